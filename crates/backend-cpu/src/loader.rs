@@ -32,8 +32,8 @@ fn bytes_in_file(stages: &[Stage], checkpoint: &Checkpoint) -> WeightBytes {
             bytes.mapped += infos(weight, checkpoint).map(|info| info.bytes as u64).sum::<u64>();
         }
         // scales are copied
-        let scales = weight.parts.iter().filter_map(|part| checkpoint.tensor(part.scale.as_ref()?));
-        bytes.owned += scales.map(|scale| 4 * scale.info.shape.iter().product::<usize>() as u64).sum::<u64>();
+        let scales = weight.parts.iter().filter_map(|part| checkpoint.info(part.scale.as_ref()?));
+        bytes.owned += scales.map(|scale| 4 * scale.shape.iter().product::<usize>() as u64).sum::<u64>();
     }
     bytes
 }
@@ -56,14 +56,15 @@ fn declared_bytes(stages: &[Stage], tensors: &dyn TensorIndex) -> WeightBytes {
 
 /// The tensors of a weight.
 fn infos<'c>(weight: &'c Weight, checkpoint: &'c Checkpoint) -> impl Iterator<Item = &'c TensorInfo> {
-    weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|tensor| tensor.info)
+    weight.parts.iter().filter_map(|part| checkpoint.info(&part.tensor))
 }
 
-/// The layout that a weight is packed into while loading; none where it is read as rows, or is stored in
-/// tiles in the file.
+/// The layout that a weight is packed into while loading; none where it is read as rows of the file, or is
+/// stored in tiles in the file. Rows that the file does not hold as they are become tiles for every kernel.
 fn layout_to_pack(weight: &Weight, tiled: &HashSet<&str>, checkpoint: &Checkpoint) -> Option<TileLayout> {
     TileLayout::new(weight.ty, weight.inputs()).filter(|_| {
-        tiled.contains(weight.parts[0].tensor.as_str())
+        let stored = infos(weight, checkpoint).all(|info| info.is_stored());
+        (tiled.contains(weight.parts[0].tensor.as_str()) || !stored)
             && infos(weight, checkpoint).all(|info| info.tile_rows.is_none())
     })
 }
@@ -125,7 +126,11 @@ impl LoadedWeights {
         let mut done = 0;
         for weight in distinct_weights(stages) {
             let key = &weight.parts[0].tensor;
-            let layout = if tiled.contains(key.as_str()) { WeightLayout::Tiles } else { WeightLayout::Rows };
+            let layout = if layout_to_pack(weight, &tiled, checkpoint).is_some() {
+                WeightLayout::Tiles
+            } else {
+                WeightLayout::Rows
+            };
             loaded.weights.push(LoadedWeight::load(weight, &source, layout, &mut memory, thread_pool)?);
             loaded.index.insert(key.clone(), loaded.weights.len() - 1);
             done += weight.bytes() as u64;

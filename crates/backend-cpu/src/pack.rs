@@ -4,6 +4,7 @@
 use crate::source_pages::RELEASE;
 use crate::weight_arena::{Place, WeightArena};
 use latent_backend::BackendError;
+use latent_formats::TensorRows;
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_threads::ThreadPool;
 use latent_types::TensorType;
@@ -19,22 +20,22 @@ pub struct Matrices<'a, 'm> {
     outputs: usize,
     /// Number of matrices.
     count: usize,
-    /// The rows of the matrix at an index.
-    matrix: &'a (dyn Fn(usize) -> &'m [u8] + Sync),
+    /// The tensors: one per matrix, or one that holds all.
+    tensors: &'a [TensorRows<'m>],
 }
 
 impl<'a, 'm> Matrices<'a, 'm> {
-    /// `count` matrices of `outputs` rows of `inputs` elements; `matrix` gives the rows of each. None where
+    /// `count` matrices of `outputs` rows of `inputs` elements, in a tensor each or all in one. None where
     /// the format has no tile layout.
     pub fn new(
         ty: TensorType,
         outputs: usize,
         inputs: usize,
         count: usize,
-        matrix: &'a (dyn Fn(usize) -> &'m [u8] + Sync),
+        tensors: &'a [TensorRows<'m>],
     ) -> Option<Matrices<'a, 'm>> {
         let layout = TileLayout::new(ty, inputs)?;
-        Some(Matrices { layout, row_bytes: ty.row_bytes(inputs)?, outputs, count, matrix })
+        Some(Matrices { layout, row_bytes: ty.row_bytes(inputs)?, outputs, count, tensors })
     }
 
     /// Bytes of a tile.
@@ -59,10 +60,14 @@ impl<'a, 'm> Matrices<'a, 'm> {
     }
 
     /// Packs the tile at `index`, counted through all matrices.
-    fn pack(&self, index: usize, tile: &mut [u8]) {
+    fn pack(&self, index: usize, tile: &mut [u8], scratch: &mut Vec<u8>) {
         let (m, first) = (index / self.tiles(), index % self.tiles() * ROWS);
         let end = (first + ROWS).min(self.outputs);
-        self.layout.pack(&(self.matrix)(m)[first * self.row_bytes..end * self.row_bytes], tile);
+        let rows = match self.tensors {
+            [all] => all.read(m * self.outputs + first..m * self.outputs + end, scratch),
+            tensors => tensors[m].read(first..end, scratch),
+        };
+        self.layout.pack(rows, tile);
     }
 
     /// Packs tiles from `first` on, counted through all matrices, until `out` is full.
@@ -71,10 +76,11 @@ impl<'a, 'm> Matrices<'a, 'm> {
         let count = out.len() / bytes;
         let target = Target(out.as_mut_ptr());
         thread_pool.run(&|worker| {
+            let mut scratch = Vec::new();
             for i in worker.share(count, 1) {
                 // SAFETY: `count` whole tiles fit into `out`, which is borrowed for the call; shares of tiles
                 // are disjoint.
-                self.pack(first + i, unsafe { target.tile(i, bytes) });
+                self.pack(first + i, unsafe { target.tile(i, bytes) }, &mut scratch);
             }
         });
     }
@@ -128,13 +134,14 @@ impl Packed {
             // the same shares as in the steps, so that on NUMA machines a tile is on the node whose worker
             // reads it
             let share = worker.share(tiles * ROWS, ROWS);
+            let mut scratch = Vec::new();
             for m in 0..matrices.count {
                 let mut from = share.start;
                 for row in share.clone().step_by(ROWS) {
                     let index = m * tiles + row / ROWS;
                     // SAFETY: the place has all tiles of all matrices; shares of rows are disjoint whole
                     // tiles.
-                    matrices.pack(index, unsafe { target.tile(index, bytes) });
+                    matrices.pack(index, unsafe { target.tile(index, bytes) }, &mut scratch);
                     let next = row + ROWS;
                     if next >= share.end || (next - from) * matrices.row_bytes >= RELEASE {
                         packed(m, matrices.source(from..next));

@@ -5,12 +5,12 @@ use crate::loader::tiled_tensors;
 use crate::pack::Matrices;
 use latent_backend::{Backend, BackendError};
 use latent_formats::pack::{PackWriter, Tiles};
-use latent_formats::{Checkpoint, OutputError, OutputFile, TensorInfo};
+use latent_formats::{Checkpoint, OutputError, OutputFile, TensorInfo, TensorRows};
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
-use latent_quant::tiles::TileLayout;
+use latent_quant::tiles::{ROWS, TileLayout};
 use latent_threads::{ThreadPool, Topology};
-use latent_types::{CacheType, TensorType};
+use latent_types::CacheType;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -110,10 +110,10 @@ impl Packing<'_> {
             if *cancelled { Err(io::Error::other("stopped")) } else { Ok(()) }
         };
         let info = &checkpoint.tensors()[index];
-        let Some(tensor) = checkpoint.tensor(&info.name) else { return Ok(()) };
+        let Some(rows) = checkpoint.rows(&info.name).map_err(io::Error::other)? else { return Ok(()) };
         let mut bad = 0;
         match tiles[index] {
-            None => tensor.data.chunks(whole_blocks(info.ty)).try_for_each(|piece| {
+            None => each_piece(info, &rows, &mut |piece| {
                 bad += latent_quant::not_finite(info.ty, piece);
                 write(piece)
             })?,
@@ -122,7 +122,7 @@ impl Packing<'_> {
                     bad += latent_quant::not_finite(info.ty, piece);
                     write(tiles)
                 };
-                pack_tensor(info, tensor.data, tiles.rows, buffer, thread_pool, &mut write_piece)?;
+                pack_tensor(info, &rows, tiles.rows, buffer, thread_pool, &mut write_piece)?;
             }
         }
         checkpoint.drop_pages(&info.name);
@@ -133,10 +133,17 @@ impl Packing<'_> {
     }
 }
 
-/// [`PIECE`] in whole blocks of the format.
-fn whole_blocks(ty: TensorType) -> usize {
-    let block = ty.block_bytes().max(1);
-    PIECE / block * block
+/// The bytes of a tensor in pieces of whole rows, of [`PIECE`] or one row.
+fn each_piece(
+    info: &TensorInfo,
+    rows: &TensorRows<'_>,
+    write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let (count, step) = (info.rows(), (PIECE / rows.row_bytes().max(1)).max(1));
+    let mut scratch = Vec::new();
+    (0..count)
+        .step_by(step)
+        .try_for_each(|first| write(rows.read(first..(first + step).min(count), &mut scratch)))
 }
 
 /// The tile layouts of the tensors that plans of the default precision read in tiles. They depend on formats
@@ -174,31 +181,32 @@ fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, BackendErr
 /// Writes a piece: bytes of a tensor, and the tiles that they became.
 type WritePiece<'a> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 'a;
 
-/// Packs a tensor of matrices of `outputs` rows piece by piece. Besides the tiles, `write` gets roughly the
-/// bytes that they come from: in whole blocks, and over all pieces each byte once.
+/// Packs a tensor of matrices of `outputs` rows piece by piece. Besides the tiles, `write` gets the rows that
+/// they come from.
 fn pack_tensor(
     info: &TensorInfo,
-    data: &[u8],
+    rows: &TensorRows<'_>,
     outputs: usize,
     buffer: &mut Vec<u8>,
     thread_pool: &mut ThreadPool,
     write: &mut WritePiece<'_>,
 ) -> io::Result<()> {
     let inputs = info.shape.last().copied().unwrap_or(0);
-    let bytes = info.ty.row_bytes(inputs).unwrap_or(0) * outputs;
-    let matrix = |m: usize| &data[m * bytes..(m + 1) * bytes];
-    let Some(matrices) = Matrices::new(info.ty, outputs, inputs, data.len() / bytes.max(1), &matrix) else {
+    let count = info.rows() / outputs.max(1);
+    let Some(matrices) = Matrices::new(info.ty, outputs, inputs, count, std::slice::from_ref(rows)) else {
         return Err(io::Error::other(format!("{} has no tiles", info.ty)));
     };
     let tile = matrices.tile_bytes();
     let step = (PIECE / tile).max(1);
-    let (all, blocks) = (matrices.all_tiles(), data.len() / info.ty.block_bytes().max(1));
-    let source = |tile: usize| (blocks as u128 * tile as u128 / all as u128) as usize * info.ty.block_bytes();
+    let all = matrices.all_tiles();
+    let tiles = (all / count.max(1)).max(1);
+    let row = |tile: usize| tile / tiles * outputs + (tile % tiles * ROWS).min(outputs);
+    let mut scratch = Vec::new();
     for first in (0..all).step_by(step) {
         let count = step.min(all - first);
         buffer.resize(count * tile, 0);
         matrices.pack_some(first, buffer, thread_pool);
-        write(&data[source(first)..source(first + count)], buffer)?;
+        write(rows.read(row(first)..row(first + count), &mut scratch), buffer)?;
     }
     Ok(())
 }

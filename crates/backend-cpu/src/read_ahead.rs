@@ -34,7 +34,7 @@ pub(crate) fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<Piece> 
     let mut before = 0;
     let mut pieces = Vec::new();
     for tensor in tensors {
-        let bytes = checkpoint.tensor(tensor).map_or(0, |tensor| tensor.info.bytes);
+        let bytes = checkpoint.info(tensor).map_or(0, |info| info.bytes);
         for start in (0..bytes).step_by(PIECE) {
             let part = start..(start + PIECE).min(bytes);
             let len = part.len() as u64;

@@ -8,7 +8,7 @@ use crate::pack::{Matrices, Packed};
 use crate::source_pages::SourcePages;
 use crate::weight_arena::WeightArena;
 use latent_backend::BackendError;
-use latent_formats::Checkpoint;
+use latent_formats::{Checkpoint, TensorRows};
 use latent_graph::circuit::{Part, Weight};
 use latent_kernels::{BlockScales, WeightMatrix};
 use latent_quant::tiles::TileLayout;
@@ -90,14 +90,22 @@ impl LoadedWeight {
             let tensor = weight.parts.first().map(|p| p.tensor.clone()).unwrap_or_default();
             return Err(BackendError::NotDecodable { file, tensor, ty: weight.ty });
         }
+        let mut rows = Vec::with_capacity(weight.parts.len());
         for part in &weight.parts {
-            let bytes = loaded.take(part, weight, checkpoint)?;
-            loaded.parts.push(bytes);
+            rows.push(checkpoint.rows(&part.tensor)?.ok_or_else(|| missing(checkpoint, &part.tensor))?);
+            match checkpoint.tensor(&part.tensor) {
+                Some(tensor) => {
+                    let (start, len) = (tensor.data.as_ptr(), tensor.data.len());
+                    loaded.parts.push(Bytes { start, len, _keep: Arc::clone(checkpoint) });
+                }
+                None => check_joined(part, weight, checkpoint)?,
+            }
+            loaded.take_scales(part, weight, checkpoint)?;
         }
         if weight.shape.len() == 1 {
             loaded.vector = decode(weight.ty, loaded.parts[0].get(), loaded.inputs, &file)?;
         } else if layout == WeightLayout::Tiles && !loaded.tiles {
-            loaded.pack(weight, source, memory, thread_pool)?;
+            loaded.pack(weight, &rows, source, memory, thread_pool)?;
         }
         Ok(loaded)
     }
@@ -106,12 +114,12 @@ impl LoadedWeight {
     fn pack(
         &mut self,
         weight: &Weight,
+        rows: &[TensorRows<'_>],
         source: &SourcePages,
         memory: &mut WeightArena,
         thread_pool: &mut ThreadPool,
     ) -> Result<(), BackendError> {
-        let matrix = |m: usize| self.bytes_of(m);
-        let Some(matrices) = Matrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), &matrix)
+        let Some(matrices) = Matrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), rows)
         else {
             return Ok(());
         };
@@ -126,48 +134,40 @@ impl LoadedWeight {
         Ok(())
     }
 
-    /// The bytes of one tensor. Its scales are added to those of blocks or of matrices.
-    fn take(
+    /// Adds the scales of one tensor to those of blocks or of matrices.
+    fn take_scales(
         &mut self,
         part: &Part,
         weight: &Weight,
         checkpoint: &Arc<Checkpoint>,
-    ) -> Result<Bytes, BackendError> {
-        let missing = |name: &str| BackendError::MissingTensor {
-            file: checkpoint.display_name(),
-            tensor: name.to_owned(),
-        };
-        let tensor = checkpoint.tensor(&part.tensor).ok_or_else(|| missing(&part.tensor))?;
-        let data = tensor.data;
-        let bytes = Bytes { start: data.as_ptr(), len: data.len(), _keep: Arc::clone(checkpoint) };
-        let Some(scale) = &part.scale else {
+    ) -> Result<(), BackendError> {
+        let Some(name) = &part.scale else {
             if !self.scales.is_empty() {
                 self.scales.push(1.0);
             }
-            return Ok(bytes);
+            return Ok(());
         };
-        let scale = checkpoint.tensor(scale).ok_or_else(|| missing(scale))?;
-        if scale.info.tile_rows.is_some() {
-            return Err(misplaced(
-                checkpoint,
-                &scale.info.name,
-                "holds scales, which cannot lie in tiles".into(),
-            ));
+        let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, name))?;
+        if info.tile_rows.is_some() {
+            return Err(misplaced(checkpoint, name, "holds scales, which cannot lie in tiles".into()));
         }
-        let count: usize = scale.info.shape.iter().product();
-        let scales = decode(scale.info.ty, scale.data, count, &checkpoint.display_name())?;
+        let rows = checkpoint.rows(name)?.ok_or_else(|| missing(checkpoint, name))?;
+        let count: usize = info.shape.iter().product();
+        let mut scratch = Vec::new();
+        let bytes = rows.read(0..info.rows(), &mut scratch);
+        let scales = decode(info.ty, bytes, count, &checkpoint.display_name())?;
         if weight.ty == TensorType::F8_E4M3 {
             if count != self.matrix_scales() {
                 let problem = format!("holds {count} scales, expected {}", self.matrix_scales());
-                return Err(misplaced(checkpoint, &scale.info.name, problem));
+                return Err(misplaced(checkpoint, name, problem));
             }
             self.block_scales.extend(scales);
-            return Ok(bytes);
+            return Ok(());
         }
         let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
         let each = |m: usize| scales.get(m).or(scales.first()).copied().unwrap_or(1.0);
         self.scales.extend((0..matrices).map(each));
-        Ok(bytes)
+        Ok(())
     }
 
     /// Number of block scales of one matrix.
@@ -235,6 +235,22 @@ impl LoadedWeight {
     }
 }
 
+/// A weight that is put together from several tensors has to be a matrix of exactly these sides, in a format with tiles.
+fn check_joined(part: &Part, weight: &Weight, checkpoint: &Checkpoint) -> Result<(), BackendError> {
+    let sides = [weight.outputs(), weight.inputs()];
+    let info = checkpoint.info(&part.tensor).ok_or_else(|| missing(checkpoint, &part.tensor))?;
+    if weight.shape.len() > 1 && info.shape == sides && TileLayout::new(weight.ty, sides[1]).is_some() {
+        return Ok(());
+    }
+    let problem =
+        format!("its 4-bit weights have shape {:?}, where {:?} was expected", info.shape, weight.shape);
+    Err(misplaced(checkpoint, &part.tensor, problem))
+}
+
+fn missing(checkpoint: &Checkpoint, tensor: &str) -> BackendError {
+    BackendError::MissingTensor { file: checkpoint.display_name(), tensor: tensor.to_owned() }
+}
+
 fn misplaced(checkpoint: &Checkpoint, tensor: &str, problem: String) -> BackendError {
     BackendError::Packed { file: checkpoint.display_name(), tensor: tensor.to_owned(), problem }
 }
@@ -244,7 +260,7 @@ fn misplaced(checkpoint: &Checkpoint, tensor: &str, problem: String) -> BackendE
 /// # Errors
 /// [`BackendError::Packed`] for tiles of another shape, or rows and tiles side by side.
 pub(crate) fn tiles_in_file(weight: &Weight, checkpoint: &Checkpoint) -> Result<bool, BackendError> {
-    let infos = || weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|t| t.info);
+    let infos = || weight.parts.iter().filter_map(|part| checkpoint.info(&part.tensor));
     if infos().all(|info| info.tile_rows.is_none()) {
         return Ok(false);
     }

@@ -92,6 +92,18 @@ fn a_config_alone_is_enough() {
 }
 
 #[test]
+fn a_config_of_four_bit_weights_names_the_blocks_that_they_run_as() {
+    let gptq = json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": true, "desc_act": false});
+    let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"});
+    for (settings, ty) in [(gptq, "Q4_0"), (awq, "Q5_0")] {
+        let Config(_folder, path) = changed(|c| c["quantization_config"] = settings);
+        let (code, support) = support(&path);
+        assert_eq!((code, &support["supported"]), (0, &true.into()), "{support}");
+        assert!(support["assumed"][0].as_str().unwrap().contains(ty), "{support}");
+    }
+}
+
+#[test]
 fn everything_that_is_missing_is_named_not_only_the_first_thing() {
     let broken = changed(|c| {
         c.remove("kv_lora_rank");

@@ -1,10 +1,11 @@
 //! Puts a checkpoint together from files whose headers have been checked.
 
-use crate::checkpoint::{Checkpoint, Source, TensorInfo};
+use crate::checkpoint::{Checkpoint, Source};
 use crate::error::FormatError;
 use crate::identity::{FNV_START, PackedFrom, fnv};
 use crate::in_use::InUse;
 use crate::map::Bytes;
+use crate::tensor::{Place, TensorInfo};
 use latent_types::TensorType;
 use std::path::PathBuf;
 
@@ -54,8 +55,7 @@ impl Builder {
             shape: t.shape,
             bytes: t.bytes as usize,
             tile_rows: t.tile_rows,
-            file,
-            start: t.start as usize,
+            place: Place::File { file, start: t.start as usize },
         }));
     }
 
@@ -78,8 +78,7 @@ impl Builder {
 
     pub(crate) fn finish(self, path: PathBuf, source: Source) -> Result<Checkpoint, FormatError> {
         let Builder { files, tensors, hash, in_use } = self;
-        let mut by_name: Vec<u32> = (0..tensors.len() as u32).collect();
-        by_name.sort_unstable_by(|&a, &b| tensors[a as usize].name.cmp(&tensors[b as usize].name));
+        let by_name = by_name(&tensors);
         let twice = |pair: &&[u32]| tensors[pair[0] as usize].name == tensors[pair[1] as usize].name;
         if let Some(pair) = by_name.windows(2).find(twice) {
             let problem = format!("tensor {} stands in two of its files", tensors[pair[0] as usize].name);
@@ -93,7 +92,15 @@ impl Builder {
             by_name,
             fingerprint: hash,
             packed: None,
+            four_bit: Vec::new(),
             _in_use: in_use,
         })
     }
+}
+
+/// Indices of tensors, sorted by name.
+pub(crate) fn by_name(tensors: &[TensorInfo]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..tensors.len() as u32).collect();
+    order.sort_unstable_by(|&a, &b| tensors[a as usize].name.cmp(&tensors[b as usize].name));
+    order
 }

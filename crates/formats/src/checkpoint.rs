@@ -2,12 +2,12 @@
 
 use crate::error::FormatError;
 use crate::folder::HfSource;
+use crate::four_bit::FourBit;
 use crate::gguf::Metadata;
 use crate::identity::{FNV_START, Identity, PackedFrom, fnv};
 use crate::in_use::InUse;
 use crate::map::Bytes;
-use latent_types::TensorType;
-use std::ops::Range;
+use crate::tensor::{Place, TensorInfo, TensorRef};
 use std::path::{Path, PathBuf};
 
 /// An opened model.
@@ -20,6 +20,8 @@ pub struct Checkpoint {
     pub(crate) by_name: Vec<u32>,
     pub(crate) fingerprint: u64,
     pub(crate) packed: Option<PackedFrom>,
+    /// Weights that are put together from several tensors of the files.
+    pub(crate) four_bit: Vec<FourBit>,
     /// Its files other than weights.
     pub(crate) _in_use: Vec<InUse>,
 }
@@ -42,34 +44,6 @@ pub struct GgufSource {
     pub alignment: u32,
     /// Files of the set.
     pub shards: usize,
-}
-
-/// A tensor of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Its name in the file.
-    pub name: String,
-    /// Type of its elements.
-    pub ty: TensorType,
-    /// Shape, outermost dimension first.
-    pub shape: Vec<usize>,
-    /// Bytes in the file.
-    pub bytes: usize,
-    /// Rows per matrix, if it is stored in tiles of sixteen rows (in packed files); none in row-major order.
-    pub tile_rows: Option<usize>,
-    /// Which of the checkpoint's files holds it.
-    pub(crate) file: usize,
-    /// Its first byte in that file.
-    pub(crate) start: usize,
-}
-
-/// A tensor with its bytes.
-#[derive(Clone, Copy)]
-pub struct TensorRef<'a> {
-    /// Name, type and shape.
-    pub info: &'a TensorInfo,
-    /// Its bytes.
-    pub data: &'a [u8],
 }
 
 impl Checkpoint {
@@ -103,13 +77,22 @@ impl Checkpoint {
         &self.tensors
     }
 
-    /// The tensor of this name.
+    /// The tensor of this name, if the file holds its bytes as they are: see [`rows`](Self::rows) for all.
     pub fn tensor(&self, name: &str) -> Option<TensorRef<'_>> {
-        let info = self.find(name)?;
-        Some(TensorRef { info, data: &self.files[info.file].get()[info.start..info.start + info.bytes] })
+        let info = self.info(name)?;
+        info.is_stored().then(|| TensorRef { info, data: self.stored(info) })
     }
 
-    fn find(&self, name: &str) -> Option<&TensorInfo> {
+    /// The bytes of a tensor that a file holds; of others none.
+    pub(crate) fn stored(&self, info: &TensorInfo) -> &[u8] {
+        match info.place {
+            Place::File { file, start } => &self.files[file].get()[start..start + info.bytes],
+            Place::FourBit(_) | Place::Factor(_) => &[],
+        }
+    }
+
+    /// Name, type and shape of the tensor of this name.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         let place = self.by_name.binary_search_by(|&i| self.tensors[i as usize].name.as_str().cmp(name));
         place.ok().map(|place| &self.tensors[self.by_name[place] as usize])
     }
@@ -137,46 +120,16 @@ impl Checkpoint {
         }
         let mut sample = FNV_START;
         for info in self.tensors.iter().step_by(self.tensors.len().div_ceil(SAMPLED).max(1)) {
-            let data = &self.files[info.file].get()[info.start..info.start + info.bytes];
+            let data = match info.place {
+                Place::File { .. } => self.stored(info),
+                Place::FourBit(index) => self.stored(&self.four_bit[index].quants),
+                Place::Factor(index) => self.stored(&self.four_bit[index].scales),
+            };
             let take = data.len().min(SAMPLE_BYTES);
             sample = fnv(sample, &data[..take]);
             sample = fnv(sample, &data[data.len() - take..]);
         }
         Identity { header: self.fingerprint, sample }
-    }
-
-    /// Drops a tensor's pages from memory (`MADV_DONTNEED`): they will not be read again soon.
-    pub fn drop_pages(&self, name: &str) {
-        if let Some(info) = self.find(name) {
-            self.files[info.file].drop_pages(info.start, info.bytes);
-        }
-    }
-
-    /// Starts reading a part of a tensor's bytes into memory (`MADV_WILLNEED`).
-    pub fn prefetch(&self, name: &str, part: Range<usize>) {
-        if let Some((file, start, len)) = self.part(name, part) {
-            file.prefetch(start, len);
-        }
-    }
-
-    /// Waits until a part of a tensor's bytes is in memory and mapped, so that its first read does not fault (`MADV_POPULATE_READ`). If the system has no such
-    /// call, it returns at once.
-    pub fn populate(&self, name: &str, part: Range<usize>) {
-        if let Some((file, start, len)) = self.part(name, part) {
-            file.populate(start, len);
-        }
-    }
-
-    fn part(&self, name: &str, part: Range<usize>) -> Option<(&Bytes, usize, usize)> {
-        let (file, bytes) = self.range(name, part)?;
-        Some((&self.files[file], bytes.start, bytes.len()))
-    }
-
-    /// The file of a part of a tensor, clamped to its end, and its bytes there.
-    pub(crate) fn range(&self, name: &str, part: Range<usize>) -> Option<(usize, Range<usize>)> {
-        let info = self.find(name)?;
-        let end = part.end.min(info.bytes);
-        Some((info.file, info.start + part.start.min(end)..info.start + end))
     }
 }
 

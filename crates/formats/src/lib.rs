@@ -1,4 +1,5 @@
-//! Bytes on disk to checked checkpoints: GGUF and safetensors, and writers for them. No arithmetic on weights.
+//! Bytes on disk to checked checkpoints: GGUF and safetensors, and writers for them. No arithmetic on weights, but where
+//! a checkpoint spreads 4-bit weights over several tensors: their rows are put together as blocks.
 //!
 //! * [`Checkpoint`]: an opened model: metadata and named tensors, memory-mapped; every range checked before anything uses it.
 //! * [`Outline`]: a model's metadata and the names of its tensors, even if their data are missing.
@@ -27,6 +28,7 @@ mod builder;
 mod checkpoint;
 mod error;
 mod folder;
+mod four_bit;
 pub mod gguf;
 pub mod identity;
 mod in_use;
@@ -41,17 +43,22 @@ pub mod output_file;
 pub mod pack;
 mod page_cache;
 pub mod resumable_file;
+mod rows;
 pub mod safetensors;
 mod sigbus;
 mod sniff;
+mod tensor;
 mod unfinished;
 
-pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source, TensorInfo, TensorRef};
-pub use error::FormatError;
+pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source};
+pub use error::{FormatError, FourBitError};
 pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
+pub use four_bit::four_bit_type;
 pub use input_file::InputError;
 pub use outline::{Data, Outline, TensorHead};
 pub use output_file::{CompleteFile, OutputError, OutputFile, OutputFolder};
 pub use page_cache::ResidentPages;
 pub use resumable_file::ResumableFile;
+pub use rows::TensorRows;
 pub use sigbus::install_sigbus_handler;
+pub use tensor::{TensorInfo, TensorRef};

@@ -1,8 +1,9 @@
 //! The outline of a model: its metadata and the names of its tensors, whether or not their data are present.
 
 use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
-use crate::error::FormatError;
+use crate::error::{FormatError, FourBitError};
 use crate::folder::{self, HfSource, tensor_files};
+use crate::four_bit::{Head, Settings, Shown, find, replace};
 use crate::gguf::{self, GgufError, MAGIC};
 use crate::in_use::InUse;
 use crate::map::Bytes;
@@ -218,7 +219,9 @@ fn gguf(path: &Path) -> Result<Option<Outline>, FormatError> {
 
 /// A folder with config.json: the headers of the safetensors files that are there.
 fn folder(folder: &Path) -> Result<Outline, FormatError> {
-    let source = Kept::Parts(Box::new(Source::HuggingFace(HfSource::read(folder)?)));
+    let source = HfSource::read(folder)?;
+    let settings = Settings::of(&source);
+    let source = Kept::Parts(Box::new(Source::HuggingFace(source)));
     let mut in_use = folder::in_use(folder);
     let files = match tensor_files(folder) {
         Ok((files, _)) => files,
@@ -238,7 +241,26 @@ fn folder(folder: &Path) -> Result<Outline, FormatError> {
             bytes: t.bytes,
         }));
     }
+    let failed = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
+    let tensors = settings.and_then(|settings| join(tensors, settings.as_ref())).map_err(failed)?;
     Ok(Outline::new(folder, source, tensors, Data::Header, in_use))
+}
+
+/// The tensors with each 4-bit weight in place of those that it consists of.
+fn join(tensors: Vec<TensorHead>, settings: Option<&Settings>) -> Result<Vec<TensorHead>, FourBitError> {
+    let heads: Vec<Head<'_>> =
+        tensors.iter().map(|t| Head { name: &t.name, ty: t.ty, shape: &t.shape }).collect();
+    let all = find(&heads, settings, &|_| None)?;
+    if all.is_empty() {
+        return Ok(tensors);
+    }
+    let shown = |shown: Shown<'_>| TensorHead {
+        name: shown.name,
+        ty: shown.ty,
+        shape: shown.shape.to_vec(),
+        bytes: shown.bytes as u64,
+    };
+    Ok(replace(&tensors, &all, &|head: &TensorHead| head.ty, &shown))
 }
 
 /// The tensors of a safetensors file whose data may be missing: the header itself says how long the file should be.

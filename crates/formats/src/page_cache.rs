@@ -6,6 +6,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::map::Bytes;
+use crate::tensor::{Place, TensorInfo};
 use std::ops::Range;
 
 /// The pages of a checkpoint's files that were in memory at one moment.
@@ -62,18 +63,73 @@ impl Checkpoint {
 
     /// Whether `before` has every page of a part of a tensor.
     pub fn was_resident(&self, name: &str, part: Range<usize>, before: &ResidentPages) -> bool {
-        let Some((file, bytes)) = self.range(name, part) else { return true };
-        before.files[file].absent(bytes).is_empty()
+        self.places(name, &part)
+            .iter()
+            .all(|(file, bytes)| before.files[*file].absent(bytes.clone()).is_empty())
     }
 
     /// Gives back the pages of a part of a tensor that `before` has not, from this process and from the page cache. Pages that another process maps
-    /// stay, and the pages at both ends as far as they hold other bytes.
+    /// stay, and the pages at both ends as far as they hold other bytes. A part whose bytes lie between those of other parts stays too, until the whole
+    /// tensor is given back.
     pub fn release(&self, name: &str, part: Range<usize>, before: &ResidentPages) {
-        if let Some((file, bytes)) = self.range(name, part) {
+        if !self.lies_together(name, &part) {
+            return;
+        }
+        for (file, bytes) in self.places(name, &part) {
             self.files[file].drop_pages(bytes.start, bytes.len());
             for absent in before.files[file].absent(bytes.clone()) {
                 self.files[file].evict(absent.start.max(bytes.start)..absent.end.min(bytes.end));
             }
+        }
+    }
+
+    /// Drops a tensor's pages from memory (`MADV_DONTNEED`): they will not be read again soon.
+    pub fn drop_pages(&self, name: &str) {
+        for (file, bytes) in self.places(name, &(0..usize::MAX)) {
+            self.files[file].drop_pages(bytes.start, bytes.len());
+        }
+    }
+
+    /// Starts reading a part of a tensor's bytes into memory (`MADV_WILLNEED`).
+    pub fn prefetch(&self, name: &str, part: Range<usize>) {
+        for (file, bytes) in self.places(name, &part) {
+            self.files[file].prefetch(bytes.start, bytes.len());
+        }
+    }
+
+    /// Waits until a part of a tensor's bytes is in memory and mapped, so that its first read does not fault (`MADV_POPULATE_READ`). If the system has no such
+    /// call, it returns at once.
+    pub fn populate(&self, name: &str, part: Range<usize>) {
+        for (file, bytes) in self.places(name, &part) {
+            self.files[file].populate(bytes.start, bytes.len());
+        }
+    }
+
+    /// The files of a part of a tensor, clamped to its end, and its bytes there. Of a 4-bit weight each of its tensors has a part.
+    fn places(&self, name: &str, part: &Range<usize>) -> Vec<(usize, Range<usize>)> {
+        let Some(info) = self.info(name) else { return Vec::new() };
+        let end = part.end.min(info.bytes);
+        let start = part.start.min(end);
+        let within = |stored: &TensorInfo| {
+            let Place::File { file, start: first } = stored.place else { return None };
+            let scaled = |at: usize| (at as u128 * stored.bytes as u128 / info.bytes.max(1) as u128) as usize;
+            Some((file, first + scaled(start)..first + scaled(end)))
+        };
+        match info.place {
+            Place::File { .. } => within(info).into_iter().collect(),
+            Place::FourBit(index) => self.four_bit[index].tensors().filter_map(within).collect(),
+            // read with the weight
+            Place::Factor(_) => Vec::new(),
+        }
+    }
+
+    /// Whether nothing but a part of a tensor lies in the pages of that part.
+    fn lies_together(&self, name: &str, part: &Range<usize>) -> bool {
+        let Some(info) = self.info(name) else { return false };
+        let whole = part.start == 0 && part.end >= info.bytes;
+        match info.place {
+            Place::FourBit(index) => whole || self.four_bit[index].has_rows(),
+            Place::File { .. } | Place::Factor(_) => true,
         }
     }
 

@@ -22,7 +22,7 @@ impl TensorIndex for CheckpointTensors<'_> {
     }
 
     fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
-        self.0.tensor(name).map(|tensor| (tensor.info.ty, tensor.info.shape.clone()))
+        self.0.info(name).map(|info| (info.ty, info.shape.clone()))
     }
 
     fn all(&self) -> Vec<(&str, TensorType, &[usize])> {

@@ -7,7 +7,8 @@ use latent_backend::InputRow;
 
 impl Embed {
     pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
-        let table = ctx.model.weights[self.weight].matrix(0);
+        let weight = &ctx.model.weights[self.weight];
+        let (table, scale) = (weight.matrix(0), self.scale * weight.scale(0));
         for row in ctx.own_rows(&self.out) {
             // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
             let out = unsafe { ctx.row_mut(&self.out, row) };
@@ -20,8 +21,8 @@ impl Embed {
                 }
             };
             latent_kernels::decode_row(&table, token, out, &mut scratch.bytes);
-            if self.scale != 1.0 {
-                latent_kernels::scale(out, self.scale);
+            if scale != 1.0 {
+                latent_kernels::scale(out, scale);
             }
         }
     }

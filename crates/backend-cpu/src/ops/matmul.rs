@@ -35,11 +35,15 @@ impl Product {
         let (kernel, activation) = self.for_rows(y.rows());
         let (view, input) = (weight.matrix(matrix), x.acts(activation));
         kernel(MatmulArgs { weight: &view, input: &input, row_ids: index, outputs, y }, scratch);
-        let scale = weight.scale(matrix);
-        if scale != 1.0 {
-            for row in 0..y.rows() {
-                latent_kernels::scale(y.row_mut(row), scale);
-            }
+        rescale(weight.scale(matrix), y);
+    }
+}
+
+/// Multiplies results with the scale of their matrix.
+pub(crate) fn rescale(scale: f32, y: &mut RowsMut<'_>) {
+    if scale != 1.0 {
+        for row in 0..y.rows() {
+            latent_kernels::scale(y.row_mut(row), scale);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! heads × outputs.
 
 use super::kv_splits;
-use super::matmul::{OUTPUT_UNIT, Operands};
+use super::matmul::{OUTPUT_UNIT, Operands, rescale};
 use crate::context::Context;
 use crate::program::{AbsorbK, AbsorbV, KvWeights, Product};
 use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
@@ -62,10 +62,12 @@ impl HeadProjection {
         };
         // the rows of kv_b are elements of keys: a transposed product with this head's rows
         let nope = ctx.model.config.attention.nope;
-        let weight = ctx.model.weights[self.product.weight].matrix(0).slice_rows(from..from + nope);
+        let both = &ctx.model.weights[self.product.weight];
+        let weight = both.matrix(0).slice_rows(from..from + nope);
         let input = x.acts(self.product.activation);
-        let args = MatmulArgs { weight: &weight, input: &input, row_ids: None, outputs, y };
+        let args = MatmulArgs { weight: &weight, input: &input, row_ids: None, outputs, y: &mut *y };
         (self.product.kernel)(args, scratch);
+        rescale(both.scale(0), y);
     }
 
     /// Latent rows to the `outputs` of the head's keys or values.

@@ -37,22 +37,29 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if args.json { output::json(&report.json(args)?) } else { output::lines(&report.text()) }
 }
 
+/// The layout of tensors that no file holds as they are: the 4-bit weights of a GPTQ, AWQ or compressed-tensors folder.
+const JOINED: &str = "joined";
+
 /// A listed tensor.
 struct Listed<'a> {
     name: &'a str,
     ty: TensorType,
     shape: &'a [usize],
     bytes: u64,
-    tiles: bool,
+    layout: &'static str,
 }
 
 /// The tensors of a file or header.
 fn listed(outline: &Outline) -> Vec<Listed<'_>> {
-    let tiles = |name: &str| outline.whole().and_then(|file| file.tensor(name)?.info.tile_rows).is_some();
-    let of = |t: &'_ latent_formats::TensorHead| (t.bytes, tiles(&t.name));
+    let layout = |name: &str| match outline.whole().and_then(|file| file.info(name)) {
+        Some(info) if info.tile_rows.is_some() => "tiles",
+        Some(info) if !info.is_stored() => JOINED,
+        _ => "rows",
+    };
+    let of = |t: &'_ latent_formats::TensorHead| (t.bytes, layout(&t.name));
     let list = outline.tensors().iter().map(|t| {
-        let (bytes, tiles) = of(t);
-        Listed { name: &t.name, ty: t.ty, shape: &t.shape, bytes, tiles }
+        let (bytes, layout) = of(t);
+        Listed { name: &t.name, ty: t.ty, shape: &t.shape, bytes, layout }
     });
     list.collect()
 }
@@ -67,7 +74,7 @@ fn promised(model: &ModelInfo) -> Vec<Listed<'_>> {
 fn of_index<'a>((name, ty, shape): (&'a str, TensorType, &'a [usize])) -> Listed<'a> {
     let row = shape.last().and_then(|cols| ty.row_bytes(*cols)).unwrap_or(0) as u64;
     let rows = shape.iter().rev().skip(1).fold(1u64, |n, size| n.saturating_mul(*size as u64));
-    Listed { name, ty, shape, bytes: row.saturating_mul(rows), tiles: false }
+    Listed { name, ty, shape, bytes: row.saturating_mul(rows), layout: "rows" }
 }
 
 struct Report<'a> {
@@ -194,7 +201,7 @@ impl<'a> Report<'a> {
             "chat_template_bytes": self.template,
         });
         if args.tensors {
-            let tensor = |t: &Listed<'_>| json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes, "layout": if t.tiles { "tiles" } else { "rows" }});
+            let tensor = |t: &Listed<'_>| json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes, "layout": t.layout});
             value["tensors"] = self.tensors.iter().map(tensor).collect();
         }
         Ok(value)
@@ -329,7 +336,11 @@ fn tensors(list: &[Listed<'_>]) -> Result<()> {
             tensor.ty,
             tensor.bytes,
             shape.join(" × "),
-            if tensor.tiles { ", in tiles" } else { "" }
+            match tensor.layout {
+                "tiles" => ", in tiles",
+                JOINED => ", put together from 4-bit tensors",
+                _ => "",
+            }
         ))?;
     }
     Ok(())

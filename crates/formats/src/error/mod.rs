@@ -1,9 +1,11 @@
 //! Errors of model files: each says where, what was found, and what was expected.
 
+mod four_bit;
 mod gguf;
 mod pack;
 mod safetensors;
 
+pub use four_bit::FourBitError;
 pub use gguf::GgufError;
 pub use pack::PackError;
 pub use safetensors::SafetensorsError;
@@ -57,6 +59,14 @@ pub enum FormatError {
         path: PathBuf,
         /// What is wrong.
         error: PackError,
+    },
+    /// 4-bit weights of a model folder are malformed, or of a kind that is not supported.
+    #[error("{}: {error}", path.display())]
+    FourBit {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        error: Box<FourBitError>,
     },
     /// A JSON file of a model folder is malformed.
     #[error("{}: {problem}", path.display())]

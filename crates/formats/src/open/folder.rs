@@ -1,14 +1,17 @@
 //! Opening model folders of safetensors files.
 
+use super::join::join;
 use crate::builder::{Builder, Placed};
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::FormatError;
 use crate::folder::{HfSource, in_use, tensor_files};
+use crate::four_bit::Settings;
 use crate::index::Index;
 use crate::limits;
 use crate::map::Bytes;
 use crate::safetensors::{Header, SafetensorsError};
 use crate::sniff::sniff;
+use crate::tensor::Place;
 use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 
@@ -29,10 +32,13 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, FormatError> {
             return Err(FormatError::Set { path: folder.to_owned(), problem });
         }
     }
-    let checkpoint = builder.finish(folder.to_owned(), Source::HuggingFace(source))?;
+    let settings = Settings::of(&source);
+    let mut checkpoint = builder.finish(folder.to_owned(), Source::HuggingFace(source))?;
     if let Some(index) = index {
         check_index(&checkpoint, &index, &paths)?;
     }
+    let failed = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
+    settings.and_then(|settings| join(&mut checkpoint, settings.as_ref())).map_err(failed)?;
     for tensor in checkpoint.tensors().iter().filter(|tensor| tensor.ty == TensorType::F8_E4M3) {
         check_scales(&checkpoint, &tensor.name, &tensor.shape, checkpoint.fp8_block()?)?;
     }
@@ -58,7 +64,10 @@ fn refused(path: &Path, bytes: &[u8], error: SafetensorsError) -> FormatError {
 /// Every tensor of the index must be in the file that it names.
 fn check_index(checkpoint: &Checkpoint, index: &Index, paths: &[PathBuf]) -> Result<(), FormatError> {
     for (name, file) in &index.tensors {
-        let held = checkpoint.tensor(name).map(|tensor| tensor.info.file);
+        let held = checkpoint.info(name).and_then(|info| match info.place {
+            Place::File { file, .. } => Some(file),
+            Place::FourBit(_) | Place::Factor(_) => None,
+        });
         if held == Some(*file as usize) {
             continue;
         }
@@ -84,7 +93,7 @@ fn check_scales(
     let scale = format!("{name}_scale_inv");
     let problem = if let &[rows, cols] = shape {
         let expected = [rows.div_ceil(block.0), cols.div_ceil(block.1)];
-        match checkpoint.tensor(&scale).map(|tensor| tensor.info) {
+        match checkpoint.info(&scale) {
             None => format!("FP8 tensor {name} lacks its scales {scale}"),
             Some(found) if found.ty != TensorType::F32 => {
                 format!("the scales {scale} are {}, expected F32", found.ty)

@@ -2,6 +2,7 @@
 
 mod folder;
 mod gguf;
+mod join;
 mod packed;
 
 pub(crate) use gguf::{shard_of, shard_path};

@@ -49,7 +49,7 @@ pub(super) struct CheckpointShapes<'a>(pub(super) &'a Checkpoint);
 
 impl Tensors for CheckpointShapes<'_> {
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
-        self.0.tensor(name).map(|tensor| tensor.info.shape.clone())
+        self.0.info(name).map(|info| info.shape.clone())
     }
 
     fn f32s(&self, name: &str) -> Option<Vec<f32>> {

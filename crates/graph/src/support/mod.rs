@@ -21,7 +21,7 @@ use crate::config::{Keys, ModelConfig, OutlineFile};
 use crate::error::GraphError;
 use crate::ir::{Ir, Span};
 use crate::tensors::naming_of;
-use latent_formats::{Data, Outline};
+use latent_formats::{Data, Outline, Source};
 use latent_types::TensorType;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -159,12 +159,11 @@ fn matrix_type(
     };
     let ty = match text("quantization_config.quant_method").as_deref() {
         Some("fp8") => TensorType::F8_E4M3,
-        Some(other) => {
-            let problem =
-                format!("weights quantised by {other:?} are not read; F32, F16, BF16 and block FP8 are");
+        Some(other) => four_bit(outline).unwrap_or_else(|problem| {
+            let problem = problem.unwrap_or_else(|| format!("weights quantised by {other:?} are not read"));
             missing.push(Missing::new(MissingKind::Format, "quantization_config.quant_method", problem));
             TensorType::BF16
-        }
+        }),
         None => {
             let dtype = text("dtype").or_else(|| text("torch_dtype"));
             match dtype.as_deref() {
@@ -178,6 +177,12 @@ fn matrix_type(
         "there are no tensors to look at: matrices are taken to be {ty}, in the shapes that the keys say"
     ));
     ty
+}
+
+/// The type of 4-bit weights by config.json; else what it says that is not supported, if it says more than a name.
+fn four_bit(outline: &Outline) -> Result<TensorType, Option<String>> {
+    let Source::HuggingFace(source) = outline.source() else { return Err(None) };
+    latent_formats::four_bit_type(source).map_err(|error| Some(error.to_string()))?.ok_or(None)
 }
 
 /// Every slot of the circuit against the file: tensors that are missing or wrong, equal ones of several layers together.

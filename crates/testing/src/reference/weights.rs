@@ -1,7 +1,7 @@
 //! Rows of a weight as f32, decoded from the file's own blocks.
 
 use latent_backend::BackendError;
-use latent_formats::{Checkpoint, TensorRef};
+use latent_formats::{Checkpoint, TensorInfo};
 use latent_graph::circuit::Weight;
 use latent_types::TensorType;
 use std::ops::Range;
@@ -18,17 +18,14 @@ impl Weights<'_> {
         // one tensor per matrix, or all matrices in one tensor
         let (part, within) = if weight.parts.len() > 1 { (matrix, 0) } else { (0, matrix) };
         let part = &weight.parts[part];
-        let tensor = self.tensor(&part.tensor)?;
-        if tensor.info.tile_rows.is_some() {
+        if self.info(&part.tensor)?.tile_rows.is_some() {
             return Err(BackendError::Unsupported(format!(
                 "{}: packed for the CPU backend; the reference backend reads the model that it was packed from",
                 self.checkpoint.display_name()
             )));
         }
-        let row_bytes = weight.ty.row_bytes(inputs).unwrap_or(0);
         let first = within * outputs + rows.start;
-        let bytes = &tensor.data[first * row_bytes..(first + rows.len()) * row_bytes];
-        let mut elements = self.decode(weight.ty, bytes, rows.len() * inputs)?;
+        let mut elements = self.numbers(&part.tensor, weight.ty, first..first + rows.len(), inputs)?;
         if let Some(scale) = &part.scale {
             self.apply_scales(weight, scale, within, rows, &mut elements)?;
         }
@@ -54,15 +51,25 @@ impl Weights<'_> {
         Ok(products.collect())
     }
 
-    fn tensor(&self, name: &str) -> Result<TensorRef<'_>, BackendError> {
-        self.checkpoint.tensor(name).ok_or_else(|| BackendError::MissingTensor {
-            file: self.checkpoint.display_name(),
-            tensor: name.to_owned(),
-        })
+    fn missing(&self, name: &str) -> BackendError {
+        BackendError::MissingTensor { file: self.checkpoint.display_name(), tensor: name.to_owned() }
     }
 
-    fn decode(&self, ty: TensorType, bytes: &[u8], elements: usize) -> Result<Vec<f32>, BackendError> {
-        let mut out = vec![0.0; elements];
+    fn info(&self, name: &str) -> Result<&TensorInfo, BackendError> {
+        self.checkpoint.info(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// The elements of rows of a tensor.
+    fn numbers(
+        &self,
+        name: &str,
+        ty: TensorType,
+        rows: Range<usize>,
+        width: usize,
+    ) -> Result<Vec<f32>, BackendError> {
+        let mut out = vec![0.0; rows.len() * width];
+        let (tensor, mut scratch) = (self.checkpoint.rows(name)?, Vec::new());
+        let bytes = tensor.as_ref().ok_or_else(|| self.missing(name))?.read(rows, &mut scratch);
         latent_quant::decode(ty, bytes, &mut out)
             .map_err(|error| BackendError::Decode { file: self.checkpoint.display_name(), error })?;
         Ok(out)
@@ -77,9 +84,9 @@ impl Weights<'_> {
         rows: Range<usize>,
         elements: &mut [f32],
     ) -> Result<(), BackendError> {
-        let tensor = self.tensor(scale)?;
-        let count = tensor.info.shape.iter().product();
-        let scales = self.decode(tensor.info.ty, tensor.data, count)?;
+        let info = self.info(scale)?;
+        let width = info.shape.last().copied().unwrap_or(1);
+        let scales = self.numbers(scale, info.ty, 0..info.rows(), width)?;
         if weight.ty != TensorType::F8_E4M3 {
             let factor = scales.get(within).or(scales.first()).copied().unwrap_or(1.0);
             elements.iter_mut().for_each(|element| *element *= factor);

@@ -3,7 +3,7 @@
 use crate::{interrupt, progress};
 use anyhow::{Result, bail};
 use latent_engine::EngineError;
-use latent_formats::{Checkpoint, TensorInfo};
+use latent_formats::{Checkpoint, FormatError, TensorInfo};
 use latent_quant::Statistics;
 use latent_types::TensorType;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -47,6 +47,7 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
     pieces.iter().for_each(|piece| *left[piece.tensor].get_mut() += 1);
     let found: Vec<Mutex<Statistics>> = tensors.iter().map(|_| Mutex::default()).collect();
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let failed: Mutex<Option<FormatError>> = Mutex::default();
     let bar = progress::bar(true, "reading");
     bar.set_length(pieces.len() as u64);
     let start = Instant::now();
@@ -60,7 +61,11 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
                         return;
                     }
                     let info = &tensors[piece.tensor];
-                    let statistics = read(checkpoint, info, piece, &mut numbers);
+                    let statistics = read(checkpoint, info, piece, &mut numbers).unwrap_or_else(|error| {
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        stop.store(true, Ordering::Relaxed);
+                        Statistics::default()
+                    });
                     found[piece.tensor].lock().unwrap_or_else(PoisonError::into_inner).merge(&statistics);
                     if left[piece.tensor].fetch_sub(1, Ordering::AcqRel) == 1 {
                         checkpoint.drop_pages(&info.name);
@@ -72,6 +77,9 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
     });
     let took = start.elapsed();
     bar.finish_and_clear();
+    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error.into());
+    }
     if stop.into_inner() {
         bail!(EngineError::Stopped);
     }
@@ -110,18 +118,24 @@ fn rows(info: &TensorInfo) -> (usize, usize) {
 }
 
 /// Dequantizes the rows of a work item; `numbers` is scratch.
-fn read(checkpoint: &Checkpoint, info: &TensorInfo, piece: &Piece, numbers: &mut Vec<f32>) -> Statistics {
+fn read(
+    checkpoint: &Checkpoint,
+    info: &TensorInfo,
+    piece: &Piece,
+    numbers: &mut Vec<f32>,
+) -> Result<Statistics, FormatError> {
     let mut statistics = Statistics::default();
-    let (Some(tensor), Some(decode)) = (checkpoint.tensor(&info.name), latent_quant::decoder(info.ty)) else {
-        return statistics;
+    let (Some(tensor), Some(decode)) = (checkpoint.rows(&info.name)?, latent_quant::decoder(info.ty)) else {
+        return Ok(statistics);
     };
     let (_, row) = rows(info);
     numbers.clear();
     numbers.resize(info.shape.last().copied().unwrap_or(1), 0.0);
-    let bytes = &tensor.data[piece.first * row..(piece.first + piece.rows) * row];
+    let mut scratch = Vec::new();
+    let bytes = tensor.read(piece.first..piece.first + piece.rows, &mut scratch);
     for (i, bytes) in bytes.chunks_exact(row).enumerate() {
         decode(bytes, numbers);
         statistics.add(info.ty, (piece.first + i) as u64, bytes, numbers);
     }
-    statistics
+    Ok(statistics)
 }

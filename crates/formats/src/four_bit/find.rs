@@ -1,0 +1,430 @@
+//! From the tensors of a folder to its 4-bit weights: which belong together, and whether their types and shapes fit.
+
+use super::form::{Form, IntForm, Packing, ZeroCode, type_of_integers};
+use super::numbers;
+use super::settings::{Gptq, Kind, Settings};
+use crate::error::FourBitError;
+use latent_types::TensorType;
+use std::collections::HashMap;
+
+/// A tensor as a header describes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) ty: TensorType,
+    pub(crate) shape: &'a [usize],
+}
+
+/// A 4-bit weight: what it is shown as, and the places of its tensors in the list.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// Name of the weight: of the plain tensor that stood here before quantization.
+    pub(crate) name: String,
+    pub(crate) form: Form,
+    pub(crate) ty: TensorType,
+    /// Outputs and inputs.
+    pub(crate) shape: [usize; 2],
+    pub(crate) quants: usize,
+    pub(crate) scales: usize,
+    pub(crate) zeros: Option<usize>,
+    pub(crate) order: Option<usize>,
+    pub(crate) global: Option<usize>,
+    pub(crate) stated_shape: Option<usize>,
+    /// Tensors that are not needed: scales of inputs.
+    pub(crate) unused: Option<usize>,
+}
+
+impl Found {
+    /// Integers without zero points, in the order of their inputs.
+    fn integers(name: String, form: IntForm, shape: [usize; 2], quants: usize, scales: usize) -> Found {
+        let ty = type_of_integers(form.symmetric, form.group);
+        Found {
+            name,
+            form: Form::Int(form),
+            ty,
+            shape,
+            quants,
+            scales,
+            zeros: None,
+            order: None,
+            global: None,
+            stated_shape: None,
+            unused: None,
+        }
+    }
+
+    /// Whether a factor belongs to its rows.
+    pub(crate) fn has_factor(&self, scales: TensorType) -> bool {
+        match self.form {
+            Form::Nvfp4 => true,
+            Form::Mxfp4 => false,
+            Form::Int(_) => self.ty == TensorType::F16 || scales != TensorType::F16,
+        }
+    }
+
+    /// All tensors that it consists of.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = usize> + use<> {
+        let others = [self.zeros, self.order, self.global, self.stated_shape, self.unused];
+        [self.quants, self.scales].into_iter().chain(others.into_iter().flatten())
+    }
+}
+
+/// The name of the factor of a weight.
+pub(crate) fn factor_name(weight: &str) -> String {
+    format!("{weight}_scale_inv")
+}
+
+/// The bytes of a tensor, where they are there.
+pub(crate) type Bytes<'a> = dyn Fn(usize) -> Option<&'a [u8]> + 'a;
+
+/// The endings of packed weights.
+const GPTQ: &str = ".qweight";
+const COMPRESSED: &str = ".weight_packed";
+
+/// All 4-bit weights among `heads`, in their order.
+pub(crate) fn find<'a>(
+    heads: &'a [Head<'a>],
+    settings: Option<&Settings>,
+    bytes: &'a Bytes<'a>,
+) -> Result<Vec<Found>, FourBitError> {
+    let ending = match settings {
+        Some(Settings::Compressed(_)) => COMPRESSED,
+        Some(_) => GPTQ,
+        None => {
+            let packed =
+                heads.iter().find(|head| head.name.ends_with(GPTQ) || head.name.ends_with(COMPRESSED));
+            return match packed {
+                Some(head) => Err(FourBitError::NoSettings { tensor: head.name.to_owned() }),
+                None => Ok(Vec::new()),
+            };
+        }
+    };
+    let names = heads.iter().enumerate().map(|(i, head)| (head.name, i)).collect();
+    let finder = Finder { heads, names, bytes };
+    let mut all = Vec::new();
+    for (i, head) in heads.iter().enumerate() {
+        let Some(stem) = head.name.strip_suffix(ending) else { continue };
+        all.push(match settings {
+            Some(Settings::Gptq(gptq)) => finder.gptq(i, stem, gptq)?,
+            Some(Settings::Awq { group }) => finder.awq(i, stem, *group)?,
+            Some(Settings::Compressed(kinds)) => finder.compressed(i, stem, kinds)?,
+            None => continue,
+        });
+    }
+    finder.reorder(&mut all)?;
+    Ok(all)
+}
+
+struct Finder<'a> {
+    heads: &'a [Head<'a>],
+    names: HashMap<&'a str, usize>,
+    bytes: &'a Bytes<'a>,
+}
+
+impl<'a> Finder<'a> {
+    fn head(&self, i: usize) -> Head<'a> {
+        self.heads[i]
+    }
+
+    /// A tensor beside the packed one at `of`.
+    fn beside(&self, stem: &str, end: &str) -> Option<usize> {
+        self.names.get(format!("{stem}.{end}").as_str()).copied()
+    }
+
+    fn needed(&self, of: usize, stem: &str, end: &str) -> Result<usize, FourBitError> {
+        self.beside(stem, end).ok_or_else(|| FourBitError::Companion {
+            tensor: self.head(of).name.to_owned(),
+            missing: format!("{stem}.{end}"),
+        })
+    }
+
+    /// Name and sides of the packed matrix at `i`.
+    fn packed(&self, i: usize, stem: &str) -> Result<(String, [usize; 2]), FourBitError> {
+        let (head, plain) = (self.head(i), format!("{stem}.weight"));
+        if let Some(twin) =
+            [plain.clone(), factor_name(&plain)].iter().find(|name| self.names.contains_key(name.as_str()))
+        {
+            return Err(FourBitError::Both { tensor: head.name.to_owned(), plain: twin.clone() });
+        }
+        let &[rows, cols] = head.shape else {
+            return Err(FourBitError::Shape {
+                tensor: head.name.to_owned(),
+                found: head.shape.to_vec(),
+                expected: vec![0, 0],
+                of: "a matrix of any size".into(),
+            });
+        };
+        Ok((plain, [rows, cols]))
+    }
+
+    fn is(&self, i: usize, types: &[TensorType], expected: &'static str) -> Result<(), FourBitError> {
+        let Head { name, ty, .. } = self.head(i);
+        if types.contains(&ty) {
+            return Ok(());
+        }
+        Err(FourBitError::Dtype { tensor: name.to_owned(), found: ty, expected })
+    }
+
+    fn has_shape(&self, i: usize, expected: &[usize], of: usize) -> Result<(), FourBitError> {
+        let Head { name, shape, .. } = self.head(i);
+        if shape == expected {
+            return Ok(());
+        }
+        let packed = self.head(of);
+        Err(FourBitError::Shape {
+            tensor: name.to_owned(),
+            found: shape.to_vec(),
+            expected: expected.to_vec(),
+            of: format!("{} of {:?}", packed.name, packed.shape),
+        })
+    }
+
+    /// Inputs per group, by the number of groups that the scales have.
+    fn group(&self, i: usize, inputs: usize, groups: usize) -> Result<usize, FourBitError> {
+        let tensor = self.head(i).name;
+        match inputs.checked_div(groups) {
+            Some(group) if group > 0 && group * groups == inputs => Ok(group),
+            _ => Err(FourBitError::Indivisible {
+                tensor: tensor.to_owned(),
+                inputs,
+                by: groups,
+                what: "the number of groups that its scales have",
+            }),
+        }
+    }
+
+    /// The size of groups as config.json has it; none means whole rows.
+    fn stated_group(
+        &self,
+        i: usize,
+        stated: Option<usize>,
+        inputs: usize,
+        groups: usize,
+    ) -> Result<usize, FourBitError> {
+        let stated = stated.unwrap_or(inputs);
+        let tensor = self.head(i).name.to_owned();
+        if inputs == 0 || !inputs.is_multiple_of(stated) {
+            return Err(FourBitError::Indivisible {
+                tensor,
+                inputs,
+                by: stated,
+                what: "the group_size of config.json",
+            });
+        }
+        if inputs / stated != groups {
+            return Err(FourBitError::Setting {
+                key: "group_size".into(),
+                found: format!("{stated}, but {tensor} has {groups} groups for {inputs} inputs"),
+                expected: "both must agree",
+            });
+        }
+        Ok(stated)
+    }
+
+    fn gptq(&self, quants: usize, stem: &str, settings: &Gptq) -> Result<Found, FourBitError> {
+        let (name, [words, outputs]) = self.packed(quants, stem)?;
+        let inputs = words.saturating_mul(8);
+        let (scales, zeros) = (self.needed(quants, stem, "scales")?, self.needed(quants, stem, "qzeros")?);
+        let order = self.beside(stem, "g_idx");
+        if let Some(order) = order {
+            self.is(order, &[TensorType::I32], "I32")?;
+            self.has_shape(order, &[inputs], quants)?;
+        }
+        let groups = self.scale_groups(scales, outputs, quants)?;
+        let group = if settings.varies {
+            self.group(quants, inputs, groups)?
+        } else {
+            self.stated_group(quants, settings.group, inputs, groups)?
+        };
+        self.words(&[quants, zeros])?;
+        self.has_shape(zeros, &[groups, outputs.div_ceil(8)], quants)?;
+        let form = IntForm {
+            packing: Packing::Gptq,
+            group,
+            symmetric: settings.symmetric,
+            zeros: if settings.second { ZeroCode::Nibbles } else { ZeroCode::LessOne },
+            ordered: settings.ordered,
+        };
+        Ok(Found {
+            zeros: Some(zeros),
+            order,
+            ..Found::integers(name, form, [outputs, inputs], quants, scales)
+        })
+    }
+
+    fn awq(&self, quants: usize, stem: &str, stated: Option<usize>) -> Result<Found, FourBitError> {
+        let (name, [inputs, words]) = self.packed(quants, stem)?;
+        let outputs = words.saturating_mul(8);
+        let (scales, zeros) = (self.needed(quants, stem, "scales")?, self.needed(quants, stem, "qzeros")?);
+        let groups = self.scale_groups(scales, outputs, quants)?;
+        let group = self.stated_group(quants, stated, inputs, groups)?;
+        self.words(&[quants, zeros])?;
+        self.has_shape(zeros, &[groups, words], quants)?;
+        let form = IntForm {
+            packing: Packing::Awq,
+            group,
+            symmetric: false,
+            zeros: ZeroCode::Nibbles,
+            ordered: false,
+        };
+        Ok(Found { zeros: Some(zeros), ..Found::integers(name, form, [outputs, inputs], quants, scales) })
+    }
+
+    /// Number of groups of scales `[groups, outputs]`.
+    fn scale_groups(&self, scales: usize, outputs: usize, quants: usize) -> Result<usize, FourBitError> {
+        self.is(scales, &FLOATS, "F16, BF16 or F32")?;
+        let groups = self.head(scales).shape.first().copied().unwrap_or(0);
+        self.has_shape(scales, &[groups, outputs], quants)?;
+        Ok(groups)
+    }
+
+    fn words(&self, tensors: &[usize]) -> Result<(), FourBitError> {
+        tensors.iter().try_for_each(|&i| self.is(i, &[TensorType::I32], "I32"))
+    }
+
+    fn compressed(&self, quants: usize, stem: &str, kinds: &[Kind]) -> Result<Found, FourBitError> {
+        let scales = self.needed(quants, stem, "weight_scale")?;
+        if self.head(quants).ty == TensorType::I8 {
+            return self.compressed_float(quants, stem, scales, kinds);
+        }
+        self.is(quants, &[TensorType::I32], "I32 or U8")?;
+        let (name, [outputs, words]) = self.packed(quants, stem)?;
+        let inputs = words.saturating_mul(8);
+        self.is(scales, &FLOATS, "F16, BF16 or F32")?;
+        let groups = self.head(scales).shape.get(1).copied().unwrap_or(1);
+        self.has_shape(scales, &[outputs, groups], quants)?;
+        let group = self.group(quants, inputs, groups)?;
+        let (zeros, order) = (self.beside(stem, "weight_zero_point"), self.beside(stem, "weight_g_idx"));
+        let mut code = ZeroCode::Nibbles;
+        if let Some(zeros) = zeros {
+            self.is(zeros, &[TensorType::I32, TensorType::I8], "I32 or I8")?;
+            let packed = self.head(zeros).ty == TensorType::I32;
+            let rows = if packed { outputs.div_ceil(8) } else { outputs };
+            self.has_shape(zeros, &[rows, groups], quants)?;
+            code = if packed { ZeroCode::Nibbles } else { ZeroCode::Bytes };
+        }
+        if let Some(order) = order {
+            self.is(order, &[TensorType::I32], "I32")?;
+            self.has_shape(order, &[inputs], quants)?;
+        }
+        let here =
+            Kind { bits: 4, float: false, symmetric: zeros.is_none(), group: (groups > 1).then_some(group) };
+        self.announced(quants, &here, inputs, kinds)?;
+        let form =
+            IntForm { packing: Packing::Rows, group, symmetric: zeros.is_none(), zeros: code, ordered: true };
+        let stated_shape = self.stated_shape(stem)?;
+        let found = Found::integers(name, form, [outputs, inputs], quants, scales);
+        Ok(Found { zeros, order, stated_shape, ..found })
+    }
+
+    /// NVFP4 and MXFP4.
+    fn compressed_float(
+        &self,
+        quants: usize,
+        stem: &str,
+        scales: usize,
+        kinds: &[Kind],
+    ) -> Result<Found, FourBitError> {
+        let (name, [outputs, bytes]) = self.packed(quants, stem)?;
+        let inputs = bytes.saturating_mul(2);
+        self.is(scales, &[TensorType::F8_E4M3, TensorType::I8], "F8_E4M3 or U8")?;
+        let (form, ty, group) = match self.head(scales).ty {
+            TensorType::I8 => (Form::Mxfp4, TensorType::MXFP4, 32),
+            _ => (Form::Nvfp4, TensorType::NVFP4, 16),
+        };
+        if inputs == 0 || !inputs.is_multiple_of(ty.block_len()) {
+            return Err(FourBitError::Indivisible {
+                tensor: self.head(quants).name.to_owned(),
+                inputs,
+                by: ty.block_len(),
+                what: "a block's elements",
+            });
+        }
+        self.has_shape(scales, &[outputs, inputs / group], quants)?;
+        let here = Kind { bits: 4, float: true, symmetric: true, group: Some(group) };
+        self.announced(quants, &here, inputs, kinds)?;
+        let global = match form {
+            Form::Nvfp4 => Some(self.needed(quants, stem, "weight_global_scale")?),
+            _ => None,
+        };
+        if let Some(global) = global {
+            self.is(global, &[TensorType::F32], "F32")?;
+            let shape = self.head(global).shape;
+            if shape.iter().product::<usize>() != 1 {
+                self.has_shape(global, &[1], quants)?;
+            }
+        }
+        Ok(Found {
+            name,
+            form,
+            ty,
+            shape: [outputs, inputs],
+            quants,
+            scales,
+            zeros: None,
+            order: None,
+            global,
+            stated_shape: self.stated_shape(stem)?,
+            unused: self.beside(stem, "input_global_scale"),
+        })
+    }
+
+    fn stated_shape(&self, stem: &str) -> Result<Option<usize>, FourBitError> {
+        let Some(i) = self.beside(stem, "weight_shape") else { return Ok(None) };
+        self.is(i, &[TensorType::I64, TensorType::I32], "I64 or I32")?;
+        self.has_shape(i, &[2], i)?;
+        Ok(Some(i))
+    }
+
+    /// Whether config.json has a kind of weights like this one.
+    fn announced(
+        &self,
+        quants: usize,
+        here: &Kind,
+        inputs: usize,
+        kinds: &[Kind],
+    ) -> Result<(), FourBitError> {
+        let whole = |group: Option<usize>| group.unwrap_or(inputs);
+        let same = |kind: &&Kind| {
+            (kind.bits, kind.float, kind.symmetric) == (here.bits, here.float, here.symmetric)
+                && (whole(kind.group) == whole(here.group) || here.float && kind.group.is_none())
+        };
+        if kinds.iter().any(|kind| same(&kind)) {
+            return Ok(());
+        }
+        let have: Vec<String> = kinds.iter().map(Kind::to_string).collect();
+        Err(FourBitError::NoGroup {
+            tensor: self.head(quants).name.to_owned(),
+            found: format!("{here} (by its shape and its scales')"),
+            have: if have.is_empty() { "nothing".into() } else { have.join(", ") },
+        })
+    }
+
+    /// Weights whose inputs stand in another order than their groups are F16: all that have an order if one of them is so, so that the experts of
+    /// a layer have one type. Without data, as config.json says.
+    fn reorder(&self, all: &mut [Found]) -> Result<(), FourBitError> {
+        let mut moved = false;
+        for found in all.iter() {
+            let (Form::Int(form), Some(order)) = (found.form, found.order) else { continue };
+            if !form.ordered || moved {
+                continue;
+            }
+            moved = match (self.bytes)(order) {
+                None => true,
+                Some(bytes) => {
+                    let groups = found.shape[1] / form.group;
+                    numbers::check_groups(self.head(order).name, bytes, groups)?;
+                    !numbers::in_order(bytes, form.group)
+                }
+            };
+        }
+        if moved {
+            let ordered = |found: &&mut Found| matches!(found.form, Form::Int(form) if form.ordered && found.order.is_some());
+            all.iter_mut().filter(ordered).for_each(|found| found.ty = TensorType::F16);
+        }
+        Ok(())
+    }
+}
+
+/// Types of the scales of integers.
+const FLOATS: [TensorType; 3] = [TensorType::F16, TensorType::BF16, TensorType::F32];

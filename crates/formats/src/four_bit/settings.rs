@@ -1,0 +1,222 @@
+//! `quantization_config` of config.json, as far as 4-bit weights need it.
+
+use super::form::type_of_integers;
+use crate::error::FourBitError;
+use crate::folder::HfSource;
+use latent_types::TensorType;
+use serde_json::{Map, Value};
+
+/// How the 4-bit weights of a checkpoint were made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Settings {
+    /// AutoGPTQ, GPTQModel.
+    Gptq(Gptq),
+    /// AutoAWQ.
+    Awq {
+        /// Inputs per group; none for whole rows.
+        group: Option<usize>,
+    },
+    /// compressed-tensors, with the kinds of weights that it announces.
+    Compressed(Vec<Kind>),
+}
+
+/// Settings of GPTQ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gptq {
+    /// Inputs per group: none for whole rows, or where modules differ.
+    pub(crate) group: Option<usize>,
+    /// Whether some modules have settings of their own.
+    pub(crate) varies: bool,
+    pub(crate) symmetric: bool,
+    /// Whether inputs were quantized in another order than they stand in.
+    pub(crate) ordered: bool,
+    /// Whether zero points are stored as they are, not less one.
+    pub(crate) second: bool,
+}
+
+/// One kind of weights of compressed-tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) bits: u64,
+    pub(crate) float: bool,
+    pub(crate) symmetric: bool,
+    /// Inputs per group; none for whole rows.
+    pub(crate) group: Option<usize>,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kind, symmetric) = (
+            if self.float { "float" } else { "int" },
+            if self.symmetric { "symmetric" } else { "asymmetric" },
+        );
+        write!(f, "{symmetric} {kind}{}", self.bits)?;
+        match self.group {
+            Some(group) => write!(f, " in groups of {group}"),
+            None => write!(f, " with a scale per row"),
+        }
+    }
+}
+
+/// The formats of compressed-tensors whose weights stay as they are, or are read here.
+const FORMATS: [&str; 8] = [
+    "dense",
+    "pack-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mixed-precision",
+    "float-quantized",
+    "naive-quantized",
+    "int-quantized",
+];
+
+impl Settings {
+    /// The type that most of its weights are shown as, as far as the settings tell.
+    pub(crate) fn usual_type(&self) -> TensorType {
+        // whole rows are taken to be whole blocks
+        let integers = |symmetric, group: Option<usize>| type_of_integers(symmetric, group.unwrap_or(32));
+        match self {
+            Settings::Gptq(gptq) if gptq.ordered && !gptq.varies => TensorType::F16,
+            Settings::Gptq(gptq) => integers(gptq.symmetric, gptq.group),
+            Settings::Awq { group } => integers(false, *group),
+            Settings::Compressed(kinds) => match kinds.iter().find(|kind| kind.bits == 4) {
+                Some(Kind { float: true, group: Some(32), .. }) => TensorType::MXFP4,
+                Some(Kind { float: true, .. }) => TensorType::NVFP4,
+                Some(kind) => integers(kind.symmetric, kind.group),
+                None => TensorType::BF16,
+            },
+        }
+    }
+
+    /// The settings of a folder; none where its weights are not quantized, or are FP8.
+    pub(crate) fn of(source: &HfSource) -> Result<Option<Settings>, FourBitError> {
+        let Some(keys) = object_of(source) else { return Ok(None) };
+        let method = match keys.get("quant_method") {
+            None | Some(Value::Null) => return Ok(None),
+            Some(method) => method.as_str().map_or_else(|| method.to_string(), str::to_ascii_lowercase),
+        };
+        match method.as_str() {
+            "fp8" => Ok(None),
+            "gptq" => gptq(keys).map(Some),
+            "awq" => awq(keys).map(Some),
+            "compressed-tensors" => compressed(keys).map(Some),
+            _ => Err(FourBitError::Method { method: method.chars().take(80).collect() }),
+        }
+    }
+}
+
+/// The type that most weights of a folder are shown as, by its config.json alone; none where they are not of four bits.
+///
+/// # Errors
+/// Settings that are not supported.
+pub fn four_bit_type(source: &HfSource) -> Result<Option<TensorType>, FourBitError> {
+    Ok(Settings::of(source)?.map(|settings| settings.usual_type()))
+}
+
+/// Models that also see may have it inside the text model's part.
+fn object_of(source: &HfSource) -> Option<&Map<String, Value>> {
+    let places = [Some(&source.config), source.config.get("text_config").and_then(Value::as_object)];
+    let names = ["quantization_config", "compression_config"];
+    let mut found = places.into_iter().flatten().flat_map(|keys| names.map(|name| keys.get(name)));
+    found.find_map(|value| value?.as_object())
+}
+
+fn setting(key: &str, found: &Value, expected: &'static str) -> FourBitError {
+    let found = found.to_string().chars().take(80).collect();
+    FourBitError::Setting { key: key.to_owned(), found, expected }
+}
+
+/// The first of these keys that has a value.
+fn value<'v>(keys: &'v Map<String, Value>, names: &[&'static str]) -> Option<(&'static str, &'v Value)> {
+    names.iter().find_map(|name| Some((*name, keys.get(*name).filter(|value| !value.is_null())?)))
+}
+
+fn flag(keys: &Map<String, Value>, name: &'static str) -> Result<bool, FourBitError> {
+    match value(keys, &[name]) {
+        None => Ok(false),
+        Some((_, value)) => value.as_bool().ok_or_else(|| setting(name, value, "true or false was expected")),
+    }
+}
+
+/// Refuses weights of other than four bits.
+fn four_bits(keys: &Map<String, Value>, names: &[&'static str]) -> Result<(), FourBitError> {
+    match value(keys, names) {
+        Some((_, bits)) if bits.as_u64() == Some(4) => Ok(()),
+        Some((name, bits)) => Err(setting(name, bits, "only 4 is supported")),
+        None => Err(setting(names[0], &Value::Null, "only 4 is supported")),
+    }
+}
+
+/// Inputs per group; -1 and null mean whole rows.
+fn group(keys: &Map<String, Value>, names: &[&'static str]) -> Result<Option<usize>, FourBitError> {
+    match value(keys, names) {
+        None => Ok(None),
+        Some((_, size)) if size.as_i64() == Some(-1) => Ok(None),
+        Some((name, size)) => {
+            let positive = size.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+            positive.map(Some).ok_or_else(|| setting(name, size, "a positive number or -1 was expected"))
+        }
+    }
+}
+
+fn gptq(keys: &Map<String, Value>) -> Result<Settings, FourBitError> {
+    four_bits(keys, &["bits"])?;
+    let second = match value(keys, &["checkpoint_format", "format"]) {
+        None => false,
+        Some((name, format)) => match format.as_str() {
+            Some("gptq") => false,
+            Some("gptq_v2") => true,
+            _ => return Err(setting(name, format, "gptq and gptq_v2 are supported")),
+        },
+    };
+    if let Some((name, dtype)) = value(keys, &["pack_dtype"])
+        && dtype.as_str() != Some("int32")
+    {
+        return Err(setting(name, dtype, "only int32 is supported"));
+    }
+    let varies = keys.get("dynamic").and_then(Value::as_object).is_some_and(|rules| !rules.is_empty());
+    Ok(Settings::Gptq(Gptq {
+        group: group(keys, &["group_size"])?,
+        varies,
+        symmetric: flag(keys, "sym")? && !varies,
+        ordered: flag(keys, "desc_act")? || varies,
+        second,
+    }))
+}
+
+fn awq(keys: &Map<String, Value>) -> Result<Settings, FourBitError> {
+    four_bits(keys, &["bits", "w_bit"])?;
+    if let Some((name, version)) = value(keys, &["version"])
+        && !version.as_str().is_some_and(|version| version.eq_ignore_ascii_case("gemm"))
+    {
+        return Err(setting(name, version, "only gemm is supported"));
+    }
+    Ok(Settings::Awq { group: group(keys, &["group_size", "q_group_size"])? })
+}
+
+fn compressed(keys: &Map<String, Value>) -> Result<Settings, FourBitError> {
+    let groups = keys.get("config_groups").and_then(Value::as_object);
+    let mut kinds = Vec::new();
+    let known = |keys: &Map<String, Value>| match value(keys, &["format"]) {
+        Some((name, format)) if !format.as_str().is_some_and(|format| FORMATS.contains(&format)) => {
+            Err(setting(
+                name,
+                format,
+                "pack-quantized, nvfp4-pack-quantized and mxfp4-pack-quantized are supported",
+            ))
+        }
+        _ => Ok(()),
+    };
+    known(keys)?;
+    for scheme in groups.into_iter().flat_map(Map::values).filter_map(Value::as_object) {
+        known(scheme)?;
+        let Some(weights) = scheme.get("weights").and_then(Value::as_object) else { continue };
+        kinds.push(Kind {
+            bits: weights.get("num_bits").and_then(Value::as_u64).unwrap_or(8),
+            float: weights.get("type").and_then(Value::as_str) == Some("float"),
+            symmetric: weights.get("symmetric").and_then(Value::as_bool).unwrap_or(true),
+            group: group(weights, &["group_size"])?,
+        });
+    }
+    Ok(Settings::Compressed(kinds))
+}

@@ -1,0 +1,49 @@
+//! Puts the 4-bit weights of a checkpoint into the list of its tensors.
+
+use crate::builder::by_name;
+use crate::checkpoint::Checkpoint;
+use crate::error::FourBitError;
+use crate::four_bit::{FourBit, Head, Settings, Shown, find, replace};
+use crate::tensor::{Place, TensorInfo};
+use std::sync::OnceLock;
+
+/// The tensors of a checkpoint, as they are used.
+///
+/// # Errors
+/// Tensors that do not fit together, or not to the settings.
+pub(super) fn join(checkpoint: &mut Checkpoint, settings: Option<&Settings>) -> Result<(), FourBitError> {
+    let tensors = &checkpoint.tensors;
+    let heads: Vec<Head<'_>> =
+        tensors.iter().map(|info| Head { name: &info.name, ty: info.ty, shape: &info.shape }).collect();
+    let all = find(&heads, settings, &|i| Some(checkpoint.stored(&tensors[i])))?;
+    if all.is_empty() {
+        return Ok(());
+    }
+    let one = |i: usize| tensors[i].clone();
+    let four_bit = all.iter().map(|found| FourBit {
+        form: found.form,
+        ty: found.ty,
+        shape: found.shape,
+        quants: one(found.quants),
+        scales: one(found.scales),
+        zeros: found.zeros.map(one),
+        order: found.order.map(one),
+        global: found.global.map(one),
+        stated_shape: found.stated_shape.map(one),
+        shift: OnceLock::new(),
+    });
+    let four_bit: Vec<FourBit> = four_bit.collect();
+    let shown = |shown: Shown<'_>| TensorInfo {
+        name: shown.name,
+        ty: shown.ty,
+        shape: shown.shape.to_vec(),
+        bytes: shown.bytes,
+        tile_rows: None,
+        place: if shown.factor { Place::Factor(shown.index) } else { Place::FourBit(shown.index) },
+    };
+    let joined = replace(tensors, &all, &|info: &TensorInfo| info.ty, &shown);
+    checkpoint.by_name = by_name(&joined);
+    checkpoint.tensors = joined;
+    checkpoint.four_bit = four_bit;
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! The rows of a tensor: as the file has them, or put together from the tensors of a 4-bit weight.
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{FormatError, FourBitError};
+use crate::four_bit::Decoder;
+use crate::tensor::Place;
+use std::ops::Range;
+
+/// Reads rows of one tensor, in the format that [`TensorInfo::ty`] says.
+pub struct TensorRows<'a> {
+    row_bytes: usize,
+    bytes: RowBytes<'a>,
+}
+
+enum RowBytes<'a> {
+    Stored(&'a [u8]),
+    FourBit(Box<Decoder<'a>>),
+    Factor([u8; 4]),
+}
+
+impl TensorRows<'_> {
+    /// The bytes of these rows, counted over all matrices of the tensor. `scratch` holds them where the file does not.
+    ///
+    /// # Panics
+    /// Rows beyond the tensor's last.
+    pub fn read<'s>(&'s self, rows: Range<usize>, scratch: &'s mut Vec<u8>) -> &'s [u8] {
+        let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
+        match &self.bytes {
+            RowBytes::Stored(all) => &all[bytes],
+            RowBytes::Factor(all) => &all[bytes],
+            RowBytes::FourBit(decoder) => {
+                decoder.rows(rows, scratch);
+                scratch
+            }
+        }
+    }
+
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+}
+
+impl Checkpoint {
+    /// The rows of the tensor of this name, which lies in row-major order.
+    ///
+    /// # Errors
+    /// A 4-bit weight whose zero points, order of inputs or scales are not as they must be.
+    pub fn rows(&self, name: &str) -> Result<Option<TensorRows<'_>>, FormatError> {
+        let Some(info) = self.info(name) else { return Ok(None) };
+        let bytes = match info.place {
+            Place::File { .. } => RowBytes::Stored(self.stored(info)),
+            Place::FourBit(index) => RowBytes::FourBit(Box::new(self.decoder(index)?)),
+            Place::Factor(index) => RowBytes::Factor(self.factor(index)?.to_le_bytes()),
+        };
+        let row_bytes = info.bytes.checked_div(info.rows()).unwrap_or(0);
+        Ok(Some(TensorRows { row_bytes, bytes }))
+    }
+
+    fn decoder(&self, index: usize) -> Result<Decoder<'_>, FormatError> {
+        let weight = &self.four_bit[index];
+        Decoder::new(weight, &|info| self.stored(info)).map_err(|error| self.wrong(error))
+    }
+
+    fn factor(&self, index: usize) -> Result<f32, FormatError> {
+        let global = self.four_bit[index].global.as_ref().map(|info| (info, self.stored(info)));
+        self.decoder(index)?.factor(global).map_err(|error| self.wrong(error))
+    }
+
+    fn wrong(&self, error: FourBitError) -> FormatError {
+        FormatError::FourBit { path: self.path.clone(), error: Box::new(error) }
+    }
+}
