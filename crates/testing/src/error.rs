@@ -36,6 +36,14 @@ pub enum TestingError {
         /// What was given.
         word: String,
     },
+    /// Numbers that cannot be encoded.
+    #[error("tensor {tensor}: {error}")]
+    Encode {
+        /// The tensor.
+        tensor: String,
+        /// Why.
+        error: latent_quant::QuantError,
+    },
     /// More layers than the format allows, or none.
     #[error("{layers} layers: expected 1 to 512")]
     Layers {

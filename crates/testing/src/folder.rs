@@ -75,7 +75,7 @@ impl Recipe {
 }
 
 /// config.json of the family.
-fn config_of(shape: &Shape, config: &ModelConfig) -> Value {
+pub(crate) fn config_of(shape: &Shape, config: &ModelConfig) -> Value {
     let a = &config.attention;
     let sigmoid = config.moe.is_some_and(|m| m.router.gating == Gating::Sigmoid);
     let model_type = match config.circuit.as_str() {

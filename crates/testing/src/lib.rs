@@ -13,6 +13,7 @@
 
 mod error;
 mod folder;
+mod four_bit;
 mod gguf;
 mod kind;
 mod random;
@@ -21,6 +22,7 @@ mod shapes;
 mod type_rule;
 
 pub use error::TestingError;
+pub use four_bit::{FourBit, FourBitLayout};
 pub use kind::Kind;
 pub use shapes::shapes;
 pub use type_rule::TypeRule;

@@ -1,0 +1,139 @@
+//! Random models as folders of 4-bit weights, laid out as AutoGPTQ and GPTQModel, AutoAWQ and compressed-tensors write them, each with a copy of
+//! the same weights in f32.
+
+mod form;
+mod packers;
+mod quantize;
+
+pub use form::{FourBit, FourBitLayout};
+
+use crate::error::TestingError;
+use crate::folder::config_of;
+use crate::gguf::tensors;
+use crate::random::{Random, Spread, rows};
+use crate::{Recipe, Written};
+use form::Held;
+use latent_formats::safetensors::Writer;
+use latent_formats::{CompleteFile, OutputFile, OutputFolder};
+use latent_graph::circuit::Naming;
+use latent_graph::config::KvForm;
+use latent_types::TensorType;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
+
+impl Recipe {
+    /// Writes the model into the folder `packed` with 4-bit weights, and into `plain` with what they stand for in f32. The recipe's own type is
+    /// that of all other matrices in `packed`.
+    ///
+    /// # Errors
+    /// A shape or type that is not known, or has no place in safetensors; what the file system says.
+    pub fn write_four_bit(
+        &self,
+        form: &FourBit,
+        packed: &Path,
+        plain: &Path,
+    ) -> Result<Written, TestingError> {
+        let shape = self.shape()?;
+        if self.kind.base.is_quantized() {
+            return Err(TestingError::NoFolder { kind: self.kind.base });
+        }
+        let config = self.config(shape, KvForm::Combined);
+        let (mut small, mut whole) = (Vec::new(), Vec::new());
+        for (name, ty, shape) in tensors(self, &config, Naming::HuggingFace)? {
+            let mut random = Random::of_tensor(self.seed, &name);
+            let cols = shape.last().copied().unwrap_or(1);
+            let outputs: usize = shape[..shape.len() - 1].iter().product();
+            let spread = Spread::of(&name, &shape);
+            let encoded = |error| TestingError::Encode { tensor: name.clone(), error };
+            let bytes = rows(&mut random, ty, outputs, cols, spread).map_err(encoded)?;
+            let mut numbers = vec![0.0; outputs * cols];
+            latent_quant::decode(ty, &bytes, &mut numbers).map_err(encoded)?;
+            if form.takes(&name, &shape) {
+                let (parts, values) = packers::pack(form, &name, &numbers, cols, &mut random);
+                small.extend(parts);
+                numbers = values;
+            } else {
+                small.push(Held { name: name.clone(), ty, shape: shape.clone(), bytes });
+            }
+            let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+            whole.push(Held { name, ty: TensorType::F32, shape, bytes });
+        }
+        let mut config = config_of(shape, &config);
+        write(plain, &config, &whole)?;
+        config["quantization_config"] = settings(form);
+        write(packed, &config, &small)
+    }
+}
+
+fn write(folder: &Path, config: &Value, tensors: &[Held]) -> Result<Written, TestingError> {
+    let made = OutputFolder::create(folder)?;
+    let mut out = OutputFile::create(&folder.join("config.json"))?;
+    out.write_all(config.to_string().as_bytes()).map_err(|error| out.failed(error))?;
+    let config = out.complete()?;
+    let mut out = OutputFile::create(&folder.join("model.safetensors"))?;
+    let mut writer = Writer::new();
+    for held in tensors {
+        writer.tensor(held.name.clone(), held.ty, &held.shape).map_err(|error| out.failed(error))?;
+    }
+    let written = writer.write(&mut out, |i, out| out.write_all(&tensors[i].bytes));
+    written.map_err(|error| out.failed(error))?;
+    let weights = out.complete()?;
+    let written = Written { bytes: weights.bytes(), tensors: tensors.len(), first: folder.to_owned() };
+    CompleteFile::publish_all(vec![weights, config])?;
+    made.keep();
+    Ok(written)
+}
+
+/// `quantization_config` as the programs write it.
+fn settings(form: &FourBit) -> Value {
+    let group = form.group.map_or(-1, |group| group as i64);
+    match form.layout {
+        FourBitLayout::Gptq | FourBitLayout::GptqV2 => json!({
+            "quant_method": "gptq",
+            "bits": 4,
+            "group_size": group,
+            "desc_act": form.ordered,
+            "sym": form.symmetric,
+            "lm_head": false,
+            "checkpoint_format": if form.layout == FourBitLayout::Gptq { "gptq" } else { "gptq_v2" },
+            "pack_dtype": "int32",
+        }),
+        FourBitLayout::Awq => json!({
+            "quant_method": "awq",
+            "bits": 4,
+            "group_size": group,
+            "zero_point": true,
+            "version": "gemm",
+            "modules_to_not_convert": form.ignored,
+        }),
+        FourBitLayout::PackQuantized => compressed(form, "pack-quantized", "int", form.group),
+        FourBitLayout::Nvfp4 => compressed(form, "nvfp4-pack-quantized", "float", Some(16)),
+        FourBitLayout::Mxfp4 => compressed(form, "mxfp4-pack-quantized", "float", Some(32)),
+    }
+}
+
+fn compressed(form: &FourBit, format: &str, ty: &str, group: Option<usize>) -> Value {
+    let mut ignored = vec!["lm_head".to_owned()];
+    ignored.extend(form.ignored.iter().map(|part| format!("re:.*{part}.*")));
+    json!({
+        "quant_method": "compressed-tensors",
+        "format": format,
+        "quantization_status": "compressed",
+        "ignore": ignored,
+        "config_groups": {"group_0": {
+            "targets": ["Linear"],
+            "input_activations": null,
+            "output_activations": null,
+            "weights": {
+                "num_bits": 4,
+                "type": ty,
+                "symmetric": form.symmetric,
+                "strategy": if group.is_some() { "group" } else { "channel" },
+                "group_size": group,
+                "actorder": form.ordered.then_some("group"),
+                "dynamic": false,
+            },
+        }},
+    })
+}

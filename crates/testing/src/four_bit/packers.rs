@@ -1,0 +1,167 @@
+//! The layouts of packed weights. Where eight integers share a word, the first is in its lowest bits.
+
+use super::form::{FourBit, FourBitLayout, Held};
+use super::quantize::{Quantized, e2m1, e2m1_value, encoded, integers, through};
+use crate::random::Random;
+use latent_types::TensorType;
+
+/// The tensors that stand for the weight `name`, and its values after rounding.
+pub(super) fn pack(
+    form: &FourBit,
+    name: &str,
+    numbers: &[f32],
+    inputs: usize,
+    random: &mut Random,
+) -> (Vec<Held>, Vec<f32>) {
+    let stem = name.strip_suffix(".weight").unwrap_or(name);
+    match form.layout {
+        FourBitLayout::Nvfp4 => return nvfp4(stem, numbers, inputs),
+        FourBitLayout::Mxfp4 => return mxfp4(stem, numbers, inputs),
+        _ => {}
+    }
+    let group = form.group.unwrap_or(inputs);
+    let q = integers(numbers, inputs, group, form.symmetric, form.ordered, form.scales, random);
+    let tensors = match form.layout {
+        FourBitLayout::Awq => awq(stem, &q, form.scales),
+        FourBitLayout::PackQuantized => pack_quantized(stem, &q, form),
+        _ => gptq(stem, &q, form),
+    };
+    (tensors, q.values())
+}
+
+fn held(stem: &str, end: &str, ty: TensorType, shape: &[usize], bytes: Vec<u8>) -> Held {
+    Held { name: format!("{stem}.{end}"), ty, shape: shape.to_vec(), bytes }
+}
+
+/// A matrix of words, each of eight integers; `at` gives the integer of a row and column of words at a place in the word.
+fn words(rows: usize, cols: usize, at: impl Fn(usize, usize, usize) -> u32) -> Vec<u8> {
+    let word =
+        |i: usize| (0..8).fold(0u32, |word, place| word | at(i / cols, i % cols, place) << (4 * place));
+    (0..rows * cols).flat_map(|i| word(i).to_le_bytes()).collect()
+}
+
+/// `[rows, cols]` transposed.
+fn transposed<T: Copy>(numbers: &[T], cols: usize) -> Vec<T> {
+    let rows = numbers.len() / cols;
+    (0..numbers.len()).map(|i| numbers[i % rows * cols + i / rows]).collect()
+}
+
+fn gptq(stem: &str, q: &Quantized, form: &FourBit) -> Vec<Held> {
+    let (words_in, words_out) = (q.inputs / 8, q.outputs / 8);
+    let quants = words(words_in, q.outputs, |row, output, i| q.quants[output * q.inputs + row * 8 + i]);
+    let mut zeros = words(q.groups, words_out, |group, col, i| q.zeros[(col * 8 + i) * q.groups + group]);
+    if form.layout == FourBitLayout::Gptq {
+        for word in zeros.chunks_exact_mut(4) {
+            let less = u32::from_le_bytes([word[0], word[1], word[2], word[3]]).wrapping_sub(0x1111_1111);
+            word.copy_from_slice(&less.to_le_bytes());
+        }
+    }
+    vec![
+        held(stem, "qweight", TensorType::I32, &[words_in, q.outputs], quants),
+        held(stem, "qzeros", TensorType::I32, &[q.groups, words_out], zeros),
+        scales_by_group(stem, q, form.scales),
+        held(stem, "g_idx", TensorType::I32, &[q.inputs], order(q)),
+    ]
+}
+
+fn scales_by_group(stem: &str, q: &Quantized, ty: TensorType) -> Held {
+    let scales = encoded(ty, &transposed(&q.scales, q.groups));
+    held(stem, "scales", ty, &[q.groups, q.outputs], scales)
+}
+
+fn order(q: &Quantized) -> Vec<u8> {
+    q.group_of.iter().flat_map(|group| (*group as i32).to_le_bytes()).collect()
+}
+
+/// Which of eight neighbouring outputs stands at each place of a word.
+const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+
+fn awq(stem: &str, q: &Quantized, ty: TensorType) -> Vec<Held> {
+    let across = q.outputs / 8;
+    let quants =
+        words(q.inputs, across, |input, col, i| q.quants[(col * 8 + AWQ_ORDER[i]) * q.inputs + input]);
+    let zeros = words(q.groups, across, |group, col, i| q.zeros[(col * 8 + AWQ_ORDER[i]) * q.groups + group]);
+    vec![
+        held(stem, "qweight", TensorType::I32, &[q.inputs, across], quants),
+        held(stem, "qzeros", TensorType::I32, &[q.groups, across], zeros),
+        scales_by_group(stem, q, ty),
+    ]
+}
+
+/// Its integers are signed, and packed after 8 was added: the same bits as unsigned ones around 8.
+fn pack_quantized(stem: &str, q: &Quantized, form: &FourBit) -> Vec<Held> {
+    let across = q.inputs / 8;
+    let quants = words(q.outputs, across, |output, col, i| q.quants[output * q.inputs + col * 8 + i]);
+    let mut tensors = vec![
+        held(stem, "weight_packed", TensorType::I32, &[q.outputs, across], quants),
+        held(stem, "weight_scale", form.scales, &[q.outputs, q.groups], encoded(form.scales, &q.scales)),
+        stated_shape(stem, q.outputs, q.inputs),
+    ];
+    if !form.symmetric {
+        let down = q.outputs.div_ceil(8);
+        let zero = |row: usize, group: usize, i: usize| q.zeros.get((row * 8 + i) * q.groups + group);
+        let zeros = words(down, q.groups, |row, group, i| zero(row, group, i).copied().unwrap_or(0));
+        tensors.push(held(stem, "weight_zero_point", TensorType::I32, &[down, q.groups], zeros));
+    }
+    if form.ordered {
+        tensors.push(held(stem, "weight_g_idx", TensorType::I32, &[q.inputs], order(q)));
+    }
+    tensors
+}
+
+fn stated_shape(stem: &str, outputs: usize, inputs: usize) -> Held {
+    let bytes = [outputs, inputs].iter().flat_map(|side| (*side as i64).to_le_bytes()).collect();
+    held(stem, "weight_shape", TensorType::I64, &[2], bytes)
+}
+
+/// Two codes per byte, the first in the lower half.
+fn pairs(codes: &[u8]) -> Vec<u8> {
+    codes.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4).collect()
+}
+
+fn largest(numbers: &[f32]) -> f32 {
+    numbers.iter().fold(0.0f32, |m, n| m.max(n.abs()))
+}
+
+fn nvfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<Held>, Vec<f32>) {
+    // the largest scale of E4M3 goes with the largest value of E2M1
+    let global = 448.0 * 6.0 / largest(numbers).max(1e-6);
+    let (mut scales, mut codes, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for group in numbers.chunks_exact(16) {
+        let scale = through(TensorType::F8_E4M3, (largest(group) / 6.0 * global).max(1.0 / 64.0));
+        scales.push(scale);
+        for number in group {
+            let code = e2m1(number * global / scale);
+            codes.push(code);
+            values.push(e2m1_value(code) * (scale / global));
+        }
+    }
+    let outputs = numbers.len() / inputs;
+    let scales = encoded(TensorType::F8_E4M3, &scales);
+    let tensors = vec![
+        held(stem, "weight_packed", TensorType::I8, &[outputs, inputs / 2], pairs(&codes)),
+        held(stem, "weight_scale", TensorType::F8_E4M3, &[outputs, inputs / 16], scales),
+        held(stem, "weight_global_scale", TensorType::F32, &[1], global.to_le_bytes().to_vec()),
+        held(stem, "input_global_scale", TensorType::F32, &[1], 1f32.to_le_bytes().to_vec()),
+    ];
+    (tensors, values)
+}
+
+fn mxfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<Held>, Vec<f32>) {
+    let (mut scales, mut codes, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for group in numbers.chunks_exact(32) {
+        let exponent = largest(group).max(1e-6).log2().floor() as i32 - 2;
+        scales.push((exponent + 127) as u8);
+        for number in group {
+            let code = e2m1(number / 2f32.powi(exponent));
+            codes.push(code);
+            values.push(e2m1_value(code) * 2f32.powi(exponent));
+        }
+    }
+    let outputs = numbers.len() / inputs;
+    let tensors = vec![
+        held(stem, "weight_packed", TensorType::I8, &[outputs, inputs / 2], pairs(&codes)),
+        held(stem, "weight_scale", TensorType::I8, &[outputs, inputs / 32], scales),
+    ];
+    (tensors, values)
+}
