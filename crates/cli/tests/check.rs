@@ -109,7 +109,7 @@ fn everything_that_is_missing_is_named_not_only_the_first_thing() {
         c.remove("kv_lora_rank");
         c["scoring_func"] = "softplus".into();
         c["hidden_act"] = "gelu".into();
-        c["quantization_config"] = json!({"quant_method": "awq"});
+        c["quantization_config"] = json!({"quant_method": "bitsandbytes"});
     });
     let (code, support) = support(&broken.1);
     assert_eq!((code, &support["supported"]), (2, &false.into()));
@@ -120,7 +120,7 @@ fn everything_that_is_missing_is_named_not_only_the_first_thing() {
     assert!(support["contract"].is_null(), "nothing guessed is shown as the model's");
     let (code, text, error) = latent(&["check", "-m", &broken.1.display().to_string()]);
     assert_eq!(code, 2);
-    assert!(text.contains("not yet: 4 missing") && text.contains("awq"), "{text}");
+    assert!(text.contains("not yet: 4 missing") && text.contains("bitsandbytes"), "{text}");
     assert!(error.contains("4 things are missing"), "{error}");
 }
 

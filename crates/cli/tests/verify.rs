@@ -212,3 +212,34 @@ fn deep_needs_weights() {
     assert_eq!(code, 1);
     assert!(error.contains("missing or incomplete"), "{error}");
 }
+
+#[test]
+fn four_bit_weights_are_listed_checked_and_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (packed, plain) = (folder.path().join("gptq"), folder.path().join("plain"));
+    let recipe = latent_testing::Recipe {
+        layers: Some(1),
+        ..latent_testing::Recipe::new("tiny-dense", latent_types::TensorType::BF16.into())
+    };
+    let form = latent_testing::FourBit::new(latent_testing::FourBitLayout::Gptq, true);
+    recipe.write_four_bit(&form, &packed, &plain).unwrap();
+    let path = packed.display().to_string();
+    let (code, text, error) = latent(&["verify", "-m", &path, "--weights"]);
+    assert_eq!(code, 0, "{text}{error}");
+    let (code, list, _) = latent(&["inspect", "-m", &path, "--tensors"]);
+    let line = list.lines().find(|line| line.contains("layers.0.self_attn.kv_b_proj.weight")).unwrap();
+    assert!(code == 0 && line.contains("Q4_0") && line.contains("put together from 4-bit tensors"), "{line}");
+    // zero points of 1 to 4, in a file that says they are all 8
+    let weights = packed.join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let eights = bytes.windows(4).rposition(|word| word == [0x77; 4]).unwrap();
+    bytes[eights..eights + 2].copy_from_slice(&[0x10, 0x32]);
+    std::fs::write(&weights, bytes).unwrap();
+    let (code, _, error) = latent(&["verify", "-m", &path, "--weights"]);
+    assert!(
+        code != 0
+            && error.contains(".qzeros: the zero point of output")
+            && error.contains("is 1, expected 8"),
+        "{error}"
+    );
+}
