@@ -3,7 +3,7 @@
 use crate::error::ConvertError;
 use crate::scale::Scale;
 use crate::tensors::{Contents, NewTensor};
-use latent_formats::{Checkpoint, ResidentPages, TensorRef};
+use latent_formats::{Checkpoint, ResidentPages, TensorInfo, TensorRows};
 use latent_graph::ModelConfig;
 use latent_graph::circuit::{Origin, Part};
 use latent_quant::DecodeFn;
@@ -20,11 +20,11 @@ pub(crate) struct OldFile<'a> {
 
 /// A tensor of the old file.
 struct Stored<'a> {
-    tensor: TensorRef<'a>,
+    info: &'a TensorInfo,
+    bytes: TensorRows<'a>,
     cols: usize,
     /// Rows of one of its matrices.
     rows: usize,
-    row_bytes: usize,
     decode: DecodeFn,
     scale: Scale,
 }
@@ -69,18 +69,19 @@ impl<'a> OldFile<'a> {
             tensor: part.tensor.clone(),
             hint: "it was there before".into(),
         };
-        let tensor = self.checkpoint.tensor(&part.tensor).ok_or_else(missing)?;
-        let ty = tensor.info.ty;
+        let info = self.checkpoint.info(&part.tensor).ok_or_else(missing)?;
+        let bytes = self.checkpoint.rows(&part.tensor)?.ok_or_else(missing)?;
+        let ty = info.ty;
         let not_decodable = || ConvertError::NotDecodable { tensor: part.tensor.clone(), ty };
-        let shape = &tensor.info.shape;
+        let shape = &info.shape;
         let cols = shape.last().copied().unwrap_or(1);
         let rows = if shape.len() < 2 { 1 } else { shape[shape.len() - 2] };
         let matrices = shape.iter().product::<usize>() / (rows * cols).max(1);
         Ok(Stored {
-            tensor,
+            info,
+            bytes,
             cols,
             rows,
-            row_bytes: ty.row_bytes(cols).ok_or_else(not_decodable)?,
             decode: latent_quant::decoder(ty).ok_or_else(not_decodable)?,
             scale: Scale::of(self.checkpoint, part, (matrices, rows, cols))?,
         })
@@ -161,23 +162,17 @@ impl Rows<'_> {
         }
     }
 
-    /// The bytes of consecutive rows, where they are stored one after another as `ty` already; none where they must be decoded.
+    /// The bytes of consecutive rows, where they are one after another in `ty` already; none where they must be encoded.
     pub(crate) fn stored_bytes(&self, ty: TensorType, first: usize, count: usize) -> Option<Cow<'_, [u8]>> {
-        let of = |stored: &Stored<'_>, first: usize| -> Option<std::ops::Range<usize>> {
-            let plain = matches!(stored.scale, Scale::None) && stored.tensor.info.ty == ty;
-            plain.then(|| first * stored.row_bytes..(first + count) * stored.row_bytes)
+        let (stored, first) = match &self.made {
+            Made::Stacked { parts, each } if first % each + count <= *each => {
+                (&parts[first / each], first % each)
+            }
+            Made::Matrix { stored, first: offset } => (stored, offset + first),
+            _ => return None,
         };
-        match &self.made {
-            Made::Stacked { parts, each } => {
-                let (part, row) = (&parts[first / each], first % each);
-                let range = (row + count <= *each).then(|| of(part, row))??;
-                Some(Cow::Borrowed(&part.tensor.data[range]))
-            }
-            Made::Matrix { stored, first: offset } => {
-                Some(Cow::Borrowed(&stored.tensor.data[of(stored, offset + first)?]))
-            }
-            _ => None,
-        }
+        let plain = matches!(stored.scale, Scale::None) && stored.info.ty == ty;
+        plain.then(|| stored.bytes.bytes(first..first + count))
     }
 
     /// Rows from `first` on that lie in one tensor of the old file.
@@ -191,8 +186,9 @@ impl Rows<'_> {
     /// Gives back the memory of rows that have been read.
     pub(crate) fn release(&self, first: usize, count: usize) {
         let give_back = |stored: &Stored<'_>, first: usize, count: usize| {
-            let bytes = first * stored.row_bytes..(first + count) * stored.row_bytes;
-            self.old.checkpoint.release(&stored.tensor.info.name, bytes, &self.old.before);
+            let each = stored.bytes.row_bytes();
+            let bytes = first * each..(first + count) * each;
+            self.old.checkpoint.release(&stored.info.name, bytes, &self.old.before);
         };
         let (nope, v) = (self.old.nope, self.old.v);
         let heads = |unit: usize| (first / unit, count.div_ceil(unit));
@@ -228,7 +224,7 @@ impl Stored<'_> {
     /// The numbers of consecutive rows.
     fn read(&self, first: usize, out: &mut [f32]) {
         let count = out.len() / self.cols.max(1);
-        (self.decode)(&self.tensor.data[first * self.row_bytes..(first + count) * self.row_bytes], out);
+        (self.decode)(&self.bytes.bytes(first..first + count), out);
         if !matches!(self.scale, Scale::None) {
             for (row, numbers) in (first..).zip(out.chunks_exact_mut(self.cols)) {
                 self.scale.apply(row / self.rows, row % self.rows, numbers);

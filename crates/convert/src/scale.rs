@@ -26,11 +26,13 @@ impl Scale {
         (matrices, rows, cols): (usize, usize, usize),
     ) -> Result<Scale, ConvertError> {
         let Some(name) = &part.scale else { return Ok(Scale::None) };
-        let Some(tensor) = checkpoint.tensor(name) else { return Ok(Scale::None) };
-        let ty = tensor.info.ty;
-        let count = tensor.info.shape.iter().product();
+        let (Some(info), Some(stored)) = (checkpoint.info(name), checkpoint.rows(name)?) else {
+            return Ok(Scale::None);
+        };
+        let ty = info.ty;
+        let count = info.shape.iter().product();
         let mut scales = vec![0.0; count];
-        latent_quant::decode(ty, tensor.data, &mut scales)
+        latent_quant::decode(ty, &stored.bytes(0..info.rows()), &mut scales)
             .map_err(|_| ConvertError::NotDecodable { tensor: name.clone(), ty })?;
         let block = checkpoint.fp8_block()?;
         let (per_row, per_matrix) = (cols.div_ceil(block.1), rows.div_ceil(block.0));

@@ -5,7 +5,7 @@ mod support;
 
 use latent_convert::{Encoding, FolderOptions, GgufOptions, Uniform, to_folder, to_gguf};
 use latent_formats::Checkpoint;
-use latent_testing::{Mtp, Recipe};
+use latent_testing::{FourBit, FourBitLayout, Mtp, Recipe};
 use latent_text::{Encode, Tokenizer};
 use latent_types::TensorType;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,46 @@ fn a_tokenizer_and_its_template_come_back_as_they_were() {
         assert_eq!(new.encode(text, how).unwrap(), ids);
     }
     assert_eq!(new.end_of_generation(), old.end_of_generation());
+}
+
+/// What a folder and its f32 copy become: the same numbers, but where inputs are in another order, whose weights are rounded to F16.
+#[test]
+fn four_bit_weights_become_what_they_stand_for() {
+    let temporary = tempfile::tempdir().unwrap();
+    let at = |name: &str| temporary.path().join(name);
+    let ordered = FourBit { ordered: true, ..FourBit::new(FourBitLayout::GptqV2, false) };
+    let wide = FourBit { scales: TensorType::BF16, ..FourBit::new(FourBitLayout::PackQuantized, true) };
+    let forms =
+        [FourBit::new(FourBitLayout::Gptq, true), FourBit::new(FourBitLayout::Awq, false), wide, ordered];
+    for (i, form) in forms.iter().enumerate() {
+        let [packed, plain] = ["packed", "plain"].map(|name| at(&format!("{name}{i}")));
+        let recipe = Recipe { layers: Some(2), ..Recipe::new("tiny-v3", "F32".parse().unwrap()) };
+        recipe.write_four_bit(form, &packed, &plain).unwrap();
+        let [new, truth] = [packed, plain].map(|folder| {
+            let file = folder.with_extension("gguf");
+            write(&folder, &file, TensorType::F32);
+            Checkpoint::open(&file).unwrap()
+        });
+        for info in truth.tensors() {
+            let (found, expected) = (numbers(&new, &info.name), numbers(&truth, &info.name));
+            let near = |(a, b): (&u32, &u32)| {
+                let (a, b) = (f32::from_bits(*a), f32::from_bits(*b));
+                a == b || form.ordered && (a - b).abs() <= b.abs() / 2048.0
+            };
+            assert!(
+                found.len() == expected.len() && found.iter().zip(&expected).all(near),
+                "{} {form:?}",
+                info.name
+            );
+        }
+    }
+    // blocks of the type that is asked for are copied
+    write(&at("packed0"), &at("q4_0.gguf"), TensorType::Q4_0);
+    let (own, new) = (Checkpoint::open(&at("packed0")).unwrap(), Checkpoint::open(&at("q4_0.gguf")).unwrap());
+    let stored = own.rows("model.layers.1.self_attn.o_proj.weight").unwrap().unwrap();
+    let copied = new.tensor("blk.1.attn_output.weight").unwrap();
+    assert_eq!(copied.info.ty, TensorType::Q4_0);
+    assert_eq!(copied.data, &*stored.bytes(0..copied.info.rows()));
 }
 
 #[test]

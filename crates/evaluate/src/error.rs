@@ -1,7 +1,7 @@
 //! Why an evaluation fails.
 
 use latent_engine::EngineError;
-use latent_formats::{InputError, OutputError};
+use latent_formats::{FormatError, InputError, OutputError};
 use std::path::PathBuf;
 
 /// Why an evaluation fails.
@@ -11,6 +11,9 @@ pub enum EvalError {
     /// The model cannot run what is asked for.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A weight of a model cannot be read.
+    #[error(transparent)]
+    Format(#[from] FormatError),
     /// A file cannot be read.
     #[error(transparent)]
     Input(#[from] InputError),

@@ -1,8 +1,9 @@
 //! Errors of weights: every tensor of a file beside the tensor of the same name in another.
 
 use crate::error::EvalError;
-use latent_formats::{Checkpoint, TensorInfo};
+use latent_formats::{Checkpoint, FormatError, TensorInfo};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -87,21 +88,24 @@ pub fn weight_errors(
     threads: usize,
     progress: &(dyn Fn(usize, usize) -> bool + Sync),
 ) -> Result<WeightErrors, EvalError> {
+    // the numbers of FP8 blocks are other ones without the scales beside them
+    let scaled =
+        |name: &str| [file, base].iter().any(|file| file.info(&format!("{name}_scale_inv")).is_some());
     let fits = |info: &&TensorInfo| {
-        let other = base.tensor(&info.name).map(|tensor| tensor.info);
-        other.is_some_and(|other| {
+        base.info(&info.name).is_some_and(|other| {
             other.shape == info.shape && [info.ty, other.ty].into_iter().all(latent_quant::can_decode)
-        })
+        }) && !scaled(&info.name)
     };
     let (both, other): (Vec<&TensorInfo>, Vec<&TensorInfo>) = file.tensors().iter().partition(fits);
     if both.is_empty() {
         return Err(EvalError::NothingInCommon { file: file.display_name(), base: base.display_name() });
     }
     let mut skipped: Vec<String> = other.iter().map(|info| info.name.clone()).collect();
-    let alone = base.tensors().iter().filter(|info| file.tensor(&info.name).is_none());
+    let alone = base.tensors().iter().filter(|info| file.info(&info.name).is_none());
     skipped.extend(alone.map(|info| info.name.clone()));
     let pieces = pieces(&both);
     let found: Vec<Mutex<Sums>> = both.iter().map(|_| Mutex::default()).collect();
+    let failed: Mutex<Option<FormatError>> = Mutex::default();
     let (next, done, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
@@ -109,13 +113,15 @@ pub fn weight_errors(
                 let mut rows = (Vec::new(), Vec::new());
                 while let Some((tensor, first, count)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let name = &both[*tensor].name;
-                    let (Some(a), Some(b)) = (file.tensor(name), base.tensor(name)) else { return };
                     let mut sums = Sums::default();
-                    for row in *first..first + count {
-                        decode(&a, row, &mut rows.0);
-                        decode(&b, row, &mut rows.1);
-                        add(&mut sums, &rows.0, &rows.1);
+                    let piece = *first..first + count;
+                    if let Err(error) = decode(file, name, &piece, &mut rows.0)
+                        .and_then(|()| decode(base, name, &piece, &mut rows.1))
+                    {
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        stop.store(true, Ordering::Relaxed);
                     }
+                    add(&mut sums, &rows.0, &rows.1);
                     found[*tensor].lock().unwrap_or_else(PoisonError::into_inner).merge(sums);
                     if !progress(done.fetch_add(1, Ordering::Relaxed) + 1, pieces.len()) {
                         stop.store(true, Ordering::Relaxed);
@@ -127,6 +133,9 @@ pub fn weight_errors(
             });
         }
     });
+    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error.into());
+    }
     if stop.into_inner() {
         return Err(latent_engine::EngineError::Stopped.into());
     }
@@ -155,16 +164,15 @@ fn elements(info: &TensorInfo) -> usize {
     info.shape.iter().product()
 }
 
-fn decode(tensor: &latent_formats::TensorRef<'_>, row: usize, out: &mut Vec<f32>) {
-    let width = rows(tensor.info).1;
+/// The numbers of some rows.
+fn decode(file: &Checkpoint, name: &str, rows: &Range<usize>, out: &mut Vec<f32>) -> Result<(), FormatError> {
+    let (Some(info), Some(stored)) = (file.info(name), file.rows(name)?) else { return Ok(()) };
     out.clear();
-    out.resize(width, 0.0);
-    let bytes = tensor.info.ty.row_bytes(width).unwrap_or(0);
-    if let (Some(decode), Some(data)) =
-        (latent_quant::decoder(tensor.info.ty), tensor.data.get(row * bytes..(row + 1) * bytes))
-    {
-        decode(data, out);
+    out.resize(rows.len() * self::rows(info).1, 0.0);
+    if let Some(decode) = latent_quant::decoder(info.ty) {
+        decode(&stored.bytes(rows.clone()), out);
     }
+    Ok(())
 }
 
 fn add(sums: &mut Sums, a: &[f32], b: &[f32]) {
@@ -182,7 +190,7 @@ fn report(base: &Checkpoint, found: Vec<(&TensorInfo, Sums)>, skipped: Vec<Strin
     let tensors = found.iter().filter(|(_, sums)| sums.squares != 0.0).map(|(info, sums)| TensorError {
         name: info.name.clone(),
         ty: info.ty.to_string(),
-        base_type: base.tensor(&info.name).map(|tensor| tensor.info.ty.to_string()).unwrap_or_default(),
+        base_type: base.info(&info.name).map(|other| other.ty.to_string()).unwrap_or_default(),
         relative: sums.relative(),
         max_abs: sums.max_abs,
     });

@@ -185,3 +185,28 @@ fn weights_of_a_file_are_those_of_itself() {
     assert!(found.types.iter().any(|group| group.name == "Q4_K" && (group.bits - 4.5).abs() < 1e-9));
     assert!(weight_errors(&demo.checkpoint, &demo.checkpoint, 2, &|_, _| false).is_err());
 }
+
+#[test]
+fn weights_of_four_bits_are_compared_as_what_they_stand_for() {
+    use latent_testing::{FourBit, FourBitLayout, Recipe};
+    let folder = tempfile::tempdir().unwrap();
+    let (packed, plain) = (folder.path().join("packed"), folder.path().join("plain"));
+    let form = FourBit::new(FourBitLayout::Awq, false);
+    Recipe::new("tiny-dense", "F32".parse().unwrap()).write_four_bit(&form, &packed, &plain).unwrap();
+    let [packed, plain] = [packed, plain].map(|path| Checkpoint::open(&path).unwrap());
+    let found = weight_errors(&packed, &plain, 2, &|_, _| true).unwrap();
+    assert!(found.skipped.is_empty(), "{:?}", found.skipped);
+    assert!(found.tensors.is_empty(), "{:?}", found.tensors);
+}
+
+#[test]
+fn weights_with_scales_beside_them_are_left_out_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    latent_testing::Recipe::new("tiny-dense", "F8_E4M3".parse().unwrap())
+        .write_folder(folder.path())
+        .unwrap();
+    let file = Checkpoint::open(folder.path()).unwrap();
+    let found = weight_errors(&file, &file, 1, &|_, _| true).unwrap();
+    let down = "model.layers.0.mlp.down_proj.weight".to_owned();
+    assert!(found.skipped.contains(&down), "{:?}", found.skipped);
+}

@@ -4,6 +4,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{FormatError, FourBitError};
 use crate::four_bit::Decoder;
 use crate::tensor::Place;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Reads rows of one tensor, in the format that [`TensorInfo::ty`] says.
@@ -31,6 +32,23 @@ impl TensorRows<'_> {
             RowBytes::FourBit(decoder) => {
                 decoder.rows(rows, scratch);
                 scratch
+            }
+        }
+    }
+
+    /// The same, borrowed where the file holds them.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    pub fn bytes(&self, rows: Range<usize>) -> Cow<'_, [u8]> {
+        let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
+        match &self.bytes {
+            RowBytes::Stored(all) => Cow::Borrowed(&all[bytes]),
+            RowBytes::Factor(all) => Cow::Borrowed(&all[bytes]),
+            RowBytes::FourBit(decoder) => {
+                let mut scratch = Vec::new();
+                decoder.rows(rows, &mut scratch);
+                Cow::Owned(scratch)
             }
         }
     }
