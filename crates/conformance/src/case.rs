@@ -85,7 +85,7 @@ impl Case {
             Case::Row(_) => words("f32", "rows", "f32"),
             Case::W4(case) => {
                 let (format, input) = case.formats();
-                words(&format, "marlin", input)
+                words(format, "marlin", input)
             }
         }
     }

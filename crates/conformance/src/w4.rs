@@ -211,22 +211,23 @@ impl W4Case {
         }
     }
 
-    /// Format, scales, and what goes in (of decoded weights, what comes out).
-    pub(crate) fn formats(&self) -> (String, &'static str) {
-        let weight = || format!("{} {}", self.quant.name(), self.scales.name());
+    /// Format, and what goes in (of decoded weights, what comes out).
+    pub(crate) fn formats(&self) -> (&'static str, &'static str) {
+        let codes = self.quant.name();
         match self.op {
             W4Op::Gemm(rounding) | W4Op::Fused(rounding) | W4Op::Striped(rounding, _) => {
-                (weight(), rounding.name())
+                (codes, rounding.name())
             }
-            W4Op::DequantF32 => (weight(), "f32"),
-            W4Op::DequantF16 => (weight(), "f16"),
-            W4Op::Reduce(_) | W4Op::Zero(_) => ("f32".into(), "f32"),
+            W4Op::DequantF32 => (codes, "f32"),
+            W4Op::DequantF16 => (codes, "f16"),
+            W4Op::Reduce(_) | W4Op::Zero(_) => ("f32", "f32"),
         }
     }
 
     pub(crate) fn name(&self) -> String {
         let W4Shape { k, n, group } = self.shape;
-        let (op, (weight, input)) = (self.operation(), self.formats());
+        let (op, (codes, input)) = (self.operation(), self.formats());
+        let weight = format!("{codes} {}", self.scales.name());
         let (m, extreme) = (self.rows, if self.extreme { ", extremes" } else { "" });
         match self.op {
             W4Op::Gemm(_) | W4Op::Fused(_) => {
