@@ -7,7 +7,7 @@ use crate::tensor::Place;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Reads rows of one tensor, in the format that [`TensorInfo::ty`] says.
+/// Reads rows of one tensor, in the format that [`TensorInfo::ty`](crate::TensorInfo::ty) says.
 pub struct TensorRows<'a> {
     row_bytes: usize,
     bytes: RowBytes<'a>,

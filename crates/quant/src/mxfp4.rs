@@ -43,7 +43,7 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
     }
 }
 
-/// The power of two whose error is lowest, out of those around [`scale_code`]: a lower one clips the largest weights, a higher one rounds the small ones away.
+/// The power of two whose error is lowest, out of those around `scale_code`: a lower one clips the largest weights, a higher one rounds the small ones away.
 #[inline(always)]
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(17)).enumerate() {
