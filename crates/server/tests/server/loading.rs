@@ -206,7 +206,7 @@ fn a_model_that_is_unloaded_by_hand_ends_its_answers_first() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(config(), both(folder.path()));
     let stream = server.begin(CHAT, &long("tiny", 300));
-    until("running", || server.get("/latent/stats?model=tiny").ok()["running"] == 1);
+    server.until_begun("tiny");
     order(&server, "unload", "tiny");
     assert_eq!(whole(&receive(stream).chunks()), 300);
     until("unloaded", || state(&server, "tiny") == "unloaded");

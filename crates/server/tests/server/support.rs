@@ -178,6 +178,12 @@ impl Running {
         self.get("/latent/stats").ok()
     }
 
+    /// Waits until a model has begun with what it was asked for; a fast one may have ended it too.
+    pub fn until_begun(&self, model: &str) {
+        let path = format!("/latent/stats?model={model}");
+        until("begun", || self.get(&path).ok()["steps"] != 0);
+    }
+
     /// Waits until nothing runs, and then asserts that all blocks are free or cached.
     pub fn assert_idle(&self) {
         until("idle", || {
