@@ -14,6 +14,7 @@ use super::matrix::WORD;
 use super::nibbles::{LANES, Nibbles};
 use super::part::{Part, Run};
 use crate::RowsMut;
+use crate::cpu_vendor::Vendor;
 use std::ops::Range;
 
 /// y = x · W for the columns of `part` and the rows `rows` of the input, over the inputs `k` (from and to multiples of 8).
@@ -97,15 +98,42 @@ unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
                 totals[r] += lane::<P>(panel, word, PanelWords::<P>::TOTAL, r).read() as i32;
             }
         }
+        if R == 1 && Vendor::detect() == Vendor::Amd {
+            add_columns::<L, P, R, true>(part, panel, run, cols, &totals, sums);
+        } else {
+            add_columns::<L, P, R, false>(part, panel, run, cols, &totals, sums);
+        }
+    }
+}
+
+/// Adds the products of a run and all columns, whose next words are prefetched to L2 if `TO_L2`, else to L1.
+///
+/// Measured: docs/notes/memory-and-prefetch.md "Zen 4: the same stream, to L2".
+///
+/// # Safety
+/// As for [`add_run`].
+#[inline(always)]
+unsafe fn add_columns<L: Nibbles, const P: usize, const R: usize, const TO_L2: bool>(
+    part: &Part<'_>,
+    panel: (&[u32], usize),
+    run: Run,
+    cols: Range<usize>,
+    totals: &[i32; R],
+    sums: *mut f32,
+) {
+    // SAFETY: the promise is the same, with columns and sums cut alike.
+    unsafe {
         let mut col = cols.start;
         if L::TWO_TILES {
             while col + 2 * LANES <= cols.end {
-                add_vectors::<L, P, R, 2>(part, panel, run, col, &totals, sums.add((col - cols.start) * R));
+                let sums = sums.add((col - cols.start) * R);
+                add_vectors::<L, P, R, 2, TO_L2>(part, panel, run, col, totals, sums);
                 col += 2 * LANES;
             }
         }
         while col < cols.end {
-            add_vectors::<L, P, R, 1>(part, panel, run, col, &totals, sums.add((col - cols.start) * R));
+            let sums = sums.add((col - cols.start) * R);
+            add_vectors::<L, P, R, 1, TO_L2>(part, panel, run, col, totals, sums);
             col += LANES;
         }
     }
@@ -122,7 +150,7 @@ fn lane<const P: usize>((panel, height): (&[u32], usize), word: usize, lane: usi
 /// # Safety
 /// As for [`add_run`].
 #[inline(always)]
-unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize>(
+unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize, const TO_L2: bool>(
     part: &Part<'_>,
     panel: (&[u32], usize),
     run: Run,
@@ -144,7 +172,12 @@ unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize
             let mut codes = [[L::load(from.cast()); 2]; V];
             for v in 0..V {
                 let from = from.add(v * LANES);
-                L::prefetch(from.wrapping_add(words.len() * part.stride).cast());
+                let next = from.wrapping_add(words.len() * part.stride).cast();
+                if TO_L2 {
+                    L::prefetch_far(next)
+                } else {
+                    L::prefetch(next)
+                }
                 codes[v] = L::shuffle_codes(L::load(from.cast()), table);
             }
             macro_rules! products {
