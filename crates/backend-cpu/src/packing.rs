@@ -125,7 +125,7 @@ impl Packing<'_> {
                 pack_tensor(info, &rows, tiles.rows, buffer, thread_pool, &mut write_piece)?;
             }
         }
-        checkpoint.drop_pages(&info.name);
+        checkpoint.drop_pages(&info.name, 0..usize::MAX);
         if bad > 0 {
             self.not_finite.push((info.name.clone(), bad));
         }

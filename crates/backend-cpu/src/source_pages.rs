@@ -62,7 +62,7 @@ impl SourcePages {
     pub(crate) fn done(&self, tensor: &str) {
         match self.staying() {
             Some(staying) => self.checkpoint.release(tensor, 0..usize::MAX, staying),
-            None => self.checkpoint.drop_pages(tensor),
+            None => self.checkpoint.drop_pages(tensor, 0..usize::MAX),
         }
     }
 

@@ -1,6 +1,5 @@
-//! Streams the rows of a new tensor into a file.
+//! Streams the rows of a new tensor into a file of safetensors.
 
-use crate::encoding::Encoding;
 use crate::error::ConvertError;
 use crate::rows::{OldFile, Rows};
 use crate::tensors::NewTensor;
@@ -40,7 +39,6 @@ impl<'a> Progress<'a> {
 pub(crate) struct Stream<'a, 'p> {
     tensors: &'a [NewTensor],
     old: &'a OldFile<'a>,
-    encoding: &'a dyn Encoding,
     progress: &'a mut Progress<'p>,
     /// What no error of input and output can say.
     failed: Option<ConvertError>,
@@ -50,17 +48,16 @@ impl<'a, 'p> Stream<'a, 'p> {
     pub(crate) fn new(
         tensors: &'a [NewTensor],
         old: &'a OldFile<'a>,
-        encoding: &'a dyn Encoding,
         progress: &'a mut Progress<'p>,
     ) -> Stream<'a, 'p> {
-        Stream { tensors, old, encoding, progress, failed: None }
+        Stream { tensors, old, progress, failed: None }
     }
 
     /// Writes the data of the tensor at an index.
     pub(crate) fn write(&mut self, index: usize, out: &mut dyn Write) -> io::Result<()> {
         let tensor = &self.tensors[index];
         let rows = self.old.rows(tensor).map_err(Failure::from);
-        match rows.and_then(|rows| copy(tensor, &rows, self.encoding, out, self.progress)) {
+        match rows.and_then(|rows| copy(tensor, &rows, out, self.progress)) {
             Ok(()) => Ok(()),
             Err(Failure::Write(error)) => Err(error),
             Err(Failure::Convert(error)) => {
@@ -96,7 +93,6 @@ impl From<ConvertError> for Failure {
 fn copy(
     tensor: &NewTensor,
     rows: &Rows<'_>,
-    encoding: &dyn Encoding,
     out: &mut dyn Write,
     progress: &mut Progress<'_>,
 ) -> Result<(), Failure> {
@@ -122,7 +118,7 @@ fn copy(
                     (now / unit).div_ceil(threads).max(WORTH_A_THREAD / (unit * cols).max(1)).max(1) * unit;
                 let shares = encoded.chunks_mut(each * row_bytes).enumerate();
                 let shares = shares.map(|(i, bytes)| (first + i * each, bytes)).collect();
-                in_parallel(shares, &|first, bytes| share(tensor, rows, encoding, first, bytes))?;
+                in_parallel(shares, &|first, bytes| share(tensor, rows, first, bytes))?;
                 out.write_all(&encoded).map_err(Failure::Write)?;
                 encoded.len()
             }
@@ -135,13 +131,7 @@ fn copy(
 }
 
 /// Encodes consecutive rows.
-fn share(
-    tensor: &NewTensor,
-    rows: &Rows<'_>,
-    encoding: &dyn Encoding,
-    first: usize,
-    bytes: &mut [u8],
-) -> Result<(), ConvertError> {
+fn share(tensor: &NewTensor, rows: &Rows<'_>, first: usize, bytes: &mut [u8]) -> Result<(), ConvertError> {
     let (cols, _) = tensor.rows();
     let row_bytes = tensor.ty.row_bytes(cols).unwrap_or(1).max(1);
     let mut numbers = vec![0.0; bytes.len() / row_bytes * cols];
@@ -152,8 +142,7 @@ fn share(
     {
         return Err(ConvertError::Overflow { tensor: name(), value: *value, ty: tensor.ty });
     }
-    encoding
-        .encode(&tensor.name, tensor.ty, first, &numbers, bytes)
+    latent_quant::encode(tensor.ty, &numbers, bytes)
         .map_err(|error| ConvertError::Encode { tensor: name(), error })
 }
 

@@ -1,9 +1,10 @@
 //! Why a model is not converted.
 
-use latent_formats::{FormatError, OutputError};
+use latent_formats::{FormatError, OutputError, TooManyFiles};
 use latent_graph::config::Inexpressible;
 use latent_graph::{ConfigError, GraphError};
 use latent_quant::QuantError;
+use latent_quantize::QuantizeError;
 use latent_text::TextError;
 use latent_types::TensorType;
 use std::path::PathBuf;
@@ -135,13 +136,11 @@ pub enum ConvertError {
         known: String,
     },
     /// The files would be too small.
-    #[error("{count} files are more than a model may have: at most {most}; allow larger ones")]
-    TooManyFiles {
-        /// Files that there would be.
-        count: usize,
-        /// The limit.
-        most: usize,
-    },
+    #[error(transparent)]
+    TooManyFiles(#[from] TooManyFiles),
+    /// Its weights are not written in the types asked for.
+    #[error(transparent)]
+    Quantize(#[from] QuantizeError),
     /// The system gives no thread.
     #[error("no thread to encode with: {error}")]
     Thread {

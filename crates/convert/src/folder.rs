@@ -2,16 +2,15 @@
 
 use crate::card;
 use crate::copy::{Progress, Stream};
-use crate::encoding::{Encoding, Uniform};
 use crate::error::ConvertError;
 use crate::exact::{matrix_type, narrowed};
 use crate::hf_files;
 use crate::report::Report;
 use crate::rows::OldFile;
 use crate::target;
-use crate::tensors::{Listed, NewTensor, cut, transferred};
+use crate::tensors::{Listed, NewTensor, transferred};
 use latent_formats::safetensors::Writer;
-use latent_formats::{Checkpoint, CompleteFile, GgufSource, OutputFile, OutputFolder, Source};
+use latent_formats::{Checkpoint, CompleteFile, GgufSource, OutputFile, OutputFolder, Source, cut};
 use latent_graph::ModelConfig;
 use latent_graph::config::{Indexer, KvForm};
 use latent_types::TensorType;
@@ -70,8 +69,10 @@ pub fn to_folder(
     let mut texts = hf_files::tokenizer(source, &mut config_json, &mut report)?;
     hf_files::name_type(&mut config_json, ty);
     texts.extend(card::of_metadata(&source.metadata)?.map(|text| (card::CARD.to_owned(), text)));
-    let total = list.iter().map(NewTensor::bytes).sum();
-    let shards = cut(list, Some(options.split.unwrap_or(SHARD)))?;
+    let bytes: Vec<u64> = list.iter().map(NewTensor::bytes).collect();
+    let total = bytes.iter().sum();
+    let parts = cut(&bytes, options.split.unwrap_or(SHARD))?;
+    let shards: Vec<&[NewTensor]> = parts.into_iter().map(|part| &list[part]).collect();
     let names = hf_files::names(shards.len());
     texts.extend(hf_files::index(&shards, &names, total));
     // last: without it, a folder is no model
@@ -82,9 +83,8 @@ pub fn to_folder(
     let made = OutputFolder::create(folder)?;
     let mut progress = Progress::new(total, tell);
     let mut written = Vec::with_capacity(all.len());
-    let encoding = Uniform::new(ty)?;
     for (name, shard) in names.iter().zip(&shards) {
-        written.push(write(&folder.join(name), shard, (&old, &encoding), &mut progress)?);
+        written.push(write(&folder.join(name), shard, &old, &mut progress)?);
     }
     for (name, text) in &texts {
         written.push(write_text(&folder.join(name), text)?);
@@ -131,7 +131,7 @@ fn type_of(
 fn write(
     path: &Path,
     tensors: &[NewTensor],
-    (old, encoding): (&OldFile<'_>, &dyn Encoding),
+    old: &OldFile<'_>,
     progress: &mut Progress<'_>,
 ) -> Result<CompleteFile, ConvertError> {
     let mut out = OutputFile::create(path)?;
@@ -139,7 +139,7 @@ fn write(
     for tensor in tensors {
         writer.tensor(tensor.name.clone(), tensor.ty, &tensor.shape).map_err(|error| out.failed(error))?;
     }
-    let mut stream = Stream::new(tensors, old, encoding, progress);
+    let mut stream = Stream::new(tensors, old, progress);
     let written = writer.write(&mut out, |i, out| stream.write(i, out));
     stream.outcome(written, &out)?;
     Ok(out.complete()?)

@@ -26,11 +26,11 @@ pub(crate) fn names(count: usize) -> Vec<String> {
 }
 
 /// The index, where there are several files.
-pub(crate) fn index(files: &[Vec<NewTensor>], names: &[String], total: u64) -> Option<TextFile> {
+pub(crate) fn index(files: &[&[NewTensor]], names: &[String], total: u64) -> Option<TextFile> {
     if files.len() == 1 {
         return None;
     }
-    let of_file = |(file, name): (&Vec<NewTensor>, &String)| -> Vec<(String, Value)> {
+    let of_file = |(file, name): (&&[NewTensor], &String)| -> Vec<(String, Value)> {
         file.iter().map(|tensor| (tensor.name.clone(), name.as_str().into())).collect()
     };
     let map: Map<String, Value> = files.iter().zip(names).flat_map(of_file).collect();

@@ -2,11 +2,11 @@
 //!
 //! * [`to_gguf`]: keys, names, tokenizer and template as llama.cpp's converter writes them; FP8 is dequantized, MTP layers are kept.
 //! * [`to_folder`]: config.json, tokenizer and safetensors as transformers reads them; quantized tensors are dequantized.
-//! * [`Encoding`]: which type each tensor of a GGUF file has, and how numbers become bytes of it.
+//! * [`GgufDraft`]: the GGUF file before it is written: weights that [`latent_quantize`] chooses types for and writes, in any mix.
 //!
 //! Which tensor is which is what the circuits say ([`latent_graph::Circuit::transfers`]). What is written is read back before: a model that the
 //! other kind of file cannot describe is refused. Tensors stream: a few megabytes of numbers are in memory at a time, whatever the model's size. A
-//! file takes its name when it is whole, and all files of a model take theirs together.
+//! file takes its name when it is whole, and all files of a model take theirs together. An interrupted run to GGUF is gone on with.
 //!
 //! ```
 //! use latent_convert::{GgufOptions, to_gguf};
@@ -22,11 +22,12 @@
 
 mod card;
 mod copy;
-mod encoding;
+mod draft;
 mod error;
 mod exact;
 mod folder;
 mod gguf;
+mod gguf_options;
 mod hf_files;
 mod metadata;
 mod peers;
@@ -36,11 +37,12 @@ mod scale;
 mod target;
 mod tensors;
 
-pub use encoding::{Encoding, Uniform};
+pub use draft::GgufDraft;
 pub use error::ConvertError;
 pub use exact::matrix_type;
 pub use folder::{FolderOptions, to_folder};
-pub use gguf::{GgufOptions, to_gguf};
+pub use gguf::to_gguf;
+pub use gguf_options::GgufOptions;
 pub use report::Report;
 
 #[cfg(test)]

@@ -22,21 +22,18 @@ pub(crate) const SAMPLING: [(&str, &str, bool); 11] = [
     ("mirostat_eta", "general.sampling.mirostat_eta", false),
 ];
 
-/// The layout of quantized blocks that the number of a type means.
-const QUANTIZATION_VERSION: u32 = 2;
-
 fn text(text: &str) -> WriterValue {
     WriterValue::String(text.to_owned())
 }
 
-/// What kind of file it is, and the model's hyper-parameters.
-pub(crate) fn model(writer: &mut Writer, keys: &KeyList, file_type: u32) {
+/// What kind of file it is, and the model's hyper-parameters. The two keys of its types get their values when types are chosen.
+pub(crate) fn model(writer: &mut Writer, keys: &KeyList) {
     for (key, value) in keys.written() {
         writer.key(key, value);
     }
     writer.key("general.type", text("model"));
-    writer.key("general.file_type", WriterValue::U32(file_type));
-    writer.key("general.quantization_version", WriterValue::U32(QUANTIZATION_VERSION));
+    writer.key("general.file_type", WriterValue::U32(0));
+    writer.key("general.quantization_version", WriterValue::U32(0));
 }
 
 /// The settings that generation_config.json recommends.

@@ -87,10 +87,19 @@ impl<'a> OldFile<'a> {
         })
     }
 
+    /// Rows of a new tensor that are made together.
+    pub(crate) fn unit(&self, tensor: &NewTensor) -> usize {
+        match &tensor.from {
+            // a head, whose rows have another order
+            Contents::Tensors(Origin::Uk(_)) => tensor.shape.iter().rev().nth(1).copied().unwrap_or(1).max(1),
+            Contents::Tensors(Origin::Joined { .. }) => (self.nope + self.v).max(1),
+            _ => 1,
+        }
+    }
+
     /// The rows of a new tensor.
     pub(crate) fn rows(&'a self, tensor: &'a NewTensor) -> Result<Rows<'a>, ConvertError> {
         let (_, rows) = tensor.rows();
-        let mut unit = 1;
         let made = match &tensor.from {
             Contents::Numbers(numbers) => Made::Numbers(numbers),
             Contents::Tensors(Origin::Stacked(parts)) => {
@@ -101,18 +110,13 @@ impl<'a> OldFile<'a> {
             Contents::Tensors(Origin::Matrix { part, index }) => {
                 Made::Matrix { stored: self.stored(part)?, first: index * rows }
             }
-            Contents::Tensors(Origin::Uk(part)) => {
-                let stored = self.stored(part)?;
-                unit = stored.cols;
-                Made::Uk(stored)
-            }
+            Contents::Tensors(Origin::Uk(part)) => Made::Uk(self.stored(part)?),
             Contents::Tensors(Origin::Uv(part)) => Made::Uv(self.stored(part)?),
             Contents::Tensors(Origin::Joined { uk, uv }) => {
-                unit = self.nope + self.v;
                 Made::Joined { uk: self.stored(uk)?, uv: self.stored(uv)? }
             }
         };
-        Ok(Rows { old: self, made, unit })
+        Ok(Rows { old: self, made, unit: self.unit(tensor) })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::error::ConvertError;
 use latent_formats::Checkpoint;
-use latent_formats::limits::MAX_SHARDS;
 use latent_graph::circuit::{Origin, Transfer, Transfers};
 use latent_graph::config::Tensors;
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig};
@@ -50,7 +49,7 @@ impl NewTensor {
             | Origin::Uv(part)
             | Origin::Joined { uk: part, .. } => part,
         };
-        checkpoint.tensor(&part.tensor).map(|tensor| tensor.info.ty)
+        checkpoint.info(&part.tensor).map(|info| info.ty)
     }
 
     pub(crate) fn elements(&self) -> u64 {
@@ -103,49 +102,4 @@ pub(crate) fn transferred(
         return Ok((tensors, dropped));
     }
     Err(ConvertError::Unknown { file: checkpoint.display_name(), tensors: unknown })
-}
-
-/// Cuts tensors into files of at most `most` bytes of data each; a larger tensor has a file of its own.
-pub(crate) fn cut(tensors: Vec<NewTensor>, most: Option<u64>) -> Result<Vec<Vec<NewTensor>>, ConvertError> {
-    let Some(most) = most else { return Ok(vec![tensors]) };
-    let mut files: Vec<Vec<NewTensor>> = vec![Vec::new()];
-    let mut filled = 0;
-    for tensor in tensors {
-        let bytes = tensor.bytes();
-        if filled > 0 && filled + bytes > most {
-            files.push(Vec::new());
-            filled = 0;
-        }
-        filled += bytes;
-        if let Some(file) = files.last_mut() {
-            file.push(tensor);
-        }
-    }
-    match files.len() {
-        count if count > MAX_SHARDS => Err(ConvertError::TooManyFiles { count, most: MAX_SHARDS }),
-        _ => Ok(files),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of_bytes(bytes: usize) -> NewTensor {
-        let from = Contents::Numbers(Vec::new());
-        NewTensor { name: "x".into(), ty: TensorType::F32, shape: vec![bytes / 4], from }
-    }
-
-    #[test]
-    fn files_are_filled_up_to_the_limit() {
-        let cut_at = |most| -> Vec<usize> {
-            let tensors = [8, 8, 20, 4, 4].map(of_bytes).into();
-            cut(tensors, most).unwrap().iter().map(Vec::len).collect()
-        };
-        assert_eq!(cut_at(None), [5]);
-        assert_eq!(cut_at(Some(16)), [2, 1, 2]);
-        assert_eq!(cut_at(Some(1)), [1; 5]);
-        let error = cut(vec![of_bytes(4); MAX_SHARDS + 1], Some(1)).unwrap_err().to_string();
-        assert!(error.contains("4097 files"), "{error}");
-    }
 }

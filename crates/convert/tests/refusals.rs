@@ -3,9 +3,10 @@
 
 mod support;
 
-use latent_convert::{ConvertError, FolderOptions, GgufOptions, Report, Uniform, to_folder, to_gguf};
+use latent_convert::{ConvertError, FolderOptions, GgufOptions, Report, to_folder, to_gguf};
 use latent_formats::Checkpoint;
 use latent_formats::safetensors::Writer;
+use latent_quantize::QuantizeError;
 use latent_types::TensorType;
 use std::path::Path;
 use support::case_folder;
@@ -150,20 +151,39 @@ fn a_folder_that_is_not_there_is_to_be_made_first() {
 }
 
 #[test]
-fn a_run_that_is_stopped_leaves_nothing() {
-    let temporary = tempfile::tempdir().unwrap();
+fn a_run_to_gguf_that_is_stopped_is_gone_on_with() {
     let own = Checkpoint::open(&case_folder("v3")).unwrap();
+    let types = support::types("Q5_0");
     for split in [None, Some(300_000)] {
-        let mut calls = 0;
-        let options = GgufOptions { split, ..GgufOptions::default() };
-        let mut tell = |_, _| {
-            calls += 1;
-            calls < 30
+        let temporary = tempfile::tempdir().unwrap();
+        let (at, straight) = (temporary.path().join("x"), temporary.path().join("straight"));
+        [&at, &straight].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+        let options = GgufOptions { split, types: Some(&types), threads: Some(2), ..GgufOptions::default() };
+        let run = |folder: &Path, tell: &mut dyn FnMut(u64, u64) -> bool| {
+            to_gguf(&own, &folder.join("x.gguf"), &options, tell)
         };
-        let error = to_gguf(&own, &temporary.path().join("x.gguf"), &options, &mut tell).unwrap_err();
-        assert!(matches!(error, ConvertError::Stopped), "{error}");
-        assert!(names(temporary.path()).is_empty());
+        let whole = run(&straight, &mut |_, _| true).unwrap();
+        for quarter in 1..4 {
+            let stop = whole.bytes * quarter / 4;
+            let error = run(&at, &mut |done, _| done < stop).unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, ConvertError::Quantize(QuantizeError::Stopped { .. })), "{said}");
+            assert!(said.contains("goes on from there"), "{said}");
+            assert!(names(&at).iter().all(|name| name.ends_with(".part")), "{:?}", names(&at));
+        }
+        run(&at, &mut |_, _| true).unwrap();
+        assert!(names(&at).len() == whole.files.len() && names(&at) == names(&straight));
+        for name in names(&at) {
+            let [resumed, straight] =
+                [&at, &straight].map(|folder| std::fs::read(folder.join(&name)).unwrap());
+            assert!(resumed == straight, "{name}");
+        }
     }
+}
+
+#[test]
+fn a_run_to_a_folder_that_is_stopped_leaves_nothing() {
+    let temporary = tempfile::tempdir().unwrap();
     let gguf = Checkpoint::open(&case_folder("v3").join("model.f32.gguf")).unwrap();
     let target = temporary.path().join("made/for/it");
     let error = to_folder(&gguf, &target, &FolderOptions::default(), &mut |_, _| false).unwrap_err();
@@ -183,8 +203,8 @@ fn numbers_that_a_type_cannot_hold_are_named() {
         Some((name.to_owned(), bytes))
     });
     let own = Checkpoint::open(&folder).unwrap();
-    let encoding = Uniform::new(TensorType::F16).unwrap();
-    let options = GgufOptions { encoding: Some(&encoding), ..GgufOptions::default() };
+    let types = support::types("F16");
+    let options = GgufOptions { types: Some(&types), ..GgufOptions::default() };
     let said =
         to_gguf(&own, &temporary.path().join("x.gguf"), &options, &mut |_, _| true).unwrap_err().to_string();
     assert!(

@@ -3,7 +3,7 @@
 
 mod support;
 
-use latent_convert::{FolderOptions, GgufOptions, Uniform, to_folder, to_gguf};
+use latent_convert::{FolderOptions, GgufOptions, to_folder, to_gguf};
 use latent_engine::EngineOptions;
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
@@ -87,8 +87,8 @@ fn names_shapes_and_bytes_are_those_of_llama_cpps_converter() {
         let temporary = tempfile::tempdir().unwrap();
         let file = temporary.path().join("model.gguf");
         let own = Checkpoint::open(&case_folder(case)).unwrap();
-        let encoding = Uniform::new(TensorType::F32).unwrap();
-        let options = GgufOptions { encoding: Some(&encoding), ..GgufOptions::default() };
+        let types = support::types("F32");
+        let options = GgufOptions { types: Some(&types), ..GgufOptions::default() };
         to_gguf(&own, &file, &options, &mut |_, _| true).unwrap();
         let (ours, theirs) = (
             Checkpoint::open(&file).unwrap(),

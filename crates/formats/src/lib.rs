@@ -26,6 +26,7 @@
 
 mod builder;
 mod checkpoint;
+mod cut;
 mod error;
 mod folder;
 mod four_bit;
@@ -51,6 +52,7 @@ mod tensor;
 mod unfinished;
 
 pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source};
+pub use cut::{TooManyFiles, cut};
 pub use error::{FormatError, FourBitError};
 pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 pub use four_bit::four_bit_type;

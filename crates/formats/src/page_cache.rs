@@ -83,9 +83,9 @@ impl Checkpoint {
         }
     }
 
-    /// Drops a tensor's pages from memory (`MADV_DONTNEED`): they will not be read again soon.
-    pub fn drop_pages(&self, name: &str) {
-        for (file, bytes) in self.places(name, &(0..usize::MAX)) {
+    /// Drops the pages of a part of a tensor from this process (`MADV_DONTNEED`): they will not be read again soon.
+    pub fn drop_pages(&self, name: &str, part: Range<usize>) {
+        for (file, bytes) in self.places(name, &part) {
             self.files[file].drop_pages(bytes.start, bytes.len());
         }
     }

@@ -137,17 +137,44 @@ impl ResumableFile {
     ///
     /// # Errors
     /// A target that has changed meanwhile; an error of the system.
-    pub fn publish(mut self, start: [u8; COUNT_BYTES]) -> Result<(), OutputError> {
-        let io = |error| OutputError::Io { path: self.target.clone(), error };
-        self.file.flush().map_err(io)?;
+    pub fn publish(self, start: [u8; COUNT_BYTES]) -> Result<(), OutputError> {
+        ResumableFile::publish_all(vec![(self, start)])
+    }
+
+    /// Publishes all files with their first bytes, or none that was not there before: after a failure those already published are removed again.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish).
+    pub fn publish_all(mut files: Vec<(ResumableFile, [u8; COUNT_BYTES])>) -> Result<(), OutputError> {
+        for (file, start) in &mut files {
+            file.whole(*start).map_err(|error| OutputError::Io { path: file.target.clone(), error })?;
+        }
+        let mut new: Vec<PathBuf> = Vec::new();
+        for (ResumableFile { part, target, .. }, _) in files {
+            let fresh = std::fs::symlink_metadata(&target).is_err();
+            let io = |error| OutputError::Io { path: target.clone(), error };
+            let renamed = examine(&target).and_then(|_| std::fs::rename(&part, &target).map_err(io));
+            let done = renamed.and_then(|()| sync_folder(folder(&target)).map_err(io));
+            if let Err(error) = done {
+                // the error matters more than files that cannot be removed
+                new.iter().for_each(|path| drop(std::fs::remove_file(path)));
+                return Err(error);
+            }
+            if fresh {
+                new.push(target);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings all bytes to the disk, the first ones in place of their count.
+    fn whole(&mut self, start: [u8; COUNT_BYTES]) -> io::Result<()> {
+        self.file.flush()?;
         let file = self.file.get_mut();
-        file.sync_data().map_err(io)?;
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
-        file.write_all(&start).map_err(io)?;
-        file.sync_all().map_err(io)?;
-        examine(&self.target)?;
-        std::fs::rename(&self.part, &self.target).map_err(io)?;
-        sync_folder(folder(&self.target)).map_err(io)
+        file.sync_data()?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&start)?;
+        file.sync_all()
     }
 }
 

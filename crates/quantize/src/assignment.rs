@@ -6,10 +6,12 @@ use crate::mix::Mix;
 use crate::pattern::Pattern;
 use crate::rules::{self, Rules};
 use crate::shape::{ModelShape, Role, columns_rows_matrices, layer_of};
-use latent_formats::gguf::{DEFAULT_ALIGNMENT, Metadata, Writer, WriterValue};
-use latent_formats::{Checkpoint, OutputError, Source};
+use crate::weights::{SourceTensor, Weights};
+use latent_formats::gguf::{DEFAULT_ALIGNMENT, Metadata, Writer, WriterValue, shard_name};
+use latent_formats::{OutputError, cut};
 use latent_types::TensorType;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// Keys of a set of shards, which the written file is not.
 const OF_SHARDS: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
@@ -59,10 +61,12 @@ pub struct AssignedTensor {
     pub from: TensorType,
     /// Its type in the written file.
     pub to: TensorType,
+    /// The type that it gets where none is chosen for it.
+    pub kept: TensorType,
     /// The type that the mix meant for it, where its rows are no whole blocks of that.
     pub meant: Option<TensorType>,
-    /// Bytes in the model.
-    pub bytes_from: u64,
+    /// Bytes of the type that it gets where none is chosen for it.
+    pub bytes_kept: u64,
     /// Bytes in the written file.
     pub bytes_to: u64,
     /// Whether the mix chose from types for it, so that it is no norm, bias or router.
@@ -71,29 +75,39 @@ pub struct AssignedTensor {
     pub named: bool,
 }
 
-/// A file that is to be written.
+/// A file that is to be written, or the files of a set.
 pub struct Assignment<'a> {
-    pub(crate) checkpoint: &'a Checkpoint,
+    pub(crate) weights: &'a dyn Weights,
     pub(crate) importances: Option<&'a Importances>,
     pub(crate) tensors: Vec<AssignedTensor>,
-    pub(crate) writer: Writer,
+    pub(crate) files: Vec<NewFile>,
     mix: Mix,
     allow_requantize: bool,
+    /// Bytes of tensors that a file may have; none: one file.
+    split: Option<u64>,
+}
+
+/// One of the files.
+pub(crate) struct NewFile {
+    pub writer: Writer,
+    /// Indices of its tensors.
+    pub tensors: Range<usize>,
 }
 
 impl<'a> Assignment<'a> {
     /// Chooses a type for every tensor, and checks all that can be known before the weights are read.
     ///
     /// # Errors
-    /// A model that is no GGUF file; importances of another model; a type that does not fit, or is not allowed.
+    /// A model that cannot be written so; importances of another model; a type that does not fit, or is not allowed.
     pub fn new(
-        checkpoint: &'a Checkpoint,
+        weights: &'a dyn Weights,
         options: &Options,
         importances: Option<&'a Importances>,
     ) -> Result<Assignment<'a>, QuantizeError> {
-        let metadata = metadata(checkpoint)?;
+        let metadata = weights.metadata()?;
+        let sources = weights.tensors();
         if let Some(importances) = importances {
-            importances.check(checkpoint)?;
+            importances.check(&weights.display_name(), &sources)?;
         }
         for ty in
             options.tensor_types.iter().map(|(_, ty)| *ty).chain(options.output).chain(options.embedding)
@@ -102,18 +116,38 @@ impl<'a> Assignment<'a> {
                 return Err(QuantizeError::NotWritable(ty));
             }
         }
-        let shape = ModelShape::read(metadata, checkpoint.tensors())?;
-        let tensors = choose(checkpoint, options, &shape, importances.is_some())?;
+        let shape = ModelShape::read(metadata, &sources)?;
+        let tensors = choose(sources, options, &shape, importances.is_some())?;
         let mut assignment = Assignment {
-            checkpoint,
+            weights,
             importances,
-            writer: Writer::new(),
+            files: Vec::new(),
             tensors,
             mix: options.mix,
             allow_requantize: options.allow_requantize,
+            split: None,
         };
-        assignment.finish(metadata)?;
+        assignment.finish()?;
         Ok(assignment)
+    }
+
+    /// Cuts the model into files of at most `most` bytes of tensors each; a larger tensor has a file of its own.
+    ///
+    /// # Errors
+    /// More files than a model may have.
+    pub fn split(&mut self, most: u64) -> Result<(), QuantizeError> {
+        self.split = Some(most);
+        self.finish()
+    }
+
+    /// What the files of a target are called: the target itself, or the names of a set (`NAME-00001-of-0000N.gguf`).
+    pub fn targets(&self, target: &Path) -> Vec<PathBuf> {
+        let count = self.files.len();
+        if count == 1 {
+            return vec![target.to_owned()];
+        }
+        let stem = target.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        (0..count).map(|number| target.with_file_name(shard_name(&stem, number, count))).collect()
     }
 
     /// The tensors in the order of the file.
@@ -126,28 +160,31 @@ impl<'a> Assignment<'a> {
         self.mix
     }
 
-    /// Bytes of the written file.
+    /// Bytes of the written files.
     ///
     /// # Errors
     /// As for [`write_header`](Self::write_header).
     pub fn bytes(&self) -> Result<u64, QuantizeError> {
-        let header = self.header()?.len() as u64;
-        Ok(header + self.writer.offsets().map_err(|error| self.unwritable(error))?.1)
+        let of_file = |file: usize| {
+            let tensors = self.files[file].writer.offsets().map_err(|error| self.unwritable(error))?.1;
+            Ok(self.header(file)?.len() as u64 + tensors)
+        };
+        (0..self.files.len()).map(of_file).sum()
     }
 
-    /// The header of the written file.
-    pub(crate) fn header(&self) -> Result<Vec<u8>, QuantizeError> {
+    /// The header of the file at an index.
+    pub(crate) fn header(&self, file: usize) -> Result<Vec<u8>, QuantizeError> {
         let mut header = Vec::new();
-        self.writer.write_header(&mut header).map_err(|error| self.unwritable(error))?;
+        self.files[file].writer.write_header(&mut header).map_err(|error| self.unwritable(error))?;
         Ok(header)
     }
 
-    /// Writes the header alone, which [`Outline`](latent_formats::Outline) reads: what the file would be.
+    /// Writes the header of the first file alone, which [`Outline`](latent_formats::Outline) reads: what the file would be.
     ///
     /// # Errors
     /// Of the system.
     pub fn write_header(&self, path: &Path) -> Result<(), QuantizeError> {
-        let header = self.header()?;
+        let header = self.header(0)?;
         std::fs::write(path, header).map_err(|error| OutputError::Io { path: path.to_owned(), error }.into())
     }
 
@@ -156,27 +193,50 @@ impl<'a> Assignment<'a> {
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn retype(&mut self, types: &[(usize, TensorType)]) -> Result<(), QuantizeError> {
-        let metadata = metadata(self.checkpoint)?;
         for (index, to) in types {
             (self.tensors[*index].to, self.tensors[*index].meant) = (*to, None);
         }
-        self.finish(metadata)
+        self.finish()
     }
 
     /// What the first byte of every tensor is a multiple of.
     pub(crate) fn alignment(&self) -> Result<u64, QuantizeError> {
-        Ok(metadata(self.checkpoint)?.u64("general.alignment")?.unwrap_or(u64::from(DEFAULT_ALIGNMENT)))
+        Ok(self.weights.metadata()?.u64("general.alignment")?.unwrap_or(u64::from(DEFAULT_ALIGNMENT)))
     }
 
     pub(crate) fn unwritable(&self, error: std::io::Error) -> QuantizeError {
-        OutputError::Io { path: self.checkpoint.path().to_owned(), error }.into()
+        OutputError::Io { path: self.weights.path().to_owned(), error }.into()
     }
 
-    /// Checks the types, counts bytes and declares the file.
-    fn finish(&mut self, metadata: &Metadata) -> Result<(), QuantizeError> {
+    /// Checks the types, counts bytes and declares the files.
+    fn finish(&mut self) -> Result<(), QuantizeError> {
         for tensor in &mut self.tensors {
             tensor.bytes_to = check(tensor, self.mix, self.importances, self.allow_requantize)?;
         }
+        let bytes: Vec<u64> = self.tensors.iter().map(|tensor| tensor.bytes_to).collect();
+        let parts = cut(&bytes, self.split.unwrap_or(u64::MAX))?;
+        let mut first = Some(self.keys(self.weights.metadata()?));
+        let count = parts.len();
+        let mut files = Vec::with_capacity(count);
+        for (number, tensors) in parts.into_iter().enumerate() {
+            let mut writer = first.take().unwrap_or_default();
+            if count > 1 {
+                writer.key("split.no", WriterValue::U16(number as u16));
+                writer.key("split.count", WriterValue::U16(count as u16));
+                writer.key("split.tensors.count", WriterValue::I32(bytes.len() as i32));
+            }
+            for tensor in &self.tensors[tensors.clone()] {
+                let declared = writer.tensor(&tensor.name, tensor.to, &tensor.shape);
+                declared.map_err(|error| self.unwritable(error))?;
+            }
+            files.push(NewFile { writer, tensors });
+        }
+        self.files = files;
+        Ok(())
+    }
+
+    /// The keys of the first file.
+    fn keys(&self, metadata: &Metadata) -> Writer {
         let mut writer = Writer::new();
         for (key, bytes) in metadata.encoded().filter(|(key, _)| !OF_SHARDS.contains(key)) {
             writer.key(key, WriterValue::Encoded(bytes.to_vec()));
@@ -186,57 +246,26 @@ impl<'a> Assignment<'a> {
         if let Some(importances) = self.importances {
             importances.describe(&mut writer);
         }
-        for tensor in &self.tensors {
-            writer.tensor(&tensor.name, tensor.to, &tensor.shape).map_err(|error| self.unwritable(error))?;
-        }
-        self.writer = writer;
-        Ok(())
-    }
-}
-
-fn metadata(checkpoint: &Checkpoint) -> Result<&Metadata, QuantizeError> {
-    let refused = |problem: &str| {
-        Err(QuantizeError::Source { file: checkpoint.display_name(), problem: problem.to_owned() })
-    };
-    if checkpoint.packed_from().is_some() {
-        return refused("it is a packed file, which holds tiles; quantize the file that it was packed from");
-    }
-    match checkpoint.source() {
-        Source::Gguf(source) => Ok(&source.metadata),
-        Source::HuggingFace(_) => {
-            refused("it is a folder of safetensors; only GGUF files are quantized: convert it first")
-        }
+        writer
     }
 }
 
 fn choose(
-    checkpoint: &Checkpoint,
+    sources: Vec<SourceTensor>,
     options: &Options,
     shape: &ModelShape,
     has_importance: bool,
 ) -> Result<Vec<AssignedTensor>, QuantizeError> {
-    let infos = checkpoint.tensors();
-    let mut tensors: Vec<AssignedTensor> = infos
-        .iter()
-        .map(|info| AssignedTensor {
-            name: info.name.clone(),
-            shape: info.shape.clone(),
-            from: info.ty,
-            to: info.ty,
-            meant: None,
-            bytes_from: info.bytes as u64,
-            bytes_to: info.bytes as u64,
-            free: rules::may_be_quantized(&info.name, &info.shape),
-            named: false,
-        })
-        .collect();
+    let base = options.mix.base();
+    let wide: Vec<bool> = sources.iter().map(|source| source.wide).collect();
+    let mut tensors: Vec<AssignedTensor> = sources.into_iter().map(unassigned).collect();
     // rules count in this order: by layer, those of no layer first, then by name
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by(|a, b| {
-        let key = |i: &usize| (layer_of(&infos[*i].name), &infos[*i].name);
+        let key = |i: &usize| (layer_of(&tensors[*i].name), &tensors[*i].name);
         key(a).cmp(&key(b))
     });
-    let values = infos.iter().filter(|info| Role::of(&info.name) == Role::Value).count() as u64;
+    let values = tensors.iter().filter(|tensor| Role::of(&tensor.name) == Role::Value).count() as u64;
     let mut rules = Rules::new(options.mix, shape, has_importance, options.output, values);
     for index in order {
         let tensor = &mut tensors[index];
@@ -258,7 +287,9 @@ fn choose(
             (tensor.to, tensor.named) = (ty, true);
             continue;
         }
-        let base = options.mix.base();
+        if wide[index] && !base.is_quantized() {
+            continue;
+        }
         let meant = if options.pure || !base.is_quantized() {
             base
         } else {
@@ -271,6 +302,31 @@ fn choose(
     Ok(tensors)
 }
 
+/// Bytes of a tensor in a type that divides its rows.
+fn bytes_of(shape: &[usize], ty: TensorType) -> u64 {
+    let (columns, rows, matrices) = columns_rows_matrices(shape);
+    let rows = (rows as u64).saturating_mul(matrices as u64);
+    rows.saturating_mul(ty.row_bytes(columns).unwrap_or(0) as u64)
+}
+
+/// A tensor before a type is chosen for it.
+fn unassigned(source: SourceTensor) -> AssignedTensor {
+    let SourceTensor { name, shape, ty, kept, wide: _ } = source;
+    let bytes = bytes_of(&shape, kept);
+    AssignedTensor {
+        free: rules::may_be_quantized(&name, &shape),
+        name,
+        shape,
+        from: ty,
+        to: kept,
+        kept,
+        meant: None,
+        bytes_kept: bytes,
+        bytes_to: bytes,
+        named: false,
+    }
+}
+
 /// Whether the tensor can become what was chosen; its bytes then.
 fn check(
     tensor: &AssignedTensor,
@@ -280,21 +336,21 @@ fn check(
 ) -> Result<u64, QuantizeError> {
     let (from, to, name) = (tensor.from, tensor.to, || tensor.name.clone());
     if from == to {
-        return Ok(tensor.bytes_from);
+        return Ok(bytes_of(&tensor.shape, to));
     }
-    let (columns, rows, matrices) = columns_rows_matrices(&tensor.shape);
-    let Some(row) = to.row_bytes(columns) else {
+    let (columns, _, matrices) = columns_rows_matrices(&tensor.shape);
+    if to.row_bytes(columns).is_none() {
         return Err(QuantizeError::Width { tensor: name(), columns, ty: to });
-    };
+    }
     if !latent_quant::can_decode(from) {
         return Err(QuantizeError::NotReadable { tensor: name(), ty: from });
     }
-    if from.is_quantized() && !allow_requantize {
+    if from.is_quantized() && to != tensor.kept && !allow_requantize {
         return Err(QuantizeError::Requantize { tensor: name(), from, to });
     }
     let of = importances.map(|all| all.of(&tensor.name, columns, matrices)).transpose()?.flatten();
     if of.is_none() && rules::needs_importance(&tensor.name, to, mix) {
         return Err(QuantizeError::NeedsImportance { tensor: name(), ty: to });
     }
-    Ok((row as u64).saturating_mul(rows as u64).saturating_mul(matrices as u64))
+    Ok(bytes_of(&tensor.shape, to))
 }

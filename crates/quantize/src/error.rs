@@ -1,7 +1,7 @@
 //! What keeps a model from being quantized.
 
 use crate::mix::Mix;
-use latent_formats::{FormatError, InputError, OutputError};
+use latent_formats::{FormatError, InputError, OutputError, TooManyFiles};
 use latent_quant::QuantError;
 use latent_types::{TensorType, format_bytes};
 use std::path::PathBuf;
@@ -100,16 +100,34 @@ pub enum QuantizeError {
         /// How that shows.
         problem: String,
     },
-    /// A weight is NaN or infinite, or becomes so.
-    #[error("tensor {tensor}: row {row} has weights that are NaN or infinite{}", match to { Some(ty) => format!(" as {ty}"), None => " (`latent verify --weights` counts them)".to_owned() })]
+    /// A weight is NaN or infinite.
+    #[error(
+        "tensor {tensor}: row {row} has weights that are NaN or infinite (`latent verify --weights` counts them)"
+    )]
     NotFinite {
         /// The tensor.
         tensor: String,
         /// The row, counted through all matrices.
         row: usize,
-        /// The new type, where the old weights are finite.
-        to: Option<TensorType>,
     },
+    /// A weight is too large for its new type.
+    #[error("tensor {tensor}: row {row} has the value {value}, which {ty} cannot hold; choose BF16 or F32")]
+    Overflow {
+        /// The tensor.
+        tensor: String,
+        /// The row, counted through all matrices.
+        row: usize,
+        /// The weight.
+        value: f32,
+        /// The type.
+        ty: TensorType,
+    },
+    /// The weights of a model that is converted cannot be read.
+    #[error(transparent)]
+    Weights(Box<dyn std::error::Error + Send + Sync>),
+    /// The files would be too small.
+    #[error(transparent)]
+    TooManyFiles(#[from] TooManyFiles),
     /// The file could not be written to its end.
     #[error(
         "{}: {error}; {} holds {written} bytes of it: the same command goes on from there, or remove it", target.display(), part.display()

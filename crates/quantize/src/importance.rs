@@ -1,9 +1,10 @@
 //! Importance matrices: for each tensor, the mean square of the activations that each of its columns is multiplied by, per matrix of experts or heads.
 
 use crate::error::QuantizeError;
+use crate::weights::SourceTensor;
 use latent_formats::gguf::{Header, MAGIC, Writer, WriterValue};
 use latent_formats::identity::{FNV_START, fnv};
-use latent_formats::{Checkpoint, input_file};
+use latent_formats::input_file;
 use latent_types::TensorType;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -75,13 +76,12 @@ impl Importances {
     }
 
     /// Whether they can be those of this model: at least half of the tensors are in it.
-    pub(crate) fn check(&self, checkpoint: &Checkpoint) -> Result<(), QuantizeError> {
-        let there = self.entries.keys().filter(|name| checkpoint.tensor(name).is_some()).count();
+    pub(crate) fn check(&self, model: &str, tensors: &[SourceTensor]) -> Result<(), QuantizeError> {
+        let there = tensors.iter().filter(|tensor| self.has(&tensor.name)).count();
         if there * 2 >= self.entries.len() {
             return Ok(());
         }
-        let problem =
-            format!("{there} of its {} tensors are in {}", self.entries.len(), checkpoint.display_name());
+        let problem = format!("{there} of its {} tensors are in {model}", self.entries.len());
         Err(QuantizeError::OtherModel { path: self.path.clone(), problem })
     }
 

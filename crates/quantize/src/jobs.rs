@@ -1,17 +1,22 @@
 //! The pieces of a file, in its order, and what they hold.
 
-use crate::assignment::{AssignedTensor, Assignment};
+use crate::assignment::{Assignment, NewFile};
 use crate::error::QuantizeError;
 use crate::importance::normalized;
 use crate::rows::quantize_row;
 use crate::shape::columns_rows_matrices;
+use crate::weights::WeightRows;
 use latent_types::TensorType;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// Weights of a job, as far as whole rows allow.
 pub(crate) const JOB_WEIGHTS: usize = 1 << 20;
+
+/// Weights that are read at a time, as far as whole rows allow: they stay in the cache of a core.
+const READ_TOGETHER: usize = 1 << 14;
 
 /// Rows of a tensor.
 pub(crate) struct Job {
@@ -31,20 +36,24 @@ pub(crate) struct Sums {
     pub squares: f64,
 }
 
-/// All jobs of an assignment, for a file whose tensors begin at `data`.
-pub(crate) fn jobs(assignment: &Assignment<'_>, data: u64) -> Result<Vec<Job>, QuantizeError> {
-    let (offsets, end) = assignment.writer.offsets().map_err(|error| assignment.unwritable(error))?;
+/// All jobs of the file at an index.
+pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<Job>, QuantizeError> {
+    let NewFile { writer, tensors } = &assignment.files[file];
+    let data = assignment.header(file)?.len() as u64;
+    let (offsets, end) = writer.offsets().map_err(|error| assignment.unwritable(error))?;
     let mut jobs = Vec::new();
-    for (index, tensor) in assignment.tensors.iter().enumerate() {
+    for (number, index) in tensors.clone().enumerate() {
+        let tensor = &assignment.tensors[index];
         let (columns, rows, matrices) = columns_rows_matrices(&tensor.shape);
         let rows = rows * matrices;
-        let next = data + offsets.get(index + 1).copied().unwrap_or(end);
-        let mut at = data + offsets[index];
+        let next = data + offsets.get(number + 1).copied().unwrap_or(end);
+        let mut at = data + offsets[number];
         if rows == 0 || tensor.bytes_to == 0 {
             continue;
         }
         let row = (tensor.bytes_to / rows as u64) as usize;
-        let step = (JOB_WEIGHTS / columns.max(1)).max(1);
+        let step =
+            (JOB_WEIGHTS / columns.max(1)).max(1).next_multiple_of(assignment.weights.rows_together(index));
         for first in (0..rows).step_by(step) {
             let last = (first + step).min(rows);
             let bytes = if last == rows { (next - at) as usize } else { (last - first) * row };
@@ -57,20 +66,22 @@ pub(crate) fn jobs(assignment: &Assignment<'_>, data: u64) -> Result<Vec<Job>, Q
 
 /// What a thread works with.
 #[derive(Default)]
-pub(crate) struct Worker {
+pub(crate) struct Worker<'a> {
+    /// The tensor that was read last.
+    rows: Option<(usize, Box<dyn WeightRows + 'a>)>,
     numbers: Vec<f32>,
     back: Vec<f32>,
     importance: (Option<(usize, usize)>, Vec<f32>),
-    part: Option<File>,
+    part: Option<(PathBuf, File)>,
 }
 
-impl Worker {
-    /// The bytes of a job.
+impl<'a> Worker<'a> {
+    /// The bytes of a job, and their errors: none where all of them were copied.
     pub(crate) fn quantize(
         &mut self,
-        assignment: &Assignment<'_>,
+        assignment: &Assignment<'a>,
         job: &Job,
-    ) -> Result<(Vec<u8>, Sums), QuantizeError> {
+    ) -> Result<(Vec<u8>, Option<Sums>), QuantizeError> {
         let mut out = vec![0; job.bytes];
         let sums = self.run(assignment, job, &mut out, false)?;
         Ok((out, sums))
@@ -79,91 +90,130 @@ impl Worker {
     /// The errors of a job whose bytes an earlier run has written.
     pub(crate) fn compare(
         &mut self,
-        assignment: &Assignment<'_>,
+        assignment: &Assignment<'a>,
         job: &Job,
-        part: &std::path::Path,
-    ) -> Result<Sums, QuantizeError> {
+        part: &Path,
+    ) -> Result<Option<Sums>, QuantizeError> {
         let mut out = vec![0; job.bytes];
-        let file = match &mut self.part {
-            Some(file) => file,
-            none => none.insert(File::open(part).map_err(|error| of_part(part, error))?),
+        let known = self.part.take_if(|(path, _)| path == part);
+        let (_, mut file) = match known {
+            Some(known) => known,
+            None => (part.to_owned(), File::open(part).map_err(|error| of_part(part, error))?),
         };
         file.seek(SeekFrom::Start(job.at))
             .and_then(|_| file.read_exact(&mut out))
             .map_err(|error| of_part(part, error))?;
+        self.part = Some((part.to_owned(), file));
         self.run(assignment, job, &mut out, true)
     }
 
-    /// Errors of one row, counted through all matrices, in a type.
-    pub(crate) fn error(
+    /// Errors of one row, counted through all matrices, in types.
+    pub(crate) fn errors(
         &mut self,
-        assignment: &Assignment<'_>,
-        tensor: usize,
-        row: usize,
-        ty: TensorType,
-    ) -> Result<Sums, QuantizeError> {
-        let (columns, _, _) = columns_rows_matrices(&assignment.tensors[tensor].shape);
-        let mut out = vec![0; ty.row_bytes(columns).unwrap_or(0)];
-        self.row(assignment, (tensor, row), ty, &mut out, false)
+        assignment: &Assignment<'a>,
+        (tensor, row): (usize, usize),
+        types: &[TensorType],
+    ) -> Result<Vec<Sums>, QuantizeError> {
+        let (columns, rows, matrices) = columns_rows_matrices(&assignment.tensors[tensor].shape);
+        let unit = assignment.weights.rows_together(tensor);
+        let first = row - row % unit;
+        let mut numbers = std::mem::take(&mut self.numbers);
+        numbers.resize(unit.min(rows * matrices - first) * columns, 0.0);
+        self.rows(assignment, tensor)?.read(first, &mut numbers)?;
+        let numbers_of_row = &numbers[(row - first) * columns..(row - first + 1) * columns];
+        let errors = types.iter().map(|ty| {
+            let mut out = vec![0; ty.row_bytes(columns).unwrap_or(0)];
+            self.row(assignment, (tensor, row), (numbers_of_row, *ty), &mut out, false)
+        });
+        let errors = errors.collect();
+        self.numbers = numbers;
+        errors
     }
 
-    /// Row by row; new bytes unless they are there.
+    /// The rows of a tensor, which are kept until another one is asked for.
+    fn rows(
+        &mut self,
+        assignment: &Assignment<'a>,
+        tensor: usize,
+    ) -> Result<&(dyn WeightRows + 'a), QuantizeError> {
+        let rows = match self.rows.take_if(|(of, _)| *of == tensor) {
+            Some((_, rows)) => rows,
+            None => assignment.weights.rows(tensor)?,
+        };
+        Ok(&*self.rows.insert((tensor, rows)).1)
+    }
+
+    /// New bytes, unless they are there, and their errors.
     fn run(
         &mut self,
-        assignment: &Assignment<'_>,
+        assignment: &Assignment<'a>,
         job: &Job,
         out: &mut [u8],
         there: bool,
-    ) -> Result<Sums, QuantizeError> {
+    ) -> Result<Option<Sums>, QuantizeError> {
         let tensor = &assignment.tensors[job.tensor];
-        let (_, rows, matrices) = columns_rows_matrices(&tensor.shape);
-        if tensor.from == tensor.to {
-            let source = data(assignment, tensor);
-            let row = source.len() / (rows * matrices);
-            let bytes = &source[job.rows.start * row..job.rows.end * row];
-            out[..bytes.len()].copy_from_slice(bytes);
-            return Ok(Sums::default());
-        }
+        let (columns, rows, matrices) = columns_rows_matrices(&tensor.shape);
         let row_bytes = (tensor.bytes_to as usize) / (rows * matrices);
-        let mut sums = Sums::default();
-        for (row, out) in job.rows.clone().zip(out.chunks_exact_mut(row_bytes)) {
-            sums.add(self.row(assignment, (job.tensor, row), tensor.to, out, there)?);
+        let unit = assignment.weights.rows_together(job.tensor);
+        let most = (READ_TOGETHER / (unit * columns).max(1)).max(1) * unit;
+        let mut sums: Option<Sums> = None;
+        let mut numbers = std::mem::take(&mut self.numbers);
+        let mut first = job.rows.start;
+        while first < job.rows.end {
+            let out = &mut out[(first - job.rows.start) * row_bytes..];
+            let source = self.rows(assignment, job.tensor)?;
+            if let Some(bytes) = source.stored(tensor.to, first..job.rows.end) {
+                out[..bytes.len()].copy_from_slice(&bytes);
+                first += bytes.len() / row_bytes;
+                continue;
+            }
+            let count = most.min(job.rows.end - first);
+            numbers.resize(count * columns, 0.0);
+            source.read(first, &mut numbers)?;
+            let of_rows = numbers.chunks_exact(columns).zip(out.chunks_exact_mut(row_bytes));
+            for (row, (numbers, out)) in (first..).zip(of_rows) {
+                let of_row = self.row(assignment, (job.tensor, row), (numbers, tensor.to), out, there)?;
+                sums.get_or_insert_default().add(of_row);
+            }
+            first += count;
         }
+        self.numbers = numbers;
+        self.rows(assignment, job.tensor)?.release(job.rows.clone());
         Ok(sums)
     }
 
-    /// Old weights, new bytes, new weights, errors.
+    /// New bytes, new weights, errors.
     fn row(
         &mut self,
-        assignment: &Assignment<'_>,
+        assignment: &Assignment<'a>,
         (tensor, row): (usize, usize),
-        to: TensorType,
+        (numbers, to): (&[f32], TensorType),
         out: &mut [u8],
         there: bool,
     ) -> Result<Sums, QuantizeError> {
         let assigned = &assignment.tensors[tensor];
-        let (columns, rows, matrices) = columns_rows_matrices(&assigned.shape);
-        let source = data(assignment, assigned);
-        let row_bytes = source.len() / (rows * matrices);
-        self.numbers.resize(columns, 0.0);
+        let (columns, rows, _) = columns_rows_matrices(&assigned.shape);
         self.back.resize(columns, 0.0);
-        latent_quant::decode(
-            assigned.from,
-            &source[row * row_bytes..(row + 1) * row_bytes],
-            &mut self.numbers,
-        )?;
         let weighted = self.importance(assignment, tensor, row / rows)?;
         let importance = weighted.then_some(&self.importance.1[..]);
         if !there {
-            quantize_row(to, &self.numbers, importance, out)?;
+            quantize_row(to, numbers, importance, out)?;
         }
         latent_quant::decode(to, out, &mut self.back)?;
-        let sums = errors(&self.numbers, &self.back, importance);
+        let sums = errors(numbers, &self.back, importance);
         if sums.errors.is_finite() && sums.squares.is_finite() {
             return Ok(sums);
         }
-        let to = self.numbers.iter().all(|v| v.is_finite()).then_some(to);
-        Err(QuantizeError::NotFinite { tensor: assigned.name.clone(), row, to })
+        let tensor = || assigned.name.clone();
+        let mut pairs = numbers.iter().zip(&self.back);
+        if let Some((value, _)) = pairs.find(|(old, new)| old.is_finite() && !new.is_finite()) {
+            return Err(QuantizeError::Overflow { tensor: tensor(), row, value: *value, ty: to });
+        }
+        // what an unquantized file says is passed on by another
+        if !to.is_quantized() && numbers.iter().any(|v| !v.is_finite()) {
+            return Ok(Sums::default());
+        }
+        Err(QuantizeError::NotFinite { tensor: tensor(), row })
     }
 
     /// Whether there are importances for a matrix; they are kept until the next one.
@@ -189,11 +239,7 @@ impl Worker {
     }
 }
 
-fn data<'a>(assignment: &Assignment<'a>, tensor: &AssignedTensor) -> &'a [u8] {
-    assignment.checkpoint.tensor(&tensor.name).map_or(&[][..], |tensor| tensor.data)
-}
-
-fn of_part(part: &std::path::Path, error: std::io::Error) -> QuantizeError {
+fn of_part(part: &Path, error: std::io::Error) -> QuantizeError {
     latent_formats::OutputError::Io { path: part.to_owned(), error }.into()
 }
 

@@ -1,7 +1,8 @@
 //! Models in other types.
 //!
 //! * [`Assignment`]: which type each tensor gets, by a [`Mix`] with llama.cpp's choice per tensor, by [`Pattern`]s of names, and with [`Importances`].
-//! * [`write()`]: the file, by all cores; an interrupted run goes on where it was.
+//! * [`Weights`]: where the weights come from: a GGUF file here, a folder of safetensors in the crate `convert`.
+//! * [`write()`]: the file, or the files of a set, by all cores; an interrupted run goes on where it was.
 //! * [`quantize_row`]: a row of weights in a type, by the instructions of this CPU.
 #![deny(unsafe_code)]
 
@@ -16,6 +17,7 @@ mod rows;
 mod rules;
 mod search;
 mod shape;
+mod weights;
 mod write;
 
 pub use assignment::{AssignedTensor, Assignment, Options};
@@ -26,4 +28,5 @@ pub use mix::Mix;
 pub use pattern::Pattern;
 pub use rows::quantize_row;
 pub use search::{Fit, Measured};
+pub use weights::{SourceTensor, WeightRows, Weights};
 pub use write::{Written, WrittenTensor, write};

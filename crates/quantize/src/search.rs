@@ -65,7 +65,7 @@ impl Measured {
     }
 }
 
-impl Assignment<'_> {
+impl<'a> Assignment<'a> {
     /// Measures the errors of types on rows of every tensor that no pattern names, weighted by importances. `progress` gets the tensors done and all tensors,
     /// and says whether to go on.
     ///
@@ -150,7 +150,7 @@ impl Assignment<'_> {
         found.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
     }
 
-    fn choices(&self, tensor: usize, worker: &mut Worker) -> Result<Vec<Choice>, QuantizeError> {
+    fn choices(&self, tensor: usize, worker: &mut Worker<'a>) -> Result<Vec<Choice>, QuantizeError> {
         let assigned = &self.tensors[tensor];
         let (columns, rows, matrices) = columns_rows_matrices(&assigned.shape);
         let weighted = self.importances.is_some_and(|all| all.has(&assigned.name));
@@ -161,21 +161,21 @@ impl Assignment<'_> {
         }
         types.retain(|ty| {
             columns.is_multiple_of(ty.block_len())
-                && ty.block_bytes() * assigned.from.block_len() < assigned.from.block_bytes() * ty.block_len()
+                && ty.block_bytes() * assigned.kept.block_len() < assigned.kept.block_bytes() * ty.block_len()
         });
         let all = rows * matrices;
         let step = all.div_ceil(SAMPLED_ROWS).max(1);
-        let mut choices = vec![Choice { ty: assigned.from, bytes: assigned.bytes_from, error: 0.0 }];
-        for ty in types {
-            let mut sums = Sums::default();
-            for row in (0..all).step_by(step) {
-                sums.add(worker.error(self, tensor, row, ty)?);
-            }
-            let error = if sums.squares > 0.0 { sums.errors / sums.squares } else { 0.0 };
-            let bytes = (ty.row_bytes(columns).unwrap_or(0) * all) as u64;
-            choices.push(Choice { ty, bytes, error });
+        let mut sums = vec![Sums::default(); types.len()];
+        for row in (0..all).step_by(step) {
+            let of_row = worker.errors(self, (tensor, row), &types)?;
+            sums.iter_mut().zip(of_row).for_each(|(sums, of_row)| sums.add(of_row));
         }
-        Ok(choices)
+        let kept = Choice { ty: assigned.kept, bytes: assigned.bytes_kept, error: 0.0 };
+        let measured = types.into_iter().zip(sums).map(|(ty, sums)| {
+            let error = if sums.squares > 0.0 { sums.errors / sums.squares } else { 0.0 };
+            Choice { ty, bytes: (ty.row_bytes(columns).unwrap_or(0) * all) as u64, error }
+        });
+        Ok(std::iter::once(kept).chain(measured).collect())
     }
 }
 

@@ -1,7 +1,8 @@
 //! What rules ask about a model and its tensors.
 
+use crate::weights::SourceTensor;
+use latent_formats::FormatError;
 use latent_formats::gguf::Metadata;
-use latent_formats::{FormatError, TensorInfo};
 
 /// Sizes of a model, from its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub(crate) struct ModelShape {
 }
 
 impl ModelShape {
-    pub(crate) fn read(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<ModelShape, FormatError> {
+    pub(crate) fn read(metadata: &Metadata, tensors: &[SourceTensor]) -> Result<ModelShape, FormatError> {
         let architecture = metadata.str("general.architecture")?.unwrap_or_default().to_owned();
         let number = |key: &str| metadata.u64(&format!("{architecture}.{key}"));
         let heads = first(metadata, &format!("{architecture}.attention.head_count"))?.unwrap_or(0);

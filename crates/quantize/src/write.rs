@@ -32,64 +32,112 @@ pub struct WrittenTensor {
     pub weighted: bool,
 }
 
-/// A file that was written.
+/// A file that was written, or a set of files.
 #[derive(Clone, Debug)]
 pub struct Written {
     /// Its tensors, in its order.
     pub tensors: Vec<WrittenTensor>,
-    /// Its bytes.
+    /// The file, or those of the set, the one to open first.
+    pub files: Vec<PathBuf>,
+    /// Their bytes.
     pub bytes: u64,
     /// How many of them an earlier run had written.
     pub resumed: u64,
 }
 
 /// What a thread hands to the file: bytes, unless they are there already.
-type Piece = Result<(Option<Vec<u8>>, Sums), QuantizeError>;
+type Piece = Result<(Option<Vec<u8>>, Option<Sums>), QuantizeError>;
 
-/// Writes the file of an assignment by `threads` threads. After an interruption the same call goes on with what there is, and gives the same bytes. `progress`
-/// gets the bytes done and all bytes, and says whether to go on.
+/// Writes the files of an assignment by `threads` threads: `target`, or [those of a set](Assignment::targets). After an interruption the same call goes on with
+/// what there is, and gives the same bytes. `progress` gets the bytes done and all bytes, and says whether to go on.
 ///
 /// # Errors
-/// A target that is refused; weights that are not finite; a system that fails; a stop that was asked for. The target then is as it was.
+/// A target that is refused; weights that are not finite; a system that fails; a stop that was asked for. The targets then are as they were.
 pub fn write(
     assignment: &Assignment<'_>,
     target: &Path,
     threads: usize,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Written, QuantizeError> {
-    let header = assignment.header()?;
-    let jobs = jobs(assignment, header.len() as u64)?;
+    let targets = assignment.targets(target);
+    for target in &targets {
+        OutputFile::check(target)?;
+    }
+    let bytes = assignment.bytes()?;
+    let mut sums: Vec<Option<Sums>> = vec![None; assignment.tensors.len()];
+    let mut whole: Vec<Whole> = Vec::with_capacity(targets.len());
+    let (mut before, mut resumed) = (0, 0);
+    for (number, target) in targets.iter().enumerate() {
+        let mut tell = |done: u64| progress(before + done, bytes);
+        let written = write_part(assignment, (number, target), threads, &mut sums, &mut tell);
+        let (written, of_earlier) = match written {
+            Ok(written) => written,
+            Err(error) => {
+                // no run can go on after other errors
+                if !matches!(
+                    error,
+                    QuantizeError::Unfinished { .. }
+                        | QuantizeError::Stopped { .. }
+                        | QuantizeError::Output(_)
+                ) {
+                    whole.into_iter().for_each(|(file, _)| file.discard());
+                }
+                return Err(error);
+            }
+        };
+        before += written.0.written();
+        resumed += of_earlier;
+        whole.push(written);
+    }
+    ResumableFile::publish_all(whole)?;
+    let tensors = assignment.tensors.iter().zip(sums).map(|(assigned, sums)| WrittenTensor {
+        assigned: assigned.clone(),
+        error: sums.map(|sums| if sums.squares > 0.0 { (sums.errors / sums.squares).sqrt() } else { 0.0 }),
+        weighted: assignment.importances.is_some_and(|all| all.has(&assigned.name)),
+    });
+    Ok(Written { tensors: tensors.collect(), files: targets, bytes, resumed })
+}
+
+/// A file that has all its bytes but its first ones, and these.
+type Whole = (ResumableFile, [u8; COUNT_BYTES]);
+
+/// Writes the file at an index, but does not give it its name; how many of its bytes an earlier run had written.
+fn write_part(
+    assignment: &Assignment<'_>,
+    (number, target): (usize, &Path),
+    threads: usize,
+    sums: &mut [Option<Sums>],
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<(Whole, u64), QuantizeError> {
+    let header = assignment.header(number)?;
+    let jobs = jobs(assignment, number)?;
     let total = jobs.last().map_or(header.len() as u64, |job| job.at + job.bytes as u64);
-    OutputFile::check(target)?;
     let mut file = ResumableFile::open(target, fingerprint(assignment, &header))?;
     let resumed = file.written();
     if resumed != total && resumed != header.len() as u64 && !jobs.iter().any(|job| job.at == resumed) {
         file.begin_anew()?;
     }
     let resumed = file.written();
-    let mut sums = vec![Sums::default(); assignment.tensors.len()];
     let done = (|| {
         if resumed == 0 {
             file.append(&header).map_err(Ended::Io)?;
         }
         let work = Work { assignment, jobs: &jobs, resumed, part: file.part().to_owned() };
-        work.run(&mut file, threads.max(1), &mut |job, of_job| sums[job.tensor].add(of_job), &mut |done| {
-            progress(done, total)
-        })
+        let mut add = |job: &Job, of_job: Option<Sums>| {
+            if let Some(of_job) = of_job {
+                sums[job.tensor].get_or_insert_default().add(of_job);
+            }
+        };
+        work.run(&mut file, threads.max(1), &mut add, progress)?;
+        // other files may follow, and fail
+        file.count().map_err(Ended::Io)
     })();
     if let Err(ended) = done {
         return Err(unfinished(ended, file, target));
     }
     let mut start = [0; COUNT_BYTES];
     start.copy_from_slice(&header[..COUNT_BYTES]);
-    file.publish(start)?;
-    let tensors = assignment.tensors.iter().zip(sums).map(|(assigned, sums)| WrittenTensor {
-        assigned: assigned.clone(),
-        error: (assigned.from != assigned.to)
-            .then(|| if sums.squares > 0.0 { (sums.errors / sums.squares).sqrt() } else { 0.0 }),
-        weighted: assignment.importances.is_some_and(|all| all.has(&assigned.name)),
-    });
-    Ok(Written { tensors: tensors.collect(), bytes: total, resumed })
+    Ok(((file, start), resumed))
 }
 
 /// Why writing ended early.
@@ -128,7 +176,7 @@ impl Work<'_> {
         &self,
         file: &mut ResumableFile,
         threads: usize,
-        add: &mut dyn FnMut(&Job, Sums),
+        add: &mut dyn FnMut(&Job, Option<Sums>),
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), Ended> {
         thread::scope(|scope| {
@@ -163,9 +211,6 @@ impl Work<'_> {
                 if !go_on(job.at + job.bytes as u64) {
                     return Err(Ended::Asked);
                 }
-                if self.jobs.get(number + 1).is_none_or(|next| next.tensor != job.tensor) {
-                    self.assignment.checkpoint.drop_pages(&self.assignment.tensors[job.tensor].name);
-                }
             }
             Ok(())
         })
@@ -190,7 +235,7 @@ impl Work<'_> {
 
 /// Stands for every byte of the file.
 fn fingerprint(assignment: &Assignment<'_>, header: &[u8]) -> u64 {
-    let identity = assignment.checkpoint.identity();
+    let identity = assignment.weights.identity();
     let numbers = [
         identity.header,
         identity.sample,

@@ -262,9 +262,10 @@ fn weights_that_are_not_finite_are_named_and_nothing_is_left() {
     let mut writer = Writer::new();
     writer.key("general.architecture", WriterValue::String("deepseek2".into()));
     writer.tensor("blk.0.ffn_up.weight", TensorType::F32, &[4, 256]).unwrap();
-    for (bad, mix, said) in
-        [(f32::NAN, "Q4_K_M", "NaN or infinite (`latent"), (1e30, "F16", "NaN or infinite as F16")]
-    {
+    for (bad, mix, said) in [
+        (f32::NAN, "Q4_K_M", "NaN or infinite (`latent"),
+        (1e30, "F16", "the value 1000000000000000000000000000000, which F16 cannot hold"),
+    ] {
         let mut weights = vec![1.0f32; 1024];
         weights[700] = bad;
         let bytes: Vec<u8> = weights.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -312,4 +313,22 @@ fn a_size_is_met_and_more_room_means_lower_errors() {
     let error = assignment.fit(&measured, least - 1).unwrap_err();
     assert!(error.to_string().contains("smallest file"), "{error}");
     assert!(matches!(assignment.measure(2, &|_, _| false), Err(QuantizeError::Interrupted)));
+}
+
+#[test]
+fn a_set_of_files_is_the_same_model() {
+    let model = Model::new("tiny-v3", "BF16");
+    let mut assignment = Assignment::new(&model.checkpoint, &options("Q4_K_S"), None).unwrap();
+    whole(&assignment, &model.at("one.gguf"), 2);
+    assignment.split(2_000_000).unwrap();
+    let written = whole(&assignment, &model.at("set.gguf"), 3);
+    assert!(written.files.len() > 2 && written.files == assignment.targets(&model.at("set.gguf")));
+    let (one, set) =
+        (Checkpoint::open(&model.at("one.gguf")).unwrap(), Checkpoint::open(&written.files[0]).unwrap());
+    assert_eq!((set.files(), set.tensors().len()), (written.files.len(), one.tensors().len()));
+    for tensor in one.tensors() {
+        assert!(one.tensor(&tensor.name).unwrap().data == set.tensor(&tensor.name).unwrap().data);
+    }
+    let bytes: u64 = written.files.iter().map(|file| std::fs::metadata(file).unwrap().len()).sum();
+    assert_eq!((bytes, assignment.bytes().unwrap()), (written.bytes, written.bytes));
 }

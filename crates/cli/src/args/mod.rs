@@ -33,7 +33,7 @@ pub(crate) use measure::{
     ProfileArgs, Table,
 };
 pub(crate) use model::{EngineArgs, ModelArgs, isa};
-pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs};
+pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, TypeArgs};
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{SERVE_HELP, ServeArgs, ServerArgs};
@@ -61,6 +61,7 @@ const STYLES: Styles = Styles::styled()
   latent check model.gguf                                     is it supported, and what is missing
   latent inspect -m model.gguf                                what a file holds, and what it needs
   latent graph -m model.gguf plan --rows 1                    what a step computes
+  latent convert folder --type Q4_K_M                         writes folder-Q4_K_M.gguf
   latent quantize -m model-BF16.gguf Q4_K_M                   writes model-Q4_K_M.gguf
   latent bench -m model.gguf -p 512 -n 128                    how fast it runs
   latent eval perplexity -m model.gguf text.txt               how good it is

@@ -16,20 +16,9 @@ pub(crate) const QUANTIZE_HELP: &str = "Examples:
 
 An interrupted run leaves OUT.….part; the same command goes on with it. docs/quantising.md has more.";
 
+/// What `latent convert` takes as well.
 #[derive(Args, Debug)]
-pub(crate) struct QuantizeArgs {
-    /// A .gguf file (any shard of a set) or hf:OWNER/NAME[:QUANT]
-    #[arg(short, long, env = "LATENT_MODEL")]
-    pub(crate) model: PathBuf,
-
-    /// A type (F16, BF16, Q8_0, Q6_K, …) or a mix of types (Q4_K_M, Q3_K_L, IQ3_XS, MXFP4_MOE, …), as llama.cpp has them
-    #[arg(value_name = "TYPE", value_parser = mix, required_unless_present_any = ["target_size", "target_kl"])]
-    pub(crate) mix: Option<Mix>,
-
-    /// The file to write [default: beside the model, TYPE in place of the name of a type at the end of its name]
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
-
+pub(crate) struct TypeArgs {
     /// Importances of columns, which errors are weighted by: a file of `latent imatrix` or of llama-imatrix (GGUF or .dat)
     #[arg(long, value_name = "FILE")]
     pub(crate) imatrix: Option<PathBuf>,
@@ -59,6 +48,36 @@ pub(crate) struct QuantizeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "pure")]
     pub(crate) target_size: Option<u64>,
 
+    /// Write nothing: say which types tensors would get, the file's size, the memory that it takes to run and how fast it can be
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Threads [default: one for each core that this process may use]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QuantizeArgs {
+    /// A .gguf file (any shard of a set) or hf:OWNER/NAME[:QUANT]
+    #[arg(short, long, env = "LATENT_MODEL")]
+    pub(crate) model: PathBuf,
+
+    /// A type (F16, BF16, Q8_0, Q6_K, …) or a mix of types (Q4_K_M, Q3_K_L, IQ3_XS, MXFP4_MOE, …), as llama.cpp has them
+    #[arg(value_name = "TYPE", value_parser = mix, required_unless_present_any = ["target_size", "target_kl"])]
+    pub(crate) mix: Option<Mix>,
+
+    /// The file to write [default: beside the model, TYPE in place of the name of a type at the end of its name]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) types: TypeArgs,
+
     /// Choose types for the smallest file whose next tokens have at most this mean KL divergence (nats) from the model's on --file: several files are written and
     /// run until it is found
     #[arg(long, value_name = "X", value_parser = nearness, requires = "file", conflicts_with_all = ["pure", "target_size"])]
@@ -76,21 +95,9 @@ pub(crate) struct QuantizeArgs {
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(4096))]
     pub(crate) chunks: usize,
 
-    /// Write nothing: say which types tensors would get, the file's size, the memory that it takes to run and how fast it can be
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-
-    /// Threads [default: one for each core that this process may use]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: Option<u16>,
-
     /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 pub(crate) const IMATRIX_HELP: &str = "Example:

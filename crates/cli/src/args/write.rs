@@ -1,9 +1,9 @@
 //! `latent make-model`, `latent pack` and `latent convert`.
 
 use super::limits::{bytes, up_to};
+use super::quantize::TypeArgs;
 use clap::Args;
 use latent_testing::TypeRule;
-use latent_types::TensorType;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -79,9 +79,12 @@ pub(crate) struct PackArgs {
 
 pub(super) const CONVERT_HELP: &str = "Examples:
   latent convert folder                               a folder of safetensors: writes folder-BF16.gguf beside it
-  latent convert folder -o model.gguf --type Q8_0     the same in another type
+  latent convert folder --type Q4_K_M                 the same quantized: writes folder-Q4_K_M.gguf
+  latent convert folder --type Q4_K_M --dry-run       size, memory and speed, without writing
   latent convert folder --split-max-size 20G          writes folder-BF16-00001-of-0000N.gguf and so on
-  latent convert model.gguf -o folder                 back: config.json, tokenizer.json and safetensors";
+  latent convert model.gguf -o folder                 back: config.json, tokenizer.json and safetensors
+
+An interrupted run to GGUF leaves OUT.….part; the same command goes on with it. docs/converting.md has more.";
 
 #[derive(Args, Debug)]
 pub(crate) struct ConvertArgs {
@@ -97,9 +100,13 @@ pub(crate) struct ConvertArgs {
     #[arg(short, long, alias = "outfile", value_name = "PATH")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Type of the matrices: F32, F16, BF16, and in a .gguf file Q8_0, Q4_0, Q4_K, … [default: as they are stored, FP8 and quantized ones as BF16]
-    #[arg(long = "type", alias = "outtype", value_name = "TYPE", value_parser = tensor_type)]
-    pub(crate) ty: Option<TensorType>,
+    /// Type of the matrices: F32, F16, BF16, and in a .gguf file a mix of types (Q4_K_M, Q8_0, IQ3_XS, MXFP4_MOE, …), as `latent quantize` has them [default: as they
+    /// are stored, FP8 and quantized ones as BF16]
+    #[arg(long = "type", alias = "outtype", value_name = "TYPE")]
+    pub(crate) ty: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) types: TypeArgs,
 
     /// Cut the model into files of at most this many bytes of tensors [default: one .gguf file; .safetensors of 5 GB]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
@@ -112,8 +119,4 @@ pub(crate) struct ConvertArgs {
     /// Replace existing files
     #[arg(long)]
     pub(crate) force: bool,
-}
-
-fn tensor_type(name: &str) -> Result<TensorType, String> {
-    TensorType::from_name(name).map_err(|error| error.to_string())
 }

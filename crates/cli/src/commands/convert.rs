@@ -1,58 +1,115 @@
 //! `latent convert`: a model in a file of the other kind.
 
-use crate::args::ConvertArgs;
+use super::types::{self, USUAL};
+use crate::args::{ConvertArgs, TypeArgs};
 use crate::exit::{NotSupported, Usage};
 use crate::progress::LateBar;
 use crate::{hub, interrupt, model, output};
 use anyhow::Result;
-use latent_convert::{ConvertError, Encoding, FolderOptions, GgufOptions, Uniform, to_folder, to_gguf};
+use latent_convert::{ConvertError, FolderOptions, GgufDraft, GgufOptions, matrix_type, to_folder};
 use latent_formats::{Checkpoint, Source};
-use latent_types::format_bytes;
+use latent_quantize::{Mix, QuantizeError};
+use latent_types::{TensorType, format_bytes};
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &ConvertArgs) -> Result<()> {
     let given = args.path.as_deref().or(args.model.as_deref()).unwrap_or(Path::new(""));
     let checkpoint = model::open(Some(given))?;
+    match checkpoint.source() {
+        Source::HuggingFace(_) => into_gguf(args, &checkpoint, given),
+        Source::Gguf(_) => into_folder(args, &checkpoint, given),
+    }
+}
+
+fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Result<()> {
+    let stored = matrix_type(checkpoint).name();
+    let usual = if args.types.target_size.is_some() { USUAL } else { stored };
+    let name = args.ty.as_deref().unwrap_or(usual);
+    let unknown = || Usage(QuantizeError::UnknownMix(name.to_owned()).to_string());
+    let mix = Mix::from_name(name).ok_or_else(unknown)?;
+    let (types, importances) = (args.types.options(mix), args.types.importances()?);
+    let id = hub::repository(given);
+    let options = GgufOptions {
+        types: Some(&types),
+        importances: importances.as_ref(),
+        threads: Some(args.types.threads()),
+        split: args.split_max_size.filter(|_| !args.types.dry_run),
+        pre: args.pre.as_deref(),
+        id: id.as_deref(),
+        force: args.force,
+    };
+    let draft = GgufDraft::new(checkpoint, &options).map_err(usage)?;
+    let mut assignment = draft.assignment(&options).map_err(usage)?;
+    let fit = types::sized(&mut assignment, &args.types)?;
+    if args.types.dry_run {
+        return types::dry_run(&assignment, fit.as_ref(), &args.types);
+    }
+    let size = args.types.target_size.map(|size| format_bytes(size).replace(' ', ""));
+    let end = size.as_deref().unwrap_or(mix.name());
+    let file = || PathBuf::from(format!("{}-{end}.gguf", own_name(checkpoint, given)));
+    let out = args.out.clone().unwrap_or_else(|| beside(checkpoint, given, &file()));
     let mut bar = LateBar::bytes(true, "converting");
-    let mut tell = |done, total| {
+    let written = draft.write(&assignment, &out, &options, &mut |done, total| {
         bar.set(done, total);
         !interrupt::asked()
-    };
-    let report = match checkpoint.source() {
-        Source::HuggingFace(_) => {
-            let id = hub::repository(given);
-            let encoding = args.ty.map(Uniform::new).transpose().map_err(usage)?;
-            let options = GgufOptions {
-                encoding: encoding.as_ref().map(|encoding| encoding as &dyn Encoding),
-                split: args.split_max_size,
-                pre: args.pre.as_deref(),
-                id: id.as_deref(),
-                force: args.force,
-            };
-            let ty = args.ty.unwrap_or_else(|| latent_convert::matrix_type(&checkpoint));
-            let name = || PathBuf::from(format!("{}-{ty}.gguf", own_name(&checkpoint, given)));
-            let out = args.out.clone().unwrap_or_else(|| beside(&checkpoint, given, &name()));
-            to_gguf(&checkpoint, &out, &options, &mut tell)
+    });
+    bar.finish();
+    let written = match written {
+        // an interrupted program says no more than its exit code otherwise
+        Err(ConvertError::Quantize(stopped @ QuantizeError::Stopped { .. })) => {
+            output::note(&stopped.to_string());
+            return Ok(());
         }
-        Source::Gguf(_) => {
-            if args.pre.is_some() {
-                return Err(Usage("--pre is for writing a .gguf file; this writes a folder".into()).into());
-            }
-            let options = FolderOptions { ty: args.ty, split: args.split_max_size, force: args.force };
-            let name = || PathBuf::from(own_name(&checkpoint, given));
-            let out = args.out.clone().unwrap_or_else(|| beside(&checkpoint, given, &name()));
-            to_folder(&checkpoint, &out, &options, &mut tell)
-        }
+        written => written.map_err(usage)?,
     };
+    draft.notes().iter().for_each(|note| output::note(&format!("note: {note}")));
+    if args.types.json {
+        output::json(&types::report(&written, fit.as_ref()))
+    } else if written.tensors.iter().any(|tensor| tensor.assigned.to.is_quantized()) {
+        output::now(&types::table(&written, fit.as_ref(), mix))
+    } else {
+        let (tensors, bytes) = (written.tensors.len(), format_bytes(written.bytes));
+        output::line(&format!("{}: {tensors} tensors, {bytes}", types::names(&written)))
+    }
+}
+
+fn into_folder(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Result<()> {
+    if let Some(flag) = args.pre.as_ref().map(|_| "--pre").or_else(|| of_gguf(&args.types)) {
+        return Err(Usage(format!("{flag} is for writing a .gguf file; this writes a folder")).into());
+    }
+    let ty = args.ty.as_deref().map(TensorType::from_name).transpose();
+    let ty = ty.map_err(|error| Usage(error.to_string()))?;
+    let options = FolderOptions { ty, split: args.split_max_size, force: args.force };
+    let name = || PathBuf::from(own_name(checkpoint, given));
+    let out = args.out.clone().unwrap_or_else(|| beside(checkpoint, given, &name()));
+    let mut bar = LateBar::bytes(true, "converting");
+    let report = to_folder(checkpoint, &out, &options, &mut |done, total| {
+        bar.set(done, total);
+        !interrupt::asked()
+    });
     bar.finish();
     let report = report.map_err(usage)?;
     report.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
-    let others = match report.files.len() {
-        1 => String::new(),
-        count => format!(" and {} more", count - 1),
-    };
     let (tensors, bytes) = (report.tensors, format_bytes(report.bytes));
-    output::line(&format!("{}{others}: {tensors} tensors, {bytes}", report.files[0].display()))
+    let others = report.files.len() - 1;
+    output::line(&format!("{} and {others} more: {tensors} tensors, {bytes}", report.files[0].display()))
+}
+
+/// The first flag that is given and means nothing for a folder.
+fn of_gguf(args: &TypeArgs) -> Option<&'static str> {
+    let given = [
+        (args.imatrix.is_some(), "--imatrix"),
+        (!args.tensor_type.is_empty(), "--tensor-type"),
+        (args.output_tensor_type.is_some(), "--output-tensor-type"),
+        (args.token_embedding_type.is_some(), "--token-embedding-type"),
+        (args.pure, "--pure"),
+        (args.allow_requantize, "--allow-requantize"),
+        (args.target_size.is_some(), "--target-size"),
+        (args.dry_run, "--dry-run"),
+        (args.threads.is_some(), "--threads"),
+        (args.json, "--json"),
+    ];
+    given.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag)
 }
 
 /// What the new file is called after: the model's folder, or its file without ending and number.

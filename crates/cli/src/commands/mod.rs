@@ -43,6 +43,7 @@ mod shell;
 mod stage;
 mod tokenize;
 mod top;
+mod types;
 mod verify;
 
 use crate::args::{Cli, Command};

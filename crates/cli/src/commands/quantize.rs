@@ -1,52 +1,38 @@
 //! `latent quantize`: a GGUF file in other types.
 
 use super::quantize_kl;
+use super::types::{self, Costs, USUAL};
 use crate::args::QuantizeArgs;
-use crate::model::{self, ModelInfo};
+use crate::model;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output};
 use anyhow::{Context, Result, bail};
-use latent_backend::{MemoryEstimate, WeightSource};
-use latent_engine::{EngineOptions, memory};
-use latent_formats::{Checkpoint, Outline};
-use latent_graph::ir::{AttentionPath, Step};
-use latent_quantize::{
-    AssignedTensor, Assignment, Fit, Importances, Mix, Options, QuantizeError, Written, WrittenTensor, write,
-};
-use latent_threads::{Placement, Topology};
-use latent_types::{TensorType, format_bytes};
-use serde_json::{Value, json};
+use latent_formats::Checkpoint;
+use latent_quantize::{Assignment, Mix, QuantizeError, write};
+use latent_types::format_bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let checkpoint = model::open(Some(&args.model))?;
-    let importances = args.imatrix.as_deref().map(Importances::read).transpose()?;
+    let importances = args.types.importances()?;
     let mix = args.mix.or_else(|| Mix::from_name(USUAL)).context("no TYPE")?;
-    let options = Options {
-        pure: args.pure,
-        tensor_types: args.tensor_type.clone(),
-        output: args.output_tensor_type,
-        embedding: args.token_embedding_type,
-        allow_requantize: args.allow_requantize,
-        ..Options::new(mix)
-    };
-    let mut assignment = Assignment::new(&checkpoint, &options, importances.as_ref())?;
-    let name = match (args.target_size, args.target_kl) {
+    let mut assignment = Assignment::new(&*checkpoint, &args.types.options(mix), importances.as_ref())?;
+    let name = match (args.types.target_size, args.target_kl) {
         (Some(size), _) => format_bytes(size).replace(' ', ""),
         (None, Some(kl)) => format!("kl{kl}"),
         (None, None) => mix.name().to_owned(),
     };
     let out = args.out.clone().unwrap_or_else(|| named(&args.model, checkpoint.path(), &name));
     let fit = fitted(&checkpoint, &mut assignment, args, &out)?;
-    if args.dry_run {
-        return dry_run(&assignment, fit.as_ref(), args);
+    if args.types.dry_run {
+        return types::dry_run(&assignment, fit.as_ref(), &args.types);
     }
     if !args.force && out.try_exists()? {
         bail!("{}: there is a file of this name; --force replaces it", out.display());
     }
     let mut bar = LateBar::bytes(true, "quantizing");
-    let written = write(&assignment, &out, threads(args), &mut |done, total| {
+    let written = write(&assignment, &out, args.types.threads(), &mut |done, total| {
         bar.set(done, total);
         !interrupt::asked()
     });
@@ -59,15 +45,12 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         }
         written => written?,
     };
-    if args.json {
-        output::json(&report(&out, &written, fit.as_ref()))
+    if args.types.json {
+        output::json(&types::report(&written, fit.as_ref()))
     } else {
-        output::now(&table(&out, &written, fit.as_ref(), mix))
+        output::now(&types::table(&written, fit.as_ref(), mix))
     }
 }
-
-/// The mix that a search begins with and is compared to, where none is given.
-const USUAL: &str = "Q4_K_M";
 
 /// Types for the size, or for the nearness, that is asked for.
 fn fitted(
@@ -76,57 +59,10 @@ fn fitted(
     args: &QuantizeArgs,
     out: &Path,
 ) -> Result<Option<Costs>> {
-    if args.target_size.is_none() && args.target_kl.is_none() {
-        return Ok(None);
-    }
-    let bar = LateBar::new(true, "measuring", assignment.tensors().len());
-    let measured = assignment.measure(threads(args), &|done, total| {
-        bar.set(done as u64, total as u64);
-        !interrupt::asked()
-    })?;
-    drop(bar);
-    if let Some(target) = args.target_kl {
-        let (fit, kl) =
-            quantize_kl::fit(checkpoint, assignment, &measured, (target, out), (args, threads(args)))?;
-        return Ok(Some(Costs { fit, kl: Some(kl) }));
-    }
-    let target = args.target_size.unwrap_or(u64::MAX);
-    Ok(Some(Costs { fit: assignment.fit(&measured, target)?, kl: None }))
-}
-
-/// What the chosen types cost.
-struct Costs {
-    fit: Fit,
-    /// Nats.
-    kl: Option<f64>,
-}
-
-fn said(Costs { fit, kl }: &Costs, mix: Mix) -> String {
-    let percent = |error: f64| 100.0 * error.sqrt();
-    let kl = kl.map(|kl| format!("KL divergence {kl:.5} nats, ")).unwrap_or_default();
-    format!(
-        "chosen   for {}: {kl}error {:.3} % (root of the mean over tensors of squared errors); {} has {:.3} % at {}",
-        format_bytes(fit.bytes),
-        percent(fit.error),
-        mix.name(),
-        percent(fit.error_of_mix),
-        format_bytes(fit.bytes_of_mix)
-    )
-}
-
-fn of_costs(Costs { fit, kl }: &Costs) -> Value {
-    json!({
-        "bytes": fit.bytes,
-        "kl_divergence": kl,
-        "mean_squared_error": fit.error,
-        "mix_bytes": fit.bytes_of_mix,
-        "mix_mean_squared_error": fit.error_of_mix,
-    })
-}
-
-fn threads(args: &QuantizeArgs) -> usize {
-    let usual = || latent_threads::threads_for(&Topology::detect(), latent_threads::parallelism());
-    args.threads.map_or_else(usual, usize::from)
+    let Some(target) = args.target_kl else { return types::sized(assignment, &args.types) };
+    let measured = types::measured(assignment, &args.types)?;
+    let (fit, kl) = quantize_kl::fit(checkpoint, assignment, &measured, (target, out), args)?;
+    Ok(Some(Costs { fit, kl: Some(kl) }))
 }
 
 /// `model-Q4_K_M.gguf` beside `model-BF16.gguf` and `model.gguf`; in this folder where the model is of the hub.
@@ -141,179 +77,4 @@ fn named(given: &Path, model: &Path, ty: &str) -> PathBuf {
     };
     let file = format!("{stem}-{ty}.gguf");
     if name.is_some() { PathBuf::from(file) } else { model.with_file_name(file) }
-}
-
-fn shape(tensor: &AssignedTensor) -> String {
-    tensor.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join("×")
-}
-
-fn types(tensor: &AssignedTensor) -> String {
-    let note =
-        tensor.meant.map(|meant| format!(" (rows are no whole blocks of {meant})")).unwrap_or_default();
-    match tensor.from == tensor.to {
-        true => format!("{:>8}  as it is{note}", tensor.from),
-        false => format!("{:>8} → {:<8}{note}", tensor.from, tensor.to),
-    }
-}
-
-fn row(tensor: &AssignedTensor, error: &str) -> String {
-    format!(
-        "{:<44} {:>20} {:>10} {error:>9}  {}",
-        tensor.name,
-        shape(tensor),
-        format_bytes(tensor.bytes_to),
-        types(tensor)
-    )
-}
-
-fn bits(bytes: u64, weights: u64) -> f64 {
-    bytes as f64 * 8.0 / weights.max(1) as f64
-}
-
-fn weights<'t>(tensors: impl Iterator<Item = &'t AssignedTensor>) -> u64 {
-    tensors.map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum()
-}
-
-fn table(out: &Path, written: &Written, fit: Option<&Costs>, mix: Mix) -> String {
-    let heading = format!("{:<44} {:>20} {:>10} {:>9}  types", "tensor", "shape", "bytes", "error");
-    let percent = |tensor: &WrittenTensor| match tensor.error {
-        None => "–".to_owned(),
-        Some(error) => format!("{:.3} %{}", 100.0 * error, if tensor.weighted { "*" } else { " " }),
-    };
-    let mut lines = vec![heading];
-    lines.extend(written.tensors.iter().map(|tensor| row(&tensor.assigned, &percent(tensor))));
-    if written.tensors.iter().any(|tensor| tensor.weighted) {
-        lines.push("* weighted by importances".into());
-    }
-    let count = weights(written.tensors.iter().map(|tensor| &tensor.assigned));
-    let resumed = match written.resumed {
-        0 => String::new(),
-        bytes => format!(", {} of them by an earlier run", format_bytes(bytes)),
-    };
-    lines.extend(fit.map(|fit| said(fit, mix)));
-    let bits = bits(written.bytes, count);
-    lines.push(format!(
-        "{}: {}{resumed}, {bits:.2} bits per weight",
-        out.display(),
-        format_bytes(written.bytes)
-    ));
-    lines.push(String::new());
-    lines.join("\n")
-}
-
-fn of_tensor(tensor: &AssignedTensor) -> Value {
-    json!({
-        "name": tensor.name,
-        "shape": tensor.shape,
-        "from": tensor.from.name(),
-        "to": tensor.to.name(),
-        "meant": tensor.meant.map(TensorType::name),
-        "bytes": tensor.bytes_to,
-    })
-}
-
-fn report(out: &Path, written: &Written, fit: Option<&Costs>) -> Value {
-    let tensors = written.tensors.iter().map(|tensor| {
-        let mut value = of_tensor(&tensor.assigned);
-        value["error"] = json!(tensor.error);
-        value["weighted"] = json!(tensor.weighted);
-        value
-    });
-    json!({
-        "file": out.display().to_string(),
-        "bytes": written.bytes,
-        "resumed_bytes": written.resumed,
-        "fit": fit.map(of_costs),
-        "bits_per_weight": bits(written.bytes, weights(written.tensors.iter().map(|tensor| &tensor.assigned))),
-        "tensors": tensors.collect::<Vec<_>>(),
-    })
-}
-
-/// What running a model takes.
-struct Needs {
-    context: usize,
-    memory: MemoryEstimate,
-    /// Bytes that one token reads.
-    token_bytes: f64,
-    /// Bytes per second that the machine reads.
-    bandwidth: f64,
-}
-
-fn dry_run(assignment: &Assignment<'_>, fit: Option<&Costs>, args: &QuantizeArgs) -> Result<()> {
-    let bytes = assignment.bytes()?;
-    let count = weights(assignment.tensors().iter());
-    // a model that the engine does not run can be quantized nevertheless
-    let needs = needs(assignment, args);
-    if args.json {
-        let needs = needs.map(|needs| {
-            json!({
-                "context": needs.context,
-                "memory_bytes": needs.memory.total(),
-                "token_bytes": needs.token_bytes,
-                "read_bandwidth": needs.bandwidth,
-                "most_tokens_per_s": needs.bandwidth / needs.token_bytes,
-            })
-        });
-        return output::json(&json!({
-            "mix": assignment.mix().name(),
-            "bytes": bytes,
-            "bits_per_weight": bits(bytes, count),
-            "fit": fit.map(of_costs),
-            "run": needs.as_ref().ok(),
-            "run_error": needs.as_ref().err().map(ToString::to_string),
-            "tensors": assignment.tensors().iter().map(of_tensor).collect::<Vec<_>>(),
-        }));
-    }
-    let mut lines: Vec<String> = assignment.tensors().iter().map(|tensor| row(tensor, "")).collect();
-    lines.extend(fit.map(|fit| said(fit, assignment.mix())));
-    lines.push(format!("size     {}, {:.2} bits per weight", format_bytes(bytes), bits(bytes, count)));
-    match needs {
-        Ok(needs) => {
-            let total = format_bytes(needs.memory.total());
-            let here =
-                memory::available().map(|here| format!(" of {} ({})", format_bytes(here.bytes), here.limit));
-            lines.push(format!(
-                "memory   {total}{} with a context of {} tokens",
-                here.unwrap_or_default(),
-                needs.context
-            ));
-            let (rate, bandwidth) = (needs.bandwidth / needs.token_bytes, needs.bandwidth / 1e9);
-            lines.push(format!(
-                "speed    at most {rate:.1} tokens/s here: a token reads {}, the machine {bandwidth:.1} GB/s",
-                format_bytes(needs.token_bytes as u64)
-            ));
-        }
-        Err(error) => lines.push(format!("memory   unknown: {error}")),
-    }
-    lines.push(String::new());
-    output::now(&lines.join("\n"))
-}
-
-/// Context that memory is counted for, where the model has more.
-const CONTEXT: usize = 4096;
-
-fn needs(assignment: &Assignment<'_>, args: &QuantizeArgs) -> Result<Needs> {
-    let folder = tempfile::tempdir()?;
-    let header = folder.path().join("header.gguf");
-    assignment.write_header(&header)?;
-    let model = ModelInfo::new(Outline::open(&header)?, None)?;
-    let placement = Placement::anywhere(threads(args));
-    let options = EngineOptions { placement: Some(placement.clone()), ..EngineOptions::default() };
-    let backend = latent_backends::cpu();
-    let resolved = options.resolve(&*backend, &model.config)?;
-    let stages = resolved.stages(&model.config, model.tensors())?;
-    let context = model.config.context_length.min(CONTEXT);
-    let weights = resolved.weight_bytes(&stages, WeightSource::Declared(model.tensors()));
-    let memory = resolved.estimate(&model.config, &stages, weights, context);
-    let cache = resolved.options.stages.bind.cache;
-    let mut token_bytes = 0.0;
-    for ir in stages.iter().map(|stage| &stage.plan(1).ir) {
-        let step =
-            Step { rows: 1, sequences: 1, past_len: context / 2, cache, path: AttentionPath::Absorbed };
-        let costs = ir.nodes.iter().map(|node| node.cost(ir, step));
-        token_bytes += costs.map(|cost| cost.weight_bytes + cost.cache_bytes).sum::<f64>();
-    }
-    let limits = latent_backends::limits(&*backend, &placement, resolved.options.stages.bind.tier);
-    let bandwidth = limits.context("measuring what the machine can do")?.read_bandwidth;
-    Ok(Needs { context, memory, token_bytes, bandwidth })
 }

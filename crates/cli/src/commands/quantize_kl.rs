@@ -26,8 +26,9 @@ pub(super) fn fit(
     assignment: &mut Assignment<'_>,
     measured: &Measured,
     (target, out): (f64, &Path),
-    (args, threads): (&QuantizeArgs, usize),
+    args: &QuantizeArgs,
 ) -> Result<(Fit, f64)> {
+    let threads = args.types.threads();
     let text = args.file.as_deref().ok_or_else(|| Usage("--target-kl needs a text: --file FILE".into()))?;
     let chunks = chunks(checkpoint, text, args.chunk_size, Some(args.chunks))?;
     let mut run = Runs { chunks, threads, bar: LateBar::new(true, "comparing", 1 + TRIALS), done: 0 };

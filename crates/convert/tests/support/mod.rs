@@ -5,6 +5,7 @@ use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::gguf::Metadata;
 use latent_formats::{Checkpoint, Source};
+use latent_quantize::{Mix, Options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,6 +54,11 @@ pub fn metadata(checkpoint: &Checkpoint) -> &Metadata {
         Source::Gguf(source) => &source.metadata,
         Source::HuggingFace(_) => panic!("a GGUF file was expected"),
     }
+}
+
+/// A mix as it is.
+pub fn types(mix: &str) -> Options {
+    Options::new(Mix::from_name(mix).unwrap())
 }
 
 /// The bits of a tensor's numbers.

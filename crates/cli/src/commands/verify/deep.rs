@@ -68,7 +68,7 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
                     });
                     found[piece.tensor].lock().unwrap_or_else(PoisonError::into_inner).merge(&statistics);
                     if left[piece.tensor].fetch_sub(1, Ordering::AcqRel) == 1 {
-                        checkpoint.drop_pages(&info.name);
+                        checkpoint.drop_pages(&info.name, 0..usize::MAX);
                     }
                     bar.inc(1);
                 }

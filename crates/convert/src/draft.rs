@@ -1,0 +1,256 @@
+//! A GGUF file that a folder of safetensors would become: its metadata and tensors, before types are chosen and weights are read.
+
+use crate::card::{self, About};
+use crate::error::ConvertError;
+use crate::exact::matrix_type;
+use crate::gguf_options::GgufOptions;
+use crate::metadata;
+use crate::peers;
+use crate::report::Report;
+use crate::rows::{OldFile, Rows};
+use crate::target;
+use crate::tensors::{Contents, Listed, NewTensor, transferred};
+use latent_formats::gguf::{Header, Metadata, Writer};
+use latent_formats::identity::Identity;
+use latent_formats::{Checkpoint, HfSource, OutputError, Source};
+use latent_graph::ModelConfig;
+use latent_graph::config::{Indexer, RopeScaling};
+use latent_quantize::{
+    Assignment, Mix, Options, QuantizeError, SourceTensor, WeightRows, Weights, Written, write,
+};
+use latent_text::GgufTokenizer;
+use latent_types::TensorType;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::Path;
+use std::thread;
+
+/// A GGUF file that a folder would become. Nothing is read of the weights until it is written.
+pub struct GgufDraft<'a> {
+    checkpoint: &'a Checkpoint,
+    old: OldFile<'a>,
+    /// With the types that they get where none is chosen.
+    tensors: Vec<NewTensor>,
+    metadata: Metadata,
+    types: Options,
+    notes: Vec<String>,
+}
+
+impl<'a> GgufDraft<'a> {
+    /// What a folder would become.
+    ///
+    /// # Errors
+    /// [`ConvertError`] where it is no such folder, or a GGUF file cannot say what it does.
+    pub fn new(checkpoint: &'a Checkpoint, options: &GgufOptions<'_>) -> Result<GgufDraft<'a>, ConvertError> {
+        let source = folder_of(checkpoint)?;
+        let config = ModelConfig::from_checkpoint(checkpoint)?;
+        let new = new_config(checkpoint, &config)?;
+        let (transfers, dropped) = transferred(checkpoint, &config, &new)?;
+        let stored = matrix_type(checkpoint);
+        let own = || Mix::from_name(stored.name()).map(Options::new);
+        let types = options
+            .types
+            .cloned()
+            .or_else(own)
+            .ok_or(ConvertError::Type { ty: stored, known: "F32, F16, BF16".into() })?;
+        let base = types.mix.base();
+        let kept = if base.is_quantized() { stored } else { base };
+        let mut tensors: Vec<NewTensor> = rope_factors(&config);
+        tensors.extend(transfers.into_iter().map(|transfer| {
+            let plain = stays_f32(&transfer.name, &transfer.shape);
+            NewTensor::new(transfer, if plain { TensorType::F32 } else { kept })
+        }));
+        let indexer = Indexer::of(checkpoint)?;
+        let keys = new.checked_gguf_keys(indexer.as_ref(), &Listed::new(&tensors))?;
+        let tokenizer = GgufTokenizer::new(source, config.vocab_size, options.pre)?;
+
+        let mut report = Report::default();
+        report.dropped(&dropped);
+        note_tokenizer(&mut report, tokenizer.as_ref());
+        report.notes.extend(peers::notes(&new));
+        let mut writer = Writer::new();
+        metadata::model(&mut writer, &keys);
+        metadata::sampling(&mut writer, source);
+        about(checkpoint, options, &tensors, &mut report)
+            .write(&mut writer, || metadata::size_label(&tensors));
+        metadata::tokenizer(&mut writer, tokenizer.as_ref());
+        metadata::templates(&mut writer, source);
+        let metadata = read_back(&writer, checkpoint)?;
+        let old = OldFile::new(checkpoint, &config);
+        Ok(GgufDraft { checkpoint, old, tensors, metadata, types, notes: report.notes })
+    }
+
+    /// Sentences that a user should read: what the new file does not have, and what llama.cpp makes of it otherwise than Latent.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The types of its tensors, and its files.
+    ///
+    /// # Errors
+    /// As for [`Assignment::new`] and [`Assignment::split`].
+    pub fn assignment<'d>(&'d self, options: &GgufOptions<'d>) -> Result<Assignment<'d>, ConvertError> {
+        let mut assignment = Assignment::new(self, &self.types, options.importances)?;
+        options.split.map_or(Ok(()), |most| assignment.split(most))?;
+        Ok(assignment)
+    }
+
+    /// Writes `file`, or [those of a set](Assignment::targets). `tell` gets the bytes that are written and all of them, and says whether to go on.
+    ///
+    /// # Errors
+    /// [`ConvertError`]; nothing stands under the target's name then that was not there before.
+    pub fn write(
+        &self,
+        assignment: &Assignment<'_>,
+        file: &Path,
+        options: &GgufOptions<'_>,
+        tell: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Written, ConvertError> {
+        target::check_files(self.checkpoint, &assignment.targets(file), options.force)?;
+        let threads =
+            options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+        Ok(write(assignment, file, threads, tell)?)
+    }
+}
+
+impl Weights for GgufDraft<'_> {
+    fn display_name(&self) -> String {
+        self.checkpoint.display_name()
+    }
+
+    fn path(&self) -> &Path {
+        self.checkpoint.path()
+    }
+
+    fn metadata(&self) -> Result<&Metadata, QuantizeError> {
+        Ok(&self.metadata)
+    }
+
+    fn tensors(&self) -> Vec<SourceTensor> {
+        let of = |tensor: &NewTensor| SourceTensor {
+            name: tensor.name.clone(),
+            shape: tensor.shape.clone(),
+            ty: tensor.stored_type(self.checkpoint).unwrap_or(tensor.ty),
+            kept: tensor.ty,
+            wide: stays_f32(&tensor.name, &tensor.shape),
+        };
+        self.tensors.iter().map(of).collect()
+    }
+
+    fn identity(&self) -> Identity {
+        self.checkpoint.identity()
+    }
+
+    fn rows_together(&self, tensor: usize) -> usize {
+        self.old.unit(&self.tensors[tensor])
+    }
+
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRows + '_>, QuantizeError> {
+        match self.old.rows(&self.tensors[tensor]) {
+            Ok(rows) => Ok(Box::new(rows)),
+            Err(error) => Err(QuantizeError::Weights(Box::new(error))),
+        }
+    }
+}
+
+impl WeightRows for Rows<'_> {
+    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
+        Rows::read(self, first, out);
+        Ok(())
+    }
+
+    fn stored(&self, ty: TensorType, rows: Range<usize>) -> Option<Cow<'_, [u8]>> {
+        self.stored_bytes(ty, rows.start, rows.len().min(self.contiguous(rows.start)))
+    }
+
+    fn release(&self, rows: Range<usize>) {
+        Rows::release(self, rows.start, rows.len());
+    }
+}
+
+/// Metadata as a reader of the file finds them.
+fn read_back(writer: &Writer, checkpoint: &Checkpoint) -> Result<Metadata, ConvertError> {
+    let mut bytes = Vec::new();
+    let unwritable = |error| OutputError::Io { path: checkpoint.path().to_owned(), error };
+    writer.write_header(&mut bytes).map_err(unwritable)?;
+    let header = Header::parse(&bytes, bytes.len() as u64);
+    Ok(header.map_err(|error| unwritable(std::io::Error::other(error)))?.metadata)
+}
+
+/// Whether a tensor stays in F32, whatever unquantized type its matrices have.
+fn stays_f32(name: &str, shape: &[usize]) -> bool {
+    shape.len() < 2
+        || !name.ends_with(".weight")
+        || name.contains(".ffn_gate_inp.")
+        || name.contains(".indexer.proj.")
+}
+
+/// The model folder of a checkpoint.
+fn folder_of(checkpoint: &Checkpoint) -> Result<&HfSource, ConvertError> {
+    let kind = |what| ConvertError::Kind {
+        file: checkpoint.display_name(),
+        what,
+        expected: "a folder of safetensors files",
+    };
+    match checkpoint.source() {
+        _ if checkpoint.packed_from().is_some() => Err(kind("a packed file")),
+        Source::HuggingFace(source) => Ok(source),
+        Source::Gguf(_) => Err(kind("a GGUF file")),
+    }
+}
+
+/// The config as the GGUF file will say it.
+fn new_config(checkpoint: &Checkpoint, config: &ModelConfig) -> Result<ModelConfig, ConvertError> {
+    let Some(architecture) = ModelConfig::gguf_architecture(checkpoint)? else {
+        let (file, architecture) = (checkpoint.display_name(), config.architecture.clone());
+        return Err(ConvertError::NoGguf { file, architecture });
+    };
+    let new = ModelConfig { architecture: architecture.to_owned(), ..config.clone() };
+    Ok(ModelConfig { kv_form: new.gguf_kv_form(), ..new })
+}
+
+/// LongRoPE's factors, which GGUF files keep as tensors.
+fn rope_factors(config: &ModelConfig) -> Vec<NewTensor> {
+    let RopeScaling::LongRope { short, long, .. } = &config.rope.scaling else { return Vec::new() };
+    let tensor = |(name, factors): (&str, &Vec<f64>)| NewTensor {
+        name: name.to_owned(),
+        ty: TensorType::F32,
+        shape: vec![factors.len()],
+        from: Contents::Numbers(factors.iter().map(|factor| *factor as f32).collect()),
+    };
+    [("rope_factors_long.weight", long), ("rope_factors_short.weight", short)].map(tensor).into()
+}
+
+/// What the folder says about the model.
+fn about(
+    checkpoint: &Checkpoint,
+    options: &GgufOptions<'_>,
+    list: &[NewTensor],
+    report: &mut Report,
+) -> About {
+    let card = card::read(checkpoint.path()).unwrap_or_else(|problem| {
+        report.notes.push(problem);
+        None
+    });
+    let own = match checkpoint.source() {
+        Source::HuggingFace(source) => source.config.get("_name_or_path").and_then(Value::as_str),
+        Source::Gguf(_) => None,
+    };
+    let folder = card::id_of(checkpoint.path());
+    // a path says where somebody kept the model
+    let ids = [options.id, own.filter(|id| id.matches('/').count() <= 1), Some(&folder)];
+    let ids: Vec<&str> = ids.into_iter().flatten().collect();
+    About::new(&card.unwrap_or_default(), &ids, list.iter().map(NewTensor::elements).sum())
+}
+
+fn note_tokenizer(report: &mut Report, tokenizer: Option<&GgufTokenizer>) {
+    match tokenizer {
+        None => report.notes.push("the folder has no tokenizer, and so the file has none".into()),
+        Some(tokenizer) if !tokenizer.lost_ends.is_empty() => report.notes.push(format!(
+            "generation_config.json has more tokens that end an answer than GGUF files have keys for; left out: {:?}",
+            tokenizer.lost_ends
+        )),
+        Some(_) => {}
+    }
+}

@@ -1,0 +1,48 @@
+//! Cutting a model into files.
+
+use crate::limits::MAX_SHARDS;
+use std::ops::Range;
+
+/// A model would have more files than one may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{count} files are more than a model may have: at most {MAX_SHARDS}; allow larger ones")]
+pub struct TooManyFiles {
+    /// Files that there would be.
+    pub count: usize,
+}
+
+/// Which tensors, given by their bytes, each file has: at most `most` bytes, and a larger tensor is alone in its file. There is one file at least.
+///
+/// # Errors
+/// More files than a model may have.
+pub fn cut(bytes: &[u64], most: u64) -> Result<Vec<Range<usize>>, TooManyFiles> {
+    let mut files = Vec::new();
+    let (mut first, mut filled) = (0, 0u64);
+    for (index, bytes) in bytes.iter().enumerate() {
+        if filled > 0 && filled.saturating_add(*bytes) > most {
+            files.push(first..index);
+            (first, filled) = (index, 0);
+        }
+        filled = filled.saturating_add(*bytes);
+    }
+    files.push(first..bytes.len());
+    if files.len() > MAX_SHARDS { Err(TooManyFiles { count: files.len() }) } else { Ok(files) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_filled_up_to_the_limit() {
+        let cut_at = |most| -> Vec<usize> {
+            cut(&[8, 8, 20, 4, 4], most).unwrap().into_iter().map(|file| file.len()).collect()
+        };
+        assert_eq!(cut_at(u64::MAX), [5]);
+        assert_eq!(cut_at(16), [2, 1, 2]);
+        assert_eq!(cut_at(1), [1; 5]);
+        assert_eq!(cut(&[], 1), Ok(vec![0..0]));
+        let error = cut(&vec![4; MAX_SHARDS + 1], 1).unwrap_err().to_string();
+        assert!(error.contains("4097 files"), "{error}");
+    }
+}
