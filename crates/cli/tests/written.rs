@@ -280,3 +280,36 @@ fn types_are_chosen_for_a_nearness() {
     assert!(kl > 0.0 && kl <= 0.05 && bytes[1] < bytes[0], "{kl} {bytes:?}");
     assert_eq!(names(folder.path()), ["model.gguf", "near.gguf", "text"]);
 }
+
+/// A folder in a mix: the file of two passes, what was said before, and what a full disk has left is gone on with.
+#[test]
+fn a_folder_is_quantized_in_one_pass() {
+    let (folder, _) = folder();
+    let at = |name: &str| folder.path().join(name);
+    let model = at("model");
+    let made = run(&words("make-model tiny-v3 BF16 {}", "", &model));
+    assert!(made.status.success(), "{}", stderr(&made));
+    let model = model.display().to_string();
+    let types = "--tensor-type attn_k_b=Q8_0 --type Q4_K_M";
+    let dry = run(&words(&format!("convert {{m}} {types} --dry-run --json"), &model, folder.path()));
+    let said: serde_json::Value = serde_json::from_slice(&dry.stdout).unwrap();
+    let convert =
+        |target: &str| words(&format!("convert -t 2 -m {{m}} {types} -o {{}}"), &model, &at(target));
+    let full = limited(4096, &convert("one.gguf"));
+    assert!(
+        full.status.code() == Some(1) && stderr(&full).contains("goes on from there"),
+        "{}",
+        stderr(&full)
+    );
+    let output = run(&convert("one.gguf"));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("by an earlier run") && table.contains("BF16 → Q4_K"), "{table}");
+    assert_eq!(said["bytes"], std::fs::metadata(at("one.gguf")).unwrap().len());
+    assert!(run(&words("convert -m {m} -o {}", &model, &at("wide.gguf"))).status.success());
+    let wide = at("wide.gguf").display().to_string();
+    let quantize = "quantize -m {m} --tensor-type attn_k_b=Q8_0 -o {} Q4_K_M";
+    assert!(run(&words(quantize, &wide, &at("two.gguf"))).status.success());
+    assert!(std::fs::read(at("one.gguf")).unwrap() == std::fs::read(at("two.gguf")).unwrap());
+    let back = run(&words("convert -m {m} --pure -o {}", &wide, &at("back")));
+    assert!(back.status.code() == Some(64) && stderr(&back).contains("--pure is for writing a .gguf file"));
+}

@@ -1,7 +1,7 @@
 //! A folder of safetensors as GGUF.
 
-use crate::draft::GgufDraft;
 use crate::error::ConvertError;
+use crate::folder_weights::FolderWeights;
 use crate::gguf_options::GgufOptions;
 use crate::report::Report;
 use latent_formats::Checkpoint;
@@ -18,9 +18,9 @@ pub fn to_gguf(
     options: &GgufOptions<'_>,
     tell: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Report, ConvertError> {
-    let draft = GgufDraft::new(checkpoint, options)?;
-    let assignment = draft.assignment(options)?;
-    let written = draft.write(&assignment, file, options, tell)?;
-    let notes = draft.notes().to_vec();
+    let weights = FolderWeights::new(checkpoint, options)?;
+    let assignment = weights.assignment(options)?;
+    let written = weights.write(&assignment, file, options, tell)?;
+    let notes = weights.notes().to_vec();
     Ok(Report { files: written.files, bytes: written.bytes, tensors: written.tensors.len(), notes })
 }

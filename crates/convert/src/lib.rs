@@ -2,7 +2,7 @@
 //!
 //! * [`to_gguf`]: keys, names, tokenizer and template as llama.cpp's converter writes them; FP8 is dequantized, MTP layers are kept.
 //! * [`to_folder`]: config.json, tokenizer and safetensors as transformers reads them; quantized tensors are dequantized.
-//! * [`GgufDraft`]: the GGUF file before it is written: weights that [`latent_quantize`] chooses types for and writes, in any mix.
+//! * [`FolderWeights`]: a folder's weights as those of a GGUF file, which [`latent_quantize`] chooses types for and writes, in any mix.
 //!
 //! Which tensor is which is what the circuits say ([`latent_graph::Circuit::transfers`]). What is written is read back before: a model that the
 //! other kind of file cannot describe is refused. Tensors stream: a few megabytes of numbers are in memory at a time, whatever the model's size. A
@@ -22,10 +22,10 @@
 
 mod card;
 mod copy;
-mod draft;
 mod error;
 mod exact;
 mod folder;
+mod folder_weights;
 mod gguf;
 mod gguf_options;
 mod hf_files;
@@ -37,10 +37,10 @@ mod scale;
 mod target;
 mod tensors;
 
-pub use draft::GgufDraft;
 pub use error::ConvertError;
 pub use exact::matrix_type;
 pub use folder::{FolderOptions, to_folder};
+pub use folder_weights::FolderWeights;
 pub use gguf::to_gguf;
 pub use gguf_options::GgufOptions;
 pub use report::Report;

@@ -6,11 +6,14 @@
 
 use crate::output_file::{OutputError, OutputFile, examine, folder, sync_folder};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the target that the count stands in for.
 pub const COUNT_BYTES: usize = 8;
+
+/// Bytes that are appended together.
+const BUFFER: usize = 1 << 20;
 
 /// Written bytes after which they are brought to the disk and counted.
 const SYNC_EVERY: u64 = 512 << 20;
@@ -20,8 +23,12 @@ const SYNC_EVERY: u64 = 512 << 20;
 pub struct ResumableFile {
     target: PathBuf,
     part: PathBuf,
-    file: BufWriter<File>,
+    file: File,
+    /// Appended bytes that the file does not have yet.
+    pending: Vec<u8>,
     written: u64,
+    /// As far as the file has them.
+    flushed: u64,
     counted: u64,
 }
 
@@ -67,8 +74,10 @@ impl ResumableFile {
         Ok(ResumableFile {
             target: target.to_owned(),
             part,
-            file: BufWriter::with_capacity(1 << 20, file),
+            file,
+            pending: Vec::new(),
             written: counted,
+            flushed: counted,
             counted,
         })
     }
@@ -93,11 +102,9 @@ impl ResumableFile {
     /// # Errors
     /// An error of the system.
     pub fn begin_anew(&mut self) -> Result<(), OutputError> {
-        let file = self.file.get_mut();
-        let emptied = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0)));
-        emptied.map_err(|error| OutputError::Io { path: self.part.clone(), error })?;
-        (self.written, self.counted) = (0, 0);
-        Ok(())
+        self.pending.clear();
+        (self.written, self.flushed, self.counted) = (0, 0, 0);
+        self.cut().map_err(|error| OutputError::Io { path: self.part.clone(), error })
     }
 
     /// Removes the part: no run can go on with it.
@@ -105,16 +112,19 @@ impl ResumableFile {
         let _ = std::fs::remove_file(&self.part);
     }
 
-    /// Appends bytes.
+    /// Appends bytes. After an error the file ends behind an earlier append, and bytes that were appended since are not [written](Self::written).
     ///
     /// # Errors
     /// An error of the system.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         // the count stands in for the first ones
         let first = (COUNT_BYTES as u64).saturating_sub(self.written).min(bytes.len() as u64) as usize;
-        self.file.write_all(&[0; COUNT_BYTES][..first])?;
-        self.file.write_all(&bytes[first..])?;
+        self.pending.extend_from_slice(&[0; COUNT_BYTES][..first]);
+        self.pending.extend_from_slice(&bytes[first..]);
         self.written += bytes.len() as u64;
+        if self.pending.len() >= BUFFER {
+            self.flush()?;
+        }
         if self.written - self.counted >= SYNC_EVERY { self.count() } else { Ok(()) }
     }
 
@@ -123,14 +133,33 @@ impl ResumableFile {
     /// # Errors
     /// An error of the system.
     pub fn count(&mut self) -> io::Result<()> {
-        self.file.flush()?;
-        let file = self.file.get_mut();
-        file.sync_data()?;
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(&self.written.to_le_bytes())?;
-        file.seek(SeekFrom::Start(self.written))?;
+        self.flush()?;
+        self.file.sync_data()?;
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(&self.written.to_le_bytes())?;
+        self.file.seek(SeekFrom::Start(self.written))?;
         self.counted = self.written;
         Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let done = self.file.write_all(&self.pending);
+        self.pending.clear();
+        match done {
+            Ok(()) => self.flushed = self.written,
+            Err(_) => {
+                self.written = self.flushed;
+                // what there is of the others is of no use
+                self.cut()?;
+            }
+        }
+        done
+    }
+
+    /// Ends the file behind its written bytes.
+    fn cut(&mut self) -> io::Result<()> {
+        self.file.set_len(self.written)?;
+        self.file.seek(SeekFrom::Start(self.written)).map(drop)
     }
 
     /// Puts the first bytes in their place and gives the part its target's name.
@@ -169,12 +198,11 @@ impl ResumableFile {
 
     /// Brings all bytes to the disk, the first ones in place of their count.
     fn whole(&mut self, start: [u8; COUNT_BYTES]) -> io::Result<()> {
-        self.file.flush()?;
-        let file = self.file.get_mut();
-        file.sync_data()?;
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(&start)?;
-        file.sync_all()
+        self.flush()?;
+        self.file.sync_data()?;
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(&start)?;
+        self.file.sync_all()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::exit::{NotSupported, Usage};
 use crate::progress::LateBar;
 use crate::{hub, interrupt, model, output};
 use anyhow::Result;
-use latent_convert::{ConvertError, FolderOptions, GgufDraft, GgufOptions, matrix_type, to_folder};
+use latent_convert::{ConvertError, FolderOptions, FolderWeights, GgufOptions, matrix_type, to_folder};
 use latent_formats::{Checkpoint, Source};
 use latent_quantize::{Mix, QuantizeError};
 use latent_types::{TensorType, format_bytes};
@@ -38,8 +38,8 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
         id: id.as_deref(),
         force: args.force,
     };
-    let draft = GgufDraft::new(checkpoint, &options).map_err(usage)?;
-    let mut assignment = draft.assignment(&options).map_err(usage)?;
+    let weights = FolderWeights::new(checkpoint, &options).map_err(usage)?;
+    let mut assignment = weights.assignment(&options).map_err(usage)?;
     let fit = types::sized(&mut assignment, &args.types)?;
     if args.types.dry_run {
         return types::dry_run(&assignment, fit.as_ref(), &args.types);
@@ -49,7 +49,7 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
     let file = || PathBuf::from(format!("{}-{end}.gguf", own_name(checkpoint, given)));
     let out = args.out.clone().unwrap_or_else(|| beside(checkpoint, given, &file()));
     let mut bar = LateBar::bytes(true, "converting");
-    let written = draft.write(&assignment, &out, &options, &mut |done, total| {
+    let written = weights.write(&assignment, &out, &options, &mut |done, total| {
         bar.set(done, total);
         !interrupt::asked()
     });
@@ -62,7 +62,7 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
         }
         written => written.map_err(usage)?,
     };
-    draft.notes().iter().for_each(|note| output::note(&format!("note: {note}")));
+    weights.notes().iter().for_each(|note| output::note(&format!("note: {note}")));
     if args.types.json {
         output::json(&types::report(&written, fit.as_ref()))
     } else if written.tensors.iter().any(|tensor| tensor.assigned.to.is_quantized()) {

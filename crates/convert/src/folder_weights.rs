@@ -1,4 +1,4 @@
-//! A GGUF file that a folder of safetensors would become: its metadata and tensors, before types are chosen and weights are read.
+//! The weights of a folder of safetensors as those of the GGUF file that it becomes, before types are chosen: metadata and tensors, read as they are written.
 
 use crate::card::{self, About};
 use crate::error::ConvertError;
@@ -26,8 +26,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::thread;
 
-/// A GGUF file that a folder would become. Nothing is read of the weights until it is written.
-pub struct GgufDraft<'a> {
+/// The weights of a folder, as those of the GGUF file that it becomes. None is read until the file is written.
+pub struct FolderWeights<'a> {
     checkpoint: &'a Checkpoint,
     old: OldFile<'a>,
     /// With the types that they get where none is chosen.
@@ -37,12 +37,15 @@ pub struct GgufDraft<'a> {
     notes: Vec<String>,
 }
 
-impl<'a> GgufDraft<'a> {
+impl<'a> FolderWeights<'a> {
     /// What a folder would become.
     ///
     /// # Errors
     /// [`ConvertError`] where it is no such folder, or a GGUF file cannot say what it does.
-    pub fn new(checkpoint: &'a Checkpoint, options: &GgufOptions<'_>) -> Result<GgufDraft<'a>, ConvertError> {
+    pub fn new(
+        checkpoint: &'a Checkpoint,
+        options: &GgufOptions<'_>,
+    ) -> Result<FolderWeights<'a>, ConvertError> {
         let source = folder_of(checkpoint)?;
         let config = ModelConfig::from_checkpoint(checkpoint)?;
         let new = new_config(checkpoint, &config)?;
@@ -78,7 +81,7 @@ impl<'a> GgufDraft<'a> {
         metadata::templates(&mut writer, source);
         let metadata = read_back(&writer, checkpoint)?;
         let old = OldFile::new(checkpoint, &config);
-        Ok(GgufDraft { checkpoint, old, tensors, metadata, types, notes: report.notes })
+        Ok(FolderWeights { checkpoint, old, tensors, metadata, types, notes: report.notes })
     }
 
     /// Sentences that a user should read: what the new file does not have, and what llama.cpp makes of it otherwise than Latent.
@@ -114,7 +117,7 @@ impl<'a> GgufDraft<'a> {
     }
 }
 
-impl Weights for GgufDraft<'_> {
+impl Weights for FolderWeights<'_> {
     fn display_name(&self) -> String {
         self.checkpoint.display_name()
     }
