@@ -234,8 +234,8 @@ fn importances_are_collected_from_a_text_and_used() {
     let output = run(&words(&collect, &model, &at("imatrix.gguf")));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("4 chunks of 64 tokens"), "{said} {}", stderr(&output));
-    // the layer for multi-token prediction is not run, and so has no importances
-    let small = "quantize --allow-requantize --json -m {m} --tensor-type blk.6=Q8_0 IQ2_XS -o {}";
+    // the layer for multi-token prediction among them
+    let small = "quantize --allow-requantize --json -m {m} IQ2_XS -o {}";
     let refused = run(&words(small, &model, &at("none.gguf")));
     assert!(
         refused.status.code() == Some(1) && stderr(&refused).contains("--imatrix"),
@@ -246,15 +246,16 @@ fn importances_are_collected_from_a_text_and_used() {
     let written = run(&words(&with, &model, &at("small.gguf")));
     assert!(written.status.success(), "{}", stderr(&written));
     let written: serde_json::Value = serde_json::from_slice(&written.stdout).unwrap();
-    let mut small = 0;
+    let (mut small, mut of_mtp) = (0, 0);
     for tensor in written["tensors"].as_array().unwrap() {
         let (name, to) = (tensor["name"].as_str().unwrap(), tensor["to"].as_str().unwrap());
         if to == "IQ2_XS" {
             assert_eq!(tensor["weighted"], true, "{name}");
             small += 1;
+            of_mtp += usize::from(name.starts_with("blk.6."));
         }
     }
-    assert!(small > 20, "{small}");
+    assert!(small > 20 && of_mtp > 3, "{small} {of_mtp}");
     let too_short = format!("imatrix -m {{m}} --chunk-size 4096 -f {} -o {{}}", at("text").display());
     let refused = run(&words(&too_short, &model, &at("imatrix2.gguf")));
     assert!(refused.status.code() == Some(64) && stderr(&refused).contains("less than one chunk"));

@@ -169,8 +169,11 @@ impl Engine {
         for MtpRows { sequence, tokens, hidden } in rows {
             let path = self.path(tokens.len());
             self.batch.push(InputRows::Tokens(tokens), sequence.draft.done(), sequence.block_table(), path);
-            if sink.is_some() {
-                self.batch.wanted.push((self.batch.rows() - 1) as u32);
+            let end = self.batch.rows() as u32;
+            match (self.all_draft_logits, &sink) {
+                (true, None) => self.batch.wanted.extend(end - tokens.len() as u32..end),
+                (_, Some(_)) => self.batch.wanted.push(end - 1),
+                (false, None) => {}
             }
             all_hidden.push(hidden);
         }

@@ -33,6 +33,8 @@ pub struct Engine {
     pub(crate) residual: Vec<f32>,
     /// Whether the next step keeps it for a text that is embedded.
     pub(crate) keep_residual: bool,
+    /// Whether the MTP layer computes the logits of every row, so that what its head reads is recorded.
+    pub(crate) all_draft_logits: bool,
     /// The norm before `lm_head`; none where its gain is not at hand.
     pub(crate) final_norm: Option<FinalNorm>,
     /// What became of each input of the last step.

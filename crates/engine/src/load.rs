@@ -95,6 +95,7 @@ impl Engine {
             wanted: Vec::new(),
             residual: Vec::new(),
             keep_residual: false,
+            all_draft_logits: false,
             final_norm,
             outcomes: Vec::new(),
             cancel: CancelToken::new(),

@@ -86,7 +86,8 @@ impl Engine {
 
 impl Engine {
     /// Runs each of `texts` as a sequence of its own, and sums the squares of what every weight is multiplied by, column by column: the sums by the
-    /// name of the weight's first tensor. `progress` gets the number of texts that are done, and says whether to go on.
+    /// name of the weight's first tensor. An engine that drafts runs its MTP layer, with its head, over all rows but each text's last. `progress` gets
+    /// the number of texts that are done, and says whether to go on.
     ///
     /// # Errors
     /// As for [`prefill`](Self::prefill); a backend that does not sum them up.
@@ -96,6 +97,7 @@ impl Engine {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<(String, InputSquares)>, EngineError> {
         self.model.start_input_squares()?;
+        self.all_draft_logits = true;
         let mut done = Ok(());
         for (number, tokens) in texts.iter().enumerate() {
             let mut sequence = Sequence::default();
@@ -106,6 +108,7 @@ impl Engine {
                 break;
             }
         }
+        self.all_draft_logits = false;
         let sums = self.model.stop_input_squares();
         done.map(|()| sums)
     }

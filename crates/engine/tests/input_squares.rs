@@ -3,10 +3,10 @@
 
 use latent_backend::InputSquares;
 use latent_engine::cache::Sequence;
-use latent_engine::{Engine, EngineOptions};
+use latent_engine::{Draft, Engine, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{MlaChoice, Precision};
-use latent_testing::Recipe;
+use latent_testing::{Mtp, Recipe};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -62,6 +62,54 @@ fn inputs_of_products_are_the_activations_that_they_read() {
     // the products of one input have the same sums
     assert_eq!(squares["blk.0.ffn_gate.weight"], squares["blk.0.ffn_up.weight"]);
     assert_eq!(squares["blk.0.attn_q_a.weight"], squares["blk.0.attn_kv_a_mqa.weight"]);
+}
+
+#[test]
+fn the_mtp_layers_inputs_are_summed_over_all_rows_but_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let recipe = Recipe { mtp: Mtp::Own, ..Recipe::new("tiny-v3", "F32".parse().unwrap()) };
+    recipe.write_gguf(&path).unwrap();
+    let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
+    let load = |draft| {
+        let options = EngineOptions {
+            precision: Precision::Exact,
+            mla: MlaChoice::Absorbed,
+            context: Some(128),
+            threads: Some(2),
+            draft,
+            ..EngineOptions::default()
+        };
+        Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {}).unwrap()
+    };
+    let tokens: Vec<u32> = (0..40).map(|i| (i * 29 + 3) % 500).collect();
+    let with = collect(&mut load(Draft::Mtp), &[&tokens]);
+    let without = collect(&mut load(Draft::None), &[&tokens]);
+    let matrices = checkpoint.tensors().iter().filter(|tensor| tensor.shape.len() > 1);
+    let of_mtp: Vec<&str> =
+        matrices.map(|tensor| tensor.name.as_str()).filter(|name| name.starts_with("blk.3.")).collect();
+    assert!(of_mtp.len() > 12, "{of_mtp:?}");
+    for name in of_mtp {
+        assert!(!without.contains_key(name));
+        // rows of the embedding are looked up
+        if name.ends_with("embed_tokens.weight") {
+            continue;
+        }
+        let sums = with.get(name).unwrap_or_else(|| panic!("{name} has no importances"));
+        let experts = name.contains("_exps.");
+        assert!(experts || sums.counts.iter().all(|count| *count == 39), "{name} {:?}", sums.counts);
+        assert!(sums.sums.iter().any(|sum| *sum > 0.0), "{name}");
+    }
+    // the layers before it hear nothing of it
+    assert!(without.iter().all(|(name, sums)| with[name] == *sums));
+    // eh_proj reads the normed embedding of the next token beside the normed residual stream: without their gains both have a mean square of 1
+    let eh = &with["blk.3.nextn.eh_proj.weight"];
+    for (half, norm) in eh.sums.chunks_exact(eh.sums.len() / 2).zip(["enorm", "hnorm"]) {
+        let gain = checkpoint.tensor(&format!("blk.3.nextn.{norm}.weight")).unwrap().data.chunks_exact(4);
+        let gain = gain.map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])).powi(2));
+        let of_row: f64 = half.iter().zip(gain).map(|(sum, gain)| sum / gain).sum::<f64>() / 39.0;
+        assert!((of_row / (half.len() as f64) - 1.0).abs() < 0.01, "{norm}: {of_row}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::exit::Found;
 use crate::progress::LateBar;
 use crate::{interrupt, model, output};
 use anyhow::{Result, bail};
+use latent_engine::Draft;
 use latent_formats::{OutputFile, Source};
 use latent_graph::passes::MlaChoice;
 use latent_quantize::{Calibration, Collected, write_importances};
@@ -14,12 +15,15 @@ use latent_types::format_bytes;
 /// The output matrix, whose importances llama.cpp leaves out unless it is asked for them.
 const OUTPUT: &str = "output.weight";
 
+/// Every layer for multi-token prediction has a tensor of this name.
+const MTP: &str = ".nextn.eh_proj.weight";
+
 pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     OutputFile::check(&args.out)?;
     if !matches!(checkpoint.source(), Source::Gguf(_)) {
         bail!(
-            "{}: only GGUF models are quantized, and importances go by their tensors' names",
+            "{}: importances go by the names of tensors in GGUF files: convert it first, for instance to BF16",
             checkpoint.display_name()
         );
     }
@@ -28,6 +32,10 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     engine_args.ctx_size = Some(args.chunk_size);
     // so that W_UK and W_UV have inputs of their own
     engine_args.mla = MlaChoice::Absorbed;
+    // the key may stand in a file whose converter left the layer out
+    if checkpoint.tensors().iter().any(|tensor| tensor.name.ends_with(MTP)) {
+        engine_args.draft = Draft::Mtp;
+    }
     let mut engine = model::load(&checkpoint, &engine_args, false)?;
     let mut bar = LateBar::new(true, "collecting", chunks.len());
     let texts: Vec<&[u32]> = chunks.iter().map(Vec::as_slice).collect();
