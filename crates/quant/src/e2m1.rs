@@ -13,3 +13,41 @@ pub(crate) fn nearest(v: f32, scale: f32) -> u8 {
     let code = if off(below) <= off(above) { below } else { above };
     if v < 0.0 && code > 0 { code as u8 + 8 } else { code as u8 }
 }
+
+/// The numbers halfway between the doubled values of neighbouring codes.
+const HALFWAY: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
+
+/// [`nearest`] for weights side by side and a scale that is a power of two; infinity has the largest value.
+#[inline(always)]
+pub(crate) fn codes<const N: usize>(x: &[f32; N], scale: f32) -> [u8; N] {
+    let mut above = [0u32; N];
+    for halfway in HALFWAY {
+        let limit = scale * halfway;
+        for i in 0..N {
+            above[i] += u32::from(x[i].abs() > limit);
+        }
+    }
+    let mut out = [0; N];
+    for i in 0..N {
+        let negative = u32::from(x[i] < 0.0) & u32::from(above[i] > 0);
+        out[i] = (above[i] + 8 * negative) as u8;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_side_by_side_are_the_nearest_ones() {
+        for exponent in [-129, -30, -1, 0, 1, 60, 120] {
+            let scale = 2f32.powi(exponent);
+            let x: [f32; 32] = std::array::from_fn(|i| (i as f32 - 15.5) * 0.75 * scale);
+            let ties: [f32; 32] = std::array::from_fn(|i| (i as f32 - 16.0) * 0.5 * scale);
+            for x in [x, ties, [0.0; 32], [-0.0; 32], [f32::NAN; 32]] {
+                assert_eq!(codes(&x, scale), x.map(|v| nearest(v, scale)), "2^{exponent} {x:?}");
+            }
+        }
+    }
+}

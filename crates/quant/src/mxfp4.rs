@@ -8,7 +8,7 @@
 use crate::blocks::{extreme, nibbles, put_nibbles};
 use crate::e2m1;
 use crate::search::levels::{self, E2m1};
-use crate::search::{LANES, error_weights, importance_at, lowest, part};
+use crate::search::{error_weights, importance_at, largest, part};
 
 /// Half of 2^(e − 127), exactly, for every byte: E8M0 as ggml reads it. 255, OCP's NaN, is the number 2^127.
 #[inline(always)]
@@ -49,22 +49,14 @@ pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(17)).enumerate() {
         let (x, mut w) = (part::<32>(x, 0), [0.0; 32]);
         error_weights(&x, importance_at(importance, n * 32, 32), &mut w);
-        let middle = scale_code(extreme(&x));
-        let (mut codes, mut scales) = ([0; LANES], [0.0; LANES]);
-        for l in 0..LANES {
-            codes[l] = match l {
-                1 => middle.saturating_sub(1),
-                2 => (middle + 1).min(254),
-                3 => (middle + 2).min(254),
-                _ => middle,
-            };
-            scales[l] = half_scale(codes[l]);
+        let middle = scale_code(largest(&x));
+        // the middle first, so that it wins among equals
+        let (mut best, mut least) = (middle, f32::INFINITY);
+        for code in [middle, middle.saturating_sub(1), (middle + 1).min(254), (middle + 2).min(254)] {
+            let error = levels::error::<E2m1, 32>(&x, &w, half_scale(code));
+            (best, least) = if error < least { (code, error) } else { (best, least) };
         }
-        out[0] = codes[lowest(&levels::errors::<E2m1, 32>(&x, &w, &scales))];
-        let mut quants = [0; 32];
-        for i in 0..32 {
-            quants[i] = e2m1::nearest(x[i], half_scale(out[0]));
-        }
-        put_nibbles(&mut out[1..], &quants);
+        out[0] = best;
+        put_nibbles(&mut out[1..], &e2m1::codes(&x, half_scale(best)));
     }
 }

@@ -19,7 +19,7 @@ const AHEAD: usize = 4;
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// To be raised when an encoder writes other bytes: a part of an older revision is not gone on with.
-const REVISION: u32 = 1;
+const REVISION: u32 = 2;
 
 /// A tensor that was written.
 #[derive(Clone, Debug)]

@@ -210,6 +210,20 @@ pub(crate) fn errors<L: Levels, const N: usize>(
     errors
 }
 
+/// Squared error of weights for one scale: the lanes are weights, where candidates are few.
+#[inline(always)]
+pub(crate) fn error<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N], scale: f32) -> f32 {
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    let mut errors = [0.0; LANES];
+    for first in (0..N).step_by(LANES) {
+        for l in 0..LANES {
+            let off = scale * L::nearest(x[first + l] * inverse) - x[first + l];
+            errors[l] += w[first + l] * off * off;
+        }
+    }
+    total(&errors)
+}
+
 /// The levels of weights for a scale.
 #[inline(always)]
 pub(crate) fn nearest<L: Levels, const N: usize>(x: &[f32], scale: f32) -> [f32; N] {

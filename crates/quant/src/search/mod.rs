@@ -79,6 +79,19 @@ pub(crate) fn lowest(errors: &Candidates) -> usize {
     best.1
 }
 
+/// The largest magnitude; NaN is skipped.
+#[inline(always)]
+pub(crate) fn largest<const N: usize>(x: &[f32; N]) -> f32 {
+    let mut most = [0.0; LANES];
+    for first in (0..N).step_by(LANES) {
+        for l in 0..LANES {
+            let size = x[first + l].abs();
+            most[l] = if size > most[l] { size } else { most[l] };
+        }
+    }
+    most.iter().fold(0.0, |a, b| if *b > a { *b } else { a })
+}
+
 /// The sum of all lanes.
 #[inline(always)]
 pub(crate) fn total(lanes: &Candidates) -> f32 {
