@@ -276,6 +276,8 @@ fn types_are_chosen_for_a_nearness() {
     assert!(output.status.success(), "{}", stderr(&output));
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let kl = said["fit"]["kl_divergence"].as_f64().unwrap();
+    // what errors tell was measured by kind of tensor
+    assert!(said["fit"]["expected_kl_divergence"].as_f64().unwrap() > 0.0, "{said}");
     let bytes =
         [&model, &at("near.gguf").display().to_string()].map(|path| std::fs::metadata(path).unwrap().len());
     assert!(kl > 0.0 && kl <= 0.05 && bytes[1] < bytes[0], "{kl} {bytes:?}");

@@ -1,6 +1,6 @@
 //! Types of tensors for a file of a given size: where a bit lowers the error most, there it goes.
 
-use crate::assignment::Assignment;
+use crate::assignment::{AssignedTensor, Assignment};
 use crate::error::QuantizeError;
 use crate::jobs::{Sums, Worker};
 use crate::shape::columns_rows_matrices;
@@ -27,24 +27,30 @@ pub struct Fit {
     pub error: f64,
     /// The same for the mix that the search began with.
     pub error_of_mix: f64,
+    /// The KL divergence to expect, and that of the mix, where errors were [weighted](Measured::set_sensitivities) by their effect.
+    pub expected_kl: Option<(f64, f64)>,
     /// Bytes of the file that this mix would have.
     pub bytes_of_mix: u64,
 }
 
 /// A type that a tensor may get, and what it costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Choice {
-    ty: TensorType,
-    bytes: u64,
-    error: f64,
+pub(crate) struct Choice {
+    pub ty: TensorType,
+    pub bytes: u64,
+    pub error: f64,
 }
 
 /// Sizes and errors of every type that each tensor may get.
 pub struct Measured {
     /// Indices of the tensors.
-    tensors: Vec<usize>,
-    choices: Vec<Vec<Choice>>,
-    error_of_mix: f64,
+    pub(crate) tensors: Vec<usize>,
+    /// Of each, those that are worth their bytes.
+    pub(crate) choices: Vec<Vec<Choice>>,
+    /// What an error of each tells; none where all count alike.
+    pub(crate) weights: Option<Vec<f64>>,
+    /// What the mix chose for each.
+    of_mix: Vec<Choice>,
     bytes_of_mix: u64,
     /// Bytes of everything else.
     fixed: u64,
@@ -60,8 +66,14 @@ impl Measured {
         (sum(|hull| hull.first()), sum(|hull| hull.last()))
     }
 
-    fn mean<'c>(&self, choices: impl Iterator<Item = &'c Choice>) -> f64 {
-        choices.map(|choice| choice.error).sum::<f64>() / self.tensors.len().max(1) as f64
+    fn mean(&self, choices: &[Choice]) -> f64 {
+        choices.iter().map(|choice| choice.error).sum::<f64>() / self.tensors.len().max(1) as f64
+    }
+
+    /// The sum of all errors' effects.
+    fn expected_kl(&self, choices: &[Choice]) -> Option<f64> {
+        let weights = self.weights.as_ref()?;
+        Some(choices.iter().zip(weights).map(|(choice, weight)| choice.error * weight).sum())
     }
 }
 
@@ -82,28 +94,32 @@ impl<'a> Assignment<'a> {
         let padding = self.alignment()? * self.tensors.len() as u64;
         let bytes_of_mix = self.bytes()?;
         let of_these: u64 = tensors.iter().map(|i| self.tensors[*i].bytes_to).sum();
-        let mut measured = Measured {
-            fixed: bytes_of_mix - of_these + padding,
-            tensors,
-            choices,
-            error_of_mix: 0.0,
-            bytes_of_mix,
-        };
-        let of_mix = measured.tensors.iter().zip(&measured.choices).filter_map(|(tensor, choices)| {
-            choices.iter().find(|choice| choice.ty == self.tensors[*tensor].to)
+        let of_mix = tensors.iter().zip(&choices).map(|(tensor, choices)| {
+            let AssignedTensor { to, bytes_to, .. } = self.tensors[*tensor];
+            // a type that is no smaller than the present one was not measured
+            let kept = Choice { ty: to, bytes: bytes_to, error: 0.0 };
+            choices.iter().find(|choice| choice.ty == to).copied().unwrap_or(kept)
         });
-        measured.error_of_mix = measured.mean(of_mix);
-        measured.choices = measured.choices.into_iter().map(hull).collect();
-        Ok(measured)
+        Ok(Measured {
+            fixed: bytes_of_mix - of_these + padding,
+            of_mix: of_mix.collect(),
+            tensors,
+            choices: choices.into_iter().map(hull).collect(),
+            weights: None,
+            bytes_of_mix,
+        })
     }
 
-    /// Gives the tensors types with which the file has at most `target` bytes, so that the sum of their relative squared errors is as low as it can be.
+    /// Gives the tensors types with which the file has at most `target` bytes, so that the sum of their relative squared errors, each times
+    /// what it tells, is as low as it can be.
     ///
     /// # Errors
     /// A size that cannot be reached.
     pub fn fit(&mut self, measured: &Measured, target: u64) -> Result<Fit, QuantizeError> {
         let hulls = &measured.choices;
-        let chosen = target.checked_sub(measured.fixed).and_then(|room| choose(hulls, room));
+        let chosen = target
+            .checked_sub(measured.fixed)
+            .and_then(|room| choose(hulls, measured.weights.as_deref(), room));
         let chosen = chosen.ok_or(QuantizeError::TooSmall { target, least: measured.range().0 })?;
         let chosen: Vec<Choice> = hulls.iter().zip(chosen).map(|(hull, at)| hull[at]).collect();
         let types: Vec<(usize, TensorType)> =
@@ -111,8 +127,9 @@ impl<'a> Assignment<'a> {
         self.retype(&types)?;
         Ok(Fit {
             bytes: self.bytes()?,
-            error: measured.mean(chosen.iter()),
-            error_of_mix: measured.error_of_mix,
+            error: measured.mean(&chosen),
+            error_of_mix: measured.mean(&measured.of_mix),
+            expected_kl: measured.expected_kl(&chosen).zip(measured.expected_kl(&measured.of_mix)),
             bytes_of_mix: measured.bytes_of_mix,
         })
     }
@@ -204,14 +221,16 @@ fn gain(from: &Choice, to: &Choice) -> f64 {
 }
 
 /// Which choice of each hull: from the smallest ones on, always the step that takes away most error per byte, as long as there is room. None if the smallest
-/// ones are too large.
-fn choose(hulls: &[Vec<Choice>], room: u64) -> Option<Vec<usize>> {
+/// ones are too large. Errors count by `weights`, one per hull.
+fn choose(hulls: &[Vec<Choice>], weights: Option<&[f64]>, room: u64) -> Option<Vec<usize>> {
     let least: u64 = hulls.iter().filter_map(|hull| hull.first()).map(|choice| choice.bytes).sum();
     let mut left = room.checked_sub(least)?;
     let mut steps: Vec<(f64, usize, usize, u64)> = Vec::new();
     for (tensor, hull) in hulls.iter().enumerate() {
+        let weight = weights.map_or(1.0, |weights| weights[tensor]);
         for (at, pair) in hull.windows(2).enumerate() {
-            steps.push((gain(&pair[0], &pair[1]), tensor, at + 1, pair[1].bytes - pair[0].bytes));
+            let gained = weight * gain(&pair[0], &pair[1]);
+            steps.push((gained, tensor, at + 1, pair[1].bytes - pair[0].bytes));
         }
     }
     steps.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
@@ -251,10 +270,11 @@ mod tests {
             vec![choice(10, 1.0), choice(20, 0.5), choice(30, 0.4)],
             vec![choice(10, 3.0), choice(20, 1.0), choice(40, 0.0)],
         ];
-        assert_eq!(choose(&hulls, 19), None);
-        assert_eq!(choose(&hulls, 20), Some(vec![0, 0]));
-        assert_eq!(choose(&hulls, 35), Some(vec![0, 1]));
-        assert_eq!(choose(&hulls, 45), Some(vec![1, 1]));
-        assert_eq!(choose(&hulls, 1000), Some(vec![2, 2]));
+        assert_eq!(choose(&hulls, None, 19), None);
+        assert_eq!(choose(&hulls, None, 20), Some(vec![0, 0]));
+        assert_eq!(choose(&hulls, None, 35), Some(vec![0, 1]));
+        assert_eq!(choose(&hulls, None, 45), Some(vec![1, 1]));
+        assert_eq!(choose(&hulls, None, 1000), Some(vec![2, 2]));
+        assert_eq!(choose(&hulls, Some(&[10.0, 1.0]), 35), Some(vec![1, 0]));
     }
 }

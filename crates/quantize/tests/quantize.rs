@@ -332,3 +332,46 @@ fn a_set_of_files_is_the_same_model() {
     let bytes: u64 = written.files.iter().map(|file| std::fs::metadata(file).unwrap().len()).sum();
     assert_eq!((bytes, assignment.bytes().unwrap()), (written.bytes, written.bytes));
 }
+
+/// Of two groups the one whose errors tell more gets more bits than where all errors count alike.
+#[test]
+fn room_goes_to_tensors_whose_errors_tell() {
+    let model = Model::new("tiny-v3", "BF16");
+    let mut assignment = Assignment::new(&model.checkpoint, &options("Q4_K_M"), None).unwrap();
+    let mut measured = assignment.measure(3, &|_, _| true).unwrap();
+    let size = 7_000_000;
+    let alike = assignment.fit(&measured, size).unwrap();
+    assert_eq!(alike.expected_kl, None);
+    let bytes = |assignment: &Assignment<'_>, part: &str| -> u64 {
+        let of = assignment.tensors().iter().filter(|tensor| tensor.name.contains(part));
+        of.map(|tensor| tensor.bytes_to).sum()
+    };
+    let before = ["ffn_down_exps", "ffn_up_exps"].map(|part| bytes(&assignment, part));
+    let groups = assignment.groups(&measured);
+    assert!(groups.len() > 10 && groups.iter().all(|group| !group.name.starts_with("blk.")), "{groups:?}");
+    let mut divergences = Vec::new();
+    for group in groups {
+        assignment.try_group(&measured, &group).unwrap();
+        for tensor in assignment.tensors() {
+            let in_group = tensor.name == group.name || tensor.name.ends_with(&format!(".{}", group.name));
+            assert_eq!(tensor.to != tensor.from, in_group, "{} {}", group.name, tensor.name);
+        }
+        let kl = match &*group.name {
+            "ffn_down_exps.weight" => 0.5,
+            // without any effect, as what only drafts read
+            "attn_q_a.weight" => 0.0,
+            _ => 0.01,
+        };
+        divergences.push((group, kl));
+    }
+    measured.set_sensitivities(&divergences);
+    let weighted = assignment.fit(&measured, size).unwrap();
+    let (expected, of_mix) = weighted.expected_kl.unwrap();
+    assert!(expected > 0.0 && of_mix > 0.0 && weighted.bytes <= size);
+    assert!(weighted.error > alike.error);
+    let after = ["ffn_down_exps", "ffn_up_exps"].map(|part| bytes(&assignment, part));
+    assert!(after[0] > before[0] && after[1] < before[1], "{before:?} {after:?}");
+    // with room for everything there is no error
+    let (_, most) = measured.range();
+    assert_eq!(assignment.fit(&measured, most).unwrap().expected_kl.unwrap().0, 0.0);
+}

@@ -1,8 +1,9 @@
 //! `latent quantize`: a GGUF file in other types.
 
-use super::quantize_kl;
+use super::quantize_kl::Trials;
 use super::types::{self, Costs, USUAL};
 use crate::args::QuantizeArgs;
+use crate::exit::Usage;
 use crate::model;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output};
@@ -59,10 +60,19 @@ fn fitted(
     args: &QuantizeArgs,
     out: &Path,
 ) -> Result<Option<Costs>> {
-    let Some(target) = args.target_kl else { return types::sized(assignment, &args.types) };
-    let measured = types::measured(assignment, &args.types)?;
-    let (fit, kl) = quantize_kl::fit(checkpoint, assignment, &measured, (target, out), args)?;
-    Ok(Some(Costs { fit, kl: Some(kl) }))
+    let Some(text) = &args.file else { return types::sized(assignment, &args.types) };
+    if args.target_kl.is_none() && args.types.target_size.is_none() {
+        return Err(Usage("--file is the text for --target-kl or --target-size".into()).into());
+    }
+    let mut measured = types::measured(assignment, &args.types)?;
+    let trials = Trials::new(checkpoint, text, out, args)?;
+    trials.measure_sensitivities(assignment, &mut measured)?;
+    if let Some(target) = args.target_kl {
+        let (fit, kl) = trials.nearest(assignment, &measured, target)?;
+        return Ok(Some(Costs { fit, kl: Some(kl) }));
+    }
+    let size = args.types.target_size.unwrap_or(u64::MAX);
+    Ok(Some(Costs { fit: assignment.fit(&measured, size)?, kl: None }))
 }
 
 /// `model-Q4_K_M.gguf` beside `model-BF16.gguf` and `model.gguf`; in this folder where the model is of the hub.

@@ -1,4 +1,4 @@
-//! `latent quantize --target-kl`: the smallest file whose next tokens differ from the model's by no more than so much.
+//! What types do to the model's next tokens: trials that are written beside the target, run over a text, and removed.
 
 use super::chunks::chunks;
 use crate::args::QuantizeArgs;
@@ -11,74 +11,113 @@ use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
 use latent_formats::Checkpoint;
 use latent_quantize::{Assignment, Fit, Measured, write};
 use latent_types::format_bytes;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files that are written and compared at most.
+/// Files that are written and compared at most, until one is near enough.
 const TRIALS: usize = 7;
 
 /// Sizes that are this near are not told apart.
 const NEAR: f64 = 1.01;
 
-/// Gives the tensors the types of the smallest file that was found to be near enough; what it costs, and its mean KL divergence from the model in nats. Every trial is written beside `out`, run over the text, and removed.
-pub(super) fn fit(
-    checkpoint: &Arc<Checkpoint>,
-    assignment: &mut Assignment<'_>,
-    measured: &Measured,
-    (target, out): (f64, &Path),
-    args: &QuantizeArgs,
-) -> Result<(Fit, f64)> {
-    let threads = args.types.threads();
-    let text = args.file.as_deref().ok_or_else(|| Usage("--target-kl needs a text: --file FILE".into()))?;
-    let chunks = chunks(checkpoint, text, args.chunk_size, Some(args.chunks))?;
-    let mut run = Runs { chunks, threads, bar: LateBar::new(true, "comparing", 1 + TRIALS), done: 0 };
-    let model = run.logits(checkpoint)?;
-    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (least, most) = measured.range();
-    let mut trial = |size: u64| -> Result<(Fit, f64)> {
-        let fit = assignment.fit(measured, size)?;
-        let place = tempfile::Builder::new().prefix(".latent-").tempdir_in(folder);
-        let place = place.with_context(|| folder.display().to_string())?;
-        let path = place.path().join("trial.gguf");
-        write(assignment, &path, threads, &mut |_, _| !interrupt::asked())?;
-        let trial = Arc::new(Checkpoint::open(&path)?);
-        let kl = kl(&model, &run.logits(&trial)?);
-        output::note(&format!("{}: KL divergence {kl:.5} nats", format_bytes(fit.bytes)));
-        Ok((fit, kl))
-    };
-    let mut best = trial(most)?;
-    if best.1 > target {
-        let (kl, bytes) = (best.1, format_bytes(best.0.bytes));
-        return Err(
-            Usage(format!("--target-kl {target} is too near: the file of {bytes} has {kl:.5}")).into()
-        );
-    }
-    let (mut low, mut high) = (least as f64, most as f64);
-    for _ in 1..TRIALS {
-        if high / low < NEAR {
-            break;
-        }
-        let size = (low * high).sqrt();
-        let tried = trial(size as u64)?;
-        if tried.1 <= target {
-            (high, best) = (size, tried);
-        } else {
-            low = size;
-        }
-    }
-    Ok((assignment.fit(measured, high as u64)?, best.1))
-}
-
-struct Runs {
+/// The model's next tokens, which trials are compared to.
+pub(super) struct Trials {
+    model: Vec<Vec<f32>>,
     chunks: Vec<Vec<u32>>,
     threads: usize,
-    bar: LateBar,
-    done: u64,
+    /// Where they are written.
+    folder: PathBuf,
 }
 
-impl Runs {
+impl Trials {
+    pub(super) fn new(
+        checkpoint: &Arc<Checkpoint>,
+        text: &Path,
+        out: &Path,
+        args: &QuantizeArgs,
+    ) -> Result<Trials> {
+        let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut trials = Trials {
+            model: Vec::new(),
+            chunks: chunks(checkpoint, text, args.chunk_size, Some(args.chunks))?,
+            threads: args.types.threads(),
+            folder: folder.to_owned(),
+        };
+        trials.model = trials.logits(checkpoint)?;
+        Ok(trials)
+    }
+
+    /// Mean KL divergence of the file that an assignment would write from the model, in nats.
+    fn divergence(&self, assignment: &Assignment<'_>) -> Result<f64> {
+        let place = tempfile::Builder::new().prefix(".latent-").tempdir_in(&self.folder);
+        let place = place.with_context(|| self.folder.display().to_string())?;
+        let path = place.path().join("trial.gguf");
+        write(assignment, &path, self.threads, &mut |_, _| !interrupt::asked())?;
+        let trial = Arc::new(Checkpoint::open(&path)?);
+        Ok(kl(&self.model, &self.logits(&trial)?))
+    }
+
+    /// Makes errors count by what those of each group of tensors do to the next tokens.
+    pub(super) fn measure_sensitivities(
+        &self,
+        assignment: &mut Assignment<'_>,
+        measured: &mut Measured,
+    ) -> Result<()> {
+        let groups = assignment.groups(measured);
+        let mut bar = LateBar::new(true, "comparing", groups.len());
+        let mut divergences = Vec::with_capacity(groups.len());
+        for group in groups {
+            assignment.try_group(measured, &group)?;
+            divergences.push((group, self.divergence(assignment)?));
+            bar.set(divergences.len() as u64, divergences.capacity() as u64);
+        }
+        bar.finish();
+        measured.set_sensitivities(&divergences);
+        Ok(())
+    }
+
+    /// Gives the tensors the types of the smallest file that was found to be near enough; what it costs, and its mean KL divergence from the model in nats.
+    pub(super) fn nearest(
+        &self,
+        assignment: &mut Assignment<'_>,
+        measured: &Measured,
+        target: f64,
+    ) -> Result<(Fit, f64)> {
+        let (least, most) = measured.range();
+        let bar = LateBar::new(true, "searching", TRIALS);
+        let mut done = 0;
+        let mut trial = |size: u64| -> Result<(Fit, f64)> {
+            let fit = assignment.fit(measured, size)?;
+            let kl = self.divergence(assignment)?;
+            done += 1;
+            bar.set(done, TRIALS as u64);
+            output::note(&format!("{}: KL divergence {kl:.5} nats", format_bytes(fit.bytes)));
+            Ok((fit, kl))
+        };
+        let mut best = trial(most)?;
+        if best.1 > target {
+            let (kl, bytes) = (best.1, format_bytes(best.0.bytes));
+            let problem = format!("--target-kl {target} is too near: the file of {bytes} has {kl:.5}");
+            return Err(Usage(problem).into());
+        }
+        let (mut low, mut high) = (least as f64, most as f64);
+        for _ in 1..TRIALS {
+            if high / low < NEAR {
+                break;
+            }
+            let size = (low * high).sqrt();
+            let tried = trial(size as u64)?;
+            if tried.1 <= target {
+                (high, best) = (size, tried);
+            } else {
+                low = size;
+            }
+        }
+        Ok((assignment.fit(measured, high as u64)?, best.1))
+    }
+
     /// Log-probabilities behind the second half of every chunk.
-    fn logits(&mut self, checkpoint: &Arc<Checkpoint>) -> Result<Vec<Vec<f32>>> {
+    fn logits(&self, checkpoint: &Arc<Checkpoint>) -> Result<Vec<Vec<f32>>> {
         let context = self.chunks.first().map_or(1, Vec::len);
         let options = EngineOptions {
             context: Some(context),
@@ -95,8 +134,6 @@ impl Runs {
             let wanted = LogitsRequest::Rows(&rows);
             engine.prefill(&mut sequence, tokens, chunk, wanted, &mut sink, &mut |_| !interrupt::asked())?;
         }
-        self.done += 1;
-        self.bar.set(self.done, 1 + TRIALS as u64);
         if interrupt::asked() { Err(EngineError::Stopped.into()) } else { Ok(all) }
     }
 }

@@ -66,7 +66,10 @@ pub(super) struct Costs {
 
 fn said(Costs { fit, kl }: &Costs, mix: Mix) -> String {
     let percent = |error: f64| 100.0 * error.sqrt();
-    let kl = kl.map(|kl| format!("KL divergence {kl:.5} nats, ")).unwrap_or_default();
+    let expected = fit
+        .expected_kl
+        .map(|(kl, of_mix)| format!("expected KL divergence {kl:.5} nats ({}: {of_mix:.5}), ", mix.name()));
+    let kl = kl.map(|kl| format!("KL divergence {kl:.5} nats, ")).or(expected).unwrap_or_default();
     format!(
         "chosen   for {}: {kl}error {:.3} % (root of the mean over tensors of squared errors); {} has {:.3} % at {}",
         format_bytes(fit.bytes),
@@ -81,6 +84,8 @@ fn of_costs(Costs { fit, kl }: &Costs) -> Value {
     json!({
         "bytes": fit.bytes,
         "kl_divergence": kl,
+        "expected_kl_divergence": fit.expected_kl.map(|(kl, _)| kl),
+        "mix_expected_kl_divergence": fit.expected_kl.map(|(_, of_mix)| of_mix),
         "mean_squared_error": fit.error,
         "mix_bytes": fit.bytes_of_mix,
         "mix_mean_squared_error": fit.error_of_mix,
