@@ -8,10 +8,11 @@ use crate::map::Bytes;
 use crate::tensor::{Place, TensorInfo};
 use latent_types::TensorType;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Collects the files of a checkpoint while they are opened one after another.
 pub(crate) struct Builder {
-    files: Vec<Bytes>,
+    files: Vec<Arc<Bytes>>,
     tensors: Vec<TensorInfo>,
     /// FNV-1a of headers and sizes.
     hash: u64,
@@ -48,7 +49,7 @@ impl Builder {
         let file = self.files.len();
         self.note(&(bytes.get().len() as u64).to_le_bytes());
         self.note(&bytes.get()[..bytes.get().len().min(header as usize)]);
-        self.files.push(bytes);
+        self.files.push(Arc::new(bytes));
         self.tensors.extend(tensors.map(|t| TensorInfo {
             name: t.name,
             ty: t.ty,
@@ -86,13 +87,14 @@ impl Builder {
         }
         Ok(Checkpoint {
             path,
-            source,
+            source: Arc::new(source),
             files,
             tensors,
             by_name,
             fingerprint: hash,
             packed: None,
-            four_bit: Vec::new(),
+            four_bit: Arc::default(),
+            cuts: Vec::new(),
             _in_use: in_use,
         })
     }

@@ -7,21 +7,24 @@ use crate::gguf::Metadata;
 use crate::identity::{FNV_START, Identity, PackedFrom, fnv};
 use crate::in_use::InUse;
 use crate::map::Bytes;
-use crate::tensor::{Place, TensorInfo, TensorRef};
+use crate::tensor::{Cut, Place, TensorInfo, TensorRef};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// An opened model.
 pub struct Checkpoint {
     pub(crate) path: PathBuf,
-    pub(crate) source: Source,
-    pub(crate) files: Vec<Bytes>,
+    pub(crate) source: Arc<Source>,
+    pub(crate) files: Vec<Arc<Bytes>>,
     pub(crate) tensors: Vec<TensorInfo>,
     /// Indices of tensors, sorted by name.
     pub(crate) by_name: Vec<u32>,
     pub(crate) fingerprint: u64,
     pub(crate) packed: Option<PackedFrom>,
     /// Weights that are put together from several tensors of the files.
-    pub(crate) four_bit: Vec<FourBit>,
+    pub(crate) four_bit: Arc<Vec<FourBit>>,
+    /// Tensors of which it has a part that lies in pieces: see [`parts`](Self::parts).
+    pub(crate) cuts: Vec<Cut>,
     /// Its files other than weights.
     pub(crate) _in_use: Vec<InUse>,
 }
@@ -62,7 +65,7 @@ impl Checkpoint {
     /// # Errors
     /// A size in config.json that is not supported.
     pub fn fp8_block(&self) -> Result<(usize, usize), FormatError> {
-        let Source::HuggingFace(source) = &self.source else { return Ok(crate::folder::FP8_BLOCK) };
+        let Source::HuggingFace(source) = &*self.source else { return Ok(crate::folder::FP8_BLOCK) };
         let path = self.path.clone();
         source.fp8_block().map_err(|problem| FormatError::Set { path, problem })
     }
@@ -87,7 +90,7 @@ impl Checkpoint {
     pub(crate) fn stored(&self, info: &TensorInfo) -> &[u8] {
         match info.place {
             Place::File { file, start } => &self.files[file].get()[start..start + info.bytes],
-            Place::FourBit(_) | Place::Factor(_) => &[],
+            Place::FourBit(_) | Place::Factor(_) | Place::Cut(_) => &[],
         }
     }
 
@@ -124,6 +127,7 @@ impl Checkpoint {
                 Place::File { .. } => self.stored(info),
                 Place::FourBit(index) => self.stored(&self.four_bit[index].quants),
                 Place::Factor(index) => self.stored(&self.four_bit[index].scales),
+                Place::Cut(index) => self.stored(&self.cuts[index].whole),
             };
             let take = data.len().min(SAMPLE_BYTES);
             sample = fnv(sample, &data[..take]);

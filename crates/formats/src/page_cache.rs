@@ -53,12 +53,12 @@ impl Checkpoint {
             Pages::Known { bits, page } => Pages::Known { bits: vec![0; bits.len()], page },
             Pages::All => Pages::All,
         };
-        ResidentPages { files: self.files.iter().map(none).collect() }
+        ResidentPages { files: self.files.iter().map(|bytes| none(bytes)).collect() }
     }
 
     /// The pages of its files that are in memory now.
     pub fn resident_pages(&self) -> ResidentPages {
-        ResidentPages { files: self.files.iter().map(Pages::of).collect() }
+        ResidentPages { files: self.files.iter().map(|bytes| Pages::of(bytes)).collect() }
     }
 
     /// Whether `before` has every page of a part of a tensor.
@@ -107,7 +107,10 @@ impl Checkpoint {
 
     /// The files of a part of a tensor, clamped to its end, and its bytes there. Of a 4-bit weight each of its tensors has a part.
     fn places(&self, name: &str, part: &Range<usize>) -> Vec<(usize, Range<usize>)> {
-        let Some(info) = self.info(name) else { return Vec::new() };
+        self.info(name).map_or_else(Vec::new, |info| self.places_of(info, part.clone()))
+    }
+
+    fn places_of(&self, info: &TensorInfo, part: Range<usize>) -> Vec<(usize, Range<usize>)> {
         let end = part.end.min(info.bytes);
         let start = part.start.min(end);
         let within = |stored: &TensorInfo| {
@@ -120,6 +123,17 @@ impl Checkpoint {
             Place::FourBit(index) => self.four_bit[index].tensors().filter_map(within).collect(),
             // read with the weight
             Place::Factor(_) => Vec::new(),
+            // from its first row to its last
+            Place::Cut(index) => {
+                let cut = &self.cuts[index];
+                let row_bytes = cut.whole.bytes.checked_div(cut.whole.rows()).unwrap_or(0);
+                let last = info.rows().saturating_sub(1);
+                let hull = cut.row(0) * row_bytes..(cut.row(last) + 1) * row_bytes;
+                let scaled = |at: usize| {
+                    hull.start + (at as u128 * hull.len() as u128 / info.bytes.max(1) as u128) as usize
+                };
+                self.places_of(&cut.whole, scaled(start)..scaled(end))
+            }
         }
     }
 
@@ -129,6 +143,7 @@ impl Checkpoint {
         let whole = part.start == 0 && part.end >= info.bytes;
         match info.place {
             Place::FourBit(index) => whole || self.four_bit[index].has_rows(),
+            Place::Cut(_) => whole,
             Place::File { .. } | Place::Factor(_) => true,
         }
     }

@@ -3,7 +3,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::error::{FormatError, FourBitError};
 use crate::four_bit::Decoder;
-use crate::tensor::Place;
+use crate::tensor::{Cut, Place, TensorInfo};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -17,6 +17,7 @@ enum RowBytes<'a> {
     Stored(&'a [u8]),
     FourBit(Box<Decoder<'a>>),
     Factor([u8; 4]),
+    Cut(&'a Cut, Box<TensorRows<'a>>),
 }
 
 impl TensorRows<'_> {
@@ -33,6 +34,15 @@ impl TensorRows<'_> {
                 decoder.rows(rows, scratch);
                 scratch
             }
+            RowBytes::Cut(cut, whole) => {
+                let mut row_scratch = Vec::new();
+                scratch.clear();
+                for row in rows {
+                    let row = cut.row(row);
+                    scratch.extend_from_slice(&whole.read(row..row + 1, &mut row_scratch)[cut.bytes.clone()]);
+                }
+                scratch
+            }
         }
     }
 
@@ -45,9 +55,9 @@ impl TensorRows<'_> {
         match &self.bytes {
             RowBytes::Stored(all) => Cow::Borrowed(&all[bytes]),
             RowBytes::Factor(all) => Cow::Borrowed(&all[bytes]),
-            RowBytes::FourBit(decoder) => {
+            RowBytes::FourBit(_) | RowBytes::Cut(..) => {
                 let mut scratch = Vec::new();
-                decoder.rows(rows, &mut scratch);
+                self.read(rows, &mut scratch);
                 Cow::Owned(scratch)
             }
         }
@@ -65,14 +75,21 @@ impl Checkpoint {
     /// # Errors
     /// A 4-bit weight whose zero points, order of inputs or scales are not as they must be.
     pub fn rows(&self, name: &str) -> Result<Option<TensorRows<'_>>, FormatError> {
-        let Some(info) = self.info(name) else { return Ok(None) };
+        self.info(name).map(|info| self.rows_of(info)).transpose()
+    }
+
+    fn rows_of(&self, info: &TensorInfo) -> Result<TensorRows<'_>, FormatError> {
         let bytes = match info.place {
             Place::File { .. } => RowBytes::Stored(self.stored(info)),
             Place::FourBit(index) => RowBytes::FourBit(Box::new(self.decoder(index)?)),
             Place::Factor(index) => RowBytes::Factor(self.factor(index)?.to_le_bytes()),
+            Place::Cut(index) => {
+                let cut = &self.cuts[index];
+                RowBytes::Cut(cut, Box::new(self.rows_of(&cut.whole)?))
+            }
         };
         let row_bytes = info.bytes.checked_div(info.rows()).unwrap_or(0);
-        Ok(Some(TensorRows { row_bytes, bytes }))
+        Ok(TensorRows { row_bytes, bytes })
     }
 
     fn decoder(&self, index: usize) -> Result<Decoder<'_>, FormatError> {

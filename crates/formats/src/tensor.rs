@@ -1,6 +1,7 @@
 //! A tensor of a checkpoint: what it is called, what it looks like, where its bytes come from.
 
 use latent_types::TensorType;
+use std::ops::Range;
 
 /// A tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,31 @@ pub(crate) enum Place {
     FourBit(usize),
     /// The factor of such a weight.
     Factor(usize),
+    /// A part of a tensor that does not lie in one piece.
+    Cut(usize),
+}
+
+/// Which part of a tensor there is: of some of its matrices some rows, and of these some bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Cut {
+    /// The tensor.
+    pub(crate) whole: TensorInfo,
+    /// Rows of one of its matrices.
+    pub(crate) matrix_rows: usize,
+    /// The first of its matrices.
+    pub(crate) first_matrix: usize,
+    /// The rows of each.
+    pub(crate) rows: Range<usize>,
+    /// The bytes of each row.
+    pub(crate) bytes: Range<usize>,
+}
+
+impl Cut {
+    /// The row of the whole tensor that row `row` of the part is of.
+    pub(crate) fn row(&self, row: usize) -> usize {
+        let (matrix, within) = (row / self.rows.len(), row % self.rows.len());
+        (self.first_matrix + matrix) * self.matrix_rows + self.rows.start + within
+    }
 }
 
 impl TensorInfo {

@@ -84,6 +84,16 @@ pub enum FormatError {
         /// What is wrong.
         problem: String,
     },
+    /// A tensor cannot be cut where a partition over ranks cuts it.
+    #[error("{}: tensor {tensor} cannot be cut as the partition says: {problem}", path.display())]
+    Cut {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Why not, and what to do.
+        problem: String,
+    },
     /// A metadata key has another type or value than asked for.
     #[error("{file}: metadata key {key} is {found}, expected {expected}")]
     Key {

@@ -66,7 +66,7 @@ fn check_index(checkpoint: &Checkpoint, index: &Index, paths: &[PathBuf]) -> Res
     for (name, file) in &index.tensors {
         let held = checkpoint.info(name).and_then(|info| match info.place {
             Place::File { file, .. } => Some(file),
-            Place::FourBit(_) | Place::Factor(_) => None,
+            Place::FourBit(_) | Place::Factor(_) | Place::Cut(_) => None,
         });
         if held == Some(*file as usize) {
             continue;

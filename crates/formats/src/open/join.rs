@@ -5,7 +5,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::FourBitError;
 use crate::four_bit::{FourBit, Head, Settings, Shown, find, replace};
 use crate::tensor::{Place, TensorInfo};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The tensors of a checkpoint, as they are used.
 ///
@@ -44,6 +44,6 @@ pub(super) fn join(checkpoint: &mut Checkpoint, settings: Option<&Settings>) -> 
     let joined = replace(tensors, &all, &|info: &TensorInfo| info.ty, &shown);
     checkpoint.by_name = by_name(&joined);
     checkpoint.tensors = joined;
-    checkpoint.four_bit = four_bit;
+    checkpoint.four_bit = Arc::new(four_bit);
     Ok(())
 }

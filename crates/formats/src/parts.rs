@@ -1,0 +1,137 @@
+//! Parts of a checkpoint: what one of several ranks reads of it.
+
+use crate::builder::by_name;
+use crate::checkpoint::Checkpoint;
+use crate::error::FormatError;
+use crate::tensor::{Cut, Place, TensorInfo};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A part of a tensor, seen as matrices of rows of columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorPart {
+    /// The tensor's name.
+    pub tensor: String,
+    /// Its matrices, rows of a matrix, and columns.
+    pub whole: [usize; 3],
+    /// Which matrices there are.
+    pub matrices: Range<usize>,
+    /// Which rows of each.
+    pub rows: Range<usize>,
+    /// Which elements of each row.
+    pub columns: Range<usize>,
+}
+
+impl TensorPart {
+    /// The whole of a tensor of `whole` matrices, rows and columns.
+    pub fn all(tensor: &str, whole: [usize; 3]) -> TensorPart {
+        let [matrices, rows, columns] = whole.map(|end| 0..end);
+        TensorPart { tensor: tensor.to_owned(), whole, matrices, rows, columns }
+    }
+
+    fn is_all(&self) -> bool {
+        [&self.matrices, &self.rows, &self.columns].map(|range| (range.start, range.end))
+            == self.whole.map(|end| (0, end))
+    }
+}
+
+impl Checkpoint {
+    /// The same model with nothing but these parts of its tensors, under their names and with the shapes that remain. No byte is read or copied: parts
+    /// that lie in one piece are found where they lie, others are put together while their rows are read.
+    ///
+    /// # Errors
+    /// [`FormatError::Cut`] for a tensor that is not there or has another shape, or is cut within a block of its format or within a tile of a packed file.
+    pub fn parts(&self, parts: &[TensorPart]) -> Result<Checkpoint, FormatError> {
+        let mut cuts = Vec::new();
+        let tensors: Vec<TensorInfo> =
+            parts.iter().map(|part| self.part(part, &mut cuts)).collect::<Result<_, _>>()?;
+        let by_name = by_name(&tensors);
+        Ok(Checkpoint {
+            path: self.path.clone(),
+            source: Arc::clone(&self.source),
+            files: self.files.clone(),
+            tensors,
+            by_name,
+            fingerprint: self.fingerprint,
+            packed: self.packed.clone(),
+            four_bit: Arc::clone(&self.four_bit),
+            cuts,
+            _in_use: Vec::new(),
+        })
+    }
+
+    fn part(&self, part: &TensorPart, cuts: &mut Vec<Cut>) -> Result<TensorInfo, FormatError> {
+        let refuse = |problem: String| {
+            Err(FormatError::Cut { path: self.path.clone(), tensor: part.tensor.clone(), problem })
+        };
+        let Some(info) = self.info(&part.tensor) else { return refuse("it is not in the file".into()) };
+        if part.is_all() {
+            return Ok(info.clone());
+        }
+        let [matrices, rows, columns] = part.whole;
+        let fits = |range: &Range<usize>, end: usize| range.start < range.end && range.end <= end;
+        let elements: usize = info.shape.iter().product();
+        let inside = fits(&part.matrices, matrices) && fits(&part.rows, rows) && fits(&part.columns, columns);
+        if !inside || elements != matrices * rows * columns {
+            return refuse(format!("its shape is {:?}, the part is {part:?}", info.shape));
+        }
+        let shape = shape(info, part);
+        let matrix_bytes = info.bytes / matrices;
+        if info.tile_rows.is_some() {
+            if part.rows.len() != rows || part.columns.len() != columns {
+                let advice = "a packed file can be cut between layers and between experts only; run the file that it was packed from";
+                return refuse(advice.into());
+            }
+            let place = moved(info.place, part.matrices.start * matrix_bytes);
+            let bytes = part.matrices.len() * matrix_bytes;
+            return Ok(TensorInfo { shape, bytes, place, ..info.clone() });
+        }
+        let row_bytes = matrix_bytes / rows;
+        let of_columns = |columns: usize| info.ty.row_bytes(columns);
+        let (Some(from), Some(to)) = (of_columns(part.columns.start), of_columns(part.columns.end)) else {
+            return refuse(format!(
+                "columns {} to {} are not whole blocks of {} elements; give fewer ranks, or cut by layers or experts",
+                part.columns.start,
+                part.columns.end,
+                info.ty.block_len()
+            ));
+        };
+        let count = part.matrices.len() * part.rows.len();
+        let bytes = count * (to - from);
+        // whole rows of one matrix, whole matrices, or a piece of one row
+        let whole_rows = part.columns.len() == columns;
+        let one_piece = count == 1 || whole_rows && (part.matrices.len() == 1 || part.rows.len() == rows);
+        let place = if info.is_stored() && one_piece {
+            let first = part.matrices.start * rows + part.rows.start;
+            moved(info.place, first * row_bytes + from)
+        } else {
+            cuts.push(Cut {
+                whole: info.clone(),
+                matrix_rows: rows,
+                first_matrix: part.matrices.start,
+                rows: part.rows.clone(),
+                bytes: from..to,
+            });
+            Place::Cut(cuts.len() - 1)
+        };
+        Ok(TensorInfo { shape, bytes, place, ..info.clone() })
+    }
+}
+
+/// A place so many bytes further on in its file.
+fn moved(place: Place, by: usize) -> Place {
+    match place {
+        Place::File { file, start } => Place::File { file, start: start + by },
+        other => other,
+    }
+}
+
+/// The shape of a part, in as many dimensions as the tensor has where these are the ones that are cut.
+fn shape(info: &TensorInfo, part: &TensorPart) -> Vec<usize> {
+    let left = [part.matrices.len(), part.rows.len(), part.columns.len()];
+    let dimensions = info.shape.len().clamp(1, 3);
+    match left[..3 - dimensions].iter().all(|n| *n == 1) {
+        true => left[3 - dimensions..].to_vec(),
+        false => left.to_vec(),
+    }
+}
