@@ -1,9 +1,10 @@
 //! From a plan to a program: every value gets its operand, every weight its index, every kernel its function.
 
 use crate::program::{
-    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Bias, Buffer, Concat, Elementwise, Embed,
-    ExpandedKernels, ExpandedStore, ExpertDown, ExpertGateUp, GatherRows, Instruction, Kernels, KvWeights,
-    LatentStore, Linear, Operand, Product, Program, RmsNorm, Rope, Route, SmallBatchKernel, Step,
+    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Bias, Buffer, Collective, CollectiveKind, Concat,
+    Elementwise, Embed, ExpandedKernels, ExpandedStore, ExpertDown, ExpertGateUp, GatherRows, Instruction,
+    Kernels, KvWeights, LatentStore, Linear, Operand, Product, Program, RmsNorm, Rope, Route,
+    SmallBatchKernel, Step,
 };
 use latent_backend::BackendError;
 use latent_graph::Plan;
@@ -233,6 +234,9 @@ impl Compiler<'_> {
             }),
             Op::Bias => Instruction::Bias(Bias { weight: self.one_weight(node)?, out: self.out(node, 0)? }),
             Op::GatherRows => Instruction::GatherRows(GatherRows { out: self.out(node, 0)? }),
+            Op::AllReduce => self.collective(CollectiveKind::AllReduce, self.out(node, 0)?),
+            Op::SendRows => self.collective(CollectiveKind::SendRows, self.input(node, 0)?),
+            Op::ReceiveRows => self.collective(CollectiveKind::ReceiveRows, self.out(node, 0)?),
             Op::MlaAttention | Op::ExpertMlp => {
                 return internal(format!("{} was not lowered", node.op.word()));
             }
@@ -255,6 +259,10 @@ impl Compiler<'_> {
             factor: node.op.factor().unwrap_or(1.0) as f32,
             out: self.out(node, 0)?,
         }))
+    }
+
+    fn collective(&self, kind: CollectiveKind, value: Operand) -> Instruction {
+        Instruction::Collective(Collective { kind, value })
     }
 
     fn same_phase(&self, a: usize, b: usize) -> bool {

@@ -6,7 +6,7 @@ use crate::disjoint::{Access, Block, Disjoint, Taker, Uses};
 use crate::kv_store::CpuKvStore;
 use crate::program::{Buffer, Operand};
 use crate::weights::LoadedWeight;
-use latent_backend::{Batch, KV_BLOCK, KvStore, SeqSpan, slot};
+use latent_backend::{Batch, KV_BLOCK, KvStore, Links, RankError, SeqSpan, slot};
 use latent_graph::ModelConfig;
 use latent_kernels::{
     Bf16x32, CacheView, KvElement, Q8Block, RopePairs, RopeTable, RouteSpec, Rows, RowsMut,
@@ -15,7 +15,7 @@ use latent_threads::Worker;
 use latent_types::CacheRow;
 use std::cell::Cell;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What every operation of a model needs.
 pub(crate) struct ModelData {
@@ -69,6 +69,10 @@ pub(crate) struct Context<'a> {
     pub memory: &'a SharedMemory<'a>,
     /// Barriers that this worker has passed in this step.
     pub barriers: Cell<u64>,
+    /// The other ranks, where several share the model.
+    pub links: Option<&'a Links>,
+    /// What a collective of this step ended with.
+    pub failure: &'a Mutex<Option<RankError>>,
 }
 
 impl<'a> Context<'a> {
@@ -76,6 +80,16 @@ impl<'a> Context<'a> {
     pub(crate) fn barrier(&self) {
         self.worker.barrier();
         self.barriers.set(self.barriers.get() + 1);
+    }
+
+    /// Keeps why the step cannot go on.
+    pub(crate) fn fail(&self, error: RankError) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// Whether a collective has failed. The lock is taken by the first worker alone.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.links.is_some() && self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn taker(&self) -> Taker {

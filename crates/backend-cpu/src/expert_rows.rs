@@ -19,14 +19,21 @@ pub(crate) struct ExpertRows {
 }
 
 impl ExpertRows {
-    /// Sorts the chosen experts of all rows by counting.
-    pub(crate) fn sort<'c>(&mut self, experts: usize, rows: usize, topk_ids: impl Fn(usize) -> &'c [u32]) {
+    /// Sorts the chosen experts of all rows by counting. Of all experts, those in `own` count, numbered from the first of them; others are of other ranks.
+    pub(crate) fn sort<'c>(&mut self, own: Range<usize>, rows: usize, topk_ids: impl Fn(usize) -> &'c [u32]) {
+        let own_experts = |row| {
+            let ids = topk_ids(row).iter().enumerate();
+            ids.filter_map(|(rank, expert)| {
+                let expert = *expert as usize;
+                own.contains(&expert).then(|| (rank, expert - own.start))
+            })
+        };
         self.starts.clear();
-        self.starts.resize(experts + 2, 0);
+        self.starts.resize(own.len() + 2, 0);
         let mut pairs = 0;
         for row in 0..rows {
-            for &expert in topk_ids(row) {
-                self.starts[expert as usize + 2] += 1;
+            for (_, expert) in own_experts(row) {
+                self.starts[expert + 2] += 1;
                 pairs += 1;
             }
         }
@@ -36,14 +43,14 @@ impl ExpertRows {
         self.rows.resize(pairs, 0);
         self.ranks.resize(pairs, 0);
         for row in 0..rows {
-            for (rank, &expert) in topk_ids(row).iter().enumerate() {
-                let pair = &mut self.starts[expert as usize + 1];
+            for (rank, expert) in own_experts(row) {
+                let pair = &mut self.starts[expert + 1];
                 self.rows[*pair] = row as u32;
                 self.ranks[*pair] = rank as u32;
                 *pair += 1;
             }
         }
-        self.starts.truncate(experts + 1);
+        self.starts.truncate(own.len() + 1);
     }
 
     /// Number of pairs.
@@ -110,13 +117,19 @@ mod tests {
         let topk_ids: [[u32; 2]; 3] = [[3, 0], [0, 2], [3, 2]];
         let mut sorted = ExpertRows::default();
         for _ in 0..2 {
-            sorted.sort(5, 3, |row| &topk_ids[row]);
+            sorted.sort(0..5, 3, |row| &topk_ids[row]);
             let active: Vec<_> = sorted.active().collect();
             assert_eq!(active, [(0, 0..2), (2, 2..4), (3, 4..6)]);
             assert_eq!(sorted.rows, [0, 1, 1, 2, 0, 2]);
             assert_eq!(sorted.ranks, [1, 0, 1, 1, 0, 0]);
             assert!((0..6).all(|pair| sorted.rows_of_expert(pair) == 2));
         }
+        // experts 2 and 3 are this rank's
+        sorted.sort(2..4, 3, |row| &topk_ids[row]);
+        assert_eq!(sorted.active().collect::<Vec<_>>(), [(0, 0..2), (1, 2..4)]);
+        assert_eq!((&sorted.rows[..], &sorted.ranks[..]), (&[1, 2, 0, 2][..], &[1, 1, 0, 0][..]));
+        sorted.sort(4..5, 3, |row| &topk_ids[row]);
+        assert_eq!((sorted.len(), sorted.active().count()), (0, 0));
     }
 
     #[test]
@@ -130,7 +143,7 @@ mod tests {
             }
         };
         let mut sorted = ExpertRows::default();
-        sorted.sort(4, 48, topk_ids);
+        sorted.sort(0..4, 48, topk_ids);
         assert_eq!([0, 39, 40, 41, 47].map(|pair| sorted.rows_of_expert(pair)), [40, 40, 1, 7, 7]);
         for (workers, tiles) in [(1, 0), (1, 5), (2, 44), (3, 1), (8, 88)] {
             let mut seen = vec![vec![0; tiles]; 4];

@@ -62,7 +62,7 @@ impl Run<'_> {
                     add_since(&clock.nodes[step.node], last);
                 }
             }
-            if first_worker && self.cancel.is_cancelled() {
+            if first_worker && (self.cancel.is_cancelled() || ctx.has_failed()) {
                 self.last_phase.fetch_min(number, Ordering::Relaxed);
             }
             ctx.barrier();
@@ -108,5 +108,6 @@ fn execute(step: &Step, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
         Instruction::Concat(op) => op.run(ctx),
         Instruction::Bias(op) => op.run(ctx),
         Instruction::GatherRows(op) => op.run(ctx),
+        Instruction::Collective(op) => op.run(ctx, scratch),
     }
 }

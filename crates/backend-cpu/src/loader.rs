@@ -29,7 +29,11 @@ fn bytes_in_file(stages: &[Stage], checkpoint: &Checkpoint) -> WeightBytes {
         if let Some(tiles) = layout_to_pack(weight, &tiled, checkpoint) {
             bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64;
         } else {
-            bytes.mapped += infos(weight, checkpoint).map(|info| info.bytes as u64).sum::<u64>();
+            let rows = infos(weight, checkpoint).map(|info| (info.is_stored(), info.bytes as u64));
+            for (stored, rows) in rows {
+                // rows that lie in pieces are copied
+                *if stored { &mut bytes.mapped } else { &mut bytes.owned } += rows;
+            }
         }
         // scales are copied
         let scales = weight.parts.iter().filter_map(|part| checkpoint.info(part.scale.as_ref()?));

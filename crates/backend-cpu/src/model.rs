@@ -13,8 +13,8 @@ use crate::read_ahead::{ReadAhead, pieces};
 use crate::scratch::WorkerScratch;
 use crate::trace::Recorder;
 use latent_backend::{
-    BackendError, Batch, CancelToken, DraftStep, InputSquares, KvLayout, KvStore, LayerState, LoadRequest,
-    Model, ModelOptions, PlanTimes, Step, Trace,
+    BackendError, Batch, CancelToken, DraftStep, InputSquares, KvLayout, KvStore, LayerState, Links,
+    LoadRequest, Model, ModelOptions, PlanTimes, Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs};
@@ -61,13 +61,19 @@ pub(crate) struct CpuModel {
     inputs: Option<InputRecorder>,
     /// Reads the weights of a packed file before they are needed.
     read_ahead: Option<ReadAhead>,
+    /// The ranks that it shares the model with.
+    links: Option<Links>,
 }
 
 impl CpuModel {
     /// Loads the weights that the plans use, and compiles the plans.
     pub(crate) fn load(request: LoadRequest<'_>) -> Result<CpuModel, BackendError> {
-        let LoadRequest { checkpoint, config, stages, options, placement, weights_fit, keep_pages, progress } =
+        let LoadRequest { checkpoint, config, stages, options, placement, weights_fit, keep_pages, .. } =
             request;
+        let (communicator, progress) = (request.communicator, request.progress);
+        let links = communicator
+            .zip(config.part.as_deref())
+            .map(|(communicator, part)| Links::new(communicator, part.clone()));
         latent_kernels::limit_tier(options.stages.bind.tier);
         let mut thread_pool = ThreadPool::placed(placement)
             .map_err(|error| BackendError::System { what: "starting threads", error })?;
@@ -117,6 +123,7 @@ impl CpuModel {
             recorder: None,
             inputs: None,
             read_ahead,
+            links,
         })
     }
 
@@ -216,6 +223,7 @@ impl CpuModel {
             kv_rows: Uses::default(),
         };
         let (model, scratch, rotations) = (&self.model, &self.scratch, &self.rotations[..]);
+        let (links, failure) = (self.links.as_ref(), Mutex::default());
         let plan = stage * BatchBucket::ALL.len() + bucket;
         let traced = self.recorder.is_some() || self.inputs.is_some();
         let last_phase = AtomicUsize::new(usize::MAX);
@@ -230,9 +238,24 @@ impl CpuModel {
         self.thread_pool.run(&|worker| {
             let mut scratch = scratch[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
             let (memory, barriers) = (&memory, Cell::new(0));
-            let ctx = Context { worker, model, batch, rows, kv, rotations, traced, memory, barriers };
+            let ctx = Context {
+                worker,
+                model,
+                batch,
+                rows,
+                kv,
+                rotations,
+                traced,
+                memory,
+                barriers,
+                links,
+                failure: &failure,
+            };
             run.run(&ctx, &mut scratch);
         });
+        if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error.into());
+        }
         if last_phase.load(Ordering::Relaxed) == usize::MAX { Ok(()) } else { Err(BackendError::Cancelled) }
     }
 }

@@ -259,8 +259,23 @@ pub(crate) struct GatherRows {
     pub out: Operand,
 }
 
+/// A value that crosses between ranks.
+pub(crate) struct Collective {
+    pub kind: CollectiveKind,
+    pub value: Operand,
+}
+
+/// How it crosses.
+#[derive(Clone, Copy)]
+pub(crate) enum CollectiveKind {
+    AllReduce,
+    SendRows,
+    ReceiveRows,
+}
+
 /// One operation, ready to run.
 pub(crate) enum Instruction {
+    Collective(Collective),
     Embed(Embed),
     RmsNorm(RmsNorm),
     Linear(Linear),

@@ -42,6 +42,7 @@ fn load(checkpoint: &Arc<Checkpoint>, threads: usize, keep_pages: bool) -> CpuMo
     let plans = Stage::of_model(circuit, &config, &tensors, backend.target(), &stages).unwrap();
     let placement = Placement::anywhere(threads);
     CpuModel::load(LoadRequest {
+        communicator: None,
         checkpoint,
         config,
         stages: plans,

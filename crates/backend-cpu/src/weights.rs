@@ -8,12 +8,13 @@ use crate::pack::{Matrices, Packed};
 use crate::source_pages::SourcePages;
 use crate::weight_arena::WeightArena;
 use latent_backend::BackendError;
-use latent_formats::{Checkpoint, TensorRows};
+use latent_formats::{Checkpoint, TensorInfo, TensorRows};
 use latent_graph::circuit::{Part, Weight};
 use latent_kernels::{BlockScales, WeightMatrix};
 use latent_quant::tiles::TileLayout;
 use latent_threads::ThreadPool;
 use latent_types::{TensorType, WeightLayout};
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,22 +39,27 @@ pub struct LoadedWeight {
     vector: Vec<f32>,
 }
 
-/// Bytes of the mapped file, with the checkpoint that keeps the map alive.
+/// Bytes of the mapped file, with the checkpoint that keeps the map alive, or a copy of rows that lie in pieces there.
 struct Bytes {
     start: *const u8,
     len: usize,
-    _keep: Arc<Checkpoint>,
+    _keep: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the mapped bytes are never written, and `_keep` owns the map.
+// SAFETY: the bytes are never written, and `_keep` owns them.
 unsafe impl Send for Bytes {}
 // SAFETY: as for Send.
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
     fn get(&self) -> &[u8] {
-        // SAFETY: taken from a slice of the checkpoint's map, which lives as long as `_keep`.
+        // SAFETY: taken from a slice of what `_keep` owns, which lives as long.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+
+    fn copied(bytes: Vec<u8>) -> Bytes {
+        let (start, len) = (bytes.as_ptr(), bytes.len());
+        Bytes { start, len, _keep: Arc::new(bytes) }
     }
 }
 
@@ -96,9 +102,20 @@ impl LoadedWeight {
             match checkpoint.tensor(&part.tensor) {
                 Some(tensor) => {
                     let (start, len) = (tensor.data.as_ptr(), tensor.data.len());
-                    loaded.parts.push(Bytes { start, len, _keep: Arc::clone(checkpoint) });
+                    let keep: Arc<Checkpoint> = Arc::clone(checkpoint);
+                    loaded.parts.push(Bytes { start, len, _keep: keep });
                 }
-                None => check_joined(part, weight, checkpoint)?,
+                None if weight.cut.is_none() => check_joined(part, weight, checkpoint)?,
+                // formats without tiles are read in rows
+                None if TileLayout::new(weight.ty, weight.inputs()).is_none() => {
+                    let count = checkpoint.info(&part.tensor).map_or(0, TensorInfo::rows);
+                    let mut bytes = Vec::new();
+                    if let Some(rows) = rows.last() {
+                        rows.read(0..count, &mut bytes);
+                    }
+                    loaded.parts.push(Bytes::copied(bytes));
+                }
+                None => {}
             }
             loaded.take_scales(part, weight, checkpoint)?;
         }

@@ -1,5 +1,6 @@
 //! What can go wrong in a backend.
 
+use crate::RankError;
 use latent_formats::{FormatError, OutputError};
 use latent_graph::{ConfigError, GraphError};
 use latent_types::TensorType;
@@ -82,6 +83,9 @@ pub enum BackendError {
     /// A KV store of another backend, or of another model.
     #[error("this KV cache was made by another backend: a model runs with the cache that it made itself")]
     ForeignStore,
+    /// Another rank of a model that several share does not do its part.
+    #[error(transparent)]
+    Rank(#[from] RankError),
     /// The step was cancelled. Its rows are not in the KV cache.
     #[error("stopped")]
     Cancelled,

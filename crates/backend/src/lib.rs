@@ -13,6 +13,7 @@
 
 mod batch;
 mod cancel;
+mod communicator;
 mod error;
 mod input_rows;
 mod input_squares;
@@ -25,6 +26,7 @@ mod traits;
 
 pub use batch::{Batch, SeqSpan, SpanState};
 pub use cancel::CancelToken;
+pub use communicator::{Channel, Communicator, Difference, Links, RankError};
 pub use error::BackendError;
 pub use input_rows::{InputRow, InputRows};
 pub use input_squares::InputSquares;

@@ -1,8 +1,8 @@
 //! The traits.
 
 use crate::{
-    BackendError, Batch, CancelToken, InputSquares, KvStore, LayerState, Limits, MemoryEstimate, Trace,
-    WeightBytes, WeightSource,
+    BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LayerState, Limits,
+    MemoryEstimate, Trace, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -34,6 +34,8 @@ pub struct LoadRequest<'a> {
     pub options: ModelOptions,
     /// Where host threads run.
     pub placement: &'a Placement,
+    /// What carries the collectives of a model that several ranks share, of which [`ModelConfig::part`] says what this one has.
+    pub communicator: Option<Arc<dyn Communicator>>,
     /// Whether all weights fit into memory, so that reading them before they are needed pushes nothing else out.
     pub weights_fit: bool,
     /// Whether pages of the file that loading reads may stay in the page cache beside the weights that were made of them.

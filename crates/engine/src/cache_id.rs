@@ -18,6 +18,10 @@ impl Engine {
         let mut hash = Sha256::new();
         hash.update(self.fingerprint.to_le_bytes());
         hash.update(text);
+        // sums over ranks have another order, and so other bits
+        if let Some(partition) = self.partition.as_ref().filter(|partition| partition.adds_up()) {
+            hash.update(partition.to_string());
+        }
         let mut id = [0; 8];
         id.copy_from_slice(&hash.finalize()[..8]);
         u64::from_le_bytes(id)

@@ -11,7 +11,7 @@ use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::BindOptions;
-use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage};
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Partition, Stage};
 use std::sync::Arc;
 
 /// A loaded model with its KV cache.
@@ -43,6 +43,8 @@ pub struct Engine {
     pub(crate) options: ModelOptions,
     pub(crate) summary: Summary,
     pub(crate) fingerprint: u64,
+    /// How ranks share the model, where several do.
+    pub(crate) partition: Option<Partition>,
     pub(crate) needed: MemoryEstimate,
     pub(crate) largest_context: usize,
     pub(crate) circuit: Arc<Circuit>,

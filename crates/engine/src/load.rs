@@ -6,14 +6,16 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memory::{self, Available, OverCommitted};
 use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
+use crate::rank::{self, Follower, Rank};
 use crate::summary::Summary;
 use latent_backend::{
-    Backend, Batch, CancelToken, KV_BLOCK, LoadRequest, MemoryEstimate, WeightBytes, WeightSource,
+    Backend, Batch, CancelToken, KV_BLOCK, LoadRequest, MemoryEstimate, Model, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::audit::Finding;
 use latent_graph::stage_index::MTP;
 use latent_graph::{CheckpointTensors, ModelConfig, Stage};
+use latent_hosts::{Leader, agree};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +29,8 @@ const ARENA_SHARE: u64 = 16;
 /// A model on its way into memory.
 struct Loading<'a> {
     checkpoint: &'a Checkpoint,
+    /// What this rank reads of it.
+    own: Arc<Checkpoint>,
     config: &'a ModelConfig,
     options: &'a EngineOptions,
     resolved: Resolved<'a>,
@@ -46,12 +50,48 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
+        match Engine::load_rank(backend, checkpoint, options, progress)? {
+            Rank::Leads(engine) => Ok(*engine),
+            Rank::Follows(_) => {
+                let problem = "this process is not rank 0 of those that share the model: it follows, by Engine::load_rank";
+                Err(EngineError::Options(problem.into()))
+            }
+        }
+    }
+
+    /// The same where several ranks may share the model, as [`EngineOptions::hosts`] says: rank 0 gets an engine, the others what follows it. All of them call
+    /// it, with the same model and options.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load), on every rank; ranks that differ in what they must have in common; a rank that is gone.
+    pub fn load_rank(
+        backend: &dyn Backend,
+        checkpoint: &Arc<Checkpoint>,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Rank, EngineError> {
+        let result = Engine::load_part(backend, checkpoint, options, progress);
+        if let (Err(error), Some(hosts)) = (&result, &options.hosts) {
+            hosts.communicator.fail(&error.to_string());
+        }
+        result
+    }
+
+    fn load_part(
+        backend: &dyn Backend,
+        checkpoint: &Arc<Checkpoint>,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Rank, EngineError> {
         let span = tracing::info_span!("load", file = %checkpoint.display_name(), backend = backend.name());
         let _entered = span.enter();
         let start = Instant::now();
-        let config = ModelConfig::from_checkpoint(checkpoint)?;
-        let mut loading = Loading::new(backend, checkpoint, &config, options)?;
-        let context = loading.choose_context()?;
+        let whole = ModelConfig::from_checkpoint(checkpoint)?;
+        let part =
+            options.hosts.as_ref().map(|hosts| rank::config_of_part(hosts, options, &whole)).transpose()?;
+        let config = part.as_ref().unwrap_or(&whole);
+        let mut loading = Loading::new(backend, checkpoint, config, options)?;
+        let context = loading.least(loading.choose_context()?)?;
         if options.max_batch_tokens.is_none() {
             loading.enlarge_steps(context)?;
         }
@@ -59,19 +99,21 @@ impl Engine {
         let (needed, paged) = loading.check_memory(context)?;
         let fits = loading.available.is_some() && paged.is_none() && !loading.is_forced(context);
         let keep_pages = loading.available.as_ref().is_none_or(|free| memory::keeps_pages(free, &needed));
-        let largest_context = loading.fitting_context();
-        let Loading { mut resolved, stages, weights, .. } = loading;
+        let largest_context = loading.least(loading.fitting_context())?;
+        let Loading { mut resolved, own, stages, weights, .. } = loading;
         resolved.options.context = context;
         let placement = options.place();
-        let mut summary = Summary::new(checkpoint, &config, &resolved, &stages, weights);
+        let mut summary = Summary::new(checkpoint, config, &resolved, &stages, weights);
         (summary.paged, summary.doubts, summary.placement) = (paged, doubts, placement.clone());
         if let Some(dense) = &summary.dense {
             tracing::warn!("{dense}");
         }
         let final_norm = FinalNorm::of(checkpoint, &stages, config.rms_eps);
-        let model = backend.load(LoadRequest {
-            checkpoint,
+        let communicator = options.hosts.as_ref().map(|hosts| Arc::clone(&hosts.communicator));
+        let mut model = backend.load(LoadRequest {
+            checkpoint: &own,
             config: config.clone(),
+            communicator: communicator.clone(),
             stages,
             options: resolved.options,
             placement: &placement,
@@ -79,6 +121,16 @@ impl Engine {
             keep_pages,
             progress,
         })?;
+        summary.load_time = start.elapsed();
+        if let Some((communicator, hosts)) = communicator.zip(options.hosts.clone()) {
+            // nobody begins before all have loaded
+            agree::on_least(&*communicator, 0).map_err(latent_backend::BackendError::from)?;
+            if hosts.rank() > 0 {
+                return Ok(Rank::Follows(Follower { model, communicator, summary }));
+            }
+            let leader: Box<dyn Model> = Box::new(Leader::new(model, hosts, whole.clone())?);
+            model = leader;
+        }
         let tokens = resolved.cache_tokens(context);
         let blocks = u32::try_from(tokens.div_ceil(KV_BLOCK)).map_err(|_| {
             EngineError::Options(format!("a KV cache of {tokens} tokens has more blocks than can be counted"))
@@ -87,8 +139,7 @@ impl Engine {
         let mtp_layers = model.stages().get(MTP).map_or(0, |stage| stage.kv_layers().len());
         let store = model.new_kv_store(blocks, state_slots)?;
         let cache = KvCache::new(store, options.states, mtp_layers);
-        summary.load_time = start.elapsed();
-        Ok(Engine {
+        Ok(Rank::Leads(Box::new(Engine {
             model,
             cache,
             batch: Batch::default(),
@@ -102,25 +153,45 @@ impl Engine {
             options: resolved.options,
             summary,
             fingerprint: checkpoint.fingerprint(),
+            partition: options.hosts.as_ref().map(|hosts| hosts.partition.clone()),
             needed,
             largest_context: largest_context.max(context),
             circuit: resolved.circuit,
             chunk_given: options.max_batch_tokens.is_some(),
-        })
+        })))
     }
 }
 
 impl<'a> Loading<'a> {
     fn new(
         backend: &'a dyn Backend,
-        checkpoint: &'a Checkpoint,
+        checkpoint: &'a Arc<Checkpoint>,
         config: &'a ModelConfig,
         options: &'a EngineOptions,
     ) -> Result<Loading<'a>, EngineError> {
         let resolved = options.resolve(backend, config)?;
+        if let Some(hosts) = &options.hosts {
+            rank::compare(hosts, options, &resolved, checkpoint)
+                .map_err(latent_backend::BackendError::from)?;
+        }
         let stages = resolved.stages(config, &CheckpointTensors(checkpoint))?;
-        let weights = resolved.weight_bytes(&stages, WeightSource::File(checkpoint));
-        Ok(Loading { checkpoint, config, options, resolved, stages, weights, available: memory::available() })
+        let own = match config.part {
+            None => Arc::clone(checkpoint),
+            Some(_) => {
+                rank::check_layers(backend, &stages)?;
+                Arc::new(rank::own_tensors(checkpoint, &stages)?)
+            }
+        };
+        let weights = resolved.weight_bytes(&stages, WeightSource::File(&own));
+        let available = memory::available();
+        Ok(Loading { checkpoint, own, config, options, resolved, stages, weights, available })
+    }
+
+    /// The least of what all ranks have.
+    fn least(&self, own: usize) -> Result<usize, EngineError> {
+        let Some(hosts) = &self.options.hosts else { return Ok(own) };
+        let least = agree::on_least(&*hosts.communicator, own as u64);
+        Ok(least.map_err(latent_backend::BackendError::from)? as usize)
     }
 
     /// What the model takes with a context of so many tokens.
@@ -160,7 +231,9 @@ impl<'a> Loading<'a> {
         };
         let sizes = std::iter::successors(Some(LARGEST_BATCH_TOKENS), |tokens| Some(tokens / 2));
         let mut sizes = sizes.take_while(|tokens| *tokens > DEFAULT_BATCH_TOKENS);
-        if let Some(tokens) = sizes.find(|tokens| *tokens < 2 * context && fits(*tokens)) {
+        let own = sizes.find(|tokens| *tokens < 2 * context && fits(*tokens)).unwrap_or(DEFAULT_BATCH_TOKENS);
+        let tokens = self.least(own)?;
+        if tokens > DEFAULT_BATCH_TOKENS {
             self.resolved.options.stages.max_batch_tokens = tokens;
             self.stages = self.resolved.stages(self.config, &CheckpointTensors(self.checkpoint))?;
         }
@@ -169,7 +242,12 @@ impl<'a> Loading<'a> {
 
     /// Findings that refuse the model are an error; what is strange about a circuit of the user's own is given back.
     fn audit(&self) -> Result<Vec<Finding>, EngineError> {
-        let found = self.resolved.audit(self.config, &CheckpointTensors(self.checkpoint), &self.stages);
+        let mut found = self.resolved.audit(self.config, &CheckpointTensors(&self.own), &self.stages);
+        if self.config.part.is_some() {
+            // that every tensor of the file is used only the whole model can say
+            let (whole, tensors) = (self.config.whole(), CheckpointTensors(self.checkpoint));
+            found.extend(self.resolved.audit(&whole, &tensors, &self.resolved.stages(&whole, &tensors)?));
+        }
         let leave_doubts = self.options.circuit.is_some();
         let (doubts, findings): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|finding| leave_doubts && !finding.code.protects());

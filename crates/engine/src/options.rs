@@ -10,6 +10,7 @@ use latent_graph::audit::{Bound, Finding};
 use latent_graph::circuit::TensorIndex;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{Circuit, ModelConfig, Stage, StageOptions, Target};
+use latent_hosts::Hosts;
 use latent_threads::{Pin, Placement, Topology};
 use latent_types::{CacheType, Tier};
 use std::sync::Arc;
@@ -53,6 +54,8 @@ pub struct EngineOptions {
     /// finding that is about its meaning alone (see [`Code::protects`](latent_graph::audit::Code::protects)) does not refuse it: a wrong one can be
     /// looked into. Such findings are in [`Summary::doubts`](crate::Summary::doubts).
     pub circuit: Option<Arc<Circuit>>,
+    /// The ranks that share the model, where this process is one of several: see [`Engine::load_rank`](crate::Engine::load_rank).
+    pub hosts: Option<Hosts>,
 }
 
 impl EngineOptions {

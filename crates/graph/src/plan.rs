@@ -36,6 +36,7 @@ impl PlanOptions {
     pub fn pass_input<'a>(&'a self, config: &'a ModelConfig, target: &'a Target) -> PassInput<'a> {
         PassInput {
             attention: &config.attention,
+            part: config.part.as_deref(),
             target,
             mla: self.mla,
             form: self.form,

@@ -384,6 +384,7 @@ impl Shape {
             attention_bias: false,
             index_topk: self.index_topk,
             kv_form: if matches!(self.circuit, "deepseek2" | "axk1") { kv_form } else { KvForm::Combined },
+            part: None,
         }
     }
 

@@ -11,8 +11,7 @@ use std::ops::Range;
 
 /// Sorts the rows by their experts, which an earlier phase has chosen.
 fn sort(ctx: &Context<'_>, topk_ids: &Operand, experts: &mut ExpertRows) {
-    let count = ctx.model.config.moe.map_or(0, |moe| moe.experts);
-    experts.sort(count, ctx.rows, |row| ctx.ids(topk_ids, row));
+    experts.sort(ctx.model.config.own_experts().range(), ctx.rows, |row| ctx.ids(topk_ids, row));
 }
 
 /// Some outputs of one expert, for its pairs of (row, expert).

@@ -6,6 +6,7 @@
 
 pub(crate) mod attend_expanded;
 pub(crate) mod attend_latent;
+pub(crate) mod collective;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
 pub(crate) mod expand;

@@ -39,7 +39,6 @@ impl Route {
                 unsafe { ctx.row_mut(&self.topk_weights, row) }.copy_from_slice(weights);
             }
         }
-        let count = ctx.model.config.moe.map_or(0, |moe| moe.experts);
-        experts.sort(count, ctx.rows, |row| &all_ids[row * used..][..used]);
+        experts.sort(ctx.model.config.own_experts().range(), ctx.rows, |row| &all_ids[row * used..][..used]);
     }
 }

@@ -89,7 +89,8 @@ impl Circuit {
         part: &StagePart,
     ) -> Result<StagePair<'c>, GraphError> {
         let names = self.value_names(layers, ("in", &layers.inputs), inputs)?;
-        let only = |stage: &StageSpec, side, value| Ok(self.value_names(stage, side, &[value])?[0]);
+        let only =
+            |stage: &StageSpec, side, value| self.value_names(stage, side, &[value]).map(|names| names[0]);
         Ok(StagePair {
             inputs: names.into_iter().zip(inputs.iter().copied()).collect(),
             before: self.before(layers, part)?,

@@ -2,7 +2,7 @@
 
 use super::block::{OpSpec, SlotSpec};
 use super::expression;
-use crate::config::{FfnActivation, KvForm, LayerKind, ModelConfig};
+use crate::config::{FfnActivation, KvForm, LayerKind, ModelConfig, Share};
 use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,29 +19,25 @@ pub struct ConfigVars {
     dimensions: BTreeMap<&'static str, usize>,
     flags: BTreeMap<&'static str, bool>,
     factors: BTreeMap<&'static str, f64>,
+    /// Where several ranks share the model.
+    shared: Option<Box<Shared>>,
 }
+
+/// Dimensions of the whole model, and those that lie before this rank's: where a size that grows with one of them begins.
+#[derive(Clone, Debug, Default)]
+struct Shared {
+    whole: BTreeMap<&'static str, usize>,
+    before: BTreeMap<&'static str, usize>,
+}
+
+/// The leading dimension of stacked experts.
+const EXPERTS: &str = "experts";
 
 impl ConfigVars {
     /// The variables of `config` for a layer (none: for the model as a whole).
     pub fn of(config: &ModelConfig, layer: Option<usize>) -> ConfigVars {
         let a = &config.attention;
         let kind = layer.and_then(|layer| config.layer_kinds.get(layer).copied());
-        let mut dimensions = BTreeMap::from([
-            ("vocab", config.vocab_size),
-            ("hidden", config.hidden_size),
-            ("heads", a.heads),
-            ("kv_lora", a.kv_lora_rank),
-            ("nope", a.nope),
-            ("rope", a.rope),
-            ("v", a.v),
-            ("intermediate", config.intermediate_size),
-        ]);
-        if let Some(width) = a.gate_width() {
-            dimensions.insert("output_gate", width);
-        }
-        if let Some(rank) = a.q_lora_rank {
-            dimensions.insert("q_lora", rank);
-        }
         let mut flags = BTreeMap::from([
             ("q_lora", a.q_lora_rank.is_some()),
             ("output_gate", a.output_gate.is_some()),
@@ -61,18 +57,27 @@ impl ConfigVars {
         flags.insert("shared_experts", moe.is_some_and(|m| m.shared_intermediate > 0));
         flags.insert("router_bias", moe.is_some_and(|m| m.router.bias));
         flags.insert("fused_gate_up", moe.is_some_and(|m| m.fused_gate_up));
-        if let Some(m) = moe {
-            dimensions.insert("experts", m.experts);
-            dimensions.insert("num_experts_per_tok", m.num_experts_per_tok);
-            dimensions.insert("moe_ffn", m.intermediate);
-            dimensions.insert("shared_ffn", m.shared_intermediate);
-        }
         let factors = BTreeMap::from([
             ("embedding_scale", config.embedding_scale),
             ("residual_scale", config.residual_scale),
             ("logits_scale", config.logits_scale),
         ]);
-        ConfigVars { dimensions, flags, factors }
+        let shared = config.part.is_some().then(|| {
+            let mut before = config.clone();
+            if let Some(part) = &config.part {
+                before.attention.heads = part.heads.from;
+                before.intermediate_size = part.intermediate.from;
+                if let Some(moe) = &mut before.moe {
+                    moe.intermediate = part.moe_intermediate.from;
+                    moe.shared_intermediate = part.shared_intermediate.from;
+                }
+            }
+            let own = |from| ("own_experts", from);
+            let mut shared = Shared { whole: dimensions(&config.whole()), before: dimensions(&before) };
+            shared.before.extend([own(config.own_experts().from)]);
+            Box::new(shared)
+        });
+        ConfigVars { dimensions: dimensions(config), flags, factors, shared }
     }
 
     /// Whether two layers have the same variables.
@@ -139,10 +144,39 @@ impl ConfigVars {
         })
     }
 
-    /// The shape that a slot must have: one to three dimensions, none of them 0, the outer of three at most [`MAX_MATRICES`].
+    /// The shape that a slot has here: one to three dimensions, none of them 0, the outer of three at most [`MAX_MATRICES`].
     pub(crate) fn shape(&self, name: &str, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
-        let size = |text: &String| self.size(text, format_args!("weight slot {name}"), circuit);
-        let shape: Vec<usize> = slot.shape.iter().map(size).collect::<Result<_, _>>()?;
+        Ok(self.shares(name, slot, circuit)?.into_iter().map(|share| share.len).collect())
+    }
+
+    /// The same, each dimension as a part of what the file has.
+    pub(super) fn shares(
+        &self,
+        name: &str,
+        slot: &SlotSpec,
+        circuit: &str,
+    ) -> Result<Vec<Share>, GraphError> {
+        let shape = self.checked_shape(name, slot, circuit)?;
+        let Some(shared) = &self.shared else { return Ok(shape.into_iter().map(Share::all).collect()) };
+        let whole = ConfigVars { dimensions: shared.whole.clone(), ..ConfigVars::default() };
+        let before = ConfigVars { dimensions: shared.before.clone(), ..ConfigVars::default() };
+        let whole = whole.checked_shape(name, slot, circuit)?;
+        let before = before.sizes(name, slot, circuit)?;
+        let share = |((len, of), from)| if len == of { Share::all(of) } else { Share { from, len, of } };
+        Ok(shape.into_iter().zip(whole).zip(before).map(share).collect())
+    }
+
+    /// The dimensions of a slot as its expressions give them. Matrices of experts are stacked for the rank's own.
+    fn sizes(&self, name: &str, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
+        let own = |(i, text): (usize, &String)| {
+            let text = if i == 0 && slot.shape.len() == 3 && text == EXPERTS { "own_experts" } else { text };
+            self.size(text, format_args!("weight slot {name}"), circuit)
+        };
+        slot.shape.iter().enumerate().map(own).collect()
+    }
+
+    fn checked_shape(&self, name: &str, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
+        let shape = self.sizes(name, slot, circuit)?;
         let elements = shape.iter().try_fold(1usize, |elements, n| elements.checked_mul(*n));
         let whole = elements.is_some_and(|n| (1..=MAX_ELEMENTS).contains(&n));
         let matrices = if shape.len() == 3 { shape[0] } else { 1 };
@@ -159,4 +193,32 @@ impl ConfigVars {
             problem: Box::new(CircuitError::Contradiction(problem)),
         })
     }
+}
+
+fn dimensions(config: &ModelConfig) -> BTreeMap<&'static str, usize> {
+    let a = &config.attention;
+    let mut dimensions = BTreeMap::from([
+        ("vocab", config.vocab_size),
+        ("hidden", config.hidden_size),
+        ("heads", a.heads),
+        ("kv_lora", a.kv_lora_rank),
+        ("nope", a.nope),
+        ("rope", a.rope),
+        ("v", a.v),
+        ("intermediate", config.intermediate_size),
+    ]);
+    if let Some(width) = a.gate_width() {
+        dimensions.insert("output_gate", width);
+    }
+    if let Some(rank) = a.q_lora_rank {
+        dimensions.insert("q_lora", rank);
+    }
+    if let Some(moe) = config.moe {
+        dimensions.insert(EXPERTS, moe.experts);
+        dimensions.insert("own_experts", config.own_experts().len);
+        dimensions.insert("num_experts_per_tok", moe.num_experts_per_tok);
+        dimensions.insert("moe_ffn", moe.intermediate);
+        dimensions.insert("shared_ffn", moe.shared_intermediate);
+    }
+    dimensions
 }

@@ -3,8 +3,11 @@
 use super::block::SlotSpec;
 use super::form::Circuit;
 use super::vars::ConfigVars;
+use crate::config::Share;
 use crate::error::{CircuitError, GraphError};
 use crate::naming::{HF_PREFIXES, Naming};
+use crate::partition::PartitionError;
+use latent_formats::TensorPart;
 use latent_types::TensorType;
 
 /// The tensors of a file by name. Implemented for a checkpoint, and for a config alone ([`Missing`](TensorIndex) data is no error there).
@@ -33,6 +36,9 @@ pub struct Weight {
     pub shape: Vec<usize>,
     /// The tensors: one, or one per index of the outermost dimension.
     pub parts: Vec<Part>,
+    /// What part of the file's shape this is, a share for each dimension, where several ranks share the model and this weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<Vec<Share>>,
 }
 
 /// One tensor of a weight.
@@ -82,6 +88,71 @@ impl Weight {
         self.shape.iter().product()
     }
 
+    /// Whether other ranks have the rest of what it takes, so that products with it are terms of a sum over ranks.
+    pub fn gives_terms(&self) -> bool {
+        self.shape.len() > 1
+            && self.cut.as_ref().and_then(|cut| cut.last()).is_some_and(|share| !share.is_all())
+    }
+
+    /// Its tensors, and those of their scales, as far as they are read. `scale_block` is what an FP8 matrix has one scale for: rows and columns.
+    ///
+    /// # Errors
+    /// [`PartitionError::ScaleBlock`] for a cut within such a block.
+    pub fn tensor_parts(
+        &self,
+        index: &dyn TensorIndex,
+        scale_block: (usize, usize),
+    ) -> Result<Vec<TensorPart>, PartitionError> {
+        let mut shares: Vec<Share> = match &self.cut {
+            Some(cut) => cut.clone(),
+            None => self.shape.iter().copied().map(Share::all).collect(),
+        };
+        if self.parts.len() > 1 {
+            // a tensor for each: those of other ranks are not among them
+            shares.remove(0);
+        }
+        while shares.len() < 3 {
+            shares.insert(0, Share::all(1));
+        }
+        let of = |tensor: &str, shares: [Share; 3]| TensorPart {
+            tensor: tensor.to_owned(),
+            whole: shares.map(|share| share.of),
+            matrices: shares[0].range(),
+            rows: shares[1].range(),
+            columns: shares[2].range(),
+        };
+        let mut parts = Vec::new();
+        for part in &self.parts {
+            parts.push(of(&part.tensor, [shares[0], shares[1], shares[2]]));
+            let Some(scale) = &part.scale else { continue };
+            let elements = index.find(scale).map_or(1, |(_, shape)| shape.iter().product());
+            parts.push(match self.ty {
+                TensorType::F8_E4M3 => {
+                    let blocks = |share: Share, block: usize| {
+                        let end = share.range().end;
+                        let inside = |at: &usize| !at.is_multiple_of(block) && *at < share.of;
+                        if let Some(at) = [share.from, end].into_iter().find(inside) {
+                            return Err(PartitionError::ScaleBlock {
+                                tensor: part.tensor.clone(),
+                                at,
+                                block,
+                            });
+                        }
+                        let from = share.from / block;
+                        Ok(Share { from, len: end.div_ceil(block) - from, of: share.of.div_ceil(block) })
+                    };
+                    let (rows, columns) =
+                        (blocks(shares[1], scale_block.0)?, blocks(shares[2], scale_block.1)?);
+                    of(scale, [shares[0], rows, columns])
+                }
+                // one for each matrix, or one for all
+                _ if elements == shares[0].of => of(scale, [Share::all(1), Share::all(1), shares[0]]),
+                _ => TensorPart::all(scale, [1, 1, elements]),
+            });
+        }
+        Ok(parts)
+    }
+
     /// `L3.q_b` or `embed`.
     pub fn label(&self) -> String {
         match self.layer {
@@ -112,13 +183,19 @@ impl Circuit {
             return Ok(None);
         }
         let layer = if of_layer { layer } else { None };
-        let shape = vars.shape(slot, spec, &self.name)?;
-        let names = self.names(spec, slot, layer, &shape, index)?;
+        let mut shares = vars.shares(slot, spec, &self.name)?;
+        let whole: Vec<usize> = shares.iter().map(|share| share.of).collect();
+        let mut names = self.names(spec, slot, layer, &whole, index)?;
+        let stacked = names.len() > 1;
+        if stacked {
+            // a tensor for each: the list says which there are
+            names = names[shares[0].range()].to_vec();
+            shares[0] = Share::all(shares[0].len);
+        }
         if spec.optional && names.iter().all(|name| index.find(name).is_none()) {
             return Ok(None);
         }
-        let stacked = names.len() > 1;
-        let part_shape = if stacked { &shape[1..] } else { &shape[..] };
+        let part_shape = if stacked { &whole[1..] } else { &whole[..] };
         let mut ty = None;
         let mut parts = Vec::with_capacity(names.len());
         for name in names {
@@ -135,7 +212,9 @@ impl Circuit {
             parts.push(Part { tensor: name, scale });
         }
         let ty = ty.unwrap_or(TensorType::F32);
-        Ok(Some(Weight { slot: slot.to_owned(), layer, ty, shape, parts }))
+        let shape = shares.iter().map(|share| share.len).collect();
+        let cut = shares.iter().any(|share| !share.is_all()).then_some(shares);
+        Ok(Some(Weight { slot: slot.to_owned(), layer, ty, shape, parts, cut }))
     }
 
     /// The names under which the tensors of a slot stand in the file.

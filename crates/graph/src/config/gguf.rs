@@ -63,6 +63,7 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
         logits_scale,
         tied_embeddings: !tensors.has("output.weight"),
         kv_form,
+        part: None,
     })
 }
 

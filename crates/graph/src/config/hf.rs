@@ -59,6 +59,7 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
         logits_scale: scales[2],
         tied_embeddings: config.tied()?,
         kv_form: KvForm::Combined,
+        part: None,
     })
 }
 

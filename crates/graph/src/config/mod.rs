@@ -23,6 +23,8 @@ mod limits;
 mod model;
 mod moe;
 mod outline;
+mod part;
+mod parts;
 mod profile;
 mod reader;
 mod rope;
@@ -38,6 +40,7 @@ pub use model::{
     RouterSpec, Temperature,
 };
 pub(crate) use outline::OutlineFile;
+pub use part::{Part, Share};
 pub(crate) use profile::{Profile, profiles};
 pub use rope::{RopePairs, RopeScaling, RopeSpec};
 pub use source::{Field, JsonKeys, Keys, Tensors};

@@ -1,5 +1,6 @@
 //! The hyper-parameters of a model.
 
+use super::part::Part;
 use super::rope::RopeSpec;
 
 /// Every hyper-parameter that a plan depends on.
@@ -56,6 +57,9 @@ pub struct ModelConfig {
     pub tied_embeddings: bool,
     /// How W_UK and W_UV are stored.
     pub kv_form: KvForm,
+    /// Which part of the model this is, where several ranks share it: heads and widths are then this rank's.
+    #[serde(skip)]
+    pub part: Option<Box<Part>>,
 }
 
 /// Sizes of Multi-head Latent Attention.

@@ -4,6 +4,7 @@ mod circuit;
 
 pub use circuit::{CacheError, CircuitError};
 
+use crate::partition::PartitionError;
 use latent_types::{CacheType, TensorType};
 
 /// An error of building the circuit, the IR or the plan of a model.
@@ -110,6 +111,9 @@ pub enum GraphError {
         /// The cache type.
         cache: CacheType,
     },
+    /// The model cannot be shared by ranks as it should be.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
     /// A pass found the IR in a form that no circuit gives: an error of Latent, not of the file.
     #[error("internal error in pass {pass}: {problem} (please report this)")]
     Internal {

@@ -83,6 +83,7 @@ mod tests {
         let rows = step.rows;
         ConfigVars::of_dimensions(&[
             ("rows", rows),
+            ("hidden", c.hidden_size),
             ("kv_len", rows + step.past_len),
             ("pairs", rows * step.past_len + rows * (rows + 1) / 2),
             ("heads", a.heads),
@@ -135,6 +136,7 @@ mod tests {
                         assert!(close(cost.weight_bytes, value(of.weight_bytes)), "{what}: {cost:?}");
                         assert!(close(cost.cache_bytes, value(of.cache_bytes)), "{what}: {cost:?}");
                         assert!(close(cost.flops, value(of.flops)), "{what}: {cost:?} {}", value(of.flops));
+                        assert!(close(cost.link_bytes, value(of.link_bytes)), "{what}: {cost:?}");
                         seen.insert(node.op.word());
                     }
                 }

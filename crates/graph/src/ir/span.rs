@@ -31,6 +31,9 @@ impl Span {
     ) -> Result<Vec<(&'c StageSpec, Span)>, GraphError> {
         let main = circuit.stage_pair(false)?;
         let mut stages = vec![(main.layers, Span::backbone(config)), (main.head, Span::lm_head(config))];
+        if config.part.as_ref().is_some_and(|part| !part.speaks()) {
+            stages.truncate(1);
+        }
         if mtp {
             if config.mtp_layers == 0 {
                 let what = "the file holds no tensors of an MTP layer (none is called eh_proj)".into();
@@ -42,9 +45,10 @@ impl Span {
         Ok(stages)
     }
 
-    /// From tokens to the residual stream after the last layer.
+    /// From tokens to the residual stream after the last layer; of a part of a model from its first layer to its last.
     pub fn backbone(config: &ModelConfig) -> Span {
-        Span { embed: true, layers: 0..config.layers, head: false, mtp: false }
+        let layers = config.own_layers();
+        Span { embed: layers.start == 0, layers, head: false, mtp: false }
     }
 
     /// From residual rows to logits.

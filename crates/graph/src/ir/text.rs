@@ -81,6 +81,10 @@ impl Ir {
             let weight = self.weight(*id);
             let shape: Vec<String> = weight.shape.iter().map(usize::to_string).collect();
             let _ = write!(line, "  W {slot} {} {}", weight.ty, shape.join("×"));
+            if let Some(cut) = &weight.cut {
+                let whole: Vec<String> = cut.iter().map(|share| share.of.to_string()).collect();
+                let _ = write!(line, " of {}", whole.join("×"));
+            }
             if let Some(kernel) = node.kernels.get(i) {
                 let _ = write!(line, " by {}", kernel.name);
                 if let Some(small) = &kernel.small_batch {

@@ -68,6 +68,7 @@ impl Operation for AttendExpanded {
             weight_bytes: at.weight_bytes(1.0),
             cache_bytes: at.kv_len * at.kv_row_bytes,
             flops: attend + expand,
+            link_bytes: 0.0,
         }
     }
 

@@ -40,7 +40,7 @@ impl Operation for Embed {
 
     fn cost(&self, at: &CostInput<'_>) -> Cost {
         let row: f64 = at.weights.iter().map(|w| w.row_bytes).sum();
-        Cost { weight_bytes: row * at.rows, cache_bytes: 0.0, flops: 0.0 }
+        Cost { weight_bytes: row * at.rows, cache_bytes: 0.0, flops: 0.0, link_bytes: 0.0 }
     }
 
     fn reference(&self) -> OpReference {

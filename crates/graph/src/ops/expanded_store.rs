@@ -62,6 +62,7 @@ impl Operation for ExpandedStore {
             weight_bytes: at.weight_bytes(1.0),
             cache_bytes: at.rows * at.kv_row_bytes,
             flops: at.matmul_flops(at.rows),
+            link_bytes: 0.0,
         }
     }
 

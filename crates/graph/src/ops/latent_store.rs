@@ -44,7 +44,7 @@ impl Operation for LatentStore {
     }
 
     fn cost(&self, at: &CostInput<'_>) -> Cost {
-        Cost { weight_bytes: 0.0, cache_bytes: at.rows * at.kv_row_bytes, flops: 0.0 }
+        Cost { weight_bytes: 0.0, cache_bytes: at.rows * at.kv_row_bytes, flops: 0.0, link_bytes: 0.0 }
     }
 
     fn reference(&self) -> OpReference {

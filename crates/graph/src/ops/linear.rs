@@ -72,7 +72,12 @@ impl Operation for Linear {
     }
 
     fn cost(&self, at: &CostInput<'_>) -> Cost {
-        Cost { weight_bytes: at.weight_bytes(1.0), cache_bytes: 0.0, flops: at.matmul_flops(at.rows) }
+        Cost {
+            weight_bytes: at.weight_bytes(1.0),
+            cache_bytes: 0.0,
+            flops: at.matmul_flops(at.rows),
+            link_bytes: 0.0,
+        }
     }
 
     fn reference(&self) -> OpReference {

@@ -11,6 +11,7 @@
 mod absorb_k;
 mod absorb_v;
 mod add;
+mod all_reduce;
 mod attend_expanded;
 mod attend_latent;
 mod attend_separate;
@@ -27,12 +28,14 @@ mod linear;
 mod mla_attention;
 mod operation;
 mod port;
+mod receive_rows;
 mod reference;
 mod relu2;
 mod rms_norm;
 mod rope;
 mod route;
 mod scale;
+mod send_rows;
 mod shapes;
 mod shared;
 mod sigmoid_mul;
@@ -151,6 +154,12 @@ operations! {
     ExpertGateUp in expert_gate_up::ExpertGateUp;
     /// Activated rows of experts → Σ topk_weights · down.
     ExpertDown in expert_down::ExpertDown;
+    /// x → the sum of what x is on each rank that shares the layer, in place.
+    AllReduce in all_reduce::AllReduce;
+    /// Rows of the residual stream → the rank that goes on with them.
+    SendRows in send_rows::SendRows;
+    /// Rows of the residual stream ← the rank that made them, in place.
+    ReceiveRows in receive_rows::ReceiveRows;
 }
 
 impl Op {

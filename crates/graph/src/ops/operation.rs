@@ -212,6 +212,8 @@ pub struct Cost {
     pub cache_bytes: f64,
     /// Floating-point operations; a multiplication and an addition count as two.
     pub flops: f64,
+    /// Bytes that cross to each other rank that the operation speaks to.
+    pub link_bytes: f64,
 }
 
 impl std::ops::AddAssign for Cost {
@@ -219,6 +221,7 @@ impl std::ops::AddAssign for Cost {
         self.weight_bytes += other.weight_bytes;
         self.cache_bytes += other.cache_bytes;
         self.flops += other.flops;
+        self.link_bytes += other.link_bytes;
     }
 }
 
@@ -292,12 +295,22 @@ pub struct OpReference {
     pub cache_bytes: &'static str,
     /// Floating-point operations; a multiplication and an addition count as two.
     pub flops: &'static str,
+    /// Bytes that cross to each other rank that it speaks to.
+    pub link_bytes: &'static str,
 }
 
 impl OpReference {
     /// An entry of an operation that is free.
     pub const fn new(what: &'static str, formula: &'static str, source: &'static str) -> OpReference {
-        OpReference { what, formula, source, weight_bytes: "0", cache_bytes: "0", flops: "0" }
+        OpReference {
+            what,
+            formula,
+            source,
+            weight_bytes: "0",
+            cache_bytes: "0",
+            flops: "0",
+            link_bytes: "0",
+        }
     }
 }
 

@@ -22,6 +22,10 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("kv_lora", "elements per latent"),
     ("ffn", "elements between the projections of an MLP"),
     ("experts, num_experts_per_tok", "routed experts; experts that a row is routed to"),
+    (
+        "own_experts",
+        "routed experts whose weights this rank has: all of them, unless several ranks share the model",
+    ),
     ("moe_ffn", "elements between the projections of an expert"),
     (
         "reached",
@@ -111,9 +115,12 @@ fn entry(text: &mut String, spec: &dyn Operation) {
     for slot in spec.slots() {
         line("weight", format!("{}: {}{}", slot.name, shown(slot.shape), note(slot.note)));
     }
-    for (what, cost) in
-        [("bytes of weights", of.weight_bytes), ("bytes of cache", of.cache_bytes), ("FLOPs", of.flops)]
-    {
+    for (what, cost) in [
+        ("bytes of weights", of.weight_bytes),
+        ("bytes of cache", of.cache_bytes),
+        ("FLOPs", of.flops),
+        ("bytes to each other rank", of.link_bytes),
+    ] {
         if cost != "0" {
             line(what, cost.replace('*', " · ").replace('+', " + "));
         }

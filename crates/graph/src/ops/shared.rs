@@ -35,12 +35,12 @@ pub(super) const V_B: WeightSlot = WeightSlot::new("v_b", "heads × v × kv_lora
 pub(super) const KV_B: WeightSlot =
     WeightSlot::new("kv_b", "heads * (nope + v) × kv_lora").with_note("both in one, instead of them");
 
-pub(super) const EXPERT_GATE: WeightSlot = WeightSlot::new("expert_gate", "experts × moe_ffn × hidden");
-pub(super) const EXPERT_UP: WeightSlot = WeightSlot::new("expert_up", "experts × moe_ffn × hidden");
+pub(super) const EXPERT_GATE: WeightSlot = WeightSlot::new("expert_gate", "own_experts × moe_ffn × hidden");
+pub(super) const EXPERT_UP: WeightSlot = WeightSlot::new("expert_up", "own_experts × moe_ffn × hidden");
 pub(super) const EXPERT_GATE_UP: WeightSlot =
-    WeightSlot::new("expert_gate_up", "experts × 2 * moe_ffn × hidden")
+    WeightSlot::new("expert_gate_up", "own_experts × 2 * moe_ffn × hidden")
         .with_note("both in one, instead of them");
-pub(super) const EXPERT_DOWN: WeightSlot = WeightSlot::new("expert_down", "experts × hidden × moe_ffn");
+pub(super) const EXPERT_DOWN: WeightSlot = WeightSlot::new("expert_down", "own_experts × hidden × moe_ffn");
 
 pub(super) const MLA: &str = "DeepSeek-V2, arXiv:2405.04434, section 2.1";
 pub(super) const ABSORBED: &str =
@@ -48,6 +48,13 @@ pub(super) const ABSORBED: &str =
 pub(super) const EXPERTS: &str =
     "DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section 2.1.2";
 pub(super) const OURS: &str = "ARCHITECTURE.md";
+/// Who makes the operations between ranks.
+pub(super) const COLLECTIVES: &str = "insert_collectives";
+
+/// Rows of f32 that cross to each other rank.
+pub(super) fn link_cost(at: &CostInput<'_>) -> Cost {
+    Cost { link_bytes: 4.0 * at.rows * at.heads * at.width(0), ..Cost::default() }
+}
 
 /// What is stored of a token in a latent KV layer.
 pub(super) const LATENT_ROW: &str = "kv_lora + rope elements per row";
@@ -99,13 +106,18 @@ pub(super) fn projection_cost(at: &CostInput<'_>, copied: f64) -> Cost {
         let both: f64 = at.weights.iter().map(|w| w.elements).sum();
         share = (at.heads * at.width(0) * (at.out_width - copied) / both).min(1.0);
     }
-    Cost { weight_bytes: at.weight_bytes(share), cache_bytes: 0.0, flops: at.matmul_flops(at.rows) * share }
+    Cost {
+        weight_bytes: at.weight_bytes(share),
+        cache_bytes: 0.0,
+        flops: at.matmul_flops(at.rows) * share,
+        link_bytes: 0.0,
+    }
 }
 
 /// Attention in latent space: scores over kv_lora + rope elements, values of kv_lora, one cached row for all heads.
 pub(super) fn latent_attention_cost(at: &CostInput<'_>) -> Cost {
     let flops = 2.0 * at.pairs * at.heads * (at.width(0) + at.out_width);
-    Cost { weight_bytes: 0.0, cache_bytes: at.kv_len * at.kv_row_bytes, flops }
+    Cost { weight_bytes: 0.0, cache_bytes: at.kv_len * at.kv_row_bytes, flops, link_bytes: 0.0 }
 }
 
 /// The entry of attention in latent space, whose costs are those of [`latent_attention_cost`].

@@ -1,6 +1,7 @@
 //! Passes: small pure functions IR → IR, each with a name and a snapshot test; `schedule` and `plan_memory` make a plan of the
 //! last IR.
 
+mod collectives;
 mod epilogues;
 mod experts;
 mod kv_splits;
@@ -15,6 +16,7 @@ mod select_kernels;
 #[cfg(test)]
 pub(crate) mod snapshots;
 
+pub use collectives::insert_collectives;
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
 pub use kv_splits::share_kv_splits;

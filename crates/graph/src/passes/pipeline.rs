@@ -2,9 +2,9 @@
 
 use super::{
     BatchBucket, BindOptions, CacheForm, MlaChoice, fold_epilogues, fold_norms, fold_ropes, fuse_projections,
-    group_experts, lower_mla, select_kernels, share_kv_splits,
+    group_experts, insert_collectives, lower_mla, select_kernels, share_kv_splits,
 };
-use crate::config::AttentionShape;
+use crate::config::{AttentionShape, Part};
 use crate::error::GraphError;
 use crate::ir::Ir;
 use crate::target::Target;
@@ -14,6 +14,8 @@ use crate::target::Target;
 pub struct PassInput<'a> {
     /// The sizes of the attention.
     pub attention: &'a AttentionShape,
+    /// What this rank has of the model, where several share it.
+    pub part: Option<&'a Part>,
     /// What the plan is made for: the kernels to select from, and which passes pay.
     pub target: &'a Target,
     /// Which attention paths of MLA are made.
@@ -53,6 +55,14 @@ impl Pass {
 }
 
 const PIPELINE: &[Pass] = &[
+    Pass {
+        name: "insert_collectives",
+        wanted: |_| true,
+        run: |ir, input| match input.part {
+            Some(part) => Ok(insert_collectives(ir, part)),
+            None => Ok(ir),
+        },
+    },
     Pass {
         name: "lower_mla",
         wanted: |_| true,
@@ -144,6 +154,7 @@ mod tests {
         let (attention, target) = (snapshots::config().attention, Target::new("test", Vec::new()));
         use_it(&PassInput {
             attention: &attention,
+            part: None,
             target: &target,
             mla: MlaChoice::Auto,
             form: CacheForm::Latent,

@@ -57,6 +57,7 @@ pub(crate) fn config() -> ModelConfig {
         attention_bias: false,
         index_topk: None,
         kv_form: KvForm::Separate,
+        part: None,
     }
 }
 
@@ -107,6 +108,53 @@ pub(crate) fn folded_plan(bucket: BatchBucket, mla: MlaChoice) -> crate::Plan {
 #[test]
 fn built_from_the_circuit() {
     insta::assert_snapshot!(built(&Span::backbone(&config())).to_text(None));
+}
+
+/// The IR of one rank of these, from its first layer to its last.
+fn of_rank(partition: &str, rank: usize) -> (Ir, ModelConfig) {
+    let whole = config();
+    let partition: crate::Partition = partition.parse().unwrap();
+    let tensors = DeclaredTensors::new(&whole, Naming::Gguf, TensorType::BF16).unwrap();
+    let config = whole.of_part(partition.part(&whole, rank, partition.ranks()).unwrap());
+    let ir = Ir::build(&config, &Span::backbone(&config), &tensors).unwrap();
+    (insert_collectives(ir, config.part.as_ref().unwrap()), config)
+}
+
+#[test]
+fn collectives_inserted() {
+    let text = |partition, rank| of_rank(partition, rank).0.to_text(None);
+    insta::assert_snapshot!(format!(
+        "-- pipeline, rank 0\n{}\n-- pipeline, rank 1\n{}\n-- heads and columns\n{}\n-- experts\n{}",
+        text("pipeline=2", 0),
+        text("pipeline=2", 1),
+        text("tensor=2", 1),
+        text("experts=4", 2)
+    ));
+}
+
+#[test]
+fn the_audit_finds_nothing_in_the_ir_of_a_rank() {
+    for (partition, ranks) in
+        [("pipeline=2", 2), ("tensor=3", 3), ("experts=4", 4), ("pipeline=2,tensor=2,experts=2", 4)]
+    {
+        for rank in 0..ranks {
+            let (ir, config) = of_rank(partition, rank);
+            let circuit = Circuit::named("deepseek2").unwrap();
+            let span = Span::backbone(&config);
+            let found = crate::audit::ir(&ir, circuit, &span, &config);
+            assert!(found.is_empty(), "{partition} rank {rank}: {found:?}");
+            let fused = fold_epilogues(fold_norms(group_experts(fuse_projections(ir)), BatchBucket::Decode));
+            let sums = |ir: &Ir| ir.nodes.iter().filter(|node| node.op == crate::ir::Op::AllReduce).count();
+            let expected = match partition {
+                "pipeline=2" => 0,
+                // experts and shared experts of the one MoE layer are added up together, and no dense block
+                "experts=4" => 1,
+                // attention and feed-forward of each layer
+                _ => 2 * config.own_layers().len(),
+            };
+            assert_eq!(sums(&fused), expected, "{partition} rank {rank}");
+        }
+    }
 }
 
 #[test]

@@ -76,6 +76,7 @@ fn lowered(
     let ir = Ir::build_with(circuit, config, span, tensors)?;
     let input = PassInput {
         attention: &config.attention,
+        part: None,
         target: machine.target,
         mla: machine.mla,
         form: machine.form,

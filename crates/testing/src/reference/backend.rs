@@ -6,7 +6,7 @@ use super::recurrent::{self, ToyRecurrence};
 use super::rotation::Rotation;
 use super::weights::Weights;
 use latent_backend::{
-    Backend, BackendError, Batch, DraftStep, KvLayout, KvStore, LayerState, Limits, LoadRequest,
+    Backend, BackendError, Batch, DraftStep, KvLayout, KvStore, LayerState, Limits, Links, LoadRequest,
     MemoryEstimate, Model, ModelOptions, PlanTimes, Step, Trace, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
@@ -80,7 +80,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
-        let LoadRequest { checkpoint, config, stages, options, progress, .. } = request;
+        let LoadRequest { checkpoint, config, stages, options, progress, communicator, .. } = request;
         let cache = options.stages.bind.cache;
         if cache != CacheType::F32 {
             let problem = format!(
@@ -92,8 +92,11 @@ impl Backend for ReferenceBackend {
         progress(1, 1);
         let checkpoint = Arc::clone(checkpoint);
         let recurrences = self.recurrences.clone();
+        let part = config.part.as_deref();
+        let links = communicator.zip(part).map(|(communicator, part)| Links::new(communicator, part.clone()));
+        let (clocks, trace) = (None, None);
         let model =
-            ReferenceModel { checkpoint, config, stages, rotation, recurrences, clocks: None, trace: None };
+            ReferenceModel { checkpoint, config, stages, rotation, recurrences, links, clocks, trace };
         Ok(Box::new(model))
     }
 
@@ -108,6 +111,8 @@ struct ReferenceModel {
     stages: Vec<Stage>,
     rotation: Rotation,
     recurrences: Vec<ToyRecurrence>,
+    /// The ranks that it shares the model with.
+    links: Option<Links>,
     /// Nanoseconds of each node of each plan.
     clocks: Option<Vec<Vec<u64>>>,
     /// What is recorded, and where each plan makes it.
@@ -138,6 +143,7 @@ impl ReferenceModel {
             kv,
             first_kv_layer: self.stages[..stage].iter().map(|stage| stage.kv_layers().len()).sum(),
             recurrences: &self.recurrences,
+            links: self.links.as_ref(),
             rows,
             hidden,
             values: HashMap::new(),

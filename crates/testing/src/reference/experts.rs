@@ -32,8 +32,11 @@ impl Interpreter<'_> {
         let (hidden, ffn) = (self.config.hidden_size, moe.intermediate);
         let weight = |slot: &str| node.weight(slot).map(|id| self.ir().weight(id));
         let mut sums = vec![0.0f64; x.len()];
+        let own = self.config.own_experts().range();
         for (place, (id, mix)) in ids.iter().zip(&weights).enumerate() {
-            let (expert, row) = (*id as usize, place / moe.num_experts_per_tok);
+            // those of other ranks are in their sums
+            let Some(expert) = own.clone().position(|own| own == *id as usize) else { continue };
+            let row = place / moe.num_experts_per_tok;
             let x = &x[row * hidden..(row + 1) * hidden];
             let of = |slot: &str, from: usize| match weight(slot) {
                 Some(weight) => self.weights.product(weight, expert, from..from + ffn, x),

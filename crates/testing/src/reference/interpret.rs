@@ -4,7 +4,7 @@ use super::kv::HostKvStore;
 use super::recurrent::ToyRecurrence;
 use super::rotation::Rotation;
 use super::weights::Weights;
-use latent_backend::{BackendError, Batch, SeqSpan};
+use latent_backend::{BackendError, Batch, Links, SeqSpan};
 use latent_graph::ir::{AttentionPath, Ir, Node, Op, Storage, ValueId};
 use latent_graph::{GraphError, ModelConfig, Plan};
 use std::collections::HashMap;
@@ -23,6 +23,8 @@ pub(super) struct Interpreter<'a> {
     pub recurrences: &'a [ToyRecurrence],
     /// Rows that the stage works on: the batch's, or those whose logits are wanted.
     pub rows: usize,
+    /// The other ranks, where several share the model.
+    pub links: Option<&'a Links>,
     /// The residual stream between the stages, one row for each row of the batch.
     pub hidden: &'a mut Vec<f32>,
     /// Every value so far, rows × heads × width.
@@ -52,6 +54,10 @@ impl Interpreter<'_> {
                 internal(format!("{} reads {}, which nobody made", node.op.word(), self.ir().value(id).name))
             }
         }
+    }
+
+    fn links(&self) -> Result<&Links, BackendError> {
+        self.links.map_or_else(|| internal("a collective, and no other ranks".into()), Ok)
     }
 
     /// The value at a port, or no elements where it is left out.
@@ -160,6 +166,17 @@ impl Interpreter<'_> {
             Op::AttendLatent | Op::AttendSeparate => self.attend_latent(node)?,
             Op::AbsorbV => self.project_value(node)?,
             Op::AttendExpanded => self.attend_expanded(node)?,
+            Op::AllReduce => {
+                let mut sums = self.input(node, 0)?.clone();
+                self.links()?.all_reduce(&mut sums)?;
+                self.set(node, 0, sums);
+            }
+            Op::SendRows => self.links()?.send_rows(self.input(node, 0)?)?,
+            Op::ReceiveRows => {
+                let mut rows = vec![0.0; self.rows * self.config.hidden_size];
+                self.links()?.receive_rows(&mut rows)?;
+                self.set(node, 0, rows);
+            }
             Op::MlaAttention | Op::ExpertGateUp | Op::ExpertDown => {
                 return internal(format!("{} is not an operation of its plans", node.op.word()));
             }

@@ -209,8 +209,15 @@ fn every_pass_keeps_the_rules() {
             let bind =
                 BindOptions { precision: Precision::Default, tier: Tier::Portable, cache: CacheType::F16 };
             let target = target();
-            let input =
-                PassInput { attention: &config.attention, target: &target, mla, form, bind: &bind, bucket };
+            let input = PassInput {
+                attention: &config.attention,
+                part: None,
+                target: &target,
+                mla,
+                form,
+                bind: &bind,
+                bucket,
+            };
             for pass in pipeline() {
                 ir = pass.run(ir, &input).unwrap();
                 clean(&format!("{} {bucket:?} {mla}", pass.name), &super::ir(&ir, circuit, &span, &config));

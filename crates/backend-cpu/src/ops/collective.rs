@@ -1,0 +1,34 @@
+//! Values that cross between ranks. The first worker speaks to the other ranks while the others wait at the end of the phase.
+
+use crate::context::Context;
+use crate::program::{Collective, CollectiveKind};
+use crate::scratch::{WorkerScratch, resize_scratch};
+use latent_backend::RankError;
+
+impl Collective {
+    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+        let Some(links) = ctx.links.filter(|_| ctx.worker.index == 0) else { return };
+        let value = &self.value;
+        let width = value.heads * value.width;
+        let values = resize_scratch(&mut scratch.results, ctx.rows * width);
+        if !matches!(self.kind, CollectiveKind::ReceiveRows) {
+            for (row, values) in values.chunks_exact_mut(width).enumerate() {
+                values.copy_from_slice(ctx.row(value, row));
+            }
+        }
+        let done: Result<(), RankError> = match self.kind {
+            CollectiveKind::AllReduce => links.all_reduce(values),
+            CollectiveKind::SendRows => {
+                return links.send_rows(values).unwrap_or_else(|error| ctx.fail(error));
+            }
+            CollectiveKind::ReceiveRows => links.receive_rows(values),
+        };
+        if let Err(error) = done {
+            return ctx.fail(error);
+        }
+        for (row, values) in values.chunks_exact(width).enumerate() {
+            // SAFETY: nobody but the first worker uses the value in this phase.
+            unsafe { ctx.row_mut(value, row) }.copy_from_slice(values);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What ranks of one model say to each other, and how values that they share are added up.
+
+use latent_graph::config::Part;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Messages between the ranks that share a model. Those from one rank on one channel arrive in the order in which they were sent; a message is never lost
+/// without an error.
+pub trait Communicator: Send + Sync {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn ranks(&self) -> usize;
+
+    /// The host that a rank runs on, as errors name it.
+    fn host(&self, rank: usize) -> String;
+
+    /// Sends a message. It does not wait until somebody receives it.
+    ///
+    /// # Errors
+    /// [`RankError`] when a rank is gone.
+    fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError>;
+
+    /// Waits for the next message of a rank, which takes the place of what `message` held.
+    ///
+    /// # Errors
+    /// [`RankError`] when a rank, this one or another, is gone or says that it has failed.
+    fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError>;
+
+    /// Tells all others that this rank ends, and why, so that none waits for it.
+    fn fail(&self, cause: &str);
+}
+
+/// What a message is about: messages of one channel do not overtake each other, those of different ones may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Channel {
+    /// Values of a step.
+    Values,
+    /// What rank 0 tells others to do.
+    Commands,
+    /// What they answer.
+    Answers,
+}
+
+impl Channel {
+    /// Every channel.
+    pub const ALL: [Channel; 3] = [Channel::Values, Channel::Commands, Channel::Answers];
+}
+
+/// Another rank does not do its part.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RankError {
+    /// It is gone, or does not answer.
+    #[error("rank {rank} on host {host} is gone: {cause}")]
+    Lost {
+        /// The rank.
+        rank: usize,
+        /// Where it ran.
+        host: String,
+        /// How that was noticed.
+        cause: String,
+    },
+    /// It said that it cannot go on.
+    #[error("rank {rank} on host {host} failed: {cause}")]
+    Failed {
+        /// The rank.
+        rank: usize,
+        /// Where it runs.
+        host: String,
+        /// What it said.
+        cause: String,
+    },
+    /// Ranks do not fit together.
+    #[error(transparent)]
+    Differs(Box<Difference>),
+    /// A message is not what this rank waits for: an error of Latent.
+    #[error("rank {rank} on host {host} sent {problem} (please report this)")]
+    Message {
+        /// The rank.
+        rank: usize,
+        /// Where it runs.
+        host: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The machinery between ranks cannot be started, or not used as asked.
+    #[error("{0}")]
+    Setup(String),
+}
+
+/// Something in which a rank differs from rank 0, and must not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank} on host {host} differs from rank 0 in {what}: {found}, there {expected}; {advice}")]
+pub struct Difference {
+    /// The rank.
+    pub rank: usize,
+    /// Where it runs.
+    pub host: String,
+    /// What differs.
+    pub what: String,
+    /// What it has.
+    pub found: String,
+    /// What rank 0 has.
+    pub expected: String,
+    /// What to do.
+    pub advice: String,
+}
+
+/// The collectives of a rank's plans: what [`Part`] says whom to speak to, and a [`Communicator`] carries.
+pub struct Links {
+    communicator: Arc<dyn Communicator>,
+    part: Part,
+    /// The bytes of a message that is sent, and of one that came.
+    buffers: Mutex<[Vec<u8>; 2]>,
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Links").field("part", &self.part).finish_non_exhaustive()
+    }
+}
+
+/// Elements up to which every rank of a group sends all others everything; of more, each adds up a stretch and sends the sum.
+const DIRECT: usize = 1 << 14;
+
+impl Links {
+    /// For the plans of this part.
+    pub fn new(communicator: Arc<dyn Communicator>, part: Part) -> Links {
+        Links { communicator, part, buffers: Mutex::default() }
+    }
+
+    /// Adds up `values` over the ranks that share the layers. Every element is summed in the order of the ranks, whatever their number of elements, so that all
+    /// of them end with the same bits.
+    ///
+    /// # Errors
+    /// As for [`Communicator::receive`].
+    pub fn all_reduce(&self, values: &mut [f32]) -> Result<(), RankError> {
+        let members = self.part.members.clone();
+        let (count, own) = (members.len(), self.part.rank - members.start);
+        let len = values.len();
+        if len <= DIRECT || count == 2 {
+            for to in members.clone().filter(|to| *to != self.part.rank) {
+                self.send(to, values)?;
+            }
+            return self.sum(values);
+        }
+        let stretch = |member: usize| len * member / count..len * (member + 1) / count;
+        for (member, to) in members.clone().enumerate().filter(|(member, _)| *member != own) {
+            self.send(to, &values[stretch(member)])?;
+        }
+        self.sum(&mut values[stretch(own)])?;
+        for to in members.clone().filter(|to| *to != self.part.rank) {
+            self.send(to, &values[stretch(own)])?;
+        }
+        for (member, from) in members.enumerate().filter(|(member, _)| *member != own) {
+            self.receive(from, &mut values[stretch(member)], |value, received| *value = received)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what each other member sends to what this one has, in the order of the ranks.
+    fn sum(&self, values: &mut [f32]) -> Result<(), RankError> {
+        let mut sums = vec![0.0; values.len()];
+        for rank in self.part.members.clone() {
+            if rank == self.part.rank {
+                sums.iter_mut().zip(values.iter()).for_each(|(sum, value)| *sum += value);
+            } else {
+                self.receive(rank, &mut sums, |sum, received| *sum += received)?;
+            }
+        }
+        values.copy_from_slice(&sums);
+        Ok(())
+    }
+
+    /// Sends rows of the residual stream on.
+    ///
+    /// # Errors
+    /// As for [`Communicator::send`].
+    pub fn send_rows(&self, rows: &[f32]) -> Result<(), RankError> {
+        self.part.sends_to.map_or(Ok(()), |to| self.send(to, rows))
+    }
+
+    /// Waits for as many rows of the residual stream as `rows` has room for.
+    ///
+    /// # Errors
+    /// As for [`Communicator::receive`].
+    pub fn receive_rows(&self, rows: &mut [f32]) -> Result<(), RankError> {
+        let from = self.part.receives_from.or(self.part.returned_by);
+        from.map_or(Ok(()), |from| self.receive(from, rows, |value, received| *value = received))
+    }
+
+    fn send(&self, to: usize, values: &[f32]) -> Result<(), RankError> {
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = &mut buffers[0];
+        message.clear();
+        message.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        self.communicator.send(to, Channel::Values, message)
+    }
+
+    /// Puts each number of a message where it belongs, which must be as many as `values`.
+    fn receive(&self, from: usize, values: &mut [f32], put: impl Fn(&mut f32, f32)) -> Result<(), RankError> {
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = &mut buffers[1];
+        self.communicator.receive(from, Channel::Values, message)?;
+        if message.len() != size_of_val(values) {
+            let problem = format!("{} bytes of values, expected {}", message.len(), size_of_val(values));
+            return Err(RankError::Message { rank: from, host: self.communicator.host(from), problem });
+        }
+        let received = message.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        values.iter_mut().zip(received).for_each(|(value, received)| put(value, received));
+        Ok(())
+    }
+}

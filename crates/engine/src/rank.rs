@@ -1,0 +1,123 @@
+//! Ranks that share a model: what is settled between them while it is loaded, and those that follow.
+
+use crate::draft_kind::Draft;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::options::{EngineOptions, Resolved};
+use crate::summary::Summary;
+use latent_backend::{Backend, Communicator, LayerState, Model, RankError};
+use latent_formats::Checkpoint;
+use latent_graph::passes::CacheForm;
+use latent_graph::{CheckpointTensors, GraphError, ModelConfig, PartitionError, Stage};
+use latent_hosts::Hosts;
+use latent_hosts::agree::{self, Fact};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// What a rank has loaded.
+pub enum Rank {
+    /// Rank 0, or the only one: an engine, to be used as any other.
+    Leads(Box<Engine>),
+    /// Any other rank.
+    Follows(Follower),
+}
+
+/// A rank that runs the steps of rank 0 on its part of the model.
+pub struct Follower {
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) communicator: Arc<dyn Communicator>,
+    pub(crate) summary: Summary,
+}
+
+impl Follower {
+    /// What was decided at loading.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Runs steps until rank 0 drops its engine.
+    ///
+    /// # Errors
+    /// A rank that is gone or failed; a step that fails here, of which the other ranks hear.
+    pub fn run(mut self) -> Result<(), EngineError> {
+        Ok(latent_hosts::follow(&mut *self.model, &*self.communicator)?)
+    }
+}
+
+/// The config of this rank's part of the model.
+///
+/// # Errors
+/// A partition for other ranks, or one that the model cannot be cut by; what is not built for several ranks.
+pub(crate) fn config_of_part(
+    hosts: &Hosts,
+    options: &EngineOptions,
+    whole: &ModelConfig,
+) -> Result<ModelConfig, EngineError> {
+    let communicator = &hosts.communicator;
+    let part = hosts.partition.part(whole, communicator.rank(), communicator.ranks());
+    let refuse = |what, advice| Err(GraphError::from(PartitionError::NotBuilt(what, advice)).into());
+    if options.draft == Draft::Mtp {
+        return refuse("drafting by the MTP layer", "leave --draft mtp out");
+    }
+    if options.form == CacheForm::Expanded {
+        return refuse("a cache of expanded keys and values", "leave --kv-cache out");
+    }
+    Ok(whole.of_part(part.map_err(GraphError::from)?))
+}
+
+/// What all ranks must have in common.
+///
+/// # Errors
+/// [`RankError::Differs`] on every rank.
+pub(crate) fn compare(
+    hosts: &Hosts,
+    options: &EngineOptions,
+    resolved: &Resolved<'_>,
+    checkpoint: &Checkpoint,
+) -> Result<(), RankError> {
+    let (identity, stages) = (checkpoint.identity(), &resolved.options.stages);
+    let same = "give all ranks the same options";
+    let order = if cfg!(target_endian = "little") { "little-endian" } else { "big-endian" };
+    let facts = [
+        Fact::new("byte order", order, "take hosts of one kind"),
+        Fact::new("program version", env!("CARGO_PKG_VERSION"), "install one version on all hosts"),
+        Fact::new("partition", &hosts.partition, same),
+        Fact::new(
+            "model file",
+            format!("{:016x}-{:016x}", identity.header, identity.sample),
+            "give all ranks the same file, or copies of it",
+        ),
+        Fact::new("device", resolved.backend.name(), same),
+        Fact::new("precision", format!("{:?}", stages.bind.precision), same),
+        Fact::new("KV cache type", stages.bind.cache, same),
+        Fact::new("instruction set", stages.bind.tier, "give --isa with the lower one to all"),
+        Fact::new("formulation of MLA", stages.mla, same),
+        Fact::new("--threads", format!("{:?}", options.threads), same),
+        Fact::new("tokens of a step", format!("{:?}", options.max_batch_tokens), same),
+        Fact::new("context", format!("{:?} and {:?}", options.context, options.cache_tokens), same),
+    ];
+    agree::on_facts(&*hosts.communicator, &facts)
+}
+
+/// The checkpoint with nothing but what these stages read.
+///
+/// # Errors
+/// A cut within a block of a format, or within what has one scale.
+pub(crate) fn own_tensors(checkpoint: &Checkpoint, stages: &[Stage]) -> Result<Checkpoint, EngineError> {
+    let (tensors, block) = (CheckpointTensors(checkpoint), checkpoint.fp8_block()?);
+    let (mut parts, mut seen) = (Vec::new(), HashSet::new());
+    for weight in stages.iter().flat_map(Stage::weights) {
+        let of_weight = weight.tensor_parts(&tensors, block).map_err(GraphError::from)?;
+        parts.extend(of_weight.into_iter().filter(|part| seen.insert(part.tensor.clone())));
+    }
+    Ok(checkpoint.parts(&parts)?)
+}
+
+/// Refuses what has state that no command carries.
+pub(crate) fn check_layers(backend: &dyn Backend, stages: &[Stage]) -> Result<(), EngineError> {
+    if backend.layer_states(stages).iter().any(|layer| matches!(layer, LayerState::Recurrent(_))) {
+        let refused = PartitionError::NotBuilt("recurrent state", "run the model on one host");
+        return Err(GraphError::from(refused).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,288 @@
+//! Models that several ranks share, ranks being threads: the bits of one host in a pipeline, its numbers in every other partition, on both backends.
+#![allow(missing_docs, reason = "tests")]
+
+#[path = "support/ranks.rs"]
+mod ranks;
+mod support;
+
+use latent_backend::Backend;
+use latent_engine::cache::Sequence;
+use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
+use latent_formats::{Checkpoint, FormatError};
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_graph::{GraphError, PartitionError};
+use latent_testing::{Kind, Recipe};
+use latent_types::TensorType;
+use ranks::on_ranks;
+use std::sync::Arc;
+use support::{CASES, all_logits, bits, checkpoint, error, fixture, folder};
+
+/// Error of a row against one host's, in exact precision.
+const EXACT: f64 = 1e-9;
+
+type MakeBackend = fn() -> Box<dyn Backend>;
+
+const BACKENDS: [MakeBackend; 2] = [latent_backends::cpu, latent_backends::reference];
+
+/// One to four ranks in each kind, and mixtures.
+const PIPELINES: [&str; 4] = ["pipeline=1", "pipeline=2", "pipeline=3", "pipeline=4"];
+const SUMS: [&str; 9] = [
+    "tensor=2",
+    "tensor=3",
+    "tensor=4",
+    "experts=2",
+    "experts=3",
+    "experts=4",
+    "tensor=2,experts=2",
+    "pipeline=2,tensor=2",
+    "pipeline=2,experts=2",
+];
+
+fn exact(mla: MlaChoice) -> EngineOptions {
+    let (precision, context, tier) = (Precision::Exact, Some(128), Some(latent_kernels::features().tier()));
+    let cache_tokens = Some(512);
+    EngineOptions {
+        mla,
+        precision,
+        context,
+        cache_tokens,
+        tier,
+        threads: Some(1),
+        ..EngineOptions::default()
+    }
+}
+
+/// The prompt's logits in one step, and in chunks.
+fn logits(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<f32>> {
+    [usize::MAX, 3].into_iter().flat_map(|chunk| all_logits(engine, tokens, chunk)).collect()
+}
+
+/// None where the model cannot be cut so.
+fn shared(
+    partition: &str,
+    backend: MakeBackend,
+    file: &Arc<Checkpoint>,
+    mla: MlaChoice,
+    tokens: &[u32],
+) -> Option<Vec<Vec<f32>>> {
+    let (led, followed) =
+        on_ranks(partition, &backend, file, &|_| exact(mla), |engine| logits(engine, tokens));
+    match led {
+        Ok(logits) => {
+            followed.into_iter().for_each(|result| result.unwrap());
+            Some(logits)
+        }
+        Err(EngineError::Graph(GraphError::Partition(
+            PartitionError::Layers { .. }
+            | PartitionError::TooFew { .. }
+            | PartitionError::NoExperts(_)
+            | PartitionError::FusedExperts(_),
+        ))) => None,
+        Err(error) => panic!("{partition}: {error}"),
+    }
+}
+
+#[test]
+fn a_pipeline_gives_the_bits_of_one_host() {
+    for backend in BACKENDS {
+        let mut ran = [0; 4];
+        for case in CASES {
+            let (file, fixture) = (checkpoint(&folder(case)), fixture(case));
+            let tokens = &fixture.tokens[..fixture.tokens.len().min(7)];
+            let mut alone =
+                Engine::load(&*backend(), &file, &exact(MlaChoice::Auto), &mut |_, _| {}).unwrap();
+            let alone = logits(&mut alone, tokens);
+            for (partition, ran) in PIPELINES.into_iter().zip(&mut ran) {
+                if let Some(shared) = shared(partition, backend, &file, MlaChoice::Auto, tokens) {
+                    assert!(bits(&shared) == bits(&alone), "{case} {partition}");
+                    *ran += 1;
+                }
+            }
+        }
+        assert!(ran[0] == CASES.len() && ran[1] == CASES.len() && ran[2] > 5, "{ran:?}");
+    }
+}
+
+#[test]
+fn sums_over_ranks_are_those_of_one_host_and_equal_between_runs() {
+    for backend in BACKENDS {
+        let mut ran = [0; SUMS.len()];
+        for (n, case) in CASES.into_iter().enumerate() {
+            let (file, fixture) = (checkpoint(&folder(case)), fixture(case));
+            let tokens = &fixture.tokens[..fixture.tokens.len().min(7)];
+            // both attention paths of each
+            let mla = [MlaChoice::Absorbed, MlaChoice::Naive][n % 2];
+            let mut alone = Engine::load(&*backend(), &file, &exact(mla), &mut |_, _| {}).unwrap();
+            let alone = logits(&mut alone, tokens);
+            for (i, partition) in SUMS.into_iter().enumerate() {
+                let Some(shared) = shared(partition, backend, &file, mla, tokens) else { continue };
+                for (row, (a, b)) in shared.iter().zip(&alone).enumerate() {
+                    let error = error(a, b);
+                    assert!(error <= EXACT, "{case} {partition} row {row}: {error:e}");
+                }
+                if (n + i).is_multiple_of(4) {
+                    let again = self::shared(partition, backend, &file, mla, tokens).unwrap();
+                    assert!(bits(&again) == bits(&shared), "{case} {partition} between runs");
+                }
+                ran[i] += 1;
+            }
+        }
+        assert!(ran.iter().all(|ran| *ran > 5), "{ran:?}");
+    }
+}
+
+#[test]
+fn every_weight_type_is_cut_between_its_blocks() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens: Vec<u32> = (0..17).map(|i| i * 11 % 250).collect();
+    let shapes: Vec<&str> = latent_testing::shapes().filter(|shape| shape.starts_with("tiny")).collect();
+    let kinds = latent_quant::encodable().filter(|ty| *ty != TensorType::F8_E4M3 && *ty != TensorType::Q8_K);
+    let (mut ran, mut refused) = ([0; 4], 0);
+    for (n, ty) in kinds.enumerate() {
+        let shape = shapes[n % shapes.len()];
+        let path = folder.path().join(format!("{n}.gguf"));
+        Recipe::new(shape, Kind::from(ty)).write_gguf(&path).unwrap();
+        let file = checkpoint(&path);
+        for precision in [Precision::Exact, Precision::Default] {
+            let options = || EngineOptions { precision, ..exact(MlaChoice::Auto) };
+            let cpu = latent_backends::cpu;
+            let alone = Engine::load(&*cpu(), &file, &options(), &mut |_, _| {})
+                .map(|mut engine| all_logits(&mut engine, &tokens, 64))
+                .unwrap();
+            for (i, partition) in
+                ["pipeline=2", "experts=2", "tensor=2", "tensor=2,experts=2"].into_iter().enumerate()
+            {
+                let (led, _) = on_ranks(partition, &cpu, &file, &|_| options(), |engine| {
+                    all_logits(engine, &tokens, 64)
+                });
+                let shared = match led {
+                    Ok(shared) => shared,
+                    Err(
+                        EngineError::Format(FormatError::Cut { .. })
+                        | EngineError::Graph(GraphError::Partition(_)),
+                    ) => {
+                        refused += 1;
+                        continue;
+                    }
+                    Err(error) => panic!("{shape} of {ty} {partition}: {error}"),
+                };
+                // 8-bit inputs are rounded by blocks, which a cut between them leaves as they are
+                let allowed = if precision == Precision::Exact { EXACT } else { 3e-3 };
+                let worst = shared.iter().zip(&alone).map(|(a, b)| error(a, b)).fold(0.0, f64::max);
+                assert!(worst <= allowed, "{shape} of {ty} {partition} {precision}: {worst:e}");
+                assert!(i > 0 || bits(&shared) == bits(&alone), "{shape} of {ty} {partition} {precision}");
+                ran[i] += 1;
+            }
+        }
+    }
+    assert!(ran.iter().all(|ran| *ran > 8), "{ran:?}, {refused} refused");
+}
+
+/// Text, a fork, a shifted context, and a file of the cache.
+fn session(engine: &mut Engine) -> Vec<Vec<f32>> {
+    let tokens: Vec<u32> = (0..70).map(|i| i * 7 % 100).collect();
+    let mut last = Vec::new();
+    let mut feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
+        let hear = &mut |_: usize, l: &[f32]| last.push(l.to_vec());
+        engine.prefill(sequence, tokens, 32, LogitsRequest::Last, hear, &mut |_| true).unwrap();
+    };
+    let mut sequence = Sequence::default();
+    feed(engine, &mut sequence, &tokens);
+    // a block that two share is copied when one writes
+    let mut shared = engine.share(&sequence, 66);
+    feed(engine, &mut shared, &tokens[66..]);
+    engine.shift(&mut sequence, 3..10).unwrap();
+    feed(engine, &mut sequence, &[5]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    let saved: Vec<u32> = tokens.clone();
+    engine.save(&shared, &saved, &path).unwrap();
+    let (mut restored, _) = engine.restore(&path).unwrap();
+    feed(engine, &mut restored, &[9]);
+    feed(engine, &mut shared, &[9]);
+    last
+}
+
+#[test]
+fn forks_shifts_and_saved_caches_reach_every_rank() {
+    let file = checkpoint(&folder("v3"));
+    for backend in BACKENDS {
+        let options = exact(MlaChoice::Absorbed);
+        let alone = session(&mut Engine::load(&*backend(), &file, &options, &mut |_, _| {}).unwrap());
+        assert_eq!(bits(&alone[3..4]), bits(&alone[4..5]), "a restored sequence goes on as the saved one");
+        for partition in ["pipeline=2", "pipeline=2,tensor=2"] {
+            let (led, _) = on_ranks(partition, &backend, &file, &|_| exact(MlaChoice::Absorbed), session);
+            let led = led.unwrap();
+            match partition {
+                "pipeline=2" => assert!(bits(&led) == bits(&alone)),
+                _ => assert!(led.iter().zip(&alone).all(|(a, b)| error(a, b) <= EXACT)),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_holds_its_own_tensors_only() {
+    let file = checkpoint(&folder("v3"));
+    let bytes = |partition: &str| {
+        let (led, _) =
+            on_ranks(partition, &latent_backends::cpu, &file, &|_| exact(MlaChoice::Auto), |engine| {
+                engine.summary().parameters
+            });
+        led.unwrap()
+    };
+    let whole = bytes("pipeline=1");
+    for partition in ["pipeline=2", "tensor=2", "experts=2"] {
+        assert!(bytes(partition) < whole * 9 / 10, "{partition}: {} of {whole}", bytes(partition));
+    }
+}
+
+#[test]
+fn ranks_that_differ_are_found_at_start() {
+    let (v3, other) = (checkpoint(&folder("v3")), checkpoint(&folder("youtu")));
+    let run = |options: &(dyn Fn(usize) -> EngineOptions + Sync)| {
+        let (led, followed) = on_ranks("pipeline=3", &latent_backends::cpu, &v3, options, |_| ());
+        let errors = followed.into_iter().filter_map(Result::err).map(|error| error.to_string());
+        let errors: Vec<String> =
+            led.err().map(|error| error.to_string()).into_iter().chain(errors).collect();
+        assert_eq!(errors.len(), 3, "every rank ends: {errors:?}");
+        errors
+    };
+    let differ = |precision| EngineOptions { precision, ..exact(MlaChoice::Auto) };
+    let by_rank = |rank| differ(if rank == 2 { Precision::Default } else { Precision::Exact });
+    assert!(
+        run(&by_rank)[0].contains("rank 2 on host this process differs from rank 0 in precision: Default")
+    );
+    let threads = |rank| EngineOptions { threads: Some(1 + rank / 2), ..exact(MlaChoice::Auto) };
+    assert!(run(&threads)[0].contains("rank 2 on host this process differs from rank 0 in --threads"));
+    // files: through a partition that both could have
+    let partition: latent_graph::Partition = "pipeline=2".parse().unwrap();
+    let errors: Vec<String> = std::thread::scope(|scope| {
+        let load = |(rank, file): (latent_hosts::LocalRank, &Arc<Checkpoint>)| {
+            let hosts = latent_engine::Hosts { partition: partition.clone(), communicator: Arc::new(rank) };
+            let options = EngineOptions { hosts: Some(hosts), ..exact(MlaChoice::Auto) };
+            let file = Arc::clone(file);
+            scope.spawn(move || {
+                Engine::load_rank(&*latent_backends::cpu(), &file, &options, &mut |_, _| {})
+                    .err()
+                    .unwrap()
+                    .to_string()
+            })
+        };
+        let threads: Vec<_> = latent_hosts::local_ranks(2).into_iter().zip([&v3, &other]).map(load).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(errors[0].contains("differs from rank 0 in model file"), "{errors:?}");
+}
+
+#[test]
+fn what_is_not_built_for_several_ranks_is_refused_by_name() {
+    let file = checkpoint(&folder("v3"));
+    let refused = |options: &(dyn Fn(usize) -> EngineOptions + Sync)| {
+        on_ranks("pipeline=2", &latent_backends::cpu, &file, options, |_| ()).0.err().unwrap().to_string()
+    };
+    let drafts = |_| EngineOptions { draft: latent_engine::Draft::Mtp, ..exact(MlaChoice::Auto) };
+    assert!(refused(&drafts).contains("drafting by the MTP layer is not built"), "{}", refused(&drafts));
+    let expanded = |_| EngineOptions { form: CacheForm::Expanded, ..exact(MlaChoice::Naive) };
+    assert!(refused(&expanded).contains("expanded keys and values is not built"));
+}

@@ -1,0 +1,97 @@
+//! The part of a model that one of several ranks runs, as a config says it.
+
+use std::ops::Range;
+
+/// A stretch of what ranks share out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Share {
+    /// The first of them.
+    pub from: usize,
+    /// How many.
+    pub len: usize,
+    /// How many there are on all ranks together.
+    pub of: usize,
+}
+
+impl Share {
+    /// All of them.
+    pub fn all(of: usize) -> Share {
+        Share { from: 0, len: of, of }
+    }
+
+    /// The share of member `index` of `members` who divide `of` as evenly as units of `unit` allow; none where there are fewer units than members, or they are
+    /// not whole.
+    pub fn nth(index: usize, members: usize, of: usize, unit: usize) -> Option<Share> {
+        let units = of.checked_div(unit).filter(|units| of.is_multiple_of(unit) && *units >= members)?;
+        let at = |index: usize| index * units / members * unit;
+        Some(Share { from: at(index), len: at(index + 1) - at(index), of })
+    }
+
+    /// Whether there is nothing that other ranks have.
+    pub fn is_all(&self) -> bool {
+        self.len == self.of
+    }
+
+    /// The stretch.
+    pub fn range(&self) -> Range<usize> {
+        self.from..self.from + self.len
+    }
+}
+
+/// What one rank runs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Part {
+    /// The rank.
+    pub rank: usize,
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// Its layers.
+    pub layers: Range<usize>,
+    /// The ranks that share these layers, itself among them: they add up the terms that each of them has.
+    pub members: Range<usize>,
+    /// Query heads.
+    pub heads: Share,
+    /// Columns between the projections of dense feed-forward blocks.
+    pub intermediate: Share,
+    /// The same of shared experts.
+    pub shared_intermediate: Share,
+    /// The same of each routed expert.
+    pub moe_intermediate: Share,
+    /// Routed experts of each layer.
+    pub experts: Share,
+    /// The rank whose residual rows its first layer reads.
+    pub receives_from: Option<usize>,
+    /// The rank that reads the residual rows after its last layer.
+    pub sends_to: Option<usize>,
+    /// The rank that has the last layer, where it is another one and this rank computes logits.
+    pub returned_by: Option<usize>,
+}
+
+impl Part {
+    /// Whether it has the blocks around the layers: embedding, final norm and `lm_head`.
+    pub fn speaks(&self) -> bool {
+        self.rank == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Share;
+
+    #[test]
+    fn shares_are_whole_units_and_together_everything() {
+        for (members, of, unit) in [(3, 16, 1), (2, 1408, 128), (4, 4, 1), (3, 1536, 256)] {
+            let shares: Vec<Share> =
+                (0..members).map(|i| Share::nth(i, members, of, unit).unwrap()).collect();
+            let ends: Vec<usize> = shares.iter().map(|share| share.range().end).collect();
+            assert_eq!(ends.last(), Some(&of));
+            assert!(
+                shares.iter().all(|share| share.len > 0 && share.from.is_multiple_of(unit)),
+                "{shares:?}"
+            );
+            assert!(shares.windows(2).all(|pair| pair[0].range().end == pair[1].from), "{shares:?}");
+        }
+        assert_eq!(Share::nth(0, 3, 512, 256), None);
+        assert_eq!(Share::nth(0, 2, 500, 256), None);
+    }
+}

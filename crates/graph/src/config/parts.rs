@@ -1,0 +1,46 @@
+//! The config of a part of a model.
+
+use super::model::{ModelConfig, MoeShape};
+use super::part::{Part, Share};
+use std::ops::Range;
+
+impl ModelConfig {
+    /// The config of one rank: its own heads, columns and experts; vocabulary, hidden size, layers and what rows are routed to are the model's.
+    pub fn of_part(&self, part: Part) -> ModelConfig {
+        let mut config = self.clone();
+        config.attention.heads = part.heads.len;
+        config.intermediate_size = part.intermediate.len;
+        config.moe = self.moe.map(|moe| MoeShape {
+            intermediate: part.moe_intermediate.len,
+            shared_intermediate: part.shared_intermediate.len,
+            ..moe
+        });
+        config.part = Some(Box::new(part));
+        config
+    }
+
+    /// The config of the whole model, of which this may be a part.
+    pub fn whole(&self) -> ModelConfig {
+        let Some(part) = &self.part else { return self.clone() };
+        let mut config = ModelConfig { part: None, ..self.clone() };
+        config.attention.heads = part.heads.of;
+        config.intermediate_size = part.intermediate.of;
+        config.moe = self.moe.map(|moe| MoeShape {
+            intermediate: part.moe_intermediate.of,
+            shared_intermediate: part.shared_intermediate.of,
+            ..moe
+        });
+        config
+    }
+
+    /// The routed experts whose weights are here.
+    pub fn own_experts(&self) -> Share {
+        let all = Share::all(self.moe.map_or(0, |moe| moe.experts));
+        self.part.as_ref().map_or(all, |part| part.experts)
+    }
+
+    /// The layers that run here.
+    pub fn own_layers(&self) -> Range<usize> {
+        self.part.as_ref().map_or(0..self.layers, |part| part.layers.clone())
+    }
+}

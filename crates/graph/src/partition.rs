@@ -1,0 +1,450 @@
+//! Partitions: how several ranks share one model.
+//!
+//! Ranks stand in a grid. Each row of it has a stretch of the layers (pipeline); the ranks of a row share these layers: by heads and columns (tensor parallel),
+//! by whole routed experts (expert parallel), or both. Rank 0 has the embedding, the final norm and `lm_head`: logits are where tokens are chosen.
+
+use crate::config::{ModelConfig, Part, Share};
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+/// How the ranks of a model share it. Shown and read as `pipeline=2,tensor=2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    stretches: Stretches,
+    /// Ranks that share heads and columns; 1: each has all.
+    tensor: usize,
+    /// Ranks that share routed experts; 1: each has all.
+    experts: usize,
+}
+
+/// How layers are cut into stretches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stretches {
+    /// So many, as even as can be.
+    Even(usize),
+    /// Of these lengths.
+    Counts(Vec<usize>),
+}
+
+/// A partition that cannot be, or not of this model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartitionError {
+    /// It cannot be read.
+    #[error(
+        "partition {text:?}: {problem}; a partition is a list like pipeline=2,tensor=2 of pipeline=N or layers=A:B:…, tensor=N, experts=N"
+    )]
+    Syntax {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Ranks of one stretch of layers share both heads and experts, or one of them.
+    #[error(
+        "tensor={tensor} with experts={experts}: the same ranks share both, so give the same number, or leave one out"
+    )]
+    Groups {
+        /// Ranks that share heads.
+        tensor: usize,
+        /// Ranks that share experts.
+        experts: usize,
+    },
+    /// There are more or fewer ranks.
+    #[error("partition {partition} is for {needs} ranks, and there are {ranks}: start mpirun -n {needs}")]
+    Ranks {
+        /// The partition.
+        partition: String,
+        /// Ranks that it is for.
+        needs: usize,
+        /// Ranks that there are.
+        ranks: usize,
+    },
+    /// Too few layers.
+    #[error("{stretches} stretches of layers of a model that has {layers}: each needs a layer at least")]
+    Layers {
+        /// Stretches asked for.
+        stretches: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// Lengths of stretches that are not the model's layers.
+    #[error("layers={given} are {sum} layers, the model has {layers}")]
+    Counts {
+        /// As they were given.
+        given: String,
+        /// Their sum.
+        sum: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// What is to be shared cannot be cut so often.
+    #[error("{members} ranks cannot share the model's {what}, of which it has {of}: give fewer")]
+    TooFew {
+        /// Heads, experts or columns.
+        what: &'static str,
+        /// How many there are.
+        of: usize,
+        /// Ranks.
+        members: usize,
+    },
+    /// Expert parallel of a model without experts.
+    #[error("experts={0} of a model without experts: take tensor={0} or pipeline={0}")]
+    NoExperts(usize),
+    /// Gate and up of experts in one tensor, which is not cut by columns.
+    #[error(
+        "the experts of this model keep gate and up in one tensor, which is not cut by columns: give tensor={0},experts={0}"
+    )]
+    FusedExperts(usize),
+    /// A cut within what has one scale in the file.
+    #[error(
+        "tensor {tensor} would be cut at {at}, within a block of {block} that shares a scale: give fewer ranks for tensor, or cut by layers or experts"
+    )]
+    ScaleBlock {
+        /// The tensor.
+        tensor: String,
+        /// Row or column of the cut.
+        at: usize,
+        /// Rows or columns of a block.
+        block: usize,
+    },
+    /// What a partitioned model does not run yet.
+    #[error("{0} is not built for a model that several ranks share; {1}")]
+    NotBuilt(&'static str, &'static str),
+}
+
+impl FromStr for Partition {
+    type Err = PartitionError;
+
+    fn from_str(text: &str) -> Result<Partition, PartitionError> {
+        let wrong = |problem: String| PartitionError::Syntax { text: text.to_owned(), problem };
+        let number = |value: &str| {
+            value
+                .parse()
+                .ok()
+                .filter(|n| (1..=MOST_RANKS).contains(n))
+                .ok_or_else(|| wrong(format!("{value:?} is no number from 1 to {MOST_RANKS}")))
+        };
+        let (mut stretches, mut tensor, mut experts) = (None, None, None);
+        for item in text.split(',') {
+            let Some((key, value)) = item.trim().split_once('=') else {
+                return Err(wrong(format!("{item:?} is not of the form key=number")));
+            };
+            let twice = match key {
+                "pipeline" => stretches.replace(Stretches::Even(number(value)?)).is_some(),
+                "layers" => {
+                    let counts = value.split(':').map(number).collect::<Result<_, _>>()?;
+                    stretches.replace(Stretches::Counts(counts)).is_some()
+                }
+                "tensor" => tensor.replace(number(value)?).is_some(),
+                "experts" => experts.replace(number(value)?).is_some(),
+                _ => return Err(wrong(format!("{key:?} is unknown"))),
+            };
+            if twice {
+                return Err(wrong(format!("{key} is said twice")));
+            }
+        }
+        let stretches = stretches.unwrap_or(Stretches::Even(1));
+        let partition = Partition { stretches, tensor: tensor.unwrap_or(1), experts: experts.unwrap_or(1) };
+        let Partition { tensor, experts, .. } = partition;
+        if tensor > 1 && experts > 1 && tensor != experts {
+            return Err(PartitionError::Groups { tensor, experts });
+        }
+        if partition.ranks() > MOST_RANKS {
+            return Err(wrong(format!("it is for {} ranks, more than {MOST_RANKS}", partition.ranks())));
+        }
+        Ok(partition)
+    }
+}
+
+/// Most ranks of a partition.
+pub const MOST_RANKS: usize = 1024;
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.stretches {
+            Stretches::Even(count) => write!(f, "pipeline={count}")?,
+            Stretches::Counts(counts) => write!(f, "layers={}", joined(counts))?,
+        }
+        for (key, members) in [("tensor", self.tensor), ("experts", self.experts)] {
+            if members > 1 {
+                write!(f, ",{key}={members}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn joined(counts: &[usize]) -> String {
+    counts.iter().map(usize::to_string).collect::<Vec<_>>().join(":")
+}
+
+impl Partition {
+    /// Even stretches of layers, one for each rank.
+    pub fn pipeline(ranks: usize) -> Partition {
+        Partition { stretches: Stretches::Even(ranks.max(1)), tensor: 1, experts: 1 }
+    }
+
+    /// Stretches of layers of these lengths, one for each rank.
+    pub fn of_layers(counts: Vec<usize>) -> Partition {
+        Partition { stretches: Stretches::Counts(counts), tensor: 1, experts: 1 }
+    }
+
+    /// Ranks that it is for.
+    pub fn ranks(&self) -> usize {
+        self.stretches() * self.members()
+    }
+
+    /// Stretches of layers.
+    pub fn stretches(&self) -> usize {
+        match &self.stretches {
+            Stretches::Even(count) => *count,
+            Stretches::Counts(counts) => counts.len(),
+        }
+    }
+
+    /// Ranks that share a stretch of layers.
+    pub fn members(&self) -> usize {
+        self.tensor.max(self.experts)
+    }
+
+    /// Whether results are sums of what several ranks computed, whose order is another than one host's.
+    pub fn adds_up(&self) -> bool {
+        self.members() > 1
+    }
+
+    /// What one of `ranks` ranks runs of the model.
+    ///
+    /// # Errors
+    /// A partition for another number of ranks, or one that this model cannot be cut by.
+    pub fn part(&self, config: &ModelConfig, rank: usize, ranks: usize) -> Result<Part, PartitionError> {
+        let needs = self.ranks();
+        if needs != ranks {
+            return Err(PartitionError::Ranks { partition: self.to_string(), needs, ranks });
+        }
+        let (stretch, member) = (rank / self.members(), rank % self.members());
+        let last = self.stretches() - 1;
+        let at = |stretch: usize, member: usize| stretch * self.members() + member;
+        let shares = self.shares(config, member)?;
+        // each rank of a stretch hands its rows, which all have, to its like of the next; only one to the rank that computes logits
+        let back = (stretch == last && last > 0 && member == 0).then_some(0);
+        Ok(Part {
+            rank,
+            ranks,
+            layers: self.layers(config.layers, stretch)?,
+            members: at(stretch, 0)..at(stretch + 1, 0),
+            receives_from: (stretch > 0).then(|| at(stretch - 1, member)),
+            sends_to: if stretch < last { Some(at(stretch + 1, member)) } else { back },
+            returned_by: (rank == 0 && last > 0).then(|| at(last, 0)),
+            ..shares
+        })
+    }
+
+    fn layers(&self, layers: usize, stretch: usize) -> Result<Range<usize>, PartitionError> {
+        let stretches = self.stretches();
+        match &self.stretches {
+            Stretches::Even(count) => {
+                let share = Share::nth(stretch, *count, layers, 1);
+                share.map(|share| share.range()).ok_or(PartitionError::Layers { stretches, layers })
+            }
+            Stretches::Counts(counts) => {
+                let sum = counts.iter().sum();
+                if sum != layers {
+                    return Err(PartitionError::Counts { given: joined(counts), sum, layers });
+                }
+                let from = counts[..stretch].iter().sum();
+                Ok(from..from + counts[stretch])
+            }
+        }
+    }
+
+    /// The shares of a member of a group; everything else of the part is that of a single rank.
+    fn shares(&self, config: &ModelConfig, member: usize) -> Result<Part, PartitionError> {
+        let attention = &config.attention;
+        let moe = config.moe;
+        let widths = moe.map_or((0, 0), |moe| (moe.shared_intermediate, moe.intermediate));
+        let experts = moe.map_or(0, |moe| moe.experts);
+        let mut part = Part {
+            rank: 0,
+            ranks: 1,
+            layers: 0..config.layers,
+            members: 0..1,
+            heads: Share::all(attention.heads),
+            intermediate: Share::all(config.intermediate_size),
+            shared_intermediate: Share::all(widths.0),
+            moe_intermediate: Share::all(widths.1),
+            experts: Share::all(experts),
+            receives_from: None,
+            sends_to: None,
+            returned_by: None,
+        };
+        if self.experts > 1 {
+            if moe.is_none() {
+                return Err(PartitionError::NoExperts(self.experts));
+            }
+            part.experts = share("experts", member, self.experts, experts, &[1])?;
+        }
+        if self.tensor > 1 {
+            part.heads = share("heads", member, self.tensor, attention.heads, &head_units(config))?;
+            part.intermediate = columns(member, self.tensor, config.intermediate_size)?;
+            part.shared_intermediate = columns(member, self.tensor, widths.0)?;
+            if self.experts == 1 {
+                if moe.is_some_and(|moe| moe.fused_gate_up) {
+                    return Err(PartitionError::FusedExperts(self.tensor));
+                }
+                part.moe_intermediate = columns(member, self.tensor, widths.1)?;
+            }
+        }
+        Ok(part)
+    }
+}
+
+/// A share in the first of these units that gives every member something.
+fn share(
+    what: &'static str,
+    member: usize,
+    members: usize,
+    of: usize,
+    units: &[usize],
+) -> Result<Share, PartitionError> {
+    if of == 0 {
+        return Ok(Share::all(0));
+    }
+    let found = units.iter().find_map(|unit| Share::nth(member, members, of, *unit));
+    found.ok_or(PartitionError::TooFew { what, of, members })
+}
+
+/// Columns are cut between blocks of the formats that weights are stored in, where the width allows: 256 elements of K-quants, 128 of FP8, 32 of the others.
+const COLUMN_UNITS: [usize; 6] = [256, 128, 64, 32, 8, 1];
+
+fn columns(member: usize, members: usize, width: usize) -> Result<Share, PartitionError> {
+    share("feed-forward columns", member, members, width, &COLUMN_UNITS)
+}
+
+/// So many heads together that what they give the output projection ends between blocks, and the rows of their own projections between blocks of FP8.
+fn head_units(config: &ModelConfig) -> Vec<usize> {
+    let a = &config.attention;
+    let kinds = [(256, 128), (128, 128), (256, 1), (128, 1), (64, 1), (32, 1), (8, 1), (1, 1)];
+    let ends = |heads: usize, columns: usize, rows: usize| {
+        let whole = |width: usize, block: usize| (heads * width).is_multiple_of(block);
+        whole(a.v, columns) && whole(a.nope + a.rope, rows) && whole(a.nope + a.v, rows)
+    };
+    let units =
+        kinds.iter().filter_map(|(columns, rows)| (1..=a.heads).find(|heads| ends(*heads, *columns, *rows)));
+    units.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::passes::snapshots::config;
+
+    fn parse(text: &str) -> Result<Partition, PartitionError> {
+        text.parse()
+    }
+
+    #[test]
+    fn partitions_are_read_as_they_are_shown() {
+        for text in [
+            "pipeline=1",
+            "pipeline=3",
+            "layers=12:15",
+            "pipeline=1,tensor=2",
+            "pipeline=2,experts=4",
+            "pipeline=2,tensor=2,experts=2",
+        ] {
+            assert_eq!(parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(parse("experts=3").unwrap().to_string(), "pipeline=1,experts=3");
+        assert_eq!(parse("pipeline=2,tensor=2").unwrap().ranks(), 4);
+        for (text, part) in [
+            ("", "key=number"),
+            ("pipeline", "key=number"),
+            ("pipeline=0", "no number from 1"),
+            ("pipeline=2,layers=1:2", "said twice"),
+            ("tensors=2", "\"tensors\" is unknown"),
+            ("pipeline=1024,tensor=1024", "more than 1024"),
+            ("tensor=2,experts=3", "the same ranks share both"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn parts_together_are_the_model() {
+        let config = config();
+        for text in
+            ["pipeline=2", "tensor=2", "tensor=3", "experts=4", "pipeline=2,tensor=2,experts=2", "layers=1:1"]
+        {
+            let partition = parse(text).unwrap();
+            let ranks = partition.ranks();
+            let parts: Vec<Part> =
+                (0..ranks).map(|rank| partition.part(&config, rank, ranks).unwrap()).collect();
+            for layer in 0..config.layers {
+                let of: Vec<&Part> = parts.iter().filter(|part| part.layers.contains(&layer)).collect();
+                assert_eq!(
+                    of.iter().map(|part| part.rank).collect::<Vec<_>>(),
+                    of[0].members.clone().collect::<Vec<_>>()
+                );
+                let shared = |share: fn(&Part) -> Share| {
+                    let sum: usize = of.iter().map(|part| share(part).len).sum();
+                    sum == share(of[0]).of || of.iter().all(|part| share(part).is_all())
+                };
+                assert!(
+                    shared(|part| part.heads)
+                        && shared(|part| part.experts)
+                        && shared(|part| part.moe_intermediate)
+                );
+            }
+            // what one sends another receives
+            for part in &parts {
+                if let Some(to) = part.sends_to {
+                    let back = parts[to].receives_from == Some(part.rank)
+                        || parts[to].returned_by == Some(part.rank);
+                    assert!(back, "{text}: {part:?}");
+                }
+            }
+            for part in parts {
+                assert_eq!(config.of_part(part).whole(), config);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_cut_is_an_error_that_says_why() {
+        let mut config = config();
+        let error = |config: &ModelConfig, text: &str, ranks| {
+            parse(text).unwrap().part(config, 0, ranks).unwrap_err().to_string()
+        };
+        for (text, ranks, part) in [
+            ("pipeline=2", 3, "mpirun -n 2"),
+            ("pipeline=3", 3, "each needs a layer"),
+            ("layers=2:2", 2, "are 4 layers, the model has 2"),
+            ("tensor=5", 5, "heads, of which it has 4"),
+            ("experts=9", 9, "experts, of which it has 8"),
+        ] {
+            let error = error(&config, text, ranks);
+            assert!(error.contains(part), "{error}");
+        }
+        config.moe.as_mut().unwrap().fused_gate_up = true;
+        assert!(error(&config, "tensor=2", 2).contains("tensor=2,experts=2"));
+        assert!(parse("tensor=2,experts=2").unwrap().part(&config, 1, 2).is_ok());
+        config.moe = None;
+        assert!(error(&config, "experts=2", 2).contains("without experts"));
+    }
+
+    #[test]
+    fn columns_end_between_blocks() {
+        let mut config = config();
+        config.intermediate_size = 1536;
+        config.attention.v = 128;
+        config.attention.nope = 128;
+        config.attention.rope = 64;
+        let part = parse("tensor=2").unwrap().part(&config, 1, 2).unwrap();
+        assert_eq!((part.intermediate.from, part.heads.from), (768, 2));
+        let part = parse("tensor=4").unwrap().part(&config, 1, 4).unwrap();
+        assert_eq!((part.intermediate.from, part.heads.from), (256, 1));
+    }
+}

@@ -1,0 +1,76 @@
+//! Inserts what ranks say to each other: sums of terms, and rows of the residual stream at the ends of a rank's layers.
+
+use crate::config::Part;
+use crate::ir::{Ir, Node, Op, Storage, Value, ValueId};
+
+/// A rank's IR with its collectives. Products with weights whose other inputs are on other ranks, and sums over a rank's own experts, are terms: they are
+/// added up before anything reads them but a sum of two of them, which is a term itself.
+pub fn insert_collectives(mut ir: Ir, part: &Part) -> Ir {
+    if part.members.len() > 1 {
+        add_up_terms(&mut ir, part);
+    }
+    if part.receives_from.is_some()
+        && let Some(entering) = entering(&ir)
+    {
+        overwrite(&mut ir, Op::ReceiveRows, entering, 0, None);
+    }
+    let result = ir.outputs.first().filter(|(name, _)| name == "hidden").map(|(_, id)| *id);
+    let Some(result) = result else { return ir };
+    if part.sends_to.is_some() {
+        ir.nodes.push(Node::new(Op::SendRows, None, vec![result], Vec::new()));
+    }
+    if part.returned_by.is_some() {
+        let end = ir.nodes.len();
+        overwrite(&mut ir, Op::ReceiveRows, result, end, None);
+    }
+    ir
+}
+
+/// The residual stream that enters the span.
+fn entering(ir: &Ir) -> Option<ValueId> {
+    let ids = (0..ir.values.len()).map(ValueId);
+    ids.into_iter().find(|id| ir.value(*id).storage == Storage::Hidden && ir.maker(*id).is_none())
+}
+
+/// Inserts at `at` a node that overwrites `value`; the nodes behind it, and the span's results, read what it makes.
+fn overwrite(ir: &mut Ir, op: Op, value: ValueId, at: usize, layer: Option<usize>) -> ValueId {
+    let storage = Storage::View { of: value, offset: 0 };
+    let made = ir.add_value(Value { storage, ..ir.value(value).clone() });
+    for node in &mut ir.nodes[at..] {
+        node.inputs.iter_mut().filter(|id| **id == value).for_each(|id| *id = made);
+    }
+    ir.outputs.iter_mut().filter(|(_, id)| *id == value).for_each(|(_, id)| *id = made);
+    ir.nodes.insert(at, Node::new(op, layer, vec![value], vec![made]));
+    made
+}
+
+fn add_up_terms(ir: &mut Ir, part: &Part) {
+    let mut terms: Vec<ValueId> = Vec::new();
+    let mut at = 0;
+    while at < ir.nodes.len() {
+        let node = &ir.nodes[at];
+        let read: Vec<ValueId> = node.inputs.iter().copied().filter(|id| terms.contains(id)).collect();
+        let sum = matches!(node.op, Op::Add { .. }) && read.len() == node.inputs.len();
+        if !sum && let Some(term) = read.first() {
+            let layer = node.layer;
+            terms.retain(|id| id != term);
+            overwrite(ir, Op::AllReduce, *term, at, layer);
+            at += 1;
+            continue;
+        }
+        if sum || gives_terms(ir, node, part) {
+            terms.retain(|id| !node.inputs.contains(id));
+            terms.extend(&node.outputs);
+        }
+        at += 1;
+    }
+}
+
+fn gives_terms(ir: &Ir, node: &Node, part: &Part) -> bool {
+    let cut = node.weights.iter().any(|(_, id)| ir.weight(*id).gives_terms());
+    match node.op {
+        Op::Linear => cut,
+        Op::ExpertMlp => cut || !part.experts.is_all(),
+        _ => false,
+    }
+}

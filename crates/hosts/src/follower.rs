@@ -1,0 +1,70 @@
+//! Ranks other than 0: they do what rank 0 tells them.
+
+use crate::command::Command;
+use crate::wrong_message;
+use latent_backend::{BackendError, CancelToken, Channel, Communicator, KvStore, Model, Step};
+
+/// Runs the steps of rank 0 on this rank's part of the model until rank 0 ends.
+///
+/// # Errors
+/// A rank that is gone or failed; a step that fails here, of which the others hear.
+pub fn follow(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), BackendError> {
+    let result = run(model, communicator);
+    if let Err(error) = &result {
+        communicator.fail(&error.to_string());
+    }
+    result
+}
+
+fn run(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), BackendError> {
+    let mut store: Option<Box<dyn KvStore>> = None;
+    let mut message = Vec::new();
+    loop {
+        communicator.receive(0, Channel::Commands, &mut message)?;
+        let Some(command) = Command::read(&message) else {
+            let problem = format!("a command of {} bytes that is none", message.len());
+            return Err(wrong_message(communicator, 0, problem).into());
+        };
+        match command {
+            Command::End => return Ok(()),
+            Command::NewStore { blocks } => {
+                // freed first: both together may not fit
+                store = None;
+                store.replace(model.new_kv_store(blocks, 0)?);
+            }
+            command => {
+                let Some(store) = store.as_deref_mut() else {
+                    return Err(wrong_message(communicator, 0, "a step before a KV cache".into()).into());
+                };
+                obey(command, model, store, communicator)?;
+            }
+        }
+    }
+}
+
+fn obey(
+    command: Command,
+    model: &mut dyn Model,
+    store: &mut dyn KvStore,
+    communicator: &dyn Communicator,
+) -> Result<(), BackendError> {
+    match command {
+        Command::Step(batch) => {
+            // logits are rank 0's
+            let mut batch = batch;
+            batch.wanted.clear();
+            let cancel = CancelToken::new();
+            let on_logits = &mut |_: usize, _: &[f32]| {};
+            model.step(Step { batch: &batch, kv: store, cancel: &cancel, on_logits, on_hidden: None })
+        }
+        Command::CopyBlock { from, to } => store.copy_block(from, to),
+        Command::ReadRow { layer, slot } => {
+            let mut row = vec![0; store.layout().row(layer).bytes()];
+            store.read_row(layer, slot, &mut row)?;
+            Ok(communicator.send(0, Channel::Answers, &row)?)
+        }
+        Command::WriteRow { layer, slot, row } => store.write_row(layer, slot, &row),
+        Command::ShiftToken { from, to, distance } => store.shift_token(from, to, distance),
+        Command::NewStore { .. } | Command::End => Ok(()),
+    }
+}

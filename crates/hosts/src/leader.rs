@@ -1,0 +1,143 @@
+//! Rank 0: a model whose every step the other ranks run too.
+
+use crate::Hosts;
+use crate::command::{Command, step_message};
+use crate::store::{SharedStore, Stretch, tell};
+use latent_backend::{
+    BackendError, CancelToken, HiddenSink, KvLayout, KvStore, LayerState, Model, PlanTimes, Step, Trace,
+};
+use latent_graph::activations::Activations;
+use latent_graph::ir::KvLayer;
+use latent_graph::{GraphError, ModelConfig, Stage};
+
+/// Rank 0's part of a model, which stands for the whole.
+pub struct Leader {
+    own: Box<dyn Model>,
+    hosts: Hosts,
+    /// Of the whole model.
+    config: ModelConfig,
+    stretches: Vec<Stretch>,
+    /// Whether a step has failed: other ranks may be anywhere in it, so that nothing can be run any more.
+    failed: Option<String>,
+}
+
+impl Leader {
+    /// The model of which `own` is rank 0's part and `config` the whole.
+    ///
+    /// # Errors
+    /// A partition that is not for this model.
+    pub fn new(own: Box<dyn Model>, hosts: Hosts, config: ModelConfig) -> Result<Leader, BackendError> {
+        let (partition, ranks) = (&hosts.partition, hosts.communicator.ranks());
+        let members = partition.members();
+        let stretch = |first: usize| {
+            let part = partition.part(&config, first, ranks).map_err(GraphError::from)?;
+            Ok(Stretch { layers: part.layers, ranks: part.members })
+        };
+        let stretches = (0..ranks).step_by(members).map(stretch).collect::<Result<_, BackendError>>()?;
+        Ok(Leader { own, hosts, config, stretches, failed: None })
+    }
+
+    fn run(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+        let Step { batch, kv, cancel, on_logits, mut on_hidden } = step;
+        let Some(kv) = kv.as_any_mut().downcast_mut::<SharedStore>() else {
+            return Err(BackendError::ForeignStore);
+        };
+        if cancel.is_cancelled() {
+            return Err(BackendError::Cancelled);
+        }
+        tell(&*self.hosts.communicator, &step_message(batch))?;
+        // the others cannot be stopped within a step: it is run to its end
+        let never = CancelToken::new();
+        let wanted = on_hidden.is_some();
+        let mut hear = |rows: &[f32]| {
+            if let Some(on_hidden) = &mut on_hidden {
+                on_hidden(rows);
+            }
+        };
+        let on_hidden = wanted.then_some(&mut hear as HiddenSink<'_>);
+        self.own.step(Step { batch, kv: &mut *kv.own, cancel: &never, on_logits, on_hidden })?;
+        if cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
+    }
+}
+
+impl Model for Leader {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Those of this rank.
+    fn stages(&self) -> &[Stage] {
+        self.own.stages()
+    }
+
+    fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
+        tell(&*self.hosts.communicator, &Command::NewStore { blocks }.message())?;
+        let own = self.own.new_kv_store(blocks, state_slots)?;
+        // latents have one width in all layers of a model
+        let row = own.layout().layers.iter().find_map(LayerState::per_token).cloned();
+        let layers = (0..self.config.layers)
+            .filter_map(|layer| row.clone().map(|row| LayerState::PerToken(KvLayer { layer, ..row })));
+        let layout = KvLayout { layers: layers.collect(), ..own.layout().clone() };
+        let (communicator, stretches) = (self.hosts.communicator.clone(), self.stretches.clone());
+        Ok(Box::new(SharedStore { own, communicator, layout, stretches }))
+    }
+
+    /// As for other models, but a step that is cancelled while it runs ends with its last phase.
+    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+        if let Some(cause) = &self.failed {
+            let problem = format!("the ranks of this model have stopped: {cause}; start them again");
+            return Err(BackendError::Unsupported(problem));
+        }
+        let result = self.run(step);
+        if let Err(error) = &result
+            && !matches!(error, BackendError::Cancelled | BackendError::ForeignStore)
+        {
+            self.hosts.communicator.fail(&error.to_string());
+            self.failed = Some(error.to_string());
+        }
+        result
+    }
+
+    fn wait_for_weights(&mut self) {
+        self.own.wait_for_weights();
+    }
+
+    fn parallel(&mut self, tasks: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.own.parallel(tasks, job);
+    }
+
+    /// Times of this rank.
+    fn start_profile(&mut self) {
+        self.own.start_profile();
+    }
+
+    fn stop_profile(&mut self) -> Vec<PlanTimes> {
+        self.own.stop_profile()
+    }
+
+    fn start_trace(&mut self, _activations: &Activations, _trace: Trace) -> Result<(), BackendError> {
+        let problem = "activations of a model that several ranks share are not recorded: run it on one host";
+        Err(BackendError::Unsupported(problem.into()))
+    }
+
+    fn start_input_squares(&mut self) -> Result<(), BackendError> {
+        let problem = "importances of a model that several ranks share are not collected: run it on one host";
+        Err(BackendError::Unsupported(problem.into()))
+    }
+
+    fn stop_trace(&mut self) -> Option<Trace> {
+        None
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        let communicator = &*self.hosts.communicator;
+        if std::thread::panicking() {
+            communicator.fail("it panicked");
+        } else if self.failed.is_none() {
+            // a rank that is gone need not be told
+            let _ = tell(communicator, &Command::End.message());
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The KV cache of a model whose layers are on several ranks, as rank 0 sees it.
+
+use crate::command::Command;
+use crate::wrong_message;
+use latent_backend::{BackendError, Channel, Communicator, KvLayout, KvStore};
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Which ranks have which layers.
+#[derive(Clone, Debug)]
+pub(crate) struct Stretch {
+    /// The layers.
+    pub(crate) layers: Range<usize>,
+    /// The ranks, each of which has rows of all of them.
+    pub(crate) ranks: Range<usize>,
+}
+
+/// Rank 0's store, and through commands those of the others.
+pub(crate) struct SharedStore {
+    pub(crate) own: Box<dyn KvStore>,
+    pub(crate) communicator: Arc<dyn Communicator>,
+    /// Of all layers.
+    pub(crate) layout: KvLayout,
+    pub(crate) stretches: Vec<Stretch>,
+}
+
+/// Tells every follower.
+pub(crate) fn tell(communicator: &dyn Communicator, message: &[u8]) -> Result<(), BackendError> {
+    for to in 1..communicator.ranks() {
+        communicator.send(to, Channel::Commands, message)?;
+    }
+    Ok(())
+}
+
+impl SharedStore {
+    /// The ranks that have a layer of the cache, and its number there.
+    fn place(&self, layer: usize) -> Result<(Range<usize>, usize), BackendError> {
+        let stretch = self.stretches.iter().find(|stretch| stretch.layers.contains(&layer));
+        let found = stretch.map(|stretch| (stretch.ranks.clone(), layer - stretch.layers.start));
+        found.ok_or_else(|| BackendError::Unsupported(format!("the KV cache has no layer {layer}")))
+    }
+
+    fn no_states() -> BackendError {
+        BackendError::Unsupported("a model that several ranks share has no recurrent layers".into())
+    }
+}
+
+impl KvStore for SharedStore {
+    fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        tell(&*self.communicator, &Command::CopyBlock { from, to }.message())?;
+        self.own.copy_block(from, to)
+    }
+
+    fn read_row(&self, layer: usize, slot: usize, row: &mut [u8]) -> Result<(), BackendError> {
+        let (ranks, layer) = self.place(layer)?;
+        if ranks.contains(&0) {
+            return self.own.read_row(layer, slot, row);
+        }
+        let command = Command::ReadRow { layer, slot }.message();
+        let communicator = &*self.communicator;
+        communicator.send(ranks.start, Channel::Commands, &command)?;
+        let mut answer = Vec::new();
+        communicator.receive(ranks.start, Channel::Answers, &mut answer)?;
+        if answer.len() != row.len() {
+            let problem = format!("a row of {} bytes, expected {}", answer.len(), row.len());
+            return Err(wrong_message(communicator, ranks.start, problem).into());
+        }
+        row.copy_from_slice(&answer);
+        Ok(())
+    }
+
+    fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError> {
+        let (ranks, layer) = self.place(layer)?;
+        let command = Command::WriteRow { layer, slot, row: row.to_vec() }.message();
+        for to in ranks.clone().filter(|rank| *rank > 0) {
+            self.communicator.send(to, Channel::Commands, &command)?;
+        }
+        if ranks.contains(&0) { self.own.write_row(layer, slot, row) } else { Ok(()) }
+    }
+
+    fn read_state(&self, _layer: usize, _slot: u32, _state: &mut [u8]) -> Result<(), BackendError> {
+        Err(SharedStore::no_states())
+    }
+
+    fn write_state(&mut self, _layer: usize, _slot: u32, _state: &[u8]) -> Result<(), BackendError> {
+        Err(SharedStore::no_states())
+    }
+
+    fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {
+        tell(&*self.communicator, &Command::ShiftToken { from, to, distance }.message())?;
+        self.own.shift_token(from, to, distance)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
