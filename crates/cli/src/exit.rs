@@ -1,7 +1,7 @@
 //! Exit codes: 0 done (a broken pipe too), 1 error, 2 model not supported, 64 wrong usage; ended by a signal: 128 and its number, 130 after
 //! Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 
-use crate::{interrupt, output};
+use crate::{interrupt, output, ranks};
 use latent_backend::BackendError;
 use latent_engine::EngineError;
 use latent_graph::{ConfigError, GraphError};
@@ -36,6 +36,8 @@ pub(crate) struct NotSupported(pub(crate) String);
 #[error("the two sides part")]
 pub(crate) struct Parted;
 
+const SUCCESS: u8 = 0;
+const FAILURE: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 const USAGE: u8 = 64;
 
@@ -47,28 +49,29 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
 }
 
 /// The exit code of a finished command; its error is printed.
-pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
+pub(crate) fn code(result: anyhow::Result<()>) -> u8 {
     let error = match result {
-        Ok(()) if interrupt::asked() => return ExitCode::from(interrupt::code()),
-        Ok(()) => return ExitCode::SUCCESS,
+        Ok(()) if interrupt::asked() => return interrupt::code(),
+        Ok(()) => return SUCCESS,
         Err(error) => error,
     };
     if is_broken_pipe(&error) {
-        return ExitCode::SUCCESS;
+        return SUCCESS;
     }
     if interrupt::asked() || error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Stopped))) {
-        return ExitCode::from(interrupt::code());
+        return interrupt::code();
     }
     if error.is::<Parted>() {
-        return ExitCode::FAILURE;
+        return FAILURE;
     }
+    ranks::failed(&message(&error));
     report(&error);
     if error.chain().any(|e| is_unsupported(e) || e.is::<NotSupported>()) {
-        ExitCode::from(UNSUPPORTED)
+        UNSUPPORTED
     } else if error.chain().any(|e| e.is::<Usage>()) {
-        ExitCode::from(USAGE)
+        USAGE
     } else {
-        ExitCode::FAILURE
+        FAILURE
     }
 }
 

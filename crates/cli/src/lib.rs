@@ -12,6 +12,7 @@ mod markdown;
 mod model;
 mod output;
 mod progress;
+mod ranks;
 mod server;
 
 use clap::Parser;
@@ -25,5 +26,5 @@ pub fn main() -> ExitCode {
     };
     interrupt::watch();
     latent_formats::install_sigbus_handler();
-    exit::code(commands::execute(args))
+    ExitCode::from(ranks::end(exit::code(commands::execute(args))))
 }

@@ -2,7 +2,7 @@
 
 use crate::args::EngineArgs;
 use crate::progress::LateBar;
-use crate::{hub, interrupt, output};
+use crate::{hub, interrupt, output, ranks};
 use anyhow::{Context, Result};
 use latent_engine::{Engine, EngineOptions, Limits, Summary};
 use latent_formats::{Checkpoint, Outline, input_file, limits};
@@ -121,9 +121,9 @@ fn demo() -> Result<Checkpoint> {
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool) -> Result<Engine> {
     let mut bar = LateBar::bytes(!quiet, "loading");
-    let options =
-        EngineOptions { circuit: circuit(args.circuit.as_deref())?.map(Arc::new), ..args.options() };
-    let engine = Engine::load(&*args.backend()?, checkpoint, &options, &mut |done, total| {
+    let circuit = circuit(args.circuit.as_deref())?.map(Arc::new);
+    let options = EngineOptions { circuit, hosts: ranks::hosts(args.partition.as_ref())?, ..args.options() };
+    let engine = ranks::load(&*args.backend()?, checkpoint, &options, &mut |done, total| {
         bar.set(done, total);
         if interrupt::asked() {
             // nothing to save yet

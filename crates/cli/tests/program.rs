@@ -394,3 +394,43 @@ fn names_of_control_tokens_in_a_prompt_are_text() {
     assert_eq!(control(&tokens(&["--allow-special"])), [0, 3, 4, 1, 3, 4]);
     assert_eq!(control(&tokens(&["--raw", "--allow-special"])), [0, 4, 1, 3]);
 }
+
+#[test]
+fn plan_hosts_gives_the_faster_host_what_fits_and_predicts_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hosts.toml");
+    let plan = |hosts: &str, more: &[&str]| {
+        std::fs::write(&path, format!("[link]\ngbit_per_s = 1\nlatency_us = 100\n{hosts}")).unwrap();
+        latent(&[&["plan-hosts", path.to_str().unwrap(), "--ctx-size", "256"], more].concat()).output().unwrap()
+    };
+    let host = |name: &str, memory: f64, read: f64| {
+        format!("[[host]]\nname = \"{name}\"\nmemory_gb = {memory}\nread_gb_per_s = {read}\n")
+    };
+    let two = host("slow", 1.0, 10.0) + &host("fast", 1.0, 100.0);
+    let found: Value = serde_json::from_slice(&plan(&two, &["--json"]).stdout).unwrap();
+    let layers = |rank: usize| {
+        let range = &found["ranks"][rank]["layers"];
+        range[1].as_u64().unwrap() - range[0].as_u64().unwrap()
+    };
+    assert_eq!((layers(0), found["ranks"][1]["host"].as_str()), (1, Some("fast")), "{found}");
+    assert!(layers(1) > 1 && found["tokens_per_second"].as_f64().unwrap() > 0.0, "{found}");
+    assert_eq!(found["partition"], format!("layers=1:{}", layers(1)));
+    let text = String::from_utf8(plan(&two, &[]).stdout).unwrap();
+    assert!(text.contains("mpirun -n 2 latent run -m MODEL --partition layers=1:"), "{text}");
+    let error = |output: std::process::Output| String::from_utf8(output.stderr).unwrap();
+    assert!(error(plan(&host("small", 1e-6, 10.0), &[])).contains("the model does not fit"));
+    assert!(error(plan(&host("still", 1.0, 0.0), &[])).contains("host still: read_gb_per_s = 0: expected a number above 0"));
+}
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn a_partition_without_mpi_says_what_to_build() {
+    let output = latent(&["logits", "--tokens", "1", "--partition", "pipeline=2,tensor=2"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{error}");
+    for part in ["built without MPI", "--features mpi", "libopenmpi-dev", "mpirun -n 4"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let wrong = latent(&["logits", "--tokens", "1", "--partition", "pipelines=2"]).output().unwrap();
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("\"pipelines\" is unknown"));
+}

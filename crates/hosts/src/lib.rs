@@ -5,6 +5,7 @@
 //!   need not know that there are others.
 //! * [`follow`]: what the others do until rank 0 ends.
 //! * [`agree`]: what must be the same on all ranks, and what all take the least of.
+//! * [`predict`]: which layers uneven hosts should have, and how fast the model is then.
 //! * [`local_ranks`]: ranks that are threads of one process, for tests.
 //!
 //! ```
@@ -23,6 +24,7 @@ mod command;
 mod follower;
 mod leader;
 mod local;
+pub mod predict;
 mod store;
 mod wire;
 

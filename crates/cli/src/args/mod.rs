@@ -10,6 +10,7 @@ mod hub;
 mod limits;
 mod measure;
 mod model;
+mod plan_hosts;
 mod quantize;
 mod row_counts;
 mod sampling;
@@ -33,6 +34,7 @@ pub(crate) use measure::{
     ProfileArgs, Table,
 };
 pub(crate) use model::{EngineArgs, ModelArgs, isa};
+pub(crate) use plan_hosts::PlanHostsArgs;
 pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, TypeArgs};
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
@@ -155,6 +157,9 @@ pub(crate) enum Command {
         after_help = "Example:\n  latent dump -m model.gguf --precision exact --tokens 1,2,3 ours.safetensors"
     )]
     Dump(DumpArgs),
+    /// Propose which layers each of several hosts runs, and predict how fast the model is then
+    #[command(after_help = plan_hosts::PLAN_HOSTS_HELP)]
+    PlanHosts(PlanHostsArgs),
     /// Print the licences of the program and of the packages that it is made from
     Licenses,
     /// Print a completion script for a shell

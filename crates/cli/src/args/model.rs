@@ -4,6 +4,7 @@ use super::limits::{DEVELOPER, MAX_STEP_ROWS, tokens};
 use clap::Args;
 use latent_backend::{Backend, BackendError};
 use latent_engine::Draft;
+use latent_graph::Partition;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_threads::Pin;
 use latent_types::{CacheType, Tier};
@@ -52,6 +53,11 @@ pub(crate) struct EngineArgs {
     /// the text stays the same
     #[arg(long, default_value = "none", value_name = "HOW")]
     pub(crate) draft: Draft,
+
+    /// How the processes that mpirun has started share the model: a list of pipeline=N or layers=A:B:…, tensor=N (heads and columns),
+    /// experts=N [default: pipeline over all of them; takes a build with the feature mpi, see docs/hosts.md]
+    #[arg(long, value_name = "HOW")]
+    pub(crate) partition: Option<Partition>,
 
     /// Load even when memory seems too small
     #[arg(long)]
@@ -131,6 +137,7 @@ impl EngineArgs {
             draft: self.draft,
             force: self.force,
             circuit: None,
+            hosts: None,
         }
     }
 }

@@ -29,6 +29,7 @@ mod ls;
 mod make_model;
 mod median;
 mod pack;
+mod plan_hosts;
 mod printer;
 mod profile;
 mod prompt;
@@ -99,6 +100,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Diff(args) => diff::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::PlanHosts(args) => plan_hosts::run(&args),
         Command::Licenses => licenses::run(),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),

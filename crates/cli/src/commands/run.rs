@@ -8,7 +8,7 @@ use super::prompt::ChatFormatter;
 use super::sampling::Sampling;
 use crate::args::RunArgs;
 use crate::exit::Usage;
-use crate::{exit, input, interrupt, model, output};
+use crate::{exit, input, interrupt, model, output, ranks};
 use anyhow::Result;
 use latent_engine::{Answer, ContextShift, DraftCount, Engine, Request, Session, StopReason};
 use latent_formats::OutputFile;
@@ -17,6 +17,10 @@ use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
+    if ranks::follows(args.model.engine.partition.as_ref())? {
+        // the prompt is rank 0's
+        model::load(&checkpoint, &args.model.engine, true)?;
+    }
     // unsupported models are refused before missing parts are reported, and both before the work begins
     let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
     if let Some(path) = args.saved() {

@@ -13,7 +13,7 @@ use crate::commands::sampling::Sampling;
 use crate::exit::Usage;
 use crate::output::say;
 use crate::progress::LateBar;
-use crate::{interrupt, model, output};
+use crate::{interrupt, model, output, ranks};
 use anyhow::{Context, Result, anyhow};
 use latent_engine::{Answer, ContextShift, Engine, Event, Listener, Request, Session, StopReason};
 use latent_formats::Checkpoint;
@@ -40,6 +40,10 @@ impl Local<'_> {
     /// Loads the model that `args` name.
     pub(super) fn open<'a>(args: &'a ChatArgs, conversation: &Conversation) -> Result<Local<'a>> {
         let checkpoint = model::open(args.model.model.as_deref())?;
+        if ranks::follows(args.model.engine.partition.as_ref())? {
+            // the conversation is rank 0's
+            model::load(&checkpoint, &args.model.engine, true)?;
+        }
         let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
         if latent_text::chat_template(&checkpoint)?.is_none() {
             let problem = "the model has no chat template, which a conversation needs; `latent run --raw` continues a text with it";

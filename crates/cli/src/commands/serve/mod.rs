@@ -5,7 +5,7 @@ mod sources;
 
 use crate::args::{ServeArgs, ServerArgs};
 use crate::exit::Usage;
-use crate::{interrupt, output};
+use crate::{interrupt, output, ranks};
 use anyhow::Result;
 use latent_engine::cache::DiskCache;
 use latent_formats::input_file;
@@ -23,6 +23,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
+    ranks::refuse("latent serve", args.engine.partition.as_ref())?;
     let file = read_config(args.server.config.as_deref())?;
     log(args, &file)?;
     let mut engine = args.engine.clone();

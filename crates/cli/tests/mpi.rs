@@ -1,0 +1,246 @@
+//! One model over several processes of mpirun: bits, texts, what differs at start, ranks that die or stop. Built with the feature `mpi`; where there is no
+//! mpirun, each test says that it is skipped.
+#![cfg(feature = "mpi")]
+#![allow(missing_docs, clippy::print_stderr, reason = "tests")]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const LATENT: &str = env!("CARGO_BIN_EXE_latent");
+
+/// mpirun for processes of this machine, however many cores it has; none where it is not installed.
+fn mpirun() -> Option<Command> {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: no mpirun");
+        return None;
+    }
+    let mut command = Command::new("mpirun");
+    command.args([
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "--mca",
+        "btl_vader_single_copy_mechanism",
+        "none",
+    ]);
+    Some(command)
+}
+
+/// So many ranks of one command.
+fn ranks(count: usize, args: &[&str]) -> Option<Command> {
+    let mut command = mpirun()?;
+    command.args(["-n", &count.to_string(), LATENT]).args(args);
+    Some(command)
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn fixture(name: &str) -> String {
+    let folder: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures").join(name);
+    folder.to_str().unwrap().to_owned()
+}
+
+const TOKENS: &str = "1,5,9,2,7,3,8,11,40,41,42,43,44,45,46,47,48,49";
+
+fn logits_args(model: &str) -> Vec<&str> {
+    vec![
+        "logits",
+        "-m",
+        model,
+        "--tokens",
+        TOKENS,
+        "--rows",
+        "all",
+        "--json",
+        "--precision",
+        "exact",
+        "-t",
+        "1",
+    ]
+}
+
+fn logits(text: &str) -> Vec<f64> {
+    let value: Value = serde_json::from_str(text).unwrap();
+    let rows = value["logits"].as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap());
+    rows.map(|logit| logit.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn one_to_three_ranks_give_the_logits_of_one_process() {
+    let model = fixture("v3");
+    let alone = stdout(&Command::new(LATENT).args(logits_args(&model)).output().unwrap());
+    for (count, partition) in [
+        (1, "pipeline=1"),
+        (2, "pipeline=2"),
+        (3, "pipeline=3"),
+        (2, "tensor=2"),
+        (3, "experts=3"),
+        (2, "tensor=2,experts=2"),
+    ] {
+        let Some(mut command) =
+            ranks(count, &[&logits_args(&model)[..], &["--partition", partition]].concat())
+        else {
+            return;
+        };
+        let shared = stdout(&command.output().unwrap());
+        if partition.starts_with("pipeline") {
+            assert!(shared == alone, "{partition}: not the bits of one process");
+            continue;
+        }
+        let (shared, alone) = (logits(&shared), logits(&alone));
+        let squares = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>();
+        let error =
+            squares(&mut shared.iter().zip(&alone).map(|(a, b)| a - b)) / squares(&mut alone.iter().copied());
+        assert!(error <= 1e-9, "{partition}: {error:e}");
+    }
+}
+
+#[test]
+fn rank_0_alone_speaks_and_its_text_is_that_of_one_process() {
+    let args = ["run", "--temp", "0", "-n", "24", "-t", "1", "Tell me a story about a fox and a lantern."];
+    let alone = Command::new(LATENT).args(args).output().unwrap();
+    // without --partition a pipeline over all ranks
+    let Some(mut command) = ranks(2, &args) else { return };
+    let shared = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(stdout(&shared), stdout(&alone));
+    let ready = stderr(&shared).matches("ready in").count();
+    assert_eq!(ready, 1, "{}", stderr(&shared));
+    let bench = ["bench", "-p", "8", "-n", "4", "-r", "1", "-t", "1", "--json"];
+    let measured = stdout(&ranks(2, &bench).unwrap().output().unwrap());
+    let rows: Value = serde_json::from_str(&measured).unwrap();
+    assert_eq!(rows.as_array().unwrap().len(), 2, "{measured}");
+}
+
+#[test]
+fn ranks_that_do_not_fit_together_end_with_an_error_that_says_how() {
+    let (v3, other) = (fixture("v3"), fixture("moonlight"));
+    let Some(mut command) = ranks(3, &[&logits_args(&v3)[..], &["--partition", "pipeline=2"]].concat())
+    else {
+        return;
+    };
+    let output = command.output().unwrap();
+    assert!(
+        !output.status.success()
+            && stderr(&output).contains("for 2 ranks, and there are 3: start mpirun -n 2"),
+        "{}",
+        stderr(&output)
+    );
+    let serve = ranks(2, &["serve", "--partition", "pipeline=2"]).unwrap().output().unwrap();
+    assert!(
+        stderr(&serve).contains("latent serve is not built for a model that several ranks share"),
+        "{}",
+        stderr(&serve)
+    );
+    let precise = logits_args(&v3);
+    let quick: Vec<&str> =
+        precise.iter().copied().filter(|arg| !["--precision", "exact"].contains(arg)).collect();
+    for (second, part) in [
+        (logits_args(&other), "differs from rank 0 in model file"),
+        (quick, "differs from rank 0 in precision"),
+    ] {
+        let mut command = mpirun().unwrap();
+        command.args(["-n", "1", LATENT]).args(&precise).args([":", "-n", "1", LATENT]).args(second);
+        let output = command.output().unwrap();
+        let error = stderr(&output);
+        assert!(
+            !output.status.success() && error.contains("rank 1 on host ") && error.contains(part),
+            "{error}"
+        );
+    }
+}
+
+/// The processes that mpirun has started, by rank.
+fn children(mpirun: &Child, count: usize) -> Vec<Pid> {
+    let start = Instant::now();
+    loop {
+        let path = format!("/proc/{0}/task/{0}/children", mpirun.id());
+        let pids = std::fs::read_to_string(path).unwrap_or_default();
+        let mut found: Vec<(usize, Pid)> = Vec::new();
+        for pid in pids.split_whitespace() {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let rank = environment
+                .split(|byte| *byte == 0)
+                .find_map(|entry| entry.strip_prefix(b"OMPI_COMM_WORLD_RANK="));
+            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            if let Some(rank) = rank.filter(|_| program == Path::new(LATENT)) {
+                found.push((
+                    String::from_utf8_lossy(rank).parse().unwrap(),
+                    Pid::from_raw(pid.parse().unwrap()),
+                ));
+            }
+        }
+        if found.len() == count {
+            found.sort_by_key(|(rank, _)| *rank);
+            return found.into_iter().map(|(_, pid)| pid).collect();
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "mpirun started {} of {count} ranks", found.len());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends a signal to a rank in the middle of its steps; what mpirun ended with, and how long after.
+fn disturb(rank: usize, signal: Signal) -> Option<(Output, Duration, Vec<Pid>)> {
+    // more steps than can be run while the test waits
+    let mut command =
+        ranks(3, &["bench", "-m", &fixture("v3"), "-p", "0", "-n", "64", "-r", "60000", "-t", "1"])?;
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pids = children(&child, 3);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(child.try_wait().unwrap().is_none(), "it is still running");
+    kill(pids[rank], signal).unwrap();
+    let sent = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    Some((output, sent.elapsed(), pids))
+}
+
+/// How long a job may take to end, on a machine that others use too.
+const ENDED: Duration = Duration::from_secs(15);
+
+fn nothing_is_left(pids: &[Pid]) {
+    let start = Instant::now();
+    while pids
+        .iter()
+        .any(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(LATENT)))
+    {
+        assert!(start.elapsed() < ENDED, "a rank outlives its job");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_others() {
+    for rank in [0, 2] {
+        let Some((output, after, pids)) = disturb(rank, Signal::SIGKILL) else { return };
+        eprintln!("rank {rank} killed: ended after {:.2} s", after.as_secs_f64());
+        let error = stderr(&output);
+        assert!(!output.status.success() && after < ENDED, "{after:?}: {error}");
+        assert!(error.contains(&format!("rank {rank}")) && error.contains("Killed"), "{error}");
+        nothing_is_left(&pids);
+    }
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_noticed_by_the_others() {
+    let Some((output, after, pids)) = disturb(1, Signal::SIGSTOP) else { return };
+    eprintln!("rank 1 stopped: ended after {:.2} s", after.as_secs_f64());
+    let error = stderr(&output);
+    assert!(!output.status.success() && after < ENDED, "{after:?}: {error}");
+    assert!(
+        error.contains("rank 1 on host ") && error.contains("is gone: nothing was heard of it for 3 s"),
+        "{error}"
+    );
+    nothing_is_left(&pids);
+}

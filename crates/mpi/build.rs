@@ -1,0 +1,19 @@
+//! Says what is missing where the feature `mpi` is wanted and there is no MPI to build it with.
+#![allow(clippy::print_stdout, reason = "what a build script prints is for cargo")]
+
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=MPICC");
+    println!("cargo::rerun-if-env-changed=PATH");
+    if std::env::var_os("CARGO_FEATURE_MPI").is_none() {
+        return;
+    }
+    let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
+    if !Command::new(&mpicc).arg("-show").output().is_ok_and(|shown| shown.status.success()) {
+        println!(
+            "cargo::error=the feature `mpi` needs an MPI with its C headers, and {mpicc} does not run: install openmpi-bin, libopenmpi-dev and \
+             libclang-dev (Debian), or build without the feature"
+        );
+    }
+}

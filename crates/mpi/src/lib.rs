@@ -1,0 +1,22 @@
+//! Ranks of an MPI job.
+//!
+//! One thread of each process speaks to MPI, and to nothing else: it sends what others want to send, takes in what arrives, and tells the other ranks twice a
+//! second that it is there. So a rank that is stopped or hangs is noticed by all others, whatever they wait for.
+//!
+//! Without the feature `mpi` there is only [`start`], which says so.
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "mpi")]
+mod office;
+#[cfg(feature = "mpi")]
+mod rank;
+#[cfg(feature = "mpi")]
+mod speaker;
+
+#[cfg(feature = "mpi")]
+pub use rank::{MpiRank, start};
+
+/// Whether this process was started as one of several ranks: by Open MPI's mpirun, or by a launcher that speaks PMI.
+pub fn launched() -> bool {
+    ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"].into_iter().any(|name| std::env::var_os(name).is_some())
+}

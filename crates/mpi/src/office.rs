@@ -1,0 +1,88 @@
+//! What the thread that speaks to MPI shares with all others: messages on their way, and what has gone wrong.
+
+use latent_backend::{Channel, RankError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What a message is: one on a channel, or one about a rank itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    On(Channel),
+    /// The rank is there.
+    Heartbeat,
+    /// The rank cannot go on: the cause.
+    Failed,
+    /// The rank has ended as it should.
+    Ended,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [
+        Kind::On(Channel::Values),
+        Kind::On(Channel::Commands),
+        Kind::On(Channel::Answers),
+        Kind::Heartbeat,
+        Kind::Failed,
+        Kind::Ended,
+    ];
+
+    /// MPI's tag.
+    pub(crate) fn tag(self) -> i32 {
+        Kind::ALL.iter().position(|kind| *kind == self).unwrap_or_default() as i32
+    }
+
+    /// The kind of a tag; none of one that no rank sends.
+    pub(crate) fn of_tag(tag: i32) -> Option<Kind> {
+        Kind::ALL.get(usize::try_from(tag).ok()?).copied()
+    }
+}
+
+/// A message to be sent.
+pub(crate) struct Letter {
+    pub(crate) to: usize,
+    pub(crate) kind: Kind,
+    pub(crate) message: Vec<u8>,
+}
+
+/// How the speaker is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With all other ranks, when everything has been sent.
+    Together,
+    /// At once, and the other ranks with it.
+    Abort(i32),
+}
+
+#[derive(Default)]
+pub(crate) struct Mail {
+    pub(crate) outgoing: VecDeque<Letter>,
+    pub(crate) arrived: HashMap<(usize, Channel), VecDeque<Vec<u8>>>,
+    /// Threads that wait for a message.
+    pub(crate) waiting: usize,
+    /// The first thing that went wrong with another rank.
+    pub(crate) error: Option<RankError>,
+    /// Ranks that have ended as they should.
+    pub(crate) ended: Vec<usize>,
+    pub(crate) end: Option<End>,
+}
+
+#[derive(Default)]
+pub(crate) struct Office {
+    mail: Mutex<Mail>,
+    /// Something has arrived, or gone wrong.
+    pub(crate) came: Condvar,
+    /// There is something to do for the speaker.
+    pub(crate) work: Condvar,
+}
+
+impl Office {
+    pub(crate) fn mail(&self) -> MutexGuard<'_, Mail> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the first error, and wakes all who wait.
+    pub(crate) fn went_wrong(&self, error: RankError) {
+        self.mail().error.get_or_insert(error);
+        self.came.notify_all();
+    }
+}
