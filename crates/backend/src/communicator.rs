@@ -62,6 +62,14 @@ pub enum RankError {
         /// How that was noticed.
         cause: String,
     },
+    /// It has ended as it should, and does not answer any more.
+    #[error("rank {rank} on host {host} has ended")]
+    Ended {
+        /// The rank.
+        rank: usize,
+        /// Where it ran.
+        host: String,
+    },
     /// It said that it cannot go on.
     #[error("rank {rank} on host {host} failed: {cause}")]
     Failed {

@@ -1,7 +1,7 @@
 //! Exit codes: 0 done (a broken pipe too), 1 error, 2 model not supported, 64 wrong usage; ended by a signal: 128 and its number, 130 after
 //! Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 
-use crate::{interrupt, output, ranks};
+use crate::{interrupt, job, output};
 use latent_backend::BackendError;
 use latent_engine::EngineError;
 use latent_graph::{ConfigError, GraphError};
@@ -64,7 +64,7 @@ pub(crate) fn code(result: anyhow::Result<()>) -> u8 {
     if error.is::<Parted>() {
         return FAILURE;
     }
-    ranks::failed(&message(&error));
+    job::failed(&message(&error));
     report(&error);
     if error.chain().any(|e| is_unsupported(e) || e.is::<NotSupported>()) {
         UNSUPPORTED

@@ -8,6 +8,7 @@ mod exit;
 mod hub;
 mod input;
 mod interrupt;
+mod job;
 mod markdown;
 mod model;
 mod output;
@@ -26,5 +27,6 @@ pub fn main() -> ExitCode {
     };
     interrupt::watch();
     latent_formats::install_sigbus_handler();
-    ExitCode::from(ranks::end(exit::code(commands::execute(args))))
+    let code = exit::code(commands::execute(args));
+    ExitCode::from(job::end(code, code != 0 && !interrupt::asked()))
 }

@@ -1,8 +1,8 @@
 //! The processes that mpirun starts and that share one model: rank 0 runs the command, the others follow it.
 
-use crate::{exit, interrupt};
+use crate::{exit, interrupt, job};
 use anyhow::Result;
-use latent_backend::Backend;
+use latent_backend::{Backend, BackendError, RankError};
 use latent_engine::{Engine, EngineError, EngineOptions, Hosts, Rank};
 use latent_formats::Checkpoint;
 use latent_graph::Partition;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// # Errors
 /// A partition in a build without MPI; an MPI that cannot be used.
 pub(crate) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>> {
-    job::hosts(partition)
+    job::hosts(partition).map_err(|error| exit::Usage(error.to_string()).into())
 }
 
 /// Whether this process only follows another one, so that its command has nothing to read or to print.
@@ -22,20 +22,6 @@ pub(crate) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>> {
 /// As for [`hosts`].
 pub(crate) fn follows(partition: Option<&Partition>) -> Result<bool> {
     Ok(hosts(partition)?.is_some_and(|hosts| hosts.rank() > 0))
-}
-
-/// Refuses a command that is not built for several processes.
-///
-/// # Errors
-/// [`exit::Usage`] where there are several.
-pub(crate) fn refuse(what: &str, partition: Option<&Partition>) -> Result<()> {
-    match hosts(partition)? {
-        None => Ok(()),
-        Some(_) => Err(exit::Usage(format!(
-            "{what} is not built for a model that several ranks share: start it without mpirun and --partition"
-        ))
-        .into()),
-    }
 }
 
 /// Loads a model; a rank that follows does so from then on, and ends the process.
@@ -55,82 +41,30 @@ pub(crate) fn load(
             let at_once = interrupt::at_once();
             let result = follower.run();
             drop(at_once);
-            std::process::exit(i32::from(end(exit::code(result.map_err(Into::into)))))
+            let failed = result.is_err();
+            std::process::exit(i32::from(job::end(exit::code(result.map_err(Into::into)), failed)))
         }
     }
 }
 
-/// Tells the other ranks, if there are any, why this one ends.
-pub(crate) fn failed(cause: &str) {
-    job::failed(cause);
-}
-
-/// Ends this process's part in the job, all others with it where the exit code is not 0. To be called last; gives the exit code back.
-pub(crate) fn end(code: u8) -> u8 {
-    job::end(code);
-    code
-}
-
-#[cfg(feature = "mpi")]
-mod job {
-    use anyhow::Result;
-    use latent_backend::Communicator;
-    use latent_engine::Hosts;
-    use latent_graph::Partition;
-    use latent_mpi::MpiRank;
-    use std::sync::{Arc, Mutex, PoisonError};
-
-    /// MPI is started once in a process.
-    static RANK: Mutex<Option<Arc<MpiRank>>> = Mutex::new(None);
-
-    pub(super) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>> {
-        if partition.is_none() && !latent_mpi::launched() {
-            return Ok(None);
-        }
-        let mut started = RANK.lock().unwrap_or_else(PoisonError::into_inner);
-        let rank = match &*started {
-            Some(rank) => Arc::clone(rank),
-            None => Arc::clone(started.insert(Arc::new(latent_mpi::start()?))),
+/// Follows rank 0 through every load of one model, until rank 0 ends.
+///
+/// # Errors
+/// As for [`Engine::load_rank`], and for following.
+pub(crate) fn follow_all(
+    backend: &dyn Backend,
+    checkpoint: &Arc<Checkpoint>,
+    options: &EngineOptions,
+) -> Result<(), EngineError> {
+    loop {
+        let result = match Engine::load_rank(backend, checkpoint, options, &mut |_, _| {}) {
+            Ok(Rank::Follows(follower)) => follower.run(),
+            Ok(Rank::Leads(_)) => return Ok(()),
+            Err(error) => Err(error),
         };
-        if partition.is_none() && rank.ranks() == 1 {
-            return Ok(None);
-        }
-        let partition = partition.cloned().unwrap_or_else(|| Partition::pipeline(rank.ranks()));
-        Ok(Some(Hosts { partition, communicator: rank }))
-    }
-
-    pub(super) fn failed(cause: &str) {
-        if let Some(rank) = &*RANK.lock().unwrap_or_else(PoisonError::into_inner) {
-            rank.fail(cause);
+        match result {
+            Err(EngineError::Backend(BackendError::Rank(RankError::Ended { .. }))) => return Ok(()),
+            other => other?,
         }
     }
-
-    pub(super) fn end(code: u8) {
-        let rank = RANK.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(rank) = rank {
-            rank.finish((code != 0).then_some(i32::from(code)));
-        }
-    }
-}
-
-#[cfg(not(feature = "mpi"))]
-mod job {
-    use crate::exit::Usage;
-    use anyhow::Result;
-    use latent_engine::Hosts;
-    use latent_graph::Partition;
-
-    pub(super) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>> {
-        let Some(partition) = partition else { return Ok(None) };
-        let problem = format!(
-            "--partition {partition}: this program was built without MPI; build it with --features mpi (on Debian with openmpi-bin, libopenmpi-dev and \
-             libclang-dev), and start it with mpirun -n {}",
-            partition.ranks()
-        );
-        Err(Usage(problem).into())
-    }
-
-    pub(super) fn failed(_cause: &str) {}
-
-    pub(super) fn end(_code: u8) {}
 }

@@ -6,6 +6,8 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -137,12 +139,6 @@ fn ranks_that_do_not_fit_together_end_with_an_error_that_says_how() {
         "{}",
         stderr(&output)
     );
-    let serve = ranks(2, &["serve", "--partition", "pipeline=2"]).unwrap().output().unwrap();
-    assert!(
-        stderr(&serve).contains("latent serve is not built for a model that several ranks share"),
-        "{}",
-        stderr(&serve)
-    );
     let precise = logits_args(&v3);
     let quick: Vec<&str> =
         precise.iter().copied().filter(|arg| !["--precision", "exact"].contains(arg)).collect();
@@ -204,6 +200,53 @@ fn disturb(rank: usize, signal: Signal) -> Option<(Output, Duration, Vec<Pid>)> 
     let sent = Instant::now();
     let output = child.wait_with_output().unwrap();
     Some((output, sent.elapsed(), pids))
+}
+
+/// The body of an answer to a request for the end of a text.
+fn completion(address: &str) -> String {
+    let body = r#"{"model":"any","prompt":"A fox","max_tokens":12,"temperature":0}"#;
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(format!("{head}\r\nConnection: close\r\n\r\n{body}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let value: Value =
+        serde_json::from_str(&answer[answer.find('{').unwrap()..=answer.rfind('}').unwrap()]).unwrap();
+    value["choices"][0]["text"].as_str().unwrap().to_owned()
+}
+
+/// Serves with this command until `text` was asked for twice, then ends rank 0 as a user would.
+fn served(mut command: Command, count: usize) -> Vec<String> {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit_once("http://").unwrap().1.to_owned();
+    // one after the other, and two at once
+    let first = completion(&address);
+    let both = [address.clone(), address].map(|address| std::thread::spawn(move || completion(&address)));
+    let texts = [first].into_iter().chain(both.into_iter().map(|thread| thread.join().unwrap())).collect();
+    let rank0 = if count == 0 { Pid::from_raw(child.id() as i32) } else { children(&child, count)[0] };
+    kill(rank0, Signal::SIGTERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = stderr(&output);
+    assert!(!error.contains("error:") && !error.contains("MPI_ABORT"), "{error}");
+    texts
+}
+
+#[test]
+fn a_server_over_ranks_answers_as_one_process_does() {
+    let args = ["serve", "--port", "0", "-t", "1", "--ctx-size", "512"];
+    let Some(command) = ranks(2, &[&args[..], &["--partition", "pipeline=2"]].concat()) else { return };
+    let shared = served(command, 2);
+    let mut alone = Command::new(LATENT);
+    alone.args(args);
+    assert_eq!(shared, served(alone, 0));
+    assert!(!shared[0].is_empty() && shared[0] == shared[1], "{shared:?}");
 }
 
 /// How long a job may take to end, on a machine that others use too.

@@ -401,7 +401,9 @@ fn plan_hosts_gives_the_faster_host_what_fits_and_predicts_it() {
     let path = folder.path().join("hosts.toml");
     let plan = |hosts: &str, more: &[&str]| {
         std::fs::write(&path, format!("[link]\ngbit_per_s = 1\nlatency_us = 100\n{hosts}")).unwrap();
-        latent(&[&["plan-hosts", path.to_str().unwrap(), "--ctx-size", "256"], more].concat()).output().unwrap()
+        latent(&[&["plan-hosts", path.to_str().unwrap(), "--ctx-size", "256"], more].concat())
+            .output()
+            .unwrap()
     };
     let host = |name: &str, memory: f64, read: f64| {
         format!("[[host]]\nname = \"{name}\"\nmemory_gb = {memory}\nread_gb_per_s = {read}\n")
@@ -419,7 +421,10 @@ fn plan_hosts_gives_the_faster_host_what_fits_and_predicts_it() {
     assert!(text.contains("mpirun -n 2 latent run -m MODEL --partition layers=1:"), "{text}");
     let error = |output: std::process::Output| String::from_utf8(output.stderr).unwrap();
     assert!(error(plan(&host("small", 1e-6, 10.0), &[])).contains("the model does not fit"));
-    assert!(error(plan(&host("still", 1.0, 0.0), &[])).contains("host still: read_gb_per_s = 0: expected a number above 0"));
+    assert!(
+        error(plan(&host("still", 1.0, 0.0), &[]))
+            .contains("host still: read_gb_per_s = 0: expected a number above 0")
+    );
 }
 
 #[cfg(not(feature = "mpi"))]

@@ -126,7 +126,7 @@ impl Engine {
             // nobody begins before all have loaded
             agree::on_least(&*communicator, 0).map_err(latent_backend::BackendError::from)?;
             if hosts.rank() > 0 {
-                return Ok(Rank::Follows(Follower { model, communicator, summary }));
+                return Ok(Rank::Follows(Box::new(Follower { model, communicator, summary })));
             }
             let leader: Box<dyn Model> = Box::new(Leader::new(model, hosts, whole.clone())?);
             model = leader;

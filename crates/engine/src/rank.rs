@@ -19,7 +19,7 @@ pub enum Rank {
     /// Rank 0, or the only one: an engine, to be used as any other.
     Leads(Box<Engine>),
     /// Any other rank.
-    Follows(Follower),
+    Follows(Box<Follower>),
 }
 
 /// A rank that runs the steps of rank 0 on its part of the model.

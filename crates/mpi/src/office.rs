@@ -48,9 +48,15 @@ pub(crate) struct Letter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// With all other ranks, when everything has been sent.
-    Together,
+    InOrder,
     /// At once, and the other ranks with it.
     Abort(i32),
+}
+
+/// What the speaker finds when MPI has started.
+pub(crate) struct Started {
+    pub(crate) rank: usize,
+    pub(crate) hosts: Vec<String>,
 }
 
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! A rank of an MPI job, as other threads see it.
 
-use crate::office::{End, Kind, Letter, Office};
+use crate::office::{End, Kind, Letter, Office, Started};
 use crate::speaker;
 use latent_backend::{Channel, Communicator, RankError};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -14,12 +14,6 @@ pub struct MpiRank {
     hosts: Vec<String>,
     office: Arc<Office>,
     speaker: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What the speaker finds when MPI has started.
-pub(crate) struct Started {
-    pub(crate) rank: usize,
-    pub(crate) hosts: Vec<String>,
 }
 
 /// Joins the job that this process was started in; a process that no launcher started is the only rank of its own.
@@ -52,7 +46,7 @@ impl MpiRank {
         }
         {
             let mut mail = self.office.mail();
-            mail.end = Some(failure.map_or(End::Together, End::Abort));
+            mail.end = Some(failure.map_or(End::InOrder, End::Abort));
             self.office.work.notify_all();
         }
         // it does not panic; an aborted job does not come back
@@ -99,8 +93,7 @@ impl Communicator for MpiRank {
                 return Err(error);
             }
             if mail.ended.contains(&from) {
-                let cause = "it has ended".into();
-                return Err(RankError::Lost { rank: from, host: self.host(from), cause });
+                return Err(RankError::Ended { rank: from, host: self.host(from) });
             }
             mail.waiting += 1;
             self.office.work.notify_all();

@@ -1,7 +1,6 @@
 //! The one thread that speaks to MPI.
 
-use crate::office::{End, Kind, Letter, Office};
-use crate::rank::Started;
+use crate::office::{End, Kind, Letter, Office, Started};
 use latent_backend::RankError;
 use mpi::Threading;
 use mpi::point_to_point::MatchedReceiveVec;
@@ -80,7 +79,7 @@ impl Speaker<'_> {
             if let Some(letter) = next {
                 self.send(&letter, lives);
                 worked = true;
-            } else if end == Some(End::Together) {
+            } else if end == Some(End::InOrder) {
                 self.others().for_each(|to| self.say(to, Kind::Ended));
                 return;
             }

@@ -3,7 +3,7 @@
 use crate::args::{EngineArgs, ModelArgs, SamplingArgs};
 use crate::commands::draw;
 use crate::commands::sampling::Sampling;
-use crate::model;
+use crate::{model, ranks};
 use anyhow::{Context, Result};
 use latent_engine::{Engine, EngineError, EngineOptions};
 use latent_formats::Checkpoint;
@@ -113,12 +113,18 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
     let args = &setup.engine;
     let circuit = model::circuit(args.circuit.as_deref())?.map(Arc::new);
     let backend = args.backend()?;
+    let hosts = ranks::hosts(args.partition.as_ref())?;
+    if hosts.is_some() {
+        // ranks that have failed cannot try again
+        let options = shared_options(setup, checkpoint)?;
+        return Ok(Engine::load(&*backend, checkpoint, &options, attempt.progress)?);
+    }
     let options = EngineOptions { circuit, cache_tokens: setup.cache_tokens, ..args.options() };
     let mut load = |options: &EngineOptions| Engine::load(&*backend, checkpoint, options, attempt.progress);
     let limit = latent_graph::ModelConfig::from_checkpoint(checkpoint)?.context_length;
     let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
     if setup.cache_tokens.is_none() {
-        let cache_tokens = (CONTEXTS * context).max(CACHE_TOKENS.min(setup.parallel.saturating_mul(context)));
+        let cache_tokens = several_contexts(setup, context);
         let several =
             EngineOptions { context: Some(context), cache_tokens: Some(cache_tokens), ..options.clone() };
         match load(&several) {
@@ -128,6 +134,31 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
     }
     let context = if attempt.alone { args.ctx_size } else { Some(context) };
     Ok(load(&EngineOptions { context, ..options })?)
+}
+
+/// Tokens of a cache with room for several contexts.
+fn several_contexts(setup: &Setup, context: usize) -> usize {
+    (CONTEXTS * context).max(CACHE_TOKENS.min(setup.parallel.saturating_mul(context)))
+}
+
+/// How a model is loaded that several ranks share, which all of them must say alike.
+fn shared_options(setup: &Setup, checkpoint: &Checkpoint) -> Result<EngineOptions> {
+    let args = &setup.engine;
+    let limit = latent_graph::ModelConfig::from_checkpoint(checkpoint)?.context_length;
+    let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
+    Ok(EngineOptions {
+        circuit: model::circuit(args.circuit.as_deref())?.map(Arc::new),
+        hosts: ranks::hosts(args.partition.as_ref())?,
+        context: Some(context),
+        cache_tokens: Some(setup.cache_tokens.unwrap_or_else(|| several_contexts(setup, context))),
+        ..args.options()
+    })
+}
+
+/// Follows rank 0, which serves the model.
+pub(super) fn follow(setup: &Setup, checkpoint: &Arc<Checkpoint>) -> Result<()> {
+    let options = shared_options(setup, checkpoint)?;
+    Ok(ranks::follow_all(&*setup.engine.backend()?, checkpoint, &options)?)
 }
 
 /// The drawing of `latent graph --html`.

@@ -23,7 +23,6 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
-    ranks::refuse("latent serve", args.engine.partition.as_ref())?;
     let file = read_config(args.server.config.as_deref())?;
     log(args, &file)?;
     let mut engine = args.engine.clone();
@@ -37,6 +36,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         parallel: config.scheduler.max_running,
         quiet: args.quiet,
     });
+    if ranks::follows(args.engine.partition.as_ref())? {
+        return sources::follow(args, &file, &setup);
+    }
     let models = sources::sources(args, &file, &setup)?;
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
     let server = Server::start(config, models, Extras::default()).map_err(start_error)?;

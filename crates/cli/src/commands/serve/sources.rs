@@ -3,7 +3,7 @@
 use super::load::{self, Setup};
 use crate::args::ServeArgs;
 use crate::exit::Usage;
-use crate::{hub, model};
+use crate::{hub, model, ranks};
 use anyhow::Result;
 use latent_server::{FileConfig, ModelSource};
 use std::collections::HashSet;
@@ -21,6 +21,10 @@ struct Wanted {
 /// The models to serve. One that is alone is opened here, so that what is wrong with it is said at once.
 pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -> Result<Vec<ModelSource>> {
     let mut wanted = wanted(args, file);
+    let shared = ranks::hosts(args.engine.partition.as_ref())?.is_some();
+    if shared && wanted.len() > 1 {
+        return Err(Usage("ranks share one model: give one --model".into()).into());
+    }
     let alias = args.server.alias.clone().or_else(|| file.alias.clone());
     if let [only] = wanted.as_mut_slice() {
         let only = std::mem::take(only);
@@ -51,6 +55,12 @@ pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -
         sources.push(load::unopened(&with_context(setup, ctx_size), name, path));
     }
     Ok(sources)
+}
+
+/// Follows rank 0, which serves the one model.
+pub(super) fn follow(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -> Result<()> {
+    let Some(only) = wanted(args, file).into_iter().next() else { return Ok(()) };
+    load::follow(&with_context(setup, only.ctx_size), &model::open(only.path.as_deref())?)
 }
 
 fn with_context(setup: &Arc<Setup>, ctx_size: Option<usize>) -> Arc<Setup> {
