@@ -2,7 +2,11 @@
 
 use latent_backend::{Channel, RankError};
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Microseconds for which a rank that waits looks again and again: a core that sleeps takes longer to wake than a message to come.
+pub(crate) const AWAKE: u128 = 20_000;
 
 /// What a message is: one on a channel, or one about a rank itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +79,8 @@ pub(crate) struct Mail {
 #[derive(Default)]
 pub(crate) struct Office {
     mail: Mutex<Mail>,
+    /// How often something came, for those who wait awake.
+    pub(crate) news: AtomicU64,
     /// Something has arrived, or gone wrong.
     pub(crate) came: Condvar,
     /// There is something to do for the speaker.
@@ -89,6 +95,14 @@ impl Office {
     /// Keeps the first error, and wakes all who wait.
     pub(crate) fn went_wrong(&self, error: RankError) {
         self.mail().error.get_or_insert(error);
+        self.tell();
+    }
+
+    /// Wakes all who wait for a message.
+    pub(crate) fn tell(&self) {
+        self.news.fetch_add(1, Ordering::Release);
+        // not between somebody's look and its sleep, which are under the lock
+        drop(self.mail());
         self.came.notify_all();
     }
 }

@@ -1,11 +1,12 @@
 //! A rank of an MPI job, as other threads see it.
 
-use crate::office::{End, Kind, Letter, Office, Started};
+use crate::office::{AWAKE, End, Kind, Letter, Office, Started};
 use crate::speaker;
 use latent_backend::{Channel, Communicator, RankError};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// This process's rank.
 pub struct MpiRank {
@@ -81,6 +82,7 @@ impl Communicator for MpiRank {
     }
 
     fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
+        let began = Instant::now();
         let mut mail = self.office.mail();
         loop {
             if let Some(next) =
@@ -97,7 +99,15 @@ impl Communicator for MpiRank {
             }
             mail.waiting += 1;
             self.office.work.notify_all();
-            mail = self.office.came.wait(mail).unwrap_or_else(PoisonError::into_inner);
+            let seen = self.office.news.load(Ordering::Acquire);
+            drop(mail);
+            while began.elapsed().as_micros() < AWAKE && self.office.news.load(Ordering::Acquire) == seen {
+                std::thread::yield_now();
+            }
+            mail = self.office.mail();
+            if self.office.news.load(Ordering::Acquire) == seen {
+                mail = self.office.came.wait(mail).unwrap_or_else(PoisonError::into_inner);
+            }
             mail.waiting -= 1;
         }
     }

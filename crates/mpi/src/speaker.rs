@@ -1,6 +1,6 @@
 //! The one thread that speaks to MPI.
 
-use crate::office::{End, Kind, Letter, Office, Started};
+use crate::office::{AWAKE, End, Kind, Letter, Office, Started};
 use latent_backend::RankError;
 use mpi::Threading;
 use mpi::point_to_point::MatchedReceiveVec;
@@ -134,7 +134,7 @@ impl Speaker<'_> {
                 Some(Kind::On(channel)) => {
                     any = true;
                     self.office.mail().arrived.entry((from, channel)).or_default().push_back(message);
-                    self.office.came.notify_all();
+                    self.office.tell();
                 }
                 Some(Kind::Failed) => {
                     let cause = String::from_utf8_lossy(&message).into_owned();
@@ -146,7 +146,7 @@ impl Speaker<'_> {
                 }
                 Some(Kind::Ended) => {
                     self.office.mail().ended.push(from);
-                    self.office.came.notify_all();
+                    self.office.tell();
                 }
                 Some(Kind::Heartbeat) | None => {}
             }
@@ -186,11 +186,10 @@ impl Speaker<'_> {
             return;
         }
         let nap = match (mail.waiting > 0, idle.as_micros()) {
-            (true, ..200) => {
+            (true, ..AWAKE) => {
                 drop(mail);
                 return std::thread::yield_now();
             }
-            (true, ..20_000) => 20,
             (true, _) => 200,
             (false, _) => 1000,
         };
