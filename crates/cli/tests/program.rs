@@ -427,6 +427,16 @@ fn plan_hosts_gives_the_faster_host_what_fits_and_predicts_it() {
     );
 }
 
+#[test]
+fn graph_prints_the_part_of_a_rank_with_what_it_says_to_others() {
+    let plan = stdout(&["graph", "plan", "--partition", "pipeline=2,tensor=2", "--rank", "2"]);
+    for part in ["receive_rows h", "all_reduce", "send_rows h", " of "] {
+        assert!(plan.contains(part), "{part}: {plan}");
+    }
+    let output = latent(&["graph", "plan", "--partition", "tensor=2", "--rank", "2"]).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("has the ranks 0 to 1"));
+}
+
 #[cfg(not(feature = "mpi"))]
 #[test]
 fn a_partition_without_mpi_says_what_to_build() {

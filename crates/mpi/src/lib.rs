@@ -3,7 +3,7 @@
 //! One thread of each process speaks to MPI, and to nothing else: it sends what others want to send, takes in what arrives, and tells the other ranks twice a
 //! second that it is there. So a rank that is stopped or hangs is noticed by all others, whatever they wait for.
 //!
-//! Without the feature `mpi` there is only [`start`], which says so.
+//! Without the feature `mpi` there is only [`launched`].
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "mpi")]

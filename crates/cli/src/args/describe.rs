@@ -94,6 +94,10 @@ pub(crate) struct GraphArgs {
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<String>,
 
+    /// Of a model that ranks share by --partition: the part of this one
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) rank: usize,
+
     /// Write a page with all drawings that needs no network: circuit, IR and plans, memory, weights, tokenizer, profile, parity, diff
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "json"])]
     pub(crate) html: Option<PathBuf>,

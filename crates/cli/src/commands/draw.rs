@@ -66,6 +66,7 @@ pub(super) fn page_of(model_args: &ModelArgs) -> Result<String> {
         format: Form::Data,
         json: false,
         layers: None,
+        rank: 0,
         html: None,
         profile: None,
         weights: None,

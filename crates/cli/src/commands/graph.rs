@@ -10,7 +10,7 @@ use anyhow::Result;
 use latent_engine::Draft;
 use latent_graph::ir::{Ir, Span};
 use latent_graph::passes::{self, BatchBucket};
-use latent_graph::{Plan, PlanOptions};
+use latent_graph::{GraphError, ModelConfig, Partition, Plan, PlanOptions};
 use std::path::PathBuf;
 
 pub(super) fn run(args: &GraphArgs) -> Result<()> {
@@ -19,6 +19,10 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let format = if args.json { Drawing::Json } else { args.format };
     check_after(args, stage, format)?;
     if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::Data) {
+        if args.model.engine.partition.is_some() {
+            let problem = "--partition: the part of a rank is shown by `latent graph ir` and `plan` as text, json or dot";
+            return Err(Usage(problem.into()).into());
+        }
         return draw::run(args, stage, path.as_deref());
     }
     let model = model::describe(path.as_deref(), args.model.engine.circuit.as_deref())?;
@@ -40,10 +44,19 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
             _ => output::json(&serde_json::to_value(circuit)?),
         };
     }
+    let part = args
+        .model
+        .engine
+        .partition
+        .as_ref()
+        .map(|partition| part(partition, args.rank, config))
+        .transpose()?;
+    let config = part.as_ref().unwrap_or(config);
     let layers = layers(args.layers.as_deref(), config.layers)?;
     let whole = layers == (0..config.layers);
     let span = match args.model.engine.draft {
         Draft::Mtp => Span::whole_mtp(circuit, config)?,
+        Draft::None if part.is_some() => Span::backbone(config),
         Draft::None => Span { embed: layers.start == 0, layers, head: whole, mtp: false },
     };
     let ir = Ir::build_with(circuit, config, &span, model.tensors())?;
@@ -66,6 +79,19 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     }
     let plan = Plan::from_ir(ir, config, &target, &options)?;
     print(&plan.ir, Some(&plan.phases), format, &plan.to_text(), serde_json::to_value(&plan)?)
+}
+
+/// The config of one rank.
+fn part(partition: &Partition, rank: usize, config: &ModelConfig) -> Result<ModelConfig> {
+    let ranks = partition.ranks();
+    if rank >= ranks {
+        return Err(Usage(format!(
+            "--rank {rank}: --partition {partition} has the ranks 0 to {}",
+            ranks - 1
+        ))
+        .into());
+    }
+    Ok(config.of_part(partition.part(config, rank, ranks).map_err(GraphError::from)?))
 }
 
 /// `--after` is about the IR, and names a pass.
