@@ -77,6 +77,9 @@ pub enum BackendError {
         /// Its answer.
         error: std::io::Error,
     },
+    /// The device failed, or cannot hold the model.
+    #[error(transparent)]
+    Device(Box<dyn std::error::Error + Send + Sync>),
     /// Settings that this backend or this machine cannot serve.
     #[error("{0}")]
     Unsupported(String),

@@ -1,0 +1,140 @@
+//! Which adapters the drivers of this machine offer.
+
+use crate::error::GpuError;
+use crate::ready::ready;
+use std::fmt;
+
+/// What kind of device an adapter is, the preferred first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AdapterKind {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the memory of the host.
+    Integrated,
+    /// A GPU of a virtual machine.
+    Virtual,
+    /// The driver does not say.
+    Unknown,
+    /// A program that runs shaders on the CPU, such as Mesa's lavapipe: right, and slower than the CPU backend.
+    Software,
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AdapterKind::Discrete => "discrete GPU",
+            AdapterKind::Integrated => "integrated GPU",
+            AdapterKind::Virtual => "virtual GPU",
+            AdapterKind::Unknown => "unknown kind",
+            AdapterKind::Software => "software on the CPU",
+        })
+    }
+}
+
+/// An adapter: a device that could be opened, and what it offers.
+#[derive(Clone, Debug)]
+pub struct AdapterDescription {
+    /// The name of the device.
+    pub name: String,
+    /// What it is.
+    pub kind: AdapterKind,
+    /// The interface that it is reached through: `Vulkan`, `Metal`, `DX12`.
+    pub interface: &'static str,
+    /// Its driver, with the version.
+    pub driver: String,
+    /// The largest buffer, in bytes.
+    pub max_buffer: u64,
+    /// The most bytes of a buffer that one shader sees.
+    pub max_binding: u64,
+    /// Bytes of workgroup memory.
+    pub workgroup_memory: u32,
+    /// Invocations of a workgroup.
+    pub workgroup_size: u32,
+    /// Whether shaders compute in f16.
+    pub f16: bool,
+    /// Smallest and largest subgroup, where shaders can use them.
+    pub subgroups: Option<(u32, u32)>,
+    /// Whether shaders can be timed.
+    pub timestamps: bool,
+    /// Cooperative matrices, as `M×N×K inputs → sums`.
+    pub matrices: Vec<String>,
+}
+
+impl AdapterDescription {
+    /// Reads it from the driver.
+    pub(crate) fn of(adapter: &wgpu::Adapter) -> AdapterDescription {
+        let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+        let subgroups = features.contains(wgpu::Features::SUBGROUP);
+        let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
+        AdapterDescription {
+            name: info.name,
+            kind: match info.device_type {
+                wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
+                wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
+                wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
+                wgpu::DeviceType::Cpu => AdapterKind::Software,
+                wgpu::DeviceType::Other => AdapterKind::Unknown,
+            },
+            interface: match info.backend {
+                wgpu::Backend::Vulkan => "Vulkan",
+                wgpu::Backend::Metal => "Metal",
+                wgpu::Backend::Dx12 => "DX12",
+                wgpu::Backend::BrowserWebGpu => "WebGPU",
+                _ => "other",
+            },
+            driver: driver.trim().to_owned(),
+            max_buffer: limits.max_buffer_size,
+            max_binding: limits.max_storage_buffer_binding_size,
+            workgroup_memory: limits.max_compute_workgroup_storage_size,
+            workgroup_size: limits.max_compute_invocations_per_workgroup,
+            f16: features.contains(wgpu::Features::SHADER_F16),
+            subgroups: subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
+            timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+            matrices: adapter
+                .cooperative_matrix_properties()
+                .iter()
+                .map(|m| {
+                    format!("{}×{}×{} {:?} → {:?}", m.m_size, m.n_size, m.k_size, m.ab_type, m.cr_type)
+                        .to_lowercase()
+                })
+                .collect(),
+        }
+    }
+}
+
+/// The adapters of this machine, the preferred first: their place here is their number in `--device gpu:N`. None where no driver is installed.
+pub fn adapters() -> Vec<AdapterDescription> {
+    all().iter().map(|(_, description)| description.clone()).collect()
+}
+
+/// The same with what opens them.
+fn all() -> Vec<(wgpu::Adapter, AdapterDescription)> {
+    let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
+        backends,
+        // neither the environment's settings nor debugging layers: what runs is what was asked for
+        flags: wgpu::InstanceFlags::empty(),
+        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    });
+    let found = ready(instance.enumerate_adapters(backends)).unwrap_or_default();
+    let mut found: Vec<_> = found
+        .into_iter()
+        .map(|adapter| {
+            let description = AdapterDescription::of(&adapter);
+            (adapter, description)
+        })
+        .collect();
+    // stable: of equal ones, the driver's order
+    found.sort_by_key(|(_, description)| description.kind);
+    found
+}
+
+/// The adapter of this number.
+pub(crate) fn adapter(index: usize) -> Result<(wgpu::Adapter, AdapterDescription), GpuError> {
+    let mut found = all();
+    match found.len() {
+        0 => Err(GpuError::NoAdapter),
+        count if index >= count => Err(GpuError::NoSuchAdapter { index, count }),
+        _ => Ok(found.swap_remove(index)),
+    }
+}

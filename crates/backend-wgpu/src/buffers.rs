@@ -1,0 +1,195 @@
+//! Memory of the device.
+
+use crate::device::Device;
+use crate::error::GpuError;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that are on their way to the device at a time: the driver keeps a copy of them.
+const PIECE: usize = 32 << 20;
+
+/// A buffer that shaders read and write.
+pub(crate) struct Buffer {
+    pub(crate) raw: wgpu::Buffer,
+    bytes: u64,
+    device: Arc<Device>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.device.released(self.bytes);
+    }
+}
+
+impl Buffer {
+    /// A buffer of zeros, a multiple of 4 bytes long and no shorter than asked for. Shaders see all of it.
+    pub(crate) fn new(device: &Arc<Device>, what: &str, bytes: u64) -> Result<Buffer, GpuError> {
+        let most = largest_binding(&device.limits);
+        let bytes = bytes.max(16).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT);
+        let named = || (device.name().to_owned(), what.to_owned());
+        if bytes > most {
+            let (device, what) = named();
+            return Err(GpuError::TooLarge { device, what, bytes, most });
+        }
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(what), size: bytes, usage, mapped_at_creation: false };
+        let made =
+            device.checked(what, || device.raw.create_buffer(&descriptor)).map_err(|error| match error {
+                GpuError::OutOfMemory { device, what, in_use, .. } => {
+                    GpuError::OutOfMemory { device, what, bytes, in_use }
+                }
+                error => error,
+            })?;
+        device.taken(bytes);
+        Ok(Buffer { raw: made, bytes, device: Arc::clone(device) })
+    }
+
+    /// A buffer with this content; what is missing at its end to a multiple of 4 is zero.
+    pub(crate) fn with(device: &Arc<Device>, what: &str, content: &[u8]) -> Result<Buffer, GpuError> {
+        let buffer = Buffer::new(device, what, content.len() as u64)?;
+        buffer.write(what, 0, content)?;
+        Ok(buffer)
+    }
+
+    /// Its length.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The device that has it.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Writes bytes from `at` on, a multiple of 4; those up to the next multiple of 4 become zero.
+    pub(crate) fn write(&self, what: &str, at: u64, content: &[u8]) -> Result<(), GpuError> {
+        let (whole, rest) = content.split_at(content.len() / 4 * 4);
+        let queue = &self.device.queue;
+        let mut offset = at;
+        for piece in whole.chunks(PIECE) {
+            self.device.checked(what, || queue.write_buffer(&self.raw, offset, piece))?;
+            offset += piece.len() as u64;
+            if piece.len() == PIECE {
+                // frees the driver's copy
+                queue.submit([]);
+                self.device.wait()?;
+            }
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 4];
+            last[..rest.len()].copy_from_slice(rest);
+            self.device.checked(what, || queue.write_buffer(&self.raw, offset, &last))?;
+        }
+        Ok(())
+    }
+
+    /// Reads bytes, whose range is one of whole words, when the device has done all that it was given.
+    pub(crate) fn read(&self, what: &str, range: Range<u64>) -> Result<Vec<u8>, GpuError> {
+        let reader = Readback::new(&self.device, range.end - range.start)?;
+        let device = &self.device;
+        device.checked(what, || {
+            let mut encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            reader.copy(&mut encoder, self, range.clone(), 0);
+            device.queue.submit([encoder.finish()])
+        })?;
+        reader.read(what, range.end - range.start, <[u8]>::to_vec)
+    }
+}
+
+/// The longest piece of a buffer that a shader sees, which is as long as buffers are made.
+pub(crate) fn largest_binding(limits: &wgpu::Limits) -> u64 {
+    let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    most / 256 * 256
+}
+
+/// Cuts `rows` rows into ranges whose bytes fit into one buffer each. A row that does not fit by itself is a range of its own, which
+/// [`Buffer::new`] refuses.
+pub(crate) fn chunks(limits: &wgpu::Limits, rows: usize, row_bytes: usize) -> Vec<Range<usize>> {
+    let most = (largest_binding(limits) / row_bytes.max(1) as u64).max(1);
+    let most = usize::try_from(most).unwrap_or(usize::MAX).min(rows.max(1));
+    (0..rows).step_by(most).map(|first| first..rows.min(first.saturating_add(most))).collect()
+}
+
+/// Memory that the host reads and the device copies results into.
+pub(crate) struct Readback {
+    raw: wgpu::Buffer,
+    bytes: u64,
+    device: Arc<Device>,
+}
+
+impl Readback {
+    /// Room for so many bytes.
+    pub(crate) fn new(device: &Arc<Device>, bytes: u64) -> Result<Readback, GpuError> {
+        let bytes = bytes.max(4).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT);
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some("results"), size: bytes, usage, mapped_at_creation: false };
+        let raw = device.checked("memory for results", || device.raw.create_buffer(&descriptor))?;
+        Ok(Readback { raw, bytes, device: Arc::clone(device) })
+    }
+
+    /// Its length.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Has the device copy a range of whole words to `at`.
+    pub(crate) fn copy(&self, encoder: &mut wgpu::CommandEncoder, from: &Buffer, range: Range<u64>, at: u64) {
+        encoder.copy_buffer_to_buffer(&from.raw, range.start, &self.raw, at, range.end - range.start);
+    }
+
+    /// The first bytes, once all that was submitted is done.
+    pub(crate) fn read<T>(
+        &self,
+        what: &str,
+        bytes: u64,
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, GpuError> {
+        let refused = |problem: String| GpuError::Refused {
+            device: self.device.name().to_owned(),
+            what: what.to_owned(),
+            problem,
+        };
+        if bytes == 0 {
+            return Ok(take(&[]));
+        }
+        let answer = Arc::new(Mutex::new(None));
+        let hears = Arc::clone(&answer);
+        self.device.checked(what, || {
+            self.raw.map_async(wgpu::MapMode::Read, 0..bytes, move |result| {
+                *hears.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            });
+        })?;
+        self.device.wait()?;
+        match answer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return Err(refused(error.to_string())),
+            None => return Err(refused("the device did not hand out its results".into())),
+        }
+        let taken = {
+            let view = self.raw.get_mapped_range(0..bytes).map_err(|error| refused(error.to_string()))?;
+            take(&view)
+        };
+        self.raw.unmap();
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_whole_rows_within_the_limit() {
+        let limits = wgpu::Limits {
+            max_storage_buffer_binding_size: 1024,
+            max_buffer_size: 4096,
+            ..wgpu::Limits::default()
+        };
+        assert_eq!(chunks(&limits, 10, 300), [0..3, 3..6, 6..9, 9..10]);
+        assert_eq!(chunks(&limits, 3, 1), [0..3]);
+        assert_eq!(chunks(&limits, 2, 5000), [0..1, 1..2]);
+        assert_eq!(chunks(&limits, 0, 8), []);
+    }
+}

@@ -1,0 +1,243 @@
+//! Lists of shader calls, which the device gets in one piece.
+
+use crate::buffers::{Buffer, Readback};
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::pipeline::Pipeline;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Part of a buffer, as a shader sees it.
+#[derive(Clone)]
+pub(crate) struct Binding {
+    buffer: wgpu::Buffer,
+    /// Its bytes; the start is a multiple of 256.
+    range: Range<u64>,
+}
+
+impl Binding {
+    /// Some bytes of a buffer, from a multiple of 256 on.
+    pub(crate) fn part(buffer: &Buffer, range: Range<u64>) -> Binding {
+        Binding { buffer: buffer.raw.clone(), range }
+    }
+}
+
+impl From<&Buffer> for Binding {
+    fn from(buffer: &Buffer) -> Binding {
+        Binding::part(buffer, 0..buffer.bytes())
+    }
+}
+
+/// One call of a shader.
+struct Call {
+    pipeline: Arc<Pipeline>,
+    bindings: Vec<Binding>,
+    /// Where its parameters begin.
+    params: u64,
+    param_bytes: u64,
+    groups: [u32; 3],
+}
+
+/// What the device does in order.
+enum Command {
+    Call(Call),
+    /// Copies bytes between two buffers: whole words.
+    Copy {
+        from: Binding,
+        to: wgpu::Buffer,
+        at: u64,
+    },
+}
+
+/// Calls of shaders and copies, one after the other: each sees what those before it wrote.
+pub(crate) struct Commands {
+    device: Arc<Device>,
+    commands: Vec<Command>,
+    /// Parameters of all calls, each at a multiple of the device's alignment.
+    params: Vec<u8>,
+}
+
+impl Commands {
+    /// None yet.
+    pub(crate) fn new(device: &Arc<Device>) -> Commands {
+        Commands { device: Arc::clone(device), commands: Vec::new(), params: Vec::new() }
+    }
+
+    /// The device that gets them.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Calls a shader with `groups` workgroups, with these parameters and buffers: bindings 0 and from 1 on. A call of no workgroups is left out.
+    pub(crate) fn call(
+        &mut self,
+        pipeline: &Arc<Pipeline>,
+        bindings: impl IntoIterator<Item = Binding>,
+        params: &[u32],
+        groups: [u32; 3],
+    ) {
+        if groups.contains(&0) {
+            return;
+        }
+        let alignment = self.device.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
+        let at = self.params.len().next_multiple_of(alignment);
+        self.params.resize(at, 0);
+        self.params.extend(params.iter().flat_map(|param| param.to_le_bytes()));
+        // a uniform's size is a multiple of 16
+        let end = self.params.len().next_multiple_of(16).max(at + 16);
+        self.params.resize(end, 0);
+        self.commands.push(Command::Call(Call {
+            pipeline: Arc::clone(pipeline),
+            bindings: bindings.into_iter().collect(),
+            params: at as u64,
+            param_bytes: (end - at) as u64,
+            groups,
+        }));
+    }
+
+    /// Copies bytes to `at` of another buffer.
+    pub(crate) fn copy(&mut self, from: &Buffer, range: Range<u64>, to: &Buffer, at: u64) {
+        self.commands.push(Command::Copy { from: Binding::part(from, range), to: to.raw.clone(), at });
+    }
+
+    /// Hands all of them to the device, and copies of results after them.
+    pub(crate) fn submit(self, results: &[(&Readback, &Buffer, Range<u64>, u64)]) -> Result<(), GpuError> {
+        let Commands { device, commands, params } = self;
+        let uniforms = wgpu::BufferDescriptor {
+            label: Some("parameters"),
+            size: (params.len() as u64).max(16),
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        };
+        device.checked("a step", || {
+            let raw = &device.raw;
+            let uniforms = raw.create_buffer(&uniforms);
+            device.queue.write_buffer(&uniforms, 0, &params);
+            let mut encoder = raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            let mut rest = commands.as_slice();
+            while let Some(command) = rest.first() {
+                match command {
+                    Command::Copy { from, to, at } => {
+                        let (start, bytes) = (from.range.start, from.range.end - from.range.start);
+                        encoder.copy_buffer_to_buffer(&from.buffer, start, to, *at, bytes);
+                        rest = &rest[1..];
+                    }
+                    Command::Call(_) => {
+                        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+                        while let Some(Command::Call(call)) = rest.first() {
+                            pass.set_pipeline(&call.pipeline.raw);
+                            pass.set_bind_group(0, &bind(raw, call, &uniforms), &[]);
+                            let [x, y, z] = call.groups;
+                            pass.dispatch_workgroups(x, y, z);
+                            rest = &rest[1..];
+                        }
+                    }
+                }
+            }
+            for (readback, from, range, at) in results {
+                readback.copy(&mut encoder, from, range.clone(), *at);
+            }
+            device.queue.submit([encoder.finish()]);
+        })
+    }
+}
+
+/// What a call sees.
+fn bind(device: &wgpu::Device, call: &Call, uniforms: &wgpu::Buffer) -> wgpu::BindGroup {
+    let entry = |binding, buffer, offset, bytes| wgpu::BindGroupEntry {
+        binding,
+        resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+            buffer,
+            offset,
+            size: std::num::NonZeroU64::new(bytes),
+        }),
+    };
+    let mut entries = vec![entry(0, uniforms, call.params, call.param_bytes)];
+    entries.extend(call.bindings.iter().zip(1..).map(|(binding, number)| {
+        entry(number, &binding.buffer, binding.range.start, binding.range.end - binding.range.start)
+    }));
+    device.create_bind_group(&wgpu::BindGroupDescriptor {
+        label: Some(call.pipeline.name),
+        layout: &call.pipeline.layout,
+        entries: &entries,
+    })
+}
+
+/// Workgroups for `count` invocations of so many each, over two dimensions where one does not have as many: a shader takes
+/// `y * 65535 + x` as the number of its workgroup and compares it with what there is to do.
+pub(crate) fn grid(count: usize, size: usize) -> [u32; 3] {
+    let groups = count.div_ceil(size);
+    // sizes of models fit; what does not is caught by the device's own limit
+    let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    match groups {
+        0..=GRID_WIDTH => [clamp(groups), 1, 1],
+        _ => [GRID_WIDTH as u32, clamp(groups.div_ceil(GRID_WIDTH)), 1],
+    }
+}
+
+/// Workgroups in the first dimension of a [`grid`]: what every device allows.
+pub(crate) const GRID_WIDTH: usize = 65535;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Shader;
+    use crate::testing::device;
+
+    const ADD: &str = "
+@group(0) @binding(0) var<uniform> params: vec4<u32>;
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if (id.x < params.x) { y[id.x] = y[id.x] + SCALE * x[id.x]; }
+}";
+
+    fn bytes(numbers: &[f32]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn calls_see_what_those_before_them_wrote() {
+        let Some(device) = device() else { return };
+        let x: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+        let from = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+        let to = Buffer::new(&device, "y", 4000).unwrap();
+        assert_eq!(device.in_use(), 8000);
+        let shader = |scale| Shader::new("add", ADD).with("SCALE", crate::pipeline::Constant::Number(scale));
+        let (once, twice) = (device.pipeline(&shader(1.0)).unwrap(), device.pipeline(&shader(2.0)).unwrap());
+        assert!(Arc::ptr_eq(&once, &device.pipeline(&shader(1.0)).unwrap()));
+        let mut commands = Commands::new(&device);
+        for pipeline in [&once, &twice, &once] {
+            commands.call(pipeline, [&from, &to].map(Binding::from), &[1000], grid(1000, 64));
+        }
+        commands.submit(&[]).unwrap();
+        let expected: Vec<f32> = x.iter().map(|x| 4.0 * x).collect();
+        assert_eq!(to.read("y", 0..4000).unwrap(), bytes(&expected));
+        drop((from, to));
+        assert_eq!(device.in_use(), 0);
+    }
+
+    #[test]
+    fn what_the_device_refuses_is_an_error() {
+        let Some(device) = device() else { return };
+        let broken = device.pipeline(&Shader::new("broken", "fn main() { let x = nowhere; }"));
+        let error = broken.err().unwrap().to_string();
+        assert!(error.contains("compiling the shader broken") && error.contains("nowhere"), "{error}");
+        let error = Buffer::new(&device, "far too much", 1 << 60).err().unwrap();
+        assert!(matches!(error, GpuError::TooLarge { .. }), "{error}");
+        // and it goes on
+        let buffer = Buffer::with(&device, "few", &[1, 2, 3, 4, 5]).unwrap();
+        assert_eq!(buffer.read("few", 0..8).unwrap(), [1, 2, 3, 4, 5, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_device_that_was_lost_says_so() {
+        let Some(_) = device() else { return };
+        let device = Device::open(0).unwrap();
+        let buffer = Buffer::with(&device, "few", &[0; 16]).unwrap();
+        device.raw.destroy();
+        let error = buffer.read("few", 0..16).unwrap_err().to_string();
+        assert!(error.contains(device.name()), "{error}");
+    }
+}

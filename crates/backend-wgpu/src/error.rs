@@ -1,0 +1,105 @@
+//! What can go wrong on a device.
+
+use latent_backend::BackendError;
+
+/// An error of a device, or of looking for one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// No driver offers an adapter.
+    #[error(
+        "no GPU was found: no driver for Vulkan, Metal or DX12 offers an adapter (on Linux, is the vendor's Vulkan driver installed? `vulkaninfo` shows what it offers); take --device cpu"
+    )]
+    NoAdapter,
+    /// There are fewer adapters than asked for.
+    #[error("there is no adapter {index}: {count} found, numbered from 0; `latent devices` lists them")]
+    NoSuchAdapter {
+        /// The number that was asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The adapter lacks what every shader needs.
+    #[error("{device}: {problem}; take --device cpu")]
+    Lacking {
+        /// The adapter.
+        device: String,
+        /// What it lacks.
+        problem: String,
+    },
+    /// The driver did not open a device.
+    #[error("{device}: the driver did not open the device: {problem}")]
+    NotOpened {
+        /// The adapter.
+        device: String,
+        /// What the driver says.
+        problem: String,
+    },
+    /// The device has no memory left.
+    #[error(
+        "{device}: out of device memory: {what} takes {} more, where {} are in use already",
+        mib(*bytes), mib(*in_use)
+    )]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// What the memory was for.
+        what: String,
+        /// How much was asked for.
+        bytes: u64,
+        /// What Latent has allocated there before.
+        in_use: u64,
+    },
+    /// Something is larger than the device takes in one piece.
+    #[error("{device}: {what} takes {}, and the device allows {} in one piece", mib(*bytes), mib(*most))]
+    TooLarge {
+        /// The device.
+        device: String,
+        /// What is too large.
+        what: String,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// The device is gone: a driver that was reset, a hung shader, a card that was removed.
+    #[error("{device}: the device was lost: {problem}; load the model again, or take --device cpu")]
+    Lost {
+        /// The device.
+        device: String,
+        /// What the driver says.
+        problem: String,
+    },
+    /// The device does not answer.
+    #[error("{device}: no answer within {seconds} s: a shader hangs, or the device is far too busy")]
+    Hung {
+        /// The device.
+        device: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The device refused a shader or a command: an error of Latent or of the driver.
+    #[error("{device}: {what} failed: {problem}")]
+    Refused {
+        /// The device.
+        device: String,
+        /// What was done.
+        what: String,
+        /// What the driver, or the checks before it, said.
+        problem: String,
+    },
+}
+
+impl From<GpuError> for BackendError {
+    fn from(error: GpuError) -> BackendError {
+        BackendError::Device(Box::new(error))
+    }
+}
+
+/// Bytes in words: whole MiB, and what is less than ten of them exactly.
+fn mib(bytes: u64) -> String {
+    match bytes >> 20 {
+        0..10 => format!("{bytes} bytes"),
+        mib => format!("{mib} MiB"),
+    }
+}

@@ -1,0 +1,20 @@
+//! The device of tests.
+
+use crate::device::Device;
+use crate::error::GpuError;
+use std::sync::{Arc, Mutex};
+
+/// A device of its own for a test, if there is an adapter; says so where there is none.
+pub(crate) fn device() -> Option<Arc<Device>> {
+    // drivers that load one another at the same time are not what is tested here
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    match Device::open(0) {
+        Ok(device) => Some(device),
+        Err(GpuError::NoAdapter) => {
+            println!("SKIPPED: no adapter");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
