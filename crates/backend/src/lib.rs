@@ -6,6 +6,7 @@
 //!   position into the place of a row.
 //! * [`LayerState`]: what a layer keeps of a sequence there: a row per token, or a recurrent state of fixed size.
 //! * [`Batch`]: the rows of one step, and whose they are.
+//! * [`WeightRows`], [`Rotation`]: weights and rotations as plain numbers, for backends that begin with those.
 //!
 //! A step can fail and can be cancelled between phases. Timing and the recording of activations are part of [`Model`], so that every backend can
 //! be profiled and compared with another one.
@@ -21,8 +22,10 @@ mod kv;
 mod layer_state;
 mod limits;
 mod memory;
+mod rotation;
 mod trace;
 mod traits;
+mod weight_rows;
 
 pub use batch::{Batch, SeqSpan, SpanState};
 pub use cancel::CancelToken;
@@ -34,5 +37,7 @@ pub use kv::{KV_BLOCK, KvLayout, KvStore, slot};
 pub use layer_state::{LayerState, RecurrentLayer};
 pub use limits::Limits;
 pub use memory::{MemoryEstimate, WeightBytes, WeightSource};
+pub use rotation::Rotation;
 pub use trace::{Trace, Values};
 pub use traits::{Backend, DraftStep, HiddenSink, LoadRequest, Model, ModelOptions, PlanTimes, Step};
+pub use weight_rows::WeightRows;

@@ -1,7 +1,7 @@
 //! The KV cache and the formulations of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
 use super::interpret::{Interpreter, internal};
-use super::weights::dot;
+use super::products::dot;
 use latent_backend::{BackendError, slot};
 use latent_graph::circuit::Weight;
 use latent_graph::ir::{KvLayerKind, Node, Op};

@@ -3,11 +3,10 @@
 use super::interpret::{Interpreter, internal};
 use super::kv::HostKvStore;
 use super::recurrent::{self, ToyRecurrence};
-use super::rotation::Rotation;
-use super::weights::Weights;
 use latent_backend::{
     Backend, BackendError, Batch, DraftStep, KvLayout, KvStore, LayerState, Limits, Links, LoadRequest,
-    MemoryEstimate, Model, ModelOptions, PlanTimes, Step, Trace, WeightBytes, WeightSource,
+    MemoryEstimate, Model, ModelOptions, PlanTimes, Rotation, Step, Trace, WeightBytes, WeightRows,
+    WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::{Activations, Probe, Source};
@@ -137,7 +136,7 @@ impl ReferenceModel {
         let mut interpreter = Interpreter {
             plan,
             config: &self.config,
-            weights: Weights { checkpoint: &self.checkpoint },
+            weights: WeightRows { checkpoint: &self.checkpoint },
             rotation: &self.rotation,
             batch,
             kv,

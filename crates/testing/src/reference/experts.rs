@@ -1,6 +1,7 @@
 //! Routing and the experts (DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
 
 use super::interpret::{Interpreter, internal, silu};
+use super::products::product;
 use latent_backend::BackendError;
 use latent_graph::config::{Gating, GroupScore, RouterSpec};
 use latent_graph::ir::Node;
@@ -39,7 +40,7 @@ impl Interpreter<'_> {
             let row = place / moe.num_experts_per_tok;
             let x = &x[row * hidden..(row + 1) * hidden];
             let of = |slot: &str, from: usize| match weight(slot) {
-                Some(weight) => self.weights.product(weight, expert, from..from + ffn, x),
+                Some(weight) => product(self.weights, weight, expert, from..from + ffn, x),
                 None => internal(format!("no weight {slot}")),
             };
             // one tensor with the gate's outputs and then those of up, or two
@@ -51,7 +52,7 @@ impl Interpreter<'_> {
             };
             let activated: Vec<f32> = gate.iter().zip(&up).map(|(gate, up)| silu(*gate) * up).collect();
             let Some(down) = weight("expert_down") else { return internal("no weight expert_down".into()) };
-            let term = self.weights.product(down, expert, 0..hidden, &activated)?;
+            let term = product(self.weights, down, expert, 0..hidden, &activated)?;
             let sums = &mut sums[row * hidden..(row + 1) * hidden];
             sums.iter_mut().zip(term).for_each(|(sum, term)| *sum += f64::from(*mix) * f64::from(term));
         }

@@ -1,10 +1,9 @@
 //! The interpreter: one node after the other, each value a matrix of its own.
 
 use super::kv::HostKvStore;
+use super::products::product;
 use super::recurrent::ToyRecurrence;
-use super::rotation::Rotation;
-use super::weights::Weights;
-use latent_backend::{BackendError, Batch, Links, SeqSpan};
+use latent_backend::{BackendError, Batch, Links, Rotation, SeqSpan, WeightRows};
 use latent_graph::ir::{AttentionPath, Ir, Node, Op, Storage, ValueId};
 use latent_graph::{GraphError, ModelConfig, Plan};
 use std::collections::HashMap;
@@ -13,7 +12,7 @@ use std::collections::HashMap;
 pub(super) struct Interpreter<'a> {
     pub plan: &'a Plan,
     pub config: &'a ModelConfig,
-    pub weights: Weights<'a>,
+    pub weights: WeightRows<'a>,
     pub rotation: &'a Rotation,
     pub batch: &'a Batch,
     pub kv: &'a mut HostKvStore,
@@ -102,7 +101,8 @@ impl Interpreter<'_> {
             Op::Linear => {
                 for (output, (_, id)) in node.weights.iter().enumerate() {
                     let weight = self.ir().weight(*id);
-                    let made = self.weights.product(weight, 0, 0..weight.outputs(), self.input(node, 0)?)?;
+                    let (x, rows) = (self.input(node, 0)?, 0..weight.outputs());
+                    let made = product(self.weights, weight, 0, rows, x)?;
                     self.set(node, output, made);
                 }
             }

@@ -1,7 +1,6 @@
 //! A KV cache in plain memory.
 
-use super::rotation::Rotation;
-use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore, LayerState};
+use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore, LayerState, Rotation};
 use latent_graph::ir::KvLayerKind;
 use latent_types::CacheType;
 use std::any::Any;

@@ -9,8 +9,7 @@
 //! * `embed`: what the first layer reads.
 //! * `attention`: the KV cache and the formulations of attention.
 //! * `experts`: routing and the experts.
-//! * `rotation`: RoPE.
-//! * `weights`: rows of a weight as f32.
+//! * `products`: with rows of a weight, which `latent_backend::WeightRows` decodes.
 //! * `kv`: the KV cache in memory.
 //! * `recurrent`: a toy recurrence, with which a model gets recurrent state.
 
@@ -20,9 +19,8 @@ mod embed;
 mod experts;
 mod interpret;
 mod kv;
+mod products;
 mod recurrent;
-mod rotation;
-mod weights;
 
 pub use backend::ReferenceBackend;
 pub use kv::HostKvStore;

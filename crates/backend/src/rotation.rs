@@ -6,18 +6,22 @@ use std::sync::Arc;
 
 /// Rotation by position: RoPE with the scaling of the model.
 #[derive(Clone)]
-pub(super) struct Rotation {
+pub struct Rotation {
     /// Radians per position of each pair.
     frequencies: Arc<Vec<f64>>,
     /// Factor on cosine and sine, of YaRN and LongRoPE.
     magnitude: f64,
     pairs: RopePairs,
+    /// Elements of a head's key without position.
     pub nope: usize,
+    /// Elements of the rope part.
     pub rope: usize,
+    /// Elements of a head's value.
     pub v: usize,
 }
 
 impl Rotation {
+    /// The rotation of a model that runs with this many tokens of context.
     pub fn new(config: &ModelConfig, context: usize) -> Rotation {
         let (frequencies, a) = (Arc::new(config.rope.inverse_frequencies(context)), &config.attention);
         let (magnitude, pairs) = (config.rope.magnitude(), config.rope.pairs);
@@ -26,19 +30,40 @@ impl Rotation {
 
     /// Rotates the key or query of one head to a position.
     pub fn rotate(&self, x: &mut [f32], position: usize) {
-        self.turn(x, position as f64, self.magnitude);
+        self.turn(x, self.angles(position));
     }
 
     /// Rotates what is rotated already by a further distance.
     pub fn shift(&self, x: &mut [f32], distance: i64) {
-        self.turn(x, distance as f64, 1.0);
+        self.turn(x, self.shift_angles(distance));
     }
 
-    fn turn(&self, x: &mut [f32], by: f64, magnitude: f64) {
-        let half = x.len() / 2;
-        for (i, frequency) in self.frequencies.iter().enumerate().take(half) {
+    /// Which elements pair up.
+    pub fn pairs(&self) -> RopePairs {
+        self.pairs
+    }
+
+    /// Cosine and sine of each pair at a position, times the model's magnitude: what rotates a key or a query.
+    pub fn angles(&self, position: usize) -> impl Iterator<Item = (f64, f64)> {
+        self.turns(position as f64, self.magnitude)
+    }
+
+    /// Cosine and sine of each pair for what is rotated already, to be moved by a distance.
+    pub fn shift_angles(&self, distance: i64) -> impl Iterator<Item = (f64, f64)> {
+        self.turns(distance as f64, 1.0)
+    }
+
+    /// Pairs beyond those that have a frequency do not turn.
+    fn turns(&self, by: f64, magnitude: f64) -> impl Iterator<Item = (f64, f64)> {
+        self.frequencies.iter().take(self.rope / 2).map(move |frequency| {
             let (sin, cos) = (by * frequency).sin_cos();
-            let (sin, cos) = (sin * magnitude, cos * magnitude);
+            (cos * magnitude, sin * magnitude)
+        })
+    }
+
+    fn turn(&self, x: &mut [f32], turns: impl Iterator<Item = (f64, f64)>) {
+        let half = x.len() / 2;
+        for (i, (cos, sin)) in turns.take(half).enumerate() {
             let (a, b) = match self.pairs {
                 RopePairs::Interleaved => (2 * i, 2 * i + 1),
                 RopePairs::NeoX => (i, i + half),

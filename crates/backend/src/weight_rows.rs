@@ -1,18 +1,23 @@
 //! Rows of a weight as f32, decoded from the file's own blocks.
 
-use latent_backend::BackendError;
+use crate::BackendError;
 use latent_formats::{Checkpoint, TensorInfo};
 use latent_graph::circuit::Weight;
 use latent_types::TensorType;
 use std::ops::Range;
 
 /// The weights of a model, as the file has them.
-pub(super) struct Weights<'c> {
+#[derive(Clone, Copy)]
+pub struct WeightRows<'c> {
+    /// The file.
     pub checkpoint: &'c Checkpoint,
 }
 
-impl Weights<'_> {
+impl WeightRows<'_> {
     /// Rows of one matrix of a weight (an expert, a head; 0 of a plain matrix), scales applied. A vector is one row.
+    ///
+    /// # Errors
+    /// A tensor that is missing, packed for the CPU, or does not decode.
     pub fn rows(&self, weight: &Weight, matrix: usize, rows: Range<usize>) -> Result<Vec<f32>, BackendError> {
         let (inputs, outputs) = (weight.inputs(), weight.outputs());
         // one tensor per matrix, or all matrices in one tensor
@@ -20,7 +25,7 @@ impl Weights<'_> {
         let part = &weight.parts[part];
         if self.info(&part.tensor)?.tile_rows.is_some() {
             return Err(BackendError::Unsupported(format!(
-                "{}: packed for the CPU backend; the reference backend reads the model that it was packed from",
+                "{}: packed for the CPU backend; other devices read the model that it was packed from",
                 self.checkpoint.display_name()
             )));
         }
@@ -33,22 +38,11 @@ impl Weights<'_> {
     }
 
     /// A vector: norm weights, a router's bias.
+    ///
+    /// # Errors
+    /// As for [`rows`](Self::rows).
     pub fn vector(&self, weight: &Weight) -> Result<Vec<f32>, BackendError> {
         self.rows(weight, 0, 0..1)
-    }
-
-    /// x · Wᵀ for every row of `x`: `rows` of one matrix of the weight.
-    pub fn product(
-        &self,
-        weight: &Weight,
-        matrix: usize,
-        rows: Range<usize>,
-        x: &[f32],
-    ) -> Result<Vec<f32>, BackendError> {
-        let inputs = weight.inputs();
-        let w = self.rows(weight, matrix, rows)?;
-        let products = x.chunks_exact(inputs).flat_map(|x| w.chunks_exact(inputs).map(|row| dot(row, x)));
-        Ok(products.collect())
     }
 
     fn missing(&self, name: &str) -> BackendError {
@@ -101,9 +95,4 @@ impl Weights<'_> {
         }
         Ok(())
     }
-}
-
-/// Σ aᵢ · bᵢ. The sum is kept in f64, so that its order does not matter.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }

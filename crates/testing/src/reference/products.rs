@@ -1,0 +1,24 @@
+//! Products with rows of a weight.
+
+use latent_backend::{BackendError, WeightRows};
+use latent_graph::circuit::Weight;
+use std::ops::Range;
+
+/// x · Wᵀ for every row of `x`: `rows` of one matrix of the weight.
+pub(super) fn product(
+    weights: WeightRows<'_>,
+    weight: &Weight,
+    matrix: usize,
+    rows: Range<usize>,
+    x: &[f32],
+) -> Result<Vec<f32>, BackendError> {
+    let inputs = weight.inputs();
+    let w = weights.rows(weight, matrix, rows)?;
+    let products = x.chunks_exact(inputs).flat_map(|x| w.chunks_exact(inputs).map(|row| dot(row, x)));
+    Ok(products.collect())
+}
+
+/// Σ aᵢ · bᵢ. The sum is kept in f64, so that its order does not matter.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
+}
