@@ -157,7 +157,7 @@ fn bind(device: &wgpu::Device, call: &Call, uniforms: &wgpu::Buffer) -> wgpu::Bi
         entry(number, &binding.buffer, binding.range.start, binding.range.end - binding.range.start)
     }));
     device.create_bind_group(&wgpu::BindGroupDescriptor {
-        label: Some(call.pipeline.name),
+        label: Some(&call.pipeline.name),
         layout: &call.pipeline.layout,
         entries: &entries,
     })

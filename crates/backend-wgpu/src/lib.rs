@@ -5,6 +5,7 @@
 //! * `buffers`: its memory.
 //! * `pipeline`: shaders, compiled once.
 //! * `commands`: lists of calls, which the device gets in one piece.
+//! * `matmul`: products with weights in the formats of their files.
 //! * `error`: what can go wrong.
 //!
 //! ```
@@ -19,6 +20,7 @@ mod buffers;
 mod commands;
 mod device;
 mod error;
+mod matmul;
 mod pipeline;
 mod ready;
 #[cfg(test)]

@@ -84,7 +84,7 @@ impl Shader {
 
 /// A compiled shader.
 pub(crate) struct Pipeline {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) raw: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
 }
@@ -92,19 +92,23 @@ pub(crate) struct Pipeline {
 impl Device {
     /// The shader, compiled; the second time the same text is asked for, it is there already.
     pub(crate) fn pipeline(&self, shader: &Shader) -> Result<Arc<Pipeline>, GpuError> {
-        let text = shader.text();
+        self.compiled(shader.name, shader.text())
+    }
+
+    /// The same for a text that was put together elsewhere.
+    pub(crate) fn compiled(&self, name: &str, text: String) -> Result<Arc<Pipeline>, GpuError> {
         let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = pipelines.get(&text) {
             return Ok(Arc::clone(compiled));
         }
-        let what = format!("compiling the shader {}", shader.name);
+        let what = format!("compiling the shader {}", name);
         let compiled = self.checked(&what, || {
             let module = self.raw.create_shader_module(wgpu::ShaderModuleDescriptor {
-                label: Some(shader.name),
+                label: Some(name),
                 source: wgpu::ShaderSource::Wgsl(text.as_str().into()),
             });
             let raw = self.raw.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-                label: Some(shader.name),
+                label: Some(name),
                 layout: None,
                 module: &module,
                 entry_point: Some("main"),
@@ -115,7 +119,7 @@ impl Device {
                 cache: None,
             });
             let layout = raw.get_bind_group_layout(0);
-            Pipeline { name: shader.name, raw, layout }
+            Pipeline { name: name.to_owned(), raw, layout }
         })?;
         let compiled = Arc::new(compiled);
         pipelines.insert(text, Arc::clone(&compiled));

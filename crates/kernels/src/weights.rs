@@ -136,7 +136,7 @@ impl<'a> WeightMatrix<'a> {
     }
 
     /// Block scales, counted from the first row of `bytes`.
-    pub(crate) fn scales(&self) -> Option<BlockScales<'a>> {
+    pub fn scales(&self) -> Option<BlockScales<'a>> {
         self.scales
     }
 

@@ -1,0 +1,348 @@
+//! The table of block layouts: what every dialect of shaders knows about a weight format, as numbers and a few kinds.
+//!
+//! A shader decodes weights by *octets*: eight consecutive elements of a row, the first at a multiple of eight. A dialect gets a layout's numbers as named
+//! constants ([`Layout::constants`]) and brings one piece of text per kind of quants and of scales, so that a second dialect shares all of the numbers.
+
+use latent_quant::{e2m1, iq4_nl};
+use latent_types::TensorType;
+
+/// Elements that are decoded at once.
+pub const OCTET: usize = 8;
+
+/// How quants are packed in bits: element i of a span is in byte i mod width, where the width is the span's bytes, at bit i / width · bits. So the 32
+/// elements of Q4_0 take sixteen bytes with two elements each, i and i + 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plane {
+    /// Byte offset in the block.
+    pub at: usize,
+    /// Bits per element.
+    pub bits: usize,
+    /// Elements per span.
+    pub span: usize,
+}
+
+impl Plane {
+    const fn new(at: usize, bits: usize, span: usize) -> Plane {
+        Plane { at, bits, span }
+    }
+
+    /// Bytes of a span.
+    pub const fn width(&self) -> usize {
+        self.span * self.bits / 8
+    }
+}
+
+/// What an integer made of planes stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Itself less a zero point.
+    Unsigned {
+        /// The zero point.
+        zero: usize,
+    },
+    /// An i8.
+    Signed,
+    /// An entry of a table.
+    Table([i8; 16]),
+}
+
+/// Plain floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the formats' names")]
+pub enum Float {
+    F32,
+    F16,
+    BF16,
+    F8E4M3,
+}
+
+/// A codebook of rows of small integers, and how an octet names its rows, signs and scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the formats' names")]
+pub enum Grid {
+    Iq1S,
+    Iq1M,
+    Iq2Xxs,
+    Iq2Xs,
+    Iq2S,
+    Iq3Xxs,
+    Iq3S,
+}
+
+/// How the elements of a block are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quants {
+    /// Floats, without blocks.
+    Plain(Float),
+    /// Integers; the upper bits of each may be in a second plane.
+    Planes {
+        /// The low bits.
+        low: Plane,
+        /// The bits above them.
+        high: Option<Plane>,
+        /// What an integer stands for.
+        meaning: Meaning,
+    },
+    /// Base-3 digits, five per byte (TQ1_0).
+    Ternary,
+    /// Rows of a codebook.
+    Grid(Grid),
+}
+
+/// How the scale of an octet is found, and what is added to its weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scales {
+    /// None: plain floats, and codebooks, which have scales of their own forms.
+    None,
+    /// One f16 per block.
+    Half,
+    /// One f16 per block, and an f16 that is added.
+    HalfMin,
+    /// One f32 per block.
+    Single,
+    /// One E8M0 exponent per block, of half the scale.
+    E8m0,
+    /// One UE4M3 per sub-block, of half the scale.
+    Ue4m3,
+    /// f16 times 4 bits per sub-block, less f16 times 4 bits.
+    NibbleMins,
+    /// f16 times 6 bits per sub-block, less f16 times 6 bits, packed as in Q4_K.
+    SixBitMins,
+    /// f16 times 6 bits with the zero point 32 per sub-block, packed as in Q3_K.
+    SixBit,
+    /// f16 times an i8 per sub-block.
+    Bytes,
+    /// f16 times 6 bits with the zero point 32 per sub-block, low and high bits apart, as in IQ4_XS.
+    SplitSixBit,
+}
+
+/// A format: how its blocks are laid out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layout {
+    /// The format; it knows elements and bytes per block.
+    pub ty: TensorType,
+    /// How elements are stored.
+    pub quants: Quants,
+    /// How scales are stored.
+    pub scales: Scales,
+    /// Byte offsets of scales and of the parts of codebook formats, and elements per sub-block, by the names that shaders use.
+    pub fields: &'static [(&'static str, usize)],
+}
+
+/// Quants in one plane with a zero point.
+const fn plane(low: Plane, zero: usize) -> Quants {
+    Quants::Planes { low, high: None, meaning: Meaning::Unsigned { zero } }
+}
+
+/// Quants whose upper bits are in a second plane.
+const fn planes(low: Plane, high: Plane, zero: usize) -> Quants {
+    Quants::Planes { low, high: Some(high), meaning: Meaning::Unsigned { zero } }
+}
+
+/// Quants that index a table.
+const fn table(low: Plane, values: [i8; 16]) -> Quants {
+    Quants::Planes { low, high: None, meaning: Meaning::Table(values) }
+}
+
+const fn signed(at: usize) -> Quants {
+    Quants::Planes { low: Plane::new(at, 8, 1), high: None, meaning: Meaning::Signed }
+}
+
+/// A set bit is 1, another −1.
+const SIGNS: [i8; 16] = [-1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+const fn float(ty: TensorType, float: Float) -> Layout {
+    Layout { ty, quants: Quants::Plain(float), scales: Scales::None, fields: &[] }
+}
+
+const fn grid(ty: TensorType, grid: Grid, fields: &'static [(&'static str, usize)]) -> Layout {
+    Layout { ty, quants: Quants::Grid(grid), scales: Scales::None, fields }
+}
+
+const fn row(
+    ty: TensorType,
+    quants: Quants,
+    scales: Scales,
+    fields: &'static [(&'static str, usize)],
+) -> Layout {
+    Layout { ty, quants, scales, fields }
+}
+
+/// Every format that is multiplied.
+pub const LAYOUTS: [Layout; 30] = [
+    float(TensorType::F32, Float::F32),
+    float(TensorType::F16, Float::F16),
+    float(TensorType::BF16, Float::BF16),
+    float(TensorType::F8_E4M3, Float::F8E4M3),
+    row(TensorType::Q1_0, table(Plane::new(2, 1, 8), SIGNS), Scales::Half, &[("D_AT", 0)]),
+    row(TensorType::Q2_0, plane(Plane::new(2, 2, 4), 1), Scales::Half, &[("D_AT", 0)]),
+    row(TensorType::Q4_0, plane(Plane::new(2, 4, 32), 8), Scales::Half, &[("D_AT", 0)]),
+    row(TensorType::Q4_1, plane(Plane::new(4, 4, 32), 0), Scales::HalfMin, &[("D_AT", 0), ("MIN_AT", 2)]),
+    row(
+        TensorType::Q5_0,
+        planes(Plane::new(6, 4, 32), Plane::new(2, 1, 8), 16),
+        Scales::Half,
+        &[("D_AT", 0)],
+    ),
+    row(
+        TensorType::Q5_1,
+        planes(Plane::new(8, 4, 32), Plane::new(4, 1, 8), 0),
+        Scales::HalfMin,
+        &[("D_AT", 0), ("MIN_AT", 2)],
+    ),
+    row(TensorType::Q8_0, signed(2), Scales::Half, &[("D_AT", 0)]),
+    row(
+        TensorType::Q2_K,
+        plane(Plane::new(16, 2, 128), 0),
+        Scales::NibbleMins,
+        &[("D_AT", 80), ("MIN_AT", 82), ("SCALES_AT", 0), ("SUB_BLOCK", 16)],
+    ),
+    row(
+        TensorType::Q3_K,
+        planes(Plane::new(32, 2, 128), Plane::new(0, 1, 256), 4),
+        Scales::SixBit,
+        &[("D_AT", 108), ("SCALES_AT", 96), ("SUB_BLOCK", 16)],
+    ),
+    row(
+        TensorType::Q4_K,
+        plane(Plane::new(16, 4, 64), 0),
+        Scales::SixBitMins,
+        &[("D_AT", 0), ("MIN_AT", 2), ("SCALES_AT", 4), ("SUB_BLOCK", 32)],
+    ),
+    row(
+        TensorType::Q5_K,
+        planes(Plane::new(48, 4, 64), Plane::new(16, 1, 256), 0),
+        Scales::SixBitMins,
+        &[("D_AT", 0), ("MIN_AT", 2), ("SCALES_AT", 4), ("SUB_BLOCK", 32)],
+    ),
+    row(
+        TensorType::Q6_K,
+        planes(Plane::new(0, 4, 128), Plane::new(128, 2, 128), 32),
+        Scales::Bytes,
+        &[("D_AT", 208), ("SCALES_AT", 192), ("SUB_BLOCK", 16)],
+    ),
+    row(TensorType::Q8_K, signed(4), Scales::Single, &[("D_AT", 0)]),
+    row(TensorType::IQ4_NL, table(Plane::new(2, 4, 32), iq4_nl::VALUES), Scales::Half, &[("D_AT", 0)]),
+    row(
+        TensorType::IQ4_XS,
+        table(Plane::new(8, 4, 32), iq4_nl::VALUES),
+        Scales::SplitSixBit,
+        &[("D_AT", 0), ("UPPER_AT", 2), ("SCALES_AT", 4), ("SUB_BLOCK", 32)],
+    ),
+    row(TensorType::MXFP4, table(Plane::new(1, 4, 32), e2m1::DOUBLED), Scales::E8m0, &[("D_AT", 0)]),
+    row(
+        TensorType::NVFP4,
+        table(Plane::new(4, 4, 16), e2m1::DOUBLED),
+        Scales::Ue4m3,
+        &[("SCALES_AT", 0), ("SUB_BLOCK", 16)],
+    ),
+    row(TensorType::TQ1_0, Quants::Ternary, Scales::Half, &[("D_AT", 52)]),
+    row(TensorType::TQ2_0, plane(Plane::new(0, 2, 128), 1), Scales::Half, &[("D_AT", 64)]),
+    grid(TensorType::IQ1_S, Grid::Iq1S, &[("D_AT", 0), ("INDEX_AT", 2), ("UPPER_AT", 34)]),
+    grid(TensorType::IQ1_M, Grid::Iq1M, &[("INDEX_AT", 0), ("UPPER_AT", 32), ("SCALES_AT", 48)]),
+    grid(TensorType::IQ2_XXS, Grid::Iq2Xxs, &[("D_AT", 0), ("INDEX_AT", 2)]),
+    grid(TensorType::IQ2_XS, Grid::Iq2Xs, &[("D_AT", 0), ("INDEX_AT", 2), ("SCALES_AT", 66)]),
+    grid(
+        TensorType::IQ2_S,
+        Grid::Iq2S,
+        &[("D_AT", 0), ("INDEX_AT", 2), ("SIGNS_AT", 34), ("UPPER_AT", 66), ("SCALES_AT", 74)],
+    ),
+    grid(TensorType::IQ3_XXS, Grid::Iq3Xxs, &[("D_AT", 0), ("INDEX_AT", 2), ("SIGNS_AT", 66)]),
+    grid(
+        TensorType::IQ3_S,
+        Grid::Iq3S,
+        &[("D_AT", 0), ("INDEX_AT", 2), ("UPPER_AT", 66), ("SIGNS_AT", 74), ("SCALES_AT", 106)],
+    ),
+];
+
+/// The layout of a format, if there are shaders for it.
+pub fn layout(ty: TensorType) -> Option<&'static Layout> {
+    LAYOUTS.iter().find(|layout| layout.ty == ty)
+}
+
+impl Layout {
+    /// Elements per block; of plain formats, those of an octet.
+    pub fn block_len(&self) -> usize {
+        self.ty.block_len().max(OCTET)
+    }
+
+    /// Bytes per block.
+    pub fn block_bytes(&self) -> usize {
+        self.block_len() / self.ty.block_len() * self.ty.block_bytes()
+    }
+
+    /// Whether every block begins at a multiple of four bytes, if rows are whole blocks.
+    pub fn word_blocks(&self) -> bool {
+        self.ty.block_bytes().is_multiple_of(4)
+    }
+
+    /// Whether a row may end inside an octet.
+    pub fn has_tails(&self) -> bool {
+        self.ty.block_len() == 1
+    }
+
+    /// The numbers of the table by the names that all dialects use.
+    pub fn constants(&self) -> Vec<(&'static str, usize)> {
+        let mut all = vec![("BLOCK_OCTETS", self.block_len() / OCTET), ("BLOCK_BYTES", self.block_bytes())];
+        all.extend(self.fields);
+        if let Quants::Planes { low, high, meaning } = self.quants {
+            all.extend([("LOW_AT", low.at), ("LOW_BITS", low.bits), ("LOW_SPAN", low.span)]);
+            all.push(("LOW_WIDTH", low.width()));
+            if let Some(high) = high {
+                all.extend([("HIGH_AT", high.at), ("HIGH_BITS", high.bits), ("HIGH_SPAN", high.span)]);
+                all.push(("HIGH_WIDTH", high.width()));
+            }
+            match meaning {
+                Meaning::Unsigned { zero } => all.push(("ZERO", zero)),
+                Meaning::Signed => {}
+                Meaning::Table(values) => {
+                    const NAMES: [&str; 4] = ["TABLE_0", "TABLE_1", "TABLE_2", "TABLE_3"];
+                    for (name, four) in NAMES.into_iter().zip(values.chunks_exact(4)) {
+                        let word = u32::from_le_bytes(std::array::from_fn(|i| four[i] as u8));
+                        all.push((name, word as usize));
+                    }
+                }
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_that_can_be_decoded_has_a_layout() {
+        let missing: Vec<_> =
+            TensorType::all().filter(|ty| latent_quant::can_decode(*ty) && layout(*ty).is_none()).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn planes_are_whole_octets_inside_of_their_block() {
+        for layout in &LAYOUTS {
+            let Quants::Planes { low, high, .. } = layout.quants else { continue };
+            for plane in [Some(low), high].into_iter().flatten() {
+                assert!(
+                    plane.at + layout.block_len() * plane.bits / 8 <= layout.block_bytes(),
+                    "{}",
+                    layout.ty
+                );
+                let whole = plane.width() >= OCTET || plane.width() == 1;
+                assert!(whole && layout.block_len().is_multiple_of(plane.span), "{}", layout.ty);
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_defined_once() {
+        for layout in &LAYOUTS {
+            let constants = layout.constants();
+            let mut names: Vec<&str> = constants.iter().map(|(name, _)| *name).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), constants.len(), "{}", layout.ty);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Products with weights in the formats of their files.
+//!
+//! * `layout`, `tiles`: the tables of block layouts and of tile sizes, from which every dialect of shaders takes its numbers.
+//! * `wgsl`, `shader`: the WGSL dialect: texts in the folder `wgsl/`, put together for a format and a kernel.
+//! * `codebook`: the codebooks of the IQ formats.
+//! * `weight`: a weight in the device's memory.
+//! * `product`: calls that multiply, for dense weights and for experts.
+//!
+//! Shaders read the blocks of the file as they are, at any byte. A repack into aligned planes would save a part of each load, but a weight would be
+//! copied once more while it is loaded and could not be looked up by rows (embeddings) without a second copy; blocks are read as whole cache
+//! lines by neighbouring threads, so that the traffic from memory is the same.
+
+mod codebook;
+pub(crate) mod layout;
+pub(crate) mod product;
+mod shader;
+pub(crate) mod tiles;
+pub(crate) mod weight;
+mod wgsl;
+
+#[cfg(test)]
+mod tests;

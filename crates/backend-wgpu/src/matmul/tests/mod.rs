@@ -1,0 +1,42 @@
+//! Tests of the shaders, on the adapter that there is: in CI, Mesa's lavapipe.
+
+mod decode;
+mod experts;
+mod provider;
+mod table;
+mod translate;
+
+/// f32 as the device stores them.
+fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// u32 as the device stores them.
+fn words(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// f32 as the device stored them.
+fn numbers(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// A linear congruential generator.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    /// Values in −1..1.
+    fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.next() as f32 / (1u32 << 30) as f32 - 1.0).collect()
+    }
+
+    /// Bytes whose f16 at even offsets are finite: the highest bit of their exponents is 0.
+    fn blocks(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|i| (self.next() >> 7) as u8 & if i % 2 == 1 { 0xbf } else { 0xff }).collect()
+    }
+}

@@ -1,0 +1,108 @@
+//! Tile sizes: how much of a product one workgroup computes. All dialects take them from here.
+
+/// Threads and outputs of a workgroup of a GEMV. Lanes share the inputs of an output, octet by octet; their sums are added pairwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GemvTile {
+    /// Threads per workgroup.
+    pub threads: usize,
+    /// Threads that share an output: a power of two.
+    pub lanes: usize,
+    /// Outputs per thread: inputs are read once for all of them.
+    pub outputs: usize,
+}
+
+/// A GEMV with long rows.
+pub const GEMV_WIDE: GemvTile = GemvTile { threads: 64, lanes: 64, outputs: 2 };
+
+/// A GEMV whose rows have too few octets for 64 lanes.
+pub const GEMV_NARROW: GemvTile = GemvTile { threads: 64, lanes: 16, outputs: 2 };
+
+/// Row counts that a GEMV is compiled for; others take the next larger one.
+pub const GEMV_ROWS: [usize; 4] = [1, 2, 4, 8];
+
+/// Fewest octets per row for [`GEMV_WIDE`]: two for every lane.
+const WIDE_OCTETS: usize = 128;
+
+impl GemvTile {
+    /// That of rows of as many octets.
+    pub const fn of(octets: usize) -> GemvTile {
+        if octets >= WIDE_OCTETS { GEMV_WIDE } else { GEMV_NARROW }
+    }
+
+    /// Outputs per workgroup.
+    pub const fn workgroup_outputs(&self) -> usize {
+        self.threads / self.lanes * self.outputs
+    }
+
+    /// Bytes of workgroup memory with as many rows.
+    pub const fn memory(&self, rows: usize) -> usize {
+        4 * rows * self.outputs * self.threads
+    }
+}
+
+/// A tile of a GEMM: inputs and decoded weights go through workgroup memory, and each thread keeps four rows of four sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GemmTile {
+    /// Rows.
+    pub rows: usize,
+    /// Outputs.
+    pub outputs: usize,
+    /// Inputs per step.
+    pub inputs: usize,
+}
+
+/// Rows, and outputs, of a thread.
+pub const PER_THREAD: usize = 4;
+
+/// Tiles of a GEMM, by rows.
+pub const GEMM: [GemmTile; 3] = [
+    GemmTile { rows: 16, outputs: 64, inputs: 32 },
+    GemmTile { rows: 32, outputs: 64, inputs: 32 },
+    GemmTile { rows: 64, outputs: 64, inputs: 32 },
+];
+
+/// Threads per workgroup where each decodes an octet.
+pub const GATHER_THREADS: usize = 64;
+
+/// Threads of the one workgroup that sorts rows by expert.
+pub const SORT_THREADS: usize = 256;
+
+/// Most experts of a layer.
+pub const MAX_EXPERTS: usize = 1024;
+
+impl GemmTile {
+    /// The smallest one that has as many rows, or the largest.
+    pub fn of(rows: usize) -> GemmTile {
+        GEMM.into_iter().find(|tile| tile.rows >= rows).unwrap_or(GEMM[GEMM.len() - 1])
+    }
+
+    /// Threads per workgroup.
+    pub const fn threads(&self) -> usize {
+        self.rows / PER_THREAD * (self.outputs / PER_THREAD)
+    }
+
+    /// Bytes of workgroup memory.
+    pub const fn memory(&self) -> usize {
+        4 * self.inputs * (self.rows + self.outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What every WebGPU device has: 16 KiB of workgroup memory, 256 threads.
+    #[test]
+    fn tiles_fit_into_the_smallest_device() {
+        for tile in GEMM {
+            assert!(tile.memory() <= 16384 && tile.threads() <= 256, "{tile:?}");
+            assert!(tile.inputs.is_multiple_of(8) && tile.rows.is_multiple_of(PER_THREAD), "{tile:?}");
+        }
+        for tile in [GEMV_WIDE, GEMV_NARROW] {
+            assert!(
+                tile.memory(8) <= 16384 && tile.threads <= 256 && tile.lanes.is_power_of_two(),
+                "{tile:?}"
+            );
+        }
+    }
+}

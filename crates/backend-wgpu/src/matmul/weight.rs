@@ -1,0 +1,171 @@
+//! A weight in the device's memory: the blocks of its file.
+
+use super::codebook::codebook;
+use super::layout::layout;
+use super::shader::ProductShader;
+use crate::buffers::{Buffer, largest_binding};
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::pipeline::Pipeline;
+use latent_types::TensorType;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The shape of a weight, in elements: `experts` matrices `[outputs, inputs]`, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WeightShape {
+    /// Elements of a row of inputs.
+    pub(crate) inputs: usize,
+    /// Results per row of inputs: rows of one matrix.
+    pub(crate) outputs: usize,
+    /// Matrices; 1 for a dense weight.
+    pub(crate) experts: usize,
+}
+
+/// Factors of rectangles of a weight, row-major, those of each expert after another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockScales<'a> {
+    /// The factors.
+    pub(crate) numbers: &'a [f32],
+    /// Rows that share one.
+    pub(crate) rows: usize,
+    /// Inputs that share one: a multiple of eight.
+    pub(crate) inputs: usize,
+}
+
+/// Block scales on the device.
+pub(super) struct DeviceScales {
+    pub(super) buffer: Buffer,
+    pub(super) rows: usize,
+    pub(super) inputs: usize,
+}
+
+/// Some rows of a weight, in one buffer. With experts, these are all rows of some experts.
+pub(super) struct Chunk {
+    pub(super) buffer: Buffer,
+    pub(super) rows: Range<usize>,
+}
+
+/// A weight whose blocks the device has.
+pub(crate) struct Weight {
+    pub(super) format: TensorType,
+    pub(super) shape: WeightShape,
+    pub(super) row_bytes: usize,
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) scales: Option<DeviceScales>,
+    pub(super) codebook: Option<Buffer>,
+    /// Shaders that were called on it: putting a text together takes longer than looking here.
+    pipelines: Mutex<Vec<(ProductShader, Arc<Pipeline>)>>,
+}
+
+impl Weight {
+    /// Copies a weight to the device, in as many buffers as its limits make necessary.
+    ///
+    /// # Errors
+    /// A format without shaders, bytes that are not those of the shape, an expert that is larger than a buffer may be, no memory.
+    pub(crate) fn upload(
+        device: &Arc<Device>,
+        what: &str,
+        (format, shape): (TensorType, WeightShape),
+        bytes: &[u8],
+        scales: Option<BlockScales<'_>>,
+    ) -> Result<Weight, GpuError> {
+        let most = largest_binding(&device.limits);
+        Weight::upload_in(most, device, what, (format, shape), bytes, scales)
+    }
+
+    /// The same in buffers of at most so many bytes.
+    pub(super) fn upload_in(
+        most: u64,
+        device: &Arc<Device>,
+        what: &str,
+        (format, shape): (TensorType, WeightShape),
+        bytes: &[u8],
+        scales: Option<BlockScales<'_>>,
+    ) -> Result<Weight, GpuError> {
+        let refused = |problem: String| GpuError::Refused {
+            device: device.name().to_owned(),
+            what: what.to_owned(),
+            problem,
+        };
+        let Some(layout) = layout(format) else {
+            return Err(no_shader(device, what, format));
+        };
+        let WeightShape { inputs, outputs, experts } = shape;
+        let rows = outputs.saturating_mul(experts);
+        let row_bytes = format.row_bytes(inputs).unwrap_or(0);
+        if rows.checked_mul(row_bytes) != Some(bytes.len()) || bytes.is_empty() {
+            let shape = format!("{experts} × {outputs} rows of {inputs} elements in {format}");
+            return Err(refused(format!("{} bytes are not {shape}", bytes.len())));
+        }
+        // whole experts, or any rows
+        let step = if experts > 1 { outputs } else { 1 };
+        // shaders address bytes with 32 bits
+        let most = usize::try_from(most.min(u32::MAX.into())).unwrap_or(usize::MAX);
+        let most_rows = (most / row_bytes / step).max(1) * step;
+        let mut chunks = Vec::new();
+        for first in (0..rows).step_by(most_rows) {
+            let rows = first..rows.min(first.saturating_add(most_rows));
+            let part = &bytes[rows.start * row_bytes..rows.end * row_bytes];
+            chunks.push(Chunk { buffer: Buffer::with(device, what, part)?, rows });
+        }
+        let words = codebook(layout)
+            .map(|words| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
+        let codebook = words.map(|words| Buffer::with(device, "a codebook", &words)).transpose()?;
+        let scales = match scales {
+            None => None,
+            Some(BlockScales { numbers, rows, inputs: across }) => {
+                let needed = (across > 0 && rows > 0 && across.is_multiple_of(8))
+                    .then(|| experts * outputs.div_ceil(rows) * inputs.div_ceil(across));
+                if needed != Some(numbers.len()) {
+                    let rectangle = format!("rectangles of {rows} × {across} elements");
+                    return Err(refused(format!(
+                        "{} block scales do not cover it in {rectangle}",
+                        numbers.len()
+                    )));
+                }
+                let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+                let buffer = Buffer::with(device, "block scales", &bytes)?;
+                Some(DeviceScales { buffer, rows, inputs: across })
+            }
+        };
+        Ok(Weight { format, shape, row_bytes, chunks, scales, codebook, pipelines: Mutex::default() })
+    }
+
+    /// A shader for it, compiled.
+    pub(super) fn pipeline(
+        &self,
+        device: &Device,
+        shader: &ProductShader,
+    ) -> Result<Arc<Pipeline>, GpuError> {
+        let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, pipeline)) = known.iter().find(|(one, _)| one == shader) {
+            return Ok(Arc::clone(pipeline));
+        }
+        let name = shader.name();
+        let source = shader.wgsl().ok_or_else(|| no_shader(device, &name, self.format))?;
+        let pipeline = device.compiled(&name, source)?;
+        known.push((*shader, Arc::clone(&pipeline)));
+        Ok(pipeline)
+    }
+
+    /// Its shape.
+    pub(crate) fn shape(&self) -> WeightShape {
+        self.shape
+    }
+
+    /// The bytes of its blocks: what a product reads at least.
+    pub(crate) fn bytes(&self) -> usize {
+        self.row_bytes * self.shape.outputs * self.shape.experts
+    }
+}
+
+fn no_shader(device: &Device, what: &str, format: TensorType) -> GpuError {
+    GpuError::Refused {
+        device: device.name().to_owned(),
+        what: what.to_owned(),
+        problem: format!(
+            "no shader multiplies {format}; `latent quantize` writes formats that are multiplied, such as Q8_0"
+        ),
+    }
+}

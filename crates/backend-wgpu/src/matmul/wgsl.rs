@@ -1,0 +1,129 @@
+//! The WGSL dialect: constants of the tables in front of texts that use them.
+
+use super::layout::{Float, Grid, Layout, Meaning, Plane, Quants, Scales};
+use std::fmt::Write;
+
+/// A text cut at lines `//= name`.
+pub(super) fn section(text: &'static str, name: &str) -> &'static str {
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once("//= ") {
+        let Some((title, body)) = after.split_once('\n') else { break };
+        if title == name {
+            return body.split_once("//= ").map_or(body, |(body, _)| body);
+        }
+        rest = after;
+    }
+    ""
+}
+
+/// Appends constants of type u32.
+pub(super) fn constants<'n>(source: &mut String, all: impl IntoIterator<Item = (&'n str, usize)>) {
+    for (name, value) in all {
+        let _ = writeln!(source, "const {name}: u32 = {value}u;");
+    }
+}
+
+const SCALES: &str = include_str!("wgsl/scales.wgsl");
+const GRIDS: &str = include_str!("wgsl/grids.wgsl");
+const PLAIN: &str = include_str!("wgsl/plain.wgsl");
+
+/// The integers of an octet from one plane, as an expression.
+fn plane_bytes(plane: &Plane, name: &str) -> String {
+    match (plane.width(), plane.bits) {
+        (1, 1) => format!("one_bit_plane(block, octet, {name}_AT)"),
+        (1, 2) => format!("two_bit_plane(block, octet, {name}_AT)"),
+        (1, _) => format!("words_at(block + {name}_AT + octet * 8u)"),
+        _ => format!("wide_plane(block, octet, {name}_AT, {name}_BITS, {name}_SPAN, {name}_WIDTH)"),
+    }
+}
+
+fn decode_planes(source: &mut String, low: &Plane, high: Option<&Plane>, meaning: Meaning, scales: Scales) {
+    let mut quants = plane_bytes(low, "LOW");
+    if let Some(high) = high {
+        quants = format!("{quants} | ({} << vec2<u32>(LOW_BITS))", plane_bytes(high, "HIGH"));
+    }
+    let values = |word: &str| match meaning {
+        Meaning::Unsigned { zero: 0 } => format!("vec4<f32>(bytes_of({word}))"),
+        Meaning::Unsigned { .. } => format!("(vec4<f32>(bytes_of({word})) - f32(ZERO))"),
+        Meaning::Signed => format!("vec4<f32>(signed_bytes_of({word}))"),
+        Meaning::Table(_) => format!("table_values({word})"),
+    };
+    let apply = if matches!(scales, Scales::HalfMin | Scales::NibbleMins | Scales::SixBitMins) {
+        " * scale.x + scale.y"
+    } else {
+        " * scale"
+    };
+    let (a, b) = (values("quants.x"), values("quants.y"));
+    let _ = write!(
+        source,
+        "
+fn decode_block(block: u32, octet: u32) -> Octet {{
+  let quants = {quants};
+  let scale = octet_scale(block, octet);
+  return Octet({a}{apply}, {b}{apply});
+}}
+"
+    );
+}
+
+/// Constants of a layout and the function `decode_block(block, octet)`, which dequantizes an octet of the block at a byte offset into `weight`.
+pub(super) fn decoder(source: &mut String, layout: &Layout) {
+    constants(source, layout.constants());
+    source.push('\n');
+    source.push_str(include_str!("wgsl/bytes.wgsl"));
+    source.push_str(match layout.word_blocks() {
+        true => include_str!("wgsl/words_aligned.wgsl"),
+        false => include_str!("wgsl/words_unaligned.wgsl"),
+    });
+    source.push('\n');
+    source.push_str(section(
+        SCALES,
+        match layout.scales {
+            Scales::None => "none",
+            Scales::Half => "half",
+            Scales::HalfMin => "half_min",
+            Scales::Single => "single",
+            Scales::E8m0 => "e8m0",
+            Scales::Ue4m3 => "ue4m3",
+            Scales::NibbleMins => "nibble_mins",
+            Scales::SixBitMins => "six_bit_mins",
+            Scales::SixBit => "six_bit",
+            Scales::Bytes => "bytes",
+            Scales::SplitSixBit => "split_six_bit",
+        },
+    ));
+    match &layout.quants {
+        Quants::Plain(float) => source.push_str(section(
+            PLAIN,
+            match float {
+                Float::F32 => "f32",
+                Float::F16 => "f16",
+                Float::BF16 => "bf16",
+                Float::F8E4M3 => "f8_e4m3",
+            },
+        )),
+        Quants::Planes { low, high, meaning } => {
+            source.push_str(include_str!("wgsl/planes.wgsl"));
+            if matches!(meaning, Meaning::Table(_)) {
+                source.push_str(include_str!("wgsl/table.wgsl"));
+            }
+            decode_planes(source, low, high.as_ref(), *meaning, layout.scales);
+        }
+        Quants::Ternary => source.push_str(include_str!("wgsl/ternary.wgsl")),
+        Quants::Grid(grid) => {
+            source.push_str(section(GRIDS, "signs"));
+            source.push_str(section(
+                GRIDS,
+                match grid {
+                    Grid::Iq1S => "iq1_s",
+                    Grid::Iq1M => "iq1_m",
+                    Grid::Iq2Xxs => "iq2_xxs",
+                    Grid::Iq2Xs => "iq2_xs",
+                    Grid::Iq2S => "iq2_s",
+                    Grid::Iq3Xxs => "iq3_xxs",
+                    Grid::Iq3S => "iq3_s",
+                },
+            ));
+        }
+    }
+}

@@ -1,0 +1,26 @@
+
+// Rows of the weight as f32: rows[i] is the weight's row of result i.
+@compute @workgroup_size(THREADS)
+fn main(
+  @builtin(workgroup_id) group: vec3<u32>,
+  @builtin(num_workgroups) groups: vec3<u32>,
+  @builtin(local_invocation_index) thread: u32,
+) {
+  let index = (group.x + group.z * groups.x) * THREADS + thread;
+  let octets = (p.inputs + 7u) / 8u;
+  let row = index / octets;
+  let octet = index % octets;
+  if row >= p.rows {
+    return;
+  }
+  let output = rows[row] - p.first_row;
+  if output >= p.outputs {
+    return;
+  }
+  let o = weight_octet(output, octet);
+  let at = p.y_first + row * p.y_stride + octet * 8u;
+  let all = array<f32, 8>(o.a.x, o.a.y, o.a.z, o.a.w, o.b.x, o.b.y, o.b.z, o.b.w);
+  for (var i = 0u; i < 8u && octet * 8u + i < p.inputs; i++) {
+    y[at + i] = all[i];
+  }
+}

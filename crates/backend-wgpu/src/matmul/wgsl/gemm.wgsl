@@ -1,0 +1,113 @@
+//= memory
+
+// inputs, then rows or outputs: neighbours in a row of threads read neighbours in memory
+var<workgroup> x_tile: array<f32, TILE_INPUTS * TILE_ROWS>;
+var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
+//= rows
+  let first_row = group.y * TILE_ROWS;
+  let count = min(TILE_ROWS, p.rows - first_row);
+  let weight_first = 0u;
+//= expert
+  let tile = tiles[group.y];
+  let first_row = tile.y;
+  let count = tile.z;
+  let expert = tile.x - p.first_expert;
+  if count == 0u || expert >= p.experts {
+    return;
+  }
+  let weight_first = expert * p.expert_outputs;
+//= load
+  let octets = (p.inputs + 7u) / 8u;
+  let first = (group.x + group.z * groups.x) * TILE_OUTPUTS;
+  let column = thread % OUTPUT_STEP;
+  let line = thread / OUTPUT_STEP;
+  var sum_0 = vec4<f32>(0.0);
+  var sum_1 = vec4<f32>(0.0);
+  var sum_2 = vec4<f32>(0.0);
+  var sum_3 = vec4<f32>(0.0);
+  for (var start = 0u; start < octets; start += TILE_OCTETS) {
+    for (var index = thread; index < TILE_ROWS * TILE_OCTETS; index += THREADS) {
+      let i = min(index % TILE_ROWS, count - 1u);
+      let octet = index / TILE_ROWS;
+//= multiply
+      var o = Octet(vec4<f32>(0.0), vec4<f32>(0.0));
+      if start + octet < octets {
+        o = input_octet(row, start + octet);
+      }
+      let at = octet * 8u * TILE_ROWS + index % TILE_ROWS;
+      x_tile[at] = o.a.x;
+      x_tile[at + TILE_ROWS] = o.a.y;
+      x_tile[at + 2u * TILE_ROWS] = o.a.z;
+      x_tile[at + 3u * TILE_ROWS] = o.a.w;
+      x_tile[at + 4u * TILE_ROWS] = o.b.x;
+      x_tile[at + 5u * TILE_ROWS] = o.b.y;
+      x_tile[at + 6u * TILE_ROWS] = o.b.z;
+      x_tile[at + 7u * TILE_ROWS] = o.b.w;
+    }
+    for (var index = thread; index < TILE_OUTPUTS * TILE_OCTETS; index += THREADS) {
+      let output = min(first + index % TILE_OUTPUTS, p.outputs - 1u);
+      let octet = index / TILE_OUTPUTS;
+      var o = Octet(vec4<f32>(0.0), vec4<f32>(0.0));
+      if start + octet < octets {
+        o = weight_octet(weight_first + output, start + octet);
+      }
+      let at = octet * 8u * TILE_OUTPUTS + index % TILE_OUTPUTS;
+      w_tile[at] = o.a.x;
+      w_tile[at + TILE_OUTPUTS] = o.a.y;
+      w_tile[at + 2u * TILE_OUTPUTS] = o.a.z;
+      w_tile[at + 3u * TILE_OUTPUTS] = o.a.w;
+      w_tile[at + 4u * TILE_OUTPUTS] = o.b.x;
+      w_tile[at + 5u * TILE_OUTPUTS] = o.b.y;
+      w_tile[at + 6u * TILE_OUTPUTS] = o.b.z;
+      w_tile[at + 7u * TILE_OUTPUTS] = o.b.w;
+    }
+    workgroupBarrier();
+    for (var i = 0u; i < TILE_INPUTS; i++) {
+      let at = i * TILE_OUTPUTS + column;
+      let w = vec4<f32>(
+        w_tile[at],
+        w_tile[at + OUTPUT_STEP],
+        w_tile[at + 2u * OUTPUT_STEP],
+        w_tile[at + 3u * OUTPUT_STEP],
+      );
+      let place = i * TILE_ROWS + line;
+      sum_0 = fma(vec4<f32>(x_tile[place]), w, sum_0);
+      sum_1 = fma(vec4<f32>(x_tile[place + ROW_STEP]), w, sum_1);
+      sum_2 = fma(vec4<f32>(x_tile[place + 2u * ROW_STEP]), w, sum_2);
+      sum_3 = fma(vec4<f32>(x_tile[place + 3u * ROW_STEP]), w, sum_3);
+    }
+    workgroupBarrier();
+  }
+//= store
+
+fn result_row(row: u32) -> u32 {
+  return row;
+}
+//= store_sums
+
+fn store(i: u32, sums: vec4<f32>, line: u32, column: u32, first_row: u32, count: u32, first: u32) {
+  let row = line + i * ROW_STEP;
+  if row < count {
+    store_sums(p.y_first + result_row(first_row + row) * p.y_stride, sums, first + column);
+  }
+}
+
+fn store_sums(at: u32, sums: vec4<f32>, output: u32) {
+  if output < p.outputs {
+    y[at + output] = sums.x;
+  }
+  if output + OUTPUT_STEP < p.outputs {
+    y[at + output + OUTPUT_STEP] = sums.y;
+  }
+  if output + 2u * OUTPUT_STEP < p.outputs {
+    y[at + output + 2u * OUTPUT_STEP] = sums.z;
+  }
+  if output + 3u * OUTPUT_STEP < p.outputs {
+    y[at + output + 3u * OUTPUT_STEP] = sums.w;
+  }
+}
+//= store_expert
+
+fn result_row(row: u32) -> u32 {
+  return rows[row];
+}

@@ -1,0 +1,17 @@
+
+// Four bytes from any: the upper word is shifted in two steps, since a shift by 32 is none.
+fn word_at(byte: u32) -> u32 {
+  let at = byte >> 2u;
+  let shift = (byte & 3u) * 8u;
+  return (weight[at] >> shift) | ((weight[at + 1u] << 1u) << (31u - shift));
+}
+
+fn words_at(byte: u32) -> vec2<u32> {
+  let at = byte >> 2u;
+  let shift = (byte & 3u) * 8u;
+  let middle = weight[at + 1u];
+  return vec2<u32>(
+    (weight[at] >> shift) | ((middle << 1u) << (31u - shift)),
+    (middle >> shift) | ((weight[at + 2u] << 1u) << (31u - shift)),
+  );
+}
