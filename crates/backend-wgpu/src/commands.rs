@@ -31,7 +31,7 @@ impl From<&Buffer> for Binding {
 /// One call of a shader.
 struct Call {
     pipeline: Arc<Pipeline>,
-    bindings: Vec<Binding>,
+    bindings: Vec<(u32, Binding)>,
     /// Where its parameters begin.
     params: u64,
     param_bytes: u64,
@@ -68,11 +68,32 @@ impl Commands {
         &self.device
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
     /// Calls a shader with `groups` workgroups, with these parameters and buffers: bindings 0 and from 1 on. A call of no workgroups is left out.
     pub(crate) fn call(
         &mut self,
         pipeline: &Arc<Pipeline>,
         bindings: impl IntoIterator<Item = Binding>,
+        params: &[u32],
+        groups: [u32; 3],
+    ) {
+        self.call_numbered(pipeline, (1..).zip(bindings), params, groups);
+    }
+
+    /// The same for a shader that leaves numbers of bindings out.
+    pub(crate) fn call_numbered(
+        &mut self,
+        pipeline: &Arc<Pipeline>,
+        bindings: impl IntoIterator<Item = (u32, Binding)>,
         params: &[u32],
         groups: [u32; 3],
     ) {
@@ -153,8 +174,8 @@ fn bind(device: &wgpu::Device, call: &Call, uniforms: &wgpu::Buffer) -> wgpu::Bi
         }),
     };
     let mut entries = vec![entry(0, uniforms, call.params, call.param_bytes)];
-    entries.extend(call.bindings.iter().zip(1..).map(|(binding, number)| {
-        entry(number, &binding.buffer, binding.range.start, binding.range.end - binding.range.start)
+    entries.extend(call.bindings.iter().map(|(number, binding)| {
+        entry(*number, &binding.buffer, binding.range.start, binding.range.end - binding.range.start)
     }));
     device.create_bind_group(&wgpu::BindGroupDescriptor {
         label: Some(&call.pipeline.name),

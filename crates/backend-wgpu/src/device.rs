@@ -18,8 +18,6 @@ pub(crate) struct Device {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: wgpu::Limits,
     pub(crate) description: AdapterDescription,
-    /// Nanoseconds per tick of timestamps.
-    pub(crate) tick: f32,
     /// Bytes of the buffers that Latent has there.
     in_use: AtomicU64,
     /// What is wrong with it since it failed outside of a call.
@@ -66,18 +64,13 @@ impl Device {
                 note(&hears, &message);
             }
         });
-        let (tick, in_use, pipelines) = (queue.get_timestamp_period(), AtomicU64::new(0), Mutex::default());
-        Ok(Arc::new(Device { raw, queue, limits, description, tick, in_use, fault, pipelines }))
+        let (in_use, pipelines) = (AtomicU64::new(0), Mutex::default());
+        Ok(Arc::new(Device { raw, queue, limits, description, in_use, fault, pipelines }))
     }
 
     /// Its name, for messages.
     pub(crate) fn name(&self) -> &str {
         &self.description.name
-    }
-
-    /// Whether shaders may use this.
-    pub(crate) fn has(&self, feature: wgpu::Features) -> bool {
-        self.raw.features().contains(feature)
     }
 
     /// Makes calls to the device; what goes wrong in them is an error.

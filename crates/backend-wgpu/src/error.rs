@@ -50,6 +50,19 @@ pub enum GpuError {
         /// What Latent has allocated there before.
         in_use: u64,
     },
+    /// The weights of a model do not fit.
+    #[error(
+        "{device}: the model's weights take {} of device memory, {} more than the device has left; take a smaller model, or --device cpu",
+        mib(*needed), mib(*missing)
+    )]
+    TooManyWeights {
+        /// The device.
+        device: String,
+        /// Bytes of all weights there.
+        needed: u64,
+        /// Bytes of those that were still to come when the device refused.
+        missing: u64,
+    },
     /// Something is larger than the device takes in one piece.
     #[error("{device}: {what} takes {}, and the device allows {} in one piece", mib(*bytes), mib(*most))]
     TooLarge {

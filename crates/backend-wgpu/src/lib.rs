@@ -1,5 +1,6 @@
 //! The GPU backend: plans run by WGSL shaders through wgpu, on Vulkan, Metal and DX12.
 //!
+//! The device:
 //! * `adapters`: which devices there are.
 //! * `device`: one that was opened; every call to it is checked.
 //! * `buffers`: its memory.
@@ -7,6 +8,15 @@
 //! * `commands`: lists of calls, which the device gets in one piece.
 //! * `matmul`: products with weights in the formats of their files.
 //! * `error`: what can go wrong.
+//!
+//! A model on it:
+//! * `backend`, `model`: the traits of `latent-backend`.
+//! * `weights`: decoded and sent.
+//! * `values`, `memory`: where the values of a plan are.
+//! * `cache`, `kv_store`: the KV cache.
+//! * `compile`, `ops`: operations become calls, one file each, beside their shaders.
+//! * `step_data`, `run`: what a step tells the shaders.
+//! * `observe`: timing and recording.
 //!
 //! ```
 //! for (number, adapter) in latent_backend_wgpu::adapters().iter().enumerate() {
@@ -16,15 +26,30 @@
 #![forbid(unsafe_code)]
 
 mod adapters;
+mod backend;
 mod buffers;
+mod cache;
 mod commands;
+mod compile;
 mod device;
 mod error;
+mod kv_store;
 mod matmul;
+mod memory;
+mod model;
+mod observe;
+mod ops;
 mod pipeline;
 mod ready;
+mod run;
+mod step_data;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
+mod values;
+mod weights;
 
 pub use adapters::{AdapterDescription, AdapterKind, adapters};
+pub use backend::GpuBackend;
 pub use error::GpuError;

@@ -1,5 +1,6 @@
 //! Shaders: a text and the constants before it, compiled once per device.
 
+use crate::commands::GRID_WIDTH;
 use crate::device::Device;
 use crate::error::GpuError;
 use std::fmt::Write;
@@ -68,6 +69,8 @@ impl Shader {
         if self.subgroups {
             text.push_str("enable subgroups;\n");
         }
+        // where a call has more workgroups than one dimension holds: see `grid`
+        let _ = writeln!(text, "const GRID_WIDTH: u32 = {GRID_WIDTH}u;");
         for (name, value) in &self.constants {
             // writing to a string does not fail
             let _ = match value {
@@ -138,7 +141,7 @@ mod tests {
             .with("EPS", Constant::Number(1e-6))
             .with("ONE", Constant::Number(1.0))
             .with("SPLIT", Constant::Flag(true));
-        let text = "const ROWS: u32 = 7u;\nconst EPS: f32 = 1e-6f;\nconst ONE: f32 = 1e0f;\nconst SPLIT: bool = true;\nfn f() {}";
+        let text = "const GRID_WIDTH: u32 = 65535u;\nconst ROWS: u32 = 7u;\nconst EPS: f32 = 1e-6f;\nconst ONE: f32 = 1e0f;\nconst SPLIT: bool = true;\nfn f() {}";
         assert_eq!(shader.text(), text);
     }
 }

@@ -40,4 +40,4 @@ pub use memory::{MemoryEstimate, WeightBytes, WeightSource};
 pub use rotation::Rotation;
 pub use trace::{Trace, Values};
 pub use traits::{Backend, DraftStep, HiddenSink, LoadRequest, Model, ModelOptions, PlanTimes, Step};
-pub use weight_rows::WeightRows;
+pub use weight_rows::{Factors, WeightRows};

@@ -6,6 +6,17 @@ use latent_graph::circuit::Weight;
 use latent_types::TensorType;
 use std::ops::Range;
 
+/// Factors that multiply rectangles of a weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Factors {
+    /// The factors, row by row of rectangles, matrix after matrix.
+    pub numbers: Vec<f32>,
+    /// Rows of a rectangle.
+    pub rows: usize,
+    /// Columns of a rectangle.
+    pub inputs: usize,
+}
+
 /// The weights of a model, as the file has them.
 #[derive(Clone, Copy)]
 pub struct WeightRows<'c> {
@@ -23,12 +34,7 @@ impl WeightRows<'_> {
         // one tensor per matrix, or all matrices in one tensor
         let (part, within) = if weight.parts.len() > 1 { (matrix, 0) } else { (0, matrix) };
         let part = &weight.parts[part];
-        if self.info(&part.tensor)?.tile_rows.is_some() {
-            return Err(BackendError::Unsupported(format!(
-                "{}: packed for the CPU backend; other devices read the model that it was packed from",
-                self.checkpoint.display_name()
-            )));
-        }
+        self.not_packed(&part.tensor)?;
         let first = within * outputs + rows.start;
         let mut elements = self.numbers(&part.tensor, weight.ty, first..first + rows.len(), inputs)?;
         if let Some(scale) = &part.scale {
@@ -43,6 +49,62 @@ impl WeightRows<'_> {
     /// As for [`rows`](Self::rows).
     pub fn vector(&self, weight: &Weight) -> Result<Vec<f32>, BackendError> {
         self.rows(weight, 0, 0..1)
+    }
+
+    /// Hands out all rows of a weight as they are stored, in blocks of its type, matrix after matrix. Scales are [apart](Self::factors).
+    ///
+    /// # Errors
+    /// As for [`rows`](Self::rows).
+    pub fn blocks<T>(&self, weight: &Weight, take: impl FnOnce(&[u8]) -> T) -> Result<T, BackendError> {
+        let mut all = Vec::new();
+        for part in &weight.parts {
+            self.not_packed(&part.tensor)?;
+            let rows = weight.outputs() * if weight.parts.len() > 1 { 1 } else { weight.stacked() };
+            let (tensor, mut scratch) = (self.checkpoint.rows(&part.tensor)?, Vec::new());
+            let bytes = tensor.as_ref().ok_or_else(|| self.missing(&part.tensor))?.read(0..rows, &mut scratch);
+            if weight.parts.len() == 1 {
+                return Ok(take(bytes));
+            }
+            all.extend_from_slice(bytes);
+        }
+        Ok(take(&all))
+    }
+
+    /// The factors on rectangles of a weight, where its file has some beside the blocks.
+    ///
+    /// # Errors
+    /// As for [`rows`](Self::rows).
+    pub fn factors(&self, weight: &Weight) -> Result<Option<Factors>, BackendError> {
+        let mut numbers = Vec::new();
+        for part in &weight.parts {
+            let Some(scale) = &part.scale else { return Ok(None) };
+            let info = self.info(scale)?;
+            let width = info.shape.last().copied().unwrap_or(1);
+            let stored = self.numbers(scale, info.ty, 0..info.rows(), width)?;
+            let matrices = weight.matrices() / weight.parts.len();
+            match weight.ty {
+                // one per matrix, or one for all of them
+                ty if ty != TensorType::F8_E4M3 && stored.len() < matrices => {
+                    numbers.extend((0..matrices).map(|_| stored.first().copied().unwrap_or(1.0)));
+                }
+                _ => numbers.extend(stored),
+            }
+        }
+        let (rows, inputs) = match weight.ty {
+            TensorType::F8_E4M3 => self.checkpoint.fp8_block()?,
+            _ => (weight.outputs(), weight.inputs()),
+        };
+        Ok(Some(Factors { numbers, rows, inputs }))
+    }
+
+    fn not_packed(&self, tensor: &str) -> Result<(), BackendError> {
+        if self.info(tensor)?.tile_rows.is_none() {
+            return Ok(());
+        }
+        Err(BackendError::Unsupported(format!(
+            "{}: packed for the CPU backend; other devices read the model that it was packed from",
+            self.checkpoint.display_name()
+        )))
     }
 
     fn missing(&self, name: &str) -> BackendError {

@@ -19,4 +19,4 @@ pub(crate) mod weight;
 mod wgsl;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -249,18 +249,18 @@ pub(crate) fn matmul_by_id(
     commands: &mut Commands,
     weight: &Weight,
     (x, share): (&Matrix, usize),
-    (ids, pairs): (&Buffer, usize),
+    (ids, pairs): (impl Into<Binding>, usize),
     y: &Matrix,
 ) -> Result<(), GpuError> {
     if pairs == 0 {
         return Ok(());
     }
-    let mut product = Product::new(commands, weight);
+    let (mut product, ids) = (Product::new(commands, weight), ids.into());
     let vectors = product.vectors(x);
     let bound = |slot| match slot {
         Slot::Input => Some(x.binding.clone()),
         Slot::Output => Some(y.binding.clone()),
-        Slot::Rows => Some(Binding::from(ids)),
+        Slot::Rows => Some(ids.clone()),
         _ => None,
     };
     let tile = GemvTile::of(weight.shape.inputs.div_ceil(8));
@@ -279,7 +279,7 @@ pub(crate) fn matmul_by_id(
 /// More than 1024 experts; what the device refuses.
 pub(crate) fn sort_by_expert(
     commands: &mut Commands,
-    (ids, pairs): (&Buffer, usize),
+    (ids, pairs): (impl Into<Binding>, usize),
     experts: usize,
 ) -> Result<SortedRows, GpuError> {
     let device = Arc::clone(commands.device());
@@ -294,7 +294,7 @@ pub(crate) fn sort_by_expert(
     let pipeline = device.compiled("sort_by_expert", sort_source(tile))?;
     let word = |value: usize| u32::try_from(value).map_err(|_| too_large(&device, value));
     let params = [word(pairs)?, word(experts)?, word(count)?, 0];
-    commands.call(&pipeline, [ids, &order, &tiles].map(Binding::from), &params, [1, 1, 1]);
+    commands.call(&pipeline, [ids.into(), (&order).into(), (&tiles).into()], &params, [1, 1, 1]);
     Ok(SortedRows { order, tiles, count, tile })
 }
 

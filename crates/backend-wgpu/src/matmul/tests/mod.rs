@@ -4,7 +4,7 @@ mod decode;
 mod experts;
 mod provider;
 mod table;
-mod translate;
+pub(crate) mod translate;
 
 /// f32 as the device stores them.
 fn bytes(numbers: &[f32]) -> Vec<u8> {

@@ -36,7 +36,7 @@ fn shaders(format: TensorType) -> Vec<ProductShader> {
 }
 
 /// Parses, validates without any optional capability, and writes both languages.
-fn translate(name: &str, source: &str) -> [String; 2] {
+pub(crate) fn translate(name: &str, source: &str) -> [String; 2] {
     let module = naga::front::wgsl::parse_str(source)
         .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(source)));
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());

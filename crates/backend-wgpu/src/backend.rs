@@ -1,0 +1,105 @@
+//! The backend traits over a device.
+
+use crate::adapters::{AdapterDescription, AdapterKind};
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::memory::{Needs, SCRATCH, SCRATCHES};
+use crate::model::GpuModel;
+use crate::ops::expansion_bytes;
+use crate::values::Registers;
+use crate::weights::total_bytes;
+use latent_backend::{
+    Backend, BackendError, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
+    WeightSource,
+};
+use latent_graph::{ModelConfig, Stage, Target};
+use latent_threads::Placement;
+use latent_types::Tier;
+use std::sync::Arc;
+
+/// A GPU, or a program that stands for one.
+pub struct GpuBackend {
+    device: Arc<Device>,
+    target: Target,
+}
+
+impl GpuBackend {
+    /// Opens the adapter of this number, as [`adapters`](crate::adapters) counts them.
+    ///
+    /// # Errors
+    /// When there is none, or it lacks what shaders need, or the driver fails.
+    pub fn open(index: usize) -> Result<GpuBackend, GpuError> {
+        Ok(GpuBackend::on(Device::open(index)?))
+    }
+
+    /// On an open device.
+    pub(crate) fn on(device: Arc<Device>) -> GpuBackend {
+        GpuBackend { device, target: Target::unfused("gpu") }
+    }
+
+    /// The device.
+    #[cfg(test)]
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What it runs on.
+    pub fn adapter(&self) -> &AdapterDescription {
+        &self.device.description
+    }
+
+    /// Whether its memory is the host's, so that what it takes counts there.
+    fn shares_memory(&self) -> bool {
+        matches!(self.adapter().kind, AdapterKind::Integrated | AdapterKind::Software)
+    }
+}
+
+impl Backend for GpuBackend {
+    fn name(&self) -> &'static str {
+        self.target.name
+    }
+
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn isa(&self, _limit: Option<Tier>) -> Result<Tier, BackendError> {
+        Ok(Tier::Portable)
+    }
+
+    fn weight_bytes(&self, stages: &[Stage], _source: WeightSource<'_>) -> WeightBytes {
+        let bytes = total_bytes(stages);
+        match self.shares_memory() {
+            true => WeightBytes { owned: bytes, mapped: 0 },
+            false => WeightBytes { owned: 0, mapped: bytes },
+        }
+    }
+
+    fn scratch_bytes(
+        &self,
+        config: &ModelConfig,
+        stages: &[Stage],
+        _options: &ModelOptions,
+        context: usize,
+    ) -> MemoryEstimate {
+        if !self.shares_memory() {
+            return MemoryEstimate::default();
+        }
+        let mut needs = Needs::of(stages, config);
+        for plan in stages.iter().flat_map(|stage| &stage.plans) {
+            Registers::assign(plan, &mut needs.registers);
+        }
+        needs.scratch([SCRATCH; SCRATCHES]);
+        let expanded = expansion_bytes(context, &config.attention);
+        let grown = expanded.iter().zip(needs.scratch).map(|(bytes, there)| bytes.saturating_sub(there));
+        MemoryEstimate { arena: needs.bytes(), expanded: grown.sum(), ..MemoryEstimate::default() }
+    }
+
+    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
+        Ok(Box::new(GpuModel::load(&self.device, request)?))
+    }
+
+    fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<Limits, BackendError> {
+        Err(BackendError::Unsupported("the bandwidth of a GPU is not measured yet".into()))
+    }
+}

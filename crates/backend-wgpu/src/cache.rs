@@ -1,0 +1,122 @@
+//! Shaders over rows of the KV cache: how elements of each type are read and packed, copies and shifts.
+
+use crate::buffers::Buffer;
+use crate::commands::Commands;
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::pipeline::{Constant, Pipeline, Shader};
+use latent_backend::{BackendError, KV_BLOCK, Rotation};
+use latent_graph::config::RopePairs;
+use latent_graph::ir::{KvLayer, KvLayerKind};
+use latent_types::CacheType;
+use std::sync::Arc;
+
+const SLOTS: &str = include_str!("cache/slots.wgsl");
+const SHIFT: &str = include_str!("cache/shift.wgsl");
+const COPY: &str = include_str!("cache/copy.wgsl");
+
+/// The types that rows can have here.
+///
+/// # Errors
+/// The one that they cannot have.
+pub(crate) fn check_type(ty: CacheType) -> Result<(), BackendError> {
+    match ty {
+        CacheType::F32 | CacheType::F16 | CacheType::Bf16 => Ok(()),
+        CacheType::Int8 => Err(BackendError::Unsupported(
+            "the GPU backend keeps its KV cache in f32, f16 or bf16, not int8: take another --cache-type, or --device cpu".into(),
+        )),
+    }
+}
+
+/// `fn cached(element: u32) -> f32`, which reads an element of `cache`.
+pub(crate) fn reading(ty: CacheType) -> &'static str {
+    match ty {
+        CacheType::F32 => include_str!("cache/read_f32.wgsl"),
+        CacheType::Bf16 => include_str!("cache/read_bf16.wgsl"),
+        CacheType::F16 | CacheType::Int8 => include_str!("cache/read_f16.wgsl"),
+    }
+}
+
+/// `fn packed(row: u32, word: u32) -> u32`, which makes a word of what `fn element(row: u32, i: u32) -> f32` gives.
+pub(crate) fn packing(ty: CacheType) -> &'static str {
+    match ty {
+        CacheType::F32 => include_str!("cache/pack_f32.wgsl"),
+        CacheType::Bf16 => include_str!("cache/pack_bf16.wgsl"),
+        CacheType::F16 | CacheType::Int8 => include_str!("cache/pack_f16.wgsl"),
+    }
+}
+
+/// A shader that finds rows by block tables: `fn slot_of(blocks: u32, position: u32) -> u32`.
+pub(crate) fn with_slots(shader: Shader) -> Shader {
+    shader.count("KV_BLOCK", KV_BLOCK).after(SLOTS)
+}
+
+/// Words of a row.
+pub(crate) fn row_words(kv_layer: &KvLayer, ty: CacheType) -> Result<usize, BackendError> {
+    match kv_layer.row(ty).bytes() {
+        bytes if bytes % 4 == 0 => Ok(bytes / 4),
+        _ => Err(BackendError::Unsupported(format!(
+            "the rows of the KV cache have {} elements, which the GPU backend stores as f32 only: take --cache-type f32",
+            kv_layer.width
+        ))),
+    }
+}
+
+/// A shader that copies words within a layer.
+pub(crate) fn copy_rows(device: &Device) -> Result<Arc<Pipeline>, GpuError> {
+    device.pipeline(&Shader::new("copy_block", COPY))
+}
+
+/// Copies a row and turns its rope part.
+pub(crate) struct Shift {
+    pipeline: Arc<Pipeline>,
+    pairs: usize,
+}
+
+impl Shift {
+    pub(crate) fn new(
+        device: &Device,
+        kv_layer: &KvLayer,
+        ty: CacheType,
+        rotation: &Rotation,
+    ) -> Result<Shift, BackendError> {
+        let words = row_words(kv_layer, ty)?;
+        // where the rope part of a head begins, and how far heads are apart
+        let (head_width, rope_at) = match kv_layer.kind {
+            KvLayerKind::Latent => (kv_layer.width, kv_layer.width - rotation.rope),
+            KvLayerKind::Expanded => (rotation.nope + rotation.rope + rotation.v, rotation.nope),
+        };
+        let shader = Shader::new("shift_row", SHIFT)
+            .after(packing(ty))
+            .after(reading(ty))
+            .count("ROW_WORDS", words)
+            .count("ROW_WIDTH", kv_layer.width)
+            .count("HEAD_WIDTH", head_width)
+            .count("ROPE_AT", rope_at)
+            .count("PAIRS", rotation.rope / 2)
+            .count("ANGLES", angle_quads(rotation.rope / 2))
+            .with("INTERLEAVED", Constant::Flag(rotation.pairs() == RopePairs::Interleaved));
+        Ok(Shift { pipeline: device.pipeline(&shader)?, pairs: rotation.rope / 2 })
+    }
+
+    /// Moves the row of the first slot to the second.
+    pub(crate) fn record(
+        &self,
+        commands: &mut Commands,
+        layer: &Buffer,
+        [from, to]: [usize; 2],
+        angles: impl Iterator<Item = (f64, f64)>,
+    ) {
+        let mut params = vec![from as u32, to as u32, 0, 0];
+        // pairs without a frequency stay as they are
+        let still = std::iter::repeat((1.0, 0.0));
+        let angles = angles.chain(still).take(2 * angle_quads(self.pairs));
+        params.extend(angles.flat_map(|(cos, sin)| [(cos as f32).to_bits(), (sin as f32).to_bits()]));
+        commands.call(&self.pipeline, [layer.into()], &params, [1, 1, 1]);
+    }
+}
+
+/// Groups of four words that the angles of so many pairs take, at least one.
+fn angle_quads(pairs: usize) -> usize {
+    pairs / 2 + 1
+}

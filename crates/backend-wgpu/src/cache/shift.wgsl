@@ -1,0 +1,42 @@
+// One workgroup copies one row and turns its rope parts: all is read before anything is written, since both slots may be one.
+
+struct Params {
+    source: u32,
+    to: u32,
+    // cosine and sine of each pair, two pairs at a time
+    @align(16) angles: array<vec4<f32>, ANGLES>,
+}
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> cache: array<u32>;
+
+const THREADS: u32 = 256u;
+const OWN: u32 = (ROW_WORDS + THREADS - 1u) / THREADS;
+
+fn element(row: u32, i: u32) -> f32 {
+    let first = row * ROW_WIDTH;
+    let within = i % HEAD_WIDTH;
+    if (within < ROPE_AT || within >= ROPE_AT + 2u * PAIRS) { return cached(first + i); }
+    let rope = first + i - within + ROPE_AT;
+    let at = within - ROPE_AT;
+    let pair = select(at % max(PAIRS, 1u), at / 2u, INTERLEAVED);
+    let second = select(at >= PAIRS, at % 2u == 1u, INTERLEAVED);
+    let a = cached(rope + select(pair, 2u * pair, INTERLEAVED));
+    let b = cached(rope + select(pair + PAIRS, 2u * pair + 1u, INTERLEAVED));
+    let turns = params.angles[pair / 2u];
+    let turn = select(turns.xy, turns.zw, pair % 2u == 1u);
+    return select(a * turn.x - b * turn.y, a * turn.y + b * turn.x, second);
+}
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(local_invocation_index) thread: u32) {
+    var words: array<u32, OWN>;
+    for (var i = 0u; i < OWN; i++) {
+        let word = thread + i * THREADS;
+        if (word < ROW_WORDS) { words[i] = packed(params.source, word); }
+    }
+    storageBarrier();
+    for (var i = 0u; i < OWN; i++) {
+        let word = thread + i * THREADS;
+        if (word < ROW_WORDS) { cache[params.to * ROW_WORDS + word] = words[i]; }
+    }
+}

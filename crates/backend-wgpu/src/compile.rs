@@ -1,0 +1,112 @@
+//! From a plan to a list of operations: every value gets its buffer, every weight its buffers, every shader its pipeline.
+
+use crate::device::Device;
+use crate::matmul::weight::Weight;
+use crate::memory::Needs;
+use crate::ops;
+use crate::run::Operation;
+use crate::values::{Operand, Registers, count, internal};
+use crate::weights::{DeviceWeight, DeviceWeights, Part};
+use latent_backend::{BackendError, Rotation};
+use latent_graph::ir::{AttentionPath, KvLayer, Node, ValueId, WeightId};
+use latent_graph::{ModelConfig, Plan};
+use latent_types::CacheType;
+use std::sync::Arc;
+
+/// A node with its operation.
+pub(crate) struct Instruction {
+    /// Its index in the plan.
+    pub(crate) node: usize,
+    pub(crate) path: AttentionPath,
+    pub(crate) operation: Box<dyn Operation>,
+}
+
+/// A plan as the backend runs it.
+pub(crate) struct Program {
+    pub(crate) instructions: Vec<Instruction>,
+    pub(crate) registers: Registers,
+}
+
+/// What an operation is compiled with.
+pub(crate) struct Compiler<'c> {
+    pub(crate) device: &'c Arc<Device>,
+    pub(crate) plan: &'c Plan,
+    pub(crate) config: &'c ModelConfig,
+    pub(crate) rotation: &'c Rotation,
+    pub(crate) weights: &'c DeviceWeights,
+    pub(crate) cache_type: CacheType,
+    pub(crate) registers: &'c Registers,
+    pub(crate) needs: &'c mut Needs,
+}
+
+impl Compiler<'_> {
+    /// Compiles the whole plan.
+    pub(crate) fn program(&mut self) -> Result<Vec<Instruction>, BackendError> {
+        let mut instructions = Vec::new();
+        let plan = self.plan;
+        for (index, node) in plan.ir.nodes.iter().enumerate() {
+            if let Some(operation) = ops::compile(self, node)? {
+                instructions.push(Instruction { node: index, path: node.path, operation });
+            }
+        }
+        Ok(instructions)
+    }
+
+    pub(crate) fn operand(&self, id: ValueId) -> Result<Operand, BackendError> {
+        self.registers.operand(self.plan, id)
+    }
+
+    pub(crate) fn input(&self, node: &Node, i: usize) -> Result<Operand, BackendError> {
+        match node.inputs.get(i) {
+            Some(id) => self.operand(*id),
+            None => internal(format!("{} lacks input {i}", node.op.word())),
+        }
+    }
+
+    /// The input at a port that may be left out.
+    pub(crate) fn input_at(&self, node: &Node, port: &str) -> Result<Option<Operand>, BackendError> {
+        node.input_at(port).map(|id| self.operand(id)).transpose()
+    }
+
+    pub(crate) fn output(&self, node: &Node, i: usize) -> Result<Operand, BackendError> {
+        match node.outputs.get(i) {
+            Some(id) => self.operand(*id),
+            None => internal(format!("{} lacks output {i}", node.op.word())),
+        }
+    }
+
+    /// A part of a weight.
+    pub(crate) fn weight(&self, id: WeightId, part: Part) -> Result<Arc<DeviceWeight>, BackendError> {
+        self.weights.find(self.plan.ir.weight(id), part)
+    }
+
+    /// A weight that rows are multiplied by.
+    pub(crate) fn product_weight(&self, id: WeightId) -> Result<Arc<Weight>, BackendError> {
+        self.weights.product(self.plan.ir.weight(id))
+    }
+
+    /// The weight of a node that has only one.
+    pub(crate) fn one_weight(&self, node: &Node) -> Result<Arc<DeviceWeight>, BackendError> {
+        match &node.weights[..] {
+            [(_, id)] => self.weight(*id, Part::Whole),
+            _ => internal(format!("{} needs one weight", node.op.word())),
+        }
+    }
+
+    /// The node's KV layer: its index in the plan, and what it holds.
+    pub(crate) fn kv_layer(&self, node: &Node) -> Result<(usize, &KvLayer), BackendError> {
+        match node.kv_layer {
+            Some(id) => Ok((id.0, &self.plan.ir.kv_layers[id.0])),
+            None => internal(format!("{} has no KV layer", node.op.word())),
+        }
+    }
+
+    /// Elements of the rows of a value with another width of heads.
+    pub(crate) fn cut(&self, operand: Operand, width: usize) -> Result<Operand, BackendError> {
+        let width = count(width)?;
+        operand.cut(width).map_or_else(
+            || internal(format!("rows of {} elements are not cut into {width}", operand.row_width())),
+            Ok,
+        )
+    }
+}

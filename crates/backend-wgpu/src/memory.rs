@@ -1,0 +1,94 @@
+//! Buffers of a model beside its weights: what steps compute in.
+
+use crate::buffers::Buffer;
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::values::Home;
+use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage};
+use std::sync::Arc;
+
+/// Bytes of one scratch buffer, at most, where an operation can do its rows or heads in several goes.
+pub(crate) const SCRATCH: u64 = 32 << 20;
+
+/// Scratch buffers.
+pub(crate) const SCRATCHES: usize = 3;
+
+/// What a model's operations need.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Needs {
+    /// Bytes of each register.
+    pub(crate) registers: Vec<u64>,
+    /// Bytes of the residual stream.
+    pub(crate) hidden: u64,
+    /// Bytes of the logits.
+    pub(crate) logits: u64,
+    /// Bytes of each scratch buffer.
+    pub(crate) scratch: [u64; SCRATCHES],
+    /// Whether keys and values are expanded from latents: how much that takes depends on the length of a sequence.
+    pub(crate) expands: bool,
+}
+
+impl Needs {
+    /// What stages hand on to one another and to the caller.
+    pub(crate) fn of(stages: &[Stage], config: &ModelConfig) -> Needs {
+        let rows = stages.iter().flat_map(|stage| &stage.plans).map(|plan| plan.max_rows).max();
+        let bytes = |rows: usize, width: usize| 4 * rows as u64 * width as u64;
+        Needs {
+            hidden: bytes(rows.unwrap_or(1), config.hidden_size),
+            logits: bytes(LM_HEAD_ROWS, config.vocab_size),
+            ..Needs::default()
+        }
+    }
+
+    /// Asks for at least this much of the scratch buffers.
+    pub(crate) fn scratch(&mut self, bytes: [u64; SCRATCHES]) {
+        self.scratch.iter_mut().zip(bytes).for_each(|(size, bytes)| *size = bytes.max(*size));
+    }
+
+    /// All together.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.registers.iter().chain(&self.scratch).sum::<u64>() + self.hidden + self.logits
+    }
+}
+
+/// The buffers.
+pub(crate) struct Memory {
+    pub(crate) hidden: Buffer,
+    pub(crate) logits: Buffer,
+    registers: Vec<Buffer>,
+    pub(crate) scratch: [Buffer; SCRATCHES],
+}
+
+impl Memory {
+    pub(crate) fn new(device: &Arc<Device>, needs: &Needs) -> Result<Memory, GpuError> {
+        let buffer =
+            |bytes: u64| Buffer::new(device, "activations (a smaller --batch-size takes less)", bytes);
+        Ok(Memory {
+            hidden: buffer(needs.hidden)?,
+            logits: buffer(needs.logits)?,
+            registers: needs.registers.iter().map(|bytes| buffer(*bytes)).collect::<Result<_, _>>()?,
+            scratch: [buffer(needs.scratch[0])?, buffer(needs.scratch[1])?, buffer(needs.scratch[2])?],
+        })
+    }
+
+    /// Enlarges scratch buffers that are smaller.
+    pub(crate) fn grow(&mut self, bytes: [u64; SCRATCHES]) -> Result<(), GpuError> {
+        for (buffer, bytes) in self.scratch.iter_mut().zip(bytes) {
+            if buffer.bytes() < bytes {
+                let what = "expanded keys and values (--mla absorbed takes none)";
+                *buffer = Buffer::new(&Arc::clone(buffer.device()), what, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The buffer of a value.
+    pub(crate) fn of(&self, home: Home) -> &Buffer {
+        match home {
+            Home::Hidden => &self.hidden,
+            Home::Logits => &self.logits,
+            Home::Register(register) => &self.registers[register],
+            Home::Scratch(scratch) => &self.scratch[scratch],
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! A model on the device: its steps.
+
+use crate::buffers::{Buffer, Readback};
+use crate::commands::Commands;
+use crate::compile::{Compiler, Program};
+use crate::device::Device;
+use crate::kv_store::GpuKvStore;
+use crate::memory::{Memory, Needs};
+use crate::observe::Observer;
+use crate::ops::{embedded_rows, expansion_bytes};
+use crate::run::Run;
+use crate::step_data::StepData;
+use crate::values::{Home, Registers, internal};
+use crate::weights::DeviceWeights;
+use latent_backend::{
+    BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LayerState, LoadRequest,
+    Model, PlanTimes, Rotation, Step, Trace, WeightRows,
+};
+use latent_formats::Checkpoint;
+use latent_graph::activations::Activations;
+use latent_graph::ir::{AttentionPath, Op};
+use latent_graph::passes::BatchBucket;
+use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
+use latent_graph::{LM_HEAD_ROWS, ModelConfig, Plan, Stage};
+use latent_types::CacheType;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A model whose weights are on the device.
+pub(crate) struct GpuModel {
+    device: Arc<Device>,
+    checkpoint: Arc<Checkpoint>,
+    config: ModelConfig,
+    stages: Vec<Stage>,
+    rotation: Rotation,
+    cache_type: CacheType,
+    /// For each plan of each stage.
+    programs: Vec<Vec<Program>>,
+    expands: bool,
+    memory: Memory,
+    step_buffer: Buffer,
+    embedded: Buffer,
+    results: Readback,
+    observer: Observer,
+}
+
+/// What a step hands out, and who may stop it.
+struct Sinks<'s> {
+    cancel: &'s CancelToken,
+    on_logits: &'s mut dyn FnMut(usize, &[f32]),
+    on_hidden: Option<HiddenSink<'s>>,
+}
+
+impl GpuModel {
+    pub(crate) fn load(device: &Arc<Device>, request: LoadRequest<'_>) -> Result<GpuModel, BackendError> {
+        let LoadRequest { checkpoint, config, stages, options, progress, .. } = request;
+        let cache_type = options.stages.bind.cache;
+        crate::cache::check_type(cache_type)?;
+        let rotation = Rotation::new(&config, options.context);
+        let rows = WeightRows { checkpoint };
+        let weights = DeviceWeights::load(device, &stages, &config, rows, progress)?;
+        let mut needs = Needs::of(&stages, &config);
+        let mut programs = Vec::new();
+        for stage in &stages {
+            let mut compiled = Vec::new();
+            for plan in &stage.plans {
+                let registers = Registers::assign(plan, &mut needs.registers);
+                let mut compiler = Compiler {
+                    device,
+                    plan,
+                    config: &config,
+                    rotation: &rotation,
+                    weights: &weights,
+                    cache_type,
+                    registers: &registers,
+                    needs: &mut needs,
+                };
+                let instructions = compiler.program()?;
+                check_result(plan, &registers)?;
+                compiled.push(Program { instructions, registers });
+            }
+            programs.push(compiled);
+        }
+        let memory = Memory::new(device, &needs)?;
+        let (step_buffer, embedded) = (Buffer::new(device, "the rows of a step", 4096)?, needs.hidden);
+        Ok(GpuModel {
+            device: Arc::clone(device),
+            checkpoint: Arc::clone(checkpoint),
+            rotation,
+            cache_type,
+            programs,
+            expands: needs.expands,
+            memory,
+            step_buffer,
+            embedded: Buffer::new(device, "rows of the embedding", embedded)?,
+            results: Readback::new(device, needs.logits)?,
+            observer: Observer::default(),
+            config,
+            stages,
+        })
+    }
+
+    /// Layers, then logits of the wanted rows, by two stages.
+    fn run(
+        &mut self,
+        (layers, head): (usize, usize),
+        batch: &Batch,
+        kv: &GpuKvStore,
+        mut sinks: Sinks<'_>,
+    ) -> Result<(), BackendError> {
+        kv.flush()?;
+        let data = StepData::of(batch, &self.config.attention, &self.rotation);
+        data.send(&self.device, &mut self.step_buffer)?;
+        self.embed(layers, batch)?;
+        if self.expands {
+            let spans = data.spans(AttentionPath::Naive).map(|span| span.kv_len);
+            if let Some(kv_len) = spans.max() {
+                self.memory.grow(expansion_bytes(kv_len, &self.config.attention))?;
+            }
+        }
+        let mut commands = Commands::new(&self.device);
+        self.record(layers, batch, &data, kv, 0..batch.rows(), &mut commands)?;
+        if let Some(on_hidden) = sinks.on_hidden.as_mut() {
+            let bytes = 4 * (batch.rows() * self.config.hidden_size) as u64;
+            let hidden = self.results(commands, bytes, Home::Hidden, "the residual stream")?;
+            on_hidden(&hidden);
+            commands = Commands::new(&self.device);
+        }
+        for first in (0..batch.wanted.len()).step_by(LM_HEAD_ROWS) {
+            if sinks.cancel.is_cancelled() {
+                return Err(BackendError::Cancelled);
+            }
+            let last = batch.wanted.len().min(first + LM_HEAD_ROWS);
+            self.record(head, batch, &data, kv, first..last, &mut commands)?;
+            let bytes = 4 * ((last - first) * self.config.vocab_size) as u64;
+            let logits = self.results(commands, bytes, Home::Logits, "logits")?;
+            for (row, logits) in logits.chunks_exact(self.config.vocab_size).enumerate() {
+                (sinks.on_logits)(first + row, logits);
+            }
+            commands = Commands::new(&self.device);
+        }
+        commands.submit(&[])?;
+        self.device.wait()?;
+        if sinks.cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Sends the rows of the embedding that the stage's batch begins with.
+    fn embed(&mut self, stage: usize, batch: &Batch) -> Result<(), BackendError> {
+        let ir = &self.stages[stage].plan(batch.rows()).ir;
+        for node in &ir.nodes {
+            if let (Op::Embed { scale }, [(_, id)]) = (node.op, &node.weights[..]) {
+                let rows = WeightRows { checkpoint: &self.checkpoint };
+                let elements = embedded_rows(batch, rows, ir.weight(*id), scale)?;
+                let bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
+                self.embedded.write("rows of the embedding", 0, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the calls of a stage for some rows: of the batch, or of those whose logits are wanted.
+    fn record(
+        &mut self,
+        stage: usize,
+        batch: &Batch,
+        data: &StepData,
+        kv: &GpuKvStore,
+        rows: Range<usize>,
+        commands: &mut Commands,
+    ) -> Result<(), BackendError> {
+        let bucket = BatchBucket::of(rows.len()) as usize;
+        let program = &self.programs[stage][bucket];
+        let mut run = Run {
+            commands,
+            memory: &self.memory,
+            kv,
+            batch,
+            step: data,
+            step_buffer: &self.step_buffer,
+            embedded: &self.embedded,
+            rows: rows.len(),
+            wanted: matches!(stage, LM_HEAD | MTP_HEAD).then(|| rows.clone()),
+            first_kv_layer: self.stages[..stage].iter().map(|stage| stage.kv_layers().len()).sum(),
+        };
+        let number = stage * BatchBucket::ALL.len() + bucket;
+        let plan = &self.stages[stage].plans[bucket];
+        for instruction in &program.instructions {
+            self.observer.before(&mut run, &self.device)?;
+            instruction.operation.record(&mut run, instruction.path)?;
+            self.observer.after(
+                &mut run,
+                &self.device,
+                plan,
+                &program.registers,
+                (number, instruction.node),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Submits commands and reads the first bytes of a buffer after them.
+    fn results(
+        &mut self,
+        commands: Commands,
+        bytes: u64,
+        home: Home,
+        what: &str,
+    ) -> Result<Vec<f32>, BackendError> {
+        if self.results.bytes() < bytes {
+            self.results = Readback::new(&self.device, bytes)?;
+        }
+        commands.submit(&[(&self.results, self.memory.of(home), 0..bytes, 0)])?;
+        Ok(self.results.read(what, bytes, floats)?)
+    }
+}
+
+/// The stages hand the residual stream on in its own buffer.
+fn check_result(plan: &Plan, registers: &Registers) -> Result<(), BackendError> {
+    let Some((name, id)) = plan.ir.outputs.first() else {
+        return internal("a stage without a result".into());
+    };
+    match registers.operand(plan, *id)?.home {
+        Home::Hidden | Home::Logits => Ok(()),
+        home => internal(format!("the result {name} is in {home:?}")),
+    }
+}
+
+/// Elements of bytes.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|element| f32::from_le_bytes(*element)).collect()
+}
+
+impl Model for GpuModel {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
+        let layers = LayerState::of_stages(&self.stages);
+        let layout = KvLayout { layers, cache_type: self.cache_type, blocks, state_slots };
+        Ok(Box::new(GpuKvStore::new(&self.device, layout, &self.rotation)?))
+    }
+
+    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+        let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+        let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
+        self.run((LAYERS, LM_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden })
+    }
+
+    fn draft(&mut self, step: DraftStep<'_>) -> Result<(), BackendError> {
+        if self.stages.len() <= MTP_HEAD {
+            return Err(BackendError::Unsupported("the model was loaded without its MTP layer".into()));
+        }
+        let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
+        let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
+        let rows = hidden.iter().flat_map(|rows| rows.iter());
+        let bytes: Vec<u8> = rows.flat_map(|element| element.to_le_bytes()).collect();
+        self.memory.hidden.write("the residual stream", 0, &bytes)?;
+        self.run((MTP, MTP_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden: None })
+    }
+
+    fn start_profile(&mut self) {
+        let plans = self.stages.iter().flat_map(|stage| &stage.plans);
+        self.observer.start_profile(plans.map(Plan::phase_count));
+    }
+
+    fn stop_profile(&mut self) -> Vec<PlanTimes> {
+        self.observer.stop_profile()
+    }
+
+    fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError> {
+        let plans = self.stages.iter().flat_map(|stage| &stage.plans);
+        self.observer.start_trace(plans.map(|plan| activations.probes(plan)).collect(), trace);
+        Ok(())
+    }
+
+    fn stop_trace(&mut self) -> Option<Trace> {
+        self.observer.stop_trace()
+    }
+}

@@ -1,0 +1,163 @@
+//! Timing and recording of single operations: the device then gets each of them by itself.
+
+use crate::commands::Commands;
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::model::floats;
+use crate::run::Run;
+use crate::values::{Operand, Registers};
+use latent_backend::{BackendError, KvStore, PlanTimes, Trace};
+use latent_graph::Plan;
+use latent_graph::activations::{Probe, Source};
+use latent_graph::ir::ValueId;
+use latent_types::{CacheType, TensorType};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is watched, if anything.
+#[derive(Default)]
+pub(crate) struct Observer {
+    /// Nanoseconds of each phase of each plan.
+    clocks: Option<Vec<Vec<u64>>>,
+    started: Option<Instant>,
+    /// What is recorded, and where each plan makes it.
+    trace: Option<(Trace, Vec<Vec<Probe>>)>,
+}
+
+impl Observer {
+    pub(crate) fn start_profile(&mut self, phases: impl Iterator<Item = usize>) {
+        self.clocks = Some(phases.map(|phases| vec![0; phases]).collect());
+    }
+
+    pub(crate) fn stop_profile(&mut self) -> Vec<PlanTimes> {
+        let clocks = self.clocks.take().unwrap_or_default();
+        clocks.into_iter().map(|phases| PlanTimes { phases, nodes: Vec::new() }).collect()
+    }
+
+    pub(crate) fn start_trace(&mut self, probes: Vec<Vec<Probe>>, trace: Trace) {
+        self.trace = Some((trace, probes));
+    }
+
+    pub(crate) fn stop_trace(&mut self) -> Option<Trace> {
+        self.trace.take().map(|(trace, _)| trace)
+    }
+
+    /// Before an operation is recorded.
+    pub(crate) fn before(&mut self, run: &mut Run<'_>, device: &Arc<Device>) -> Result<(), BackendError> {
+        if self.clocks.is_some() {
+            finish(run.commands, device)?;
+            self.started = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// After an operation is recorded, a node of a plan.
+    pub(crate) fn after(
+        &mut self,
+        run: &mut Run<'_>,
+        device: &Arc<Device>,
+        plan: &Plan,
+        registers: &Registers,
+        (number, node): (usize, usize),
+    ) -> Result<(), BackendError> {
+        if let (Some(clocks), Some(started)) = (&mut self.clocks, self.started.take()) {
+            finish(run.commands, device)?;
+            clocks[number][plan.phases[node]] += started.elapsed().as_nanos() as u64;
+        }
+        if let Some((trace, probes)) = &mut self.trace {
+            let mut here = probes[number].iter().filter(|probe| probe.node == node).peekable();
+            if here.peek().is_some() {
+                finish(run.commands, device)?;
+            }
+            here.try_for_each(|probe| record(run, plan, registers, probe, trace))?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the device has done all that was recorded.
+fn finish(commands: &mut Commands, device: &Arc<Device>) -> Result<(), GpuError> {
+    std::mem::replace(commands, Commands::new(device)).submit(&[])?;
+    device.wait()
+}
+
+/// The words of a value's rows, as they are in its buffer from its first element on.
+fn words(run: &Run<'_>, operand: &Operand) -> Result<Vec<u8>, GpuError> {
+    let buffer = run.memory.of(operand.home);
+    let first = 4 * u64::from(operand.offset);
+    let end = first + 4 * run.rows as u64 * u64::from(operand.row_stride);
+    buffer.read("an activation", first..end.min(buffer.bytes()))
+}
+
+/// Copies what a node has made into the trace.
+fn record(
+    run: &Run<'_>,
+    plan: &Plan,
+    registers: &Registers,
+    probe: &Probe,
+    trace: &mut Trace,
+) -> Result<(), BackendError> {
+    let span = run.batch.spans.first();
+    if !trace.wants(probe.activation) || span.is_some_and(|span| !probe.path.meets(span.path)) {
+        return Ok(());
+    }
+    let made_by = plan.ir.line(&plan.ir.nodes[probe.node]);
+    let operand = |id: ValueId| registers.operand(plan, id);
+    let mut keep = |row: usize, elements: &mut dyn Iterator<Item = (usize, f32)>| {
+        let out = trace.row(probe.activation, run.position(row), &made_by);
+        out.fill(0.0);
+        for (i, element) in elements {
+            if let Some(out) = out.get_mut(i) {
+                *out = element;
+            }
+        }
+    };
+    match &probe.source {
+        Source::Value { value, columns } => {
+            let at = operand(*value)?;
+            let elements = floats(&words(run, &at)?);
+            for row in 0..run.rows {
+                let heads =
+                    (0..at.heads).map(|head| (row as u32 * at.row_stride + head * at.head_stride) as usize);
+                let elements = heads.flat_map(|first| &elements[first + columns.start..first + columns.end]);
+                keep(row, &mut elements.copied().enumerate());
+            }
+        }
+        Source::Cache { kv_layer, columns } => {
+            let Some(span) = span else { return Ok(()) };
+            let layer = run.first_kv_layer + kv_layer.0;
+            let layout = run.kv.layout().row(layer);
+            let (mut bytes, mut elements) = (vec![0; layout.bytes()], vec![0.0; layout.width()]);
+            for row in 0..run.rows {
+                let slot = latent_backend::slot(&span.block_table, run.position(row));
+                run.kv.read_row(layer, slot, &mut bytes)?;
+                decode(layout.ty, &bytes, &mut elements)?;
+                keep(row, &mut elements[columns.clone()].iter().copied().enumerate());
+            }
+        }
+        Source::Routing { topk_ids, topk_weights } => {
+            let (ids, weights) = (operand(*topk_ids)?, operand(*topk_weights)?);
+            let used = ids.row_width() as usize;
+            let ids: Vec<u32> =
+                words(run, &ids)?.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
+            let weights = floats(&words(run, &weights)?);
+            for row in 0..run.rows {
+                let here = row * used..(row + 1) * used;
+                let chosen = ids[here.clone()].iter().map(|id| *id as usize);
+                keep(row, &mut chosen.zip(weights[here].iter().copied()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Elements of a row of the KV cache.
+fn decode(ty: CacheType, bytes: &[u8], elements: &mut [f32]) -> Result<(), BackendError> {
+    let ty = match ty {
+        CacheType::F32 => TensorType::F32,
+        CacheType::Bf16 => TensorType::BF16,
+        CacheType::F16 | CacheType::Int8 => TensorType::F16,
+    };
+    latent_quant::decode(ty, bytes, elements)
+        .map_err(|error| BackendError::Decode { file: "the KV cache".into(), error })
+}

@@ -1,0 +1,157 @@
+// Attention of up to QUERIES queries that read the same rows of the cache: heads of one row, rows of one head, or both. A workgroup goes through
+// the rows in tiles; keys and values pass workgroup memory in slices, so that rows of any width fit.
+
+const THREADS: u32 = 256u;
+const QUERIES: u32 = 16u;
+const TILE: u32 = 32u;
+const SLICE: u32 = 64u;
+// Queries of a thread, of a column of results.
+const GROUP: u32 = QUERIES * SLICE / THREADS;
+const PAIRS: u32 = QUERIES * TILE / THREADS;
+const VALUE_SLICES: u32 = (VALUE_WIDTH + SLICE - 1u) / SLICE;
+// below every score
+const NONE: f32 = -3.0e38;
+
+struct Params {
+    // where the tasks of this call stand
+    task: u32,
+    first_head: u32,
+    scales: u32,
+    split_rows: u32,
+    splits: u32,
+    q: u32, q_row: u32, q_head: u32,
+    r: u32, r_row: u32, r_head: u32,
+    y: u32, y_row: u32, y_head: u32,
+    heads: u32,
+}
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(2) var<storage, read> q: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+
+// one element more, so that rows begin in different banks
+var<workgroup> q_tile: array<f32, QUERIES * (SLICE + 1u)>;
+var<workgroup> kv_tile: array<f32, TILE * (SLICE + 1u)>;
+var<workgroup> p: array<f32, QUERIES * (TILE + 1u)>;
+var<workgroup> running_max: array<f32, QUERIES>;
+var<workgroup> running_sum: array<f32, QUERIES>;
+var<workgroup> correction: array<f32, QUERIES>;
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let task = params.task + group.x * TASK_WORDS;
+    let span_row = step[task];
+    let first_query = step[task + 1u];
+    let count = step[task + 2u];
+    let blocks = step[task + 3u];
+    let past = step[task + 4u];
+    let split = group.z;
+    let kv_head = params.first_head + group.y;
+    let end = min(past + (first_query + count - 1u) / SHARING + 1u, (split + 1u) * params.split_rows);
+
+    if (thread < QUERIES) {
+        running_max[thread] = NONE;
+        running_sum[thread] = 0.0;
+    }
+    let column = thread % SLICE;
+    let first_of_group = thread / SLICE * GROUP;
+    var sums: array<f32, VALUE_SLICES * GROUP>;
+    for (var i = 0u; i < VALUE_SLICES * GROUP; i++) { sums[i] = 0.0; }
+
+    for (var first = split * params.split_rows; first < end; first += TILE) {
+        var scores: array<f32, PAIRS>;
+        for (var i = 0u; i < PAIRS; i++) { scores[i] = 0.0; }
+        for (var d0 = 0u; d0 < KEY_WIDTH; d0 += SLICE) {
+            workgroupBarrier();
+            for (var e = thread; e < QUERIES * SLICE; e += THREADS) {
+                let n = e / SLICE;
+                let d = d0 + e % SLICE;
+                var element = 0.0;
+                if (n < count && d < KEY_WIDTH) {
+                    let flat = first_query + n;
+                    element = query(span_row + flat / SHARING, kv_head + flat % SHARING, d);
+                }
+                q_tile[n * (SLICE + 1u) + e % SLICE] = element;
+            }
+            for (var e = thread; e < TILE * SLICE; e += THREADS) {
+                let j = first + e / SLICE;
+                let d = d0 + e % SLICE;
+                var element = 0.0;
+                if (j < end && d < KEY_WIDTH) { element = key(blocks, j, kv_head, d); }
+                kv_tile[e / SLICE * (SLICE + 1u) + e % SLICE] = element;
+            }
+            workgroupBarrier();
+            for (var i = 0u; i < PAIRS; i++) {
+                let n = (thread + i * THREADS) / TILE;
+                let t = (thread + i * THREADS) % TILE;
+                if (n < count) {
+                    var sum = scores[i];
+                    for (var d = 0u; d < SLICE; d++) {
+                        sum += q_tile[n * (SLICE + 1u) + d] * kv_tile[t * (SLICE + 1u) + d];
+                    }
+                    scores[i] = sum;
+                }
+            }
+        }
+        for (var i = 0u; i < PAIRS; i++) {
+            let n = (thread + i * THREADS) / TILE;
+            let t = (thread + i * THREADS) % TILE;
+            let of_span = (first_query + n) / SHARING;
+            var score = NONE;
+            if (n < count && first + t <= past + of_span && first + t < end) {
+                score = scores[i] * bitcast<f32>(step[params.scales + span_row + of_span]);
+            }
+            p[n * (TILE + 1u) + t] = score;
+        }
+        workgroupBarrier();
+        if (thread < QUERIES) {
+            let before = running_max[thread];
+            var most = before;
+            for (var t = 0u; t < TILE; t++) { most = max(most, p[thread * (TILE + 1u) + t]); }
+            var sum = 0.0;
+            for (var t = 0u; t < TILE; t++) {
+                let score = p[thread * (TILE + 1u) + t];
+                let weight = select(0.0, exp(score - most), score > NONE);
+                p[thread * (TILE + 1u) + t] = weight;
+                sum += weight;
+            }
+            let kept = select(0.0, exp(before - most), before > NONE);
+            correction[thread] = kept;
+            running_max[thread] = most;
+            running_sum[thread] = running_sum[thread] * kept + sum;
+        }
+        for (var slice = 0u; slice < VALUE_SLICES; slice++) {
+            workgroupBarrier();
+            for (var e = thread; e < TILE * SLICE; e += THREADS) {
+                let j = first + e / SLICE;
+                let d = slice * SLICE + e % SLICE;
+                var element = 0.0;
+                if (j < end && d < VALUE_WIDTH) { element = value(blocks, j, kv_head, d); }
+                kv_tile[e / SLICE * (SLICE + 1u) + e % SLICE] = element;
+            }
+            workgroupBarrier();
+            for (var g = 0u; g < GROUP; g++) {
+                let n = first_of_group + g;
+                var sum = sums[slice * GROUP + g] * correction[n];
+                for (var t = 0u; t < TILE; t++) {
+                    sum += p[n * (TILE + 1u) + t] * kv_tile[t * (SLICE + 1u) + column];
+                }
+                sums[slice * GROUP + g] = sum;
+            }
+        }
+    }
+    workgroupBarrier();
+    for (var g = 0u; g < GROUP; g++) {
+        let n = first_of_group + g;
+        if (n < count) {
+            let flat = first_query + n;
+            let row = span_row + flat / SHARING;
+            let head = kv_head + flat % SHARING;
+            for (var slice = 0u; slice < VALUE_SLICES; slice++) {
+                let d = slice * SLICE + column;
+                if (d < VALUE_WIDTH) { keep(row, head, split, d, sums[slice * GROUP + g], running_sum[n]); }
+            }
+            if (column == 0u) { keep_state(row, head, split, running_max[n], running_sum[n]); }
+        }
+    }
+}

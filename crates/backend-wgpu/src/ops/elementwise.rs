@@ -1,0 +1,198 @@
+//! Operations that make each element of one or two others.
+
+use crate::commands::grid;
+use crate::compile::Compiler;
+use crate::error::GpuError;
+use crate::pipeline::{Pipeline, Shader};
+use crate::run::{Operation, Run};
+use crate::values::{Operand, internal};
+use crate::weights::DeviceWeight;
+use latent_backend::BackendError;
+use latent_graph::ir::{AttentionPath, Node, Op};
+use std::sync::Arc;
+
+const MAIN: &str = include_str!("elementwise.wgsl");
+
+// A buffer that is written is not bound a second time to be read.
+const FIRST_IS_RESULT: &str = "
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+fn first(to: u32, source: u32) -> f32 { return y[to]; }
+";
+const FIRST: &str = "
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+@group(0) @binding(2) var<storage, read> x: array<f32>;
+fn first(to: u32, source: u32) -> f32 { return x[source]; }
+";
+const NO_SECOND: &str = "
+fn second(other: u32) -> f32 { return 0.0; }
+";
+const SECOND_IN_RESULT: &str = "
+fn second(other: u32) -> f32 { return y[other]; }
+";
+const SECOND: &str = "
+@group(0) @binding(3) var<storage, read> z: array<f32>;
+fn second(other: u32) -> f32 { return z[other]; }
+";
+
+const COPY: &str = "
+fn result(x: f32, z: f32) -> f32 { return x; }
+";
+const RELU2: &str = "
+fn result(x: f32, z: f32) -> f32 { return max(x, 0.0) * max(x, 0.0); }
+";
+const SCALE: &str = "
+fn result(x: f32, z: f32) -> f32 { return params.factor * x; }
+";
+const ADD: &str = "
+fn result(x: f32, z: f32) -> f32 { return x + params.factor * z; }
+";
+const SILU_MUL: &str = "
+fn result(x: f32, z: f32) -> f32 { return x / (1.0 + exp(-x)) * z; }
+";
+const SIGMOID_MUL: &str = "
+fn result(x: f32, z: f32) -> f32 { return x / (1.0 + exp(-z)); }
+";
+
+/// The second operand.
+enum Second {
+    None,
+    /// A value, with the distance of its elements: 0 where one serves a whole head.
+    Value(Operand, u32),
+    /// A vector for every row.
+    Weight(Arc<DeviceWeight>),
+}
+
+pub(super) struct Elementwise {
+    pipeline: Arc<Pipeline>,
+    x: Operand,
+    y: Operand,
+    second: Second,
+    factor: f32,
+}
+
+impl Elementwise {
+    fn new(
+        compiler: &Compiler<'_>,
+        (name, text): (&'static str, &'static str),
+        x: Operand,
+        y: Operand,
+        second: Second,
+        factor: f64,
+    ) -> Result<Elementwise, BackendError> {
+        if x.home == y.home && x.address() != y.address() {
+            return internal(format!("{name} reads and writes different parts of one buffer"));
+        }
+        let first = if x.home == y.home { FIRST_IS_RESULT } else { FIRST };
+        let other = match &second {
+            Second::None => NO_SECOND,
+            Second::Value(z, _) if z.home == y.home => SECOND_IN_RESULT,
+            Second::Value(..) | Second::Weight(_) => SECOND,
+        };
+        let shader = Shader::new(name, MAIN).after(text).after(other).after(first);
+        let pipeline = compiler.device.pipeline(&shader)?;
+        Ok(Elementwise { pipeline, x, y, second, factor: factor as f32 })
+    }
+
+    /// silu(x) · z in place of x, which shares no buffer with z.
+    pub(super) fn silu_mul(
+        compiler: &Compiler<'_>,
+        x: Operand,
+        z: Operand,
+    ) -> Result<Elementwise, BackendError> {
+        Elementwise::new(compiler, ("silu_mul", SILU_MUL), x, x, Second::Value(z, 1), 1.0)
+    }
+
+    /// A copy.
+    pub(super) fn copy(compiler: &Compiler<'_>, x: Operand, y: Operand) -> Result<Elementwise, BackendError> {
+        Elementwise::new(compiler, ("copy", COPY), x, y, Second::None, 1.0)
+    }
+
+    /// Adds a call for `rows` rows from `first` on.
+    pub(super) fn call(&self, run: &mut Run<'_>, first: usize, rows: usize) -> Result<(), GpuError> {
+        let (x, y) = (&self.x, &self.y);
+        let mut bindings = vec![(1, run.bind(y))];
+        if x.home != y.home {
+            bindings.push((2, run.bind(x)));
+        }
+        let z = match &self.second {
+            Second::None => [0; 4],
+            Second::Value(z, step) => {
+                if z.home != y.home {
+                    bindings.push((3, run.bind(z)));
+                }
+                let [offset, row, head] = z.address();
+                [offset, row, head, *step]
+            }
+            Second::Weight(weight) => {
+                bindings.push((3, (&weight.chunks[0].buffer).into()));
+                [0, 0, y.width, 1]
+            }
+        };
+        let mut params = vec![first as u32, rows as u32, y.heads, y.width];
+        params.extend([y.address(), x.address()].concat());
+        params.extend(z);
+        params.push(self.factor.to_bits());
+        let elements = rows * y.row_width() as usize;
+        run.commands.call_numbered(&self.pipeline, bindings, &params, grid(elements, 256));
+        Ok(())
+    }
+}
+
+impl Operation for Elementwise {
+    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+        for rows in run.ranges(path) {
+            self.call(run, rows.start, rows.len())?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+    let y = compiler.output(node, 0)?;
+    let as_result = |x: Operand| compiler.cut(x, y.width as usize);
+    let x = as_result(compiler.input(node, 0)?)?;
+    let second =
+        |i| -> Result<Second, BackendError> { Ok(Second::Value(as_result(compiler.input(node, i)?)?, 1)) };
+    let made = match node.op {
+        Op::SiluMul => Elementwise::new(compiler, ("silu_mul", SILU_MUL), x, y, second(1)?, 1.0),
+        Op::SigmoidMul => {
+            let gate = compiler.input(node, 1)?;
+            let second = match gate.row_width() {
+                // one for each head: one for each element would be as wide as the row
+                width if width == y.heads && y.width > 1 => {
+                    let [offset, row_stride, _] = gate.address();
+                    Second::Value(Operand { offset, row_stride, head_stride: 1, ..gate }, 0)
+                }
+                _ => Second::Value(as_result(gate)?, 1),
+            };
+            Elementwise::new(compiler, ("sigmoid_mul", SIGMOID_MUL), x, y, second, 1.0)
+        }
+        Op::Relu2 => Elementwise::new(compiler, ("relu2", RELU2), x, y, Second::None, 1.0),
+        Op::Scale { by } => Elementwise::new(compiler, ("scale", SCALE), x, y, Second::None, by),
+        Op::Add { scale } => Elementwise::new(compiler, ("add", ADD), x, y, second(1)?, scale),
+        Op::Bias => {
+            let bias = compiler.one_weight(node)?;
+            bias.only()?;
+            Elementwise::new(compiler, ("bias", ADD), x, y, Second::Weight(bias), 1.0)
+        }
+        _ => return internal(format!("{} is not elementwise", node.op.word())),
+    };
+    Ok(Box::new(made?))
+}
+
+/// Two rows side by side.
+struct Concat([Elementwise; 2]);
+
+impl Operation for Concat {
+    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+        self.0.iter().try_for_each(|part| part.record(run, path))
+    }
+}
+
+pub(super) fn concat(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+    let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
+    let y = flat(compiler.output(node, 0)?)?;
+    let (a, b) = (flat(compiler.input(node, 0)?)?, flat(compiler.input(node, 1)?)?);
+    let copy = |x: Operand, from| Elementwise::copy(compiler, x, y.part(from, x.width));
+    Ok(Box::new(Concat([copy(a, 0)?, copy(b, a.width)?])))
+}

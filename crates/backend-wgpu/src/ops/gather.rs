@@ -1,0 +1,35 @@
+//! The rows whose logits are wanted.
+
+use crate::commands::grid;
+use crate::compile::Compiler;
+use crate::error::GpuError;
+use crate::pipeline::{Pipeline, Shader};
+use crate::run::{Operation, Run};
+use crate::values::Operand;
+use latent_backend::BackendError;
+use latent_graph::ir::{AttentionPath, Node};
+use std::sync::Arc;
+
+struct Gather {
+    pipeline: Arc<Pipeline>,
+    x: Operand,
+    y: Operand,
+}
+
+impl Operation for Gather {
+    fn record(&self, run: &mut Run<'_>, _path: AttentionPath) -> Result<(), GpuError> {
+        let (x, y, width) = (&self.x, &self.y, self.x.row_width());
+        let wanted = run.step.wanted + run.wanted.as_ref().map_or(0, |wanted| wanted.start) as u32;
+        let params = [run.rows as u32, width, wanted, x.offset, x.row_stride, y.offset, y.row_stride];
+        let bindings = [run.step_buffer.into(), run.bind(x), run.bind(y)];
+        run.commands.call(&self.pipeline, bindings, &params, grid(run.rows * width as usize, 256));
+        Ok(())
+    }
+}
+
+pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+    let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
+    let (x, y) = (flat(compiler.input(node, 0)?)?, flat(compiler.output(node, 0)?)?);
+    let shader = Shader::new("gather_rows", include_str!("gather.wgsl"));
+    Ok(Box::new(Gather { pipeline: compiler.device.pipeline(&shader)?, x, y }))
+}

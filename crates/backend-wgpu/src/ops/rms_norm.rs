@@ -1,0 +1,46 @@
+//! RMSNorm of rows, or of their heads.
+
+use crate::commands::grid;
+use crate::compile::Compiler;
+use crate::error::GpuError;
+use crate::pipeline::{Constant, Pipeline, Shader};
+use crate::run::{Operation, Run};
+use crate::values::{Operand, internal};
+use crate::weights::DeviceWeight;
+use latent_backend::BackendError;
+use latent_graph::ir::{AttentionPath, Node};
+use std::sync::Arc;
+
+struct RmsNorm {
+    pipeline: Arc<Pipeline>,
+    weight: Arc<DeviceWeight>,
+    x: Operand,
+    y: Operand,
+}
+
+impl Operation for RmsNorm {
+    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+        for rows in run.ranges(path) {
+            let mut params = vec![rows.start as u32, rows.len() as u32, self.x.heads];
+            params.extend([self.x.address(), self.y.address()].concat());
+            let bindings = [run.bind(&self.x), (&self.weight.chunks[0].buffer).into(), run.bind(&self.y)];
+            let groups = grid(rows.len() * self.x.heads as usize, 1);
+            run.commands.call(&self.pipeline, bindings, &params, groups);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+    let weight = compiler.one_weight(node)?;
+    weight.only()?;
+    let x = compiler.cut(compiler.input(node, 0)?, weight.inputs)?;
+    let y = compiler.cut(compiler.output(node, 0)?, weight.inputs)?;
+    if x.home == y.home {
+        return internal("a norm reads and writes one buffer".into());
+    }
+    let shader = Shader::new("rms_norm", include_str!("rms_norm.wgsl"))
+        .count("WIDTH", weight.inputs)
+        .with("EPS", Constant::Number(compiler.config.rms_eps as f32));
+    Ok(Box::new(RmsNorm { pipeline: compiler.device.pipeline(&shader)?, weight, x, y }))
+}

@@ -1,0 +1,39 @@
+// x / √(mean x² + ε) · w, a workgroup for each head of a row.
+
+struct Params {
+    first_row: u32,
+    rows: u32,
+    heads: u32,
+    x: u32, x_row: u32, x_head: u32,
+    y: u32, y_row: u32, y_head: u32,
+}
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> weight: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+
+var<workgroup> sums: array<f32, 256>;
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let number = group.y * GRID_WIDTH + group.x;
+    if (number >= params.rows * params.heads) { return; }
+    let row = params.first_row + number / params.heads;
+    let head = number % params.heads;
+    let source = params.x + row * params.x_row + head * params.x_head;
+    let to = params.y + row * params.y_row + head * params.y_head;
+    var sum = 0.0;
+    for (var i = thread; i < WIDTH; i += 256u) {
+        sum += x[source + i] * x[source + i];
+    }
+    sums[thread] = sum;
+    for (var half = 128u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (thread < half) { sums[thread] += sums[thread + half]; }
+    }
+    workgroupBarrier();
+    let factor = 1.0 / sqrt(sums[0] / f32(WIDTH) + EPS);
+    for (var i = thread; i < WIDTH; i += 256u) {
+        y[to + i] = x[source + i] * factor * weight[i];
+    }
+}

@@ -1,0 +1,56 @@
+//! Rotation by position, in place or into another value.
+
+use crate::commands::{Binding, grid};
+use crate::compile::Compiler;
+use crate::error::GpuError;
+use crate::pipeline::{Constant, Pipeline, Shader};
+use crate::run::{Operation, Run};
+use crate::values::{Operand, internal};
+use latent_backend::BackendError;
+use latent_graph::config::RopePairs;
+use latent_graph::ir::{AttentionPath, Node};
+use std::sync::Arc;
+
+const IN_PLACE: &str = "
+fn turned(source: u32, to: u32) -> f32 { return y[to]; }
+";
+const COPY: &str = "
+@group(0) @binding(3) var<storage, read> x: array<f32>;
+fn turned(source: u32, to: u32) -> f32 { return x[source]; }
+";
+
+struct Rope {
+    pipeline: Arc<Pipeline>,
+    x: Operand,
+    y: Operand,
+}
+
+impl Operation for Rope {
+    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+        let (x, y) = (&self.x, &self.y);
+        for rows in run.ranges(path) {
+            let mut params = vec![rows.start as u32, rows.len() as u32, x.heads, run.step.angles];
+            params.extend([x.address(), y.address()].concat());
+            let mut bindings: Vec<Binding> = vec![run.step_buffer.into(), run.bind(y)];
+            if x.home != y.home {
+                bindings.push(run.bind(x));
+            }
+            let pairs = rows.len() * x.row_width() as usize / 2;
+            run.commands.call(&self.pipeline, bindings, &params, grid(pairs, 64));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+    let (x, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
+    if x.home == y.home && x.address() != y.address() {
+        return internal("a rotation reads and writes different parts of one buffer".into());
+    }
+    let interleaved = compiler.rotation.pairs() == RopePairs::Interleaved;
+    let shader = Shader::new("rope", include_str!("rope.wgsl"))
+        .after(if x.home == y.home { IN_PLACE } else { COPY })
+        .count("PAIRS", x.width as usize / 2)
+        .with("INTERLEAVED", Constant::Flag(interleaved));
+    Ok(Box::new(Rope { pipeline: compiler.device.pipeline(&shader)?, x, y }))
+}

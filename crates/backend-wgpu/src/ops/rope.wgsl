@@ -1,0 +1,34 @@
+// Rotates the pairs of each head by the row's position.
+
+struct Params {
+    first_row: u32,
+    rows: u32,
+    heads: u32,
+    // where cosine and sine of each pair of each row stand
+    angles: u32,
+    x: u32, x_row: u32, x_head: u32,
+    y: u32, y_row: u32, y_head: u32,
+}
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let at = (group.y * GRID_WIDTH + group.x) * 64u + thread;
+    if (at >= params.rows * params.heads * PAIRS) { return; }
+    let pair = at % PAIRS;
+    let head = at / PAIRS % params.heads;
+    let row = params.first_row + at / PAIRS / params.heads;
+    let turn = params.angles + (row * PAIRS + pair) * 2u;
+    let cosine = bitcast<f32>(step[turn]);
+    let sine = bitcast<f32>(step[turn + 1u]);
+    let a = select(pair, 2u * pair, INTERLEAVED);
+    let b = select(pair + PAIRS, 2u * pair + 1u, INTERLEAVED);
+    let source = params.x + row * params.x_row + head * params.x_head;
+    let to = params.y + row * params.y_row + head * params.y_head;
+    let one = turned(source + a, to + a);
+    let two = turned(source + b, to + b);
+    y[to + a] = one * cosine - two * sine;
+    y[to + b] = one * sine + two * cosine;
+}

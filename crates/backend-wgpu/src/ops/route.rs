@@ -1,0 +1,96 @@
+//! The choice of experts.
+
+use crate::commands::grid;
+use crate::compile::Compiler;
+use crate::error::GpuError;
+use crate::pipeline::{Constant, Pipeline, Shader};
+use crate::run::{Operation, Run};
+use crate::values::{Operand, internal};
+use crate::weights::DeviceWeight;
+use latent_backend::BackendError;
+use latent_graph::config::{Gating, GroupScore};
+use latent_graph::ir::{AttentionPath, Node};
+use std::sync::Arc;
+
+const NO_BIAS: &str = "
+fn bias(expert: u32) -> f32 { return 0.0; }
+";
+const BIAS: &str = "
+@group(0) @binding(4) var<storage, read> biases: array<f32>;
+fn bias(expert: u32) -> f32 { return biases[expert]; }
+";
+const PLAIN: &str = "
+fn gate(x: f32) -> f32 { return x; }
+";
+const SIGMOID: &str = "
+fn gate(x: f32) -> f32 { return 1.0 / (1.0 + exp(-x)); }
+";
+const SQRT_SOFTPLUS: &str = "
+fn gate(x: f32) -> f32 { return sqrt(max(x, 0.0) + log(1.0 + exp(-abs(x)))); }
+";
+
+/// Most experts: their scores are in workgroup memory twice.
+const MOST_EXPERTS: usize = 1536;
+
+struct Route {
+    pipeline: Arc<Pipeline>,
+    bias: Option<Arc<DeviceWeight>>,
+    x: Operand,
+    ids: Operand,
+    weights: Operand,
+}
+
+impl Operation for Route {
+    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+        for rows in run.ranges(path) {
+            let (x, ids, weights) = (&self.x, &self.ids, &self.weights);
+            let params =
+                [rows.start as u32, rows.len() as u32, x.offset, x.row_stride, ids.offset, weights.offset];
+            let mut bindings = vec![run.bind(x), run.bind(ids), run.bind(weights)];
+            bindings.extend(self.bias.iter().map(|bias| (&bias.chunks[0].buffer).into()));
+            run.commands.call(&self.pipeline, bindings, &params, grid(rows.len(), 1));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+    let Some(moe) = compiler.config.moe else { return internal("routing without experts".into()) };
+    if moe.experts > MOST_EXPERTS {
+        return Err(BackendError::Unsupported(format!(
+            "the GPU backend routes among at most {MOST_EXPERTS} experts, this model has {}; take --device cpu",
+            moe.experts
+        )));
+    }
+    let router = moe.router;
+    let bias = match node.weights.is_empty() {
+        true => None,
+        false => Some(compiler.one_weight(node)?),
+    };
+    let gate = match router.gating {
+        Gating::Softmax | Gating::SoftmaxOfSelected => PLAIN,
+        Gating::Sigmoid => SIGMOID,
+        Gating::SqrtSoftplus => SQRT_SOFTPLUS,
+    };
+    let groups_used = if router.groups > 1 { router.groups_used } else { router.groups };
+    let shader = Shader::new("route", include_str!("route.wgsl"))
+        .after(gate)
+        .after(if bias.is_some() { BIAS } else { NO_BIAS })
+        .count("EXPERTS", moe.experts)
+        .count("USED", moe.num_experts_per_tok)
+        .count("GROUPS", router.groups)
+        .count("GROUPS_USED", groups_used)
+        .with("TOP_TWO", Constant::Flag(router.group_score == GroupScore::TopTwoSum))
+        .with("SOFTMAX", Constant::Flag(router.gating == Gating::Softmax))
+        .with("OF_SELECTED", Constant::Flag(router.gating == Gating::SoftmaxOfSelected))
+        .with("NORMALISE", Constant::Flag(router.normalise))
+        .with("NORM_FLOOR", Constant::Number(router.norm_floor as f32))
+        .with("SCALE", Constant::Number(router.scale as f32));
+    Ok(Box::new(Route {
+        pipeline: compiler.device.pipeline(&shader)?,
+        bias,
+        x: compiler.cut(compiler.input(node, 0)?, moe.experts)?,
+        ids: compiler.output(node, 0)?,
+        weights: compiler.output(node, 1)?,
+    }))
+}

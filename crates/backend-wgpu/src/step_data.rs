@@ -1,0 +1,158 @@
+//! What a step tells the shaders of its rows: slots, angles, block tables and the tasks of attention, in one buffer.
+
+use crate::buffers::Buffer;
+use crate::device::Device;
+use latent_backend::{BackendError, Batch, Rotation, SeqSpan, slot};
+use latent_graph::config::AttentionShape;
+use latent_graph::ir::AttentionPath;
+use std::sync::Arc;
+
+/// Queries of one task of attention, which read keys and values together.
+pub(crate) const QUERIES: usize = 16;
+
+/// Words of a task: first row of the span, first query in it, queries, block table, and rows that the sequence had before.
+pub(crate) const TASK_WORDS: u32 = 5;
+
+/// A span, as attention sees it.
+pub(crate) struct SpanTasks {
+    pub(crate) path: AttentionPath,
+    /// Rows of the sequence after the step.
+    pub(crate) kv_len: usize,
+    /// Its block table.
+    pub(crate) blocks: u32,
+    /// Its tasks for one head each: of attention to keys and values of heads.
+    pub(crate) by_head: Tasks,
+}
+
+/// Tasks next to one another.
+#[derive(Clone, Copy)]
+pub(crate) struct Tasks {
+    /// Where they begin.
+    pub(crate) at: u32,
+    pub(crate) count: u32,
+    /// The most rows that one of them reads.
+    pub(crate) kv_len: usize,
+}
+
+/// The words of a step, and where each kind begins.
+pub(crate) struct StepData {
+    words: Vec<u32>,
+    /// The slot of each row in the KV cache.
+    pub(crate) slots: u32,
+    /// The factor on scores of each row.
+    pub(crate) scales: u32,
+    /// Cosine and sine of each pair of each row.
+    pub(crate) angles: u32,
+    /// The rows whose logits are wanted.
+    pub(crate) wanted: u32,
+    spans: Vec<SpanTasks>,
+    /// Tasks of each path for all heads of a row together: of attention to latents.
+    shared: Vec<(AttentionPath, Tasks)>,
+    /// Tasks of each path for one head each.
+    by_head: Vec<(AttentionPath, Tasks)>,
+}
+
+impl StepData {
+    /// Of a batch with all its rows.
+    pub(crate) fn of(batch: &Batch, shape: &AttentionShape, rotation: &Rotation) -> StepData {
+        let mut data = StepData {
+            words: Vec::new(),
+            slots: 0,
+            scales: 0,
+            angles: 0,
+            wanted: 0,
+            spans: Vec::new(),
+            shared: Vec::new(),
+            by_head: Vec::new(),
+        };
+        for span in &batch.spans {
+            let slots = span.rows.clone().map(|row| slot(&span.block_table, batch.positions[row]) as u32);
+            data.words.extend(slots);
+        }
+        data.scales = data.at();
+        data.words.extend(batch.positions.iter().map(|position| {
+            let factor = shape.temperature.map_or(1.0, |temperature| temperature.factor(*position));
+            ((shape.softmax_scale * factor) as f32).to_bits()
+        }));
+        data.angles = data.at();
+        for position in &batch.positions {
+            // pairs without a frequency stay as they are
+            let angles = rotation.angles(*position).chain(std::iter::repeat((1.0, 0.0)));
+            let words = angles.take(shape.rope / 2).flat_map(|(cos, sin)| [cos, sin]);
+            data.words.extend(words.map(|word| (word as f32).to_bits()));
+        }
+        data.wanted = data.at();
+        data.words.extend(&batch.wanted);
+        let tables: Vec<u32> = batch.spans.iter().map(|span| data.extend(&span.block_table)).collect();
+        for path in [AttentionPath::Absorbed, AttentionPath::Naive] {
+            let spans = || batch.spans.iter().zip(&tables).filter(|(span, _)| span.path == path);
+            let start = data.at();
+            let shared: Vec<Tasks> =
+                spans().map(|(span, blocks)| data.tasks(span, *blocks, shape.heads)).collect();
+            data.shared.extend(together(start, &shared).map(|tasks| (path, tasks)));
+            let start = data.at();
+            let by_head: Vec<Tasks> = spans().map(|(span, blocks)| data.tasks(span, *blocks, 1)).collect();
+            data.by_head.extend(together(start, &by_head).map(|tasks| (path, tasks)));
+            for ((_, blocks), by_head) in spans().zip(by_head) {
+                data.spans.push(SpanTasks { path, kv_len: by_head.kv_len, blocks: *blocks, by_head });
+            }
+        }
+        data
+    }
+
+    fn at(&self) -> u32 {
+        // a step has at most LARGEST_STEP_ROWS rows
+        self.words.len() as u32
+    }
+
+    fn extend(&mut self, words: &[u32]) -> u32 {
+        let at = self.at();
+        self.words.extend(words);
+        at
+    }
+
+    /// Adds the tasks of a span, `sharing` heads of a row together.
+    fn tasks(&mut self, span: &SeqSpan, blocks: u32, sharing: usize) -> Tasks {
+        let (at, queries) = (self.at(), span.rows.len() * sharing);
+        for first in (0..queries).step_by(QUERIES) {
+            let task = [span.rows.start, first, QUERIES.min(queries - first), blocks as usize, span.first];
+            self.words.extend(task.map(|word| word as u32));
+        }
+        Tasks { at, count: queries.div_ceil(QUERIES) as u32, kv_len: span.first + span.rows.len() }
+    }
+
+    /// Spans that attend on this path.
+    pub(crate) fn spans(&self, path: AttentionPath) -> impl Iterator<Item = &SpanTasks> {
+        self.spans.iter().filter(move |span| path.meets(span.path))
+    }
+
+    /// Tasks of the spans on this path, all heads of a row together.
+    pub(crate) fn shared(&self, path: AttentionPath) -> impl Iterator<Item = Tasks> {
+        of_path(&self.shared, path)
+    }
+
+    /// Tasks of the spans on this path, for one head each.
+    pub(crate) fn by_head(&self, path: AttentionPath) -> impl Iterator<Item = Tasks> {
+        of_path(&self.by_head, path)
+    }
+
+    /// Sends them to `buffer`, which grows as it must.
+    pub(crate) fn send(&self, device: &Arc<Device>, buffer: &mut Buffer) -> Result<(), BackendError> {
+        let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        if buffer.bytes() < bytes.len() as u64 {
+            *buffer = Buffer::new(device, "the rows of a step", (bytes.len() as u64).next_power_of_two())?;
+        }
+        Ok(buffer.write("the rows of a step", 0, &bytes)?)
+    }
+}
+
+fn of_path(tasks: &[(AttentionPath, Tasks)], path: AttentionPath) -> impl Iterator<Item = Tasks> {
+    tasks.iter().filter(move |(of, _)| path.meets(*of)).map(|(_, tasks)| *tasks)
+}
+
+/// Lists of tasks that stand next to one another as one; none of no tasks.
+fn together(at: u32, lists: &[Tasks]) -> Option<Tasks> {
+    let count = lists.iter().map(|tasks| tasks.count).sum();
+    let kv_len = lists.iter().map(|tasks| tasks.kv_len).max()?;
+    Some(Tasks { at, count, kv_len })
+}

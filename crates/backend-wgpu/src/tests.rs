@@ -1,0 +1,196 @@
+//! Random models on the device, held against the reference backend; what cannot be served.
+
+use crate::GpuBackend;
+use crate::matmul::tests::translate::translate;
+use latent_backend::{
+    Backend, BackendError, Batch, CancelToken, InputRows, KV_BLOCK, KvStore, LoadRequest, Model,
+    ModelOptions, Step,
+};
+use latent_formats::Checkpoint;
+use latent_graph::passes::{BindOptions, CacheForm, FORMS, MlaChoice, Precision};
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
+use latent_testing::reference::ReferenceBackend;
+use latent_testing::{Kind, Recipe};
+use latent_threads::{Pin, Placement, Topology};
+use latent_types::{CacheType, TensorType, Tier};
+use std::path::Path;
+use std::sync::Arc;
+
+const CONTEXT: usize = 256;
+
+/// How a test runs a model.
+#[derive(Clone, Copy)]
+struct Way {
+    mla: MlaChoice,
+    form: CacheForm,
+    cache: CacheType,
+}
+
+fn load(backend: &dyn Backend, path: &Path, way: Way) -> Result<Box<dyn Model>, BackendError> {
+    let checkpoint = Arc::new(Checkpoint::open(path)?);
+    let config = ModelConfig::from_checkpoint(&checkpoint)?;
+    let circuit = Circuit::named(&config.circuit)?;
+    let bind = BindOptions { precision: Precision::Exact, tier: Tier::Portable, cache: way.cache };
+    let options = StageOptions { mla: way.mla, form: way.form, bind, max_batch_tokens: 160, mtp: false };
+    let tensors = CheckpointTensors(&checkpoint);
+    let stages = Stage::of_model(&circuit, &config, &tensors, backend.target(), &options)?;
+    backend.load(LoadRequest {
+        checkpoint: &checkpoint,
+        config,
+        stages,
+        options: ModelOptions { stages: options, context: CONTEXT, threads: 1 },
+        placement: &Placement::new(&Topology::detect(), 1, 1, Pin::Off),
+        weights_fit: true,
+        keep_pages: true,
+        progress: &mut |_, _| {},
+    })
+}
+
+/// Runs two sequences in steps of these sizes, both in each step; logits of every fifth row.
+fn run(model: &mut dyn Model, way: Way, steps: &[usize]) -> Vec<Vec<f32>> {
+    let mut kv = model.new_kv_store(8, 0).unwrap();
+    let shape = model.config().attention;
+    let (mut all, mut past) = (Vec::new(), 0);
+    for rows in steps {
+        let mut batch = Batch::default();
+        for sequence in 0..2 {
+            let tokens: Vec<u32> =
+                (past..past + rows).map(|i| ((i * 7 + sequence * 31) % 100) as u32).collect();
+            let blocks: Vec<u32> = (0..4).map(|block| (block * 2 + sequence) as u32).collect();
+            batch.push(InputRows::Tokens(&tokens), past, &blocks, way.mla.path(*rows, &shape));
+        }
+        batch.wanted = (0..batch.rows() as u32).rev().step_by(5).collect();
+        let mut hear = |_: usize, logits: &[f32]| all.push(logits.to_vec());
+        let step = Step {
+            batch: &batch,
+            kv: &mut *kv,
+            cancel: &CancelToken::new(),
+            on_logits: &mut hear,
+            on_hidden: None,
+        };
+        model.step(step).unwrap();
+        past += rows;
+    }
+    all
+}
+
+/// Relative square error of each row, in ascending order.
+fn errors(found: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
+    assert_eq!(found.len(), expected.len());
+    let rows = found.iter().zip(expected).map(|(found, expected)| {
+        let squares = |row: &mut dyn Iterator<Item = f64>| row.map(|x| x * x).sum::<f64>();
+        let mut differences = found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b));
+        squares(&mut differences) / squares(&mut expected.iter().map(|x| f64::from(*x)))
+    });
+    let mut errors: Vec<f64> = rows.collect();
+    errors.sort_by(f64::total_cmp);
+    errors
+}
+
+fn tiny_shapes() -> impl Iterator<Item = &'static str> {
+    latent_testing::shapes().filter(|shape| shape.starts_with("tiny"))
+}
+
+#[test]
+fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
+    let Some(device) = crate::testing::device() else { return };
+    let gpu = GpuBackend::on(device);
+    let folder = tempfile::tempdir().unwrap();
+    let first = tiny_shapes().next().unwrap();
+    for shape in tiny_shapes() {
+        let path = folder.path().join(format!("{shape}.gguf"));
+        Recipe::new(shape, Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+        // fixtures run in every formulation; here one shape does
+        for (mla, form) in if shape == first { &FORMS[..] } else { &FORMS[..1] } {
+            let (mla, form) = (*mla, *form);
+            let way = |cache| Way { mla, form, cache };
+            let steps = [36, 1, 4];
+            let mut reference = load(&ReferenceBackend::default(), &path, way(CacheType::F32)).unwrap();
+            let expected = run(&mut *reference, way(CacheType::F32), &steps);
+            // types that round may change which experts a row gets, so that some rows differ by more; each is tried in every way of one shape
+            let rounding = [(CacheType::F16, 1e-5), (CacheType::Bf16, 1e-3)];
+            let caches = if shape == first { &rounding[..] } else { &[] };
+            for (cache, bound) in [(CacheType::F32, 1e-9)].iter().chain(caches) {
+                let mut model = load(&gpu, &path, way(*cache)).unwrap();
+                let found = run(&mut *model, way(*cache), &steps);
+                let errors = errors(&found, &expected);
+                let judged = if *cache == CacheType::F32 { errors.len() - 1 } else { errors.len() / 2 };
+                assert!(errors[judged] <= *bound, "{shape} {mla} {form:?} {cache}: {:e}", errors[judged]);
+                assert!(
+                    found == run(&mut *model, way(*cache), &steps),
+                    "{shape} {mla} {form:?} {cache}: other bits"
+                );
+            }
+        }
+    }
+    let pipelines = gpu.device().pipelines.lock().unwrap();
+    assert!(pipelines.len() > 40, "{}", pipelines.len());
+    for (text, pipeline) in pipelines.iter() {
+        let [metal, direct3d] = translate(&pipeline.name, text);
+        assert!(metal.contains("kernel void main_") && direct3d.contains("numthreads"), "{}", pipeline.name);
+    }
+}
+
+#[test]
+fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
+    let Some(device) = crate::testing::device() else { return };
+    let gpu = GpuBackend::on(device);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::Int8 };
+    let refused = load(&gpu, &path, way).err().unwrap().to_string();
+    assert!(refused.contains("f32, f16 or bf16, not int8: take another --cache-type"), "{refused}");
+    let way = Way { cache: CacheType::F32, ..way };
+    let mut model = load(&gpu, &path, way).unwrap();
+    // more cache than any device has
+    let refused = model.new_kv_store(u32::MAX, 0).err().unwrap().to_string();
+    assert!(refused.contains("KV cache of layer 0") && refused.contains("--ctx-size"), "{refused}");
+    // the cache of another backend
+    let mut foreign = load(&ReferenceBackend::default(), &path, way).unwrap().new_kv_store(8, 0).unwrap();
+    let mut batch = Batch::default();
+    batch.push(InputRows::Tokens(&[1]), 0, &[0], MlaChoice::Absorbed.path(1, &model.config().attention));
+    let cancel = CancelToken::new();
+    let mut step = |kv: &mut dyn KvStore| {
+        let mut nobody = |_: usize, _: &[f32]| {};
+        model.step(Step { batch: &batch, kv, cancel: &cancel, on_logits: &mut nobody, on_hidden: None })
+    };
+    assert!(matches!(step(&mut *foreign), Err(BackendError::ForeignStore)));
+}
+
+#[test]
+fn rows_of_the_cache_are_copied_shifted_read_and_written() {
+    let Some(device) = crate::testing::device() else { return };
+    let gpu = GpuBackend::on(device);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    for form in [CacheForm::Latent, CacheForm::Expanded] {
+        let way = Way { mla: MlaChoice::Naive, form, cache: CacheType::F32 };
+        let backends: [&dyn Backend; 2] = [&gpu, &ReferenceBackend::default()];
+        let rows = backends.map(|backend| {
+            let mut kv = load(backend, &path, way).unwrap().new_kv_store(3, 0).unwrap();
+            let bytes = kv.layout().row(0).bytes();
+            for slot in 0..KV_BLOCK {
+                let elements = (0..bytes / 4).map(|i| (i * 37 % 101 + slot) as f32 / 64.0);
+                let row: Vec<u8> = elements.flat_map(f32::to_le_bytes).collect();
+                for layer in 0..kv.layout().layers.len() {
+                    kv.write_row(layer, slot, &row).unwrap();
+                }
+            }
+            kv.copy_block(0, 2).unwrap();
+            kv.shift_token(5, KV_BLOCK + 1, -3).unwrap();
+            // in place
+            kv.shift_token(9, 9, 4).unwrap();
+            let read = |slot| {
+                let mut row = vec![0; bytes];
+                kv.read_row(1, slot, &mut row).unwrap();
+                crate::model::floats(&row)
+            };
+            [2 * KV_BLOCK + 7, KV_BLOCK + 1, 9].map(read).to_vec()
+        });
+        assert_eq!(rows[0][0], rows[1][0], "a copied block");
+        let errors = errors(&rows[0], &rows[1]);
+        assert!(errors[2] < 1e-12, "{form:?}: {errors:?}");
+    }
+}

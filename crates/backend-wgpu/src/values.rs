@@ -1,0 +1,137 @@
+//! Where the values of a plan are: buffers that values share which are never alive at the same time.
+
+use latent_backend::BackendError;
+use latent_graph::ir::{Storage, ValueId};
+use latent_graph::passes::lifetimes;
+use latent_graph::{GraphError, Plan};
+
+/// Which buffer of the model a value is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// The residual stream.
+    Hidden,
+    /// The logits.
+    Logits,
+    /// One of the buffers that operations use within themselves.
+    Scratch(usize),
+    /// One of the shared buffers.
+    Register(usize),
+}
+
+/// A value as shaders address it: element `offset + row · row_stride + head · head_stride + i`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    pub(crate) home: Home,
+    pub(crate) offset: u32,
+    pub(crate) row_stride: u32,
+    pub(crate) head_stride: u32,
+    pub(crate) heads: u32,
+    /// Elements of a head.
+    pub(crate) width: u32,
+}
+
+impl Operand {
+    /// Offset and strides, as parameters of a shader.
+    pub(crate) fn address(&self) -> [u32; 3] {
+        [self.offset, self.row_stride, self.head_stride]
+    }
+
+    /// Elements of a row.
+    pub(crate) fn row_width(&self) -> u32 {
+        self.heads * self.width
+    }
+
+    /// The elements of a row as heads of another width, where they are next to one another.
+    pub(crate) fn cut(&self, width: u32) -> Option<Operand> {
+        let contiguous = self.heads == 1 || self.head_stride == self.width;
+        let heads = self.row_width() / width;
+        (self.width == width).then_some(*self).or_else(|| {
+            (contiguous && heads * width == self.row_width()).then_some(Operand {
+                heads,
+                width,
+                head_stride: width,
+                ..*self
+            })
+        })
+    }
+
+    /// A part of each head.
+    pub(crate) fn part(&self, from: u32, width: u32) -> Operand {
+        Operand { offset: self.offset + from, width, ..*self }
+    }
+}
+
+/// An error of Latent: a plan that this backend does not understand.
+pub(crate) fn internal<T>(problem: String) -> Result<T, BackendError> {
+    Err(BackendError::Graph(GraphError::Internal { pass: "gpu backend", problem }))
+}
+
+/// A size as shaders count: what does not fit is no plan for a GPU.
+pub(crate) fn count(size: usize) -> Result<u32, BackendError> {
+    u32::try_from(size).or_else(|_| internal(format!("{size} elements are more than a shader counts")))
+}
+
+/// The register of each value of a plan that has a buffer of its own.
+pub(crate) struct Registers {
+    of: Vec<Option<usize>>,
+}
+
+impl Registers {
+    /// Gives every value a register. `sizes` are the bytes of those that there are; they grow where this plan needs more.
+    pub(crate) fn assign(plan: &Plan, sizes: &mut Vec<u64>) -> Registers {
+        let mut lives = lifetimes(&plan.ir, &plan.phases, plan.max_rows);
+        lives.sort_by_key(|life| (life.first, life.value));
+        let mut of = vec![None; plan.ir.values.len()];
+        // the last phase of what each register holds
+        let mut busy: Vec<Option<usize>> = vec![None; sizes.len()];
+        for life in &lives {
+            let bytes = life.bytes as u64;
+            let free = |register: &usize| busy[*register].is_none_or(|last| last < life.first);
+            // the smallest that is large enough, or else the largest, which grows
+            let best = (0..sizes.len())
+                .filter(free)
+                .min_by_key(|register| (sizes[*register] < bytes, sizes[*register].abs_diff(bytes)));
+            let register = best.unwrap_or_else(|| {
+                sizes.push(bytes);
+                busy.push(None);
+                sizes.len() - 1
+            });
+            sizes[register] = sizes[register].max(bytes);
+            busy[register] = Some(life.last);
+            of[life.value] = Some(register);
+        }
+        Registers { of }
+    }
+
+    /// Where a value is.
+    ///
+    /// # Errors
+    /// When the plan gives it no place: an error of Latent, not of the file.
+    pub(crate) fn operand(&self, plan: &Plan, id: ValueId) -> Result<Operand, BackendError> {
+        let value = plan.ir.value(id);
+        let (heads, width) = (count(value.heads)?, count(value.width)?);
+        let here =
+            |home| Operand { home, offset: 0, row_stride: heads * width, head_stride: width, heads, width };
+        Ok(match value.storage {
+            Storage::Hidden => here(Home::Hidden),
+            Storage::Logits => here(Home::Logits),
+            Storage::Own => match self.of[id.0] {
+                Some(register) => here(Home::Register(register)),
+                None => return internal(format!("value {} has no place", value.name)),
+            },
+            Storage::View { of, offset } => {
+                let parent = self.operand(plan, of)?;
+                // heads of a parent seen as one row are as far apart as they are wide
+                let flat = heads == 1 && parent.heads > 1;
+                Operand {
+                    offset: parent.offset + count(offset)?,
+                    heads,
+                    head_stride: if flat { width } else { parent.head_stride },
+                    width,
+                    ..parent
+                }
+            }
+            Storage::Tokens => return internal("token ids are no matrix".into()),
+        })
+    }
+}
