@@ -53,6 +53,11 @@ pub trait Backend: Sync {
     /// Further CPU features: name, and whether the machine has it.
     fn features(&self) -> Vec<(&'static str, bool)>;
 
+    /// Whether it may take subnormal f32 for 0, as GPUs do.
+    fn flushes(&self) -> bool {
+        false
+    }
+
     /// All its kernels, including those that this machine cannot run.
     fn kernels(&self) -> Vec<Kernel>;
 

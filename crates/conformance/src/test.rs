@@ -98,7 +98,7 @@ struct Check<'c> {
 impl<'c> Check<'c> {
     fn new(backend: &'c dyn Backend, case: &'c Case) -> Check<'c> {
         let operands = case.operands(1);
-        let truth = case.truth(&operands);
+        let truth = case.truth(&operands).flushing(backend.flushes());
         Check { backend, case, operands, truth, first: None }
     }
 

@@ -174,7 +174,7 @@ pub struct W4Operands {
     zeros: Vec<u8>,
     copies: usize,
     /// Inputs, or partial sums.
-    pub(crate) x: Vec<f32>,
+    pub x: Vec<f32>,
 }
 
 /// 0, −0, the least and the largest subnormal, the least normal, ±1, the largest, ±infinity and NaN.
@@ -420,7 +420,10 @@ impl W4Case {
 
 impl W4Operands {
     /// One copy of the weight; indices wrap around.
-    pub(crate) fn matrix(&self, case: &W4Case, copy: usize) -> W4Matrix<'_> {
+    ///
+    /// # Panics
+    /// When the operands are of another case.
+    pub fn matrix(&self, case: &W4Case, copy: usize) -> W4Matrix<'_> {
         let W4Shape { k, n, group } = case.shape;
         let (copy, words, groups) = (copy % self.copies, k / 8 * n, k / group * n);
         let share = copy * groups..(copy + 1) * groups;

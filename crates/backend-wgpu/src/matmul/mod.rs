@@ -5,6 +5,7 @@
 //! * `codebook`: the codebooks of the IQ formats.
 //! * `weight`: a weight in the device's memory.
 //! * `product`: calls that multiply, for dense weights and for experts.
+//! * `w4`: the five entries for 4-bit weights `[K, N]` with group scales.
 //!
 //! Shaders read the blocks of the file as they are, at any byte. A repack into aligned planes would save a part of each load, but a weight would be
 //! copied once more while it is loaded and could not be looked up by rows (embeddings) without a second copy; blocks are read as whole cache
@@ -15,6 +16,7 @@ pub(crate) mod layout;
 pub(crate) mod product;
 mod shader;
 pub(crate) mod tiles;
+pub(crate) mod w4;
 pub(crate) mod weight;
 mod wgsl;
 

@@ -104,14 +104,14 @@ impl Params {
     }
 }
 
-fn too_large(device: &Device, value: usize) -> GpuError {
+pub(super) fn too_large(device: &Device, value: usize) -> GpuError {
     let problem = format!("a size of {value}, where shaders count with 32 bits");
     GpuError::Refused { device: device.name().to_owned(), what: "a product".into(), problem }
 }
 
 /// Workgroups for `count` parts of a result: further dimensions than the first are used where it has no more, and the third is free.
-fn folded(count: usize, rows: usize, device: &Device) -> Result<[u32; 3], GpuError> {
-    let across = count.min(GRID_WIDTH).max(1);
+pub(super) fn folded(count: usize, rows: usize, device: &Device) -> Result<[u32; 3], GpuError> {
+    let across = count.clamp(1, GRID_WIDTH);
     let down = count.div_ceil(across);
     if rows > GRID_WIDTH || down > GRID_WIDTH {
         return Err(too_large(device, rows.max(count)));

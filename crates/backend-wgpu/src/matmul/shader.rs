@@ -152,7 +152,7 @@ impl ProductShader {
     }
 }
 
-const ENTRY: &str = "
+pub(super) const ENTRY: &str = "
 @compute @workgroup_size(THREADS)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,

@@ -5,6 +5,7 @@ mod experts;
 mod provider;
 mod table;
 pub(crate) mod translate;
+mod w4;
 
 /// f32 as the device stores them.
 fn bytes(numbers: &[f32]) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! The device as a backend of the table of cases.
 
-use super::{bytes, numbers};
+use super::{bytes, numbers, w4};
 use crate::buffers::Buffer;
 use crate::commands::Commands;
 use crate::device::Device;
@@ -29,13 +29,24 @@ impl Backend for Gpu {
         Vec::new()
     }
 
-    fn kernels(&self) -> Vec<Kernel> {
-        vec![Kernel { name: "matmul".into(), level: "wgsl", missing: None, id: 0 }]
+    fn flushes(&self) -> bool {
+        true
     }
 
-    fn serves(&self, _: &Kernel, case: &Case) -> bool {
-        let Case::Product(case) = case else { return false };
-        case.layout == WeightLayout::Rows && case.activation == ActivationType::F32 && !case.across
+    fn kernels(&self) -> Vec<Kernel> {
+        let kernel = |id, name: &str| Kernel { name: name.into(), level: "wgsl", missing: None, id };
+        vec![kernel(0, "matmul"), kernel(1, "w4")]
+    }
+
+    fn serves(&self, kernel: &Kernel, case: &Case) -> bool {
+        match case {
+            Case::Product(case) => {
+                let form = (case.layout, case.activation, case.across);
+                kernel.id == 0 && form == (WeightLayout::Rows, ActivationType::F32, false)
+            }
+            Case::W4(case) => kernel.id == 1 && w4::serves(case.op),
+            _ => false,
+        }
     }
 
     fn prepare<'o>(
@@ -47,6 +58,9 @@ impl Backend for Gpu {
         match (case, operands) {
             (Case::Product(case), Operands::Product(operands)) => {
                 Ok(Box::new(ProductJob::new(&self.device, case, operands)?))
+            }
+            (Case::W4(case), Operands::W4(operands)) => {
+                Ok(Box::new(w4::W4Job::new(&self.device, case, operands).map_err(|error| error.to_string())?))
             }
             _ => Err(format!("no shader computes {}", case.name())),
         }

@@ -4,11 +4,12 @@ use super::provider::Gpu;
 use crate::testing::device;
 use latent_conformance::{Filter, Verdict, cases, test};
 
-#[test]
-fn products_are_those_of_the_reference() {
+/// Runs the cases of operations that begin like this.
+fn run(operation: &str, fewest: usize) {
     let Some(device) = device() else { return };
     let (mut ran, mut wrong) = (0, Vec::new());
-    test(&Gpu { device }, &cases(), &Filter::new(&[]), &mut |outcome| {
+    let cases: Vec<_> = cases().into_iter().filter(|case| case.operation().starts_with(operation)).collect();
+    test(&Gpu { device }, &cases, &Filter::new(&[]), &mut |outcome| {
         ran += 1;
         if !matches!(outcome.verdict, Verdict::Passed { .. }) {
             wrong.push(format!("{}: {:?}", outcome.case, outcome.verdict));
@@ -16,5 +17,15 @@ fn products_are_those_of_the_reference() {
         true
     });
     assert!(wrong.is_empty(), "{} of {ran} cases:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(ran >= 300, "{ran} cases");
+    assert!(ran >= fewest, "{ran} cases");
+}
+
+#[test]
+fn products_are_those_of_the_reference() {
+    run("linear", 300);
+}
+
+#[test]
+fn entries_for_4_bit_weights_are_those_of_the_reference() {
+    run("w4_", 600);
 }

@@ -3,7 +3,8 @@
 use crate::matmul::layout::{LAYOUTS, Quants};
 use crate::matmul::product::sort_source;
 use crate::matmul::shader::{Kernel, ProductShader};
-use crate::matmul::tiles::{GEMM, GEMV_NARROW, GEMV_ROWS, GEMV_WIDE, GemmTile};
+use crate::matmul::tiles::{GEMM, GEMV_NARROW, GEMV_ROWS, GEMV_WIDE, GemmTile, W4_GEMM};
+use crate::matmul::w4::{Entry, ScaleKind, W4Codes, W4Shader, reduce_source};
 use latent_types::TensorType;
 use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -75,6 +76,24 @@ fn the_sort_translates_for_every_tile() {
     for tile in GEMM {
         translate("sort_by_expert", &sort_source(tile));
     }
+}
+
+#[test]
+fn entries_for_4_bit_weights_translate() {
+    let mut entries = vec![Entry::DequantF32, Entry::DequantF16];
+    entries.extend(GEMV_ROWS.map(|rows| Entry::Fused { rows }));
+    entries.extend(W4_GEMM.map(|tile| Entry::Gemm { tile }));
+    for entry in entries {
+        for codes in [W4Codes::Fp4, W4Codes::Int4, W4Codes::Int4Sym] {
+            for scales in [ScaleKind::F16, ScaleKind::E8m0, ScaleKind::E4m3] {
+                for whole_groups in [false, true] {
+                    let shader = W4Shader { entry, codes, scales, whole_groups };
+                    translate(&shader.name(), &shader.wgsl());
+                }
+            }
+        }
+    }
+    translate("w4_reduce", &reduce_source());
 }
 
 /// What all devices offer: eight storage buffers.

@@ -1,0 +1,202 @@
+//! Calls of the entries.
+
+use super::shader::{Entry, W4Shader, reduce_source};
+use super::weight::{W4Shape, W4Weight};
+use crate::buffers::Buffer;
+use crate::commands::{Binding, Commands};
+use crate::error::GpuError;
+use crate::matmul::product::{Matrix, folded, too_large};
+use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS, W4_FUSED, W4Tile};
+use std::sync::Arc;
+
+/// The numbers of `wgsl/head.wgsl`.
+#[derive(Clone, Copy, Default)]
+struct Params {
+    rows: usize,
+    inputs: usize,
+    columns: usize,
+    group: usize,
+    x: (usize, usize),
+    y: (usize, usize),
+    slices: usize,
+    tensor_scale: f32,
+}
+
+impl Params {
+    fn words(&self, commands: &Commands) -> Result<[u32; 12], GpuError> {
+        let sizes = [
+            self.rows,
+            self.inputs,
+            self.columns,
+            self.group,
+            self.x.0,
+            self.x.1,
+            self.y.0,
+            self.y.1,
+            self.slices,
+        ];
+        let mut words = [0; 12];
+        for (word, value) in words.iter_mut().zip(sizes) {
+            *word = u32::try_from(value).map_err(|_| too_large(commands.device(), value))?;
+        }
+        words[sizes.len()] = self.tensor_scale.to_bits();
+        Ok(words)
+    }
+}
+
+/// Calls a shader of a weight.
+fn call(
+    commands: &mut Commands,
+    weight: &W4Weight,
+    (entry, params): (Entry, Params),
+    operands: impl IntoIterator<Item = Binding>,
+    groups: [u32; 3],
+) -> Result<(), GpuError> {
+    let W4Shape { k, n, group } = weight.shape;
+    let whole_groups = group.is_multiple_of(8);
+    let shader = W4Shader { entry, codes: weight.codes, scales: weight.kind, whole_groups };
+    let pipeline = weight.pipeline(&Arc::clone(commands.device()), &shader)?;
+    let params = Params { inputs: k, columns: n, group, tensor_scale: weight.tensor_scale, ..params };
+    let words = params.words(commands)?;
+    let own = [Some(&weight.words), Some(&weight.scales), weight.zeros.as_ref()];
+    let bindings = own.into_iter().flatten().map(Binding::from).chain(operands);
+    commands.call(&pipeline, bindings, &words, groups);
+    Ok(())
+}
+
+/// Refuses inputs that do not begin at multiples of four elements.
+fn check(commands: &Commands, x: &Matrix) -> Result<(), GpuError> {
+    if x.first.is_multiple_of(4) && x.stride.is_multiple_of(4) {
+        return Ok(());
+    }
+    Err(GpuError::Refused {
+        device: commands.device().name().to_owned(),
+        what: "a 4-bit product".into(),
+        problem: format!("rows of inputs at {} + r · {}, which are no multiples of 4", x.first, x.stride),
+    })
+}
+
+/// Few rows, codes decoded in registers: eight rows at a time read the weight once.
+///
+/// # Errors
+/// Inputs that begin at odd places; sizes beyond 32 bits; what the device refuses.
+pub(crate) fn fused(
+    commands: &mut Commands,
+    weight: &W4Weight,
+    x: &Matrix,
+    y: &Matrix,
+    rows: usize,
+) -> Result<(), GpuError> {
+    if rows == 0 {
+        return Ok(());
+    }
+    check(commands, x)?;
+    let most = GEMV_ROWS.into_iter().find(|most| *most >= rows).unwrap_or(GEMV_ROWS[GEMV_ROWS.len() - 1]);
+    let params = Params { rows, x: (x.first, x.stride), y: (y.first, y.stride), ..Params::default() };
+    // columns are within one dimension: a weight of 65535 · 16 of them and eight inputs has 4 MiB
+    let across = weight.shape.n.div_ceil(W4_FUSED.columns);
+    let [columns, down, rest] = folded(across, rows.div_ceil(most), commands.device())?;
+    if rest > 1 {
+        return Err(too_large(commands.device(), weight.shape.n));
+    }
+    let operands = [x.binding.clone(), y.binding.clone()];
+    call(commands, weight, (Entry::Fused { rows: most }, params), operands, [columns, down, 1])
+}
+
+/// Tiles over slices of K, into results or partial sums.
+fn tiles(
+    commands: &mut Commands,
+    weight: &W4Weight,
+    (x, rows): (&Matrix, usize),
+    slices: usize,
+    y: &Matrix,
+) -> Result<(), GpuError> {
+    check(commands, x)?;
+    let tile = W4Tile::of(rows);
+    let params = Params { rows, x: (x.first, x.stride), y: (y.first, y.stride), slices, ..Params::default() };
+    let [columns, down, rest] =
+        folded(weight.shape.n.div_ceil(tile.columns), rows.div_ceil(tile.rows), commands.device())?;
+    let slices = u32::try_from(slices).ok().filter(|slices| *slices <= u32::from(u16::MAX) && rest == 1);
+    let slices = slices.ok_or_else(|| too_large(commands.device(), weight.shape.n))?;
+    let operands = [x.binding.clone(), y.binding.clone()];
+    call(commands, weight, (Entry::Gemm { tile }, params), operands, [columns, down, slices])
+}
+
+/// Many rows, in tiles whose next strip is fetched while the present one is multiplied.
+///
+/// # Errors
+/// As for [`fused`].
+pub(crate) fn gemm(
+    commands: &mut Commands,
+    weight: &W4Weight,
+    x: &Matrix,
+    y: &Matrix,
+    rows: usize,
+) -> Result<(), GpuError> {
+    if rows == 0 { Ok(()) } else { tiles(commands, weight, (x, rows), 1, y) }
+}
+
+/// The same with K in slices, which fill a device where tiles are few: `partials` has room for as many results of each slice, which are then added in their order.
+///
+/// # Errors
+/// As for [`fused`]; no slices.
+pub(crate) fn striped(
+    commands: &mut Commands,
+    weight: &W4Weight,
+    (x, rows): (&Matrix, usize),
+    (partials, slices): (&Buffer, usize),
+    y: &Matrix,
+) -> Result<(), GpuError> {
+    if rows == 0 {
+        return Ok(());
+    }
+    let n = weight.shape.n;
+    tiles(commands, weight, (x, rows), slices, &Matrix::new(partials, n))?;
+    reduce(commands, (partials, slices), (rows, n), y)
+}
+
+/// Adds partial sums, `[slices, rows, columns]`, in the order of the slices.
+///
+/// # Errors
+/// No slices; sizes beyond 32 bits; what the device refuses.
+pub(crate) fn reduce(
+    commands: &mut Commands,
+    (partials, slices): (&Buffer, usize),
+    (rows, columns): (usize, usize),
+    y: &Matrix,
+) -> Result<(), GpuError> {
+    let count = rows.saturating_mul(columns);
+    let needed = slices.saturating_mul(count).saturating_mul(4);
+    let fits = u64::try_from(needed).is_ok_and(|needed| needed <= partials.bytes());
+    if slices == 0 || !fits {
+        return Err(GpuError::Refused {
+            device: commands.device().name().to_owned(),
+            what: "a reduction".into(),
+            problem: format!("{slices} slices of {rows} × {columns} sums in {} bytes", partials.bytes()),
+        });
+    }
+    let pipeline = commands.device().compiled("w4_reduce", reduce_source())?;
+    let params =
+        Params { rows, columns, slices, y: (y.first, y.stride), ..Params::default() }.words(commands)?;
+    let groups = folded(count.div_ceil(GATHER_THREADS), 1, commands.device())?;
+    commands.call(&pipeline, [Binding::from(partials), y.binding.clone()], &params, groups);
+    Ok(())
+}
+
+/// Weights as rows of f32, or of f16 (with `halves`; `first` and `stride` of `out` then count words of two).
+///
+/// # Errors
+/// Sizes beyond 32 bits; what the device refuses.
+pub(crate) fn dequant(
+    commands: &mut Commands,
+    weight: &W4Weight,
+    halves: bool,
+    out: &Matrix,
+) -> Result<(), GpuError> {
+    let W4Shape { k, n, .. } = weight.shape;
+    let (entry, columns) = if halves { (Entry::DequantF16, n.div_ceil(2)) } else { (Entry::DequantF32, n) };
+    let threads = (k / 8).saturating_mul(columns);
+    let groups = folded(threads.div_ceil(GATHER_THREADS), 1, commands.device())?;
+    let params = Params { y: (out.first, out.stride), ..Params::default() };
+    call(commands, weight, (entry, params), [out.binding.clone()], groups)
+}

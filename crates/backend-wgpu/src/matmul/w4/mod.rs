@@ -1,0 +1,19 @@
+//! The entries for 4-bit weights `[K, N]` with group scales (FP4 and INT4, as Marlin's callers have them): y = x · W.
+//!
+//! * `gemm`: tiles whose next strip is fetched while the present one is multiplied.
+//! * `fused`: few rows, codes decoded in registers.
+//! * `striped`: `gemm` over slices of K, whose partial sums `reduce` adds in the order of the slices.
+//! * `dequant`: weights as f32 or f16.
+//!
+//! Sums are f32, and their order depends on shapes alone. Devices may take subnormal f32 for 0, so that what an E8M0 scale of 2^-127 contributes may be missing.
+
+mod call;
+mod shader;
+mod weight;
+
+pub(crate) use call::{dequant, fused, gemm, reduce, striped};
+#[cfg(test)]
+pub(super) use shader::{Entry, W4Shader, reduce_source};
+#[cfg(test)]
+pub(super) use weight::ScaleKind;
+pub(crate) use weight::{GroupScales, W4Codes, W4Operand, W4Shape, W4Weight};

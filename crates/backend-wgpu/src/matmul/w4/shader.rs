@@ -1,0 +1,232 @@
+//! Shaders of 4-bit weights.
+
+use super::weight::{ScaleKind, W4Codes};
+use crate::matmul::shader::ENTRY;
+use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD, W4_FUSED, W4Tile};
+use crate::matmul::wgsl::{constants, section};
+use std::fmt::Write;
+
+/// What a shader computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Entry {
+    /// So many rows per workgroup, codes decoded in registers.
+    Fused {
+        /// Rows.
+        rows: usize,
+    },
+    /// Tiles in two buffers, for all of K or slices of it.
+    Gemm {
+        /// The tile.
+        tile: W4Tile,
+    },
+    /// Weights as f32.
+    DequantF32,
+    /// Weights as f16.
+    DequantF16,
+}
+
+/// The key of a compiled shader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct W4Shader {
+    /// What is computed.
+    pub(crate) entry: Entry,
+    /// What codes mean.
+    pub(crate) codes: W4Codes,
+    /// How scales are stored.
+    pub(crate) scales: ScaleKind,
+    /// Whether groups are whole words.
+    pub(crate) whole_groups: bool,
+}
+
+const HEAD: &str = include_str!("wgsl/head.wgsl");
+const DECODE: &str = include_str!("wgsl/decode.wgsl");
+const FUSED: &str = include_str!("wgsl/fused.wgsl");
+const GEMM: &str = include_str!("wgsl/gemm.wgsl");
+const DEQUANT: &str = include_str!("wgsl/dequant.wgsl");
+
+impl W4Shader {
+    /// A name for logs and profiles.
+    pub(crate) fn name(&self) -> String {
+        let entry = match self.entry {
+            Entry::Fused { rows } => format!("w4_fused{rows}"),
+            Entry::Gemm { tile } => format!("w4_gemm{}", tile.rows),
+            Entry::DequantF32 => "w4_dequant_f32".to_owned(),
+            Entry::DequantF16 => "w4_dequant_f16".to_owned(),
+        };
+        format!("{entry}_{:?}_{:?}", self.codes, self.scales).to_lowercase()
+    }
+
+    /// Whether it reads rows of inputs.
+    pub(super) fn multiplies(&self) -> bool {
+        matches!(self.entry, Entry::Fused { .. } | Entry::Gemm { .. })
+    }
+
+    /// Its source in WGSL. Bindings: parameters, words, scales, zero points if codes have them, inputs if it multiplies, results.
+    pub(crate) fn wgsl(&self) -> String {
+        let mut source = String::from(HEAD);
+        let mut declarations = vec!["var<uniform> p: Params", "var<storage, read> words: array<u32>"];
+        declarations.push("var<storage, read> scales: array<u32>");
+        if self.codes == W4Codes::Int4 {
+            declarations.push("var<storage, read> zeros: array<u32>");
+        }
+        if self.multiplies() {
+            // as the results, so that both may be in one buffer
+            declarations.push("var<storage, read_write> x: array<vec4<f32>>");
+        }
+        declarations.push(match self.entry {
+            Entry::DequantF16 => "var<storage, read_write> y: array<u32>",
+            _ => "var<storage, read_write> y: array<f32>",
+        });
+        for (binding, declaration) in declarations.into_iter().enumerate() {
+            let _ = writeln!(source, "@group(0) @binding({binding}) {declaration};");
+        }
+        let scales = match self.scales {
+            ScaleKind::F16 => "f16",
+            ScaleKind::E8m0 => "e8m0",
+            ScaleKind::E4m3 => "e4m3",
+        };
+        let (codes, zeros) = match self.codes {
+            W4Codes::Fp4 => ("fp4", "no_zeros"),
+            W4Codes::Int4 => ("int4", "zeros"),
+            W4Codes::Int4Sym => ("int4_sym", "no_zeros"),
+        };
+        let groups = if self.whole_groups { "whole_groups" } else { "cut_groups" };
+        for name in [codes, "values", scales, zeros, groups] {
+            source.push_str(section(DECODE, name));
+        }
+        match self.entry {
+            Entry::Fused { rows } => fused(&mut source, rows, groups),
+            Entry::Gemm { tile } => gemm(&mut source, tile),
+            Entry::DequantF32 | Entry::DequantF16 => {
+                constants(&mut source, [("THREADS", GATHER_THREADS)]);
+                source.push_str(section(DEQUANT, "decoded"));
+                if self.entry == Entry::DequantF16 {
+                    source.push_str(section(DEQUANT, "round"));
+                }
+                source
+                    .push_str(section(DEQUANT, if self.entry == Entry::DequantF16 { "f16" } else { "f32" }));
+            }
+        }
+        source
+    }
+}
+
+/// The shader that adds the partial sums of slices.
+pub(crate) fn reduce_source() -> String {
+    let mut source = String::from(HEAD);
+    constants(&mut source, [("THREADS", GATHER_THREADS)]);
+    source.push_str(include_str!("wgsl/reduce.wgsl"));
+    source
+}
+
+fn fused(source: &mut String, rows: usize, groups: &str) {
+    let (columns, lanes) = (W4_FUSED.columns, W4_FUSED.lanes);
+    let sizes = [("THREADS", columns * lanes), ("COLUMNS", columns), ("LANES", lanes), ("ROWS", rows)];
+    constants(source, sizes);
+    source.push_str(section(FUSED, "sums"));
+    source.push_str(ENTRY);
+    source.push_str(section(FUSED, "begin"));
+    for r in 0..rows {
+        let _ = writeln!(source, "  let row_{r} = min(batch + {r}u, p.rows - 1u);\n  var sum_{r} = 0.0;");
+    }
+    source.push_str(section(FUSED, groups));
+    for r in 0..rows {
+        let _ = writeln!(source, "    sum_{r} = fma(dot_octet(row_{r}, word, w), scale, sum_{r});");
+    }
+    source.push_str("  }\n");
+    for r in 0..rows {
+        let _ = writeln!(source, "  sums[{r}u * THREADS + thread] = sum_{r};");
+    }
+    source.push_str(section(FUSED, "reduce"));
+}
+
+/// Fetches what a thread brings of step `$step`: words with their scales and zero points, and four inputs.
+fn fetch(source: &mut String, step: &str, words: usize, indent: &str) {
+    for i in 0..words {
+        let _ = write!(
+            source,
+            "{indent}word_at_{i} = begin + ({step}) * TILE_WORDS + (thread + {i}u * THREADS) / TILE_COLUMNS;
+{indent}if word_at_{i} < end {{
+{indent}  word_{i} = words[word_at_{i} * p.columns + column_{i}];
+{indent}  let at = group_of(word_at_{i}, column_{i});
+{indent}  scale_{i} = scale_at(at);
+{indent}  zero_{i} = zero_at(at);
+{indent}}}
+"
+        );
+    }
+    let _ = write!(
+        source,
+        "{indent}x_four = vec4<f32>(0.0);
+{indent}x_word = begin + ({step}) * TILE_WORDS + x_quad / 2u;
+{indent}if x_word < end {{
+{indent}  x_four = x[x_at + x_word * 2u + x_quad % 2u];
+{indent}}}
+"
+    );
+}
+
+/// Decodes what was fetched into a buffer.
+fn stash(source: &mut String, buffer: &str, words: usize, indent: &str) {
+    for i in 0..words {
+        let _ = write!(
+            source,
+            "{indent}if word_at_{i} < end {{
+{indent}  stash_values(({buffer} * TILE_INPUTS + line_{i} * 8u) * TILE_COLUMNS + place_{i}, scaled_values(word_values(word_{i}), word_at_{i}, column_{i}, scale_{i}, zero_{i}));
+{indent}}} else {{
+{indent}  stash_values(({buffer} * TILE_INPUTS + line_{i} * 8u) * TILE_COLUMNS + place_{i}, Octet(vec4<f32>(0.0), vec4<f32>(0.0)));
+{indent}}}
+"
+        );
+    }
+    for j in 0..4 {
+        let _ = writeln!(
+            source,
+            "{indent}x_tile[({buffer} * TILE_INPUTS + x_quad * 4u + {j}u) * TILE_ROWS + x_row] = x_four[{j}];"
+        );
+    }
+}
+
+fn gemm(source: &mut String, tile: W4Tile) {
+    let W4Tile { rows, columns, words } = tile;
+    constants(
+        source,
+        [
+            ("THREADS", tile.threads()),
+            ("TILE_ROWS", rows),
+            ("TILE_COLUMNS", columns),
+            ("TILE_WORDS", words),
+            ("TILE_INPUTS", words * 8),
+            ("ROW_STEP", rows / PER_THREAD),
+            ("COLUMN_STEP", columns / PER_THREAD),
+        ],
+    );
+    source.push_str(section(GEMM, "memory"));
+    source.push_str(ENTRY);
+    source.push_str(section(GEMM, "begin"));
+    let per_thread = columns * words / tile.threads();
+    for i in 0..per_thread {
+        let _ = write!(
+            source,
+            "  let place_{i} = (thread + {i}u * THREADS) % TILE_COLUMNS;
+  let line_{i} = (thread + {i}u * THREADS) / TILE_COLUMNS;
+  let column_{i} = min(first_column + place_{i}, p.columns - 1u);
+  var word_at_{i} = end;
+  var word_{i} = 0u;
+  var scale_{i} = 0.0;
+  var zero_{i} = 0.0;
+"
+        );
+    }
+    source.push_str("  var x_four = vec4<f32>(0.0);\n  var x_word = end;\n");
+    fetch(source, "0u", per_thread, "  ");
+    stash(source, "0u", per_thread, "  ");
+    source.push_str(
+        "  workgroupBarrier();\n  for (var step = 0u; step < steps; step++) {\n    let buffer = step % 2u;\n",
+    );
+    fetch(source, "step + 1u", per_thread, "    ");
+    source.push_str(section(GEMM, "multiply"));
+    stash(source, "(1u - buffer)", per_thread, "    ");
+    source.push_str("    workgroupBarrier();\n  }\n");
+    source.push_str(section(GEMM, "end"));
+}

@@ -1,0 +1,140 @@
+//! A 4-bit weight in the device's memory.
+
+use super::shader::W4Shader;
+use crate::buffers::Buffer;
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::pipeline::Pipeline;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the sixteen codes mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum W4Codes {
+    /// E2M1 floats.
+    Fp4,
+    /// Unsigned integers less the zero point of their group.
+    Int4,
+    /// Unsigned integers less 8.
+    Int4Sym,
+}
+
+/// Group scales, row-major `[K / group, N]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum GroupScales<'a> {
+    /// Bits of f16.
+    F16(&'a [u16]),
+    /// Exponents: 2^(code − 127); 255 is NaN.
+    E8m0(&'a [u8]),
+    /// F8_E4M3 codes times the tensor's scale.
+    E4m3(&'a [u8], f32),
+}
+
+/// How scales are stored on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ScaleKind {
+    /// f16.
+    F16,
+    /// Exponents.
+    E8m0,
+    /// E4M3 times the tensor's scale.
+    E4m3,
+}
+
+/// Sizes of a weight: K inputs, a multiple of eight; N columns; inputs that share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct W4Shape {
+    /// Inputs.
+    pub(crate) k: usize,
+    /// Columns.
+    pub(crate) n: usize,
+    /// Inputs per group: divides K.
+    pub(crate) group: usize,
+}
+
+/// A weight on the host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct W4Operand<'a> {
+    /// Its sizes.
+    pub(crate) shape: W4Shape,
+    /// `[K / 8, N]`: eight codes along K, the first in the lowest bits.
+    pub(crate) words: &'a [u32],
+    /// Its scales.
+    pub(crate) scales: GroupScales<'a>,
+    /// What its codes mean.
+    pub(crate) codes: W4Codes,
+    /// Zero points `[K / group, N]` of [`W4Codes::Int4`]; else none.
+    pub(crate) zeros: &'a [u8],
+}
+
+/// A weight on the device.
+pub(crate) struct W4Weight {
+    pub(super) shape: W4Shape,
+    pub(super) codes: W4Codes,
+    pub(super) kind: ScaleKind,
+    pub(super) tensor_scale: f32,
+    pub(super) words: Buffer,
+    pub(super) scales: Buffer,
+    pub(super) zeros: Option<Buffer>,
+    pipelines: Mutex<Vec<(W4Shader, Arc<Pipeline>)>>,
+}
+
+impl W4Weight {
+    /// Copies a weight to the device.
+    ///
+    /// # Errors
+    /// Sizes that do not agree; words that do not fit into one binding; no memory.
+    pub(crate) fn upload(
+        device: &Arc<Device>,
+        what: &str,
+        from: &W4Operand<'_>,
+    ) -> Result<W4Weight, GpuError> {
+        let W4Operand { shape, words, scales, codes, zeros } = *from;
+        let W4Shape { k, n, group } = shape;
+        let (kind, scale_bytes, count, tensor_scale) = match scales {
+            GroupScales::F16(bits) => {
+                let bytes: Vec<u8> = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+                (ScaleKind::F16, bytes, bits.len(), 1.0)
+            }
+            GroupScales::E8m0(codes) => (ScaleKind::E8m0, codes.to_vec(), codes.len(), 1.0),
+            GroupScales::E4m3(codes, tensor) => (ScaleKind::E4m3, codes.to_vec(), codes.len(), tensor),
+        };
+        let groups = k.checked_div(group).and_then(|groups| groups.checked_mul(n));
+        let needed_zeros = if codes == W4Codes::Int4 { groups } else { Some(0) };
+        let whole = k > 0 && n > 0 && k.is_multiple_of(8) && group > 0 && k.is_multiple_of(group);
+        let agrees = (k / 8).checked_mul(n) == Some(words.len()) && groups == Some(count);
+        if !whole || !agrees || needed_zeros != Some(zeros.len()) {
+            let (words, zeros) = (words.len(), zeros.len());
+            return Err(GpuError::Refused {
+                device: device.name().to_owned(),
+                what: what.to_owned(),
+                problem: format!(
+                    "{words} words, {count} scales and {zeros} zero points are no weight of {k} × {n} in groups of {group}; K is a multiple of 8 and of the group"
+                ),
+            });
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let zeros =
+            (codes == W4Codes::Int4).then(|| Buffer::with(device, "zero points", zeros)).transpose()?;
+        Ok(W4Weight {
+            shape,
+            codes,
+            kind,
+            tensor_scale,
+            words: Buffer::with(device, what, &bytes)?,
+            scales: Buffer::with(device, "group scales", &scale_bytes)?,
+            zeros,
+            pipelines: Mutex::default(),
+        })
+    }
+
+    /// A shader for it, compiled.
+    pub(super) fn pipeline(&self, device: &Device, shader: &W4Shader) -> Result<Arc<Pipeline>, GpuError> {
+        let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, pipeline)) = known.iter().find(|(one, _)| one == shader) {
+            return Ok(Arc::clone(pipeline));
+        }
+        let pipeline = device.compiled(&shader.name(), shader.wgsl())?;
+        known.push((*shader, Arc::clone(&pipeline)));
+        Ok(pipeline)
+    }
+}

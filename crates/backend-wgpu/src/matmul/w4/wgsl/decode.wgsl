@@ -1,0 +1,92 @@
+//= fp4
+// E2M1: twice its value is an integer
+fn code_values(codes: vec4<u32>) -> vec4<f32> {
+  let size = codes & vec4<u32>(7u);
+  let doubled = select((vec4<u32>(2u) | (size & vec4<u32>(1u))) << (max(size >> vec4<u32>(1u), vec4<u32>(1u)) - vec4<u32>(1u)), size, size < vec4<u32>(2u));
+  return vec4<f32>(select(vec4<i32>(doubled), -vec4<i32>(doubled), codes >= vec4<u32>(8u))) * 0.5;
+}
+//= int4_sym
+fn code_values(codes: vec4<u32>) -> vec4<f32> {
+  return vec4<f32>(codes) - 8.0;
+}
+//= int4
+fn code_values(codes: vec4<u32>) -> vec4<f32> {
+  return vec4<f32>(codes);
+}
+//= values
+fn word_values(word: u32) -> Octet {
+  return Octet(
+    code_values((vec4<u32>(word) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u)),
+    code_values((vec4<u32>(word) >> vec4<u32>(16u, 20u, 24u, 28u)) & vec4<u32>(15u)),
+  );
+}
+
+fn scale_byte(at: u32) -> u32 {
+  return (scales[at >> 2u] >> ((at & 3u) * 8u)) & 0xffu;
+}
+//= f16
+fn scale_at(at: u32) -> f32 {
+  let bits = (scales[at >> 1u] >> ((at & 1u) * 16u)) & 0xffffu;
+  let shifted = (bits & 0x7fffu) << 13u;
+  var size = bitcast<f32>(shifted + 0x38000000u);
+  if shifted < 0x00800000u {
+    size = bitcast<f32>(shifted + 0x38800000u) - 6.103515625e-5;
+  }
+  if shifted >= 0x0f800000u {
+    size = bitcast<f32>(shifted | 0x7f800000u);
+  }
+  return bitcast<f32>(bitcast<u32>(size) | ((bits & 0x8000u) << 16u));
+}
+//= e8m0
+// 2^-127 is subnormal: a device may take it for 0
+fn scale_at(at: u32) -> f32 {
+  let code = scale_byte(at);
+  var bits = select(code << 23u, 0x00400000u, code == 0u);
+  bits = select(bits, 0x7fc00000u, code == 255u);
+  return bitcast<f32>(bits);
+}
+//= e4m3
+fn scale_at(at: u32) -> f32 {
+  let code = scale_byte(at);
+  let size = code & 0x7fu;
+  var bits = (size << 20u) + (120u << 23u);
+  if size < 8u {
+    bits = bitcast<u32>(f32(size) * 0.001953125);
+  }
+  bits = select(bits, 0x7fc00000u, size == 0x7fu) | ((code & 0x80u) << 24u);
+  return bitcast<f32>(bits) * p.tensor_scale;
+}
+//= zeros
+fn zero_at(at: u32) -> f32 {
+  return f32((zeros[at >> 2u] >> ((at & 3u) * 8u)) & 0xffu);
+}
+//= no_zeros
+fn zero_at(at: u32) -> f32 {
+  return 0.0;
+}
+//= whole_groups
+// all codes of a word have one scale
+
+fn group_of(word: u32, column: u32) -> u32 {
+  return word * 8u / p.group * p.columns + column;
+}
+
+fn scaled_values(values: Octet, word: u32, column: u32, scale: f32, zero: f32) -> Octet {
+  return Octet((values.a - zero) * scale, (values.b - zero) * scale);
+}
+//= cut_groups
+// groups end inside of words: every code looks up its own scale
+
+fn group_of(word: u32, column: u32) -> u32 {
+  return 0u;
+}
+
+fn scaled_four(values: vec4<f32>, input: u32, column: u32) -> vec4<f32> {
+  let at = (vec4<u32>(input, input + 1u, input + 2u, input + 3u) / p.group) * p.columns + column;
+  let zero = vec4<f32>(zero_at(at.x), zero_at(at.y), zero_at(at.z), zero_at(at.w));
+  return (values - zero) * vec4<f32>(scale_at(at.x), scale_at(at.y), scale_at(at.z), scale_at(at.w));
+}
+
+fn scaled_values(values: Octet, word: u32, column: u32, scale: f32, zero: f32) -> Octet {
+  return Octet(scaled_four(values.a, word * 8u, column), scaled_four(values.b, word * 8u + 4u, column));
+}

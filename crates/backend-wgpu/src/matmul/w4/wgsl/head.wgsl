@@ -1,0 +1,20 @@
+struct Params {
+  rows: u32,
+  inputs: u32,
+  columns: u32,
+  group: u32,
+  x_first: u32,
+  x_stride: u32,
+  y_first: u32,
+  y_stride: u32,
+  slices: u32,
+  tensor_scale: f32,
+  spare_0: u32,
+  spare_1: u32,
+}
+
+struct Octet {
+  a: vec4<f32>,
+  b: vec4<f32>,
+}
+
