@@ -4,7 +4,7 @@ use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};
 use crate::error::GpuError;
 use crate::kv_store::GpuKvStore;
-use crate::matmul::product::Matrix;
+use crate::matmul::rows::Matrix;
 use crate::memory::Memory;
 use crate::step_data::StepData;
 use crate::values::Operand;

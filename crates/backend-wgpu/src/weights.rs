@@ -121,13 +121,14 @@ fn send_blocks(
     rows: WeightRows<'_>,
 ) -> Result<ProductWeight, BackendError> {
     let shape =
-        WeightShape { inputs: weight.inputs(), outputs: weight.outputs(), experts: weight.matrices() };
+        WeightShape { inputs: weight.inputs(), outputs: weight.outputs(), matrices: weight.matrices() };
     let factors = rows.factors(weight)?;
     let scales = factors.as_ref().map(|factors| BlockScales {
         numbers: &factors.numbers,
         rows: factors.rows,
         // one for a whole row, whatever its length
         inputs: factors.inputs.next_multiple_of(8),
+        per_matrix: true,
     });
     let what = format!("tensor {}", weight.parts[0].tensor);
     let format = (weight.ty, shape);

@@ -1,60 +1,104 @@
 //! Calls that multiply rows with a weight: y = x · Wᵀ, in f32 sums whose order depends on shapes alone.
 
+use super::limits::{folded, refused, too_large};
 use super::shader::{Kernel, ProductShader, Slot};
-use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, MAX_EXPERTS, SORT_THREADS};
+use super::sort::SortedItems;
+use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, TRANSPOSED};
 use super::weight::{Chunk, Weight};
-use super::wgsl::constants;
+#[cfg(test)]
 use crate::buffers::Buffer;
-use crate::commands::{Binding, Commands, GRID_WIDTH};
+use crate::commands::{Binding, Commands};
 use crate::device::Device;
 use crate::error::GpuError;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows of f32 in a buffer, in elements: row r begins at `first + r · stride`. Rows of inputs and of results may be in one buffer where they do not overlap.
+/// Where rows of f32 are: element `offset + row · row_stride + slot · slot_stride` of what is bound, modulo 2^32.
 #[derive(Clone)]
-pub(crate) struct Matrix {
-    /// The buffer, or a part of it.
+pub(crate) struct Place {
+    /// What is bound.
     pub(crate) binding: Binding,
-    /// Element at which the first row begins.
-    pub(crate) first: usize,
-    /// Elements from one row to the next.
-    pub(crate) stride: usize,
+    /// Offset, and strides of rows and of slots.
+    pub(crate) address: [u32; 3],
 }
 
-impl Matrix {
-    /// A whole buffer of rows of `cols` elements.
-    pub(crate) fn new(buffer: &Buffer, cols: usize) -> Matrix {
-        Matrix { binding: Binding::from(buffer), first: 0, stride: cols }
+impl Place {
+    /// Contiguous rows of so many slots of so many elements.
+    #[cfg(test)]
+    pub(super) fn rows(buffer: &Buffer, slots: usize, width: usize) -> Place {
+        Place { binding: Binding::from(buffer), address: [0, (slots * width) as u32, width as u32] }
+    }
+
+    /// The same from a slot on, and in each row from an element on.
+    fn past(&self, slot: usize, element: usize) -> Place {
+        let [offset, row, stride] = self.address;
+        // modulo 2^32, as shaders count
+        let offset = offset.wrapping_add((slot as u32).wrapping_mul(stride)).wrapping_add(element as u32);
+        Place { binding: self.binding.clone(), address: [offset, row, stride] }
     }
 }
 
-/// Rows of a layer's experts, sorted by expert on the device.
-pub(crate) struct SortedRows {
-    order: Buffer,
-    tiles: Buffer,
-    count: usize,
-    tile: GemmTile,
+/// What is multiplied: slots (heads, or experts) of rows, which are all inputs of the weight wide, and where their results go. Buffers of inputs and of results are
+/// not the same.
+#[derive(Clone)]
+pub(crate) struct Items {
+    /// The rows.
+    pub(crate) rows: Range<usize>,
+    /// Slots of each.
+    pub(crate) slots: usize,
+    /// Inputs.
+    pub(crate) x: Place,
+    /// Results.
+    pub(crate) y: Place,
+}
+
+/// Which matrix of the weight a slot is multiplied with.
+#[derive(Clone)]
+pub(crate) enum Matrices {
+    /// The first.
+    One,
+    /// That of the slot's number, counted from this one.
+    PerSlot(usize),
+    /// The one that element `offset + row · slots + slot` of these u32 names. A number that is no matrix leaves its result as it was.
+    ByIds {
+        /// The numbers.
+        ids: Binding,
+        /// Where those of row 0 begin.
+        offset: u32,
+    },
+}
+
+/// Which rows of each matrix are multiplied with, and whether as its columns.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Part {
+    /// Rows of each matrix.
+    pub(crate) rows: Range<usize>,
+    /// y = x · W: inputs are as many as there are rows, and results as a row has elements.
+    pub(crate) transposed: bool,
 }
 
 /// Most rows of a GEMV. More are decoded once per tile by a GEMM.
 const MOST_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
 
+/// Rows per workgroup of a transposed product: each takes registers for eight outputs.
+const TRANSPOSED_ROWS: [usize; 3] = [1, 2, 4];
+
 /// The numbers that all kernels share, as in `wgsl/head.wgsl`.
 #[derive(Clone, Copy, Default)]
 struct Params {
-    rows: usize,
+    rows: (usize, usize),
+    slots: usize,
     inputs: usize,
     outputs: usize,
     row_bytes: usize,
-    x: (usize, usize),
-    x_share: usize,
-    y: (usize, usize),
-    expert_outputs: usize,
-    first_expert: usize,
-    experts: usize,
+    first_byte: usize,
+    matrix_rows: usize,
+    matrices: (usize, usize),
+    matrix_step: usize,
+    x: [u32; 3],
+    y: [u32; 3],
+    ids: u32,
     scales: Scales,
-    first_output: usize,
-    first_row: usize,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -62,102 +106,99 @@ struct Scales {
     rows: usize,
     inputs: usize,
     stride: usize,
-    expert: usize,
+    matrix: usize,
+    matrix_rows: usize,
+    first_row: usize,
 }
 
 impl Params {
-    /// With where inputs and results are; `share` results have one row of inputs.
-    fn between(self, (x, share): (&Matrix, usize), y: &Matrix) -> Params {
-        let (x, y) = ((x.first, x.stride), (y.first + self.first_output, y.stride));
-        Params { x, x_share: share.max(1), y, ..self }
+    /// With the slots' matrices from this one on.
+    fn per_slot(self, first: usize) -> Params {
+        let skipped = first - self.matrices.0;
+        let first_byte = self.first_byte + skipped * self.matrix_rows * self.row_bytes;
+        Params { first_byte, matrices: (first, self.matrices.1 - skipped), matrix_step: 1, ..self }
     }
 
-    fn words(&self, device: &Device) -> Result<[u32; 20], GpuError> {
-        let Scales { rows, inputs, stride, expert } = self.scales;
-        let all = [
-            self.rows,
-            self.inputs,
-            self.outputs,
-            self.row_bytes,
-            0,
-            self.x.0,
-            self.x.1,
-            self.x_share,
-            self.y.0,
-            self.y.1,
-            self.expert_outputs,
-            self.first_expert,
-            self.experts,
-            rows,
-            inputs,
-            stride,
-            self.first_output,
-            expert,
-            self.first_row,
-            0,
-        ];
-        let mut words = [0; 20];
-        for (word, value) in words.iter_mut().zip(all) {
-            *word = u32::try_from(value).map_err(|_| too_large(device, value))?;
-        }
-        Ok(words)
+    fn words(&self, device: &Device) -> Result<[u32; 24], GpuError> {
+        let word = |value: usize| u32::try_from(value).map_err(|_| too_large(device, value));
+        let Scales { rows, inputs, stride, matrix, matrix_rows, first_row } = self.scales;
+        Ok([
+            word(self.rows.0)?,
+            word(self.rows.1)?,
+            word(self.slots)?,
+            word(self.inputs)?,
+            word(self.outputs)?,
+            word(self.row_bytes)?,
+            word(self.first_byte)?,
+            word(self.matrix_rows)?,
+            word(self.matrices.0)?,
+            word(self.matrices.1)?,
+            word(self.matrix_step)?,
+            self.x[0],
+            self.x[1],
+            self.x[2],
+            self.y[0],
+            self.y[1],
+            self.y[2],
+            self.ids,
+            word(rows)?,
+            word(inputs)?,
+            word(stride)?,
+            word(matrix)?,
+            word(matrix_rows)?,
+            word(first_row)?,
+        ])
     }
 }
 
-pub(super) fn too_large(device: &Device, value: usize) -> GpuError {
-    let problem = format!("a size of {value}, where shaders count with 32 bits");
-    GpuError::Refused { device: device.name().to_owned(), what: "a product".into(), problem }
-}
-
-/// Workgroups for `count` parts of a result: further dimensions than the first are used where it has no more, and the third is free.
-pub(super) fn folded(count: usize, rows: usize, device: &Device) -> Result<[u32; 3], GpuError> {
-    let across = count.clamp(1, GRID_WIDTH);
-    let down = count.div_ceil(across);
-    if rows > GRID_WIDTH || down > GRID_WIDTH {
-        return Err(too_large(device, rows.max(count)));
-    }
-    Ok([across, rows, down].map(|n| n as u32))
-}
-
-/// A weight with what its products share.
+/// A weight with the part of it that is multiplied with.
 struct Product<'c, 'w> {
     commands: &'c mut Commands,
     device: Arc<Device>,
     weight: &'w Weight,
+    part: Part,
 }
 
 impl<'c, 'w> Product<'c, 'w> {
-    fn new(commands: &'c mut Commands, weight: &'w Weight) -> Product<'c, 'w> {
+    fn new(commands: &'c mut Commands, weight: &'w Weight, part: &Part) -> Result<Product<'c, 'w>, GpuError> {
         let device = Arc::clone(commands.device());
-        Product { commands, device, weight }
+        if part.rows.end > weight.shape.outputs || part.rows.is_empty() {
+            return Err(refused(&device, format!("rows {:?} of {}", part.rows, weight.shape.outputs)));
+        }
+        Ok(Product { commands, device, weight, part: part.clone() })
     }
 
-    /// Whether inputs are read four at a time.
-    fn vectors(&self, x: &Matrix) -> bool {
-        self.weight.shape.inputs.is_multiple_of(8) && x.first.is_multiple_of(4) && x.stride.is_multiple_of(4)
-    }
-
-    fn params(&self, chunk: &Chunk) -> Params {
-        let shape = self.weight.shape;
+    /// The part's rows of a chunk: matrices that it has, and of the only matrix the rows that it has. None where there are none.
+    fn params(&self, chunk: &Chunk) -> Option<Params> {
+        let (shape, row_bytes) = (self.weight.shape, self.weight.row_bytes);
+        let only = shape.matrices == 1;
+        let held = if only { chunk.rows.clone() } else { 0..shape.outputs };
+        let rows = self.part.rows.start.max(held.start)..self.part.rows.end.min(held.end);
+        let matrices =
+            if only { 0..1 } else { chunk.rows.start / shape.outputs..chunk.rows.end / shape.outputs };
         let scales = self.weight.scales.as_ref().map_or(Scales::default(), |scales| {
             let stride = shape.inputs.div_ceil(scales.inputs);
-            let expert = shape.outputs.div_ceil(scales.rows) * stride;
-            Scales { rows: scales.rows, inputs: scales.inputs, stride, expert }
+            let own = scales.per_matrix;
+            Scales {
+                rows: scales.rows,
+                inputs: scales.inputs,
+                stride,
+                matrix: if own { shape.outputs.div_ceil(scales.rows) * stride } else { 0 },
+                matrix_rows: if own { 0 } else { shape.outputs },
+                first_row: 0,
+            }
         });
-        let dense = shape.experts == 1;
-        let first = chunk.rows.start;
-        Params {
+        let scales = Scales { first_row: rows.start, ..scales };
+        (!rows.is_empty()).then(|| Params {
             inputs: shape.inputs,
-            outputs: if dense { chunk.rows.len() } else { shape.outputs },
-            row_bytes: self.weight.row_bytes,
-            // a dense weight is its own only expert
-            expert_outputs: shape.outputs,
-            first_expert: if dense { 0 } else { first / shape.outputs },
-            experts: if dense { 1 } else { chunk.rows.len() / shape.outputs },
-            first_output: if dense { first } else { 0 },
+            outputs: rows.len(),
+            row_bytes,
+            first_byte: (rows.start - held.start) * row_bytes,
+            matrix_rows: shape.outputs,
+            matrices: (matrices.start, matrices.len()),
             scales,
             ..Params::default()
-        }
+        })
     }
 
     /// Calls a shader on a chunk.
@@ -166,7 +207,7 @@ impl<'c, 'w> Product<'c, 'w> {
         (kernel, vectors): (Kernel, bool),
         chunk: &Chunk,
         params: Params,
-        rest: &dyn Fn(Slot) -> Option<Binding>,
+        bound: &dyn Fn(Slot) -> Option<Binding>,
         groups: [u32; 3],
     ) -> Result<(), GpuError> {
         let block_scales = self.weight.scales.is_some();
@@ -178,194 +219,171 @@ impl<'c, 'w> Product<'c, 'w> {
                 Slot::Weight => Some(Binding::from(&chunk.buffer)),
                 Slot::BlockScales => self.weight.scales.as_ref().map(|scales| Binding::from(&scales.buffer)),
                 Slot::Codebook => self.weight.codebook.as_ref().map(Binding::from),
-                slot => rest(slot),
+                slot => bound(slot),
             };
-            bindings.push(binding.ok_or_else(|| GpuError::Refused {
-                device: self.device.name().to_owned(),
-                what: shader.name(),
-                problem: format!("{slot:?} is bound to nothing"),
-            })?);
+            let problem =
+                || refused(&self.device, format!("{}: {slot:?} is bound to nothing", shader.name()));
+            bindings.push(binding.ok_or_else(problem)?);
         }
         let words = params.words(&self.device)?;
         self.commands.call(&pipeline, bindings, &words, groups);
         Ok(())
     }
-}
 
-/// Multiplies `rows` rows of `x` (inputs of the weight each) with a dense weight, into rows of `y` (outputs of the weight each).
-///
-/// # Errors
-/// Sizes beyond 32 bits; what the device refuses.
-pub(crate) fn matmul(
-    commands: &mut Commands,
-    weight: &Weight,
-    x: &Matrix,
-    y: &Matrix,
-    rows: usize,
-) -> Result<(), GpuError> {
-    if rows == 0 {
-        return Ok(());
-    }
-    let mut product = Product::new(commands, weight);
-    if weight.shape.experts != 1 {
-        let problem = format!("a product of all rows with {} experts", weight.shape.experts);
-        let device = product.device.name().to_owned();
-        return Err(GpuError::Refused { device, what: "a product".into(), problem });
-    }
-    let vectors = product.vectors(x);
-    let bound = |slot| match slot {
-        Slot::Input => Some(x.binding.clone()),
-        Slot::Output => Some(y.binding.clone()),
-        _ => None,
-    };
-    for chunk in &weight.chunks {
-        let params = Params { rows, ..product.params(chunk).between((x, 1), y) };
-        let outputs = chunk.rows.len();
-        let (kernel, groups) = match rows {
-            ..=MOST_GEMV_ROWS => {
-                let tile = GemvTile::of(weight.shape.inputs.div_ceil(8));
-                let most = GEMV_ROWS.into_iter().find(|most| *most >= rows).unwrap_or(MOST_GEMV_ROWS);
-                let groups = folded(outputs.div_ceil(tile.workgroup_outputs()), 1, &product.device)?;
-                (Kernel::Gemv { rows: most, tile, experts: false }, groups)
-            }
-            _ => {
-                let tile = GemmTile::of(rows);
-                let groups =
-                    folded(outputs.div_ceil(tile.outputs), rows.div_ceil(tile.rows), &product.device)?;
-                (Kernel::Gemm { tile, experts: false }, groups)
-            }
+    /// Multiplies items with the matrices of a chunk that they name.
+    fn items(
+        &mut self,
+        chunk: &Chunk,
+        params: Params,
+        items: &Items,
+        ids: Option<&Binding>,
+    ) -> Result<(), GpuError> {
+        let rows = items.rows.len();
+        let params = Params {
+            rows: (items.rows.start, rows),
+            slots: items.slots,
+            x: items.x.address,
+            y: items.y.address,
+            ..params
         };
-        product.call((kernel, vectors), chunk, params, &bound, groups)?;
+        let most = |sizes: &[usize]| {
+            let enough = sizes.iter().copied().find(|most| *most >= rows);
+            enough.or(sizes.last().copied()).unwrap_or(1)
+        };
+        let whole = params.inputs.is_multiple_of(8) && items.x.address.iter().all(|n| n.is_multiple_of(4));
+        let (kernel, across, rows_each) = if self.part.transposed {
+            let rows = most(&TRANSPOSED_ROWS);
+            (Kernel::Transposed { rows }, params.inputs.div_ceil(8).div_ceil(TRANSPOSED.octets), rows)
+        } else if ids.is_some() || rows <= MOST_GEMV_ROWS {
+            let tile = GemvTile::of(params.inputs.div_ceil(8));
+            let rows = if ids.is_some() { 1 } else { most(&GEMV_ROWS) };
+            let by_ids = ids.is_some();
+            (Kernel::Gemv { rows, tile, by_ids }, params.outputs.div_ceil(tile.workgroup_outputs()), rows)
+        } else {
+            let tile = GemmTile::of(rows);
+            (Kernel::Gemm { tile, sorted: false }, params.outputs.div_ceil(tile.outputs), tile.rows)
+        };
+        let vectors = whole && !self.part.transposed;
+        let groups = folded(across, rows.div_ceil(rows_each) * items.slots, &self.device)?;
+        let bound = |slot| match slot {
+            Slot::Input => Some(items.x.binding.clone()),
+            Slot::Output => Some(items.y.binding.clone()),
+            Slot::Rows => ids.cloned(),
+            _ => None,
+        };
+        self.call((kernel, vectors), chunk, params, &bound, groups)
     }
-    Ok(())
 }
 
-/// Multiplies rows with one expert each: pair i takes row i / `share` of `x` and expert `ids[i]`, and gives row i of `y`. For few tokens: an expert that
-/// several pairs name is read by each of them. An id that is no expert leaves its row as it was.
+/// Multiplies items with a part of a weight. With [`Matrices::ByIds`], an item reads the part by itself: for few rows; for more, see [`multiply_sorted`].
 ///
 /// # Errors
-/// As for [`matmul`].
-pub(crate) fn matmul_by_id(
+/// Matrices that the weight does not have; transposed products by ids; sizes beyond 32 bits; what the device refuses.
+pub(crate) fn multiply(
     commands: &mut Commands,
-    weight: &Weight,
-    (x, share): (&Matrix, usize),
-    (ids, pairs): (impl Into<Binding>, usize),
-    y: &Matrix,
+    (weight, part): (&Weight, &Part),
+    items: &Items,
+    matrices: &Matrices,
 ) -> Result<(), GpuError> {
-    if pairs == 0 {
+    let mut product = Product::new(commands, weight, part)?;
+    if items.rows.is_empty() || items.slots == 0 {
         return Ok(());
     }
-    let (mut product, ids) = (Product::new(commands, weight), ids.into());
-    let vectors = product.vectors(x);
-    let bound = |slot| match slot {
-        Slot::Input => Some(x.binding.clone()),
-        Slot::Output => Some(y.binding.clone()),
-        Slot::Rows => Some(ids.clone()),
-        _ => None,
+    let all = weight.shape.matrices;
+    let wanted = match matrices {
+        Matrices::One => 0..1,
+        Matrices::PerSlot(first) => *first..first.saturating_add(items.slots),
+        Matrices::ByIds { .. } => 0..all,
     };
-    let tile = GemvTile::of(weight.shape.inputs.div_ceil(8));
-    let kernel = Kernel::Gemv { rows: 1, tile, experts: true };
-    let groups = folded(weight.shape.outputs.div_ceil(tile.workgroup_outputs()), pairs, &product.device)?;
+    let split = part.transposed && weight.chunks.len() > 1 && all == 1;
+    if wanted.end > all || split || (part.transposed && matches!(matrices, Matrices::ByIds { .. })) {
+        let kind = if part.transposed { "transposed" } else { "plain" };
+        let problem = format!("matrices {wanted:?} of {all}, {kind}, in {} buffers", weight.chunks.len());
+        return Err(refused(&product.device, problem));
+    }
     for chunk in &weight.chunks {
-        let params = Params { rows: pairs, ..product.params(chunk).between((x, share), y) };
-        product.call((kernel, vectors), chunk, params, &bound, groups)?;
+        let Some(params) = product.params(chunk) else { continue };
+        let (first, count) = params.matrices;
+        let here = wanted.start.max(first)..wanted.end.min(first + count);
+        if here.is_empty() {
+            continue;
+        }
+        // results of the only matrix's rows in the buffers before
+        let above = if part.transposed { 0 } else { params.scales.first_row - part.rows.start };
+        let (slot, slots) = match matrices {
+            Matrices::PerSlot(_) => (here.start - wanted.start, here.len()),
+            _ => (0, items.slots),
+        };
+        let (x, y) = (items.x.past(slot, 0), items.y.past(slot, above));
+        let items = Items { rows: items.rows.clone(), slots, x, y };
+        match matrices {
+            Matrices::One => product.items(chunk, params, &items, None)?,
+            Matrices::PerSlot(_) => product.items(chunk, params.per_slot(here.start), &items, None)?,
+            Matrices::ByIds { ids, offset } => {
+                product.items(chunk, Params { ids: *offset, ..params }, &items, Some(ids))?;
+            }
+        }
     }
     Ok(())
 }
 
-/// Sorts pairs by expert: for any number of products over the same ids. Pairs of one expert keep their order.
+/// As [`multiply`] by ids, over [sorted](super::sort::sort_items) items of the same rows: the weights of a matrix are decoded once per tile of its items.
 ///
 /// # Errors
-/// More than 1024 experts; what the device refuses.
-pub(crate) fn sort_by_expert(
+/// As for [`multiply`].
+pub(crate) fn multiply_sorted(
     commands: &mut Commands,
-    (ids, pairs): (impl Into<Binding>, usize),
-    experts: usize,
-) -> Result<SortedRows, GpuError> {
-    let device = Arc::clone(commands.device());
-    if experts > MAX_EXPERTS {
-        return Err(too_large(&device, experts));
-    }
-    // an expert's share, if all are chosen as often
-    let tile = GemmTile::of(pairs.div_ceil(experts.max(1)));
-    let count = pairs / tile.rows + experts.min(pairs);
-    let order = Buffer::new(&device, "rows sorted by expert", 4 * pairs as u64)?;
-    let tiles = Buffer::new(&device, "tiles of experts", 16 * count as u64)?;
-    let pipeline = device.compiled("sort_by_expert", sort_source(tile))?;
-    let word = |value: usize| u32::try_from(value).map_err(|_| too_large(&device, value));
-    let params = [word(pairs)?, word(experts)?, word(count)?, 0];
-    commands.call(&pipeline, [ids.into(), (&order).into(), (&tiles).into()], &params, [1, 1, 1]);
-    Ok(SortedRows { order, tiles, count, tile })
-}
-
-/// The shader that sorts, for tiles of this many rows.
-pub(super) fn sort_source(tile: GemmTile) -> String {
-    let mut source = String::new();
-    let sizes = [("THREADS", SORT_THREADS), ("MAX_EXPERTS", MAX_EXPERTS), ("TILE_ROWS", tile.rows)];
-    constants(&mut source, sizes);
-    source.push_str(include_str!("wgsl/sort_by_expert.wgsl"));
-    source
-}
-
-/// As [`matmul_by_id`], over [sorted](sort_by_expert) pairs: the weights of an expert are decoded once per tile of its rows.
-///
-/// # Errors
-/// As for [`matmul`].
-pub(crate) fn matmul_sorted(
-    commands: &mut Commands,
-    weight: &Weight,
-    (x, share): (&Matrix, usize),
-    sorted: &SortedRows,
-    y: &Matrix,
+    (weight, part): (&Weight, &Part),
+    items: &Items,
+    sorted: &SortedItems,
 ) -> Result<(), GpuError> {
-    let mut product = Product::new(commands, weight);
-    let vectors = product.vectors(x);
+    let mut product = Product::new(commands, weight, part)?;
+    if part.transposed {
+        return Err(refused(&product.device, "a transposed product with experts".into()));
+    }
+    let tile = sorted.tile;
     let bound = |slot| match slot {
-        Slot::Input => Some(x.binding.clone()),
-        Slot::Output => Some(y.binding.clone()),
+        Slot::Input => Some(items.x.binding.clone()),
+        Slot::Output => Some(items.y.binding.clone()),
         Slot::Rows => Some(Binding::from(&sorted.order)),
         Slot::Tiles => Some(Binding::from(&sorted.tiles)),
         _ => None,
     };
-    let tile = sorted.tile;
-    let kernel = Kernel::Gemm { tile, experts: true };
-    let groups = folded(weight.shape.outputs.div_ceil(tile.outputs), sorted.count, &product.device)?;
     for chunk in &weight.chunks {
-        let params = product.params(chunk).between((x, share), y);
-        product.call((kernel, vectors), chunk, params, &bound, groups)?;
+        let Some(params) = product.params(chunk) else { continue };
+        let y = items.y.past(0, params.scales.first_row - part.rows.start);
+        let rows = (items.rows.start, items.rows.len());
+        let params = Params { rows, slots: items.slots, x: items.x.address, y: y.address, ..params };
+        let vectors = params.inputs.is_multiple_of(8) && params.x.iter().all(|n| n.is_multiple_of(4));
+        let groups = folded(params.outputs.div_ceil(tile.outputs), sorted.count, &product.device)?;
+        product.call((Kernel::Gemm { tile, sorted: true }, vectors), chunk, params, &bound, groups)?;
     }
     Ok(())
 }
 
-/// Dequantizes rows of the weight: row i of `y` is the weight's row `ids[i]`, which is left as it was where there is no such row.
+/// Dequantizes rows of the first matrix: result i is row `ids[offset + i]`, and is left as it was where there is no such row.
 ///
 /// # Errors
-/// As for [`matmul`].
+/// As for [`multiply`].
 pub(crate) fn gather(
     commands: &mut Commands,
     weight: &Weight,
-    (ids, rows): (&Buffer, usize),
-    y: &Matrix,
+    (ids, offset): (&Binding, u32),
+    rows: usize,
+    y: &Place,
 ) -> Result<(), GpuError> {
-    if rows == 0 {
-        return Ok(());
-    }
-    let mut product = Product::new(commands, weight);
+    let part = Part { rows: 0..weight.shape.outputs, transposed: false };
+    let mut product = Product::new(commands, weight, &part)?;
     let bound = |slot| match slot {
         Slot::Output => Some(y.binding.clone()),
-        Slot::Rows => Some(Binding::from(ids)),
+        Slot::Rows => Some(ids.clone()),
         _ => None,
     };
     let octets = rows.saturating_mul(weight.shape.inputs.div_ceil(8));
     let groups = folded(octets.div_ceil(GATHER_THREADS), 1, &product.device)?;
-    for chunk in &weight.chunks {
-        let params = Params {
-            rows,
-            outputs: chunk.rows.len(),
-            first_row: chunk.rows.start,
-            y: (y.first, y.stride),
-            ..product.params(chunk)
-        };
+    for chunk in weight.chunks.iter().filter(|_| rows > 0) {
+        let Some(params) = product.params(chunk).filter(|params| params.matrices.0 == 0) else { continue };
+        let params = Params { rows: (0, rows), slots: 1, y: y.address, ids: offset, ..params };
         product.call((Kernel::Gather, false), chunk, params, &bound, groups)?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Shaders of products: what is compiled, as a key, and its source.
 
 use super::layout::{Layout, Quants, layout};
-use super::tiles::{GATHER_THREADS, GemmTile, GemvTile, PER_THREAD};
+use super::tiles::{GATHER_THREADS, GemmTile, GemvTile, PER_THREAD, TRANSPOSED};
 use super::wgsl::{constants, decoder, section};
 use latent_types::TensorType;
 use std::fmt::Write;
@@ -17,15 +17,20 @@ pub(crate) enum Kernel {
         rows: usize,
         /// Threads and outputs.
         tile: GemvTile,
-        /// Whether each row has an expert of its own.
-        experts: bool,
+        /// Whether each row and slot names its matrix.
+        by_ids: bool,
     },
     /// Rows times the weight, in tiles.
     Gemm {
         /// The tile.
         tile: GemmTile,
-        /// Whether rows are sorted by expert.
-        experts: bool,
+        /// Whether pairs of row and slot are sorted by matrix.
+        sorted: bool,
+    },
+    /// Rows times the weight's rows rather than its columns: y = x · W.
+    Transposed {
+        /// Rows per workgroup.
+        rows: usize,
     },
 }
 
@@ -70,8 +75,9 @@ impl ProductShader {
     pub(crate) fn name(&self) -> String {
         let (kernel, experts) = match self.kernel {
             Kernel::Gather => ("gather".to_owned(), false),
-            Kernel::Gemv { rows, experts, .. } => (format!("gemv{rows}"), experts),
-            Kernel::Gemm { tile, experts } => (format!("gemm{}", tile.rows), experts),
+            Kernel::Gemv { rows, by_ids, .. } => (format!("gemv{rows}"), by_ids),
+            Kernel::Gemm { tile, sorted } => (format!("gemm{}", tile.rows), sorted),
+            Kernel::Transposed { rows } => (format!("transposed{rows}"), false),
         };
         format!("{kernel}{}_{}", if experts { "_experts" } else { "" }, self.format)
     }
@@ -95,8 +101,8 @@ impl ProductShader {
             slots.push(Slot::Codebook);
         }
         match self.kernel {
-            Kernel::Gather | Kernel::Gemv { experts: true, .. } => slots.push(Slot::Rows),
-            Kernel::Gemm { experts: true, .. } => slots.extend([Slot::Rows, Slot::Tiles]),
+            Kernel::Gather | Kernel::Gemv { by_ids: true, .. } => slots.push(Slot::Rows),
+            Kernel::Gemm { sorted: true, .. } => slots.extend([Slot::Rows, Slot::Tiles]),
             _ => {}
         }
         slots
@@ -110,9 +116,8 @@ impl ProductShader {
             let declaration = match slot {
                 Slot::Params => "var<uniform> p: Params",
                 Slot::Weight => "var<storage, read> weight: array<u32>",
-                // as the results, so that both may be in one buffer
-                Slot::Input if self.vectors => "var<storage, read_write> x: array<vec4<f32>>",
-                Slot::Input => "var<storage, read_write> x: array<f32>",
+                Slot::Input if self.vectors => "var<storage, read> x: array<vec4<f32>>",
+                Slot::Input => "var<storage, read> x: array<f32>",
                 Slot::Output => "var<storage, read_write> y: array<f32>",
                 Slot::BlockScales => "var<storage, read> block_scales: array<f32>",
                 Slot::Codebook => "var<storage, read> codebook: array<u32>",
@@ -125,6 +130,7 @@ impl ProductShader {
         decoder(&mut source, layout);
         source.push('\n');
         source.push_str(section(INPUTS, "decode"));
+        source.push_str(section(INPUTS, "places"));
         let tails = !self.vectors;
         if tails || self.block_scales {
             source.push_str(section(INPUTS, "tails"));
@@ -137,7 +143,8 @@ impl ProductShader {
                 (false, false) => "weights",
             },
         ));
-        if self.kernel != Kernel::Gather {
+        // transposed, elements of the input are read one by one
+        if !matches!(self.kernel, Kernel::Gather | Kernel::Transposed { .. }) {
             source.push_str(section(INPUTS, if self.vectors { "vectors" } else { "elements" }));
         }
         match self.kernel {
@@ -145,8 +152,9 @@ impl ProductShader {
                 constants(&mut source, [("THREADS", GATHER_THREADS)]);
                 source.push_str(include_str!("wgsl/gather.wgsl"));
             }
-            Kernel::Gemv { rows, tile, experts } => gemv(&mut source, rows, tile, experts),
-            Kernel::Gemm { tile, experts } => gemm(&mut source, tile, experts),
+            Kernel::Gemv { rows, tile, by_ids } => gemv(&mut source, rows, tile, by_ids),
+            Kernel::Gemm { tile, sorted } => gemm(&mut source, tile, sorted),
+            Kernel::Transposed { rows } => transposed(&mut source, rows),
         }
         Some(source)
     }
@@ -162,26 +170,25 @@ fn main(
 ";
 
 /// All rows and outputs of a thread have variables of their own: an array that is indexed in a loop may end up in memory.
-fn gemv(source: &mut String, rows: usize, tile: GemvTile, experts: bool) {
+fn gemv(source: &mut String, rows: usize, tile: GemvTile, by_ids: bool) {
     let GemvTile { threads, lanes, outputs } = tile;
     constants(source, [("THREADS", threads), ("LANES", lanes), ("OUTPUTS", outputs), ("ROWS", rows)]);
     source.push_str(section(GEMV, "sums"));
     source.push_str(ENTRY);
-    source.push_str(section(GEMV, if experts { "expert" } else { "rows" }));
+    source.push_str(section(GEMV, if by_ids { "by_ids" } else { "per_slot" }));
     let all = || (0..rows).flat_map(|r| (0..outputs).map(move |o| (r, o)));
     for r in 0..rows {
-        let row = if experts { "input" } else { &format!("min(batch + {r}u, p.rows - 1u)") };
-        let _ = writeln!(source, "  let row_{r} = {row};");
+        let _ = writeln!(source, "  let row_{r} = input_row(min(batch + {r}u, p.rows - 1u), slot);");
     }
     for o in 0..outputs {
-        let _ = writeln!(source, "  let output_{o} = weight_first + min(first + {o}u, p.outputs - 1u);");
+        let _ = writeln!(source, "  let output_{o} = min(first + {o}u, p.outputs - 1u);");
     }
     for (r, o) in all() {
         let _ = writeln!(source, "  var sum_{r}_{o} = vec4<f32>(0.0);");
     }
     source.push_str("  for (var octet = lane; octet < octets; octet += LANES) {\n");
     for o in 0..outputs {
-        let _ = writeln!(source, "    let w_{o} = weight_octet(output_{o}, octet);");
+        let _ = writeln!(source, "    let w_{o} = weight_octet(matrix, output_{o}, octet);");
     }
     for r in 0..rows {
         let _ = writeln!(source, "    let x_{r} = input_octet(row_{r}, octet);");
@@ -201,9 +208,10 @@ fn gemv(source: &mut String, rows: usize, tile: GemvTile, experts: bool) {
 }
 
 const GEMV: &str = include_str!("wgsl/gemv.wgsl");
+const ACROSS: &str = include_str!("wgsl/transposed.wgsl");
 const GEMM: &str = include_str!("wgsl/gemm.wgsl");
 
-fn gemm(source: &mut String, tile: GemmTile, experts: bool) {
+fn gemm(source: &mut String, tile: GemmTile, sorted: bool) {
     constants(
         source,
         [
@@ -218,18 +226,42 @@ fn gemm(source: &mut String, tile: GemmTile, experts: bool) {
     );
     source.push_str(section(GEMM, "memory"));
     source.push_str(ENTRY);
-    source.push_str(section(GEMM, if experts { "expert" } else { "rows" }));
+    source.push_str(section(GEMM, if sorted { "sorted" } else { "per_slot" }));
     source.push_str(section(GEMM, "load"));
-    source.push_str(if experts {
-        "      let row = rows[first_row + i] / p.x_share;\n"
-    } else {
-        "      let row = first_row + i;\n"
-    });
-    source.push_str(section(GEMM, "multiply"));
     for i in 0..PER_THREAD {
-        let _ = writeln!(source, "  store({i}u, sum_{i}, line, column, first_row, count, first);");
+        let _ = write!(
+            source,
+            "  if line + {i}u * ROW_STEP < count {{
+    store(sum_{i}, result_place(first_row + line + {i}u * ROW_STEP, slot), first + column);
+  }}
+"
+        );
     }
     source.push_str("}\n");
-    source.push_str(section(GEMM, if experts { "store_expert" } else { "store" }));
-    source.push_str(section(GEMM, "store_sums"));
+    source.push_str(section(GEMM, if sorted { "sorted_places" } else { "places" }));
+    source.push_str(section(GEMM, "store"));
+}
+
+/// Lanes share the weight's rows, which are the inputs.
+fn transposed(source: &mut String, rows: usize) {
+    let (octets, lanes) = (TRANSPOSED.octets, TRANSPOSED.lanes);
+    let sizes = [("THREADS", octets * lanes), ("OCTETS", octets), ("LANES", lanes), ("ROWS", rows)];
+    constants(source, sizes);
+    source.push_str(section(ACROSS, "sums"));
+    source.push_str(ENTRY);
+    source.push_str(section(ACROSS, "begin"));
+    for r in 0..rows {
+        let _ = writeln!(source, "  let row_{r} = input_row(min(batch + {r}u, p.rows - 1u), slot);");
+        let _ = writeln!(source, "  var sum_{r} = Octet(vec4<f32>(0.0), vec4<f32>(0.0));");
+    }
+    source.push_str("  for (var input = lane; input < p.outputs; input += LANES) {\n");
+    source.push_str("    let w = weight_octet(matrix, input, octet);\n");
+    for r in 0..rows {
+        let _ = writeln!(source, "    sum_{r} = scaled_sum(sum_{r}, x[row_{r} + input], w);");
+    }
+    source.push_str("  }\n");
+    for r in 0..rows {
+        let _ = writeln!(source, "  reduce(sum_{r}, thread, batch + {r}u, slot, first);");
+    }
+    source.push_str("}\n");
 }

@@ -61,6 +61,18 @@ pub const GEMM: [GemmTile; 3] = [
     GemmTile { rows: 64, outputs: 64, inputs: 32 },
 ];
 
+/// Threads of a workgroup of a transposed product: each has an octet of outputs, and lanes share the inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TransposedTile {
+    /// Octets of outputs per workgroup.
+    pub octets: usize,
+    /// Threads that share an octet.
+    pub lanes: usize,
+}
+
+/// The only one.
+pub const TRANSPOSED: TransposedTile = TransposedTile { octets: 8, lanes: 8 };
+
 /// Threads per workgroup where each decodes an octet.
 pub const GATHER_THREADS: usize = 64;
 

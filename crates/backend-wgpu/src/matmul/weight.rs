@@ -11,18 +11,18 @@ use latent_types::TensorType;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The shape of a weight, in elements: `experts` matrices `[outputs, inputs]`, one after the other.
+/// The shape of a weight, in elements: `matrices` matrices `[outputs, inputs]`, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WeightShape {
     /// Elements of a row of inputs.
     pub(crate) inputs: usize,
     /// Results per row of inputs: rows of one matrix.
     pub(crate) outputs: usize,
-    /// Matrices; 1 for a dense weight.
-    pub(crate) experts: usize,
+    /// Matrices, of experts or heads; else 1.
+    pub(crate) matrices: usize,
 }
 
-/// Factors of rectangles of a weight, row-major, those of each expert after another.
+/// Factors of rectangles of a weight, row-major.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockScales<'a> {
     /// The factors.
@@ -31,6 +31,8 @@ pub(crate) struct BlockScales<'a> {
     pub(crate) rows: usize,
     /// Inputs that share one: a multiple of eight.
     pub(crate) inputs: usize,
+    /// Whether rectangles begin anew with every matrix, as those of experts do; else with the first only.
+    pub(crate) per_matrix: bool,
 }
 
 /// Block scales on the device.
@@ -38,9 +40,10 @@ pub(super) struct DeviceScales {
     pub(super) buffer: Buffer,
     pub(super) rows: usize,
     pub(super) inputs: usize,
+    pub(super) per_matrix: bool,
 }
 
-/// Some rows of a weight, in one buffer. With experts, these are all rows of some experts.
+/// Some rows of a weight, in one buffer: of several matrices, all rows of some.
 pub(super) struct Chunk {
     pub(super) buffer: Buffer,
     pub(super) rows: Range<usize>,
@@ -62,7 +65,7 @@ impl Weight {
     /// Copies a weight to the device, in as many buffers as its limits make necessary.
     ///
     /// # Errors
-    /// A format without shaders, bytes that are not those of the shape, an expert that is larger than a buffer may be, no memory.
+    /// A format without shaders, bytes that are not those of the shape, a matrix that is larger than a buffer may be, no memory.
     pub(crate) fn upload(
         device: &Arc<Device>,
         what: &str,
@@ -91,15 +94,15 @@ impl Weight {
         let Some(layout) = layout(format) else {
             return Err(no_shader(device, what, format));
         };
-        let WeightShape { inputs, outputs, experts } = shape;
-        let rows = outputs.saturating_mul(experts);
+        let WeightShape { inputs, outputs, matrices } = shape;
+        let rows = outputs.saturating_mul(matrices);
         let row_bytes = format.row_bytes(inputs).unwrap_or(0);
         if rows.checked_mul(row_bytes) != Some(bytes.len()) || bytes.is_empty() {
-            let shape = format!("{experts} × {outputs} rows of {inputs} elements in {format}");
+            let shape = format!("{matrices} × {outputs} rows of {inputs} elements in {format}");
             return Err(refused(format!("{} bytes are not {shape}", bytes.len())));
         }
-        // whole experts, or any rows
-        let step = if experts > 1 { outputs } else { 1 };
+        // whole matrices, or any rows of the only one
+        let step = if matrices > 1 { outputs } else { 1 };
         // shaders address bytes with 32 bits
         let most = usize::try_from(most.min(u32::MAX.into())).unwrap_or(usize::MAX);
         let most_rows = (most / row_bytes / step).max(1) * step;
@@ -114,9 +117,15 @@ impl Weight {
         let codebook = words.map(|words| Buffer::with(device, "a codebook", &words)).transpose()?;
         let scales = match scales {
             None => None,
-            Some(BlockScales { numbers, rows, inputs: across }) => {
-                let needed = (across > 0 && rows > 0 && across.is_multiple_of(8))
-                    .then(|| experts * outputs.div_ceil(rows) * inputs.div_ceil(across));
+            Some(BlockScales { numbers, rows, inputs: across, per_matrix }) => {
+                let needed = (across > 0 && rows > 0 && across.is_multiple_of(8)).then(|| {
+                    let down = if per_matrix {
+                        matrices * outputs.div_ceil(rows)
+                    } else {
+                        (matrices * outputs).div_ceil(rows)
+                    };
+                    down * inputs.div_ceil(across)
+                });
                 if needed != Some(numbers.len()) {
                     let rectangle = format!("rectangles of {rows} × {across} elements");
                     return Err(refused(format!(
@@ -126,7 +135,7 @@ impl Weight {
                 }
                 let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
                 let buffer = Buffer::with(device, "block scales", &bytes)?;
-                Some(DeviceScales { buffer, rows, inputs: across })
+                Some(DeviceScales { buffer, rows, inputs: across, per_matrix })
             }
         };
         Ok(Weight { format, shape, row_bytes, chunks, scales, codebook, pipelines: Mutex::default() })
@@ -156,7 +165,7 @@ impl Weight {
 
     /// The bytes of its blocks: what a product reads at least.
     pub(crate) fn bytes(&self) -> usize {
-        self.row_bytes * self.shape.outputs * self.shape.experts
+        self.row_bytes * self.shape.outputs * self.shape.matrices
     }
 }
 

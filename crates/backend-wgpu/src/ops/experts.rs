@@ -4,7 +4,8 @@ use super::elementwise::Elementwise;
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::matmul::product::{Matrix, SortedRows, matmul_by_id, matmul_sorted, sort_by_expert};
+use crate::matmul::rows::{Matrix, matmul_by_id, matmul_sorted, sort_by_expert};
+use crate::matmul::sort::SortedItems;
 use crate::matmul::weight::Weight;
 use crate::memory::SCRATCH;
 use crate::pipeline::{Pipeline, Shader};
@@ -63,7 +64,7 @@ struct Pairs {
     ids: Binding,
     count: usize,
     /// Where there are enough of them that experts are shared by some.
-    sorted: Option<SortedRows>,
+    sorted: Option<SortedItems>,
 }
 
 impl Pairs {

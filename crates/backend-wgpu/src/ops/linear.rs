@@ -2,7 +2,7 @@
 
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::matmul::product::matmul;
+use crate::matmul::rows::matmul;
 use crate::matmul::weight::Weight;
 use crate::run::{Operation, Run};
 use crate::values::Operand;

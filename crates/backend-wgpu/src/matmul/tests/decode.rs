@@ -5,20 +5,20 @@ use crate::buffers::Buffer;
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::layout::{LAYOUTS, Layout, Scales};
-use crate::matmul::product::{Matrix, gather};
+use crate::matmul::product::{Place, gather};
 use crate::matmul::weight::{Weight, WeightShape};
 use crate::testing::device;
 use std::sync::Arc;
 
 /// The device's weights of some rows.
 fn decoded(device: &Arc<Device>, layout: &Layout, bytes: &[u8], rows: usize, cols: usize) -> Vec<f32> {
-    let shape = WeightShape { inputs: cols, outputs: rows, experts: 1 };
+    let shape = WeightShape { inputs: cols, outputs: rows, matrices: 1 };
     let weight = Weight::upload(device, "w", (layout.ty, shape), bytes, None).unwrap();
     let ids: Vec<u32> = (0..rows as u32).collect();
     let ids = Buffer::with(device, "ids", &words(&ids)).unwrap();
     let out = Buffer::new(device, "out", 4 * (rows * cols) as u64).unwrap();
     let mut commands = Commands::new(device);
-    gather(&mut commands, &weight, (&ids, rows), &Matrix::new(&out, cols)).unwrap();
+    gather(&mut commands, &weight, (&(&ids).into(), 0), rows, &Place::rows(&out, 1, cols)).unwrap();
     commands.submit(&[]).unwrap();
     numbers(&out.read("out", 0..4 * (rows * cols) as u64).unwrap())
 }

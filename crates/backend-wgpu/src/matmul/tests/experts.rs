@@ -1,10 +1,12 @@
-//! Products with experts, and weights in several buffers.
+//! Products with several matrices, and weights in several buffers.
 
 use super::{Random, bytes, numbers, words};
 use crate::buffers::Buffer;
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::product::{Matrix, gather, matmul, matmul_by_id, matmul_sorted, sort_by_expert};
+use crate::matmul::product::{Items, Matrices, Part, Place, gather, multiply, multiply_sorted};
+use crate::matmul::rows::{Matrix, matmul_by_id, matmul_sorted, sort_by_expert};
+use crate::matmul::sort::sort_items;
 use crate::matmul::weight::{BlockScales, Weight, WeightShape};
 use crate::testing::device;
 use latent_types::TensorType;
@@ -19,9 +21,9 @@ struct Made {
 }
 
 fn make(format: TensorType, shape: WeightShape) -> Made {
-    let WeightShape { inputs, outputs, experts } = shape;
-    let elements = Random(3).numbers(inputs * outputs * experts);
-    let mut bytes = vec![0; outputs * experts * format.row_bytes(inputs).unwrap()];
+    let WeightShape { inputs, outputs, matrices } = shape;
+    let elements = Random(3).numbers(inputs * outputs * matrices);
+    let mut bytes = vec![0; outputs * matrices * format.row_bytes(inputs).unwrap()];
     latent_quant::quantize(format, &elements, None, &mut bytes).unwrap();
     let mut elements = vec![0.0; elements.len()];
     latent_quant::decode(format, &bytes, &mut elements).unwrap();
@@ -34,20 +36,26 @@ impl Made {
         Weight::upload_in(most, device, "w", (self.format, self.shape), &self.bytes, None).unwrap()
     }
 
-    /// Fails unless a row of results is that of an expert.
-    fn check(&self, expert: usize, x: &[f32], y: &[f32]) {
+    fn whole(&self) -> Part {
+        Part { rows: 0..self.shape.outputs, transposed: false }
+    }
+
+    /// Fails unless results are those of a matrix.
+    fn check(&self, part: &Part, matrix: usize, x: &[f32], y: &[f32]) {
         let WeightShape { inputs, outputs, .. } = self.shape;
-        let first = expert * outputs;
+        let element =
+            |row: usize, col: usize| f64::from(self.elements[(matrix * outputs + row) * inputs + col]);
         for (o, found) in y.iter().enumerate() {
-            let row = &self.elements[(first + o) * inputs..][..inputs];
-            let terms = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
-            let (sum, size) = terms.fold((0.0, 0.0f64), |(sum, size), term| (sum + term, size + term.abs()));
+            let (mut sum, mut size) = (0.0, 0.0f64);
+            for (i, x) in x.iter().enumerate() {
+                let (row, col) = if part.transposed { (i, o) } else { (o, i) };
+                let term = element(part.rows.start + row, col) * f64::from(*x);
+                sum += term;
+                size += term.abs();
+            }
             let off = (f64::from(*found) - sum).abs();
-            assert!(
-                off <= 1e-6 * size.max(1e-3),
-                "{} expert {expert} output {o}: {found}, not {sum}",
-                self.format
-            );
+            let allowed = 1e-6 * size.max(1e-3);
+            assert!(off <= allowed, "{} matrix {matrix} output {o}: {found}, not {sum}", self.format);
         }
     }
 }
@@ -62,38 +70,110 @@ fn run(device: &Arc<Device>, y: &Buffer, record: impl FnOnce(&mut Commands)) -> 
 const FORMATS: [TensorType; 4] = [TensorType::Q4_0, TensorType::Q6_K, TensorType::BF16, TensorType::IQ2_XS];
 
 #[test]
-fn each_pair_gets_its_expert() {
+fn each_item_gets_its_expert() {
     let Some(device) = device() else { return };
-    // all experts in one buffer, and two in each of several
-    for experts in [7, 2] {
-        for format in FORMATS {
-            let shape = WeightShape { inputs: 512, outputs: 45, experts: 7 };
-            let made = make(format, shape);
+    for format in FORMATS {
+        let shape = WeightShape { inputs: 512, outputs: 45, matrices: 7 };
+        let made = make(format, shape);
+        let (tokens, slots) = (19, 3);
+        let pairs = tokens * slots;
+        // expert 5 is never chosen, and 2 by most
+        let chosen: Vec<u32> = (0..pairs).map(|i| [2, 0, 6, 2, 1, 3, 4, 2][i * 5 % 8]).collect();
+        let x = Random(11).numbers(tokens * shape.inputs);
+        let stored = Buffer::with(&device, "ids", &words(&[&[9, 9], &chosen[..]].concat())).unwrap();
+        let ids = (&stored).into();
+        let input = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+        // all experts in one buffer, and two in each of several; every token, and those from the third on
+        for (experts, first) in [(7, 0), (2, 0), (2, 3)] {
             let weight = made.upload(&device, (made.bytes.len() / 7 * experts) as u64);
-            let (tokens, slots) = (19, 3);
-            let pairs = tokens * slots;
-            // expert 5 is never chosen, and 2 by most
-            let chosen: Vec<u32> = (0..pairs).map(|i| [2, 0, 6, 2, 1, 3, 4, 2][i * 5 % 8]).collect();
-            let x = Random(11).numbers(tokens * shape.inputs);
-            let (ids, input) = (
-                Buffer::with(&device, "ids", &words(&chosen)).unwrap(),
-                Buffer::with(&device, "x", &bytes(&x)).unwrap(),
-            );
             let y = Buffer::new(&device, "y", 4 * (pairs * shape.outputs) as u64).unwrap();
-            let (rows, results) = (Matrix::new(&input, shape.inputs), Matrix::new(&y, shape.outputs));
+            // every slot of a token reads the same input
+            let mut from = Place::rows(&input, 1, shape.inputs);
+            from.address[2] = 0;
+            let to = Place::rows(&y, slots, shape.outputs);
+            let items = Items { rows: first..tokens, slots, x: from, y: to };
             let check = |found: &[f32]| {
                 for (pair, y) in found.chunks_exact(shape.outputs).enumerate() {
-                    made.check(chosen[pair] as usize, &x[pair / slots * shape.inputs..][..shape.inputs], y);
+                    if pair < first * slots {
+                        assert!(y.iter().all(|v| *v == 0.0), "{format}");
+                        continue;
+                    }
+                    let x = &x[pair / slots * shape.inputs..][..shape.inputs];
+                    made.check(&made.whole(), chosen[pair] as usize, x, y);
                 }
             };
             check(&run(&device, &y, |commands| {
-                matmul_by_id(commands, &weight, (&rows, slots), (&ids, pairs), &results).unwrap();
+                let by = Matrices::ByIds { ids: (&stored).into(), offset: 2 };
+                multiply(commands, (&weight, &made.whole()), &items, &by).unwrap();
             }));
-            y.write("y", 0, &bytes(&vec![f32::NAN; pairs * shape.outputs])).unwrap();
+            y.write("y", 0, &bytes(&vec![0.0; pairs * shape.outputs])).unwrap();
             check(&run(&device, &y, |commands| {
-                let sorted = sort_by_expert(commands, (&ids, pairs), shape.experts).unwrap();
-                matmul_sorted(commands, &weight, (&rows, slots), &sorted, &results).unwrap();
+                let rows = (&items.rows, slots);
+                let sorted = sort_items(commands, (&ids, 2), rows, shape.matrices).unwrap();
+                multiply_sorted(commands, (&weight, &made.whole()), &items, &sorted).unwrap();
             }));
+        }
+    }
+}
+
+/// As most callers have it: pairs that share rows, and pairs with rows of their own.
+#[test]
+fn pairs_are_slots_of_the_rows_that_they_share() {
+    let Some(device) = device() else { return };
+    let shape = WeightShape { inputs: 96, outputs: 30, matrices: 4 };
+    let made = make(TensorType::Q5_0, shape);
+    let weight = made.upload(&device, 1 << 20);
+    let (chosen, part): (Vec<u32>, Part) = ((0..42).map(|i| i * 3 % 4).collect(), made.whole());
+    let ids = Buffer::with(&device, "ids", &words(&chosen)).unwrap();
+    for share in [1, 3] {
+        let x = Random(8).numbers(42 / share * 96);
+        let input = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+        for sorts in [false, true] {
+            let y = Buffer::new(&device, "y", 4 * 42 * 30).unwrap();
+            let (from, to) = (Matrix::new(&input, 96), Matrix::new(&y, 30));
+            let found = run(&device, &y, |commands| {
+                if sorts {
+                    let sorted = sort_by_expert(commands, (&ids, 42), 4).unwrap();
+                    matmul_sorted(commands, &weight, (&from, share), &sorted, &to).unwrap();
+                } else {
+                    matmul_by_id(commands, &weight, (&from, share), (&ids, 42), &to).unwrap();
+                }
+            });
+            for (pair, y) in found.chunks_exact(30).enumerate() {
+                made.check(&part, chosen[pair] as usize, &x[pair / share * 96..][..96], y);
+            }
+        }
+    }
+}
+
+/// Heads of W_UK and W_UV, which are parts of the matrices of one weight.
+#[test]
+fn each_slot_gets_its_matrix() {
+    let Some(device) = device() else { return };
+    for format in [TensorType::Q8_0, TensorType::F16] {
+        let shape = WeightShape { inputs: 64, outputs: 40, matrices: 5 };
+        let made = make(format, shape);
+        for part in [
+            Part { rows: 0..24, transposed: true },
+            Part { rows: 24..40, transposed: false },
+            Part { rows: 3..27, transposed: false },
+        ] {
+            let (wide, high) = if part.transposed { (part.rows.len(), 64) } else { (64, part.rows.len()) };
+            for (rows, first, buffers) in [(1, 0, 1), (3, 1, 1), (11, 1, 1), (3, 1, 5), (20, 0, 3)] {
+                let slots = 4;
+                let weight = made.upload(&device, (made.bytes.len().div_ceil(buffers)) as u64);
+                let x = Random(rows as u64).numbers(rows * slots * wide);
+                let input = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+                let y = Buffer::new(&device, "y", 4 * (rows * slots * high) as u64).unwrap();
+                let (from, to) = (Place::rows(&input, slots, wide), Place::rows(&y, slots, high));
+                let items = Items { rows: 0..rows, slots, x: from, y: to };
+                let found = run(&device, &y, |commands| {
+                    multiply(commands, (&weight, &part), &items, &Matrices::PerSlot(first)).unwrap();
+                });
+                for (i, (x, y)) in x.chunks_exact(wide).zip(found.chunks_exact(high)).enumerate() {
+                    made.check(&part, first + i % slots, x, y);
+                }
+            }
         }
     }
 }
@@ -103,41 +183,42 @@ fn each_pair_gets_its_expert() {
 fn weights_may_be_in_several_buffers() {
     let Some(device) = device() else { return };
     for format in FORMATS {
-        let shape = WeightShape { inputs: 256, outputs: 101, experts: 1 };
+        let shape = WeightShape { inputs: 256, outputs: 101, matrices: 1 };
         let made = make(format, shape);
+        let part = Part { rows: 5..100, transposed: false };
         for rows in [1, 3, 21] {
             let x = Random(5).numbers(rows * shape.inputs);
-            let results: Vec<Vec<f32>> = [1 << 20, 4096]
-                .map(|most| {
-                    let weight = made.upload(&device, most);
-                    assert_eq!(weight.bytes(), made.bytes.len());
-                    // inputs come behind the results of a wider matrix, in rows that are further apart
-                    let stride = shape.inputs + 4;
-                    let input = Buffer::new(&device, "x", 4 * (rows * stride) as u64).unwrap();
-                    for (row, x) in x.chunks_exact(shape.inputs).enumerate() {
-                        input.write("x", 4 * (row * stride) as u64, &bytes(x)).unwrap();
-                    }
-                    let y = Buffer::new(&device, "y", 4 * (3 + rows * shape.outputs) as u64).unwrap();
-                    let to = Matrix { first: 3, ..Matrix::new(&y, shape.outputs) };
-                    let found = run(&device, &y, |commands| {
-                        matmul(commands, &weight, &Matrix::new(&input, stride), &to, rows).unwrap();
-                    });
-                    assert_eq!(found[..3], [0.0; 3]);
-                    found[3..].to_vec()
-                })
-                .into();
-            for (x, y) in x.chunks_exact(shape.inputs).zip(results[0].chunks_exact(shape.outputs)) {
-                made.check(0, x, y);
+            let results = [1 << 20, 4096].map(|most| {
+                let weight = made.upload(&device, most);
+                assert_eq!(weight.bytes(), made.bytes.len());
+                // rows of inputs that are further apart than they are wide, results behind others
+                let stride = shape.inputs + 4;
+                let input = Buffer::new(&device, "x", 4 * (rows * stride) as u64).unwrap();
+                for (row, x) in x.chunks_exact(shape.inputs).enumerate() {
+                    input.write("x", 4 * (row * stride) as u64, &bytes(x)).unwrap();
+                }
+                let y = Buffer::new(&device, "y", 4 * (3 + rows * 95) as u64).unwrap();
+                let (from, mut to) = (Place::rows(&input, 1, stride), Place::rows(&y, 1, 95));
+                to.address[0] = 3;
+                let items = Items { rows: 0..rows, slots: 1, x: from, y: to };
+                let found = run(&device, &y, |commands| {
+                    multiply(commands, (&weight, &part), &items, &Matrices::One).unwrap();
+                });
+                assert_eq!(found[..3], [0.0; 3]);
+                found[3..].to_vec()
+            });
+            for (x, y) in x.chunks_exact(shape.inputs).zip(results[0].chunks_exact(95)) {
+                made.check(&part, 0, x, y);
             }
             assert!(results[0].iter().zip(&results[1]).all(|(a, b)| a.to_bits() == b.to_bits()), "{format}");
         }
-        let ids = [100u32, 0, 57, 100, 101];
+        let ids = Buffer::with(&device, "ids", &words(&[7, 100, 0, 57, 100, 101])).unwrap();
         let found = [1 << 20, 4096].map(|most| {
-            let (weight, ids) =
-                (made.upload(&device, most), Buffer::with(&device, "ids", &words(&ids)).unwrap());
+            let weight = made.upload(&device, most);
             let y = Buffer::new(&device, "y", 4 * (5 * shape.inputs) as u64).unwrap();
             run(&device, &y, |commands| {
-                gather(commands, &weight, (&ids, 5), &Matrix::new(&y, shape.inputs)).unwrap();
+                let to = Place::rows(&y, 1, shape.inputs);
+                gather(commands, &weight, (&(&ids).into(), 1), 5, &to).unwrap();
             })
         });
         assert_eq!(found[0], found[1]);
@@ -147,56 +228,66 @@ fn weights_may_be_in_several_buffers() {
     }
 }
 
+/// Rectangles that begin anew with each expert, and those that cover all rows.
 #[test]
-fn experts_have_block_scales_of_their_own() {
+fn several_matrices_have_block_scales() {
     let Some(device) = device() else { return };
-    let shape = WeightShape { inputs: 256, outputs: 40, experts: 3 };
+    let shape = WeightShape { inputs: 256, outputs: 40, matrices: 3 };
     let made = make(TensorType::F8_E4M3, shape);
-    let (rows, across) = (16, 128);
-    let scales = Random(9).numbers(shape.experts * 3 * 2);
-    let block = BlockScales { numbers: &scales, rows, inputs: across };
-    let weight = Weight::upload(&device, "w", (made.format, shape), &made.bytes, Some(block)).unwrap();
-    let x = Random(2).numbers(2 * shape.inputs);
-    let input = Buffer::with(&device, "x", &bytes(&x)).unwrap();
-    let ids = Buffer::with(&device, "ids", &words(&[2, 1])).unwrap();
-    let y = Buffer::new(&device, "y", 4 * 2 * shape.outputs as u64).unwrap();
-    let found = run(&device, &y, |commands| {
-        let (x, y) = (Matrix::new(&input, shape.inputs), Matrix::new(&y, shape.outputs));
-        matmul_by_id(commands, &weight, (&x, 1), (&ids, 2), &y).unwrap();
-    });
-    for (pair, expert) in [2, 1].into_iter().enumerate() {
-        let scaled: Vec<f32> = (0..shape.experts * shape.outputs * shape.inputs)
-            .map(|i| {
-                let (row, col) = (i / shape.inputs, i % shape.inputs);
-                let (e, row) = (row / shape.outputs, row % shape.outputs);
-                made.elements[i] * scales[e * 6 + row / rows * 2 + col / across]
-            })
-            .collect();
-        let scaled = Made { shape, format: made.format, bytes: Vec::new(), elements: scaled };
-        scaled.check(
-            expert,
-            &x[pair * shape.inputs..][..shape.inputs],
-            &found[pair * shape.outputs..][..shape.outputs],
-        );
+    for (per_matrix, down) in [(true, 9), (false, 8)] {
+        let (rows, across) = (16, 128);
+        let scales = Random(9).numbers(down * 2);
+        let block = BlockScales { numbers: &scales, rows, inputs: across, per_matrix };
+        let weight = Weight::upload(&device, "w", (made.format, shape), &made.bytes, Some(block)).unwrap();
+        let scaled = |i: usize| {
+            let (row, col) = (i / shape.inputs, i % shape.inputs);
+            let line = if per_matrix { row / 40 * 3 + row % 40 / rows } else { row / rows };
+            made.elements[i] * scales[line * 2 + col / across]
+        };
+        let elements = (0..made.elements.len()).map(scaled).collect();
+        let scaled = Made { shape, format: made.format, bytes: Vec::new(), elements };
+        let part = Part { rows: 7..40, transposed: false };
+        let x = Random(2).numbers(2 * shape.inputs);
+        let input = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+        let y = Buffer::new(&device, "y", 4 * 2 * 33).unwrap();
+        let (from, to) = (Place::rows(&input, 2, shape.inputs), Place::rows(&y, 2, 33));
+        let items = Items { rows: 0..1, slots: 2, x: from, y: to };
+        let found = run(&device, &y, |commands| {
+            multiply(commands, (&weight, &part), &items, &Matrices::PerSlot(1)).unwrap();
+        });
+        for slot in 0..2 {
+            scaled.check(
+                &part,
+                1 + slot,
+                &x[slot * shape.inputs..][..shape.inputs],
+                &found[slot * 33..][..33],
+            );
+        }
     }
 }
 
 #[test]
 fn what_does_not_fit_is_an_error() {
     let Some(device) = device() else { return };
-    let shape = WeightShape { inputs: 64, outputs: 2, experts: 2 };
+    let shape = WeightShape { inputs: 64, outputs: 2, matrices: 2 };
     let upload = |format, shape, bytes: &[u8]| Weight::upload(&device, "w", (format, shape), bytes, None);
     let problem = |made: Result<Weight, crate::GpuError>| made.err().unwrap().to_string();
     assert!(problem(upload(TensorType::I32, shape, &[0; 1024])).contains("no shader multiplies I32"));
     assert!(problem(upload(TensorType::Q4_0, shape, &[0; 143])).contains("143 bytes"));
     let weight = upload(TensorType::Q4_0, shape, &[0; 144]).unwrap();
-    let buffer = Buffer::new(&device, "x", 4096).unwrap();
-    let rows = Matrix::new(&buffer, 64);
+    let (x, y) = (Buffer::new(&device, "x", 4096).unwrap(), Buffer::new(&device, "y", 4096).unwrap());
+    let items = Items { rows: 0..1, slots: 2, x: Place::rows(&x, 2, 64), y: Place::rows(&y, 2, 2) };
     let mut commands = Commands::new(&device);
-    let error = matmul(&mut commands, &weight, &rows, &rows, 1).unwrap_err().to_string();
-    assert!(error.contains("2 experts"), "{error}");
-    assert!(sort_by_expert(&mut commands, (&buffer, 8), 1025).is_err());
-    let scales = BlockScales { numbers: &[1.0; 3], rows: 16, inputs: 16 };
+    let mut refused = |part: Part, matrices: Matrices| {
+        multiply(&mut commands, (&weight, &part), &items, &matrices).unwrap_err().to_string()
+    };
+    let part = Part { rows: 0..2, transposed: false };
+    assert!(refused(part.clone(), Matrices::PerSlot(1)).contains("matrices 1..3 of 2"));
+    assert!(refused(Part { rows: 0..3, ..part.clone() }, Matrices::One).contains("rows 0..3 of 2"));
+    let ids = Matrices::ByIds { ids: (&x).into(), offset: 0 };
+    assert!(refused(Part { transposed: true, ..part }, ids).contains("transposed"));
+    assert!(sort_items(&mut commands, (&(&x).into(), 0), (&(0..8), 1), 1025).is_err());
+    let scales = BlockScales { numbers: &[1.0; 3], rows: 16, inputs: 16, per_matrix: true };
     let scaled = Weight::upload(&device, "w", (TensorType::F8_E4M3, shape), &[0; 256], Some(scales));
     assert!(problem(scaled).contains("3 block scales"));
 }

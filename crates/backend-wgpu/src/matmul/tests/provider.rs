@@ -1,10 +1,11 @@
 //! The device as a backend of the table of cases.
 
 use super::{bytes, numbers, w4};
+use crate::GpuError;
 use crate::buffers::Buffer;
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::product::{Matrix, matmul};
+use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
 use crate::matmul::weight::{BlockScales, Weight, WeightShape};
 use latent_conformance::{Backend, Case, Job, Kernel, Level, Operands, ProductCase, ProductOperands};
 use latent_kernels::QuantizedInput;
@@ -41,8 +42,7 @@ impl Backend for Gpu {
     fn serves(&self, kernel: &Kernel, case: &Case) -> bool {
         match case {
             Case::Product(case) => {
-                let form = (case.layout, case.activation, case.across);
-                kernel.id == 0 && form == (WeightLayout::Rows, ActivationType::F32, false)
+                kernel.id == 0 && (case.layout, case.activation) == (WeightLayout::Rows, ActivationType::F32)
             }
             Case::W4(case) => kernel.id == 1 && w4::serves(case.op),
             _ => false,
@@ -56,9 +56,9 @@ impl Backend for Gpu {
         operands: &'o Operands,
     ) -> Result<Box<dyn Job + Send + 'o>, String> {
         match (case, operands) {
-            (Case::Product(case), Operands::Product(operands)) => {
-                Ok(Box::new(ProductJob::new(&self.device, case, operands)?))
-            }
+            (Case::Product(case), Operands::Product(operands)) => Ok(Box::new(
+                ProductJob::new(&self.device, case, operands).map_err(|error| error.to_string())?,
+            )),
             (Case::W4(case), Operands::W4(operands)) => {
                 Ok(Box::new(w4::W4Job::new(&self.device, case, operands).map_err(|error| error.to_string())?))
             }
@@ -69,10 +69,12 @@ impl Backend for Gpu {
 
 struct ProductJob {
     device: Arc<Device>,
-    rows: usize,
     weight: Weight,
-    x: Buffer,
+    part: Part,
+    items: Items,
     y: Buffer,
+    /// Results.
+    count: usize,
 }
 
 impl ProductJob {
@@ -80,36 +82,47 @@ impl ProductJob {
         device: &Arc<Device>,
         case: &ProductCase,
         operands: &ProductOperands,
-    ) -> Result<ProductJob, String> {
+    ) -> Result<ProductJob, GpuError> {
         let matrix = operands.weight(case, 0);
-        let QuantizedInput::F32(input) = operands.acts(case) else { return Err("f32 rows".into()) };
-        let x: Vec<f32> = (0..case.rows).flat_map(|row| input.row(row).to_vec()).collect();
-        let shape = WeightShape { inputs: case.inputs, outputs: case.outputs, experts: 1 };
-        let scales = matrix.scales();
-        let scales = scales.map(|s| BlockScales { numbers: s.numbers, rows: s.rows, inputs: s.cols });
-        let make = || {
-            let weight = Weight::upload(device, "weight", (case.weight, shape), matrix.bytes(), scales)?;
-            let x = Buffer::with(device, "x", &bytes(&x))?;
-            let y = Buffer::new(device, "y", 4 * (case.rows * case.outputs) as u64)?;
-            Ok((weight, x, y))
+        // transposed, some rows of the weight are the inputs
+        let (rows, inputs) =
+            if case.across { (case.inputs, case.outputs) } else { (case.outputs, case.inputs) };
+        let shape = WeightShape { inputs, outputs: rows + case.skipped, matrices: 1 };
+        let scales = matrix.scales().map(|s| BlockScales {
+            numbers: s.numbers,
+            rows: s.rows,
+            inputs: s.cols,
+            per_matrix: false,
+        });
+        let weight = Weight::upload(device, "weight", (case.weight, shape), matrix.bytes(), scales)?;
+        let x: Vec<f32> = match operands.acts(case) {
+            QuantizedInput::F32(input) => (0..case.rows).flat_map(|row| input.row(row).to_vec()).collect(),
+            _ => Vec::new(),
         };
-        let (weight, x, y) = make().map_err(|error: crate::GpuError| error.to_string())?;
-        Ok(ProductJob { device: Arc::clone(device), rows: case.rows, weight, x, y })
+        let x = Buffer::with(device, "x", &bytes(&x))?;
+        let count = case.rows * case.outputs;
+        let y = Buffer::new(device, "y", 4 * count as u64)?;
+        let (from, to) = (Place::rows(&x, 1, case.inputs), Place::rows(&y, 1, case.outputs));
+        Ok(ProductJob {
+            device: Arc::clone(device),
+            weight,
+            part: Part { rows: case.skipped..rows + case.skipped, transposed: case.across },
+            items: Items { rows: 0..case.rows, slots: 1, x: from, y: to },
+            y,
+            count,
+        })
     }
 }
 
 impl Job for ProductJob {
     fn run(&mut self, _: usize) {
-        let WeightShape { inputs, outputs, .. } = self.weight.shape();
         let mut commands = Commands::new(&self.device);
-        let (x, y) = (Matrix::new(&self.x, inputs), Matrix::new(&self.y, outputs));
-        matmul(&mut commands, &self.weight, &x, &y, self.rows).unwrap();
+        multiply(&mut commands, (&self.weight, &self.part), &self.items, &Matrices::One).unwrap();
         commands.submit(&[]).unwrap();
     }
 
     fn results(&self) -> Vec<f32> {
-        let count = self.rows * self.weight.shape().outputs;
-        numbers(&self.y.read("y", 0..4 * count as u64).unwrap())
+        numbers(&self.y.read("y", 0..4 * self.count as u64).unwrap())
     }
 
     /// A second run gives the same bits.

@@ -1,8 +1,8 @@
 //! Every shader is valid WGSL and can be written in Metal's language and in Direct3D's, on any machine.
 
 use crate::matmul::layout::{LAYOUTS, Quants};
-use crate::matmul::product::sort_source;
 use crate::matmul::shader::{Kernel, ProductShader};
+use crate::matmul::sort::sort_source;
 use crate::matmul::tiles::{GEMM, GEMV_NARROW, GEMV_ROWS, GEMV_WIDE, GemmTile, W4_GEMM};
 use crate::matmul::w4::{Entry, ScaleKind, W4Codes, W4Shader, reduce_source};
 use latent_types::TensorType;
@@ -12,22 +12,25 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 /// Every kernel in every variant.
 fn kernels() -> Vec<Kernel> {
     let mut all = vec![Kernel::Gather];
+    all.extend([1, 2, 4].map(|rows| Kernel::Transposed { rows }));
     for tile in [GEMV_WIDE, GEMV_NARROW] {
-        all.extend(GEMV_ROWS.map(|rows| Kernel::Gemv { rows, tile, experts: false }));
-        all.push(Kernel::Gemv { rows: 1, tile, experts: true });
+        all.extend(GEMV_ROWS.map(|rows| Kernel::Gemv { rows, tile, by_ids: false }));
+        all.push(Kernel::Gemv { rows: 1, tile, by_ids: true });
     }
     for tile in GEMM {
-        all.extend([false, true].map(|experts| Kernel::Gemm { tile, experts }));
+        all.extend([false, true].map(|sorted| Kernel::Gemm { tile, sorted }));
     }
     all
 }
 
 /// Every shader of a format.
 fn shaders(format: TensorType) -> Vec<ProductShader> {
-    let scaled: &[bool] = if format == TensorType::F8_E4M3 { &[false, true] } else { &[false] };
+    let scaled: &[bool] =
+        if matches!(format, TensorType::F8_E4M3 | TensorType::NVFP4) { &[false, true] } else { &[false] };
     let mut all = Vec::new();
     for kernel in kernels() {
-        for vectors in [false, true] {
+        let elements_only = matches!(kernel, Kernel::Gather | Kernel::Transposed { .. });
+        for vectors in [false, true].into_iter().filter(|vectors| !vectors || !elements_only) {
             let with =
                 |block_scales: &bool| ProductShader { format, kernel, vectors, block_scales: *block_scales };
             all.extend(scaled.iter().map(with));
@@ -114,7 +117,7 @@ fn no_shader_binds_more_than_the_smallest_device_has() {
 fn workgroup_memory_is_that_of_the_table() {
     for tile in GEMM {
         let GemmTile { rows, outputs, inputs } = tile;
-        let kernel = Kernel::Gemm { tile, experts: false };
+        let kernel = Kernel::Gemm { tile, sorted: false };
         let shader = ProductShader { format: TensorType::Q4_0, kernel, vectors: true, block_scales: false };
         let module = naga::front::wgsl::parse_str(&shader.wgsl().unwrap()).unwrap();
         let mut layouter = naga::proc::Layouter::default();

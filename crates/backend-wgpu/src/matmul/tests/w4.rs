@@ -5,7 +5,7 @@ use crate::GpuError;
 use crate::buffers::Buffer;
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::product::Matrix;
+use crate::matmul::rows::Matrix;
 use crate::matmul::w4::{
     GroupScales, W4Codes, W4Operand, W4Shape, W4Weight, dequant, fused, gemm, reduce, striped,
 };

@@ -5,7 +5,8 @@ use super::weight::{W4Shape, W4Weight};
 use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};
 use crate::error::GpuError;
-use crate::matmul::product::{Matrix, folded, too_large};
+use crate::matmul::limits::{folded, too_large};
+use crate::matmul::rows::Matrix;
 use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS, W4_FUSED, W4Tile};
 use std::sync::Arc;
 

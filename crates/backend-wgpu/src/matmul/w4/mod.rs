@@ -8,12 +8,15 @@
 //! Sums are f32, and their order depends on shapes alone. Devices may take subnormal f32 for 0, so that what an E8M0 scale of 2^-127 contributes may be missing.
 
 mod call;
+mod format;
 mod shader;
 mod weight;
 
 pub(crate) use call::{dequant, fused, gemm, reduce, striped};
+pub(crate) use format::W4Codes;
+pub(crate) use weight::{GroupScales, W4Operand, W4Shape, W4Weight};
+
+#[cfg(test)]
+pub(super) use format::ScaleKind;
 #[cfg(test)]
 pub(super) use shader::{Entry, W4Shader, reduce_source};
-#[cfg(test)]
-pub(super) use weight::ScaleKind;
-pub(crate) use weight::{GroupScales, W4Codes, W4Operand, W4Shape, W4Weight};

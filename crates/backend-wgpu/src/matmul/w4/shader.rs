@@ -1,6 +1,6 @@
 //! Shaders of 4-bit weights.
 
-use super::weight::{ScaleKind, W4Codes};
+use super::format::{ScaleKind, W4Codes};
 use crate::matmul::shader::ENTRY;
 use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD, W4_FUSED, W4Tile};
 use crate::matmul::wgsl::{constants, section};
@@ -70,8 +70,7 @@ impl W4Shader {
             declarations.push("var<storage, read> zeros: array<u32>");
         }
         if self.multiplies() {
-            // as the results, so that both may be in one buffer
-            declarations.push("var<storage, read_write> x: array<vec4<f32>>");
+            declarations.push("var<storage, read> x: array<vec4<f32>>");
         }
         declarations.push(match self.entry {
             Entry::DequantF16 => "var<storage, read_write> y: array<u32>",

@@ -1,22 +1,12 @@
 //! A 4-bit weight in the device's memory.
 
+use super::format::{ScaleKind, W4Codes};
 use super::shader::W4Shader;
 use crate::buffers::Buffer;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// What the sixteen codes mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum W4Codes {
-    /// E2M1 floats.
-    Fp4,
-    /// Unsigned integers less the zero point of their group.
-    Int4,
-    /// Unsigned integers less 8.
-    Int4Sym,
-}
 
 /// Group scales, row-major `[K / group, N]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,17 +17,6 @@ pub(crate) enum GroupScales<'a> {
     E8m0(&'a [u8]),
     /// F8_E4M3 codes times the tensor's scale.
     E4m3(&'a [u8], f32),
-}
-
-/// How scales are stored on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ScaleKind {
-    /// f16.
-    F16,
-    /// Exponents.
-    E8m0,
-    /// E4M3 times the tensor's scale.
-    E4m3,
 }
 
 /// Sizes of a weight: K inputs, a multiple of eight; N columns; inputs that share a scale.

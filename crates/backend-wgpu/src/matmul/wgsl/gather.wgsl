@@ -1,5 +1,5 @@
 
-// Rows of the weight as f32: rows[i] is the weight's row of result i.
+// Rows of the only matrix as f32: rows[i] is the row of result i.
 @compute @workgroup_size(THREADS)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,
@@ -13,12 +13,12 @@ fn main(
   if row >= p.rows {
     return;
   }
-  let output = rows[row] - p.first_row;
+  let output = rows[p.ids + row] - p.scale_first_row;
   if output >= p.outputs {
     return;
   }
-  let o = weight_octet(output, octet);
-  let at = p.y_first + row * p.y_stride + octet * 8u;
+  let o = weight_octet(0u, output, octet);
+  let at = result_row(row, 0u) + octet * 8u;
   let all = array<f32, 8>(o.a.x, o.a.y, o.a.z, o.a.w, o.b.x, o.b.y, o.b.z, o.b.w);
   for (var i = 0u; i < 8u && octet * 8u + i < p.inputs; i++) {
     y[at + i] = all[i];

@@ -3,19 +3,20 @@
 // inputs, then rows or outputs: neighbours in a row of threads read neighbours in memory
 var<workgroup> x_tile: array<f32, TILE_INPUTS * TILE_ROWS>;
 var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
-//= rows
-  let first_row = group.y * TILE_ROWS;
+//= per_slot
+  let slot = group.y % p.slots;
+  let first_row = group.y / p.slots * TILE_ROWS;
   let count = min(TILE_ROWS, p.rows - first_row);
-  let weight_first = 0u;
-//= expert
+  let matrix = slot * p.matrix_step;
+//= sorted
+  let slot = 0u;
   let tile = tiles[group.y];
   let first_row = tile.y;
   let count = tile.z;
-  let expert = tile.x - p.first_expert;
-  if count == 0u || expert >= p.experts {
+  let matrix = tile.x - p.first_matrix;
+  if count == 0u || matrix >= p.matrices {
     return;
   }
-  let weight_first = expert * p.expert_outputs;
 //= load
   let octets = (p.inputs + 7u) / 8u;
   let first = (group.x + group.z * groups.x) * TILE_OUTPUTS;
@@ -29,7 +30,7 @@ var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
     for (var index = thread; index < TILE_ROWS * TILE_OCTETS; index += THREADS) {
       let i = min(index % TILE_ROWS, count - 1u);
       let octet = index / TILE_ROWS;
-//= multiply
+      let row = input_place(first_row + i, slot);
       var o = Octet(vec4<f32>(0.0), vec4<f32>(0.0));
       if start + octet < octets {
         o = input_octet(row, start + octet);
@@ -49,7 +50,7 @@ var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
       let octet = index / TILE_OUTPUTS;
       var o = Octet(vec4<f32>(0.0), vec4<f32>(0.0));
       if start + octet < octets {
-        o = weight_octet(weight_first + output, start + octet);
+        o = weight_octet(matrix, output, start + octet);
       }
       let at = octet * 8u * TILE_OUTPUTS + index % TILE_OUTPUTS;
       w_tile[at] = o.a.x;
@@ -78,36 +79,38 @@ var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
     }
     workgroupBarrier();
   }
+//= places
+
+fn input_place(row: u32, slot: u32) -> u32 {
+  return input_row(row, slot);
+}
+
+fn result_place(row: u32, slot: u32) -> u32 {
+  return result_row(row, slot);
+}
+//= sorted_places
+
+// sorted rows are pairs of a row and a slot
+fn input_place(row: u32, slot: u32) -> u32 {
+  return input_row(rows[row] / p.slots, rows[row] % p.slots);
+}
+
+fn result_place(row: u32, slot: u32) -> u32 {
+  return result_row(rows[row] / p.slots, rows[row] % p.slots);
+}
 //= store
 
-fn result_row(row: u32) -> u32 {
-  return row;
-}
-//= store_sums
-
-fn store(i: u32, sums: vec4<f32>, line: u32, column: u32, first_row: u32, count: u32, first: u32) {
-  let row = line + i * ROW_STEP;
-  if row < count {
-    store_sums(p.y_first + result_row(first_row + row) * p.y_stride, sums, first + column);
-  }
-}
-
-fn store_sums(at: u32, sums: vec4<f32>, output: u32) {
+fn store(sums: vec4<f32>, place: u32, output: u32) {
   if output < p.outputs {
-    y[at + output] = sums.x;
+    y[place + output] = sums.x;
   }
   if output + OUTPUT_STEP < p.outputs {
-    y[at + output + OUTPUT_STEP] = sums.y;
+    y[place + output + OUTPUT_STEP] = sums.y;
   }
   if output + 2u * OUTPUT_STEP < p.outputs {
-    y[at + output + 2u * OUTPUT_STEP] = sums.z;
+    y[place + output + 2u * OUTPUT_STEP] = sums.z;
   }
   if output + 3u * OUTPUT_STEP < p.outputs {
-    y[at + output + 3u * OUTPUT_STEP] = sums.w;
+    y[place + output + 3u * OUTPUT_STEP] = sums.w;
   }
-}
-//= store_expert
-
-fn result_row(row: u32) -> u32 {
-  return rows[row];
 }

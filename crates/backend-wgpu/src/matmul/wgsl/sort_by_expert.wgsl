@@ -2,7 +2,7 @@ struct Params {
   pairs: u32,
   experts: u32,
   tiles: u32,
-  spare: u32,
+  first: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -22,7 +22,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
   for (var expert = thread; expert < p.experts; expert += THREADS) {
     var count = 0u;
     for (var pair = 0u; pair < p.pairs; pair++) {
-      count += select(0u, 1u, ids[pair] == expert);
+      count += select(0u, 1u, ids[p.first + pair] == expert);
     }
     counts[expert] = count;
   }
@@ -42,7 +42,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
   for (var expert = thread; expert < p.experts; expert += THREADS) {
     var at = firsts[expert];
     for (var pair = 0u; pair < p.pairs; pair++) {
-      if ids[pair] == expert {
+      if ids[p.first + pair] == expert {
         order[at] = pair;
         at++;
       }

@@ -1,5 +1,5 @@
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read_write> partials: array<f32>;
+@group(0) @binding(1) var<storage, read> partials: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
 // The partial sums of all slices, added in the order of the slices.

@@ -1,0 +1,111 @@
+//! Products of plain rows, one for each or several that share one: what most callers have.
+
+use super::limits::too_large;
+use super::product::{Items, Matrices, Part, Place, multiply, multiply_sorted};
+use super::sort::{SortedItems, sort_items};
+use super::weight::Weight;
+use crate::buffers::Buffer;
+use crate::commands::{Binding, Commands};
+use crate::error::GpuError;
+
+/// Rows of f32 in a buffer, in elements: row r begins at `first + r · stride`. Buffers of inputs and of results are not the same.
+#[derive(Clone)]
+pub(crate) struct Matrix {
+    /// The buffer, or a part of it.
+    pub(crate) binding: Binding,
+    /// Element at which the first row begins.
+    pub(crate) first: usize,
+    /// Elements from one row to the next.
+    pub(crate) stride: usize,
+}
+
+impl Matrix {
+    /// A whole buffer of rows of `cols` elements.
+    pub(crate) fn new(buffer: &Buffer, cols: usize) -> Matrix {
+        Matrix { binding: Binding::from(buffer), first: 0, stride: cols }
+    }
+
+    /// Its rows as slots, so many of one row.
+    fn place(&self, commands: &Commands, slots: usize, slot_stride: usize) -> Result<Place, GpuError> {
+        let word = |value: usize| u32::try_from(value).map_err(|_| too_large(commands.device(), value));
+        let row = if slot_stride == 0 { self.stride } else { self.stride.saturating_mul(slots) };
+        let address = [word(self.first)?, word(row)?, word(slot_stride)?];
+        Ok(Place { binding: self.binding.clone(), address })
+    }
+}
+
+/// All rows of the weight's matrices.
+fn whole(weight: &Weight) -> Part {
+    Part { rows: 0..weight.shape.outputs, transposed: false }
+}
+
+/// Pairs as slots of the rows that they share.
+fn pairs(
+    commands: &Commands,
+    (x, share): (&Matrix, usize),
+    count: usize,
+    y: &Matrix,
+) -> Result<Items, GpuError> {
+    let slots = share.max(1);
+    let x = x.place(commands, slots, 0)?;
+    Ok(Items { rows: 0..count / slots, slots, x, y: y.place(commands, slots, y.stride)? })
+}
+
+/// Multiplies `rows` rows of `x` with a weight of one matrix, into rows of `y`.
+///
+/// # Errors
+/// As for [`multiply`].
+pub(crate) fn matmul(
+    commands: &mut Commands,
+    weight: &Weight,
+    x: &Matrix,
+    y: &Matrix,
+    rows: usize,
+) -> Result<(), GpuError> {
+    let items = pairs(commands, (x, 1), rows, y)?;
+    multiply(commands, (weight, &whole(weight)), &items, &Matrices::One)
+}
+
+/// Multiplies pairs of a row and an expert: pair i takes row i / `share` of `x` and expert `ids[i]`, and gives row i of `y`. For few tokens: an
+/// expert that several pairs name is read by each of them. An id that is no expert leaves its row as it was.
+///
+/// # Errors
+/// As for [`multiply`].
+pub(crate) fn matmul_by_id(
+    commands: &mut Commands,
+    weight: &Weight,
+    x: (&Matrix, usize),
+    (ids, count): (impl Into<Binding>, usize),
+    y: &Matrix,
+) -> Result<(), GpuError> {
+    let items = pairs(commands, x, count, y)?;
+    let ids = Matrices::ByIds { ids: ids.into(), offset: 0 };
+    multiply(commands, (weight, &whole(weight)), &items, &ids)
+}
+
+/// Sorts pairs by expert, for any number of products over the same ids. Pairs of one expert keep their order.
+///
+/// # Errors
+/// As for [`sort_items`].
+pub(crate) fn sort_by_expert(
+    commands: &mut Commands,
+    (ids, count): (impl Into<Binding>, usize),
+    experts: usize,
+) -> Result<SortedItems, GpuError> {
+    sort_items(commands, (&ids.into(), 0), (&(0..count), 1), experts)
+}
+
+/// As [`matmul_by_id`], over [sorted](sort_by_expert) pairs.
+///
+/// # Errors
+/// As for [`multiply`].
+pub(crate) fn matmul_sorted(
+    commands: &mut Commands,
+    weight: &Weight,
+    x: (&Matrix, usize),
+    sorted: &SortedItems,
+    y: &Matrix,
+) -> Result<(), GpuError> {
+    let items = pairs(commands, x, sorted.pairs, y)?;
+    multiply_sorted(commands, (weight, &whole(weight)), &items, sorted)
+}

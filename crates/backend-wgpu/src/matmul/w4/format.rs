@@ -1,0 +1,23 @@
+//! What codes and scales are.
+
+/// What the sixteen codes mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum W4Codes {
+    /// E2M1 floats.
+    Fp4,
+    /// Unsigned integers less the zero point of their group.
+    Int4,
+    /// Unsigned integers less 8.
+    Int4Sym,
+}
+
+/// How scales are stored on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ScaleKind {
+    /// f16.
+    F16,
+    /// Exponents.
+    E8m0,
+    /// E4M3 times the tensor's scale.
+    E4m3,
+}
