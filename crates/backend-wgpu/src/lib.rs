@@ -6,7 +6,7 @@
 //! * `buffers`: its memory.
 //! * `pipeline`: shaders, compiled once.
 //! * `commands`: lists of calls, which the device gets in one piece.
-//! * `matmul`: products with weights in the formats of their files.
+//! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
 //! * `error`: what can go wrong.
 //!
 //! A model on it:
@@ -29,6 +29,8 @@ mod adapters;
 mod backend;
 mod buffers;
 mod cache;
+#[cfg(any(test, feature = "cases"))]
+mod cases;
 mod commands;
 mod compile;
 mod device;
@@ -52,4 +54,6 @@ mod weights;
 
 pub use adapters::{AdapterDescription, AdapterKind, adapters};
 pub use backend::GpuBackend;
+#[cfg(any(test, feature = "cases"))]
+pub use cases::Gpu;
 pub use error::GpuError;

@@ -281,6 +281,11 @@ impl Layout {
         self.ty.block_len() == 1
     }
 
+    /// Whether weights are scale · quant plus a number: a device may round that once rather than twice.
+    pub fn adds(&self) -> bool {
+        matches!(self.scales, Scales::HalfMin | Scales::NibbleMins | Scales::SixBitMins)
+    }
+
     /// The numbers of the table by the names that all dialects use.
     pub fn constants(&self) -> Vec<(&'static str, usize)> {
         let mut all = vec![("BLOCK_OCTETS", self.block_len() / OCTET), ("BLOCK_BYTES", self.block_bytes())];

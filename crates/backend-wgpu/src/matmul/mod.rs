@@ -20,6 +20,7 @@ pub(crate) mod rows;
 mod shader;
 pub(crate) mod sort;
 pub(crate) mod tiles;
+#[cfg(any(test, feature = "cases"))]
 pub(crate) mod w4;
 pub(crate) mod weight;
 mod wgsl;

@@ -5,7 +5,7 @@ use super::shader::{Kernel, ProductShader, Slot};
 use super::sort::SortedItems;
 use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, TRANSPOSED};
 use super::weight::{Chunk, Weight};
-#[cfg(test)]
+#[cfg(any(test, feature = "cases"))]
 use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};
 use crate::device::Device;
@@ -24,8 +24,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// Contiguous rows of so many slots of so many elements.
-    #[cfg(test)]
-    pub(super) fn rows(buffer: &Buffer, slots: usize, width: usize) -> Place {
+    #[cfg(any(test, feature = "cases"))]
+    pub(crate) fn rows(buffer: &Buffer, slots: usize, width: usize) -> Place {
         Place { binding: Binding::from(buffer), address: [0, (slots * width) as u32, width as u32] }
     }
 
@@ -361,6 +361,7 @@ pub(crate) fn multiply_sorted(
     Ok(())
 }
 
+#[cfg(any(test, feature = "cases"))]
 /// Dequantizes rows of the first matrix: result i is row `ids[offset + i]`, and is left as it was where there is no such row.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ use super::limits::too_large;
 use super::product::{Items, Matrices, Part, Place, multiply, multiply_sorted};
 use super::sort::{SortedItems, sort_items};
 use super::weight::Weight;
+#[cfg(any(test, feature = "cases"))]
 use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};
 use crate::error::GpuError;
@@ -21,6 +22,7 @@ pub(crate) struct Matrix {
 
 impl Matrix {
     /// A whole buffer of rows of `cols` elements.
+    #[cfg(any(test, feature = "cases"))]
     pub(crate) fn new(buffer: &Buffer, cols: usize) -> Matrix {
         Matrix { binding: Binding::from(buffer), first: 0, stride: cols }
     }

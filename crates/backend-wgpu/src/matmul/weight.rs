@@ -158,11 +158,6 @@ impl Weight {
         Ok(pipeline)
     }
 
-    /// Its shape.
-    pub(crate) fn shape(&self) -> WeightShape {
-        self.shape
-    }
-
     /// The bytes of its blocks: what a product reads at least.
     pub(crate) fn bytes(&self) -> usize {
         self.row_bytes * self.shape.outputs * self.shape.matrices

@@ -37,7 +37,7 @@ fn plane_bytes(plane: &Plane, name: &str) -> String {
     }
 }
 
-fn decode_planes(source: &mut String, low: &Plane, high: Option<&Plane>, meaning: Meaning, scales: Scales) {
+fn decode_planes(source: &mut String, low: &Plane, high: Option<&Plane>, meaning: Meaning, adds: bool) {
     let mut quants = plane_bytes(low, "LOW");
     if let Some(high) = high {
         quants = format!("{quants} | ({} << vec2<u32>(LOW_BITS))", plane_bytes(high, "HIGH"));
@@ -48,11 +48,7 @@ fn decode_planes(source: &mut String, low: &Plane, high: Option<&Plane>, meaning
         Meaning::Signed => format!("vec4<f32>(signed_bytes_of({word}))"),
         Meaning::Table(_) => format!("table_values({word})"),
     };
-    let apply = if matches!(scales, Scales::HalfMin | Scales::NibbleMins | Scales::SixBitMins) {
-        " * scale.x + scale.y"
-    } else {
-        " * scale"
-    };
+    let apply = if adds { " * scale.x + scale.y" } else { " * scale" };
     let (a, b) = (values("quants.x"), values("quants.y"));
     let _ = write!(
         source,
@@ -107,7 +103,7 @@ pub(super) fn decoder(source: &mut String, layout: &Layout) {
             if matches!(meaning, Meaning::Table(_)) {
                 source.push_str(include_str!("wgsl/table.wgsl"));
             }
-            decode_planes(source, low, high.as_ref(), *meaning, layout.scales);
+            decode_planes(source, low, high.as_ref(), *meaning, layout.adds());
         }
         Quants::Ternary => source.push_str(include_str!("wgsl/ternary.wgsl")),
         Quants::Grid(grid) => {

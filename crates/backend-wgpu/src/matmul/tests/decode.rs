@@ -4,7 +4,7 @@ use super::{Random, numbers, words};
 use crate::buffers::Buffer;
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::layout::{LAYOUTS, Layout, Scales};
+use crate::matmul::layout::{LAYOUTS, Layout};
 use crate::matmul::product::{Place, gather};
 use crate::matmul::weight::{Weight, WeightShape};
 use crate::testing::device;
@@ -23,11 +23,6 @@ fn decoded(device: &Arc<Device>, layout: &Layout, bytes: &[u8], rows: usize, col
     numbers(&out.read("out", 0..4 * (rows * cols) as u64).unwrap())
 }
 
-/// Whether the device may contract scale · quant + minimum, which rounds once in place of twice: of the larger of the two terms, one unit in the last place.
-fn adds(layout: &Layout) -> bool {
-    matches!(layout.scales, Scales::HalfMin | Scales::NibbleMins | Scales::SixBitMins)
-}
-
 fn check(layout: &Layout, found: &[f32], bytes: &[u8]) {
     let mut truth = vec![0.0; found.len()];
     latent_quant::decode(layout.ty, bytes, &mut truth).unwrap();
@@ -35,7 +30,7 @@ fn check(layout: &Layout, found: &[f32], bytes: &[u8]) {
     let largest = truth.iter().filter(|v| v.is_finite()).fold(0.0f32, |m, v| m.max(v.abs()));
     for (i, (found, truth)) in found.iter().zip(&truth).enumerate() {
         let same = found.to_bits() == truth.to_bits() || found == truth || (found.is_nan() && truth.is_nan());
-        let near = adds(layout) && (found - truth).abs() <= largest * f32::EPSILON;
+        let near = layout.adds() && (found - truth).abs() <= largest * f32::EPSILON;
         assert!(same || near, "{} element {i}: {found:e}, not {truth:e}", layout.ty);
     }
 }

@@ -2,8 +2,6 @@
 
 mod decode;
 mod experts;
-mod provider;
-mod table;
 pub(crate) mod translate;
 mod w4;
 

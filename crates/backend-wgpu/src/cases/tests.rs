@@ -1,6 +1,6 @@
 //! The declared table of cases, on the device.
 
-use super::provider::Gpu;
+use super::Gpu;
 use crate::testing::device;
 use latent_conformance::{Filter, Verdict, cases, test};
 
@@ -9,7 +9,7 @@ fn run(operation: &str, fewest: usize) {
     let Some(device) = device() else { return };
     let (mut ran, mut wrong) = (0, Vec::new());
     let cases: Vec<_> = cases().into_iter().filter(|case| case.operation().starts_with(operation)).collect();
-    test(&Gpu { device }, &cases, &Filter::new(&[]), &mut |outcome| {
+    test(&Gpu::on(device), &cases, &Filter::new(&[]), &mut |outcome| {
         ran += 1;
         if !matches!(outcome.verdict, Verdict::Passed { .. }) {
             wrong.push(format!("{}: {:?}", outcome.case, outcome.verdict));
@@ -22,7 +22,12 @@ fn run(operation: &str, fewest: usize) {
 
 #[test]
 fn products_are_those_of_the_reference() {
-    run("linear", 300);
+    run("linear", 600);
+}
+
+#[test]
+fn rows_of_embeddings_are_those_of_the_reference() {
+    run("embed", 20);
 }
 
 #[test]

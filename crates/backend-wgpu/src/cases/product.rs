@@ -1,0 +1,74 @@
+//! Matmuls of the table.
+
+use super::{Recorded, bytes, numbers};
+use crate::GpuError;
+use crate::buffers::Buffer;
+use crate::commands::Commands;
+use crate::device::Device;
+use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
+use crate::matmul::weight::{BlockScales, Weight, WeightShape};
+use latent_conformance::{ProductCase, ProductOperands};
+use latent_kernels::QuantizedInput;
+use std::sync::Arc;
+
+/// A matmul, of which some rows of the weight may be used.
+pub(super) struct ProductJob {
+    device: Arc<Device>,
+    weight: Weight,
+    part: Part,
+    items: Items,
+    y: Buffer,
+    /// Results.
+    count: usize,
+}
+
+impl ProductJob {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        case: &ProductCase,
+        operands: &ProductOperands,
+    ) -> Result<ProductJob, GpuError> {
+        let matrix = operands.weight(case, 0);
+        // transposed, some rows of the weight are the inputs
+        let (rows, inputs) =
+            if case.across { (case.inputs, case.outputs) } else { (case.outputs, case.inputs) };
+        let shape = WeightShape { inputs, outputs: rows + case.skipped, matrices: 1 };
+        let scales = matrix.scales().map(|s| BlockScales {
+            numbers: s.numbers,
+            rows: s.rows,
+            inputs: s.cols,
+            per_matrix: false,
+        });
+        let weight = Weight::upload(device, "weight", (case.weight, shape), matrix.bytes(), scales)?;
+        let x: Vec<f32> = match operands.acts(case) {
+            QuantizedInput::F32(input) => (0..case.rows).flat_map(|row| input.row(row).to_vec()).collect(),
+            _ => Vec::new(),
+        };
+        let x = Buffer::with(device, "x", &bytes(&x))?;
+        let count = case.rows * case.outputs;
+        let y = Buffer::new(device, "y", 4 * count as u64)?;
+        let (from, to) = (Place::rows(&x, 1, case.inputs), Place::rows(&y, 1, case.outputs));
+        Ok(ProductJob {
+            device: Arc::clone(device),
+            weight,
+            part: Part { rows: case.skipped..rows + case.skipped, transposed: case.across },
+            items: Items { rows: 0..case.rows, slots: 1, x: from, y: to },
+            y,
+            count,
+        })
+    }
+}
+
+impl Recorded for ProductJob {
+    fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    fn record(&self, commands: &mut Commands) -> Result<(), GpuError> {
+        multiply(commands, (&self.weight, &self.part), &self.items, &Matrices::One)
+    }
+
+    fn read(&self) -> Result<Vec<f32>, GpuError> {
+        Ok(numbers(&self.y.read("y", 0..4 * self.count as u64)?))
+    }
+}

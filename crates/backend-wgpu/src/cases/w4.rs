@@ -1,0 +1,119 @@
+//! 4-bit weights of the table.
+
+use super::{Recorded, bytes, numbers};
+use crate::GpuError;
+use crate::buffers::Buffer;
+use crate::commands::Commands;
+use crate::device::Device;
+use crate::matmul::rows::Matrix;
+use crate::matmul::w4::{
+    GroupScales, W4Codes, W4Operand, W4Shape, W4Weight, dequant, fused, gemm, reduce, striped,
+};
+use latent_conformance::{W4Case, W4Op, W4Operands, W4Rounding};
+use latent_kernels::half::f16;
+use latent_kernels::{W4Codes as CpuCodes, W4Scales};
+use std::sync::Arc;
+
+/// Whether there is a shader: inputs are f32, and memory is set to zero by the device itself.
+pub(super) fn serves(op: W4Op) -> bool {
+    match op {
+        W4Op::Gemm(rounding) | W4Op::Fused(rounding) | W4Op::Striped(rounding, _) => {
+            rounding == W4Rounding::F32
+        }
+        W4Op::DequantF32 | W4Op::DequantF16 | W4Op::Reduce(_) => true,
+        W4Op::Zero(_) => false,
+    }
+}
+
+/// An operation on 4-bit weights.
+pub(super) struct W4Job {
+    device: Arc<Device>,
+    op: W4Op,
+    rows: usize,
+    shape: W4Shape,
+    /// None for partial sums.
+    weight: Option<W4Weight>,
+    x: Buffer,
+    partials: Buffer,
+    y: Buffer,
+}
+
+impl W4Job {
+    pub(super) fn new(device: &Arc<Device>, case: &W4Case, operands: &W4Operands) -> Result<W4Job, GpuError> {
+        let shape = W4Shape { k: case.shape.k, n: case.shape.n, group: case.shape.group };
+        let (results, slices) = match case.op {
+            W4Op::DequantF32 => (shape.k * shape.n, 0),
+            W4Op::DequantF16 => (shape.k * shape.n.div_ceil(2), 0),
+            W4Op::Striped(_, slices) => (case.rows * shape.n, slices),
+            _ => (case.rows * shape.n, 0),
+        };
+        let weight = match case.op {
+            W4Op::Reduce(_) => None,
+            _ => {
+                let matrix = operands.matrix(case, 0);
+                let scales = match matrix.scales() {
+                    W4Scales::F16(bits) => GroupScales::F16(bits),
+                    W4Scales::E8m0(codes) => GroupScales::E8m0(codes),
+                    W4Scales::E4m3 { codes, tensor } => GroupScales::E4m3(codes, tensor),
+                };
+                let (codes, zeros): (_, &[u8]) = match matrix.codes() {
+                    CpuCodes::E2m1 => (W4Codes::Fp4, &[]),
+                    CpuCodes::Int4Sym => (W4Codes::Int4Sym, &[]),
+                    CpuCodes::Int4 { zeros } => (W4Codes::Int4, zeros),
+                };
+                let operand = W4Operand { shape, words: matrix.words(), scales, codes, zeros };
+                Some(W4Weight::upload(device, "weight", &operand)?)
+            }
+        };
+        Ok(W4Job {
+            device: Arc::clone(device),
+            op: case.op,
+            rows: case.rows,
+            shape,
+            weight,
+            x: Buffer::with(device, "x", &bytes(&operands.x))?,
+            partials: Buffer::new(device, "partial sums", 4 * (slices * case.rows * shape.n) as u64)?,
+            y: Buffer::new(device, "y", 4 * results as u64)?,
+        })
+    }
+}
+
+impl Recorded for W4Job {
+    fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    fn record(&self, commands: &mut Commands) -> Result<(), GpuError> {
+        let W4Shape { k, n, .. } = self.shape;
+        let (x, y) = (Matrix::new(&self.x, k), Matrix::new(&self.y, n));
+        match (self.op, &self.weight) {
+            (W4Op::Fused(_), Some(weight)) => fused(commands, weight, &x, &y, self.rows),
+            (W4Op::Gemm(_), Some(weight)) => gemm(commands, weight, &x, &y, self.rows),
+            (W4Op::Striped(_, slices), Some(weight)) => {
+                striped(commands, weight, (&x, self.rows), (&self.partials, slices), &y)
+            }
+            (W4Op::DequantF16, Some(weight)) => {
+                dequant(commands, weight, true, &Matrix::new(&self.y, n.div_ceil(2)))
+            }
+            (W4Op::Reduce(slices), _) => reduce(commands, (&self.x, slices), (self.rows, n), &y),
+            (_, Some(weight)) => dequant(commands, weight, false, &y),
+            (_, None) => Ok(()),
+        }
+    }
+
+    fn read(&self) -> Result<Vec<f32>, GpuError> {
+        let W4Shape { k, n, .. } = self.shape;
+        let count = match self.op {
+            W4Op::DequantF32 => k * n,
+            W4Op::DequantF16 => k * n.div_ceil(2),
+            _ => self.rows * n,
+        };
+        let found = self.y.read("y", 0..4 * count as u64)?;
+        if self.op != W4Op::DequantF16 {
+            return Ok(numbers(&found));
+        }
+        let rows = found.chunks_exact(4 * n.div_ceil(2));
+        let halves = rows.flat_map(|row| row.chunks_exact(2).take(n));
+        Ok(halves.map(|half| f16::from_le_bytes([half[0], half[1]]).to_f32()).collect())
+    }
+}
