@@ -103,14 +103,6 @@ pub(crate) fn largest_binding(limits: &wgpu::Limits) -> u64 {
     most / 256 * 256
 }
 
-/// Cuts `rows` rows into ranges whose bytes fit into one buffer each. A row that does not fit by itself is a range of its own, which
-/// [`Buffer::new`] refuses.
-pub(crate) fn chunks(limits: &wgpu::Limits, rows: usize, row_bytes: usize) -> Vec<Range<usize>> {
-    let most = (largest_binding(limits) / row_bytes.max(1) as u64).max(1);
-    let most = usize::try_from(most).unwrap_or(usize::MAX).min(rows.max(1));
-    (0..rows).step_by(most).map(|first| first..rows.min(first.saturating_add(most))).collect()
-}
-
 /// Memory that the host reads and the device copies results into.
 pub(crate) struct Readback {
     raw: wgpu::Buffer,
@@ -173,23 +165,5 @@ impl Readback {
         };
         self.raw.unmap();
         Ok(taken)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_are_whole_rows_within_the_limit() {
-        let limits = wgpu::Limits {
-            max_storage_buffer_binding_size: 1024,
-            max_buffer_size: 4096,
-            ..wgpu::Limits::default()
-        };
-        assert_eq!(chunks(&limits, 10, 300), [0..3, 3..6, 6..9, 9..10]);
-        assert_eq!(chunks(&limits, 3, 1), [0..3]);
-        assert_eq!(chunks(&limits, 2, 5000), [0..1, 1..2]);
-        assert_eq!(chunks(&limits, 0, 8), []);
     }
 }

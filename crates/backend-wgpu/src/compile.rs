@@ -6,7 +6,7 @@ use crate::memory::Needs;
 use crate::ops;
 use crate::run::Operation;
 use crate::values::{Operand, Registers, count, internal};
-use crate::weights::{DeviceWeight, DeviceWeights, Part};
+use crate::weights::{DeviceVector, DeviceWeights};
 use latent_backend::{BackendError, Rotation};
 use latent_graph::ir::{AttentionPath, KvLayer, Node, ValueId, WeightId};
 use latent_graph::{ModelConfig, Plan};
@@ -75,20 +75,15 @@ impl Compiler<'_> {
         }
     }
 
-    /// A part of a weight.
-    pub(crate) fn weight(&self, id: WeightId, part: Part) -> Result<Arc<DeviceWeight>, BackendError> {
-        self.weights.find(self.plan.ir.weight(id), part)
-    }
-
     /// A weight that rows are multiplied by.
     pub(crate) fn product_weight(&self, id: WeightId) -> Result<Arc<Weight>, BackendError> {
         self.weights.product(self.plan.ir.weight(id))
     }
 
-    /// The weight of a node that has only one.
-    pub(crate) fn one_weight(&self, node: &Node) -> Result<Arc<DeviceWeight>, BackendError> {
+    /// The vector of a node that has only one weight.
+    pub(crate) fn vector(&self, node: &Node) -> Result<Arc<DeviceVector>, BackendError> {
         match &node.weights[..] {
-            [(_, id)] => self.weight(*id, Part::Whole),
+            [(_, id)] => self.weights.vector(self.plan.ir.weight(*id)),
             _ => internal(format!("{} needs one weight", node.op.word())),
         }
     }

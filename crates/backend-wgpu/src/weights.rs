@@ -1,6 +1,6 @@
-//! Weights on the device: those of products in the blocks of their file, vectors and the projections of heads decoded to f32.
+//! Weights on the device: matrices in the blocks of their file, vectors decoded to f32.
 
-use crate::buffers::{Buffer, chunks};
+use crate::buffers::Buffer;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::matmul::weight::{BlockScales, Weight as ProductWeight, WeightShape};
@@ -11,67 +11,38 @@ use latent_graph::Stage;
 use latent_graph::circuit::Weight;
 use latent_graph::ir::{Node, Op, WeightId};
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of weights that are decoded before they are sent.
-const PIECE: usize = 16 << 20;
-
-/// Which part of a weight a shader multiplies by. W_UK is read along latents by those that expand keys, and along keys by those that absorb
-/// queries, whichever of the two the file has.
+/// How a weight is stored on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Part {
-    /// All of it, in its blocks: of a product with rows.
-    Product,
-    /// All of it, decoded: a vector.
-    Whole,
-    /// W_UK: per head nope × kv_lora.
-    Keys,
-    /// W_UKᵀ: per head kv_lora × nope.
-    KeysTransposed,
-    /// W_UV: per head v × kv_lora.
-    Values,
+pub(crate) enum Form {
+    /// As f32: a vector.
+    Vector,
+    /// In its blocks: matrices that rows are multiplied by.
+    Matrices,
+    /// The same with a matrix for each head, also where the file has one matrix with all of them.
+    Heads,
 }
 
-/// Matrices of one size on the device.
-pub(crate) struct DeviceWeight {
-    pub(crate) matrices: usize,
-    pub(crate) outputs: usize,
-    pub(crate) inputs: usize,
-    /// Its buffers, in order.
-    pub(crate) chunks: Vec<Chunk>,
-}
-
-/// Some rows of the only matrix, or all rows of some matrices.
-pub(crate) struct Chunk {
+/// A vector on the device.
+pub(crate) struct DeviceVector {
     pub(crate) buffer: Buffer,
-    pub(crate) matrices: Range<usize>,
-    pub(crate) outputs: Range<usize>,
-}
-
-impl DeviceWeight {
-    /// The only buffer: of a vector.
-    pub(crate) fn only(&self) -> Result<&Buffer, BackendError> {
-        match &self.chunks[..] {
-            [chunk] => Ok(&chunk.buffer),
-            chunks => internal(format!("a vector in {} buffers", chunks.len())),
-        }
-    }
+    pub(crate) len: usize,
 }
 
 /// The weights of a model.
 pub(crate) struct DeviceWeights {
-    decoded: HashMap<(String, Part), Arc<DeviceWeight>>,
+    vectors: HashMap<String, Arc<DeviceVector>>,
     products: HashMap<String, Arc<ProductWeight>>,
 }
 
 impl DeviceWeights {
-    /// The part of a weight that was loaded.
-    pub(crate) fn find(&self, weight: &Weight, part: Part) -> Result<Arc<DeviceWeight>, BackendError> {
-        let found = self.decoded.get(&(weight.parts[0].tensor.clone(), part));
+    /// A vector.
+    pub(crate) fn vector(&self, weight: &Weight) -> Result<Arc<DeviceVector>, BackendError> {
+        let found = self.vectors.get(&weight.parts[0].tensor);
         found.map_or_else(
-            || internal(format!("{} was not loaded as {part:?}", weight.label())),
-            |w| Ok(Arc::clone(w)),
+            || internal(format!("{} was not loaded as a vector", weight.label())),
+            |vector| Ok(Arc::clone(vector)),
         )
     }
 
@@ -84,7 +55,7 @@ impl DeviceWeights {
         )
     }
 
-    /// Sends every weight that the plans use, once for each part that they use of it. `progress` hears bytes of the file.
+    /// Sends every weight that the plans use. `progress` hears bytes of the file.
     pub(crate) fn load(
         device: &Arc<Device>,
         stages: &[Stage],
@@ -93,19 +64,19 @@ impl DeviceWeights {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<DeviceWeights, BackendError> {
         let used = used(stages);
-        let needed: u64 = used.iter().map(|(weight, part)| bytes(weight, *part, config)).sum();
+        let needed = total_bytes(stages);
         let total = used.iter().map(|(weight, _)| weight.bytes() as u64).sum();
-        let mut loaded = DeviceWeights { decoded: HashMap::new(), products: HashMap::new() };
+        let mut loaded = DeviceWeights { vectors: HashMap::new(), products: HashMap::new() };
         let mut done = 0;
-        for (weight, part) in used {
+        for (weight, form) in used {
             let name = weight.parts[0].tensor.clone();
-            if part == Part::Product {
-                let sent = send_blocks(device, weight, rows).map_err(|error| too_much(error, needed))?;
-                loaded.products.insert(name, Arc::new(sent));
+            if form == Form::Vector {
+                let sent = send_vector(device, weight, rows).map_err(|error| too_much(error, needed))?;
+                loaded.vectors.insert(name, Arc::new(sent));
             } else {
-                let sent =
-                    send(device, weight, part, config, rows).map_err(|error| too_much(error, needed))?;
-                loaded.decoded.insert((name, part), Arc::new(sent));
+                let heads = if form == Form::Heads { config.attention.heads } else { 1 };
+                let sent = send_blocks(device, weight, heads, rows);
+                loaded.products.insert(name, Arc::new(sent.map_err(|error| too_much(error, needed))?));
             }
             done += weight.bytes() as u64;
             progress(done, total);
@@ -114,21 +85,36 @@ impl DeviceWeights {
     }
 }
 
-/// Copies a weight's blocks, with the factors that its file has beside them.
-fn send_blocks(
+/// Decodes a vector.
+fn send_vector(
     device: &Arc<Device>,
     weight: &Weight,
     rows: WeightRows<'_>,
+) -> Result<DeviceVector, BackendError> {
+    let elements = rows.vector(weight)?;
+    let bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
+    let buffer = Buffer::with(device, &weight.label(), &bytes)?;
+    Ok(DeviceVector { buffer, len: elements.len() })
+}
+
+/// Copies a weight's blocks, with the factors that its file has beside them. A single matrix is cut into as many as there are heads.
+fn send_blocks(
+    device: &Arc<Device>,
+    weight: &Weight,
+    heads: usize,
+    rows: WeightRows<'_>,
 ) -> Result<ProductWeight, BackendError> {
-    let shape =
-        WeightShape { inputs: weight.inputs(), outputs: weight.outputs(), matrices: weight.matrices() };
+    let (matrices, outputs) = (weight.matrices(), weight.outputs());
+    let cut = matrices == 1 && heads > 1;
+    let (matrices, outputs) = if cut { (heads, outputs / heads) } else { (matrices, outputs) };
+    let shape = WeightShape { inputs: weight.inputs(), outputs, matrices };
     let factors = rows.factors(weight)?;
     let scales = factors.as_ref().map(|factors| BlockScales {
         numbers: &factors.numbers,
         rows: factors.rows,
         // one for a whole row, whatever its length
         inputs: factors.inputs.next_multiple_of(8),
-        per_matrix: true,
+        per_matrix: !cut,
     });
     let what = format!("tensor {}", weight.parts[0].tensor);
     let format = (weight.ty, shape);
@@ -149,66 +135,35 @@ fn too_much(error: BackendError, needed: u64) -> BackendError {
     }
 }
 
-/// Bytes on the device of the weights of these stages, whose parts of projections are counted as wholes.
+/// Bytes on the device of the weights of these stages.
 pub(crate) fn total_bytes(stages: &[Stage]) -> u64 {
-    let bytes = |(weight, part): &(&Weight, Part)| match part {
-        Part::Product => weight.bytes() as u64,
-        _ => 4 * weight.elements() as u64,
+    let bytes = |(weight, form): &(&Weight, Form)| match form {
+        Form::Vector => 4 * weight.elements() as u64,
+        Form::Matrices | Form::Heads => weight.bytes() as u64,
     };
     used(stages).iter().map(bytes).sum()
 }
 
-fn bytes(weight: &Weight, part: Part, config: &ModelConfig) -> u64 {
-    if part == Part::Product {
-        return weight.bytes() as u64;
-    }
-    let (matrices, outputs, inputs) = shape(weight, part, config);
-    4 * (matrices * outputs * inputs) as u64
-}
-
-/// Matrices, outputs and inputs of a part.
-fn shape(weight: &Weight, part: Part, config: &ModelConfig) -> (usize, usize, usize) {
-    let a = &config.attention;
-    match part {
-        Part::Product | Part::Whole => (weight.matrices(), weight.outputs(), weight.inputs()),
-        Part::Keys => (a.heads, a.nope, a.kv_lora_rank),
-        Part::KeysTransposed => (a.heads, a.kv_lora_rank, a.nope),
-        Part::Values => (a.heads, a.v, a.kv_lora_rank),
-    }
-}
-
-/// Which part of a weight an operation uses; none where it reads it on the host.
-pub(crate) fn part(op: Op, slot: &str) -> Option<Part> {
+/// How the weights of an operation are stored; none where they are read on the host.
+fn form(op: Op) -> Option<Form> {
     match op {
         Op::Embed { .. } => None,
-        Op::Linear | Op::ExpertMlp => Some(Part::Product),
-        Op::AbsorbK => Some(Part::KeysTransposed),
-        Op::AbsorbV => Some(Part::Values),
-        // kv_b is both: see `parts`
-        Op::AttendExpanded | Op::ExpandedStore if slot == "v_b" => Some(Part::Values),
-        Op::AttendExpanded | Op::ExpandedStore => Some(Part::Keys),
-        _ => Some(Part::Whole),
+        Op::Linear | Op::ExpertMlp => Some(Form::Matrices),
+        Op::AbsorbK | Op::AbsorbV | Op::AttendExpanded | Op::ExpandedStore => Some(Form::Heads),
+        _ => Some(Form::Vector),
     }
 }
 
-/// Every part of the weight in this slot that the node uses.
-fn parts(node: &Node, slot: &str) -> Vec<Part> {
-    let expands = matches!(node.op, Op::AttendExpanded | Op::ExpandedStore);
-    let values = (expands && slot == "kv_b").then_some(Part::Values);
-    part(node.op, slot).into_iter().chain(values).collect()
-}
-
-/// The weights of the stages with the parts that are used, each once.
-fn used(stages: &[Stage]) -> Vec<(&Weight, Part)> {
+/// The weights of the stages, each once.
+fn used(stages: &[Stage]) -> Vec<(&Weight, Form)> {
     let (mut used, mut known) = (Vec::new(), HashSet::new());
     for plan in stages.iter().flat_map(|stage| &stage.plans) {
         for node in &plan.ir.nodes {
-            for (slot, id) in &node.weights {
+            let Some(form) = form(node.op) else { continue };
+            for (_, id) in &node.weights {
                 let weight = plan.ir.weight(*id);
-                for part in parts(node, slot) {
-                    if known.insert((&weight.parts[0].tensor, part)) {
-                        used.push((weight, part));
-                    }
+                if known.insert((&weight.parts[0].tensor, form)) {
+                    used.push((weight, form));
                 }
             }
         }
@@ -219,75 +174,4 @@ fn used(stages: &[Stage]) -> Vec<(&Weight, Part)> {
 /// The weight of a node in the first of these slots that it has.
 pub(crate) fn slot(node: &Node, slots: &[&str]) -> Option<WeightId> {
     slots.iter().find_map(|slot| node.weight(slot))
-}
-
-fn send(
-    device: &Arc<Device>,
-    weight: &Weight,
-    part: Part,
-    config: &ModelConfig,
-    rows: WeightRows<'_>,
-) -> Result<DeviceWeight, BackendError> {
-    let (matrices, outputs, inputs) = shape(weight, part, config);
-    let what = weight.label();
-    let row_bytes = 4 * inputs;
-    let whole = |matrices: Range<usize>, outputs: Range<usize>| -> Result<Chunk, BackendError> {
-        let bytes = matrices.len() as u64 * outputs.len() as u64 * row_bytes as u64;
-        Ok(Chunk { buffer: Buffer::new(device, &what, bytes)?, matrices, outputs })
-    };
-    let pieces = if matrices == 1 {
-        chunks(&device.limits, outputs, row_bytes).into_iter().map(|rows| whole(0..1, rows)).collect()
-    } else {
-        let cut = chunks(&device.limits, matrices, outputs * row_bytes);
-        cut.into_iter().map(|matrices| whole(matrices, 0..outputs)).collect::<Result<Vec<_>, _>>()
-    };
-    let chunks = pieces?;
-    let at_once = (PIECE / row_bytes.max(1)).max(1);
-    for chunk in &chunks {
-        let mut at = 0;
-        for matrix in chunk.matrices.clone() {
-            let step = if part == Part::Whole { at_once } else { outputs };
-            for first in chunk.outputs.clone().step_by(step) {
-                let range = first..chunk.outputs.end.min(first + step);
-                let elements = elements(weight, part, config, rows, matrix, range)?;
-                let bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
-                chunk.buffer.write(&what, at, &bytes)?;
-                at += bytes.len() as u64;
-            }
-        }
-    }
-    Ok(DeviceWeight { matrices, outputs, inputs, chunks })
-}
-
-/// Rows of one matrix of a part; of a part of a head always all of them.
-fn elements(
-    weight: &Weight,
-    part: Part,
-    config: &ModelConfig,
-    rows: WeightRows<'_>,
-    matrix: usize,
-    range: Range<usize>,
-) -> Result<Vec<f32>, BackendError> {
-    let a = &config.attention;
-    let (nope, v, latent) = (a.nope, a.v, a.kv_lora_rank);
-    // one matrix with each head's keys and then its values, or a matrix for each head, that of keys transposed
-    let combined = weight.shape.len() == 2;
-    let first = matrix * (nope + v);
-    match part {
-        Part::Product | Part::Whole => rows.rows(weight, matrix, range),
-        Part::Values if combined => rows.rows(weight, 0, first + nope..first + nope + v),
-        Part::Values => rows.rows(weight, matrix, 0..v),
-        Part::Keys if combined => rows.rows(weight, 0, first..first + nope),
-        Part::Keys => Ok(transposed(&rows.rows(weight, matrix, 0..latent)?, nope)),
-        Part::KeysTransposed if combined => {
-            Ok(transposed(&rows.rows(weight, 0, first..first + nope)?, latent))
-        }
-        Part::KeysTransposed => rows.rows(weight, matrix, 0..latent),
-    }
-}
-
-/// Columns become rows.
-fn transposed(elements: &[f32], width: usize) -> Vec<f32> {
-    let height = elements.len() / width.max(1);
-    (0..elements.len()).map(|i| elements[i % height * width + i / height]).collect()
 }

@@ -3,7 +3,9 @@
 use super::limits::{folded, refused, too_large};
 use super::shader::{Kernel, ProductShader, Slot};
 use super::sort::SortedItems;
-use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, TRANSPOSED};
+#[cfg(any(test, feature = "cases"))]
+use super::tiles::GATHER_THREADS;
+use super::tiles::{GEMV_ROWS, GemmTile, GemvTile, TRANSPOSED};
 use super::weight::{Chunk, Weight};
 #[cfg(any(test, feature = "cases"))]
 use crate::buffers::Buffer;

@@ -35,6 +35,7 @@ impl GemvTile {
     }
 
     /// Bytes of workgroup memory with as many rows.
+    #[cfg(test)]
     pub const fn memory(&self, rows: usize) -> usize {
         4 * rows * self.outputs * self.threads
     }
@@ -94,52 +95,9 @@ impl GemmTile {
     }
 
     /// Bytes of workgroup memory.
+    #[cfg(test)]
     pub const fn memory(&self) -> usize {
         4 * self.inputs * (self.rows + self.outputs)
-    }
-}
-
-/// Threads and columns of a workgroup of a 4-bit GEMM whose codes are decoded in registers: a column is a thread's, and lanes share the inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct W4FusedTile {
-    /// Columns per workgroup, which neighbouring threads read.
-    pub columns: usize,
-    /// Threads that share a column: a power of two.
-    pub lanes: usize,
-}
-
-/// The only one: 64 bytes of each row of words, and enough workgroups where there are few columns.
-pub const W4_FUSED: W4FusedTile = W4FusedTile { columns: 16, lanes: 16 };
-
-/// A tile of a 4-bit GEMM: inputs and decoded weights are in workgroup memory twice, one being filled while the other is multiplied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct W4Tile {
-    /// Rows.
-    pub rows: usize,
-    /// Columns.
-    pub columns: usize,
-    /// Words of eight inputs per step.
-    pub words: usize,
-}
-
-/// Tiles of a 4-bit GEMM, by rows.
-pub const W4_GEMM: [W4Tile; 2] =
-    [W4Tile { rows: 16, columns: 64, words: 2 }, W4Tile { rows: 32, columns: 64, words: 2 }];
-
-impl W4Tile {
-    /// The smallest one that has as many rows, or the largest.
-    pub fn of(rows: usize) -> W4Tile {
-        W4_GEMM.into_iter().find(|tile| tile.rows >= rows).unwrap_or(W4_GEMM[W4_GEMM.len() - 1])
-    }
-
-    /// Threads per workgroup.
-    pub const fn threads(&self) -> usize {
-        self.rows / PER_THREAD * (self.columns / PER_THREAD)
-    }
-
-    /// Bytes of workgroup memory.
-    pub const fn memory(&self) -> usize {
-        2 * 4 * 8 * self.words * (self.rows + self.columns)
     }
 }
 
@@ -153,12 +111,6 @@ mod tests {
         for tile in GEMM {
             assert!(tile.memory() <= 16384 && tile.threads() <= 256, "{tile:?}");
             assert!(tile.inputs.is_multiple_of(8) && tile.rows.is_multiple_of(PER_THREAD), "{tile:?}");
-        }
-        for tile in W4_GEMM {
-            assert!(tile.memory() <= 16384 && tile.threads() <= 256, "{tile:?}");
-            // each thread fetches whole words, and four inputs of one row
-            let inputs = tile.rows * 8 * tile.words / 4;
-            assert!((tile.columns * tile.words).is_multiple_of(tile.threads()) && inputs == tile.threads());
         }
         for tile in [GEMV_WIDE, GEMV_NARROW] {
             assert!(

@@ -157,11 +157,6 @@ impl Weight {
         known.push((*shader, Arc::clone(&pipeline)));
         Ok(pipeline)
     }
-
-    /// The bytes of its blocks: what a product reads at least.
-    pub(crate) fn bytes(&self) -> usize {
-        self.row_bytes * self.shape.outputs * self.shape.matrices
-    }
 }
 
 fn no_shader(device: &Device, what: &str, format: TensorType) -> GpuError {

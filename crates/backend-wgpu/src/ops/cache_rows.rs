@@ -1,6 +1,6 @@
 //! Rows of the KV cache are written.
 
-use super::head_products::HeadProducts;
+use super::head_products::{HeadProducts, Projection};
 use crate::cache::{packing, row_words};
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
@@ -9,7 +9,7 @@ use crate::memory::SCRATCH;
 use crate::pipeline::{Pipeline, Shader};
 use crate::run::{Operation, Run};
 use crate::values::{Home, Operand, count, internal};
-use crate::weights::{Part, slot};
+use crate::weights::slot;
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
 use std::ops::Range;
@@ -103,12 +103,12 @@ impl Operation for ExpandedStore {
             for first in range.clone().step_by(self.rows_at_once) {
                 let rows = first..range.end.min(first + self.rows_at_once);
                 let x = Operand { head_stride: 0, ..self.latent };
-                let parts = [(1, &self.keys), (2, &self.values)].map(|(scratch, products)| {
-                    let y = heads_in(scratch, products, first);
-                    products.record(run, rows.clone(), [&x, &y], 0..products.heads());
-                    y
-                });
-                self.store.record(run, rows, [parts[0], self.key], Some(parts[1]));
+                let [keys, values] = [(1, &self.keys), (2, &self.values)]
+                    .map(|(scratch, products)| heads_in(scratch, products, first));
+                for (products, y) in [(&self.keys, &keys), (&self.values, &values)] {
+                    products.record(run, rows.clone(), [&x, y], 0..products.heads())?;
+                }
+                self.store.record(run, rows, [keys, self.key], Some(values));
             }
         }
         Ok(())
@@ -129,8 +129,8 @@ pub(super) fn expanded(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<d
     let (Some(keys), Some(values)) = (slot(node, &["k_b", "kv_b"]), slot(node, &["v_b", "kv_b"])) else {
         return internal("expanded_store without W_UK and W_UV".into());
     };
-    let products = |id, part| HeadProducts::new(compiler, compiler.weight(id, part)?);
-    let (keys, values) = (products(keys, Part::Keys)?, products(values, Part::Values)?);
+    let keys = HeadProducts::new(compiler, keys, Projection::Keys)?;
+    let values = HeadProducts::new(compiler, values, Projection::Values)?;
     let shader = Shader::new("expanded_store", TEXT)
         .after(EXPANDED)
         .count("HEAD_WIDTH", a.nope + a.rope + a.v)

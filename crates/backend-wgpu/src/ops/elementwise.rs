@@ -6,7 +6,7 @@ use crate::error::GpuError;
 use crate::pipeline::{Pipeline, Shader};
 use crate::run::{Operation, Run};
 use crate::values::{Operand, internal};
-use crate::weights::DeviceWeight;
+use crate::weights::DeviceVector;
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node, Op};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ enum Second {
     /// A value, with the distance of its elements: 0 where one serves a whole head.
     Value(Operand, u32),
     /// A vector for every row.
-    Weight(Arc<DeviceWeight>),
+    Weight(Arc<DeviceVector>),
 }
 
 pub(super) struct Elementwise {
@@ -124,7 +124,7 @@ impl Elementwise {
                 [offset, row, head, *step]
             }
             Second::Weight(weight) => {
-                bindings.push((3, (&weight.chunks[0].buffer).into()));
+                bindings.push((3, (&weight.buffer).into()));
                 [0, 0, y.width, 1]
             }
         };
@@ -171,8 +171,7 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
         Op::Scale { by } => Elementwise::new(compiler, ("scale", SCALE), x, y, Second::None, by),
         Op::Add { scale } => Elementwise::new(compiler, ("add", ADD), x, y, second(1)?, scale),
         Op::Bias => {
-            let bias = compiler.one_weight(node)?;
-            bias.only()?;
+            let bias = compiler.vector(node)?;
             Elementwise::new(compiler, ("bias", ADD), x, y, Second::Weight(bias), 1.0)
         }
         _ => return internal(format!("{} is not elementwise", node.op.word())),

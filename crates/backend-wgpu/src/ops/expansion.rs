@@ -1,7 +1,7 @@
 //! Attention to keys and values of each head: read from the cache, or expanded from latents for as many heads at a time as scratch memory holds.
 
 use super::attention::{Attention, Call, Source};
-use super::head_products::HeadProducts;
+use super::head_products::{HeadProducts, Projection};
 use crate::cache::{reading, with_slots};
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
@@ -11,7 +11,7 @@ use crate::pipeline::{Pipeline, Shader};
 use crate::run::{Operation, Run};
 use crate::step_data::SpanTasks;
 use crate::values::{Home, Operand, count, internal};
-use crate::weights::{Part, slot};
+use crate::weights::slot;
 use latent_backend::BackendError;
 use latent_graph::config::AttentionShape;
 use latent_graph::ir::{AttentionPath, KvLayerKind, Node};
@@ -99,7 +99,7 @@ impl AttendExpanded {
                     heads: heads as u32,
                     width,
                 };
-                products.record(run, 0..kv_len, [&latents, &y], first..first + heads);
+                products.record(run, 0..kv_len, [&latents, &y], first..first + heads)?;
             }
             let kv = [0, 1, 2].map(|scratch| Binding::from(&run.memory.scratch[scratch]));
             self.attention.record(run, &Call { tasks: span.by_head, first_head: first, heads }, &kv);
@@ -122,8 +122,8 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
         return internal("attend_expanded without W_UK and W_UV".into());
     };
     let attention = Attention::new(compiler, node, Source::Expanded, q, r, y)?;
-    let products = |id, part| HeadProducts::new(compiler, compiler.weight(id, part)?);
-    let (keys, values) = (products(keys, Part::Keys)?, products(values, Part::Values)?);
+    let keys = HeadProducts::new(compiler, keys, Projection::Keys)?;
+    let values = HeadProducts::new(compiler, values, Projection::Values)?;
     let gather = Shader::new("latents", LATENTS).after(CACHE).after(reading(compiler.cache_type));
     let gather = with_slots(gather).count("ROW_WIDTH", row_width);
     let gather = compiler.device.pipeline(&gather)?;

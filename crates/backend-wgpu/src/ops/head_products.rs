@@ -1,66 +1,77 @@
-//! y = x · Wᵀ with a matrix for each head.
+//! Products of heads with the matrices that they have of W_UK and W_UV.
 
-use crate::commands::grid;
 use crate::compile::Compiler;
-use crate::pipeline::{Pipeline, Shader};
+use crate::error::GpuError;
+use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
+use crate::matmul::weight::Weight;
 use crate::run::Run;
 use crate::values::Operand;
-use crate::weights::DeviceWeight;
 use latent_backend::BackendError;
+use latent_graph::ir::WeightId;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// What heads are multiplied by. The file has one matrix with the rows of each head's keys and then its values, or a matrix for each head of
+/// each, that of keys transposed.
+#[derive(Clone, Copy)]
+pub(super) enum Projection {
+    /// W_UK: from latents to keys.
+    Keys,
+    /// W_UKᵀ: from queries to latents.
+    KeysTransposed,
+    /// W_UV: from latents to values.
+    Values,
+}
+
 /// Products of heads with one weight.
 pub(super) struct HeadProducts {
-    pipeline: Arc<Pipeline>,
-    weight: Arc<DeviceWeight>,
+    weight: Arc<Weight>,
+    part: Part,
+    heads: usize,
+    outputs: usize,
 }
 
 impl HeadProducts {
     pub(super) fn new(
         compiler: &Compiler<'_>,
-        weight: Arc<DeviceWeight>,
+        id: WeightId,
+        projection: Projection,
     ) -> Result<HeadProducts, BackendError> {
-        let shader = Shader::new("head_products", include_str!("head_products.wgsl"));
-        Ok(HeadProducts { pipeline: compiler.device.pipeline(&shader)?, weight })
+        let a = &compiler.config.attention;
+        let combined = compiler.plan.ir.weight(id).shape.len() == 2;
+        let (nope, v, latent) = (a.nope, a.v, a.kv_lora_rank);
+        let (rows, transposed, outputs) = match (projection, combined) {
+            (Projection::Keys, true) => (0..nope, false, nope),
+            (Projection::Keys, false) => (0..latent, true, nope),
+            (Projection::KeysTransposed, true) => (0..nope, true, latent),
+            (Projection::KeysTransposed, false) => (0..latent, false, latent),
+            (Projection::Values, true) => (nope..nope + v, false, v),
+            (Projection::Values, false) => (0..v, false, v),
+        };
+        let (weight, part) = (compiler.product_weight(id)?, Part { rows, transposed });
+        Ok(HeadProducts { weight, part, heads: a.heads, outputs })
     }
 
     /// Results of a head.
     pub(super) fn outputs(&self) -> usize {
-        self.weight.outputs
+        self.outputs
     }
 
     /// Heads.
     pub(super) fn heads(&self) -> usize {
-        self.weight.matrices
+        self.heads
     }
 
-    /// Adds its calls for some of the heads, one for each buffer of the weight that has some: the first of them is that at the operands' offsets, which
-    /// may wrap around.
+    /// Adds its calls for some of the heads: the first of them is that at the operands' offsets, which may wrap around.
     pub(super) fn record(
         &self,
         run: &mut Run<'_>,
         rows: Range<usize>,
         [x, y]: [&Operand; 2],
         heads: Range<usize>,
-    ) {
-        for chunk in &self.weight.chunks {
-            let here = heads.start.max(chunk.matrices.start)..heads.end.min(chunk.matrices.end);
-            if here.is_empty() {
-                continue;
-            }
-            let from_head = |operand: &Operand| {
-                let [offset, row, head] = operand.address();
-                [offset.wrapping_add((here.start - heads.start) as u32 * head), row, head]
-            };
-            let (outputs, inputs) = (self.weight.outputs, self.weight.inputs);
-            let first_matrix = here.start - chunk.matrices.start;
-            let sizes = [rows.start, rows.len(), here.len(), first_matrix, outputs, inputs];
-            let mut params: Vec<u32> = sizes.map(|size| size as u32).to_vec();
-            params.extend([from_head(x), from_head(y)].concat());
-            let bindings = [run.bind(x), (&chunk.buffer).into(), run.bind(y)];
-            let groups = grid(rows.len() * here.len() * outputs.div_ceil(64), 1);
-            run.commands.call(&self.pipeline, bindings, &params, groups);
-        }
+    ) -> Result<(), GpuError> {
+        let place = |operand: &Operand| Place { binding: run.bind(operand), address: operand.address() };
+        let items = Items { rows, slots: heads.len(), x: place(x), y: place(y) };
+        multiply(run.commands, (&self.weight, &self.part), &items, &Matrices::PerSlot(heads.start))
     }
 }

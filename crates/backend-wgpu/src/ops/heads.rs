@@ -1,12 +1,12 @@
 //! Queries into latent space and results out of it: products per head.
 
 use super::elementwise::Elementwise;
-use super::head_products::HeadProducts;
+use super::head_products::{HeadProducts, Projection};
 use crate::compile::Compiler;
 use crate::error::GpuError;
 use crate::run::{Operation, Run};
 use crate::values::{Operand, count, internal};
-use crate::weights::{Part, slot};
+use crate::weights::slot;
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
 
@@ -21,7 +21,7 @@ struct PerHead {
 impl Operation for PerHead {
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
         for rows in run.ranges(path) {
-            self.products.record(run, rows, [&self.x, &self.y], 0..self.products.heads());
+            self.products.record(run, rows, [&self.x, &self.y], 0..self.products.heads())?;
         }
         self.beside.iter().try_for_each(|copy| copy.record(run, path))
     }
@@ -33,7 +33,7 @@ pub(super) fn absorb_query(
     node: &Node,
 ) -> Result<Box<dyn Operation>, BackendError> {
     let Some(id) = slot(node, &["k_b", "kv_b"]) else { return internal("absorb_k without W_UK".into()) };
-    let products = HeadProducts::new(compiler, compiler.weight(id, Part::KeysTransposed)?)?;
+    let products = HeadProducts::new(compiler, id, Projection::KeysTransposed)?;
     let (x, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
     let latent = count(compiler.config.attention.kv_lora_rank)?;
     let rope = compiler.input_at(node, "q_rope")?;
@@ -48,7 +48,7 @@ pub(super) fn project_value(
     node: &Node,
 ) -> Result<Box<dyn Operation>, BackendError> {
     let Some(id) = slot(node, &["v_b", "kv_b"]) else { return internal("absorb_v without W_UV".into()) };
-    let products = HeadProducts::new(compiler, compiler.weight(id, Part::Values)?)?;
+    let products = HeadProducts::new(compiler, id, Projection::Values)?;
     let v = compiler.config.attention.v;
     let (x, y) = (compiler.input(node, 0)?, compiler.cut(compiler.output(node, 0)?, v)?);
     Ok(Box::new(PerHead { products, x, y, beside: None }))

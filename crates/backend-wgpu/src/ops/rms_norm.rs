@@ -6,14 +6,14 @@ use crate::error::GpuError;
 use crate::pipeline::{Constant, Pipeline, Shader};
 use crate::run::{Operation, Run};
 use crate::values::{Operand, internal};
-use crate::weights::DeviceWeight;
+use crate::weights::DeviceVector;
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
 use std::sync::Arc;
 
 struct RmsNorm {
     pipeline: Arc<Pipeline>,
-    weight: Arc<DeviceWeight>,
+    weight: Arc<DeviceVector>,
     x: Operand,
     y: Operand,
 }
@@ -23,7 +23,7 @@ impl Operation for RmsNorm {
         for rows in run.ranges(path) {
             let mut params = vec![rows.start as u32, rows.len() as u32, self.x.heads];
             params.extend([self.x.address(), self.y.address()].concat());
-            let bindings = [run.bind(&self.x), (&self.weight.chunks[0].buffer).into(), run.bind(&self.y)];
+            let bindings = [run.bind(&self.x), (&self.weight.buffer).into(), run.bind(&self.y)];
             let groups = grid(rows.len() * self.x.heads as usize, 1);
             run.commands.call(&self.pipeline, bindings, &params, groups);
         }
@@ -32,15 +32,14 @@ impl Operation for RmsNorm {
 }
 
 pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
-    let weight = compiler.one_weight(node)?;
-    weight.only()?;
-    let x = compiler.cut(compiler.input(node, 0)?, weight.inputs)?;
-    let y = compiler.cut(compiler.output(node, 0)?, weight.inputs)?;
+    let weight = compiler.vector(node)?;
+    let x = compiler.cut(compiler.input(node, 0)?, weight.len)?;
+    let y = compiler.cut(compiler.output(node, 0)?, weight.len)?;
     if x.home == y.home {
         return internal("a norm reads and writes one buffer".into());
     }
     let shader = Shader::new("rms_norm", include_str!("rms_norm.wgsl"))
-        .count("WIDTH", weight.inputs)
+        .count("WIDTH", weight.len)
         .with("EPS", Constant::Number(compiler.config.rms_eps as f32));
     Ok(Box::new(RmsNorm { pipeline: compiler.device.pipeline(&shader)?, weight, x, y }))
 }

@@ -6,7 +6,7 @@ use crate::error::GpuError;
 use crate::pipeline::{Constant, Pipeline, Shader};
 use crate::run::{Operation, Run};
 use crate::values::{Operand, internal};
-use crate::weights::DeviceWeight;
+use crate::weights::DeviceVector;
 use latent_backend::BackendError;
 use latent_graph::config::{Gating, GroupScore};
 use latent_graph::ir::{AttentionPath, Node};
@@ -34,7 +34,7 @@ const MOST_EXPERTS: usize = 1536;
 
 struct Route {
     pipeline: Arc<Pipeline>,
-    bias: Option<Arc<DeviceWeight>>,
+    bias: Option<Arc<DeviceVector>>,
     x: Operand,
     ids: Operand,
     weights: Operand,
@@ -47,7 +47,7 @@ impl Operation for Route {
             let params =
                 [rows.start as u32, rows.len() as u32, x.offset, x.row_stride, ids.offset, weights.offset];
             let mut bindings = vec![run.bind(x), run.bind(ids), run.bind(weights)];
-            bindings.extend(self.bias.iter().map(|bias| (&bias.chunks[0].buffer).into()));
+            bindings.extend(self.bias.iter().map(|bias| (&bias.buffer).into()));
             run.commands.call(&self.pipeline, bindings, &params, grid(rows.len(), 1));
         }
         Ok(())
@@ -65,7 +65,7 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
     let router = moe.router;
     let bias = match node.weights.is_empty() {
         true => None,
-        false => Some(compiler.one_weight(node)?),
+        false => Some(compiler.vector(node)?),
     };
     let gate = match router.gating {
         Gating::Softmax | Gating::SoftmaxOfSelected => PLAIN,

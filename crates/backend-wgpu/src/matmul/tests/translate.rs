@@ -3,8 +3,8 @@
 use crate::matmul::layout::{LAYOUTS, Quants};
 use crate::matmul::shader::{Kernel, ProductShader};
 use crate::matmul::sort::sort_source;
-use crate::matmul::tiles::{GEMM, GEMV_NARROW, GEMV_ROWS, GEMV_WIDE, GemmTile, W4_GEMM};
-use crate::matmul::w4::{Entry, ScaleKind, W4Codes, W4Shader, reduce_source};
+use crate::matmul::tiles::{GEMM, GEMV_NARROW, GEMV_ROWS, GEMV_WIDE, GemmTile};
+use crate::matmul::w4::{Entry, ScaleKind, W4_GEMM, W4Codes, W4Shader, reduce_source};
 use latent_types::TensorType;
 use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ValidationFlags, Validator};

@@ -1,13 +1,14 @@
 //! Calls of the entries.
 
 use super::shader::{Entry, W4Shader, reduce_source};
+use super::tiles::{W4_FUSED, W4Tile};
 use super::weight::{W4Shape, W4Weight};
 use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};
 use crate::error::GpuError;
 use crate::matmul::limits::{folded, too_large};
 use crate::matmul::rows::Matrix;
-use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS, W4_FUSED, W4Tile};
+use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS};
 use std::sync::Arc;
 
 /// The numbers of `wgsl/head.wgsl`.

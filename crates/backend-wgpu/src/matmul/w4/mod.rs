@@ -10,6 +10,7 @@
 mod call;
 mod format;
 mod shader;
+mod tiles;
 mod weight;
 
 pub(crate) use call::{dequant, fused, gemm, reduce, striped};
@@ -20,3 +21,5 @@ pub(crate) use weight::{GroupScales, W4Operand, W4Shape, W4Weight};
 pub(super) use format::ScaleKind;
 #[cfg(test)]
 pub(super) use shader::{Entry, W4Shader, reduce_source};
+#[cfg(test)]
+pub(super) use tiles::W4_GEMM;

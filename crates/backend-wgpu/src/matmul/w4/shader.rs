@@ -1,8 +1,9 @@
 //! Shaders of 4-bit weights.
 
 use super::format::{ScaleKind, W4Codes};
+use super::tiles::{W4_FUSED, W4Tile};
 use crate::matmul::shader::ENTRY;
-use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD, W4_FUSED, W4Tile};
+use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD};
 use crate::matmul::wgsl::{constants, section};
 use std::fmt::Write;
 
