@@ -1,6 +1,6 @@
 //! Rows of embeddings.
 
-use super::{Recorded, numbers};
+use super::job::{Recorded, numbers};
 use crate::GpuError;
 use crate::buffers::Buffer;
 use crate::commands::Commands;

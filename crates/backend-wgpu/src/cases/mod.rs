@@ -1,14 +1,15 @@
 //! A device as a backend of the table of cases: matmuls from the blocks of a file, rows of embeddings, and the entries for 4-bit weights.
 
 mod embed;
+mod job;
 mod product;
 #[cfg(test)]
 mod tests;
 mod w4;
 
-use crate::commands::Commands;
 use crate::device::Device;
 use crate::error::GpuError;
+use job::{GpuJob, Recorded};
 use latent_conformance::{Backend, Case, Job, Kernel, Level, Operands, RowOp};
 use latent_types::{ActivationType, WeightLayout};
 use std::sync::Arc;
@@ -100,58 +101,4 @@ impl Backend for Gpu {
         job.call().map_err(|error| error.to_string())?;
         Ok(Box::new(job))
     }
-}
-
-/// What a job asks of the device.
-trait Recorded: Send {
-    /// The device.
-    fn device(&self) -> &Arc<Device>;
-
-    /// Adds its calls.
-    fn record(&self, commands: &mut Commands) -> Result<(), GpuError>;
-
-    /// The results of the last run.
-    fn read(&self) -> Result<Vec<f32>, GpuError>;
-}
-
-struct GpuJob(Box<dyn Recorded>);
-
-impl GpuJob {
-    /// Runs once, and waits for the device.
-    fn call(&self) -> Result<(), GpuError> {
-        let mut commands = Commands::new(self.0.device());
-        self.0.record(&mut commands)?;
-        commands.submit(&[])?;
-        self.0.device().wait()
-    }
-}
-
-impl Job for GpuJob {
-    fn run(&mut self, _: usize) {
-        // a device that fails between two runs has no results, which `results` and `promises` tell
-        let _ = self.call();
-    }
-
-    fn results(&self) -> Vec<f32> {
-        self.0.read().unwrap_or_default()
-    }
-
-    /// A second run gives the same bits.
-    fn promises(&mut self) -> Result<(), String> {
-        let first = self.results();
-        self.call().map_err(|error| error.to_string())?;
-        let again = self.0.read().map_err(|error| error.to_string())?;
-        let same = first.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
-        if same && first.len() == again.len() { Ok(()) } else { Err("two runs differ".into()) }
-    }
-}
-
-/// f32 as the device stores them.
-fn bytes(numbers: &[f32]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-}
-
-/// f32 as the device stored them.
-fn numbers(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }

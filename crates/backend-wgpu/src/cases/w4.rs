@@ -1,6 +1,6 @@
 //! 4-bit weights of the table.
 
-use super::{Recorded, bytes, numbers};
+use super::job::{Recorded, bytes, numbers};
 use crate::GpuError;
 use crate::buffers::Buffer;
 use crate::commands::Commands;

@@ -23,6 +23,9 @@ pub(super) fn constants<'n>(source: &mut String, all: impl IntoIterator<Item = (
     }
 }
 
+/// The function `f16_value(bits)`.
+pub(super) const F16: &str = include_str!("wgsl/f16.wgsl");
+
 const SCALES: &str = include_str!("wgsl/scales.wgsl");
 const GRIDS: &str = include_str!("wgsl/grids.wgsl");
 const PLAIN: &str = include_str!("wgsl/plain.wgsl");
@@ -65,6 +68,8 @@ fn decode_block(block: u32, octet: u32) -> Octet {{
 /// Constants of a layout and the function `decode_block(block, octet)`, which dequantizes an octet of the block at a byte offset into `weight`.
 pub(super) fn decoder(source: &mut String, layout: &Layout) {
     constants(source, layout.constants());
+    source.push('\n');
+    source.push_str(F16);
     source.push('\n');
     source.push_str(include_str!("wgsl/bytes.wgsl"));
     source.push_str(match layout.word_blocks() {

@@ -39,11 +39,11 @@ fn shaders(format: TensorType) -> Vec<ProductShader> {
     all
 }
 
-/// Parses, validates without any optional capability, and writes both languages.
+/// Parses, validates with no capabilities but those of every WebGPU device (`unpack2x16float`), and writes both languages.
 pub(crate) fn translate(name: &str, source: &str) -> [String; 2] {
     let module = naga::front::wgsl::parse_str(source)
         .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(source)));
-    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
+    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32);
     let info = validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(source)));
     let options =
         msl::Options { lang_version: (2, 0), fake_missing_bindings: true, ..msl::Options::default() };

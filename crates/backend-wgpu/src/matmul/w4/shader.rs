@@ -4,7 +4,7 @@ use super::format::{ScaleKind, W4Codes};
 use super::tiles::{W4_FUSED, W4Tile};
 use crate::matmul::shader::ENTRY;
 use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD};
-use crate::matmul::wgsl::{constants, section};
+use crate::matmul::wgsl::{F16, constants, section};
 use std::fmt::Write;
 
 /// What a shader computes.
@@ -91,6 +91,9 @@ impl W4Shader {
             W4Codes::Int4Sym => ("int4_sym", "no_zeros"),
         };
         let groups = if self.whole_groups { "whole_groups" } else { "cut_groups" };
+        if self.scales == ScaleKind::F16 {
+            source.push_str(F16);
+        }
         for name in [codes, "values", scales, zeros, groups] {
             source.push_str(section(DECODE, name));
         }

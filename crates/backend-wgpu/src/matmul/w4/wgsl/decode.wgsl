@@ -26,16 +26,7 @@ fn scale_byte(at: u32) -> u32 {
 }
 //= f16
 fn scale_at(at: u32) -> f32 {
-  let bits = (scales[at >> 1u] >> ((at & 1u) * 16u)) & 0xffffu;
-  let shifted = (bits & 0x7fffu) << 13u;
-  var size = bitcast<f32>(shifted + 0x38000000u);
-  if shifted < 0x00800000u {
-    size = bitcast<f32>(shifted + 0x38800000u) - 6.103515625e-5;
-  }
-  if shifted >= 0x0f800000u {
-    size = bitcast<f32>(shifted | 0x7f800000u);
-  }
-  return bitcast<f32>(bitcast<u32>(size) | ((bits & 0x8000u) << 16u));
+  return f16_value((scales[at >> 1u] >> ((at & 1u) * 16u)) & 0xffffu);
 }
 //= e8m0
 // 2^-127 is subnormal: a device may take it for 0

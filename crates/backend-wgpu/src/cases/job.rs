@@ -1,0 +1,62 @@
+//! Jobs: calls that are recorded, run and read.
+
+use crate::commands::Commands;
+use crate::device::Device;
+use crate::error::GpuError;
+use latent_conformance::Job;
+use std::sync::Arc;
+
+/// What a job asks of the device.
+pub(super) trait Recorded: Send {
+    /// The device.
+    fn device(&self) -> &Arc<Device>;
+
+    /// Adds its calls.
+    fn record(&self, commands: &mut Commands) -> Result<(), GpuError>;
+
+    /// The results of the last run.
+    fn read(&self) -> Result<Vec<f32>, GpuError>;
+}
+
+/// A job of the table.
+pub(super) struct GpuJob(pub(super) Box<dyn Recorded>);
+
+impl GpuJob {
+    /// Runs once, and waits for the device.
+    pub(super) fn call(&self) -> Result<(), GpuError> {
+        let mut commands = Commands::new(self.0.device());
+        self.0.record(&mut commands)?;
+        commands.submit(&[])?;
+        self.0.device().wait()
+    }
+}
+
+impl Job for GpuJob {
+    fn run(&mut self, _: usize) {
+        // a device that fails between two runs has no results, which `results` and `promises` tell
+        let _ = self.call();
+    }
+
+    fn results(&self) -> Vec<f32> {
+        self.0.read().unwrap_or_default()
+    }
+
+    /// A second run gives the same bits.
+    fn promises(&mut self) -> Result<(), String> {
+        let first = self.results();
+        self.call().map_err(|error| error.to_string())?;
+        let again = self.0.read().map_err(|error| error.to_string())?;
+        let same = first.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
+        if same && first.len() == again.len() { Ok(()) } else { Err("two runs differ".into()) }
+    }
+}
+
+/// f32 as the device stores them.
+pub(super) fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// f32 as the device stored them.
+pub(super) fn numbers(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
