@@ -3,6 +3,7 @@
 use crate::adapters::{AdapterDescription, AdapterKind};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::limits;
 use crate::memory::{Needs, SCRATCH, SCRATCHES};
 use crate::model::GpuModel;
 use crate::ops::expansion_bytes;
@@ -100,6 +101,6 @@ impl Backend for GpuBackend {
     }
 
     fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<Limits, BackendError> {
-        Err(BackendError::Unsupported("the bandwidth of a GPU is not measured yet".into()))
+        Ok(limits::measure(&self.device)?)
     }
 }

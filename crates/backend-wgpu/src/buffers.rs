@@ -167,3 +167,8 @@ impl Readback {
         Ok(taken)
     }
 }
+
+/// Elements of bytes.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|element| f32::from_le_bytes(*element)).collect()
+}

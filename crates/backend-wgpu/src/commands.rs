@@ -202,7 +202,7 @@ pub(crate) const GRID_WIDTH: usize = 65535;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::Shader;
+    use crate::shader::Shader;
     use crate::testing::device;
 
     const ADD: &str = "
@@ -225,7 +225,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let from = Buffer::with(&device, "x", &bytes(&x)).unwrap();
         let to = Buffer::new(&device, "y", 4000).unwrap();
         assert_eq!(device.in_use(), 8000);
-        let shader = |scale| Shader::new("add", ADD).with("SCALE", crate::pipeline::Constant::Number(scale));
+        let shader = |scale| Shader::new("add", ADD).with("SCALE", crate::shader::Constant::Number(scale));
         let (once, twice) = (device.pipeline(&shader(1.0)).unwrap(), device.pipeline(&shader(2.0)).unwrap());
         assert!(Arc::ptr_eq(&once, &device.pipeline(&shader(1.0)).unwrap()));
         let mut commands = Commands::new(&device);

@@ -1,31 +1,15 @@
-//! From a plan to a list of operations: every value gets its buffer, every weight its buffers, every shader its pipeline.
+//! What operations are compiled with: where values and weights are.
 
 use crate::device::Device;
 use crate::matmul::weight::Weight;
 use crate::memory::Needs;
-use crate::ops;
-use crate::run::Operation;
 use crate::values::{Operand, Registers, count, internal};
 use crate::weights::{DeviceVector, DeviceWeights};
 use latent_backend::{BackendError, Rotation};
-use latent_graph::ir::{AttentionPath, KvLayer, Node, ValueId, WeightId};
+use latent_graph::ir::{KvLayer, Node, ValueId, WeightId};
 use latent_graph::{ModelConfig, Plan};
 use latent_types::CacheType;
 use std::sync::Arc;
-
-/// A node with its operation.
-pub(crate) struct Instruction {
-    /// Its index in the plan.
-    pub(crate) node: usize,
-    pub(crate) path: AttentionPath,
-    pub(crate) operation: Box<dyn Operation>,
-}
-
-/// A plan as the backend runs it.
-pub(crate) struct Program {
-    pub(crate) instructions: Vec<Instruction>,
-    pub(crate) registers: Registers,
-}
 
 /// What an operation is compiled with.
 pub(crate) struct Compiler<'c> {
@@ -40,18 +24,6 @@ pub(crate) struct Compiler<'c> {
 }
 
 impl Compiler<'_> {
-    /// Compiles the whole plan.
-    pub(crate) fn program(&mut self) -> Result<Vec<Instruction>, BackendError> {
-        let mut instructions = Vec::new();
-        let plan = self.plan;
-        for (index, node) in plan.ir.nodes.iter().enumerate() {
-            if let Some(operation) = ops::compile(self, node)? {
-                instructions.push(Instruction { node: index, path: node.path, operation });
-            }
-        }
-        Ok(instructions)
-    }
-
     pub(crate) fn operand(&self, id: ValueId) -> Result<Operand, BackendError> {
         self.registers.operand(self.plan, id)
     }

@@ -4,7 +4,7 @@
 //! * `adapters`: which devices there are.
 //! * `device`: one that was opened; every call to it is checked.
 //! * `buffers`: its memory.
-//! * `pipeline`: shaders, compiled once.
+//! * `shader`, `pipeline`: shaders, compiled once.
 //! * `commands`: lists of calls, which the device gets in one piece.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
 //! * `error`: what can go wrong.
@@ -14,9 +14,9 @@
 //! * `weights`: decoded and sent.
 //! * `values`, `memory`: where the values of a plan are.
 //! * `cache`, `kv_store`: the KV cache.
-//! * `compile`, `ops`: operations become calls, one file each, beside their shaders.
+//! * `compile`, `ops`, `program`: operations become calls, one file each, beside their shaders.
 //! * `step_data`, `run`: what a step tells the shaders.
-//! * `observe`: timing and recording.
+//! * `observe`, `limits`: timing and recording; what the device can do at best.
 //!
 //! ```
 //! for (number, adapter) in latent_backend_wgpu::adapters().iter().enumerate() {
@@ -36,14 +36,17 @@ mod compile;
 mod device;
 mod error;
 mod kv_store;
+mod limits;
 mod matmul;
 mod memory;
 mod model;
 mod observe;
 mod ops;
 mod pipeline;
+mod program;
 mod ready;
 mod run;
+mod shader;
 mod step_data;
 #[cfg(test)]
 mod testing;

@@ -1,13 +1,14 @@
 //! A model on the device: its steps.
 
-use crate::buffers::{Buffer, Readback};
+use crate::buffers::{Buffer, Readback, floats};
 use crate::commands::Commands;
-use crate::compile::{Compiler, Program};
+use crate::compile::Compiler;
 use crate::device::Device;
 use crate::kv_store::GpuKvStore;
 use crate::memory::{Memory, Needs};
 use crate::observe::Observer;
 use crate::ops::{embedded_rows, expansion_bytes};
+use crate::program::{Program, instructions};
 use crate::run::Run;
 use crate::step_data::StepData;
 use crate::values::{Home, Registers, internal};
@@ -75,7 +76,7 @@ impl GpuModel {
                     registers: &registers,
                     needs: &mut needs,
                 };
-                let instructions = compiler.program()?;
+                let instructions = instructions(&mut compiler)?;
                 check_result(plan, &registers)?;
                 compiled.push(Program { instructions, registers });
             }
@@ -223,11 +224,6 @@ fn check_result(plan: &Plan, registers: &Registers) -> Result<(), BackendError> 
         Home::Hidden | Home::Logits => Ok(()),
         home => internal(format!("the result {name} is in {home:?}")),
     }
-}
-
-/// Elements of bytes.
-pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks().0.iter().map(|element| f32::from_le_bytes(*element)).collect()
 }
 
 impl Model for GpuModel {

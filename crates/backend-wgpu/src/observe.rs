@@ -1,9 +1,9 @@
 //! Timing and recording of single operations: the device then gets each of them by itself.
 
+use crate::buffers::floats;
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::model::floats;
 use crate::run::Run;
 use crate::values::{Operand, Registers};
 use latent_backend::{BackendError, KvStore, PlanTimes, Trace};

@@ -33,7 +33,7 @@ fn load(backend: &dyn Backend, path: &Path, way: Way) -> Result<Box<dyn Model>, 
     let bind = BindOptions { precision: Precision::Exact, tier: Tier::Portable, cache: way.cache };
     let options = StageOptions { mla: way.mla, form: way.form, bind, max_batch_tokens: 160, mtp: false };
     let tensors = CheckpointTensors(&checkpoint);
-    let stages = Stage::of_model(&circuit, &config, &tensors, backend.target(), &options)?;
+    let stages = Stage::of_model(circuit, &config, &tensors, backend.target(), &options)?;
     backend.load(LoadRequest {
         checkpoint: &checkpoint,
         config,
@@ -185,7 +185,7 @@ fn rows_of_the_cache_are_copied_shifted_read_and_written() {
             let read = |slot| {
                 let mut row = vec![0; bytes];
                 kv.read_row(1, slot, &mut row).unwrap();
-                crate::model::floats(&row)
+                crate::buffers::floats(&row)
             };
             [2 * KV_BLOCK + 7, KV_BLOCK + 1, 9].map(read).to_vec()
         });

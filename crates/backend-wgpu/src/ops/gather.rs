@@ -3,8 +3,9 @@
 use crate::commands::grid;
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::pipeline::{Pipeline, Shader};
+use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
+use crate::shader::Shader;
 use crate::values::Operand;
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};

@@ -3,8 +3,9 @@
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::pipeline::{Constant, Pipeline, Shader};
+use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
+use crate::shader::{Constant, Shader};
 use crate::values::{Operand, internal};
 use latent_backend::BackendError;
 use latent_graph::config::RopePairs;

@@ -3,8 +3,9 @@
 use crate::commands::grid;
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::pipeline::{Constant, Pipeline, Shader};
+use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
+use crate::shader::{Constant, Shader};
 use crate::values::{Operand, internal};
 use crate::weights::DeviceVector;
 use latent_backend::BackendError;

@@ -1,0 +1,33 @@
+//! A plan as a list of operations: every value has its buffer, every weight its buffers, every shader its pipeline.
+
+use crate::compile::Compiler;
+use crate::ops;
+use crate::run::Operation;
+use crate::values::Registers;
+use latent_backend::BackendError;
+use latent_graph::ir::AttentionPath;
+
+/// A node with its operation.
+pub(crate) struct Instruction {
+    /// Its index in the plan.
+    pub(crate) node: usize,
+    pub(crate) path: AttentionPath,
+    pub(crate) operation: Box<dyn Operation>,
+}
+
+/// A plan as the backend runs it.
+pub(crate) struct Program {
+    pub(crate) instructions: Vec<Instruction>,
+    pub(crate) registers: Registers,
+}
+
+/// The operations of the compiler's plan, in its order.
+pub(crate) fn instructions(compiler: &mut Compiler<'_>) -> Result<Vec<Instruction>, BackendError> {
+    let (plan, mut instructions) = (compiler.plan, Vec::new());
+    for (index, node) in plan.ir.nodes.iter().enumerate() {
+        if let Some(operation) = ops::compile(compiler, node)? {
+            instructions.push(Instruction { node: index, path: node.path, operation });
+        }
+    }
+    Ok(instructions)
+}

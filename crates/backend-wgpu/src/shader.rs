@@ -1,0 +1,141 @@
+//! Shaders: a text and the constants before it, compiled once per device.
+
+use crate::commands::GRID_WIDTH;
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::pipeline::Pipeline;
+use std::fmt::Write;
+use std::sync::{Arc, PoisonError};
+
+/// The value of a constant of a shader.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Constant {
+    /// `u32`
+    Count(u32),
+    /// `f32`
+    Number(f32),
+    /// `bool`
+    Flag(bool),
+}
+
+/// A shader: its text with the constants that it uses. The entry point is `main`; binding 0 of group 0 is a uniform with the parameters of the
+/// call, and the storage buffers follow in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Shader {
+    /// For messages and debuggers.
+    pub(crate) name: &'static str,
+    /// WGSL without `enable` directives.
+    pub(crate) parts: Vec<&'static str>,
+    /// Become `const` declarations before the text.
+    pub(crate) constants: Vec<(&'static str, Constant)>,
+    /// Whether it computes in f16.
+    pub(crate) f16: bool,
+    /// Whether it uses subgroups.
+    pub(crate) subgroups: bool,
+}
+
+impl Shader {
+    /// A shader of one text in plain WGSL.
+    pub(crate) fn new(name: &'static str, source: &'static str) -> Shader {
+        Shader { name, parts: vec![source], constants: Vec::new(), f16: false, subgroups: false }
+    }
+
+    /// The same with a constant more.
+    #[must_use]
+    pub(crate) fn with(mut self, name: &'static str, value: Constant) -> Shader {
+        self.constants.push((name, value));
+        self
+    }
+
+    /// The same with a `u32` more.
+    #[must_use]
+    pub(crate) fn count(self, name: &'static str, value: usize) -> Shader {
+        // what does not fit is refused when buffers are made: no size of a model that fits a device is this large
+        self.with(name, Constant::Count(u32::try_from(value).unwrap_or(u32::MAX)))
+    }
+
+    /// The same with another text before it: functions that it uses.
+    #[must_use]
+    pub(crate) fn after(mut self, part: &'static str) -> Shader {
+        self.parts.insert(0, part);
+        self
+    }
+
+    /// The whole text.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        if self.f16 {
+            text.push_str("enable f16;\n");
+        }
+        if self.subgroups {
+            text.push_str("enable subgroups;\n");
+        }
+        // where a call has more workgroups than one dimension holds: see `grid`
+        let _ = writeln!(text, "const GRID_WIDTH: u32 = {GRID_WIDTH}u;");
+        for (name, value) in &self.constants {
+            // writing to a string does not fail
+            let _ = match value {
+                Constant::Count(count) => writeln!(text, "const {name}: u32 = {count}u;"),
+                // all digits that the number has, in a form that WGSL reads
+                Constant::Number(number) => writeln!(text, "const {name}: f32 = {number:e}f;"),
+                Constant::Flag(flag) => writeln!(text, "const {name}: bool = {flag};"),
+            };
+        }
+        self.parts.iter().for_each(|part| text.push_str(part));
+        text
+    }
+}
+
+impl Device {
+    /// The shader, compiled; the second time the same text is asked for, it is there already.
+    pub(crate) fn pipeline(&self, shader: &Shader) -> Result<Arc<Pipeline>, GpuError> {
+        self.compiled(shader.name, shader.text())
+    }
+
+    /// The same for a text that was put together elsewhere.
+    pub(crate) fn compiled(&self, name: &str, text: String) -> Result<Arc<Pipeline>, GpuError> {
+        let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = pipelines.get(&text) {
+            return Ok(Arc::clone(compiled));
+        }
+        let what = format!("compiling the shader {}", name);
+        let compiled = self.checked(&what, || {
+            let module = self.raw.create_shader_module(wgpu::ShaderModuleDescriptor {
+                label: Some(name),
+                source: wgpu::ShaderSource::Wgsl(text.as_str().into()),
+            });
+            let raw = self.raw.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(name),
+                layout: None,
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: wgpu::PipelineCompilationOptions {
+                    zero_initialize_workgroup_memory: false,
+                    ..wgpu::PipelineCompilationOptions::default()
+                },
+                cache: None,
+            });
+            let layout = raw.get_bind_group_layout(0);
+            Pipeline { name: name.to_owned(), raw, layout }
+        })?;
+        let compiled = Arc::new(compiled);
+        pipelines.insert(text, Arc::clone(&compiled));
+        Ok(compiled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_written_as_wgsl_reads_them() {
+        let shader = Shader::new("test", "fn f() {}")
+            .count("ROWS", 7)
+            .with("EPS", Constant::Number(1e-6))
+            .with("ONE", Constant::Number(1.0))
+            .with("SPLIT", Constant::Flag(true));
+        let text = "const GRID_WIDTH: u32 = 65535u;\nconst ROWS: u32 = 7u;\nconst EPS: f32 = 1e-6f;\nconst ONE: f32 = 1e0f;\nconst SPLIT: bool = true;\nfn f() {}";
+        assert_eq!(shader.text(), text);
+    }
+}
