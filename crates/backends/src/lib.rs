@@ -3,9 +3,11 @@
 //! ```
 //! let backend = latent_backends::by_name("cpu").unwrap();
 //! assert_eq!(backend.name(), "cpu");
-//! assert!(latent_backends::by_name("gpu").err().unwrap().to_string().contains("cpu, reference"));
+//! assert!(latent_backends::by_name("tpu").err().unwrap().to_string().contains("cpu, reference"));
 //! ```
 #![forbid(unsafe_code)]
+
+mod gpu;
 
 use latent_backend::{Backend, BackendError, Limits};
 use latent_backend_cpu::CpuBackend;
@@ -13,9 +15,10 @@ use latent_testing::reference::ReferenceBackend;
 use latent_threads::Placement;
 use latent_types::Tier;
 
+pub use gpu::{GpuDevice, gpu_devices};
 pub use latent_backend_cpu::{Packed, pack};
 
-/// Every name that [`by_name`] knows, the default first.
+/// The backends that every build has on every machine, the default first.
 pub const NAMES: [&str; 2] = ["cpu", "reference"];
 
 /// The CPU of this host.
@@ -28,28 +31,95 @@ pub fn reference() -> Box<dyn Backend> {
     Box::new(ReferenceBackend::default())
 }
 
-/// The backend of this name, as `--device` gives it.
+/// A word of `--device`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Device {
+    /// A GPU if there is one that is no software, else the CPU.
+    Auto,
+    Cpu,
+    Reference,
+    /// The adapter of this number.
+    Gpu(usize),
+}
+
+fn parse(name: &str) -> Option<Device> {
+    Some(match name {
+        "auto" => Device::Auto,
+        "cpu" => Device::Cpu,
+        "reference" => Device::Reference,
+        "gpu" => Device::Gpu(0),
+        name => Device::Gpu(name.strip_prefix("gpu:")?.parse().ok()?),
+    })
+}
+
+fn unknown(name: &str) -> BackendError {
+    BackendError::Unsupported(format!(
+        "no device is called {name:?}; there are {}, auto, gpu and gpu:N",
+        NAMES.join(", ")
+    ))
+}
+
+/// Whether [`by_name`] understands the name; nothing is opened.
 ///
 /// # Errors
 /// [`BackendError::Unsupported`], which lists the names, for any other one.
+pub fn check_name(name: &str) -> Result<(), BackendError> {
+    parse(name).map(|_| ()).ok_or_else(|| unknown(name))
+}
+
+/// The backend of this name, as `--device` gives it: one of [`NAMES`], `gpu` or `gpu:N` for an adapter, or `auto` for the first GPU and else the CPU.
+///
+/// # Errors
+/// [`BackendError::Unsupported`], which lists the names, for any other one, and where this build has no GPU backend; [`BackendError::Device`]
+/// where there is no such adapter, or it does not open.
 pub fn by_name(name: &str) -> Result<Box<dyn Backend>, BackendError> {
-    match name {
-        "cpu" => Ok(cpu()),
-        "reference" => Ok(reference()),
-        _ => Err(BackendError::Unsupported(format!(
-            "no device is called {name:?}; there are {}",
-            NAMES.join(", ")
-        ))),
+    match parse(name).ok_or_else(|| unknown(name))? {
+        Device::Cpu => Ok(cpu()),
+        Device::Reference => Ok(reference()),
+        Device::Gpu(index) => gpu::open(index),
+        Device::Auto => match gpu_devices().iter().position(|device| !device.software) {
+            Some(index) => gpu::open(index),
+            None => Ok(cpu()),
+        },
     }
 }
 
-/// What the machine can do where the threads of `backend` run. A backend that measures nothing runs on the CPU of this host.
+/// What the machine can do where the threads of `backend` run. A backend of the host that measures nothing has the limits of its CPU.
 ///
 /// # Errors
 /// What the backend says of a measurement that fails.
 pub fn limits(backend: &dyn Backend, placement: &Placement, tier: Tier) -> Result<Limits, BackendError> {
     match backend.limits(placement, tier) {
-        Err(BackendError::Unsupported(_)) => cpu().limits(placement, tier),
+        Err(BackendError::Unsupported(_)) if NAMES.contains(&backend.name()) => cpu().limits(placement, tier),
         measured => measured,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_as_the_command_line_has_them() {
+        assert_eq!(parse("gpu"), Some(Device::Gpu(0)));
+        assert_eq!(parse("gpu:12"), Some(Device::Gpu(12)));
+        assert_eq!(parse("auto"), Some(Device::Auto));
+        for wrong in ["", "gpu:", "gpu:-1", "gpu:x", "gpu0", "GPU", "cuda"] {
+            let error = check_name(wrong).unwrap_err().to_string();
+            assert!(error.contains("cpu, reference, auto, gpu and gpu:N"), "{error}");
+        }
+    }
+
+    #[test]
+    fn auto_never_takes_a_software_adapter() {
+        let hardware = gpu_devices().iter().any(|device| !device.software);
+        assert_eq!(by_name("auto").unwrap().name(), if hardware { "gpu" } else { "cpu" });
+    }
+
+    #[test]
+    fn an_adapter_that_there_is_not_is_an_error_that_says_what_to_do() {
+        let error = by_name("gpu:9999").err().unwrap().to_string();
+        let advice = ["--features gpu", "`latent devices`", "--device cpu"];
+        assert!(advice.iter().any(|advice| error.contains(advice)), "{error}");
     }
 }

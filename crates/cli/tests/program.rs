@@ -292,6 +292,19 @@ fn graph_prints_the_ir_after_any_pass() {
 }
 
 #[test]
+fn devices_are_listed_and_one_that_there_is_not_is_named() {
+    let listed = stdout(&["devices"]);
+    assert!(listed.starts_with("cpu ") && listed.contains("\nreference "), "{listed}");
+    assert!(listed.contains("\ngpu:0 ") || listed.contains("\nno GPU: "), "{listed}");
+    let gpus = json(&["devices", "--json"]);
+    assert_eq!(gpus.as_array().unwrap().is_empty(), listed.contains("\nno GPU: "));
+    let refused = latent(&["run", "--device", "gpu:9999", "Hi"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let refused = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.contains("--device cpu") || refused.contains("`latent devices`"), "{refused}");
+}
+
+#[test]
 fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
     for command in [
         "run",
@@ -313,6 +326,7 @@ fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
         "profile",
         "kernels",
         "eval",
+        "devices",
     ] {
         let help = stdout(&["help", command]);
         let widest = help.lines().map(|line| line.chars().count()).max().unwrap();

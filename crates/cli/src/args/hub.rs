@@ -44,6 +44,13 @@ pub(crate) struct LsArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct DevicesArgs {
+    /// Print JSON: the GPUs alone
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct RmArgs {
     /// Models as `latent ls` names them; OWNER/NAME or NAME without a quant is all that was pulled of it
     #[arg(value_name = "MODEL", required = true)]

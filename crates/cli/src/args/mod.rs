@@ -27,7 +27,7 @@ pub(crate) use eval::{
     ChoiceArgs, EvalArgs, EvalCommand, KlArgs, PerplexityArgs, QuestionsArgs, ReportArgs, ResultArgs,
     RetrievalArgs, RoutingArgs, WeightsArgs,
 };
-pub(crate) use hub::{LsArgs, PULL_HELP, PullArgs, RmArgs};
+pub(crate) use hub::{DevicesArgs, LsArgs, PULL_HELP, PullArgs, RmArgs};
 pub(crate) use limits::{MAX_STEP_ROWS, MAX_TOKENS, MAX_VERIFY_ROWS};
 pub(crate) use measure::{
     BenchArgs, KernelsArgs, KernelsCommand, KernelsPerfArgs, KernelsSupportArgs, KernelsTestArgs,
@@ -160,6 +160,8 @@ pub(crate) enum Command {
     /// Propose which layers each of several hosts runs, and predict how fast the model is then
     #[command(after_help = plan_hosts::PLAN_HOSTS_HELP)]
     PlanHosts(PlanHostsArgs),
+    /// List what `--device` can take: the CPU, and GPUs with what they offer
+    Devices(DevicesArgs),
     /// Print the licences of the program and of the packages that it is made from
     Licenses,
     /// Print a completion script for a shell

@@ -45,7 +45,8 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "default")]
     pub(crate) precision: Precision,
 
-    /// What computes: cpu, or reference (plain f32 from each operation's definition: slow, for comparing)
+    /// What computes: cpu; gpu or gpu:N (see `latent devices`); auto (the first GPU that is no software, else the CPU); or reference (plain
+    /// f32 from each operation's definition: slow, for comparing)
     #[arg(long, default_value = "cpu", value_name = "NAME", value_parser = device)]
     pub(crate) device: String,
 
@@ -99,9 +100,9 @@ pub(crate) fn isa(word: &str) -> Result<Isa, String> {
         .map_err(|_| "expected auto, portable, avx2, avx512 or amx".into())
 }
 
-/// A backend of this build.
+/// A name of a backend. It is opened when it is needed.
 fn device(word: &str) -> Result<String, String> {
-    latent_backends::by_name(word).map(|backend| backend.name().to_owned()).map_err(|error| error.to_string())
+    latent_backends::check_name(word).map(|()| word.to_owned()).map_err(|error| error.to_string())
 }
 
 impl EngineArgs {

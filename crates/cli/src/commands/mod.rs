@@ -13,6 +13,7 @@ mod constraint;
 mod conversation;
 mod convert;
 mod cpu_info;
+mod devices;
 mod diff;
 mod draw;
 mod dump;
@@ -101,6 +102,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Dump(args) => dump::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::PlanHosts(args) => plan_hosts::run(&args),
+        Command::Devices(args) => devices::run(&args),
         Command::Licenses => licenses::run(),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),

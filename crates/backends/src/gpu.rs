@@ -1,0 +1,68 @@
+//! GPUs, in a build that has their backend.
+
+use latent_backend::{Backend, BackendError};
+
+/// An adapter of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuDevice {
+    /// Its name, as the driver has it.
+    pub name: String,
+    /// What it is, and how it is reached: `discrete GPU, Vulkan, driver NVIDIA 550.54`.
+    pub kind: String,
+    /// Whether it is a program on the CPU, which `--device auto` never takes.
+    pub software: bool,
+    /// What it offers, a line for each.
+    pub offers: Vec<String>,
+}
+
+/// The adapters of this machine; `--device gpu:N` counts them from 0. None in a build without the GPU backend.
+pub fn gpu_devices() -> Vec<GpuDevice> {
+    #[cfg(feature = "gpu")]
+    return latent_backend_wgpu::adapters().iter().map(described).collect();
+    #[cfg(not(feature = "gpu"))]
+    Vec::new()
+}
+
+/// Opens an adapter.
+#[cfg(feature = "gpu")]
+pub(crate) fn open(index: usize) -> Result<Box<dyn Backend>, BackendError> {
+    Ok(Box::new(latent_backend_wgpu::GpuBackend::open(index)?))
+}
+
+#[cfg(not(feature = "gpu"))]
+pub(crate) fn open(_index: usize) -> Result<Box<dyn Backend>, BackendError> {
+    Err(BackendError::Unsupported(
+        "this build has no GPU backend: build Latent with `cargo build --release --features gpu`, or take --device cpu".into(),
+    ))
+}
+
+#[cfg(feature = "gpu")]
+fn described(adapter: &latent_backend_wgpu::AdapterDescription) -> GpuDevice {
+    use latent_types::format_bytes;
+    let or_none = |offered: Option<String>| offered.unwrap_or_else(|| "none".into());
+    let yes = |offered: bool| if offered { "yes" } else { "no" };
+    let subgroups = adapter.subgroups.map(|(least, most)| match least == most {
+        true => least.to_string(),
+        false => format!("{least} to {most}"),
+    });
+    let matrices = (!adapter.matrices.is_empty()).then(|| adapter.matrices.join(", "));
+    GpuDevice {
+        name: adapter.name.clone(),
+        kind: format!("{}, {}, driver {}", adapter.kind, adapter.interface, adapter.driver),
+        software: adapter.kind == latent_backend_wgpu::AdapterKind::Software,
+        offers: vec![
+            format!(
+                "buffers of {}, of which a shader sees {}",
+                format_bytes(adapter.max_buffer),
+                format_bytes(adapter.max_binding)
+            ),
+            format!(
+                "workgroups of {} with {} of memory",
+                adapter.workgroup_size,
+                format_bytes(adapter.workgroup_memory.into())
+            ),
+            format!("f16: {}; timestamps: {}", yes(adapter.f16), yes(adapter.timestamps)),
+            format!("subgroups: {}; cooperative matrices: {}", or_none(subgroups), or_none(matrices)),
+        ],
+    }
+}
