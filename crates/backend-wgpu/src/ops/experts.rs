@@ -27,7 +27,7 @@ enum GateUp {
     /// Two weights.
     Apart(Arc<Weight>, Arc<Weight>),
     /// One, whose outputs are those of the gate and then those of up.
-    Together(Arc<Weight>),
+    Fused(Arc<Weight>),
 }
 
 struct Experts {
@@ -118,7 +118,7 @@ impl Experts {
                 chosen.multiply(run, up, (&x, used), &two)?;
                 one
             }
-            GateUp::Together(both) => {
+            GateUp::Fused(both) => {
                 let both_of = Matrix { stride: 2 * ffn as usize, ..one };
                 chosen.multiply(run, both, (&x, used), &both_of)?;
                 both_of
@@ -146,7 +146,7 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
     let find = |slot: &str| node.weight(slot).map(|id| compiler.product_weight(id)).transpose();
     let fused = find("expert_gate_up")?;
     let gate_up = match (fused, find("expert_gate")?, find("expert_up")?) {
-        (Some(both), ..) => GateUp::Together(both),
+        (Some(both), ..) => GateUp::Fused(both),
         (None, Some(gate), Some(up)) => GateUp::Apart(gate, up),
         _ => return internal("experts without gate and up".into()),
     };
@@ -156,12 +156,12 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
         GateUp::Apart(..) => {
             Elementwise::silu_mul(compiler, pairs(0, used, ffn, ffn), pairs(1, used, ffn, ffn))?
         }
-        GateUp::Together(_) => {
+        GateUp::Fused(_) => {
             let gate = pairs(0, used, ffn, 2 * ffn);
             Elementwise::silu_mul(compiler, gate, Operand { offset: ffn, ..gate })?
         }
     };
-    let halves = if matches!(gate_up, GateUp::Together(_)) { 2 } else { 1 };
+    let halves = if matches!(gate_up, GateUp::Fused(_)) { 2 } else { 1 };
     let row = 4 * used as u64 * u64::from(y.row_width().max(halves * ffn));
     // ids are bound from multiples of 256 bytes on
     let rows_at_once = (SCRATCH / row).min(compiler.plan.max_rows as u64).next_multiple_of(ID_ROWS);
