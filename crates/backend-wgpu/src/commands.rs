@@ -253,6 +253,22 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
 
     #[test]
+    fn threads_that_share_a_device_get_their_own_results() {
+        let Some(device) = device() else { return };
+        std::thread::scope(|scope| {
+            for thread in 0..4u8 {
+                let device = &device;
+                scope.spawn(move || {
+                    let buffer = Buffer::with(device, "few", &[thread; 16]).unwrap();
+                    for _ in 0..100 {
+                        assert_eq!(buffer.read("few", 0..16).unwrap(), [thread; 16]);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
     fn a_device_that_was_lost_says_so() {
         let Some(_) = device() else { return };
         let device = Device::open(0).unwrap();

@@ -61,7 +61,8 @@ impl WeightRows<'_> {
             self.not_packed(&part.tensor)?;
             let rows = weight.outputs() * if weight.parts.len() > 1 { 1 } else { weight.stacked() };
             let (tensor, mut scratch) = (self.checkpoint.rows(&part.tensor)?, Vec::new());
-            let bytes = tensor.as_ref().ok_or_else(|| self.missing(&part.tensor))?.read(0..rows, &mut scratch);
+            let bytes =
+                tensor.as_ref().ok_or_else(|| self.missing(&part.tensor))?.read(0..rows, &mut scratch);
             if weight.parts.len() == 1 {
                 return Ok(take(bytes));
             }
