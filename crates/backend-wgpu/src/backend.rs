@@ -97,6 +97,11 @@ impl Backend for GpuBackend {
     }
 
     fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
+        if request.communicator.is_some() {
+            let problem =
+                "a GPU does not run a rank's part of a model yet; take --device cpu, or no --partition";
+            return Err(BackendError::Unsupported(problem.into()));
+        }
         Ok(Box::new(GpuModel::load(&self.device, request)?))
     }
 

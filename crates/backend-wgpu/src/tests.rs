@@ -42,6 +42,7 @@ fn load(backend: &dyn Backend, path: &Path, way: Way) -> Result<Box<dyn Model>, 
         placement: &Placement::new(&Topology::detect(), 1, 1, Pin::Off),
         weights_fit: true,
         keep_pages: true,
+        communicator: None,
         progress: &mut |_, _| {},
     })
 }

@@ -50,7 +50,12 @@ pub(crate) fn compile(
         Op::AbsorbV => heads::project_value(compiler, node)?,
         Op::AttendLatent | Op::AttendSeparate => attention::latent(compiler, node)?,
         Op::AttendExpanded => expansion::compile(compiler, node)?,
-        Op::MlaAttention | Op::ExpertGateUp | Op::ExpertDown => {
+        Op::MlaAttention
+        | Op::ExpertGateUp
+        | Op::ExpertDown
+        | Op::AllReduce
+        | Op::SendRows
+        | Op::ReceiveRows => {
             return internal(format!("{} is not an operation of its plans", node.op.word()));
         }
     }))
