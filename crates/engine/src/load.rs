@@ -131,6 +131,27 @@ impl Engine {
             let leader: Box<dyn Model> = Box::new(Leader::new(model, hosts, whole.clone())?);
             model = leader;
         }
+        let loaded = Loaded { model, resolved, summary, final_norm, needed, largest_context };
+        Ok(Rank::Leads(Box::new(loaded.engine(checkpoint, options)?)))
+    }
+}
+
+/// A model in the backend's memory, and what was found out on the way.
+struct Loaded<'a> {
+    model: Box<dyn Model>,
+    /// With the context that it was loaded for.
+    resolved: Resolved<'a>,
+    summary: Summary,
+    final_norm: Option<FinalNorm>,
+    needed: MemoryEstimate,
+    largest_context: usize,
+}
+
+impl Loaded<'_> {
+    /// An engine with an empty KV cache.
+    fn engine(self, checkpoint: &Checkpoint, options: &EngineOptions) -> Result<Engine, EngineError> {
+        let Loaded { model, resolved, summary, final_norm, needed, largest_context } = self;
+        let context = resolved.options.context;
         let tokens = resolved.cache_tokens(context);
         let blocks = u32::try_from(tokens.div_ceil(KV_BLOCK)).map_err(|_| {
             EngineError::Options(format!("a KV cache of {tokens} tokens has more blocks than can be counted"))
@@ -139,7 +160,7 @@ impl Engine {
         let mtp_layers = model.stages().get(MTP).map_or(0, |stage| stage.kv_layers().len());
         let store = model.new_kv_store(blocks, state_slots)?;
         let cache = KvCache::new(store, options.states, mtp_layers);
-        Ok(Rank::Leads(Box::new(Engine {
+        Ok(Engine {
             model,
             cache,
             batch: Batch::default(),
@@ -158,7 +179,7 @@ impl Engine {
             largest_context: largest_context.max(context),
             circuit: resolved.circuit,
             chunk_given: options.max_batch_tokens.is_some(),
-        })))
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use latent_graph::passes::BatchBucket;
 use latent_graph::stage_index::{LAYERS, LM_HEAD};
 use latent_graph::{Partition, Stage};
 use latent_types::CacheType;
+use std::ops::Range;
 
 /// What a part of a model takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -102,7 +103,7 @@ pub struct RankPrediction {
     /// Its host.
     pub host: String,
     /// Its layers.
-    pub layers: std::ops::Range<usize>,
+    pub layers: Range<usize>,
     /// Bytes of weights and of the cache.
     pub memory: f64,
     /// Seconds of a step of one row.
@@ -150,26 +151,28 @@ pub enum PredictError {
     },
 }
 
-/// The stretches of layers, in the order of the hosts, with which a step is quickest and every host has room.
-///
-/// # Errors
-/// [`PredictError`] where there are none.
-pub fn propose(
-    model: &ModelLoad,
-    hosts: &[Host],
-    link: Link,
-    (context, prompt): (usize, usize),
-) -> Result<Prediction, PredictError> {
+impl ModelLoad {
+    /// What a rank with these layers has to hold and to do.
+    fn of_rank(&self, rank: usize, layers: Range<usize>) -> Load {
+        let mut load = if rank == 0 { self.around } else { Load::default() };
+        self.layers[layers].iter().for_each(|layer| load += *layer);
+        load
+    }
+}
+
+impl Load {
+    /// Bytes of weights, and of a cache of `context` tokens.
+    fn memory(&self, context: usize) -> f64 {
+        self.stored + self.cached * context as f64
+    }
+}
+
+/// The stretches of layers, in the order of the hosts, with which a step is quickest and every host has room for `context` tokens.
+fn stretches(model: &ModelLoad, hosts: &[Host], context: usize) -> Result<Vec<Range<usize>>, PredictError> {
     let (count, layers) = (hosts.len(), model.layers.len());
     if count == 0 || count > layers {
         return Err(PredictError::TooMany { hosts: count, layers });
     }
-    let load = |rank: usize, range: std::ops::Range<usize>| {
-        let mut load = if rank == 0 { model.around } else { Load::default() };
-        model.layers[range].iter().for_each(|layer| load += *layer);
-        load
-    };
-    let memory = |load: Load| load.stored + load.cached * context as f64;
     // best[end]: seconds with which the hosts so far run the layers before `end`, and where the last of them begins
     let mut best: Vec<Vec<Option<(f64, usize)>>> = vec![vec![None; layers + 1]; count];
     for (rank, host) in hosts.iter().enumerate() {
@@ -182,10 +185,10 @@ pub fn propose(
                     None => continue,
                 },
             };
-            let mut own = load(rank, start..start);
+            let mut own = model.of_rank(rank, start..start);
             for end in start + 1..=layers - (count - 1 - rank) {
                 own += model.layers[end - 1];
-                if memory(own) > host.memory {
+                if own.memory(context) > host.memory {
                     break;
                 }
                 let seconds = before + own.read / host.bandwidth;
@@ -198,22 +201,35 @@ pub fn propose(
     let mut ends = vec![layers];
     for rank in (0..count).rev() {
         let Some((_, start)) = best[rank][ends[ends.len() - 1]] else {
-            let all = load(0, 0..layers);
-            let total: f64 = hosts.iter().map(|host| host.memory).sum();
-            return Err(PredictError::Memory { context, needed: memory(all) / 1e9, memory: total / 1e9 });
+            let needed = model.of_rank(0, 0..layers).memory(context) / 1e9;
+            let memory = hosts.iter().map(|host| host.memory).sum::<f64>() / 1e9;
+            return Err(PredictError::Memory { context, needed, memory });
         };
         ends.push(start);
     }
     ends.reverse();
-    let stretches: Vec<std::ops::Range<usize>> = ends.windows(2).map(|pair| pair[0]..pair[1]).collect();
+    Ok(ends.windows(2).map(|pair| pair[0]..pair[1]).collect())
+}
+
+/// The pipeline, in the order of the hosts, with which a step is quickest and every host has room.
+///
+/// # Errors
+/// [`PredictError`] where there is none.
+pub fn propose(
+    model: &ModelLoad,
+    hosts: &[Host],
+    link: Link,
+    (context, prompt): (usize, usize),
+) -> Result<Prediction, PredictError> {
+    let (count, stretches) = (hosts.len(), stretches(model, hosts, context)?);
     let ranks: Vec<RankPrediction> = hosts
         .iter()
         .zip(&stretches)
         .enumerate()
         .map(|(rank, (host, range))| {
-            let own = load(rank, range.clone());
-            let seconds = own.read / host.bandwidth;
-            RankPrediction { host: host.name.clone(), layers: range.clone(), memory: memory(own), seconds }
+            let own = model.of_rank(rank, range.clone());
+            let (memory, seconds) = (own.memory(context), own.read / host.bandwidth);
+            RankPrediction { host: host.name.clone(), layers: range.clone(), memory, seconds }
         })
         .collect();
     // from each rank to the next, and from the last back to the first
@@ -223,7 +239,9 @@ pub fn propose(
         .iter()
         .zip(&stretches)
         .enumerate()
-        .map(|(rank, (host, range))| Some(load(rank, range.clone()).flops * prompt as f64 / host.flops?))
+        .map(|(rank, (host, range))| {
+            Some(model.of_rank(rank, range.clone()).flops * prompt as f64 / host.flops?)
+        })
         .sum();
     let rows = crossings * (link.latency + prompt as f64 * model.row / link.bandwidth);
     Ok(Prediction {
