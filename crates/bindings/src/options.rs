@@ -84,7 +84,7 @@ mod tests {
         let mut options = LoadOptions::default();
         for (name, word, expected) in [
             ("cache_type", "int7", "int8"),
-            ("device", "gpu", "cpu, reference"),
+            ("device", "tpu", "cpu, reference"),
             ("precision", "half", "exact"),
             ("isa", "sse", "avx2"),
             ("cachetype", "int8", "cache_type"),
