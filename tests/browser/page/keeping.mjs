@@ -92,8 +92,8 @@ export async function finds_renames_and_deletes_with_undo({ open, shot }) {
   await askAndWait(page, "more");
   assert.ok((await titles(page)).includes("Green ones"), "a title that was given stays");
   await choose(page, "Green ones", "Delete");
-  assert.equal((await titles(page)).length, 2);
-  assert.equal(await page.locator(".welcome").count(), 1, "the open one is gone");
+  await until(async () => (await titles(page)).length === 2, "deleted");
+  await until(async () => (await page.locator(".welcome").count()) === 1, "the open one is gone");
   await shot(page, "undo");
   await page.click(".toast button:has-text('Undo')");
   await until(async () => (await titles(page)).includes("Green ones"), "undone");
