@@ -13,7 +13,7 @@ use latent_testing::{Kind, Mtp, Recipe};
 use latent_types::{CacheType, TensorType};
 use std::path::Path;
 use std::sync::Arc;
-use support::{CASES, best, bits, checkpoint, engine, error, folder, greedy, tiers};
+use support::{CASES, best, bits, checkpoint, engine, error, folder, greedy, tiers, weight_types};
 
 fn options() -> EngineOptions {
     EngineOptions { threads: Some(2), context: Some(512), ..EngineOptions::default() }
@@ -54,8 +54,7 @@ fn a_token_and_its_draft_have_the_bits_of_two_steps() {
     let fixtures = CASES.map(|case| (case.to_owned(), checkpoint(&folder(case))));
     let made = tempfile::tempdir().unwrap();
     let mut models = Vec::from(fixtures);
-    let types = latent_quant::encodable().filter(|ty| *ty != TensorType::F8_E4M3 && *ty != TensorType::Q8_K);
-    for (n, ty) in types.enumerate() {
+    for (n, ty) in weight_types().enumerate() {
         let shape = ["tiny-v3", "tiny-glm", "tiny-v2"][n % 3];
         let recipe = Recipe { layers: Some(2), ..Recipe::new(shape, Kind::from(ty)) };
         models.push((format!("{shape} of {ty}"), written(made.path(), &recipe, &format!("{n}.gguf"))));

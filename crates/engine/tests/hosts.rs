@@ -11,11 +11,9 @@ use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
 use latent_formats::{Checkpoint, FormatError};
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_graph::{GraphError, PartitionError};
-use latent_testing::{Kind, Recipe};
-use latent_types::TensorType;
 use ranks::on_ranks;
 use std::sync::Arc;
-use support::{CASES, all_logits, bits, checkpoint, error, fixture, folder};
+use support::{CASES, all_logits, bits, checkpoint, error, fixture, folder, model_of_each_weight_type};
 
 /// Error of a row against one host's, in exact precision.
 const EXACT: f64 = 1e-9;
@@ -135,14 +133,8 @@ fn sums_over_ranks_are_those_of_one_host_and_equal_between_runs() {
 fn every_weight_type_is_cut_between_its_blocks() {
     let folder = tempfile::tempdir().unwrap();
     let tokens: Vec<u32> = (0..17).map(|i| i * 11 % 250).collect();
-    let shapes: Vec<&str> = latent_testing::shapes().filter(|shape| shape.starts_with("tiny")).collect();
-    let kinds = latent_quant::encodable().filter(|ty| *ty != TensorType::F8_E4M3 && *ty != TensorType::Q8_K);
     let (mut ran, mut refused) = ([0; 4], 0);
-    for (n, ty) in kinds.enumerate() {
-        let shape = shapes[n % shapes.len()];
-        let path = folder.path().join(format!("{n}.gguf"));
-        Recipe::new(shape, Kind::from(ty)).write_gguf(&path).unwrap();
-        let file = checkpoint(&path);
+    for (model, file) in model_of_each_weight_type(folder.path()) {
         for precision in [Precision::Exact, Precision::Default] {
             let options = || EngineOptions { precision, ..exact(MlaChoice::Auto) };
             let cpu = latent_backends::cpu;
@@ -164,13 +156,13 @@ fn every_weight_type_is_cut_between_its_blocks() {
                         refused += 1;
                         continue;
                     }
-                    Err(error) => panic!("{shape} of {ty} {partition}: {error}"),
+                    Err(error) => panic!("{model} {partition}: {error}"),
                 };
                 // 8-bit inputs are rounded by blocks, which a cut between them leaves as they are
                 let allowed = if precision == Precision::Exact { EXACT } else { 3e-3 };
                 let worst = shared.iter().zip(&alone).map(|(a, b)| error(a, b)).fold(0.0, f64::max);
-                assert!(worst <= allowed, "{shape} of {ty} {partition} {precision}: {worst:e}");
-                assert!(i > 0 || bits(&shared) == bits(&alone), "{shape} of {ty} {partition} {precision}");
+                assert!(worst <= allowed, "{model} {partition} {precision}: {worst:e}");
+                assert!(i > 0 || bits(&shared) == bits(&alone), "{model} {partition} {precision}");
                 ran[i] += 1;
             }
         }

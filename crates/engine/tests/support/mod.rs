@@ -9,7 +9,8 @@
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::Checkpoint;
-use latent_types::Tier;
+use latent_testing::{Kind, Recipe};
+use latent_types::{TensorType, Tier};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -68,6 +69,55 @@ pub struct Fixture {
 
 pub fn folder(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(case)
+}
+
+/// The fixtures' models, and those that are GGUF files too.
+pub fn fixture_models() -> impl Iterator<Item = (&'static str, PathBuf)> {
+    let folders = CASES.into_iter().map(|case| (case, folder(case)));
+    folders.chain(WITH_GGUF.into_iter().map(|case| (case, folder(case).join("model.f32.gguf"))))
+}
+
+impl Fixture {
+    /// Mean error of the rows among the logits of the first tokens that are expected here.
+    pub fn mean_error(&self, logits: &[Vec<f32>]) -> f64 {
+        let rows = self.rows.iter().zip(&self.logits).filter(|(row, _)| **row < logits.len());
+        let errors: Vec<f64> = rows.map(|(&row, truth)| error(&logits[row], truth)).collect();
+        assert!(!errors.is_empty(), "no row is expected within {} tokens", logits.len());
+        errors.iter().sum::<f64>() / errors.len() as f64
+    }
+}
+
+/// The weight types that matrices of a GGUF file can have.
+pub fn weight_types() -> impl Iterator<Item = TensorType> {
+    latent_quant::encodable().filter(|ty| *ty != TensorType::F8_E4M3 && *ty != TensorType::Q8_K)
+}
+
+/// A random model of each weight type, with what it is called; the shapes take turns.
+pub fn model_of_each_weight_type(folder: &Path) -> impl Iterator<Item = (String, Arc<Checkpoint>)> {
+    let shapes: Vec<&str> = latent_testing::shapes().filter(|shape| shape.starts_with("tiny")).collect();
+    weight_types().enumerate().map(move |(n, ty)| {
+        let shape = shapes[n % shapes.len()];
+        let path = folder.join(format!("{n}.gguf"));
+        Recipe::new(shape, Kind::from(ty)).write_gguf(&path).unwrap();
+        (format!("{shape} of {ty}"), checkpoint(&path))
+    })
+}
+
+/// The last logits of a prompt, of one that shares most of it, and after a context shift.
+pub fn shared_and_shifted(mut engine: Engine) -> Vec<Vec<f32>> {
+    let mut sequence = Sequence::default();
+    let tokens: Vec<u32> = (0..80).map(|i| i * 7 % 100).collect();
+    let mut last = Vec::new();
+    let mut feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
+        let hear = &mut |_: usize, logits: &[f32]| last.push(logits.to_vec());
+        engine.prefill(sequence, tokens, 64, LogitsRequest::Last, hear, &mut |_| true).unwrap();
+    };
+    feed(&mut engine, &mut sequence, &tokens);
+    let mut shared = engine.share(&sequence, 70);
+    feed(&mut engine, &mut shared, &tokens[70..]);
+    engine.shift(&mut sequence, 3..10).unwrap();
+    feed(&mut engine, &mut sequence, &[5]);
+    last
 }
 
 pub fn fixture(case: &str) -> Fixture {
