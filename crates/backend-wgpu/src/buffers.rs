@@ -171,6 +171,16 @@ impl Readback {
     }
 }
 
+/// f32 as the device stores them.
+pub(crate) fn float_bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// u32 as the device stores them.
+pub(crate) fn word_bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
 /// Elements of bytes.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|element| f32::from_le_bytes(*element)).collect()

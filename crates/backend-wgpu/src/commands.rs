@@ -202,6 +202,7 @@ pub(crate) const GRID_WIDTH: usize = 65535;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffers::float_bytes;
     use crate::shader::Shader;
     use crate::testing::device;
 
@@ -214,15 +215,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if (id.x < params.x) { y[id.x] = y[id.x] + SCALE * x[id.x]; }
 }";
 
-    fn bytes(numbers: &[f32]) -> Vec<u8> {
-        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-    }
-
     #[test]
     fn calls_see_what_those_before_them_wrote() {
         let Some(device) = device() else { return };
         let x: Vec<f32> = (0..1000).map(|i| i as f32).collect();
-        let from = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+        let from = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
         let to = Buffer::new(&device, "y", 4000).unwrap();
         assert_eq!(device.in_use(), 8000);
         let shader = |scale| Shader::new("add", ADD).with("SCALE", crate::shader::Constant::Number(scale));
@@ -234,7 +231,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         }
         commands.submit(&[]).unwrap();
         let expected: Vec<f32> = x.iter().map(|x| 4.0 * x).collect();
-        assert_eq!(to.read("y", 0..4000).unwrap(), bytes(&expected));
+        assert_eq!(to.read("y", 0..4000).unwrap(), float_bytes(&expected));
         drop((from, to));
         assert_eq!(device.in_use(), 0);
     }

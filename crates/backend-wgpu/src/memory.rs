@@ -1,4 +1,4 @@
-//! Buffers of a model beside its weights: what steps compute in.
+//! Buffers of a model other than those of its weights: what steps compute in.
 
 use crate::buffers::Buffer;
 use crate::device::Device;

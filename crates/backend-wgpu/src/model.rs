@@ -1,6 +1,6 @@
 //! A model on the device: its steps.
 
-use crate::buffers::{Buffer, Readback, floats};
+use crate::buffers::{Buffer, Readback, float_bytes, floats};
 use crate::commands::Commands;
 use crate::compile::Compiler;
 use crate::device::Device;
@@ -140,8 +140,11 @@ impl GpuModel {
             }
             commands = Commands::new(&self.device);
         }
-        commands.submit(&[])?;
-        self.device.wait()?;
+        // whoever reads logits has waited for all before them
+        if batch.wanted.is_empty() {
+            commands.submit(&[])?;
+            self.device.wait()?;
+        }
         if sinks.cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
     }
 
@@ -152,8 +155,7 @@ impl GpuModel {
             if let (Op::Embed { scale }, [(_, id)]) = (node.op, &node.weights[..]) {
                 let rows = WeightRows { checkpoint: &self.checkpoint };
                 let elements = embedded_rows(batch, rows, ir.weight(*id), scale)?;
-                let bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
-                self.embedded.write("rows of the embedding", 0, &bytes)?;
+                self.embedded.write("rows of the embedding", 0, &float_bytes(&elements))?;
             }
         }
         Ok(())
@@ -253,9 +255,7 @@ impl Model for GpuModel {
         }
         let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
         let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
-        let rows = hidden.iter().flat_map(|rows| rows.iter());
-        let bytes: Vec<u8> = rows.flat_map(|element| element.to_le_bytes()).collect();
-        self.memory.hidden.write("the residual stream", 0, &bytes)?;
+        self.memory.hidden.write("the residual stream", 0, &float_bytes(&hidden.concat()))?;
         self.run((MTP, MTP_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden: None })
     }
 

@@ -1,6 +1,6 @@
 //! What a step tells the shaders of its rows: slots, angles, block tables and the tasks of attention, in one buffer.
 
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, word_bytes};
 use crate::device::Device;
 use latent_backend::{BackendError, Batch, Rotation, SeqSpan, slot};
 use latent_graph::config::AttentionShape;
@@ -138,7 +138,7 @@ impl StepData {
 
     /// Sends them to `buffer`, which grows as it must.
     pub(crate) fn send(&self, device: &Arc<Device>, buffer: &mut Buffer) -> Result<(), BackendError> {
-        let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let bytes = word_bytes(&self.words);
         if buffer.bytes() < bytes.len() as u64 {
             *buffer = Buffer::new(device, "the rows of a step", (bytes.len() as u64).next_power_of_two())?;
         }

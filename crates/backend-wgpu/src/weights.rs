@@ -1,6 +1,6 @@
 //! Weights on the device: matrices in the blocks of their file, vectors decoded to f32.
 
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, float_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::matmul::weight::{BlockScales, Weight as ProductWeight, WeightShape};
@@ -92,8 +92,7 @@ fn send_vector(
     rows: WeightRows<'_>,
 ) -> Result<DeviceVector, BackendError> {
     let elements = rows.vector(weight)?;
-    let bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
-    let buffer = Buffer::with(device, &weight.label(), &bytes)?;
+    let buffer = Buffer::with(device, &weight.label(), &float_bytes(&elements))?;
     Ok(DeviceVector { buffer, len: elements.len() })
 }
 

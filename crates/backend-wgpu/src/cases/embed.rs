@@ -1,8 +1,8 @@
 //! Rows of embeddings.
 
-use super::job::{Recorded, numbers};
+use super::job::Recorded;
 use crate::GpuError;
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, floats};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::layout::layout;
@@ -59,6 +59,6 @@ impl Recorded for EmbedJob {
     }
 
     fn read(&self) -> Result<Vec<f32>, GpuError> {
-        Ok(numbers(&self.y.read("y", 0..4 * (self.rows * self.width) as u64)?))
+        Ok(floats(&self.y.read("y", 0..4 * (self.rows * self.width) as u64)?))
     }
 }

@@ -50,13 +50,3 @@ impl Job for GpuJob {
         if same && first.len() == again.len() { Ok(()) } else { Err("two runs differ".into()) }
     }
 }
-
-/// f32 as the device stores them.
-pub(super) fn bytes(numbers: &[f32]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-}
-
-/// f32 as the device stored them.
-pub(super) fn numbers(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}

@@ -1,8 +1,8 @@
 //! Matmuls of the table.
 
-use super::job::{Recorded, bytes, numbers};
+use super::job::Recorded;
 use crate::GpuError;
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, float_bytes, floats};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
@@ -44,7 +44,7 @@ impl ProductJob {
             QuantizedInput::F32(input) => (0..case.rows).flat_map(|row| input.row(row).to_vec()).collect(),
             _ => Vec::new(),
         };
-        let x = Buffer::with(device, "x", &bytes(&x))?;
+        let x = Buffer::with(device, "x", &float_bytes(&x))?;
         let count = case.rows * case.outputs;
         let y = Buffer::new(device, "y", 4 * count as u64)?;
         let (from, to) = (Place::rows(&x, 1, case.inputs), Place::rows(&y, 1, case.outputs));
@@ -69,6 +69,6 @@ impl Recorded for ProductJob {
     }
 
     fn read(&self) -> Result<Vec<f32>, GpuError> {
-        Ok(numbers(&self.y.read("y", 0..4 * self.count as u64)?))
+        Ok(floats(&self.y.read("y", 0..4 * self.count as u64)?))
     }
 }

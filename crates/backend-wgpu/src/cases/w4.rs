@@ -1,8 +1,8 @@
 //! 4-bit weights of the table.
 
-use super::job::{Recorded, bytes, numbers};
+use super::job::Recorded;
 use crate::GpuError;
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, float_bytes, floats};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::rows::Matrix;
@@ -71,7 +71,7 @@ impl W4Job {
             rows: case.rows,
             shape,
             weight,
-            x: Buffer::with(device, "x", &bytes(&operands.x))?,
+            x: Buffer::with(device, "x", &float_bytes(&operands.x))?,
             partials: Buffer::new(device, "partial sums", 4 * (slices * case.rows * shape.n) as u64)?,
             y: Buffer::new(device, "y", 4 * results as u64)?,
         })
@@ -110,7 +110,7 @@ impl Recorded for W4Job {
         };
         let found = self.y.read("y", 0..4 * count as u64)?;
         if self.op != W4Op::DequantF16 {
-            return Ok(numbers(&found));
+            return Ok(floats(&found));
         }
         let rows = found.chunks_exact(4 * n.div_ceil(2));
         let halves = rows.flat_map(|row| row.chunks_exact(2).take(n));

@@ -114,6 +114,17 @@ struct Scales {
 }
 
 impl Params {
+    /// For these items.
+    fn of_items(self, items: &Items) -> Params {
+        let rows = (items.rows.start, items.rows.len());
+        Params { rows, slots: items.slots, x: items.x.address, y: items.y.address, ..self }
+    }
+
+    /// Whether inputs can be read four at a time.
+    fn whole_vectors(&self) -> bool {
+        self.inputs.is_multiple_of(8) && self.x.iter().all(|n| n.is_multiple_of(4))
+    }
+
     /// With the slots' matrices from this one on.
     fn per_slot(self, first: usize) -> Params {
         let skipped = first - self.matrices.0;
@@ -241,18 +252,11 @@ impl<'c, 'w> Product<'c, 'w> {
         ids: Option<&Binding>,
     ) -> Result<(), GpuError> {
         let rows = items.rows.len();
-        let params = Params {
-            rows: (items.rows.start, rows),
-            slots: items.slots,
-            x: items.x.address,
-            y: items.y.address,
-            ..params
-        };
+        let params = params.of_items(items);
         let most = |sizes: &[usize]| {
             let enough = sizes.iter().copied().find(|most| *most >= rows);
             enough.or(sizes.last().copied()).unwrap_or(1)
         };
-        let whole = params.inputs.is_multiple_of(8) && items.x.address.iter().all(|n| n.is_multiple_of(4));
         let (kernel, across, rows_each) = if self.part.transposed {
             let rows = most(&TRANSPOSED_ROWS);
             (Kernel::Transposed { rows }, params.inputs.div_ceil(8).div_ceil(TRANSPOSED.octets), rows)
@@ -265,7 +269,7 @@ impl<'c, 'w> Product<'c, 'w> {
             let tile = GemmTile::of(rows);
             (Kernel::Gemm { tile, sorted: false }, params.outputs.div_ceil(tile.outputs), tile.rows)
         };
-        let vectors = whole && !self.part.transposed;
+        let vectors = params.whole_vectors() && !self.part.transposed;
         let groups = folded(across, rows.div_ceil(rows_each) * items.slots, &self.device)?;
         let bound = |slot| match slot {
             Slot::Input => Some(items.x.binding.clone()),
@@ -354,11 +358,15 @@ pub(crate) fn multiply_sorted(
     for chunk in &weight.chunks {
         let Some(params) = product.params(chunk) else { continue };
         let y = items.y.past(0, params.scales.first_row - part.rows.start);
-        let rows = (items.rows.start, items.rows.len());
-        let params = Params { rows, slots: items.slots, x: items.x.address, y: y.address, ..params };
-        let vectors = params.inputs.is_multiple_of(8) && params.x.iter().all(|n| n.is_multiple_of(4));
+        let params = Params { y: y.address, ..params.of_items(items) };
         let groups = folded(params.outputs.div_ceil(tile.outputs), sorted.count, &product.device)?;
-        product.call((Kernel::Gemm { tile, sorted: true }, vectors), chunk, params, &bound, groups)?;
+        product.call(
+            (Kernel::Gemm { tile, sorted: true }, params.whole_vectors()),
+            chunk,
+            params,
+            &bound,
+            groups,
+        )?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::codebook::codebook;
 use super::layout::layout;
 use super::shader::ProductShader;
-use crate::buffers::{Buffer, largest_binding};
+use crate::buffers::{Buffer, float_bytes, largest_binding, word_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
@@ -112,9 +112,9 @@ impl Weight {
             let part = &bytes[rows.start * row_bytes..rows.end * row_bytes];
             chunks.push(Chunk { buffer: Buffer::with(device, what, part)?, rows });
         }
-        let words = codebook(layout)
-            .map(|words| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
-        let codebook = words.map(|words| Buffer::with(device, "a codebook", &words)).transpose()?;
+        let words = codebook(layout);
+        let codebook =
+            words.map(|words| Buffer::with(device, "a codebook", &word_bytes(&words))).transpose()?;
         let scales = match scales {
             None => None,
             Some(BlockScales { numbers, rows, inputs: across, per_matrix }) => {
@@ -133,8 +133,7 @@ impl Weight {
                         numbers.len()
                     )));
                 }
-                let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-                let buffer = Buffer::with(device, "block scales", &bytes)?;
+                let buffer = Buffer::with(device, "block scales", &float_bytes(numbers))?;
                 Some(DeviceScales { buffer, rows, inputs: across, per_matrix })
             }
         };

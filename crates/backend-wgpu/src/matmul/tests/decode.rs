@@ -1,7 +1,7 @@
 //! Every format's weights on the device are those of `latent-quant`, bit for bit where nothing but products is rounded.
 
-use super::{Random, numbers, words};
-use crate::buffers::Buffer;
+use super::Random;
+use crate::buffers::{Buffer, floats, word_bytes};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::layout::{LAYOUTS, Layout};
@@ -15,12 +15,12 @@ fn decoded(device: &Arc<Device>, layout: &Layout, bytes: &[u8], rows: usize, col
     let shape = WeightShape { inputs: cols, outputs: rows, matrices: 1 };
     let weight = Weight::upload(device, "w", (layout.ty, shape), bytes, None).unwrap();
     let ids: Vec<u32> = (0..rows as u32).collect();
-    let ids = Buffer::with(device, "ids", &words(&ids)).unwrap();
+    let ids = Buffer::with(device, "ids", &word_bytes(&ids)).unwrap();
     let out = Buffer::new(device, "out", 4 * (rows * cols) as u64).unwrap();
     let mut commands = Commands::new(device);
     gather(&mut commands, &weight, (&(&ids).into(), 0), rows, &Place::rows(&out, 1, cols)).unwrap();
     commands.submit(&[]).unwrap();
-    numbers(&out.read("out", 0..4 * (rows * cols) as u64).unwrap())
+    floats(&out.read("out", 0..4 * (rows * cols) as u64).unwrap())
 }
 
 fn check(layout: &Layout, found: &[f32], bytes: &[u8]) {

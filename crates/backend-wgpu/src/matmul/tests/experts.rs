@@ -1,7 +1,7 @@
 //! Products with several matrices, and weights in several buffers.
 
-use super::{Random, bytes, numbers, words};
-use crate::buffers::Buffer;
+use super::Random;
+use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::product::{Items, Matrices, Part, Place, gather, multiply, multiply_sorted};
@@ -64,7 +64,7 @@ fn run(device: &Arc<Device>, y: &Buffer, record: impl FnOnce(&mut Commands)) -> 
     let mut commands = Commands::new(device);
     record(&mut commands);
     commands.submit(&[]).unwrap();
-    numbers(&y.read("y", 0..y.bytes()).unwrap())
+    floats(&y.read("y", 0..y.bytes()).unwrap())
 }
 
 const FORMATS: [TensorType; 4] = [TensorType::Q4_0, TensorType::Q6_K, TensorType::BF16, TensorType::IQ2_XS];
@@ -80,9 +80,9 @@ fn each_item_gets_its_expert() {
         // expert 5 is never chosen, and 2 by most
         let chosen: Vec<u32> = (0..pairs).map(|i| [2, 0, 6, 2, 1, 3, 4, 2][i * 5 % 8]).collect();
         let x = Random(11).numbers(tokens * shape.inputs);
-        let stored = Buffer::with(&device, "ids", &words(&[&[9, 9], &chosen[..]].concat())).unwrap();
+        let stored = Buffer::with(&device, "ids", &word_bytes(&[&[9, 9], &chosen[..]].concat())).unwrap();
         let ids = (&stored).into();
-        let input = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+        let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
         // all experts in one buffer, and two in each of several; every token, and those from the third on
         for (experts, first) in [(7, 0), (2, 0), (2, 3)] {
             let weight = made.upload(&device, (made.bytes.len() / 7 * experts) as u64);
@@ -106,7 +106,7 @@ fn each_item_gets_its_expert() {
                 let by = Matrices::ByIds { ids: (&stored).into(), offset: 2 };
                 multiply(commands, (&weight, &made.whole()), &items, &by).unwrap();
             }));
-            y.write("y", 0, &bytes(&vec![0.0; pairs * shape.outputs])).unwrap();
+            y.write("y", 0, &float_bytes(&vec![0.0; pairs * shape.outputs])).unwrap();
             check(&run(&device, &y, |commands| {
                 let rows = (&items.rows, slots);
                 let sorted = sort_items(commands, (&ids, 2), rows, shape.matrices).unwrap();
@@ -124,10 +124,10 @@ fn pairs_are_slots_of_the_rows_that_they_share() {
     let made = make(TensorType::Q5_0, shape);
     let weight = made.upload(&device, 1 << 20);
     let (chosen, part): (Vec<u32>, Part) = ((0..42).map(|i| i * 3 % 4).collect(), made.whole());
-    let ids = Buffer::with(&device, "ids", &words(&chosen)).unwrap();
+    let ids = Buffer::with(&device, "ids", &word_bytes(&chosen)).unwrap();
     for share in [1, 3] {
         let x = Random(8).numbers(42 / share * 96);
-        let input = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+        let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
         for sorts in [false, true] {
             let y = Buffer::new(&device, "y", 4 * 42 * 30).unwrap();
             let (from, to) = (Matrix::new(&input, 96), Matrix::new(&y, 30));
@@ -163,7 +163,7 @@ fn each_slot_gets_its_matrix() {
                 let slots = 4;
                 let weight = made.upload(&device, (made.bytes.len().div_ceil(buffers)) as u64);
                 let x = Random(rows as u64).numbers(rows * slots * wide);
-                let input = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+                let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
                 let y = Buffer::new(&device, "y", 4 * (rows * slots * high) as u64).unwrap();
                 let (from, to) = (Place::rows(&input, slots, wide), Place::rows(&y, slots, high));
                 let items = Items { rows: 0..rows, slots, x: from, y: to };
@@ -194,7 +194,7 @@ fn weights_may_be_in_several_buffers() {
                 let stride = shape.inputs + 4;
                 let input = Buffer::new(&device, "x", 4 * (rows * stride) as u64).unwrap();
                 for (row, x) in x.chunks_exact(shape.inputs).enumerate() {
-                    input.write("x", 4 * (row * stride) as u64, &bytes(x)).unwrap();
+                    input.write("x", 4 * (row * stride) as u64, &float_bytes(x)).unwrap();
                 }
                 let y = Buffer::new(&device, "y", 4 * (3 + rows * 95) as u64).unwrap();
                 let (from, mut to) = (Place::rows(&input, 1, stride), Place::rows(&y, 1, 95));
@@ -211,7 +211,7 @@ fn weights_may_be_in_several_buffers() {
             }
             assert!(results[0].iter().zip(&results[1]).all(|(a, b)| a.to_bits() == b.to_bits()), "{format}");
         }
-        let ids = Buffer::with(&device, "ids", &words(&[7, 100, 0, 57, 100, 101])).unwrap();
+        let ids = Buffer::with(&device, "ids", &word_bytes(&[7, 100, 0, 57, 100, 101])).unwrap();
         let found = [1 << 20, 4096].map(|most| {
             let weight = made.upload(&device, most);
             let y = Buffer::new(&device, "y", 4 * (5 * shape.inputs) as u64).unwrap();
@@ -247,7 +247,7 @@ fn several_matrices_have_block_scales() {
         let scaled = Made { shape, format: made.format, bytes: Vec::new(), elements };
         let part = Part { rows: 7..40, transposed: false };
         let x = Random(2).numbers(2 * shape.inputs);
-        let input = Buffer::with(&device, "x", &bytes(&x)).unwrap();
+        let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
         let y = Buffer::new(&device, "y", 4 * 2 * 33).unwrap();
         let (from, to) = (Place::rows(&input, 2, shape.inputs), Place::rows(&y, 2, 33));
         let items = Items { rows: 0..1, slots: 2, x: from, y: to };

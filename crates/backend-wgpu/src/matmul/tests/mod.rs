@@ -5,21 +5,6 @@ mod experts;
 pub(crate) mod translate;
 mod w4;
 
-/// f32 as the device stores them.
-fn bytes(numbers: &[f32]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-}
-
-/// u32 as the device stores them.
-fn words(numbers: &[u32]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-}
-
-/// f32 as the device stored them.
-fn numbers(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
 /// A linear congruential generator.
 struct Random(u64);
 

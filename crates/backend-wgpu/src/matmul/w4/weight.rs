@@ -2,7 +2,7 @@
 
 use super::format::{ScaleKind, W4Codes};
 use super::shader::W4Shader;
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, word_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
@@ -91,7 +91,7 @@ impl W4Weight {
                 ),
             });
         }
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let bytes = word_bytes(words);
         let zeros =
             (codes == W4Codes::Int4).then(|| Buffer::with(device, "zero points", zeros)).transpose()?;
         Ok(W4Weight {
