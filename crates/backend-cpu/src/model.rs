@@ -71,9 +71,7 @@ impl CpuModel {
         let LoadRequest { checkpoint, config, stages, options, placement, weights_fit, keep_pages, .. } =
             request;
         let (communicator, progress) = (request.communicator, request.progress);
-        let links = communicator
-            .zip(config.part.as_deref())
-            .map(|(communicator, part)| Links::new(communicator, part.clone()));
+        let links = Links::of(communicator, &config);
         latent_kernels::limit_tier(options.stages.bind.tier);
         let mut thread_pool = ThreadPool::placed(placement)
             .map_err(|error| BackendError::System { what: "starting threads", error })?;

@@ -1,5 +1,6 @@
 //! What ranks of one model say to each other, and how values that they share are added up.
 
+use latent_graph::ModelConfig;
 use latent_graph::config::Part;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -137,6 +138,11 @@ impl Links {
     /// For the plans of this part.
     pub fn new(communicator: Arc<dyn Communicator>, part: Part) -> Links {
         Links { communicator, part, buffers: Mutex::default() }
+    }
+
+    /// Of a model that is loaded; none where one rank has all of it.
+    pub fn of(communicator: Option<Arc<dyn Communicator>>, config: &ModelConfig) -> Option<Links> {
+        Some(Links::new(communicator?, config.part.as_deref()?.clone()))
     }
 
     /// Adds up `values` over the ranks that share the layers. Every element is summed in the order of the ranks, whatever their number of elements, so that all

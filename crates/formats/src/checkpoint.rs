@@ -23,7 +23,7 @@ pub struct Checkpoint {
     pub(crate) packed: Option<PackedFrom>,
     /// Weights that are put together from several tensors of the files.
     pub(crate) four_bit: Arc<Vec<FourBit>>,
-    /// Tensors of which it has a part that lies in pieces: see [`parts`](Self::parts).
+    /// Tensors of which it has a part that is stored in pieces: see [`parts`](Self::parts).
     pub(crate) cuts: Vec<Cut>,
     /// Its files other than weights.
     pub(crate) _in_use: Vec<InUse>,

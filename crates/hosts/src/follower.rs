@@ -49,9 +49,8 @@ fn obey(
     communicator: &dyn Communicator,
 ) -> Result<(), BackendError> {
     match command {
-        Command::Step(batch) => {
+        Command::Step(mut batch) => {
             // logits are rank 0's
-            let mut batch = batch;
             batch.wanted.clear();
             let cancel = CancelToken::new();
             let on_logits = &mut |_: usize, _: &[f32]| {};

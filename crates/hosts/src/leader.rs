@@ -38,7 +38,7 @@ impl Leader {
     }
 
     fn run(&mut self, step: Step<'_>) -> Result<(), BackendError> {
-        let Step { batch, kv, cancel, on_logits, mut on_hidden } = step;
+        let Step { batch, kv, cancel, on_logits, on_hidden } = step;
         let Some(kv) = kv.as_any_mut().downcast_mut::<SharedStore>() else {
             return Err(BackendError::ForeignStore);
         };
@@ -48,13 +48,7 @@ impl Leader {
         tell(&*self.hosts.communicator, &step_message(batch))?;
         // the others cannot be stopped within a step: it is run to its end
         let never = CancelToken::new();
-        let wanted = on_hidden.is_some();
-        let mut hear = |rows: &[f32]| {
-            if let Some(on_hidden) = &mut on_hidden {
-                on_hidden(rows);
-            }
-        };
-        let on_hidden = wanted.then_some(&mut hear as HiddenSink<'_>);
+        let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
         self.own.step(Step { batch, kv: &mut *kv.own, cancel: &never, on_logits, on_hidden })?;
         if cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
     }

@@ -37,7 +37,7 @@ impl std::ops::AddAssign for Load {
 pub struct ModelLoad {
     /// Of each layer.
     pub layers: Vec<Load>,
-    /// Of what rank 0 has beside its layers: embedding, final norm, `lm_head`.
+    /// Of what rank 0 has in addition to its layers: embedding, final norm, `lm_head`.
     pub around: Load,
     /// Bytes of a residual row on its way to another rank.
     pub row: f64,

@@ -165,12 +165,11 @@ impl Speaker<'_> {
             lives.heard.fill(now);
         }
         lives.checked = now;
+        let ended = self.office.mail().ended.clone();
         if now - lives.sent >= HEARTBEAT {
             lives.sent = now;
-            let ended = self.office.mail().ended.clone();
             self.others().filter(|to| !ended.contains(to)).for_each(|to| self.say(to, Kind::Heartbeat));
         }
-        let ended = self.office.mail().ended.clone();
         // who has been silent longest is the cause
         let silent = self.others().filter(|rank| !ended.contains(rank)).min_by_key(|rank| lives.heard[*rank]);
         if let Some(rank) = silent.filter(|rank| now - lives.heard[*rank] > SILENCE) {

@@ -3,7 +3,6 @@
 use crate::context::Context;
 use crate::program::{Collective, CollectiveKind};
 use crate::scratch::{WorkerScratch, resize_scratch};
-use latent_backend::RankError;
 
 impl Collective {
     pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
@@ -16,15 +15,16 @@ impl Collective {
                 values.copy_from_slice(ctx.row(value, row));
             }
         }
-        let done: Result<(), RankError> = match self.kind {
+        let done = match self.kind {
             CollectiveKind::AllReduce => links.all_reduce(values),
-            CollectiveKind::SendRows => {
-                return links.send_rows(values).unwrap_or_else(|error| ctx.fail(error));
-            }
+            CollectiveKind::SendRows => links.send_rows(values),
             CollectiveKind::ReceiveRows => links.receive_rows(values),
         };
         if let Err(error) = done {
             return ctx.fail(error);
+        }
+        if matches!(self.kind, CollectiveKind::SendRows) {
+            return;
         }
         for (row, values) in values.chunks_exact(width).enumerate() {
             // SAFETY: nobody but the first worker uses the value in this phase.

@@ -91,8 +91,7 @@ impl Backend for ReferenceBackend {
         progress(1, 1);
         let checkpoint = Arc::clone(checkpoint);
         let recurrences = self.recurrences.clone();
-        let part = config.part.as_deref();
-        let links = communicator.zip(part).map(|(communicator, part)| Links::new(communicator, part.clone()));
+        let links = Links::of(communicator, &config);
         let (clocks, trace) = (None, None);
         let model =
             ReferenceModel { checkpoint, config, stages, rotation, recurrences, links, clocks, trace };

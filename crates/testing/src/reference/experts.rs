@@ -36,7 +36,10 @@ impl Interpreter<'_> {
         let own = self.config.own_experts().range();
         for (place, (id, mix)) in ids.iter().zip(&weights).enumerate() {
             // those of other ranks are in their sums
-            let Some(expert) = own.clone().position(|own| own == *id as usize) else { continue };
+            let Some(expert) = (*id as usize).checked_sub(own.start).filter(|expert| *expert < own.len())
+            else {
+                continue;
+            };
             let row = place / moe.num_experts_per_tok;
             let x = &x[row * hidden..(row + 1) * hidden];
             let of = |slot: &str, from: usize| match weight(slot) {
