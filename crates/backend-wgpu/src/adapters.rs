@@ -1,5 +1,6 @@
 //! Which adapters the drivers of this machine offer.
 
+use crate::coop_matrix::CoopMatrix;
 use crate::error::GpuError;
 use crate::ready::ready;
 use std::fmt;
@@ -58,6 +59,8 @@ pub struct AdapterDescription {
     pub timestamps: bool,
     /// Cooperative matrices, as `M×N×K inputs → sums`.
     pub matrices: Vec<String>,
+    /// Those of them that products can use, larger ones last.
+    pub coop_matrices: Vec<CoopMatrix>,
 }
 
 impl AdapterDescription {
@@ -65,6 +68,10 @@ impl AdapterDescription {
     pub(crate) fn of(adapter: &wgpu::Adapter) -> AdapterDescription {
         let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
         let subgroups = features.contains(wgpu::Features::SUBGROUP);
+        let matrices = adapter.cooperative_matrix_properties();
+        let experimental = features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) && subgroups;
+        let size = (info.subgroup_min_size, info.subgroup_max_size);
+        let coop_matrices = if experimental { usable(&matrices, size) } else { Vec::new() };
         let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
         AdapterDescription {
             name: info.name,
@@ -90,16 +97,46 @@ impl AdapterDescription {
             f16: features.contains(wgpu::Features::SHADER_F16),
             subgroups: subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
-            matrices: adapter
-                .cooperative_matrix_properties()
+            matrices: matrices
                 .iter()
                 .map(|m| {
                     format!("{}×{}×{} {:?} → {:?}", m.m_size, m.n_size, m.k_size, m.ab_type, m.cr_type)
                         .to_lowercase()
                 })
                 .collect(),
+            coop_matrices,
         }
     }
+
+    /// Whether it is a program on the CPU.
+    pub(crate) fn is_software(&self) -> bool {
+        self.kind == AdapterKind::Software
+    }
+
+    /// The smallest subgroup, if lanes of all sizes that the adapter may choose can add their sums: 8 to 64.
+    pub(crate) fn subgroup_sums(&self) -> Option<usize> {
+        let (least, most) = self.subgroups?;
+        let fit = [least, most].iter().all(|size| size.is_power_of_two() && (8..=64).contains(size));
+        fit.then_some(least as usize)
+    }
+}
+
+/// Cooperative matrices that products can use: squares with sums in f32, where subgroups have one size.
+fn usable(matrices: &[wgpu::CooperativeMatrixProperties], (least, most): (u32, u32)) -> Vec<CoopMatrix> {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    // four subgroups are one workgroup
+    if least != most || !(8..=64).contains(&least) {
+        return Vec::new();
+    }
+    let squares =
+        matrices.iter().filter(|m| m.m_size == m.n_size && m.n_size == m.k_size && m.cr_type == F32);
+    let known = squares.filter(|m| matches!(m.ab_type, F16 | F32) && matches!(m.m_size, 8 | 16));
+    let mut usable: Vec<CoopMatrix> = known
+        .map(|m| CoopMatrix { side: m.m_size as usize, f16: m.ab_type == F16, subgroup: least as usize })
+        .collect();
+    usable.sort_by_key(|matrix| matrix.side);
+    usable.dedup();
+    usable
 }
 
 /// The adapters of this machine, the preferred first: their place here is their number in `--device gpu:N`. None where no driver is installed.

@@ -4,6 +4,7 @@ use crate::adapters::{AdapterDescription, AdapterKind};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::limits;
+use crate::matmul::variants::Variants;
 use crate::memory::{Needs, SCRATCH, SCRATCHES};
 use crate::model::GpuModel;
 use crate::ops::expansion_bytes;
@@ -31,6 +32,14 @@ impl GpuBackend {
     /// When there is none, or it lacks what shaders need, or the driver fails.
     pub fn open(index: usize) -> Result<GpuBackend, GpuError> {
         Ok(GpuBackend::on(Device::open(index)?))
+    }
+
+    /// The same with these variants of the products rather than those that suit the adapter and the precision.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_with(index: usize, variants: Variants) -> Result<GpuBackend, GpuError> {
+        Ok(GpuBackend::on(Device::open_with(index, Some(variants))?))
     }
 
     /// On an open device.

@@ -2,6 +2,8 @@
 
 use crate::adapters::{AdapterDescription, adapter};
 use crate::error::GpuError;
+use crate::features;
+use crate::matmul::variants::Variants;
 use crate::pipeline::Pipeline;
 use crate::ready::ready;
 use std::collections::HashMap;
@@ -18,6 +20,8 @@ pub(crate) struct Device {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: wgpu::Limits,
     pub(crate) description: AdapterDescription,
+    /// What products use in the place of what precision and adapter suggest.
+    pub(crate) variants: Option<Variants>,
     /// Bytes of the buffers that Latent has there.
     in_use: AtomicU64,
     /// What is wrong with it since it failed outside of a call.
@@ -29,6 +33,11 @@ pub(crate) struct Device {
 impl Device {
     /// Opens the adapter of this number with all that shaders may use of it.
     pub(crate) fn open(index: usize) -> Result<Arc<Device>, GpuError> {
+        Device::open_with(index, None)
+    }
+
+    /// The same, with other variants of the products.
+    pub(crate) fn open_with(index: usize, variants: Option<Variants>) -> Result<Arc<Device>, GpuError> {
         let (adapter, description) = adapter(index)?;
         let limits = adapter.limits();
         if limits.max_compute_workgroup_storage_size < 16384
@@ -38,15 +47,11 @@ impl Device {
             let problem = "shaders need 16 KiB of workgroup memory, workgroups of 256 and 8 storage buffers, which it does not offer";
             return Err(GpuError::Lacking { device: description.name, problem: problem.into() });
         }
-        let wanted = wgpu::Features::SHADER_F16
-            | wgpu::Features::SUBGROUP
-            | wgpu::Features::TIMESTAMP_QUERY
-            | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("latent"),
-            required_features: adapter.features() & wanted,
+            required_features: features::of(&adapter, &description),
             required_limits: limits.clone(),
-            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            experimental_features: features::experimental(&description),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
         });
@@ -65,7 +70,7 @@ impl Device {
             }
         });
         let (in_use, pipelines) = (AtomicU64::new(0), Mutex::default());
-        Ok(Arc::new(Device { raw, queue, limits, description, in_use, fault, pipelines }))
+        Ok(Arc::new(Device { raw, queue, limits, description, variants, in_use, fault, pipelines }))
     }
 
     /// Its name, for messages.

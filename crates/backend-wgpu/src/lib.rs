@@ -2,11 +2,12 @@
 //!
 //! The device:
 //! * `adapters`: which devices there are.
-//! * `device`: one that was opened; every call to it is checked.
+//! * `device`: one that was opened; every call to it is checked. `features`: what is asked of it, where it is offered.
 //! * `buffers`: its memory.
 //! * `shader`, `pipeline`: shaders, compiled once.
 //! * `commands`: lists of calls, which the device gets in one piece.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
+//! * `coop_matrix`: a kind of cooperative matrices.
 //! * `error`: what can go wrong.
 //!
 //! A model on it:
@@ -23,7 +24,7 @@
 //!     assert!(!adapter.name.is_empty(), "gpu:{number} has no name");
 //! }
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod adapters;
 mod backend;
@@ -33,8 +34,10 @@ mod cache;
 mod cases;
 mod commands;
 mod compile;
+mod coop_matrix;
 mod device;
 mod error;
+mod features;
 mod kv_store;
 mod limits;
 mod matmul;
@@ -59,4 +62,6 @@ pub use adapters::{AdapterDescription, AdapterKind, adapters};
 pub use backend::GpuBackend;
 #[cfg(any(test, feature = "cases"))]
 pub use cases::Gpu;
+pub use coop_matrix::CoopMatrix;
 pub use error::GpuError;
+pub use matmul::variants::{Variant, Variants};

@@ -5,6 +5,7 @@ use crate::commands::Commands;
 use crate::compile::Compiler;
 use crate::device::Device;
 use crate::kv_store::GpuKvStore;
+use crate::matmul::products::Products;
 use crate::memory::{Memory, Needs};
 use crate::observe::Observer;
 use crate::ops::{embedded_rows, expansion_bytes};
@@ -59,7 +60,8 @@ impl GpuModel {
         crate::cache::check_type(cache_type)?;
         let rotation = Rotation::new(&config, options.context);
         let rows = WeightRows { checkpoint };
-        let weights = DeviceWeights::load(device, &stages, &config, rows, progress)?;
+        let products = Products::new(device, options.stages.bind.precision);
+        let weights = DeviceWeights::load(&products, &stages, &config, rows, progress)?;
         let mut needs = Needs::of(&stages, &config);
         let mut programs = Vec::new();
         for stage in &stages {

@@ -2,14 +2,31 @@
 
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::matmul::variants::{Variant, Variants};
 use std::sync::{Arc, Mutex};
 
 /// A device of its own for a test, if there is an adapter; says so where there is none, and fails there if `REQUIRE_GPU` is set.
 pub(crate) fn device() -> Option<Arc<Device>> {
+    open(None)
+}
+
+/// A device that uses one variant of the products, where the adapter offers it; says so where it does not.
+pub(crate) fn device_with(variant: Variant) -> Option<Arc<Device>> {
+    let adapters = crate::adapters();
+    let Some(adapter) = adapters.first() else { return open(None) };
+    let variants = variant.alone(adapter);
+    if variants.is_none() {
+        println!("SKIPPED: {variant}, which {} does not offer", adapter.name);
+        return None;
+    }
+    open(variants)
+}
+
+fn open(variants: Option<Variants>) -> Option<Arc<Device>> {
     // drivers that load one another at the same time are not what is tested here
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
-    match Device::open(0) {
+    match Device::open_with(0, variants) {
         Ok(device) => Some(device),
         Err(GpuError::NoAdapter) if std::env::var_os("REQUIRE_GPU").is_none() => {
             println!("SKIPPED: no adapter");

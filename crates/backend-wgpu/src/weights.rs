@@ -3,6 +3,7 @@
 use crate::buffers::{Buffer, float_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::matmul::products::Products;
 use crate::matmul::weight::{BlockScales, Weight as ProductWeight, WeightShape};
 use crate::values::internal;
 use latent_backend::{BackendError, WeightRows};
@@ -57,7 +58,7 @@ impl DeviceWeights {
 
     /// Sends every weight that the plans use. `progress` hears bytes of the file.
     pub(crate) fn load(
-        device: &Arc<Device>,
+        products: &Arc<Products>,
         stages: &[Stage],
         config: &ModelConfig,
         rows: WeightRows<'_>,
@@ -71,11 +72,12 @@ impl DeviceWeights {
         for (weight, form) in used {
             let name = weight.parts[0].tensor.clone();
             if form == Form::Vector {
-                let sent = send_vector(device, weight, rows).map_err(|error| too_much(error, needed))?;
+                let sent =
+                    send_vector(products.device(), weight, rows).map_err(|error| too_much(error, needed))?;
                 loaded.vectors.insert(name, Arc::new(sent));
             } else {
                 let heads = if form == Form::Heads { config.attention.heads } else { 1 };
-                let sent = send_blocks(device, weight, heads, rows);
+                let sent = send_blocks(products, weight, heads, rows);
                 loaded.products.insert(name, Arc::new(sent.map_err(|error| too_much(error, needed))?));
             }
             done += weight.bytes() as u64;
@@ -98,7 +100,7 @@ fn send_vector(
 
 /// Copies a weight's blocks, with the factors that its file has beside them. A single matrix is cut into as many as there are heads.
 fn send_blocks(
-    device: &Arc<Device>,
+    products: &Arc<Products>,
     weight: &Weight,
     heads: usize,
     rows: WeightRows<'_>,
@@ -117,7 +119,7 @@ fn send_blocks(
     });
     let what = format!("tensor {}", weight.parts[0].tensor);
     let format = (weight.ty, shape);
-    Ok(rows.blocks(weight, |bytes| ProductWeight::upload(device, &what, format, bytes, scales))??)
+    Ok(rows.blocks(weight, |bytes| ProductWeight::upload_for(products, &what, format, bytes, scales))??)
 }
 
 /// Says of a device without room by how much the weights exceed it.

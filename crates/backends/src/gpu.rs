@@ -38,6 +38,7 @@ pub(crate) fn open(_index: usize) -> Result<Box<dyn Backend>, BackendError> {
 
 #[cfg(feature = "gpu")]
 fn described(adapter: &latent_backend_wgpu::AdapterDescription) -> GpuDevice {
+    use latent_backend_wgpu::Variants;
     use latent_types::format_bytes;
     let or_none = |offered: Option<String>| offered.unwrap_or_else(|| "none".into());
     let yes = |offered: bool| if offered { "yes" } else { "no" };
@@ -63,6 +64,7 @@ fn described(adapter: &latent_backend_wgpu::AdapterDescription) -> GpuDevice {
             ),
             format!("f16: {}; timestamps: {}", yes(adapter.f16), yes(adapter.timestamps)),
             format!("subgroups: {}; cooperative matrices: {}", or_none(subgroups), or_none(matrices)),
+            format!("products use: {}", Variants::described(adapter)),
         ],
     }
 }

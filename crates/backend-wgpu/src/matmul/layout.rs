@@ -116,6 +116,15 @@ pub enum Scales {
     SplitSixBit,
 }
 
+/// How a weight is stored on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// In the blocks of its file.
+    File,
+    /// In two planes: what is left of each block without its scale `d`, a multiple of four bytes; then the scales of all blocks.
+    Planes,
+}
+
 /// A format: how its blocks are laid out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layout {
@@ -276,6 +285,20 @@ impl Layout {
         self.ty.block_bytes().is_multiple_of(4)
     }
 
+    /// Bytes of a block's scale `d`, and the byte at which it begins, if the blocks are no multiples of four bytes but are without it.
+    pub fn odd_scale(&self) -> Option<(usize, usize)> {
+        let at = self.fields.iter().find(|(name, _)| *name == "D_AT")?.1;
+        let bytes = if self.scales == Scales::E8m0 { 1 } else { 2 };
+        (!self.word_blocks()).then_some((bytes, at))
+    }
+
+    /// Whether inputs are quantized for it in default precision: those formats that the CPU has tiles of. All others of integers have fewer than four bits,
+    /// where the weights round more than inputs do, or keep the scale of an input block with each weight.
+    pub fn has_integers(&self) -> bool {
+        use TensorType::{Q1_0, Q2_0, Q8_K, TQ2_0};
+        matches!(self.quants, Quants::Planes { .. }) && ![Q1_0, Q2_0, Q8_K, TQ2_0].contains(&self.ty)
+    }
+
     /// Whether a row may end inside an octet.
     pub fn has_tails(&self) -> bool {
         self.ty.block_len() == 1
@@ -286,8 +309,23 @@ impl Layout {
         matches!(self.scales, Scales::HalfMin | Scales::NibbleMins | Scales::SixBitMins)
     }
 
-    /// The numbers of the table by the names that all dialects use.
-    pub fn constants(&self) -> Vec<(&'static str, usize)> {
+    /// The numbers of the table by the names that all dialects use, for blocks that are stored like this.
+    pub fn constants(&self, storage: Storage) -> Vec<(&'static str, usize)> {
+        let all = self.numbers();
+        match (storage, self.odd_scale()) {
+            (Storage::File, _) | (_, None) => all,
+            (Storage::Planes, Some((bytes, at))) => {
+                let moved = all.into_iter().filter(|(name, _)| *name != "D_AT").map(|(name, value)| {
+                    let behind = name == "BLOCK_BYTES" || (name.ends_with("_AT") && value > at);
+                    (name, if behind { value - bytes } else { value })
+                });
+                moved.chain([("D_BYTES", bytes)]).collect()
+            }
+        }
+    }
+
+    /// The numbers of the blocks of the file.
+    fn numbers(&self) -> Vec<(&'static str, usize)> {
         let mut all = vec![("BLOCK_OCTETS", self.block_len() / OCTET), ("BLOCK_BYTES", self.block_bytes())];
         all.extend(self.fields);
         if let Quants::Planes { low, high, meaning } = self.quants {
@@ -341,9 +379,30 @@ mod tests {
     }
 
     #[test]
+    fn blocks_without_their_scale_are_whole_words() {
+        let mut repacked = 0;
+        for layout in LAYOUTS.iter().filter(|layout| layout.ty.is_quantized() && !layout.word_blocks()) {
+            let (bytes, at) = layout.odd_scale().expect("a scale");
+            assert!((layout.block_bytes() - bytes).is_multiple_of(4), "{}", layout.ty);
+            // the first or the last field: what is behind it moves by whole fields
+            assert!(at == 0 || at + bytes == layout.block_bytes(), "{}", layout.ty);
+            repacked += 1;
+        }
+        assert_eq!(repacked, 17);
+    }
+
+    #[test]
+    fn inputs_are_quantized_for_the_formats_for_which_the_cpu_does() {
+        for layout in LAYOUTS.iter().filter(|layout| layout.ty.is_quantized()) {
+            let tiles = latent_quant::tiles::TileLayout::new(layout.ty, 256).is_some();
+            assert_eq!(layout.has_integers(), tiles, "{}", layout.ty);
+        }
+    }
+
+    #[test]
     fn names_are_defined_once() {
-        for layout in &LAYOUTS {
-            let constants = layout.constants();
+        for (layout, storage) in LAYOUTS.iter().flat_map(|l| [(l, Storage::File), (l, Storage::Planes)]) {
+            let constants = layout.constants(storage);
             let mut names: Vec<&str> = constants.iter().map(|(name, _)| *name).collect();
             names.sort_unstable();
             names.dedup();

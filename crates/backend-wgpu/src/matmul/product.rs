@@ -1,58 +1,19 @@
 //! Calls that multiply rows with a weight: y = x · Wᵀ, in f32 sums whose order depends on shapes alone.
 
+use super::gemm::GemmForm;
+pub(crate) use super::items::{Items, Place};
 use super::limits::{folded, refused, too_large};
-use super::shader::{Kernel, ProductShader, Slot};
+use super::shader::{Inputs, Kernel, ProductShader, Slot};
 use super::sort::SortedItems;
 #[cfg(any(test, feature = "cases"))]
 use super::tiles::GATHER_THREADS;
 use super::tiles::{GEMV_ROWS, GemmTile, GemvTile, TRANSPOSED};
 use super::weight::{Chunk, Weight};
-#[cfg(any(test, feature = "cases"))]
-use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};
 use crate::device::Device;
 use crate::error::GpuError;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Where rows of f32 are: element `offset + row · row_stride + slot · slot_stride` of what is bound, modulo 2^32.
-#[derive(Clone)]
-pub(crate) struct Place {
-    /// What is bound.
-    pub(crate) binding: Binding,
-    /// Offset, and strides of rows and of slots.
-    pub(crate) address: [u32; 3],
-}
-
-impl Place {
-    /// Contiguous rows of so many slots of so many elements.
-    #[cfg(any(test, feature = "cases"))]
-    pub(crate) fn rows(buffer: &Buffer, slots: usize, width: usize) -> Place {
-        Place { binding: Binding::from(buffer), address: [0, (slots * width) as u32, width as u32] }
-    }
-
-    /// The same from a slot on, and in each row from an element on.
-    fn past(&self, slot: usize, element: usize) -> Place {
-        let [offset, row, stride] = self.address;
-        // modulo 2^32, as shaders count
-        let offset = offset.wrapping_add((slot as u32).wrapping_mul(stride)).wrapping_add(element as u32);
-        Place { binding: self.binding.clone(), address: [offset, row, stride] }
-    }
-}
-
-/// What is multiplied: slots (heads, or experts) of rows, which are all inputs of the weight wide, and where their results go. Buffers of inputs and of results are
-/// not the same.
-#[derive(Clone)]
-pub(crate) struct Items {
-    /// The rows.
-    pub(crate) rows: Range<usize>,
-    /// Slots of each.
-    pub(crate) slots: usize,
-    /// Inputs.
-    pub(crate) x: Place,
-    /// Results.
-    pub(crate) y: Place,
-}
 
 /// Which matrix of the weight a slot is multiplied with.
 #[derive(Clone)]
@@ -101,6 +62,7 @@ struct Params {
     y: [u32; 3],
     ids: u32,
     scales: Scales,
+    d_first: usize,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -120,9 +82,10 @@ impl Params {
         Params { rows, slots: items.slots, x: items.x.address, y: items.y.address, ..self }
     }
 
-    /// Whether inputs can be read four at a time.
-    fn whole_vectors(&self) -> bool {
-        self.inputs.is_multiple_of(8) && self.x.iter().all(|n| n.is_multiple_of(4))
+    /// How f32 inputs are read: four at a time if they can be.
+    fn floats(&self) -> Inputs {
+        let whole = self.inputs.is_multiple_of(8) && self.x.iter().all(|n| n.is_multiple_of(4));
+        if whole { Inputs::Vectors } else { Inputs::Elements }
     }
 
     /// With the slots' matrices from this one on.
@@ -132,7 +95,7 @@ impl Params {
         Params { first_byte, matrices: (first, self.matrices.1 - skipped), matrix_step: 1, ..self }
     }
 
-    fn words(&self, device: &Device) -> Result<[u32; 24], GpuError> {
+    fn words(&self, device: &Device) -> Result<[u32; 25], GpuError> {
         let word = |value: usize| u32::try_from(value).map_err(|_| too_large(device, value));
         let Scales { rows, inputs, stride, matrix, matrix_rows, first_row } = self.scales;
         Ok([
@@ -160,6 +123,7 @@ impl Params {
             word(matrix)?,
             word(matrix_rows)?,
             word(first_row)?,
+            word(self.d_first)?,
         ])
     }
 }
@@ -210,6 +174,7 @@ impl<'c, 'w> Product<'c, 'w> {
             matrix_rows: shape.outputs,
             matrices: (matrices.start, matrices.len()),
             scales,
+            d_first: chunk.d_first,
             ..Params::default()
         })
     }
@@ -217,14 +182,15 @@ impl<'c, 'w> Product<'c, 'w> {
     /// Calls a shader on a chunk.
     fn call(
         &mut self,
-        (kernel, vectors): (Kernel, bool),
+        (kernel, inputs): (Kernel, Inputs),
         chunk: &Chunk,
         params: Params,
         bound: &dyn Fn(Slot) -> Option<Binding>,
         groups: [u32; 3],
     ) -> Result<(), GpuError> {
         let block_scales = self.weight.scales.is_some();
-        let shader = ProductShader { format: self.weight.format, kernel, vectors, block_scales };
+        let (format, storage) = (self.weight.format, self.weight.storage);
+        let shader = ProductShader { format, kernel, storage, inputs, block_scales };
         let pipeline = self.weight.pipeline(&self.device, &shader)?;
         let mut bindings = Vec::new();
         for slot in shader.slots().into_iter().skip(1) {
@@ -243,6 +209,12 @@ impl<'c, 'w> Product<'c, 'w> {
         Ok(())
     }
 
+    /// The items with quantized inputs, if these are wanted and there is room.
+    fn quantized(&mut self, items: &Items, wanted: bool) -> Result<Option<Items>, GpuError> {
+        let (products, inputs) = (&self.weight.products, self.weight.shape.inputs);
+        if wanted { products.quantize(self.commands, items, inputs) } else { Ok(None) }
+    }
+
     /// Multiplies items with the matrices of a chunk that they name.
     fn items(
         &mut self,
@@ -252,6 +224,13 @@ impl<'c, 'w> Product<'c, 'w> {
         ids: Option<&Binding>,
     ) -> Result<(), GpuError> {
         let rows = items.rows.len();
+        let variants = self.weight.products.variants;
+        let form = self.weight.gemm_form();
+        let few = ids.is_some() || rows <= MOST_GEMV_ROWS;
+        let integers = !self.part.transposed
+            && if few { self.weight.multiplies_integers() } else { form == GemmForm::Integers };
+        let quantized = self.quantized(items, integers)?;
+        let items = quantized.as_ref().unwrap_or(items);
         let params = params.of_items(items);
         let most = |sizes: &[usize]| {
             let enough = sizes.iter().copied().find(|most| *most >= rows);
@@ -260,16 +239,22 @@ impl<'c, 'w> Product<'c, 'w> {
         let (kernel, across, rows_each) = if self.part.transposed {
             let rows = most(&TRANSPOSED_ROWS);
             (Kernel::Transposed { rows }, params.inputs.div_ceil(8).div_ceil(TRANSPOSED.octets), rows)
-        } else if ids.is_some() || rows <= MOST_GEMV_ROWS {
+        } else if few {
             let tile = GemvTile::of(params.inputs.div_ceil(8));
             let rows = if ids.is_some() { 1 } else { most(&GEMV_ROWS) };
-            let by_ids = ids.is_some();
-            (Kernel::Gemv { rows, tile, by_ids }, params.outputs.div_ceil(tile.workgroup_outputs()), rows)
+            let (by_ids, subgroup) = (ids.is_some(), variants.subgroups);
+            let kernel = Kernel::Gemv { rows, tile, by_ids, subgroup };
+            (kernel, params.outputs.div_ceil(tile.workgroup_outputs()), rows)
         } else {
-            let tile = GemmTile::of(rows);
-            (Kernel::Gemm { tile, sorted: false }, params.outputs.div_ceil(tile.outputs), tile.rows)
+            let (tile, form) = (GemmTile::of(rows), form.with(quantized.is_some()));
+            let kernel = Kernel::Gemm { tile, sorted: false, form };
+            (kernel, params.outputs.div_ceil(tile.outputs), tile.rows)
         };
-        let vectors = params.whole_vectors() && !self.part.transposed;
+        let inputs = match (&quantized, self.part.transposed) {
+            (Some(_), _) => Inputs::Integers,
+            (None, true) => Inputs::Elements,
+            (None, false) => params.floats(),
+        };
         let groups = folded(across, rows.div_ceil(rows_each) * items.slots, &self.device)?;
         let bound = |slot| match slot {
             Slot::Input => Some(items.x.binding.clone()),
@@ -277,7 +262,7 @@ impl<'c, 'w> Product<'c, 'w> {
             Slot::Rows => ids.cloned(),
             _ => None,
         };
-        self.call((kernel, vectors), chunk, params, &bound, groups)
+        self.call((kernel, inputs), chunk, params, &bound, groups)
     }
 }
 
@@ -348,6 +333,10 @@ pub(crate) fn multiply_sorted(
         return Err(refused(&product.device, "a transposed product with experts".into()));
     }
     let tile = sorted.tile;
+    let form = weight.gemm_form();
+    let quantized = product.quantized(items, form == GemmForm::Integers)?;
+    let (form, inputs) = (form.with(quantized.is_some()), quantized.as_ref().map(|_| Inputs::Integers));
+    let items = quantized.as_ref().unwrap_or(items);
     let bound = |slot| match slot {
         Slot::Input => Some(items.x.binding.clone()),
         Slot::Output => Some(items.y.binding.clone()),
@@ -361,7 +350,7 @@ pub(crate) fn multiply_sorted(
         let params = Params { y: y.address, ..params.of_items(items) };
         let groups = folded(params.outputs.div_ceil(tile.outputs), sorted.count, &product.device)?;
         product.call(
-            (Kernel::Gemm { tile, sorted: true }, params.whole_vectors()),
+            (Kernel::Gemm { tile, sorted: true, form }, inputs.unwrap_or_else(|| params.floats())),
             chunk,
             params,
             &bound,
@@ -395,7 +384,7 @@ pub(crate) fn gather(
     for chunk in weight.chunks.iter().filter(|_| rows > 0) {
         let Some(params) = product.params(chunk).filter(|params| params.matrices.0 == 0) else { continue };
         let params = Params { rows: (0, rows), slots: 1, y: y.address, ids: offset, ..params };
-        product.call((Kernel::Gather, false), chunk, params, &bound, groups)?;
+        product.call((Kernel::Gather, Inputs::Elements), chunk, params, &bound, groups)?;
     }
     Ok(())
 }

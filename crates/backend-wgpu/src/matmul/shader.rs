@@ -1,8 +1,11 @@
 //! Shaders of products: what is compiled, as a key, and its source.
 
-use super::layout::{Layout, Quants, layout};
-use super::tiles::{GATHER_THREADS, GemmTile, GemvTile, PER_THREAD, TRANSPOSED};
-use super::wgsl::{constants, decoder, section};
+use super::gemm::{Gemm, GemmForm};
+use super::gemv::Gemv;
+use super::layout::{Layout, Quants, Storage, layout};
+use super::tiles::{GATHER_THREADS, GemmTile, GemvTile, TRANSPOSED};
+use super::wgsl::{ENTRY, constants, decoder, integer_decoder, section};
+use crate::coop_matrix::CoopMatrix;
 use latent_types::TensorType;
 use std::fmt::Write;
 
@@ -19,6 +22,8 @@ pub(crate) enum Kernel {
         tile: GemvTile,
         /// Whether each row and slot names its matrix.
         by_ids: bool,
+        /// The smallest subgroup, where subgroups add the sums of their lanes.
+        subgroup: Option<usize>,
     },
     /// Rows times the weight, in tiles.
     Gemm {
@@ -26,6 +31,8 @@ pub(crate) enum Kernel {
         tile: GemmTile,
         /// Whether pairs of row and slot are sorted by matrix.
         sorted: bool,
+        /// What the tile holds.
+        form: GemmForm,
     },
     /// Rows times the weight's rows rather than its columns: y = x · W.
     Transposed {
@@ -41,10 +48,23 @@ pub(crate) struct ProductShader {
     pub(crate) format: TensorType,
     /// What is computed.
     pub(crate) kernel: Kernel,
-    /// Whether rows of inputs are whole octets at multiples of four elements.
-    pub(crate) vectors: bool,
+    /// How it is stored.
+    pub(crate) storage: Storage,
+    /// How inputs are read.
+    pub(crate) inputs: Inputs,
     /// Whether rectangles of the weight have factors (block scales of FP8).
     pub(crate) block_scales: bool,
+}
+
+/// How inputs are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Inputs {
+    /// f32, one by one.
+    Elements,
+    /// f32, four at a time: rows are whole octets at multiples of four elements.
+    Vectors,
+    /// int8 blocks.
+    Integers,
 }
 
 /// What is bound. Bindings are numbered in the order of [`ProductShader::slots`].
@@ -75,11 +95,21 @@ impl ProductShader {
     pub(crate) fn name(&self) -> String {
         let (kernel, experts) = match self.kernel {
             Kernel::Gather => ("gather".to_owned(), false),
-            Kernel::Gemv { rows, by_ids, .. } => (format!("gemv{rows}"), by_ids),
-            Kernel::Gemm { tile, sorted } => (format!("gemm{}", tile.rows), sorted),
+            Kernel::Gemv { rows, by_ids, subgroup, .. } => {
+                (format!("gemv{rows}{}", if subgroup.is_some() { "_subgroups" } else { "" }), by_ids)
+            }
+            Kernel::Gemm { tile, sorted, form } => {
+                let form = match form {
+                    GemmForm::Floats | GemmForm::Integers => "",
+                    GemmForm::Halves => "_f16",
+                    GemmForm::Matrices(_) => "_matrices",
+                };
+                (format!("gemm{}{form}", tile.rows), sorted)
+            }
             Kernel::Transposed { rows } => (format!("transposed{rows}"), false),
         };
-        format!("{kernel}{}_{}", if experts { "_experts" } else { "" }, self.format)
+        let integers = if self.inputs == Inputs::Integers { "_int8" } else { "" };
+        format!("{kernel}{}{integers}_{}", if experts { "_experts" } else { "" }, self.format)
     }
 
     /// The layout of its format, if there is one.
@@ -111,13 +141,25 @@ impl ProductShader {
     /// Its source in WGSL; none for a format without a layout.
     pub(crate) fn wgsl(&self) -> Option<String> {
         let layout = self.layout()?;
-        let mut source = String::from(include_str!("wgsl/head.wgsl"));
+        let mut source = String::new();
+        match self.kernel {
+            Kernel::Gemm { form: GemmForm::Halves, .. } => source.push_str("enable f16;\n"),
+            Kernel::Gemm { form: GemmForm::Matrices(CoopMatrix { f16, .. }), .. } => {
+                source.push_str(if f16 { "enable f16;\n" } else { "" });
+                source.push_str("enable wgpu_cooperative_matrix;\n");
+            }
+            _ => {}
+        }
+        source.push_str(include_str!("wgsl/head.wgsl"));
         for (binding, slot) in self.slots().into_iter().enumerate() {
             let declaration = match slot {
                 Slot::Params => "var<uniform> p: Params",
                 Slot::Weight => "var<storage, read> weight: array<u32>",
-                Slot::Input if self.vectors => "var<storage, read> x: array<vec4<f32>>",
-                Slot::Input => "var<storage, read> x: array<f32>",
+                Slot::Input => match self.inputs {
+                    Inputs::Elements => "var<storage, read> x: array<f32>",
+                    Inputs::Vectors => "var<storage, read> x: array<vec4<f32>>",
+                    Inputs::Integers => "var<storage, read> x: array<u32>",
+                },
                 Slot::Output => "var<storage, read_write> y: array<f32>",
                 Slot::BlockScales => "var<storage, read> block_scales: array<f32>",
                 Slot::Codebook => "var<storage, read> codebook: array<u32>",
@@ -127,11 +169,35 @@ impl ProductShader {
             let _ = writeln!(source, "@group(0) @binding({binding}) {declaration};");
         }
         source.push('\n');
-        decoder(&mut source, layout);
+        decoder(&mut source, layout, self.storage);
         source.push('\n');
-        source.push_str(section(INPUTS, "decode"));
         source.push_str(section(INPUTS, "places"));
-        let tails = !self.vectors;
+        if self.inputs == Inputs::Integers {
+            integer_decoder(&mut source, layout);
+        } else {
+            self.octets(&mut source, layout);
+        }
+        match self.kernel {
+            Kernel::Gather => {
+                constants(&mut source, [("THREADS", GATHER_THREADS)]);
+                source.push_str(include_str!("wgsl/gather.wgsl"));
+            }
+            Kernel::Gemv { rows, tile, by_ids, subgroup } => {
+                let integers = self.inputs == Inputs::Integers;
+                Gemv { rows, tile, by_ids, subgroup, integers }.write(&mut source);
+            }
+            Kernel::Gemm { tile, sorted, form } => {
+                Gemm { tile, sorted, form, adds: layout.adds() }.write(&mut source);
+            }
+            Kernel::Transposed { rows } => transposed(&mut source, rows),
+        }
+        Some(source)
+    }
+
+    /// Functions that give octets of weights and of f32 inputs.
+    fn octets(&self, source: &mut String, layout: &Layout) {
+        source.push_str(section(INPUTS, "decode"));
+        let tails = self.inputs == Inputs::Elements;
         if tails || self.block_scales {
             source.push_str(section(INPUTS, "tails"));
         }
@@ -145,102 +211,12 @@ impl ProductShader {
         ));
         // transposed, elements of the input are read one by one
         if !matches!(self.kernel, Kernel::Gather | Kernel::Transposed { .. }) {
-            source.push_str(section(INPUTS, if self.vectors { "vectors" } else { "elements" }));
+            source.push_str(section(INPUTS, if tails { "elements" } else { "vectors" }));
         }
-        match self.kernel {
-            Kernel::Gather => {
-                constants(&mut source, [("THREADS", GATHER_THREADS)]);
-                source.push_str(include_str!("wgsl/gather.wgsl"));
-            }
-            Kernel::Gemv { rows, tile, by_ids } => gemv(&mut source, rows, tile, by_ids),
-            Kernel::Gemm { tile, sorted } => gemm(&mut source, tile, sorted),
-            Kernel::Transposed { rows } => transposed(&mut source, rows),
-        }
-        Some(source)
     }
 }
 
-pub(super) const ENTRY: &str = "
-@compute @workgroup_size(THREADS)
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>,
-  @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
-";
-
-/// All rows and outputs of a thread have variables of their own: an array that is indexed in a loop may end up in memory.
-fn gemv(source: &mut String, rows: usize, tile: GemvTile, by_ids: bool) {
-    let GemvTile { threads, lanes, outputs } = tile;
-    constants(source, [("THREADS", threads), ("LANES", lanes), ("OUTPUTS", outputs), ("ROWS", rows)]);
-    source.push_str(section(GEMV, "sums"));
-    source.push_str(ENTRY);
-    source.push_str(section(GEMV, if by_ids { "by_ids" } else { "per_slot" }));
-    let all = || (0..rows).flat_map(|r| (0..outputs).map(move |o| (r, o)));
-    for r in 0..rows {
-        let _ = writeln!(source, "  let row_{r} = input_row(min(batch + {r}u, p.rows - 1u), slot);");
-    }
-    for o in 0..outputs {
-        let _ = writeln!(source, "  let output_{o} = min(first + {o}u, p.outputs - 1u);");
-    }
-    for (r, o) in all() {
-        let _ = writeln!(source, "  var sum_{r}_{o} = vec4<f32>(0.0);");
-    }
-    source.push_str("  for (var octet = lane; octet < octets; octet += LANES) {\n");
-    for o in 0..outputs {
-        let _ = writeln!(source, "    let w_{o} = weight_octet(matrix, output_{o}, octet);");
-    }
-    for r in 0..rows {
-        let _ = writeln!(source, "    let x_{r} = input_octet(row_{r}, octet);");
-        for o in 0..outputs {
-            let _ = writeln!(source, "    sum_{r}_{o} = add_octet(sum_{r}_{o}, x_{r}, w_{o});");
-        }
-    }
-    source.push_str("  }\n");
-    for (r, o) in all() {
-        let _ = writeln!(
-            source,
-            "  sums[{}u * THREADS + thread] = (sum_{r}_{o}.x + sum_{r}_{o}.y) + (sum_{r}_{o}.z + sum_{r}_{o}.w);",
-            r * outputs + o
-        );
-    }
-    source.push_str(section(GEMV, "reduce"));
-}
-
-const GEMV: &str = include_str!("wgsl/gemv.wgsl");
 const ACROSS: &str = include_str!("wgsl/transposed.wgsl");
-const GEMM: &str = include_str!("wgsl/gemm.wgsl");
-
-fn gemm(source: &mut String, tile: GemmTile, sorted: bool) {
-    constants(
-        source,
-        [
-            ("THREADS", tile.threads()),
-            ("TILE_ROWS", tile.rows),
-            ("TILE_OUTPUTS", tile.outputs),
-            ("TILE_OCTETS", tile.inputs / 8),
-            ("TILE_INPUTS", tile.inputs),
-            ("ROW_STEP", tile.rows / PER_THREAD),
-            ("OUTPUT_STEP", tile.outputs / PER_THREAD),
-        ],
-    );
-    source.push_str(section(GEMM, "memory"));
-    source.push_str(ENTRY);
-    source.push_str(section(GEMM, if sorted { "sorted" } else { "per_slot" }));
-    source.push_str(section(GEMM, "load"));
-    for i in 0..PER_THREAD {
-        let _ = write!(
-            source,
-            "  if line + {i}u * ROW_STEP < count {{
-    store(sum_{i}, result_place(first_row + line + {i}u * ROW_STEP, slot), first + column);
-  }}
-"
-        );
-    }
-    source.push_str("}\n");
-    source.push_str(section(GEMM, if sorted { "sorted_places" } else { "places" }));
-    source.push_str(section(GEMM, "store"));
-}
 
 /// Lanes share the weight's rows, which are the inputs.
 fn transposed(source: &mut String, rows: usize) {

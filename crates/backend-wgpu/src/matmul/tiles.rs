@@ -34,6 +34,11 @@ impl GemvTile {
         self.threads / self.lanes * self.outputs
     }
 
+    /// Sums of all outputs of a thread's number, where subgroups of at least so many lanes have added theirs.
+    pub const fn subgroup_sums(&self, smallest: usize) -> usize {
+        self.threads / if smallest < self.lanes { smallest } else { self.lanes }
+    }
+
     /// Bytes of workgroup memory with as many rows.
     #[cfg(test)]
     pub const fn memory(&self, rows: usize) -> usize {
@@ -93,12 +98,6 @@ impl GemmTile {
     pub const fn threads(&self) -> usize {
         self.rows / PER_THREAD * (self.outputs / PER_THREAD)
     }
-
-    /// Bytes of workgroup memory.
-    #[cfg(test)]
-    pub const fn memory(&self) -> usize {
-        4 * self.inputs * (self.rows + self.outputs)
-    }
 }
 
 #[cfg(test)]
@@ -109,7 +108,7 @@ mod tests {
     #[test]
     fn tiles_fit_into_the_smallest_device() {
         for tile in GEMM {
-            assert!(tile.memory() <= 16384 && tile.threads() <= 256, "{tile:?}");
+            assert!(tile.threads() <= 256, "{tile:?}");
             assert!(tile.inputs.is_multiple_of(8) && tile.rows.is_multiple_of(PER_THREAD), "{tile:?}");
         }
         for tile in [GEMV_WIDE, GEMV_NARROW] {

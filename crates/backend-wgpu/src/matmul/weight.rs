@@ -1,7 +1,10 @@
 //! A weight in the device's memory: the blocks of its file.
 
 use super::codebook::codebook;
-use super::layout::layout;
+use super::gemm::GemmForm;
+use super::layout::{Layout, Storage, layout};
+use super::products::{Products, Q8_BLOCK};
+use super::repack;
 use super::shader::ProductShader;
 use crate::buffers::{Buffer, float_bytes, largest_binding, word_bytes};
 use crate::device::Device;
@@ -47,12 +50,42 @@ pub(super) struct DeviceScales {
 pub(super) struct Chunk {
     pub(super) buffer: Buffer,
     pub(super) rows: Range<usize>,
+    /// Byte at which the scales of repacked blocks begin.
+    pub(super) d_first: usize,
+}
+
+/// How a weight of this layout is stored.
+fn storage(products: &Products, layout: &Layout) -> Storage {
+    if products.variants.planes && layout.odd_scale().is_some() { Storage::Planes } else { Storage::File }
+}
+
+impl Chunk {
+    /// Sends rows of blocks.
+    fn send(
+        products: &Products,
+        what: &str,
+        layout: &Layout,
+        blocks: &[u8],
+        rows: Range<usize>,
+    ) -> Result<Chunk, GpuError> {
+        let device = &products.device;
+        if storage(products, layout) == Storage::File {
+            return Ok(Chunk { buffer: Buffer::with(device, what, blocks)?, rows, d_first: 0 });
+        }
+        let buffer = Buffer::new(device, what, blocks.len() as u64)?;
+        repack::write(&buffer, what, layout, blocks)?;
+        let d_first = repack::scales_at(layout, blocks.len() / layout.block_bytes());
+        Ok(Chunk { buffer, rows, d_first })
+    }
 }
 
 /// A weight whose blocks the device has.
 pub(crate) struct Weight {
     pub(super) format: TensorType,
     pub(super) shape: WeightShape,
+    pub(super) storage: Storage,
+    pub(super) products: Arc<Products>,
+    /// Bytes from one row to the next, as stored.
     pub(super) row_bytes: usize,
     pub(super) chunks: Vec<Chunk>,
     pub(super) scales: Option<DeviceScales>,
@@ -66,6 +99,19 @@ impl Weight {
     ///
     /// # Errors
     /// A format without shaders, bytes that are not those of the shape, a matrix that is larger than a buffer may be, no memory.
+    pub(crate) fn upload_for(
+        products: &Arc<Products>,
+        what: &str,
+        format: (TensorType, WeightShape),
+        bytes: &[u8],
+        scales: Option<BlockScales<'_>>,
+    ) -> Result<Weight, GpuError> {
+        let most = largest_binding(&products.device.limits);
+        Weight::upload_in(most, products, what, format, bytes, scales)
+    }
+
+    /// The same for exact products, by itself.
+    #[cfg(any(test, feature = "cases"))]
     pub(crate) fn upload(
         device: &Arc<Device>,
         what: &str,
@@ -73,19 +119,20 @@ impl Weight {
         bytes: &[u8],
         scales: Option<BlockScales<'_>>,
     ) -> Result<Weight, GpuError> {
-        let most = largest_binding(&device.limits);
-        Weight::upload_in(most, device, what, (format, shape), bytes, scales)
+        let products = Products::new(device, latent_graph::passes::Precision::Exact);
+        Weight::upload_for(&products, what, (format, shape), bytes, scales)
     }
 
     /// The same in buffers of at most so many bytes.
     pub(super) fn upload_in(
         most: u64,
-        device: &Arc<Device>,
+        products: &Arc<Products>,
         what: &str,
         (format, shape): (TensorType, WeightShape),
         bytes: &[u8],
         scales: Option<BlockScales<'_>>,
     ) -> Result<Weight, GpuError> {
+        let device = &products.device;
         let refused = |problem: String| GpuError::Refused {
             device: device.name().to_owned(),
             what: what.to_owned(),
@@ -110,7 +157,7 @@ impl Weight {
         for first in (0..rows).step_by(most_rows) {
             let rows = first..rows.min(first.saturating_add(most_rows));
             let part = &bytes[rows.start * row_bytes..rows.end * row_bytes];
-            chunks.push(Chunk { buffer: Buffer::with(device, what, part)?, rows });
+            chunks.push(Chunk::send(products, what, layout, part, rows)?);
         }
         let words = codebook(layout);
         let codebook =
@@ -137,7 +184,31 @@ impl Weight {
                 Some(DeviceScales { buffer, rows, inputs: across, per_matrix })
             }
         };
-        Ok(Weight { format, shape, row_bytes, chunks, scales, codebook, pipelines: Mutex::default() })
+        let storage = storage(products, layout);
+        let row_blocks = row_bytes / format.block_bytes();
+        let row_bytes =
+            if storage == Storage::Planes { repack::scales_at(layout, row_blocks) } else { row_bytes };
+        let (products, pipelines) = (Arc::clone(products), Mutex::default());
+        Ok(Weight { format, shape, storage, products, row_bytes, chunks, scales, codebook, pipelines })
+    }
+
+    /// Whether inputs are quantized for it: what the CPU does for quantized weights with tiles. Factors of rectangles are for f32.
+    pub(super) fn multiplies_integers(&self) -> bool {
+        let format = layout(self.format).is_some_and(Layout::has_integers);
+        let whole = self.shape.inputs.is_multiple_of(Q8_BLOCK);
+        self.products.variants.integers && format && whole && self.scales.is_none()
+    }
+
+    /// What tiles of a GEMM hold.
+    pub(super) fn gemm_form(&self) -> GemmForm {
+        let variants = self.products.variants;
+        let quantized = self.format.is_quantized();
+        match variants.matrices {
+            Some(matrix) if quantized || !matrix.f16 => GemmForm::Matrices(matrix),
+            _ if self.multiplies_integers() => GemmForm::Integers,
+            _ if variants.halves && quantized => GemmForm::Halves,
+            _ => GemmForm::Floats,
+        }
     }
 
     /// A shader for it, compiled.

@@ -1,6 +1,6 @@
 //! The WGSL dialect: constants of the tables in front of texts that use them.
 
-use super::layout::{Float, Grid, Layout, Meaning, Plane, Quants, Scales};
+use super::layout::{Float, Grid, Layout, Meaning, Plane, Quants, Scales, Storage};
 use std::fmt::Write;
 
 /// A text cut at lines `//= name`.
@@ -26,9 +26,23 @@ pub(super) fn constants<'n>(source: &mut String, all: impl IntoIterator<Item = (
 /// The function `f16_value(bits)`.
 pub(super) const F16: &str = include_str!("wgsl/f16.wgsl");
 
+/// The beginning of most kernels.
+pub(super) const ENTRY: &str = "
+@compute @workgroup_size(THREADS)
+fn main(
+  @builtin(workgroup_id) group: vec3<u32>,
+  @builtin(num_workgroups) groups: vec3<u32>,
+  @builtin(local_invocation_index) thread: u32,
+) {
+";
+
 const SCALES: &str = include_str!("wgsl/scales.wgsl");
 const GRIDS: &str = include_str!("wgsl/grids.wgsl");
 const PLAIN: &str = include_str!("wgsl/plain.wgsl");
+const BLOCK_SCALES: &str = include_str!("wgsl/block_scales.wgsl");
+
+/// Dot products of packed integers: weights.
+const INTEGERS: &str = include_str!("wgsl/integers.wgsl");
 
 /// The integers of an octet from one plane, as an expression.
 fn plane_bytes(plane: &Plane, name: &str) -> String {
@@ -40,11 +54,17 @@ fn plane_bytes(plane: &Plane, name: &str) -> String {
     }
 }
 
-fn decode_planes(source: &mut String, low: &Plane, high: Option<&Plane>, meaning: Meaning, adds: bool) {
-    let mut quants = plane_bytes(low, "LOW");
-    if let Some(high) = high {
-        quants = format!("{quants} | ({} << vec2<u32>(LOW_BITS))", plane_bytes(high, "HIGH"));
+/// The integers of an octet, a byte each, as an expression.
+fn octet_bytes(low: &Plane, high: Option<&Plane>) -> String {
+    let bytes = plane_bytes(low, "LOW");
+    match high {
+        None => bytes,
+        Some(high) => format!("{bytes} | ({} << vec2<u32>(LOW_BITS))", plane_bytes(high, "HIGH")),
     }
+}
+
+fn decode_planes(source: &mut String, low: &Plane, high: Option<&Plane>, meaning: Meaning, adds: bool) {
+    let quants = octet_bytes(low, high);
     let values = |word: &str| match meaning {
         Meaning::Unsigned { zero: 0 } => format!("vec4<f32>(bytes_of({word}))"),
         Meaning::Unsigned { .. } => format!("(vec4<f32>(bytes_of({word})) - f32(ZERO))"),
@@ -65,17 +85,49 @@ fn decode_block(block: u32, octet: u32) -> Octet {{
     );
 }
 
+/// The function `block_quants(block, octet)`: the integers of an octet as i8, for dot products of packed bytes. Scales apply to them as to `decode_block`.
+pub(super) fn integer_decoder(source: &mut String, layout: &Layout) {
+    let Quants::Planes { low, high, meaning } = &layout.quants else { return };
+    let quants = octet_bytes(low, high.as_ref());
+    let signed = match meaning {
+        Meaning::Unsigned { zero: 0 } | Meaning::Signed => "quants",
+        Meaning::Unsigned { .. } => "vec2<u32>(less_zero(quants.x), less_zero(quants.y))",
+        Meaning::Table(_) => "vec2<u32>(table_bytes(quants.x), table_bytes(quants.y))",
+    };
+    source.push_str(match meaning {
+        Meaning::Unsigned { zero: 0 } | Meaning::Signed => "",
+        Meaning::Unsigned { .. } => section(INTEGERS, "zero"),
+        Meaning::Table(_) => section(INTEGERS, "table"),
+    });
+    let _ = write!(
+        source,
+        "
+fn block_quants(block: u32, octet: u32) -> vec2<u32> {{
+  let quants = {quants};
+  return {signed};
+}}
+"
+    );
+    source.push_str(section(INTEGERS, "octets"));
+    source.push_str(section(INTEGERS, if layout.adds() { "adds" } else { "scales" }));
+}
+
 /// Constants of a layout and the function `decode_block(block, octet)`, which dequantizes an octet of the block at a byte offset into `weight`.
-pub(super) fn decoder(source: &mut String, layout: &Layout) {
-    constants(source, layout.constants());
+pub(super) fn decoder(source: &mut String, layout: &Layout, storage: Storage) {
+    constants(source, layout.constants(storage));
     source.push('\n');
     source.push_str(F16);
     source.push('\n');
     source.push_str(include_str!("wgsl/bytes.wgsl"));
-    source.push_str(match layout.word_blocks() {
+    let repacked = storage == Storage::Planes && layout.odd_scale().is_some();
+    source.push_str(match layout.word_blocks() || repacked {
         true => include_str!("wgsl/words_aligned.wgsl"),
         false => include_str!("wgsl/words_unaligned.wgsl"),
     });
+    if layout.fields.iter().any(|(name, _)| *name == "D_AT") {
+        source.push('\n');
+        source.push_str(section(BLOCK_SCALES, if repacked { "in_a_plane" } else { "in_blocks" }));
+    }
     source.push('\n');
     source.push_str(section(
         SCALES,

@@ -5,10 +5,12 @@ use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::product::{Items, Matrices, Part, Place, gather, multiply, multiply_sorted};
+use crate::matmul::products::Products;
 use crate::matmul::rows::{Matrix, matmul_by_id, matmul_sorted, sort_by_expert};
 use crate::matmul::sort::sort_items;
 use crate::matmul::weight::{BlockScales, Weight, WeightShape};
 use crate::testing::device;
+use latent_graph::passes::Precision;
 use latent_types::TensorType;
 use std::sync::Arc;
 
@@ -33,7 +35,8 @@ fn make(format: TensorType, shape: WeightShape) -> Made {
 impl Made {
     /// On the device, in buffers of at most so many bytes.
     fn upload(&self, device: &Arc<Device>, most: u64) -> Weight {
-        Weight::upload_in(most, device, "w", (self.format, self.shape), &self.bytes, None).unwrap()
+        let products = Products::new(device, Precision::Exact);
+        Weight::upload_in(most, &products, "w", (self.format, self.shape), &self.bytes, None).unwrap()
     }
 
     fn whole(&self) -> Part {

@@ -3,6 +3,7 @@
 mod decode;
 mod experts;
 pub(crate) mod translate;
+mod variants;
 mod w4;
 
 /// A linear congruential generator.

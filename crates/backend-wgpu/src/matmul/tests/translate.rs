@@ -1,7 +1,9 @@
 //! Every shader is valid WGSL and can be written in Metal's language and in Direct3D's, on any machine.
 
-use crate::matmul::layout::{LAYOUTS, Quants};
-use crate::matmul::shader::{Kernel, ProductShader};
+use crate::matmul::gemm::GemmForm;
+use crate::matmul::layout::{LAYOUTS, Quants, Storage, layout};
+use crate::matmul::products::quantize_source;
+use crate::matmul::shader::{Inputs, Kernel, ProductShader};
 use crate::matmul::sort::sort_source;
 use crate::matmul::tiles::{GEMM, GEMV_NARROW, GEMV_ROWS, GEMV_WIDE, GemmTile};
 use crate::matmul::w4::{Entry, ScaleKind, W4_GEMM, W4Codes, W4Shader, reduce_source};
@@ -9,52 +11,153 @@ use latent_types::TensorType;
 use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 
-/// Every kernel in every variant.
+/// Every kernel of f32 in what every device has.
 fn kernels() -> Vec<Kernel> {
     let mut all = vec![Kernel::Gather];
     all.extend([1, 2, 4].map(|rows| Kernel::Transposed { rows }));
+    all.extend(gemvs(None));
+    all.extend(gemms(GemmForm::Floats));
+    all
+}
+
+fn gemvs(subgroup: Option<usize>) -> Vec<Kernel> {
+    let mut all = Vec::new();
     for tile in [GEMV_WIDE, GEMV_NARROW] {
-        all.extend(GEMV_ROWS.map(|rows| Kernel::Gemv { rows, tile, by_ids: false }));
-        all.push(Kernel::Gemv { rows: 1, tile, by_ids: true });
-    }
-    for tile in GEMM {
-        all.extend([false, true].map(|sorted| Kernel::Gemm { tile, sorted }));
+        all.extend(GEMV_ROWS.map(|rows| Kernel::Gemv { rows, tile, by_ids: false, subgroup }));
+        all.push(Kernel::Gemv { rows: 1, tile, by_ids: true, subgroup });
     }
     all
 }
 
-/// Every shader of a format.
+fn gemms(form: GemmForm) -> impl Iterator<Item = Kernel> {
+    GEMM.into_iter().flat_map(move |tile| [false, true].map(|sorted| Kernel::Gemm { tile, sorted, form }))
+}
+
+/// Every shader of a format that needs nothing that a device may lack.
 fn shaders(format: TensorType) -> Vec<ProductShader> {
     let scaled: &[bool] =
         if matches!(format, TensorType::F8_E4M3 | TensorType::NVFP4) { &[false, true] } else { &[false] };
     let mut all = Vec::new();
     for kernel in kernels() {
         let elements_only = matches!(kernel, Kernel::Gather | Kernel::Transposed { .. });
-        for vectors in [false, true].into_iter().filter(|vectors| !vectors || !elements_only) {
-            let with =
-                |block_scales: &bool| ProductShader { format, kernel, vectors, block_scales: *block_scales };
+        let inputs: &[Inputs] =
+            if elements_only { &[Inputs::Elements] } else { &[Inputs::Elements, Inputs::Vectors] };
+        for inputs in inputs.iter().copied() {
+            let with = |block_scales: &bool| {
+                let (storage, block_scales) = (Storage::File, *block_scales);
+                ProductShader { format, kernel, storage, inputs, block_scales }
+            };
             all.extend(scaled.iter().map(with));
         }
     }
     all
 }
 
-/// Parses, validates with no capabilities but those of every WebGPU device (`unpack2x16float`), and writes both languages.
+/// The variants of a format's shaders: repacked, with quantized inputs, with subgroups, with other tiles.
+fn variants(format: TensorType) -> Vec<ProductShader> {
+    let base = ProductShader {
+        format,
+        kernel: Kernel::Gather,
+        storage: Storage::File,
+        inputs: Inputs::Vectors,
+        block_scales: false,
+    };
+    let mut kernels = kernels();
+    kernels.extend([8, 64].into_iter().flat_map(|smallest| gemvs(Some(smallest))));
+    let forms = GemmForm::all().into_iter().filter(|form| *form != GemmForm::Integers);
+    kernels.extend(forms.flat_map(gemms));
+    let mut all: Vec<_> = kernels.into_iter().map(|kernel| ProductShader { kernel, ..base }).collect();
+    for shader in &mut all {
+        if matches!(shader.kernel, Kernel::Gather | Kernel::Transposed { .. }) {
+            shader.inputs = Inputs::Elements;
+        }
+    }
+    if layout(format).unwrap().has_integers() {
+        let kernels = [None, Some(8)].into_iter().flat_map(gemvs).chain(gemms(GemmForm::Integers));
+        all.extend(kernels.map(|kernel| ProductShader { kernel, inputs: Inputs::Integers, ..base }));
+    }
+    let storages = [Storage::File, Storage::Planes];
+    all.into_iter().flat_map(|shader| storages.map(|storage| ProductShader { storage, ..shader })).collect()
+}
+
+/// What naga checks a shader against, and which languages it is written in.
+struct Translation {
+    capabilities: Capabilities,
+    /// Metal's language of this version.
+    metal: (u8, u8),
+    /// None where Direct3D's has no words for it: naga writes no cooperative matrices there, and no adapter of DX12 offers any.
+    direct3d: Option<hlsl::ShaderModel>,
+}
+
+/// In both languages, with the capabilities that the shader says it uses; where it says nothing, with those of every WebGPU device (`unpack2x16float`).
 pub(crate) fn translate(name: &str, source: &str) -> [String; 2] {
-    let module = naga::front::wgsl::parse_str(source)
-        .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(source)));
-    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32);
-    let info = validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(source)));
-    let options =
-        msl::Options { lang_version: (2, 0), fake_missing_bindings: true, ..msl::Options::default() };
-    let (metal, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
-        .unwrap_or_else(|e| panic!("{name} in MSL: {e}"));
-    let options = hlsl::Options { fake_missing_bindings: true, ..hlsl::Options::default() };
-    let (mut direct3d, pipeline) = (String::new(), hlsl::PipelineOptions::default());
-    hlsl::Writer::new(&mut direct3d, &options, &pipeline)
-        .write(&module, &info, None)
-        .unwrap_or_else(|e| panic!("{name} in HLSL: {e}"));
-    [metal, direct3d]
+    Translation::of(source).write(name, source)
+}
+
+impl Translation {
+    fn of(source: &str) -> Translation {
+        let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+        let [f16, matrices, subgroups] = ["enable f16;", "enable wgpu_cooperative_matrix;", "subgroup_id"]
+            .map(|word| source.contains(word));
+        capabilities.set(Capabilities::SHADER_FLOAT16, f16);
+        capabilities.set(Capabilities::COOPERATIVE_MATRIX, matrices);
+        capabilities.set(Capabilities::SUBGROUP, subgroups);
+        let model = match (f16, subgroups) {
+            (true, _) => hlsl::ShaderModel::V6_2,
+            (false, true) => hlsl::ShaderModel::V6_0,
+            (false, false) => hlsl::ShaderModel::V5_1,
+        };
+        let metal = if matrices || subgroups { (2, 3) } else { (2, 0) };
+        Translation { capabilities, metal, direct3d: (!matrices).then_some(model) }
+    }
+
+    /// Parses, validates and writes.
+    fn write(&self, name: &str, source: &str) -> [String; 2] {
+        let module = naga::front::wgsl::parse_str(source)
+            .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(source)));
+        let mut validator = Validator::new(ValidationFlags::all(), self.capabilities);
+        let info =
+            validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(source)));
+        let options =
+            msl::Options { lang_version: self.metal, fake_missing_bindings: true, ..msl::Options::default() };
+        let (metal, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
+            .unwrap_or_else(|e| panic!("{name} in MSL: {e}"));
+        let mut direct3d = String::new();
+        if let Some(shader_model) = self.direct3d {
+            let options =
+                hlsl::Options { fake_missing_bindings: true, shader_model, ..hlsl::Options::default() };
+            hlsl::Writer::new(&mut direct3d, &options, &hlsl::PipelineOptions::default())
+                .write(&module, &info, None)
+                .unwrap_or_else(|e| panic!("{name} in HLSL: {e}"));
+        }
+        [metal, direct3d]
+    }
+}
+
+/// Of formats whose text differs in how quants and scales are stored: with and without a table, minimums, a codebook, blocks of whole words.
+#[test]
+fn every_variant_translates() {
+    use TensorType::{BF16, IQ2_XS, MXFP4, Q4_0, Q4_K, Q6_K};
+    let mut found = [0; 4];
+    for format in [BF16, Q4_0, Q4_K, Q6_K, MXFP4, IQ2_XS] {
+        for shader in variants(format) {
+            let (name, source) = (shader.name(), shader.wgsl().unwrap());
+            let how = Translation::of(&source);
+            let [metal, direct3d] = how.write(&name, &source);
+            assert!(metal.contains("kernel void main_"), "{name}");
+            assert_eq!(direct3d.contains("numthreads"), how.direct3d.is_some(), "{name}");
+            let used = [
+                metal.contains("simdgroup_multiply_accumulate"),
+                metal.contains("simd_shuffle_xor"),
+                source.contains("dot4I8Packed"),
+                metal.contains("half "),
+            ];
+            found.iter_mut().zip(used).for_each(|(count, used)| *count += usize::from(used));
+        }
+    }
+    assert!(found.iter().all(|count| *count > 20), "{found:?}");
+    let [metal, _] = translate("quantize", &quantize_source());
+    assert!(metal.contains("rint"), "quants are rounded to nearest even");
 }
 
 #[test]
@@ -115,15 +218,24 @@ fn no_shader_binds_more_than_the_smallest_device_has() {
 /// A tile's memory in its source is what the table says.
 #[test]
 fn workgroup_memory_is_that_of_the_table() {
-    for tile in GEMM {
+    for (tile, form) in GEMM.into_iter().flat_map(|tile| GemmForm::all().into_iter().map(move |f| (tile, f)))
+    {
         let GemmTile { rows, outputs, inputs } = tile;
-        let kernel = Kernel::Gemm { tile, sorted: false };
-        let shader = ProductShader { format: TensorType::Q4_0, kernel, vectors: true, block_scales: false };
+        let kernel = Kernel::Gemm { tile, sorted: false, form };
+        let integers = form == GemmForm::Integers;
+        let shader = ProductShader {
+            // with minimums
+            format: TensorType::Q4_1,
+            kernel,
+            storage: Storage::File,
+            inputs: if integers { Inputs::Integers } else { Inputs::Vectors },
+            block_scales: false,
+        };
         let module = naga::front::wgsl::parse_str(&shader.wgsl().unwrap()).unwrap();
         let mut layouter = naga::proc::Layouter::default();
         layouter.update(module.to_ctx()).unwrap();
         let shared = module.global_variables.iter().filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup);
         let bytes: u32 = shared.map(|(_, variable)| layouter[variable.ty].size).sum();
-        assert_eq!(bytes as usize, tile.memory(), "{rows} × {outputs} × {inputs}");
+        assert_eq!(bytes as usize, form.memory(tile), "{rows} × {outputs} × {inputs} {form:?}");
     }
 }

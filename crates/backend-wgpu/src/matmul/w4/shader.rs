@@ -2,9 +2,8 @@
 
 use super::format::{ScaleKind, W4Codes};
 use super::tiles::{W4_FUSED, W4Tile};
-use crate::matmul::shader::ENTRY;
 use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD};
-use crate::matmul::wgsl::{F16, constants, section};
+use crate::matmul::wgsl::{ENTRY, F16, constants, section};
 use std::fmt::Write;
 
 /// What a shader computes.

@@ -1,8 +1,21 @@
+//= floats
+alias Element = f32;
+
+fn elements(values: vec4<f32>) -> vec4<f32> {
+  return values;
+}
+//= halves
+alias Element = f16;
+
+// a number beyond the range becomes the largest one
+fn elements(values: vec4<f32>) -> vec4<f16> {
+  return vec4<f16>(clamp(values, vec4<f32>(-65504.0), vec4<f32>(65504.0)));
+}
 //= memory
 
 // inputs, then rows or outputs: neighbours in a row of threads read neighbours in memory
-var<workgroup> x_tile: array<f32, TILE_INPUTS * TILE_ROWS>;
-var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
+var<workgroup> x_tile: array<Element, TILE_INPUTS * TILE_ROWS>;
+var<workgroup> w_tile: array<Element, TILE_INPUTS * TILE_OUTPUTS>;
 //= per_slot
   let slot = group.y % p.slots;
   let first_row = group.y / p.slots * TILE_ROWS;
@@ -17,7 +30,7 @@ var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
   if count == 0u || matrix >= p.matrices {
     return;
   }
-//= load
+//= sums
   let octets = (p.inputs + 7u) / 8u;
   let first = (group.x + group.z * groups.x) * TILE_OUTPUTS;
   let column = thread % OUTPUT_STEP;
@@ -26,6 +39,7 @@ var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
   var sum_1 = vec4<f32>(0.0);
   var sum_2 = vec4<f32>(0.0);
   var sum_3 = vec4<f32>(0.0);
+//= load
   for (var start = 0u; start < octets; start += TILE_OCTETS) {
     for (var index = thread; index < TILE_ROWS * TILE_OCTETS; index += THREADS) {
       let i = min(index % TILE_ROWS, count - 1u);
@@ -35,15 +49,17 @@ var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
       if start + octet < octets {
         o = input_octet(row, start + octet);
       }
+      let a = elements(o.a);
+      let b = elements(o.b);
       let at = octet * 8u * TILE_ROWS + index % TILE_ROWS;
-      x_tile[at] = o.a.x;
-      x_tile[at + TILE_ROWS] = o.a.y;
-      x_tile[at + 2u * TILE_ROWS] = o.a.z;
-      x_tile[at + 3u * TILE_ROWS] = o.a.w;
-      x_tile[at + 4u * TILE_ROWS] = o.b.x;
-      x_tile[at + 5u * TILE_ROWS] = o.b.y;
-      x_tile[at + 6u * TILE_ROWS] = o.b.z;
-      x_tile[at + 7u * TILE_ROWS] = o.b.w;
+      x_tile[at] = a.x;
+      x_tile[at + TILE_ROWS] = a.y;
+      x_tile[at + 2u * TILE_ROWS] = a.z;
+      x_tile[at + 3u * TILE_ROWS] = a.w;
+      x_tile[at + 4u * TILE_ROWS] = b.x;
+      x_tile[at + 5u * TILE_ROWS] = b.y;
+      x_tile[at + 6u * TILE_ROWS] = b.z;
+      x_tile[at + 7u * TILE_ROWS] = b.w;
     }
     for (var index = thread; index < TILE_OUTPUTS * TILE_OCTETS; index += THREADS) {
       let output = min(first + index % TILE_OUTPUTS, p.outputs - 1u);
@@ -52,30 +68,32 @@ var<workgroup> w_tile: array<f32, TILE_INPUTS * TILE_OUTPUTS>;
       if start + octet < octets {
         o = weight_octet(matrix, output, start + octet);
       }
+      let a = elements(o.a);
+      let b = elements(o.b);
       let at = octet * 8u * TILE_OUTPUTS + index % TILE_OUTPUTS;
-      w_tile[at] = o.a.x;
-      w_tile[at + TILE_OUTPUTS] = o.a.y;
-      w_tile[at + 2u * TILE_OUTPUTS] = o.a.z;
-      w_tile[at + 3u * TILE_OUTPUTS] = o.a.w;
-      w_tile[at + 4u * TILE_OUTPUTS] = o.b.x;
-      w_tile[at + 5u * TILE_OUTPUTS] = o.b.y;
-      w_tile[at + 6u * TILE_OUTPUTS] = o.b.z;
-      w_tile[at + 7u * TILE_OUTPUTS] = o.b.w;
+      w_tile[at] = a.x;
+      w_tile[at + TILE_OUTPUTS] = a.y;
+      w_tile[at + 2u * TILE_OUTPUTS] = a.z;
+      w_tile[at + 3u * TILE_OUTPUTS] = a.w;
+      w_tile[at + 4u * TILE_OUTPUTS] = b.x;
+      w_tile[at + 5u * TILE_OUTPUTS] = b.y;
+      w_tile[at + 6u * TILE_OUTPUTS] = b.z;
+      w_tile[at + 7u * TILE_OUTPUTS] = b.w;
     }
     workgroupBarrier();
     for (var i = 0u; i < TILE_INPUTS; i++) {
       let at = i * TILE_OUTPUTS + column;
       let w = vec4<f32>(
-        w_tile[at],
-        w_tile[at + OUTPUT_STEP],
-        w_tile[at + 2u * OUTPUT_STEP],
-        w_tile[at + 3u * OUTPUT_STEP],
+        f32(w_tile[at]),
+        f32(w_tile[at + OUTPUT_STEP]),
+        f32(w_tile[at + 2u * OUTPUT_STEP]),
+        f32(w_tile[at + 3u * OUTPUT_STEP]),
       );
       let place = i * TILE_ROWS + line;
-      sum_0 = fma(vec4<f32>(x_tile[place]), w, sum_0);
-      sum_1 = fma(vec4<f32>(x_tile[place + ROW_STEP]), w, sum_1);
-      sum_2 = fma(vec4<f32>(x_tile[place + 2u * ROW_STEP]), w, sum_2);
-      sum_3 = fma(vec4<f32>(x_tile[place + 3u * ROW_STEP]), w, sum_3);
+      sum_0 = fma(vec4<f32>(f32(x_tile[place])), w, sum_0);
+      sum_1 = fma(vec4<f32>(f32(x_tile[place + ROW_STEP])), w, sum_1);
+      sum_2 = fma(vec4<f32>(f32(x_tile[place + 2u * ROW_STEP])), w, sum_2);
+      sum_3 = fma(vec4<f32>(f32(x_tile[place + 3u * ROW_STEP])), w, sum_3);
     }
     workgroupBarrier();
   }

@@ -1,6 +1,38 @@
 //= sums
 
 var<workgroup> sums: array<f32, ROWS * OUTPUTS * THREADS>;
+//= subgroup_sums
+
+// a sum of each subgroup, or of all lanes of an output where a subgroup has several outputs
+var<workgroup> sums: array<f32, ROWS * OUTPUTS * SUMS>;
+
+// up to eight sums that are next to one another, added pairwise
+fn pairwise(first: u32, count: u32) -> f32 {
+  var total = sums[first];
+  if count >= 2u {
+    total += sums[first + 1u];
+  }
+  if count >= 4u {
+    total += sums[first + 2u] + sums[first + 3u];
+  }
+  if count >= 8u {
+    total += (sums[first + 4u] + sums[first + 5u]) + (sums[first + 6u] + sums[first + 7u]);
+  }
+  return total;
+}
+//= subgroup_entry
+
+@compute @workgroup_size(THREADS)
+fn main(
+  @builtin(workgroup_id) group: vec3<u32>,
+  @builtin(num_workgroups) groups: vec3<u32>,
+  @builtin(subgroup_id) subgroup: u32,
+  @builtin(subgroup_size) size: u32,
+  @builtin(subgroup_invocation_id) member: u32,
+) {
+  // whose neighbours are those of its subgroup, whatever numbers the device gives to invocations
+  let thread = subgroup * size + member;
+//= floats
 
 fn add_octet(sum: vec4<f32>, x: Octet, w: Octet) -> vec4<f32> {
   return fma(x.b, w.b, fma(x.a, w.a, sum));
@@ -24,10 +56,11 @@ fn add_octet(sum: vec4<f32>, x: Octet, w: Octet) -> vec4<f32> {
   }
 //= reduce
   workgroupBarrier();
-  for (var half = LANES / 2u; half > 0u; half /= 2u) {
-    if lane < half {
+  // neighbours first, as subgroups do: the same order, and the same bits, with them and without
+  for (var distance = 1u; distance < LANES; distance *= 2u) {
+    if lane % (2u * distance) == 0u {
       for (var i = 0u; i < ROWS * OUTPUTS; i++) {
-        sums[i * THREADS + thread] += sums[i * THREADS + thread + half];
+        sums[i * THREADS + thread] += sums[i * THREADS + thread + distance];
       }
     }
     workgroupBarrier();
@@ -37,6 +70,16 @@ fn add_octet(sum: vec4<f32>, x: Octet, w: Octet) -> vec4<f32> {
     let output = first + i % OUTPUTS;
     if row < p.rows && output < p.outputs {
       y[result_row(row, slot) + output] = sums[i * THREADS + thread - lane];
+    }
+  }
+}
+//= subgroup_reduce
+  workgroupBarrier();
+  for (var i = lane; i < ROWS * OUTPUTS; i += LANES) {
+    let row = batch + i / OUTPUTS;
+    let output = first + i % OUTPUTS;
+    if row < p.rows && output < p.outputs {
+      y[result_row(row, slot) + output] = pairwise(i * SUMS + (thread - lane) / lanes, LANES / lanes);
     }
   }
 }

@@ -17,7 +17,7 @@ fn signed_octet(scale: f32, low: u32, high: u32, signs: u32) -> Octet {
 //= iq1_s
 fn decode_block(block: u32, octet: u32) -> Octet {
   let word = half_bits_at(block + UPPER_AT + (octet >> 2u) * 2u);
-  let scale = half_at(block + D_AT) * f32(2u * ((word >> 12u) & 7u) + 1u);
+  let scale = half_at(d_place(block)) * f32(2u * ((word >> 12u) & 7u) + 1u);
   let delta = select(0.125, -0.125, (word & 0x8000u) != 0u);
   let row = (byte_at(block + INDEX_AT + octet) | (((word >> ((octet & 3u) * 3u)) & 7u) << 8u)) * 2u;
   return Octet(
@@ -44,7 +44,7 @@ fn decode_block(block: u32, octet: u32) -> Octet {
 fn decode_block(block: u32, octet: u32) -> Octet {
   let part = block + INDEX_AT + (octet >> 2u) * 8u;
   let word = word_at(part + 4u);
-  let scale = half_at(block + D_AT) * (0.5 + f32(word >> 28u)) * 0.25;
+  let scale = half_at(d_place(block)) * (0.5 + f32(word >> 28u)) * 0.25;
   let row = byte_at(part + (octet & 3u)) * 2u;
   return signed_octet(scale, codebook[row], codebook[row + 1u], even_signs(word >> ((octet & 3u) * 7u)));
 }
@@ -52,7 +52,7 @@ fn decode_block(block: u32, octet: u32) -> Octet {
 fn decode_block(block: u32, octet: u32) -> Octet {
   let word = half_bits_at(block + INDEX_AT + octet * 2u);
   let both = byte_at(block + SCALES_AT + (octet >> 2u));
-  let scale = half_at(block + D_AT) * (0.5 + f32((both >> (((octet >> 1u) & 1u) * 4u)) & 15u)) * 0.25;
+  let scale = half_at(d_place(block)) * (0.5 + f32((both >> (((octet >> 1u) & 1u) * 4u)) & 15u)) * 0.25;
   let row = (word & 511u) * 2u;
   return signed_octet(scale, codebook[row], codebook[row + 1u], even_signs(word >> 9u));
 }
@@ -60,14 +60,14 @@ fn decode_block(block: u32, octet: u32) -> Octet {
 fn decode_block(block: u32, octet: u32) -> Octet {
   let upper = (byte_at(block + UPPER_AT + (octet >> 2u)) >> ((octet & 3u) * 2u)) & 3u;
   let both = byte_at(block + SCALES_AT + (octet >> 2u));
-  let scale = half_at(block + D_AT) * (0.5 + f32((both >> (((octet >> 1u) & 1u) * 4u)) & 15u)) * 0.25;
+  let scale = half_at(d_place(block)) * (0.5 + f32((both >> (((octet >> 1u) & 1u) * 4u)) & 15u)) * 0.25;
   let row = (byte_at(block + INDEX_AT + octet) | (upper << 8u)) * 2u;
   return signed_octet(scale, codebook[row], codebook[row + 1u], byte_at(block + SIGNS_AT + octet));
 }
 //= iq3_xxs
 fn decode_block(block: u32, octet: u32) -> Octet {
   let word = word_at(block + SIGNS_AT + (octet >> 2u) * 4u);
-  let scale = half_at(block + D_AT) * (0.5 + f32(word >> 28u)) * 0.5;
+  let scale = half_at(d_place(block)) * (0.5 + f32(word >> 28u)) * 0.5;
   let at = block + INDEX_AT + octet * 2u;
   return signed_octet(scale, codebook[byte_at(at)], codebook[byte_at(at + 1u)], even_signs(word >> ((octet & 3u) * 7u)));
 }
@@ -76,7 +76,7 @@ fn decode_block(block: u32, octet: u32) -> Octet {
   let at = block + INDEX_AT + octet * 2u;
   let ninths = byte_at(block + UPPER_AT + (octet >> 2u)) >> ((octet & 3u) * 2u);
   let both = byte_at(block + SCALES_AT + (octet >> 3u));
-  let scale = half_at(block + D_AT) * f32(1u + 2u * ((both >> (((octet >> 2u) & 1u) * 4u)) & 15u));
+  let scale = half_at(d_place(block)) * f32(1u + 2u * ((both >> (((octet >> 2u) & 1u) * 4u)) & 15u));
   let low = codebook[byte_at(at) | ((ninths & 1u) << 8u)];
   let high = codebook[byte_at(at + 1u) | ((ninths & 2u) << 7u)];
   return signed_octet(scale, low, high, byte_at(block + SIGNS_AT + octet));

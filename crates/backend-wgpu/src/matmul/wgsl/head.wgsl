@@ -31,5 +31,7 @@ struct Params {
   scale_matrix: u32,
   scale_matrix_rows: u32,
   scale_first_row: u32,
+  // byte at which the scales of repacked blocks begin
+  d_first: u32,
 }
 

@@ -16,7 +16,7 @@ fn digit(block: u32, element: u32) -> f32 {
 }
 
 fn decode_block(block: u32, octet: u32) -> Octet {
-  let d = half_at(block + D_AT);
+  let d = half_at(d_place(block));
   let e = octet * 8u;
   return Octet(
     vec4<f32>(digit(block, e), digit(block, e + 1u), digit(block, e + 2u), digit(block, e + 3u)) * d,

@@ -1,0 +1,126 @@
+//! The text of a GEMV: what is multiplied, and how the sums of lanes are added.
+
+use super::tiles::GemvTile;
+use super::wgsl::{ENTRY, constants, section};
+use std::fmt::Write;
+
+const GEMV: &str = include_str!("wgsl/gemv.wgsl");
+
+/// A GEMV.
+#[derive(Clone, Copy)]
+pub(super) struct Gemv {
+    pub(super) rows: usize,
+    pub(super) tile: GemvTile,
+    pub(super) by_ids: bool,
+    /// The smallest subgroup, where subgroups add the sums of their lanes.
+    pub(super) subgroup: Option<usize>,
+    /// Whether inputs are quantized.
+    pub(super) integers: bool,
+}
+
+impl Gemv {
+    /// All rows and outputs of a thread have variables of their own: an array that is indexed in a loop may end up in memory.
+    pub(super) fn write(self, source: &mut String) {
+        let GemvTile { threads, lanes, outputs } = self.tile;
+        let sizes = [("THREADS", threads), ("LANES", lanes), ("OUTPUTS", outputs), ("ROWS", self.rows)];
+        constants(source, sizes);
+        match self.subgroup {
+            None => source.push_str(section(GEMV, "sums")),
+            Some(smallest) => {
+                constants(source, [("SUMS", self.tile.subgroup_sums(smallest))]);
+                source.push_str(section(GEMV, "subgroup_sums"));
+            }
+        }
+        if !self.integers {
+            source.push_str(section(GEMV, "floats"));
+        }
+        source.push_str(if self.subgroup.is_some() { section(GEMV, "subgroup_entry") } else { ENTRY });
+        source.push_str(section(GEMV, if self.by_ids { "by_ids" } else { "per_slot" }));
+        for r in 0..self.rows {
+            let _ = writeln!(source, "  let row_{r} = input_row(min(batch + {r}u, p.rows - 1u), slot);");
+        }
+        for o in 0..outputs {
+            let _ = writeln!(source, "  let output_{o} = min(first + {o}u, p.outputs - 1u);");
+        }
+        if self.integers {
+            self.integers(source)
+        } else {
+            self.floats(source)
+        }
+        self.reduce(source);
+    }
+
+    fn all(self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.rows).flat_map(move |r| (0..self.tile.outputs).map(move |o| (r, o)))
+    }
+
+    fn floats(self, source: &mut String) {
+        for (r, o) in self.all() {
+            let _ = writeln!(source, "  var sum_{r}_{o} = vec4<f32>(0.0);");
+        }
+        source.push_str("  for (var octet = lane; octet < octets; octet += LANES) {\n");
+        for o in 0..self.tile.outputs {
+            let _ = writeln!(source, "    let w_{o} = weight_octet(matrix, output_{o}, octet);");
+        }
+        for r in 0..self.rows {
+            let _ = writeln!(source, "    let x_{r} = input_octet(row_{r}, octet);");
+            for o in 0..self.tile.outputs {
+                let _ = writeln!(source, "    sum_{r}_{o} = add_octet(sum_{r}_{o}, x_{r}, w_{o});");
+            }
+        }
+        source.push_str("  }\n");
+        for (r, o) in self.all() {
+            let sum = format!("sum_{r}_{o}");
+            let _ = writeln!(source, "  var total_{r}_{o} = ({sum}.x + {sum}.y) + ({sum}.z + {sum}.w);");
+        }
+    }
+
+    fn integers(self, source: &mut String) {
+        for (r, o) in self.all() {
+            let _ = writeln!(source, "  var total_{r}_{o} = 0.0;");
+        }
+        source.push_str("  for (var octet = lane; octet < octets; octet += LANES) {\n");
+        for o in 0..self.tile.outputs {
+            let _ = write!(
+                source,
+                "    let block_{o} = weight_block(matrix, output_{o}, octet);
+    let w_{o} = block_quants(block_{o}, octet % BLOCK_OCTETS);
+    let scale_{o} = octet_scale(block_{o}, octet % BLOCK_OCTETS);
+"
+            );
+        }
+        for r in 0..self.rows {
+            let _ = writeln!(source, "    let x_{r} = input_quants(row_{r}, octet);");
+            let _ = writeln!(source, "    let x_scale_{r} = input_scale(row_{r}, octet);");
+            for o in 0..self.tile.outputs {
+                let operands = format!("x_{r}, x_scale_{r}, w_{o}, scale_{o}");
+                let _ = writeln!(source, "    total_{r}_{o} = add_quants(total_{r}_{o}, {operands});");
+            }
+        }
+        source.push_str("  }\n");
+    }
+
+    /// Adds the sums of an output's lanes pairwise, neighbours first. Subgroups exchange them with shuffles rather than by `subgroupAdd`, whose order is the device's own.
+    fn reduce(self, source: &mut String) {
+        let outputs = self.tile.outputs;
+        if self.subgroup.is_none() {
+            for (r, o) in self.all() {
+                let _ = writeln!(source, "  sums[{}u * THREADS + thread] = total_{r}_{o};", r * outputs + o);
+            }
+            source.push_str(section(GEMV, "reduce"));
+            return;
+        }
+        source.push_str("  let lanes = min(LANES, size);\n");
+        source.push_str("  for (var distance = 1u; distance < lanes; distance *= 2u) {\n");
+        for (r, o) in self.all() {
+            let _ = writeln!(source, "    total_{r}_{o} += subgroupShuffleXor(total_{r}_{o}, distance);");
+        }
+        source.push_str("  }\n  if thread % lanes == 0u {\n");
+        for (r, o) in self.all() {
+            let _ =
+                writeln!(source, "    sums[{}u * SUMS + thread / lanes] = total_{r}_{o};", r * outputs + o);
+        }
+        source.push_str("  }\n");
+        source.push_str(section(GEMV, "subgroup_reduce"));
+    }
+}

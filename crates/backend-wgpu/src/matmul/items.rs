@@ -1,0 +1,45 @@
+//! What products read and write: slots of rows in buffers.
+
+#[cfg(any(test, feature = "cases"))]
+use crate::buffers::Buffer;
+use crate::commands::Binding;
+use std::ops::Range;
+
+/// Where rows of f32 are: element `offset + row · row_stride + slot · slot_stride` of what is bound, modulo 2^32.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// What is bound.
+    pub(crate) binding: Binding,
+    /// Offset, and strides of rows and of slots.
+    pub(crate) address: [u32; 3],
+}
+
+impl Place {
+    /// Contiguous rows of so many slots of so many elements.
+    #[cfg(any(test, feature = "cases"))]
+    pub(crate) fn rows(buffer: &Buffer, slots: usize, width: usize) -> Place {
+        Place { binding: Binding::from(buffer), address: [0, (slots * width) as u32, width as u32] }
+    }
+
+    /// The same from a slot on, and in each row from an element on.
+    pub(super) fn past(&self, slot: usize, element: usize) -> Place {
+        let [offset, row, stride] = self.address;
+        // modulo 2^32, as shaders count
+        let offset = offset.wrapping_add((slot as u32).wrapping_mul(stride)).wrapping_add(element as u32);
+        Place { binding: self.binding.clone(), address: [offset, row, stride] }
+    }
+}
+
+/// What is multiplied: slots (heads, or experts) of rows, which are all inputs of the weight wide, and where their results go. Buffers of inputs and of results are
+/// not the same.
+#[derive(Clone)]
+pub(crate) struct Items {
+    /// The rows.
+    pub(crate) rows: Range<usize>,
+    /// Slots of each.
+    pub(crate) slots: usize,
+    /// Inputs.
+    pub(crate) x: Place,
+    /// Results.
+    pub(crate) y: Place,
+}

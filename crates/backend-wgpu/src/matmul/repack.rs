@@ -1,0 +1,44 @@
+//! Blocks that are no multiples of four bytes, in two planes of whole words: a lossless repack, piece by piece while a weight is sent.
+//!
+//! Rows of blocks without their scale `d` come first, then the `d` of all blocks in the same order. Nothing grows, and the numbers of bytes between rows stay
+//! regular, so that parts of matrices are addressed as in the file.
+
+use super::layout::Layout;
+use crate::buffers::Buffer;
+use crate::error::GpuError;
+
+/// Blocks that are repacked at a time, a multiple of four so that their scales are whole words: 256 KiB to 3.3 MiB.
+const PIECE_BLOCKS: usize = 16 << 10;
+
+/// Pieces after which the driver's copies are freed.
+const PIECES: usize = 8;
+
+/// Where the scales of so many blocks begin: behind the rest of each.
+pub(super) fn scales_at(layout: &Layout, blocks: usize) -> usize {
+    let (bytes, _) = layout.odd_scale().unwrap_or((0, 0));
+    blocks * (layout.block_bytes() - bytes)
+}
+
+/// Writes blocks into a buffer that is as long as they are.
+pub(super) fn write(buffer: &Buffer, what: &str, layout: &Layout, blocks: &[u8]) -> Result<(), GpuError> {
+    let (bytes, at) = layout.odd_scale().unwrap_or((0, 0));
+    let (mut rest, mut scales) = (Vec::new(), Vec::new());
+    let mut places = (0, scales_at(layout, blocks.len() / layout.block_bytes()));
+    for (number, piece) in blocks.chunks(PIECE_BLOCKS * layout.block_bytes()).enumerate() {
+        rest.clear();
+        scales.clear();
+        for block in piece.chunks_exact(layout.block_bytes()) {
+            rest.extend_from_slice(&block[..at]);
+            rest.extend_from_slice(&block[at + bytes..]);
+            scales.extend_from_slice(&block[at..at + bytes]);
+        }
+        buffer.write(what, places.0 as u64, &rest)?;
+        buffer.write(what, places.1 as u64, &scales)?;
+        places = (places.0 + rest.len(), places.1 + scales.len());
+        if number % PIECES == PIECES - 1 {
+            buffer.device().queue.submit([]);
+            buffer.device().wait()?;
+        }
+    }
+    Ok(())
+}

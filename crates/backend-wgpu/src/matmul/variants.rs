@@ -1,0 +1,129 @@
+//! Variants of the kernels: what they use beyond what every device has, and when.
+
+use crate::adapters::AdapterDescription;
+use crate::coop_matrix::CoopMatrix;
+use latent_graph::passes::Precision;
+use std::fmt;
+
+/// Which variants of the kernels multiply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Variants {
+    /// Weights whose blocks are no multiples of four bytes are repacked while they are sent.
+    pub planes: bool,
+    /// Lanes add the sums of a GEMV within subgroups, of which this is the smallest.
+    pub subgroups: Option<usize>,
+    /// Inputs of weights that the CPU multiplies so are quantized to int8, for dot products of packed bytes.
+    pub integers: bool,
+    /// Tiles of a GEMM with quantized weights are f16; sums are f32.
+    pub halves: bool,
+    /// Tiles of a GEMM are multiplied as cooperative matrices: with f16 factors those of quantized weights, with f32 all.
+    pub matrices: Option<CoopMatrix>,
+}
+
+/// A variant by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// [`Variants::planes`].
+    Planes,
+    /// [`Variants::subgroups`].
+    Subgroups,
+    /// [`Variants::integers`].
+    Integers,
+    /// [`Variants::halves`].
+    Halves,
+    /// [`Variants::matrices`] with f16 factors.
+    MatricesF16,
+    /// [`Variants::matrices`] with f32 factors.
+    MatricesF32,
+}
+
+impl Variant {
+    /// All of them.
+    pub const ALL: [Variant; 6] = [
+        Variant::Planes,
+        Variant::Subgroups,
+        Variant::Integers,
+        Variant::Halves,
+        Variant::MatricesF16,
+        Variant::MatricesF32,
+    ];
+
+    /// Whether results are those of exact f32 products.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Variant::Planes | Variant::Subgroups | Variant::MatricesF32)
+    }
+
+    /// Only this one, on an adapter that offers it.
+    pub fn alone(self, adapter: &AdapterDescription) -> Option<Variants> {
+        let none = Variants::default();
+        match self {
+            Variant::Planes => Some(Variants { planes: true, ..none }),
+            Variant::Subgroups => {
+                adapter.subgroup_sums().map(|least| Variants { subgroups: Some(least), ..none })
+            }
+            Variant::Integers => Some(Variants { integers: true, ..none }),
+            Variant::Halves => adapter.f16.then_some(Variants { halves: true, ..none }),
+            Variant::MatricesF16 | Variant::MatricesF32 => {
+                let f16 = self == Variant::MatricesF16;
+                let matrices = adapter.coop_matrices.iter().rfind(|matrix| matrix.f16 == f16).copied();
+                matrices.map(|matrices| Variants { matrices: Some(matrices), ..none })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Variant::Planes => "repacked blocks",
+            Variant::Subgroups => "sums within subgroups",
+            Variant::Integers => "int8 dot products",
+            Variant::Halves => "f16 tiles",
+            Variant::MatricesF16 => "f16 cooperative matrices",
+            Variant::MatricesF32 => "f32 cooperative matrices",
+        })
+    }
+}
+
+impl Variants {
+    /// Those of an adapter. Exact products are f32 throughout; software adapters compute everything so, where nothing else is faster.
+    pub(crate) fn of(adapter: &AdapterDescription, precision: Precision) -> Variants {
+        let rounds = precision == Precision::Default && !adapter.is_software();
+        let used = Variant::ALL.into_iter().filter(|variant| variant.is_exact() || rounds);
+        let mut all = Variants::default();
+        for one in used.filter_map(|variant| variant.alone(adapter)) {
+            all = Variants {
+                planes: all.planes || one.planes,
+                subgroups: all.subgroups.or(one.subgroups),
+                integers: all.integers || one.integers,
+                halves: all.halves || one.halves,
+                matrices: all.matrices.or(one.matrices),
+            };
+        }
+        // software repacks slower than it reads, and has no matrices of its own
+        if adapter.is_software() { Variants { planes: false, matrices: None, ..all } } else { all }
+    }
+
+    /// What products on an adapter use, in a line.
+    pub fn described(adapter: &AdapterDescription) -> String {
+        let [exact, default] = [Precision::Exact, Precision::Default].map(|precision| {
+            let names = Variants::of(adapter, precision).names();
+            if names.is_empty() { "what every device has".to_owned() } else { names.join(", ") }
+        });
+        if exact == default { exact } else { format!("{default}; with --precision exact {exact}") }
+    }
+
+    /// The variants by name.
+    fn names(&self) -> Vec<String> {
+        let matrices =
+            self.matrices.map(|matrix| if matrix.f16 { Variant::MatricesF16 } else { Variant::MatricesF32 });
+        let used = [
+            self.planes.then_some(Variant::Planes),
+            self.subgroups.map(|_| Variant::Subgroups),
+            self.integers.then_some(Variant::Integers),
+            self.halves.then_some(Variant::Halves),
+            matrices,
+        ];
+        used.into_iter().flatten().map(|variant| variant.to_string()).collect()
+    }
+}

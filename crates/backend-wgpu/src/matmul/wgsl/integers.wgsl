@@ -1,0 +1,45 @@
+//= zero
+
+// Bytes less the zero point, as i8: no byte borrows from the one above it, since the highest bit of each is set before and changed back after.
+fn less_zero(quants: u32) -> u32 {
+  return ((quants | 0x80808080u) - ZERO * 0x01010101u) ^ 0x80808080u;
+}
+//= table
+
+fn table_byte(quant: u32) -> u32 {
+  let low = select(TABLE_0, TABLE_1, (quant & 4u) != 0u);
+  let high = select(TABLE_2, TABLE_3, (quant & 4u) != 0u);
+  return (select(low, high, (quant & 8u) != 0u) >> ((quant & 3u) * 8u)) & 0xffu;
+}
+
+fn table_bytes(quants: u32) -> u32 {
+  return table_byte(quants & 0xffu) | (table_byte((quants >> 8u) & 0xffu) << 8u)
+    | (table_byte((quants >> 16u) & 0xffu) << 16u) | (table_byte(quants >> 24u) << 24u);
+}
+//= octets
+
+fn weight_block(matrix: u32, output: u32, octet: u32) -> u32 {
+  return p.first_byte + (matrix * p.matrix_rows + output) * p.row_bytes + octet / BLOCK_OCTETS * BLOCK_BYTES;
+}
+
+// inputs: blocks of eight words with four i8 each, and an f32 scale
+fn input_quants(block: u32, octet: u32) -> vec2<u32> {
+  let at = (block + octet / 4u) * 9u + octet % 4u * 2u;
+  return vec2<u32>(x[at], x[at + 1u]);
+}
+
+fn input_scale(block: u32, octet: u32) -> f32 {
+  return bitcast<f32>(x[(block + octet / 4u) * 9u + 8u]);
+}
+//= scales
+
+fn add_quants(sum: f32, x: vec2<u32>, x_scale: f32, w: vec2<u32>, scale: f32) -> f32 {
+  return fma(x_scale * scale, f32(dot4I8Packed(x.x, w.x) + dot4I8Packed(x.y, w.y)), sum);
+}
+//= adds
+
+// what is added to each weight is multiplied with the sum of the inputs
+fn add_quants(sum: f32, x: vec2<u32>, x_scale: f32, w: vec2<u32>, scale: vec2<f32>) -> f32 {
+  let total = dot4I8Packed(x.x, 0x01010101u) + dot4I8Packed(x.y, 0x01010101u);
+  return fma(x_scale, fma(scale.x, f32(dot4I8Packed(x.x, w.x) + dot4I8Packed(x.y, w.y)), scale.y * f32(total)), sum);
+}
