@@ -192,8 +192,8 @@ fn entries_for_4_bit_weights_translate() {
     for entry in entries {
         for codes in [W4Codes::Fp4, W4Codes::Int4, W4Codes::Int4Sym] {
             for scales in [ScaleKind::F16, ScaleKind::E8m0, ScaleKind::E4m3] {
-                for whole_groups in [false, true] {
-                    let shader = W4Shader { entry, codes, scales, whole_groups };
+                for (whole_groups, f16) in [(false, false), (true, false), (false, true), (true, true)] {
+                    let shader = W4Shader { entry, codes, scales, whole_groups, f16 };
                     translate(&shader.name(), &shader.wgsl());
                 }
             }

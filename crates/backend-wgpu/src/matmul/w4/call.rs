@@ -46,17 +46,30 @@ impl Params {
     }
 }
 
+/// Rows of inputs: f32, or f16, whose elements are counted so in `rows` and are packed two to a word.
+#[derive(Clone, Copy)]
+pub(crate) struct W4Inputs<'m> {
+    pub(crate) rows: &'m Matrix,
+    pub(crate) f16: bool,
+}
+
+impl<'m> From<&'m Matrix> for W4Inputs<'m> {
+    fn from(rows: &'m Matrix) -> W4Inputs<'m> {
+        W4Inputs { rows, f16: false }
+    }
+}
+
 /// Calls a shader of a weight.
 fn call(
     commands: &mut Commands,
     weight: &W4Weight,
-    (entry, params): (Entry, Params),
+    (entry, params, f16): (Entry, Params, bool),
     operands: impl IntoIterator<Item = Binding>,
     groups: [u32; 3],
 ) -> Result<(), GpuError> {
     let W4Shape { k, n, group } = weight.shape;
     let whole_groups = group.is_multiple_of(8);
-    let shader = W4Shader { entry, codes: weight.codes, scales: weight.kind, whole_groups };
+    let shader = W4Shader { entry, codes: weight.codes, scales: weight.kind, whole_groups, f16 };
     let pipeline = weight.pipeline(&Arc::clone(commands.device()), &shader)?;
     let params = Params { inputs: k, columns: n, group, tensor_scale: weight.tensor_scale, ..params };
     let words = params.words(commands)?;
@@ -67,7 +80,7 @@ fn call(
 }
 
 /// Refuses inputs that do not begin at multiples of four elements.
-fn check(commands: &Commands, x: &Matrix) -> Result<(), GpuError> {
+fn check(commands: &Commands, W4Inputs { rows: x, .. }: W4Inputs<'_>) -> Result<(), GpuError> {
     if x.first.is_multiple_of(4) && x.stride.is_multiple_of(4) {
         return Ok(());
     }
@@ -82,70 +95,78 @@ fn check(commands: &Commands, x: &Matrix) -> Result<(), GpuError> {
 ///
 /// # Errors
 /// Inputs that begin at odd places; sizes beyond 32 bits; what the device refuses.
-pub(crate) fn fused(
+pub(crate) fn fused<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
-    x: &Matrix,
+    x: impl Into<W4Inputs<'m>>,
     y: &Matrix,
     rows: usize,
 ) -> Result<(), GpuError> {
+    let x = x.into();
     if rows == 0 {
         return Ok(());
     }
     check(commands, x)?;
     let most = GEMV_ROWS.into_iter().find(|most| *most >= rows).unwrap_or(GEMV_ROWS[GEMV_ROWS.len() - 1]);
-    let params = Params { rows, x: (x.first, x.stride), y: (y.first, y.stride), ..Params::default() };
+    let params =
+        Params { rows, x: (x.rows.first, x.rows.stride), y: (y.first, y.stride), ..Params::default() };
     // columns are within one dimension: a weight of 65535 · 16 of them and eight inputs has 4 MiB
     let across = weight.shape.n.div_ceil(W4_FUSED.columns);
     let [columns, down, rest] = folded(across, rows.div_ceil(most), commands.device())?;
     if rest > 1 {
         return Err(too_large(commands.device(), weight.shape.n));
     }
-    let operands = [x.binding.clone(), y.binding.clone()];
-    call(commands, weight, (Entry::Fused { rows: most }, params), operands, [columns, down, 1])
+    let operands = [x.rows.binding.clone(), y.binding.clone()];
+    call(commands, weight, (Entry::Fused { rows: most }, params, x.f16), operands, [columns, down, 1])
 }
 
 /// Tiles over slices of K, into results or partial sums.
 fn tiles(
     commands: &mut Commands,
     weight: &W4Weight,
-    (x, rows): (&Matrix, usize),
+    (x, rows): (W4Inputs<'_>, usize),
     slices: usize,
     y: &Matrix,
 ) -> Result<(), GpuError> {
     check(commands, x)?;
     let tile = W4Tile::of(rows);
-    let params = Params { rows, x: (x.first, x.stride), y: (y.first, y.stride), slices, ..Params::default() };
+    let params = Params {
+        rows,
+        x: (x.rows.first, x.rows.stride),
+        y: (y.first, y.stride),
+        slices,
+        ..Params::default()
+    };
     let [columns, down, rest] =
         folded(weight.shape.n.div_ceil(tile.columns), rows.div_ceil(tile.rows), commands.device())?;
     let slices = u32::try_from(slices).ok().filter(|slices| *slices <= u32::from(u16::MAX) && rest == 1);
     let slices = slices.ok_or_else(|| too_large(commands.device(), weight.shape.n))?;
-    let operands = [x.binding.clone(), y.binding.clone()];
-    call(commands, weight, (Entry::Gemm { tile }, params), operands, [columns, down, slices])
+    let operands = [x.rows.binding.clone(), y.binding.clone()];
+    call(commands, weight, (Entry::Gemm { tile }, params, x.f16), operands, [columns, down, slices])
 }
 
 /// Many rows, in tiles whose next strip is fetched while the present one is multiplied.
 ///
 /// # Errors
 /// As for [`fused`].
-pub(crate) fn gemm(
+pub(crate) fn gemm<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
-    x: &Matrix,
+    x: impl Into<W4Inputs<'m>>,
     y: &Matrix,
     rows: usize,
 ) -> Result<(), GpuError> {
-    if rows == 0 { Ok(()) } else { tiles(commands, weight, (x, rows), 1, y) }
+    if rows == 0 { Ok(()) } else { tiles(commands, weight, (x.into(), rows), 1, y) }
 }
 
 /// The same with K in slices, which fill a device where tiles are few: `partials` has room for as many results of each slice, which are then added in their order.
 ///
 /// # Errors
 /// As for [`fused`]; no slices.
-pub(crate) fn striped(
+pub(crate) fn striped<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
-    (x, rows): (&Matrix, usize),
+    (x, rows): (impl Into<W4Inputs<'m>>, usize),
     (partials, slices): (&Buffer, usize),
     y: &Matrix,
 ) -> Result<(), GpuError> {
@@ -153,7 +174,7 @@ pub(crate) fn striped(
         return Ok(());
     }
     let n = weight.shape.n;
-    tiles(commands, weight, (x, rows), slices, &Matrix::new(partials, n))?;
+    tiles(commands, weight, (x.into(), rows), slices, &Matrix::new(partials, n))?;
     reduce(commands, (partials, slices), (rows, n), y)
 }
 
@@ -200,5 +221,5 @@ pub(crate) fn dequant(
     let threads = (k / 8).saturating_mul(columns);
     let groups = folded(threads.div_ceil(GATHER_THREADS), 1, commands.device())?;
     let params = Params { y: (out.first, out.stride), ..Params::default() };
-    call(commands, weight, (entry, params), [out.binding.clone()], groups)
+    call(commands, weight, (entry, params, false), [out.binding.clone()], groups)
 }

@@ -5,7 +5,7 @@
 //! * `striped`: `gemm` over slices of K, whose partial sums `reduce` adds in the order of the slices.
 //! * `dequant`: weights as f32 or f16.
 //!
-//! Sums are f32, and their order depends on shapes alone. Devices may take subnormal f32 for 0, so that what an E8M0 scale of 2^-127 contributes may be missing.
+//! Inputs are f32 or f16. Sums are f32, and their order depends on shapes alone. Devices may take subnormal f32 for 0, so that what an E8M0 scale of 2^-127 contributes may be missing.
 
 mod call;
 mod format;
@@ -13,6 +13,8 @@ mod shader;
 mod tiles;
 mod weight;
 
+#[cfg(test)]
+pub(super) use call::W4Inputs;
 pub(crate) use call::{dequant, fused, gemm, reduce, striped};
 pub(crate) use format::W4Codes;
 pub(crate) use weight::{GroupScales, W4Operand, W4Shape, W4Weight};

@@ -36,6 +36,8 @@ pub(crate) struct W4Shader {
     pub(crate) scales: ScaleKind,
     /// Whether groups are whole words.
     pub(crate) whole_groups: bool,
+    /// Whether inputs are f16.
+    pub(crate) f16: bool,
 }
 
 const HEAD: &str = include_str!("wgsl/head.wgsl");
@@ -53,7 +55,8 @@ impl W4Shader {
             Entry::DequantF32 => "w4_dequant_f32".to_owned(),
             Entry::DequantF16 => "w4_dequant_f16".to_owned(),
         };
-        format!("{entry}_{:?}_{:?}", self.codes, self.scales).to_lowercase()
+        let inputs = if self.f16 { "_f16" } else { "" };
+        format!("{entry}{inputs}_{:?}_{:?}", self.codes, self.scales).to_lowercase()
     }
 
     /// Whether it reads rows of inputs.
@@ -70,7 +73,10 @@ impl W4Shader {
             declarations.push("var<storage, read> zeros: array<u32>");
         }
         if self.multiplies() {
-            declarations.push("var<storage, read> x: array<vec4<f32>>");
+            declarations.push(match self.f16 {
+                true => "var<storage, read> x: array<vec2<u32>>",
+                false => "var<storage, read> x: array<vec4<f32>>",
+            });
         }
         declarations.push(match self.entry {
             Entry::DequantF16 => "var<storage, read_write> y: array<u32>",
@@ -95,6 +101,9 @@ impl W4Shader {
         }
         for name in [codes, "values", scales, zeros, groups] {
             source.push_str(section(DECODE, name));
+        }
+        if self.multiplies() {
+            source.push_str(section(DECODE, if self.f16 { "inputs_f16" } else { "inputs_f32" }));
         }
         match self.entry {
             Entry::Fused { rows } => fused(&mut source, rows, groups),
@@ -162,7 +171,7 @@ fn fetch(source: &mut String, step: &str, words: usize, indent: &str) {
         "{indent}x_four = vec4<f32>(0.0);
 {indent}x_word = begin + ({step}) * TILE_WORDS + x_quad / 2u;
 {indent}if x_word < end {{
-{indent}  x_four = x[x_at + x_word * 2u + x_quad % 2u];
+{indent}  x_four = four_inputs(x_at + x_word * 2u + x_quad % 2u);
 {indent}}}
 "
     );

@@ -24,6 +24,15 @@ fn word_values(word: u32) -> Octet {
 fn scale_byte(at: u32) -> u32 {
   return (scales[at >> 2u] >> ((at & 3u) * 8u)) & 0xffu;
 }
+//= inputs_f32
+fn four_inputs(at: u32) -> vec4<f32> {
+  return x[at];
+}
+//= inputs_f16
+// a device may take subnormal f16 for 0
+fn four_inputs(at: u32) -> vec4<f32> {
+  return vec4<f32>(unpack2x16float(x[at].x), unpack2x16float(x[at].y));
+}
 //= f16
 fn scale_at(at: u32) -> f32 {
   return f16_value((scales[at >> 1u] >> ((at & 1u) * 16u)) & 0xffffu);

@@ -4,7 +4,7 @@ var<workgroup> sums: array<f32, ROWS * THREADS>;
 
 fn dot_octet(row: u32, word: u32, w: Octet) -> f32 {
   let at = ((p.x_first + row * p.x_stride) >> 2u) + word * 2u;
-  let four = fma(x[at + 1u], w.b, x[at] * w.a);
+  let four = fma(four_inputs(at + 1u), w.b, four_inputs(at) * w.a);
   return (four.x + four.y) + (four.z + four.w);
 }
 //= begin
