@@ -6,9 +6,10 @@ use crate::error::GpuError;
 use crate::pipeline::Pipeline;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Part of a buffer, as a shader sees it.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct Binding {
     buffer: wgpu::Buffer,
     /// Its bytes; the start is a multiple of 256.
@@ -55,12 +56,21 @@ pub(crate) struct Commands {
     commands: Vec<Command>,
     /// Parameters of all calls, each at a multiple of the device's alignment.
     params: Vec<u8>,
+    /// No other list has this number.
+    number: u64,
 }
 
 impl Commands {
     /// None yet.
     pub(crate) fn new(device: &Arc<Device>) -> Commands {
-        Commands { device: Arc::clone(device), commands: Vec::new(), params: Vec::new() }
+        static LISTS: AtomicU64 = AtomicU64::new(0);
+        let number = LISTS.fetch_add(1, Ordering::Relaxed);
+        Commands { device: Arc::clone(device), commands: Vec::new(), params: Vec::new(), number }
+    }
+
+    /// The end of this list as it is now: the same again only if nothing was added.
+    pub(crate) fn end(&self) -> (u64, usize) {
+        (self.number, self.commands.len())
     }
 
     /// The device that gets them.
@@ -123,7 +133,7 @@ impl Commands {
 
     /// Hands all of them to the device, and copies of results after them.
     pub(crate) fn submit(self, results: &[(&Readback, &Buffer, Range<u64>, u64)]) -> Result<(), GpuError> {
-        let Commands { device, commands, params } = self;
+        let Commands { device, commands, params, .. } = self;
         let uniforms = wgpu::BufferDescriptor {
             label: Some("parameters"),
             size: (params.len() as u64).max(16),

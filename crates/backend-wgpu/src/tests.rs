@@ -2,6 +2,7 @@
 
 use crate::GpuBackend;
 use crate::matmul::tests::translate::translate;
+use crate::matmul::variants::Variant;
 use latent_backend::{
     Backend, BackendError, Batch, CancelToken, InputRows, KV_BLOCK, KvStore, LoadRequest, Model,
     ModelOptions, Step,
@@ -129,6 +130,32 @@ fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
     for (text, pipeline) in pipelines.iter() {
         let [metal, direct3d] = translate(&pipeline.name, text);
         assert!(metal.contains("kernel void main_") && direct3d.contains("numthreads"), "{}", pipeline.name);
+    }
+}
+
+/// Those that round may change which experts a row gets, so that half of the rows are judged.
+#[test]
+fn every_variant_of_the_products_runs_a_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v2", Kind::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
+    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+    let mut reference = load(&ReferenceBackend::default(), &path, way).unwrap();
+    let steps = [36, 1, 4];
+    let expected = run(&mut *reference, way, &steps);
+    for variant in Variant::ALL {
+        let Some(device) = crate::testing::device_with(variant) else { continue };
+        let mut model = load(&GpuBackend::on(device), &path, way).unwrap();
+        let found = run(&mut *model, way, &steps);
+        let errors = errors(&found, &expected);
+        let bound = match variant {
+            Variant::Integers => 1e-3,
+            Variant::Halves | Variant::MatricesF16 => 1e-5,
+            Variant::Planes | Variant::Subgroups | Variant::MatricesF32 => 1e-9,
+        };
+        assert!(errors[errors.len() / 2] <= bound, "{variant}: {errors:?}");
+        assert_eq!(variant.is_exact(), errors[errors.len() / 2] <= 1e-9, "{variant}: {errors:?}");
+        assert!(found == run(&mut *model, way, &steps), "{variant}: other bits");
     }
 }
 

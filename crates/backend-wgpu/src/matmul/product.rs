@@ -3,6 +3,7 @@
 use super::gemm::GemmForm;
 pub(crate) use super::items::{Items, Place};
 use super::limits::{folded, refused, too_large};
+use super::products::QuantizedItems;
 use super::shader::{Inputs, Kernel, ProductShader, Slot};
 use super::sort::SortedItems;
 #[cfg(any(test, feature = "cases"))]
@@ -210,7 +211,7 @@ impl<'c, 'w> Product<'c, 'w> {
     }
 
     /// The items with quantized inputs, if these are wanted and there is room.
-    fn quantized(&mut self, items: &Items, wanted: bool) -> Result<Option<Items>, GpuError> {
+    fn quantized(&mut self, items: &Items, wanted: bool) -> Result<Option<QuantizedItems>, GpuError> {
         let (products, inputs) = (&self.weight.products, self.weight.shape.inputs);
         if wanted { products.quantize(self.commands, items, inputs) } else { Ok(None) }
     }
@@ -230,7 +231,7 @@ impl<'c, 'w> Product<'c, 'w> {
         let integers = !self.part.transposed
             && if few { self.weight.multiplies_integers() } else { form == GemmForm::Integers };
         let quantized = self.quantized(items, integers)?;
-        let items = quantized.as_ref().unwrap_or(items);
+        let items = quantized.as_ref().map_or(items, |quantized| &quantized.items);
         let params = params.of_items(items);
         let most = |sizes: &[usize]| {
             let enough = sizes.iter().copied().find(|most| *most >= rows);
@@ -262,7 +263,16 @@ impl<'c, 'w> Product<'c, 'w> {
             Slot::Rows => ids.cloned(),
             _ => None,
         };
-        self.call((kernel, inputs), chunk, params, &bound, groups)
+        self.call((kernel, inputs), chunk, params, &bound, groups)?;
+        self.keep(quantized.as_ref());
+        Ok(())
+    }
+
+    /// Notes which quantized inputs the last call has read.
+    fn keep(&self, quantized: Option<&QuantizedItems>) {
+        if let Some(quantized) = quantized {
+            self.weight.products.keep(self.commands, quantized);
+        }
     }
 }
 
@@ -336,7 +346,7 @@ pub(crate) fn multiply_sorted(
     let form = weight.gemm_form();
     let quantized = product.quantized(items, form == GemmForm::Integers)?;
     let (form, inputs) = (form.with(quantized.is_some()), quantized.as_ref().map(|_| Inputs::Integers));
-    let items = quantized.as_ref().unwrap_or(items);
+    let items = quantized.as_ref().map_or(items, |quantized| &quantized.items);
     let bound = |slot| match slot {
         Slot::Input => Some(items.x.binding.clone()),
         Slot::Output => Some(items.y.binding.clone()),
@@ -356,6 +366,7 @@ pub(crate) fn multiply_sorted(
             &bound,
             groups,
         )?;
+        product.keep(quantized.as_ref());
     }
     Ok(())
 }

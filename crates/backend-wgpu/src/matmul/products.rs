@@ -9,14 +9,38 @@ use crate::commands::{Binding, Commands};
 use crate::device::Device;
 use crate::error::GpuError;
 use latent_graph::passes::Precision;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the products of a model share.
 pub(crate) struct Products {
     pub(super) device: Arc<Device>,
     pub(super) variants: Variants,
-    /// Quantized inputs: written before each product, and read by it.
-    quantized: Mutex<Option<Buffer>>,
+    /// Quantized inputs: written before a product, and read by it and those that directly follow it with the same inputs.
+    quantized: Mutex<Quantized>,
+}
+
+#[derive(Default)]
+struct Quantized {
+    buffer: Option<Buffer>,
+    /// What it holds once the calls up to this end of a list are done.
+    holds: Option<(Source, (u64, usize))>,
+}
+
+/// Inputs that are quantized.
+#[derive(Clone, PartialEq)]
+struct Source {
+    binding: Binding,
+    address: [u32; 3],
+    rows: Range<usize>,
+    slots: usize,
+    inputs: usize,
+}
+
+/// Items whose inputs are int8 blocks.
+pub(super) struct QuantizedItems {
+    pub(super) items: Items,
+    source: Source,
 }
 
 /// Elements per int8 block.
@@ -46,7 +70,7 @@ impl Products {
         commands: &mut Commands,
         items: &Items,
         inputs: usize,
-    ) -> Result<Option<Items>, GpuError> {
+    ) -> Result<Option<QuantizedItems>, GpuError> {
         let [x, x_row, x_slot] = items.x.address;
         // slots of a row that share its elements share its blocks
         let slots = if x_slot == 0 { 1 } else { items.slots };
@@ -59,31 +83,41 @@ impl Products {
         else {
             return Ok(None);
         };
-        let to = self.room(bytes)?;
-        let words = [items.rows.start, items.rows.len(), slots, inputs].map(|value| value as u32);
-        let params = [words[0], words[1], words[2], words[3], x, x_row, x_slot, 0];
-        let pipeline = self.device.compiled("quantize", quantize_source())?;
-        let groups = folded(blocks.div_ceil(THREADS), 1, &self.device)?;
-        commands.call(&pipeline, [items.x.binding.clone(), to.clone()], &params, groups);
-        let mut quantized = items.clone();
-        quantized.x.binding = to;
+        let (binding, rows) = (items.x.binding.clone(), items.rows.clone());
+        let source = Source { binding, address: items.x.address, rows, slots, inputs };
+        let (to, there) = self.room(bytes, &source, commands.end())?;
+        if !there {
+            let words = [items.rows.start, items.rows.len(), slots, inputs].map(|value| value as u32);
+            let params = [words[0], words[1], words[2], words[3], x, x_row, x_slot, 0];
+            let pipeline = self.device.compiled("quantize", quantize_source())?;
+            let groups = folded(blocks.div_ceil(THREADS), 1, &self.device)?;
+            commands.call(&pipeline, [items.x.binding.clone(), to.clone()], &params, groups);
+        }
+        let mut items = items.clone();
+        items.x.binding = to;
         // modulo 2^32, as shaders count
         let offset = (items.rows.start as u32).wrapping_mul(high).wrapping_neg();
-        quantized.x.address = [offset, high, if x_slot == 0 { 0 } else { wide }];
-        Ok(Some(quantized))
+        items.x.address = [offset, high, if x_slot == 0 { 0 } else { wide }];
+        Ok(Some(QuantizedItems { items, source }))
     }
 
-    /// Memory for as many bytes. What is replaced lives on in the calls that were recorded with it.
-    fn room(&self, bytes: u64) -> Result<Binding, GpuError> {
+    /// Notes that the last call was a product of these items. Products do not write to the buffer of their inputs, so that a product that follows finds them quantized.
+    pub(super) fn keep(&self, commands: &Commands, items: &QuantizedItems) {
         let mut there = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
-        let enough = there.as_ref().filter(|buffer| buffer.bytes() >= bytes).map(Binding::from);
-        if let Some(enough) = enough {
-            return Ok(enough);
+        there.holds = Some((items.source.clone(), commands.end()));
+    }
+
+    /// Memory for as many bytes, and whether it holds these inputs at this end of a list. What is replaced lives on in the calls that were recorded with it.
+    fn room(&self, bytes: u64, source: &Source, end: (u64, usize)) -> Result<(Binding, bool), GpuError> {
+        let mut there = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(buffer) = there.buffer.as_ref().filter(|buffer| buffer.bytes() >= bytes) {
+            let holds = there.holds.as_ref().is_some_and(|(held, at)| held == source && *at == end);
+            return Ok((Binding::from(buffer), holds));
         }
         let made = Buffer::new(&self.device, "quantized inputs", bytes)?;
         let binding = Binding::from(&made);
-        *there = Some(made);
-        Ok(binding)
+        *there = Quantized { buffer: Some(made), holds: None };
+        Ok((binding, false))
     }
 }
 

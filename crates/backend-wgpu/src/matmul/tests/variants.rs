@@ -234,8 +234,8 @@ fn inputs_are_quantized_as_on_the_cpu() {
     let quantized = products.quantize(&mut commands, &items, 64).unwrap().unwrap();
     let found = Buffer::new(&device, "blocks", 4 * 9 * 8).unwrap();
     commands.submit(&[]).unwrap();
-    let found = read_blocks(&device, &quantized.x.binding, &found);
-    assert_eq!(quantized.x.address, [0u32.wrapping_sub(4), 4, 2]);
+    let found = read_blocks(&device, &quantized.items.x.binding, &found);
+    assert_eq!(quantized.items.x.address, [0u32.wrapping_sub(4), 4, 2]);
     let mut blocks = [Q8Block::ZERO; 8];
     quantize_q8(&x[128..], &mut blocks);
     for (number, (block, found)) in blocks.iter().zip(found.chunks_exact(9)).enumerate() {
@@ -248,6 +248,42 @@ fn inputs_are_quantized_as_on_the_cpu() {
             let between = (exact - exact.floor() - 0.5).abs() < 1e-4;
             assert!(found == *quant || between, "block {number} element {i}: {found}, not {quant}");
         }
+    }
+}
+
+/// Products that follow one another quantize their common inputs once; a call between them, another list, and other rows make it necessary again.
+#[test]
+fn common_inputs_are_quantized_once() {
+    let Some(device) = device_with(Variant::Integers) else { return };
+    let products = Products::new(&device, Precision::Exact);
+    let made = make(TensorType::Q8_0, (64, 9, 1));
+    let weights = [(); 2]
+        .map(|()| Weight::upload_for(&products, "w", (made.format, made.shape), &made.bytes, None).unwrap());
+    let x = Random(3).numbers(4 * 64);
+    let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
+    let y = [(); 2].map(|()| Buffer::new(&device, "y", 4 * 4 * 9).unwrap());
+    let part = Part { rows: 0..9, transposed: false };
+    let multiply_rows = |commands: &mut Commands, which: usize, rows: usize| {
+        let (x, y) = (Place::rows(&input, 1, 64), Place::rows(&y[which], 1, 9));
+        let items = Items { rows: 0..rows, slots: 1, x, y };
+        let before = commands.len();
+        multiply(commands, (&weights[which], &part), &items, &Matrices::One).unwrap();
+        commands.len() - before
+    };
+    let mut commands = Commands::new(&device);
+    assert_eq!([0, 1].map(|which| multiply_rows(&mut commands, which, 3)), [2, 1]);
+    assert_eq!(multiply_rows(&mut commands, 0, 4), 2, "other rows");
+    // the first row becomes the second
+    let second = Buffer::with(&device, "the second row", &float_bytes(&x[64..128])).unwrap();
+    commands.copy(&second, 0..256, &input, 0);
+    assert_eq!([0, 1].map(|which| multiply_rows(&mut commands, which, 4)), [2, 1]);
+    commands.submit(&[]).unwrap();
+    assert_eq!(multiply_rows(&mut Commands::new(&device), 1, 4), 2, "another list");
+    for y in &y {
+        let found = floats(&y.read("y", 0..4 * 4 * 9).unwrap());
+        assert_eq!(found[..9], found[9..18]);
+        made.check(Some(Variant::Integers), 0, &x[64..128], &found[..9]);
+        made.check(Some(Variant::Integers), 0, &x[192..], &found[27..]);
     }
 }
 
