@@ -1,7 +1,7 @@
 //! The traits.
 
 use crate::{
-    BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LayerState, Limits,
+    BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LargestLogits, LayerState, Limits,
     MemoryEstimate, Trace, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
@@ -157,12 +157,33 @@ pub trait Model: Send {
     /// so are the states that were to be written; all other slots are as they were.
     fn step(&mut self, step: Step<'_>) -> Result<(), BackendError>;
 
+    /// Runs a step of which callers need only the largest logits of some rows. A backend that reads rows back from a device gives those; one whose
+    /// rows are in host memory gives [`Step::on_logits`] whole rows, as here.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step).
+    fn step_for_largest(&mut self, step: Step<'_>, _largest: LargestLogits<'_>) -> Result<(), BackendError> {
+        self.step(step)
+    }
+
     /// Runs the MTP layer, in a model that was loaded with its stages. When it returns, its rows are in the KV cache.
     ///
     /// # Errors
     /// As for [`step`](Self::step); [`BackendError::Unsupported`] where the model has no such stages, or the backend does not run them.
     fn draft(&mut self, _step: DraftStep<'_>) -> Result<(), BackendError> {
         Err(BackendError::Unsupported("the model was loaded without an MTP layer that drafts".into()))
+    }
+
+    /// The same where the largest logits of some rows are enough, as in [`step_for_largest`](Self::step_for_largest).
+    ///
+    /// # Errors
+    /// As for [`draft`](Self::draft).
+    fn draft_for_largest(
+        &mut self,
+        step: DraftStep<'_>,
+        _largest: LargestLogits<'_>,
+    ) -> Result<(), BackendError> {
+        self.draft(step)
     }
 
     /// Blocks until all weights are in memory, where the backend reads them before they are needed.

@@ -1,13 +1,15 @@
 //! Many answers at once: one step for all of them, prompts and decoding mixed, and their next tokens chosen in parallel.
 
 use crate::cache::Sequence;
-use crate::draft::{DraftInput, likeliest};
+use crate::draft::{DraftInput, Drafted};
 use crate::embedding::Embedding;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::{Chosen, Generation};
+use crate::logits_taker::{KeptLogits, LogitsTaker};
 use crate::seq_error::SeqError;
 use crate::step::{LogitsRequest, SeqInput};
+use latent_backend::Logits;
 use std::sync::{Mutex, PoisonError};
 
 /// An answer that is being generated, and the sequence that holds its rows.
@@ -56,7 +58,25 @@ struct Part {
     tokens: Vec<u32>,
     draft: Option<u32>,
     /// The logits of the draft's row.
-    after: Vec<f32>,
+    after: KeptLogits,
+}
+
+/// The answers of a step, which keep their logits; those of a draft's row stay with the part.
+struct Takers<'t>(Vec<(&'t mut Generation, Option<&'t mut KeptLogits>)>);
+
+impl LogitsTaker for Takers<'_> {
+    fn enough(&self, input: usize, row: usize) -> usize {
+        let (generation, after) = &self.0[input];
+        // a draft's row is used once the token before it is chosen
+        generation.enough(usize::from(after.is_some() && row == 1))
+    }
+
+    fn take(&mut self, input: usize, row: usize, logits: Logits<'_>) {
+        match &mut self.0[input] {
+            (_, Some(after)) if row == 1 => after.keep(logits),
+            (generation, _) => generation.keep_logits(logits),
+        }
+    }
 }
 
 impl Engine {
@@ -132,7 +152,14 @@ impl Engine {
             // copied, since a generation takes logits while they run
             let tokens = pending[..share].to_vec();
             let complete = share == pending.len() && running[at].embedding.is_none();
-            (share > 0).then_some(Part { at, share, complete, tokens, draft: None, after: Vec::new() })
+            (share > 0).then_some(Part {
+                at,
+                share,
+                complete,
+                tokens,
+                draft: None,
+                after: KeptLogits::default(),
+            })
         };
         shares.into_iter().enumerate().filter_map(part).collect()
     }
@@ -174,15 +201,17 @@ impl Engine {
         if inputs.is_empty() {
             return Ok(());
         }
-        let drafted = self.draft(&mut inputs, &mut |at, logits| {
-            let part = &mut parts[places[at]];
-            part.draft = likeliest(logits);
-            part.tokens.extend(part.draft);
-        });
-        match drafted {
+        let mut drafted = Drafted(vec![None; inputs.len()]);
+        let ran = self.draft_for(&mut inputs, &mut drafted);
+        for (place, draft) in places.into_iter().zip(drafted.0) {
+            let part = &mut parts[place];
+            part.draft = draft;
+            part.tokens.extend(draft);
+        }
+        match ran {
             // no room for rows that the MTP layer writes: this step runs without drafts
             Err(EngineError::CacheFull(_)) => Ok(()),
-            drafted => drafted,
+            ran => ran,
         }
     }
 
@@ -203,13 +232,9 @@ impl Engine {
                 (false, true) => SeqInput::tokens(&mut *running.sequence, tokens, LogitsRequest::Last),
                 (false, false) => SeqInput::tokens(&mut *running.sequence, tokens, LogitsRequest::Nothing),
             });
-            takers.push((&mut *running.generation, drafted, after));
+            takers.push((&mut *running.generation, drafted.then_some(after)));
         }
-        let mut sink = |at: usize, row: usize, logits: &[f32]| match &mut takers[at] {
-            (_, true, after) if row == 1 => after.extend_from_slice(logits),
-            (generation, ..) => generation.take_logits(logits),
-        };
-        Ok(self.step(&mut inputs, &mut sink)?.results().to_vec())
+        Ok(self.step_for(&mut inputs, &mut Takers(takers))?.results().to_vec())
     }
 
     /// How many pending tokens of each answer run in the next step.
@@ -244,7 +269,7 @@ fn choose(generation: &mut Generation, part: &Part) -> Result<Progress, EngineEr
         return Ok(Progress::Token(first));
     }
     generation.mark_run(1);
-    generation.take_logits(&part.after);
+    generation.keep_logits(part.after.logits());
     Ok(match generation.choose() {
         Ok(second) => Progress::Tokens(vec![first, second]),
         Err(error) => Progress::Stuck(first, error),

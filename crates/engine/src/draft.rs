@@ -3,10 +3,12 @@
 use crate::cache::Sequence;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::logits_taker::{LogitsTaker, WholeRows};
 use crate::seq_error::SeqError;
 use crate::step::SeqInput;
-use latent_backend::{DraftStep, InputRows, KV_BLOCK};
+use latent_backend::{DraftStep, InputRows, KV_BLOCK, LargestLogits, Logits, TokenLogit};
 use latent_graph::stage_index::MTP_HEAD;
+use std::cell::RefCell;
 
 /// One sequence of [`Engine::draft`], and the token that was chosen after its last row.
 pub struct DraftInput<'a> {
@@ -15,9 +17,6 @@ pub struct DraftInput<'a> {
     /// The token of the row that it will run next.
     pub token: u32,
 }
-
-/// Hears of an input's logits.
-type LogitsSink<'s> = &'s mut dyn FnMut(usize, &[f32]);
 
 /// Rows of one sequence behind those that its MTP layer has.
 struct MtpRows<'a> {
@@ -28,11 +27,33 @@ struct MtpRows<'a> {
     hidden: &'a [f32],
 }
 
-/// The token of the largest logit; none where no logit is a number.
-pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
-    let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
-    // the first of equal ones
-    numbers.rev().max_by(|a, b| a.1.total_cmp(b.1)).map(|(token, _)| token as u32)
+/// The likeliest token of each input.
+pub(crate) struct Drafted(pub(crate) Vec<Option<u32>>);
+
+impl LogitsTaker for Drafted {
+    fn enough(&self, _input: usize, _row: usize) -> usize {
+        1
+    }
+
+    fn take(&mut self, input: usize, _row: usize, logits: Logits<'_>) {
+        self.0[input] = match logits {
+            Logits::Whole(logits) => likeliest((0..).zip(logits.iter().copied())),
+            Logits::Largest(logits) => {
+                likeliest(logits.iter().map(|TokenLogit { token, logit }| (*token, *logit)))
+            }
+        };
+    }
+}
+
+/// The token of the largest logit, the first of equal ones; none where no logit is a number above −∞.
+fn likeliest(logits: impl Iterator<Item = (u32, f32)>) -> Option<u32> {
+    let mut best = None;
+    for (token, logit) in logits {
+        if logit > best.map_or(f32::NEG_INFINITY, |(_, most)| most) {
+            best = Some((token, logit));
+        }
+    }
+    best.map(|(token, _)| token)
 }
 
 impl Engine {
@@ -81,6 +102,15 @@ impl Engine {
         inputs: &mut [DraftInput<'_>],
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
+        self.draft_for(inputs, &mut WholeRows(&mut |input, _, logits| sink(input, logits)))
+    }
+
+    /// The same for somebody whom the largest logits are enough.
+    pub(crate) fn draft_for(
+        &mut self,
+        inputs: &mut [DraftInput<'_>],
+        taker: &mut dyn LogitsTaker,
+    ) -> Result<(), EngineError> {
         if !self.drafts() {
             return Err(EngineError::Options("the engine was loaded without drafts".into()));
         }
@@ -113,7 +143,7 @@ impl Engine {
             let sequence = &*input.sequence;
             MtpRows { sequence, tokens, hidden: sequence.draft.waiting().1 }
         });
-        let ran = self.run_mtp(rows, Some(sink));
+        let ran = self.run_mtp(rows, Some(taker));
         for DraftInput { sequence, .. } in inputs.iter_mut() {
             match ran {
                 Ok(()) => sequence.draft.commit(),
@@ -158,11 +188,11 @@ impl Engine {
         self.run_mtp(rows.filter(|rows| !rows.tokens.is_empty()), None)
     }
 
-    /// Runs the MTP layer; `sink` hears, for each sequence, the logits of its last row.
+    /// Runs the MTP layer; `taker` hears, for each sequence, the logits of its last row.
     fn run_mtp<'a>(
         &mut self,
         rows: impl Iterator<Item = MtpRows<'a>>,
-        mut sink: Option<LogitsSink<'_>>,
+        taker: Option<&mut dyn LogitsTaker>,
     ) -> Result<(), EngineError> {
         self.batch.clear();
         let mut all_hidden = Vec::new();
@@ -170,7 +200,7 @@ impl Engine {
             let path = self.path(tokens.len());
             self.batch.push(InputRows::Tokens(tokens), sequence.draft.done(), sequence.block_table(), path);
             let end = self.batch.rows() as u32;
-            match (self.all_draft_logits, &sink) {
+            match (self.all_draft_logits, &taker) {
                 (true, None) => self.batch.wanted.extend(end - tokens.len() as u32..end),
                 (_, Some(_)) => self.batch.wanted.push(end - 1),
                 (false, None) => {}
@@ -180,16 +210,28 @@ impl Engine {
         if self.batch.rows() == 0 {
             return Ok(());
         }
-        Ok(self.model.draft(DraftStep {
+        self.enough.clear();
+        if let Some(taker) = &taker {
+            self.enough.extend((0..self.batch.wanted.len()).map(|input| taker.enough(input, 0)));
+        }
+        // rows come whole or cut
+        let taker = RefCell::new(taker);
+        let take = |input: usize, logits: Logits<'_>| {
+            if let Some(taker) = &mut *taker.borrow_mut() {
+                taker.take(input, 0, logits);
+            }
+        };
+        let step = DraftStep {
             batch: &self.batch,
             hidden: &all_hidden,
             kv: self.cache.store(),
             cancel: &self.cancel,
-            on_logits: &mut |input, logits| {
-                if let Some(sink) = &mut sink {
-                    sink(input, logits);
-                }
-            },
-        })?)
+            on_logits: &mut |input, logits| take(input, Logits::Whole(logits)),
+        };
+        if self.enough.iter().all(|count| *count == 0) {
+            return Ok(self.model.draft(step)?);
+        }
+        let on_largest = &mut |input: usize, logits: &[_]| take(input, Logits::Largest(logits));
+        Ok(self.model.draft_for_largest(step, LargestLogits { counts: &self.enough, on_largest })?)
     }
 }

@@ -29,6 +29,8 @@ pub struct Engine {
     pub(crate) batch: Batch,
     /// Input and row of each row whose logits are wanted.
     pub(crate) wanted: Vec<(usize, usize)>,
+    /// How many of the largest logits of each of them are enough; 0: all.
+    pub(crate) enough: Vec<usize>,
     /// The residual stream of the last step's rows, in an engine that drafts, or where it is kept.
     pub(crate) residual: Vec<f32>,
     /// Whether the next step keeps it for a text that is embedded.

@@ -2,13 +2,15 @@
 
 use crate::cache::Sequence;
 use crate::context_shift::ContextShift;
-use crate::draft::{DraftInput, likeliest};
+use crate::draft::{DraftInput, Drafted};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::{Generation, LogitsProcessor};
+use crate::logits_taker::{KeptLogits, LogitsTaker};
 use crate::request::{Answer, Event, Listener, Request, StopReason};
 use crate::session::Session;
 use crate::step::{LogitsRequest, SeqInput};
+use latent_backend::Logits;
 use latent_text::Tokenizer;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +23,27 @@ struct Answering {
     /// The draft whose row is the sequence's last.
     draft: Option<u32>,
     /// The logits of that row.
-    logits: Vec<f32>,
+    logits: KeptLogits,
+}
+
+/// An answer, which keeps the logits of its last row, and where those of a draft's row go.
+struct Taker<'t> {
+    generation: &'t mut Generation,
+    after: Option<&'t mut KeptLogits>,
+}
+
+impl LogitsTaker for Taker<'_> {
+    fn enough(&self, _input: usize, row: usize) -> usize {
+        // a draft's row is used once the token before it is chosen
+        self.generation.enough(usize::from(self.after.is_some() && row == 1))
+    }
+
+    fn take(&mut self, _input: usize, row: usize, logits: Logits<'_>) {
+        match &mut self.after {
+            Some(after) if row == 1 => after.keep(logits),
+            _ => self.generation.keep_logits(logits),
+        }
+    }
 }
 
 impl Engine {
@@ -142,12 +164,12 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let chunk = self.chunk_for(tokens.len());
         let before = session.sequence.len();
-        let result = self.prefill(
+        let result = self.prefill_for(
             &mut session.sequence,
             tokens,
             chunk,
             LogitsRequest::Last,
-            &mut |_, row| generation.take_logits(row),
+            &mut Taker { generation, after: None },
             progress,
         );
         let done = session.sequence.len() - before;
@@ -175,7 +197,7 @@ impl Engine {
                 generation.count_draft(draft == chosen.token);
                 if draft == chosen.token && !generation.is_finished() {
                     // its row has run with the one before
-                    generation.take_logits(&state.logits);
+                    generation.keep_logits(state.logits.logits());
                     if session.sequence.len() == session.tokens.len() + 1 {
                         session.tokens.push(chosen.token);
                     }
@@ -214,15 +236,7 @@ impl Engine {
         let tokens = [token, state.draft.unwrap_or_default()];
         let rows = 1 + usize::from(state.draft.is_some());
         let mut inputs = [SeqInput::drafted(&mut session.sequence, &tokens[..rows])];
-        let logits = &mut state.logits;
-        let mut sink = |_: usize, row: usize, of_row: &[f32]| match row {
-            0 => generation.take_logits(of_row),
-            _ => {
-                logits.clear();
-                logits.extend_from_slice(of_row);
-            }
-        };
-        self.step(&mut inputs, &mut sink)?.all()?;
+        self.step_for(&mut inputs, &mut Taker { generation, after: Some(&mut state.logits) })?.all()?;
         if in_order {
             session.tokens.push(token);
         }
@@ -235,11 +249,9 @@ impl Engine {
         sequence: &mut Sequence,
         token: u32,
     ) -> Result<Option<u32>, EngineError> {
-        let mut draft = None;
-        let drafted =
-            self.draft(&mut [DraftInput { sequence, token }], &mut |_, logits| draft = likeliest(logits));
-        match drafted {
-            Ok(()) => Ok(draft),
+        let mut drafted = Drafted(vec![None]);
+        match self.draft_for(&mut [DraftInput { sequence, token }], &mut drafted) {
+            Ok(()) => Ok(drafted.0[0]),
             Err(EngineError::CacheFull(_)) => Ok(None),
             Err(error) => Err(error),
         }

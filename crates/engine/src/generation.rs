@@ -3,8 +3,10 @@
 use crate::caught::caught;
 use crate::draft_kind::DraftCount;
 use crate::error::EngineError;
+use crate::logits_taker::KeptLogits;
 use crate::request::{Request, StopReason};
 use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};
+use latent_backend::Logits;
 use latent_text::{Detokenizer, Tokenizer};
 use std::sync::Arc;
 
@@ -43,7 +45,8 @@ pub struct Generation {
     prompt_len: usize,
     max_tokens: usize,
     logprobs: Option<usize>,
-    logits: Vec<f32>,
+    vocab: usize,
+    logits: KeptLogits,
     /// Tokens whose logits have been taken or are not needed: those of `context` before it are in the KV cache.
     fed: usize,
     text: String,
@@ -87,7 +90,8 @@ impl Generation {
             prompt_len: request.prompt.len(),
             max_tokens,
             logprobs: request.logprobs,
-            logits: vec![0.0; vocab],
+            vocab,
+            logits: KeptLogits::default(),
             fed: 0,
             text: String::new(),
             stop: (max_tokens == 0).then_some(StopReason::Length),
@@ -126,7 +130,21 @@ impl Generation {
     /// # Panics
     /// When they are not as long as the vocabulary.
     pub fn take_logits(&mut self, logits: &[f32]) {
-        self.logits.copy_from_slice(logits);
+        assert_eq!(logits.len(), self.vocab, "logits for another vocabulary");
+        self.keep_logits(Logits::Whole(logits));
+    }
+
+    /// The same of logits that may be only the [largest](Self::enough).
+    pub(crate) fn keep_logits(&mut self, logits: Logits<'_>) {
+        self.logits.keep(logits);
+    }
+
+    /// How many of the largest logits of a row are enough to choose from once `accepted` more tokens are chosen; 0: all of it is needed.
+    pub(crate) fn enough(&self, accepted: usize) -> usize {
+        match self.processors.is_empty() && self.logprobs.is_none() {
+            true => self.sampler.enough(accepted),
+            false => 0,
+        }
     }
 
     /// Chooses the next token from the logits that were taken last, and decides whether the answer ends with it.
@@ -142,12 +160,16 @@ impl Generation {
 
     fn choose_next(&mut self) -> Result<Chosen, EngineError> {
         for processor in &mut self.processors {
-            processor.process(&self.context, &mut self.logits);
+            let Some(logits) = self.logits.whole_mut() else {
+                let problem = "a processor was added after the logits that it had to change were taken";
+                return Err(EngineError::Sampling(problem.into()));
+            };
+            processor.process(&self.context, logits);
             if let Some(problem) = processor.failure() {
                 return Err(EngineError::Constraint(problem));
             }
         }
-        let token = self.sampler.sample(&self.logits)?;
+        let token = self.sampler.sample_of(self.logits.logits())?;
         self.sampler.accept(token);
         self.context.push(token);
         self.processors.iter_mut().for_each(|processor| processor.accepted(&self.context));
@@ -155,7 +177,10 @@ impl Generation {
         let text = if ends { String::new() } else { self.detokenizer.push(token) };
         let text = self.stops.push(&text);
         self.text.push_str(&text);
-        let logprob = self.logprobs.map(|top| log_probabilities(&self.logits, token, top));
+        let logprob = match (self.logprobs, self.logits.whole_mut()) {
+            (Some(top), Some(logits)) => Some(log_probabilities(logits, token, top)),
+            _ => None,
+        };
         self.stop = match (ends, self.stops.found()) {
             (true, _) => Some(StopReason::End),
             (_, true) => Some(StopReason::StopString),

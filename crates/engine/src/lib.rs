@@ -47,6 +47,7 @@ mod error;
 mod generate;
 mod generation;
 mod load;
+mod logits_taker;
 pub mod memory;
 mod options;
 mod phase_times;

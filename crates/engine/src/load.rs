@@ -165,6 +165,7 @@ impl Loaded<'_> {
             cache,
             batch: Batch::default(),
             wanted: Vec::new(),
+            enough: Vec::new(),
             residual: Vec::new(),
             keep_residual: false,
             all_draft_logits: false,

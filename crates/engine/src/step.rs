@@ -3,8 +3,10 @@
 use crate::cache::{KvError, Sequence};
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::logits_taker::{LogitsTaker, RowsFurther, WholeRows};
 use crate::seq_error::SeqError;
-use latent_backend::{InputRows, Step};
+use latent_backend::{InputRows, LargestLogits, Logits, MOST_LARGEST, Step};
+use std::cell::RefCell;
 
 /// Which of an input's rows the caller wants logits of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,10 +102,19 @@ impl Engine {
         inputs: &mut [SeqInput<'_>],
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<StepOutcome<'_>, EngineError> {
+        self.step_for(inputs, &mut WholeRows(sink))
+    }
+
+    /// The same for somebody whom the largest logits of some rows are enough.
+    pub(crate) fn step_for(
+        &mut self,
+        inputs: &mut [SeqInput<'_>],
+        taker: &mut dyn LogitsTaker,
+    ) -> Result<StepOutcome<'_>, EngineError> {
         let rows = self.check_all(inputs)?;
         let span = tracing::debug_span!("step", sequences = inputs.len(), tokens = rows);
         let _entered = span.enter();
-        let ran = self.run(inputs, sink);
+        let ran = self.run(inputs, taker);
         let drafts = self.drafts();
         if let Err(error) = ran.and_then(|()| if drafts { self.keep_up_drafts(inputs) } else { Ok(()) }) {
             inputs.iter_mut().for_each(|input| input.sequence.abandon());
@@ -122,11 +133,7 @@ impl Engine {
     }
 
     /// Runs the inputs that can run; what their sequences are is for the caller to say.
-    fn run(
-        &mut self,
-        inputs: &mut [SeqInput<'_>],
-        sink: &mut dyn FnMut(usize, usize, &[f32]),
-    ) -> Result<(), EngineError> {
+    fn run(&mut self, inputs: &mut [SeqInput<'_>], taker: &mut dyn LogitsTaker) -> Result<(), EngineError> {
         self.admit(inputs)?;
         self.fill_batch(inputs);
         if self.batch.rows() == 0 {
@@ -135,14 +142,24 @@ impl Engine {
         let hears = self.drafts() || self.keep_residual;
         let (wanted, residual) = (&self.wanted, &mut self.residual);
         residual.clear();
+        self.enough.clear();
+        self.enough.extend(wanted.iter().map(|(input, row)| taker.enough(*input, *row).min(MOST_LARGEST)));
         let mut on_hidden = |rows: &[f32]| residual.extend_from_slice(rows);
-        Ok(self.model.step(Step {
+        // rows come whole or cut
+        let taker = RefCell::new(taker);
+        let take = |i: usize, logits: Logits<'_>| taker.borrow_mut().take(wanted[i].0, wanted[i].1, logits);
+        let step = Step {
             batch: &self.batch,
             kv: self.cache.store(),
             cancel: &self.cancel,
-            on_logits: &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits),
+            on_logits: &mut |i, logits| take(i, Logits::Whole(logits)),
             on_hidden: hears.then_some(&mut on_hidden),
-        })?)
+        };
+        if self.enough.iter().all(|count| *count == 0) {
+            return Ok(self.model.step(step)?);
+        }
+        let on_largest = &mut |i: usize, logits: &[_]| take(i, Logits::Largest(logits));
+        Ok(self.model.step_for_largest(step, LargestLogits { counts: &self.enough, on_largest })?)
     }
 
     /// Decides which inputs are fit to run; returns how many rows these have.
@@ -262,6 +279,20 @@ impl Engine {
         sink: &mut dyn FnMut(usize, &[f32]),
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
+        let mut sink = |_: usize, row: usize, logits: &[f32]| sink(row, logits);
+        self.prefill_for(sequence, tokens, chunk, wanted, &mut WholeRows(&mut sink), progress)
+    }
+
+    /// The same for somebody whom the largest logits of some rows are enough.
+    pub(crate) fn prefill_for(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        chunk: usize,
+        wanted: LogitsRequest<'_>,
+        taker: &mut dyn LogitsTaker,
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<(), EngineError> {
         let chunk = chunk.clamp(1, self.max_batch_tokens());
         let mut done = 0;
         for part in tokens.chunks(chunk) {
@@ -277,7 +308,7 @@ impl Engine {
                 other => other,
             };
             let mut inputs = [SeqInput::tokens(&mut *sequence, part, here)];
-            self.step(&mut inputs, &mut |_, row, logits| sink(done + row, logits))?.all()?;
+            self.step_for(&mut inputs, &mut RowsFurther { taker: &mut *taker, by: done })?.all()?;
             done += part.len();
             if !progress(done) {
                 return Err(EngineError::Stopped);

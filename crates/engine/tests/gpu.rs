@@ -5,9 +5,12 @@
 mod support;
 
 use latent_backend_wgpu::{GpuBackend, GpuError};
-use latent_engine::{Engine, EngineOptions};
+use latent_engine::sampling::SamplingParams;
+use latent_engine::{Draft, Engine, EngineOptions, Listener, Request, Session};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
+use latent_text::{Encode, Tokenizer};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use support::{
     all_logits, bits, checkpoint, error, fixture, fixture_models, folder, model_of_each_weight_type,
@@ -30,6 +33,9 @@ fn gpu() -> Option<&'static GpuBackend> {
     }
     opened.as_ref()
 }
+
+struct Silent;
+impl Listener for Silent {}
 
 fn options(mla: MlaChoice, form: CacheForm) -> EngineOptions {
     EngineOptions {
@@ -96,5 +102,34 @@ fn a_shared_and_a_shifted_context_are_those_of_the_reference() {
         for (a, b) in found.iter().zip(&expected) {
             assert!(error(a, b) <= EXACT, "{case}: {:e}", error(a, b));
         }
+    }
+}
+
+#[test]
+fn its_largest_logits_give_the_tokens_that_whole_rows_give() {
+    let Some(gpu) = gpu() else { return };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf");
+    let checkpoint = checkpoint(&path);
+    let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
+    let how = Encode { add_special: true, parse_special: false };
+    let options = EngineOptions { context: Some(128), ..options(MlaChoice::Auto, CacheForm::Latent) };
+    let drafting = EngineOptions { draft: Draft::Mtp, ..options.clone() };
+    let mut engines = [engine(gpu, &checkpoint, &drafting), support::engine(&checkpoint, &options)];
+    let penalised = SamplingParams { repeat_penalty: 1.2, penalty_last: 16, ..SamplingParams::default() };
+    for sampling in [SamplingParams::greedy(), SamplingParams::default(), penalised] {
+        let answers = engines.each_mut().map(|engine| {
+            // whoever reports probabilities needs whole rows
+            [None, Some(0)].map(|logprobs| {
+                let prompt = tokenizer.encode("Once upon a time", how).unwrap();
+                let sampling = sampling.clone();
+                let request =
+                    Request { prompt, sampling, logprobs, max_tokens: Some(12), ..Request::default() };
+                engine.generate(&mut Session::default(), &request, &tokenizer, &mut Silent).unwrap().tokens
+            })
+        });
+        for answer in &answers {
+            assert_eq!(answer[0], answer[1], "{sampling:?}");
+        }
+        assert_eq!(answers[0], answers[1], "{sampling:?}: other tokens than on the CPU");
     }
 }

@@ -1,7 +1,19 @@
 //! Penalties on tokens that occurred: repetition (CTRL, Keskar et al. 2019), presence and frequency.
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, of_token};
 use super::params::SamplingParams;
+
+/// How many tokens back penalties look; 0 where they leave everything as it is.
+pub(super) fn window(params: &SamplingParams) -> usize {
+    let neutral =
+        params.repeat_penalty == 1.0 && params.presence_penalty == 0.0 && params.frequency_penalty == 0.0;
+    if neutral { 0 } else { params.penalty_last }
+}
+
+/// Whether they only lower logits.
+pub(super) fn only_lower(params: &SamplingParams) -> bool {
+    params.repeat_penalty >= 1.0 && params.presence_penalty >= 0.0 && params.frequency_penalty >= 0.0
+}
 
 /// How often each token occurred in the window; kept so that nothing is allocated per token.
 pub(super) struct Penalties {
@@ -15,26 +27,17 @@ impl Penalties {
 
     /// Candidates are in the order of their ids.
     pub(super) fn apply(&mut self, params: &SamplingParams, seen: &[u32], candidates: &mut [Candidate]) {
-        let neutral =
-            params.repeat_penalty == 1.0 && params.presence_penalty == 0.0 && params.frequency_penalty == 0.0;
-        if neutral || params.penalty_last == 0 {
-            return;
-        }
-        let window = &seen[seen.len().saturating_sub(params.penalty_last)..];
+        let window = &seen[seen.len().saturating_sub(window(params))..];
         for &token in window {
             if let Some(count) = self.counts.get_mut(token as usize) {
                 *count += 1;
             }
         }
         for &token in window {
-            let (Some(count), Some(candidate)) =
-                (self.counts.get_mut(token as usize), candidates.get_mut(token as usize))
-            else {
-                continue;
-            };
+            let Some(count) = self.counts.get_mut(token as usize) else { continue };
             // each token once: its count is taken
             let times = std::mem::take(count);
-            if times > 0 {
+            if let Some(candidate) = of_token(candidates, token).filter(|_| times > 0) {
                 let logit = &mut candidate.logit;
                 *logit = if *logit <= 0.0 {
                     *logit * params.repeat_penalty

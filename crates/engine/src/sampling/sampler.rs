@@ -1,10 +1,11 @@
 //! The chain of samplers.
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, of_token};
 use super::params::SamplingParams;
 use super::random::Random;
 use super::{dry, penalties, truncation};
 use crate::error::EngineError;
+use latent_backend::{Logits, MOST_LARGEST, TokenLogit};
 
 /// Chooses tokens one after the other.
 pub struct Sampler {
@@ -45,12 +46,45 @@ impl Sampler {
     /// # Errors
     /// When no logit is a number.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, EngineError> {
+        self.sample_of(Logits::Whole(logits))
+    }
+
+    /// How many of the largest logits give the same choice as a whole row once `accepted` more tokens are accepted; 0 where only a whole row does.
+    pub(crate) fn enough(&self, accepted: usize) -> usize {
+        let params = &self.params;
+        let raises = params.logit_bias.iter().any(|(_, bias)| *bias > 0.0) || !penalties::only_lower(params);
+        if raises || params.dry_multiplier != 0.0 {
+            return 0;
+        }
+        let kept = match params.top_k {
+            _ if params.temperature <= 0.0 => 1,
+            0 => return 0,
+            // one more tells whether there are any that top-k drops
+            k => k.saturating_add(1),
+        };
+        // each logit that is lowered may make room for one that was not among the largest
+        let lowered = penalties::window(params).min(self.seen.len() + accepted) + params.logit_bias.len();
+        match kept.saturating_add(lowered) {
+            enough if enough <= MOST_LARGEST => enough,
+            _ => 0,
+        }
+    }
+
+    /// The next token, of a whole row or of as many of its largest logits as are [enough](Self::enough).
+    pub(crate) fn sample_of(&mut self, logits: Logits<'_>) -> Result<u32, EngineError> {
         self.candidates.clear();
-        let candidate =
-            |(id, logit): (usize, &f32)| Candidate { id: id as u32, logit: *logit, probability: 0.0 };
-        self.candidates.extend(logits.iter().enumerate().map(candidate));
+        let candidate = |id: u32, logit: f32| Candidate { id, logit, probability: 0.0 };
+        match logits {
+            Logits::Whole(logits) => {
+                self.candidates.extend((0..).zip(logits).map(|(id, logit)| candidate(id, *logit)));
+            }
+            Logits::Largest(logits) => {
+                let each = |TokenLogit { token, logit }: &TokenLogit| candidate(*token, *logit);
+                self.candidates.extend(logits.iter().map(each));
+            }
+        }
         for (id, bias) in &self.params.logit_bias {
-            if let Some(candidate) = self.candidates.get_mut(*id as usize) {
+            if let Some(candidate) = of_token(&mut self.candidates, *id) {
                 candidate.logit += bias;
             }
         }

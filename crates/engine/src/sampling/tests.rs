@@ -265,3 +265,67 @@ fn penalties_give_the_figures_of_llama_cpp() {
         }
     }
 }
+
+#[test]
+fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
+    use latent_backend::{Logits, MOST_LARGEST, TokenLogit};
+    let largest = |row: &[f32], count: usize| {
+        let mut all: Vec<TokenLogit> =
+            (0..).zip(row).map(|(token, logit)| TokenLogit { token, logit: *logit }).collect();
+        all.retain(|pair| pair.logit > f32::NEG_INFINITY);
+        all.sort_by(|a, b| b.logit.partial_cmp(&a.logit).unwrap().then(a.token.cmp(&b.token)));
+        all.truncate(count);
+        all.sort_by_key(|pair| pair.token);
+        all
+    };
+    let mut random = random::Random::new(11);
+    let penalised = SamplingParams {
+        repeat_penalty: 1.3,
+        presence_penalty: 0.4,
+        frequency_penalty: 0.2,
+        penalty_last: 20,
+        ..SamplingParams::default()
+    };
+    let chains = [
+        SamplingParams::greedy(),
+        SamplingParams { temperature: 0.0, ..penalised.clone() },
+        SamplingParams::default(),
+        SamplingParams { top_k: 1, ..SamplingParams::default() },
+        SamplingParams { top_k: 5, typical: 0.7, xtc_probability: 0.5, ..SamplingParams::default() },
+        SamplingParams { logit_bias: vec![(3, f32::NEG_INFINITY), (900, -4.0)], ..penalised.clone() },
+        penalised,
+    ];
+    for (chain, params) in chains.into_iter().enumerate() {
+        // 30 candidates: fewer than top-k; with few values: many equal ones
+        for (vocab, values) in [(30, 5), (1000, 7), (1000, 1 << 20)] {
+            let mut params = params.clone();
+            params.logit_bias.retain(|(token, _)| (*token as usize) < vocab);
+            let mut whole = Sampler::new(params.clone(), vocab, vec![]).unwrap();
+            let mut cut = Sampler::new(params, vocab, vec![]).unwrap();
+            for step in 0..200 {
+                let value = |random: &mut random::Random| (random.unit() * f64::from(values)).floor() as f32;
+                let mut row: Vec<f32> =
+                    (0..vocab).map(|_| value(&mut random) * 12.0 / values as f32 - 6.0).collect();
+                (row[5], row[7], row[8]) = (f32::NAN, f32::NEG_INFINITY, -0.0);
+                let enough = cut.enough(0);
+                assert!((1..=MOST_LARGEST).contains(&enough), "chain {chain}: {enough}");
+                let expected = whole.sample(&row).unwrap();
+                let found = cut.sample_of(Logits::Largest(&largest(&row, enough))).unwrap();
+                assert_eq!(found, expected, "chain {chain}, {vocab} tokens, step {step}");
+                whole.accept(expected);
+                cut.accept(found);
+            }
+        }
+    }
+    // what only the whole row can tell
+    let whole_rows = [
+        SamplingParams { top_k: 0, ..SamplingParams::default() },
+        SamplingParams { top_k: MOST_LARGEST, ..SamplingParams::default() },
+        SamplingParams { dry_multiplier: 0.8, ..SamplingParams::default() },
+        SamplingParams { repeat_penalty: 0.9, ..SamplingParams::greedy() },
+        SamplingParams { logit_bias: vec![(1, 0.5)], ..SamplingParams::greedy() },
+    ];
+    for params in whole_rows {
+        assert_eq!(Sampler::new(params.clone(), 1000, vec![]).unwrap().enough(0), 0, "{params:?}");
+    }
+}
