@@ -16,25 +16,13 @@ const SLOTS: &str = include_str!("cache/slots.wgsl");
 const SHIFT: &str = include_str!("cache/shift.wgsl");
 const COPY: &str = include_str!("cache/copy.wgsl");
 
-/// The types that rows can have here.
-///
-/// # Errors
-/// The one that they cannot have.
-pub(crate) fn check_type(ty: CacheType) -> Result<(), BackendError> {
-    match ty {
-        CacheType::F32 | CacheType::F16 | CacheType::Bf16 => Ok(()),
-        CacheType::Int8 => Err(BackendError::Unsupported(
-            "the GPU backend keeps its KV cache in f32, f16 or bf16, not int8: take another --cache-type, or --device cpu".into(),
-        )),
-    }
-}
-
-/// `fn cached(element: u32) -> f32`, which reads an element of `cache`.
+/// `fn cached(row: u32, i: u32) -> f32`, which reads an element of a row of `cache`.
 pub(crate) fn reading(ty: CacheType) -> &'static str {
     match ty {
         CacheType::F32 => include_str!("cache/read_f32.wgsl"),
         CacheType::Bf16 => include_str!("cache/read_bf16.wgsl"),
-        CacheType::F16 | CacheType::Int8 => include_str!("cache/read_f16.wgsl"),
+        CacheType::F16 => include_str!("cache/read_f16.wgsl"),
+        CacheType::Int8 => include_str!("cache/read_int8.wgsl"),
     }
 }
 
@@ -43,7 +31,8 @@ pub(crate) fn packing(ty: CacheType) -> &'static str {
     match ty {
         CacheType::F32 => include_str!("cache/pack_f32.wgsl"),
         CacheType::Bf16 => include_str!("cache/pack_bf16.wgsl"),
-        CacheType::F16 | CacheType::Int8 => include_str!("cache/pack_f16.wgsl"),
+        CacheType::F16 => include_str!("cache/pack_f16.wgsl"),
+        CacheType::Int8 => include_str!("cache/pack_int8.wgsl"),
     }
 }
 
@@ -53,14 +42,30 @@ pub(crate) fn with_slots(shader: Shader) -> Shader {
 }
 
 /// Words of a row.
+///
+/// # Errors
+/// Where its parts are no whole words.
 pub(crate) fn row_words(kv_layer: &KvLayer, ty: CacheType) -> Result<usize, BackendError> {
-    match kv_layer.row(ty).bytes() {
-        bytes if bytes % 4 == 0 => Ok(bytes / 4),
-        _ => Err(BackendError::Unsupported(format!(
-            "the rows of the KV cache have {} elements, which the GPU backend stores as f32 only: take --cache-type f32",
-            kv_layer.width
+    let row = kv_layer.row(ty);
+    let whole = row.bytes().is_multiple_of(4) && (ty.is_float() || row.content.is_multiple_of(4));
+    match whole {
+        true => Ok(row.bytes() / 4),
+        false => Err(BackendError::Unsupported(format!(
+            "the rows of the KV cache have {} elements, {} of them rotated, which the GPU backend does not store as {ty}: take --cache-type f32",
+            kv_layer.width, kv_layer.rope
         ))),
     }
+}
+
+/// A shader with the sizes of rows that it reads or writes.
+///
+/// # Errors
+/// As for [`row_words`].
+pub(crate) fn with_rows(shader: Shader, kv_layer: &KvLayer, ty: CacheType) -> Result<Shader, BackendError> {
+    Ok(shader
+        .count("ROW_WIDTH", kv_layer.width)
+        .count("ROW_WORDS", row_words(kv_layer, ty)?)
+        .count("CONTENT", kv_layer.row(ty).content))
 }
 
 /// A shader that copies words within a layer.
@@ -81,7 +86,6 @@ impl Shift {
         ty: CacheType,
         rotation: &Rotation,
     ) -> Result<Shift, BackendError> {
-        let words = row_words(kv_layer, ty)?;
         // where the rope part of a head begins, and how far heads are apart
         let (head_width, rope_at) = match kv_layer.kind {
             KvLayerKind::Latent => (kv_layer.width, kv_layer.width - rotation.rope),
@@ -90,13 +94,12 @@ impl Shift {
         let shader = Shader::new("shift_row", SHIFT)
             .after(packing(ty))
             .after(reading(ty))
-            .count("ROW_WORDS", words)
-            .count("ROW_WIDTH", kv_layer.width)
             .count("HEAD_WIDTH", head_width)
             .count("ROPE_AT", rope_at)
             .count("PAIRS", rotation.rope / 2)
             .count("ANGLES", angle_quads(rotation.rope / 2))
             .with("INTERLEAVED", Constant::Flag(rotation.pairs() == RopePairs::Interleaved));
+        let shader = with_rows(shader, kv_layer, ty)?;
         Ok(Shift { pipeline: device.pipeline(&shader)?, pairs: rotation.rope / 2 })
     }
 

@@ -17,6 +17,7 @@
 //! * `cache`, `kv_store`: the KV cache.
 //! * `compile`, `ops`, `program`: operations become calls, one file each, beside their shaders.
 //! * `step_data`, `run`: what a step tells the shaders.
+//! * `largest`: the largest logits of a row, where these are enough.
 //! * `observe`, `limits`: timing and recording; what the device can do at best.
 //!
 //! ```
@@ -39,6 +40,7 @@ mod device;
 mod error;
 mod features;
 mod kv_store;
+mod largest;
 mod limits;
 mod matmul;
 mod memory;

@@ -22,8 +22,12 @@ pub(crate) struct Needs {
     pub(crate) hidden: u64,
     /// Bytes of the logits.
     pub(crate) logits: u64,
+    /// Bytes of the largest of them.
+    pub(crate) largest: u64,
     /// Bytes of each scratch buffer.
     pub(crate) scratch: [u64; SCRATCHES],
+    /// Whether rows of the embedding are looked up on the host.
+    pub(crate) looks_up: bool,
     /// Whether keys and values are expanded from latents: how much that takes depends on the length of a sequence.
     pub(crate) expands: bool,
 }
@@ -36,6 +40,7 @@ impl Needs {
         Needs {
             hidden: bytes(rows.unwrap_or(1), config.hidden_size),
             logits: bytes(LM_HEAD_ROWS, config.vocab_size),
+            largest: crate::largest::bytes(config.vocab_size),
             ..Needs::default()
         }
     }
@@ -47,7 +52,7 @@ impl Needs {
 
     /// All together.
     pub(crate) fn bytes(&self) -> u64 {
-        self.registers.iter().chain(&self.scratch).sum::<u64>() + self.hidden + self.logits
+        self.registers.iter().chain(&self.scratch).sum::<u64>() + self.hidden + self.logits + self.largest
     }
 }
 

@@ -5,6 +5,7 @@ use crate::commands::Commands;
 use crate::compile::Compiler;
 use crate::device::Device;
 use crate::kv_store::GpuKvStore;
+use crate::largest::{Largest, pairs};
 use crate::matmul::products::Products;
 use crate::memory::{Memory, Needs};
 use crate::observe::Observer;
@@ -15,8 +16,8 @@ use crate::step_data::StepData;
 use crate::values::{Home, Registers, internal};
 use crate::weights::DeviceWeights;
 use latent_backend::{
-    BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LayerState, LoadRequest,
-    Model, PlanTimes, Rotation, Step, Trace, WeightRows,
+    BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LargestLogits, LayerState,
+    LoadRequest, MOST_LARGEST, Model, PlanTimes, Rotation, Step, Trace, WeightRows,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -39,25 +40,28 @@ pub(crate) struct GpuModel {
     /// For each plan of each stage.
     programs: Vec<Vec<Program>>,
     expands: bool,
+    /// Whether rows of the embedding are looked up on the host.
+    looks_up: bool,
     memory: Memory,
     step_buffer: Buffer,
     embedded: Buffer,
     results: Readback,
+    largest: Largest,
     observer: Observer,
 }
 
 /// What a step hands out, and who may stop it.
-struct Sinks<'s> {
+struct Sinks<'s, 'l> {
     cancel: &'s CancelToken,
     on_logits: &'s mut dyn FnMut(usize, &[f32]),
     on_hidden: Option<HiddenSink<'s>>,
+    largest: Option<LargestLogits<'l>>,
 }
 
 impl GpuModel {
     pub(crate) fn load(device: &Arc<Device>, request: LoadRequest<'_>) -> Result<GpuModel, BackendError> {
         let LoadRequest { checkpoint, config, stages, options, progress, .. } = request;
         let cache_type = options.stages.bind.cache;
-        crate::cache::check_type(cache_type)?;
         let rotation = Rotation::new(&config, options.context);
         let rows = WeightRows { checkpoint };
         let products = Products::new(device, options.stages.bind.precision);
@@ -93,10 +97,12 @@ impl GpuModel {
             cache_type,
             programs,
             expands: needs.expands,
+            looks_up: needs.looks_up,
             memory,
             step_buffer,
             embedded: Buffer::new(device, "rows of the embedding", embedded)?,
             results: Readback::new(device, needs.logits)?,
+            largest: Largest::new(device, config.vocab_size)?,
             observer: Observer::default(),
             config,
             stages,
@@ -109,7 +115,7 @@ impl GpuModel {
         (layers, head): (usize, usize),
         batch: &Batch,
         kv: &GpuKvStore,
-        mut sinks: Sinks<'_>,
+        mut sinks: Sinks<'_, '_>,
     ) -> Result<(), BackendError> {
         kv.flush()?;
         let data = StepData::of(batch, &self.config.attention, &self.rotation);
@@ -125,8 +131,10 @@ impl GpuModel {
         self.record(layers, batch, &data, kv, 0..batch.rows(), &mut commands)?;
         if let Some(on_hidden) = sinks.on_hidden.as_mut() {
             let bytes = 4 * (batch.rows() * self.config.hidden_size) as u64;
-            let hidden = self.results(commands, bytes, Home::Hidden, "the residual stream")?;
-            on_hidden(&hidden);
+            let hidden = [(&self.memory.hidden, 0..bytes)];
+            read_back(&mut self.results, commands, &hidden, "the residual stream", &mut |_, rows| {
+                on_hidden(&floats(rows));
+            })?;
             commands = Commands::new(&self.device);
         }
         for first in (0..batch.wanted.len()).step_by(LM_HEAD_ROWS) {
@@ -135,11 +143,7 @@ impl GpuModel {
             }
             let last = batch.wanted.len().min(first + LM_HEAD_ROWS);
             self.record(head, batch, &data, kv, first..last, &mut commands)?;
-            let bytes = 4 * ((last - first) * self.config.vocab_size) as u64;
-            let logits = self.results(commands, bytes, Home::Logits, "logits")?;
-            for (row, logits) in logits.chunks_exact(self.config.vocab_size).enumerate() {
-                (sinks.on_logits)(first + row, logits);
-            }
+            self.logits(commands, first..last, &mut sinks)?;
             commands = Commands::new(&self.device);
         }
         // whoever reads logits has waited for all before them
@@ -150,13 +154,27 @@ impl GpuModel {
         if sinks.cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
     }
 
-    /// Sends the rows of the embedding that the stage's batch begins with.
+    fn run_mtp(
+        &mut self,
+        step: DraftStep<'_>,
+        largest: Option<LargestLogits<'_>>,
+    ) -> Result<(), BackendError> {
+        if self.stages.len() <= MTP_HEAD {
+            return Err(BackendError::Unsupported("the model was loaded without its MTP layer".into()));
+        }
+        let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
+        let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
+        self.memory.hidden.write("the residual stream", 0, &float_bytes(&hidden.concat()))?;
+        self.run((MTP, MTP_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden: None, largest })
+    }
+
+    /// Sends the rows of the embedding that the stage's batch begins with, as far as the device does not look them up.
     fn embed(&mut self, stage: usize, batch: &Batch) -> Result<(), BackendError> {
         let ir = &self.stages[stage].plan(batch.rows()).ir;
         for node in &ir.nodes {
             if let (Op::Embed { scale }, [(_, id)]) = (node.op, &node.weights[..]) {
                 let rows = WeightRows { checkpoint: &self.checkpoint };
-                let elements = embedded_rows(batch, rows, ir.weight(*id), scale)?;
+                let elements = embedded_rows(batch, (rows, ir.weight(*id), scale), self.looks_up)?;
                 self.embedded.write("rows of the embedding", 0, &float_bytes(&elements))?;
             }
         }
@@ -203,20 +221,65 @@ impl GpuModel {
         Ok(())
     }
 
-    /// Submits commands and reads the first bytes of a buffer after them.
-    fn results(
+    /// Submits commands that end with the logits of these wanted rows, and hands out each whole or its largest.
+    fn logits(
         &mut self,
-        commands: Commands,
-        bytes: u64,
-        home: Home,
-        what: &str,
-    ) -> Result<Vec<f32>, BackendError> {
-        if self.results.bytes() < bytes {
-            self.results = Readback::new(&self.device, bytes)?;
+        mut commands: Commands,
+        wanted: Range<usize>,
+        sinks: &mut Sinks<'_, '_>,
+    ) -> Result<(), BackendError> {
+        let whole = 4 * self.config.vocab_size as u64;
+        let counts: Vec<usize> = match &sinks.largest {
+            Some(largest) => wanted.clone().map(|row| largest.counts[row].min(MOST_LARGEST)).collect(),
+            None => vec![0; wanted.len()],
+        };
+        let keep = counts.iter().copied().max().unwrap_or(0);
+        let rows = counts.iter().enumerate().map(|(row, count)| match count {
+            0 => (&self.memory.logits, row as u64 * whole..(row as u64 + 1) * whole),
+            _ => self.largest.of_row(row, keep),
+        });
+        let rows: Vec<_> = rows.collect();
+        if keep > 0 {
+            self.largest.record(&mut commands, &self.memory.logits, counts.len(), keep);
         }
-        commands.submit(&[(&self.results, self.memory.of(home), 0..bytes, 0)])?;
-        Ok(self.results.read(what, bytes, floats)?)
+        read_back(&mut self.results, commands, &rows, "logits", &mut |row, bytes| {
+            let number = wanted.start + row;
+            match &mut sinks.largest {
+                Some(largest) if counts[row] > 0 => (largest.on_largest)(number, &pairs(bytes)),
+                _ => (sinks.on_logits)(number, &floats(bytes)),
+            }
+        })
     }
+}
+
+/// Submits commands and reads parts of buffers after them; `hear` gets the number of each part and its bytes.
+fn read_back(
+    results: &mut Readback,
+    commands: Commands,
+    parts: &[(&Buffer, Range<u64>)],
+    what: &str,
+    hear: &mut dyn FnMut(usize, &[u8]),
+) -> Result<(), BackendError> {
+    let bytes = parts.iter().map(|(_, range)| range.end - range.start).sum();
+    if results.bytes() < bytes {
+        *results = Readback::new(commands.device(), bytes)?;
+    }
+    let mut at = 0;
+    let mut copies = Vec::with_capacity(parts.len());
+    for (buffer, range) in parts {
+        copies.push((&*results, *buffer, range.clone(), at));
+        at += range.end - range.start;
+    }
+    commands.submit(&copies)?;
+    results.read(what, bytes, |all| {
+        let mut rest = all;
+        for (number, (_, range)) in parts.iter().enumerate() {
+            let (part, others) = rest.split_at((range.end - range.start) as usize);
+            hear(number, part);
+            rest = others;
+        }
+    })?;
+    Ok(())
 }
 
 /// The stages hand the residual stream on in its own buffer.
@@ -248,17 +311,26 @@ impl Model for GpuModel {
     fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
         let Step { batch, kv, cancel, on_logits, on_hidden } = step;
         let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
-        self.run((LAYERS, LM_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden })
+        self.run((LAYERS, LM_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden, largest: None })
+    }
+
+    fn step_for_largest(&mut self, step: Step<'_>, largest: LargestLogits<'_>) -> Result<(), BackendError> {
+        let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+        let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
+        let sinks = Sinks { cancel, on_logits, on_hidden, largest: Some(largest) };
+        self.run((LAYERS, LM_HEAD), batch, kv, sinks)
     }
 
     fn draft(&mut self, step: DraftStep<'_>) -> Result<(), BackendError> {
-        if self.stages.len() <= MTP_HEAD {
-            return Err(BackendError::Unsupported("the model was loaded without its MTP layer".into()));
-        }
-        let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
-        let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
-        self.memory.hidden.write("the residual stream", 0, &float_bytes(&hidden.concat()))?;
-        self.run((MTP, MTP_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden: None })
+        self.run_mtp(step, None)
+    }
+
+    fn draft_for_largest(
+        &mut self,
+        step: DraftStep<'_>,
+        largest: LargestLogits<'_>,
+    ) -> Result<(), BackendError> {
+        self.run_mtp(step, Some(largest))
     }
 
     fn start_profile(&mut self) {

@@ -10,7 +10,7 @@ use latent_backend::{BackendError, KvStore, PlanTimes, Trace};
 use latent_graph::Plan;
 use latent_graph::activations::{Probe, Source};
 use latent_graph::ir::ValueId;
-use latent_types::{CacheType, TensorType};
+use latent_types::{CacheRow, CacheType, TensorType};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -131,7 +131,7 @@ fn record(
             for row in 0..run.rows {
                 let slot = latent_backend::slot(&span.block_table, run.position(row));
                 run.kv.read_row(layer, slot, &mut bytes)?;
-                decode(layout.ty, &bytes, &mut elements)?;
+                decode(layout, &bytes, &mut elements)?;
                 keep(row, &mut elements[columns.clone()].iter().copied().enumerate());
             }
         }
@@ -152,12 +152,21 @@ fn record(
 }
 
 /// Elements of a row of the KV cache.
-fn decode(ty: CacheType, bytes: &[u8], elements: &mut [f32]) -> Result<(), BackendError> {
-    let ty = match ty {
-        CacheType::F32 => TensorType::F32,
-        CacheType::Bf16 => TensorType::BF16,
-        CacheType::F16 | CacheType::Int8 => TensorType::F16,
+fn decode(row: CacheRow, bytes: &[u8], elements: &mut [f32]) -> Result<(), BackendError> {
+    let decoded = match row.ty {
+        CacheType::F32 => latent_quant::decode(TensorType::F32, bytes, elements),
+        CacheType::Bf16 => latent_quant::decode(TensorType::BF16, bytes, elements),
+        CacheType::F16 => latent_quant::decode(TensorType::F16, bytes, elements),
+        CacheType::Int8 => {
+            let (quants, rest) = bytes.split_at(row.content);
+            let (rope, scale) = rest.split_at(rest.len() - size_of::<f32>());
+            let scale = floats(scale)[0];
+            let (content, rotated) = elements.split_at_mut(row.content);
+            for (element, quant) in content.iter_mut().zip(quants) {
+                *element = (f32::from(*quant) - 128.0) * scale;
+            }
+            latent_quant::decode(TensorType::F16, rope, rotated)
+        }
     };
-    latent_quant::decode(ty, bytes, elements)
-        .map_err(|error| BackendError::Decode { file: "the KV cache".into(), error })
+    decoded.map_err(|error| BackendError::Decode { file: "the KV cache".into(), error })
 }

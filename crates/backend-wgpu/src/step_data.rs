@@ -2,7 +2,7 @@
 
 use crate::buffers::{Buffer, word_bytes};
 use crate::device::Device;
-use latent_backend::{BackendError, Batch, Rotation, SeqSpan, slot};
+use latent_backend::{BackendError, Batch, InputRow, Rotation, SeqSpan, slot};
 use latent_graph::config::AttentionShape;
 use latent_graph::ir::AttentionPath;
 use std::sync::Arc;
@@ -12,6 +12,9 @@ pub(crate) const QUERIES: usize = 16;
 
 /// Words of a task: first row of the span, first query in it, queries, block table, and rows that the sequence had before.
 pub(crate) const TASK_WORDS: u32 = 5;
+
+/// In the place of a token where there is none.
+const NO_TOKEN: u32 = u32::MAX;
 
 /// A span, as attention sees it.
 pub(crate) struct SpanTasks {
@@ -37,6 +40,8 @@ pub(crate) struct Tasks {
 /// The words of a step, and where each kind begins.
 pub(crate) struct StepData {
     words: Vec<u32>,
+    /// The token of each row; [`NO_TOKEN`] of one that is an embedding.
+    pub(crate) tokens: u32,
     /// The slot of each row in the KV cache.
     pub(crate) slots: u32,
     /// The factor on scores of each row.
@@ -57,6 +62,7 @@ impl StepData {
     pub(crate) fn of(batch: &Batch, shape: &AttentionShape, rotation: &Rotation) -> StepData {
         let mut data = StepData {
             words: Vec::new(),
+            tokens: 0,
             slots: 0,
             scales: 0,
             angles: 0,
@@ -65,6 +71,11 @@ impl StepData {
             shared: Vec::new(),
             by_head: Vec::new(),
         };
+        data.words.extend((0..batch.rows()).map(|row| match batch.input(row) {
+            InputRow::Token(token) => token,
+            InputRow::Embedding(_) => NO_TOKEN,
+        }));
+        data.slots = data.at();
         for span in &batch.spans {
             let slots = span.rows.clone().map(|row| slot(&span.block_table, batch.positions[row]) as u32);
             data.words.extend(slots);

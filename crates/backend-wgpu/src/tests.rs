@@ -110,8 +110,10 @@ fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
             let mut reference = load(&ReferenceBackend::default(), &path, way(CacheType::F32)).unwrap();
             let expected = run(&mut *reference, way(CacheType::F32), &steps);
             // types that round may change which experts a row gets, so that some rows differ by more; each is tried in every way of one shape
-            let rounding = [(CacheType::F16, 1e-5), (CacheType::Bf16, 1e-3)];
+            let rounding = [(CacheType::F16, 1e-5), (CacheType::Bf16, 1e-3), (CacheType::Int8, 1e-3)];
             let caches = if shape == first { &rounding[..] } else { &[] };
+            // int8 is for latents
+            let caches = if form == CacheForm::Latent { caches } else { &caches[..caches.len().min(2)] };
             for (cache, bound) in [(CacheType::F32, 1e-9)].iter().chain(caches) {
                 let mut model = load(&gpu, &path, way(*cache)).unwrap();
                 let found = run(&mut *model, way(*cache), &steps);
@@ -166,10 +168,7 @@ fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
-    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::Int8 };
-    let refused = load(&gpu, &path, way).err().unwrap().to_string();
-    assert!(refused.contains("f32, f16 or bf16, not int8: take another --cache-type"), "{refused}");
-    let way = Way { cache: CacheType::F32, ..way };
+    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     let mut model = load(&gpu, &path, way).unwrap();
     // more cache than any device has
     let refused = model.new_kv_store(u32::MAX, 0).err().unwrap().to_string();
@@ -184,6 +183,42 @@ fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
         model.step(Step { batch: &batch, kv, cancel: &cancel, on_logits: &mut nobody, on_hidden: None })
     };
     assert!(matches!(step(&mut *foreign), Err(BackendError::ForeignStore)));
+}
+
+#[test]
+fn rows_of_int8_are_those_of_the_cpu() {
+    let Some(device) = crate::testing::device() else { return };
+    let gpu = GpuBackend::on(device);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let stores = [CacheType::F32, CacheType::Int8].map(|cache| {
+        let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache };
+        let mut model = load(&gpu, &path, way).unwrap();
+        let mut kv = model.new_kv_store(2, 0).unwrap();
+        let tokens: Vec<u32> = (0..100).collect();
+        let mut batch = Batch::default();
+        // the second block of the store, then 36 rows of the first
+        batch.push(InputRows::Tokens(&tokens), 0, &[1, 0], way.mla.path(100, &model.config().attention));
+        let (cancel, mut nobody) = (CancelToken::new(), |_: usize, _: &[f32]| {});
+        let step =
+            Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut nobody, on_hidden: None };
+        model.step(step).unwrap();
+        kv
+    });
+    // latents of the first layer depend on no cache
+    let read = |number: usize, slot| {
+        let kv: &dyn KvStore = &*stores[number];
+        let mut row = vec![0; kv.layout().row(0).bytes()];
+        kv.read_row(0, slot, &mut row).unwrap();
+        row
+    };
+    let layout = stores[1].layout().row(0);
+    for slot in (0..36).chain(64..128) {
+        let mut expected = vec![0; layout.bytes()];
+        latent_kernels::store_row(layout, &crate::buffers::floats(&read(0, slot)), &mut expected);
+        assert_eq!(read(1, slot), expected, "slot {slot}");
+    }
 }
 
 #[test]

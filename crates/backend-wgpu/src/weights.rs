@@ -21,6 +21,8 @@ pub(crate) enum Form {
     Vector,
     /// In its blocks: matrices that rows are multiplied by.
     Matrices,
+    /// The same of a matrix whose rows are looked up and that nothing is multiplied by.
+    Table,
     /// The same with a matrix for each head, also where the file has one matrix with all of them.
     Heads,
 }
@@ -56,6 +58,11 @@ impl DeviceWeights {
         )
     }
 
+    /// The same where it is there: an embedding that the device has no room or no shader for is looked up on the host.
+    pub(crate) fn table(&self, weight: &Weight) -> Option<Arc<ProductWeight>> {
+        self.products.get(&weight.parts[0].tensor).map(Arc::clone)
+    }
+
     /// Sends every weight that the plans use. `progress` hears bytes of the file.
     pub(crate) fn load(
         products: &Arc<Products>,
@@ -78,7 +85,14 @@ impl DeviceWeights {
             } else {
                 let heads = if form == Form::Heads { config.attention.heads } else { 1 };
                 let sent = send_blocks(products, weight, heads, rows);
-                loaded.products.insert(name, Arc::new(sent.map_err(|error| too_much(error, needed))?));
+                match sent {
+                    // the host has it in its file
+                    Err(BackendError::Device(_)) if form == Form::Table => {}
+                    sent => {
+                        let sent = sent.map_err(|error| too_much(error, needed))?;
+                        loaded.products.insert(name, Arc::new(sent));
+                    }
+                }
             }
             done += weight.bytes() as u64;
             progress(done, total);
@@ -140,30 +154,37 @@ fn too_much(error: BackendError, needed: u64) -> BackendError {
 pub(crate) fn total_bytes(stages: &[Stage]) -> u64 {
     let bytes = |(weight, form): &(&Weight, Form)| match form {
         Form::Vector => 4 * weight.elements() as u64,
-        Form::Matrices | Form::Heads => weight.bytes() as u64,
+        Form::Matrices | Form::Table | Form::Heads => weight.bytes() as u64,
     };
     used(stages).iter().map(bytes).sum()
 }
 
-/// How the weights of an operation are stored; none where they are read on the host.
-fn form(op: Op) -> Option<Form> {
+/// How the weights of an operation are stored.
+fn form(op: Op) -> Form {
     match op {
-        Op::Embed { .. } => None,
-        Op::Linear | Op::ExpertMlp => Some(Form::Matrices),
-        Op::AbsorbK | Op::AbsorbV | Op::AttendExpanded | Op::ExpandedStore => Some(Form::Heads),
-        _ => Some(Form::Vector),
+        Op::Embed { .. } => Form::Table,
+        Op::Linear | Op::ExpertMlp => Form::Matrices,
+        Op::AbsorbK | Op::AbsorbV | Op::AttendExpanded | Op::ExpandedStore => Form::Heads,
+        _ => Form::Vector,
     }
 }
 
-/// The weights of the stages, each once.
+/// The weights of the stages, each once; tables last, since the device can do without them.
 fn used(stages: &[Stage]) -> Vec<(&Weight, Form)> {
     let (mut used, mut known) = (Vec::new(), HashSet::new());
-    for plan in stages.iter().flat_map(|stage| &stage.plans) {
-        for node in &plan.ir.nodes {
-            let Some(form) = form(node.op) else { continue };
+    let nodes = || {
+        let plans = stages.iter().flat_map(|stage| &stage.plans);
+        plans.flat_map(|plan| plan.ir.nodes.iter().map(move |node| (plan, node)))
+    };
+    for tables in [false, true] {
+        for (plan, node) in nodes().filter(|(_, node)| (form(node.op) == Form::Table) == tables) {
+            let form = form(node.op);
             for (_, id) in &node.weights {
                 let weight = plan.ir.weight(*id);
-                if known.insert((&weight.parts[0].tensor, form)) {
+                let name = &weight.parts[0].tensor;
+                // an embedding that is the weight of the logits too is there already
+                let there = tables && known.contains(&(name, Form::Matrices));
+                if !there && known.insert((name, form)) {
                     used.push((weight, form));
                 }
             }

@@ -13,15 +13,14 @@ const THREADS: u32 = 256u;
 const OWN: u32 = (ROW_WORDS + THREADS - 1u) / THREADS;
 
 fn element(row: u32, i: u32) -> f32 {
-    let first = row * ROW_WIDTH;
     let within = i % HEAD_WIDTH;
-    if (within < ROPE_AT || within >= ROPE_AT + 2u * PAIRS) { return cached(first + i); }
-    let rope = first + i - within + ROPE_AT;
+    if (within < ROPE_AT || within >= ROPE_AT + 2u * PAIRS) { return cached(row, i); }
+    let rope = i - within + ROPE_AT;
     let at = within - ROPE_AT;
     let pair = select(at % max(PAIRS, 1u), at / 2u, INTERLEAVED);
     let second = select(at >= PAIRS, at % 2u == 1u, INTERLEAVED);
-    let a = cached(rope + select(pair, 2u * pair, INTERLEAVED));
-    let b = cached(rope + select(pair + PAIRS, 2u * pair + 1u, INTERLEAVED));
+    let a = cached(row, rope + select(pair, 2u * pair, INTERLEAVED));
+    let b = cached(row, rope + select(pair + PAIRS, 2u * pair + 1u, INTERLEAVED));
     let turns = params.angles[pair / 2u];
     let turn = select(turns.xy, turns.zw, pair % 2u == 1u);
     return select(a * turn.x - b * turn.y, a * turn.y + b * turn.x, second);

@@ -6,9 +6,7 @@ use super::limits::{folded, refused, too_large};
 use super::products::QuantizedItems;
 use super::shader::{Inputs, Kernel, ProductShader, Slot};
 use super::sort::SortedItems;
-#[cfg(any(test, feature = "cases"))]
-use super::tiles::GATHER_THREADS;
-use super::tiles::{GEMV_ROWS, GemmTile, GemvTile, TRANSPOSED};
+use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, TRANSPOSED};
 use super::weight::{Chunk, Weight};
 use crate::commands::{Binding, Commands};
 use crate::device::Device;
@@ -371,7 +369,6 @@ pub(crate) fn multiply_sorted(
     Ok(())
 }
 
-#[cfg(any(test, feature = "cases"))]
 /// Dequantizes rows of the first matrix: result i is row `ids[offset + i]`, and is left as it was where there is no such row.
 ///
 /// # Errors

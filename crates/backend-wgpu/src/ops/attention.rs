@@ -1,6 +1,6 @@
 //! Attention: one shader, whose keys and values are latents, rows of heads, or what a step has expanded.
 
-use crate::cache::{reading, with_slots};
+use crate::cache::{reading, with_rows, with_slots};
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
@@ -31,19 +31,19 @@ fn query(row: u32, head: u32, d: u32) -> f32 {
 const LATENTS: &str = "
 @group(0) @binding(4) var<storage, read> cache: array<u32>;
 fn key(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
-    return cached(slot_of(blocks, position) * ROW_WIDTH + d);
+    return cached(slot_of(blocks, position), d);
 }
 fn value(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
-    return cached(slot_of(blocks, position) * ROW_WIDTH + d);
+    return cached(slot_of(blocks, position), d);
 }
 ";
 const HEADS: &str = "
 @group(0) @binding(4) var<storage, read> cache: array<u32>;
 fn key(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
-    return cached(slot_of(blocks, position) * ROW_WIDTH + head * (KEY_WIDTH + VALUE_WIDTH) + d);
+    return cached(slot_of(blocks, position), head * (KEY_WIDTH + VALUE_WIDTH) + d);
 }
 fn value(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
-    return cached(slot_of(blocks, position) * ROW_WIDTH + head * (KEY_WIDTH + VALUE_WIDTH) + KEY_WIDTH + d);
+    return cached(slot_of(blocks, position), head * (KEY_WIDTH + VALUE_WIDTH) + KEY_WIDTH + d);
 }
 ";
 const EXPANDED: &str = "
@@ -167,9 +167,9 @@ fn shader(compiler: &Compiler<'_>, node: &Node, source: Source, two: bool) -> Re
     let shader = Shader::new("attend", TEXT)
         .after(if two { TWO_QUERIES } else { ONE_QUERY })
         .count("TASK_WORDS", TASK_WORDS as usize)
-        .count("ROW_WIDTH", rows.width)
         .count("NOPE", a.nope)
         .count("LATENT", a.kv_lora_rank);
+    let shader = with_rows(shader, rows, compiler.cache_type)?;
     let cached = |shader: Shader| with_slots(shader.after(reading(compiler.cache_type)));
     Ok(match source {
         Source::Latents => cached(shader.after(LATENTS))

@@ -1,7 +1,7 @@
 //! Rows of the KV cache are written.
 
 use super::head_products::{HeadProducts, Projection};
-use crate::cache::{packing, row_words};
+use crate::cache::{packing, row_words, with_rows};
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
@@ -13,10 +13,12 @@ use crate::values::{Home, Operand, count, internal};
 use crate::weights::slot;
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
+use latent_types::CacheType;
 use std::ops::Range;
 use std::sync::Arc;
 
-const TEXT: &str = include_str!("store.wgsl");
+const WORDS: &str = include_str!("store.wgsl");
+const ROWS: &str = include_str!("store_int8.wgsl");
 const LATENT: &str = "
 fn element(row: u32, i: u32) -> f32 {
     if (i < LATENT) { return x[params.x + row * params.x_row + i]; }
@@ -34,19 +36,43 @@ fn element(row: u32, i: u32) -> f32 {
 }
 ";
 
+/// What workgroups share.
+enum Groups {
+    /// Rows: one each, since a scale depends on all elements of a row.
+    Rows,
+    /// Words of rows, which have so many.
+    Words(usize),
+}
+
+/// Where the elements of a row come from.
+struct Elements {
+    name: &'static str,
+    text: &'static str,
+    counts: Vec<(&'static str, usize)>,
+}
+
 /// What is stored of each row.
 struct Store {
     pipeline: Arc<Pipeline>,
-    row_words: usize,
+    groups: Groups,
     kv_layer: usize,
 }
 
 impl Store {
-    fn new(compiler: &Compiler<'_>, node: &Node, shader: Shader) -> Result<Store, BackendError> {
+    /// `elements` has `fn element(row: u32, i: u32) -> f32`.
+    fn new(compiler: &Compiler<'_>, node: &Node, elements: Elements) -> Result<Store, BackendError> {
         let (kv_layer, rows) = compiler.kv_layer(node)?;
-        let row_words = row_words(rows, compiler.cache_type)?;
-        let shader = shader.after(packing(compiler.cache_type)).count("ROW_WORDS", row_words);
-        Ok(Store { pipeline: compiler.device.pipeline(&shader)?, row_words, kv_layer })
+        let ty = compiler.cache_type;
+        let (text, groups) = match ty {
+            CacheType::Int8 => (Shader::new(elements.name, ROWS), Groups::Rows),
+            _ => (Shader::new(elements.name, WORDS).after(packing(ty)), Groups::Words(row_words(rows, ty)?)),
+        };
+        let shader = elements
+            .counts
+            .iter()
+            .fold(text.after(elements.text), |shader, (name, value)| shader.count(name, *value));
+        let pipeline = compiler.device.pipeline(&with_rows(shader, rows, ty)?)?;
+        Ok(Store { pipeline, groups, kv_layer })
     }
 
     fn record(&self, run: &mut Run<'_>, rows: Range<usize>, [x, k]: [Operand; 2], v: Option<Operand>) {
@@ -57,7 +83,10 @@ impl Store {
         params.extend(x.address());
         params.extend([k.offset, k.row_stride]);
         params.extend(v.map_or([0; 3], |v| v.address()));
-        let groups = grid(rows.len() * self.row_words, 64);
+        let groups = match self.groups {
+            Groups::Rows => grid(rows.len(), 1),
+            Groups::Words(row_words) => grid(rows.len() * row_words, 64),
+        };
         run.commands.call(&self.pipeline, bindings, &params, groups);
     }
 }
@@ -80,10 +109,8 @@ impl Operation for LatentStore {
 
 /// cache[position] ← [latent | rotated key].
 pub(super) fn latent(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
-    let shader = Shader::new("latent_store", TEXT)
-        .after(LATENT)
-        .count("LATENT", compiler.config.attention.kv_lora_rank);
-    let store = Store::new(compiler, node, shader)?;
+    let counts = vec![("LATENT", compiler.config.attention.kv_lora_rank)];
+    let store = Store::new(compiler, node, Elements { name: "latent_store", text: LATENT, counts })?;
     let latent = compiler.input(node, 0)?;
     let key = compiler.input_at(node, "k_rope")?.unwrap_or(latent);
     Ok(Box::new(LatentStore { store, latent, key }))
@@ -132,12 +159,8 @@ pub(super) fn expanded(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<d
     };
     let keys = HeadProducts::new(compiler, keys, Projection::Keys)?;
     let values = HeadProducts::new(compiler, values, Projection::Values)?;
-    let shader = Shader::new("expanded_store", TEXT)
-        .after(EXPANDED)
-        .count("HEAD_WIDTH", a.nope + a.rope + a.v)
-        .count("NOPE", a.nope)
-        .count("ROPE", a.rope);
-    let store = Store::new(compiler, node, shader)?;
+    let counts = vec![("HEAD_WIDTH", a.nope + a.rope + a.v), ("NOPE", a.nope), ("ROPE", a.rope)];
+    let store = Store::new(compiler, node, Elements { name: "expanded_store", text: EXPANDED, counts })?;
     let latent = compiler.input(node, 0)?;
     count(a.heads * a.nope.max(a.v))?;
     let row = 4 * (a.heads * a.nope.max(a.v)) as u64;

@@ -103,6 +103,15 @@ impl Elementwise {
         Elementwise::new(compiler, ("silu_mul", SILU_MUL), x, x, Second::Value(z, 1), 1.0)
     }
 
+    /// factor · x in place.
+    pub(super) fn scale(
+        compiler: &Compiler<'_>,
+        x: Operand,
+        factor: f64,
+    ) -> Result<Elementwise, BackendError> {
+        Elementwise::new(compiler, ("scale", SCALE), x, x, Second::None, factor)
+    }
+
     /// A copy.
     pub(super) fn copy(compiler: &Compiler<'_>, x: Operand, y: Operand) -> Result<Elementwise, BackendError> {
         Elementwise::new(compiler, ("copy", COPY), x, y, Second::None, 1.0)

@@ -1,47 +1,93 @@
-//! Rows of the embedding. The host looks them up in the file, since a step needs few of a table that is as large as the logits' weight.
+//! Rows of the embedding: looked up on the device, or on the host where the device has no room for the table.
 
+use super::elementwise::Elementwise;
 use crate::compile::Compiler;
 use crate::error::GpuError;
+use crate::matmul::product::{Place, gather};
+use crate::matmul::weight::Weight;
 use crate::run::{Operation, Run};
-use crate::values::Operand;
+use crate::values::{Operand, internal};
 use latent_backend::{BackendError, Batch, InputRow, WeightRows};
-use latent_graph::circuit::Weight;
-use latent_graph::ir::{AttentionPath, Node};
+use latent_graph::circuit;
+use latent_graph::ir::{AttentionPath, Node, Op};
+use std::ops::Range;
+use std::sync::Arc;
 
-struct Embed(Operand);
+/// Rows that the host has sent.
+struct Sent(Operand);
 
-impl Operation for Embed {
-    fn record(&self, run: &mut Run<'_>, _path: AttentionPath) -> Result<(), GpuError> {
+impl Sent {
+    /// Copies rows from the `first` one of those that were sent on.
+    fn copy(&self, run: &mut Run<'_>, first: usize, rows: Range<usize>) {
         let row = 4 * u64::from(self.0.row_width());
-        let bytes = run.rows as u64 * row;
-        let at = 4 * u64::from(self.0.offset);
-        run.commands.copy(run.embedded, 0..bytes, run.memory.of(self.0.home), at);
+        let (from, to) = (first as u64 * row, 4 * u64::from(self.0.offset) + rows.start as u64 * row);
+        let bytes = rows.len() as u64 * row;
+        run.commands.copy(run.embedded, from..from + bytes, run.memory.of(self.0.home), to);
+    }
+}
+
+impl Operation for Sent {
+    fn record(&self, run: &mut Run<'_>, _path: AttentionPath) -> Result<(), GpuError> {
+        self.copy(run, 0, 0..run.rows);
+        Ok(())
+    }
+}
+
+/// Rows of a table on the device, times the model's factor.
+struct LookUp {
+    table: Arc<Weight>,
+    scale: Option<Elementwise>,
+    /// Rows that are no tokens.
+    sent: Sent,
+}
+
+impl Operation for LookUp {
+    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+        let y = &self.sent.0;
+        let place = Place { binding: run.bind(y), address: y.address() };
+        let tokens = (&run.step_buffer.into(), run.step.tokens);
+        gather(run.commands, &self.table, tokens, run.rows, &place)?;
+        self.scale.iter().try_for_each(|scale| scale.record(run, path))?;
+        let batch = run.batch;
+        let embeddings = (0..run.rows).filter(|row| matches!(batch.input(*row), InputRow::Embedding(_)));
+        for (at, row) in embeddings.enumerate() {
+            self.sent.copy(run, at, row..row + 1);
+        }
         Ok(())
     }
 }
 
 pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let y = compiler.output(node, 0)?;
-    Ok(Box::new(Embed(compiler.cut(y, y.row_width() as usize)?)))
+    let y = compiler.cut(y, y.row_width() as usize)?;
+    let (Op::Embed { scale }, [(_, id)]) = (node.op, &node.weights[..]) else {
+        return internal("embed needs one weight".into());
+    };
+    let Some(table) = compiler.weights.table(compiler.plan.ir.weight(*id)) else {
+        compiler.needs.looks_up = true;
+        return Ok(Box::new(Sent(y)));
+    };
+    let scale = (scale != 1.0).then(|| Elementwise::scale(compiler, y, scale)).transpose()?;
+    Ok(Box::new(LookUp { table, scale, sent: Sent(y) }))
 }
 
-/// Elements of the rows of a batch: looked up, times the model's factor, or as they came in place of that.
+/// Elements that the device needs of a batch: rows that are embeddings, and those of tokens, times the model's factor, where they are looked up here.
 ///
 /// # Errors
 /// When the embedding cannot be decoded.
 pub(crate) fn rows(
     batch: &Batch,
-    rows: WeightRows<'_>,
-    weight: &Weight,
-    scale: f64,
+    (rows, weight, scale): (WeightRows<'_>, &circuit::Weight, f64),
+    looks_up: bool,
 ) -> Result<Vec<f32>, BackendError> {
     let mut made = Vec::new();
     for row in 0..batch.rows() {
         match batch.input(row) {
-            InputRow::Token(token) => {
+            InputRow::Token(token) if looks_up => {
                 let looked_up = rows.rows(weight, 0, token as usize..token as usize + 1)?;
                 made.extend(looked_up.into_iter().map(|x| x * scale as f32));
             }
+            InputRow::Token(_) => {}
             InputRow::Embedding(elements) => made.extend_from_slice(elements),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::attention::{Attention, Call, Source};
 use super::head_products::{HeadProducts, Projection};
-use crate::cache::{reading, with_slots};
+use crate::cache::{reading, with_rows, with_slots};
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
@@ -126,7 +126,7 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
     let keys = HeadProducts::new(compiler, keys, Projection::Keys)?;
     let values = HeadProducts::new(compiler, values, Projection::Values)?;
     let gather = Shader::new("latents", LATENTS).after(CACHE).after(reading(compiler.cache_type));
-    let gather = with_slots(gather).count("ROW_WIDTH", row_width);
+    let gather = with_rows(with_slots(gather), rows, compiler.cache_type)?;
     let gather = compiler.device.pipeline(&gather)?;
     compiler.needs.expands = true;
     let row_width = count(row_width)?;

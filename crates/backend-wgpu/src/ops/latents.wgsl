@@ -14,5 +14,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let at = (group.y * GRID_WIDTH + group.x) * 256u + thread;
     if (at >= params.rows * ROW_WIDTH) { return; }
     let j = params.first + at / ROW_WIDTH;
-    y[at] = cached(slot_of(params.blocks, j) * ROW_WIDTH + at % ROW_WIDTH);
+    y[at] = cached(slot_of(params.blocks, j), at % ROW_WIDTH);
 }

@@ -1,0 +1,7 @@
+// Quants and their scale stay as they are: only rope parts are written by themselves.
+fn packed(row: u32, word: u32) -> u32 {
+    let rope = CONTENT / 4u;
+    if (word < rope || word == ROW_WORDS - 1u) { return cache[row * ROW_WORDS + word]; }
+    let i = CONTENT + 2u * (word - rope);
+    return pack2x16float(vec2<f32>(element(row, i), element(row, i + 1u)));
+}

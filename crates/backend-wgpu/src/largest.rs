@@ -1,0 +1,158 @@
+//! The largest logits of rows, found on the device, so that whole rows do not have to come back.
+
+use crate::buffers::Buffer;
+use crate::commands::{Binding, Commands};
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::pipeline::Pipeline;
+use crate::shader::Shader;
+use latent_backend::{MOST_LARGEST, TokenLogit};
+use latent_graph::LM_HEAD_ROWS;
+use std::ops::Range;
+use std::sync::Arc;
+
+const TEXT: &str = include_str!("largest/largest.wgsl");
+const LOGITS: &str = "
+fn token_at(at: u32) -> u32 { return at % params.items; }
+fn bits_at(at: u32) -> u32 { return source[at]; }
+";
+const PAIRS: &str = "
+fn token_at(at: u32) -> u32 { return source[2u * at]; }
+fn bits_at(at: u32) -> u32 { return source[2u * at + 1u]; }
+";
+
+/// Logits that a workgroup goes through: of longer rows the largest of each slice are found first.
+const SLICE: usize = 4096;
+
+/// Bytes of a token with its logit.
+const PAIR: u64 = 8;
+
+/// The token where a row has fewer logits than are wanted.
+const NOBODY: u32 = u32::MAX;
+
+/// Finds them, in two goes where a row has several slices.
+pub(crate) struct Largest {
+    of_logits: Arc<Pipeline>,
+    of_pairs: Arc<Pipeline>,
+    vocab: usize,
+    /// The largest of each slice.
+    of_slices: Buffer,
+    found: Buffer,
+}
+
+fn slices(vocab: usize) -> usize {
+    vocab.div_ceil(SLICE)
+}
+
+/// Bytes of the largest of every slice, and of every row.
+fn sizes(vocab: usize) -> [u64; 2] {
+    let rows = (LM_HEAD_ROWS * MOST_LARGEST) as u64 * PAIR;
+    [if slices(vocab) > 1 { slices(vocab) as u64 * rows } else { 0 }, rows]
+}
+
+/// What it takes of the device's memory.
+pub(crate) fn bytes(vocab: usize) -> u64 {
+    sizes(vocab).iter().sum()
+}
+
+impl Largest {
+    /// For rows of a vocabulary.
+    pub(crate) fn new(device: &Arc<Device>, vocab: usize) -> Result<Largest, GpuError> {
+        let [of_slices, found] = sizes(vocab);
+        Ok(Largest {
+            of_logits: device.pipeline(&Shader::new("largest_logits", TEXT).after(LOGITS))?,
+            of_pairs: device.pipeline(&Shader::new("largest_pairs", TEXT).after(PAIRS))?,
+            vocab,
+            of_slices: Buffer::new(device, "the largest logits", of_slices)?,
+            found: Buffer::new(device, "the largest logits", found)?,
+        })
+    }
+
+    /// Finds so many of each of these rows.
+    pub(crate) fn record(&self, commands: &mut Commands, logits: &Buffer, rows: usize, keep: usize) {
+        let (slices, words) = (slices(self.vocab), |sizes: [usize; 3]| sizes.map(|size| size as u32));
+        let groups = |slices: usize| [slices as u32, rows as u32, 1];
+        let into = if slices > 1 { &self.of_slices } else { &self.found };
+        let bindings = [logits, into].map(Binding::from);
+        let params = words([self.vocab, SLICE, keep]);
+        commands.call(&self.of_logits, bindings, &params, groups(slices));
+        if slices > 1 {
+            let bindings = [&self.of_slices, &self.found].map(Binding::from);
+            let params = words([slices * keep, slices * keep, keep]);
+            commands.call(&self.of_pairs, bindings, &params, groups(1));
+        }
+    }
+
+    /// Where those of a row are.
+    pub(crate) fn of_row(&self, row: usize, keep: usize) -> (&Buffer, Range<u64>) {
+        let bytes = keep as u64 * PAIR;
+        (&self.found, row as u64 * bytes..(row as u64 + 1) * bytes)
+    }
+}
+
+/// What the device found of a row, in ascending order of tokens.
+pub(crate) fn pairs(bytes: &[u8]) -> Vec<TokenLogit> {
+    let words = |bytes: &[u8; 8]| {
+        let [token, bits] =
+            [&bytes[..4], &bytes[4..]].map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        TokenLogit { token, logit: f32::from_bits(bits) }
+    };
+    let mut found: Vec<TokenLogit> = bytes.as_chunks().0.iter().map(words).collect();
+    found.retain(|pair| pair.token != NOBODY);
+    found.sort_unstable_by_key(|pair| pair.token);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffers::float_bytes;
+
+    /// The same on the host.
+    fn expected(row: &[f32], keep: usize) -> Vec<(u32, u32)> {
+        let mut all: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
+        all.retain(|(_, logit)| *logit > f32::NEG_INFINITY);
+        all.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
+        all.truncate(keep);
+        all.sort_by_key(|(token, _)| *token);
+        all.into_iter().map(|(token, logit)| (token, logit.to_bits())).collect()
+    }
+
+    #[test]
+    fn the_largest_are_those_that_the_host_finds() {
+        let Some(device) = crate::testing::device() else { return };
+        let mut seed = 7u32;
+        let mut random = || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            seed >> 8
+        };
+        // one slice, several, and a last one that is short
+        for vocab in [100, SLICE, 3 * SLICE, 5 * SLICE + 77] {
+            let largest = Largest::new(&device, vocab).unwrap();
+            let mut any: Vec<f32> = (0..vocab).map(|_| random() as f32 / 1e6 - 8.0).collect();
+            any[vocab / 2] = f32::NAN;
+            any[vocab / 3] = f32::INFINITY;
+            // many equal ones, both zeros among them
+            let ties: Vec<f32> =
+                (0..vocab).map(|_| [-1.0, -0.0, 0.0, 0.5][(random() % 4) as usize]).collect();
+            let equal = vec![-3.25; vocab];
+            let mut few = vec![f32::NEG_INFINITY; vocab];
+            (few[vocab - 1], few[3], few[vocab / 2]) = (-1e30, 2.0, f32::MIN_POSITIVE / 4.0);
+            let none = vec![f32::NAN; vocab];
+            let rows = [any, ties, equal, few, none];
+            let logits = Buffer::with(&device, "logits", &float_bytes(&rows.concat())).unwrap();
+            for keep in [1, 2, 41, MOST_LARGEST] {
+                let mut commands = Commands::new(&device);
+                largest.record(&mut commands, &logits, rows.len(), keep);
+                commands.submit(&[]).unwrap();
+                for (number, row) in rows.iter().enumerate() {
+                    let (buffer, range) = largest.of_row(number, keep);
+                    let found = pairs(&buffer.read("the largest", range).unwrap());
+                    let found: Vec<(u32, u32)> =
+                        found.into_iter().map(|pair| (pair.token, pair.logit.to_bits())).collect();
+                    assert_eq!(found, expected(row, keep), "row {number} of {vocab} logits, {keep} wanted");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+// Writes rows of the KV cache as bytes biased by 128 with a scale, and their rope parts as f16: a workgroup for each row.
+
+struct Params {
+    first_row: u32,
+    rows: u32,
+    // where the slot of each row stands
+    slots: u32,
+    x: u32, x_row: u32, x_head: u32,
+    k: u32, k_row: u32,
+    v: u32, v_row: u32, v_head: u32,
+}
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(2) var<storage, read_write> cache: array<u32>;
+@group(0) @binding(3) var<storage, read> x: array<f32>;
+@group(0) @binding(4) var<storage, read> k: array<f32>;
+
+const THREADS: u32 = 64u;
+const INFINITY: u32 = 0x7f800000u;
+const NAN: u32 = 0x7fc00000u;
+
+// bits of magnitudes compare like integers, and those of NaN are above all of them
+var<workgroup> largest: array<u32, THREADS>;
+var<workgroup> scale_bits: u32;
+var<workgroup> inverse_scale: f32;
+
+// a / b of positive numbers, rounded to nearest even like the CPU's: a division of a shader may be some bits off. 0 where it would overflow.
+fn quotient(a: f32, b: f32) -> f32 {
+    let divisor = (bitcast<u32>(b) & 0x7fffffu) | 0x800000u;
+    var rest = (bitcast<u32>(a) & 0x7fffffu) | 0x800000u;
+    var exponent = i32(bitcast<u32>(a) >> 23u) - i32(bitcast<u32>(b) >> 23u) + 127;
+    if (rest < divisor) {
+        rest *= 2u;
+        exponent -= 1;
+    }
+    // 24 bits, and one to round by
+    var bits = 0u;
+    for (var i = 0u; i < 25u; i++) {
+        bits *= 2u;
+        if (rest >= divisor) {
+            bits += 1u;
+            rest -= divisor;
+        }
+        rest *= 2u;
+    }
+    let up = bits % 2u == 1u && (rest != 0u || bits % 4u == 3u);
+    // too small to have all of its bits: no model has such rows
+    if (exponent <= 0) { return a / b; }
+    let found = (u32(exponent) << 23u) + bits / 2u - 0x800000u + select(0u, 1u, up);
+    return select(bitcast<f32>(found), 0.0, found >= INFINITY);
+}
+
+fn quant(row: u32, i: u32) -> u32 {
+    if (scale_bits == NAN) { return 128u; }
+    return u32(i32(round(element(row, i) * inverse_scale)) + 128);
+}
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let number = group.y * GRID_WIDTH + group.x;
+    if (number >= params.rows) { return; }
+    let row = params.first_row + number;
+    var most = 0u;
+    for (var i = thread; i < CONTENT; i += THREADS) {
+        most = max(most, bitcast<u32>(element(row, i)) & 0x7fffffffu);
+    }
+    largest[thread] = most;
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (thread < half) { largest[thread] = max(largest[thread], largest[thread + half]); }
+    }
+    if (thread == 0u) {
+        let magnitude = bitcast<f32>(largest[0]);
+        if (largest[0] >= INFINITY) {
+            scale_bits = NAN;
+        } else if (largest[0] == 0u) {
+            scale_bits = 0u;
+            inverse_scale = 0.0;
+        } else {
+            scale_bits = bitcast<u32>(quotient(magnitude, 127.0));
+            inverse_scale = quotient(127.0, magnitude);
+        }
+    }
+    workgroupBarrier();
+    let to = step[params.slots + row] * ROW_WORDS;
+    for (var word = thread; word < CONTENT / 4u; word += THREADS) {
+        let i = 4u * word;
+        cache[to + word] = quant(row, i) | quant(row, i + 1u) << 8u | quant(row, i + 2u) << 16u | quant(row, i + 3u) << 24u;
+    }
+    let rope = CONTENT / 4u;
+    for (var word = rope + thread; word < ROW_WORDS - 1u; word += THREADS) {
+        let i = CONTENT + 2u * (word - rope);
+        cache[to + word] = pack2x16float(vec2<f32>(element(row, i), element(row, i + 1u)));
+    }
+    if (thread == 0u) { cache[to + ROW_WORDS - 1u] = scale_bits; }
+}
