@@ -7,7 +7,6 @@ use crate::limits;
 use crate::matmul::variants::Variants;
 use crate::memory::{Needs, SCRATCH, SCRATCHES};
 use crate::model::GpuModel;
-use crate::ops::expansion_bytes;
 use crate::values::Registers;
 use crate::weights::total_bytes;
 use latent_backend::{
@@ -23,6 +22,7 @@ use std::sync::Arc;
 pub struct GpuBackend {
     device: Arc<Device>,
     target: Target,
+    scratch: u64,
 }
 
 impl GpuBackend {
@@ -44,7 +44,13 @@ impl GpuBackend {
 
     /// On an open device.
     pub(crate) fn on(device: Arc<Device>) -> GpuBackend {
-        GpuBackend { device, target: Target::unfused("gpu") }
+        GpuBackend { device, target: Target::unfused("gpu"), scratch: SCRATCH }
+    }
+
+    /// The same with smaller scratch buffers, so that few rows take several goes.
+    #[cfg(test)]
+    pub(crate) fn with_scratch(self, scratch: u64) -> GpuBackend {
+        GpuBackend { scratch, ..self }
     }
 
     /// The device.
@@ -90,7 +96,7 @@ impl Backend for GpuBackend {
         config: &ModelConfig,
         stages: &[Stage],
         _options: &ModelOptions,
-        context: usize,
+        _context: usize,
     ) -> MemoryEstimate {
         if !self.shares_memory() {
             return MemoryEstimate::default();
@@ -100,9 +106,7 @@ impl Backend for GpuBackend {
             Registers::assign(plan, &mut needs.registers);
         }
         needs.scratch([SCRATCH; SCRATCHES]);
-        let expanded = expansion_bytes(context, &config.attention);
-        let grown = expanded.iter().zip(needs.scratch).map(|(bytes, there)| bytes.saturating_sub(there));
-        MemoryEstimate { arena: needs.bytes(), expanded: grown.sum(), ..MemoryEstimate::default() }
+        MemoryEstimate { arena: needs.bytes(), ..MemoryEstimate::default() }
     }
 
     fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
@@ -111,7 +115,7 @@ impl Backend for GpuBackend {
                 "a GPU does not run a rank's part of a model yet; take --device cpu, or no --partition";
             return Err(BackendError::Unsupported(problem.into()));
         }
-        Ok(Box::new(GpuModel::load(&self.device, request)?))
+        Ok(Box::new(GpuModel::load(&self.device, self.scratch, request)?))
     }
 
     fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<Limits, BackendError> {

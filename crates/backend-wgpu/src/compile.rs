@@ -19,6 +19,8 @@ pub(crate) struct Compiler<'c> {
     pub(crate) rotation: &'c Rotation,
     pub(crate) weights: &'c DeviceWeights,
     pub(crate) cache_type: CacheType,
+    /// Bytes of a scratch buffer, at most, where an operation can do its work in several goes.
+    pub(crate) scratch: u64,
     pub(crate) registers: &'c Registers,
     pub(crate) needs: &'c mut Needs,
 }

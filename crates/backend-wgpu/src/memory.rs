@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(crate) const SCRATCH: u64 = 32 << 20;
 
 /// Scratch buffers.
-pub(crate) const SCRATCHES: usize = 3;
+pub(crate) const SCRATCHES: usize = 4;
 
 /// What a model's operations need.
 #[derive(Clone, Debug, Default)]
@@ -28,8 +28,6 @@ pub(crate) struct Needs {
     pub(crate) scratch: [u64; SCRATCHES],
     /// Whether rows of the embedding are looked up on the host.
     pub(crate) looks_up: bool,
-    /// Whether keys and values are expanded from latents: how much that takes depends on the length of a sequence.
-    pub(crate) expands: bool,
 }
 
 impl Needs {
@@ -68,23 +66,13 @@ impl Memory {
     pub(crate) fn new(device: &Arc<Device>, needs: &Needs) -> Result<Memory, GpuError> {
         let buffer =
             |bytes: u64| Buffer::new(device, "activations (a smaller --batch-size takes less)", bytes);
+        let scratch = |number: usize| buffer(needs.scratch[number]);
         Ok(Memory {
             hidden: buffer(needs.hidden)?,
             logits: buffer(needs.logits)?,
             registers: needs.registers.iter().map(|bytes| buffer(*bytes)).collect::<Result<_, _>>()?,
-            scratch: [buffer(needs.scratch[0])?, buffer(needs.scratch[1])?, buffer(needs.scratch[2])?],
+            scratch: [scratch(0)?, scratch(1)?, scratch(2)?, scratch(3)?],
         })
-    }
-
-    /// Enlarges scratch buffers that are smaller.
-    pub(crate) fn grow(&mut self, bytes: [u64; SCRATCHES]) -> Result<(), GpuError> {
-        for (buffer, bytes) in self.scratch.iter_mut().zip(bytes) {
-            if buffer.bytes() < bytes {
-                let what = "expanded keys and values (--mla absorbed takes none)";
-                *buffer = Buffer::new(&Arc::clone(buffer.device()), what, bytes)?;
-            }
-        }
-        Ok(())
     }
 
     /// The buffer of a value.

@@ -9,7 +9,7 @@ use crate::largest::{Largest, pairs};
 use crate::matmul::products::Products;
 use crate::memory::{Memory, Needs};
 use crate::observe::Observer;
-use crate::ops::{embedded_rows, expansion_bytes};
+use crate::ops::embedded_rows;
 use crate::program::{Program, instructions};
 use crate::run::Run;
 use crate::step_data::StepData;
@@ -21,7 +21,7 @@ use latent_backend::{
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
-use latent_graph::ir::{AttentionPath, Op};
+use latent_graph::ir::Op;
 use latent_graph::passes::BatchBucket;
 use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, ModelConfig, Plan, Stage};
@@ -39,7 +39,6 @@ pub(crate) struct GpuModel {
     cache_type: CacheType,
     /// For each plan of each stage.
     programs: Vec<Vec<Program>>,
-    expands: bool,
     /// Whether rows of the embedding are looked up on the host.
     looks_up: bool,
     memory: Memory,
@@ -59,7 +58,12 @@ struct Sinks<'s, 'l> {
 }
 
 impl GpuModel {
-    pub(crate) fn load(device: &Arc<Device>, request: LoadRequest<'_>) -> Result<GpuModel, BackendError> {
+    /// `scratch` bytes are what a scratch buffer takes at most where an operation can do its work in several goes.
+    pub(crate) fn load(
+        device: &Arc<Device>,
+        scratch: u64,
+        request: LoadRequest<'_>,
+    ) -> Result<GpuModel, BackendError> {
         let LoadRequest { checkpoint, config, stages, options, progress, .. } = request;
         let cache_type = options.stages.bind.cache;
         let rotation = Rotation::new(&config, options.context);
@@ -79,6 +83,7 @@ impl GpuModel {
                     rotation: &rotation,
                     weights: &weights,
                     cache_type,
+                    scratch,
                     registers: &registers,
                     needs: &mut needs,
                 };
@@ -96,7 +101,6 @@ impl GpuModel {
             rotation,
             cache_type,
             programs,
-            expands: needs.expands,
             looks_up: needs.looks_up,
             memory,
             step_buffer,
@@ -121,12 +125,6 @@ impl GpuModel {
         let data = StepData::of(batch, &self.config.attention, &self.rotation);
         data.send(&self.device, &mut self.step_buffer)?;
         self.embed(layers, batch)?;
-        if self.expands {
-            let spans = data.spans(AttentionPath::Naive).map(|span| span.kv_len);
-            if let Some(kv_len) = spans.max() {
-                self.memory.grow(expansion_bytes(kv_len, &self.config.attention))?;
-            }
-        }
         let mut commands = Commands::new(&self.device);
         self.record(layers, batch, &data, kv, 0..batch.rows(), &mut commands)?;
         if let Some(on_hidden) = sinks.on_hidden.as_mut() {

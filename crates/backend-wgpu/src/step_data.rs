@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// Queries of one task of attention, which read keys and values together.
 pub(crate) const QUERIES: usize = 16;
 
+/// The same where each has keys and values of one head: more rows of a span.
+pub(crate) const TILE_QUERIES: usize = 64;
+
 /// Words of a task: first row of the span, first query in it, queries, block table, and rows that the sequence had before.
 pub(crate) const TASK_WORDS: u32 = 5;
 
@@ -21,6 +24,8 @@ pub(crate) struct SpanTasks {
     pub(crate) path: AttentionPath,
     /// Rows of the sequence after the step.
     pub(crate) kv_len: usize,
+    /// Rows that it had before.
+    pub(crate) past: usize,
     /// Its block table.
     pub(crate) blocks: u32,
     /// Its tasks for one head each: of attention to keys and values of heads.
@@ -35,6 +40,14 @@ pub(crate) struct Tasks {
     pub(crate) count: u32,
     /// The most rows that one of them reads.
     pub(crate) kv_len: usize,
+}
+
+impl Tasks {
+    /// Those of a span that are for one head each, with `past` rows before it, without the ones whose queries are all before a position.
+    pub(crate) fn not_before(self, past: usize, position: usize) -> Tasks {
+        let before = (position.saturating_sub(past) / TILE_QUERIES).min(self.count as usize) as u32;
+        Tasks { at: self.at + before * TASK_WORDS, count: self.count - before, ..self }
+    }
 }
 
 /// The words of a step, and where each kind begins.
@@ -99,13 +112,15 @@ impl StepData {
             let spans = || batch.spans.iter().zip(&tables).filter(|(span, _)| span.path == path);
             let start = data.at();
             let shared: Vec<Tasks> =
-                spans().map(|(span, blocks)| data.tasks(span, *blocks, shape.heads)).collect();
+                spans().map(|(span, blocks)| data.tasks(span, *blocks, (shape.heads, QUERIES))).collect();
             data.shared.extend(together(start, &shared).map(|tasks| (path, tasks)));
             let start = data.at();
-            let by_head: Vec<Tasks> = spans().map(|(span, blocks)| data.tasks(span, *blocks, 1)).collect();
+            let by_head: Vec<Tasks> =
+                spans().map(|(span, blocks)| data.tasks(span, *blocks, (1, TILE_QUERIES))).collect();
             data.by_head.extend(together(start, &by_head).map(|tasks| (path, tasks)));
-            for ((_, blocks), by_head) in spans().zip(by_head) {
-                data.spans.push(SpanTasks { path, kv_len: by_head.kv_len, blocks: *blocks, by_head });
+            for ((span, blocks), by_head) in spans().zip(by_head) {
+                let (kv_len, past) = (by_head.kv_len, span.first);
+                data.spans.push(SpanTasks { path, kv_len, past, blocks: *blocks, by_head });
             }
         }
         data
@@ -122,14 +137,14 @@ impl StepData {
         at
     }
 
-    /// Adds the tasks of a span, `sharing` heads of a row together.
-    fn tasks(&mut self, span: &SeqSpan, blocks: u32, sharing: usize) -> Tasks {
+    /// Adds the tasks of a span, `sharing` heads of a row together, of so many queries each.
+    fn tasks(&mut self, span: &SeqSpan, blocks: u32, (sharing, most): (usize, usize)) -> Tasks {
         let (at, queries) = (self.at(), span.rows.len() * sharing);
-        for first in (0..queries).step_by(QUERIES) {
-            let task = [span.rows.start, first, QUERIES.min(queries - first), blocks as usize, span.first];
+        for first in (0..queries).step_by(most) {
+            let task = [span.rows.start, first, most.min(queries - first), blocks as usize, span.first];
             self.words.extend(task.map(|word| word as u32));
         }
-        Tasks { at, count: queries.div_ceil(QUERIES) as u32, kv_len: span.first + span.rows.len() }
+        Tasks { at, count: queries.div_ceil(most) as u32, kv_len: span.first + span.rows.len() }
     }
 
     /// Spans that attend on this path.

@@ -162,6 +162,33 @@ fn every_variant_of_the_products_runs_a_model() {
 }
 
 #[test]
+fn small_scratch_memory_takes_several_goes_to_the_same_logits() {
+    let Some(device) = crate::testing::device() else { return };
+    let gpu = GpuBackend::on(device).with_scratch(1 << 14);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe { layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(TensorType::F32)) }
+        .write_gguf(&path)
+        .unwrap();
+    for (mla, form) in [
+        (MlaChoice::Naive, CacheForm::Latent),
+        (MlaChoice::Naive, CacheForm::Expanded),
+        (MlaChoice::Absorbed, CacheForm::Latent),
+    ] {
+        let way = Way { mla, form, cache: CacheType::F32 };
+        // 64 positions at a time: the later steps begin within the second goes
+        let steps = [70, 1, 20];
+        let mut reference = load(&ReferenceBackend::default(), &path, way).unwrap();
+        let expected = run(&mut *reference, way, &steps);
+        let mut model = load(&gpu, &path, way).unwrap();
+        let found = run(&mut *model, way, &steps);
+        let errors = errors(&found, &expected);
+        assert!(errors[errors.len() - 1] <= 1e-9, "{mla} {form:?}: {errors:?}");
+        assert!(found == run(&mut *model, way, &steps), "{mla} {form:?}: other bits");
+    }
+}
+
+#[test]
 fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);

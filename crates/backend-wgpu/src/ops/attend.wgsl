@@ -1,5 +1,5 @@
-// Attention of up to QUERIES queries that read the same rows of the cache: heads of one row, rows of one head, or both. A workgroup goes through
-// the rows in tiles; keys and values pass workgroup memory in slices, so that rows of any width fit.
+// Attention of up to QUERIES queries that read the same latents: heads of one row, or of several. A workgroup goes through the latents in tiles,
+// which pass workgroup memory in slices, so that rows of any width fit.
 
 const THREADS: u32 = 256u;
 const QUERIES: u32 = 16u;
@@ -15,12 +15,10 @@ const NONE: f32 = -3.0e38;
 struct Params {
     // where the tasks of this call stand
     task: u32,
-    first_head: u32,
     scales: u32,
     split_rows: u32,
     splits: u32,
     q: u32, q_row: u32, q_head: u32,
-    r: u32, r_row: u32, r_head: u32,
     y: u32, y_row: u32, y_head: u32,
     heads: u32,
 }
@@ -45,8 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let count = step[task + 2u];
     let blocks = step[task + 3u];
     let past = step[task + 4u];
-    let split = group.z;
-    let kv_head = params.first_head + group.y;
+    let split = group.y;
     let end = min(past + (first_query + count - 1u) / SHARING + 1u, (split + 1u) * params.split_rows);
 
     if (thread < QUERIES) {
@@ -69,7 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 var element = 0.0;
                 if (n < count && d < KEY_WIDTH) {
                     let flat = first_query + n;
-                    element = query(span_row + flat / SHARING, kv_head + flat % SHARING, d);
+                    element = q[params.q + (span_row + flat / SHARING) * params.q_row + flat % SHARING * params.q_head + d];
                 }
                 q_tile[n * (SLICE + 1u) + e % SLICE] = element;
             }
@@ -77,7 +74,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 let j = first + e / SLICE;
                 let d = d0 + e % SLICE;
                 var element = 0.0;
-                if (j < end && d < KEY_WIDTH) { element = key(blocks, j, kv_head, d); }
+                if (j < end && d < KEY_WIDTH) { element = latent(blocks, j, d); }
                 kv_tile[e / SLICE * (SLICE + 1u) + e % SLICE] = element;
             }
             workgroupBarrier();
@@ -126,7 +123,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 let j = first + e / SLICE;
                 let d = slice * SLICE + e % SLICE;
                 var element = 0.0;
-                if (j < end && d < VALUE_WIDTH) { element = value(blocks, j, kv_head, d); }
+                if (j < end && d < VALUE_WIDTH) { element = latent(blocks, j, d); }
                 kv_tile[e / SLICE * (SLICE + 1u) + e % SLICE] = element;
             }
             workgroupBarrier();
@@ -146,7 +143,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if (n < count) {
             let flat = first_query + n;
             let row = span_row + flat / SHARING;
-            let head = kv_head + flat % SHARING;
+            let head = flat % SHARING;
             for (var slice = 0u; slice < VALUE_SLICES; slice++) {
                 let d = slice * SLICE + column;
                 if (d < VALUE_WIDTH) { keep(row, head, split, d, sums[slice * GROUP + g], running_sum[n]); }

@@ -5,7 +5,6 @@ use crate::cache::{packing, row_words, with_rows};
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::memory::SCRATCH;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
@@ -164,8 +163,8 @@ pub(super) fn expanded(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<d
     let latent = compiler.input(node, 0)?;
     count(a.heads * a.nope.max(a.v))?;
     let row = 4 * (a.heads * a.nope.max(a.v)) as u64;
-    let rows_at_once = (SCRATCH / row).clamp(1, compiler.plan.max_rows as u64);
-    compiler.needs.scratch([0, rows_at_once * row, rows_at_once * row]);
+    let rows_at_once = (compiler.scratch / row).clamp(1, compiler.plan.max_rows as u64);
+    compiler.needs.scratch([0, rows_at_once * row, rows_at_once * row, 0]);
     let key = compiler.input_at(node, "k_rope")?.unwrap_or(latent);
     let rows_at_once = rows_at_once as usize;
     Ok(Box::new(ExpandedStore { store, keys, values, latent, key, rows_at_once }))

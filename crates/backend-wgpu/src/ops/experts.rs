@@ -7,7 +7,6 @@ use crate::error::GpuError;
 use crate::matmul::rows::{Matrix, matmul_by_id, matmul_sorted, sort_by_expert};
 use crate::matmul::sort::SortedItems;
 use crate::matmul::weight::Weight;
-use crate::memory::SCRATCH;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
@@ -164,8 +163,8 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
     let halves = if matches!(gate_up, GateUp::Fused(_)) { 2 } else { 1 };
     let row = 4 * used as u64 * u64::from(y.row_width().max(halves * ffn));
     // ids are bound from multiples of 256 bytes on
-    let rows_at_once = (SCRATCH / row).min(compiler.plan.max_rows as u64).next_multiple_of(ID_ROWS);
-    compiler.needs.scratch([rows_at_once * row; 3]);
+    let rows_at_once = (compiler.scratch / row).min(compiler.plan.max_rows as u64).next_multiple_of(ID_ROWS);
+    compiler.needs.scratch([rows_at_once * row, rows_at_once * row, rows_at_once * row, 0]);
     let combine = Shader::new("combine_experts", include_str!("combine_experts.wgsl"));
     let combine = compiler.device.pipeline(&combine)?;
     Ok(Box::new(Experts {

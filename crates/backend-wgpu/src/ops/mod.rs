@@ -6,6 +6,7 @@ mod elementwise;
 mod embed;
 mod expansion;
 mod experts;
+mod flash;
 mod gather;
 mod head_products;
 mod heads;
@@ -15,7 +16,6 @@ mod rope;
 mod route;
 
 pub(crate) use embed::rows as embedded_rows;
-pub(crate) use expansion::scratch_bytes as expansion_bytes;
 
 use crate::compile::Compiler;
 use crate::run::Operation;

@@ -1,0 +1,128 @@
+//! Attention of many rows to keys and values of each head: in the cache, or expanded by the step.
+
+use crate::cache::{reading, with_rows, with_slots};
+use crate::commands::Binding;
+use crate::compile::Compiler;
+use crate::memory::SCRATCHES;
+use crate::pipeline::Pipeline;
+use crate::run::Run;
+use crate::shader::Shader;
+use crate::step_data::{TASK_WORDS, TILE_QUERIES, Tasks};
+use crate::values::Operand;
+use latent_backend::BackendError;
+use latent_graph::ir::Node;
+use std::ops::Range;
+use std::sync::Arc;
+
+const TEXT: &str = include_str!("flash.wgsl");
+
+const ONE_QUERY: &str = "
+fn query(row: u32, head: u32, d: u32) -> f32 {
+    return q[params.q + row * params.q_row + head * params.q_head + d];
+}
+";
+const TWO_QUERIES: &str = "
+@group(0) @binding(7) var<storage, read> r: array<f32>;
+fn query(row: u32, head: u32, d: u32) -> f32 {
+    if (d < NOPE) { return q[params.q + row * params.q_row + head * params.q_head + d]; }
+    return r[params.r + row * params.r_row + head * params.r_head + d - NOPE];
+}
+";
+const CACHED: &str = "
+@group(0) @binding(4) var<storage, read> cache: array<u32>;
+fn key(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
+    return cached(slot_of(blocks, position), head * (KEY_WIDTH + VALUE_WIDTH) + d);
+}
+fn value(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
+    return cached(slot_of(blocks, position), head * (KEY_WIDTH + VALUE_WIDTH) + KEY_WIDTH + d);
+}
+";
+const EXPANDED: &str = "
+@group(0) @binding(4) var<storage, read> latents: array<f32>;
+@group(0) @binding(5) var<storage, read> keys: array<f32>;
+@group(0) @binding(6) var<storage, read> values: array<f32>;
+fn key(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
+    let at = position - params.first_key;
+    if (d >= NOPE) { return latents[at * ROW_WIDTH + LATENT + d - NOPE]; }
+    return keys[(at * params.heads + head) * NOPE + d];
+}
+fn value(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
+    return values[((position - params.first_key) * params.heads + head) * VALUE_WIDTH + d];
+}
+";
+
+/// Workgroups in the first dimension of a call.
+const MOST_TASKS: u32 = 65535;
+
+/// The scratch buffer with what was found before of each head of each row.
+const STATES: usize = 3;
+
+/// Bytes of it that a row takes.
+pub(super) fn state_bytes(heads: usize) -> u64 {
+    8 * heads as u64
+}
+
+/// What keys and values are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Rows of the cache with keys and values of each head.
+    Cache,
+    /// Keys and values that the step has expanded from latents, some positions at a time.
+    Expanded,
+}
+
+/// The shader with its operands.
+pub(super) struct Flash {
+    pipeline: Arc<Pipeline>,
+    q: Operand,
+    r: Option<Operand>,
+    y: Operand,
+    heads: usize,
+}
+
+impl Flash {
+    pub(super) fn new(
+        compiler: &mut Compiler<'_>,
+        node: &Node,
+        source: Source,
+        (q, r, y): (Operand, Option<Operand>, Operand),
+    ) -> Result<Flash, BackendError> {
+        let a = compiler.config.attention;
+        let (_, rows) = compiler.kv_layer(node)?;
+        let shader = Shader::new("flash", TEXT)
+            .after(if r.is_some() { TWO_QUERIES } else { ONE_QUERY })
+            .count("TASK_WORDS", TASK_WORDS as usize)
+            .count("QUERIES", TILE_QUERIES)
+            .count("NOPE", a.nope)
+            .count("LATENT", a.kv_lora_rank)
+            .count("KEY_WIDTH", a.nope + a.rope)
+            .count("VALUE_WIDTH", a.v);
+        let shader = match source {
+            Source::Cache => with_slots(shader.after(CACHED).after(reading(compiler.cache_type))),
+            Source::Expanded => shader.after(EXPANDED),
+        };
+        let pipeline = compiler.device.pipeline(&with_rows(shader, rows, compiler.cache_type)?)?;
+        let mut scratch = [0; SCRATCHES];
+        scratch[STATES] = compiler.plan.max_rows as u64 * state_bytes(a.heads);
+        compiler.needs.scratch(scratch);
+        Ok(Flash { pipeline, q, r, y, heads: a.heads })
+    }
+
+    /// Adds calls for some positions of the keys: later ones than those of the calls before.
+    pub(super) fn record(&self, run: &mut Run<'_>, tasks: Tasks, keys: &Range<usize>, kv: &[Binding]) {
+        for first in (0..tasks.count).step_by(MOST_TASKS as usize) {
+            let mut params = vec![tasks.at + first * TASK_WORDS, keys.start as u32, keys.end as u32];
+            params.extend([run.step.scales, self.heads as u32]);
+            params.extend(self.q.address());
+            params.extend(self.r.map_or([0; 3], |r| r.address()));
+            params.extend(self.y.address());
+            let mut bindings: Vec<(u32, Binding)> =
+                vec![(1, run.step_buffer.into()), (2, run.bind(&self.q)), (3, run.bind(&self.y))];
+            bindings.extend((4..).zip(kv.iter().cloned()));
+            bindings.extend(self.r.as_ref().map(|r| (7, run.bind(r))));
+            bindings.push((8, (&run.memory.scratch[STATES]).into()));
+            let groups = [(tasks.count - first).min(MOST_TASKS), self.heads as u32, 1];
+            run.commands.call_numbered(&self.pipeline, bindings, &params, groups);
+        }
+    }
+}
