@@ -13,10 +13,15 @@ use latent_backend::{
     Backend, BackendError, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
     WeightSource,
 };
-use latent_graph::{ModelConfig, Stage, Target};
+use latent_graph::{Fusion, ModelConfig, Stage, Target};
 use latent_threads::Placement;
 use latent_types::Tier;
 use std::sync::Arc;
+
+/// What pays here: calls that are saved. Experts share what is sorted once for all of their products, so that these stay one operation; a norm is repeated by what
+/// stores its rows, not by products, whose inputs may be quantized.
+const FUSION: Fusion =
+    Fusion { projections: true, norms: true, ropes: true, epilogues: true, ..Fusion::NONE };
 
 /// A GPU, or a program that stands for one.
 pub struct GpuBackend {
@@ -44,7 +49,13 @@ impl GpuBackend {
 
     /// On an open device.
     pub(crate) fn on(device: Arc<Device>) -> GpuBackend {
-        GpuBackend { device, target: Target::unfused("gpu"), scratch: SCRATCH }
+        GpuBackend { device, target: Target { fusion: FUSION, ..Target::unfused("gpu") }, scratch: SCRATCH }
+    }
+
+    /// The same with plans as the circuits state them, to hold the others against.
+    #[must_use]
+    pub fn unfused(self) -> GpuBackend {
+        GpuBackend { target: Target::unfused("gpu"), ..self }
     }
 
     /// The same with smaller scratch buffers, so that few rows take several goes.

@@ -140,6 +140,11 @@ impl Commands {
             usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         };
+        #[cfg(test)]
+        device.calls.fetch_add(
+            commands.iter().filter(|command| matches!(command, Command::Call(_))).count() as u64,
+            std::sync::atomic::Ordering::Relaxed,
+        );
         device.checked("a step", || {
             let raw = &device.raw;
             let uniforms = raw.create_buffer(&uniforms);

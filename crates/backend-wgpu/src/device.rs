@@ -24,6 +24,9 @@ pub(crate) struct Device {
     pub(crate) variants: Option<Variants>,
     /// Bytes of the buffers that Latent has there.
     in_use: AtomicU64,
+    /// Calls of shaders that it was handed.
+    #[cfg(test)]
+    pub(crate) calls: AtomicU64,
     /// What is wrong with it since it failed outside of a call.
     fault: Arc<Mutex<Option<String>>>,
     /// Compiled shaders by their whole text.
@@ -70,7 +73,18 @@ impl Device {
             }
         });
         let (in_use, pipelines) = (AtomicU64::new(0), Mutex::default());
-        Ok(Arc::new(Device { raw, queue, limits, description, variants, in_use, fault, pipelines }))
+        Ok(Arc::new(Device {
+            raw,
+            queue,
+            limits,
+            description,
+            variants,
+            in_use,
+            #[cfg(test)]
+            calls: AtomicU64::new(0),
+            fault,
+            pipelines,
+        }))
     }
 
     /// Its name, for messages.

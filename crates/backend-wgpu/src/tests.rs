@@ -16,6 +16,7 @@ use latent_threads::{Pin, Placement, Topology};
 use latent_types::{CacheType, TensorType, Tier};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const CONTEXT: usize = 256;
 
@@ -96,7 +97,7 @@ fn tiny_shapes() -> impl Iterator<Item = &'static str> {
 #[test]
 fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
     let Some(device) = crate::testing::device() else { return };
-    let gpu = GpuBackend::on(device);
+    let gpus = [GpuBackend::on(Arc::clone(&device)), GpuBackend::on(device).unfused()];
     let folder = tempfile::tempdir().unwrap();
     let first = tiny_shapes().next().unwrap();
     for shape in tiny_shapes() {
@@ -114,8 +115,10 @@ fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
             let caches = if shape == first { &rounding[..] } else { &[] };
             // int8 is for latents
             let caches = if form == CacheForm::Latent { caches } else { &caches[..caches.len().min(2)] };
-            for (cache, bound) in [(CacheType::F32, 1e-9)].iter().chain(caches) {
-                let mut model = load(&gpu, &path, way(*cache)).unwrap();
+            let plain = [(CacheType::F32, 1e-9)];
+            let of_gpu = |gpu| plain.iter().chain(caches).map(move |case| (gpu, case));
+            for (gpu, (cache, bound)) in gpus[..if shape == first { 2 } else { 1 }].iter().flat_map(of_gpu) {
+                let mut model = load(gpu, &path, way(*cache)).unwrap();
                 let found = run(&mut *model, way(*cache), &steps);
                 let errors = errors(&found, &expected);
                 let judged = if *cache == CacheType::F32 { errors.len() - 1 } else { errors.len() / 2 };
@@ -127,7 +130,7 @@ fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
             }
         }
     }
-    let pipelines = gpu.device().pipelines.lock().unwrap();
+    let pipelines = gpus[0].device().pipelines.lock().unwrap();
     assert!(pipelines.len() > 40, "{}", pipelines.len());
     for (text, pipeline) in pipelines.iter() {
         let [metal, direct3d] = translate(&pipeline.name, text);
@@ -186,6 +189,43 @@ fn small_scratch_memory_takes_several_goes_to_the_same_logits() {
         assert!(errors[errors.len() - 1] <= 1e-9, "{mla} {form:?}: {errors:?}");
         assert!(found == run(&mut *model, way, &steps), "{mla} {form:?}: other bits");
     }
+}
+
+/// Calls of a step that decodes one row behind five.
+fn calls(gpu: &GpuBackend, path: &Path) -> u64 {
+    let way = Way { mla: MlaChoice::Auto, form: CacheForm::Latent, cache: CacheType::F32 };
+    let mut model = load(gpu, path, way).unwrap();
+    let mut kv = model.new_kv_store(1, 0).unwrap();
+    let shape = model.config().attention;
+    let mut step = |tokens: &[u32], first| {
+        let before = gpu.device().calls.load(Ordering::Relaxed);
+        let mut batch = Batch::default();
+        batch.push(InputRows::Tokens(tokens), first, &[0], way.mla.path(tokens.len(), &shape));
+        batch.wanted.push(tokens.len() as u32 - 1);
+        let (cancel, mut nobody) = (CancelToken::new(), |_: usize, _: &[f32]| {});
+        let step =
+            Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut nobody, on_hidden: None };
+        model.step(step).unwrap();
+        gpu.device().calls.load(Ordering::Relaxed) - before
+    };
+    step(&[1, 2, 3, 4, 5], 0);
+    step(&[6], 5)
+}
+
+/// The figures of docs/gpu.md.
+#[test]
+fn fused_plans_have_fewer_calls() {
+    let Some(device) = crate::testing::device() else { return };
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let counted = ["models/mla-demo-Q4_K_M.gguf", "crates/engine/tests/fixtures/v2-lite"].map(|model| {
+        let path = models.join(model);
+        let unfused = calls(&GpuBackend::on(Arc::clone(&device)).unfused(), &path);
+        [unfused, calls(&GpuBackend::on(Arc::clone(&device)), &path)]
+    });
+    let [demo, experts] = counted;
+    assert_eq!(demo, [165, 129], "unfused and fused");
+    assert!(experts[1] < experts[0], "{experts:?}");
+    println!("with experts: {experts:?}");
 }
 
 #[test]

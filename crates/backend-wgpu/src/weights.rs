@@ -178,9 +178,10 @@ fn used(stages: &[Stage]) -> Vec<(&Weight, Form)> {
     };
     for tables in [false, true] {
         for (plan, node) in nodes().filter(|(_, node)| (form(node.op) == Form::Table) == tables) {
-            let form = form(node.op);
-            for (_, id) in &node.weights {
-                let weight = plan.ir.weight(*id);
+            let own = node.weights.iter().map(|(_, id)| (*id, form(node.op)));
+            let folded = node.prologue.norm.map(|id| (id, Form::Vector));
+            for (id, form) in own.chain(folded) {
+                let weight = plan.ir.weight(id);
                 let name = &weight.parts[0].tensor;
                 // an embedding that is the weight of the logits too is there already
                 let there = tables && known.contains(&(name, Form::Matrices));

@@ -5,8 +5,9 @@
 mod support;
 
 use latent_backend_wgpu::{GpuBackend, GpuError};
+use latent_engine::cache::Sequence;
 use latent_engine::sampling::SamplingParams;
-use latent_engine::{Draft, Engine, EngineOptions, Listener, Request, Session};
+use latent_engine::{Draft, Engine, EngineOptions, Listener, LogitsRequest, Request, SeqInput, Session};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
 use latent_text::{Encode, Tokenizer};
@@ -56,10 +57,22 @@ fn engine(backend: &GpuBackend, checkpoint: &Arc<Checkpoint>, options: &EngineOp
 #[test]
 fn its_logits_agree_with_those_of_every_fixture_in_every_formulation() {
     let Some(gpu) = gpu() else { return };
+    agrees_with_every_fixture(gpu, 32);
+}
+
+#[test]
+fn plans_as_circuits_state_them_agree_too() {
+    if gpu().is_some() {
+        agrees_with_every_fixture(&GpuBackend::open(0).unwrap().unfused(), 24);
+    }
+}
+
+/// The logits of the first tokens of every fixture in every formulation.
+fn agrees_with_every_fixture(gpu: &GpuBackend, most: usize) {
     for (case, path) in fixture_models() {
         let (expected, checkpoint) = (fixture(case), checkpoint(&path));
         // a software adapter takes its time
-        let tokens = &expected.tokens[..expected.tokens.len().min(32)];
+        let tokens = &expected.tokens[..expected.tokens.len().min(most)];
         for (mla, form) in FORMS {
             let mut engine = engine(gpu, &checkpoint, &options(mla, form));
             let chunk = if mla == MlaChoice::Auto { 20 } else { usize::MAX };
@@ -132,4 +145,34 @@ fn its_largest_logits_give_the_tokens_that_whole_rows_give() {
         }
         assert_eq!(answers[0], answers[1], "{sampling:?}: other tokens than on the CPU");
     }
+}
+
+#[test]
+fn embeddings_in_place_of_tokens_give_the_bits_of_the_tokens() {
+    let Some(gpu) = gpu() else { return };
+    // it multiplies its embedding by a factor
+    let checkpoint = checkpoint(&folder("minicpm3"));
+    let mut engine = engine(gpu, &checkpoint, &options(MlaChoice::Absorbed, CacheForm::Latent));
+    let tokens: Vec<u32> = (0..12).map(|i| i * 7 % 90).collect();
+    let activations = engine.activations(&checkpoint).unwrap();
+    let trace = engine.trace(&activations, 0..0, &tokens, &mut |_| true).unwrap();
+    let embed = activations.list().iter().position(|activation| activation.name == "embed").unwrap();
+    let values = trace.values(embed).unwrap().numbers.clone();
+    let width = engine.config().hidden_size;
+    let mut run = |embedded: bool| {
+        let mut sequences: [Sequence; 2] = Default::default();
+        let [first, second] = &mut sequences;
+        let second = match embedded {
+            true => SeqInput::embeddings(second, &values, width, LogitsRequest::All),
+            false => SeqInput::tokens(second, &tokens, LogitsRequest::All),
+        };
+        // beside tokens, which are looked up
+        let mut inputs = [SeqInput::tokens(first, &tokens[..5], LogitsRequest::All), second];
+        let mut logits = Vec::new();
+        engine.step(&mut inputs, &mut |_, _, row| logits.push(row.to_vec())).unwrap().all().unwrap();
+        bits(&logits)
+    };
+    let looked_up = run(false);
+    assert_eq!(looked_up.len(), 17);
+    assert!(run(true) == looked_up, "other bits");
 }

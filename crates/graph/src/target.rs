@@ -53,6 +53,8 @@ pub struct Fusion {
     pub experts: bool,
     /// RMSNorm moves into each operation that reads its result: good where recomputing it is cheaper than another phase.
     pub norms: bool,
+    /// The same into products, each of whose workers then repeats it; else only into what reads each row once.
+    pub norms_in_products: bool,
     /// RoPE moves into the operation that reads the rotated part.
     pub ropes: bool,
     /// Activation functions and residual additions move into the product before them.
@@ -63,14 +65,22 @@ pub struct Fusion {
 
 impl Fusion {
     /// Every optional pass: a CPU thread repeats a norm faster than it waits at a barrier.
-    pub const ALL: Fusion =
-        Fusion { projections: true, experts: true, norms: true, ropes: true, epilogues: true, phases: true };
+    pub const ALL: Fusion = Fusion {
+        projections: true,
+        experts: true,
+        norms: true,
+        norms_in_products: true,
+        ropes: true,
+        epilogues: true,
+        phases: true,
+    };
 
     /// No optional pass: one operation per phase, as the circuit states them.
     pub const NONE: Fusion = Fusion {
         projections: false,
         experts: false,
         norms: false,
+        norms_in_products: false,
         ropes: false,
         epilogues: false,
         phases: false,

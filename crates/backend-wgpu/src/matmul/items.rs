@@ -30,6 +30,43 @@ impl Place {
     }
 }
 
+/// What becomes of the sum of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Keep {
+    /// It is the result.
+    Store,
+    /// Times a factor, it is added to what is there.
+    Add,
+    /// It is multiplied by silu of what is there.
+    SiluMul,
+    /// The square of what is above 0 of it is the result.
+    Relu2,
+}
+
+impl Keep {
+    /// `fn keep(at: u32, sum: f32)`.
+    pub(super) fn wgsl(self) -> &'static str {
+        match self {
+            Keep::Store => "fn keep(at: u32, sum: f32) {\n  y[at] = sum;\n}\n",
+            Keep::Add => "fn keep(at: u32, sum: f32) {\n  y[at] += p.factor * sum;\n}\n",
+            Keep::SiluMul => {
+                "fn keep(at: u32, sum: f32) {\n  let gate = y[at];\n  y[at] = gate / (1.0 + exp(-gate)) * sum;\n}\n"
+            }
+            Keep::Relu2 => "fn keep(at: u32, sum: f32) {\n  y[at] = max(sum, 0.0) * max(sum, 0.0);\n}\n",
+        }
+    }
+
+    /// Behind the name of a shader.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Keep::Store => "",
+            Keep::Add => "_add",
+            Keep::SiluMul => "_silu_mul",
+            Keep::Relu2 => "_relu2",
+        }
+    }
+}
+
 /// What is multiplied: slots (heads, or experts) of rows, which are all inputs of the weight wide, and where their results go. Buffers of inputs and of results are
 /// not the same.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Calls that multiply rows with a weight: y = x · Wᵀ, in f32 sums whose order depends on shapes alone.
 
 use super::gemm::GemmForm;
-pub(crate) use super::items::{Items, Place};
+pub(crate) use super::items::{Items, Keep, Place};
 use super::limits::{folded, refused, too_large};
 use super::products::QuantizedItems;
 use super::shader::{Inputs, Kernel, ProductShader, Slot};
@@ -62,6 +62,7 @@ struct Params {
     ids: u32,
     scales: Scales,
     d_first: usize,
+    factor: f32,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -94,7 +95,7 @@ impl Params {
         Params { first_byte, matrices: (first, self.matrices.1 - skipped), matrix_step: 1, ..self }
     }
 
-    fn words(&self, device: &Device) -> Result<[u32; 25], GpuError> {
+    fn words(&self, device: &Device) -> Result<[u32; 26], GpuError> {
         let word = |value: usize| u32::try_from(value).map_err(|_| too_large(device, value));
         let Scales { rows, inputs, stride, matrix, matrix_rows, first_row } = self.scales;
         Ok([
@@ -123,6 +124,7 @@ impl Params {
             word(matrix_rows)?,
             word(first_row)?,
             word(self.d_first)?,
+            self.factor.to_bits(),
         ])
     }
 }
@@ -133,6 +135,8 @@ struct Product<'c, 'w> {
     device: Arc<Device>,
     weight: &'w Weight,
     part: Part,
+    /// What becomes of sums, and the factor of those that are added.
+    keep: (Keep, f32),
 }
 
 impl<'c, 'w> Product<'c, 'w> {
@@ -141,7 +145,7 @@ impl<'c, 'w> Product<'c, 'w> {
         if part.rows.end > weight.shape.outputs || part.rows.is_empty() {
             return Err(refused(&device, format!("rows {:?} of {}", part.rows, weight.shape.outputs)));
         }
-        Ok(Product { commands, device, weight, part: part.clone() })
+        Ok(Product { commands, device, weight, part: part.clone(), keep: (Keep::Store, 0.0) })
     }
 
     /// The part's rows of a chunk: matrices that it has, and of the only matrix the rows that it has. None where there are none.
@@ -189,7 +193,8 @@ impl<'c, 'w> Product<'c, 'w> {
     ) -> Result<(), GpuError> {
         let block_scales = self.weight.scales.is_some();
         let (format, storage) = (self.weight.format, self.weight.storage);
-        let shader = ProductShader { format, kernel, storage, inputs, block_scales };
+        let (keep, factor) = self.keep;
+        let shader = ProductShader { format, kernel, storage, inputs, block_scales, keep };
         let pipeline = self.weight.pipeline(&self.device, &shader)?;
         let mut bindings = Vec::new();
         for slot in shader.slots().into_iter().skip(1) {
@@ -203,7 +208,7 @@ impl<'c, 'w> Product<'c, 'w> {
                 || refused(&self.device, format!("{}: {slot:?} is bound to nothing", shader.name()));
             bindings.push(binding.ok_or_else(problem)?);
         }
-        let words = params.words(&self.device)?;
+        let words = Params { factor, ..params }.words(&self.device)?;
         self.commands.call(&pipeline, bindings, &words, groups);
         Ok(())
     }
@@ -274,7 +279,7 @@ impl<'c, 'w> Product<'c, 'w> {
     }
 }
 
-/// Multiplies items with a part of a weight. With [`Matrices::ByIds`], an item reads the part by itself: for few rows; for more, see [`multiply_sorted`].
+/// Multiplies items with a part of a weight. With [`Matrices::ByIds`], an item reads the part by itself: for few rows; for more, see [`multiply_sorted_into`].
 ///
 /// # Errors
 /// Matrices that the weight does not have; transposed products by ids; sizes beyond 32 bits; what the device refuses.
@@ -284,7 +289,25 @@ pub(crate) fn multiply(
     items: &Items,
     matrices: &Matrices,
 ) -> Result<(), GpuError> {
+    multiply_into(commands, (weight, part), items, matrices, (Keep::Store, 0.0))
+}
+
+/// The same with something else than storing done with sums; those that are added have a factor.
+///
+/// # Errors
+/// As for [`multiply`]; transposed products whose sums are not stored.
+pub(crate) fn multiply_into(
+    commands: &mut Commands,
+    (weight, part): (&Weight, &Part),
+    items: &Items,
+    matrices: &Matrices,
+    keep: (Keep, f32),
+) -> Result<(), GpuError> {
     let mut product = Product::new(commands, weight, part)?;
+    product.keep = keep;
+    if part.transposed && keep.0 != Keep::Store {
+        return Err(refused(&product.device, format!("a transposed product with {:?}", keep.0)));
+    }
     if items.rows.is_empty() || items.slots == 0 {
         return Ok(());
     }
@@ -326,17 +349,19 @@ pub(crate) fn multiply(
     Ok(())
 }
 
-/// As [`multiply`] by ids, over [sorted](super::sort::sort_items) items of the same rows: the weights of a matrix are decoded once per tile of its items.
+/// As [`multiply_into`] by ids, over [sorted](super::sort::sort_items) items of the same rows: the weights of a matrix are decoded once per tile of its items.
 ///
 /// # Errors
 /// As for [`multiply`].
-pub(crate) fn multiply_sorted(
+pub(crate) fn multiply_sorted_into(
     commands: &mut Commands,
     (weight, part): (&Weight, &Part),
     items: &Items,
     sorted: &SortedItems,
+    keep: (Keep, f32),
 ) -> Result<(), GpuError> {
     let mut product = Product::new(commands, weight, part)?;
+    product.keep = keep;
     if part.transposed {
         return Err(refused(&product.device, "a transposed product with experts".into()));
     }

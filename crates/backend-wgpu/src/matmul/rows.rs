@@ -1,7 +1,7 @@
 //! Products of plain rows, one for each or several that share one: what most callers have.
 
 use super::limits::too_large;
-use super::product::{Items, Matrices, Part, Place, multiply, multiply_sorted};
+use super::product::{Items, Keep, Matrices, Part, Place, multiply_into};
 use super::sort::{SortedItems, sort_items};
 use super::weight::Weight;
 #[cfg(any(test, feature = "cases"))]
@@ -41,8 +41,11 @@ fn whole(weight: &Weight) -> Part {
     Part { rows: 0..weight.shape.outputs, transposed: false }
 }
 
-/// Pairs as slots of the rows that they share.
-fn pairs(
+/// Pairs as slots of the rows that they share: pair i takes row i / `share` of `x`, and gives row i of `y`.
+///
+/// # Errors
+/// Sizes beyond 32 bits.
+pub(crate) fn pairs(
     commands: &Commands,
     (x, share): (&Matrix, usize),
     count: usize,
@@ -63,26 +66,10 @@ pub(crate) fn matmul(
     x: &Matrix,
     y: &Matrix,
     rows: usize,
+    keep: (Keep, f32),
 ) -> Result<(), GpuError> {
     let items = pairs(commands, (x, 1), rows, y)?;
-    multiply(commands, (weight, &whole(weight)), &items, &Matrices::One)
-}
-
-/// Multiplies pairs of a row and an expert: pair i takes row i / `share` of `x` and expert `ids[i]`, and gives row i of `y`. For few tokens: an
-/// expert that several pairs name is read by each of them. An id that is no expert leaves its row as it was.
-///
-/// # Errors
-/// As for [`multiply`].
-pub(crate) fn matmul_by_id(
-    commands: &mut Commands,
-    weight: &Weight,
-    x: (&Matrix, usize),
-    (ids, count): (impl Into<Binding>, usize),
-    y: &Matrix,
-) -> Result<(), GpuError> {
-    let items = pairs(commands, x, count, y)?;
-    let ids = Matrices::ByIds { ids: ids.into(), offset: 0 };
-    multiply(commands, (weight, &whole(weight)), &items, &ids)
+    multiply_into(commands, (weight, &whole(weight)), &items, &Matrices::One, keep)
 }
 
 /// Sorts pairs by expert, for any number of products over the same ids. Pairs of one expert keep their order.
@@ -95,19 +82,4 @@ pub(crate) fn sort_by_expert(
     experts: usize,
 ) -> Result<SortedItems, GpuError> {
     sort_items(commands, (&ids.into(), 0), (&(0..count), 1), experts)
-}
-
-/// As [`matmul_by_id`], over [sorted](sort_by_expert) pairs.
-///
-/// # Errors
-/// As for [`multiply`].
-pub(crate) fn matmul_sorted(
-    commands: &mut Commands,
-    weight: &Weight,
-    x: (&Matrix, usize),
-    sorted: &SortedItems,
-    y: &Matrix,
-) -> Result<(), GpuError> {
-    let items = pairs(commands, x, sorted.pairs, y)?;
-    multiply_sorted(commands, (weight, &whole(weight)), &items, sorted)
 }

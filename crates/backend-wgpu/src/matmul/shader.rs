@@ -2,6 +2,7 @@
 
 use super::gemm::{Gemm, GemmForm};
 use super::gemv::Gemv;
+use super::items::Keep;
 use super::layout::{Layout, Quants, Storage, layout};
 use super::tiles::{GATHER_THREADS, GemmTile, GemvTile, TRANSPOSED};
 use super::wgsl::{ENTRY, constants, decoder, integer_decoder, section};
@@ -54,6 +55,8 @@ pub(crate) struct ProductShader {
     pub(crate) inputs: Inputs,
     /// Whether rectangles of the weight have factors (block scales of FP8).
     pub(crate) block_scales: bool,
+    /// What becomes of sums, other than those of a gather or a transposed product.
+    pub(crate) keep: Keep,
 }
 
 /// How inputs are read.
@@ -109,7 +112,8 @@ impl ProductShader {
             Kernel::Transposed { rows } => (format!("transposed{rows}"), false),
         };
         let integers = if self.inputs == Inputs::Integers { "_int8" } else { "" };
-        format!("{kernel}{}{integers}_{}", if experts { "_experts" } else { "" }, self.format)
+        let (experts, keep) = (if experts { "_experts" } else { "" }, self.keep.suffix());
+        format!("{kernel}{experts}{integers}{keep}_{}", self.format)
     }
 
     /// The layout of its format, if there is one.
@@ -176,6 +180,9 @@ impl ProductShader {
             integer_decoder(&mut source, layout);
         } else {
             self.octets(&mut source, layout);
+        }
+        if !matches!(self.kernel, Kernel::Gather | Kernel::Transposed { .. }) {
+            source.push_str(self.keep.wgsl());
         }
         match self.kernel {
             Kernel::Gather => {

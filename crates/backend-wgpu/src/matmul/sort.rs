@@ -13,8 +13,6 @@ use std::sync::Arc;
 pub(crate) struct SortedItems {
     pub(super) order: Buffer,
     pub(super) tiles: Buffer,
-    /// How many are sorted.
-    pub(super) pairs: usize,
     /// How many tiles there may be.
     pub(super) count: usize,
     pub(super) tile: GemmTile,
@@ -45,7 +43,7 @@ pub(crate) fn sort_items(
     let first = word(rows.start.saturating_mul(slots))?.wrapping_add(offset);
     let params = [word(pairs)?, word(experts)?, word(count)?, first];
     commands.call(&pipeline, [ids.clone(), (&order).into(), (&tiles).into()], &params, [1, 1, 1]);
-    Ok(SortedItems { order, tiles, pairs, count, tile })
+    Ok(SortedItems { order, tiles, count, tile })
 }
 
 /// The shader that sorts, for tiles of this many rows.

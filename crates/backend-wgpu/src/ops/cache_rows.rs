@@ -7,21 +7,24 @@ use crate::compile::Compiler;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
-use crate::shader::Shader;
+use crate::shader::{Constant, Shader};
 use crate::values::{Home, Operand, count, internal};
-use crate::weights::slot;
+use crate::weights::{DeviceVector, slot};
 use latent_backend::BackendError;
+use latent_graph::config::RopePairs;
 use latent_graph::ir::{AttentionPath, Node};
 use latent_types::CacheType;
 use std::ops::Range;
 use std::sync::Arc;
 
+const HEAD: &str = include_str!("store_head.wgsl");
 const WORDS: &str = include_str!("store.wgsl");
-const ROWS: &str = include_str!("store_int8.wgsl");
+const ROWS: &str = include_str!("store_rows.wgsl");
+const INT8: &str = include_str!("store_int8.wgsl");
 const LATENT: &str = "
 fn element(row: u32, i: u32) -> f32 {
-    if (i < LATENT) { return x[params.x + row * params.x_row + i]; }
-    return k[params.k + row * params.k_row + i - LATENT];
+    if (i < LATENT) { return latent(row, i); }
+    return key(row, i - LATENT);
 }
 ";
 const EXPANDED: &str = "
@@ -30,24 +33,56 @@ fn element(row: u32, i: u32) -> f32 {
     let head = i / HEAD_WIDTH;
     let within = i % HEAD_WIDTH;
     if (within < NOPE) { return x[params.x + row * params.x_row + head * params.x_head + within]; }
-    if (within < NOPE + ROPE) { return k[params.k + row * params.k_row + within - NOPE]; }
+    if (within < NOPE + ROPE) { return key(row, within - NOPE); }
     return v[params.v + row * params.v_row + head * params.v_head + within - NOPE - ROPE];
+}
+";
+const PLAIN: &str = "
+fn prepare(row: u32, thread: u32) {}
+fn latent(row: u32, i: u32) -> f32 { return x[params.x + row * params.x_row + i]; }
+";
+const NORMALIZED: &str = "
+@group(0) @binding(6) var<storage, read> gain: array<f32>;
+var<workgroup> squares: array<f32, THREADS>;
+var<workgroup> factor: f32;
+fn prepare(row: u32, thread: u32) {
+    var sum = 0.0;
+    for (var i = thread; i < LATENT; i += THREADS) {
+        let element = x[params.x + row * params.x_row + i];
+        sum += element * element;
+    }
+    squares[thread] = sum;
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (thread < half) { squares[thread] += squares[thread + half]; }
+    }
+    if (thread == 0u) { factor = 1.0 / sqrt(squares[0] / f32(LATENT) + EPS); }
+    workgroupBarrier();
+}
+fn latent(row: u32, i: u32) -> f32 { return x[params.x + row * params.x_row + i] * factor * gain[i]; }
+";
+const KEY: &str = "
+fn key(row: u32, i: u32) -> f32 { return k[params.k + row * params.k_row + i]; }
+";
+const ROTATED: &str = "
+fn key(row: u32, i: u32) -> f32 {
+    let pair = select(i % PAIRS, i / 2u, INTERLEAVED);
+    let turn = params.angles + (row * PAIRS + pair) * 2u;
+    let cosine = bitcast<f32>(step[turn]);
+    let sine = bitcast<f32>(step[turn + 1u]);
+    let from_row = params.k + row * params.k_row;
+    let a = k[from_row + select(pair, 2u * pair, INTERLEAVED)];
+    let b = k[from_row + select(pair + PAIRS, 2u * pair + 1u, INTERLEAVED)];
+    return select(a * cosine - b * sine, a * sine + b * cosine, select(i >= PAIRS, i % 2u == 1u, INTERLEAVED));
 }
 ";
 
 /// What workgroups share.
 enum Groups {
-    /// Rows: one each, since a scale depends on all elements of a row.
+    /// Rows: one each.
     Rows,
     /// Words of rows, which have so many.
     Words(usize),
-}
-
-/// Where the elements of a row come from.
-struct Elements {
-    name: &'static str,
-    text: &'static str,
-    counts: Vec<(&'static str, usize)>,
 }
 
 /// What is stored of each row.
@@ -55,30 +90,51 @@ struct Store {
     pipeline: Arc<Pipeline>,
     groups: Groups,
     kv_layer: usize,
+    /// The gain of a norm before it.
+    gain: Option<Arc<DeviceVector>>,
 }
 
 impl Store {
     /// `elements` has `fn element(row: u32, i: u32) -> f32`.
-    fn new(compiler: &Compiler<'_>, node: &Node, elements: Elements) -> Result<Store, BackendError> {
+    fn new(
+        compiler: &Compiler<'_>,
+        node: &Node,
+        name: &'static str,
+        elements: &'static str,
+    ) -> Result<Store, BackendError> {
         let (kv_layer, rows) = compiler.kv_layer(node)?;
-        let ty = compiler.cache_type;
-        let (text, groups) = match ty {
-            CacheType::Int8 => (Shader::new(elements.name, ROWS), Groups::Rows),
-            _ => (Shader::new(elements.name, WORDS).after(packing(ty)), Groups::Words(row_words(rows, ty)?)),
+        let (a, ty) = (compiler.config.attention, compiler.cache_type);
+        let gain =
+            node.prologue.norm.map(|id| compiler.weights.vector(compiler.plan.ir.weight(id))).transpose()?;
+        // scales and norms depend on all elements of a row
+        let (shader, groups) = match (ty, &gain) {
+            (CacheType::Int8, _) => (Shader::new(name, INT8), Groups::Rows),
+            (_, Some(_)) => (Shader::new(name, ROWS).after(packing(ty)), Groups::Rows),
+            (_, None) => (Shader::new(name, WORDS).after(packing(ty)), Groups::Words(row_words(rows, ty)?)),
         };
-        let shader = elements
-            .counts
-            .iter()
-            .fold(text.after(elements.text), |shader, (name, value)| shader.count(name, *value));
+        let shader = shader
+            .after(elements)
+            .after(if gain.is_some() { NORMALIZED } else { PLAIN })
+            .after(if node.prologue.rope { ROTATED } else { KEY })
+            .after(HEAD)
+            .count("LATENT", a.kv_lora_rank)
+            .count("HEAD_WIDTH", a.nope + a.rope + a.v)
+            .count("NOPE", a.nope)
+            .count("ROPE", a.rope)
+            .count("PAIRS", (a.rope / 2).max(1))
+            .with("EPS", Constant::Number(compiler.config.rms_eps as f32))
+            .with("INTERLEAVED", Constant::Flag(compiler.rotation.pairs() == RopePairs::Interleaved));
         let pipeline = compiler.device.pipeline(&with_rows(shader, rows, ty)?)?;
-        Ok(Store { pipeline, groups, kv_layer })
+        Ok(Store { pipeline, groups, kv_layer, gain })
     }
 
     fn record(&self, run: &mut Run<'_>, rows: Range<usize>, [x, k]: [Operand; 2], v: Option<Operand>) {
         let kv = run.kv.layer(run.first_kv_layer + self.kv_layer);
-        let mut bindings: Vec<Binding> = vec![run.step_buffer.into(), kv.into(), run.bind(&x), run.bind(&k)];
-        bindings.extend(v.as_ref().map(|v| run.bind(v)));
-        let mut params = vec![rows.start as u32, rows.len() as u32, run.step.slots];
+        let mut bindings: Vec<(u32, Binding)> =
+            vec![(1, run.step_buffer.into()), (2, kv.into()), (3, run.bind(&x)), (4, run.bind(&k))];
+        bindings.extend(v.as_ref().map(|v| (5, run.bind(v))));
+        bindings.extend(self.gain.as_ref().map(|gain| (6, (&gain.buffer).into())));
+        let mut params = vec![rows.start as u32, rows.len() as u32, run.step.slots, run.step.angles];
         params.extend(x.address());
         params.extend([k.offset, k.row_stride]);
         params.extend(v.map_or([0; 3], |v| v.address()));
@@ -86,14 +142,14 @@ impl Store {
             Groups::Rows => grid(rows.len(), 1),
             Groups::Words(row_words) => grid(rows.len() * row_words, 64),
         };
-        run.commands.call(&self.pipeline, bindings, &params, groups);
+        run.commands.call_numbered(&self.pipeline, bindings, &params, groups);
     }
 }
 
 struct LatentStore {
     store: Store,
     latent: Operand,
-    /// The rotated key; of a model without one, anything that can be bound.
+    /// The key that all heads share; of a model without one, anything that can be bound.
     key: Operand,
 }
 
@@ -108,8 +164,7 @@ impl Operation for LatentStore {
 
 /// cache[position] ← [latent | rotated key].
 pub(super) fn latent(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
-    let counts = vec![("LATENT", compiler.config.attention.kv_lora_rank)];
-    let store = Store::new(compiler, node, Elements { name: "latent_store", text: LATENT, counts })?;
+    let store = Store::new(compiler, node, "latent_store", LATENT)?;
     let latent = compiler.input(node, 0)?;
     let key = compiler.input_at(node, "k_rope")?.unwrap_or(latent);
     Ok(Box::new(LatentStore { store, latent, key }))
@@ -158,8 +213,7 @@ pub(super) fn expanded(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<d
     };
     let keys = HeadProducts::new(compiler, keys, Projection::Keys)?;
     let values = HeadProducts::new(compiler, values, Projection::Values)?;
-    let counts = vec![("HEAD_WIDTH", a.nope + a.rope + a.v), ("NOPE", a.nope), ("ROPE", a.rope)];
-    let store = Store::new(compiler, node, Elements { name: "expanded_store", text: EXPANDED, counts })?;
+    let store = Store::new(compiler, node, "expanded_store", EXPANDED)?;
     let latent = compiler.input(node, 0)?;
     count(a.heads * a.nope.max(a.v))?;
     let row = 4 * (a.heads * a.nope.max(a.v)) as u64;

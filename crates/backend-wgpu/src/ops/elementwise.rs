@@ -94,15 +94,6 @@ impl Elementwise {
         Ok(Elementwise { pipeline, x, y, second, factor: factor as f32 })
     }
 
-    /// silu(x) · z in place of x, which shares no buffer with z.
-    pub(super) fn silu_mul(
-        compiler: &Compiler<'_>,
-        x: Operand,
-        z: Operand,
-    ) -> Result<Elementwise, BackendError> {
-        Elementwise::new(compiler, ("silu_mul", SILU_MUL), x, x, Second::Value(z, 1), 1.0)
-    }
-
     /// factor · x in place.
     pub(super) fn scale(
         compiler: &Compiler<'_>,

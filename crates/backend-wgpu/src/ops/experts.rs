@@ -1,18 +1,19 @@
 //! The experts of each row: gate and up, activation, down, and the sum of their results.
 
-use super::elementwise::Elementwise;
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::matmul::rows::{Matrix, matmul_by_id, matmul_sorted, sort_by_expert};
+use crate::matmul::product::{Keep, Matrices, Part, multiply_into, multiply_sorted_into};
+use crate::matmul::rows::{Matrix, pairs, sort_by_expert};
 use crate::matmul::sort::SortedItems;
 use crate::matmul::weight::Weight;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
-use crate::values::{Home, Operand, count, internal};
+use crate::values::{Operand, count, internal};
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Pairs that are multiplied one by one: of more, an expert's weights are decoded for several at once.
@@ -21,18 +22,14 @@ const FEW_PAIRS: usize = 64;
 /// Rows whose ids take a multiple of 256 bytes.
 const ID_ROWS: u64 = 64;
 
-/// Gate and up, as the model has them.
-enum GateUp {
-    /// Two weights.
-    Apart(Arc<Weight>, Arc<Weight>),
-    /// One, whose outputs are those of the gate and then those of up.
-    Fused(Arc<Weight>),
-}
+/// Rows of each of a weight's matrices.
+type Rows = (Arc<Weight>, Range<usize>);
 
 struct Experts {
-    gate_up: GateUp,
-    activation: Elementwise,
-    down: Arc<Weight>,
+    /// Of two weights, or of one whose outputs are those of the gate and then those of up.
+    gate: Rows,
+    up: Rows,
+    down: Rows,
     combine: Arc<Pipeline>,
     x: Operand,
     ids: Operand,
@@ -45,18 +42,6 @@ struct Experts {
     ffn: u32,
     /// Rows whose results scratch memory holds.
     rows_at_once: usize,
-}
-
-/// Rows with one expert each, next to one another in scratch memory.
-fn pairs(scratch: usize, used: usize, width: u32, stride: u32) -> Operand {
-    Operand {
-        home: Home::Scratch(scratch),
-        offset: 0,
-        row_stride: used as u32 * stride,
-        head_stride: stride,
-        heads: used as u32,
-        width,
-    }
 }
 
 /// A row and one of its experts each.
@@ -72,13 +57,18 @@ impl Pairs {
     fn multiply(
         &self,
         run: &mut Run<'_>,
-        weight: &Weight,
-        (x, share): (&Matrix, usize),
-        y: &Matrix,
+        (weight, rows): &Rows,
+        x: (&Matrix, usize),
+        (y, keep): (&Matrix, Keep),
     ) -> Result<(), GpuError> {
+        let items = pairs(run.commands, x, self.count, y)?;
+        let (part, keep) = (Part { rows: rows.clone(), transposed: false }, (keep, 0.0));
         match &self.sorted {
-            Some(sorted) => matmul_sorted(run.commands, weight, (x, share), sorted, y),
-            None => matmul_by_id(run.commands, weight, (x, share), (self.ids.clone(), self.count), y),
+            Some(sorted) => multiply_sorted_into(run.commands, (weight, &part), &items, sorted, keep),
+            None => {
+                let ids = Matrices::ByIds { ids: self.ids.clone(), offset: 0 };
+                multiply_into(run.commands, (weight, &part), &items, &ids, keep)
+            }
         }
     }
 }
@@ -110,24 +100,13 @@ impl Experts {
             first: 0,
             stride: width as usize,
         };
-        let (one, two, three) = (in_scratch(0, ffn), in_scratch(1, ffn), in_scratch(2, hidden));
-        let activated = match &self.gate_up {
-            GateUp::Apart(gate, up) => {
-                chosen.multiply(run, gate, (&x, used), &one)?;
-                chosen.multiply(run, up, (&x, used), &two)?;
-                one
-            }
-            GateUp::Fused(both) => {
-                let both_of = Matrix { stride: 2 * ffn as usize, ..one };
-                chosen.multiply(run, both, (&x, used), &both_of)?;
-                both_of
-            }
-        };
-        self.activation.call(run, 0, rows)?;
-        chosen.multiply(run, &self.down, (&activated, 1), &three)?;
+        let (activated, results) = (in_scratch(0, ffn), in_scratch(1, hidden));
+        chosen.multiply(run, &self.gate, (&x, used), (&activated, Keep::Store))?;
+        chosen.multiply(run, &self.up, (&x, used), (&activated, Keep::SiluMul))?;
+        chosen.multiply(run, &self.down, (&activated, 1), (&results, Keep::Store))?;
         let sizes = [first as u32, rows as u32, hidden, used as u32];
         let places = [self.weights.offset, self.y.offset, self.y.row_stride];
-        let bindings = [Binding::from(&run.memory.scratch[2]), run.bind(&self.weights), run.bind(&self.y)];
+        let bindings = [Binding::from(&run.memory.scratch[1]), run.bind(&self.weights), run.bind(&self.y)];
         let params = [&sizes[..], &places].concat();
         run.commands.call(&self.combine, bindings, &params, grid(rows * hidden as usize, 256));
         Ok(())
@@ -143,33 +122,23 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
     let y = compiler.cut(y, y.row_width() as usize)?;
     let (ids, weights) = (compiler.input(node, 1)?, compiler.input(node, 2)?);
     let find = |slot: &str| node.weight(slot).map(|id| compiler.product_weight(id)).transpose();
-    let fused = find("expert_gate_up")?;
-    let gate_up = match (fused, find("expert_gate")?, find("expert_up")?) {
-        (Some(both), ..) => GateUp::Fused(both),
-        (None, Some(gate), Some(up)) => GateUp::Apart(gate, up),
+    let inner = moe.intermediate;
+    let (gate, up) = match (find("expert_gate_up")?, find("expert_gate")?, find("expert_up")?) {
+        (Some(both), ..) => ((Arc::clone(&both), 0..inner), (both, inner..2 * inner)),
+        (None, Some(gate), Some(up)) => ((gate, 0..inner), (up, 0..inner)),
         _ => return internal("experts without gate and up".into()),
     };
     let Some(down) = find("expert_down")? else { return internal("no weight expert_down".into()) };
-    // in place: of two weights in two buffers, of one in halves of its results
-    let activation = match gate_up {
-        GateUp::Apart(..) => {
-            Elementwise::silu_mul(compiler, pairs(0, used, ffn, ffn), pairs(1, used, ffn, ffn))?
-        }
-        GateUp::Fused(_) => {
-            let gate = pairs(0, used, ffn, 2 * ffn);
-            Elementwise::silu_mul(compiler, gate, Operand { offset: ffn, ..gate })?
-        }
-    };
-    let halves = if matches!(gate_up, GateUp::Fused(_)) { 2 } else { 1 };
-    let row = 4 * used as u64 * u64::from(y.row_width().max(halves * ffn));
+    let down = (down, 0..y.row_width() as usize);
+    let row = 4 * used as u64 * u64::from(y.row_width().max(ffn));
     // ids are bound from multiples of 256 bytes on
     let rows_at_once = (compiler.scratch / row).min(compiler.plan.max_rows as u64).next_multiple_of(ID_ROWS);
-    compiler.needs.scratch([rows_at_once * row, rows_at_once * row, rows_at_once * row, 0]);
+    compiler.needs.scratch([rows_at_once * row, rows_at_once * row, 0, 0]);
     let combine = Shader::new("combine_experts", include_str!("combine_experts.wgsl"));
     let combine = compiler.device.pipeline(&combine)?;
     Ok(Box::new(Experts {
-        gate_up,
-        activation,
+        gate,
+        up,
         down,
         combine,
         x,

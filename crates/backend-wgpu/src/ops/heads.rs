@@ -2,6 +2,7 @@
 
 use super::elementwise::Elementwise;
 use super::head_products::{HeadProducts, Projection};
+use super::rope::rotate;
 use crate::compile::Compiler;
 use crate::error::GpuError;
 use crate::run::{Operation, Run};
@@ -15,7 +16,7 @@ struct PerHead {
     products: HeadProducts,
     x: Operand,
     y: Operand,
-    beside: Option<Elementwise>,
+    beside: Option<Box<dyn Operation>>,
 }
 
 impl Operation for PerHead {
@@ -37,8 +38,14 @@ pub(super) fn absorb_query(
     let (x, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
     let latent = count(compiler.config.attention.kv_lora_rank)?;
     let rope = compiler.input_at(node, "q_rope")?;
-    let beside =
-        rope.map(|rope| Elementwise::copy(compiler, rope, y.part(latent, rope.width))).transpose()?;
+    let beside = |rope: Operand| -> Result<Box<dyn Operation>, BackendError> {
+        let y = y.part(latent, rope.width);
+        if node.prologue.rope {
+            return rotate(compiler, rope, y);
+        }
+        Ok(Box::new(Elementwise::copy(compiler, rope, y)?))
+    };
+    let beside = rope.map(beside).transpose()?;
     Ok(Box::new(PerHead { products, x, y: y.part(0, latent), beside }))
 }
 

@@ -1,27 +1,39 @@
-//! Products of whole rows with one weight or several.
+//! Products of whole rows with one weight or several, and what becomes of their sums.
 
+use super::elementwise::Elementwise;
 use crate::compile::Compiler;
 use crate::error::GpuError;
+use crate::matmul::product::Keep;
 use crate::matmul::rows::matmul;
 use crate::matmul::weight::Weight;
 use crate::run::{Operation, Run};
-use crate::values::Operand;
+use crate::values::{Operand, internal};
 use latent_backend::BackendError;
-use latent_graph::ir::{AttentionPath, Node};
+use latent_graph::ir::{AttentionPath, Epilogue, Node};
 use std::sync::Arc;
 
+/// A product of the rows with one weight.
+struct Product {
+    weight: Arc<Weight>,
+    y: Operand,
+    keep: (Keep, f32),
+}
+
 struct Linear {
+    /// What sums are added to, where it is not there yet.
+    base: Option<Elementwise>,
     x: Operand,
-    products: Vec<(Arc<Weight>, Operand)>,
+    products: Vec<Product>,
 }
 
 impl Operation for Linear {
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+        self.base.iter().try_for_each(|base| base.record(run, path))?;
         for rows in run.ranges(path) {
             let x = run.matrix(&self.x, rows.start);
-            for (weight, y) in &self.products {
+            for Product { weight, y, keep } in &self.products {
                 let y = run.matrix(y, rows.start);
-                matmul(run.commands, weight, &x, &y, rows.len())?;
+                matmul(run.commands, weight, &x, &y, rows.len(), *keep)?;
             }
         }
         Ok(())
@@ -30,11 +42,29 @@ impl Operation for Linear {
 
 pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
-    let products = node
-        .weights
-        .iter()
-        .enumerate()
-        .map(|(i, (_, id))| Ok((compiler.product_weight(*id)?, flat(compiler.output(node, i)?)?)));
+    let result = |i| flat(compiler.output(node, i)?);
+    let x = flat(compiler.input(node, 0)?)?;
+    let mut base = None;
+    // each weight's result, and what becomes of its sums
+    let store = (Keep::Store, 0.0);
+    let kept = match (node.epilogue, node.weights.len()) {
+        (Epilogue::None, count) => (0..count).map(|i| Ok((result(i)?, store))).collect(),
+        (Epilogue::Relu2, 1) => result(0).map(|y| vec![(y, (Keep::Relu2, 0.0))]),
+        // the gate, which the second product finds where its own results go
+        (Epilogue::SiluMul, 2) => result(0).map(|y| vec![(y, store), (y, (Keep::SiluMul, 0.0))]),
+        (Epilogue::AddTo(factor), 1) => {
+            let (y, sum) = (result(0)?, flat(compiler.input(node, node.inputs.len() - 1)?)?);
+            if (sum.home, sum.address()) != (y.home, y.address()) {
+                base = Some(Elementwise::copy(compiler, sum, y)?);
+            }
+            Ok(vec![(y, (Keep::Add, factor as f32))])
+        }
+        (epilogue, count) => internal(format!("a product with {count} weights and {epilogue:?}")),
+    }?;
+    let products = node.weights.iter().zip(kept).map(|((_, id), (y, keep))| {
+        let weight = compiler.product_weight(*id)?;
+        Ok(Product { weight, y, keep })
+    });
     let products = products.collect::<Result<_, BackendError>>()?;
-    Ok(Box::new(Linear { x: flat(compiler.input(node, 0)?)?, products }))
+    Ok(Box::new(Linear { base, x, products }))
 }

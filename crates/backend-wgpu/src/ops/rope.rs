@@ -45,6 +45,15 @@ impl Operation for Rope {
 
 pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let (x, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
+    rotate(compiler, x, y)
+}
+
+/// Rotates the heads of x into y.
+pub(super) fn rotate(
+    compiler: &Compiler<'_>,
+    x: Operand,
+    y: Operand,
+) -> Result<Box<dyn Operation>, BackendError> {
     if x.home == y.home && x.address() != y.address() {
         return internal("a rotation reads and writes different parts of one buffer".into());
     }

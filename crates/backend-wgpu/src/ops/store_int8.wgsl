@@ -1,20 +1,5 @@
 // Writes rows of the KV cache as bytes biased by 128 with a scale, and their rope parts as f16: a workgroup for each row.
 
-struct Params {
-    first_row: u32,
-    rows: u32,
-    // where the slot of each row stands
-    slots: u32,
-    x: u32, x_row: u32, x_head: u32,
-    k: u32, k_row: u32,
-    v: u32, v_row: u32, v_head: u32,
-}
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
-@group(0) @binding(2) var<storage, read_write> cache: array<u32>;
-@group(0) @binding(3) var<storage, read> x: array<f32>;
-@group(0) @binding(4) var<storage, read> k: array<f32>;
-
 const THREADS: u32 = 64u;
 const INFINITY: u32 = 0x7f800000u;
 const NAN: u32 = 0x7fc00000u;
@@ -60,6 +45,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let number = group.y * GRID_WIDTH + group.x;
     if (number >= params.rows) { return; }
     let row = params.first_row + number;
+    prepare(row, thread);
     var most = 0u;
     for (var i = thread; i < CONTENT; i += THREADS) {
         most = max(most, bitcast<u32>(element(row, i)) & 0x7fffffffu);

@@ -81,7 +81,11 @@ const PIPELINE: &[Pass] = &[
     Pass {
         name: "fold_norms",
         wanted: |target| target.fusion.norms,
-        run: |ir, input| Ok(fold_norms(ir, input.bucket)),
+        run: |ir, input| {
+            // with many rows products are left alone
+            let products = input.target.fusion.norms_in_products;
+            Ok(fold_norms(ir, if products { input.bucket } else { BatchBucket::Prefill }))
+        },
     },
     Pass { name: "fold_ropes", wanted: |target| target.fusion.ropes, run: |ir, _| Ok(fold_ropes(ir)) },
     Pass {

@@ -4,9 +4,9 @@ use super::Random;
 use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::product::{Items, Matrices, Part, Place, gather, multiply, multiply_sorted};
+use crate::matmul::product::{Items, Keep, Matrices, Part, Place, gather, multiply, multiply_sorted_into};
 use crate::matmul::products::Products;
-use crate::matmul::rows::{Matrix, matmul_by_id, matmul_sorted, sort_by_expert};
+use crate::matmul::rows::{Matrix, pairs, sort_by_expert};
 use crate::matmul::sort::sort_items;
 use crate::matmul::weight::{BlockScales, Weight, WeightShape};
 use crate::testing::device;
@@ -113,7 +113,8 @@ fn each_item_gets_its_expert() {
             check(&run(&device, &y, |commands| {
                 let rows = (&items.rows, slots);
                 let sorted = sort_items(commands, (&ids, 2), rows, shape.matrices).unwrap();
-                multiply_sorted(commands, (&weight, &made.whole()), &items, &sorted).unwrap();
+                let keep = (Keep::Store, 0.0);
+                multiply_sorted_into(commands, (&weight, &made.whole()), &items, &sorted, keep).unwrap();
             }));
         }
     }
@@ -135,11 +136,14 @@ fn pairs_are_slots_of_the_rows_that_they_share() {
             let y = Buffer::new(&device, "y", 4 * 42 * 30).unwrap();
             let (from, to) = (Matrix::new(&input, 96), Matrix::new(&y, 30));
             let found = run(&device, &y, |commands| {
+                let items = pairs(commands, (&from, share), 42, &to).unwrap();
                 if sorts {
                     let sorted = sort_by_expert(commands, (&ids, 42), 4).unwrap();
-                    matmul_sorted(commands, &weight, (&from, share), &sorted, &to).unwrap();
+                    let keep = (Keep::Store, 0.0);
+                    multiply_sorted_into(commands, (&weight, &part), &items, &sorted, keep).unwrap();
                 } else {
-                    matmul_by_id(commands, &weight, (&from, share), (&ids, 42), &to).unwrap();
+                    let matrices = Matrices::ByIds { ids: (&ids).into(), offset: 0 };
+                    multiply(commands, (&weight, &part), &items, &matrices).unwrap();
                 }
             });
             for (pair, y) in found.chunks_exact(30).enumerate() {

@@ -2,6 +2,7 @@
 
 use crate::matmul::gemm::GemmForm;
 use crate::matmul::layout::{LAYOUTS, Quants, Storage, layout};
+use crate::matmul::product::Keep;
 use crate::matmul::products::quantize_source;
 use crate::matmul::shader::{Inputs, Kernel, ProductShader};
 use crate::matmul::sort::sort_source;
@@ -45,7 +46,7 @@ fn shaders(format: TensorType) -> Vec<ProductShader> {
         for inputs in inputs.iter().copied() {
             let with = |block_scales: &bool| {
                 let (storage, block_scales) = (Storage::File, *block_scales);
-                ProductShader { format, kernel, storage, inputs, block_scales }
+                ProductShader { format, kernel, storage, inputs, block_scales, keep: Keep::Store }
             };
             all.extend(scaled.iter().map(with));
         }
@@ -61,6 +62,7 @@ fn variants(format: TensorType) -> Vec<ProductShader> {
         storage: Storage::File,
         inputs: Inputs::Vectors,
         block_scales: false,
+        keep: Keep::Store,
     };
     let mut kernels = kernels();
     kernels.extend([8, 64].into_iter().flat_map(|smallest| gemvs(Some(smallest))));
@@ -75,6 +77,13 @@ fn variants(format: TensorType) -> Vec<ProductShader> {
     if layout(format).unwrap().has_integers() {
         let kernels = [None, Some(8)].into_iter().flat_map(gemvs).chain(gemms(GemmForm::Integers));
         all.extend(kernels.map(|kernel| ProductShader { kernel, inputs: Inputs::Integers, ..base }));
+    }
+    // sums are kept alike whatever the format
+    if format == TensorType::Q8_0 {
+        let keeps = [Keep::Add, Keep::SiluMul, Keep::Relu2];
+        all.extend(
+            all.clone().into_iter().flat_map(|shader| keeps.map(|keep| ProductShader { keep, ..shader })),
+        );
     }
     let storages = [Storage::File, Storage::Planes];
     all.into_iter().flat_map(|shader| storages.map(|storage| ProductShader { storage, ..shader })).collect()
@@ -230,6 +239,7 @@ fn workgroup_memory_is_that_of_the_table() {
             storage: Storage::File,
             inputs: if integers { Inputs::Integers } else { Inputs::Vectors },
             block_scales: false,
+            keep: Keep::Store,
         };
         let module = naga::front::wgsl::parse_str(&shader.wgsl().unwrap()).unwrap();
         let mut layouter = naga::proc::Layouter::default();

@@ -5,7 +5,7 @@ use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
 use crate::commands::{Binding, Commands, grid};
 use crate::device::Device;
 use crate::matmul::layout::LAYOUTS;
-use crate::matmul::product::{Items, Matrices, Part, Place, multiply, multiply_sorted};
+use crate::matmul::product::{Items, Keep, Matrices, Part, Place, multiply, multiply_sorted_into};
 use crate::matmul::products::Products;
 use crate::matmul::sort::sort_items;
 use crate::matmul::variants::Variant;
@@ -184,7 +184,8 @@ fn every_variant_multiplies_with_experts() {
                     if sorts {
                         let rows = (&items.rows, slots);
                         let sorted = sort_items(&mut commands, (&(&ids).into(), 0), rows, 5).unwrap();
-                        multiply_sorted(&mut commands, (&weight, &part), &items, &sorted).unwrap();
+                        let keep = (Keep::Store, 0.0);
+                        multiply_sorted_into(&mut commands, (&weight, &part), &items, &sorted, keep).unwrap();
                     } else {
                         let by = Matrices::ByIds { ids: (&ids).into(), offset: 0 };
                         multiply(&mut commands, (&weight, &part), &items, &by).unwrap();

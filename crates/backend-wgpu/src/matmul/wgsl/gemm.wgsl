@@ -120,15 +120,15 @@ fn result_place(row: u32, slot: u32) -> u32 {
 
 fn store(sums: vec4<f32>, place: u32, output: u32) {
   if output < p.outputs {
-    y[place + output] = sums.x;
+    keep(place + output, sums.x);
   }
   if output + OUTPUT_STEP < p.outputs {
-    y[place + output + OUTPUT_STEP] = sums.y;
+    keep(place + output + OUTPUT_STEP, sums.y);
   }
   if output + 2u * OUTPUT_STEP < p.outputs {
-    y[place + output + 2u * OUTPUT_STEP] = sums.z;
+    keep(place + output + 2u * OUTPUT_STEP, sums.z);
   }
   if output + 3u * OUTPUT_STEP < p.outputs {
-    y[place + output + 3u * OUTPUT_STEP] = sums.w;
+    keep(place + output + 3u * OUTPUT_STEP, sums.w);
   }
 }

@@ -98,7 +98,7 @@ fn store(mine: u32, member: u32, at: vec2<u32>, rows_of: vec3<u32>, first: u32) 
     let row = at.x + i / SIDE;
     let output = first + at.y + i % SIDE;
     if row < rows_of.z && output < p.outputs {
-      y[result_place(rows_of.x + row, rows_of.y) + output] = results[mine + i];
+      keep(result_place(rows_of.x + row, rows_of.y) + output, results[mine + i]);
     }
   }
 }

@@ -69,7 +69,7 @@ fn add_octet(sum: vec4<f32>, x: Octet, w: Octet) -> vec4<f32> {
     let row = batch + i / OUTPUTS;
     let output = first + i % OUTPUTS;
     if row < p.rows && output < p.outputs {
-      y[result_row(row, slot) + output] = sums[i * THREADS + thread - lane];
+      keep(result_row(row, slot) + output, sums[i * THREADS + thread - lane]);
     }
   }
 }
@@ -79,7 +79,7 @@ fn add_octet(sum: vec4<f32>, x: Octet, w: Octet) -> vec4<f32> {
     let row = batch + i / OUTPUTS;
     let output = first + i % OUTPUTS;
     if row < p.rows && output < p.outputs {
-      y[result_row(row, slot) + output] = pairwise(i * SUMS + (thread - lane) / lanes, LANES / lanes);
+      keep(result_row(row, slot) + output, pairwise(i * SUMS + (thread - lane) / lanes, LANES / lanes));
     }
   }
 }

@@ -33,5 +33,7 @@ struct Params {
   scale_first_row: u32,
   // byte at which the scales of repacked blocks begin
   d_first: u32,
+  // of sums that are added
+  factor: f32,
 }
 
