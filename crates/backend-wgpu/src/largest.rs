@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
 use crate::shader::Shader;
-use latent_backend::{MOST_LARGEST, TokenLogit};
+use latent_backend::{MAX_TOP_LOGITS, TokenLogit};
 use latent_graph::LM_HEAD_ROWS;
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn slices(vocab: usize) -> usize {
 
 /// Bytes of the largest of every slice, and of every row.
 fn sizes(vocab: usize) -> [u64; 2] {
-    let rows = (LM_HEAD_ROWS * MOST_LARGEST) as u64 * PAIR;
+    let rows = (LM_HEAD_ROWS * MAX_TOP_LOGITS) as u64 * PAIR;
     [if slices(vocab) > 1 { slices(vocab) as u64 * rows } else { 0 }, rows]
 }
 
@@ -141,7 +141,7 @@ mod tests {
             let none = vec![f32::NAN; vocab];
             let rows = [any, ties, equal, few, none];
             let logits = Buffer::with(&device, "logits", &float_bytes(&rows.concat())).unwrap();
-            for keep in [1, 2, 41, MOST_LARGEST] {
+            for keep in [1, 2, 41, MAX_TOP_LOGITS] {
                 let mut commands = Commands::new(&device);
                 largest.record(&mut commands, &logits, rows.len(), keep);
                 commands.submit(&[]).unwrap();

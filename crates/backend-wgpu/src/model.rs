@@ -17,7 +17,7 @@ use crate::values::{Home, Registers, internal};
 use crate::weights::DeviceWeights;
 use latent_backend::{
     BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LargestLogits, LayerState,
-    LoadRequest, MOST_LARGEST, Model, PlanTimes, Rotation, Step, Trace, WeightRows,
+    LoadRequest, MAX_TOP_LOGITS, Model, PlanTimes, Rotation, Step, Trace, WeightRows,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -228,7 +228,7 @@ impl GpuModel {
     ) -> Result<(), BackendError> {
         let whole = 4 * self.config.vocab_size as u64;
         let counts: Vec<usize> = match &sinks.largest {
-            Some(largest) => wanted.clone().map(|row| largest.counts[row].min(MOST_LARGEST)).collect(),
+            Some(largest) => wanted.clone().map(|row| largest.counts[row].min(MAX_TOP_LOGITS)).collect(),
             None => vec![0; wanted.len()],
         };
         let keep = counts.iter().copied().max().unwrap_or(0);

@@ -37,7 +37,7 @@ pub use input_squares::InputSquares;
 pub use kv::{KV_BLOCK, KvLayout, KvStore, slot};
 pub use layer_state::{LayerState, RecurrentLayer};
 pub use limits::Limits;
-pub use logits::{LargestLogits, Logits, MOST_LARGEST, TokenLogit};
+pub use logits::{LargestLogits, Logits, MAX_TOP_LOGITS, TokenLogit};
 pub use memory::{MemoryEstimate, WeightBytes, WeightSource};
 pub use rotation::Rotation;
 pub use trace::{Trace, Values};

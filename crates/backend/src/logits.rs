@@ -19,11 +19,11 @@ pub enum Logits<'a> {
 }
 
 /// Largest logits of a row that may be asked for.
-pub const MOST_LARGEST: usize = 128;
+pub const MAX_TOP_LOGITS: usize = 128;
 
 /// The wish of a caller who chooses among the largest logits of rows.
 pub struct LargestLogits<'a> {
-    /// For each row of [`Batch::wanted`](crate::Batch::wanted), how many of its largest logits are enough, at most [`MOST_LARGEST`]; 0 where the
+    /// For each row of [`Batch::wanted`](crate::Batch::wanted), how many of its largest logits are enough, at most [`MAX_TOP_LOGITS`]; 0 where the
     /// whole row is wanted.
     pub counts: &'a [usize],
     /// Hears of a row, by its index there, its [largest logits](Logits::Largest): at least as many as are enough, or all that are numbers above −∞.

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::logits_taker::{LogitsTaker, RowsFurther, WholeRows};
 use crate::seq_error::SeqError;
-use latent_backend::{InputRows, LargestLogits, Logits, MOST_LARGEST, Step};
+use latent_backend::{InputRows, LargestLogits, Logits, MAX_TOP_LOGITS, Step};
 use std::cell::RefCell;
 
 /// Which of an input's rows the caller wants logits of.
@@ -143,7 +143,7 @@ impl Engine {
         let (wanted, residual) = (&self.wanted, &mut self.residual);
         residual.clear();
         self.enough.clear();
-        self.enough.extend(wanted.iter().map(|(input, row)| taker.enough(*input, *row).min(MOST_LARGEST)));
+        self.enough.extend(wanted.iter().map(|(input, row)| taker.enough(*input, *row).min(MAX_TOP_LOGITS)));
         let mut on_hidden = |rows: &[f32]| residual.extend_from_slice(rows);
         // rows come whole or cut
         let taker = RefCell::new(taker);

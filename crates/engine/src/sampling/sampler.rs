@@ -5,7 +5,7 @@ use super::params::SamplingParams;
 use super::random::Random;
 use super::{dry, penalties, truncation};
 use crate::error::EngineError;
-use latent_backend::{Logits, MOST_LARGEST, TokenLogit};
+use latent_backend::{Logits, MAX_TOP_LOGITS, TokenLogit};
 
 /// Chooses tokens one after the other.
 pub struct Sampler {
@@ -65,7 +65,7 @@ impl Sampler {
         // each logit that is lowered may make room for one that was not among the largest
         let lowered = penalties::window(params).min(self.seen.len() + accepted) + params.logit_bias.len();
         match kept.saturating_add(lowered) {
-            enough if enough <= MOST_LARGEST => enough,
+            enough if enough <= MAX_TOP_LOGITS => enough,
             _ => 0,
         }
     }

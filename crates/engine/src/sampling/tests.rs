@@ -268,7 +268,7 @@ fn penalties_give_the_figures_of_llama_cpp() {
 
 #[test]
 fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
-    use latent_backend::{Logits, MOST_LARGEST, TokenLogit};
+    use latent_backend::{Logits, MAX_TOP_LOGITS, TokenLogit};
     let largest = |row: &[f32], count: usize| {
         let mut all: Vec<TokenLogit> =
             (0..).zip(row).map(|(token, logit)| TokenLogit { token, logit: *logit }).collect();
@@ -308,7 +308,7 @@ fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
                     (0..vocab).map(|_| value(&mut random) * 12.0 / values as f32 - 6.0).collect();
                 (row[5], row[7], row[8]) = (f32::NAN, f32::NEG_INFINITY, -0.0);
                 let enough = cut.enough(0);
-                assert!((1..=MOST_LARGEST).contains(&enough), "chain {chain}: {enough}");
+                assert!((1..=MAX_TOP_LOGITS).contains(&enough), "chain {chain}: {enough}");
                 let expected = whole.sample(&row).unwrap();
                 let found = cut.sample_of(Logits::Largest(&largest(&row, enough))).unwrap();
                 assert_eq!(found, expected, "chain {chain}, {vocab} tokens, step {step}");
@@ -320,7 +320,7 @@ fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
     // what only the whole row can tell
     let whole_rows = [
         SamplingParams { top_k: 0, ..SamplingParams::default() },
-        SamplingParams { top_k: MOST_LARGEST, ..SamplingParams::default() },
+        SamplingParams { top_k: MAX_TOP_LOGITS, ..SamplingParams::default() },
         SamplingParams { dry_multiplier: 0.8, ..SamplingParams::default() },
         SamplingParams { repeat_penalty: 0.9, ..SamplingParams::greedy() },
         SamplingParams { logit_bias: vec![(1, 0.5)], ..SamplingParams::greedy() },
