@@ -47,6 +47,14 @@ impl GpuBackend {
         Ok(GpuBackend::on(Device::open_with(index, Some(variants))?))
     }
 
+    /// The same without memory: models can be loaded, but not run, to look at the calls of their steps.
+    ///
+    /// # Errors
+    /// As of [`open`](GpuBackend::open).
+    pub fn open_hollow(index: usize) -> Result<GpuBackend, GpuError> {
+        Ok(GpuBackend::on(Device::open_hollow(index)?))
+    }
+
     /// On an open device.
     pub(crate) fn on(device: Arc<Device>) -> GpuBackend {
         GpuBackend { device, target: Target { fusion: FUSION, ..Target::unfused("gpu") }, scratch: SCRATCH }
@@ -65,8 +73,8 @@ impl GpuBackend {
     }
 
     /// The device.
-    #[cfg(test)]
-    pub(crate) fn device(&self) -> &Device {
+    #[cfg(any(test, feature = "cases"))]
+    pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
@@ -77,7 +85,7 @@ impl GpuBackend {
 
     /// Whether its memory is the host's, so that what it takes counts there.
     fn shares_memory(&self) -> bool {
-        matches!(self.adapter().kind, AdapterKind::Integrated | AdapterKind::Software)
+        !self.device.hollow && matches!(self.adapter().kind, AdapterKind::Integrated | AdapterKind::Software)
     }
 }
 

@@ -3,10 +3,14 @@
 use crate::buffers::{Buffer, Readback};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::kernel_facts::KernelFacts;
 use crate::pipeline::Pipeline;
+use crate::timestamps::Timestamps;
+use latent_backend::KernelCalls;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Part of a buffer, as a shader sees it.
 #[derive(Clone, PartialEq)]
@@ -50,12 +54,17 @@ enum Command {
     },
 }
 
+/// Bytes of a buffer, and where they are copied to, for the host to read.
+pub(crate) type Copied<'r> = (&'r Readback, &'r Buffer, Range<u64>, u64);
+
 /// Calls of shaders and copies, one after the other: each sees what those before it wrote.
 pub(crate) struct Commands {
     device: Arc<Device>,
     commands: Vec<Command>,
     /// Parameters of all calls, each at a multiple of the device's alignment.
     params: Vec<u8>,
+    /// Where the time of commands begins to count for a number.
+    timed: Vec<(usize, usize)>,
     /// No other list has this number.
     number: u64,
 }
@@ -65,7 +74,8 @@ impl Commands {
     pub(crate) fn new(device: &Arc<Device>) -> Commands {
         static LISTS: AtomicU64 = AtomicU64::new(0);
         let number = LISTS.fetch_add(1, Ordering::Relaxed);
-        Commands { device: Arc::clone(device), commands: Vec::new(), params: Vec::new(), number }
+        let (commands, params, timed) = (Vec::new(), Vec::new(), Vec::new());
+        Commands { device: Arc::clone(device), commands, params, timed, number }
     }
 
     /// The end of this list as it is now: the same again only if nothing was added.
@@ -126,13 +136,81 @@ impl Commands {
         }));
     }
 
+    /// The calls from a place of the list on, alike ones together.
+    pub(crate) fn kernels(&self, first: usize) -> Vec<KernelCalls> {
+        let mut found: Vec<KernelCalls> = Vec::new();
+        for command in self.commands.iter().skip(first) {
+            let (kernel, workgroups, facts) = match command {
+                Command::Call(call) => {
+                    let groups = call.groups.iter().map(|n| u64::from(*n)).product();
+                    (call.pipeline.name.as_str(), groups, call.pipeline.facts())
+                }
+                Command::Copy { .. } => ("copy", 0, KernelFacts::default()),
+            };
+            let KernelFacts { threads, memory, conflicts } = facts;
+            let alike = |other: &&mut KernelCalls| {
+                (other.kernel.as_str(), other.threads, other.memory) == (kernel, threads, memory)
+            };
+            match found.iter_mut().find(alike) {
+                Some(known) => {
+                    known.calls += 1;
+                    known.workgroups += workgroups;
+                }
+                None => {
+                    let kernel = kernel.to_owned();
+                    found.push(KernelCalls { kernel, calls: 1, workgroups, threads, memory, conflicts });
+                }
+            }
+        }
+        found
+    }
+
     /// Copies bytes to `at` of another buffer.
     pub(crate) fn copy(&mut self, from: &Buffer, range: Range<u64>, to: &Buffer, at: u64) {
         self.commands.push(Command::Copy { from: Binding::part(from, range), to: to.raw.clone(), at });
     }
 
+    /// The time of the calls from here on counts for this number.
+    pub(crate) fn timed(&mut self, number: usize) {
+        self.timed.push((self.commands.len(), number));
+    }
+
     /// Hands all of them to the device, and copies of results after them.
-    pub(crate) fn submit(self, results: &[(&Readback, &Buffer, Range<u64>, u64)]) -> Result<(), GpuError> {
+    pub(crate) fn submit(self, results: &[Copied<'_>]) -> Result<(), GpuError> {
+        self.encode(results, None)
+    }
+
+    /// The same on a device with timestamps, whose nanoseconds for each number, in pieces, come back once it is done. Copies between buffers take no time.
+    pub(crate) fn submit_timed(self, results: &[Copied<'_>]) -> Result<Vec<(usize, u64)>, GpuError> {
+        let calls = |i: usize| matches!(self.commands[i], Command::Call(_));
+        let begins = |range: &Range<usize>, i: usize| calls(i) && (i == range.start || !calls(i - 1));
+        let passes = self.stretches().into_iter();
+        let passes = passes.map(|(_, range)| range.clone().filter(|i| begins(&range, *i)).count()).sum();
+        let mut timestamps = Timestamps::new(&self.device, passes)?;
+        self.encode(results, Some(&mut timestamps))?;
+        timestamps.nanos()
+    }
+
+    /// Runs all of them: seconds by the device's clock, or by the host's if the device has none.
+    pub(crate) fn seconds(self) -> Result<f64, GpuError> {
+        let (device, start) = (Arc::clone(&self.device), Instant::now());
+        let nanos = match device.description.timestamps {
+            true => self.submit_timed(&[])?.into_iter().map(|(_, nanos)| nanos).sum(),
+            false => self.submit(&[]).map(|()| 0)?,
+        };
+        device.wait()?;
+        Ok(if nanos > 0 { 1e-9 * nanos as f64 } else { start.elapsed().as_secs_f64() })
+    }
+
+    /// The commands whose time counts for the same number, in order.
+    fn stretches(&self) -> Vec<(usize, Range<usize>)> {
+        let starts = std::iter::once((0, 0)).chain(self.timed.iter().copied());
+        let ends = self.timed.iter().map(|(at, _)| *at).chain([self.len()]);
+        starts.zip(ends).map(|((start, number), end)| (number, start..end)).collect()
+    }
+
+    fn encode(self, results: &[Copied<'_>], mut timestamps: Option<&mut Timestamps>) -> Result<(), GpuError> {
+        let stretches = self.stretches();
         let Commands { device, commands, params, .. } = self;
         let uniforms = wgpu::BufferDescriptor {
             label: Some("parameters"),
@@ -150,22 +228,19 @@ impl Commands {
             let uniforms = raw.create_buffer(&uniforms);
             device.queue.write_buffer(&uniforms, 0, &params);
             let mut encoder = raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            let mut rest = commands.as_slice();
-            while let Some(command) = rest.first() {
-                match command {
-                    Command::Copy { from, to, at } => {
-                        let (start, bytes) = (from.range.start, from.range.end - from.range.start);
-                        encoder.copy_buffer_to_buffer(&from.buffer, start, to, *at, bytes);
-                        rest = &rest[1..];
-                    }
-                    Command::Call(_) => {
-                        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-                        while let Some(Command::Call(call)) = rest.first() {
-                            pass.set_pipeline(&call.pipeline.raw);
-                            pass.set_bind_group(0, &bind(raw, call, &uniforms), &[]);
-                            let [x, y, z] = call.groups;
-                            pass.dispatch_workgroups(x, y, z);
+            for (number, range) in stretches {
+                let mut rest = &commands[range];
+                while let Some(command) = rest.first() {
+                    match command {
+                        Command::Copy { from, to, at } => {
+                            let (start, bytes) = (from.range.start, from.range.end - from.range.start);
+                            encoder.copy_buffer_to_buffer(&from.buffer, start, to, *at, bytes);
                             rest = &rest[1..];
+                        }
+                        Command::Call(_) => {
+                            let timestamp_writes = timestamps.as_mut().and_then(|stamps| stamps.pass(number));
+                            let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
+                            rest = calls(raw, &mut encoder.begin_compute_pass(&descriptor), rest, &uniforms);
                         }
                     }
                 }
@@ -173,9 +248,29 @@ impl Commands {
             for (readback, from, range, at) in results {
                 readback.copy(&mut encoder, from, range.clone(), *at);
             }
+            if let Some(timestamps) = &timestamps {
+                timestamps.resolve(&mut encoder);
+            }
             device.queue.submit([encoder.finish()]);
         })
     }
+}
+
+/// Makes the calls at the head of a list; what comes after them.
+fn calls<'c>(
+    device: &wgpu::Device,
+    pass: &mut wgpu::ComputePass<'_>,
+    mut rest: &'c [Command],
+    uniforms: &wgpu::Buffer,
+) -> &'c [Command] {
+    while let Some(Command::Call(call)) = rest.first() {
+        pass.set_pipeline(&call.pipeline.raw);
+        pass.set_bind_group(0, &bind(device, call, uniforms), &[]);
+        let [x, y, z] = call.groups;
+        pass.dispatch_workgroups(x, y, z);
+        rest = &rest[1..];
+    }
+    rest
 }
 
 /// What a call sees.
@@ -252,6 +347,37 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
 
     #[test]
+    fn the_device_tells_the_time_of_each_number() {
+        let Some(device) = device() else { return };
+        if !device.description.timestamps {
+            println!("SKIPPED: {} has no timestamps", device.name());
+            return;
+        }
+        let x = Buffer::new(&device, "x", 4 << 20).unwrap();
+        let y = Buffer::new(&device, "y", 4 << 20).unwrap();
+        let add = Shader::new("add", ADD).with("SCALE", crate::shader::Constant::Number(1.0));
+        let add = device.pipeline(&add).unwrap();
+        // more passes than one set of queries has
+        let mut commands = Commands::new(&device);
+        for number in 0..3000 {
+            commands.timed(number);
+            let elements = if number == 2999 { 1 << 20 } else { 64 };
+            commands.call(&add, [&x, &y].map(Binding::from), &[elements], grid(elements as usize, 64));
+        }
+        let start = Instant::now();
+        let nanos = commands.submit_timed(&[]).unwrap();
+        let wall = start.elapsed().as_nanos() as u64;
+        assert!(nanos.iter().map(|(number, _)| *number).eq(0..3000));
+        assert!(nanos[2999].1 > nanos[1].1, "{:?}", &nanos[2990..]);
+        assert!(nanos.iter().map(|(_, nanos)| nanos).sum::<u64>() <= wall, "{wall}");
+        // copies alone take no time
+        let mut commands = Commands::new(&device);
+        commands.timed(7);
+        commands.copy(&x, 0..16, &y, 0);
+        assert_eq!(commands.submit_timed(&[]).unwrap(), []);
+    }
+
+    #[test]
     fn what_the_device_refuses_is_an_error() {
         let Some(device) = device() else { return };
         let broken = device.pipeline(&Shader::new("broken", "fn main() { let x = nowhere; }"));
@@ -286,7 +412,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let device = Device::open(0).unwrap();
         let buffer = Buffer::with(&device, "few", &[0; 16]).unwrap();
         device.raw.destroy();
-        let error = buffer.read("few", 0..16).unwrap_err().to_string();
-        assert!(error.contains(device.name()), "{error}");
+        for _ in 0..2 {
+            let error = buffer.read("few", 0..16).unwrap_err();
+            assert!(matches!(error, GpuError::Lost { .. }), "{error}");
+            let error = error.to_string();
+            assert!(error.contains(device.name()) && error.contains("load the model again"), "{error}");
+        }
+        let error = Buffer::new(&device, "more", 16).err().unwrap();
+        assert!(matches!(error, GpuError::Lost { .. }), "{error}");
     }
 }

@@ -22,6 +22,10 @@ pub(crate) struct Device {
     pub(crate) description: AdapterDescription,
     /// What products use in the place of what precision and adapter suggest.
     pub(crate) variants: Option<Variants>,
+    /// Whether buffers have no memory and take no content: for looking at what would run.
+    pub(crate) hollow: bool,
+    /// How long it may take for a list.
+    patience: Duration,
     /// Bytes of the buffers that Latent has there.
     in_use: AtomicU64,
     /// Calls of shaders that it was handed.
@@ -41,6 +45,15 @@ impl Device {
 
     /// The same, with other variants of the products.
     pub(crate) fn open_with(index: usize, variants: Option<Variants>) -> Result<Arc<Device>, GpuError> {
+        Device::opened(index, variants, false).map(Arc::new)
+    }
+
+    /// The same without memory behind its buffers: a model that fits no device can be looked at.
+    pub(crate) fn open_hollow(index: usize) -> Result<Arc<Device>, GpuError> {
+        Device::opened(index, None, true).map(Arc::new)
+    }
+
+    fn opened(index: usize, variants: Option<Variants>, hollow: bool) -> Result<Device, GpuError> {
         let (adapter, description) = adapter(index)?;
         let limits = adapter.limits();
         if limits.max_compute_workgroup_storage_size < 16384
@@ -68,23 +81,24 @@ impl Device {
         raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&hears, &error.to_string())));
         let hears = Arc::clone(&fault);
         raw.set_device_lost_callback(move |reason, message| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                note(&hears, &message);
-            }
+            let why = if message.is_empty() { format!("{reason:?}") } else { message };
+            note(&hears, &why.to_lowercase());
         });
         let (in_use, pipelines) = (AtomicU64::new(0), Mutex::default());
-        Ok(Arc::new(Device {
+        Ok(Device {
             raw,
             queue,
             limits,
             description,
             variants,
+            hollow,
+            patience: PATIENCE,
             in_use,
             #[cfg(test)]
             calls: AtomicU64::new(0),
             fault,
             pipelines,
-        }))
+        })
     }
 
     /// Its name, for messages.
@@ -105,19 +119,25 @@ impl Device {
             let caught = scope.take().and_then(|scope| ready(scope.pop()).flatten());
             problem = problem.or(caught);
         }
-        let Some(problem) = problem else {
-            self.alive()?;
-            return Ok(made);
-        };
+        if problem.is_some() {
+            // a lost device refuses calls for many reasons; that it is lost it says when it is asked
+            let _ = self.raw.poll(wgpu::PollType::Poll);
+        }
+        self.alive()?;
+        problem.map_or(Ok(made), |problem| Err(self.refused(what, problem)))
+    }
+
+    /// What was wrong with a call.
+    fn refused(&self, what: &str, problem: wgpu::Error) -> GpuError {
         let (device, what) = (self.name().to_owned(), what.to_owned());
-        Err(match problem {
+        match problem {
             wgpu::Error::OutOfMemory { .. } => {
                 GpuError::OutOfMemory { device, what, bytes: 0, in_use: self.in_use() }
             }
             wgpu::Error::Validation { description, .. } | wgpu::Error::Internal { description, .. } => {
                 GpuError::Refused { device, what, problem: description }
             }
-        })
+        }
     }
 
     /// Refuses a device that was lost.
@@ -130,12 +150,12 @@ impl Device {
 
     /// Waits until the device has done all that it was given.
     pub(crate) fn wait(&self) -> Result<(), GpuError> {
-        let waiting = wgpu::PollType::Wait { submission_index: None, timeout: Some(PATIENCE) };
+        let waiting = wgpu::PollType::Wait { submission_index: None, timeout: Some(self.patience) };
         let polled = self.checked("waiting for the device", || self.raw.poll(waiting))?;
         let device = self.name().to_owned();
         match polled {
             Ok(_) => Ok(()),
-            Err(wgpu::PollError::Timeout) => Err(GpuError::Hung { device, seconds: PATIENCE.as_secs() }),
+            Err(wgpu::PollError::Timeout) => Err(GpuError::Hung { device, seconds: self.patience.as_secs() }),
             Err(error) => {
                 Err(GpuError::Refused { device, what: "waiting".into(), problem: error.to_string() })
             }
@@ -161,4 +181,48 @@ impl Device {
 /// Keeps the first problem: those after it follow from it.
 fn note(fault: &Mutex<Option<String>>, problem: &str) {
     fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| problem.to_owned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffers::Buffer;
+    use crate::commands::Commands;
+    use crate::shader::Shader;
+    use crate::testing::device;
+
+    #[test]
+    fn a_shader_that_does_not_end_is_an_error() {
+        let Some(_) = device() else { return };
+        let hasty = Device { patience: Duration::ZERO, ..Device::opened(0, None, false).unwrap() };
+        let device = Arc::new(hasty);
+        // seconds on a CPU, and longer on any GPU than no time at all
+        let multiply = Shader::new("multiply", include_str!("limits/multiply.wgsl")).count("MACS", 1 << 16);
+        let multiply = device.pipeline(&multiply).unwrap();
+        let results = Buffer::new(&device, "results", 4 * 256 * 256).unwrap();
+        let mut commands = Commands::new(&device);
+        commands.call(&multiply, [(&results).into()], &[256], [256, 1, 1]);
+        commands.submit(&[]).unwrap();
+        let error = device.wait().unwrap_err().to_string();
+        assert!(error.contains("no answer within 0 s") && error.contains(device.name()), "{error}");
+    }
+
+    #[test]
+    fn memory_that_there_is_not_is_an_error_that_says_how_much() {
+        let Some(device) = device() else { return };
+        let none = wgpu::Error::OutOfMemory { source: "no memory".into() };
+        let error = device.refused("the KV cache", none).to_string();
+        assert!(error.contains("out of device memory: the KV cache") && error.contains("in use"), "{error}");
+    }
+
+    #[test]
+    fn a_hollow_device_has_no_memory_and_takes_every_call() {
+        let Some(_) = device() else { return };
+        let device = Device::open_hollow(0).unwrap();
+        let most = crate::buffers::largest_binding(&device.limits);
+        // more than any machine has
+        let buffers: Vec<Buffer> = (0..64).map(|_| Buffer::new(&device, "weights", most).unwrap()).collect();
+        assert!(buffers.iter().all(|buffer| buffer.bytes() == most));
+        buffers[0].write("weights", most - 4, &[1, 2, 3, 4]).unwrap();
+    }
 }

@@ -5,7 +5,7 @@
 //! * `device`: one that was opened; every call to it is checked. `features`: what is asked of it, where it is offered.
 //! * `buffers`: its memory.
 //! * `shader`, `pipeline`: shaders, compiled once.
-//! * `commands`: lists of calls, which the device gets in one piece.
+//! * `commands`, `timestamps`: lists of calls, which the device gets in one piece, and its clock.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
 //! * `coop_matrix`: a kind of cooperative matrices.
 //! * `error`: what can go wrong.
@@ -18,7 +18,8 @@
 //! * `compile`, `ops`, `program`: operations become calls, one file each, beside their shaders.
 //! * `step_data`, `run`: what a step tells the shaders.
 //! * `largest`: the largest logits of a row, where these are enough.
-//! * `observe`, `limits`: timing and recording; what the device can do at best.
+//! * `observe`, `limits`: timing, recording and listing of calls; what the device can do at best.
+//! * `kernel_facts`, `bank_conflicts`: what texts of shaders say of their workgroups, and of accesses to their memory.
 //!
 //! ```
 //! for (number, adapter) in latent_backend_wgpu::adapters().iter().enumerate() {
@@ -29,6 +30,8 @@
 
 mod adapters;
 mod backend;
+#[cfg(not(target_family = "wasm"))]
+mod bank_conflicts;
 mod buffers;
 mod cache;
 #[cfg(any(test, feature = "cases"))]
@@ -39,6 +42,7 @@ mod coop_matrix;
 mod device;
 mod error;
 mod features;
+mod kernel_facts;
 mod kv_store;
 mod largest;
 mod limits;
@@ -57,6 +61,7 @@ mod step_data;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod timestamps;
 mod values;
 mod weights;
 

@@ -8,7 +8,6 @@ use crate::pipeline::Pipeline;
 use crate::shader::Shader;
 use latent_backend::Limits;
 use std::sync::Arc;
-use std::time::Instant;
 
 const READ: &str = include_str!("limits/read.wgsl");
 const MULTIPLY: &str = include_str!("limits/multiply.wgsl");
@@ -34,10 +33,7 @@ pub(crate) fn measure(device: &Arc<Device>) -> Result<Limits, GpuError> {
         for _ in 0..RUNS {
             let mut commands = Commands::new(device);
             commands.call(pipeline, bindings(), &[GROUPS], [GROUPS, 1, 1]);
-            let start = Instant::now();
-            commands.submit(&[])?;
-            device.wait()?;
-            best = best.min(start.elapsed().as_secs_f64());
+            best = best.min(commands.seconds()?);
         }
         Ok(best)
     };

@@ -17,7 +17,7 @@ use crate::values::{Home, Registers, internal};
 use crate::weights::DeviceWeights;
 use latent_backend::{
     BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LargestLogits, LayerState,
-    LoadRequest, MAX_TOP_LOGITS, Model, PlanTimes, Rotation, Step, Trace, WeightRows,
+    LoadRequest, MAX_TOP_LOGITS, Model, NodeCalls, PlanTimes, ProfileClock, Rotation, Step, Trace, WeightRows,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -122,17 +122,22 @@ impl GpuModel {
         mut sinks: Sinks<'_, '_>,
     ) -> Result<(), BackendError> {
         kv.flush()?;
-        let data = StepData::of(batch, &self.config.attention, &self.rotation);
-        data.send(&self.device, &mut self.step_buffer)?;
+        let data = self.step_data(batch)?;
         self.embed(layers, batch)?;
         let mut commands = Commands::new(&self.device);
         self.record(layers, batch, &data, kv, 0..batch.rows(), &mut commands)?;
         if let Some(on_hidden) = sinks.on_hidden.as_mut() {
             let bytes = 4 * (batch.rows() * self.config.hidden_size) as u64;
             let hidden = [(&self.memory.hidden, 0..bytes)];
-            read_back(&mut self.results, commands, &hidden, "the residual stream", &mut |_, rows| {
-                on_hidden(&floats(rows));
-            })?;
+            read_back(
+                (&mut self.results, &mut self.observer),
+                commands,
+                &hidden,
+                "the residual stream",
+                &mut |_, rows| {
+                    on_hidden(&floats(rows));
+                },
+            )?;
             commands = Commands::new(&self.device);
         }
         for first in (0..batch.wanted.len()).step_by(LM_HEAD_ROWS) {
@@ -146,7 +151,7 @@ impl GpuModel {
         }
         // whoever reads logits has waited for all before them
         if batch.wanted.is_empty() {
-            commands.submit(&[])?;
+            self.observer.submit(commands, &[])?;
             self.device.wait()?;
         }
         if sinks.cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
@@ -164,6 +169,13 @@ impl GpuModel {
         let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
         self.memory.hidden.write("the residual stream", 0, &float_bytes(&hidden.concat()))?;
         self.run((MTP, MTP_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden: None, largest })
+    }
+
+    /// Sends what a step tells the shaders, and makes room for it.
+    fn step_data(&mut self, batch: &Batch) -> Result<StepData, BackendError> {
+        let data = StepData::of(batch, &self.config.attention, &self.rotation);
+        data.send(&self.device, &mut self.step_buffer)?;
+        Ok(data)
     }
 
     /// Sends the rows of the embedding that the stage's batch begins with, as far as the device does not look them up.
@@ -206,7 +218,7 @@ impl GpuModel {
         let number = stage * BatchBucket::ALL.len() + bucket;
         let plan = &self.stages[stage].plans[bucket];
         for instruction in &program.instructions {
-            self.observer.before(&mut run, &self.device)?;
+            self.observer.before(&mut run, &self.device, (number, plan.phases[instruction.node]))?;
             instruction.operation.record(&mut run, instruction.path)?;
             self.observer.after(
                 &mut run,
@@ -240,7 +252,7 @@ impl GpuModel {
         if keep > 0 {
             self.largest.record(&mut commands, &self.memory.logits, counts.len(), keep);
         }
-        read_back(&mut self.results, commands, &rows, "logits", &mut |row, bytes| {
+        read_back((&mut self.results, &mut self.observer), commands, &rows, "logits", &mut |row, bytes| {
             let number = wanted.start + row;
             match &mut sinks.largest {
                 Some(largest) if counts[row] > 0 => (largest.on_largest)(number, &pairs(bytes)),
@@ -252,7 +264,7 @@ impl GpuModel {
 
 /// Submits commands and reads parts of buffers after them; `hear` gets the number of each part and its bytes.
 fn read_back(
-    results: &mut Readback,
+    (results, observer): (&mut Readback, &mut Observer),
     commands: Commands,
     parts: &[(&Buffer, Range<u64>)],
     what: &str,
@@ -268,7 +280,7 @@ fn read_back(
         copies.push((&*results, *buffer, range.clone(), at));
         at += range.end - range.start;
     }
-    commands.submit(&copies)?;
+    observer.submit(commands, &copies)?;
     results.read(what, bytes, |all| {
         let mut rest = all;
         for (number, (_, range)) in parts.iter().enumerate() {
@@ -329,6 +341,24 @@ impl Model for GpuModel {
         largest: LargestLogits<'_>,
     ) -> Result<(), BackendError> {
         self.run_mtp(step, Some(largest))
+    }
+
+    fn kernel_calls(&mut self, batch: &Batch, kv: &dyn KvStore) -> Result<Vec<NodeCalls>, BackendError> {
+        let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
+        let (data, mut commands) = (self.step_data(batch)?, Commands::new(&self.device));
+        self.observer.start_listing();
+        let listed = self
+            .record(LAYERS, batch, &data, kv, 0..batch.rows(), &mut commands)
+            .and_then(|()| self.record(LM_HEAD, batch, &data, kv, 0..batch.wanted.len(), &mut commands));
+        let calls = self.observer.stop_listing();
+        listed.map(|()| calls)
+    }
+
+    fn profile_clock(&self) -> ProfileClock {
+        match self.device.description.timestamps {
+            true => ProfileClock::Timestamps,
+            false => ProfileClock::OneByOne,
+        }
     }
 
     fn start_profile(&mut self) {

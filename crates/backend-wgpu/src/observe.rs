@@ -1,15 +1,17 @@
-//! Timing and recording of single operations: the device then gets each of them by itself.
+//! Timing and recording of single operations. A device with timestamps times them in one list; of another one, each is waited for by itself, as
+//! is each that is recorded.
 
 use crate::buffers::floats;
-use crate::commands::Commands;
+use crate::commands::{Commands, Copied};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::run::Run;
 use crate::values::{Operand, Registers};
-use latent_backend::{BackendError, KvStore, PlanTimes, Trace};
+use latent_backend::{BackendError, KvStore, NodeCalls, PlanTimes, Trace};
 use latent_graph::Plan;
 use latent_graph::activations::{Probe, Source};
 use latent_graph::ir::ValueId;
+use latent_graph::passes::BatchBucket;
 use latent_types::{CacheRow, CacheType, TensorType};
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +21,12 @@ use std::time::Instant;
 pub(crate) struct Observer {
     /// Nanoseconds of each phase of each plan.
     clocks: Option<Vec<Vec<u64>>>,
+    /// Where the device has no timestamps.
     started: Option<Instant>,
+    /// The plan and the phase of each operation that was recorded since the last list went to the device.
+    timed: Vec<(usize, usize)>,
+    /// The calls of each node so far, and how many commands there were before the next one.
+    listing: Option<(Vec<NodeCalls>, usize)>,
     /// What is recorded, and where each plan makes it.
     trace: Option<(Trace, Vec<Vec<Probe>>)>,
 }
@@ -27,11 +34,21 @@ pub(crate) struct Observer {
 impl Observer {
     pub(crate) fn start_profile(&mut self, phases: impl Iterator<Item = usize>) {
         self.clocks = Some(phases.map(|phases| vec![0; phases]).collect());
+        self.timed.clear();
     }
 
     pub(crate) fn stop_profile(&mut self) -> Vec<PlanTimes> {
         let clocks = self.clocks.take().unwrap_or_default();
         clocks.into_iter().map(|phases| PlanTimes { phases, nodes: Vec::new() }).collect()
+    }
+
+    /// From here on lists of operations are looked at; nobody hands them to the device.
+    pub(crate) fn start_listing(&mut self) {
+        self.listing = Some((Vec::new(), 0));
+    }
+
+    pub(crate) fn stop_listing(&mut self) -> Vec<NodeCalls> {
+        self.listing.take().map(|(calls, _)| calls).unwrap_or_default()
     }
 
     pub(crate) fn start_trace(&mut self, probes: Vec<Vec<Probe>>, trace: Trace) {
@@ -42,9 +59,37 @@ impl Observer {
         self.trace.take().map(|(trace, _)| trace)
     }
 
-    /// Before an operation is recorded.
-    pub(crate) fn before(&mut self, run: &mut Run<'_>, device: &Arc<Device>) -> Result<(), BackendError> {
-        if self.clocks.is_some() {
+    /// Hands a list to the device. Its times count where a profile is taken.
+    pub(crate) fn submit(&mut self, commands: Commands, results: &[Copied<'_>]) -> Result<(), GpuError> {
+        let timestamps = commands.device().description.timestamps;
+        let Some(clocks) = self.clocks.as_mut().filter(|_| timestamps) else {
+            return commands.submit(results);
+        };
+        for (operation, nanos) in commands.submit_timed(results)? {
+            let (plan, phase) = self.timed[operation];
+            clocks[plan][phase] += nanos;
+        }
+        self.timed.clear();
+        Ok(())
+    }
+
+    /// Before an operation is recorded, of this phase of a plan.
+    pub(crate) fn before(
+        &mut self,
+        run: &mut Run<'_>,
+        device: &Arc<Device>,
+        place: (usize, usize),
+    ) -> Result<(), BackendError> {
+        if let Some((_, first)) = &mut self.listing {
+            *first = run.commands.len();
+        }
+        if self.clocks.is_none() {
+            return Ok(());
+        }
+        if device.description.timestamps {
+            run.commands.timed(self.timed.len());
+            self.timed.push(place);
+        } else {
             finish(run.commands, device)?;
             self.started = Some(Instant::now());
         }
@@ -60,6 +105,10 @@ impl Observer {
         registers: &Registers,
         (number, node): (usize, usize),
     ) -> Result<(), BackendError> {
+        if let Some((calls, first)) = &mut self.listing {
+            let stage = number / BatchBucket::ALL.len();
+            calls.push(NodeCalls { stage, node, kernels: run.commands.kernels(*first) });
+        }
         if let (Some(clocks), Some(started)) = (&mut self.clocks, self.started.take()) {
             finish(run.commands, device)?;
             clocks[number][plan.phases[node]] += started.elapsed().as_nanos() as u64;

@@ -115,8 +115,7 @@ impl Device {
                 },
                 cache: None,
             });
-            let layout = raw.get_bind_group_layout(0);
-            Pipeline { name: name.to_owned(), raw, layout }
+            Pipeline::new(name, &text, raw)
         })?;
         let compiled = Arc::new(compiled);
         pipelines.insert(text, Arc::clone(&compiled));

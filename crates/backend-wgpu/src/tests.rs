@@ -289,6 +289,74 @@ fn rows_of_int8_are_those_of_the_cpu() {
 }
 
 #[test]
+fn a_device_that_is_lost_between_two_steps_ends_the_second_with_an_error() {
+    let Some(_) = crate::testing::device() else { return };
+    // a device of its own: those of other tests go on
+    let gpu = GpuBackend::open(0).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+    let mut model = load(&gpu, &path, way).unwrap();
+    let mut kv = model.new_kv_store(1, 0).unwrap();
+    let cancel = CancelToken::new();
+    let mut step = |first: usize| {
+        let mut batch = Batch::default();
+        batch.push(InputRows::Tokens(&[1]), first, &[0], way.mla.path(1, &model.config().attention));
+        batch.wanted.push(0);
+        let mut heard = 0;
+        let mut hears = |_: usize, _: &[f32]| heard += 1;
+        let ran = model.step(Step {
+            batch: &batch,
+            kv: &mut *kv,
+            cancel: &cancel,
+            on_logits: &mut hears,
+            on_hidden: None,
+        });
+        ran.map(|()| heard)
+    };
+    assert_eq!(step(0).unwrap(), 1);
+    gpu.device().raw.destroy();
+    for _ in 0..2 {
+        let error = step(1).unwrap_err().to_string();
+        assert!(error.contains("the device was lost") && error.contains("--device cpu"), "{error}");
+    }
+    assert!(kv.read_row(0, 0, &mut vec![0; kv.layout().row(0).bytes()]).is_err());
+}
+
+#[test]
+fn steps_are_listed_without_memory_as_they_run() {
+    let Some(_) = crate::testing::device() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::Q4_K)).write_gguf(&path).unwrap();
+    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F16 };
+    let listed = |gpu: &GpuBackend| {
+        let mut model = load(gpu, &path, way).unwrap();
+        let kv = model.new_kv_store(4, 0).unwrap();
+        let mut batch = Batch::default();
+        batch.push(InputRows::Tokens(&[1]), 100, &[0, 1, 2, 3], way.mla.path(1, &model.config().attention));
+        batch.wanted.push(0);
+        let calls = model.kernel_calls(&batch, &*kv).unwrap();
+        let words = calls.iter().map(|node| {
+            let plan = model.stages()[node.stage].plan(1);
+            plan.ir.nodes[node.node].op.word()
+        });
+        (words.collect::<Vec<_>>(), calls)
+    };
+    let (words, calls) = listed(&GpuBackend::open_hollow(0).unwrap());
+    assert_eq!((words.clone(), calls.clone()), listed(&GpuBackend::open(0).unwrap()));
+    let of = |word: &str| words.iter().zip(&calls).find(|(found, _)| **found == word).unwrap().1;
+    let attention = &of("attend_latent").kernels[0];
+    assert!(attention.calls >= 1 && attention.threads == 256, "{attention:?}");
+    assert!((8192..=16384).contains(&attention.memory), "{attention:?}");
+    let product = &of("linear").kernels[0];
+    assert!(product.kernel.contains("gemv") && product.workgroups > 1 && product.memory > 0, "{product:?}");
+    // the head runs too
+    assert_eq!(words.iter().filter(|word| **word == "gather_rows").count(), 1);
+}
+
+#[test]
 fn rows_of_the_cache_are_copied_shifted_read_and_written() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);

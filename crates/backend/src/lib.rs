@@ -18,6 +18,7 @@ mod communicator;
 mod error;
 mod input_rows;
 mod input_squares;
+mod kernel_calls;
 mod kv;
 mod layer_state;
 mod limits;
@@ -34,6 +35,7 @@ pub use communicator::{Channel, Communicator, Difference, Links, RankError};
 pub use error::BackendError;
 pub use input_rows::{InputRow, InputRows};
 pub use input_squares::InputSquares;
+pub use kernel_calls::{BankConflicts, KernelCalls, NodeCalls};
 pub use kv::{KV_BLOCK, KvLayout, KvStore, slot};
 pub use layer_state::{LayerState, RecurrentLayer};
 pub use limits::Limits;
@@ -41,5 +43,7 @@ pub use logits::{LargestLogits, Logits, MAX_TOP_LOGITS, TokenLogit};
 pub use memory::{MemoryEstimate, WeightBytes, WeightSource};
 pub use rotation::Rotation;
 pub use trace::{Trace, Values};
-pub use traits::{Backend, DraftStep, HiddenSink, LoadRequest, Model, ModelOptions, PlanTimes, Step};
+pub use traits::{
+    Backend, DraftStep, HiddenSink, LoadRequest, Model, ModelOptions, PlanTimes, ProfileClock, Step,
+};
 pub use weight_rows::{Factors, WeightRows};

@@ -1,5 +1,6 @@
 //! The traits.
 
+use crate::kernel_calls::NodeCalls;
 use crate::{
     BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LargestLogits, LayerState, Limits,
     MemoryEstimate, Trace, WeightBytes, WeightSource,
@@ -51,6 +52,19 @@ pub struct PlanTimes {
     pub phases: Vec<u64>,
     /// Nanoseconds that the first host thread spent in each node's kernels, without waiting for others. Empty of a backend that does not know them.
     pub nodes: Vec<u64>,
+}
+
+/// How a backend takes the times of a profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProfileClock {
+    /// The first host thread reads the clock around each operation.
+    #[default]
+    HostThread,
+    /// The device writes timestamps around each operation, and gets them in one list.
+    Timestamps,
+    /// The device gets one operation at a time, and the host waits for it: times hold the way there and back.
+    OneByOne,
 }
 
 /// Hears rows of the residual stream.
@@ -193,6 +207,19 @@ pub trait Model: Send {
     /// as sampling.
     fn parallel(&mut self, tasks: usize, job: &(dyn Fn(usize) + Sync)) {
         (0..tasks).for_each(job);
+    }
+
+    /// The calls of kernels that a step of this batch would be, for each node; nothing runs. None of a backend whose kernels are functions.
+    ///
+    /// # Errors
+    /// What a step fails with before it runs.
+    fn kernel_calls(&mut self, _batch: &Batch, _kv: &dyn KvStore) -> Result<Vec<NodeCalls>, BackendError> {
+        Ok(Vec::new())
+    }
+
+    /// What times of a profile are taken by.
+    fn profile_clock(&self) -> ProfileClock {
+        ProfileClock::default()
     }
 
     /// Starts timing each phase.

@@ -29,15 +29,31 @@ pub(crate) fn open(index: usize) -> Result<Box<dyn Backend>, BackendError> {
     Ok(Box::new(latent_backend_wgpu::GpuBackend::open(index)?))
 }
 
+/// Opens an adapter for looking at what models become on it.
+#[cfg(feature = "gpu")]
+pub(crate) fn open_hollow(index: usize) -> Result<Box<dyn Backend>, BackendError> {
+    Ok(Box::new(latent_backend_wgpu::GpuBackend::open_hollow(index)?))
+}
+
+#[cfg(not(feature = "gpu"))]
+pub(crate) fn open_hollow(_index: usize) -> Result<Box<dyn Backend>, BackendError> {
+    Err(absent())
+}
+
 #[cfg(not(feature = "gpu"))]
 pub(crate) fn open(_index: usize) -> Result<Box<dyn Backend>, BackendError> {
-    Err(BackendError::Unsupported(
+    Err(absent())
+}
+
+#[cfg(not(feature = "gpu"))]
+pub(crate) fn absent() -> BackendError {
+    BackendError::Unsupported(
         "this build has no GPU backend: build Latent with `cargo build --release --features gpu`, or take --device cpu".into(),
-    ))
+    )
 }
 
 #[cfg(feature = "gpu")]
-fn described(adapter: &latent_backend_wgpu::AdapterDescription) -> GpuDevice {
+pub(crate) fn described(adapter: &latent_backend_wgpu::AdapterDescription) -> GpuDevice {
     use latent_backend_wgpu::Variants;
     use latent_types::format_bytes;
     let or_none = |offered: Option<String>| offered.unwrap_or_else(|| "none".into());

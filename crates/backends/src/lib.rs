@@ -7,19 +7,23 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "cases")]
+mod cases;
+mod device;
 mod gpu;
 
+use device::{Device, chosen, parse, unknown};
 use latent_backend::{Backend, BackendError, Limits};
 use latent_backend_cpu::CpuBackend;
 use latent_testing::reference::ReferenceBackend;
 use latent_threads::Placement;
 use latent_types::Tier;
 
+#[cfg(feature = "cases")]
+pub use cases::{DeviceKernels, hollow_kernels, kernels};
+pub use device::NAMES;
 pub use gpu::{GpuDevice, gpu_devices};
 pub use latent_backend_cpu::{Packed, pack};
-
-/// The backends that every build has on every machine, the default first.
-pub const NAMES: [&str; 2] = ["cpu", "reference"];
 
 /// The CPU of this host.
 pub fn cpu() -> Box<dyn Backend> {
@@ -29,34 +33,6 @@ pub fn cpu() -> Box<dyn Backend> {
 /// The interpreter of plain f32 that other backends are held against: slow, and short enough to read.
 pub fn reference() -> Box<dyn Backend> {
     Box::new(ReferenceBackend::default())
-}
-
-/// A word of `--device`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Device {
-    /// A GPU if there is one that is no software, else the CPU.
-    Auto,
-    Cpu,
-    Reference,
-    /// The adapter of this number.
-    Gpu(usize),
-}
-
-fn parse(name: &str) -> Option<Device> {
-    Some(match name {
-        "auto" => Device::Auto,
-        "cpu" => Device::Cpu,
-        "reference" => Device::Reference,
-        "gpu" => Device::Gpu(0),
-        name => Device::Gpu(name.strip_prefix("gpu:")?.parse().ok()?),
-    })
-}
-
-fn unknown(name: &str) -> BackendError {
-    BackendError::Unsupported(format!(
-        "no device is called {name:?}; there are {}, auto, gpu and gpu:N",
-        NAMES.join(", ")
-    ))
 }
 
 /// Whether [`by_name`] understands the name; nothing is opened.
@@ -73,14 +49,21 @@ pub fn check_name(name: &str) -> Result<(), BackendError> {
 /// [`BackendError::Unsupported`], which lists the names, for any other one, and where this build has no GPU backend; [`BackendError::Device`]
 /// where there is no such adapter, or it does not open.
 pub fn by_name(name: &str) -> Result<Box<dyn Backend>, BackendError> {
-    match parse(name).ok_or_else(|| unknown(name))? {
-        Device::Cpu => Ok(cpu()),
+    match chosen(name)? {
+        Device::Cpu | Device::Auto => Ok(cpu()),
         Device::Reference => Ok(reference()),
         Device::Gpu(index) => gpu::open(index),
-        Device::Auto => match gpu_devices().iter().position(|device| !device.software) {
-            Some(index) => gpu::open(index),
-            None => Ok(cpu()),
-        },
+    }
+}
+
+/// The same for looking at what models become there, which takes none of an adapter's memory: they are loaded, but not run.
+///
+/// # Errors
+/// As of [`by_name`].
+pub fn hollow(name: &str) -> Result<Box<dyn Backend>, BackendError> {
+    match chosen(name)? {
+        Device::Gpu(index) => gpu::open_hollow(index),
+        _ => by_name(name),
     }
 }
 

@@ -156,6 +156,11 @@ pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<Limits> {
     measured.context("measuring what the machine can do")
 }
 
+/// What limits are measured of.
+pub(crate) fn measured(summary: &Summary) -> String {
+    if summary.backend == "gpu" { "the GPU".into() } else { summary.placement.to_string() }
+}
+
 /// Prints audit findings of the user's own circuit, which runs nevertheless so that it can be debugged.
 fn doubts(engine: &Engine) {
     let doubts = &engine.summary().doubts;

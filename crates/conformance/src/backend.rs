@@ -1,7 +1,11 @@
 //! Backends: a backend lists its kernels and prepares jobs.
 
 use crate::case::{Case, Operands};
+use crate::counted_call::CountedCall;
+use crate::table::real_sizes;
 use serde::Serialize;
+use std::ops::Range;
+use std::time::Instant;
 
 /// A kernel of a backend.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +24,16 @@ pub struct Kernel {
 pub trait Job {
     /// Runs once, reading copy `copy` (modulo their number) of the weight or cached rows.
     fn run(&mut self, copy: usize);
+
+    /// Seconds that runs with these copies take, one after the other.
+    ///
+    /// # Errors
+    /// Why a device did not run them.
+    fn time(&mut self, copies: Range<usize>) -> Result<f64, String> {
+        let start = Instant::now();
+        copies.for_each(|copy| self.run(copy));
+        Ok(start.elapsed().as_secs_f64())
+    }
 
     /// The results of the last run as f32, quants and indices included.
     fn results(&self) -> Vec<f32>;
@@ -61,8 +75,21 @@ pub trait Backend: Sync {
     /// All its kernels, including those that this machine cannot run.
     fn kernels(&self) -> Vec<Kernel>;
 
+    /// The cases that are measured.
+    fn real_sizes(&self) -> Vec<Case> {
+        real_sizes()
+    }
+
     /// Whether a kernel computes a case.
     fn serves(&self, kernel: &Kernel, case: &Case) -> bool;
+
+    /// The calls that a case becomes on a device, without running it.
+    ///
+    /// # Errors
+    /// What is wrong; of a backend whose kernels are functions, that they are no calls.
+    fn count(&self, _: &Kernel, _: &Case, _: &Operands) -> Result<Vec<CountedCall>, String> {
+        Err("kernels of this device are functions, which have no workgroups".into())
+    }
 
     /// A job. Called only for kernels that the machine can run.
     ///

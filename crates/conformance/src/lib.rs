@@ -3,6 +3,7 @@
 //! * [`cases`], [`real_sizes`]: the table, with odd sizes for tests and sizes of real models for measurements.
 //! * [`test`](test()): runs cases on every kernel of a [`Backend`] and compares the results with sums in f64, and kernels with each other.
 //! * [`perf`](perf()): bytes and operations per second at real sizes, compared with the machine's limits. [`support`](support()): which kernels run here.
+//! * [`count`](count()): what calls of kernels do, for devices that cannot be timed.
 //! * [`Cpu`]: the CPU as a backend. Another one brings a [`Backend`] and [`Job`]s, and runs the same table.
 //!
 //! ```
@@ -19,6 +20,8 @@
 mod attention;
 mod backend;
 mod case;
+mod count;
+mod counted_call;
 mod cpu;
 mod filter;
 mod float16;
@@ -42,6 +45,8 @@ pub use attention::{
 };
 pub use backend::{Backend, Job, Kernel, Level};
 pub use case::{Case, Family, Operands};
+pub use count::{Count, count};
+pub use counted_call::CountedCall;
 pub use cpu::Cpu;
 pub use filter::Filter;
 pub use fused::{FusedSpeedup, fused_speedups};

@@ -144,7 +144,7 @@ fn time(
         jobs.push(backend.prepare(kernel, case, operands)?);
     }
     let start = Barrier::new(threads);
-    let found: Vec<(usize, f64)> = std::thread::scope(|scope| {
+    let found: Vec<Result<(usize, f64), String>> = std::thread::scope(|scope| {
         let members: Vec<_> = jobs
             .into_iter()
             .enumerate()
@@ -153,35 +153,27 @@ fn time(
                 scope.spawn(move || {
                     // each thread reads its own copies
                     let mut copy = member * copies / threads;
-                    let mut next = || {
-                        copy += 1;
-                        copy - 1
+                    let mut time = |calls: usize| {
+                        copy += calls;
+                        job.time(copy - calls..copy)
                     };
                     // the first call touches scratch memory; the second gives the calls per sample
-                    job.run(next());
-                    let warm = Instant::now();
-                    job.run(next());
-                    let calls =
-                        (SAMPLE.as_secs_f64() / warm.elapsed().as_secs_f64().max(1e-9)).ceil() as usize;
+                    let warm = time(1).and_then(|_| time(1));
                     start.wait();
+                    let calls = (SAMPLE.as_secs_f64() / warm?.max(1e-9)).ceil() as usize;
                     let begin = Instant::now();
                     let mut samples = Vec::new();
                     while samples.len() < SAMPLES || begin.elapsed() < length {
-                        let sample = Instant::now();
-                        for _ in 0..calls {
-                            job.run(next());
-                        }
-                        samples.push(sample.elapsed().as_secs_f64() / calls as f64);
+                        samples.push(time(calls)? / calls as f64);
                     }
-                    (calls * samples.len(), median(&mut samples))
+                    Ok((calls * samples.len(), median(&mut samples)))
                 })
             })
             .collect();
-        members.into_iter().filter_map(|member| member.join().ok()).collect()
+        let panicked = |_| Err("a thread panicked".to_owned());
+        members.into_iter().map(|member| member.join().unwrap_or_else(panicked)).collect()
     });
-    if found.len() < threads {
-        return Err("a thread panicked".into());
-    }
+    let found: Vec<(usize, f64)> = found.into_iter().collect::<Result<_, _>>()?;
     let calls = found.iter().map(|(calls, _)| calls).sum();
     Ok(Timed { calls, seconds: found.into_iter().map(|(_, seconds)| seconds).collect() })
 }

@@ -169,6 +169,11 @@ impl ProductCase {
 }
 
 impl ProductOperands {
+    /// Copies of the weight.
+    pub fn copies(&self) -> usize {
+        self.matrices.count()
+    }
+
     /// One copy of the weight; indices wrap around.
     pub fn weight(&self, case: &ProductCase, copy: usize) -> WeightMatrix<'_> {
         let (rows, cols) = case.weight_shape();

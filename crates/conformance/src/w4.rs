@@ -419,6 +419,11 @@ impl W4Case {
 }
 
 impl W4Operands {
+    /// Copies of the weight.
+    pub fn copies(&self) -> usize {
+        self.copies
+    }
+
     /// One copy of the weight; indices wrap around.
     ///
     /// # Panics

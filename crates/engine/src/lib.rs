@@ -46,6 +46,7 @@ mod engine;
 mod error;
 mod generate;
 mod generation;
+mod kernel_calls;
 mod load;
 mod logits_taker;
 pub mod memory;
@@ -71,7 +72,9 @@ pub use draft_kind::{Draft, DraftCount};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use generation::{Chosen, Generation, LogitsProcessor};
-pub use latent_backend::{CancelToken, InputRows, Limits, MemoryEstimate, Trace, Values};
+pub use latent_backend::{
+    CancelToken, InputRows, KernelCalls, Limits, MemoryEstimate, NodeCalls, ProfileClock, Trace, Values,
+};
 pub use latent_hosts::Hosts;
 pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 pub use phase_times::PhaseTime;

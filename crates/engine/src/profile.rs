@@ -1,6 +1,6 @@
 //! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
 
-use latent_backend::{Limits, PlanTimes};
+use latent_backend::{Limits, PlanTimes, ProfileClock};
 use latent_graph::Plan;
 use latent_graph::ir::{Cost, Node, Step};
 use serde::Serialize;
@@ -127,6 +127,8 @@ pub struct StepProfile {
     pub mtp: bool,
     /// Steps measured.
     pub steps: usize,
+    /// What took the times.
+    pub clock: ProfileClock,
     /// Milliseconds of those rows.
     pub millis: f64,
     /// Tokens a second.
@@ -161,7 +163,7 @@ pub(crate) fn report(
     timed: &[Timed<'_>],
     sizes: &[StepSize],
     repeated: bool,
-    limits: &Limits,
+    (limits, clock): (&Limits, ProfileClock),
 ) -> StepProfile {
     // plans of other steps, which the work needed beside those that are measured, do not count
     let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.times.phases).sum();
@@ -228,6 +230,7 @@ pub(crate) fn report(
         cached: sizes.first().map_or(0, |size| size.cached),
         mtp,
         steps: sizes.len(),
+        clock,
         millis,
         tokens_per_s: rows as f64 * share * 1e3 / millis,
         barriers: barriers / steps,

@@ -112,6 +112,6 @@ impl Engine {
             let steps = ran.filter(|(at, ..)| *at == place).map(|(.., step)| step).collect();
             timed.push(Timed { plan, times, steps });
         }
-        Ok(profile::report(&timed, sizes, repeated, limits))
+        Ok(profile::report(&timed, sizes, repeated, (limits, self.model.profile_clock())))
     }
 }

@@ -4,7 +4,8 @@ use crate::Hosts;
 use crate::command::{Command, step_message};
 use crate::store::{SharedStore, Stretch, tell};
 use latent_backend::{
-    BackendError, CancelToken, HiddenSink, KvLayout, KvStore, LayerState, Model, PlanTimes, Step, Trace,
+    BackendError, CancelToken, HiddenSink, KvLayout, KvStore, LayerState, Model, PlanTimes, ProfileClock,
+    Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::ir::KvLayer;
@@ -98,6 +99,10 @@ impl Model for Leader {
 
     fn parallel(&mut self, tasks: usize, job: &(dyn Fn(usize) + Sync)) {
         self.own.parallel(tasks, job);
+    }
+
+    fn profile_clock(&self) -> ProfileClock {
+        self.own.profile_clock()
     }
 
     /// Times of this rank.

@@ -9,7 +9,7 @@ function startHeader() {
     `${config.layers} layers`,
     `${count(model.parameters)} parameters`,
     bytes(model.weight_bytes),
-    `kernels up to ${drawing.machine.tier}, precision ${drawing.machine.precision}, cache ${drawing.machine.cache}`,
+    `${drawing.machine.device ? `shaders of ${drawing.machine.device}` : `kernels up to ${drawing.machine.tier}`}, precision ${drawing.machine.precision}, cache ${drawing.machine.cache}`,
   ];
   $("facts").textContent = facts.filter((fact) => fact !== null).join(" · ");
   if (model.assumed) {

@@ -38,6 +38,7 @@ function renderPanel() {
   if (operation.weights?.length > 0) parts.push(html("h3", {}, "Weights"), ...operation.weights.map(weightPart));
   const free = operation.kernels ?? [];
   if (free.length > 0) parts.push(html("h3", {}, "Kernel"), ...free.map((index) => bindingPart(drawing.bindings[index], "")));
+  if (operation.run) parts.push(html("h3", {}, `On ${operation.run.device}`), callTable(operation.run.kernels));
   const cost = costOf(operation);
   if (cost) parts.push(html("h3", {}, `Cost of a step of ${bucketInfo().rows} after ${whole(state.cached)} cached`), costTable(cost, block));
   if (operation.line) parts.push(html("h3", {}, "As latent graph prints it"), html("code", {}, operation.line));
@@ -95,6 +96,18 @@ function bindingPart(binding, title) {
       ? html("details", { class: "others" }, html("summary", {}, `${others.length} other kernel${others.length > 1 ? "s" : ""} of ${binding.operation}`), html("ul", {}, ...others))
       : html("p", { class: "source" }, "It is the only kernel of this operation."),
   );
+}
+
+// What the operation becomes there, in one layer.
+function callTable(kernels) {
+  const rows = kernels.map((call) => [
+    html("span", { class: "mono" }, call.kernel),
+    whole(call.calls),
+    call.threads > 0 ? `${whole(call.workgroups)} × ${whole(call.threads)}` : "–",
+    call.memory > 0 ? bytes(call.memory) : "–",
+    call.accesses > 0 ? `${call.conflicting} of ${call.accesses}${call.conflicting > 0 ? `, ${call.worst_conflict}-fold` : ""}` : "–",
+  ]);
+  return table(["kernel", "calls", "workgroups × threads", "workgroup memory", "bank conflicts"], rows, ["", "n", "n", "n", "n"]);
 }
 
 function costTable(cost, block) {

@@ -4,6 +4,7 @@ use crate::build::blocks::blocks_of;
 use crate::build::builder::{Builder, ViewInput};
 use crate::build::{arrange, circuit, formulas, memory, passes};
 use crate::data::{BucketInfo, Drawing, FORMAT, FormulationInfo, ModelSummary, TargetInfo, VERSION, View};
+use crate::device::DeviceRuns;
 use crate::options::Options;
 use latent_graph::circuit::{Circuit, Naming, TensorIndex};
 use latent_graph::config::ModelConfig;
@@ -87,6 +88,20 @@ impl Drawing {
         target: &Target,
         options: &Options,
     ) -> Result<Drawing, GraphError> {
+        Drawing::on_device(circuit, config, tensors, target, (options, &DeviceRuns::default()))
+    }
+
+    /// The same with what operations become on a device.
+    ///
+    /// # Errors
+    /// As of [`make`](Drawing::make).
+    pub fn on_device(
+        circuit: &Circuit,
+        config: &ModelConfig,
+        tensors: &dyn TensorIndex,
+        target: &Target,
+        (options, runs): (&Options, &DeviceRuns),
+    ) -> Result<Drawing, GraphError> {
         let whole = options.layers == (0..config.layers);
         let embed = options.layers.start == 0;
         let span = match options.mtp {
@@ -94,7 +109,7 @@ impl Drawing {
             false => Span { embed, layers: options.layers.clone(), head: whole, mtp: false },
         };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
-        let mut builder = Builder::new(circuit, config, target.contracts(), options)?;
+        let mut builder = Builder::new(circuit, config, target.contracts(), (options, runs))?;
         let mut views = vec![circuit_view(&mut builder, tensors.naming())?, ir_view(&mut builder, &ir)];
         for (mla, form, info) in formulations(options) {
             for (bucket, _) in BUCKETS {
@@ -124,6 +139,7 @@ impl Drawing {
                 tier: options.bind.tier.name(),
                 precision: options.bind.precision.name(),
                 cache: options.bind.cache.name(),
+                device: runs.device(),
             },
             formulations: formulations(options).map(|(.., info)| info.clone()).collect(),
             buckets: buckets(options.max_batch_tokens),

@@ -8,6 +8,7 @@
 
 mod build;
 mod data;
+mod device;
 mod drawing;
 mod layout;
 mod options;
@@ -19,9 +20,10 @@ mod svg;
 
 pub use data::{
     Binding, Block, BucketInfo, Buffer, Drawing, FORMAT, FileInfo, FormatInfo, Formula, FormulationInfo,
-    KvAccess, Memory, ModelSummary, Operation, OperationCost, PassInfo, PlacedBlock, Port, RejectedKernel,
-    SpecialToken, TargetInfo, VERSION, View, WeightInfo, WeightUse,
+    KernelCall, KvAccess, Memory, ModelSummary, Operation, OperationCost, OperationRun, PassInfo,
+    PlacedBlock, Port, RejectedKernel, SpecialToken, TargetInfo, VERSION, View, WeightInfo, WeightUse,
 };
+pub use device::DeviceRuns;
 pub use drawing::bucket_key;
 pub use options::Options;
 pub use page::{PageOptions, Wanted, static_page};

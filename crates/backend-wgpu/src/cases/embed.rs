@@ -53,7 +53,7 @@ impl Recorded for EmbedJob {
         &self.device
     }
 
-    fn record(&self, commands: &mut Commands) -> Result<(), GpuError> {
+    fn record(&self, commands: &mut Commands, _: usize) -> Result<(), GpuError> {
         let y = Place::rows(&self.y, 1, self.width);
         gather(commands, &self.weight, (&(&self.ids).into(), 0), self.rows, &y)
     }

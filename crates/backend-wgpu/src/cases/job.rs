@@ -4,6 +4,7 @@ use crate::commands::Commands;
 use crate::device::Device;
 use crate::error::GpuError;
 use latent_conformance::Job;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a job asks of the device.
@@ -11,8 +12,8 @@ pub(super) trait Recorded: Send {
     /// The device.
     fn device(&self) -> &Arc<Device>;
 
-    /// Adds its calls.
-    fn record(&self, commands: &mut Commands) -> Result<(), GpuError>;
+    /// Adds its calls, on copy `copy` (modulo their number) of the weight.
+    fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError>;
 
     /// The results of the last run.
     fn read(&self) -> Result<Vec<f32>, GpuError>;
@@ -23,18 +24,29 @@ pub(super) struct GpuJob(pub(super) Box<dyn Recorded>);
 
 impl GpuJob {
     /// Runs once, and waits for the device.
-    pub(super) fn call(&self) -> Result<(), GpuError> {
-        let mut commands = Commands::new(self.0.device());
-        self.0.record(&mut commands)?;
-        commands.submit(&[])?;
+    pub(super) fn call(&self, copy: usize) -> Result<(), GpuError> {
+        self.recorded(copy..copy + 1)?.submit(&[])?;
         self.0.device().wait()
+    }
+
+    /// The calls of several runs.
+    fn recorded(&self, copies: Range<usize>) -> Result<Commands, GpuError> {
+        let mut commands = Commands::new(self.0.device());
+        copies.into_iter().try_for_each(|copy| self.0.record(&mut commands, copy))?;
+        Ok(commands)
     }
 }
 
 impl Job for GpuJob {
-    fn run(&mut self, _: usize) {
+    fn run(&mut self, copy: usize) {
         // a device that fails between two runs has no results, which `results` and `promises` tell
-        let _ = self.call();
+        let _ = self.call(copy);
+    }
+
+    /// All runs go to the device in one list.
+    fn time(&mut self, copies: Range<usize>) -> Result<f64, String> {
+        let seconds = self.recorded(copies).and_then(Commands::seconds);
+        seconds.map_err(|error| error.to_string())
     }
 
     fn results(&self) -> Vec<f32> {
@@ -44,7 +56,7 @@ impl Job for GpuJob {
     /// A second run gives the same bits.
     fn promises(&mut self) -> Result<(), String> {
         let first = self.results();
-        self.call().map_err(|error| error.to_string())?;
+        self.call(0).map_err(|error| error.to_string())?;
         let again = self.0.read().map_err(|error| error.to_string())?;
         let same = first.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
         if same && first.len() == again.len() { Ok(()) } else { Err("two runs differ".into()) }

@@ -7,32 +7,139 @@ mod product;
 mod tests;
 mod w4;
 
+use crate::backend::GpuBackend;
+use crate::commands::Commands;
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::matmul::layout::layout;
+use crate::matmul::product::MOST_GEMV_ROWS;
+use crate::matmul::products::Products;
+use crate::matmul::variants::{Variant, Variants};
 use job::{GpuJob, Recorded};
-use latent_conformance::{Backend, Case, Job, Kernel, Level, Operands, RowOp};
-use latent_types::{ActivationType, WeightLayout};
+use latent_backend::KernelCalls;
+use latent_conformance::{
+    Backend, Case, CountedCall, Job, Kernel, Level, Operands, ProductCase, RowOp, W4Op, real_sizes,
+};
+use latent_graph::passes::Precision;
+use latent_types::{ActivationType, TensorType, WeightLayout};
 use std::sync::Arc;
 
 /// A device whose shaders run cases.
 pub struct Gpu {
     device: Arc<Device>,
+    kernels: Vec<GpuKernel>,
 }
 
-/// The kernels in the order of their ids.
-const KERNELS: [&str; 3] = ["gpu_matmul", "gpu_gather", "gpu_w4"];
+/// A kernel, perhaps with other variants of its shaders than those that suit the device.
+struct GpuKernel {
+    served: Served,
+    variant: Option<(&'static str, Option<Variants>)>,
+    /// Whether the variant changes anything for a format.
+    differs: fn(TensorType) -> bool,
+}
+
+/// A kernel, and the cases that it computes.
+type Served = (&'static str, fn(&Case) -> bool);
+
+/// Kernels at the head of the list that have variants.
+const PRODUCTS: usize = 3;
+
+/// The kernels.
+const KERNELS: [Served; 9] = [
+    ("gpu_gemv", |case| product(case).is_some_and(|case| !case.across && case.rows <= MOST_GEMV_ROWS)),
+    ("gpu_gemm", |case| product(case).is_some_and(|case| !case.across && case.rows > MOST_GEMV_ROWS)),
+    ("gpu_transposed", |case| product(case).is_some_and(|case| case.across)),
+    ("gpu_gather", |case| match case {
+        Case::Row(case) => matches!(case.op, RowOp::Embed(ty, layout) if embed::serves(ty, layout)),
+        _ => false,
+    }),
+    ("gpu_w4_gemm", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Gemm(_)))),
+    ("gpu_w4_fused", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Fused(_)))),
+    ("gpu_w4_striped", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Striped(..)))),
+    ("gpu_w4_reduce", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Reduce(_)))),
+    ("gpu_w4_dequant", |case| {
+        w4_op(case).is_some_and(|op| matches!(op, W4Op::DequantF32 | W4Op::DequantF16))
+    }),
+];
+
+/// A matmul that shaders compute: blocks as they are in files with f32.
+fn product(case: &Case) -> Option<&ProductCase> {
+    match case {
+        Case::Product(case) => {
+            ((case.layout, case.activation) == (WeightLayout::Rows, ActivationType::F32)).then_some(case)
+        }
+        _ => None,
+    }
+}
+
+/// An operation on 4-bit weights that shaders compute.
+fn w4_op(case: &Case) -> Option<W4Op> {
+    match case {
+        Case::W4(case) => w4::serves(case.op).then_some(case.op),
+        _ => None,
+    }
+}
 
 impl Gpu {
-    /// Opens the adapter of this number.
-    ///
-    /// # Errors
-    /// No such adapter; a driver that does not open it.
-    pub fn open(index: usize) -> Result<Gpu, GpuError> {
-        Ok(Gpu::on(Device::open(index)?))
+    /// The device of a backend.
+    pub fn of(backend: &GpuBackend) -> Gpu {
+        let mut gpu = Gpu::on(Arc::clone(backend.device()));
+        let alone = |variant: Variant| variant.alone(&gpu.device.description);
+        let (planes, subgroups) = (alone(Variant::Planes), alone(Variant::Subgroups));
+        let repacked = |ty: TensorType| layout(ty).is_some_and(|layout| layout.odd_scale().is_some());
+        let mut further = Vec::new();
+        for served in KERNELS.into_iter().take(PRODUCTS) {
+            let mut add = |name, variants, differs| {
+                further.push(GpuKernel { served, variant: Some((name, variants)), differs });
+            };
+            add("plain", Some(Variants::default()), |_| true);
+            add("planes", planes, repacked);
+            if served.0 == "gpu_gemv" {
+                add("subgroups", subgroups, |_| true);
+            }
+        }
+        gpu.kernels.extend(further);
+        gpu
     }
 
+    /// With the variants that suit it alone.
     pub(crate) fn on(device: Arc<Device>) -> Gpu {
-        Gpu { device }
+        let kernel = |served| GpuKernel { served, variant: None, differs: |_| true };
+        Gpu { device, kernels: KERNELS.map(kernel).into() }
+    }
+
+    /// A case on the device.
+    fn recorded(
+        &self,
+        kernel: &Kernel,
+        case: &Case,
+        operands: &Operands,
+    ) -> Result<Box<dyn Recorded>, String> {
+        let device = &self.device;
+        let variants = self.kernels.get(kernel.id).and_then(|kernel| kernel.variant?.1);
+        let products = match variants {
+            Some(variants) => Products::with(device, variants),
+            None => Products::new(device, Precision::Exact),
+        };
+        let recorded: Result<Box<dyn Recorded>, GpuError> = match (case, operands) {
+            (Case::Product(case), Operands::Product(operands)) => {
+                product::ProductJob::new(&products, case, operands).map(|job| Box::new(job) as _)
+            }
+            (Case::Row(case), Operands::Row(operands)) => {
+                embed::EmbedJob::new(device, case, operands).map(|job| Box::new(job) as _)
+            }
+            (Case::W4(case), Operands::W4(operands)) => {
+                w4::W4Job::new(device, case, operands).map(|job| Box::new(job) as _)
+            }
+            _ => return Err(format!("no shader computes {}", case.name())),
+        };
+        recorded.map_err(|error| error.to_string())
+    }
+
+    /// A matmul of eight rows with as many as a prompt has.
+    fn prompt(case: &Case) -> Option<Case> {
+        let case = product(case).filter(|case| case.rows == MOST_GEMV_ROWS)?;
+        Some(Case::Product(ProductCase { rows: 512, ..*case }))
     }
 }
 
@@ -47,7 +154,12 @@ impl Backend for Gpu {
 
     fn features(&self) -> Vec<(&'static str, bool)> {
         let description = &self.device.description;
-        vec![("f16", description.f16), ("subgroups", description.subgroups.is_some())]
+        vec![
+            ("f16", description.f16),
+            ("subgroups", description.subgroups.is_some()),
+            ("cooperative_matrices", !description.matrices.is_empty()),
+            ("timestamps", description.timestamps),
+        ]
     }
 
     fn flushes(&self) -> bool {
@@ -55,50 +167,61 @@ impl Backend for Gpu {
     }
 
     fn kernels(&self) -> Vec<Kernel> {
-        let kernel = |(id, name): (usize, &&str)| Kernel {
-            name: (*name).to_owned(),
+        let kernel = |(id, kernel): (usize, &GpuKernel)| Kernel {
+            name: match kernel.variant {
+                None => kernel.served.0.to_owned(),
+                Some((variant, _)) => format!("{}_{variant}", kernel.served.0),
+            },
             level: "wgsl",
-            missing: None,
+            missing: kernel
+                .variant
+                .filter(|(_, there)| there.is_none())
+                .map(|(variant, _)| variant.to_owned()),
             id,
         };
-        KERNELS.iter().enumerate().map(kernel).collect()
+        self.kernels.iter().enumerate().map(kernel).collect()
+    }
+
+    /// With prompts, which the table measures on the CPU in other layouts.
+    fn real_sizes(&self) -> Vec<Case> {
+        let mut cases = real_sizes();
+        let mut prompts: Vec<Case> = cases.iter().filter_map(Gpu::prompt).collect();
+        prompts.retain(|case| !cases.contains(case));
+        cases.extend(prompts);
+        cases
     }
 
     fn serves(&self, kernel: &Kernel, case: &Case) -> bool {
-        match case {
-            Case::Product(case) => {
-                kernel.id == 0 && (case.layout, case.activation) == (WeightLayout::Rows, ActivationType::F32)
-            }
-            Case::Row(case) => {
-                matches!(case.op, RowOp::Embed(ty, layout) if kernel.id == 1 && embed::serves(ty, layout))
-            }
-            Case::W4(case) => kernel.id == 2 && w4::serves(case.op),
-            _ => false,
-        }
+        let differs = |kernel: &GpuKernel| product(case).is_none_or(|case| (kernel.differs)(case.weight));
+        self.kernels.get(kernel.id).is_some_and(|kernel| (kernel.served.1)(case) && differs(kernel))
+    }
+
+    fn count(&self, kernel: &Kernel, case: &Case, operands: &Operands) -> Result<Vec<CountedCall>, String> {
+        let recorded = self.recorded(kernel, case, operands)?;
+        let mut commands = Commands::new(&self.device);
+        recorded.record(&mut commands, 0).map_err(|error| error.to_string())?;
+        let counted = |calls: KernelCalls| CountedCall {
+            shader: calls.kernel,
+            calls: calls.calls,
+            workgroups: calls.workgroups,
+            threads: calls.threads,
+            memory: calls.memory,
+            accesses: calls.conflicts.accesses,
+            conflicting: calls.conflicts.conflicting,
+            worst_conflict: calls.conflicts.worst,
+        };
+        Ok(commands.kernels(0).into_iter().map(counted).collect())
     }
 
     /// Runs the job once, so that what the device refuses is an error here.
     fn prepare<'o>(
         &self,
-        _: &Kernel,
+        kernel: &Kernel,
         case: &'o Case,
         operands: &'o Operands,
     ) -> Result<Box<dyn Job + Send + 'o>, String> {
-        let device = &self.device;
-        let recorded: Result<Box<dyn Recorded>, GpuError> = match (case, operands) {
-            (Case::Product(case), Operands::Product(operands)) => {
-                product::ProductJob::new(device, case, operands).map(|job| Box::new(job) as _)
-            }
-            (Case::Row(case), Operands::Row(operands)) => {
-                embed::EmbedJob::new(device, case, operands).map(|job| Box::new(job) as _)
-            }
-            (Case::W4(case), Operands::W4(operands)) => {
-                w4::W4Job::new(device, case, operands).map(|job| Box::new(job) as _)
-            }
-            _ => return Err(format!("no shader computes {}", case.name())),
-        };
-        let job = GpuJob(recorded.map_err(|error| error.to_string())?);
-        job.call().map_err(|error| error.to_string())?;
+        let job = GpuJob(self.recorded(kernel, case, operands)?);
+        job.call(0).map_err(|error| error.to_string())?;
         Ok(Box::new(job))
     }
 }

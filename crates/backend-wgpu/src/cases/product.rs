@@ -6,6 +6,7 @@ use crate::buffers::{Buffer, float_bytes, floats};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
+use crate::matmul::products::Products;
 use crate::matmul::weight::{BlockScales, Weight, WeightShape};
 use latent_conformance::{ProductCase, ProductOperands};
 use latent_kernels::QuantizedInput;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 /// A matmul, of which some rows of the weight may be used.
 pub(super) struct ProductJob {
     device: Arc<Device>,
-    weight: Weight,
+    /// Its copies.
+    weights: Vec<Weight>,
     part: Part,
     items: Items,
     y: Buffer,
@@ -24,22 +26,25 @@ pub(super) struct ProductJob {
 
 impl ProductJob {
     pub(super) fn new(
-        device: &Arc<Device>,
+        products: &Arc<Products>,
         case: &ProductCase,
         operands: &ProductOperands,
     ) -> Result<ProductJob, GpuError> {
-        let matrix = operands.weight(case, 0);
+        let device = products.device();
         // transposed, some rows of the weight are the inputs
         let (rows, inputs) =
             if case.across { (case.inputs, case.outputs) } else { (case.outputs, case.inputs) };
         let shape = WeightShape { inputs, outputs: rows + case.skipped, matrices: 1 };
-        let scales = matrix.scales().map(|s| BlockScales {
-            numbers: s.numbers,
-            rows: s.rows,
-            inputs: s.cols,
-            per_matrix: false,
-        });
-        let weight = Weight::upload(device, "weight", (case.weight, shape), matrix.bytes(), scales)?;
+        let upload = |copy: usize| {
+            let matrix = operands.weight(case, copy);
+            let scales = matrix.scales().map(|s| BlockScales {
+                numbers: s.numbers,
+                rows: s.rows,
+                inputs: s.cols,
+                per_matrix: false,
+            });
+            Weight::upload_for(products, "weight", (case.weight, shape), matrix.bytes(), scales)
+        };
         let x: Vec<f32> = match operands.acts(case) {
             QuantizedInput::F32(input) => (0..case.rows).flat_map(|row| input.row(row).to_vec()).collect(),
             _ => Vec::new(),
@@ -50,7 +55,7 @@ impl ProductJob {
         let (from, to) = (Place::rows(&x, 1, case.inputs), Place::rows(&y, 1, case.outputs));
         Ok(ProductJob {
             device: Arc::clone(device),
-            weight,
+            weights: (0..operands.copies()).map(upload).collect::<Result<_, _>>()?,
             part: Part { rows: case.skipped..rows + case.skipped, transposed: case.across },
             items: Items { rows: 0..case.rows, slots: 1, x: from, y: to },
             y,
@@ -64,8 +69,9 @@ impl Recorded for ProductJob {
         &self.device
     }
 
-    fn record(&self, commands: &mut Commands) -> Result<(), GpuError> {
-        multiply(commands, (&self.weight, &self.part), &self.items, &Matrices::One)
+    fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError> {
+        let weight = &self.weights[copy % self.weights.len()];
+        multiply(commands, (weight, &self.part), &self.items, &Matrices::One)
     }
 
     fn read(&self) -> Result<Vec<f32>, GpuError> {

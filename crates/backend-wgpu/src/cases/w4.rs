@@ -11,7 +11,7 @@ use crate::matmul::w4::{
 };
 use latent_conformance::{W4Case, W4Op, W4Operands, W4Rounding};
 use latent_kernels::half::f16;
-use latent_kernels::{W4Codes as CpuCodes, W4Scales};
+use latent_kernels::{W4Codes as CpuCodes, W4Matrix, W4Scales};
 use std::sync::Arc;
 
 /// Whether there is a shader: inputs are f32, and memory is set to zero by the device itself.
@@ -31,8 +31,8 @@ pub(super) struct W4Job {
     op: W4Op,
     rows: usize,
     shape: W4Shape,
-    /// None for partial sums.
-    weight: Option<W4Weight>,
+    /// Its copies; none for partial sums.
+    weights: Vec<W4Weight>,
     x: Buffer,
     partials: Buffer,
     y: Buffer,
@@ -47,30 +47,18 @@ impl W4Job {
             W4Op::Striped(_, slices) => (case.rows * shape.n, slices),
             _ => (case.rows * shape.n, 0),
         };
-        let weight = match case.op {
-            W4Op::Reduce(_) => None,
-            _ => {
-                let matrix = operands.matrix(case, 0);
-                let scales = match matrix.scales() {
-                    W4Scales::F16(bits) => GroupScales::F16(bits),
-                    W4Scales::E8m0(codes) => GroupScales::E8m0(codes),
-                    W4Scales::E4m3 { codes, tensor } => GroupScales::E4m3(codes, tensor),
-                };
-                let (codes, zeros): (_, &[u8]) = match matrix.codes() {
-                    CpuCodes::E2m1 => (W4Codes::Fp4, &[]),
-                    CpuCodes::Int4Sym => (W4Codes::Int4Sym, &[]),
-                    CpuCodes::Int4 { zeros } => (W4Codes::Int4, zeros),
-                };
-                let operand = W4Operand { shape, words: matrix.words(), scales, codes, zeros };
-                Some(W4Weight::upload(device, "weight", &operand)?)
-            }
+        let weights = match case.op {
+            W4Op::Reduce(_) => Vec::new(),
+            _ => (0..operands.copies())
+                .map(|copy| upload(device, shape, operands.matrix(case, copy)))
+                .collect::<Result<_, _>>()?,
         };
         Ok(W4Job {
             device: Arc::clone(device),
             op: case.op,
             rows: case.rows,
             shape,
-            weight,
+            weights,
             x: Buffer::with(device, "x", &float_bytes(&operands.x))?,
             partials: Buffer::new(device, "partial sums", 4 * (slices * case.rows * shape.n) as u64)?,
             y: Buffer::new(device, "y", 4 * results as u64)?,
@@ -78,15 +66,32 @@ impl W4Job {
     }
 }
 
+/// A weight on the device.
+fn upload(device: &Arc<Device>, shape: W4Shape, matrix: W4Matrix<'_>) -> Result<W4Weight, GpuError> {
+    let scales = match matrix.scales() {
+        W4Scales::F16(bits) => GroupScales::F16(bits),
+        W4Scales::E8m0(codes) => GroupScales::E8m0(codes),
+        W4Scales::E4m3 { codes, tensor } => GroupScales::E4m3(codes, tensor),
+    };
+    let (codes, zeros): (_, &[u8]) = match matrix.codes() {
+        CpuCodes::E2m1 => (W4Codes::Fp4, &[]),
+        CpuCodes::Int4Sym => (W4Codes::Int4Sym, &[]),
+        CpuCodes::Int4 { zeros } => (W4Codes::Int4, zeros),
+    };
+    let operand = W4Operand { shape, words: matrix.words(), scales, codes, zeros };
+    W4Weight::upload(device, "weight", &operand)
+}
+
 impl Recorded for W4Job {
     fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    fn record(&self, commands: &mut Commands) -> Result<(), GpuError> {
+    fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError> {
         let W4Shape { k, n, .. } = self.shape;
         let (x, y) = (Matrix::new(&self.x, k), Matrix::new(&self.y, n));
-        match (self.op, &self.weight) {
+        let weight = self.weights.get(copy % self.weights.len().max(1));
+        match (self.op, weight) {
             (W4Op::Fused(_), Some(weight)) => fused(commands, weight, &x, &y, self.rows),
             (W4Op::Gemm(_), Some(weight)) => gemm(commands, weight, &x, &y, self.rows),
             (W4Op::Striped(_, slices), Some(weight)) => {

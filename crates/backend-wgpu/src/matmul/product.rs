@@ -40,7 +40,7 @@ pub(crate) struct Part {
 }
 
 /// Most rows of a GEMV. More are decoded once per tile by a GEMM.
-const MOST_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
+pub(crate) const MOST_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
 
 /// Rows per workgroup of a transposed product: each takes registers for eight outputs.
 const TRANSPOSED_ROWS: [usize; 3] = [1, 2, 4];

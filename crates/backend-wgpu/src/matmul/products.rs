@@ -56,6 +56,11 @@ impl Products {
     /// For products in a precision, with the variants that the device offers for it or was opened with.
     pub(crate) fn new(device: &Arc<Device>, precision: Precision) -> Arc<Products> {
         let variants = device.variants.unwrap_or_else(|| Variants::of(&device.description, precision));
+        Products::with(device, variants)
+    }
+
+    /// With these variants.
+    pub(crate) fn with(device: &Arc<Device>, variants: Variants) -> Arc<Products> {
         Arc::new(Products { device: Arc::clone(device), variants, quantized: Mutex::default() })
     }
 

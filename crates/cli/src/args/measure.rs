@@ -90,9 +90,13 @@ pub(crate) struct ProfileArgs {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  latent kernels test\n  latent kernels test q4_k avx2\n  latent kernels perf linear tiles m=1\n  latent kernels support"
+    after_help = "Examples:\n  latent kernels test\n  latent kernels test q4_k avx2\n  latent kernels perf linear tiles m=1\n  latent kernels support\n  latent kernels test --device gpu"
 )]
 pub(crate) struct KernelsArgs {
+    /// Whose kernels: those of the cpu, of gpu or gpu:N (see `latent devices`), or of auto (the first GPU that is no software, else the CPU)
+    #[arg(long, global = true, default_value = "cpu", value_name = "NAME", value_parser = super::model::device)]
+    pub(crate) device: String,
+
     #[command(subcommand)]
     pub(crate) command: KernelsCommand,
 }
@@ -103,6 +107,8 @@ pub(crate) enum KernelsCommand {
     Test(KernelsTestArgs),
     /// Measure kernels at the sizes of real models, beside the machine's limits
     Perf(KernelsPerfArgs),
+    /// Count what kernels of a GPU do at the sizes of real models: bytes, operations, workgroups, and how these use their memory
+    Count(KernelsCountArgs),
     /// Show which kernels there are and which run on this machine
     Support(KernelsSupportArgs),
 }
@@ -149,6 +155,16 @@ pub(crate) struct KernelsPerfArgs {
     /// Milliseconds that each case is measured
     #[arg(long, default_value_t = 200, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) millis: u16,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KernelsCountArgs {
+    /// Words that must all occur in the name of a kernel or of its case, such as: linear q4_k m=1
+    pub(crate) filter: Vec<String>,
 
     /// Print JSON
     #[arg(long)]

@@ -30,8 +30,8 @@ pub(crate) use eval::{
 pub(crate) use hub::{DevicesArgs, LsArgs, PULL_HELP, PullArgs, RmArgs};
 pub(crate) use limits::{MAX_STEP_ROWS, MAX_TOKENS, MAX_VERIFY_ROWS};
 pub(crate) use measure::{
-    BenchArgs, KernelsArgs, KernelsCommand, KernelsPerfArgs, KernelsSupportArgs, KernelsTestArgs,
-    ProfileArgs, Table,
+    BenchArgs, KernelsArgs, KernelsCommand, KernelsCountArgs, KernelsPerfArgs, KernelsSupportArgs,
+    KernelsTestArgs, ProfileArgs, Table,
 };
 pub(crate) use model::{EngineArgs, ModelArgs, isa};
 pub(crate) use plan_hosts::PlanHostsArgs;

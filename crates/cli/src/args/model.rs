@@ -101,7 +101,7 @@ pub(crate) fn isa(word: &str) -> Result<Isa, String> {
 }
 
 /// A name of a backend. It is opened when it is needed.
-fn device(word: &str) -> Result<String, String> {
+pub(super) fn device(word: &str) -> Result<String, String> {
     latent_backends::check_name(word).map(|()| word.to_owned()).map_err(|error| error.to_string())
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     pub(crate) tokens: Vec<u32>,
 
-    /// Settings of side A [default: precision=exact]
+    /// Settings of side A [default: precision=exact,device=cpu]
     #[arg(long, value_delimiter = ',', value_name = "SETTINGS", conflicts_with = "dump")]
     pub(crate) a: Vec<String>,
 

@@ -290,7 +290,7 @@ fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
     output::line("")?;
     output::line(&format!(
         "limits of {}, measured in this run: {limits}; loaded in {:.2} s",
-        s.placement,
+        model::measured(s),
         s.load_time.as_secs_f64()
     ))
 }

@@ -27,7 +27,8 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
     check_numbers(args)?;
     let mut a_args = args.model.engine.clone();
     if args.a.is_empty() {
-        set(&mut a_args, "precision=exact", "--a")?;
+        // whatever the device: it is held against the CPU
+        ["precision=exact", "device=cpu"].iter().try_for_each(|word| set(&mut a_args, word, "--a"))?;
     }
     args.a.iter().try_for_each(|word| set(&mut a_args, word, "--a"))?;
     let mut b_args = args.model.engine.clone();
@@ -105,15 +106,19 @@ fn run_side(
     Ok((Ran { points, trace, numerics: Some(Numerics::of(&engine)), what }, read))
 }
 
-/// `model.gguf, mla auto, precision exact, avx512, f32 cache, 2 threads`.
+/// `model.gguf, mla auto, precision exact, avx512, f32 cache, 2 threads`; another device than the CPU in the place of instruction set and threads.
 fn describe(engine: &Engine, settings: &EngineArgs, file: &str) -> String {
     let s = engine.summary();
     let form = if settings.expanded_cache { " of expanded keys" } else { "" };
     let circuit =
         settings.circuit.as_ref().map_or_else(String::new, |p| format!(", circuit {}", p.display()));
+    let (runs, threads) = match s.backend {
+        "cpu" => (s.tier.to_string(), format!(", {}", s.placement)),
+        backend => (backend.to_owned(), String::new()),
+    };
     format!(
-        "{file}, mla {}, precision {}, {}, {} cache{form}, {}{circuit}",
-        settings.mla, settings.precision, s.tier, s.cache, s.placement
+        "{file}, mla {}, precision {}, {runs}, {} cache{form}{threads}{circuit}",
+        settings.mla, settings.precision, s.cache
     )
 }
 
@@ -134,6 +139,10 @@ pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<(
             "false" => settings.expanded_cache = false,
             _ => return Err(wrong("it takes no value".into())),
         },
+        "device" => {
+            latent_backends::check_name(value).map_err(|error| wrong(error.to_string()))?;
+            value.clone_into(&mut settings.device);
+        }
         "threads" => settings.threads = Some(number(value, 1024).map_err(wrong)?),
         "batch-size" | "chunk" => settings.batch_size = Some(number(value, 8192).map_err(wrong)?),
         "ctx-size" | "ctx" => {
@@ -144,7 +153,7 @@ pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<(
         "circuit" => settings.circuit = Some(value.into()),
         _ => {
             return Err(wrong(
-                "no such setting; there are mla, precision, isa, cache-type, expanded-cache, threads, batch-size, ctx-size and circuit"
+                "no such setting; there are mla, precision, isa, cache-type, expanded-cache, device, threads, batch-size, ctx-size and circuit"
                     .into(),
             ));
         }

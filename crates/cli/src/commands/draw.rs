@@ -2,6 +2,7 @@
 
 mod file_info;
 
+use super::device_runs::device_runs;
 use super::layers::layers;
 use super::stage::{Stage, bind};
 use crate::args::{Drawing as Form, EngineArgs, GraphArgs, ModelArgs};
@@ -21,7 +22,7 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
     }
     // both models stay open until the page is written, which takes no file's place that belongs to them
     let model = ModelInfo::new(model::outline(path)?, args.model.engine.circuit.as_deref())?;
-    let drawing = draw(args, &model)?;
+    let drawing = draw(args, &model, path)?;
     let formulation = formulation(&args.model.engine);
     let bucket = bucket_key(BatchBucket::of(args.rows));
     if let Some(out) = &args.html {
@@ -32,7 +33,7 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
         // the other model has its own circuit: so a circuit of the user's is compared with it
         let other = |path| ModelInfo::new(model::outline(Some(path))?, None);
         let other = args.against.as_deref().map(other).transpose()?;
-        let against = other.as_ref().map(|other| draw(args, other)).transpose()?;
+        let against = other.as_ref().map(|other| draw(args, other, args.against.as_deref())).transpose()?;
         let wanted =
             Wanted { stage: stage.name().into(), formulation: formulation.into(), bucket: bucket.into() };
         let page = drawing.page(&PageOptions {
@@ -75,7 +76,7 @@ pub(super) fn page_of(model_args: &ModelArgs) -> Result<String> {
     };
     let model =
         ModelInfo::new(model::outline(model_args.model.as_deref())?, model_args.engine.circuit.as_deref())?;
-    let drawing = draw(&args, &model)?;
+    let drawing = draw(&args, &model, args.model.model.as_deref())?;
     let wanted = Wanted {
         stage: Stage::Plan.name().into(),
         formulation: formulation(&model_args.engine).into(),
@@ -99,7 +100,7 @@ fn formulation(args: &EngineArgs) -> &'static str {
     }
 }
 
-fn draw(args: &GraphArgs, model: &ModelInfo) -> Result<Drawing> {
+fn draw(args: &GraphArgs, model: &ModelInfo, path: Option<&Path>) -> Result<Drawing> {
     let config = &model.config;
     let options = Options {
         bind: bind(args)?,
@@ -110,7 +111,10 @@ fn draw(args: &GraphArgs, model: &ModelInfo) -> Result<Drawing> {
         kernels: args.format != Form::Svg,
     };
     let target = args.model.engine.options().target(&*args.model.engine.backend()?);
-    Ok(Drawing::make(&model.circuit, config, model.tensors(), &target, &options)?)
+    let rows = [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill];
+    let rows = rows.map(|bucket| bucket.max_rows(options.max_batch_tokens));
+    let runs = device_runs(&args.model.engine, (&model.outline, path), &rows)?;
+    Ok(Drawing::on_device(&model.circuit, config, model.tensors(), &target, (&options, &runs))?)
 }
 
 /// A kind of JSON file that the page shows.

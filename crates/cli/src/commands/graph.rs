@@ -1,5 +1,6 @@
 //! `latent graph`: the circuit, the IR or the plan of a model as text, JSON, Graphviz or a drawing.
 
+use super::device_runs::device_runs;
 use super::draw;
 use super::layers::layers;
 use super::stage::{Stage, bind};
@@ -11,6 +12,7 @@ use latent_engine::Draft;
 use latent_graph::ir::{Ir, Span};
 use latent_graph::passes::{self, BatchBucket};
 use latent_graph::{GraphError, ModelConfig, Partition, Plan, PlanOptions};
+use latent_viz::{DeviceRuns, KernelCall};
 use std::path::PathBuf;
 
 pub(super) fn run(args: &GraphArgs) -> Result<()> {
@@ -78,7 +80,50 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
     let plan = Plan::from_ir(ir, config, &target, &options)?;
-    print(&plan.ir, Some(&plan.phases), format, &plan.to_text(), serde_json::to_value(&plan)?)
+    let runs = device_runs(&args.model.engine, (&model.outline, path.as_deref()), &[args.rows])?;
+    let (text, json) = with_runs(&plan, &runs)?;
+    print(&plan.ir, Some(&plan.phases), format, &text, json)
+}
+
+/// A plan as text and JSON, with the calls that its operations become where they are calls of a device.
+fn with_runs(plan: &Plan, runs: &DeviceRuns) -> Result<(String, serde_json::Value)> {
+    let (mut text, mut json) = (String::new(), serde_json::to_value(plan)?);
+    let mut nodes = plan.ir.nodes.iter().enumerate().peekable();
+    let mut found = Vec::new();
+    for line in plan.to_text().lines() {
+        text.push_str(line);
+        text.push('\n');
+        let Some((i, node)) = nodes.next_if(|(_, node)| line.ends_with(&plan.ir.line(node))) else {
+            continue;
+        };
+        let Some(run) = runs.of(plan.bucket, &plan.ir, node) else { continue };
+        run.kernels.iter().for_each(|call| text.push_str(&called(&run.device, call)));
+        let mut value = serde_json::to_value(run)?;
+        value["node"] = i.into();
+        found.push(value);
+    }
+    if !found.is_empty() {
+        json["runs"] = found.into();
+    }
+    Ok((text, json))
+}
+
+/// `gpu: gemv1_Q4_K ×1, 64 workgroups of 64 threads, 512 bytes of workgroup memory`.
+fn called(device: &str, call: &KernelCall) -> String {
+    let KernelCall { kernel, calls, workgroups, threads, memory, accesses, conflicting, worst_conflict } =
+        call;
+    let mut text = format!("      {device}: {kernel} ×{calls}");
+    if *threads > 0 {
+        let plural = if *workgroups == 1 { "" } else { "s" };
+        text += &format!(", {workgroups} workgroup{plural} of {threads} threads");
+    }
+    if *memory > 0 {
+        text += &format!(", {memory} bytes of workgroup memory");
+    }
+    if *conflicting > 0 {
+        text += &format!(", bank conflicts ({worst_conflict}-fold) in {conflicting} of {accesses} accesses");
+    }
+    text + "\n"
 }
 
 /// The config of one rank.

@@ -13,6 +13,7 @@ mod constraint;
 mod conversation;
 mod convert;
 mod cpu_info;
+mod device_runs;
 mod devices;
 mod diff;
 mod draw;

@@ -4,7 +4,9 @@ use super::batched::{BatchedSequences, context, fit};
 use crate::args::ProfileArgs;
 use crate::{model, output};
 use anyhow::Result;
-use latent_engine::{Engine, EngineError, Limits, LogitsRequest, PhaseProfile, StepProfile, StepSize};
+use latent_engine::{
+    Engine, EngineError, Limits, LogitsRequest, PhaseProfile, ProfileClock, StepProfile, StepSize,
+};
 use serde_json::json;
 
 pub(super) fn run(args: &ProfileArgs) -> Result<()> {
@@ -46,8 +48,16 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     if args.json {
         return output::json(&json!({ "limits": limits, "steps": profiles }));
     }
-    let threads = engine.summary().placement.threads();
-    output::line(&format!("limits of {threads} threads: {limits}"))?;
+    output::line(&format!("limits of {}: {limits}", model::measured(engine.summary())))?;
+    match profiles.first().map(|profile| profile.clock) {
+        None | Some(ProfileClock::HostThread) => {}
+        Some(ProfileClock::Timestamps) => output::line(
+            "times are the device's timestamps around each operation; it gets the operations of a step in one list",
+        )?,
+        Some(ProfileClock::OneByOne) => output::line(
+            "the device has no timestamps: it gets one operation at a time, and times hold the way there and back",
+        )?,
+    }
     profiles.iter().try_for_each(print)
 }
 

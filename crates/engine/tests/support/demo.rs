@@ -1,6 +1,7 @@
 //! The demo model in the engine, asked questions by its chat template.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use latent_backend::Backend;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Answer, Engine, EngineOptions, Listener, Request, Session};
 use latent_formats::{Checkpoint, Source};
@@ -24,13 +25,17 @@ pub fn models() -> PathBuf {
 }
 
 pub fn demo(options: &EngineOptions) -> Demo {
+    demo_on(&*latent_backends::cpu(), options)
+}
+
+pub fn demo_on(backend: &dyn Backend, options: &EngineOptions) -> Demo {
     let checkpoint = Arc::new(Checkpoint::open(&models().join("mla-demo-Q4_K_M.gguf")).unwrap());
     let Source::Gguf(source) = checkpoint.source() else { panic!("the demo model is a GGUF file") };
     let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap();
     Demo {
         template: ChatTemplate::new(template).unwrap(),
         tokenizer: Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap()),
-        engine: Engine::load(&*latent_backends::cpu(), &checkpoint, options, &mut |_, _| {}).unwrap(),
+        engine: Engine::load(backend, &checkpoint, options, &mut |_, _| {}).unwrap(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the views of a drawing share: weights, kernel bindings and blocks, each stored once.
 
 use crate::data::{Binding, Block, RejectedKernel, WeightInfo};
+use crate::device::DeviceRuns;
 use crate::options::Options;
 use latent_graph::GraphError;
 use latent_graph::circuit::{Circuit, LayerSpec};
@@ -18,6 +19,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) layers: Vec<LayerSpec>,
     pub(crate) kernels: &'a [KernelContract],
     pub(crate) options: &'a Options,
+    /// What operations become on a device.
+    pub(crate) runs: &'a DeviceRuns,
     pub(crate) weights: Vec<WeightInfo>,
     pub(crate) bindings: Vec<Binding>,
     requests: HashMap<(OpKind, Option<TensorType>, BatchBucket), usize>,
@@ -46,7 +49,7 @@ impl<'a> Builder<'a> {
         circuit: &'a Circuit,
         config: &'a ModelConfig,
         kernels: &'a [KernelContract],
-        options: &'a Options,
+        (options, runs): (&'a Options, &'a DeviceRuns),
     ) -> Result<Builder<'a>, GraphError> {
         Ok(Builder {
             circuit,
@@ -54,6 +57,7 @@ impl<'a> Builder<'a> {
             layers: circuit.layer_specs(config)?,
             kernels,
             options,
+            runs,
             weights: Vec::new(),
             bindings: Vec::new(),
             requests: HashMap::new(),

@@ -137,6 +137,7 @@ fn operation(
         weights,
         kernels: Vec::new(),
         kv_layer: None,
+        run: None,
         cost: None,
     })
 }

@@ -69,6 +69,10 @@ fn vertex(builder: &Builder<'_>, ir: &Ir, node: &Node, operation: &Operation) ->
             vertex.kernels.push(name);
         }
     }
+    if let Some(run) = operation.run.as_ref().filter(|_| builder.options.kernels) {
+        let calls = |n: usize| if n == 1 { String::new() } else { format!(" ×{n}") };
+        vertex.kernels.extend(run.kernels.iter().map(|call| call.kernel.clone() + &calls(call.calls)));
+    }
     let mut label = operation.title.clone();
     if let Some(phase) = operation.phase {
         label = format!("phase {phase}: {label}");

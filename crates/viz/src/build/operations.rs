@@ -50,6 +50,7 @@ pub(crate) fn operation(
             width: ir.kv_layers[id.0].width,
             row_bytes: ir.kv_layers[id.0].row(builder.options.bind.cache).bytes(),
         }),
+        run: input.bucket.and_then(|bucket| builder.runs.of(bucket, ir, node)),
         cost: input.step.map(|step| cost(ir, run, at, step)),
     }
 }

@@ -6,7 +6,7 @@ mod view;
 mod weight;
 
 pub use file_info::{FileInfo, SpecialToken};
-pub use operation::{Block, KvAccess, Operation, OperationCost, Port, WeightUse};
+pub use operation::{Block, KernelCall, KvAccess, Operation, OperationCost, OperationRun, Port, WeightUse};
 pub use view::{Buffer, Memory, PlacedBlock, View};
 pub use weight::{Binding, FormatInfo, RejectedKernel, WeightInfo};
 
@@ -82,6 +82,9 @@ pub struct TargetInfo {
     pub precision: &'static str,
     /// The element type of the KV cache.
     pub cache: &'static str,
+    /// The device whose calls operations become, if it is not the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
 }
 
 /// A formulation of MLA.

@@ -68,9 +68,42 @@ pub struct Operation {
     /// The KV layer that it reads or writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_layer: Option<KvAccess>,
+    /// What it becomes on a device whose kernels are calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<OperationRun>,
     /// Mean cost per layer of the block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<OperationCost>,
+}
+
+/// What an operation becomes on a device, in the first layer of its block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OperationRun {
+    /// The device.
+    pub device: String,
+    /// Its kernels, in order.
+    pub kernels: Vec<KernelCall>,
+}
+
+/// Calls of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KernelCall {
+    /// Its name.
+    pub kernel: String,
+    /// How many.
+    pub calls: usize,
+    /// Workgroups of all of them.
+    pub workgroups: u64,
+    /// Threads of a workgroup.
+    pub threads: u32,
+    /// Bytes of workgroup memory.
+    pub memory: u32,
+    /// Accesses to it in the kernel's text.
+    pub accesses: usize,
+    /// Those with more than one address in a bank.
+    pub conflicting: usize,
+    /// Most addresses of one access in one bank.
+    pub worst_conflict: usize,
 }
 
 /// A value that an operation reads or writes.

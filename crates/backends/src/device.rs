@@ -1,0 +1,48 @@
+//! Words of `--device`.
+
+use crate::gpu::gpu_devices;
+use latent_backend::BackendError;
+
+/// The backends that every build has on every machine, the default first.
+pub const NAMES: [&str; 2] = ["cpu", "reference"];
+
+/// A word of `--device`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// A GPU if there is one that is no software, else the CPU.
+    Auto,
+    Cpu,
+    Reference,
+    /// The adapter of this number.
+    Gpu(usize),
+}
+
+/// What a word means, if anything.
+pub(crate) fn parse(name: &str) -> Option<Device> {
+    Some(match name {
+        "auto" => Device::Auto,
+        "cpu" => Device::Cpu,
+        "reference" => Device::Reference,
+        "gpu" => Device::Gpu(0),
+        name => Device::Gpu(name.strip_prefix("gpu:")?.parse().ok()?),
+    })
+}
+
+/// The error of a word that means nothing.
+pub(crate) fn unknown(name: &str) -> BackendError {
+    BackendError::Unsupported(format!(
+        "no device is called {name:?}; there are {}, auto, gpu and gpu:N",
+        NAMES.join(", ")
+    ))
+}
+
+/// The device of this name; what stands for `auto` if there is a GPU.
+pub(crate) fn chosen(name: &str) -> Result<Device, BackendError> {
+    Ok(match parse(name).ok_or_else(|| unknown(name))? {
+        Device::Auto => {
+            let gpu = gpu_devices().iter().position(|device| !device.software);
+            gpu.map_or(Device::Cpu, Device::Gpu)
+        }
+        device => device,
+    })
+}

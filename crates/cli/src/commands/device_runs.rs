@@ -1,0 +1,68 @@
+//! What operations of plans become on a GPU, for `latent graph`: the model is loaded there without memory, and steps are looked at.
+
+use crate::args::EngineArgs;
+use crate::{model, output};
+use anyhow::Result;
+use latent_engine::{Engine, EngineOptions, KernelCalls};
+use latent_formats::Outline;
+use latent_graph::passes::BatchBucket;
+use latent_viz::{DeviceRuns, KernelCall};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Cached tokens before the steps that are looked at.
+const CACHED: usize = 1024;
+
+/// The calls of steps of these rows; none on a device whose kernels are functions.
+pub(super) fn device_runs(
+    args: &EngineArgs,
+    (outline, path): (&Outline, Option<&Path>),
+    rows: &[usize],
+) -> Result<DeviceRuns> {
+    let backend = latent_backends::hollow(&args.device)?;
+    if backend.name() != "gpu" || args.partition.is_some() {
+        return Ok(DeviceRuns::default());
+    }
+    let runs = DeviceRuns::new(&args.device);
+    if outline.whole().is_none() {
+        output::note("there are no weights: which kernels a GPU has for them is not shown");
+        return Ok(runs);
+    }
+    let most = rows.iter().copied().max().unwrap_or(1);
+    let options = EngineOptions {
+        circuit: model::circuit(args.circuit.as_deref())?.map(Arc::new),
+        context: Some(CACHED + most),
+        max_batch_tokens: Some(most),
+        force: true,
+        ..args.options()
+    };
+    let mut engine = Engine::load(&*backend, &model::open(path)?, &options, &mut |_, _| {})?;
+    add(runs, &mut engine, rows)
+}
+
+fn add(mut runs: DeviceRuns, engine: &mut Engine, rows: &[usize]) -> Result<DeviceRuns> {
+    for &rows in rows {
+        let bucket = BatchBucket::of(rows);
+        for node in engine.kernel_calls(rows, CACHED)? {
+            let head = node.stage == latent_graph::stage_index::LM_HEAD;
+            // the head works on the row whose logits are wanted
+            let plan = engine.stages()[node.stage].plan(if head { 1 } else { rows });
+            let kernels = node.kernels.into_iter().map(call).collect();
+            runs.add(bucket, &plan.ir, &plan.ir.nodes[node.node], kernels);
+        }
+    }
+    Ok(runs)
+}
+
+fn call(calls: KernelCalls) -> KernelCall {
+    KernelCall {
+        kernel: calls.kernel,
+        calls: calls.calls,
+        workgroups: calls.workgroups,
+        threads: calls.threads,
+        memory: calls.memory,
+        accesses: calls.conflicts.accesses,
+        conflicting: calls.conflicts.conflicting,
+        worst_conflict: calls.conflicts.worst,
+    }
+}

@@ -1,0 +1,106 @@
+//! What kernels of a GPU do, counted: for machines that have none to time.
+
+use super::device::{device_name, filter, nothing};
+use crate::args::KernelsCountArgs;
+use crate::exit::Usage;
+use crate::{interrupt, output};
+use anyhow::{Result, bail};
+use latent_backends::DeviceKernels;
+use latent_conformance::{Count, CountedCall};
+use serde_json::json;
+
+/// What a multiprocessor of a GPU holds at a time: the tables of NVIDIA's CUDA programming guide.
+struct Multiprocessor {
+    name: &'static str,
+    threads: u32,
+    workgroups: u32,
+    /// Bytes of memory for workgroups, and what each takes of it beside its own.
+    memory: u32,
+    reserved: u32,
+}
+
+const MULTIPROCESSORS: [Multiprocessor; 2] = [
+    Multiprocessor { name: "8.9", threads: 1536, workgroups: 24, memory: 100 << 10, reserved: 1 << 10 },
+    Multiprocessor { name: "9.0", threads: 2048, workgroups: 32, memory: 228 << 10, reserved: 1 << 10 },
+];
+
+impl Multiprocessor {
+    /// Share of its threads that workgroups like these occupy, if registers are enough.
+    fn occupancy(&self, call: &CountedCall) -> f64 {
+        let threads = call.threads.max(1);
+        let by_memory = self.memory / (call.memory + self.reserved);
+        let workgroups = self.workgroups.min(self.threads / threads).min(by_memory);
+        f64::from(workgroups * threads) / f64::from(self.threads)
+    }
+}
+
+pub(super) fn run(device: &DeviceKernels, args: &KernelsCountArgs) -> Result<()> {
+    if device.gpu.is_none() {
+        let problem = "kernels of the CPU are functions: `latent kernels count` is for --device gpu or gpu:N; `latent kernels perf` times them";
+        return Err(Usage(problem.into()).into());
+    }
+    let filter = filter(device, &args.filter, None)?;
+    let (mut found, mut problems, mut printed) = (Vec::new(), Vec::new(), Ok(()));
+    latent_conformance::count(&*device.kernels, &filter, &mut |counted| {
+        match counted {
+            Ok(count) => {
+                if !args.json && printed.is_ok() {
+                    printed = print(&count, found.is_empty());
+                }
+                found.push(count);
+            }
+            Err(problem) => problems.push(problem),
+        }
+        printed.is_ok() && !interrupt::asked()
+    });
+    printed?;
+    if found.is_empty() && problems.is_empty() && !interrupt::asked() {
+        return nothing(&args.filter);
+    }
+    if args.json {
+        output::json(&json!({ "device": device_name(device), "counts": found }))?;
+    } else {
+        output::line(
+            "MB: what must be read at least. occ.: share of a multiprocessor's threads at a time, by threads and workgroup memory alone, of NVIDIA's compute \
+             capabilities 8.9 and 9.0. banks: accesses to workgroup memory with several addresses in one of 32 banks, of all in the shader, and the most in one",
+        )?;
+    }
+    if !problems.is_empty() {
+        bail!("not counted: {}", problems.join("; "));
+    }
+    Ok(())
+}
+
+/// Prints a line for each shader of a case.
+fn print(count: &Count, first: bool) -> Result<()> {
+    if first {
+        let occupancy = MULTIPROCESSORS.map(|unit| format!("{:>6}", unit.name)).concat();
+        output::line(&format!(
+            "{:<46}{:>7}{:>8}{:>7} {:<22}{:>7}{:>5}{:>7}{occupancy}  banks",
+            "case", "MB", "MFLOP", "FLOP/B", "shader", "groups", "thr.", "memory"
+        ))?;
+    }
+    for (i, call) in count.calls.iter().enumerate() {
+        let case = match i {
+            0 => format!(
+                "{:<46}{:>7.2}{:>8.1}{:>7.1}",
+                count.case,
+                count.bytes / 1e6,
+                count.flops / 1e6,
+                count.flops / count.bytes
+            ),
+            _ => format!("{:<68}", ""),
+        };
+        let occupancy =
+            MULTIPROCESSORS.map(|unit| format!("{:>4.0} %", 100.0 * unit.occupancy(call))).concat();
+        let banks = match call.accesses {
+            0 => "–".to_owned(),
+            all => format!("{} of {all}, {}", call.conflicting, call.worst_conflict),
+        };
+        output::line(&format!(
+            "{case} {:<22}{:>7}{:>5}{:>7}{occupancy}  {banks}",
+            call.shader, call.workgroups, call.threads, call.memory
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! The device whose kernels are looked at, and which of them.
+
+use crate::exit::Usage;
+use anyhow::Result;
+use latent_backends::DeviceKernels;
+use latent_conformance::Filter;
+use latent_types::Tier;
+
+/// The cases and kernels of these words; instruction sets are those of the CPU.
+pub(super) fn filter(device: &DeviceKernels, words: &[String], tier: Option<Tier>) -> Result<Filter> {
+    let filter = Filter::new(words);
+    match tier {
+        None => Ok(filter),
+        Some(tier) if device.gpu.is_none() => Ok(filter.level(tier.name())),
+        Some(tier) => {
+            Err(Usage(format!("--isa {tier} is an instruction set of the CPU: a GPU has none of them"))
+                .into())
+        }
+    }
+}
+
+/// The error of a filter that matches nothing: a typo should not look like success.
+pub(super) fn nothing(words: &[String]) -> Result<()> {
+    let problem = format!(
+        "no kernel and case has all of {:?} in its name: see the names with `latent kernels support` or `latent kernels test --cases`",
+        words.join(" ")
+    );
+    Err(Usage(problem).into())
+}
+
+/// What runs the kernels.
+pub(super) fn device_name(device: &DeviceKernels) -> String {
+    match &device.gpu {
+        None => crate::commands::cpu_info::cpu_info(),
+        Some(gpu) => format!("{}: {}", gpu.name, gpu.kind),
+    }
+}

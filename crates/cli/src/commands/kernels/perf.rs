@@ -1,0 +1,202 @@
+//! Speed of kernels beside the limits of the device.
+
+use super::device::{device_name, filter, nothing};
+use crate::args::KernelsPerfArgs;
+use crate::exit::Usage;
+use crate::{interrupt, output};
+use anyhow::{Context, Result, bail};
+use latent_backends::DeviceKernels;
+use latent_conformance::{FusedSpeedup, Limits, Measurement, PerfOptions};
+use latent_threads::Placement;
+use latent_types::{Tier, format_bytes};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Bytes needed to measure the read bandwidth, with a margin.
+const MEASURING: u64 = 768 << 20;
+
+/// How long measured limits are reused: on a shared machine they change.
+const LIMITS_STAND: Duration = Duration::from_secs(10);
+
+pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> {
+    let filter = filter(device, &args.filter, args.isa)?;
+    if device.gpu.is_some() && args.threads > 1 {
+        let problem =
+            format!("--threads {} is for the CPU: a GPU runs one kernel after the other", args.threads);
+        return Err(Usage(problem).into());
+    }
+    // software keeps its copies beside those that are made for it
+    let copies = 1 + u64::from(device.gpu.as_ref().is_some_and(|gpu| gpu.software));
+    let wanted = copies * (u64::from(args.memory) << 20);
+    if let Some(available) = latent_engine::memory::available()
+        && available.bytes < wanted + MEASURING
+    {
+        bail!(
+            "--memory {} needs {} beside {} for measuring the limits, but {} are available: give less",
+            args.memory,
+            format_bytes(wanted),
+            format_bytes(MEASURING),
+            format_bytes(available.bytes)
+        );
+    }
+    let options = PerfOptions {
+        threads: usize::from(args.threads),
+        memory: usize::from(args.memory) << 20,
+        time: Duration::from_millis(u64::from(args.millis)),
+        all: args.all,
+    };
+    let mut limits = MeasuredLimits { device, known: Vec::new(), failure: None };
+    let (mut found, mut problems, mut printed, mut header) = (Vec::new(), Vec::new(), Ok(()), None);
+    latent_conformance::perf(
+        &*device.kernels,
+        &device.kernels.real_sizes(),
+        &filter,
+        &options,
+        &mut |level, threads| limits.of(level, threads),
+        &mut |measured| {
+            match measured {
+                Ok(measured) => {
+                    if !args.json && printed.is_ok() {
+                        printed = print_measurement(&measured, &mut header);
+                    }
+                    found.push(measured);
+                }
+                Err(problem) => problems.push(problem),
+            }
+            printed.is_ok() && !interrupt::asked()
+        },
+    );
+    printed?;
+    if let Some(error) = limits.failure {
+        return Err(error).context("measuring what the machine can do");
+    }
+    if found.is_empty() && problems.is_empty() && !interrupt::asked() {
+        return nothing(&args.filter);
+    }
+    let fused = latent_conformance::fused_speedups(&found);
+    if args.json {
+        output::json(&json!({
+            "device": device_name(device),
+            "threads": args.threads,
+            "memory_mib": args.memory,
+            "measurements": found,
+            "fused": fused,
+        }))?;
+    } else if let Some(last) = found.last() {
+        print_limits(last, device)?;
+        print_fused(&fused)?;
+    }
+    if !problems.is_empty() {
+        bail!("not measured: {}", problems.join("; "));
+    }
+    Ok(())
+}
+
+/// The machine's limits, measured again when they are old.
+struct MeasuredLimits<'d> {
+    device: &'d DeviceKernels,
+    known: Vec<(Tier, usize, Instant, Limits)>,
+    /// Why a measurement failed; its limits are NaN.
+    failure: Option<latent_backend::BackendError>,
+}
+
+impl MeasuredLimits<'_> {
+    fn of(&mut self, level: &str, threads: usize) -> Limits {
+        let tier = level.parse().unwrap_or(Tier::Portable);
+        self.known.retain(|(.., at, _)| at.elapsed() < LIMITS_STAND);
+        if let Some((.., limits)) = self.known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
+            return *limits;
+        }
+        let limits = match self.device.backend.limits(&Placement::anywhere(threads), tier) {
+            Ok(found) => Limits {
+                read_bandwidth: found.read_bandwidth,
+                int8_macs: found.int8_macs,
+                f32_macs: found.f32_macs,
+                f16_macs: found.f16_macs,
+                bf16_macs: found.bf16_macs,
+            },
+            Err(error) => {
+                self.failure = Some(error);
+                let none = f64::NAN;
+                Limits {
+                    read_bandwidth: none,
+                    int8_macs: none,
+                    f32_macs: none,
+                    f16_macs: none,
+                    bf16_macs: none,
+                }
+            }
+        };
+        self.known.push((tier, threads, Instant::now(), limits));
+        limits
+    }
+}
+
+/// Prints the limits of the last measurement.
+fn print_limits(last: &Measurement, device: &DeviceKernels) -> Result<()> {
+    let (limits, threads) = (&last.limits, last.threads);
+    let runs = match &device.gpu {
+        None => format!("{}, {threads} thread{}", last.level, if threads == 1 { "" } else { "s" }),
+        Some(_) => device_name(device),
+    };
+    let arithmetic = [
+        (limits.int8_macs, "int8"),
+        (limits.f32_macs, "f32"),
+        (limits.f16_macs, "f16"),
+        (limits.bf16_macs, "bf16"),
+    ];
+    // missing instructions have no limit
+    let rates = arithmetic.iter().filter(|(macs, _)| *macs > 0.0).enumerate().map(|(i, (macs, ty))| {
+        format!(", {:.0}{} {ty}", 2.0 * macs / 1e9, if i == 0 { " GFLOP/s" } else { "" })
+    });
+    output::line(&format!(
+        "limits, {runs}: {:.1} GB/s{}",
+        limits.read_bandwidth / 1e9,
+        rates.collect::<String>()
+    ))
+}
+
+/// Prints how much faster packed weights are than the same weights as floats, a line per format.
+fn print_fused(fused: &[FusedSpeedup]) -> Result<()> {
+    let mut formats: Vec<&str> = fused.iter().map(|one| one.format.as_str()).collect();
+    formats.dedup();
+    if !formats.is_empty() {
+        output::line(
+            "fused over unpacked: times as fast as the quickest product of the same weights as floats, unpacking not counted",
+        )?;
+    }
+    for format in formats {
+        let of_format = fused.iter().filter(|one| one.format == format);
+        let cells: Vec<String> = of_format
+            .map(|one| {
+                format!("m={} {}×{} {:.2} ({})", one.rows, one.inputs, one.outputs, one.speedup, one.unpacked)
+            })
+            .collect();
+        output::line(&format!(" {format:<9}{}", cells.join(", ")))?;
+    }
+    Ok(())
+}
+
+/// Prints one line, preceded by the kernel's name when it changes.
+fn print_measurement(m: &Measurement, before: &mut Option<String>) -> Result<()> {
+    if before.is_none() {
+        output::line(&format!(
+            "{:<48}{:>9}{:>6}{:>6} {:<6}{:>4}",
+            "kernel and case", "µs", "GB/s", "GFL/s", "limit", "of"
+        ))?;
+    }
+    if before.as_ref() != Some(&m.kernel) {
+        output::line(&m.kernel)?;
+        *before = Some(m.kernel.clone());
+    }
+    let bound = match m.bound {
+        Some("memory") => "mem.",
+        Some(_) => "arith",
+        None => "",
+    };
+    let share = m.of_limit.map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share));
+    output::line(&format!(
+        " {:<47}{:>9.1}{:>6.1}{:>6.0} {bound:<5}{share:>5}",
+        m.case, m.micros, m.gb_per_s, m.gflop_per_s
+    ))
+}

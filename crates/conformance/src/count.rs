@@ -1,0 +1,54 @@
+//! What calls of kernels do at the sizes of real models, counted instead of timed.
+
+use crate::backend::Backend;
+use crate::case::Case;
+use crate::counted_call::CountedCall;
+use crate::filter::Filter;
+use serde::Serialize;
+
+/// One case with one kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct Count {
+    /// The case.
+    pub case: String,
+    /// The kernel.
+    pub kernel: String,
+    /// Bytes that must be read.
+    pub bytes: f64,
+    /// Multiplications and additions.
+    pub flops: f64,
+    /// Its calls on the device.
+    pub calls: Vec<CountedCall>,
+}
+
+/// Counts all cases that `filter` lets through. `sink` receives each count, or why there is none, and returns whether to go on.
+pub fn count(backend: &dyn Backend, filter: &Filter, sink: &mut dyn FnMut(Result<Count, String>) -> bool) {
+    let kernels = backend.kernels();
+    for case in backend.real_sizes() {
+        let (name, mut known) = (case.name(), Vec::new());
+        let serving =
+            kernels.iter().filter(|kernel| backend.serves(kernel, &case) && filter.lets(kernel, &name));
+        let serving: Vec<_> = serving.collect();
+        if serving.is_empty() {
+            continue;
+        }
+        let operands = case.operands(1);
+        for kernel in serving {
+            let calls = backend.count(kernel, &case, &operands);
+            // variants that change nothing here are no further rows
+            if calls.as_ref().is_ok_and(|calls| known.contains(calls)) {
+                continue;
+            }
+            known.extend(calls.as_ref().ok().cloned());
+            let counted = calls.map(|calls| counted(&case, &name, &kernel.name, calls));
+            if !sink(counted.map_err(|problem| format!("{} {name}: {problem}", kernel.name))) {
+                return;
+            }
+        }
+    }
+}
+
+fn counted(case: &Case, name: &str, kernel: &str, calls: Vec<CountedCall>) -> Count {
+    let work = case.work();
+    Count { case: name.to_owned(), kernel: kernel.to_owned(), bytes: work.bytes, flops: work.flops, calls }
+}

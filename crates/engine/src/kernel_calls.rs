@@ -1,0 +1,23 @@
+//! What a step becomes on a device.
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use latent_backend::{Batch, InputRows, KV_BLOCK, NodeCalls};
+
+impl Engine {
+    /// The calls of kernels that a step of one sequence would be: `rows` new tokens after `cached` ones, and the logits of the last. Nothing runs, so that the
+    /// model's memory may be missing. Empty where kernels are functions.
+    ///
+    /// # Errors
+    /// A step that does not fit the engine; what the device lacks.
+    pub fn kernel_calls(&mut self, rows: usize, cached: usize) -> Result<Vec<NodeCalls>, EngineError> {
+        let rows = rows.clamp(1, self.max_batch_tokens());
+        let blocks = (rows + cached).div_ceil(KV_BLOCK) as u32;
+        let kv = self.model.new_kv_store(blocks, 0)?;
+        let (tokens, table): (_, Vec<u32>) = (vec![0; rows], (0..blocks).collect());
+        let mut batch = Batch::default();
+        batch.push(InputRows::Tokens(&tokens), cached, &table, self.path(rows));
+        batch.wanted.push(rows as u32 - 1);
+        Ok(self.model.kernel_calls(&batch, &*kv)?)
+    }
+}
