@@ -1,13 +1,20 @@
 //! The device of tests.
 
+use crate::adapters::{AdapterDescription, AdapterKind};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::matmul::variants::{Variant, Variants};
+use latent_graph::passes::Precision;
 use std::sync::{Arc, Mutex};
 
 /// A device of its own for a test, if there is an adapter; says so where there is none, and fails there if `REQUIRE_GPU` is set.
 pub(crate) fn device() -> Option<Arc<Device>> {
     open(None)
+}
+
+/// A device whose products use nothing that a device may lack.
+pub(crate) fn plain_device() -> Option<Arc<Device>> {
+    open(Some(Variants::default()))
 }
 
 /// A device that uses one variant of the products, where the adapter offers it; says so where it does not.
@@ -20,6 +27,12 @@ pub(crate) fn device_with(variant: Variant) -> Option<Arc<Device>> {
         return None;
     }
     open(variants)
+}
+
+/// A device whose products use what they would if it were hardware.
+pub(crate) fn device_as_hardware(precision: Precision) -> Option<Arc<Device>> {
+    let Some(adapter) = crate::adapters().into_iter().next() else { return open(None) };
+    open(Some(Variants::of(&AdapterDescription { kind: AdapterKind::Discrete, ..adapter }, precision)))
 }
 
 fn open(variants: Option<Variants>) -> Option<Arc<Device>> {

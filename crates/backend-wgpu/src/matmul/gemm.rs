@@ -1,5 +1,6 @@
 //! The text of a GEMM: the form of its tiles, and what multiplies them.
 
+use super::matrix_tile::{MATRICES, MatrixTile};
 use super::tiles::{GemmTile, PER_THREAD};
 use super::wgsl::{ENTRY, constants, section};
 use crate::coop_matrix::CoopMatrix;
@@ -7,7 +8,6 @@ use std::fmt::Write;
 
 const GEMM: &str = include_str!("wgsl/gemm.wgsl");
 const INTEGERS: &str = include_str!("wgsl/gemm_integers.wgsl");
-const MATRICES: &str = include_str!("wgsl/gemm_matrices.wgsl");
 
 /// What tiles in workgroup memory hold, and what multiplies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,11 +66,12 @@ impl Gemm {
         } else {
             section(GEMM, "load")
         });
+        let back = if self.form == GemmForm::Halves { " / WEIGHT_FACTOR" } else { "" };
         for i in 0..PER_THREAD {
             let _ = write!(
                 source,
                 "  if line + {i}u * ROW_STEP < count {{
-    store(sum_{i}, result_place(first_row + line + {i}u * ROW_STEP, slot), first + column);
+    store(sum_{i}{back}, result_place(first_row + line + {i}u * ROW_STEP, slot), first + column);
   }}
 "
             );
@@ -98,13 +99,13 @@ impl GemmForm {
     /// Threads per workgroup.
     pub(super) fn threads(self, tile: GemmTile) -> usize {
         match self {
-            GemmForm::Matrices(matrix) => SUBGROUPS * matrix.subgroup,
+            GemmForm::Matrices(matrix) => matrix.threads(),
             _ => tile.threads(),
         }
     }
 
     /// The element type of tiles, and how it is made of f32. A number beyond f16's range becomes its largest one.
-    fn element(self) -> &'static str {
+    pub(super) fn element(self) -> &'static str {
         let f16 = matches!(self, GemmForm::Halves | GemmForm::Matrices(CoopMatrix { f16: true, .. }));
         section(GEMM, if f16 { "halves" } else { "floats" })
     }
@@ -131,72 +132,34 @@ impl GemmForm {
                 inputs * both + 4 * tile.rows * (1 + inputs / 8) + 8 * tile.outputs * inputs / 16
             }
             GemmForm::Matrices(matrix) => {
-                let bytes = if matrix.f16 { 2 } else { 4 };
-                bytes * (inputs + GAP) * both + 4 * SUBGROUPS * matrix.side * matrix.side
+                MatrixTile { rows: tile.rows, outputs: tile.outputs, inputs, matrix }.memory(1)
             }
         }
     }
 }
 
-/// Subgroups of a workgroup that multiplies cooperative matrices.
-const SUBGROUPS: usize = 4;
-
-/// Elements between two rows of a tile for them: rows begin at multiples of 16 bytes, and four of them in different banks.
-const GAP: usize = 8;
-
-/// A subgroup has a rectangle of the tile; its sums have variables of their own.
+/// Those of subgroups in a tile for cooperative matrices.
 fn matrices(source: &mut String, gemm: Gemm, matrix: CoopMatrix) {
-    let CoopMatrix { side, f16, subgroup } = matrix;
-    let GemmTile { rows, outputs, .. } = gemm.tile;
-    let down = if rows >= 4 * side { 2 } else { 1 };
-    let across = SUBGROUPS / down;
-    let (high, wide) = (rows / down / side, outputs / across / side);
-    let stride = gemm.form.inputs(gemm.tile) + GAP;
-    let sizes = [("SIDE", side), ("SUBGROUP", subgroup), ("SUBGROUPS", SUBGROUPS), ("STRIDE", stride)];
-    constants(source, sizes);
-    constants(source, [("ACROSS", across), ("HIGH", high * side), ("WIDE", wide * side)]);
-    let element = if f16 { "f16" } else { "f32" };
-    for (name, ty, role) in [("Rows", element, "A"), ("Outputs", element, "B"), ("Sums", "f32", "C")] {
-        let _ = writeln!(source, "alias {name} = coop_mat{side}x{side}<{ty}, {role}>;");
-    }
+    let tile = MatrixTile {
+        rows: gemm.tile.rows,
+        outputs: gemm.tile.outputs,
+        inputs: gemm.form.inputs(gemm.tile),
+        matrix,
+    };
+    tile.head(source);
     source.push_str(gemm.form.element());
     source.push_str(section(MATRICES, "memory"));
+    source.push_str(section(MATRICES, "stash"));
     source.push_str(if gemm.sorted { section(MATRICES, "sorted_memory") } else { "" });
     source.push_str(section(MATRICES, "entry"));
     let begins = if gemm.sorted { section(MATRICES, "sorted") } else { section(GEMM, "per_slot") };
     source.push_str(begins);
-    source.push_str(section(MATRICES, "begin"));
-    let sums = || (0..high).flat_map(|i| (0..wide).map(move |j| (i, j)));
-    for (i, j) in sums() {
-        let _ = writeln!(source, "  var sum_{i}_{j} = coopLoadT<Sums>(&results[mine], SIDE);");
-    }
+    source.push_str(section(MATRICES, "first"));
+    tile.begin(source);
     source.push_str(section(MATRICES, "load"));
-    for i in 0..high {
-        let _ = writeln!(
-            source,
-            "      let a_{i} = coopLoadT<Rows>(&x_tile[(top + {i}u * SIDE) * STRIDE + k], STRIDE);"
-        );
-    }
-    for j in 0..wide {
-        let _ = writeln!(
-            source,
-            "      let b_{j} = coopLoad<Outputs>(&w_tile[(left + {j}u * SIDE) * STRIDE + k], STRIDE);"
-        );
-    }
-    for (i, j) in sums() {
-        let _ = writeln!(source, "      sum_{i}_{j} = coopMultiplyAdd(a_{i}, b_{j}, sum_{i}_{j});");
-    }
-    source.push_str("    }\n    workgroupBarrier();\n  }\n");
-    for (i, j) in sums() {
-        let _ = write!(
-            source,
-            "  coopStoreT(sum_{i}_{j}, &results[mine], SIDE);
-  workgroupBarrier();
-  store(mine, member, vec2<u32>(top + {i}u * SIDE, left + {j}u * SIDE), vec3<u32>(first_row, slot, count), first);
-  workgroupBarrier();
-"
-        );
-    }
+    tile.multiply(source, "0u");
+    source.push_str("    workgroupBarrier();\n  }\n");
+    tile.end(source, "vec3<u32>(first_row, slot, count), first");
     source.push_str("}\n");
     source.push_str(section(GEMM, if gemm.sorted { "sorted_places" } else { "places" }));
     source.push_str(section(MATRICES, "store"));

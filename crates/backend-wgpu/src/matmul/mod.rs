@@ -2,7 +2,7 @@
 //!
 //! * `layout`, `tiles`: the tables of block layouts and of tile sizes, from which every dialect of shaders takes its numbers.
 //! * `variants`: what kernels use beyond what every device has; `products`: what the products of a model share, and inputs as int8 blocks.
-//! * `wgsl`, `gemv`, `gemm`, `shader`: the WGSL dialect: texts in the folder `wgsl/`, put together for a format and a kernel.
+//! * `wgsl`, `gemv`, `gemm`, `matrix_tile`, `shader`: the WGSL dialect: texts in the folder `wgsl/`, put together for a format and a kernel.
 //! * `codebook`: the codebooks of the IQ formats.
 //! * `weight`: a weight in the device's memory; `repack`: its blocks as planes of whole words.
 //! * `items`: slots of rows in buffers; `product`: calls that multiply slots of rows (heads, experts) with parts of matrices; `rows`: those of plain rows.
@@ -17,6 +17,7 @@ mod gemv;
 mod items;
 pub(crate) mod layout;
 mod limits;
+mod matrix_tile;
 pub(crate) mod product;
 pub(crate) mod products;
 mod repack;

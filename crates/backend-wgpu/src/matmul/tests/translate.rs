@@ -1,5 +1,6 @@
 //! Every shader is valid WGSL and can be written in Metal's language and in Direct3D's, on any machine.
 
+use crate::coop_matrix::CoopMatrix;
 use crate::matmul::gemm::GemmForm;
 use crate::matmul::layout::{LAYOUTS, Quants, Storage, layout};
 use crate::matmul::product::Keep;
@@ -198,6 +199,10 @@ fn entries_for_4_bit_weights_translate() {
     let mut entries = vec![Entry::DequantF32, Entry::DequantF16];
     entries.extend(GEMV_ROWS.map(|rows| Entry::Fused { rows }));
     entries.extend(W4_GEMM.map(|tile| Entry::Gemm { tile }));
+    for (side, subgroup) in [(8, 8), (8, 64), (16, 32)] {
+        let matrix = CoopMatrix { side, f16: true, subgroup };
+        entries.extend(W4_GEMM.map(|tile| Entry::Matrices { tile, matrix }));
+    }
     for entry in entries {
         for codes in [W4Codes::Fp4, W4Codes::Int4, W4Codes::Int4Sym] {
             for scales in [ScaleKind::F16, ScaleKind::E8m0, ScaleKind::E4m3] {

@@ -11,7 +11,7 @@ use crate::matmul::sort::sort_items;
 use crate::matmul::variants::Variant;
 use crate::matmul::weight::{Weight, WeightShape};
 use crate::shader::Shader;
-use crate::testing::{device, device_with};
+use crate::testing::{device_with, plain_device};
 use latent_graph::passes::Precision;
 use latent_kernels::{Q8Block, quantize_q8};
 use latent_types::TensorType;
@@ -133,7 +133,7 @@ fn multiplies(variant: Option<Variant>, rows: usize) -> bool {
 
 #[test]
 fn every_variant_multiplies() {
-    let Some(plain) = device() else { return };
+    let Some(plain) = plain_device() else { return };
     // a place for each size of each format
     let expected = products(&plain, None);
     for variant in Variant::ALL {
@@ -308,7 +308,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) { if id.x < words.x { y[id
 /// A weight is repacked in several pieces, and begins with any row.
 #[test]
 fn repacked_weights_have_the_same_bits_in_parts_and_pieces() {
-    let (Some(plain), Some(planes)) = (device(), device_with(Variant::Planes)) else { return };
+    let (Some(plain), Some(planes)) = (plain_device(), device_with(Variant::Planes)) else { return };
     // three pieces of blocks; heads with parts of their matrices
     for (format, shape) in [(TensorType::Q8_0, (96, 12_000, 1)), (TensorType::Q4_0, (64, 40, 5))] {
         let made = make(format, shape);

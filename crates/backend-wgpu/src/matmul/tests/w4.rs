@@ -4,10 +4,11 @@ use super::Random;
 use crate::buffers::{Buffer, float_bytes, floats};
 use crate::commands::Commands;
 use crate::matmul::rows::Matrix;
+use crate::matmul::variants::Variant;
 use crate::matmul::w4::{
     GroupScales, W4Codes, W4Inputs, W4Operand, W4Shape, W4Weight, fused, gemm, reduce, striped,
 };
-use crate::testing::device;
+use crate::testing::{device, device_with, plain_device};
 use latent_kernels::half::f16;
 
 #[test]
@@ -35,7 +36,7 @@ fn what_does_not_agree_is_an_error() {
 /// Inputs that f16 has give the same bits from f16 as from f32, in every entry that multiplies: one shader differs in how it loads them alone.
 #[test]
 fn f16_inputs_have_the_bits_of_the_same_numbers_in_f32() {
-    let Some(device) = device() else { return };
+    let Some(device) = plain_device() else { return };
     // whole groups, and groups that cut words
     for (codes, group) in [(W4Codes::Fp4, 32), (W4Codes::Int4, 12), (W4Codes::Int4Sym, 96)] {
         let shape = W4Shape { k: 96, n: 51, group };
@@ -74,4 +75,43 @@ fn f16_inputs_have_the_bits_of_the_same_numbers_in_f32() {
             }
         }
     }
+}
+
+/// f16 inputs as cooperative matrices: weights are rounded to f16, sums are f32. Slices have words that do not fill a step.
+#[test]
+fn f16_inputs_are_multiplied_as_cooperative_matrices() {
+    let (Some(plain), Some(device)) = (plain_device(), device_with(Variant::MatricesF16)) else { return };
+    for (codes, group) in [(W4Codes::Fp4, 8), (W4Codes::Int4Sym, 40)] {
+        let shape = W4Shape { k: 40, n: 83, group };
+        let mut random = Random(5);
+        let words: Vec<u32> = (0..5 * 83).map(|_| random.next() | random.next() << 1).collect();
+        let scales: Vec<u16> =
+            (0..40 / group * 83).map(|i| f16::from_f32(1e-4 * (1 + i % 37) as f32).to_bits()).collect();
+        let operand =
+            W4Operand { shape, words: &words, scales: GroupScales::F16(&scales), codes, zeros: &[] };
+        for rows in [1, 5, 16, 37] {
+            let x: Vec<u8> =
+                random.numbers(rows * 40).into_iter().flat_map(|x| f16::from_f32(x).to_le_bytes()).collect();
+            let [expected, found] = [&plain, &device].map(|device| {
+                let weight = W4Weight::upload(device, "w", &operand).unwrap();
+                let x = Buffer::with(device, "x", &x).unwrap();
+                let rows_of = Matrix::new(&x, 40);
+                let x = W4Inputs { rows: &rows_of, f16: true };
+                let y = [(); 2].map(|()| Buffer::new(device, "y", 4 * (rows * 83) as u64).unwrap());
+                let partials = Buffer::new(device, "partial sums", 4 * (3 * rows * 83) as u64).unwrap();
+                let mut commands = Commands::new(device);
+                gemm(&mut commands, &weight, x, &Matrix::new(&y[0], 83), rows).unwrap();
+                striped(&mut commands, &weight, (x, rows), (&partials, 3), &Matrix::new(&y[1], 83)).unwrap();
+                commands.submit(&[]).unwrap();
+                y.map(|y| floats(&y.read("y", 0..4 * (rows * 83) as u64).unwrap())).concat()
+            });
+            let largest = expected.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+            let off = expected.iter().zip(&found).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+            // weights of 12 bits have one more than f16
+            assert!(largest > 0.0 && off <= 1e-3 * largest, "{codes:?} {rows} rows: {off} of {largest}");
+            assert!(off > 0.0, "weights are not rounded");
+        }
+    }
+    let pipelines = device.pipelines.lock().unwrap();
+    assert!(pipelines.keys().any(|text| text.contains("coopMultiplyAdd")));
 }

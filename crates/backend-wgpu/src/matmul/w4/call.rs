@@ -1,14 +1,19 @@
 //! Calls of the entries.
 
+use super::format::ScaleKind;
 use super::shader::{Entry, W4Shader, reduce_source};
 use super::tiles::{W4_FUSED, W4Tile};
 use super::weight::{W4Shape, W4Weight};
 use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};
+use crate::coop_matrix::CoopMatrix;
+use crate::device::Device;
 use crate::error::GpuError;
 use crate::matmul::limits::{folded, too_large};
 use crate::matmul::rows::Matrix;
 use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS};
+use crate::matmul::variants::Variants;
+use latent_graph::passes::Precision;
 use std::sync::Arc;
 
 /// The numbers of `wgsl/head.wgsl`.
@@ -120,6 +125,13 @@ pub(crate) fn fused<'m>(
     call(commands, weight, (Entry::Fused { rows: most }, params, x.f16), operands, [columns, down, 1])
 }
 
+/// Cooperative matrices that multiply f16 inputs. Exponents as scales reach beyond f16, so that such weights keep f32.
+fn matrix(device: &Device, weight: &W4Weight, f16: bool) -> Option<CoopMatrix> {
+    let own = || Variants::of(&device.description, Precision::Default);
+    let matrix = device.variants.unwrap_or_else(own).matrices?;
+    (f16 && matrix.f16 && weight.kind != ScaleKind::E8m0).then_some(matrix)
+}
+
 /// Tiles over slices of K, into results or partial sums.
 fn tiles(
     commands: &mut Commands,
@@ -130,6 +142,10 @@ fn tiles(
 ) -> Result<(), GpuError> {
     check(commands, x)?;
     let tile = W4Tile::of(rows);
+    let entry = match matrix(commands.device(), weight, x.f16) {
+        Some(matrix) => Entry::Matrices { tile, matrix },
+        None => Entry::Gemm { tile },
+    };
     let params = Params {
         rows,
         x: (x.rows.first, x.rows.stride),
@@ -142,7 +158,7 @@ fn tiles(
     let slices = u32::try_from(slices).ok().filter(|slices| *slices <= u32::from(u16::MAX) && rest == 1);
     let slices = slices.ok_or_else(|| too_large(commands.device(), weight.shape.n))?;
     let operands = [x.rows.binding.clone(), y.binding.clone()];
-    call(commands, weight, (Entry::Gemm { tile }, params, x.f16), operands, [columns, down, slices])
+    call(commands, weight, (entry, params, x.f16), operands, [columns, down, slices])
 }
 
 /// Many rows, in tiles whose next strip is fetched while the present one is multiplied.

@@ -2,6 +2,9 @@
 
 use super::format::{ScaleKind, W4Codes};
 use super::tiles::{W4_FUSED, W4Tile};
+use crate::coop_matrix::CoopMatrix;
+use crate::matmul::gemm::GemmForm;
+use crate::matmul::matrix_tile::{MATRICES, MatrixTile};
 use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD};
 use crate::matmul::wgsl::{ENTRY, F16, constants, section};
 use std::fmt::Write;
@@ -18,6 +21,13 @@ pub(crate) enum Entry {
     Gemm {
         /// The tile.
         tile: W4Tile,
+    },
+    /// Tiles of f16 in two buffers, multiplied as cooperative matrices.
+    Matrices {
+        /// The tile.
+        tile: W4Tile,
+        /// What multiplies it.
+        matrix: CoopMatrix,
     },
     /// Weights as f32.
     DequantF32,
@@ -44,6 +54,7 @@ const HEAD: &str = include_str!("wgsl/head.wgsl");
 const DECODE: &str = include_str!("wgsl/decode.wgsl");
 const FUSED: &str = include_str!("wgsl/fused.wgsl");
 const GEMM: &str = include_str!("wgsl/gemm.wgsl");
+const W4_MATRICES: &str = include_str!("wgsl/gemm_matrices.wgsl");
 const DEQUANT: &str = include_str!("wgsl/dequant.wgsl");
 
 impl W4Shader {
@@ -52,6 +63,7 @@ impl W4Shader {
         let entry = match self.entry {
             Entry::Fused { rows } => format!("w4_fused{rows}"),
             Entry::Gemm { tile } => format!("w4_gemm{}", tile.rows),
+            Entry::Matrices { tile, .. } => format!("w4_gemm{}_matrices", tile.rows),
             Entry::DequantF32 => "w4_dequant_f32".to_owned(),
             Entry::DequantF16 => "w4_dequant_f16".to_owned(),
         };
@@ -61,12 +73,16 @@ impl W4Shader {
 
     /// Whether it reads rows of inputs.
     pub(super) fn multiplies(&self) -> bool {
-        matches!(self.entry, Entry::Fused { .. } | Entry::Gemm { .. })
+        !matches!(self.entry, Entry::DequantF32 | Entry::DequantF16)
     }
 
     /// Its source in WGSL. Bindings: parameters, words, scales, zero points if codes have them, inputs if it multiplies, results.
     pub(crate) fn wgsl(&self) -> String {
-        let mut source = String::from(HEAD);
+        let mut source = String::new();
+        if let Entry::Matrices { .. } = self.entry {
+            source.push_str("enable f16;\nenable wgpu_cooperative_matrix;\n");
+        }
+        source.push_str(HEAD);
         let mut declarations = vec!["var<uniform> p: Params", "var<storage, read> words: array<u32>"];
         declarations.push("var<storage, read> scales: array<u32>");
         if self.codes == W4Codes::Int4 {
@@ -108,6 +124,7 @@ impl W4Shader {
         match self.entry {
             Entry::Fused { rows } => fused(&mut source, rows, groups),
             Entry::Gemm { tile } => gemm(&mut source, tile),
+            Entry::Matrices { tile, matrix } => matrices(&mut source, tile, matrix),
             Entry::DequantF32 | Entry::DequantF16 => {
                 constants(&mut source, [("THREADS", GATHER_THREADS)]);
                 source.push_str(section(DEQUANT, "decoded"));
@@ -149,6 +166,30 @@ fn fused(source: &mut String, rows: usize, groups: &str) {
         let _ = writeln!(source, "  sums[{r}u * THREADS + thread] = sum_{r};");
     }
     source.push_str(section(FUSED, "reduce"));
+}
+
+/// A step's tiles are filled while those of the step before are multiplied.
+fn matrices(source: &mut String, tile: W4Tile, matrix: CoopMatrix) {
+    let W4Tile { rows, columns, words } = tile;
+    let sizes =
+        [("TILE_ROWS", rows), ("TILE_OUTPUTS", columns), ("TILE_WORDS", words), ("TILE_INPUTS", words * 8)];
+    constants(source, sizes);
+    constants(source, [("THREADS", matrix.threads())]);
+    let tile = MatrixTile { rows, outputs: columns, inputs: words * 8, matrix };
+    tile.head(source);
+    source.push_str(GemmForm::Matrices(matrix).element());
+    source.push_str(section(W4_MATRICES, "memory"));
+    source.push_str(section(MATRICES, "stash"));
+    source.push_str(section(W4_MATRICES, "fill"));
+    source.push_str(section(MATRICES, "entry"));
+    source.push_str(section(W4_MATRICES, "first"));
+    tile.begin(source);
+    source.push_str(section(W4_MATRICES, "load"));
+    tile.multiply(source, "buffer");
+    source.push_str("    workgroupBarrier();\n  }\n");
+    tile.end(source, "first_row, first_column, slice");
+    source.push_str("}\n");
+    source.push_str(section(W4_MATRICES, "store"));
 }
 
 /// Fetches what a thread brings of step `$step`: words with their scales and zero points, and four inputs.

@@ -50,6 +50,8 @@ impl W4Tile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coop_matrix::CoopMatrix;
+    use crate::matmul::matrix_tile::MatrixTile;
 
     #[test]
     fn tiles_fit_into_the_smallest_device() {
@@ -58,6 +60,13 @@ mod tests {
             // each thread fetches whole words, and four inputs of one row
             let inputs = tile.rows * 8 * tile.words / 4;
             assert!((tile.columns * tile.words).is_multiple_of(tile.threads()) && inputs == tile.threads());
+        }
+        for (tile, side) in W4_GEMM.into_iter().flat_map(|tile| [(tile, 8), (tile, 16)]) {
+            let matrix = CoopMatrix { side, f16: true, subgroup: 64 };
+            let inputs = 8 * tile.words;
+            let tile = MatrixTile { rows: tile.rows, outputs: tile.columns, inputs, matrix };
+            assert!(tile.memory(2) <= 16384 && matrix.threads() <= 256);
+            assert!(inputs.is_multiple_of(side) && tile.rows.is_multiple_of(side));
         }
         assert!(W4_FUSED.lanes.is_power_of_two() && W4_FUSED.lanes * W4_FUSED.columns <= 256);
     }

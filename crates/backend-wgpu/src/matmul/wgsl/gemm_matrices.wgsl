@@ -5,6 +5,7 @@ var<workgroup> x_tile: array<Element, TILE_ROWS * STRIDE>;
 var<workgroup> w_tile: array<Element, TILE_OUTPUTS * STRIDE>;
 // results on their way out, one matrix of each subgroup
 var<workgroup> results: array<f32, SUBGROUPS * SIDE * SIDE>;
+//= stash
 
 fn stash_inputs(at: u32, o: Octet) {
   let a = elements(o.a);
@@ -20,8 +21,8 @@ fn stash_inputs(at: u32, o: Octet) {
 }
 
 fn stash_weights(at: u32, o: Octet) {
-  let a = elements(o.a);
-  let b = elements(o.b);
+  let a = elements(o.a * WEIGHT_FACTOR);
+  let b = elements(o.b * WEIGHT_FACTOR);
   w_tile[at] = a.x;
   w_tile[at + 1u] = a.y;
   w_tile[at + 2u] = a.z;
@@ -57,9 +58,10 @@ fn main(
   @builtin(subgroup_id) subgroup: u32,
   @builtin(subgroup_invocation_id) member: u32,
 ) {
-//= begin
+//= first
   let octets = (p.inputs + 7u) / 8u;
   let first = (group.x + group.z * groups.x) * TILE_OUTPUTS;
+//= begin
   let top = subgroup / ACROSS * HIGH;
   let left = subgroup % ACROSS * WIDE;
   let mine = subgroup * SIDE * SIDE;
@@ -89,7 +91,6 @@ fn main(
       stash_weights(line * STRIDE + octet * 8u, o);
     }
     workgroupBarrier();
-    for (var k = 0u; k < TILE_INPUTS; k += SIDE) {
 //= store
 
 // rows and outputs of a matrix that the tile and the results have
@@ -98,7 +99,7 @@ fn store(mine: u32, member: u32, at: vec2<u32>, rows_of: vec3<u32>, first: u32) 
     let row = at.x + i / SIDE;
     let output = first + at.y + i % SIDE;
     if row < rows_of.z && output < p.outputs {
-      keep(result_place(rows_of.x + row, rows_of.y) + output, results[mine + i]);
+      keep(result_place(rows_of.x + row, rows_of.y) + output, results[mine + i] / WEIGHT_FACTOR);
     }
   }
 }

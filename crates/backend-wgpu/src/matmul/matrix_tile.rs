@@ -1,0 +1,110 @@
+//! Tiles that subgroups multiply as cooperative matrices: each has a rectangle of the results, whose sums have variables of their own.
+
+use super::wgsl::{constants, section};
+use crate::coop_matrix::CoopMatrix;
+use std::fmt::Write;
+
+pub(super) const MATRICES: &str = include_str!("wgsl/gemm_matrices.wgsl");
+
+/// Subgroups of a workgroup.
+const SUBGROUPS: usize = 4;
+
+/// Elements between two rows of a tile: rows begin at multiples of 16 bytes, and four of them in different banks.
+const GAP: usize = 8;
+
+/// A tile.
+#[derive(Clone, Copy)]
+pub(super) struct MatrixTile {
+    /// Rows.
+    pub(super) rows: usize,
+    /// Outputs.
+    pub(super) outputs: usize,
+    /// Inputs per step.
+    pub(super) inputs: usize,
+    /// What multiplies it.
+    pub(super) matrix: CoopMatrix,
+}
+
+impl CoopMatrix {
+    /// Threads of a workgroup that multiplies them.
+    pub(super) fn threads(self) -> usize {
+        SUBGROUPS * self.subgroup
+    }
+}
+
+impl MatrixTile {
+    /// Rectangles of subgroups below and beside one another, and matrices of each.
+    fn grid(&self) -> ([usize; 2], [usize; 2]) {
+        let side = self.matrix.side;
+        let down = if self.rows >= 4 * side { 2 } else { 1 };
+        let across = SUBGROUPS / down;
+        ([down, across], [self.rows / down / side, self.outputs / across / side])
+    }
+
+    fn sums(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (_, [high, wide]) = self.grid();
+        (0..high).flat_map(move |i| (0..wide).map(move |j| (i, j)))
+    }
+
+    /// Bytes of workgroup memory, with so many tiles of inputs and of weights.
+    #[cfg(test)]
+    pub(super) fn memory(&self, buffers: usize) -> usize {
+        let CoopMatrix { side, f16, .. } = self.matrix;
+        let element = if f16 { 2 } else { 4 };
+        buffers * element * (self.inputs + GAP) * (self.rows + self.outputs) + 4 * SUBGROUPS * side * side
+    }
+
+    /// Constants and types.
+    pub(super) fn head(&self, source: &mut String) {
+        let CoopMatrix { side, f16, subgroup } = self.matrix;
+        let ([_, across], [high, wide]) = self.grid();
+        let stride = self.inputs + GAP;
+        let sizes = [("SIDE", side), ("SUBGROUP", subgroup), ("SUBGROUPS", SUBGROUPS), ("STRIDE", stride)];
+        constants(source, sizes);
+        constants(source, [("ACROSS", across), ("HIGH", high * side), ("WIDE", wide * side)]);
+        let element = if f16 { "f16" } else { "f32" };
+        for (name, ty, role) in [("Rows", element, "A"), ("Outputs", element, "B"), ("Sums", "f32", "C")] {
+            let _ = writeln!(source, "alias {name} = coop_mat{side}x{side}<{ty}, {role}>;");
+        }
+    }
+
+    /// Sums of 0.
+    pub(super) fn begin(&self, source: &mut String) {
+        source.push_str(section(MATRICES, "begin"));
+        for (i, j) in self.sums() {
+            let _ = writeln!(source, "  var sum_{i}_{j} = coopLoadT<Sums>(&results[mine], SIDE);");
+        }
+    }
+
+    /// A loop over the inputs of a step, whose tiles are at these elements of all rows, and of all outputs, times the stride.
+    pub(super) fn multiply(&self, source: &mut String, buffer: &str) {
+        let (_, [high, wide]) = self.grid();
+        source.push_str("    for (var k = 0u; k < TILE_INPUTS; k += SIDE) {\n");
+        for i in 0..high {
+            let at = format!("({buffer} * TILE_ROWS + top + {i}u * SIDE) * STRIDE + k");
+            let _ = writeln!(source, "      let a_{i} = coopLoadT<Rows>(&x_tile[{at}], STRIDE);");
+        }
+        for j in 0..wide {
+            let at = format!("({buffer} * TILE_OUTPUTS + left + {j}u * SIDE) * STRIDE + k");
+            let _ = writeln!(source, "      let b_{j} = coopLoad<Outputs>(&w_tile[{at}], STRIDE);");
+        }
+        for (i, j) in self.sums() {
+            let _ = writeln!(source, "      sum_{i}_{j} = coopMultiplyAdd(a_{i}, b_{j}, sum_{i}_{j});");
+        }
+        source.push_str("    }\n");
+    }
+
+    /// Stores the sums, one matrix of each subgroup at a time: `to` is where they go, as the function `store` takes it.
+    pub(super) fn end(&self, source: &mut String, to: &str) {
+        for (i, j) in self.sums() {
+            let _ = write!(
+                source,
+                "  coopStoreT(sum_{i}_{j}, &results[mine], SIDE);
+  workgroupBarrier();
+  store(mine, member, vec2<u32>(top + {i}u * SIDE, left + {j}u * SIDE), {to});
+  workgroupBarrier();
+"
+            );
+        }
+    }
+}
