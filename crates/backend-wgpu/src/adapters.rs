@@ -113,11 +113,16 @@ impl AdapterDescription {
         self.kind == AdapterKind::Software
     }
 
+    /// Whether a browser compiles the shaders: its WGSL wants directives for subgroups that wgpu's refuses, and need not know packed dot products.
+    pub(crate) fn in_page(&self) -> bool {
+        self.interface == "WebGPU"
+    }
+
     /// The smallest subgroup, if lanes of all sizes that the adapter may choose can add their sums: 8 to 64.
     pub(crate) fn subgroup_sums(&self) -> Option<usize> {
         let (least, most) = self.subgroups?;
         let fit = [least, most].iter().all(|size| size.is_power_of_two() && (8..=64).contains(size));
-        fit.then_some(least as usize)
+        (fit && !self.in_page()).then_some(least as usize)
     }
 }
 

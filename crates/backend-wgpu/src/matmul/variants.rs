@@ -61,7 +61,7 @@ impl Variant {
             Variant::Subgroups => {
                 adapter.subgroup_sums().map(|least| Variants { subgroups: Some(least), ..none })
             }
-            Variant::Integers => Some(Variants { integers: true, ..none }),
+            Variant::Integers => (!adapter.in_page()).then_some(Variants { integers: true, ..none }),
             Variant::Halves => adapter.f16.then_some(Variants { halves: true, ..none }),
             Variant::MatricesF16 | Variant::MatricesF32 => {
                 let f16 = self == Variant::MatricesF16;
@@ -125,5 +125,65 @@ impl Variants {
             matrices,
         ];
         used.into_iter().flatten().map(|variant| variant.to_string()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapters::AdapterKind;
+
+    fn adapter() -> AdapterDescription {
+        let matrix = |side, f16| CoopMatrix { side, f16, subgroup: 32 };
+        AdapterDescription {
+            name: "card".into(),
+            kind: AdapterKind::Discrete,
+            interface: "Vulkan",
+            driver: "driver".into(),
+            max_buffer: 1 << 30,
+            max_binding: 1 << 30,
+            workgroup_memory: 32768,
+            workgroup_size: 1024,
+            f16: true,
+            subgroups: Some((32, 32)),
+            timestamps: true,
+            matrices: Vec::new(),
+            coop_matrices: vec![matrix(8, false), matrix(8, true), matrix(16, true)],
+        }
+    }
+
+    #[test]
+    fn exact_products_use_nothing_that_rounds() {
+        let exact = Variants::of(&adapter(), Precision::Exact);
+        let f32_only = exact.matrices.is_some_and(|matrix| !matrix.f16);
+        assert!(exact.planes && exact.subgroups == Some(32) && f32_only && !exact.integers && !exact.halves);
+        let default = Variants::of(&adapter(), Precision::Default);
+        let largest = CoopMatrix { side: 16, f16: true, subgroup: 32 };
+        assert!(default.integers && default.halves && default.matrices == Some(largest));
+    }
+
+    #[test]
+    fn what_an_adapter_lacks_is_not_used() {
+        let poor = AdapterDescription { f16: false, subgroups: None, coop_matrices: Vec::new(), ..adapter() };
+        let used = Variants::of(&poor, Precision::Default);
+        assert_eq!(used, Variants { planes: true, integers: true, ..Variants::default() });
+        // 4 lanes, 128 lanes, and a browser's own WGSL
+        for (subgroups, interface) in [((4, 4), "Vulkan"), ((64, 128), "Vulkan"), ((32, 32), "WebGPU")] {
+            let adapter = AdapterDescription { subgroups: Some(subgroups), interface, ..adapter() };
+            let used = Variants::of(&adapter, Precision::Default);
+            assert_eq!((used.subgroups, used.integers), (None, interface != "WebGPU"));
+        }
+    }
+
+    #[test]
+    fn software_computes_in_f32_in_every_precision() {
+        let software = AdapterDescription { kind: AdapterKind::Software, ..adapter() };
+        for precision in [Precision::Exact, Precision::Default] {
+            let sums = Variants { subgroups: Some(32), ..Variants::default() };
+            assert_eq!(Variants::of(&software, precision), sums);
+        }
+        assert_eq!(Variants::described(&software), "sums within subgroups");
+        let both = Variants::described(&adapter());
+        assert!(both.contains("f16 cooperative matrices; with --precision exact repacked blocks"), "{both}");
     }
 }
