@@ -149,6 +149,9 @@ pub fn adapters() -> Vec<AdapterDescription> {
     all().iter().map(|(_, description)| description.clone()).collect()
 }
 
+/// The part of the memory that the driver offers which buffers may fill.
+const BUDGET_PERCENT: u8 = 98;
+
 /// The same with what opens them.
 fn all() -> Vec<(wgpu::Adapter, AdapterDescription)> {
     let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
@@ -156,6 +159,11 @@ fn all() -> Vec<(wgpu::Adapter, AdapterDescription)> {
         backends,
         // neither the environment's settings nor debugging layers: what runs is what was asked for
         flags: wgpu::InstanceFlags::empty(),
+        // where the driver says how much there is, more is refused rather than put into the host's memory
+        memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
+            for_resource_creation: Some(BUDGET_PERCENT),
+            for_device_loss: None,
+        },
         ..wgpu::InstanceDescriptor::new_without_display_handle()
     });
     let found = ready(instance.enumerate_adapters(backends)).unwrap_or_default();

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::limits;
 use crate::matmul::variants::Variants;
-use crate::memory::{Needs, SCRATCH, SCRATCHES};
+use crate::memory::{self, Needs, SCRATCH, SCRATCHES};
 use crate::model::GpuModel;
 use crate::values::Registers;
 use crate::weights::total_bytes;
@@ -83,9 +83,16 @@ impl GpuBackend {
         &self.device.description
     }
 
-    /// Whether its memory is the host's, so that what it takes counts there.
-    fn shares_memory(&self) -> bool {
-        !self.device.hollow && matches!(self.adapter().kind, AdapterKind::Integrated | AdapterKind::Software)
+    /// Lets models have at most so many bytes of the device's memory, and the rest to others.
+    #[must_use]
+    pub fn with_memory_limit(self, bytes: u64) -> GpuBackend {
+        self.device.set_memory_limit(bytes);
+        self
+    }
+
+    /// Gives the device up: every call after this fails as on one that was lost. Tests provoke the loss with it.
+    pub fn destroy(&self) {
+        self.device.raw.destroy();
     }
 }
 
@@ -103,11 +110,7 @@ impl Backend for GpuBackend {
     }
 
     fn weight_bytes(&self, stages: &[Stage], _source: WeightSource<'_>) -> WeightBytes {
-        let bytes = total_bytes(stages);
-        match self.shares_memory() {
-            true => WeightBytes { owned: bytes, mapped: 0 },
-            false => WeightBytes { owned: 0, mapped: bytes },
-        }
+        WeightBytes { owned: total_bytes(stages), mapped: 0 }
     }
 
     fn scratch_bytes(
@@ -117,15 +120,21 @@ impl Backend for GpuBackend {
         _options: &ModelOptions,
         _context: usize,
     ) -> MemoryEstimate {
-        if !self.shares_memory() {
-            return MemoryEstimate::default();
-        }
         let mut needs = Needs::of(stages, config);
         for plan in stages.iter().flat_map(|stage| &stage.plans) {
             Registers::assign(plan, &mut needs.registers);
         }
         needs.scratch([SCRATCH; SCRATCHES]);
         MemoryEstimate { arena: needs.bytes(), ..MemoryEstimate::default() }
+    }
+
+    fn has_own_memory(&self) -> bool {
+        let shares = !self.device.hollow && matches!(self.adapter().kind, AdapterKind::Integrated | AdapterKind::Software);
+        !shares || self.device.memory_limit() != u64::MAX
+    }
+
+    fn room(&self, wanted: u64) -> Result<u64, BackendError> {
+        Ok(memory::room(&self.device, wanted)?)
     }
 
     fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {

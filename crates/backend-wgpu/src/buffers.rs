@@ -32,6 +32,10 @@ impl Buffer {
             let (device, what) = named();
             return Err(GpuError::TooLarge { device, what, bytes, most });
         }
+        if device.in_use().saturating_add(bytes) > device.memory_limit() {
+            let (device, what, in_use) = (device.name().to_owned(), what.to_owned(), device.in_use());
+            return Err(GpuError::OutOfMemory { device, what, bytes, in_use });
+        }
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let descriptor = wgpu::BufferDescriptor {
             label: Some(what),

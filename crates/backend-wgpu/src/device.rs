@@ -31,6 +31,8 @@ pub(crate) struct Device {
     /// Calls of shaders that it was handed.
     #[cfg(test)]
     pub(crate) calls: AtomicU64,
+    /// Most bytes that they may have together.
+    most: AtomicU64,
     /// What is wrong with it since it failed outside of a call.
     fault: Arc<Mutex<Option<String>>>,
     /// Compiled shaders by their whole text.
@@ -80,11 +82,10 @@ impl Device {
         let hears = Arc::clone(&fault);
         raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&hears, &error.to_string())));
         let hears = Arc::clone(&fault);
-        raw.set_device_lost_callback(move |reason, message| {
-            let why = if message.is_empty() { format!("{reason:?}") } else { message };
-            note(&hears, &why.to_lowercase());
+        raw.set_device_lost_callback(move |_, message| {
+            note(&hears, if message.is_empty() { "the driver gives no reason" } else { &message });
         });
-        let (in_use, pipelines) = (AtomicU64::new(0), Mutex::default());
+        let (in_use, most, pipelines) = (AtomicU64::new(0), AtomicU64::new(u64::MAX), Mutex::default());
         Ok(Device {
             raw,
             queue,
@@ -94,6 +95,7 @@ impl Device {
             hollow,
             patience: PATIENCE,
             in_use,
+            most,
             #[cfg(test)]
             calls: AtomicU64::new(0),
             fault,
@@ -120,7 +122,7 @@ impl Device {
             problem = problem.or(caught);
         }
         if problem.is_some() {
-            // a lost device refuses calls for many reasons; that it is lost it says when it is asked
+            // a device that is lost refuses calls before it says that it is; what it does not answer here it has said before
             let _ = self.raw.poll(wgpu::PollType::Poll);
         }
         self.alive()?;
@@ -155,11 +157,26 @@ impl Device {
         let device = self.name().to_owned();
         match polled {
             Ok(_) => Ok(()),
-            Err(wgpu::PollError::Timeout) => Err(GpuError::Hung { device, seconds: self.patience.as_secs() }),
+            Err(wgpu::PollError::Timeout) => {
+                let error = GpuError::Hung { device, seconds: self.patience.as_secs() };
+                // nobody waits for it once more
+                note(&self.fault, &error.to_string());
+                Err(error)
+            }
             Err(error) => {
                 Err(GpuError::Refused { device, what: "waiting".into(), problem: error.to_string() })
             }
         }
+    }
+
+    /// Most bytes that buffers may have together; the largest number where nobody has set one.
+    pub(crate) fn memory_limit(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Sets that.
+    pub(crate) fn set_memory_limit(&self, bytes: u64) {
+        self.most.store(bytes, Ordering::Relaxed);
     }
 
     /// Bytes of the buffers that Latent has there.

@@ -37,7 +37,7 @@ pub enum GpuError {
     },
     /// The device has no memory left.
     #[error(
-        "{device}: out of device memory: {what} takes {} more, where {} are in use already",
+        "{device}: out of device memory: {what} takes {} more, where {} are in use already; a smaller -ngl N leaves layers on the CPU",
         mib(*bytes), mib(*in_use)
     )]
     OutOfMemory {
@@ -52,7 +52,8 @@ pub enum GpuError {
     },
     /// The weights of a model do not fit.
     #[error(
-        "{device}: the model's weights take {} of device memory, {} more than the device has left; take a smaller model, or --device cpu",
+        "{device}: the model's weights take {} of device memory, {} more than the device has left; leave layers on the CPU by a smaller -ngl N \
+         (-ngl auto tries how many fit), take a smaller model, or --device cpu",
         mib(*needed), mib(*missing)
     )]
     TooManyWeights {
@@ -76,7 +77,9 @@ pub enum GpuError {
         most: u64,
     },
     /// The device is gone: a driver that was reset, a hung shader, a card that was removed.
-    #[error("{device}: the device was lost: {problem}; load the model again, or take --device cpu")]
+    #[error(
+        "{device}: the device was lost: {problem}; load the model again, or take --device cpu (`latent serve --gpu-fallback cpu` does so by itself)"
+    )]
     Lost {
         /// The device.
         device: String,
@@ -105,7 +108,10 @@ pub enum GpuError {
 
 impl From<GpuError> for BackendError {
     fn from(error: GpuError) -> BackendError {
-        BackendError::Device(Box::new(error))
+        match error {
+            GpuError::Lost { .. } | GpuError::Hung { .. } => BackendError::Lost(Box::new(error)),
+            error => BackendError::Device(Box::new(error)),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Buffers of a model other than those of its weights: what steps compute in.
 
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, largest_binding};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::values::Home;
@@ -12,6 +12,30 @@ pub(crate) const SCRATCH: u64 = 32 << 20;
 
 /// Scratch buffers.
 pub(crate) const SCRATCHES: usize = 4;
+
+/// Largest and smallest buffer of a trial of how much memory there is.
+const TRIAL: (u64, u64) = (256 << 20, 4 << 20);
+
+/// How many of `wanted` bytes the device has room for, which wgpu does not say: they are taken, and given back.
+pub(crate) fn room(device: &Arc<Device>, wanted: u64) -> Result<u64, GpuError> {
+    let (mut taken, mut room) = (Vec::new(), 0);
+    let mut piece = TRIAL.0.min(largest_binding(&device.limits));
+    while room < wanted {
+        match Buffer::new(device, "a trial of how much memory there is", piece.min(wanted - room)) {
+            Ok(buffer) => {
+                room += buffer.bytes();
+                taken.push(buffer);
+            }
+            Err(GpuError::OutOfMemory { .. }) if piece > TRIAL.1 => piece /= 2,
+            Err(GpuError::OutOfMemory { .. }) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    drop(taken);
+    // what the device has done with them is what frees them
+    device.wait()?;
+    Ok(room.min(wanted))
+}
 
 /// What a model's operations need.
 #[derive(Clone, Debug, Default)]

@@ -80,6 +80,9 @@ pub enum BackendError {
     /// The device failed, or cannot hold the model.
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),
+    /// The device is gone, or does not answer: nothing runs there any more until it is opened and the model loaded again.
+    #[error(transparent)]
+    Lost(Box<dyn std::error::Error + Send + Sync>),
     /// Settings that this backend or this machine cannot serve.
     #[error("{0}")]
     Unsupported(String),

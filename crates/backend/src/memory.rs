@@ -20,6 +20,22 @@ pub struct MemoryEstimate {
     pub expanded: u64,
 }
 
+impl std::ops::Add for MemoryEstimate {
+    type Output = MemoryEstimate;
+
+    /// What two models take together, or two parts of one.
+    fn add(self, other: MemoryEstimate) -> MemoryEstimate {
+        MemoryEstimate {
+            weights: self.weights.saturating_add(other.weights),
+            mapped: self.mapped.saturating_add(other.mapped),
+            cache: self.cache.saturating_add(other.cache),
+            state: self.state.saturating_add(other.state),
+            arena: self.arena.saturating_add(other.arena),
+            expanded: self.expanded.saturating_add(other.expanded),
+        }
+    }
+}
+
 impl MemoryEstimate {
     /// All together.
     pub fn total(&self) -> u64 {

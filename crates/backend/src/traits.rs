@@ -137,6 +137,19 @@ pub trait Backend: Send + Sync {
         context: usize,
     ) -> MemoryEstimate;
 
+    /// Whether models are in memory of its own, and what they take does not count in the host's.
+    fn has_own_memory(&self) -> bool {
+        false
+    }
+
+    /// How many of `wanted` bytes there is room for in memory of its own. Where no driver says it, they are taken for a moment.
+    ///
+    /// # Errors
+    /// When the device fails otherwise than by being full.
+    fn room(&self, wanted: u64) -> Result<u64, BackendError> {
+        Ok(wanted)
+    }
+
     /// Loads a model.
     ///
     /// # Errors

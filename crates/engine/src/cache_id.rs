@@ -22,6 +22,10 @@ impl Engine {
         if let Some(partition) = self.partition.as_ref().filter(|partition| partition.adds_up()) {
             hash.update(partition.to_string());
         }
+        // rows of the first layers are another backend's
+        if let Some(front) = &self.summary.front {
+            hash.update(format!("{} {} {:?}", front.backend, front.layers, front.tier));
+        }
         let mut id = [0; 8];
         id.copy_from_slice(&hash.finalize()[..8]);
         u64::from_le_bytes(id)

@@ -7,7 +7,7 @@ use crate::logits_taker::{LogitsTaker, WholeRows};
 use crate::seq_error::SeqError;
 use crate::step::SeqInput;
 use latent_backend::{DraftStep, InputRows, KV_BLOCK, LargestLogits, Logits, TokenLogit};
-use latent_graph::stage_index::MTP_HEAD;
+use latent_graph::stage_index;
 use std::cell::RefCell;
 
 /// One sequence of [`Engine::draft`], and the token that was chosen after its last row.
@@ -59,7 +59,7 @@ fn likeliest(logits: impl Iterator<Item = (u32, f32)>) -> Option<u32> {
 impl Engine {
     /// Whether the engine was loaded with its model's MTP layer, so that it can [draft](Self::draft).
     pub fn drafts(&self) -> bool {
-        self.model.stages().len() > MTP_HEAD
+        stage_index::mtp(self.model.stages()).is_some()
     }
 
     /// Whether a token can be drafted after the next token of this sequence: its rows were run by this engine as tokens, from the first on, and

@@ -4,18 +4,21 @@ use crate::cache::KvCache;
 use crate::embedding::FinalNorm;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::memory::{self, Available, OverCommitted};
+use crate::memory::{self, Available, LayersThatFit, OutOfMemory, OverCommitted};
 use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 use crate::rank::{self, Follower, Rank};
+use crate::split::{Place, Planned, SplitModel, layers_that_fit};
 use crate::summary::Summary;
 use latent_backend::{
-    Backend, Batch, CancelToken, KV_BLOCK, LoadRequest, MemoryEstimate, Model, WeightBytes, WeightSource,
+    Backend, Batch, CancelToken, Communicator, KV_BLOCK, LoadRequest, MemoryEstimate, Model, ModelOptions,
+    WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::audit::Finding;
-use latent_graph::stage_index::MTP;
-use latent_graph::{CheckpointTensors, ModelConfig, Stage};
+use latent_graph::{CheckpointTensors, ModelConfig, Stage, stage_index};
 use latent_hosts::{Leader, agree};
+use latent_threads::Placement;
+use latent_types::CacheType;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,11 +36,19 @@ struct Loading<'a> {
     own: Arc<Checkpoint>,
     config: &'a ModelConfig,
     options: &'a EngineOptions,
-    resolved: Resolved<'a>,
-    stages: Vec<Stage>,
-    weights: WeightBytes,
+    place: Place<'a>,
+    /// The model, or the layers behind the cut.
+    back: Planned<'a>,
+    /// The layers before the cut, where there is one.
+    front: Option<Planned<'a>>,
+    /// Memory of the host.
     available: Option<Available>,
+    /// Memory of the device's own.
+    room: Option<Available>,
 }
+
+/// Memory that a part of the model is in, and what that takes with a context.
+type Pool<'p> = (&'p Available, Box<dyn Fn(usize) -> MemoryEstimate + 'p>);
 
 impl Engine {
     /// Loads a model into `backend`. `progress` hears how many bytes of the weights in the file, of how many, have been gone through.
@@ -90,7 +101,8 @@ impl Engine {
         let part =
             options.hosts.as_ref().map(|hosts| rank::config_of_part(hosts, options, &whole)).transpose()?;
         let config = part.as_ref().unwrap_or(&whole);
-        let mut loading = Loading::new(backend, checkpoint, config, options)?;
+        let place = Place::of(backend, options, config, checkpoint)?;
+        let mut loading = Loading::new(place, checkpoint, config, options)?;
         let context = loading.least(loading.choose_context()?)?;
         if options.max_batch_tokens.is_none() {
             loading.enlarge_steps(context)?;
@@ -98,29 +110,20 @@ impl Engine {
         let doubts = loading.audit()?;
         let (needed, paged) = loading.check_memory(context)?;
         let fits = loading.available.is_some() && paged.is_none() && !loading.is_forced(context);
-        let keep_pages = loading.available.as_ref().is_none_or(|free| memory::keeps_pages(free, &needed));
+        let on_host = loading.on_host(context);
+        let keep_pages = loading.available.as_ref().is_none_or(|free| memory::keeps_pages(free, &on_host));
         let largest_context = loading.least(loading.fitting_context())?;
-        let Loading { mut resolved, own, stages, weights, .. } = loading;
-        resolved.options.context = context;
+        loading.back.resolved.options.context = context;
         let placement = options.place();
-        let mut summary = Summary::new(checkpoint, config, &resolved, &stages, weights);
+        let mut summary = loading.summary();
         (summary.paged, summary.doubts, summary.placement) = (paged, doubts, placement.clone());
         if let Some(dense) = &summary.dense {
             tracing::warn!("{dense}");
         }
-        let final_norm = FinalNorm::of(checkpoint, &stages, config.rms_eps);
+        let final_norm = FinalNorm::of(checkpoint, &loading.back.stages, config.rms_eps);
         let communicator = options.hosts.as_ref().map(|hosts| Arc::clone(&hosts.communicator));
-        let mut model = backend.load(LoadRequest {
-            checkpoint: &own,
-            config: config.clone(),
-            communicator: communicator.clone(),
-            stages,
-            options: resolved.options,
-            placement: &placement,
-            weights_fit: fits,
-            keep_pages,
-            progress,
-        })?;
+        let reading = Reading { communicator: communicator.clone(), placement, fits, keep_pages };
+        let (mut model, resolved) = loading.load(&reading, progress)?;
         summary.load_time = start.elapsed();
         if let Some((communicator, hosts)) = communicator.zip(options.hosts.clone()) {
             // nobody begins before all have loaded
@@ -134,6 +137,14 @@ impl Engine {
         let loaded = Loaded { model, resolved, summary, final_norm, needed, largest_context };
         Ok(Rank::Leads(Box::new(loaded.engine(checkpoint, options)?)))
     }
+}
+
+/// How weights are read.
+struct Reading {
+    communicator: Option<Arc<dyn Communicator>>,
+    placement: Placement,
+    fits: bool,
+    keep_pages: bool,
 }
 
 /// A model in the backend's memory, and what was found out on the way.
@@ -157,7 +168,8 @@ impl Loaded<'_> {
             EngineError::Options(format!("a KV cache of {tokens} tokens has more blocks than can be counted"))
         })?;
         let state_slots = resolved.state_slots()?;
-        let mtp_layers = model.stages().get(MTP).map_or(0, |stage| stage.kv_layers().len());
+        let mtp = stage_index::mtp(model.stages());
+        let mtp_layers = mtp.map_or(0, |stage| model.stages()[stage].kv_layers().len());
         let store = model.new_kv_store(blocks, state_slots)?;
         let cache = KvCache::new(store, options.states, mtp_layers);
         Ok(Engine {
@@ -184,29 +196,47 @@ impl Loaded<'_> {
     }
 }
 
+/// Bytes in the file of the weights of some stages.
+fn file_bytes(stages: &[Stage]) -> u64 {
+    latent_graph::distinct_weights(stages).map(|weight| weight.bytes() as u64).sum()
+}
+
 impl<'a> Loading<'a> {
     fn new(
-        backend: &'a dyn Backend,
+        place: Place<'a>,
         checkpoint: &'a Arc<Checkpoint>,
         config: &'a ModelConfig,
         options: &'a EngineOptions,
     ) -> Result<Loading<'a>, EngineError> {
-        let resolved = options.resolve(backend, config)?;
+        let mut back = place.plan_back(options, config, checkpoint)?;
         if let Some(hosts) = &options.hosts {
-            rank::compare(hosts, options, &resolved, checkpoint)
+            rank::compare(hosts, options, &back.resolved, checkpoint)
                 .map_err(latent_backend::BackendError::from)?;
         }
-        let stages = resolved.stages(config, &CheckpointTensors(checkpoint))?;
         let own = match config.part {
             None => Arc::clone(checkpoint),
             Some(_) => {
-                rank::check_layers(backend, &stages)?;
-                Arc::new(rank::own_tensors(checkpoint, &stages)?)
+                rank::check_layers(place.back, &back.stages)?;
+                Arc::new(rank::own_tensors(checkpoint, &back.stages)?)
             }
         };
-        let weights = resolved.weight_bytes(&stages, WeightSource::File(&own));
+        back.weights = back.resolved.weight_bytes(&back.stages, WeightSource::File(&own));
+        let front = place.plan_front(options, config, checkpoint, &back)?;
         let available = memory::available();
-        Ok(Loading { checkpoint, own, config, options, resolved, stages, weights, available })
+        let mut loading =
+            Loading { checkpoint, own, config, options, place, back, front, available, room: None };
+        loading.room = loading.find_room()?;
+        Ok(loading)
+    }
+
+    /// What there is of memory of the device's own, as far as the model can take it.
+    fn find_room(&self) -> Result<Option<Available>, EngineError> {
+        if !self.place.back.has_own_memory() {
+            return Ok(None);
+        }
+        let context = self.options.context.unwrap_or(self.config.context_length);
+        let bytes = self.place.back.room(self.on_device(context).total())?;
+        Ok(Some(Available { bytes, limit: "room there" }))
     }
 
     /// The least of what all ranks have.
@@ -216,9 +246,28 @@ impl<'a> Loading<'a> {
         Ok(least.map_err(latent_backend::BackendError::from)? as usize)
     }
 
-    /// What the model takes with a context of so many tokens.
-    fn needed(&self, context: usize) -> MemoryEstimate {
-        self.resolved.estimate(self.config, &self.stages, self.weights, context)
+    /// What the model takes of the host's memory with a context of so many tokens.
+    fn on_host(&self, context: usize) -> MemoryEstimate {
+        let front = self.front.as_ref().map(|front| front.needed(self.config, context)).unwrap_or_default();
+        match self.place.back.has_own_memory() {
+            true => front,
+            false => front + self.back.needed(self.config, context),
+        }
+    }
+
+    /// What it takes of the device's own memory.
+    fn on_device(&self, context: usize) -> MemoryEstimate {
+        match self.place.back.has_own_memory() {
+            true => self.back.needed(self.config, context),
+            false => MemoryEstimate::default(),
+        }
+    }
+
+    /// The memories that parts of the model are in, as far as anybody says how large they are.
+    fn pools(&self) -> impl Iterator<Item = Pool<'_>> {
+        let host = self.available.as_ref().map(|here| -> Pool<'_> { (here, Box::new(|n| self.on_host(n))) });
+        let device = self.room.as_ref().map(|here| -> Pool<'_> { (here, Box::new(|n| self.on_device(n))) });
+        host.into_iter().chain(device)
     }
 
     /// The context asked for, checked, or the largest that fits.
@@ -237,38 +286,48 @@ impl<'a> Loading<'a> {
     /// The largest context that fits into what is available; the model's limit where nobody says what is.
     fn fitting_context(&self) -> usize {
         let limit = self.config.context_length;
-        let Some(available) = &self.available else { return limit };
         // a tenth is left for everything else
-        memory::choose_context(&|context| self.needed(context), available.bytes / 10 * 9, limit)
+        let fitting = |(here, needed): Pool<'_>| memory::choose_context(&*needed, here.bytes / 10 * 9, limit);
+        self.pools().map(fitting).min().unwrap_or(limit)
     }
 
     /// Makes plans for steps of more tokens, where the context is long enough to gain from them and memory has room for their arena, which grows
     /// with the tokens.
     fn enlarge_steps(&mut self, context: usize) -> Result<(), EngineError> {
-        let free = self.available.as_ref().map_or(u64::MAX, |available| available.bytes);
-        let now = self.needed(context);
         let fits = |tokens: usize| {
-            let arena = now.arena * (tokens / DEFAULT_BATCH_TOKENS) as u64;
-            arena <= free / ARENA_SHARE && MemoryEstimate { arena, ..now }.total() <= free
+            self.pools().all(|(here, needed)| {
+                let now = needed(context);
+                let arena = now.arena * (tokens / DEFAULT_BATCH_TOKENS) as u64;
+                arena <= here.bytes / ARENA_SHARE && MemoryEstimate { arena, ..now }.total() <= here.bytes
+            })
         };
         let sizes = std::iter::successors(Some(LARGEST_BATCH_TOKENS), |tokens| Some(tokens / 2));
         let mut sizes = sizes.take_while(|tokens| *tokens > DEFAULT_BATCH_TOKENS);
         let own = sizes.find(|tokens| *tokens < 2 * context && fits(*tokens)).unwrap_or(DEFAULT_BATCH_TOKENS);
         let tokens = self.least(own)?;
         if tokens > DEFAULT_BATCH_TOKENS {
-            self.resolved.options.stages.max_batch_tokens = tokens;
-            self.stages = self.resolved.stages(self.config, &CheckpointTensors(self.checkpoint))?;
+            for planned in std::iter::once(&mut self.back).chain(&mut self.front) {
+                planned.with_steps_of(tokens, self.config, self.checkpoint)?;
+            }
         }
         Ok(())
     }
 
     /// Findings that refuse the model are an error; what is strange about a circuit of the user's own is given back.
     fn audit(&self) -> Result<Vec<Finding>, EngineError> {
-        let mut found = self.resolved.audit(self.config, &CheckpointTensors(&self.own), &self.stages);
-        if self.config.part.is_some() {
+        let Planned { resolved, stages, .. } = &self.back;
+        let mut found = match &self.front {
+            None => resolved.audit(self.config, &CheckpointTensors(&self.own), stages),
+            Some(front) => {
+                let mut found = front.resolved.audit_side(self.config, &front.stages);
+                found.extend(resolved.audit_side(self.config, stages));
+                found
+            }
+        };
+        if self.config.part.is_some() || self.front.is_some() {
             // that every tensor of the file is used only the whole model can say
             let (whole, tensors) = (self.config.whole(), CheckpointTensors(self.checkpoint));
-            found.extend(self.resolved.audit(&whole, &tensors, &self.resolved.stages(&whole, &tensors)?));
+            found.extend(resolved.audit(&whole, &tensors, &resolved.whole_stages(&whole, &tensors)?));
         }
         let leave_doubts = self.options.circuit.is_some();
         let (doubts, findings): (Vec<_>, Vec<_>) =
@@ -281,18 +340,75 @@ impl<'a> Loading<'a> {
 
     /// What the model takes, and how little memory there is for mapped weights where they do not fit.
     fn check_memory(&self, context: usize) -> Result<(MemoryEstimate, Option<OverCommitted>), EngineError> {
-        let needed = self.needed(context);
-        let Some(available) = &self.available else { return Ok((needed, None)) };
-        match memory::check(&|context| self.needed(context), available, context) {
-            Ok(paged) => Ok((needed, paged)),
-            Err(_) if self.options.force => Ok((needed, None)),
-            Err(problem) => Err(EngineError::Memory(problem)),
+        let needed = self.on_host(context) + self.on_device(context);
+        let mut over = None;
+        for (here, needed) in self.pools() {
+            match memory::check(&*needed, here, context) {
+                Ok(paged) => over = over.or(paged),
+                Err(_) if self.options.force => {}
+                Err(problem) => return Err(EngineError::Memory(self.advised(problem)?)),
+            }
         }
+        Ok((needed, over))
+    }
+
+    /// Says of a device that is too small how many layers it can have.
+    fn advised(&self, problem: OutOfMemory) -> Result<OutOfMemory, EngineError> {
+        let Some(room) = self.room.as_ref().filter(|room| **room == problem.available) else {
+            return Ok(problem);
+        };
+        let fitting = (problem.context, room.bytes);
+        let layers = layers_that_fit(self.place.back, self.options, self.config, self.checkpoint, fitting)?;
+        let smaller_cache = self.back.resolved.options.stages.bind.cache == CacheType::F32;
+        let layers = Some(LayersThatFit { layers, of: self.config.layers + 1, smaller_cache });
+        Ok(OutOfMemory { layers, ..problem })
     }
 
     /// Whether the model does not fit and is loaded all the same.
     fn is_forced(&self, context: usize) -> bool {
-        let fits = |available| memory::check(&|context| self.needed(context), available, context).is_ok();
-        self.options.force && !self.available.as_ref().is_some_and(fits)
+        let known = self.available.is_some() || self.room.is_some();
+        let fits = self.pools().all(|(here, needed)| memory::check(&*needed, here, context).is_ok());
+        self.options.force && !(known && fits)
+    }
+
+    /// Reads the weights: those of the first layers first.
+    fn load(
+        self,
+        reading: &Reading,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(Box<dyn Model>, Resolved<'a>), EngineError> {
+        let Loading { own, config, back, front, .. } = self;
+        let load = |resolved: &Resolved<'_>, stages, context, progress: &mut dyn FnMut(u64, u64)| {
+            resolved.backend.load(LoadRequest {
+                checkpoint: &own,
+                config: config.clone(),
+                communicator: reading.communicator.clone(),
+                stages,
+                options: ModelOptions { context, ..resolved.options },
+                placement: &reading.placement,
+                weights_fit: reading.fits,
+                keep_pages: reading.keep_pages,
+                progress,
+            })
+        };
+        let Planned { resolved, stages, .. } = back;
+        let context = resolved.options.context;
+        let Some(front) = front else { return Ok((load(&resolved, stages, context, progress)?, resolved)) };
+        let (before, behind) = (file_bytes(&front.stages), file_bytes(&stages));
+        let front =
+            load(&front.resolved, front.stages, context, &mut |done, of| progress(done, of + behind))?;
+        let back = load(&resolved, stages, context, &mut |done, of| progress(before + done, before + of))?;
+        Ok((Box::new(SplitModel::new(front, back)), resolved))
+    }
+
+    /// What is known before the weights are loaded.
+    fn summary(&self) -> Summary {
+        let Planned { resolved, stages, weights } = &self.back;
+        let mut summary = Summary::new(self.checkpoint, self.config, resolved, stages, *weights);
+        if let Some(front) = &self.front {
+            let all: Vec<Stage> = stages.iter().chain(&front.stages).cloned().collect();
+            summary.add_front(front, self.config, &all);
+        }
+        summary
     }
 }

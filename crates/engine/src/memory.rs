@@ -45,17 +45,36 @@ pub struct OutOfMemory {
     pub context: usize,
     /// Tokens of context that would fit, if any.
     pub fits: Option<usize>,
+    /// Where it is the memory of a device that is too small: which of the model's layers would fit there.
+    pub layers: Option<LayersThatFit>,
+}
+
+/// How many layers of a model fit into a device's memory, counted as [`DeviceLayers`](crate::DeviceLayers) counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayersThatFit {
+    /// Those that fit.
+    pub layers: usize,
+    /// All.
+    pub of: usize,
+    /// Whether a type of the KV cache takes less than the one chosen.
+    pub smaller_cache: bool,
 }
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "the model does not fit into memory with a context of {} tokens:", self.context)?;
+        let whose = if self.layers.is_some() { "the memory of the device" } else { "memory" };
+        writeln!(f, "the model does not fit into {whose} with a context of {} tokens:", self.context)?;
         // mapped weights can be paged: they are not what does not fit
         for (what, bytes) in self.needed.parts().filter(|(what, _)| *what != "mapped") {
             writeln!(f, "  {what:<12} {:>12}", format_bytes(bytes))?;
         }
         writeln!(f, "  {:<12} {:>12}", "together", format_bytes(self.needed.resident()))?;
         writeln!(f, "  {:<12} {:>12}", self.available.limit, format_bytes(self.available.bytes))?;
+        let missing = self.needed.resident().saturating_sub(self.available.bytes);
+        writeln!(f, "  {:<12} {:>12}", "missing", format_bytes(missing))?;
+        if let Some(layers) = self.layers {
+            return self.advise_device(layers, f);
+        }
         match self.fits {
             Some(context) => write!(f, "try --ctx-size {context}, or --force to go on all the same"),
             None if self.needed.resident() - self.needed.weights < self.available.bytes => write!(
@@ -64,6 +83,22 @@ impl fmt::Display for OutOfMemory {
             ),
             None => write!(f, "no context fits; use a smaller model, or --force to go on all the same"),
         }
+    }
+}
+
+impl OutOfMemory {
+    fn advise_device(&self, fitting: LayersThatFit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match fitting.layers {
+            0 => write!(f, "not even the output fits there: take --device cpu")?,
+            layers => write!(f, "try -ngl {layers} (of {}; the other layers stay on the CPU)", fitting.of)?,
+        }
+        if let Some(context) = self.fits {
+            write!(f, ", or --ctx-size {context}")?;
+        }
+        if fitting.smaller_cache {
+            write!(f, ", or --cache-type f16")?;
+        }
+        write!(f, "; --force tries all the same")
     }
 }
 
@@ -153,7 +188,7 @@ pub fn check(
         return Ok(Some(OverCommitted { mapped: here.mapped, left: available.bytes - here.resident() }));
     }
     let fits = context_that_fits(&|tokens| needed(tokens).resident() <= available.bytes, context);
-    Err(OutOfMemory { needed: here, available: available.clone(), context, fits })
+    Err(OutOfMemory { needed: here, available: available.clone(), context, fits, layers: None })
 }
 
 /// Tokens of context that weights are paged for rather than given up.

@@ -1,6 +1,7 @@
 //! How a model is to be run, and what follows from that: decided here, once, for the engine and for every command that only plans.
 
 use crate::cache::StateOptions;
+use crate::device_layers::Split;
 use crate::draft_kind::Draft;
 use crate::error::EngineError;
 use latent_backend::{
@@ -8,6 +9,7 @@ use latent_backend::{
 };
 use latent_graph::audit::{Bound, Finding};
 use latent_graph::circuit::TensorIndex;
+use latent_graph::ir::Side;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{Circuit, ModelConfig, Stage, StageOptions, Target};
 use latent_hosts::Hosts;
@@ -56,6 +58,8 @@ pub struct EngineOptions {
     pub circuit: Option<Arc<Circuit>>,
     /// The ranks that share the model, where this process is one of several: see [`Engine::load_rank`](crate::Engine::load_rank).
     pub hosts: Option<Hosts>,
+    /// Which layers another backend runs than the one that the model is loaded into; none: that one runs all.
+    pub split: Option<Split>,
 }
 
 impl EngineOptions {
@@ -83,6 +87,8 @@ pub struct Resolved<'b> {
     pub options: ModelOptions,
     /// How much recurrent state is kept.
     pub states: StateOptions,
+    /// The side of the model that the plans are of, where it is cut in two.
+    pub side: Option<Side>,
     /// Tokens of the KV cache, where there is room for more than one context.
     cache_tokens: usize,
 }
@@ -134,7 +140,7 @@ impl EngineOptions {
             context: config.context_length,
         };
         let (target, cache_tokens) = (self.target(backend), self.cache_tokens.unwrap_or_default());
-        Ok(Resolved { backend, circuit, target, options, states: self.states, cache_tokens })
+        Ok(Resolved { backend, circuit, target, options, states: self.states, side: None, cache_tokens })
     }
 }
 
@@ -144,6 +150,19 @@ impl Resolved<'_> {
     /// # Errors
     /// Tensors that are missing or have another shape; no kernel for an operation.
     pub fn stages(&self, config: &ModelConfig, tensors: &dyn TensorIndex) -> Result<Vec<Stage>, EngineError> {
+        let Some(side) = self.side else { return self.whole_stages(config, tensors) };
+        Ok(Stage::of_side((&self.circuit, side), config, tensors, &self.target, &self.options.stages)?)
+    }
+
+    /// The plans of the whole model, whichever side of it runs here.
+    ///
+    /// # Errors
+    /// As for [`stages`](Self::stages).
+    pub fn whole_stages(
+        &self,
+        config: &ModelConfig,
+        tensors: &dyn TensorIndex,
+    ) -> Result<Vec<Stage>, EngineError> {
         Ok(Stage::of_model(&self.circuit, config, tensors, &self.target, &self.options.stages)?)
     }
 
@@ -151,6 +170,12 @@ impl Resolved<'_> {
     pub fn audit(&self, config: &ModelConfig, tensors: &dyn TensorIndex, stages: &[Stage]) -> Vec<Finding> {
         let bound = Bound { target: &self.target, options: self.options.stages.bind };
         latent_graph::audit::session(&self.circuit, config, tensors, stages, bound)
+    }
+
+    /// What breaks a rule of the audit in plans of one side of the model.
+    pub(crate) fn audit_side(&self, config: &ModelConfig, stages: &[Stage]) -> Vec<Finding> {
+        let bound = Bound { target: &self.target, options: self.options.stages.bind };
+        latent_graph::audit::plans(&self.circuit, config, stages, bound)
     }
 
     /// Bytes that the weights take.

@@ -6,7 +6,7 @@ use crate::profile::{self, Roofline, StepProfile, StepSize, Timed};
 use latent_backend::Limits;
 use latent_graph::ir::{Cost, Op, Step as CostStep};
 use latent_graph::passes::BatchBucket;
-use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
+use latent_graph::stage_index::{self, LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, Plan};
 
 /// Bytes that a step moves, by what they belong to.
@@ -41,10 +41,13 @@ impl Engine {
         let bucket = BatchBucket::of(rows) as usize;
         let place = |stage: usize, bucket: usize| stage * BatchBucket::ALL.len() + bucket;
         let mut plans = Vec::new();
-        if stages.len() <= head {
+        if stages.len() <= head || (mtp && stage_index::mtp(stages).is_none()) {
             return plans;
         }
-        plans.push((place(layers, bucket), &stages[layers].plans[bucket], step));
+        // the first layers may be a stage of their own
+        for layers in (!mtp).then(|| stage_index::front(stages)).flatten().into_iter().chain([layers]) {
+            plans.push((place(layers, bucket), &stages[layers].plans[bucket], step));
+        }
         for first in (0..wanted).step_by(LM_HEAD_ROWS) {
             let rows = LM_HEAD_ROWS.min(wanted - first);
             let bucket = BatchBucket::of(rows) as usize;

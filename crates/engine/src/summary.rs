@@ -2,6 +2,7 @@
 
 use crate::memory::OverCommitted;
 use crate::options::Resolved;
+use crate::split::Planned;
 use latent_backend::WeightBytes;
 use latent_formats::Checkpoint;
 use latent_graph::ir::Op;
@@ -30,6 +31,21 @@ impl std::fmt::Display for DenseAttention {
     }
 }
 
+/// The first layers of a model, which another backend runs than the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontSummary {
+    /// The backend.
+    pub backend: &'static str,
+    /// How many they are.
+    pub layers: usize,
+    /// How many the model has.
+    pub of: usize,
+    /// The tier chosen.
+    pub tier: Tier,
+    /// Matrix kernels in use.
+    pub kernels: Vec<String>,
+}
+
 /// What the engine decided when it loaded a model.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -53,6 +69,8 @@ pub struct Summary {
     pub cache: CacheType,
     /// Bytes that a token takes in it.
     pub token_bytes: usize,
+    /// The first layers, where another backend runs them.
+    pub front: Option<FrontSummary>,
     /// Tokens that it holds.
     pub context: usize,
     /// Matrix kernels in use.
@@ -89,12 +107,29 @@ impl Summary {
             placement: Placement::anywhere(resolved.options.threads),
             cache: resolved.options.stages.bind.cache,
             token_bytes: resolved.token_bytes(stages),
+            front: None,
             context: resolved.options.context,
             kernels,
             portable,
             dense: dense(config.index_topk, resolved.options.context),
             doubts: Vec::new(),
         }
+    }
+}
+
+impl Summary {
+    /// Adds what runs before the plans that the summary was made of; `all` are the plans of both.
+    pub(crate) fn add_front(&mut self, front: &Planned<'_>, config: &ModelConfig, all: &[Stage]) {
+        let Planned { resolved, stages, weights } = front;
+        let tier = resolved.options.stages.bind.tier;
+        let (kernels, portable) = products(stages, resolved.target.contracts(), tier);
+        self.portable.extend(portable);
+        self.parameters = distinct_weights(all).map(|w| w.elements() as u64).sum();
+        self.weight_bytes += weights.owned + weights.mapped;
+        self.token_bytes += resolved.token_bytes(stages);
+        let layers = stages.iter().map(|stage| stage.plans[0].span.layers.len()).sum();
+        let (backend, of) = (resolved.backend.name(), config.layers);
+        self.front = Some(FrontSummary { backend, layers, of, tier, kernels });
     }
 }
 

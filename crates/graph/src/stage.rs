@@ -3,7 +3,7 @@
 use crate::circuit::{Circuit, StageSpec, TensorIndex, Weight};
 use crate::config::ModelConfig;
 use crate::error::GraphError;
-use crate::ir::{Ir, KvLayer, Span};
+use crate::ir::{Ir, KvLayer, Side, Span};
 use crate::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice};
 use crate::plan::{Plan, PlanOptions};
 use crate::target::Target;
@@ -64,6 +64,33 @@ impl Stage {
         target: &Target,
         options: &StageOptions,
     ) -> Result<Vec<Stage>, GraphError> {
+        let spans = Span::of_stages(circuit, config, options.mtp)?;
+        Stage::of_spans((circuit, spans), config, tensors, target, options)
+    }
+
+    /// The stages of one side of a model that is cut in two. Those of [`Side::From`] are in the order of [`of_model`](Self::of_model), and their first
+    /// one reads residual rows as embeddings; [`Side::Before`] has the layers' stage alone.
+    ///
+    /// # Errors
+    /// As for [`of_model`](Self::of_model).
+    pub fn of_side(
+        (circuit, side): (&Circuit, Side),
+        config: &ModelConfig,
+        tensors: &dyn TensorIndex,
+        target: &Target,
+        options: &StageOptions,
+    ) -> Result<Vec<Stage>, GraphError> {
+        let spans = Span::of_side(circuit, config, options.mtp, side)?;
+        Stage::of_spans((circuit, spans), config, tensors, target, options)
+    }
+
+    fn of_spans(
+        (circuit, spans): (&Circuit, Vec<(&StageSpec, Span)>),
+        config: &ModelConfig,
+        tensors: &dyn TensorIndex,
+        target: &Target,
+        options: &StageOptions,
+    ) -> Result<Vec<Stage>, GraphError> {
         let stage = |(spec, span): (&StageSpec, Span)| {
             let max_batch_tokens = if span.head { LM_HEAD_ROWS } else { options.max_batch_tokens };
             let ir = Ir::build_with(circuit, config, &span, tensors)?;
@@ -75,7 +102,7 @@ impl Stage {
             let plans = BatchBucket::ALL.into_iter().map(plan).collect::<Result<_, _>>()?;
             Ok(Stage { name: spec.name.clone(), plans })
         };
-        Span::of_stages(circuit, config, options.mtp)?.into_iter().map(stage).collect()
+        spans.into_iter().map(stage).collect()
     }
 }
 
@@ -89,6 +116,19 @@ pub mod stage_index {
     pub const MTP: usize = 2;
     /// From the MTP layer to logits.
     pub const MTP_HEAD: usize = 3;
+
+    /// The MTP layer's stage, where there is one.
+    pub fn mtp(stages: &[super::Stage]) -> Option<usize> {
+        stages.get(MTP).filter(|stage| stage.plans[0].span.mtp).map(|_| MTP)
+    }
+
+    /// The stage of the first layers, in a model that runs them on another backend than the others: it stands behind all others, so that these are
+    /// where they always are.
+    pub fn front(stages: &[super::Stage]) -> Option<usize> {
+        let last = stages.len().checked_sub(1).filter(|last| *last > LM_HEAD)?;
+        let span = &stages[last].plans[0].span;
+        (!span.mtp && !span.head).then_some(last)
+    }
 }
 
 /// Each weight of some stages once: a tied embedding is one tensor under two slots.

@@ -139,6 +139,7 @@ impl EngineArgs {
             force: self.force,
             circuit: None,
             hosts: None,
+            split: None,
         }
     }
 }

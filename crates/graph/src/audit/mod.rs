@@ -1,6 +1,6 @@
 //! The audit: rules that a circuit, and everything lowered from it, must keep. No I/O, no arithmetic on weights.
 //!
-//! [`circuit`] looks at a circuit file under one config, [`ir`] at an IR, [`plan`] at a plan, and [`session`] at all plans of a session
+//! [`circuit`] looks at a circuit file under one config, [`ir`] at an IR, [`plan`] at a plan, [`plans`] at those of some stages, and [`session`] at all plans of a session
 //! together with the tensors of the file. Each looks at every node once, so that the engine runs [`session`] at every load.
 //! A [`Finding`] says the rule's [`Code`], where it is broken, and what to look at; `docs/audit.md` lists the rules.
 //!
@@ -82,9 +82,14 @@ pub fn session(
     let irs: Vec<&Ir> = first.map(|plan| &plan.ir).collect();
     tensors::check_file(circuit, config, tensors, &irs, &mut found);
     list.append(&mut found.list);
-    for each in stages.iter().flat_map(|stage| &stage.plans) {
-        list.extend(plan(each, circuit, config, bound));
-    }
+    list.extend(plans(circuit, config, stages, bound));
+    list
+}
+
+/// Audits the plans of some stages, and those of each stage against one another.
+pub fn plans(circuit: &Circuit, config: &ModelConfig, stages: &[Stage], bound: Bound<'_>) -> Vec<Finding> {
+    let all = stages.iter().flat_map(|stage| &stage.plans);
+    let mut list: Vec<Finding> = all.flat_map(|each| plan(each, circuit, config, bound)).collect();
     let mut found = Findings::new("plans of all buckets");
     buckets::check(stages, bound, &mut found);
     list.append(&mut found.list);

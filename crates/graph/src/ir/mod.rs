@@ -13,7 +13,7 @@ mod text;
 pub use crate::ops::{Cost, Epilogue, KvLayerKind, Op, Port, RowCount};
 pub use cost::Step;
 pub use signature::Edge;
-pub use span::Span;
+pub use span::{Side, Span};
 
 use crate::circuit::{CacheStream, Weight};
 use latent_types::{CacheRow, CacheType, ValueType};

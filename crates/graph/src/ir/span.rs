@@ -19,7 +19,39 @@ pub struct Span {
     pub mtp: bool,
 }
 
+/// A side of a model that is cut once, so that two backends run it one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The layers before this one.
+    Before(usize),
+    /// The layers from this one on, and everything behind them.
+    From(usize),
+}
+
 impl Span {
+    /// The stages of one side of a model. What runs behind the cut takes residual rows as embeddings in place of tokens, so that it begins with the
+    /// embedding too.
+    ///
+    /// # Errors
+    /// As for [`of_stages`](Self::of_stages).
+    pub fn of_side<'c>(
+        circuit: &'c Circuit,
+        config: &ModelConfig,
+        mtp: bool,
+        side: Side,
+    ) -> Result<Vec<(&'c StageSpec, Span)>, GraphError> {
+        let mut stages = Span::of_stages(circuit, config, mtp)?;
+        let layers = &mut stages[0].1.layers;
+        match side {
+            Side::From(cut) => layers.start = cut.min(layers.end),
+            Side::Before(cut) => {
+                layers.end = cut.min(layers.end);
+                stages.truncate(1);
+            }
+        }
+        Ok(stages)
+    }
+
     /// The stages of a step of `circuit` with what each covers; with `mtp`, those of the first MTP layer behind them.
     ///
     /// # Errors

@@ -1,0 +1,91 @@
+//! How many layers a device has, and what runs the others.
+
+use latent_backend::Backend;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A model of which a device has the last layers only.
+#[derive(Clone)]
+pub struct Split {
+    /// What runs the layers that the device has not: the CPU.
+    pub front: Arc<dyn Backend>,
+    /// How many the device has.
+    pub layers: DeviceLayers,
+}
+
+impl fmt::Debug for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Split").field("front", &self.front.name()).field("layers", &self.layers).finish()
+    }
+}
+
+/// How many of a model's layers a device has, counted from the end as llama.cpp counts them: the output (final norm, `lm_head` and the MTP layer) is the
+/// first, the last layer the second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceLayers {
+    /// All, and the output.
+    #[default]
+    All,
+    /// As many as there is room for.
+    Auto,
+    /// So many; more than there are: all.
+    Count(usize),
+}
+
+impl DeviceLayers {
+    /// The first layer that the device has of a model of `layers` layers: 0 where it has all, `layers` where it has the output alone, one more where it
+    /// has nothing. None for [`DeviceLayers::Auto`].
+    pub fn first(self, layers: usize) -> Option<usize> {
+        match self {
+            DeviceLayers::All => Some(0),
+            DeviceLayers::Auto => None,
+            DeviceLayers::Count(count) => Some((layers + 1).saturating_sub(count)),
+        }
+    }
+}
+
+impl FromStr for DeviceLayers {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<DeviceLayers, String> {
+        match word {
+            "all" => Ok(DeviceLayers::All),
+            "auto" => Ok(DeviceLayers::Auto),
+            number => number.parse().map(DeviceLayers::Count).map_err(|_| {
+                format!(
+                    "{number:?} is no number of layers: give one from 0 on, `all`, or `auto` (as many as fit)"
+                )
+            }),
+        }
+    }
+}
+
+impl fmt::Display for DeviceLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceLayers::All => f.write_str("all"),
+            DeviceLayers::Auto => f.write_str("auto"),
+            DeviceLayers::Count(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_counted_from_the_output() {
+        let first = |word: &str| word.parse::<DeviceLayers>().unwrap().first(10);
+        let counted = ["0", "1", "2", "10", "11", "99", "all", "auto"].map(first);
+        assert_eq!(counted, [Some(11), Some(10), Some(9), Some(1), Some(0), Some(0), Some(0), None]);
+        for word in ["0", "17", "all", "auto"] {
+            assert_eq!(word.parse::<DeviceLayers>().unwrap().to_string(), word);
+        }
+        for wrong in ["", "-1", "some", "1.5"] {
+            let error = wrong.parse::<DeviceLayers>().unwrap_err();
+            assert!(error.contains("`all`, or `auto`"), "{error}");
+        }
+    }
+}

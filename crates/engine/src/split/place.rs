@@ -1,0 +1,133 @@
+//! Which layers are where.
+
+use super::planned::Planned;
+use crate::device_layers::{DeviceLayers, Split};
+use crate::draft_kind::Draft;
+use crate::error::EngineError;
+use crate::options::EngineOptions;
+use latent_backend::Backend;
+use latent_formats::Checkpoint;
+use latent_graph::ModelConfig;
+use latent_graph::ir::Side;
+
+/// Tokens of context that `auto` makes room for where nobody says how many.
+const AUTO_CONTEXT: usize = 4096;
+
+/// The backend that computes logits, and the one that has the layers before a cut.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) back: &'a dyn Backend,
+    pub(crate) front: Option<(&'a dyn Backend, usize)>,
+}
+
+impl<'a> Place<'a> {
+    /// Where the options want the layers of a model.
+    ///
+    /// # Errors
+    /// A model that several hosts share, too; what planning fails with.
+    pub(crate) fn of(
+        device: &'a dyn Backend,
+        options: &'a EngineOptions,
+        config: &ModelConfig,
+        checkpoint: &Checkpoint,
+    ) -> Result<Place<'a>, EngineError> {
+        let Some(Split { front, layers }) = &options.split else {
+            return Ok(Place { back: device, front: None });
+        };
+        if options.hosts.is_some() {
+            let problem = "-ngl does not go with --partition: a rank has its layers on one device";
+            return Err(EngineError::Options(problem.into()));
+        }
+        let first = match layers.first(config.layers) {
+            Some(first) => first,
+            None => fitting(device, options, config, checkpoint)?,
+        };
+        Ok(match first {
+            0 => Place { back: device, front: None },
+            first if first > config.layers => Place { back: &**front, front: None },
+            first => Place { back: device, front: Some((&**front, first)) },
+        })
+    }
+
+    /// The plans of the layers from the cut on, and of what is behind them.
+    pub(crate) fn plan_back(
+        &self,
+        options: &EngineOptions,
+        config: &ModelConfig,
+        checkpoint: &Checkpoint,
+    ) -> Result<Planned<'a>, EngineError> {
+        let mut resolved = options.resolve(self.back, config)?;
+        resolved.side = self.front.map(|(_, cut)| Side::From(cut));
+        Planned::new(resolved, config, checkpoint)
+    }
+
+    /// The plans of the layers before the cut, with the cache and the steps of what is behind it.
+    pub(crate) fn plan_front(
+        &self,
+        options: &EngineOptions,
+        config: &ModelConfig,
+        checkpoint: &Checkpoint,
+        back: &Planned<'_>,
+    ) -> Result<Option<Planned<'a>>, EngineError> {
+        let Some((front, cut)) = self.front else { return Ok(None) };
+        let cache = Some(back.resolved.options.stages.bind.cache);
+        let options = EngineOptions { cache, draft: Draft::None, ..options.clone() };
+        let mut resolved = options.resolve(front, config)?;
+        resolved.side = Some(Side::Before(cut));
+        let planned = Planned::new(resolved, config, checkpoint)?;
+        if planned.is_recurrent() || back.is_recurrent() {
+            let problem = "a model with recurrent layers runs on one device: leave -ngl out";
+            return Err(EngineError::Options(problem.into()));
+        }
+        Ok(Some(planned))
+    }
+}
+
+/// The first layer of as many as fit into the device's memory.
+fn fitting(
+    device: &dyn Backend,
+    options: &EngineOptions,
+    config: &ModelConfig,
+    checkpoint: &Checkpoint,
+) -> Result<usize, EngineError> {
+    if !device.has_own_memory() {
+        return Ok(0);
+    }
+    let context = options.context.unwrap_or(AUTO_CONTEXT).min(config.context_length);
+    let whole = Place { back: device, front: None }.plan_back(options, config, checkpoint)?;
+    let wanted = whole.needed(config, context).total();
+    let room = device.room(wanted)?;
+    if room >= wanted {
+        return Ok(0);
+    }
+    let most = layers_that_fit(device, options, config, checkpoint, (context, room))?;
+    Ok(config.layers + 1 - most)
+}
+
+/// How many layers of a model, counted as [`DeviceLayers`] counts them, fit into so many bytes of a device with a context of so many tokens.
+///
+/// # Errors
+/// What planning fails with.
+pub(crate) fn layers_that_fit(
+    device: &dyn Backend,
+    options: &EngineOptions,
+    config: &ModelConfig,
+    checkpoint: &Checkpoint,
+    (context, room): (usize, u64),
+) -> Result<usize, EngineError> {
+    // none always fits, and all are known not to
+    let (mut fits, mut does_not) = (0, config.layers + 1);
+    while does_not - fits > 1 {
+        let middle = usize::midpoint(fits, does_not);
+        let cut = DeviceLayers::Count(middle).first(config.layers).unwrap_or_default();
+        // only where the cut is matters, not what is before it
+        let planned =
+            Place { back: device, front: Some((device, cut)) }.plan_back(options, config, checkpoint)?;
+        if planned.needed(config, context).total() <= room {
+            fits = middle;
+        } else {
+            does_not = middle;
+        }
+    }
+    Ok(fits)
+}

@@ -1,0 +1,75 @@
+//! The KV cache of a model on two backends: each has the rows of its own layers.
+
+use latent_backend::{BackendError, KvLayout, KvStore};
+use std::any::Any;
+
+/// Both sides' stores as one.
+pub(super) struct SplitStore {
+    pub(super) front: Box<dyn KvStore>,
+    pub(super) back: Box<dyn KvStore>,
+    /// Of all layers, those of the front first.
+    layout: KvLayout,
+}
+
+impl SplitStore {
+    pub(super) fn new(front: Box<dyn KvStore>, back: Box<dyn KvStore>) -> SplitStore {
+        let layers = front.layout().layers.iter().chain(&back.layout().layers).cloned().collect();
+        let layout = KvLayout { layers, ..back.layout().clone() };
+        SplitStore { front, back, layout }
+    }
+
+    /// Layers of the front.
+    fn cut(&self) -> usize {
+        self.front.layout().layers.len()
+    }
+
+    fn no_states() -> BackendError {
+        BackendError::Unsupported("a model on two devices has no recurrent layers".into())
+    }
+}
+
+impl KvStore for SplitStore {
+    fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.front.copy_block(from, to)?;
+        self.back.copy_block(from, to)
+    }
+
+    fn read_row(&self, layer: usize, slot: usize, row: &mut [u8]) -> Result<(), BackendError> {
+        match layer.checked_sub(self.cut()) {
+            None => self.front.read_row(layer, slot, row),
+            Some(layer) => self.back.read_row(layer, slot, row),
+        }
+    }
+
+    fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError> {
+        match layer.checked_sub(self.cut()) {
+            None => self.front.write_row(layer, slot, row),
+            Some(layer) => self.back.write_row(layer, slot, row),
+        }
+    }
+
+    fn read_state(&self, _layer: usize, _slot: u32, _state: &mut [u8]) -> Result<(), BackendError> {
+        Err(SplitStore::no_states())
+    }
+
+    fn write_state(&mut self, _layer: usize, _slot: u32, _state: &[u8]) -> Result<(), BackendError> {
+        Err(SplitStore::no_states())
+    }
+
+    fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {
+        self.front.shift_token(from, to, distance)?;
+        self.back.shift_token(from, to, distance)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
