@@ -90,6 +90,11 @@ impl GpuBackend {
         self
     }
 
+    /// Bytes of its memory that models have now.
+    pub fn memory_in_use(&self) -> u64 {
+        self.device.in_use()
+    }
+
     /// Gives the device up: every call after this fails as on one that was lost. Tests provoke the loss with it.
     pub fn destroy(&self) {
         self.device.raw.destroy();

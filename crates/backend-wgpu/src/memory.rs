@@ -18,6 +18,12 @@ const TRIAL: (u64, u64) = (256 << 20, 4 << 20);
 
 /// How many of `wanted` bytes the device has room for, which wgpu does not say: they are taken, and given back.
 pub(crate) fn room(device: &Arc<Device>, wanted: u64) -> Result<u64, GpuError> {
+    let left = device.memory_limit().saturating_sub(device.in_use());
+    // buffers are whole words
+    let wanted = wanted.min(left / 4 * 4);
+    if device.hollow {
+        return Ok(wanted);
+    }
     let (mut taken, mut room) = (Vec::new(), 0);
     let mut piece = TRIAL.0.min(largest_binding(&device.limits));
     while room < wanted {
@@ -74,7 +80,8 @@ impl Needs {
 
     /// All together.
     pub(crate) fn bytes(&self) -> u64 {
-        self.registers.iter().chain(&self.scratch).sum::<u64>() + self.hidden + self.logits + self.largest
+        // rows of the embedding wait in as much memory as residual rows take
+        self.registers.iter().chain(&self.scratch).sum::<u64>() + 2 * self.hidden + self.logits + self.largest
     }
 }
 

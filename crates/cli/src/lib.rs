@@ -16,12 +16,11 @@ mod progress;
 mod ranks;
 mod server;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 /// Runs the command given by the process's arguments and returns its exit code.
 pub fn main() -> ExitCode {
-    let args = match args::Cli::try_parse() {
+    let args = match args::Cli::read(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return exit::usage(&error),
     };

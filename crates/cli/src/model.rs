@@ -8,7 +8,7 @@ use latent_engine::{Engine, EngineOptions, Limits, Summary};
 use latent_formats::{Checkpoint, Outline, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
 use latent_graph::{Circuit, ModelConfig, support};
-use latent_types::format_bytes;
+use latent_types::{Tier, format_bytes};
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -122,8 +122,9 @@ fn demo() -> Result<Checkpoint> {
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool) -> Result<Engine> {
     let mut bar = LateBar::bytes(!quiet, "loading");
     let circuit = circuit(args.circuit.as_deref())?.map(Arc::new);
-    let options = EngineOptions { circuit, hosts: ranks::hosts(args.partition.as_ref())?, ..args.options() };
-    let engine = ranks::load(&*args.backend()?, checkpoint, &options, &mut |done, total| {
+    let (backend, hosts) = (args.backend()?, ranks::hosts(args.partition.as_ref())?);
+    let options = EngineOptions { circuit, hosts, split: args.split(&*backend), ..args.options() };
+    let engine = ranks::load(&*backend, checkpoint, &options, &mut |done, total| {
         bar.set(done, total);
         if interrupt::asked() {
             // nothing to save yet
@@ -152,6 +153,12 @@ pub(crate) fn describe_load(engine: &Engine) {
 /// What the machine can do where the engine's threads run.
 pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<Limits> {
     let summary = engine.summary();
+    if let Some(front) = &summary.front {
+        output::note(&format!(
+            "limits are those of {}; the first {} layers, which {} runs, are held against them too",
+            summary.backend, front.layers, front.backend
+        ));
+    }
     let measured = latent_backends::limits(&*args.backend()?, &summary.placement, summary.tier);
     measured.context("measuring what the machine can do")
 }
@@ -223,12 +230,23 @@ fn start_up_line(engine: &Engine) {
     }
 }
 
-/// `avx512 with avx512_q4_k_a8_tiles`, or the name of a device without kernels.
+/// `avx512 with avx512_q4_k_a8_tiles`, or the name of a device without kernels; where two have the layers, both with theirs.
 fn device(summary: &Summary) -> String {
-    if summary.kernels.is_empty() {
-        return summary.backend.to_owned();
+    let own = kernels(summary.backend, summary.tier, &summary.kernels);
+    let Some(front) = &summary.front else { return own };
+    let behind = match front.of - front.layers {
+        0 => "the output".to_owned(),
+        layers => format!("{layers} of {} layers and the output", front.of),
+    };
+    let before = kernels(front.backend, front.tier, &front.kernels);
+    format!("{own} for {behind}, {before} for the first {}", front.layers)
+}
+
+fn kernels(backend: &str, tier: Tier, kernels: &[String]) -> String {
+    match kernels {
+        [] => backend.to_owned(),
+        kernels => format!("{tier} with {}", kernels.join(", ")),
     }
-    format!("{} with {}", summary.tier, summary.kernels.join(", "))
 }
 
 /// `15.7 B`, `8.9 M`.

@@ -305,6 +305,23 @@ fn devices_are_listed_and_one_that_there_is_not_is_named() {
 }
 
 #[test]
+fn layers_of_a_gpu_are_refused_without_one() {
+    let refused = |args: &[&str]| {
+        let output = latent(args).output().unwrap();
+        assert!(!output.status.success(), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for flag in ["-ngl", "--n-gpu-layers", "--gpu-layers"] {
+        let message = refused(&["run", flag, "3", "Hi"]);
+        assert!(message.contains("--device is cpu: give --device gpu or --device auto"), "{message}");
+    }
+    assert!(refused(&["run", "-ngl", "many", "Hi"]).contains("`all`, or `auto`"));
+    // what is no flag is left alone
+    assert!(stdout(&["tokenize", "--", "-ngl"]).contains("ngl"));
+    stdout(&["run", "-ngl", "0", "-n", "1", "Hi"]);
+}
+
+#[test]
 fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
     for command in [
         "run",

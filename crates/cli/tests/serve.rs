@@ -192,6 +192,24 @@ fn it_answers_until_it_is_told_to_stop() {
 }
 
 #[cfg(unix)]
+#[test]
+fn the_cpu_takes_over_a_model_whose_gpu_is_not_there() {
+    let settings = "device = \"gpu:9999\"\nn_gpu_layers = 3\ngpu_fallback = \"cpu\"\n";
+    let mut server = running::Serving::start(settings, None);
+    let body = r#"{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4}"#;
+    let answer = running::rest(server.post(CHAT, body));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+    // without it, the error says what to do
+    let refused = latent(&["serve", "--port", "0", "--device", "gpu:9999"]).output().unwrap();
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains("--device cpu") || message.contains("`latent devices`"), "{message}");
+    assert!(misuse(&["serve", "--gpu-fallback", "gpu"]).contains("expected cpu or none"));
+}
+
+#[cfg(unix)]
 const CHAT: &str = "/v1/chat/completions";
 
 #[cfg(unix)]

@@ -83,6 +83,13 @@ pub enum EngineError {
     Stopped,
 }
 
+impl EngineError {
+    /// Whether the device is gone, or does not answer: the model must be loaded again, there or elsewhere.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, EngineError::Backend(BackendError::Lost(_)))
+    }
+}
+
 /// Which input of a step.
 fn place(index: Option<usize>) -> String {
     index.map_or_else(String::new, |index| format!("sequence {index} of the step: "))

@@ -4,10 +4,12 @@ use crate::duration::parse_duration;
 use crate::keys::Keys;
 use crate::limits::Limits;
 use crate::spans::Otlp;
+use latent_engine::DeviceLayers;
 use latent_engine::cache::DiskCache;
 use latent_engine::scheduler::SchedulerOptions;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 use toml::{Table, Value};
 
@@ -104,6 +106,12 @@ pub struct FileConfig {
     pub ctx_size: Option<usize>,
     /// `threads`.
     pub threads: Option<u16>,
+    /// `device`: what computes.
+    pub device: Option<String>,
+    /// `n_gpu_layers`: layers that a GPU has: a number, `all` or `auto`.
+    pub n_gpu_layers: Option<DeviceLayers>,
+    /// `gpu_fallback`: what goes on where a GPU fails.
+    pub gpu_fallback: Option<Fallback>,
     /// `cache_disk`: a folder for cached prefixes.
     pub cache_disk: Option<PathBuf>,
     /// `cache_disk_size`: bytes that it may take.
@@ -114,6 +122,28 @@ pub struct FileConfig {
     pub log: Option<String>,
     /// The section `[limits]`.
     pub limits: Limits,
+}
+
+/// What takes over a model whose GPU is missing, fails or is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fallback {
+    /// Nothing: it is loaded there again, or fails.
+    #[default]
+    None,
+    /// The CPU.
+    Cpu,
+}
+
+impl FromStr for Fallback {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Fallback, String> {
+        match word {
+            "none" => Ok(Fallback::None),
+            "cpu" => Ok(Fallback::Cpu),
+            _ => Err(format!("{word:?} takes over nothing; expected cpu or none")),
+        }
+    }
 }
 
 /// A section `[[models]]`.
@@ -199,6 +229,19 @@ impl FileConfig {
             "max_waiting" => self.max_waiting = Some(number(key, value)?),
             "ctx_size" => self.ctx_size = Some(number(key, value)?),
             "threads" => self.threads = Some(number(key, value)?),
+            "device" => self.device = Some(text(key, value)?),
+            "n_gpu_layers" => {
+                let layers = match value {
+                    Value::Integer(count) => usize::try_from(*count).ok().map(DeviceLayers::Count),
+                    other => other.as_str().and_then(|word| word.parse().ok()),
+                };
+                let expected = "a number of layers, \"all\" or \"auto\"";
+                self.n_gpu_layers = Some(layers.ok_or_else(|| wrong(key, expected, value))?);
+            }
+            "gpu_fallback" => {
+                let fallback = value.as_str().and_then(|word| word.parse().ok());
+                self.gpu_fallback = Some(fallback.ok_or_else(|| wrong(key, "\"cpu\" or \"none\"", value))?);
+            }
             "cache_disk" => self.cache_disk = Some(text(key, value)?.into()),
             "cache_disk_size" => self.cache_disk_size = Some(number(key, value)?),
             "otlp_endpoint" => self.otlp_endpoint = Some(text(key, value)?),
@@ -291,6 +334,12 @@ mod tests {
             config.models.iter().map(|model| (model.name.as_str(), model.ctx_size)).collect();
         assert_eq!(models, [("b", Some(512)), ("a", None)]);
         assert_eq!(FileConfig::parse("").unwrap(), FileConfig::default());
+        for (word, layers) in [("17", DeviceLayers::Count(17)), ("\"all\"", DeviceLayers::All)] {
+            let text = format!("device = \"gpu:1\"\nn_gpu_layers = {word}\ngpu_fallback = \"cpu\"");
+            let config = FileConfig::parse(&text).unwrap();
+            assert_eq!(config.device.as_deref(), Some("gpu:1"));
+            assert_eq!((config.n_gpu_layers, config.gpu_fallback), (Some(layers), Some(Fallback::Cpu)));
+        }
         for (text, word) in [
             ("prot = 1", "prot"),
             ("[limits]\nbody = 1", "limits.body"),
@@ -301,6 +350,12 @@ mod tests {
             ("[[models]]\nname = \"a\"", "`model`"),
             ("[[models]]\nname = \"a\"\nmodel = \"a.gguf\"\nctx = 1", "models.ctx"),
             ("unload_idle = \"soon\"", "unload_idle"),
+            (
+                "n_gpu_layers = -1",
+                "`n_gpu_layers`: expected a number of layers, \"all\" or \"auto\", found -1",
+            ),
+            ("n_gpu_layers = \"some\"", "n_gpu_layers"),
+            ("gpu_fallback = \"gpu\"", "\"cpu\" or \"none\""),
         ] {
             let error = FileConfig::parse(text).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");

@@ -53,7 +53,7 @@ mod stream;
 mod worker;
 
 pub use app::Extras;
-pub use config::{ConfigError, DEFAULT_DISK_BYTES, FileConfig, FileModel, ServerConfig};
+pub use config::{ConfigError, DEFAULT_DISK_BYTES, Fallback, FileConfig, FileModel, ServerConfig};
 pub use duration::parse_duration;
 pub use http::{CheckError, CheckedRequest, RequestCheck, ServeError, Server, TlsError, openapi_document};
 pub use keys::{KeyError, Keys};

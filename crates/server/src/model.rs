@@ -39,6 +39,8 @@ pub struct AboutModel {
     pub sampling: SamplingParams,
     /// Bytes of its files.
     pub bytes: u64,
+    /// Whether its loader loads it elsewhere once its device is lost, so that running requests can go on there.
+    pub falls_back: bool,
 }
 
 /// Why a model cannot be loaded. An [`EngineError::Memory`](latent_engine::EngineError) is answered with room: another model is unloaded.
@@ -53,6 +55,8 @@ pub struct Attempt<'a> {
     pub progress: &'a mut dyn FnMut(u64, u64),
     /// No other model is loaded that could make room: a smaller context is better than an error.
     pub alone: bool,
+    /// Why the device is gone that had the model before, where that is why it is loaded again.
+    pub lost: Option<&'a str>,
 }
 
 /// Makes the page of a model's drawing.

@@ -33,7 +33,7 @@ pub(crate) use measure::{
     BenchArgs, KernelsArgs, KernelsCommand, KernelsCountArgs, KernelsPerfArgs, KernelsSupportArgs,
     KernelsTestArgs, ProfileArgs, Table,
 };
-pub(crate) use model::{EngineArgs, ModelArgs, isa};
+pub(crate) use model::{EngineArgs, ModelArgs, device, isa};
 pub(crate) use plan_hosts::PlanHostsArgs;
 pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, TypeArgs};
 pub(crate) use row_counts::RowCounts;
@@ -45,6 +45,7 @@ pub(crate) use write::{ConvertArgs, MakeModelArgs, PackArgs};
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 const STYLES: Styles = Styles::styled()
@@ -73,6 +74,25 @@ Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage; stopped by a
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Flags of several letters behind one dash, which llama.cpp has, and how they are written here.
+const ONE_DASH: [(&str, &str); 1] = [("-ngl", "--n-gpu-layers")];
+
+impl Cli {
+    /// Reads a command line, the program's name first.
+    ///
+    /// # Errors
+    /// Wrong usage, help and version, as clap prints them.
+    pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        let mut flags = true;
+        let words = words.into_iter().map(|word| {
+            flags &= word != "--";
+            let long = ONE_DASH.iter().find(|(short, _)| flags && word == *short);
+            long.map_or(word, |(_, long)| OsString::from(long))
+        });
+        Cli::try_parse_from(words)
+    }
 }
 
 #[derive(Debug, Subcommand)]

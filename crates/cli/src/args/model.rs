@@ -3,7 +3,7 @@
 use super::limits::{DEVELOPER, MAX_STEP_ROWS, tokens};
 use clap::Args;
 use latent_backend::{Backend, BackendError};
-use latent_engine::Draft;
+use latent_engine::{DeviceLayers, Draft, Split};
 use latent_graph::Partition;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_threads::Pin;
@@ -46,9 +46,14 @@ pub(crate) struct EngineArgs {
     pub(crate) precision: Precision,
 
     /// What computes: cpu; gpu or gpu:N (see `latent devices`); auto (the first GPU that is no software, else the CPU); or reference (plain
-    /// f32 from each operation's definition: slow, for comparing)
-    #[arg(long, default_value = "cpu", value_name = "NAME", value_parser = device)]
-    pub(crate) device: String,
+    /// f32 from each operation's definition: slow, for comparing) [default: cpu]
+    #[arg(long, value_name = "NAME", value_parser = device)]
+    pub(crate) device: Option<String>,
+
+    /// Layers that the GPU of --device has, the last ones; the CPU runs the others. A number (the output counts as one more, behind the last layer), all,
+    /// or auto (as many as fit into its memory) [default: all]; -ngl for short
+    #[arg(long, visible_alias = "gpu-layers", alias = "ngl", value_name = "N")]
+    pub(crate) n_gpu_layers: Option<DeviceLayers>,
 
     /// What drafts tokens that the model then verifies: none, or mtp (the model's own layer for multi-token prediction, one token a step);
     /// the text stays the same
@@ -101,14 +106,43 @@ pub(crate) fn isa(word: &str) -> Result<Isa, String> {
 }
 
 /// A name of a backend. It is opened when it is needed.
-pub(super) fn device(word: &str) -> Result<String, String> {
+pub(crate) fn device(word: &str) -> Result<String, String> {
     latent_backends::check_name(word).map(|()| word.to_owned()).map_err(|error| error.to_string())
 }
 
 impl EngineArgs {
+    /// The name of the backend.
+    fn device_name(&self) -> &str {
+        self.device.as_deref().unwrap_or("cpu")
+    }
+
+    /// Whether a GPU may run the model.
+    pub(crate) fn wants_gpu(&self) -> bool {
+        !latent_backends::NAMES.contains(&self.device_name())
+    }
+
+    /// The same on the CPU.
+    pub(crate) fn on_cpu(&self) -> EngineArgs {
+        EngineArgs { device: None, n_gpu_layers: None, ..self.clone() }
+    }
+
     /// The backend.
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>, BackendError> {
-        latent_backends::by_name(&self.device)
+        if let Some(layers) = self.n_gpu_layers.filter(|layers| *layers != DeviceLayers::Count(0))
+            && !self.wants_gpu()
+        {
+            return Err(BackendError::Unsupported(format!(
+                "-ngl {layers} says how many layers a GPU has, and --device is {}: give --device gpu or --device auto with it",
+                self.device_name()
+            )));
+        }
+        latent_backends::by_name(self.device_name())
+    }
+
+    /// Which layers the CPU runs of a model on this backend; none of one that is no GPU.
+    pub(crate) fn split(&self, backend: &dyn Backend) -> Option<Split> {
+        let layers = self.n_gpu_layers.filter(|_| !latent_backends::NAMES.contains(&backend.name()))?;
+        Some(Split { front: latent_backends::cpu().into(), layers })
     }
 
     /// Tokens of the largest step that plans are made for, where nothing is run.
@@ -120,7 +154,7 @@ impl EngineArgs {
         if self.expanded_cache { CacheForm::Expanded } else { CacheForm::Latent }
     }
 
-    /// The engine's options, except the user's own circuit, which [`model::load`](crate::model::load) reads.
+    /// The engine's options, except the user's own circuit, which [`model::load`](crate::model::load) reads, and what depends on the backend.
     pub(crate) fn options(&self) -> latent_engine::EngineOptions {
         latent_engine::EngineOptions {
             mla: self.mla,

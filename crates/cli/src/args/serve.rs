@@ -4,6 +4,7 @@ use super::limits::{bytes, up_to};
 use super::model::EngineArgs;
 use super::sampling::SamplingArgs;
 use clap::Args;
+use latent_server::Fallback;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -70,6 +71,11 @@ pub(crate) struct ServerArgs {
     /// Most requests that wait; others are answered with 429 [default: 512]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20))]
     pub(crate) max_waiting: Option<usize>,
+
+    /// What takes over a model whose GPU is missing at start, fails while it is loaded, or is lost while it answers: cpu (running requests go on
+    /// there), or none (an error; a model whose device was lost is loaded again) [default: none]
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) gpu_fallback: Option<Fallback>,
 
     /// Tokens of the KV cache, all requests together [default: four contexts, of short ones as many as --parallel up to 32768 tokens, where they fit]
     #[arg(long, value_name = "TOKENS", value_parser = up_to(super::limits::MAX_TOKENS))]

@@ -32,6 +32,9 @@ const FORMER: &[(&str, &str)] = &[
     ),
     ("run --predict 5 --ubatch-size 32 Hi", "run -n 5 --batch-size 32 Hi"),
     ("run --reverse-prompt x Hi", "run --stop x Hi"),
+    ("run -ngl 12 Hi", "run --n-gpu-layers 12 Hi"),
+    ("serve --gpu-layers all", "serve --n-gpu-layers all"),
+    ("bench --ngl auto", "bench --n-gpu-layers auto"),
 ];
 
 /// Former flags that no other spelling replaces.
@@ -49,8 +52,8 @@ const KEPT: &[&str] = &[
 ];
 
 fn parsed(line: &str) -> String {
-    let words = ["latent"].into_iter().chain(line.split(' '));
-    let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let words = ["latent"].into_iter().chain(line.split(' ')).map(Into::into);
+    let cli = Cli::read(words).unwrap_or_else(|error| panic!("{line}: {error}"));
     format!("{cli:?}")
 }
 

@@ -24,6 +24,11 @@ impl Canceller {
         Canceller { shared: Arc::default(), token }
     }
 
+    /// What stops a running step.
+    pub(super) fn token(&self) -> CancelToken {
+        self.token.clone()
+    }
+
     /// Ends a job: within one phase where nobody else's job is in the running step, else at the end of the step. A job that has ended, or that never
     /// was, stays as it is.
     pub fn cancel(&self, job: JobId) {

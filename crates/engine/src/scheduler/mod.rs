@@ -6,6 +6,7 @@
 //! * `compose.rs`: whose tokens run in a step, and how many; `pace.rs`: how many of prompts beside jobs that decode; `fairness.rs`: whose first.
 //! * `room.rs`: blocks for the step: from the prefix cache, then from jobs of lower rank.
 //! * `run.rs`: the step, and what follows for each job; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
+//! * `suspended.rs`: jobs on their way to another engine, when a device was lost.
 
 mod admission;
 mod cancel;
@@ -22,6 +23,7 @@ mod room;
 mod run;
 mod stats;
 mod submit;
+mod suspended;
 mod task;
 
 pub use cancel::Canceller;
@@ -29,6 +31,7 @@ pub use event::{JobError, JobEvent, JobListener, Refusal, Usage};
 pub use job::{Choice, FairnessKey, Job, JobId};
 pub use options::{Clock, SchedulerOptions};
 pub use stats::SchedulerStats;
+pub use suspended::SuspendedJobs;
 
 use crate::cache::{Disk, PrefixIndex};
 use crate::engine::Engine;
@@ -142,7 +145,8 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the step fails as a whole. The jobs that were in it have failed, and have heard so; the others are as they were. An engine that fails again
-    /// should be loaded again.
+    /// should be loaded again. Where jobs outlive their device and that is lost ([`EngineError::is_lost`]), none has failed: see
+    /// [`suspend`](Self::suspend).
     pub fn step(&mut self, listener: JobListener<'_>) -> Result<bool, EngineError> {
         let listener = &mut GuardedListener::new(listener);
         self.end_cancelled(listener);

@@ -24,6 +24,8 @@ pub struct SchedulerOptions {
     pub prefix_cache: bool,
     /// Where prefixes are kept beside that, across restarts.
     pub disk: Option<DiskCache>,
+    /// Whether jobs outlive a device that is lost, so that [`Scheduler::suspend`](super::Scheduler::suspend) can take them to another.
+    pub outlives_device: bool,
     /// What tells the time.
     pub clock: Clock,
 }
@@ -38,6 +40,7 @@ impl Default for SchedulerOptions {
             min_chunk: 2,
             prefix_cache: true,
             disk: None,
+            outlives_device: false,
             clock: Arc::new(Instant::now),
         }
     }

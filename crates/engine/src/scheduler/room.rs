@@ -6,7 +6,6 @@ use super::ending::End;
 use super::guarded_listener::GuardedListener;
 use super::job::JobId;
 use crate::cache::Sequence;
-use crate::embedding::Embedding;
 use crate::engine::Engine;
 use crate::request::StopReason;
 use latent_backend::KV_BLOCK;
@@ -106,15 +105,9 @@ impl Scheduler {
         let mut task = self.running.remove(at);
         tracing::debug!(job = id.0, rows = task.sequence.len(), "preempted");
         self.keep_blocks(&mut task, true);
-        task.sequence = Sequence::default();
-        task.ran = 0;
-        task.kept = 0;
-        task.embedding = task.embed.then(Embedding::default);
+        task.set_back();
         task.usage.preemptions += 1;
         self.counts.preemptions += 1;
-        if let Some(generation) = &mut task.generation {
-            generation.resume_after(0);
-        }
         self.waiting.push(task);
     }
 }

@@ -45,6 +45,7 @@ impl Scheduler {
             Ok(results) => results,
             // all jobs in it were cancelled
             Err(EngineError::Stopped) => return Ok(()),
+            Err(error) if self.options.outlives_device && error.is_lost() => return Err(error),
             Err(error) => {
                 for Member { id, .. } in members {
                     self.end_by_id(id, End::Engine(error.to_string()), listener);

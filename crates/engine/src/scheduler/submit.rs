@@ -60,6 +60,7 @@ impl Scheduler {
                 max_tokens: asked.0.max_tokens.unwrap_or(usize::MAX),
                 asked: Some(asked),
                 generation: None,
+                salt: job.salt,
                 leader: (id != leader).then_some(leader),
                 sequence: Sequence::default(),
                 chain: chain.clone(),

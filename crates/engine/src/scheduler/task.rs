@@ -2,7 +2,7 @@
 
 use super::event::Usage;
 use super::job::{FairnessKey, JobId};
-use crate::cache::{HashChain, Sequence};
+use crate::cache::{CacheSalt, HashChain, Sequence};
 use crate::embedding::Embedding;
 use crate::generation::{Generation, LogitsProcessor};
 use crate::request::Request;
@@ -24,6 +24,8 @@ pub(super) struct Task {
     pub generation: Option<Generation>,
     /// The job whose prompt it waits for, to share its blocks.
     pub leader: Option<JobId>,
+    /// Who may share its blocks.
+    pub salt: CacheSalt,
     pub sequence: Sequence,
     /// The names of its full blocks.
     pub chain: HashChain,
@@ -83,6 +85,17 @@ impl Task {
     pub(super) fn turn(&self, served: u64, oldest: bool) -> (Reverse<i32>, u64, usize, JobId) {
         let (served, ran) = if oldest { (0, 0) } else { (served, self.ran / TURN) };
         (Reverse(self.priority), served, ran, self.id)
+    }
+
+    /// Gives its rows back: its tokens run again.
+    pub(super) fn set_back(&mut self) {
+        self.sequence = Sequence::default();
+        self.ran = 0;
+        self.kept = 0;
+        self.embedding = self.embed.then(Embedding::default);
+        if let Some(generation) = &mut self.generation {
+            generation.resume_after(0);
+        }
     }
 
     /// Whether it wants drafts, in an engine that drafts.

@@ -4,7 +4,7 @@ use super::events::{Events, Notice};
 use super::profile::Clocks;
 use super::{Command, Engineering, ModelState, Submission};
 use crate::model::{Attempt, LoadError, LoadedModel, Loader, Served};
-use latent_engine::scheduler::{JobError, JobEvent, JobId, Scheduler, SchedulerOptions};
+use latent_engine::scheduler::{JobError, JobEvent, JobId, Scheduler, SchedulerOptions, SuspendedJobs};
 use latent_types::panic_text;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +28,10 @@ pub(crate) struct Worker {
     options: SchedulerOptions,
     before_step: Option<Hook>,
     routes: HashMap<JobId, (Events, usize)>,
+    /// No more jobs come.
+    stopping: bool,
+    /// See [`AboutModel::falls_back`](crate::AboutModel::falls_back).
+    falls_back: bool,
 }
 
 /// A worker's thread that has been started.
@@ -44,6 +48,8 @@ pub(crate) struct Started {
 enum End {
     Stopped,
     Reload,
+    /// Its device is gone, for this reason.
+    Lost(String),
 }
 
 /// How often loading is tried again after a fault before it counts as failed, and how long to wait in between.
@@ -72,6 +78,8 @@ impl Worker {
             options,
             before_step,
             routes: HashMap::new(),
+            stopping: false,
+            falls_back: false,
         };
         let run = move || {
             worker.run(first);
@@ -82,8 +90,8 @@ impl Worker {
     }
 
     fn run(mut self, first: oneshot::Sender<Result<(), LoadError>>) {
-        let mut scheduler = match self.load() {
-            Ok(scheduler) => scheduler,
+        let mut scheduler = match self.load(None) {
+            Ok(loaded) => self.scheduler(loaded, None),
             Err(error) => {
                 self.engineering.set_state(ModelState::Failed(error.to_string()));
                 // whoever has started it may be gone
@@ -92,43 +100,76 @@ impl Worker {
             }
         };
         let _ = first.send(Ok(()));
-        while let End::Reload = self.serve(&mut scheduler) {
+        loop {
+            let lost = match self.serve(&mut scheduler) {
+                End::Stopped => return,
+                End::Reload => None,
+                End::Lost(problem) => Some(problem),
+            };
             self.engineering.live.reloaded();
-            // what failed may fail again while it is taken apart
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(scheduler)));
-            match self.reload() {
+            let jobs = self.take_apart(scheduler, lost.as_deref());
+            match self.reload(lost.as_deref(), jobs) {
                 Some(next) => scheduler = next,
                 None => return,
             }
         }
     }
 
-    fn load(&mut self) -> Result<Scheduler, LoadError> {
+    /// Gives back all that a scheduler has, but the jobs that outlive a lost device.
+    fn take_apart(&self, scheduler: Scheduler, lost: Option<&str>) -> Option<SuspendedJobs> {
+        let Some(problem) = lost.filter(|_| self.falls_back) else {
+            // what failed may fail again while it is taken apart
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(scheduler)));
+            return None;
+        };
+        let (engine, jobs) = scheduler.suspend();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
+        let count = jobs.ids().count();
+        tracing::error!("{problem}; the model is loaded elsewhere, where {count} requests go on");
+        Some(jobs)
+    }
+
+    fn load(&mut self, lost: Option<&str>) -> Result<(LoadedModel, Arc<Served>), LoadError> {
         let engineering = Arc::clone(&self.engineering);
         let mut progress = |done, total| engineering.set_state(ModelState::Loading { done, total });
-        let mut attempt = Attempt { progress: &mut progress, alone: self.alone };
+        let mut attempt = Attempt { progress: &mut progress, alone: self.alone, lost };
         let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = catch_unwind(AssertUnwindSafe(|| (*loader)(&mut attempt)))
             .unwrap_or_else(|panic| Err(panic_text(&*panic).into()))?;
         let served = Arc::new(Served::new(&loaded)?);
-        let LoadedModel { engine, tokenizer, .. } = loaded;
-        let scheduler = Scheduler::new(engine, tokenizer, self.options.clone());
-        self.engineering.live.publish(scheduler.stats());
-        self.engineering.set_state(ModelState::Ready(served));
-        Ok(scheduler)
+        Ok((loaded, served))
     }
 
-    fn reload(&mut self) -> Option<Scheduler> {
+    /// Schedules requests on a model, first those that ran where it was before.
+    fn scheduler(
+        &mut self,
+        (loaded, served): (LoadedModel, Arc<Served>),
+        jobs: Option<SuspendedJobs>,
+    ) -> Scheduler {
+        let LoadedModel { engine, tokenizer, about } = loaded;
+        self.falls_back = about.falls_back;
+        let options = SchedulerOptions { outlives_device: about.falls_back, ..self.options.clone() };
+        let scheduler = match jobs {
+            Some(jobs) => Scheduler::resume(engine, tokenizer, options, jobs),
+            None => Scheduler::new(engine, tokenizer, options),
+        };
+        self.engineering.live.publish(scheduler.stats());
+        self.engineering.set_state(ModelState::Ready(served));
+        scheduler
+    }
+
+    fn reload(&mut self, lost: Option<&str>, jobs: Option<SuspendedJobs>) -> Option<Scheduler> {
         for pause in RELOADS {
             std::thread::sleep(pause);
-            match self.load() {
-                Ok(scheduler) => {
+            match self.load(lost) {
+                Ok(loaded) => {
                     tracing::warn!("the model was loaded again after a fault");
-                    return Some(scheduler);
+                    return Some(self.scheduler(loaded, jobs));
                 }
                 Err(error) => {
                     tracing::error!("the model cannot be loaded again: {error}");
                     self.engineering.set_state(ModelState::Failed(error.to_string()));
+                    self.end_routes(&error.to_string());
                 }
             }
         }
@@ -137,19 +178,19 @@ impl Worker {
 
     /// Steps while there is work, sleeps while there is none.
     fn serve(&mut self, scheduler: &mut Scheduler) -> End {
-        let (mut busy, mut stopping, mut failures) = (false, false, 0);
+        let (mut busy, mut failures) = (!scheduler.is_idle(), 0);
         let mut clocks = Clocks::default();
         loop {
-            match self.take(scheduler, busy, stopping) {
+            match self.take(scheduler, busy) {
                 Took::Nothing => {}
                 Took::Jobs => {
                     busy = true;
                     self.engineering.live.publish(scheduler.stats());
                 }
-                Took::Stop => stopping = true,
+                Took::Stop => self.stopping = true,
             }
             if !busy {
-                if stopping {
+                if self.stopping {
                     return End::Stopped;
                 }
                 continue;
@@ -157,6 +198,14 @@ impl Worker {
             clocks.before(scheduler, &self.engineering.watched);
             match self.step(scheduler) {
                 Ok(more) => (busy, failures) = (more, 0),
+                Err(Fault::Lost(problem)) => {
+                    self.engineering.set_state(ModelState::Loading { done: 0, total: 0 });
+                    if !self.falls_back {
+                        tracing::error!("a step failed: {problem}");
+                        self.fail_all(&problem);
+                    }
+                    return End::Lost(problem);
+                }
                 Err(Fault::Step(problem)) => {
                     failures += 1;
                     tracing::error!("a step failed: {problem}");
@@ -177,10 +226,10 @@ impl Worker {
     }
 
     /// Takes commands: all that there are while the engine is busy, else after waiting for one.
-    fn take(&mut self, scheduler: &mut Scheduler, busy: bool, stopping: bool) -> Took {
+    fn take(&mut self, scheduler: &mut Scheduler, busy: bool) -> Took {
         let mut took = Took::Nothing;
         loop {
-            let command = if busy || stopping || matches!(took, Took::Jobs) {
+            let command = if busy || self.stopping || matches!(took, Took::Jobs) {
                 self.commands.try_recv().map_err(|error| error == TryRecvError::Disconnected)
             } else {
                 let wait =
@@ -243,6 +292,7 @@ impl Worker {
         }));
         match stepped {
             Ok(Ok(more)) => Ok(more),
+            Ok(Err(error)) if error.is_lost() => Err(Fault::Lost(error.to_string())),
             Ok(Err(error)) => Err(Fault::Step(error.to_string())),
             Err(panic) => Err(Fault::Panic(panic_text(&*panic).to_owned())),
         }
@@ -251,6 +301,10 @@ impl Worker {
     /// Ends all jobs after a fault. Who hears of it must not find the model ready.
     fn fail_all(&mut self, problem: &str) {
         self.engineering.set_state(ModelState::Loading { done: 0, total: 0 });
+        self.end_routes(problem);
+    }
+
+    fn end_routes(&mut self, problem: &str) {
         for (_, (events, choice)) in self.routes.drain() {
             fail(&events, choice, problem);
         }
@@ -265,6 +319,8 @@ enum Took {
 
 /// What went wrong with a step.
 enum Fault {
+    /// The device is gone.
+    Lost(String),
     Step(String),
     Panic(String),
 }

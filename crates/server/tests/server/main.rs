@@ -14,6 +14,7 @@ mod kimi_k3;
 mod life;
 mod llama_cpp;
 mod loading;
+mod lost;
 mod models;
 mod ollama;
 mod openapi;

@@ -44,7 +44,7 @@ pub fn open_demo() -> Arc<Checkpoint> {
 }
 
 /// What the server is told of a model.
-fn about(name: &str, checkpoint: &Checkpoint) -> AboutModel {
+pub fn about(name: &str, checkpoint: &Checkpoint) -> AboutModel {
     let Source::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
     let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap_or(PLAIN).to_owned();
     AboutModel {

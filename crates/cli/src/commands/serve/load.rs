@@ -3,11 +3,12 @@
 use crate::args::{EngineArgs, ModelArgs, SamplingArgs};
 use crate::commands::draw;
 use crate::commands::sampling::Sampling;
-use crate::{model, ranks};
+use crate::{model, output, ranks};
 use anyhow::{Context, Result};
+use latent_backend::BackendError;
 use latent_engine::{Engine, EngineError, EngineOptions};
 use latent_formats::Checkpoint;
-use latent_server::{AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelSource};
+use latent_server::{AboutModel, Attempt, Drawing, Fallback, LoadError, LoadedModel, Loader, ModelSource};
 use latent_text::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +30,15 @@ pub(super) struct Setup {
     pub(super) cache_tokens: Option<usize>,
     /// Requests that run at once.
     pub(super) parallel: usize,
+    /// What takes over where a GPU fails.
+    pub(super) fallback: Fallback,
     pub(super) quiet: bool,
+}
+
+impl Setup {
+    fn falls_back(&self) -> bool {
+        self.fallback == Fallback::Cpu && self.engine.wants_gpu()
+    }
 }
 
 /// A model that was opened already, and whose first load needs not do it again.
@@ -81,6 +90,7 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutMode
         response_template: latent_text::response_template(checkpoint).cloned(),
         sampling: Sampling::new(&setup.sampling, checkpoint)?.params,
         bytes: std::fs::metadata(checkpoint.path()).map_or(0, |file| file.len()),
+        falls_back: false,
     })
 }
 
@@ -91,20 +101,54 @@ fn loader(
     path: Option<PathBuf>,
     mut opened: Option<Arc<Checkpoint>>,
 ) -> Loader {
-    let mut described = setup.quiet;
+    let (mut described, mut on_cpu) = (setup.quiet, false);
     Box::new(move |attempt| {
         let checkpoint = match opened.take() {
             Some(checkpoint) => checkpoint,
             None => model::open(path.as_deref())?,
         };
         let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
-        let engine = load(&checkpoint, &setup, attempt)?;
+        let engine = load_or_fall_back(&checkpoint, &setup, attempt, &mut on_cpu)?;
         if !std::mem::replace(&mut described, true) {
             model::describe_load(&engine);
         }
-        let about = about(&setup, &checkpoint, &name)?;
+        let mut about = about(&setup, &checkpoint, &name)?;
+        about.falls_back = setup.falls_back() && !on_cpu;
         Ok(LoadedModel { engine, tokenizer: Arc::new(tokenizer), about })
     })
+}
+
+/// Loads the model on the CPU where its GPU is lost, or fails now, and the server goes on there. It stays there then.
+fn load_or_fall_back(
+    checkpoint: &Arc<Checkpoint>,
+    setup: &Setup,
+    attempt: &mut Attempt<'_>,
+    on_cpu: &mut bool,
+) -> Result<Engine, LoadError> {
+    *on_cpu |= setup.falls_back() && attempt.lost.is_some();
+    if !*on_cpu {
+        match load(checkpoint, setup, attempt) {
+            Err(error) if setup.falls_back() && is_of_device(&*error, attempt.alone) => {
+                output::note(&format!("warning: {error}; the CPU takes over, as --gpu-fallback says"));
+                *on_cpu = true;
+            }
+            loaded => return loaded,
+        }
+    }
+    load(checkpoint, &Setup { engine: setup.engine.on_cpu(), ..setup.clone() }, attempt)
+}
+
+/// Whether another device may load what this error kept from being loaded: the device is missing, fails, or has too little memory although no other
+/// model is loaded.
+fn is_of_device(error: &(dyn std::error::Error + Send + Sync + 'static), alone: bool) -> bool {
+    let device = |error: &BackendError| matches!(error, BackendError::Device(_) | BackendError::Lost(_));
+    match error.downcast_ref::<EngineError>() {
+        Some(EngineError::Backend(error)) => device(error),
+        Some(EngineError::Memory(problem)) => alone && problem.layers.is_some(),
+        Some(_) => false,
+        // there is none, or no backend for it
+        None => error.downcast_ref::<BackendError>().is_some(),
+    }
 }
 
 /// Loads the model with room for several contexts where nobody says otherwise and memory allows, else with one; a smaller one only where no other
@@ -119,7 +163,8 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
         let options = shared_options(setup, checkpoint)?;
         return Ok(Engine::load(&*backend, checkpoint, &options, attempt.progress)?);
     }
-    let options = EngineOptions { circuit, cache_tokens: setup.cache_tokens, ..args.options() };
+    let split = args.split(&*backend);
+    let options = EngineOptions { circuit, split, cache_tokens: setup.cache_tokens, ..args.options() };
     let mut load = |options: &EngineOptions| Engine::load(&*backend, checkpoint, options, attempt.progress);
     let limit = latent_graph::ModelConfig::from_checkpoint(checkpoint)?.context_length;
     let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));

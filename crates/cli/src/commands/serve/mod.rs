@@ -28,12 +28,18 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     let mut engine = args.engine.clone();
     engine.ctx_size = engine.ctx_size.or(file.ctx_size);
     engine.threads = engine.threads.or(file.threads);
+    engine.n_gpu_layers = engine.n_gpu_layers.or(file.n_gpu_layers);
+    if let Some(device) = file.device.as_ref().filter(|_| engine.device.is_none()) {
+        engine.device =
+            Some(crate::args::device(device).map_err(|problem| Usage(format!("`device`: {problem}")))?);
+    }
     let config = server_config(&args.server, &file)?;
     let setup = Arc::new(Setup {
         engine,
         sampling: args.sampling.clone(),
         cache_tokens: args.server.cache_tokens,
         parallel: config.scheduler.max_running,
+        fallback: args.server.gpu_fallback.or(file.gpu_fallback).unwrap_or_default(),
         quiet: args.quiet,
     });
     if ranks::follows(args.engine.partition.as_ref())? {
