@@ -123,7 +123,7 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     let mut bar = LateBar::bytes(!quiet, "loading");
     let circuit = circuit(args.circuit.as_deref())?.map(Arc::new);
     let (backend, hosts) = (args.backend()?, ranks::hosts(args.partition.as_ref())?);
-    let options = EngineOptions { circuit, hosts, split: args.split(&*backend), ..args.options() };
+    let options = EngineOptions { circuit, hosts, offload: args.offload(&*backend), ..args.options() };
     let engine = ranks::load(&*backend, checkpoint, &options, &mut |done, total| {
         bar.set(done, total);
         if interrupt::asked() {
@@ -153,12 +153,6 @@ pub(crate) fn describe_load(engine: &Engine) {
 /// What the machine can do where the engine's threads run.
 pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<Limits> {
     let summary = engine.summary();
-    if let Some(front) = &summary.front {
-        output::note(&format!(
-            "limits are those of {}; the first {} layers, which {} runs, are held against them too",
-            summary.backend, front.layers, front.backend
-        ));
-    }
     let measured = latent_backends::limits(&*args.backend()?, &summary.placement, summary.tier);
     measured.context("measuring what the machine can do")
 }

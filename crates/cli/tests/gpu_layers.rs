@@ -40,9 +40,8 @@ fn every_command_takes_layers_of_a_gpu() {
     let small = ["-p", "8", "-n", "2"];
     let (bench, _) = output(&[&["bench", "-r", "1"], &small[..], &on("3")].concat());
     assert!(bench.contains("t/s"), "{bench}");
-    let (profile, notes) = output(&[&["profile"], &small[..], &on("3")].concat());
-    assert!(profile.contains("embed") && profile.contains("lm_head"), "{profile}");
-    assert!(notes.contains("held against them too"), "{notes}");
+    let (profile, _) = output(&[&["profile"], &small[..], &on("3")].concat());
+    assert!(profile.contains("linear head") && profile.contains("L0–3"), "{profile}");
     let file = demo().display().to_string();
     let (logits, _) =
         output(&[&["logits", "-m", &file, "--tokens", "1,2,3", "--json"], &on("2")[..]].concat());

@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 /// A model of which a device has the last layers only.
 #[derive(Clone)]
-pub struct Split {
+pub struct Offload {
     /// What runs the layers that the device has not: the CPU.
     pub front: Arc<dyn Backend>,
     /// How many the device has.
     pub layers: DeviceLayers,
 }
 
-impl fmt::Debug for Split {
+impl fmt::Debug for Offload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Split").field("front", &self.front.name()).field("layers", &self.layers).finish()
+        f.debug_struct("Offload").field("front", &self.front.name()).field("layers", &self.layers).finish()
     }
 }
 

@@ -6,13 +6,13 @@ use crate::error::EngineError;
 use crate::options::DEFAULT_BATCH_TOKENS;
 use crate::seq_error::SeqError;
 use crate::summary::Summary;
-use latent_backend::{Batch, CancelToken, KV_BLOCK, MemoryEstimate, Model, ModelOptions};
+use latent_backend::{Backend, Batch, CancelToken, KV_BLOCK, Limits, MemoryEstimate, Model, ModelOptions};
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::BindOptions;
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Partition, Stage};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A loaded model with its KV cache.
 ///
@@ -47,11 +47,19 @@ pub struct Engine {
     pub(crate) fingerprint: u64,
     /// How ranks share the model, where several do.
     pub(crate) partition: Option<Partition>,
+    /// What runs the first layers, where it is another backend.
+    pub(crate) front: Option<FrontBackend>,
     pub(crate) needed: MemoryEstimate,
     pub(crate) largest_context: usize,
     pub(crate) circuit: Arc<Circuit>,
     /// Whether the options say how many tokens a step has.
     pub(crate) chunk_given: bool,
+}
+
+/// A backend that runs the first layers, and what it can do, once that was measured.
+pub(crate) struct FrontBackend {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) limits: OnceLock<Option<Limits>>,
 }
 
 impl Engine {

@@ -2,12 +2,12 @@
 
 use crate::cache::KvCache;
 use crate::embedding::FinalNorm;
-use crate::engine::Engine;
+use crate::engine::{Engine, FrontBackend};
 use crate::error::EngineError;
 use crate::memory::{self, Available, LayersThatFit, OutOfMemory, OverCommitted};
+use crate::offload::{OffloadedModel, Place, Planned, layers_that_fit};
 use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 use crate::rank::{self, Follower, Rank};
-use crate::split::{Place, Planned, SplitModel, layers_that_fit};
 use crate::summary::Summary;
 use latent_backend::{
     Backend, Batch, CancelToken, Communicator, KV_BLOCK, LoadRequest, MemoryEstimate, Model, ModelOptions,
@@ -19,7 +19,7 @@ use latent_graph::{CheckpointTensors, ModelConfig, Stage, stage_index};
 use latent_hosts::{Leader, agree};
 use latent_threads::Placement;
 use latent_types::CacheType;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Most tokens of a step where memory allows and nobody says otherwise: prompts of ten thousand tokens gain from large steps, since each step
@@ -184,6 +184,7 @@ impl Loaded<'_> {
             final_norm,
             outcomes: Vec::new(),
             cancel: CancelToken::new(),
+            front: front_of(options, &summary),
             options: resolved.options,
             summary,
             fingerprint: checkpoint.fingerprint(),
@@ -194,6 +195,12 @@ impl Loaded<'_> {
             chunk_given: options.max_batch_tokens.is_some(),
         })
     }
+}
+
+/// What runs the first layers.
+fn front_of(options: &EngineOptions, summary: &Summary) -> Option<FrontBackend> {
+    let offload = options.offload.as_ref().filter(|_| summary.front.is_some())?;
+    Some(FrontBackend { backend: Arc::clone(&offload.front), limits: OnceLock::new() })
 }
 
 /// Bytes in the file of the weights of some stages.
@@ -398,7 +405,7 @@ impl<'a> Loading<'a> {
         let front =
             load(&front.resolved, front.stages, context, &mut |done, of| progress(done, of + behind))?;
         let back = load(&resolved, stages, context, &mut |done, of| progress(before + done, before + of))?;
-        Ok((Box::new(SplitModel::new(front, back)), resolved))
+        Ok((Box::new(OffloadedModel::new(front, back)), resolved))
     }
 
     /// What is known before the weights are loaded.

@@ -1,7 +1,7 @@
 //! How a model is to be run, and what follows from that: decided here, once, for the engine and for every command that only plans.
 
 use crate::cache::StateOptions;
-use crate::device_layers::Split;
+use crate::device_layers::Offload;
 use crate::draft_kind::Draft;
 use crate::error::EngineError;
 use latent_backend::{
@@ -59,7 +59,7 @@ pub struct EngineOptions {
     /// The ranks that share the model, where this process is one of several: see [`Engine::load_rank`](crate::Engine::load_rank).
     pub hosts: Option<Hosts>,
     /// Which layers another backend runs than the one that the model is loaded into; none: that one runs all.
-    pub split: Option<Split>,
+    pub offload: Option<Offload>,
 }
 
 impl EngineOptions {

@@ -146,6 +146,8 @@ pub(crate) struct Timed<'p> {
     pub plan: &'p Plan,
     pub times: PlanTimes,
     pub steps: Vec<Step>,
+    /// What its device can do.
+    pub limits: Limits,
 }
 
 /// What a phase costs, arithmetic apart by kind.
@@ -163,13 +165,13 @@ pub(crate) fn report(
     timed: &[Timed<'_>],
     sizes: &[StepSize],
     repeated: bool,
-    (limits, clock): (&Limits, ProfileClock),
+    clock: ProfileClock,
 ) -> StepProfile {
     // plans of other steps, which the work needed beside those that are measured, do not count
     let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.times.phases).sum();
     // of repeated steps, the average
     let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
-    let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost)> = Vec::new();
+    let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost, &Limits)> = Vec::new();
     let (mut barriers, mut kernels) = (0, 0);
     for timed in timed {
         for (phase, nanos) in timed.times.phases.iter().enumerate() {
@@ -195,7 +197,7 @@ pub(crate) fn report(
             let of_node = |at: usize| timed.times.nodes.get(at).map(|nanos| share * *nanos as f64 / 1e3);
             let own: Vec<f64> = numbered().filter_map(|(at, _)| of_node(at)).collect();
             match phases.iter_mut().find(|(other, ..)| *other == form) {
-                Some((_, profile, sum)) => {
+                Some((_, profile, sum, _)) => {
                     profile.count += 1;
                     profile.micros += micros;
                     profile.operation_micros.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
@@ -212,13 +214,13 @@ pub(crate) fn report(
                     let rows = timed.steps.iter().map(|step| step.rows).max().unwrap_or(0);
                     let profile =
                         PhaseProfile { operation_micros: own, ..new_phase(nodes(), layer, rows, micros) };
-                    phases.push((form, profile, cost));
+                    phases.push((form, profile, cost, &timed.limits));
                 }
             }
         }
     }
     let millis = share * total as f64 / 1e6;
-    let finished = phases.into_iter().map(|(_, profile, cost)| finish(profile, cost, millis, limits));
+    let finished = phases.into_iter().map(|(_, profile, cost, limits)| finish(profile, cost, millis, limits));
     let mtp = !sizes.is_empty() && sizes.iter().all(|size| size.mtp);
     // the MTP layer's rows beside the model's are the same tokens
     let counted = sizes.iter().filter(|size| size.mtp == mtp);

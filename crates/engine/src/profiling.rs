@@ -86,10 +86,33 @@ impl Engine {
     /// The least time that the machine's limits allow for some steps, one after the other.
     pub fn roofline(&self, sizes: &[StepSize], limits: &Limits) -> Roofline {
         let mut roofline = Roofline::default();
+        let front = self.first_front_plan();
         for size in sizes {
-            roofline.add(self.plans_of(*size).into_iter().map(|(_, plan, step)| (plan, step)), limits);
+            let (before, behind): (Vec<_>, Vec<_>) =
+                self.plans_of(*size).into_iter().partition(|(at, ..)| *at >= front);
+            // one side waits for the other
+            for (plans, limits) in [(before, self.front_limits(limits)), (behind, *limits)] {
+                if !plans.is_empty() {
+                    roofline.add(plans.into_iter().map(|(_, plan, step)| (plan, step)), &limits);
+                }
+            }
         }
         roofline
+    }
+
+    /// The place of the first plan of the front's stage; behind all where there is none.
+    fn first_front_plan(&self) -> usize {
+        stage_index::front(self.model.stages()).map_or(usize::MAX, |stage| stage * BatchBucket::ALL.len())
+    }
+
+    /// What the front's device can do, measured once; these limits where there is no front, or it is not measured.
+    fn front_limits(&self, limits: &Limits) -> Limits {
+        let Some(front) = &self.front else { return *limits };
+        let measure = || {
+            let tier = self.summary.front.as_ref().map_or(self.summary.tier, |front| front.tier);
+            front.backend.limits(&self.summary.placement, tier).ok()
+        };
+        front.limits.get_or_init(measure).unwrap_or(*limits)
     }
 
     /// Takes the time of each phase while `work` runs steps of these sizes. `repeated`: the steps are repetitions of one, so that the
@@ -110,11 +133,16 @@ impl Engine {
         done?;
         let mut timed: Vec<Timed<'_>> = Vec::new();
         let plans = self.model.stages().iter().flat_map(|stage| &stage.plans);
+        let front = self.first_front_plan();
         for (place, (plan, times)) in plans.zip(times).enumerate() {
             let ran = sizes.iter().flat_map(|size| self.plans_of(*size));
             let steps = ran.filter(|(at, ..)| *at == place).map(|(.., step)| step).collect();
-            timed.push(Timed { plan, times, steps });
+            let limits = if place >= front { self.front_limits(limits) } else { *limits };
+            timed.push(Timed { plan, times, steps, limits });
         }
-        Ok(profile::report(&timed, sizes, repeated, (limits, self.model.profile_clock())))
+        // in the order in which they run
+        let behind = front.min(timed.len());
+        timed.rotate_left(behind);
+        Ok(profile::report(&timed, sizes, repeated, self.model.profile_clock()))
     }
 }

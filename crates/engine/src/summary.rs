@@ -1,8 +1,8 @@
 //! What was decided at loading, for people.
 
 use crate::memory::OverCommitted;
+use crate::offload::Planned;
 use crate::options::Resolved;
-use crate::split::Planned;
 use latent_backend::WeightBytes;
 use latent_formats::Checkpoint;
 use latent_graph::ir::Op;

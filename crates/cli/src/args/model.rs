@@ -3,7 +3,7 @@
 use super::limits::{DEVELOPER, MAX_STEP_ROWS, tokens};
 use clap::Args;
 use latent_backend::{Backend, BackendError};
-use latent_engine::{DeviceLayers, Draft, Split};
+use latent_engine::{DeviceLayers, Draft, Offload};
 use latent_graph::Partition;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_threads::Pin;
@@ -140,9 +140,9 @@ impl EngineArgs {
     }
 
     /// Which layers the CPU runs of a model on this backend; none of one that is no GPU.
-    pub(crate) fn split(&self, backend: &dyn Backend) -> Option<Split> {
+    pub(crate) fn offload(&self, backend: &dyn Backend) -> Option<Offload> {
         let layers = self.n_gpu_layers.filter(|_| !latent_backends::NAMES.contains(&backend.name()))?;
-        Some(Split { front: latent_backends::cpu().into(), layers })
+        Some(Offload { front: latent_backends::cpu().into(), layers })
     }
 
     /// Tokens of the largest step that plans are made for, where nothing is run.
@@ -173,7 +173,7 @@ impl EngineArgs {
             force: self.force,
             circuit: None,
             hosts: None,
-            split: None,
+            offload: None,
         }
     }
 }

@@ -163,8 +163,8 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
         let options = shared_options(setup, checkpoint)?;
         return Ok(Engine::load(&*backend, checkpoint, &options, attempt.progress)?);
     }
-    let split = args.split(&*backend);
-    let options = EngineOptions { circuit, split, cache_tokens: setup.cache_tokens, ..args.options() };
+    let offload = args.offload(&*backend);
+    let options = EngineOptions { circuit, offload, cache_tokens: setup.cache_tokens, ..args.options() };
     let mut load = |options: &EngineOptions| Engine::load(&*backend, checkpoint, options, attempt.progress);
     let limit = latent_graph::ModelConfig::from_checkpoint(checkpoint)?.context_length;
     let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));

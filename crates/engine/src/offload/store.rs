@@ -4,18 +4,18 @@ use latent_backend::{BackendError, KvLayout, KvStore};
 use std::any::Any;
 
 /// Both sides' stores as one.
-pub(super) struct SplitStore {
+pub(super) struct OffloadedStore {
     pub(super) front: Box<dyn KvStore>,
     pub(super) back: Box<dyn KvStore>,
     /// Of all layers, those of the front first.
     layout: KvLayout,
 }
 
-impl SplitStore {
-    pub(super) fn new(front: Box<dyn KvStore>, back: Box<dyn KvStore>) -> SplitStore {
+impl OffloadedStore {
+    pub(super) fn new(front: Box<dyn KvStore>, back: Box<dyn KvStore>) -> OffloadedStore {
         let layers = front.layout().layers.iter().chain(&back.layout().layers).cloned().collect();
         let layout = KvLayout { layers, ..back.layout().clone() };
-        SplitStore { front, back, layout }
+        OffloadedStore { front, back, layout }
     }
 
     /// Layers of the front.
@@ -28,7 +28,7 @@ impl SplitStore {
     }
 }
 
-impl KvStore for SplitStore {
+impl KvStore for OffloadedStore {
     fn layout(&self) -> &KvLayout {
         &self.layout
     }
@@ -53,11 +53,11 @@ impl KvStore for SplitStore {
     }
 
     fn read_state(&self, _layer: usize, _slot: u32, _state: &mut [u8]) -> Result<(), BackendError> {
-        Err(SplitStore::no_states())
+        Err(OffloadedStore::no_states())
     }
 
     fn write_state(&mut self, _layer: usize, _slot: u32, _state: &[u8]) -> Result<(), BackendError> {
-        Err(SplitStore::no_states())
+        Err(OffloadedStore::no_states())
     }
 
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {

@@ -9,6 +9,6 @@ mod place;
 mod planned;
 mod store;
 
-pub(crate) use model::SplitModel;
+pub(crate) use model::OffloadedModel;
 pub(crate) use place::{Place, layers_that_fit};
 pub(crate) use planned::Planned;

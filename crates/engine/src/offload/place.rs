@@ -1,7 +1,7 @@
 //! Which layers are where.
 
 use super::planned::Planned;
-use crate::device_layers::{DeviceLayers, Split};
+use crate::device_layers::{DeviceLayers, Offload};
 use crate::draft_kind::Draft;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
@@ -31,7 +31,7 @@ impl<'a> Place<'a> {
         config: &ModelConfig,
         checkpoint: &Checkpoint,
     ) -> Result<Place<'a>, EngineError> {
-        let Some(Split { front, layers }) = &options.split else {
+        let Some(Offload { front, layers }) = &options.offload else {
             return Ok(Place { back: device, front: None });
         };
         if options.hosts.is_some() {

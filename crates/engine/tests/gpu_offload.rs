@@ -12,7 +12,7 @@ use latent_backend_wgpu::{GpuBackend, GpuError};
 use latent_engine::cache::Sequence;
 use latent_engine::memory::LayersThatFit;
 use latent_engine::scheduler::{Job, Scheduler, SchedulerOptions};
-use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions, LogitsRequest, Split};
+use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions, LogitsRequest, Offload};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{FORMS, Precision};
 use latent_types::CacheType;
@@ -41,7 +41,7 @@ fn gpu() -> Option<&'static GpuBackend> {
 
 fn options(layers: DeviceLayers) -> EngineOptions {
     EngineOptions {
-        split: Some(Split { front: latent_backends::cpu().into(), layers }),
+        offload: Some(Offload { front: latent_backends::cpu().into(), layers }),
         context: Some(256),
         max_batch_tokens: Some(128),
         threads: Some(1),

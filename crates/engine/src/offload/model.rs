@@ -1,6 +1,6 @@
 //! The two sides of a model as one: the residual rows of a step cross once, from the front to the back.
 
-use super::store::SplitStore;
+use super::store::OffloadedStore;
 use latent_backend::{
     BackendError, Batch, DraftStep, HiddenSink, InputRows, KvStore, Model, PlanTimes, Step, Trace,
 };
@@ -8,7 +8,7 @@ use latent_graph::activations::Activations;
 use latent_graph::{ModelConfig, Stage};
 
 /// A model whose first layers another backend runs.
-pub(crate) struct SplitModel {
+pub(crate) struct OffloadedModel {
     front: Box<dyn Model>,
     back: Box<dyn Model>,
     /// Those of the back, and behind them that of the front.
@@ -20,11 +20,11 @@ pub(crate) struct SplitModel {
     crossing: Batch,
 }
 
-impl SplitModel {
-    pub(crate) fn new(front: Box<dyn Model>, back: Box<dyn Model>) -> SplitModel {
+impl OffloadedModel {
+    pub(crate) fn new(front: Box<dyn Model>, back: Box<dyn Model>) -> OffloadedModel {
         let stages = back.stages().iter().chain(front.stages()).cloned().collect();
         let (entering, crossing) = (Batch::default(), Batch::default());
-        SplitModel { front, back, stages, rows: Vec::new(), entering, crossing }
+        OffloadedModel { front, back, stages, rows: Vec::new(), entering, crossing }
     }
 }
 
@@ -38,7 +38,7 @@ fn cross(batch: &Batch, rows: &[f32], width: usize, crossing: &mut Batch) {
     crossing.wanted.extend_from_slice(&batch.wanted);
 }
 
-impl Model for SplitModel {
+impl Model for OffloadedModel {
     fn config(&self) -> &ModelConfig {
         self.back.config()
     }
@@ -49,12 +49,12 @@ impl Model for SplitModel {
 
     fn new_kv_store(&self, blocks: u32, _state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
         let (front, back) = (self.front.new_kv_store(blocks, 0)?, self.back.new_kv_store(blocks, 0)?);
-        Ok(Box::new(SplitStore::new(front, back)))
+        Ok(Box::new(OffloadedStore::new(front, back)))
     }
 
     fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
         let Step { batch, kv, cancel, on_logits, on_hidden } = step;
-        let store: &mut SplitStore = kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)?;
+        let store: &mut OffloadedStore = kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)?;
         self.entering.clone_from(batch);
         // logits come from the other side
         self.entering.wanted.clear();
@@ -77,7 +77,7 @@ impl Model for SplitModel {
 
     fn draft(&mut self, step: DraftStep<'_>) -> Result<(), BackendError> {
         let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
-        let store: &mut SplitStore = kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)?;
+        let store: &mut OffloadedStore = kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)?;
         self.back.draft(DraftStep { batch, hidden, kv: &mut *store.back, cancel, on_logits })
     }
 
