@@ -236,13 +236,13 @@ impl<'a> Loading<'a> {
         Ok(loading)
     }
 
-    /// What there is of memory of the device's own, as far as the model can take it.
+    /// What there is of memory of the device's own, up to twice what the model can take: context and steps are chosen so that some is left.
     fn find_room(&self) -> Result<Option<Available>, EngineError> {
         if !self.place.back.has_own_memory() {
             return Ok(None);
         }
         let context = self.options.context.unwrap_or(self.config.context_length);
-        let bytes = self.place.back.room(self.on_device(context).total())?;
+        let bytes = self.place.back.room(self.on_device(context).total().saturating_mul(2))?;
         Ok(Some(Available { bytes, limit: "room there" }))
     }
 

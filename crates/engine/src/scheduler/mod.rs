@@ -6,7 +6,7 @@
 //! * `compose.rs`: whose tokens run in a step, and how many; `pace.rs`: how many of prompts beside jobs that decode; `fairness.rs`: whose first.
 //! * `room.rs`: blocks for the step: from the prefix cache, then from jobs of lower rank.
 //! * `run.rs`: the step, and what follows for each job; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
-//! * `suspended.rs`: jobs on their way to another engine, when a device was lost.
+//! * `resume.rs`: going on with another engine, when a device was lost; `suspended.rs`: the jobs on their way.
 
 mod admission;
 mod cancel;
@@ -19,6 +19,7 @@ mod job;
 mod options;
 mod pace;
 mod phases;
+mod resume;
 mod room;
 mod run;
 mod stats;

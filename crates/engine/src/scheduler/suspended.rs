@@ -1,63 +1,24 @@
-//! Jobs between two engines: a device that is lost takes the rows of its sequences with it, and the jobs run their tokens again on another.
+//! Jobs between two engines.
 
+use super::cancel::Canceller;
 use super::fairness::Fairness;
 use super::job::JobId;
-use super::options::SchedulerOptions;
 use super::stats::SchedulerStats;
 use super::task::Task;
-use super::{Canceller, Scheduler};
-use crate::cache::HashChain;
-use crate::engine::Engine;
-use latent_text::Tokenizer;
-use std::sync::Arc;
 
 /// The jobs of a scheduler without an engine. Those that ran wait, and run their tokens again; what they have answered stays answered.
 pub struct SuspendedJobs {
-    waiting: Vec<Task>,
-    canceller: Canceller,
-    next_id: u64,
-    fairness: Fairness,
-    counts: SchedulerStats,
-    closed: bool,
+    pub(super) waiting: Vec<Task>,
+    pub(super) canceller: Canceller,
+    pub(super) next_id: u64,
+    pub(super) fairness: Fairness,
+    pub(super) counts: SchedulerStats,
+    pub(super) closed: bool,
 }
 
 impl SuspendedJobs {
     /// Their ids.
     pub fn ids(&self) -> impl Iterator<Item = JobId> {
         self.waiting.iter().map(|task| task.id)
-    }
-}
-
-impl Scheduler {
-    /// Takes the jobs off the engine, which is given back.
-    pub fn suspend(mut self) -> (Engine, SuspendedJobs) {
-        for mut task in std::mem::take(&mut self.running) {
-            task.usage.preemptions += 1;
-            self.counts.preemptions += 1;
-            task.set_back();
-            self.waiting.push(task);
-        }
-        // those that wait may share rows that others have run
-        self.waiting.iter_mut().for_each(Task::set_back);
-        self.waiting.sort_by_key(|task| task.id);
-        let Scheduler { engine, waiting, canceller, next_id, fairness, counts, closed, .. } = self;
-        (engine, SuspendedJobs { waiting, canceller, next_id, fairness, counts, closed })
-    }
-
-    /// A scheduler that goes on with the jobs of another, on an engine with the same model. Handles that cancel them stay as they are.
-    pub fn resume(
-        mut engine: Engine,
-        tokenizer: Arc<Tokenizer>,
-        options: SchedulerOptions,
-        jobs: SuspendedJobs,
-    ) -> Scheduler {
-        let SuspendedJobs { mut waiting, canceller, next_id, fairness, counts, closed } = jobs;
-        engine.cancel = canceller.token();
-        let scheduler = Scheduler::new(engine, tokenizer, options);
-        for task in &mut waiting {
-            // names of blocks are of the engine that fills them
-            task.chain = HashChain::new(scheduler.cache_id, task.salt);
-        }
-        Scheduler { waiting, canceller, next_id, fairness, counts, closed, ..scheduler }
     }
 }

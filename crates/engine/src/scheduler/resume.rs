@@ -1,0 +1,44 @@
+//! From one engine to another: a device that is lost takes the rows of its sequences with it, and the jobs run their tokens again elsewhere.
+
+use super::Scheduler;
+use super::options::SchedulerOptions;
+use super::suspended::SuspendedJobs;
+use super::task::Task;
+use crate::cache::HashChain;
+use crate::engine::Engine;
+use latent_text::Tokenizer;
+use std::sync::Arc;
+
+impl Scheduler {
+    /// Takes the jobs off the engine, which is given back.
+    pub fn suspend(mut self) -> (Engine, SuspendedJobs) {
+        for mut task in std::mem::take(&mut self.running) {
+            task.usage.preemptions += 1;
+            self.counts.preemptions += 1;
+            task.set_back();
+            self.waiting.push(task);
+        }
+        // those that wait may share rows that others have run
+        self.waiting.iter_mut().for_each(Task::set_back);
+        self.waiting.sort_by_key(|task| task.id);
+        let Scheduler { engine, waiting, canceller, next_id, fairness, counts, closed, .. } = self;
+        (engine, SuspendedJobs { waiting, canceller, next_id, fairness, counts, closed })
+    }
+
+    /// A scheduler that goes on with the jobs of another, on an engine with the same model. Handles that cancel them stay as they are.
+    pub fn resume(
+        mut engine: Engine,
+        tokenizer: Arc<Tokenizer>,
+        options: SchedulerOptions,
+        jobs: SuspendedJobs,
+    ) -> Scheduler {
+        let SuspendedJobs { mut waiting, canceller, next_id, fairness, counts, closed } = jobs;
+        engine.cancel = canceller.token();
+        let scheduler = Scheduler::new(engine, tokenizer, options);
+        for task in &mut waiting {
+            // names of blocks are of the engine that fills them
+            task.chain = HashChain::new(scheduler.cache_id, task.salt);
+        }
+        Scheduler { waiting, canceller, next_id, fairness, counts, closed, ..scheduler }
+    }
+}
