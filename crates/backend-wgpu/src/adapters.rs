@@ -73,8 +73,10 @@ impl AdapterDescription {
         let size = (info.subgroup_min_size, info.subgroup_max_size);
         let coop_matrices = if experimental { usable(&matrices, size) } else { Vec::new() };
         let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
+        // browsers keep it to themselves
+        let name = if info.name.is_empty() { "the browser's WebGPU adapter".to_owned() } else { info.name };
         AdapterDescription {
-            name: info.name,
+            name,
             kind: match info.device_type {
                 wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
                 wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
@@ -154,7 +156,7 @@ const BUDGET_PERCENT: u8 = 98;
 
 /// The same with what opens them.
 fn all() -> Vec<(wgpu::Adapter, AdapterDescription)> {
-    let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    let backends = wgpu::Backends::PRIMARY;
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends,
         // neither the environment's settings nor debugging layers: what runs is what was asked for

@@ -148,7 +148,10 @@ impl Backend for GpuBackend {
                 "a GPU does not run a rank's part of a model yet; take --device cpu, or no --partition";
             return Err(BackendError::Unsupported(problem.into()));
         }
-        Ok(Box::new(GpuModel::load(&self.device, self.scratch, request)?))
+        let model = GpuModel::load(&self.device, self.scratch, request)?;
+        // a browser says only now what it has against weights
+        self.device.wait()?;
+        Ok(Box::new(model))
     }
 
     fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<Limits, BackendError> {

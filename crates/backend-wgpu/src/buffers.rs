@@ -2,9 +2,9 @@
 
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::ready;
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 /// Bytes that are on their way to the device at a time: the driver keeps a copy of them.
 const PIECE: usize = 32 << 20;
@@ -115,9 +115,6 @@ pub(crate) fn largest_binding(limits: &wgpu::Limits) -> u64 {
     most / 256 * 256
 }
 
-/// How long results that the device has finished may take to be handed out.
-const ANSWER: Duration = Duration::from_secs(60);
-
 /// Memory that the host reads and the device copies results into.
 pub(crate) struct Readback {
     raw: wgpu::Buffer,
@@ -172,11 +169,10 @@ impl Readback {
             self.raw.map_async(wgpu::MapMode::Read, 0..bytes, move |result| drop(answers.send(result)));
         })?;
         self.device.wait()?;
-        // if another thread waits for the device at the same time, it may be the one that is about to answer
-        match answer.recv_timeout(ANSWER) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(refused(error.to_string())),
-            Err(_) => return Err(refused("the device did not hand out its results".into())),
+        match ready::heard(&answer) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return Err(refused(error.to_string())),
+            None => return Err(refused("the device did not hand out its results".into())),
         }
         let taken = {
             let view = self.raw.get_mapped_range(0..bytes).map_err(|error| refused(error.to_string()))?;

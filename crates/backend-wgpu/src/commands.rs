@@ -6,11 +6,10 @@ use crate::error::GpuError;
 use crate::kernel_facts::KernelFacts;
 use crate::pipeline::Pipeline;
 use crate::timestamps::Timestamps;
-use latent_backend::KernelCalls;
+use latent_backend::{Instant, KernelCalls};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Part of a buffer, as a shader sees it.
 #[derive(Clone, PartialEq)]

@@ -5,7 +5,7 @@ use crate::error::GpuError;
 use crate::features;
 use crate::matmul::variants::Variants;
 use crate::pipeline::Pipeline;
-use crate::ready::ready;
+use crate::ready::{self, ready};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,16 +111,7 @@ impl Device {
     /// Makes calls to the device; what goes wrong in them is an error.
     pub(crate) fn checked<T>(&self, what: &str, calls: impl FnOnce() -> T) -> Result<T, GpuError> {
         self.alive()?;
-        let filters =
-            [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation];
-        let mut scopes = filters.map(|filter| Some(self.raw.push_error_scope(filter)));
-        let made = calls();
-        let mut problem = None;
-        for scope in scopes.iter_mut().rev() {
-            // the innermost scope is popped first, and every scope is
-            let caught = scope.take().and_then(|scope| ready(scope.pop()).flatten());
-            problem = problem.or(caught);
-        }
+        let (made, problem) = ready::caught(&self.raw, calls);
         if problem.is_some() {
             // a device that is lost refuses calls before it says that it is; what it does not answer here it has said before
             let _ = self.raw.poll(wgpu::PollType::Poll);
@@ -152,11 +143,11 @@ impl Device {
 
     /// Waits until the device has done all that it was given.
     pub(crate) fn wait(&self) -> Result<(), GpuError> {
-        let waiting = wgpu::PollType::Wait { submission_index: None, timeout: Some(self.patience) };
-        let polled = self.checked("waiting for the device", || self.raw.poll(waiting))?;
+        let waiting = || ready::done(&self.raw, &self.queue, self.patience);
+        let polled = self.checked("waiting for the device", waiting)?;
         let device = self.name().to_owned();
         match polled {
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
             Err(wgpu::PollError::Timeout) => {
                 let error = GpuError::Hung { device, seconds: self.patience.as_secs() };
                 // nobody waits for it once more

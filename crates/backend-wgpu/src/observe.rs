@@ -7,14 +7,13 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::run::Run;
 use crate::values::{Operand, Registers};
-use latent_backend::{BackendError, KvStore, NodeCalls, PlanTimes, Trace};
+use latent_backend::{BackendError, Instant, KvStore, NodeCalls, PlanTimes, Trace};
 use latent_graph::Plan;
 use latent_graph::activations::{Probe, Source};
 use latent_graph::ir::ValueId;
 use latent_graph::passes::BatchBucket;
 use latent_types::{CacheRow, CacheType, TensorType};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What is watched, if anything.
 #[derive(Default)]

@@ -1,13 +1,11 @@
-//! Futures that are ready at once, as those of native drivers are.
+//! Waiting for drivers and devices: the calling thread blocks; in a browser, where no thread may, WebAssembly is suspended meanwhile.
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+#[cfg(target_family = "wasm")]
+mod browser;
+#[cfg(not(target_family = "wasm"))]
+mod native;
 
-/// The result of a future that never waits; none if it would.
-pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => Some(result),
-        Poll::Pending => None,
-    }
-}
+#[cfg(target_family = "wasm")]
+pub(crate) use browser::{caught, done, heard, ready};
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use native::{caught, done, heard, ready};

@@ -14,6 +14,7 @@
 
 mod batch;
 mod cancel;
+mod clock;
 mod communicator;
 mod error;
 mod input_rows;
@@ -31,6 +32,7 @@ mod weight_rows;
 
 pub use batch::{Batch, SeqSpan, SpanState};
 pub use cancel::CancelToken;
+pub use clock::Instant;
 pub use communicator::{Channel, Communicator, Difference, Links, RankError};
 pub use error::BackendError;
 pub use input_rows::{InputRow, InputRows};

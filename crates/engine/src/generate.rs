@@ -10,10 +10,9 @@ use crate::logits_taker::{KeptLogits, LogitsTaker};
 use crate::request::{Answer, Event, Listener, Request, StopReason};
 use crate::session::Session;
 use crate::step::{LogitsRequest, SeqInput};
-use latent_backend::Logits;
+use latent_backend::{Instant, Logits};
 use latent_text::Tokenizer;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What an answer goes through beside its text.
 #[derive(Default)]

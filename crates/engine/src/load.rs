@@ -10,7 +10,7 @@ use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 use crate::rank::{self, Follower, Rank};
 use crate::summary::Summary;
 use latent_backend::{
-    Backend, Batch, CancelToken, Communicator, KV_BLOCK, LoadRequest, MemoryEstimate, Model, ModelOptions,
+    Backend, Batch, CancelToken, Communicator, Instant, KV_BLOCK, LoadRequest, MemoryEstimate, Model, ModelOptions,
     WeightSource,
 };
 use latent_formats::Checkpoint;
@@ -20,7 +20,6 @@ use latent_hosts::{Leader, agree};
 use latent_threads::Placement;
 use latent_types::CacheType;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 /// Most tokens of a step where memory allows and nobody says otherwise: prompts of ten thousand tokens gain from large steps, since each step
 /// expands the keys and values of everything before it.

@@ -5,14 +5,16 @@ use crate::error::FormatError;
 use crate::in_use::InUse;
 use crate::input_file::{self, InputError};
 use crate::sigbus;
+use crate::sniff::EMPTY;
 use memmap2::Mmap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-/// The bytes of a whole file: mapped, or built into the program.
+/// The bytes of a whole file: mapped, read by the caller, or built into the program.
 pub(crate) enum Bytes {
     Map(Mapped),
+    Owned(Vec<u8>),
     Static(&'static [u8]),
 }
 
@@ -39,8 +41,7 @@ impl Bytes {
             }
         })?;
         if metadata.len() == 0 {
-            let what = "the file is empty; download it again".into();
-            return Err(FormatError::NotAModel { path: path.to_owned(), what });
+            return Err(FormatError::NotAModel { path: path.to_owned(), what: EMPTY.into() });
         }
         // SAFETY: the map is read only. Should another process shrink the file, reading a vanished page raises SIGBUS, which
         // ends the process; changed contents can only change values, since all ranges were checked and are kept apart.
@@ -52,6 +53,7 @@ impl Bytes {
     pub(crate) fn get(&self) -> &[u8] {
         match self {
             Bytes::Map(mapped) => &mapped.map,
+            Bytes::Owned(bytes) => bytes,
             Bytes::Static(bytes) => bytes,
         }
     }

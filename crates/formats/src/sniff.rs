@@ -5,6 +5,9 @@ use std::path::Path;
 /// Guesses what a file is from its first `bytes` and the extension of `path`, and says what to do.
 pub(crate) fn sniff(path: &Path, bytes: &[u8]) -> String {
     let start = &bytes[..bytes.len().min(512)];
+    if start.is_empty() {
+        return EMPTY.into();
+    }
     if let Some(known) = known_non_model(start) {
         return known.into();
     }
@@ -19,7 +22,7 @@ pub(crate) fn sniff(path: &Path, bytes: &[u8]) -> String {
     if [b"lmgg", b"fmgg", b"tjgg", b"algg"].iter().any(|magic| start.starts_with(*magic)) {
         return "it is a GGML file, from before GGUF; convert the original model to GGUF".into();
     }
-    if !start.is_empty() && start.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace()) {
+    if start.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace()) {
         return "it is a text file; give the path of a .gguf file or of a folder with config.json and .safetensors files"
             .into();
     }
@@ -38,6 +41,9 @@ pub(crate) fn known_non_model(start: &[u8]) -> Option<&'static str> {
         None
     }
 }
+
+/// Why files of no bytes are refused.
+pub(crate) const EMPTY: &str = "the file is empty; download it again";
 
 /// Why pickles are refused.
 pub(crate) const PICKLE: &str = "it looks like a PyTorch pickle, which can run any program when it is read; \

@@ -296,3 +296,16 @@ fn names_in_the_header_never_choose_a_path() {
     let checkpoint = Checkpoint::open(&shard_name(folder.path(), 0, 2)).unwrap();
     assert_eq!(checkpoint.tensor("../../../escape").unwrap().data.len(), 64);
 }
+
+#[test]
+fn a_file_that_the_caller_has_read() {
+    let bytes = write(Writer::new().key("general.name", WriterValue::String("small".into())));
+    let checkpoint = Checkpoint::from_bytes("picked.gguf", bytes).unwrap();
+    assert_eq!(metadata(&checkpoint).str("general.name").unwrap(), Some("small"));
+    assert_eq!(checkpoint.display_name(), "picked.gguf");
+    let refused =
+        |bytes: &[u8]| Checkpoint::from_bytes("picked.gguf", bytes.to_vec()).err().unwrap().to_string();
+    let page = refused(b"<!doctype html><p>moved");
+    assert!(page.contains("picked.gguf") && page.contains("it is a web page"), "{page}");
+    assert!(refused(b"").contains("the file is empty"));
+}

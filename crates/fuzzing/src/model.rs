@@ -22,7 +22,7 @@ pub(crate) fn tiny(shape: usize) -> Arc<Checkpoint> {
     ALL[shape].get_or_init(make).clone()
 }
 
-/// The model of a recipe, as a file that was read and deleted. Its bytes stay in memory for good.
+/// The model of a recipe, as a file that was read and deleted.
 ///
 /// # Panics
 /// Where it cannot be written or opened.
@@ -32,7 +32,7 @@ pub(crate) fn checkpoint(recipe: &Recipe) -> Arc<Checkpoint> {
         Ok(std::fs::read(recipe.write_gguf(&folder.path().join("tiny.gguf"))?.first)?)
     };
     let bytes = written().unwrap_or_else(|error| panic!("{recipe:?}: {error}"));
-    let opened = Checkpoint::from_static("tiny.gguf", bytes.leak());
+    let opened = Checkpoint::from_bytes("tiny.gguf", bytes);
     Arc::new(opened.unwrap_or_else(|error| panic!("{recipe:?}: {error}")))
 }
 

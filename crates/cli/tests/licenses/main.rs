@@ -1,4 +1,4 @@
-//! The notices of third parties, which `latent licenses` prints, name exactly the packages that the program is made from; so do those beside the C library and the Python package.
+//! The notices of third parties, which `latent licenses` prints, name exactly the packages that the program is made from; so do those beside the C library, the Python package and the page.
 //!
 //! `UPDATE_LICENSES=1 cargo test --release -p latent --test licenses` writes them anew, from what cargo knows of all platforms.
 #![allow(missing_docs, reason = "tests")]
@@ -13,10 +13,11 @@ use std::sync::OnceLock;
 const ANEW: &str = "UPDATE_LICENSES=1 cargo test --release -p latent --test licenses";
 
 /// What is made from packages of others, and the file with their notices.
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
     ("latent", "crates/cli/THIRD-PARTY.txt"),
     ("latent-capi", "crates/capi/THIRD-PARTY.txt"),
     ("latent-python", "python/THIRD-PARTY.txt"),
+    ("latent-web", "crates/web/THIRD-PARTY.txt"),
 ];
 
 /// Whether the files are to be written anew.

@@ -26,15 +26,15 @@ pub(super) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError>
     set.finish()
 }
 
-/// Opens a file that is built into the program.
-pub(super) fn embedded(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, FormatError> {
+/// Opens a file whose bytes are in memory: there is no folder with other shards.
+pub(super) fn in_memory(name: &str, bytes: Bytes) -> Result<Checkpoint, FormatError> {
     let path = PathBuf::from(name);
-    let header = parse(&path, bytes)?;
+    let header = parse(&path, bytes.get())?;
     if let Some((number, count)) = shard_of(&path, &header.metadata)? {
-        let problem = format!("it is shard {} of {count}; an embedded model must be one file", number + 1);
+        let problem = format!("it is shard {} of {count}; a model in memory must be one file", number + 1);
         return Err(FormatError::Set { path, problem });
     }
-    Set::start(path, header, Bytes::Static(bytes)).finish()
+    Set::start(path, header, bytes).finish()
 }
 
 /// A set of shards while it is opened.

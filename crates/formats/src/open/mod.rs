@@ -45,6 +45,17 @@ impl Checkpoint {
     /// # Errors
     /// What is wrong with it.
     pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, FormatError> {
-        gguf::embedded(name, bytes)
+        gguf::in_memory(name, Bytes::Static(bytes))
+    }
+
+    /// A GGUF file that the caller has read, as a page does where programs open no files. `name` is for messages.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Checkpoint, FormatError> {
+        if !bytes.starts_with(MAGIC) {
+            return Err(FormatError::NotAModel { path: name.into(), what: sniff(Path::new(name), &bytes) });
+        }
+        gguf::in_memory(name, Bytes::Owned(bytes))
     }
 }

@@ -7,8 +7,8 @@ use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Most elements of a weight slot: more than any model has, few enough that their bytes fit in 64 bits.
-const MAX_ELEMENTS: usize = 1 << 48;
+/// Most elements of a weight slot: more than any model has, few enough that their bytes can be counted.
+const MAX_ELEMENTS: usize = 1 << (if usize::BITS == 64 { 48 } else { 29 });
 
 /// Most matrices of a weight slot: experts or heads.
 const MAX_MATRICES: usize = 1024;
@@ -185,8 +185,9 @@ impl ConfigVars {
         }
         let problem = format!(
             "weight slot {name} of shape {:?}, which is {shape:?}: expected one to three dimensions of at least 1, at most \
-             {MAX_MATRICES} matrices and 2^48 elements",
-            slot.shape
+             {MAX_MATRICES} matrices and 2^{} elements",
+            slot.shape,
+            MAX_ELEMENTS.ilog2()
         );
         Err(GraphError::Circuit {
             circuit: circuit.to_owned(),

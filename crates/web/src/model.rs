@@ -1,0 +1,174 @@
+//! A model in the page, and its one conversation.
+
+use latent_backend_wgpu::GpuBackend;
+use latent_engine::sampling::{Recommended, SamplingParams};
+use latent_engine::{DEFAULT_BATCH_TOKENS, Engine, EngineOptions, Event, Listener, Request, Session};
+use latent_formats::Checkpoint;
+use latent_graph::passes::{CacheForm, MlaChoice};
+use latent_graph::{CheckpointTensors, ModelConfig};
+use latent_text::{ChatInput, ChatTemplate, Encode, Tokenizer};
+use serde_json::{Value, json};
+use std::error::Error;
+use std::sync::Arc;
+
+/// How an answer is asked for.
+#[derive(serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AnswerOptions {
+    /// None: what the model recommends, else Latent's own.
+    temperature: Option<f32>,
+    max_tokens: Option<usize>,
+    seed: u64,
+}
+
+impl Default for AnswerOptions {
+    fn default() -> AnswerOptions {
+        AnswerOptions { temperature: None, max_tokens: None, seed: 0 }
+    }
+}
+
+/// A model on the device.
+pub(crate) struct Model {
+    engine: Engine,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    sampling: SamplingParams,
+    session: Session,
+    /// Bytes that a token would take in a cache of keys and values of all heads.
+    expanded_token_bytes: usize,
+}
+
+impl Model {
+    /// Loads a GGUF file with room for a conversation of `context` tokens, or of as many as the model knows.
+    pub(crate) fn load(
+        backend: &GpuBackend,
+        name: &str,
+        bytes: Vec<u8>,
+        context: usize,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model, Box<dyn Error>> {
+        let checkpoint = Arc::new(Checkpoint::from_bytes(name, bytes)?);
+        let config = ModelConfig::from_checkpoint(&checkpoint)?;
+        let options = EngineOptions {
+            context: Some(context.clamp(1, config.context_length)),
+            // a page says nothing of its memory, so that nothing larger could be chosen with care
+            max_batch_tokens: Some(DEFAULT_BATCH_TOKENS),
+            threads: Some(1),
+            ..EngineOptions::default()
+        };
+        let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
+        let template = latent_text::chat_template(&checkpoint)?.map(ChatTemplate::new).transpose()?;
+        let sampling = Recommended::of(&checkpoint)?.params();
+        let engine = Engine::load(backend, &checkpoint, &options, progress)?;
+        let expanded = EngineOptions { form: CacheForm::Expanded, mla: MlaChoice::Naive, ..options };
+        let expanded = expanded.resolve(backend, &config)?;
+        let stages = expanded.stages(&config, &CheckpointTensors(&checkpoint))?;
+        let expanded_token_bytes = expanded.token_bytes(&stages);
+        let session = Session::default();
+        Ok(Model { engine, tokenizer, template, sampling, session, expanded_token_bytes })
+    }
+
+    /// What it is, for the page.
+    pub(crate) fn description(&self) -> Value {
+        let summary = self.engine.summary();
+        json!({
+            "name": summary.name,
+            "parameters": summary.parameters,
+            "weight_bytes": summary.weight_bytes,
+            "load_seconds": summary.load_time.as_secs_f64(),
+            "context": self.engine.context(),
+            "largest_context": self.engine.largest_context(),
+            "cache_type": summary.cache.to_string(),
+            "token_bytes": summary.token_bytes,
+            "expanded_token_bytes": self.expanded_token_bytes,
+            "temperature": self.sampling.temperature,
+            "chat": self.template.is_some(),
+        })
+    }
+
+    /// Answers a conversation: a list of objects with `role` and `content`. A model without a chat template goes on with the last content.
+    pub(crate) fn answer(
+        &mut self,
+        messages: Value,
+        options: &AnswerOptions,
+        listener: &mut dyn Listener,
+    ) -> Result<Value, Box<dyn Error>> {
+        let own = &self.sampling;
+        let sampling = SamplingParams {
+            temperature: options.temperature.unwrap_or(own.temperature),
+            seed: options.seed,
+            ..own.clone()
+        };
+        let prompt = self.prompt(messages)?;
+        let request = Request { prompt, sampling, max_tokens: options.max_tokens, ..Request::default() };
+        let answer = self.engine.generate(&mut self.session, &request, &self.tokenizer, listener);
+        let answer = answer.inspect_err(|_| self.session = Session::default())?;
+        let rows = self.session.sequence.len();
+        Ok(json!({
+            "text": answer.text,
+            "stop": answer.stop,
+            "prompt_tokens": answer.prompt_tokens,
+            "cached_tokens": answer.cached_tokens,
+            "prompt_seconds": answer.prompt_seconds,
+            "tokens": answer.tokens.len(),
+            "generate_seconds": answer.generate_seconds,
+            "cached_rows": rows,
+            "cache_bytes": rows * self.engine.summary().token_bytes,
+            "expanded_cache_bytes": rows * self.expanded_token_bytes,
+        }))
+    }
+
+    fn prompt(&self, messages: Value) -> Result<Vec<u32>, Box<dyn Error>> {
+        let Some(template) = &self.template else {
+            let last = messages.as_array().and_then(|messages| messages.last()?.get("content")?.as_str());
+            let text = last.ok_or("the conversation has no text to go on with")?;
+            return Ok(self.tokenizer.encode(text, Encode { add_special: true, parse_special: false })?);
+        };
+        let text = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_text(id)).unwrap_or_default();
+        let input = ChatInput {
+            bos_token: text(self.tokenizer.bos()).to_owned(),
+            eos_token: text(self.tokenizer.eos()).to_owned(),
+            ..ChatInput::new(messages)
+        };
+        Ok(self.tokenizer.encode_rendered(&template.render(&input)?, false)?)
+    }
+}
+
+/// Hands texts on, and ends an answer that was stopped.
+pub(crate) struct Page<'p> {
+    /// Whether the answer may go on.
+    pub(crate) goes_on: &'p dyn Fn() -> bool,
+    /// Hears pieces of text.
+    pub(crate) on_text: &'p dyn Fn(&str),
+    /// Hears how many tokens of the prompt are done.
+    pub(crate) on_prompt: &'p dyn Fn(usize, usize),
+}
+
+impl Listener for Page<'_> {
+    fn prompt(&mut self, done: usize, total: usize) -> bool {
+        (self.on_prompt)(done, total);
+        (self.goes_on)()
+    }
+
+    fn token(&mut self, event: &Event<'_>) -> bool {
+        if !event.text.is_empty() {
+            (self.on_text)(event.text);
+        }
+        (self.goes_on)()
+    }
+}
+
+/// An error with its causes, for a person.
+pub(crate) fn words(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_words = inner.to_string();
+        // many messages already end with their cause
+        if !words.contains(&inner_words) {
+            words = format!("{words}: {inner_words}");
+        }
+        cause = inner.source();
+    }
+    words
+}

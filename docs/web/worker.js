@@ -1,0 +1,28 @@
+// Runs the module beside the page, which stays free meanwhile. A message is { id, call, values }; it is answered by { id, result } or
+// { id, error }, and pieces on the way are { id, heard, values }.
+import init, { answer, load, open, stop } from "./pkg/latent.js";
+
+const calls = {
+  open: async () => {
+    await init({ module_or_path: new URL("pkg/latent_bg.wasm", import.meta.url) });
+    return open();
+  },
+  load: (heard, name, bytes, context) => load(name, bytes, context, (done, total) => heard("weights", done, total)),
+  answer: (heard, messages, options) =>
+    answer(JSON.stringify(messages), JSON.stringify(options), (text) => heard("text", text), (done, total) => heard("prompt", done, total)),
+};
+
+onmessage = async ({ data: { id, call, values } }) => {
+  if (call === "stop") {
+    stop();
+    return;
+  }
+  try {
+    const result = await calls[call]((heard, ...values) => postMessage({ id, heard, values }), ...values);
+    postMessage({ id, result: JSON.parse(result) });
+  } catch (error) {
+    // a trap ends the module: what it was stands on the console
+    const ended = error instanceof WebAssembly.RuntimeError;
+    postMessage({ id, error: ended ? `the module failed: ${error.message}; load the page again` : String(error.message ?? error) });
+  }
+};
