@@ -46,4 +46,9 @@ export class Engine {
   stop() {
     this.#worker.postMessage({ call: "stop" });
   }
+
+  // Gives up the module with all its memory, which otherwise only grows.
+  end() {
+    this.#worker.terminate();
+  }
 }

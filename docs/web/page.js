@@ -3,7 +3,7 @@ import { Engine } from "./engine.js";
 import { bytes, ENDS, lacking, parameters, speed } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
-const engine = { run: undefined, model: undefined, busy: false };
+const engine = { run: undefined, model: undefined, busy: false, used: false };
 let messages = [];
 
 function say(problem) {
@@ -50,6 +50,17 @@ async function open() {
   show();
 }
 
+// A module that has loaded nothing yet: what one before it had in memory is given up, and one that failed is replaced.
+async function unused() {
+  if (engine.used) {
+    engine.run.end();
+    engine.run = new Engine();
+    await engine.run.open();
+  }
+  engine.used = true;
+  return engine.run;
+}
+
 // The bytes of the model that lies beside the page, and how far they have come.
 async function fetchDemo() {
   const response = await fetch("pkg/demo.gguf");
@@ -67,7 +78,8 @@ function load(name, read) {
     $("stage").textContent = "Reading the file …";
     try {
       const file = await read();
-      const model = await engine.run.load(name, file, Number($("context").value) || 1024, (done, total) => {
+      const run = await unused();
+      const model = await run.load(name, file, Number($("context").value) || 1024, (done, total) => {
         $("progress").value = total > 0 ? done / total : 1;
         $("stage").textContent = done < total ? `Weights: ${bytes(done)} of ${bytes(total)}` : "Preparing shaders …";
       });

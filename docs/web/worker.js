@@ -23,6 +23,6 @@ onmessage = async ({ data: { id, call, values } }) => {
   } catch (error) {
     // a trap ends the module: what it was stands on the console
     const ended = error instanceof WebAssembly.RuntimeError;
-    postMessage({ id, error: ended ? `the module failed: ${error.message}; load the page again` : String(error.message ?? error) });
+    postMessage({ id, error: ended ? `the module failed: ${error.message}; load the model again` : String(error.message ?? error) });
   }
 };

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
 use crate::shader::Shader;
-use latent_backend::{Instant, Limits};
+use latent_backend::Limits;
 use std::sync::Arc;
 
 const READ: &str = include_str!("limits/read.wgsl");

@@ -1,5 +1,7 @@
 //! What a page calls. Arguments and results that are more than a text are JSON; errors are what a rejected promise is rejected with.
 
+#![expect(deprecated, reason = "wasm-bindgen marks `jspi` so as long as it is new")]
+
 use crate::model::{AnswerOptions, Model, Page, words};
 use js_sys::Function;
 use latent_backend_wgpu::GpuBackend;

@@ -7,7 +7,6 @@
 //! and a browser suspends them meanwhile (JavaScript Promise Integration). `build.sh` makes the folder that a web server can offer; the page is in
 //! `docs/web/`.
 #![cfg(target_family = "wasm")]
-#![allow(unsafe_code, reason = "what the attributes of wasm-bindgen write")]
 
 mod exports;
 mod model;

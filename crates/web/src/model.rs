@@ -12,19 +12,13 @@ use std::error::Error;
 use std::sync::Arc;
 
 /// How an answer is asked for.
-#[derive(serde::Deserialize)]
+#[derive(Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct AnswerOptions {
     /// None: what the model recommends, else Latent's own.
     temperature: Option<f32>,
     max_tokens: Option<usize>,
     seed: u64,
-}
-
-impl Default for AnswerOptions {
-    fn default() -> AnswerOptions {
-        AnswerOptions { temperature: None, max_tokens: None, seed: 0 }
-    }
 }
 
 /// A model on the device.
