@@ -1,6 +1,6 @@
 // The page: a model, a conversation, figures.
 import { Engine } from "./engine.js";
-import { bytes, ENDS, lacking, parameters, speed } from "./words.js";
+import { bytes, ENDS, lacking, parameters, speed, tooLarge } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const engine = { run: undefined, model: undefined, busy: false, used: false };
@@ -165,7 +165,9 @@ $("demo").onclick = () => load("demo.gguf", fetchDemo);
 $("pick").onclick = () => $("file").click();
 $("file").onchange = () => {
   const [file] = $("file").files;
-  if (file) load(file.name, async () => new Uint8Array(await file.arrayBuffer()));
+  const problem = file ? tooLarge(file.name, file.size) : "";
+  if (problem) say(problem);
+  else if (file) load(file.name, async () => new Uint8Array(await file.arrayBuffer()));
   $("file").value = "";
 };
 $("stop").onclick = () => engine.run.stop();

@@ -25,6 +25,11 @@ export const ENDS = {
   interrupted: "It was stopped.",
 };
 
+// Why a file cannot be loaded; nothing if its size allows it.
+export function tooLarge(name, size) {
+  return size < 2 ** 31 ? "" : `${name} has ${bytes(size)}; a page holds files of less than 2 GiB. The program has no such limit.`;
+}
+
 // What this browser lacks, in a sentence; nothing if it lacks nothing.
 export function lacking(scope) {
   if (!scope.isSecureContext) return "Browsers offer WebGPU over https and on localhost only: open the page there.";
