@@ -134,7 +134,8 @@ impl Backend for GpuBackend {
     }
 
     fn has_own_memory(&self) -> bool {
-        let shares = !self.device.hollow && matches!(self.adapter().kind, AdapterKind::Integrated | AdapterKind::Software);
+        let shares = !self.device.hollow
+            && matches!(self.adapter().kind, AdapterKind::Integrated | AdapterKind::Software);
         !shares || self.device.memory_limit() != u64::MAX
     }
 

@@ -17,7 +17,8 @@ use crate::values::{Home, Registers, internal};
 use crate::weights::DeviceWeights;
 use latent_backend::{
     BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LargestLogits, LayerState,
-    LoadRequest, MAX_TOP_LOGITS, Model, NodeCalls, PlanTimes, ProfileClock, Rotation, Step, Trace, WeightRows,
+    LoadRequest, MAX_TOP_LOGITS, Model, NodeCalls, PlanTimes, ProfileClock, Rotation, Step, Trace,
+    WeightRows,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;

@@ -10,8 +10,8 @@ use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 use crate::rank::{self, Follower, Rank};
 use crate::summary::Summary;
 use latent_backend::{
-    Backend, Batch, CancelToken, Communicator, Instant, KV_BLOCK, LoadRequest, MemoryEstimate, Model, ModelOptions,
-    WeightSource,
+    Backend, Batch, CancelToken, Communicator, Instant, KV_BLOCK, LoadRequest, MemoryEstimate, Model,
+    ModelOptions, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::audit::Finding;

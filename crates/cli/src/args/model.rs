@@ -112,7 +112,7 @@ pub(crate) fn device(word: &str) -> Result<String, String> {
 
 impl EngineArgs {
     /// The name of the backend.
-    fn device_name(&self) -> &str {
+    pub(crate) fn device_name(&self) -> &str {
         self.device.as_deref().unwrap_or("cpu")
     }
 

@@ -19,11 +19,11 @@ pub(super) fn device_runs(
     (outline, path): (&Outline, Option<&Path>),
     rows: &[usize],
 ) -> Result<DeviceRuns> {
-    let backend = latent_backends::hollow(&args.device)?;
+    let backend = latent_backends::hollow(args.device_name())?;
     if backend.name() != "gpu" || args.partition.is_some() {
         return Ok(DeviceRuns::default());
     }
-    let runs = DeviceRuns::new(&args.device);
+    let runs = DeviceRuns::new(args.device_name());
     if outline.whole().is_none() {
         output::note("there are no weights: which kernels a GPU has for them is not shown");
         return Ok(runs);

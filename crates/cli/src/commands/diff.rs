@@ -141,7 +141,7 @@ pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<(
         },
         "device" => {
             latent_backends::check_name(value).map_err(|error| wrong(error.to_string()))?;
-            value.clone_into(&mut settings.device);
+            settings.device = Some(value.to_owned());
         }
         "threads" => settings.threads = Some(number(value, 1024).map_err(wrong)?),
         "batch-size" | "chunk" => settings.batch_size = Some(number(value, 8192).map_err(wrong)?),

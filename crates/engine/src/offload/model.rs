@@ -2,7 +2,8 @@
 
 use super::store::OffloadedStore;
 use latent_backend::{
-    BackendError, Batch, DraftStep, HiddenSink, InputRows, KvStore, Model, PlanTimes, Step, Trace,
+    BackendError, Batch, CancelToken, DraftStep, HiddenSink, InputRows, KvStore, LargestLogits, Model,
+    NodeCalls, PlanTimes, ProfileClock, Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::{ModelConfig, Stage};
@@ -26,6 +27,37 @@ impl OffloadedModel {
         let (entering, crossing) = (Batch::default(), Batch::default());
         OffloadedModel { front, back, stages, rows: Vec::new(), entering, crossing }
     }
+
+    /// Runs a step's rows through the front, and makes the step behind the cut of what leaves it.
+    fn run_front(
+        &mut self,
+        batch: &Batch,
+        kv: &mut dyn KvStore,
+        cancel: &CancelToken,
+    ) -> Result<(), BackendError> {
+        self.entering.clone_from(batch);
+        // logits come from the other side
+        self.entering.wanted.clear();
+        let rows = &mut self.rows;
+        let mut hear = |hidden: &[f32]| {
+            rows.clear();
+            rows.extend_from_slice(hidden);
+        };
+        self.front.step(Step {
+            batch: &self.entering,
+            kv,
+            cancel,
+            on_logits: &mut |_, _| {},
+            on_hidden: Some(&mut hear),
+        })?;
+        cross(batch, &self.rows, self.back.config().hidden_size, &mut self.crossing);
+        Ok(())
+    }
+}
+
+/// The store that the model made.
+fn store_of(kv: &mut dyn KvStore) -> Result<&mut OffloadedStore, BackendError> {
+    kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)
 }
 
 /// Makes of a step the one behind the cut: its rows are those that cross.
@@ -54,31 +86,55 @@ impl Model for OffloadedModel {
 
     fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
         let Step { batch, kv, cancel, on_logits, on_hidden } = step;
-        let store: &mut OffloadedStore = kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)?;
-        self.entering.clone_from(batch);
-        // logits come from the other side
-        self.entering.wanted.clear();
-        let rows = &mut self.rows;
-        let mut hear = |hidden: &[f32]| {
-            rows.clear();
-            rows.extend_from_slice(hidden);
-        };
-        self.front.step(Step {
-            batch: &self.entering,
-            kv: &mut *store.front,
-            cancel,
-            on_logits: &mut |_, _| {},
-            on_hidden: Some(&mut hear),
-        })?;
-        cross(batch, &self.rows, self.back.config().hidden_size, &mut self.crossing);
+        let store = store_of(kv)?;
+        self.run_front(batch, &mut *store.front, cancel)?;
         let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
         self.back.step(Step { batch: &self.crossing, kv: &mut *store.back, cancel, on_logits, on_hidden })
     }
 
+    fn step_for_largest(&mut self, step: Step<'_>, largest: LargestLogits<'_>) -> Result<(), BackendError> {
+        let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+        let store = store_of(kv)?;
+        self.run_front(batch, &mut *store.front, cancel)?;
+        let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
+        let behind = Step { batch: &self.crossing, kv: &mut *store.back, cancel, on_logits, on_hidden };
+        self.back.step_for_largest(behind, largest)
+    }
+
     fn draft(&mut self, step: DraftStep<'_>) -> Result<(), BackendError> {
         let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
-        let store: &mut OffloadedStore = kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)?;
+        let store = store_of(kv)?;
         self.back.draft(DraftStep { batch, hidden, kv: &mut *store.back, cancel, on_logits })
+    }
+
+    fn draft_for_largest(
+        &mut self,
+        step: DraftStep<'_>,
+        largest: LargestLogits<'_>,
+    ) -> Result<(), BackendError> {
+        let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
+        let store = store_of(kv)?;
+        let behind = DraftStep { batch, hidden, kv: &mut *store.back, cancel, on_logits };
+        self.back.draft_for_largest(behind, largest)
+    }
+
+    fn kernel_calls(&mut self, batch: &Batch, kv: &dyn KvStore) -> Result<Vec<NodeCalls>, BackendError> {
+        let store: &OffloadedStore = kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
+        let width = self.back.config().hidden_size;
+        self.rows.clear();
+        self.rows.resize(batch.rows() * width, 0.0);
+        cross(batch, &self.rows, width, &mut self.crossing);
+        let mut calls = self.back.kernel_calls(&self.crossing, &*store.back)?;
+        self.entering.clone_from(batch);
+        self.entering.wanted.clear();
+        let behind = self.back.stages().len();
+        let before = self.front.kernel_calls(&self.entering, &*store.front)?;
+        calls.extend(before.into_iter().map(|node| NodeCalls { stage: behind + node.stage, ..node }));
+        Ok(calls)
+    }
+
+    fn profile_clock(&self) -> ProfileClock {
+        self.back.profile_clock()
     }
 
     fn wait_for_weights(&mut self) {
