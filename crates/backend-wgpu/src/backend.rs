@@ -4,10 +4,10 @@ use crate::adapters::{AdapterDescription, AdapterKind};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::limits;
-use crate::matmul::variants::Variants;
 use crate::memory::{self, Needs, SCRATCH, SCRATCHES};
 use crate::model::GpuModel;
 use crate::values::Registers;
+use crate::variants::Variants;
 use crate::weights::total_bytes;
 use latent_backend::{
     Backend, BackendError, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,

@@ -3,9 +3,9 @@
 use crate::adapters::{AdapterDescription, adapter};
 use crate::error::GpuError;
 use crate::features;
-use crate::matmul::variants::Variants;
 use crate::pipeline::Pipeline;
 use crate::ready::{self, ready};
+use crate::variants::Variants;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -6,6 +6,7 @@
 //! * `buffers`: its memory.
 //! * `shader`, `pipeline`: shaders, compiled once.
 //! * `commands`, `timestamps`: lists of calls, which the device gets in one piece, and its clock.
+//! * `variants`: what kernels of products use beyond what every device has.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
 //! * `coop_matrix`: a kind of cooperative matrices.
 //! * `error`: what can go wrong.
@@ -63,6 +64,7 @@ mod testing;
 mod tests;
 mod timestamps;
 mod values;
+mod variants;
 mod weights;
 
 pub use adapters::{AdapterDescription, AdapterKind, adapters};
@@ -71,4 +73,4 @@ pub use backend::GpuBackend;
 pub use cases::Gpu;
 pub use coop_matrix::CoopMatrix;
 pub use error::GpuError;
-pub use matmul::variants::{Variant, Variants};
+pub use variants::{Variant, Variants};

@@ -3,7 +3,7 @@
 use crate::adapters::{AdapterDescription, AdapterKind};
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::matmul::variants::{Variant, Variants};
+use crate::variants::{Variant, Variants};
 use latent_graph::passes::Precision;
 use std::sync::{Arc, Mutex};
 

@@ -14,7 +14,7 @@ use crate::error::GpuError;
 use crate::matmul::layout::layout;
 use crate::matmul::product::MOST_GEMV_ROWS;
 use crate::matmul::products::Products;
-use crate::matmul::variants::{Variant, Variants};
+use crate::variants::{Variant, Variants};
 use job::{GpuJob, Recorded};
 use latent_backend::KernelCalls;
 use latent_conformance::{

@@ -13,9 +13,9 @@ const INTEGERS: &str = include_str!("wgsl/gemm_integers.wgsl");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GemmForm {
     /// f32.
-    Floats,
+    F32,
     /// f16, multiplied and added in f32.
-    Halves,
+    F16,
     /// Packed i8 with scales.
     Integers,
     /// f32 or f16, for cooperative matrices.
@@ -66,7 +66,7 @@ impl Gemm {
         } else {
             section(GEMM, "load")
         });
-        let back = if self.form == GemmForm::Halves { " / WEIGHT_FACTOR" } else { "" };
+        let back = if self.form == GemmForm::F16 { " / WEIGHT_FACTOR" } else { "" };
         for i in 0..PER_THREAD {
             let _ = write!(
                 source,
@@ -93,7 +93,7 @@ impl GemmForm {
 
     /// The same, or f32 where inputs could not be quantized.
     pub(super) fn with(self, quantized: bool) -> GemmForm {
-        if self == GemmForm::Integers && !quantized { GemmForm::Floats } else { self }
+        if self == GemmForm::Integers && !quantized { GemmForm::F32 } else { self }
     }
 
     /// Threads per workgroup.
@@ -106,14 +106,14 @@ impl GemmForm {
 
     /// The element type of tiles, and how it is made of f32. A number beyond f16's range becomes its largest one.
     pub(super) fn element(self) -> &'static str {
-        let f16 = matches!(self, GemmForm::Halves | GemmForm::Matrices(CoopMatrix { f16: true, .. }));
+        let f16 = matches!(self, GemmForm::F16 | GemmForm::Matrices(CoopMatrix { f16: true, .. }));
         section(GEMM, if f16 { "halves" } else { "floats" })
     }
 
     /// Every one, with cooperative matrices of every kind for subgroups of a few sizes.
     #[cfg(test)]
     pub(super) fn all() -> Vec<GemmForm> {
-        let mut all = vec![GemmForm::Floats, GemmForm::Halves, GemmForm::Integers];
+        let mut all = vec![GemmForm::F32, GemmForm::F16, GemmForm::Integers];
         for (side, f16) in [(8, false), (8, true), (16, true), (16, false)] {
             all.extend([8, 32, 64].map(|subgroup| GemmForm::Matrices(CoopMatrix { side, f16, subgroup })));
         }
@@ -125,8 +125,8 @@ impl GemmForm {
     pub(super) fn memory(self, tile: GemmTile) -> usize {
         let (both, inputs) = (tile.rows + tile.outputs, self.inputs(tile));
         match self {
-            GemmForm::Floats => 4 * inputs * both,
-            GemmForm::Halves => 2 * inputs * both,
+            GemmForm::F32 => 4 * inputs * both,
+            GemmForm::F16 => 2 * inputs * both,
             // with totals of octets of inputs, and up to two numbers for 16 weights
             GemmForm::Integers => {
                 inputs * both + 4 * tile.rows * (1 + inputs / 8) + 8 * tile.outputs * inputs / 16

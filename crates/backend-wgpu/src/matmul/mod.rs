@@ -1,7 +1,7 @@
 //! Products with weights in the formats of their files.
 //!
 //! * `layout`, `tiles`: the tables of block layouts and of tile sizes, from which every dialect of shaders takes its numbers.
-//! * `variants`: what kernels use beyond what every device has; `products`: what the products of a model share, and inputs as int8 blocks.
+//! * `products`: what the products of a model share, and inputs as int8 blocks.
 //! * `wgsl`, `gemv`, `gemm`, `matrix_tile`, `shader`: the WGSL dialect: texts in the folder `wgsl/`, put together for a format and a kernel.
 //! * `codebook`: the codebooks of the IQ formats.
 //! * `weight`: a weight in the device's memory; `repack`: its blocks as planes of whole words.
@@ -25,7 +25,6 @@ pub(crate) mod rows;
 mod shader;
 pub(crate) mod sort;
 pub(crate) mod tiles;
-pub(crate) mod variants;
 #[cfg(any(test, feature = "cases"))]
 pub(crate) mod w4;
 pub(crate) mod weight;

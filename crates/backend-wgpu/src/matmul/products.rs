@@ -2,12 +2,12 @@
 
 use super::items::Items;
 use super::limits::folded;
-use super::variants::Variants;
 use super::wgsl::constants;
 use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Binding, Commands};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::variants::Variants;
 use latent_graph::passes::Precision;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -103,8 +103,8 @@ impl ProductShader {
             }
             Kernel::Gemm { tile, sorted, form } => {
                 let form = match form {
-                    GemmForm::Floats | GemmForm::Integers => "",
-                    GemmForm::Halves => "_f16",
+                    GemmForm::F32 | GemmForm::Integers => "",
+                    GemmForm::F16 => "_f16",
                     GemmForm::Matrices(_) => "_matrices",
                 };
                 (format!("gemm{}{form}", tile.rows), sorted)
@@ -147,7 +147,7 @@ impl ProductShader {
         let layout = self.layout()?;
         let mut source = String::new();
         match self.kernel {
-            Kernel::Gemm { form: GemmForm::Halves, .. } => source.push_str("enable f16;\n"),
+            Kernel::Gemm { form: GemmForm::F16, .. } => source.push_str("enable f16;\n"),
             Kernel::Gemm { form: GemmForm::Matrices(CoopMatrix { f16, .. }), .. } => {
                 source.push_str(if f16 { "enable f16;\n" } else { "" });
                 source.push_str("enable wgpu_cooperative_matrix;\n");

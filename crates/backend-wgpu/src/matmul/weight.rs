@@ -206,8 +206,8 @@ impl Weight {
         match variants.matrices {
             Some(matrix) if quantized || !matrix.f16 => GemmForm::Matrices(matrix),
             _ if self.multiplies_integers() => GemmForm::Integers,
-            _ if variants.halves && quantized => GemmForm::Halves,
-            _ => GemmForm::Floats,
+            _ if variants.f16_tiles && quantized => GemmForm::F16,
+            _ => GemmForm::F32,
         }
     }
 

@@ -18,7 +18,7 @@ fn kernels() -> Vec<Kernel> {
     let mut all = vec![Kernel::Gather];
     all.extend([1, 2, 4].map(|rows| Kernel::Transposed { rows }));
     all.extend(gemvs(None));
-    all.extend(gemms(GemmForm::Floats));
+    all.extend(gemms(GemmForm::F32));
     all
 }
 

@@ -8,10 +8,10 @@ use crate::matmul::layout::LAYOUTS;
 use crate::matmul::product::{Items, Keep, Matrices, Part, Place, multiply, multiply_sorted_into};
 use crate::matmul::products::Products;
 use crate::matmul::sort::sort_items;
-use crate::matmul::variants::Variant;
 use crate::matmul::weight::{Weight, WeightShape};
 use crate::shader::Shader;
 use crate::testing::{device_with, plain_device};
+use crate::variants::Variant;
 use latent_graph::passes::Precision;
 use latent_kernels::{Q8Block, quantize_q8};
 use latent_types::TensorType;
@@ -47,7 +47,7 @@ fn seen(variant: Option<Variant>, format: TensorType, x: &[f32]) -> (Vec<f32>, f
     let Some(layout) = crate::matmul::layout::layout(format) else { return floats };
     match variant {
         // both factors are rounded by at most 2^-11
-        Some(Variant::Halves | Variant::MatricesF16) if format.is_quantized() => (x.to_vec(), 1e-3),
+        Some(Variant::F16Tiles | Variant::MatricesF16) if format.is_quantized() => (x.to_vec(), 1e-3),
         Some(Variant::Integers) if layout.has_integers() => {
             let mut blocks = vec![Q8Block::ZERO; x.len() / 32];
             quantize_q8(x, &mut blocks);
@@ -126,7 +126,7 @@ fn products(device: &Arc<Device>, variant: Option<Variant>) -> Vec<Vec<f32>> {
 fn multiplies(variant: Option<Variant>, rows: usize) -> bool {
     match variant {
         Some(Variant::Subgroups) => rows <= 8,
-        Some(Variant::Halves | Variant::MatricesF16 | Variant::MatricesF32) => rows > 8,
+        Some(Variant::F16Tiles | Variant::MatricesF16 | Variant::MatricesF32) => rows > 8,
         _ => true,
     }
 }
@@ -152,7 +152,7 @@ fn every_variant_multiplies() {
             Variant::Planes => uses("p.d_first + block"),
             Variant::Subgroups => uses("subgroupShuffleXor"),
             Variant::Integers => uses("dot4I8Packed"),
-            Variant::Halves => uses("enable f16"),
+            Variant::F16Tiles => uses("enable f16"),
             Variant::MatricesF16 | Variant::MatricesF32 => uses("coopMultiplyAdd"),
         };
         assert!(used, "{variant}");

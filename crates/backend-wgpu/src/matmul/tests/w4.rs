@@ -4,11 +4,11 @@ use super::Random;
 use crate::buffers::{Buffer, float_bytes, floats};
 use crate::commands::Commands;
 use crate::matmul::rows::Matrix;
-use crate::matmul::variants::Variant;
 use crate::matmul::w4::{
     GroupScales, W4Codes, W4Inputs, W4Operand, W4Shape, W4Weight, fused, gemm, reduce, striped,
 };
 use crate::testing::{device, device_with, plain_device};
+use crate::variants::Variant;
 use latent_kernels::half::f16;
 
 #[test]

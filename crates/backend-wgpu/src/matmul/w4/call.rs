@@ -12,7 +12,7 @@ use crate::error::GpuError;
 use crate::matmul::limits::{folded, too_large};
 use crate::matmul::rows::Matrix;
 use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS};
-use crate::matmul::variants::Variants;
+use crate::variants::Variants;
 use latent_graph::passes::Precision;
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ pub struct Variants {
     /// Inputs of weights that the CPU multiplies so are quantized to int8, for dot products of packed bytes.
     pub integers: bool,
     /// Tiles of a GEMM with quantized weights are f16; sums are f32.
-    pub halves: bool,
+    pub f16_tiles: bool,
     /// Tiles of a GEMM are multiplied as cooperative matrices: with f16 factors those of quantized weights, with f32 all.
     pub matrices: Option<CoopMatrix>,
 }
@@ -29,8 +29,8 @@ pub enum Variant {
     Subgroups,
     /// [`Variants::integers`].
     Integers,
-    /// [`Variants::halves`].
-    Halves,
+    /// [`Variants::f16_tiles`].
+    F16Tiles,
     /// [`Variants::matrices`] with f16 factors.
     MatricesF16,
     /// [`Variants::matrices`] with f32 factors.
@@ -43,7 +43,7 @@ impl Variant {
         Variant::Planes,
         Variant::Subgroups,
         Variant::Integers,
-        Variant::Halves,
+        Variant::F16Tiles,
         Variant::MatricesF16,
         Variant::MatricesF32,
     ];
@@ -62,7 +62,7 @@ impl Variant {
                 adapter.subgroup_sums().map(|least| Variants { subgroups: Some(least), ..none })
             }
             Variant::Integers => (!adapter.in_page()).then_some(Variants { integers: true, ..none }),
-            Variant::Halves => adapter.f16.then_some(Variants { halves: true, ..none }),
+            Variant::F16Tiles => adapter.f16.then_some(Variants { f16_tiles: true, ..none }),
             Variant::MatricesF16 | Variant::MatricesF32 => {
                 let f16 = self == Variant::MatricesF16;
                 let matrices = adapter.coop_matrices.iter().rfind(|matrix| matrix.f16 == f16).copied();
@@ -78,7 +78,7 @@ impl fmt::Display for Variant {
             Variant::Planes => "repacked blocks",
             Variant::Subgroups => "sums within subgroups",
             Variant::Integers => "int8 dot products",
-            Variant::Halves => "f16 tiles",
+            Variant::F16Tiles => "f16 tiles",
             Variant::MatricesF16 => "f16 cooperative matrices",
             Variant::MatricesF32 => "f32 cooperative matrices",
         })
@@ -96,7 +96,7 @@ impl Variants {
                 planes: all.planes || one.planes,
                 subgroups: all.subgroups.or(one.subgroups),
                 integers: all.integers || one.integers,
-                halves: all.halves || one.halves,
+                f16_tiles: all.f16_tiles || one.f16_tiles,
                 matrices: all.matrices.or(one.matrices),
             };
         }
@@ -121,7 +121,7 @@ impl Variants {
             self.planes.then_some(Variant::Planes),
             self.subgroups.map(|_| Variant::Subgroups),
             self.integers.then_some(Variant::Integers),
-            self.halves.then_some(Variant::Halves),
+            self.f16_tiles.then_some(Variant::F16Tiles),
             matrices,
         ];
         used.into_iter().flatten().map(|variant| variant.to_string()).collect()
@@ -156,10 +156,12 @@ mod tests {
     fn exact_products_use_nothing_that_rounds() {
         let exact = Variants::of(&adapter(), Precision::Exact);
         let f32_only = exact.matrices.is_some_and(|matrix| !matrix.f16);
-        assert!(exact.planes && exact.subgroups == Some(32) && f32_only && !exact.integers && !exact.halves);
+        assert!(
+            exact.planes && exact.subgroups == Some(32) && f32_only && !exact.integers && !exact.f16_tiles
+        );
         let default = Variants::of(&adapter(), Precision::Default);
         let largest = CoopMatrix { side: 16, f16: true, subgroup: 32 };
-        assert!(default.integers && default.halves && default.matrices == Some(largest));
+        assert!(default.integers && default.f16_tiles && default.matrices == Some(largest));
     }
 
     #[test]
