@@ -124,6 +124,7 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     let whole = load(&backend, &file, &cached(DeviceLayers::All)).unwrap();
     let needed = whole.needed().total();
     let layers = whole.config().layers;
+    let taken = backend.memory_in_use();
     drop(whole);
     let room = needed - 1;
     let small = backend.with_memory_limit(room);
@@ -150,7 +151,7 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     let f16 = EngineOptions { cache: Some(CacheType::F16), ..cached(DeviceLayers::All) };
     assert!(load(&small, &file, &f16).is_ok(), "a smaller cache makes room");
     // --force tries, and the device refuses
-    let tight = small.with_memory_limit(needed / 3);
+    let tight = small.with_memory_limit(taken / 3);
     let forced = EngineOptions { force: true, ..cached(DeviceLayers::All) };
     let refused = load(&tight, &file, &forced).err().unwrap().to_string();
     assert!(refused.contains("-ngl") && refused.contains("device memory"), "{refused}");
