@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn an_adapter_that_there_is_not_is_an_error_that_says_what_to_do() {
         let error = by_name("gpu:9999").err().unwrap().to_string();
-        let advice = ["--features gpu", "`latent devices`", "--device cpu"];
+        let advice = ["the feature gpu", "`latent devices`", "--device cpu"];
         assert!(advice.iter().any(|advice| error.contains(advice)), "{error}");
     }
 }

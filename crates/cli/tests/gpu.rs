@@ -56,7 +56,7 @@ fn a_build_without_the_backend_says_so_in_every_command() {
     ] {
         let args: Vec<&str> = args.split(' ').collect();
         let error = refused(&args);
-        assert!(error.contains("--features gpu") && error.contains("--device cpu"), "{args:?}: {error}");
+        assert!(error.contains("the feature gpu") && error.contains("--device cpu"), "{args:?}: {error}");
     }
 }
 
