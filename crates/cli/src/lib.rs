@@ -5,6 +5,7 @@
 mod args;
 mod commands;
 mod exit;
+mod hosts_file;
 mod hub;
 mod input;
 mod interrupt;
@@ -12,6 +13,7 @@ mod job;
 mod markdown;
 mod model;
 mod output;
+mod prediction;
 mod progress;
 mod ranks;
 mod server;

@@ -432,7 +432,7 @@ fn plan_hosts_gives_the_faster_host_what_fits_and_predicts_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hosts.toml");
     let plan = |hosts: &str, more: &[&str]| {
-        std::fs::write(&path, format!("[link]\ngbit_per_s = 1\nlatency_us = 100\n{hosts}")).unwrap();
+        std::fs::write(&path, format!("[link]\ngbit_per_s = 100\nlatency_us = 1\n{hosts}")).unwrap();
         latent(&[&["plan-hosts", path.to_str().unwrap(), "--ctx-size", "256"], more].concat())
             .output()
             .unwrap()
@@ -451,6 +451,26 @@ fn plan_hosts_gives_the_faster_host_what_fits_and_predicts_it() {
     assert_eq!(found["partition"], format!("layers=1:{}", layers(1)));
     let text = String::from_utf8(plan(&two, &[]).stdout).unwrap();
     assert!(text.contains("mpirun -n 2 latent run -m MODEL --partition layers=1:"), "{text}");
+    // the other kinds stand beside it, each with what it loses by, or why it cannot be
+    for part in ["tensor=2 |", "| best |", "ms longer"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // over a slow link one host is quicker than two
+    let slow = std::fs::read_to_string(&path).unwrap().replace("latency_us = 1\n", "latency_us = 10000\n");
+    std::fs::write(&path, slow).unwrap();
+    let alone = stdout(&["plan-hosts", path.to_str().unwrap(), "--ctx-size", "256"]);
+    assert!(alone.contains("mpirun -n 1 "), "{alone}");
+    // two steps in flight take each host half of the time, and more tokens come out
+    let even = host("a", 1.0, 1.0) + &host("b", 1.0, 1.0);
+    let speed = |more: &[&str]| {
+        let found: Value = serde_json::from_slice(&plan(&even, more).stdout).unwrap();
+        found["tokens_per_second"].as_f64().unwrap()
+    };
+    let (one, two) = (
+        ["--json", "--partition", "pipeline=2"],
+        ["--json", "--in-flight", "2", "--partition", "pipeline=2"],
+    );
+    assert!(speed(&two) > 1.5 * speed(&one));
     let error = |output: std::process::Output| String::from_utf8(output.stderr).unwrap();
     assert!(error(plan(&host("small", 1e-6, 10.0), &[])).contains("the model does not fit"));
     assert!(

@@ -88,6 +88,11 @@ impl Engine {
         self.model.stages()
     }
 
+    /// How the ranks share the model, where there are several.
+    pub fn partition(&self) -> Option<&Partition> {
+        self.partition.as_ref()
+    }
+
     /// The KV cache.
     pub fn kv_cache(&self) -> &KvCache {
         &self.cache

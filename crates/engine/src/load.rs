@@ -97,8 +97,11 @@ impl Engine {
         let _entered = span.enter();
         let start = Instant::now();
         let whole = ModelConfig::from_checkpoint(checkpoint)?;
-        let part =
-            options.hosts.as_ref().map(|hosts| rank::config_of_part(hosts, options, &whole)).transpose()?;
+        let part = match (&options.hosts, options.first_layers) {
+            (Some(hosts), _) => Some(rank::config_of_part(hosts, options, &whole)?),
+            (None, Some(count)) => Some(rank::config_of_first_layers(&whole, count)?),
+            (None, None) => None,
+        };
         let config = part.as_ref().unwrap_or(&whole);
         let place = Place::of(backend, options, config, checkpoint)?;
         let mut loading = Loading::new(place, checkpoint, config, options)?;

@@ -60,6 +60,8 @@ pub struct EngineOptions {
     pub hosts: Option<Hosts>,
     /// Which layers another backend runs than the one that the model is loaded into; none: that one runs all.
     pub offload: Option<Offload>,
+    /// Load only so many of the first layers, to measure how fast this machine runs them: what comes out means nothing. None: all.
+    pub first_layers: Option<usize>,
 }
 
 impl EngineOptions {

@@ -7,8 +7,9 @@ use crate::options::{EngineOptions, Resolved};
 use crate::summary::Summary;
 use latent_backend::{Backend, Communicator, LayerState, Model, RankError};
 use latent_formats::Checkpoint;
+use latent_graph::config::Part;
 use latent_graph::passes::CacheForm;
-use latent_graph::{CheckpointTensors, GraphError, ModelConfig, PartitionError, Stage};
+use latent_graph::{CheckpointTensors, GraphError, ModelConfig, Partition, PartitionError, Stage};
 use latent_hosts::Hosts;
 use latent_hosts::agree::{self, Fact};
 use std::collections::HashSet;
@@ -63,6 +64,21 @@ pub(crate) fn config_of_part(
         return refuse("a cache of expanded keys and values", "leave --kv-cache out");
     }
     Ok(whole.of_part(part.map_err(GraphError::from)?))
+}
+
+/// The config of the first layers, with what is around them.
+///
+/// # Errors
+/// More layers than there are, or none.
+pub(crate) fn config_of_first_layers(whole: &ModelConfig, count: usize) -> Result<ModelConfig, EngineError> {
+    if !(1..=whole.layers).contains(&count) {
+        return Err(EngineError::Options(format!(
+            "the first {count} layers of a model that has {}",
+            whole.layers
+        )));
+    }
+    let part = Partition::pipeline(1).part(whole, 0, 1).map_err(GraphError::from)?;
+    Ok(whole.of_part(Part { layers: 0..count, ..part }))
 }
 
 /// What all ranks must have in common.

@@ -209,6 +209,16 @@ impl Partition {
         self.tensor.max(self.experts)
     }
 
+    /// Ranks that share heads and columns.
+    pub fn tensor(&self) -> usize {
+        self.tensor
+    }
+
+    /// Ranks that share routed experts.
+    pub fn experts(&self) -> usize {
+        self.experts
+    }
+
     /// Whether results are sums of what several ranks computed, whose order is another than one host's.
     pub fn adds_up(&self) -> bool {
         self.members() > 1

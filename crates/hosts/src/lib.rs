@@ -5,7 +5,8 @@
 //!   need not know that there are others.
 //! * [`follow`]: what the others do until rank 0 ends.
 //! * [`agree`]: what must be the same on all ranks, and what all take the least of.
-//! * [`predict`]: which layers uneven hosts should have, and how fast the model is then.
+//! * [`predict`]: which of several hosts should have what of a model, and how fast it is then.
+//! * [`slowest_link`]: measures the links between ranks.
 //! * [`local_ranks`]: ranks that are threads of one process, for tests.
 //!
 //! ```
@@ -21,6 +22,7 @@
 
 pub mod agree;
 mod command;
+mod exchange;
 mod follower;
 mod leader;
 mod local;
@@ -28,6 +30,7 @@ pub mod predict;
 mod store;
 mod wire;
 
+pub use exchange::slowest_link;
 pub use follower::follow;
 pub use leader::Leader;
 pub use local::{LocalRank, local_ranks};

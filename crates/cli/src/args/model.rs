@@ -65,6 +65,11 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "HOW")]
     pub(crate) partition: Option<Partition>,
 
+    /// What was measured of the hosts (see `latent help plan-hosts`): what is predicted from it stands beside what was measured, at the
+    /// end of run and bench
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hosts_file: Option<PathBuf>,
+
     /// Load even when memory seems too small
     #[arg(long)]
     pub(crate) force: bool,
@@ -174,6 +179,7 @@ impl EngineArgs {
             circuit: None,
             hosts: None,
             offload: None,
+            first_layers: None,
         }
     }
 }

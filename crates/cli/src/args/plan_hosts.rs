@@ -9,14 +9,15 @@ pub(super) const PLAN_HOSTS_HELP: &str = "The file lists the hosts in the order 
 
   [link]
   gbit_per_s = 10
-  latency_us = 50
+  latency_us = 50        # of a short message, from the call that sends it to the end of the one that receives it
   [[host]]
   name = \"a\"
   memory_gb = 240
-  read_gb_per_s = 180
+  read_gb_per_s = 180    # that steps of one row read
   gflops = 1500          # of prompts; may be left out
 
-`latent bench` prints the read bandwidth of a machine, `latent profile -p 512` what its prompts compute.";
+--measure writes it: `mpirun -n 4 --host a,b,c,d latent plan-hosts -m MODEL -t N --measure hosts.toml` runs the first layers of the model on each
+host, and exchanges messages. Without mpirun it measures this machine.";
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanHostsArgs {
@@ -26,9 +27,25 @@ pub(crate) struct PlanHostsArgs {
     /// The hosts
     pub(crate) hosts: PathBuf,
 
+    /// Measure the hosts on which mpirun has started this, and write the file
+    #[arg(long)]
+    pub(crate) measure: bool,
+
     /// Tokens of the prompt whose first token is predicted
     #[arg(short = 'p', long, default_value_t = 512, value_name = "TOKENS", value_parser = tokens(1))]
     pub(crate) n_prompt: usize,
+
+    /// Sequences of a step
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) sequences: u16,
+
+    /// Steps in flight at once, each of other sequences
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) in_flight: u16,
+
+    /// Tokens to which a step attends [default: half of the context]
+    #[arg(long, value_name = "TOKENS", value_parser = tokens(0))]
+    pub(crate) past: Option<usize>,
 
     /// Print JSON
     #[arg(long)]

@@ -3,12 +3,14 @@
 use super::batched::{BatchedSequences, context, fit};
 use super::bench_draft;
 use super::bench_memory::{self, Before};
+use super::bench_predicted::{self, Predicted};
 use super::cpu_info::cpu_info;
 use crate::args::{BenchArgs, Table};
-use crate::{model, output};
+use crate::{model, output, prediction};
 use anyhow::Result;
 use latent_engine::{Draft, Engine, Limits, LogitsRequest, Roofline, StepSize};
 use latent_formats::OutputFile;
+use latent_hosts::predict::Case;
 use latent_types::format_bytes;
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -23,6 +25,8 @@ struct Measured {
     step_bytes: f64,
     /// The least time of the whole test.
     roofline: Roofline,
+    /// What the file of hosts lets expect.
+    predicted: Option<Predicted>,
 }
 
 /// The size of a test.
@@ -53,6 +57,19 @@ impl Size {
 
     fn tokens(&self) -> f64 {
         (self.sequences * (self.prompt + self.generate)) as f64
+    }
+
+    /// What is predicted of it.
+    fn case(&self, chunk: usize) -> Case {
+        Case {
+            context: self.depth + self.prompt + self.generate,
+            past: self.depth + self.generate / 2,
+            rows: self.sequences,
+            in_flight: 1,
+            prompt: self.prompt,
+            chunk,
+            wire: prediction::WIRE,
+        }
     }
 
     /// Its steps.
@@ -116,7 +133,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let limits = model::limits(&engine, &args.model.engine)?;
     let mut rows = Vec::new();
     for size in sizes {
-        rows.push(measure(&mut engine, size, args.repetitions, &limits)?);
+        rows.push(measure(&mut engine, size, args, &limits)?);
     }
     let file = checkpoint.display_name();
     let mut objects: Vec<Value> = rows.iter().map(|row| object(row, &engine, &file, &limits)).collect();
@@ -138,6 +155,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         Table::Csv => csv(&objects),
         Table::Md => {
             markdown(&rows, &engine, &limits)?;
+            bench_predicted::print(&rows.iter().map(predicted_and_measured).collect::<Vec<_>>())?;
             drafting.map_or(Ok(()), |drafting| drafting.print())?;
             comparison.map_or(Ok(()), |comparison| comparison.print())
         }
@@ -159,13 +177,13 @@ fn sizes(args: &BenchArgs) -> Vec<Size> {
     sizes
 }
 
-fn measure(engine: &mut Engine, size: Size, repetitions: u16, limits: &Limits) -> Result<Measured> {
+fn measure(engine: &mut Engine, size: Size, args: &BenchArgs, limits: &Limits) -> Result<Measured> {
     let Size { prompt, generate, depth, sequences: count } = size;
     let mut together = BatchedSequences::new(engine, count, depth + prompt + generate);
     together.fill(engine, depth)?;
     let mut seconds = Vec::new();
     // the first repetition warms up
-    for repetition in 0..=repetitions {
+    for repetition in 0..=args.repetitions {
         together.truncate(engine, depth)?;
         let start = Instant::now();
         if prompt > 0 {
@@ -188,7 +206,12 @@ fn measure(engine: &mut Engine, size: Size, repetitions: u16, limits: &Limits) -
         seconds,
         step_bytes: cost.weight_bytes + cost.cache_bytes,
         roofline: engine.roofline(&size.steps(chunk), limits),
+        predicted: bench_predicted::of_test(&args.model, engine, &size.case(chunk))?,
     })
+}
+
+fn predicted_and_measured(row: &Measured) -> (&str, f64, Option<Predicted>) {
+    (&row.test, row.speed().0, row.predicted)
 }
 
 fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value {
@@ -196,7 +219,7 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
     let (avg_ns, stddev_ns) = row.spread(|s| s * 1e9);
     let (avg_ts, stddev_ts) = row.speed();
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    json!({
+    let mut object = json!({
         "build_commit": option_env!("LATENT_COMMIT").unwrap_or("unknown"),
         "build_number": 0,
         "version": env!("CARGO_PKG_VERSION"),
@@ -237,7 +260,12 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         "roofline_ts": row.roofline_speed(),
         "roofline_bound": row.roofline.bound(),
         "of_roofline": row.of_roofline(),
-    })
+    });
+    if let Some(predicted) = row.predicted {
+        object["predicted_ts"] = json!(predicted.speed);
+        object["predicted_link_ms"] = json!(1e3 * predicted.links);
+    }
+    object
 }
 
 /// A line per object, of the keys whose values fit into a cell.

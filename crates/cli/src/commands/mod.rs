@@ -4,6 +4,7 @@ mod batched;
 mod bench;
 mod bench_draft;
 mod bench_memory;
+mod bench_predicted;
 mod bench_verify;
 mod chat;
 mod chat_options;

@@ -8,10 +8,11 @@ use super::prompt::ChatFormatter;
 use super::sampling::Sampling;
 use crate::args::RunArgs;
 use crate::exit::Usage;
-use crate::{exit, input, interrupt, model, output, ranks};
+use crate::{exit, input, interrupt, model, output, prediction, ranks};
 use anyhow::Result;
 use latent_engine::{Answer, ContextShift, DraftCount, Engine, Request, Session, StopReason};
 use latent_formats::OutputFile;
+use latent_hosts::predict::Case;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin};
 
@@ -103,6 +104,9 @@ fn show(
     output::line("")?;
     if !args.quiet {
         footer(answer);
+        if let Some(found) = predicted(args, answer, engine)? {
+            output::note(&found);
+        }
     }
     Ok(())
 }
@@ -208,6 +212,27 @@ fn footer(answer: &Answer) {
             StopReason::Interrupted => interrupt::name(),
         }
     ));
+}
+
+/// What the file of hosts lets expect of such an answer.
+fn predicted(args: &RunArgs, answer: &Answer, engine: &Engine) -> Result<Option<String>> {
+    let new = answer.prompt_tokens - answer.cached_tokens;
+    let case = Case {
+        context: answer.prompt_tokens + answer.tokens.len(),
+        past: answer.prompt_tokens + answer.tokens.len() / 2,
+        rows: 1,
+        in_flight: 1,
+        prompt: new,
+        chunk: engine.chunk_for(new),
+        wire: prediction::WIRE,
+    };
+    let found = prediction::of_engine(&args.model, engine, &case)?;
+    Ok(found.map(|found| {
+        let prompt = found
+            .first_token
+            .map_or_else(String::new, |seconds| format!("prompt {:.1} t/s, ", speed(new, seconds)));
+        format!("predicted for {}: {prompt}answer {:.1} t/s", found.partition, found.tokens_per_second)
+    }))
 }
 
 /// What drafts cost a restored session.

@@ -1,0 +1,120 @@
+//! Measures hosts with the model itself, and the links between them.
+
+use crate::args::PlanHostsArgs;
+use crate::commands::batched::BatchedSequences;
+use crate::commands::median::median;
+use crate::hosts_file::HostsFile;
+use crate::{model, ranks};
+use anyhow::{Context, Result};
+use latent_backend::{Channel, Communicator};
+use latent_engine::{Engine, EngineOptions, LogitsRequest, StepSize, memory};
+use latent_formats::Checkpoint;
+use latent_graph::ModelConfig;
+use latent_graph::config::LayerKind;
+use latent_hosts::agree::on_least;
+use latent_hosts::predict::{Host, Link};
+use latent_hosts::slowest_link;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Layers with experts that are run, where memory allows: more than stay in caches between two steps.
+const LAYERS: usize = 4;
+
+/// Steps of one row that are timed.
+const STEPS: usize = 24;
+
+/// Repetitions of the prompt that are timed.
+const PROMPTS: usize = 2;
+
+/// Measures the hosts of all ranks, one after the other, and the links between them. Rank 0 alone gets an answer.
+pub(super) fn all_ranks(args: &PlanHostsArgs) -> Result<Option<HostsFile>> {
+    let checkpoint = model::open(args.model.model.as_deref())?;
+    let Some(hosts) = ranks::hosts(None)? else {
+        // this machine alone
+        let host = this_host(args, &checkpoint, "this host".into())?;
+        return Ok(Some(HostsFile::alone(host)));
+    };
+    let communicator = &*hosts.communicator;
+    let (rank, count) = (communicator.rank(), communicator.ranks());
+    let mut own = None;
+    for turn in 0..count {
+        if turn == rank {
+            own = Some(this_host(args, &checkpoint, communicator.host(rank))?);
+        }
+        // ranks of one machine would take memory bandwidth from each other
+        on_least(communicator, 0)?;
+    }
+    let own = own.context("a rank that is not among its job's ranks")?;
+    let link = slowest_link(communicator)?;
+    collect(communicator, own, link)
+}
+
+/// Rank 0 hears what the others have measured.
+fn collect(communicator: &dyn Communicator, own: Host, link: Option<Link>) -> Result<Option<HostsFile>> {
+    let numbers = [own.memory, own.bandwidth, own.flops.unwrap_or_default()];
+    if communicator.rank() > 0 {
+        let message: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        communicator.send(0, Channel::Answers, &message)?;
+        return Ok(None);
+    }
+    let mut file = HostsFile { link: link.unwrap_or(HostsFile::alone(own.clone()).link), hosts: vec![own] };
+    let mut message = Vec::new();
+    for from in 1..communicator.ranks() {
+        communicator.receive(from, Channel::Answers, &mut message)?;
+        let numbers: Vec<f64> =
+            message.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+        let [memory, bandwidth, flops] = numbers[..] else {
+            anyhow::bail!("rank {from} sent {} bytes of measurements, expected 24", message.len());
+        };
+        file.hosts.push(Host { name: communicator.host(from), memory, bandwidth, flops: Some(flops) });
+    }
+    Ok(Some(file))
+}
+
+fn this_host(args: &PlanHostsArgs, checkpoint: &Arc<Checkpoint>, name: String) -> Result<Host> {
+    let memory = memory::available().map_or(0.0, |free| free.bytes as f64);
+    let config = ModelConfig::from_checkpoint(checkpoint)?;
+    let weights: usize = checkpoint.tensors().iter().map(|tensor| tensor.bytes).sum();
+    let first_layers = Some(layers(&config, memory, weights as f64));
+    let prompt = args.n_prompt.min(config.context_length.saturating_sub(STEPS + 1)).max(1);
+    let context = Some(prompt + STEPS + 1);
+    let options = EngineOptions { first_layers, context, ..args.model.engine.options() };
+    let mut engine = Engine::load(&*args.model.engine.backend()?, checkpoint, &options, &mut |_, _| {})?;
+    engine.wait_for_weights();
+    let (bandwidth, flops) = speeds(&mut engine, prompt)?;
+    Ok(Host { name, memory, bandwidth, flops: Some(flops) })
+}
+
+/// The layers that are run: those without experts, and some with; fewer where they would take half of the memory.
+fn layers(config: &ModelConfig, memory: f64, weights: f64) -> usize {
+    let dense = config.layer_kinds.iter().take_while(|kind| **kind != LayerKind::Moe).count();
+    let wanted = if dense < config.layers { dense + LAYERS } else { LAYERS };
+    let room = (memory / 2.0 / (weights / config.layers.max(1) as f64)) as usize;
+    wanted.min(config.layers).min(room).max(1)
+}
+
+/// Bytes per second of steps of one row, and operations per second of prompts.
+fn speeds(engine: &mut Engine, prompt: usize) -> Result<(f64, f64)> {
+    let mut sequences = BatchedSequences::new(engine, 1, prompt + STEPS + 1);
+    let mut prompts = Vec::new();
+    for _ in 0..=PROMPTS {
+        sequences.truncate(engine, 0)?;
+        let start = Instant::now();
+        sequences.prompt(engine, 0..prompt)?;
+        prompts.push(start.elapsed().as_secs_f64());
+    }
+    let mut steps = Vec::new();
+    for at in prompt..=prompt + STEPS {
+        let start = Instant::now();
+        // the layers alone: other ranks have no lm_head
+        sequences.step(engine, at..at + 1, LogitsRequest::Nothing)?;
+        steps.push(start.elapsed().as_secs_f64());
+    }
+    sequences.release(engine);
+    let chunk = engine.chunk_for(prompt);
+    let flops: f64 = StepSize::prompt(prompt, 0, chunk).into_iter().map(|step| engine.cost(step).flops).sum();
+    let step = StepSize { wanted: 0, ..StepSize::decode(1, prompt + STEPS / 2) };
+    let cost = engine.cost(step);
+    // the first of each warms up
+    Ok(((cost.weight_bytes + cost.cache_bytes) / median(&steps[1..]), flops / median(&prompts[1..])))
+}

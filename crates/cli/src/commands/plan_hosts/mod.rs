@@ -1,0 +1,49 @@
+//! `latent plan-hosts`: what each of several hosts should have of a model, and how fast it is then.
+
+mod measure;
+mod table;
+
+use crate::args::PlanHostsArgs;
+use crate::hosts_file::HostsFile;
+use crate::{output, prediction, ranks};
+use anyhow::Result;
+use latent_engine::DEFAULT_BATCH_TOKENS;
+use latent_formats::OutputFile;
+use latent_hosts::predict::{self, Case, Proposal};
+use std::io::Write;
+
+pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
+    if args.measure {
+        let Some(measured) = measure::all_ranks(args)? else {
+            // rank 0 writes and prints
+            return Ok(());
+        };
+        let mut file = OutputFile::create(&args.hosts)?;
+        file.write_all(measured.text().as_bytes()).map_err(|error| file.failed(error))?;
+        file.finish()?;
+        output::note(&format!("measured: {}", args.hosts.display()));
+    } else if ranks::follows(None)? {
+        return Ok(());
+    }
+    let file = HostsFile::read(&args.hosts)?;
+    prediction::planned(&args.model, |model, context| {
+        let case = Case {
+            context,
+            // half of the context is what a long conversation attends to on the way
+            past: args.past.unwrap_or(context / 2).min(context),
+            rows: usize::from(args.sequences),
+            in_flight: usize::from(args.in_flight),
+            prompt: args.n_prompt,
+            chunk: args.model.engine.batch_size.map_or(DEFAULT_BATCH_TOKENS, usize::from),
+            wire: prediction::WIRE,
+        };
+        let proposals = match &args.model.engine.partition {
+            Some(partition) => vec![Proposal {
+                kind: partition.to_string(),
+                best: predict::predict(model, &file.hosts, file.link, partition, &case),
+            }],
+            None => predict::propose(model, &file.hosts, file.link, &case),
+        };
+        if args.json { table::json(&proposals, &case) } else { table::print(&proposals, &case) }
+    })
+}

@@ -1,0 +1,149 @@
+//! Files that list hosts with what was measured of them.
+
+use crate::exit::Usage;
+use anyhow::{Context, Result};
+use latent_formats::input_file;
+use latent_hosts::predict::{Host, Link};
+use serde::Deserialize;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Most bytes of a list of hosts.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Hosts and the link between them.
+#[derive(Clone, Debug)]
+pub(crate) struct HostsFile {
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) link: Link,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    link: Option<LinkEntry>,
+    host: Vec<HostEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkEntry {
+    gbit_per_s: f64,
+    latency_us: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostEntry {
+    name: String,
+    memory_gb: f64,
+    read_gb_per_s: f64,
+    gflops: Option<f64>,
+}
+
+/// Between a host and itself nothing crosses.
+const NO_LINK: Link = Link { bandwidth: f64::INFINITY, latency: 0.0 };
+
+impl HostsFile {
+    /// One host.
+    pub(crate) fn alone(host: Host) -> HostsFile {
+        HostsFile { hosts: vec![host], link: NO_LINK }
+    }
+
+    pub(crate) fn read(path: &Path) -> Result<HostsFile> {
+        let text = input_file::read_text(path, MAX_FILE_BYTES)?;
+        let name = || path.display().to_string();
+        let written: Written = toml::from_str(&text).with_context(name)?;
+        written.check().with_context(name)?;
+        let link =
+            |link: LinkEntry| Link { bandwidth: link.gbit_per_s * 1e9 / 8.0, latency: link.latency_us / 1e6 };
+        let hosts = written.host.iter().map(HostEntry::host).collect();
+        Ok(HostsFile { hosts, link: written.link.map_or(NO_LINK, link) })
+    }
+
+    /// As a file.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        if self.link.bandwidth.is_finite() {
+            let (rate, latency) = (self.link.bandwidth * 8.0 / 1e9, self.link.latency * 1e6);
+            let _ = writeln!(text, "[link]\ngbit_per_s = {rate:.4}\nlatency_us = {latency:.1}");
+        }
+        for host in &self.hosts {
+            // JSON's escapes are among those of TOML
+            let name = serde_json::Value::from(host.name.as_str());
+            let (memory, read) = (host.memory / 1e9, host.bandwidth / 1e9);
+            let _ = writeln!(text, "[[host]]\nname = {name}");
+            let _ = writeln!(text, "memory_gb = {memory:.2}\nread_gb_per_s = {read:.3}");
+            if let Some(flops) = host.flops {
+                let _ = writeln!(text, "gflops = {:.2}", flops / 1e9);
+            }
+        }
+        text
+    }
+}
+
+impl Written {
+    fn check(&self) -> Result<()> {
+        let wrong = |what: &str, value: f64| {
+            Err(Usage(format!("{what} = {value}: expected a number above 0")).into())
+        };
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        match &self.link {
+            None if self.host.len() > 1 => {
+                return Err(Usage("there is no [link] between the hosts".into()).into());
+            }
+            Some(link) if !positive(link.gbit_per_s) => return wrong("gbit_per_s", link.gbit_per_s),
+            Some(link) if !(link.latency_us.is_finite() && link.latency_us >= 0.0) => {
+                return wrong("latency_us", link.latency_us);
+            }
+            _ => {}
+        }
+        for host in &self.host {
+            let numbers = [
+                ("memory_gb", Some(host.memory_gb)),
+                ("read_gb_per_s", Some(host.read_gb_per_s)),
+                ("gflops", host.gflops),
+            ];
+            for (what, value) in numbers {
+                if let Some(value) = value.filter(|value| !positive(*value)) {
+                    return wrong(&format!("host {}: {what}", host.name), value);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HostEntry {
+    fn host(&self) -> Host {
+        Host {
+            name: self.name.clone(),
+            memory: self.memory_gb * 1e9,
+            bandwidth: self.read_gb_per_s * 1e9,
+            flops: self.gflops.map(|gflops| gflops * 1e9),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_read_as_they_were_written() {
+        let host = |name: &str, flops| Host { name: name.into(), memory: 24e9, bandwidth: 18.5e9, flops };
+        let hosts = vec![host("a \"quoted\" \\ name", Some(2.5e11)), host("b", None)];
+        let file = HostsFile { hosts, link: Link { bandwidth: 1.25e8, latency: 2.5e-4 } };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts.toml");
+        std::fs::write(&path, file.text()).unwrap();
+        let read = HostsFile::read(&path).unwrap();
+        assert_eq!((&read.hosts, read.link), (&file.hosts, file.link));
+        let alone = HostsFile::alone(host("a", None));
+        std::fs::write(&path, alone.text()).unwrap();
+        assert_eq!(HostsFile::read(&path).unwrap().hosts, alone.hosts);
+        // two need a link
+        std::fs::write(&path, alone.text().repeat(2)).unwrap();
+        assert!(format!("{:#}", HostsFile::read(&path).unwrap_err()).contains("no [link]"));
+    }
+}

@@ -1,0 +1,153 @@
+//! What parts of a model take: memory, and the work of a step and of a prompt.
+
+use super::routing::Routing;
+use latent_graph::config::ModelConfig;
+use latent_graph::ir::{AttentionPath, Ir, Node, Op, Step};
+use latent_graph::passes::MlaChoice;
+use latent_graph::stage_index::{LAYERS, LM_HEAD};
+use latent_graph::{Plan, Stage, distinct_weights};
+use latent_types::CacheType;
+use std::ops::AddAssign;
+
+/// What is asked of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    /// Tokens of context of each sequence, for which there must be memory.
+    pub context: usize,
+    /// Tokens of them to which a step attends.
+    pub past: usize,
+    /// Sequences of a step.
+    pub rows: usize,
+    /// Steps in flight, each of other sequences.
+    pub in_flight: usize,
+    /// Tokens of the prompt whose first token is predicted.
+    pub prompt: usize,
+    /// Tokens of a step of it.
+    pub chunk: usize,
+    /// Bytes of an element that crosses from one stretch of layers to the next.
+    pub wire: f64,
+}
+
+/// What steps move and compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Bytes of weights and cache.
+    pub bytes: f64,
+    /// Floating-point operations.
+    pub flops: f64,
+    /// Sums over the ranks that share a layer.
+    pub sums: f64,
+    /// Bytes of the rows that they add up.
+    pub summed: f64,
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Work) {
+        self.bytes += other.bytes;
+        self.flops += other.flops;
+        self.sums += other.sums;
+        self.summed += other.summed;
+    }
+}
+
+/// What a part of a model takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Bytes of its weights.
+    pub stored: f64,
+    /// Bytes of a token in the KV cache.
+    pub cached: f64,
+    /// A step of one token for each sequence.
+    pub step: Work,
+    /// All steps of a prompt.
+    pub prompt: Work,
+}
+
+impl AddAssign for Load {
+    fn add_assign(&mut self, other: Load) {
+        self.stored += other.stored;
+        self.cached += other.cached;
+        self.step += other.step;
+        self.prompt += other.prompt;
+    }
+}
+
+impl Load {
+    /// Bytes of weights, and of the caches of all sequences.
+    pub(super) fn memory(&self, case: &Case) -> f64 {
+        self.stored + self.cached * (case.context * case.rows * case.in_flight) as f64
+    }
+}
+
+/// The load of each layer, and of what is around them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Loads {
+    pub(super) layers: Vec<Load>,
+    pub(super) around: Load,
+}
+
+impl Loads {
+    fn at(&mut self, layer: Option<usize>) -> &mut Load {
+        let Some(layer) = layer else { return &mut self.around };
+        self.layers.resize(self.layers.len().max(layer + 1), Load::default());
+        &mut self.layers[layer]
+    }
+
+    /// From the plans of a rank, or of the whole model.
+    pub(super) fn of_stages(
+        stages: &[Stage],
+        config: &ModelConfig,
+        (mla, cache): (MlaChoice, CacheType),
+        case: &Case,
+    ) -> Loads {
+        let mut loads = Loads::default();
+        let routing = Routing::of(config);
+        let path = |rows| mla.path(rows, &config.attention);
+        for weight in distinct_weights(stages) {
+            loads.at(weight.layer).stored += weight.bytes() as f64;
+        }
+        let step =
+            |rows, sequences, past_len, path: AttentionPath| Step { rows, sequences, past_len, cache, path };
+        if let Some(stage) = stages.get(LAYERS) {
+            for layer in stage.kv_layers() {
+                loads.at(Some(layer.layer)).cached += layer.row(cache).bytes() as f64;
+            }
+            let decode = step(case.rows, case.rows, case.past, path(1));
+            loads.add(stage.plan(case.rows), decode, &routing, |load| &mut load.step);
+            for first in (0..case.prompt).step_by(case.chunk.max(1)) {
+                let rows = case.chunk.min(case.prompt - first);
+                let chunk = step(rows, 1, first, path(rows));
+                loads.add(stage.plan(rows), chunk, &routing, |load| &mut load.prompt);
+            }
+        }
+        if let Some(stage) = stages.get(LM_HEAD) {
+            let head = |rows| step(rows, rows, 0, path(1));
+            loads.add(stage.plan(case.rows), head(case.rows), &routing, |load| &mut load.step);
+            loads.add(stage.plan(1), head(1), &routing, |load| &mut load.prompt);
+        }
+        loads
+    }
+
+    fn add(&mut self, plan: &Plan, step: Step, routing: &Routing, of: impl Fn(&mut Load) -> &mut Work) {
+        for node in &plan.ir.nodes {
+            *of(self.at(node.layer)) += work(node, &plan.ir, step, routing);
+        }
+    }
+}
+
+fn work(node: &Node, ir: &Ir, step: Step, routing: &Routing) -> Work {
+    let cost = node.cost(ir, step);
+    let (mut bytes, mut flops) = (cost.weight_bytes + cost.cache_bytes, cost.flops);
+    match node.op {
+        Op::AllReduce => return Work { sums: 1.0, summed: cost.link_bytes, ..Work::default() },
+        Op::ExpertMlp | Op::ExpertGateUp | Op::ExpertDown if !routing.is_whole() => {
+            let busiest = routing.busiest(step.rows);
+            let weights = node.weights.iter().map(|(_, id)| ir.weight(*id));
+            let expert: f64 = weights.map(|weight| weight.bytes() as f64 / weight.matrices() as f64).sum();
+            bytes = busiest.experts * expert;
+            flops *= busiest.of_rows;
+        }
+        _ => {}
+    }
+    Work { bytes, flops, ..Work::default() }
+}

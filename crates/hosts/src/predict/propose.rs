@@ -1,0 +1,278 @@
+//! What is expected of partitions, and the best of them.
+
+use super::load::{Case, Load, Work};
+use super::network::{Host, Link};
+use super::shared::{PlannedModel, SharedLoad};
+use super::stretches::{Group, PredictError, crossings, groups, stretches};
+use latent_graph::Partition;
+use std::ops::Range;
+
+/// What is expected of one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankPrediction {
+    /// Its host.
+    pub host: String,
+    /// Its layers.
+    pub layers: Range<usize>,
+    /// Bytes of weights and of the cache.
+    pub memory: f64,
+    /// Seconds that it computes in a step.
+    pub seconds: f64,
+}
+
+/// What is expected of a model on several hosts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    /// How they share it.
+    pub partition: Partition,
+    /// Each rank.
+    pub ranks: Vec<RankPrediction>,
+    /// Seconds of a step from its beginning to its end.
+    pub step: f64,
+    /// Those of them in which values are on their way between ranks.
+    pub links: f64,
+    /// Tokens per second of all steps in flight.
+    pub tokens_per_second: f64,
+    /// Seconds to the first token of a prompt, where all hosts say how fast they compute.
+    pub first_token: Option<f64>,
+}
+
+/// A kind of partition, and what is expected of the best one of the kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proposal {
+    /// `pipeline`, `tensor=2`, …
+    pub kind: String,
+    /// The best of its kind, with as many of the hosts as make it the quickest; or why there is none.
+    pub best: Result<Prediction, PredictError>,
+}
+
+/// What is expected of one partition on hosts in the order of its ranks.
+///
+/// # Errors
+/// A partition for another model or another number of hosts. Whether it fits is not asked.
+pub fn predict(
+    model: &PlannedModel<'_>,
+    hosts: &[Host],
+    link: Link,
+    partition: &Partition,
+    case: &Case,
+) -> Result<Prediction, PredictError> {
+    let cut = |error: latent_graph::PartitionError| PredictError::Cut(error.to_string());
+    let (ranks, members) = (hosts.len(), partition.members());
+    let layers = |rank| Ok(partition.part(model.config, rank, ranks).map_err(cut)?.layers);
+    let stretches: Vec<Range<usize>> = (0..ranks).step_by(members).map(layers).collect::<Result<_, _>>()?;
+    let shared =
+        SharedLoad::new(model, partition.tensor(), partition.experts(), case).map_err(PredictError::Cut)?;
+    Ok(Prediction { partition: partition.clone(), ..of_stretches(&shared, hosts, &stretches, &link, case)? })
+}
+
+/// Every kind of partition over the first hosts, or all of them, the best one first.
+pub fn propose(model: &PlannedModel<'_>, hosts: &[Host], link: Link, case: &Case) -> Vec<Proposal> {
+    let mut found: Vec<Proposal> = Vec::new();
+    for members in (1..=hosts.len()).filter(|members| members.is_power_of_two() || *members == hosts.len()) {
+        let mut kinds = vec![(members, 1)];
+        if members > 1 && model.config.moe.is_some() {
+            kinds.extend([(1, members), (members, members)]);
+        }
+        for (tensor, experts) in kinds {
+            let shared = SharedLoad::new(model, tensor, experts, case).map_err(PredictError::Cut);
+            let best = shared.and_then(|shared| best_count(&shared, hosts, &link, case));
+            found.push(Proposal { kind: kind(tensor, experts), best });
+        }
+    }
+    let speed = |proposal: &Proposal| proposal.best.as_ref().map_or(0.0, |best| best.tokens_per_second);
+    found.sort_by(|a, b| speed(b).total_cmp(&speed(a)));
+    found
+}
+
+fn kind(tensor: usize, experts: usize) -> String {
+    let shared: Vec<String> = [("tensor", tensor), ("experts", experts)]
+        .into_iter()
+        .filter(|(_, members)| *members > 1)
+        .map(|(key, members)| format!("{key}={members}"))
+        .collect();
+    if shared.is_empty() { "pipeline".into() } else { shared.join(",") }
+}
+
+/// The best prediction over the first hosts; the error of all of them where there is none.
+fn best_count(
+    model: &SharedLoad,
+    hosts: &[Host],
+    link: &Link,
+    case: &Case,
+) -> Result<Prediction, PredictError> {
+    let mut best: Option<Prediction> = None;
+    let mut last = PredictError::Cut("no hosts".into());
+    for count in (model.members()..=hosts.len()).step_by(model.members()) {
+        let hosts = &hosts[..count];
+        match stretches(model, hosts, link, case)
+            .and_then(|found| of_stretches(model, hosts, &found, link, case))
+        {
+            Ok(found)
+                if best.as_ref().is_none_or(|best| found.tokens_per_second > best.tokens_per_second) =>
+            {
+                best = Some(found);
+            }
+            Ok(_) => {}
+            Err(error) => last = error,
+        }
+    }
+    best.ok_or(last)
+}
+
+/// Seconds of the group's hosts, and of their sums.
+fn group_seconds(group: &Group<'_>, layers: Load, link: &Link, of: fn(&Load) -> &Work) -> (Vec<f64>, f64) {
+    let hosts = group.hosts.iter().enumerate();
+    let seconds = hosts.map(|(at, host)| host.seconds(of(&group.load(at, layers)))).collect();
+    (seconds, link.sums(of(&layers), group.hosts.len()))
+}
+
+fn of_stretches(
+    model: &SharedLoad,
+    hosts: &[Host],
+    stretches: &[Range<usize>],
+    link: &Link,
+    case: &Case,
+) -> Result<Prediction, PredictError> {
+    let counts: Vec<usize> = stretches.iter().map(ExactSizeIterator::len).collect();
+    let partition = model.partition(&counts).map_err(PredictError::Cut)?;
+    let mut ranks = Vec::new();
+    let (mut computing, mut sums, mut slowest, mut prompt) = (0.0, 0.0, 0.0f64, 0.0);
+    for (group, range) in groups(model, hosts).iter().zip(stretches) {
+        let mut layers = Load::default();
+        model.layers[range.clone()].iter().for_each(|layer| layers += *layer);
+        let (seconds, summing) = group_seconds(group, layers, link, |load| &load.step);
+        let longest = |seconds: &[f64]| seconds.iter().copied().fold(0.0, f64::max);
+        computing += longest(&seconds);
+        sums += summing;
+        slowest = slowest.max(longest(&seconds) + summing);
+        let (of_prompt, summing) = group_seconds(group, layers, link, |load| &load.prompt);
+        prompt += longest(&of_prompt) + summing;
+        for (at, (host, seconds)) in group.hosts.iter().zip(seconds).enumerate() {
+            let memory = group.load(at, layers).memory(case);
+            ranks.push(RankPrediction { host: host.name.clone(), layers: range.clone(), memory, seconds });
+        }
+    }
+    // other ranks hear of a step when rank 0 begins it: those that it waits for are late by that
+    let told = if stretches.len() == 1 && hosts.len() > 1 { link.latency } else { 0.0 };
+    let links = sums + told + crossings(model, stretches.len(), link, case);
+    let step = computing + links;
+    let cycle = step.max(case.in_flight as f64 * slowest);
+    let chunks = case.prompt.div_ceil(case.chunk.max(1));
+    let rows = Case { rows: case.chunk.min(case.prompt), ..*case };
+    let on_links = chunks as f64 * (told + crossings(model, stretches.len(), link, &rows));
+    let known = hosts.iter().all(|host| host.flops.is_some());
+    Ok(Prediction {
+        partition,
+        ranks,
+        step,
+        links,
+        tokens_per_second: (case.rows * case.in_flight) as f64 / cycle,
+        first_token: known.then_some(prompt + on_links),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(gigabytes: f64) -> Load {
+        let work = Work { bytes: gigabytes * 1e9, flops: gigabytes * 2e9, ..Work::default() };
+        Load {
+            stored: gigabytes * 1e9,
+            cached: 0.0,
+            step: work,
+            prompt: Work { flops: 100.0 * work.flops, ..work },
+        }
+    }
+
+    /// Ten layers of a gigabyte, all of it read in each step, and one around them, for ranks that share each layer by halves, or none that do.
+    fn model(members: usize) -> SharedLoad {
+        let mut layer = Load { cached: 1000.0, ..load(1.0 / members as f64) };
+        if members > 1 {
+            layer.step.sums = 2.0;
+            layer.step.summed = 2e4;
+        }
+        SharedLoad { tensor: members, experts: 1, layers: vec![layer; 10], around: load(1.0), row: 2500.0 }
+    }
+
+    fn host(memory: f64, bandwidth: f64) -> Host {
+        let (memory, bandwidth) = (memory * 1e9, bandwidth * 1e9);
+        Host { name: format!("{memory} bytes"), memory, bandwidth, flops: Some(1e12) }
+    }
+
+    const LINK: Link = Link { bandwidth: 1e8, latency: 1e-4 };
+    const CASE: Case =
+        Case { context: 1000, past: 0, rows: 1, in_flight: 1, prompt: 100, chunk: 100, wire: 4.0 };
+
+    fn best(members: usize, hosts: &[Host], case: &Case) -> Result<Prediction, PredictError> {
+        let model = model(members);
+        let found = stretches(&model, hosts, &LINK, case)?;
+        of_stretches(&model, hosts, &found, &LINK, case)
+    }
+
+    #[test]
+    fn the_faster_host_gets_as_many_layers_as_fit() {
+        let found = best(1, &[host(6.0, 10.0), host(8.0, 40.0)], &CASE).unwrap();
+        // three layers and what is around them, at 10 GB/s; seven layers, since the cache takes some of the room
+        assert_eq!(found.partition.to_string(), "layers=3:7");
+        let seconds = 4.0 / 10.0 + 7.0 / 40.0;
+        assert!((found.step - seconds - found.links).abs() < 1e-9, "{found:?}");
+        // there and back, 10 kB each
+        assert!((found.links - 2.0 * (1e-4 + 1e-4)).abs() < 1e-12, "{found:?}");
+        assert!((found.tokens_per_second * found.step - 1.0).abs() < 1e-9);
+        assert!((found.ranks[1].memory - (7e9 + 7.0 * 1e6)).abs() < 1.0);
+        // rows of a prompt are a long message, of which the receiver is asked first
+        let first = 11.0 * 2e11 / 1e12 + 2.0 * (3e-4 + 1e-2);
+        assert!((found.first_token.unwrap() - first).abs() < 1e-9);
+    }
+
+    #[test]
+    fn with_steps_in_flight_no_stretch_is_much_longer_than_the_others() {
+        let hosts = [host(20.0, 10.0), host(20.0, 20.0)];
+        let alone = best(1, &hosts, &CASE).unwrap();
+        assert_eq!(alone.partition.to_string(), "layers=1:9");
+        let case = Case { in_flight: 2, ..CASE };
+        let found = best(1, &hosts, &case).unwrap();
+        // 3 GB at 10 GB/s beside 8 GB at 20 GB/s: two steps in flight take twice the slower
+        assert_eq!(found.partition.to_string(), "layers=2:8");
+        assert!((found.tokens_per_second - 2.0 / 0.8).abs() < 1e-9, "{found:?}");
+        assert!(found.step > alone.step);
+    }
+
+    #[test]
+    fn ranks_that_share_layers_wait_for_each_other_and_for_sums() {
+        let found = best(2, &[host(20.0, 10.0), host(20.0, 20.0)], &CASE).unwrap();
+        assert_eq!(found.partition.to_string(), "layers=10,tensor=2");
+        // half of ten layers and what is around them on the slower host; twenty sums of 10 kB; the step is told
+        let links = 20.0 * (1e-4 + 1e-4) + 1e-4;
+        assert!((found.links - links).abs() < 1e-9 && (found.step - 0.6 - links).abs() < 1e-9, "{found:?}");
+        let four = vec![host(20.0, 10.0); 4];
+        assert_eq!(best(2, &four, &CASE).unwrap().partition.ranks(), 4);
+    }
+
+    #[test]
+    fn one_host_has_no_links_and_all_layers() {
+        let found = best(1, &[host(20.0, 10.0)], &CASE).unwrap();
+        assert_eq!((found.partition.to_string().as_str(), found.links), ("layers=10", 0.0));
+        assert!((found.step - 1.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn hosts_without_room_are_an_error_with_both_sides() {
+        let case = Case { context: 0, ..CASE };
+        let error = best(1, &[host(6.0, 10.0), host(4.5, 10.0)], &case).unwrap_err();
+        assert_eq!(error, PredictError::Memory { context: 0, needed: 11.0, memory: 10.5 });
+        let many = vec![host(6.0, 10.0); 11];
+        assert!(matches!(best(1, &many, &CASE), Err(PredictError::TooMany { .. })));
+    }
+
+    #[test]
+    fn more_hosts_are_taken_only_where_they_make_it_quicker() {
+        let found = best_count(&model(1), &[host(20.0, 10.0), host(20.0, 10.0)], &LINK, &CASE).unwrap();
+        assert_eq!(found.ranks.len(), 1);
+        let case = Case { in_flight: 2, ..CASE };
+        let found = best_count(&model(1), &[host(30.0, 10.0), host(30.0, 10.0)], &LINK, &case).unwrap();
+        assert_eq!(found.ranks.len(), 2);
+    }
+}

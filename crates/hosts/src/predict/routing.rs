@@ -1,0 +1,131 @@
+//! How much of the routed experts' work the busiest of several ranks has, for which the others wait.
+
+use latent_graph::config::{ModelConfig, Share};
+
+/// Where the rows of a step go.
+pub(super) struct Routing {
+    own: Share,
+    /// Experts that a row goes to.
+    per_row: usize,
+    groups: usize,
+    groups_used: usize,
+}
+
+/// What the rank with most of the experts' work has.
+pub(super) struct Busiest {
+    /// Its experts that any row goes to.
+    pub(super) experts: f64,
+    /// The share of all pairs of row and expert that are its own.
+    pub(super) of_rows: f64,
+}
+
+/// Rows from which on ranks differ little.
+const MANY: usize = 64;
+
+/// Draws that are averaged.
+const DRAWS: usize = 1000;
+
+impl Routing {
+    pub(super) fn of(config: &ModelConfig) -> Routing {
+        let moe = config.moe.as_ref();
+        let (groups, groups_used) =
+            moe.map_or((1, 1), |moe| (moe.router.groups.max(1), moe.router.groups_used.max(1)));
+        let per_row = moe.map_or(0, |moe| moe.num_experts_per_tok);
+        Routing { own: config.own_experts(), per_row, groups, groups_used }
+    }
+
+    /// Whether one rank has all experts.
+    pub(super) fn is_whole(&self) -> bool {
+        self.own.is_all() || self.own.len == 0
+    }
+
+    /// The busiest rank of a step, on average over routings in which each expert is as likely as any other.
+    pub(super) fn busiest(&self, rows: usize) -> Busiest {
+        let (len, of) = (self.own.len as f64, self.own.of as f64);
+        if rows > MANY {
+            let missed = (1.0 - self.per_row as f64 / of).powf(rows as f64);
+            return Busiest { experts: len * (1.0 - missed), of_rows: len / of };
+        }
+        let members = self.own.of.div_ceil(self.own.len);
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let (mut experts, mut pairs) = (0, 0);
+        for _ in 0..DRAWS {
+            let mut reached = vec![false; self.own.of];
+            let mut rows_of = vec![0usize; members];
+            for _ in 0..rows {
+                for expert in self.choose(&mut random) {
+                    reached[expert] = true;
+                    rows_of[expert / self.own.len] += 1;
+                }
+            }
+            let of_members =
+                reached.chunks(self.own.len).map(|own| own.iter().filter(|reached| **reached).count());
+            experts += of_members.max().unwrap_or(0);
+            pairs += rows_of.into_iter().max().unwrap_or(0);
+        }
+        let all = (DRAWS * rows * self.per_row).max(1);
+        Busiest { experts: experts as f64 / DRAWS as f64, of_rows: pairs as f64 / all as f64 }
+    }
+
+    /// The experts of a row: some of the groups, and as many as a row has of theirs.
+    fn choose(&self, random: &mut Random) -> Vec<usize> {
+        let size = (self.own.of / self.groups).max(1);
+        let groups = random.some(&(0..self.groups).collect::<Vec<_>>(), self.groups_used);
+        let open: Vec<usize> = groups.iter().flat_map(|group| group * size..(group + 1) * size).collect();
+        random.some(&open, self.per_row)
+    }
+}
+
+/// The same draws in every prediction.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % end as u64) as usize
+    }
+
+    /// `count` different ones of `all`.
+    fn some(&mut self, all: &[usize], count: usize) -> Vec<usize> {
+        let mut left = all.to_vec();
+        let count = count.min(left.len());
+        for at in 0..count {
+            let other = at + self.below(left.len() - at);
+            left.swap(at, other);
+        }
+        left.truncate(count);
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routing(len: usize, of: usize, per_row: usize) -> Routing {
+        Routing { own: Share { from: 0, len, of }, per_row, groups: 1, groups_used: 1 }
+    }
+
+    #[test]
+    fn of_two_ranks_the_busier_has_more_than_half() {
+        // two experts of four, two for each rank: both on one rank in 2 of 6 cases
+        let busiest = routing(2, 4, 2).busiest(1);
+        assert!((busiest.experts - (2.0 * 2.0 + 4.0) / 6.0).abs() < 0.05, "{}", busiest.experts);
+        assert!((busiest.of_rows - busiest.experts / 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn many_rows_reach_all_experts_and_share_them_evenly() {
+        let busiest = routing(32, 64, 6).busiest(512);
+        assert!((busiest.experts - 32.0).abs() < 1e-3 && (busiest.of_rows - 0.5).abs() < 1e-9);
+        // and those in between are not far from it
+        let some = routing(32, 64, 6).busiest(64);
+        assert!((some.experts - 32.0).abs() < 0.3 && some.of_rows < 0.6, "{} {}", some.experts, some.of_rows);
+    }
+
+    #[test]
+    fn groups_bring_a_rows_experts_together() {
+        let grouped = Routing { groups: 8, groups_used: 1, ..routing(2, 16, 2) };
+        assert!((grouped.busiest(1).experts - 2.0).abs() < 1e-9);
+    }
+}

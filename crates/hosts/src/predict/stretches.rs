@@ -1,0 +1,184 @@
+//! Which layers each group of ranks should have.
+
+use super::load::{Case, Load};
+use super::network::{Host, Link};
+use super::shared::SharedLoad;
+use std::ops::Range;
+
+/// Hosts that cannot run the model so.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PredictError {
+    /// Each rank needs a layer.
+    #[error("{stretches} stretches of layers of a model of {layers}: each needs a layer at least")]
+    TooMany {
+        /// Stretches of layers.
+        stretches: usize,
+        /// Layers.
+        layers: usize,
+    },
+    /// Too little memory.
+    #[error(
+        "the model does not fit: weights and a cache of {context} tokens take {needed:.1} GB, the hosts have {memory:.1} GB, in pieces of whole layers; \
+         give more hosts, a smaller --ctx-size, or a file of fewer bits"
+    )]
+    Memory {
+        /// Tokens of context, of all sequences.
+        context: usize,
+        /// Gigabytes that it takes.
+        needed: f64,
+        /// Gigabytes of all hosts.
+        memory: f64,
+    },
+    /// The model cannot be cut like this.
+    #[error("{0}")]
+    Cut(String),
+}
+
+/// The hosts of one stretch of layers, with what they take.
+pub(super) struct Group<'a> {
+    pub(super) model: &'a SharedLoad,
+    pub(super) hosts: &'a [Host],
+    /// Whether rank 0 is among them.
+    pub(super) first: bool,
+}
+
+impl Group<'_> {
+    /// What the host at `at` has to hold and to do, with these layers.
+    pub(super) fn load(&self, at: usize, layers: Load) -> Load {
+        let mut load = layers;
+        if self.first && at == 0 {
+            load += self.model.around;
+        }
+        load
+    }
+
+    /// Seconds of one of its steps: of the slowest host, and of their sums.
+    fn seconds(&self, layers: Load, link: &Link) -> f64 {
+        let slowest =
+            self.hosts.iter().enumerate().map(|(at, host)| host.seconds(&self.load(at, layers).step));
+        slowest.fold(0.0, f64::max) + link.sums(&layers.step, self.hosts.len())
+    }
+
+    fn has_room(&self, layers: Load, case: &Case) -> bool {
+        self.hosts.iter().enumerate().all(|(at, host)| self.load(at, layers).memory(case) <= host.memory)
+    }
+}
+
+/// The hosts by stretches of layers, in their order.
+pub(super) fn groups<'a>(model: &'a SharedLoad, hosts: &'a [Host]) -> Vec<Group<'a>> {
+    let of = |(at, hosts)| Group { model, hosts, first: at == 0 };
+    hosts.chunks(model.members()).enumerate().map(of).collect()
+}
+
+/// Values between the least and the largest that the slowest stretch may take, tried where several steps are in flight.
+const CAPS: usize = 24;
+
+/// The stretches of layers with which most tokens per second come out of steps in flight, and every host has room.
+pub(super) fn stretches(
+    model: &SharedLoad,
+    hosts: &[Host],
+    link: &Link,
+    case: &Case,
+) -> Result<Vec<Range<usize>>, PredictError> {
+    let groups = groups(model, hosts);
+    let table = Table::new(model, &groups, link, case)?;
+    let Some((sum, slowest, quickest)) = table.best(f64::INFINITY) else {
+        let mut all = model.around;
+        model.layers.iter().for_each(|layer| all += *layer);
+        let memory = hosts.iter().map(|host| host.memory).sum::<f64>() / 1e9;
+        let needed = all.memory(case) * model.members() as f64 / 1e9;
+        let context = case.context * case.rows * case.in_flight;
+        return Err(PredictError::Memory { context, needed, memory });
+    };
+    let crossing = crossings(model, groups.len(), link, case);
+    let cycle = |sum: f64, slowest: f64| (sum + crossing).max(case.in_flight as f64 * slowest);
+    let mut best = (cycle(sum, slowest), quickest);
+    // with several steps in flight the slowest stretch counts too: the quickest pipeline in which none takes longer than a cap
+    for at in 1..if case.in_flight > 1 { CAPS } else { 1 } {
+        let cap = slowest * (1.0 - at as f64 / CAPS as f64);
+        let Some((sum, slowest, stretches)) = table.best(cap) else { break };
+        let found = cycle(sum, slowest);
+        if found < best.0 {
+            best = (found, stretches);
+        }
+    }
+    Ok(best.1)
+}
+
+/// Seconds of a step that its rows are on their way between stretches of layers, and back.
+pub(super) fn crossings(model: &SharedLoad, stretches: usize, link: &Link, case: &Case) -> f64 {
+    let rows = (case.rows as f64) * model.row * case.wire;
+    if stretches > 1 { stretches as f64 * link.messages(1.0, rows) } else { 0.0 }
+}
+
+/// Seconds of each group with each stretch that it has room for: by group, first layer, number of layers less one.
+struct Table {
+    seconds: Vec<Vec<Vec<f64>>>,
+    layers: usize,
+}
+
+impl Table {
+    fn new(
+        model: &SharedLoad,
+        groups: &[Group<'_>],
+        link: &Link,
+        case: &Case,
+    ) -> Result<Table, PredictError> {
+        let (count, layers) = (groups.len(), model.layers.len());
+        if count == 0 || count > layers {
+            return Err(PredictError::TooMany { stretches: count, layers });
+        }
+        let of_start = |at: usize, start: usize| -> Vec<f64> {
+            let group = &groups[at];
+            let mut own = Load::default();
+            // those behind it need a layer each
+            let ends = start..layers - (count - 1 - at);
+            let loads = ends.map(|layer| {
+                own += model.layers[layer];
+                own
+            });
+            loads.take_while(|own| group.has_room(*own, case)).map(|own| group.seconds(own, link)).collect()
+        };
+        let of_group = |at: usize| {
+            let of_start = |start| if start < at { Vec::new() } else { of_start(at, start) };
+            (0..layers).map(of_start).collect()
+        };
+        Ok(Table { seconds: (0..count).map(of_group).collect(), layers })
+    }
+
+    /// The stretches of the least sum in which no group takes longer than `cap`: their sum, their slowest, and themselves.
+    fn best(&self, cap: f64) -> Option<(f64, f64, Vec<Range<usize>>)> {
+        // reached[end]: the least seconds in which the groups so far run the layers before `end`, and where the last of them begins
+        let mut reached: Vec<Vec<Option<(f64, usize)>>> = Vec::new();
+        for group in &self.seconds {
+            let mut ends = vec![None; self.layers + 1];
+            for (start, of_start) in group.iter().enumerate() {
+                let before = match reached.last() {
+                    None if start == 0 => 0.0,
+                    None => continue,
+                    Some(before) => match before[start] {
+                        Some((seconds, _)) => seconds,
+                        None => continue,
+                    },
+                };
+                for (more, seconds) in of_start.iter().enumerate().filter(|(_, seconds)| **seconds <= cap) {
+                    let (end, sum) = (start + more + 1, before + seconds);
+                    if ends[end].is_none_or(|(least, _)| sum < least) {
+                        ends[end] = Some((sum, start));
+                    }
+                }
+            }
+            reached.push(ends);
+        }
+        let (sum, _) = reached.last()?[self.layers]?;
+        let (mut end, mut slowest, mut found) = (self.layers, 0.0f64, Vec::new());
+        for (group, ends) in self.seconds.iter().zip(&reached).rev() {
+            let (_, start) = ends[end]?;
+            slowest = slowest.max(group[start][end - start - 1]);
+            found.push(start..end);
+            end = start;
+        }
+        found.reverse();
+        Some((sum, slowest, found))
+    }
+}
