@@ -287,6 +287,28 @@ impl Model for CpuModel {
         self.logits(LM_HEAD, step.batch, kv, step.cancel, step.on_logits)
     }
 
+    fn steps_in_flight(&self) -> usize {
+        self.links.as_ref().map_or(1, Links::steps_in_flight)
+    }
+
+    fn submit(&mut self, batch: &Batch, kv: &mut dyn KvStore) -> Result<(), BackendError> {
+        let kv: &CpuKvStore = kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
+        self.links.iter().for_each(|links| links.leave_returned(true));
+        let ran = self.forward(batch, kv, &CancelToken::new());
+        self.links.iter().for_each(|links| links.leave_returned(false));
+        ran
+    }
+
+    fn collect(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+        let kv: &CpuKvStore = step.kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
+        let hidden = &mut self.hidden[..step.batch.rows() * self.model.config.hidden_size];
+        self.links.as_ref().map_or(Ok(()), |links| links.receive_rows(hidden))?;
+        if let Some(on_hidden) = step.on_hidden {
+            on_hidden(hidden);
+        }
+        self.logits(LM_HEAD, step.batch, kv, &CancelToken::new(), step.on_logits)
+    }
+
     fn draft(&mut self, step: DraftStep<'_>) -> Result<(), BackendError> {
         if self.stages.len() <= MTP_HEAD {
             return Err(BackendError::Unsupported("the model was loaded without its MTP layer".into()));

@@ -3,6 +3,7 @@
 use latent_graph::ModelConfig;
 use latent_graph::config::Part;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Messages between the ranks that share a model. Those from one rank on one channel arrive in the order in which they were sent; a message is never lost
@@ -123,6 +124,8 @@ pub struct Links {
     part: Part,
     /// The bytes of a message that is sent, and of one that came.
     buffers: Mutex<[Vec<u8>; 2]>,
+    /// Whether returned rows are received apart from the step.
+    later: AtomicBool,
 }
 
 impl fmt::Debug for Links {
@@ -137,7 +140,23 @@ const DIRECT: usize = 1 << 14;
 impl Links {
     /// For the plans of this part.
     pub fn new(communicator: Arc<dyn Communicator>, part: Part) -> Links {
-        Links { communicator, part, buffers: Mutex::default() }
+        Links { communicator, part, buffers: Mutex::default(), later: AtomicBool::new(false) }
+    }
+
+    /// How many steps this rank can have begun before it needs the first one's result: as many as the pipeline has stretches of layers. 1 on every rank to which
+    /// no rows are returned.
+    pub fn steps_in_flight(&self) -> usize {
+        self.part.returned_by.map_or(1, |_| self.part.ranks / self.part.members.len().max(1))
+    }
+
+    /// Says whether the steps to come leave the rows that are returned to who calls [`receive_rows`](Self::receive_rows) later.
+    pub fn leave_returned(&self, later: bool) {
+        self.later.store(later, Ordering::Relaxed);
+    }
+
+    /// Whether the operation that waits for returned rows has nothing to do in this step.
+    pub fn leaves_returned(&self) -> bool {
+        self.part.returned_by.is_some() && self.later.load(Ordering::Relaxed)
     }
 
     /// Of a model that is loaded; none where one rank has all of it.

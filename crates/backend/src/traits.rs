@@ -193,6 +193,29 @@ pub trait Model: Send {
         self.step(step)
     }
 
+    /// How many steps may be in flight at once: begun by [`submit`](Self::submit), and not yet ended by [`collect`](Self::collect). 1: none can be, and a step
+    /// runs by [`step`](Self::step) alone.
+    fn steps_in_flight(&self) -> usize {
+        1
+    }
+
+    /// Begins a step, and returns while it still runs elsewhere. What was told before to the KV store, and is told after, is done before and after it wherever
+    /// its rows are, so that the blocks of a step in flight may already be given to a later one.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step), but it cannot be cancelled; [`BackendError::Unsupported`] where no step can be in flight.
+    fn submit(&mut self, _batch: &Batch, _kv: &mut dyn KvStore) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported("this model runs one step at a time".into()))
+    }
+
+    /// Waits for the end of the step that was submitted first, whose batch `step` has, and computes its logits. It is not cancelled.
+    ///
+    /// # Errors
+    /// As for [`submit`](Self::submit). All steps in flight have failed then.
+    fn collect(&mut self, _step: Step<'_>) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported("this model runs one step at a time".into()))
+    }
+
     /// Runs the MTP layer, in a model that was loaded with its stages. When it returns, its rows are in the KV cache.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use crate::embedding::Embedding;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::{Chosen, Generation};
+use crate::in_flight::Ticket;
 use crate::logits_taker::{KeptLogits, LogitsTaker};
 use crate::seq_error::SeqError;
 use crate::step::{LogitsRequest, SeqInput};
@@ -28,6 +29,11 @@ impl<'a> Running<'a> {
     /// An answer of which as many tokens may run as there is room for.
     pub fn new(sequence: &'a mut Sequence, generation: &'a mut Generation) -> Running<'a> {
         Running { sequence, generation, most: usize::MAX, embedding: None }
+    }
+
+    fn again(&mut self) -> Running<'_> {
+        let Running { sequence, generation, most, embedding } = self;
+        Running { sequence, generation, most: *most, embedding: embedding.as_deref_mut() }
     }
 }
 
@@ -79,6 +85,37 @@ impl LogitsTaker for Takers<'_> {
     }
 }
 
+/// A step of many answers that is in flight.
+pub(crate) struct Advancing {
+    ticket: Ticket,
+    /// The parts that run, and the number of each among the step's inputs.
+    parts: Vec<Part>,
+    inputs: Vec<usize>,
+}
+
+/// What [`Engine::begin_advance`] has begun, none where nothing runs, and what became of each answer; none of those that run.
+pub(crate) type Begun = (Option<Advancing>, Vec<Option<Result<Progress, EngineError>>>);
+
+/// Counts the tokens of the parts that ran, and leaves only these; the others' errors are results.
+fn mark_run(
+    running: &mut [Running<'_>],
+    parts: &mut Vec<Part>,
+    outcomes: Vec<Result<(), SeqError>>,
+    results: &mut [Result<Progress, EngineError>],
+) {
+    let mut outcomes = outcomes.into_iter();
+    parts.retain(|part| match outcomes.next() {
+        Some(Err(error)) => {
+            results[part.at] = Err(EngineError::Sequence { index: Some(part.at), error });
+            false
+        }
+        _ => {
+            running[part.at].generation.mark_run(part.share);
+            true
+        }
+    });
+}
+
 impl Engine {
     /// Runs one step for all answers that have not ended: what decodes first, and prompts with the tokens that are left of the step, in the order of
     /// `running`. Then chooses the next token of every answer whose prompt is complete, in parallel.
@@ -105,24 +142,86 @@ impl Engine {
         self.keep_residual = running.iter().any(|running| running.embedding.is_some());
         let outcomes = self.run_parts(running, &mut parts);
         self.keep_residual = false;
-        let outcomes = outcomes?;
-        self.take_hidden(running, &parts, &outcomes);
+        mark_run(running, &mut parts, outcomes?, &mut results);
+        let mut running: Vec<_> = running.iter_mut().map(|running| Some(running.again())).collect();
+        self.follow_parts(&mut running, &parts, &mut results);
+        Ok(results)
+    }
+
+    /// The same as a step in flight, without drafts.
+    ///
+    /// # Errors
+    /// As for [`Engine::submit`].
+    pub(crate) fn begin_advance(&mut self, running: &mut [Running<'_>]) -> Result<Begun, EngineError> {
+        let mut parts = self.parts(running);
+        let mut results: Vec<_> = running.iter().map(|_| Ok(Progress::Waited)).collect();
+        if parts.is_empty() {
+            return Ok((None, results.into_iter().map(Some).collect()));
+        }
+        let mut of_parts = parts.iter().peekable();
+        let mut inputs = Vec::new();
+        for (at, running) in running.iter_mut().enumerate() {
+            let Some(part) = of_parts.next_if(|part| part.at == at) else { continue };
+            let wanted = if part.complete { LogitsRequest::Last } else { LogitsRequest::Nothing };
+            inputs.push(SeqInput::tokens(&mut *running.sequence, &part.tokens, wanted));
+        }
+        let (ticket, outcome) = self.submit(&mut inputs)?;
+        let outcomes = outcome.results().to_vec();
+        let numbers = outcomes.iter().enumerate().filter(|(_, outcome)| outcome.is_ok());
+        let inputs = numbers.map(|(number, _)| number).collect();
+        mark_run(running, &mut parts, outcomes, &mut results);
+        let runs = |at: usize| parts.iter().any(|part| part.at == at);
+        let results = results.into_iter().enumerate().map(|(at, result)| (!runs(at)).then_some(result));
+        let results = results.collect();
+        // counted among those that run from here on
+        parts.iter_mut().enumerate().for_each(|(at, part)| part.at = at);
+        Ok((ticket.map(|ticket| Advancing { ticket, parts, inputs }), results))
+    }
+
+    /// Ends what [`begin_advance`](Self::begin_advance) has begun, and chooses tokens. `running` has the answers that run, in their order; one that is none is
+    /// given up.
+    ///
+    /// # Errors
+    /// As for [`Engine::collect`].
+    pub(crate) fn end_advance(
+        &mut self,
+        advancing: Advancing,
+        running: &mut [Option<Running<'_>>],
+    ) -> Result<Vec<Result<Progress, EngineError>>, EngineError> {
+        let Advancing { ticket, parts, inputs } = advancing;
+        self.keep_residual = running.iter().flatten().any(|running| running.embedding.is_some());
+        let collected = self.collect(ticket, &mut |input, _, logits| {
+            let part = inputs.binary_search(&input).ok().map(|place| &parts[place]);
+            if let Some(running) = part.and_then(|part| running[part.at].as_mut()) {
+                running.generation.take_logits(logits);
+            }
+        });
+        self.keep_residual = false;
+        collected?;
+        let mut results = running.iter().map(|_| Ok(Progress::Waited)).collect::<Vec<_>>();
+        self.follow_parts(running, &parts, &mut results);
+        Ok(results)
+    }
+
+    /// What follows for answers whose parts have run.
+    fn follow_parts(
+        &mut self,
+        running: &mut [Option<Running<'_>>],
+        parts: &[Part],
+        results: &mut [Result<Progress, EngineError>],
+    ) {
+        self.take_hidden(running, parts);
         let mut choosing = Vec::new();
-        let mut generations: Vec<_> =
-            running.iter_mut().map(|running| Some(&mut running.generation)).collect();
-        for (part, outcome) in parts.iter().zip(outcomes) {
-            results[part.at] = match outcome {
-                Err(error) => Err(EngineError::Sequence { index: Some(part.at), error }),
-                Ok(()) => {
-                    if let Some(generation) = generations[part.at].take() {
-                        generation.mark_run(part.share);
-                        if part.complete {
-                            choosing.push((part, Mutex::new((generation, None))));
-                        }
-                    }
-                    Ok(Progress::Prompt)
-                }
-            };
+        let mut generations: Vec<_> = running
+            .iter_mut()
+            .map(|running| running.as_mut().map(|running| &mut *running.generation))
+            .collect();
+        for part in parts {
+            let Some(generation) = generations[part.at].take() else { continue };
+            results[part.at] = Ok(Progress::Prompt);
+            if part.complete {
+                choosing.push((part, Mutex::new((generation, None))));
+            }
         }
         self.model.parallel(choosing.len(), &|at| {
             let mut choice = choosing[at].1.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,10 +237,10 @@ impl Engine {
         }
         // drafts that were not accepted
         for (at, _) in kept.into_iter().filter(|(_, refused)| *refused) {
-            let sequence = &mut *running[at].sequence;
-            sequence.truncate(sequence.len() - 1);
+            if let Some(running) = &mut running[at] {
+                running.sequence.truncate(running.sequence.len() - 1);
+            }
         }
-        Ok(results)
     }
 
     /// What runs of each answer, without drafts.
@@ -165,12 +264,13 @@ impl Engine {
     }
 
     /// Gives embeddings the residual rows of the step.
-    fn take_hidden(&self, running: &mut [Running<'_>], parts: &[Part], outcomes: &[Result<(), SeqError>]) {
+    fn take_hidden(&self, running: &mut [Option<Running<'_>>], parts: &[Part]) {
         let Some(norm) = &self.final_norm else { return };
         let (width, mut first) = (self.config().hidden_size, 0);
-        for (part, _) in parts.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok()) {
+        for part in parts {
             let rows = part.tokens.len();
-            if let Some(embedding) = &mut running[part.at].embedding {
+            if let Some(embedding) = running[part.at].as_mut().and_then(|running| running.embedding.as_mut())
+            {
                 embedding.add(norm, &self.residual[first * width..(first + rows) * width]);
             }
             first += rows;

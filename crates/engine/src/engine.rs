@@ -3,6 +3,7 @@
 use crate::cache::KvCache;
 use crate::embedding::FinalNorm;
 use crate::error::EngineError;
+use crate::flights::Flights;
 use crate::options::DEFAULT_BATCH_TOKENS;
 use crate::seq_error::SeqError;
 use crate::summary::Summary;
@@ -13,6 +14,12 @@ use latent_graph::ir::AttentionPath;
 use latent_graph::passes::BindOptions;
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Partition, Stage};
 use std::sync::{Arc, OnceLock};
+
+/// Chunks of a prompt per step that may be in flight: as the first and the last chunk leave ranks idle, more are better than one.
+const CHUNKS_IN_FLIGHT: usize = 2;
+
+/// Fewest tokens of such a chunk, so that reading the weights for each chunk does not cost more than is gained.
+const LEAST_IN_FLIGHT: usize = 128;
 
 /// A loaded model with its KV cache.
 ///
@@ -54,6 +61,7 @@ pub struct Engine {
     pub(crate) circuit: Arc<Circuit>,
     /// Whether the options say how many tokens a step has.
     pub(crate) chunk_given: bool,
+    pub(crate) flights: Flights,
 }
 
 /// A backend that runs the first layers, and what it can do, once that was measured.
@@ -120,10 +128,16 @@ impl Engine {
     }
 
     /// Tokens per step in which a prompt of `tokens` tokens is read: a third of it, so that there is progress to show and a place to stop, between
-    /// [`DEFAULT_BATCH_TOKENS`] and [`max_batch_tokens`](Self::max_batch_tokens); or what the options say.
+    /// [`DEFAULT_BATCH_TOKENS`] and [`max_batch_tokens`](Self::max_batch_tokens); fewer where that lets several ranks work on it at once; or what the options
+    /// say.
     pub fn chunk_for(&self, tokens: usize) -> usize {
         if self.chunk_given {
             return self.max_batch_tokens();
+        }
+        let in_flight = self.steps_in_flight();
+        if in_flight > 1 {
+            let chunk = tokens.div_ceil(CHUNKS_IN_FLIGHT * in_flight).next_multiple_of(KV_BLOCK);
+            return chunk.max(LEAST_IN_FLIGHT).min(self.max_batch_tokens());
         }
         let third = tokens.div_ceil(3).next_multiple_of(KV_BLOCK);
         third.max(DEFAULT_BATCH_TOKENS).min(self.max_batch_tokens())

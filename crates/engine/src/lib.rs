@@ -4,6 +4,7 @@
 //! * [`cache`]: the KV cache: shared prefixes, copy on write, truncation, context shift, files.
 //! * [`sampling`]: from logits to the next token; [`Generation`]: from logits to text, a state machine without an engine.
 //! * [`Engine::generate`]: from a prompt to text; [`Engine::advance`]: many answers at once.
+//! * [`Engine::submit`]: several steps on their way at once, over ranks that share a model layer by layer.
 //! * [`scheduler`]: continuous batching of many jobs, with a prefix cache.
 //! * [`Engine::profile`]: where the time goes, beside the machine's limits.
 //! * [`Engine::trace`]: the activations that a run passes through, which `latent-compare` holds against those of another run.
@@ -45,8 +46,10 @@ mod draft_kind;
 mod embedding;
 mod engine;
 mod error;
+mod flights;
 mod generate;
 mod generation;
+mod in_flight;
 mod kernel_calls;
 mod load;
 mod logits_taker;
@@ -75,6 +78,7 @@ pub use draft_kind::{Draft, DraftCount};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use generation::{Chosen, Generation, LogitsProcessor};
+pub use in_flight::Ticket;
 pub use latent_backend::{
     CancelToken, InputRows, KernelCalls, Limits, MemoryEstimate, NodeCalls, ProfileClock, Trace, Values,
 };

@@ -4,6 +4,7 @@ use crate::cache::KvCache;
 use crate::embedding::FinalNorm;
 use crate::engine::{Engine, FrontBackend};
 use crate::error::EngineError;
+use crate::flights::Flights;
 use crate::memory::{self, Available, LayersThatFit, OutOfMemory, OverCommitted};
 use crate::offload::{OffloadedModel, Place, Planned, layers_that_fit};
 use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
@@ -195,6 +196,7 @@ impl Loaded<'_> {
             largest_context: largest_context.max(context),
             circuit: resolved.circuit,
             chunk_given: options.max_batch_tokens.is_some(),
+            flights: Flights::default(),
         })
     }
 }

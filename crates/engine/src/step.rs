@@ -21,6 +21,31 @@ pub enum LogitsRequest<'a> {
     Rows(&'a [usize]),
 }
 
+impl<'a> LogitsRequest<'a> {
+    /// What is wanted of the `rows` rows from `first` on, where this is wanted of `all` rows; `inside` is memory for their numbers.
+    pub(crate) fn within<'i>(
+        self,
+        first: usize,
+        rows: usize,
+        all: usize,
+        inside: &'i mut Vec<usize>,
+    ) -> LogitsRequest<'i>
+    where
+        'a: 'i,
+    {
+        match self {
+            LogitsRequest::Last if first + rows < all => LogitsRequest::Nothing,
+            LogitsRequest::Rows(wanted) => {
+                inside.clear();
+                let here = wanted.iter().filter(|row| (first..first + rows).contains(*row));
+                inside.extend(here.map(|row| row - first));
+                LogitsRequest::Rows(inside)
+            }
+            other => other,
+        }
+    }
+}
+
 /// New rows of one sequence in a step: tokens, or embeddings in place of them.
 pub struct SeqInput<'a> {
     /// The sequence that they continue.
@@ -62,6 +87,10 @@ impl<'a> SeqInput<'a> {
 pub struct StepOutcome<'e>(&'e [Result<(), SeqError>]);
 
 impl<'e> StepOutcome<'e> {
+    pub(crate) fn of(results: &'e [Result<(), SeqError>]) -> StepOutcome<'e> {
+        StepOutcome(results)
+    }
+
     /// One result for each input.
     pub fn results(&self) -> &'e [Result<(), SeqError>] {
         self.0
@@ -111,6 +140,7 @@ impl Engine {
         inputs: &mut [SeqInput<'_>],
         taker: &mut dyn LogitsTaker,
     ) -> Result<StepOutcome<'_>, EngineError> {
+        self.collect_all()?;
         let rows = self.check_all(inputs)?;
         let span = tracing::debug_span!("step", sequences = inputs.len(), tokens = rows);
         let _entered = span.enter();
@@ -120,16 +150,19 @@ impl Engine {
             inputs.iter_mut().for_each(|input| input.sequence.abandon());
             return Err(error);
         }
-        for (input, outcome) in inputs.iter_mut().zip(&self.outcomes) {
-            if outcome.is_ok() {
-                let rows = input.rows.len();
-                match input.rows {
-                    InputRows::Tokens(_) => input.sequence.advance(rows),
-                    InputRows::Embeddings { .. } => input.sequence.advance_embedded(rows),
-                }
+        self.count_rows(inputs);
+        Ok(StepOutcome(&self.outcomes))
+    }
+
+    /// Counts the rows of the inputs that ran as cached.
+    pub(crate) fn count_rows(&self, inputs: &mut [SeqInput<'_>]) {
+        for (input, _) in inputs.iter_mut().zip(&self.outcomes).filter(|(_, outcome)| outcome.is_ok()) {
+            let rows = input.rows.len();
+            match input.rows {
+                InputRows::Tokens(_) => input.sequence.advance(rows),
+                InputRows::Embeddings { .. } => input.sequence.advance_embedded(rows),
             }
         }
-        Ok(StepOutcome(&self.outcomes))
     }
 
     /// Runs the inputs that can run; what their sequences are is for the caller to say.
@@ -163,7 +196,7 @@ impl Engine {
     }
 
     /// Decides which inputs are fit to run; returns how many rows these have.
-    fn check_all(&mut self, inputs: &[SeqInput<'_>]) -> Result<usize, EngineError> {
+    pub(crate) fn check_all(&mut self, inputs: &[SeqInput<'_>]) -> Result<usize, EngineError> {
         let (mut rows, max_batch_tokens) = (0, self.max_batch_tokens());
         self.outcomes.clear();
         for input in inputs {
@@ -181,7 +214,7 @@ impl Engine {
     }
 
     /// Takes blocks and slots of recurrent state for the inputs that are fit to run.
-    fn admit(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
+    pub(crate) fn admit(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
         for (input, outcome) in inputs.iter_mut().zip(&mut self.outcomes).filter(|(_, o)| o.is_ok()) {
             match self.cache.reserve(input.sequence, input.rows.len()) {
                 Ok(()) => {}
@@ -242,7 +275,7 @@ impl Engine {
     }
 
     /// The rows of the inputs that run.
-    fn fill_batch(&mut self, inputs: &[SeqInput<'_>]) {
+    pub(crate) fn fill_batch(&mut self, inputs: &[SeqInput<'_>]) {
         self.wanted.clear();
         self.batch.clear();
         for (number, input) in inputs.iter().enumerate().filter(|(number, _)| self.outcomes[*number].is_ok())
@@ -294,19 +327,12 @@ impl Engine {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
         let chunk = chunk.clamp(1, self.max_batch_tokens());
-        let mut done = 0;
+        if tokens.len() > chunk && self.steps_in_flight() > 1 {
+            return self.prefill_in_flight(sequence, (tokens, chunk), wanted, taker, progress);
+        }
+        let (mut done, mut inside) = (0, Vec::new());
         for part in tokens.chunks(chunk) {
-            let last = done + part.len() == tokens.len();
-            let inside: Vec<usize>;
-            let here = match wanted {
-                LogitsRequest::Last if !last => LogitsRequest::Nothing,
-                LogitsRequest::Rows(rows) => {
-                    let rows = rows.iter().filter(|&&r| r >= done && r < done + part.len());
-                    inside = rows.map(|r| r - done).collect();
-                    LogitsRequest::Rows(&inside)
-                }
-                other => other,
-            };
+            let here = wanted.within(done, part.len(), tokens.len(), &mut inside);
             let mut inputs = [SeqInput::tokens(&mut *sequence, part, here)];
             self.step_for(&mut inputs, &mut RowsFurther { taker: &mut *taker, by: done })?.all()?;
             done += part.len();

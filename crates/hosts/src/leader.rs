@@ -4,8 +4,8 @@ use crate::Hosts;
 use crate::command::{Command, step_message};
 use crate::store::{SharedStore, Stretch, tell};
 use latent_backend::{
-    BackendError, CancelToken, HiddenSink, KvLayout, KvStore, LayerState, Model, PlanTimes, ProfileClock,
-    Step, Trace,
+    BackendError, Batch, CancelToken, HiddenSink, KvLayout, KvStore, LayerState, Model, PlanTimes,
+    ProfileClock, Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::ir::KvLayer;
@@ -40,9 +40,7 @@ impl Leader {
 
     fn run(&mut self, step: Step<'_>) -> Result<(), BackendError> {
         let Step { batch, kv, cancel, on_logits, on_hidden } = step;
-        let Some(kv) = kv.as_any_mut().downcast_mut::<SharedStore>() else {
-            return Err(BackendError::ForeignStore);
-        };
+        let kv = shared_store(kv)?;
         if cancel.is_cancelled() {
             return Err(BackendError::Cancelled);
         }
@@ -53,6 +51,29 @@ impl Leader {
         self.own.step(Step { batch, kv: &mut *kv.own, cancel: &never, on_logits, on_hidden })?;
         if cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
     }
+
+    /// Runs something that the other ranks take part in; where it fails they hear why, and nothing runs after it.
+    fn guarded(
+        &mut self,
+        run: impl FnOnce(&mut Leader) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        if let Some(cause) = &self.failed {
+            let problem = format!("the ranks of this model have stopped: {cause}; start them again");
+            return Err(BackendError::Unsupported(problem));
+        }
+        let result = run(self);
+        if let Err(error) = &result
+            && !matches!(error, BackendError::Cancelled | BackendError::ForeignStore)
+        {
+            self.hosts.communicator.fail(&error.to_string());
+            self.failed = Some(error.to_string());
+        }
+        result
+    }
+}
+
+fn shared_store(kv: &mut dyn KvStore) -> Result<&mut SharedStore, BackendError> {
+    kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)
 }
 
 impl Model for Leader {
@@ -79,18 +100,27 @@ impl Model for Leader {
 
     /// As for other models, but a step that is cancelled while it runs ends with its last phase.
     fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
-        if let Some(cause) = &self.failed {
-            let problem = format!("the ranks of this model have stopped: {cause}; start them again");
-            return Err(BackendError::Unsupported(problem));
-        }
-        let result = self.run(step);
-        if let Err(error) = &result
-            && !matches!(error, BackendError::Cancelled | BackendError::ForeignStore)
-        {
-            self.hosts.communicator.fail(&error.to_string());
-            self.failed = Some(error.to_string());
-        }
-        result
+        self.guarded(|leader| leader.run(step))
+    }
+
+    fn steps_in_flight(&self) -> usize {
+        self.own.steps_in_flight()
+    }
+
+    fn submit(&mut self, batch: &Batch, kv: &mut dyn KvStore) -> Result<(), BackendError> {
+        self.guarded(|leader| {
+            let kv = shared_store(kv)?;
+            tell(&*leader.hosts.communicator, &step_message(batch))?;
+            leader.own.submit(batch, &mut *kv.own)
+        })
+    }
+
+    fn collect(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+        self.guarded(|leader| {
+            let kv = shared_store(step.kv)?;
+            let on_hidden = step.on_hidden.map(|hear| hear as HiddenSink<'_>);
+            leader.own.collect(Step { kv: &mut *kv.own, on_hidden, ..step })
+        })
     }
 
     fn wait_for_weights(&mut self) {

@@ -27,7 +27,9 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     if gpus.is_empty() && cfg!(feature = "gpu") {
         lines.push("no GPU: no driver for Vulkan, Metal or DX12 offers an adapter (on Linux, is the vendor's Vulkan driver installed?)".into());
     } else if gpus.is_empty() {
-        lines.push("no GPU: this build has no GPU backend; one with the feature gpu, as by default, has".into());
+        lines.push(
+            "no GPU: this build has no GPU backend; one with the feature gpu, as by default, has".into(),
+        );
     }
     output::lines(&(output::joined(&lines) + "\n"))
 }

@@ -3,7 +3,6 @@
 use super::Scheduler;
 use super::job::JobId;
 use latent_backend::KV_BLOCK;
-use std::collections::HashSet;
 
 /// Every so many steps prompts go by age alone.
 const BY_AGE: u64 = 4;
@@ -33,8 +32,14 @@ impl Scheduler {
         let mut decoding: Vec<_> = self.running.iter().filter(|task| task.decodes()).collect();
         // where a step has no room for all, who waits longest goes first
         decoding.sort_by_key(|task| (task.last_token, task.id));
-        let mut plan = StepPlan { shares: decoding.iter().take(most).map(|task| (task.id, 1)).collect() };
-        let decoding = plan.shares.len();
+        // as many steps in flight as there can be have equal parts of them
+        let in_flight = self.engine.steps_in_flight();
+        let all =
+            if in_flight > 1 { self.running.iter().filter(|task| !task.in_prompt()).count() } else { 0 };
+        let part = if in_flight > 1 { all.div_ceil(in_flight).min(most) } else { most };
+        let mut plan = StepPlan { shares: decoding.iter().take(part).map(|task| (task.id, 1)).collect() };
+        // a step of prompts alone must not keep those waiting that decode in others
+        let decoding = if all > 0 { part } else { plan.shares.len() };
         let rows = if self.engine.drafts() { 2 * decoding } else { decoding };
         let left = most.saturating_sub(rows);
         let mut budget = if decoding == 0 {
@@ -45,7 +50,7 @@ impl Scheduler {
             self.pace.budget(decoding, slowdown, least, left)
         };
         // blocks that a job of this step computes: others with the same prefix wait for them
-        let mut computed = HashSet::new();
+        let mut computed = self.computed_in_flight();
         for id in self.prompts_in_turn() {
             let Some(at) = self.running.iter().position(|task| task.id == id) else { continue };
             if budget == 0 {
@@ -73,7 +78,8 @@ impl Scheduler {
     /// The jobs that have more to run than one chosen token, in the order in which they get their share.
     fn prompts_in_turn(&self) -> Vec<JobId> {
         let by_age = self.counts.steps % BY_AGE == BY_AGE - 1;
-        let prompts = self.running.iter().filter(|task| !task.decodes());
+        // those whose tokens are all in flight have nothing to run
+        let prompts = self.running.iter().filter(|task| !task.decodes() && task.pending() > 0);
         let mut turns: Vec<_> =
             prompts.map(|task| task.turn(self.fairness.served(task.key), by_age)).collect();
         turns.sort_unstable();

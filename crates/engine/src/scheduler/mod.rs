@@ -5,7 +5,7 @@
 //! * `admission.rs`: which of the waiting jobs run; prefixes from the cache.
 //! * `compose.rs`: whose tokens run in a step, and how many; `pace.rs`: how many of prompts beside jobs that decode; `fairness.rs`: whose first.
 //! * `room.rs`: blocks for the step: from the prefix cache, then from jobs of lower rank.
-//! * `run.rs`: the step, and what follows for each job; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
+//! * `run.rs`: the step, and what follows for each job; `flights.rs`: several steps at once, over ranks; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
 //! * `resume.rs`: going on with another engine, when a device was lost; `suspended.rs`: the jobs on their way.
 
 mod admission;
@@ -14,6 +14,7 @@ mod compose;
 mod ending;
 mod event;
 mod fairness;
+mod flights;
 mod guarded_listener;
 mod job;
 mod options;
@@ -38,10 +39,12 @@ use crate::cache::{Disk, PrefixIndex};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use fairness::Fairness;
+use flights::Flight;
 use guarded_listener::GuardedListener;
 use latent_backend::KV_BLOCK;
 use latent_text::Tokenizer;
 use pace::Pace;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 use task::Task;
@@ -64,6 +67,10 @@ pub struct Scheduler {
     /// In the order of their submission.
     waiting: Vec<Task>,
     running: Vec<Task>,
+    /// Steps that have begun on the first of several ranks, oldest first.
+    flights: VecDeque<Flight>,
+    /// When the last of them ended.
+    landed: Option<Instant>,
     next_id: u64,
     fairness: Fairness,
     pace: Pace,
@@ -99,6 +106,8 @@ impl Scheduler {
             options,
             waiting: Vec::new(),
             running: Vec::new(),
+            flights: VecDeque::new(),
+            landed: None,
             next_id: 0,
             fairness: Fairness::default(),
             pace: Pace::default(),
@@ -135,7 +144,7 @@ impl Scheduler {
 
     /// Whether it has no jobs.
     pub fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.is_empty() && self.flights.is_empty()
     }
 
     /// Runs a step: cancelled and overdue jobs end, jobs that wait start where there is room, tokens run and are chosen. `listener` hears of it.
@@ -179,7 +188,7 @@ impl Scheduler {
         let (blocks, free, cached) = (cache.blocks(), cache.free_blocks(), cache.idle_blocks());
         SchedulerStats {
             running: self.running.len(),
-            in_prompt: self.running.iter().filter(|task| !task.decodes()).count(),
+            in_prompt: self.running.iter().filter(|task| task.in_prompt()).count(),
             waiting,
             waiting_tokens,
             blocks,

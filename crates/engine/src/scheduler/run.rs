@@ -8,7 +8,7 @@ use super::fairness::CHOSEN;
 use super::guarded_listener::GuardedListener;
 use super::job::JobId;
 use super::task::Task;
-use crate::advance::{Progress, Running};
+use crate::advance::Progress;
 use crate::error::EngineError;
 use crate::generation::Chosen;
 use crate::request::StopReason;
@@ -16,12 +16,14 @@ use crate::seq_error::SeqError;
 use std::time::{Duration, Instant};
 
 /// A job's part in a step.
-struct Member {
-    id: JobId,
+pub(super) struct Member {
+    pub(super) id: JobId,
+    /// How often it was preempted before.
+    pub(super) preemptions: u32,
     /// How many of its tokens are to run.
-    share: usize,
+    pub(super) share: usize,
     /// Whether that is the token which it chose last.
-    decodes: bool,
+    pub(super) decodes: bool,
 }
 
 impl Scheduler {
@@ -33,6 +35,9 @@ impl Scheduler {
     ) -> Result<(), EngineError> {
         let start = (self.options.clock)();
         let members = self.members(plan);
+        if self.engine.steps_in_flight() > 1 {
+            return self.run_in_flight(plan, members, listener);
+        }
         if members.is_empty() {
             return Ok(());
         }
@@ -65,13 +70,22 @@ impl Scheduler {
 
     /// The jobs of a plan, in the order in which they run.
     fn members(&self, plan: &StepPlan) -> Vec<Member> {
-        let member =
-            |task: &Task| Member { id: task.id, share: plan.share(task.id), decodes: task.decodes() };
+        let member = |task: &Task| Member {
+            id: task.id,
+            preemptions: task.usage.preemptions,
+            share: plan.share(task.id),
+            decodes: task.decodes(),
+        };
         self.running.iter().map(member).filter(|member| member.share > 0).collect()
     }
 
     /// Counts a step, and learns from what it took. Jobs that took no part in it, such as an answer of no tokens, count nothing.
-    fn count_step(&mut self, members: &[Member], results: &[Result<Progress, EngineError>], took: Duration) {
+    pub(super) fn count_step(
+        &mut self,
+        members: &[Member],
+        results: &[Result<Progress, EngineError>],
+        took: Duration,
+    ) {
         let waited = |result: &Result<Progress, EngineError>| {
             matches!(result, Ok(Progress::Waited) | Err(EngineError::Sequence { .. }))
         };
@@ -90,7 +104,12 @@ impl Scheduler {
     }
 
     /// Says of jobs that run for the first time that they have started.
-    fn say_started(&mut self, members: &[Member], now: Instant, listener: &mut GuardedListener<'_>) {
+    pub(super) fn say_started(
+        &mut self,
+        members: &[Member],
+        now: Instant,
+        listener: &mut GuardedListener<'_>,
+    ) {
         let fresh =
             |task: &&mut Task| task.started.is_none() && members.iter().any(|member| member.id == task.id);
         for task in self.running.iter_mut().filter(fresh) {
@@ -111,19 +130,13 @@ impl Scheduler {
 
     /// Runs the engine's step; one result for each job of the plan.
     fn advance(&mut self, plan: &StepPlan) -> Result<Vec<Result<Progress, EngineError>>, EngineError> {
-        let mut running = Vec::new();
-        for task in &mut self.running {
-            let most = plan.share(task.id);
-            if let Some(generation) = task.generation.as_mut().filter(|_| most > 0) {
-                let (sequence, embedding) = (&mut task.sequence, task.embedding.as_mut());
-                running.push(Running { sequence, generation, most, embedding });
-            }
-        }
+        let mut running: Vec<_> =
+            self.running.iter_mut().filter_map(|task| task.run(plan.share(task.id))).collect();
         self.engine.advance(&mut running)
     }
 
     /// What follows from a job's part in a step; how it ends, if it does.
-    fn follow(
+    pub(super) fn follow(
         &mut self,
         id: JobId,
         share: usize,
@@ -167,9 +180,9 @@ impl Scheduler {
 
     /// Counts tokens of the prompt that have run, and keeps the blocks that are full.
     fn count_prompt(&mut self, at: usize, share: usize) {
+        let done = self.rows_done(&self.running[at]);
         let mut task = self.running.swap_remove(at);
         task.ran += share;
-        let done = task.sequence.len().min(task.prompt_len);
         self.fairness.charge(task.key, done.saturating_sub(task.charged) as u64);
         task.charged = task.charged.max(done);
         self.keep_blocks(&mut task, false);
@@ -186,12 +199,12 @@ impl Scheduler {
         listener: &mut GuardedListener<'_>,
     ) -> Option<End> {
         self.count_prompt(at, share);
+        let done = self.rows_done(&self.running[at]);
         let task = &mut self.running[at];
         if task.prompt_done.is_none() {
-            let done = task.sequence.len().min(task.prompt_len);
             listener.tell(task.id, JobEvent::Prompt { done, total: task.prompt_len });
         }
-        if !task.embed || task.pending() > 0 {
+        if !task.embed || done < task.prompt_len {
             return None;
         }
         task.prompt_done = Some(now);

@@ -2,6 +2,7 @@
 
 use super::event::Usage;
 use super::job::{FairnessKey, JobId};
+use crate::advance::Running;
 use crate::cache::{CacheSalt, HashChain, Sequence};
 use crate::embedding::Embedding;
 use crate::generation::{Generation, LogitsProcessor};
@@ -70,9 +71,21 @@ impl Task {
         self.context().len() - self.sequence.len().min(self.context().len())
     }
 
+    /// Its part of a step in which `most` of its tokens may run; none where it has no tokens to run.
+    pub(super) fn run(&mut self, most: usize) -> Option<Running<'_>> {
+        let generation = self.generation.as_mut().filter(|_| most > 0)?;
+        let (sequence, embedding) = (&mut self.sequence, self.embedding.as_mut());
+        Some(Running { sequence, generation, most, embedding })
+    }
+
     /// Whether it runs one token after another.
     pub(super) fn decodes(&self) -> bool {
         self.pending() == 1 && self.prompt_done.is_some()
+    }
+
+    /// Whether more than its last token is to run, or it has chosen none.
+    pub(super) fn in_prompt(&self) -> bool {
+        self.prompt_done.is_none() || self.pending() > 1
     }
 
     /// Chosen tokens.

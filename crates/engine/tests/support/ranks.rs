@@ -1,9 +1,10 @@
 //! Ranks that are threads of the test.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
-use latent_backend::Backend;
+use latent_backend::{Backend, Communicator};
 use latent_engine::{Engine, EngineError, EngineOptions, Hosts, Rank};
 use latent_formats::Checkpoint;
-use latent_hosts::local_ranks;
+use latent_hosts::{LocalRank, local_ranks};
 use std::sync::Arc;
 
 /// Runs `lead` with the engine of rank 0, while the other ranks of `partition` follow. What each rank ended with: rank 0 first.
@@ -14,26 +15,39 @@ pub fn on_ranks<T: Send>(
     options: &(dyn Fn(usize) -> EngineOptions + Sync),
     lead: impl FnOnce(&mut Engine) -> T + Send,
 ) -> (Result<T, EngineError>, Vec<Result<(), EngineError>>) {
+    let own = |rank: LocalRank| -> Arc<dyn Communicator> { Arc::new(rank) };
+    on_ranks_over(&own, partition, backend, checkpoint, options, |mut engine| lead(&mut engine))
+}
+
+/// The same over other communicators, and with an engine to be kept by `lead` while it runs.
+pub fn on_ranks_over<T: Send>(
+    communicator: &(dyn Fn(LocalRank) -> Arc<dyn Communicator> + Sync),
+    partition: &str,
+    backend: &(dyn Fn() -> Box<dyn Backend> + Sync),
+    checkpoint: &Arc<Checkpoint>,
+    options: &(dyn Fn(usize) -> EngineOptions + Sync),
+    lead: impl FnOnce(Engine) -> T + Send,
+) -> (Result<T, EngineError>, Vec<Result<(), EngineError>>) {
     let partition: latent_graph::Partition = partition.parse().unwrap();
-    let mut communicators = local_ranks(partition.ranks()).into_iter();
-    let load = |communicator| {
-        let communicator: Arc<dyn latent_backend::Communicator> = Arc::new(communicator);
+    let mut ranks = local_ranks(partition.ranks()).into_iter();
+    let load = |rank| {
+        let communicator = communicator(rank);
         let hosts = Hosts { partition: partition.clone(), communicator: Arc::clone(&communicator) };
         let options = EngineOptions { hosts: Some(hosts), ..options(communicator.rank()) };
         Engine::load_rank(&*backend(), checkpoint, &options, &mut |_, _| {})
     };
     std::thread::scope(|scope| {
-        let first = communicators.next().unwrap();
-        let follow = |communicator| {
+        let first = ranks.next().unwrap();
+        let follow = |rank| {
             let load = &load;
-            scope.spawn(move || match load(communicator)? {
+            scope.spawn(move || match load(rank)? {
                 Rank::Follows(follower) => follower.run(),
                 Rank::Leads(_) => panic!("only rank 0 leads"),
             })
         };
-        let followers: Vec<_> = communicators.map(follow).collect();
+        let followers: Vec<_> = ranks.map(follow).collect();
         let led = match load(first) {
-            Ok(Rank::Leads(mut engine)) => Ok(lead(&mut engine)),
+            Ok(Rank::Leads(engine)) => Ok(lead(*engine)),
             Ok(Rank::Follows(_)) => panic!("rank 0 leads"),
             Err(error) => Err(error),
         };

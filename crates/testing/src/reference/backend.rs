@@ -4,9 +4,9 @@ use super::interpret::{Interpreter, internal};
 use super::kv::HostKvStore;
 use super::recurrent::{self, ToyRecurrence};
 use latent_backend::{
-    Backend, BackendError, Batch, DraftStep, KvLayout, KvStore, LayerState, Limits, Links, LoadRequest,
-    MemoryEstimate, Model, ModelOptions, PlanTimes, Rotation, Step, Trace, WeightBytes, WeightRows,
-    WeightSource,
+    Backend, BackendError, Batch, CancelToken, DraftStep, KvLayout, KvStore, LayerState, Limits, Links,
+    LoadRequest, MemoryEstimate, Model, ModelOptions, PlanTimes, Rotation, Step, Trace, WeightBytes,
+    WeightRows, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::{Activations, Probe, Source};
@@ -257,6 +257,30 @@ impl Model for ReferenceModel {
         if let Some(on_hidden) = &mut step.on_hidden {
             on_hidden(&hidden);
         }
+        self.logits(LM_HEAD, &mut step, &mut hidden)
+    }
+
+    fn steps_in_flight(&self) -> usize {
+        self.links.as_ref().map_or(1, Links::steps_in_flight)
+    }
+
+    fn submit(&mut self, batch: &Batch, kv: &mut dyn KvStore) -> Result<(), BackendError> {
+        let (cancel, on_logits) = (CancelToken::new(), &mut |_: usize, _: &[f32]| {});
+        let mut step = Step { batch, kv, cancel: &cancel, on_logits, on_hidden: None };
+        self.links.iter().for_each(|links| links.leave_returned(true));
+        let ran = self.run(LAYERS, batch.rows(), &mut step, batch, &mut Vec::new());
+        self.links.iter().for_each(|links| links.leave_returned(false));
+        ran.map(drop)
+    }
+
+    fn collect(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+        let (cancel, Step { batch, kv, on_logits, on_hidden, .. }) = (CancelToken::new(), step);
+        let mut hidden = vec![0.0; batch.rows() * self.config.hidden_size];
+        self.links.as_ref().map_or(Ok(()), |links| links.receive_rows(&mut hidden))?;
+        if let Some(on_hidden) = on_hidden {
+            on_hidden(&hidden);
+        }
+        let mut step = Step { batch, kv, cancel: &cancel, on_logits, on_hidden: None };
         self.logits(LM_HEAD, &mut step, &mut hidden)
     }
 

@@ -174,7 +174,9 @@ impl Interpreter<'_> {
             Op::SendRows => self.links()?.send_rows(self.input(node, 0)?)?,
             Op::ReceiveRows => {
                 let mut rows = vec![0.0; self.rows * self.config.hidden_size];
-                self.links()?.receive_rows(&mut rows)?;
+                if !self.links()?.leaves_returned() {
+                    self.links()?.receive_rows(&mut rows)?;
+                }
                 self.set(node, 0, rows);
             }
             Op::MlaAttention | Op::ExpertGateUp | Op::ExpertDown => {

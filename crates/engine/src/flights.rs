@@ -1,0 +1,20 @@
+//! The steps of an engine that are on their way through several ranks.
+
+use latent_backend::Batch;
+use std::collections::VecDeque;
+
+/// A step on its way.
+pub(crate) struct Flight {
+    pub(crate) number: u64,
+    pub(crate) batch: Batch,
+    /// Input and row of each row whose logits are wanted.
+    pub(crate) wanted: Vec<(usize, usize)>,
+}
+
+/// All of them, oldest first.
+#[derive(Default)]
+pub(crate) struct Flights {
+    pub(crate) queue: VecDeque<Flight>,
+    /// How many have begun.
+    pub(crate) begun: u64,
+}

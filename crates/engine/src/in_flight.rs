@@ -1,0 +1,171 @@
+//! Steps in flight: where ranks share a model layer by layer, a step may begin while earlier ones are still on later ranks.
+
+use crate::cache::Sequence;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::flights::Flight;
+use crate::logits_taker::LogitsTaker;
+use crate::step::{LogitsRequest, SeqInput, StepOutcome};
+use latent_backend::{CancelToken, Logits, Step};
+use std::collections::VecDeque;
+
+/// A step that [`Engine::submit`] has begun, to be given to [`Engine::collect`]. One that is dropped is waited for by whatever runs next, and its logits are
+/// forgotten.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Ticket(u64);
+
+impl Engine {
+    /// How many steps may be in flight at once: as many as a pipeline of several ranks has stretches of layers, so that each of them works on one. 1 of a model
+    /// that one host has: nothing is gained by [`submit`](Self::submit), which refuses.
+    pub fn steps_in_flight(&self) -> usize {
+        if self.drafts() { 1 } else { self.model.steps_in_flight() }
+    }
+
+    /// Begins a step, and returns while later ranks still run it. Its rows count as cached at once: a later step may continue its sequences where it
+    /// needs no logits to do so, and a sequence may be dropped. Where the step fails, so does everything in flight, and the engine runs nothing any more.
+    ///
+    /// The ticket is none where no input could run; [`StepOutcome`] says why, as for [`step`](Self::step).
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step), no sequence having changed; [`EngineError::Stopped`] when the [token](Engine::cancel_token) was cancelled before. A step in flight
+    /// cannot be cancelled. [`EngineError::Backend`] in an engine that has no room for a step in flight.
+    pub fn submit(
+        &mut self,
+        inputs: &mut [SeqInput<'_>],
+    ) -> Result<(Option<Ticket>, StepOutcome<'_>), EngineError> {
+        let rows = self.check_all(inputs)?;
+        let _entered = tracing::debug_span!("submit", sequences = inputs.len(), tokens = rows).entered();
+        if self.cancel.is_cancelled() {
+            return Err(EngineError::Stopped);
+        }
+        if let Err(error) = self.begin(inputs) {
+            inputs.iter_mut().for_each(|input| input.sequence.abandon());
+            return Err(error);
+        }
+        self.count_rows(inputs);
+        if self.batch.rows() == 0 {
+            return Ok((None, StepOutcome::of(&self.outcomes)));
+        }
+        self.flights.begun += 1;
+        let number = self.flights.begun;
+        let (batch, wanted) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.wanted));
+        self.flights.queue.push_back(Flight { number, batch, wanted });
+        Ok((Some(Ticket(number)), StepOutcome::of(&self.outcomes)))
+    }
+
+    fn begin(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
+        self.admit(inputs)?;
+        self.fill_batch(inputs);
+        if self.batch.rows() == 0 {
+            Ok(())
+        } else {
+            Ok(self.model.submit(&self.batch, self.cache.store())?)
+        }
+    }
+
+    /// Waits for the end of a step. `sink` hears the input, the row within it, and that row's logits. Steps that were submitted before and that nobody has collected
+    /// are waited for first.
+    ///
+    /// # Errors
+    /// [`EngineError::Backend`] when any step in flight has failed: all of them have then.
+    pub fn collect(
+        &mut self,
+        ticket: Ticket,
+        sink: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        self.collect_before(ticket.0)?;
+        match self.flights.queue.pop_front() {
+            Some(flight) if flight.number == ticket.0 => self.wait_for(flight, sink),
+            other => {
+                self.flights.queue.extend(other);
+                let problem = "a step in flight that has failed before, or is of another engine";
+                Err(EngineError::Options(problem.into()))
+            }
+        }
+    }
+
+    /// Waits for the steps that nobody has collected.
+    pub(crate) fn collect_all(&mut self) -> Result<(), EngineError> {
+        self.collect_before(u64::MAX)
+    }
+
+    fn collect_before(&mut self, number: u64) -> Result<(), EngineError> {
+        while let Some(flight) = self.flights.queue.pop_front_if(|flight| flight.number < number) {
+            self.wait_for(flight, &mut |_, _, _| {})?;
+        }
+        Ok(())
+    }
+
+    fn wait_for(
+        &mut self,
+        mut flight: Flight,
+        sink: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        let residual = &mut self.residual;
+        residual.clear();
+        let mut on_hidden = |rows: &[f32]| residual.extend_from_slice(rows);
+        let wanted = &flight.wanted;
+        let collected = self.model.collect(Step {
+            batch: &flight.batch,
+            kv: self.cache.store(),
+            cancel: &CancelToken::new(),
+            on_logits: &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits),
+            on_hidden: self.keep_residual.then_some(&mut on_hidden),
+        });
+        if collected.is_err() {
+            self.flights.queue.clear();
+        }
+        // their memory is used again
+        flight.wanted.clear();
+        (self.batch, self.wanted) = (flight.batch, flight.wanted);
+        Ok(collected?)
+    }
+
+    /// [`prefill`](Self::prefill) with as many chunks in flight as may be: a chunk needs the rows of those before it, and not their logits.
+    pub(crate) fn prefill_in_flight(
+        &mut self,
+        sequence: &mut Sequence,
+        (tokens, chunk): (&[u32], usize),
+        wanted: LogitsRequest<'_>,
+        taker: &mut dyn LogitsTaker,
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<(), EngineError> {
+        let (most, before) = (self.steps_in_flight(), sequence.len());
+        let (mut begun, mut done, mut inside) = (0, 0, Vec::new());
+        let mut tickets = VecDeque::new();
+        let ran = loop {
+            if tickets.len() < most && begun < tokens.len() {
+                let part = &tokens[begun..tokens.len().min(begun + chunk)];
+                let here = wanted.within(begun, part.len(), tokens.len(), &mut inside);
+                let mut inputs = [SeqInput::tokens(&mut *sequence, part, here)];
+                match self.submit(&mut inputs) {
+                    Ok((Some(ticket), _)) => tickets.push_back((ticket, part.len())),
+                    Ok((None, outcome)) => break outcome.all(),
+                    Err(error) => break Err(error),
+                }
+                begun += part.len();
+                continue;
+            }
+            let Some((ticket, rows)) = tickets.pop_front() else { break Ok(()) };
+            let mut take = |_: usize, row, logits: &[f32]| taker.take(0, done + row, Logits::Whole(logits));
+            if let Err(error) = self.collect(ticket, &mut take) {
+                break Err(error);
+            }
+            done += rows;
+            if !progress(done) || self.cancel.is_cancelled() {
+                break Err(EngineError::Stopped);
+            }
+        };
+        if ran.is_err() {
+            // those that run to their end stay
+            while let Some((ticket, rows)) = tickets.pop_front()
+                && self.collect(ticket, &mut |_, _, _| {}).is_ok()
+            {
+                done += rows;
+            }
+            sequence.truncate(before + done);
+        }
+        ran
+    }
+}
