@@ -287,3 +287,44 @@ fn a_rank_that_is_stopped_is_noticed_by_the_others() {
     );
     nothing_is_left(&pids);
 }
+
+#[test]
+fn four_ranks_each_hold_a_part_of_a_sparse_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sparse.gguf");
+    let model = path.to_str().unwrap();
+    let made =
+        Command::new(LATENT).args(["make-model", "tiny-v3", "Q2_K", model, "--sparse"]).output().unwrap();
+    stdout(&made);
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let found = std::fs::metadata(&path).unwrap();
+        assert!(
+            found.blocks() * 512 < found.len() / 2,
+            "{} of {} bytes on disk",
+            found.blocks() * 512,
+            found.len()
+        );
+    }
+    let hosts = folder.path().join("hosts.toml");
+    let host = "[[host]]\nname = \"a\"\nmemory_gb = 1\nread_gb_per_s = 10\ngflops = 100\n";
+    std::fs::write(&hosts, format!("[link]\ngbit_per_s = 10\nlatency_us = 20\n{}", host.repeat(4))).unwrap();
+    let bench = ["bench", "-m", model, "-p", "16", "-n", "4", "-r", "1", "-t", "1", "--json", "--hosts-file"];
+    let bench = [&bench[..], &[hosts.to_str().unwrap(), "--partition", "pipeline=2,experts=2"]].concat();
+    let Some(mut command) = ranks(4, &bench) else { return };
+    let rows: Value = serde_json::from_str(&stdout(&command.output().unwrap())).unwrap();
+    for row in rows.as_array().unwrap() {
+        assert!(
+            row["avg_ts"].as_f64().unwrap() > 0.0 && row["predicted_ts"].as_f64().unwrap() > 0.0,
+            "{row}"
+        );
+    }
+    // measured on two of them
+    let measure = ["plan-hosts", "-m", model, "-t", "1", "-p", "16", "--ctx-size", "64", "--measure"];
+    let measure = [&measure[..], &[hosts.to_str().unwrap(), "--json"]].concat();
+    let found: Value = serde_json::from_str(&stdout(&ranks(2, &measure).unwrap().output().unwrap())).unwrap();
+    assert!(found["tokens_per_second"].as_f64().unwrap() > 0.0, "{found}");
+    let text = std::fs::read_to_string(&hosts).unwrap();
+    assert!(text.contains("latency_us") && text.matches("[[host]]").count() == 2, "{text}");
+}

@@ -9,7 +9,7 @@ use crate::in_use;
 use crate::input_file::kind;
 use crate::unfinished::Unfinished;
 use std::fs::{File, Metadata, OpenOptions, Permissions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, TempPath};
 
@@ -93,6 +93,17 @@ impl OutputFile {
     /// The error of a write that failed.
     pub fn failed(&self, error: io::Error) -> OutputError {
         OutputError::Io { path: self.target.clone(), error }
+    }
+
+    /// Leaves a hole of so many bytes, which read as zeros and take no space on the disk where its file system knows holes.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        self.file.flush()?;
+        let file = self.file.get_ref().as_file();
+        file.set_len(file.metadata()?.len() + bytes)?;
+        self.file.get_mut().as_file_mut().seek(io::SeekFrom::End(0)).map(|_| ())
     }
 
     /// Brings all bytes to the disk.

@@ -114,6 +114,8 @@ impl Recipe {
             }
             let done = if self.header_only {
                 writer.write_header(&mut out)
+            } else if self.sparse {
+                writer.write_header(&mut out).and_then(|()| out.skip(writer.data_bytes()?))
             } else {
                 writer.write(&mut out, |i, out| write_tensor(out, self.seed, &part[i]))
             };

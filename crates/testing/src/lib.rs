@@ -64,6 +64,8 @@ pub struct Recipe {
     pub shards: Option<usize>,
     /// No weights: only a GGUF header, or config.json.
     pub header_only: bool,
+    /// Leave a hole in place of the weights of a GGUF file: zeros of full size that take no space on the disk.
+    pub sparse: bool,
     /// The layer for multi-token prediction behind its layers.
     pub mtp: Mtp,
 }
@@ -92,6 +94,7 @@ impl Recipe {
             seed: 0,
             shards: None,
             header_only: false,
+            sparse: false,
             mtp: Mtp::None,
         }
     }

@@ -56,6 +56,10 @@ pub(crate) struct MakeModelArgs {
     /// Leave the weights out: a GGUF header or config.json, for `latent check` and `latent verify`
     #[arg(long)]
     pub(crate) header_only: bool,
+
+    /// Leave holes in place of the weights, which are zeros then: a GGUF file of full size that takes no space on the disk
+    #[arg(long, conflicts_with = "header_only")]
+    pub(crate) sparse: bool,
 }
 
 #[derive(Args, Debug)]

@@ -60,14 +60,17 @@ impl Size {
     }
 
     /// What is predicted of it.
-    fn case(&self, chunk: usize) -> Case {
+    fn case(&self, engine: &Engine) -> Case {
+        // as `decode` divides them
+        let groups = engine.steps_in_flight().min(self.sequences);
+        let rows = self.sequences.div_ceil(groups);
         Case {
             context: self.depth + self.prompt + self.generate,
             past: self.depth + self.generate / 2,
-            rows: self.sequences,
-            in_flight: 1,
+            rows,
+            in_flight: self.sequences.div_ceil(rows),
             prompt: self.prompt,
-            chunk,
+            chunk: engine.chunk_for(self.prompt),
             wire: prediction::WIRE,
         }
     }
@@ -206,7 +209,7 @@ fn measure(engine: &mut Engine, size: Size, args: &BenchArgs, limits: &Limits) -
         seconds,
         step_bytes: cost.weight_bytes + cost.cache_bytes,
         roofline: engine.roofline(&size.steps(chunk), limits),
-        predicted: bench_predicted::of_test(&args.model, engine, &size.case(chunk))?,
+        predicted: bench_predicted::of_test(&args.model, engine, &size.case(engine))?,
     })
 }
 

@@ -24,10 +24,14 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
         seed: args.seed,
         shards: args.shards,
         header_only: args.header_only,
+        sparse: args.sparse,
         mtp: if args.mtp { Mtp::Own } else { Mtp::None },
         ..Recipe::new(shape, kind.parse()?)
     };
     let as_file = out.extension().is_some_and(|end| end == "gguf");
+    if args.sparse && !as_file {
+        return Err(Usage(format!("--sparse writes a .gguf file, and {} is none", out.display())).into());
+    }
     let written = if as_file { recipe.write_gguf(out)? } else { recipe.write_folder(out)? };
     output::line(&format!(
         "{}: {} tensors, {}",

@@ -137,7 +137,8 @@ fn of_stretches(
     let counts: Vec<usize> = stretches.iter().map(ExactSizeIterator::len).collect();
     let partition = model.partition(&counts).map_err(PredictError::Cut)?;
     let mut ranks = Vec::new();
-    let (mut computing, mut sums, mut slowest, mut prompt) = (0.0, 0.0, 0.0f64, 0.0);
+    let (mut computing, mut sums, mut slowest) = (0.0, 0.0, 0.0f64);
+    let (mut prompt, mut slowest_of_prompt) = (0.0, 0.0f64);
     for (group, range) in groups(model, hosts).iter().zip(stretches) {
         let mut layers = Load::default();
         model.layers[range.clone()].iter().for_each(|layer| layers += *layer);
@@ -147,7 +148,9 @@ fn of_stretches(
         sums += summing;
         slowest = slowest.max(longest(&seconds) + summing);
         let (of_prompt, summing) = group_seconds(group, layers, link, |load| &load.prompt);
-        prompt += longest(&of_prompt) + summing;
+        let of_prompt = longest(&of_prompt) + summing;
+        prompt += of_prompt;
+        slowest_of_prompt = slowest_of_prompt.max(of_prompt);
         for (at, (host, seconds)) in group.hosts.iter().zip(seconds).enumerate() {
             let memory = group.load(at, layers).memory(case);
             ranks.push(RankPrediction { host: host.name.clone(), layers: range.clone(), memory, seconds });
@@ -158,9 +161,13 @@ fn of_stretches(
     let links = sums + told + crossings(model, stretches.len(), link, case);
     let step = computing + links;
     let cycle = step.max(case.in_flight as f64 * slowest);
-    let chunks = case.prompt.div_ceil(case.chunk.max(1));
+    let chunks = case.prompt.div_ceil(case.chunk.max(1)).max(1) as f64;
     let rows = Case { rows: case.chunk.min(case.prompt), ..*case };
-    let on_links = chunks as f64 * (told + crossings(model, stretches.len(), link, &rows));
+    // a chunk goes through all stretches; with several, the next one follows as soon as the slowest stretch is free
+    let through = prompt / chunks + told + crossings(model, stretches.len(), link, &rows);
+    let each = if stretches.len() > 1 { slowest_of_prompt / chunks } else { through };
+    let each = each.max(through / stretches.len() as f64);
+    let first_token = through + (chunks - 1.0) * each;
     let known = hosts.iter().all(|host| host.flops.is_some());
     Ok(Prediction {
         partition,
@@ -168,7 +175,7 @@ fn of_stretches(
         step,
         links,
         tokens_per_second: (case.rows * case.in_flight) as f64 / cycle,
-        first_token: known.then_some(prompt + on_links),
+        first_token: known.then_some(first_token),
     })
 }
 
@@ -238,6 +245,20 @@ mod tests {
         assert_eq!(found.partition.to_string(), "layers=2:8");
         assert!((found.tokens_per_second - 2.0 / 0.8).abs() < 1e-9, "{found:?}");
         assert!(found.step > alone.step);
+    }
+
+    #[test]
+    fn chunks_of_a_prompt_follow_each_other_through_a_pipeline() {
+        let hosts = [host(20.0, 10.0), host(20.0, 10.0)];
+        let model = model(1);
+        let of = |chunk| {
+            let case = Case { chunk, ..CASE };
+            of_stretches(&model, &hosts, &[0..4, 4..10], &LINK, &case).unwrap().first_token.unwrap()
+        };
+        // 5 and 6 GB of 1 s and 1.2 s; rows cross twice for a chunk
+        let crossing = |rows: f64, trips: f64| 2.0 * (trips * 1e-4 + rows * 1e4 / 1e8);
+        assert!((of(100) - 2.2 - crossing(100.0, 3.0)).abs() < 1e-9, "{}", of(100));
+        assert!((of(50) - 1.1 - 0.6 - crossing(50.0, 3.0)).abs() < 1e-9, "{}", of(50));
     }
 
     #[test]
