@@ -7,6 +7,7 @@ use anyhow::Result;
 use latent_backend::KV_BLOCK;
 use latent_engine::cache::Sequence;
 use latent_engine::{DraftInput, Engine, EngineError, LogitsRequest, SeqInput};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Sequences and their tokens, including future ones.
@@ -94,6 +95,39 @@ impl BatchedSequences {
         let mut items: Vec<SeqInput<'_>> =
             of_each.map(|(sequence, all)| SeqInput::tokens(sequence, &all[tokens.clone()], wanted)).collect();
         engine.step(&mut items, &mut |_, _, _| {})?.all()
+    }
+
+    /// Runs these tokens of all sequences, one per step and sequence. Where several steps may be in flight, the sequences are divided among as many.
+    pub(super) fn decode(&mut self, engine: &mut Engine, tokens: Range<usize>) -> Result<(), EngineError> {
+        let groups = engine.steps_in_flight().min(self.sequences.len());
+        if groups < 2 {
+            return tokens.into_iter().try_for_each(|at| self.step(engine, at..at + 1, LogitsRequest::Last));
+        }
+        let size = self.sequences.len().div_ceil(groups);
+        let groups = self.sequences.len().div_ceil(size);
+        let mut tickets = VecDeque::new();
+        for at in tokens {
+            for (sequences, all) in self.sequences.chunks_mut(size).zip(self.tokens.chunks(size)) {
+                if interrupt::asked() {
+                    return Err(EngineError::Stopped);
+                }
+                // the oldest step is this group's last one
+                if tickets.len() == groups
+                    && let Some(ticket) = tickets.pop_front()
+                {
+                    engine.collect(ticket, &mut |_, _, _| {})?;
+                }
+                let mut items: Vec<SeqInput<'_>> = sequences
+                    .iter_mut()
+                    .zip(all)
+                    .map(|(sequence, all)| SeqInput::tokens(sequence, &all[at..=at], LogitsRequest::Last))
+                    .collect();
+                let (ticket, outcome) = engine.submit(&mut items)?;
+                outcome.all()?;
+                tickets.extend(ticket);
+            }
+        }
+        tickets.into_iter().try_for_each(|ticket| engine.collect(ticket, &mut |_, _, _| {}))
     }
 
     /// Runs a token and its draft of all sequences in one step.

@@ -8,7 +8,7 @@ use super::cpu_info::cpu_info;
 use crate::args::{BenchArgs, Table};
 use crate::{model, output, prediction};
 use anyhow::Result;
-use latent_engine::{Draft, Engine, Limits, LogitsRequest, Roofline, StepSize};
+use latent_engine::{Draft, Engine, Limits, Roofline, StepSize};
 use latent_formats::OutputFile;
 use latent_hosts::predict::Case;
 use latent_types::format_bytes;
@@ -193,9 +193,7 @@ fn measure(engine: &mut Engine, size: Size, args: &BenchArgs, limits: &Limits) -
             together.prompt(engine, depth..depth + prompt)?;
         }
         let steps = if repetition == 0 { generate.min(2) } else { generate };
-        for i in depth + prompt..depth + prompt + steps {
-            together.step(engine, i..i + 1, LogitsRequest::Last)?;
-        }
+        together.decode(engine, depth + prompt..depth + prompt + steps)?;
         if repetition > 0 {
             seconds.push(start.elapsed().as_secs_f64());
         }
