@@ -131,7 +131,7 @@ const V3: Shape = Shape {
 const TINY_EXPERTS: Moe =
     Moe { experts: 16, used: 4, shared: 1, ffn: 256, sigmoid: true, norm: true, scale: 2.5, ..EXPERTS };
 
-const SHAPES: [Shape; 20] = [
+const SHAPES: [Shape; 21] = [
     Shape {
         name: "youtu-llm-2b",
         layers: 32,
@@ -179,6 +179,16 @@ const SHAPES: [Shape; 20] = [
         ..LARGE
     },
     V3,
+    Shape {
+        name: "kimi-k2",
+        heads: 64,
+        vocab: 163_840,
+        context: 131_072,
+        theta: 50_000.0,
+        moe: Some(Moe { experts: 384, dense_lead: 1, scale: 2.827, groups: 1, groups_used: 1, ..V3_EXPERTS }),
+        yarn: Some((32.0, 4096, 1.0)),
+        ..V3
+    },
     Shape {
         name: "deepseek-v3.2",
         names: Some(("deepseek32", "deepseek_v32")),

@@ -31,6 +31,10 @@ pub(crate) struct PlanHostsArgs {
     #[arg(long)]
     pub(crate) measure: bool,
 
+    /// Measure all hosts at once, not in turn: ranks of one machine take memory bandwidth from each other when several steps are in flight
+    #[arg(long, requires = "measure")]
+    pub(crate) at_once: bool,
+
     /// Tokens of the prompt whose first token is predicted
     #[arg(short = 'p', long, default_value_t = 512, value_name = "TOKENS", value_parser = tokens(1))]
     pub(crate) n_prompt: usize,

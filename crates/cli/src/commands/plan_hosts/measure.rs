@@ -5,7 +5,7 @@ use crate::commands::batched::BatchedSequences;
 use crate::commands::median::median;
 use crate::hosts_file::HostsFile;
 use crate::{model, ranks};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use latent_backend::{Channel, Communicator};
 use latent_engine::{Engine, EngineOptions, LogitsRequest, StepSize, memory};
 use latent_formats::Checkpoint;
@@ -26,25 +26,26 @@ const STEPS: usize = 24;
 /// Repetitions of the prompt that are timed.
 const PROMPTS: usize = 2;
 
-/// Measures the hosts of all ranks, one after the other, and the links between them. Rank 0 alone gets an answer.
+/// Measures the hosts of all ranks, and the links between them. Rank 0 alone gets an answer.
 pub(super) fn all_ranks(args: &PlanHostsArgs) -> Result<Option<HostsFile>> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let Some(hosts) = ranks::hosts(None)? else {
         // this machine alone
-        let host = this_host(args, &checkpoint, "this host".into())?;
+        let host = this_host(args, &checkpoint, "this host".into(), &|| Ok(()))?;
         return Ok(Some(HostsFile::alone(host)));
     };
     let communicator = &*hosts.communicator;
     let (rank, count) = (communicator.rank(), communicator.ranks());
-    let mut own = None;
-    for turn in 0..count {
-        if turn == rank {
-            own = Some(this_host(args, &checkpoint, communicator.host(rank))?);
-        }
-        // ranks of one machine would take memory bandwidth from each other
-        on_least(communicator, 0)?;
-    }
-    let own = own.context("a rank that is not among its job's ranks")?;
+    let name = communicator.host(rank);
+    let barrier = || Ok(on_least(communicator, 0).map(|_| ())?);
+    let own = if args.at_once {
+        this_host(args, &checkpoint, name, &barrier)?
+    } else {
+        (0..rank).try_for_each(|_| barrier())?;
+        let own = this_host(args, &checkpoint, name, &|| Ok(()))?;
+        (rank..count).try_for_each(|_| barrier())?;
+        own
+    };
     let link = slowest_link(communicator)?;
     collect(communicator, own, link)
 }
@@ -71,7 +72,13 @@ fn collect(communicator: &dyn Communicator, own: Host, link: Option<Link>) -> Re
     Ok(Some(file))
 }
 
-fn this_host(args: &PlanHostsArgs, checkpoint: &Arc<Checkpoint>, name: String) -> Result<Host> {
+/// `barrier` is called before each thing that is timed.
+fn this_host(
+    args: &PlanHostsArgs,
+    checkpoint: &Arc<Checkpoint>,
+    name: String,
+    barrier: &dyn Fn() -> Result<()>,
+) -> Result<Host> {
     let memory = memory::available().map_or(0.0, |free| free.bytes as f64);
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let weights: usize = checkpoint.tensors().iter().map(|tensor| tensor.bytes).sum();
@@ -81,7 +88,7 @@ fn this_host(args: &PlanHostsArgs, checkpoint: &Arc<Checkpoint>, name: String) -
     let options = EngineOptions { first_layers, context, ..args.model.engine.options() };
     let mut engine = Engine::load(&*args.model.engine.backend()?, checkpoint, &options, &mut |_, _| {})?;
     engine.wait_for_weights();
-    let (bandwidth, flops) = speeds(&mut engine, prompt)?;
+    let (bandwidth, flops) = speeds(&mut engine, prompt, barrier)?;
     Ok(Host { name, memory, bandwidth, flops: Some(flops) })
 }
 
@@ -94,9 +101,10 @@ fn layers(config: &ModelConfig, memory: f64, weights: f64) -> usize {
 }
 
 /// Bytes per second of steps of one row, and operations per second of prompts.
-fn speeds(engine: &mut Engine, prompt: usize) -> Result<(f64, f64)> {
+fn speeds(engine: &mut Engine, prompt: usize, barrier: &dyn Fn() -> Result<()>) -> Result<(f64, f64)> {
     let mut sequences = BatchedSequences::new(engine, 1, prompt + STEPS + 1);
     let mut prompts = Vec::new();
+    barrier()?;
     for _ in 0..=PROMPTS {
         sequences.truncate(engine, 0)?;
         let start = Instant::now();
@@ -104,6 +112,7 @@ fn speeds(engine: &mut Engine, prompt: usize) -> Result<(f64, f64)> {
         prompts.push(start.elapsed().as_secs_f64());
     }
     let mut steps = Vec::new();
+    barrier()?;
     for at in prompt..=prompt + STEPS {
         let start = Instant::now();
         // the layers alone: other ranks have no lm_head
