@@ -1,10 +1,11 @@
 //! What ranks of one model say to each other, and how values that they share are added up.
 
 use latent_graph::ModelConfig;
-use latent_graph::config::Part;
+use latent_graph::config::{Part, Wire};
+use latent_types::TensorType;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Messages between the ranks that share a model. Those from one rank on one channel arrive in the order in which they were sent; a message is never lost
 /// without an error.
@@ -122,10 +123,17 @@ pub struct Difference {
 pub struct Links {
     communicator: Arc<dyn Communicator>,
     part: Part,
-    /// The bytes of a message that is sent, and of one that came.
-    buffers: Mutex<[Vec<u8>; 2]>,
+    buffers: Mutex<Buffers>,
     /// Whether returned rows are received apart from the step.
     later: AtomicBool,
+}
+
+/// The bytes of a message that is sent, those of one that came, and its values.
+#[derive(Default)]
+struct Buffers {
+    sent: Vec<u8>,
+    came: Vec<u8>,
+    values: Vec<f32>,
 }
 
 impl fmt::Debug for Links {
@@ -165,30 +173,34 @@ impl Links {
     }
 
     /// Adds up `values` over the ranks that share the layers. Every element is summed in the order of the ranks, whatever their number of elements, so that all
-    /// of them end with the same bits.
+    /// of them end with the same bits. Terms cross as [`Part::wire`] says, also the rank's own is rounded; sums cross as they are.
     ///
     /// # Errors
     /// As for [`Communicator::receive`].
     pub fn all_reduce(&self, values: &mut [f32]) -> Result<(), RankError> {
-        let members = self.part.members.clone();
+        let (members, wire) = (self.part.members.clone(), self.part.wire);
         let (count, own) = (members.len(), self.part.rank - members.start);
         let len = values.len();
+        if wire != Wire::F32 {
+            self.round(values)?;
+        }
         if len <= DIRECT || count == 2 {
             for to in members.clone().filter(|to| *to != self.part.rank) {
-                self.send(to, values)?;
+                self.send(to, values, wire)?;
             }
             return self.sum(values);
         }
         let stretch = |member: usize| len * member / count..len * (member + 1) / count;
         for (member, to) in members.clone().enumerate().filter(|(member, _)| *member != own) {
-            self.send(to, &values[stretch(member)])?;
+            self.send(to, &values[stretch(member)], wire)?;
         }
         self.sum(&mut values[stretch(own)])?;
         for to in members.clone().filter(|to| *to != self.part.rank) {
-            self.send(to, &values[stretch(own)])?;
+            self.send(to, &values[stretch(own)], Wire::F32)?;
         }
         for (member, from) in members.enumerate().filter(|(member, _)| *member != own) {
-            self.receive(from, &mut values[stretch(member)], |value, received| *value = received)?;
+            let values = &mut values[stretch(member)];
+            self.receive(from, values, Wire::F32, |value, received| *value = received)?;
         }
         Ok(())
     }
@@ -200,7 +212,7 @@ impl Links {
             if rank == self.part.rank {
                 sums.iter_mut().zip(values.iter()).for_each(|(sum, value)| *sum += value);
             } else {
-                self.receive(rank, &mut sums, |sum, received| *sum += received)?;
+                self.receive(rank, &mut sums, self.part.wire, |sum, received| *sum += received)?;
             }
         }
         values.copy_from_slice(&sums);
@@ -212,7 +224,7 @@ impl Links {
     /// # Errors
     /// As for [`Communicator::send`].
     pub fn send_rows(&self, rows: &[f32]) -> Result<(), RankError> {
-        self.part.sends_to.map_or(Ok(()), |to| self.send(to, rows))
+        self.part.sends_to.map_or(Ok(()), |to| self.send(to, rows, self.part.wire))
     }
 
     /// Waits for as many rows of the residual stream as `rows` has room for.
@@ -220,29 +232,63 @@ impl Links {
     /// # Errors
     /// As for [`Communicator::receive`].
     pub fn receive_rows(&self, rows: &mut [f32]) -> Result<(), RankError> {
-        let from = self.part.receives_from.or(self.part.returned_by);
-        from.map_or(Ok(()), |from| self.receive(from, rows, |value, received| *value = received))
+        let Some(from) = self.part.receives_from.or(self.part.returned_by) else { return Ok(()) };
+        self.receive(from, rows, self.part.wire, |value, received| *value = received)
     }
 
-    fn send(&self, to: usize, values: &[f32]) -> Result<(), RankError> {
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let message = &mut buffers[0];
-        message.clear();
-        message.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    fn buffers(&self) -> MutexGuard<'_, Buffers> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes values what other ranks get of them.
+    fn round(&self, values: &mut [f32]) -> Result<(), RankError> {
+        let bytes = &mut self.buffers().sent;
+        encode(self.part.wire, values, bytes)?;
+        decode(self.part.wire, bytes, values)
+    }
+
+    fn send(&self, to: usize, values: &[f32], wire: Wire) -> Result<(), RankError> {
+        let message = &mut self.buffers().sent;
+        encode(wire, values, message)?;
         self.communicator.send(to, Channel::Values, message)
     }
 
     /// Puts each number of a message where it belongs, which must be as many as `values`.
-    fn receive(&self, from: usize, values: &mut [f32], put: impl Fn(&mut f32, f32)) -> Result<(), RankError> {
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let message = &mut buffers[1];
-        self.communicator.receive(from, Channel::Values, message)?;
-        if message.len() != size_of_val(values) {
-            let problem = format!("{} bytes of values, expected {}", message.len(), size_of_val(values));
+    fn receive(
+        &self,
+        from: usize,
+        values: &mut [f32],
+        wire: Wire,
+        put: impl Fn(&mut f32, f32),
+    ) -> Result<(), RankError> {
+        let Buffers { came, values: received, .. } = &mut *self.buffers();
+        self.communicator.receive(from, Channel::Values, came)?;
+        let expected = wire.bytes() * values.len();
+        if came.len() != expected {
+            let problem = format!("{} bytes of values, expected {expected}", came.len());
             return Err(RankError::Message { rank: from, host: self.communicator.host(from), problem });
         }
-        let received = message.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        values.iter_mut().zip(received).for_each(|(value, received)| put(value, received));
+        received.resize(values.len(), 0.0);
+        decode(wire, came, received)?;
+        values.iter_mut().zip(received).for_each(|(value, received)| put(value, *received));
         Ok(())
     }
+}
+
+fn tensor_type(wire: Wire) -> TensorType {
+    match wire {
+        Wire::F32 => TensorType::F32,
+        Wire::Bf16 => TensorType::BF16,
+    }
+}
+
+fn encode(wire: Wire, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), RankError> {
+    bytes.resize(wire.bytes() * values.len(), 0);
+    latent_quant::encode(tensor_type(wire), values, bytes)
+        .map_err(|error| RankError::Setup(error.to_string()))
+}
+
+fn decode(wire: Wire, bytes: &[u8], values: &mut [f32]) -> Result<(), RankError> {
+    latent_quant::decode(tensor_type(wire), bytes, values)
+        .map_err(|error| RankError::Setup(error.to_string()))
 }

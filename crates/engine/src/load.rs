@@ -191,6 +191,7 @@ impl Loaded<'_> {
             options: resolved.options,
             summary,
             fingerprint: checkpoint.fingerprint(),
+            wire: options.wire,
             partition: options.hosts.as_ref().map(|hosts| hosts.partition.clone()),
             needed,
             largest_context: largest_context.max(context),

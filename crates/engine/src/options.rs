@@ -9,6 +9,7 @@ use latent_backend::{
 };
 use latent_graph::audit::{Bound, Finding};
 use latent_graph::circuit::TensorIndex;
+use latent_graph::config::Wire;
 use latent_graph::ir::Side;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{Circuit, ModelConfig, Stage, StageOptions, Target};
@@ -62,6 +63,8 @@ pub struct EngineOptions {
     pub offload: Option<Offload>,
     /// Load only so many of the first layers, to measure how fast this machine runs them: what comes out means nothing. None: all.
     pub first_layers: Option<usize>,
+    /// What crosses between those ranks.
+    pub wire: Wire,
 }
 
 impl EngineOptions {

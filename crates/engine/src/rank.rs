@@ -63,7 +63,7 @@ pub(crate) fn config_of_part(
     if options.form == CacheForm::Expanded {
         return refuse("a cache of expanded keys and values", "leave --kv-cache out");
     }
-    Ok(whole.of_part(part.map_err(GraphError::from)?))
+    Ok(whole.of_part(Part { wire: options.wire, ..part.map_err(GraphError::from)? }))
 }
 
 /// The config of the first layers, with what is around them.
@@ -103,6 +103,7 @@ pub(crate) fn compare(
             format!("{:016x}-{:016x}", identity.header, identity.sample),
             "give all ranks the same file, or copies of it",
         ),
+        Fact::new("--wire", options.wire, same),
         Fact::new("device", resolved.backend.name(), same),
         Fact::new("precision", format!("{:?}", stages.bind.precision), same),
         Fact::new("KV cache type", stages.bind.cache, same),

@@ -3,7 +3,7 @@
 //! Ranks stand in a grid. Each row of it has a stretch of the layers (pipeline); the ranks of a row share these layers: by heads and columns (tensor parallel),
 //! by whole routed experts (expert parallel), or both. Rank 0 has the embedding, the final norm and `lm_head`: logits are where tokens are chosen.
 
-use crate::config::{ModelConfig, Part, Share};
+use crate::config::{ModelConfig, Part, Share, Wire};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -288,6 +288,7 @@ impl Partition {
             receives_from: None,
             sends_to: None,
             returned_by: None,
+            wire: Wire::default(),
         };
         if self.experts > 1 {
             if moe.is_none() {

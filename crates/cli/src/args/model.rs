@@ -5,6 +5,7 @@ use clap::Args;
 use latent_backend::{Backend, BackendError};
 use latent_engine::{DeviceLayers, Draft, Offload};
 use latent_graph::Partition;
+use latent_graph::config::Wire;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_threads::Pin;
 use latent_types::{CacheType, Tier};
@@ -69,6 +70,10 @@ pub(crate) struct EngineArgs {
     /// end of run and bench
     #[arg(long, value_name = "FILE")]
     pub(crate) hosts_file: Option<PathBuf>,
+
+    /// Elements that cross between ranks: f32, or bf16 in half the bytes (what that costs: docs/hosts.md)
+    #[arg(long, default_value = "f32", value_name = "TYPE")]
+    pub(crate) wire: Wire,
 
     /// Load even when memory seems too small
     #[arg(long)]
@@ -180,6 +185,7 @@ impl EngineArgs {
             hosts: None,
             offload: None,
             first_layers: None,
+            wire: self.wire,
         }
     }
 }

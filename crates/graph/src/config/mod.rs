@@ -40,7 +40,7 @@ pub use model::{
     RouterSpec, Temperature,
 };
 pub(crate) use outline::OutlineFile;
-pub use part::{Part, Share};
+pub use part::{Part, Share, Wire};
 pub(crate) use profile::{Profile, profiles};
 pub use rope::{RopePairs, RopeScaling, RopeSpec};
 pub use source::{Field, JsonKeys, Keys, Tensors};

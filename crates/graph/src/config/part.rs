@@ -1,6 +1,8 @@
 //! The part of a model that one of several ranks runs, as a config says it.
 
+use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
 /// A stretch of what ranks share out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -38,6 +40,48 @@ impl Share {
     }
 }
 
+/// The element type of values that cross between ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wire {
+    /// As they are.
+    #[default]
+    F32,
+    /// Rounded, in half the bytes.
+    Bf16,
+}
+
+impl Wire {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Wire::F32 => 4,
+            Wire::Bf16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Wire::F32 => "f32",
+            Wire::Bf16 => "bf16",
+        })
+    }
+}
+
+impl FromStr for Wire {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Wire, String> {
+        match word {
+            "f32" => Ok(Wire::F32),
+            "bf16" => Ok(Wire::Bf16),
+            _ => Err("expected f32 or bf16".into()),
+        }
+    }
+}
+
 /// What one rank runs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Part {
@@ -65,6 +109,8 @@ pub struct Part {
     pub sends_to: Option<usize>,
     /// The rank that has the last layer, where it is another one and this rank computes logits.
     pub returned_by: Option<usize>,
+    /// What crosses between ranks.
+    pub wire: Wire,
 }
 
 impl Part {
