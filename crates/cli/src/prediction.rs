@@ -9,9 +9,6 @@ use latent_graph::{ModelConfig, Stage};
 use latent_hosts::predict::{self, Case, PlannedModel, Prediction};
 use std::sync::Arc;
 
-/// Bytes of an element that crosses between stretches of layers.
-pub(crate) const WIRE: f64 = 4.0;
-
 /// Does something with a model of which only plans are made.
 ///
 /// # Errors

@@ -6,10 +6,11 @@ use super::bench_memory::{self, Before};
 use super::bench_predicted::{self, Predicted};
 use super::cpu_info::cpu_info;
 use crate::args::{BenchArgs, Table};
-use crate::{model, output, prediction};
+use crate::{model, output};
 use anyhow::Result;
 use latent_engine::{Draft, Engine, Limits, Roofline, StepSize};
 use latent_formats::OutputFile;
+use latent_graph::config::Wire;
 use latent_hosts::predict::Case;
 use latent_types::format_bytes;
 use serde_json::{Value, json};
@@ -60,7 +61,7 @@ impl Size {
     }
 
     /// What is predicted of it.
-    fn case(&self, engine: &Engine) -> Case {
+    fn case(&self, engine: &Engine, wire: Wire) -> Case {
         // as `decode` divides them
         let groups = engine.steps_in_flight().min(self.sequences);
         let rows = self.sequences.div_ceil(groups);
@@ -71,7 +72,7 @@ impl Size {
             in_flight: self.sequences.div_ceil(rows),
             prompt: self.prompt,
             chunk: engine.chunk_for(self.prompt),
-            wire: prediction::WIRE,
+            wire,
         }
     }
 
@@ -207,7 +208,7 @@ fn measure(engine: &mut Engine, size: Size, args: &BenchArgs, limits: &Limits) -
         seconds,
         step_bytes: cost.weight_bytes + cost.cache_bytes,
         roofline: engine.roofline(&size.steps(chunk), limits),
-        predicted: bench_predicted::of_test(&args.model, engine, &size.case(engine))?,
+        predicted: bench_predicted::of_test(&args.model, engine, &size.case(engine, args.model.engine.wire))?,
     })
 }
 

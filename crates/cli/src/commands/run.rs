@@ -224,7 +224,7 @@ fn predicted(args: &RunArgs, answer: &Answer, engine: &Engine) -> Result<Option<
         in_flight: 1,
         prompt: new,
         chunk: engine.chunk_for(new),
-        wire: prediction::WIRE,
+        wire: args.model.engine.wire,
     };
     let found = prediction::of_engine(&args.model, engine, &case)?;
     Ok(found.map(|found| {

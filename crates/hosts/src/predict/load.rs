@@ -1,7 +1,7 @@
 //! What parts of a model take: memory, and the work of a step and of a prompt.
 
 use super::routing::Routing;
-use latent_graph::config::ModelConfig;
+use latent_graph::config::{ModelConfig, Wire};
 use latent_graph::ir::{AttentionPath, Ir, Node, Op, Step};
 use latent_graph::passes::MlaChoice;
 use latent_graph::stage_index::{LAYERS, LM_HEAD};
@@ -24,8 +24,8 @@ pub struct Case {
     pub prompt: usize,
     /// Tokens of a step of it.
     pub chunk: usize,
-    /// Bytes of an element that crosses from one stretch of layers to the next.
-    pub wire: f64,
+    /// What crosses between ranks.
+    pub wire: Wire,
 }
 
 /// What steps move and compute.
@@ -101,7 +101,7 @@ impl Loads {
         case: &Case,
     ) -> Loads {
         let mut loads = Loads::default();
-        let routing = Routing::of(config);
+        let count = Count { routing: Routing::of(config), wire: case.wire };
         let path = |rows| mla.path(rows, &config.attention);
         for weight in distinct_weights(stages) {
             loads.at(weight.layer).stored += weight.bytes() as f64;
@@ -113,41 +113,55 @@ impl Loads {
                 loads.at(Some(layer.layer)).cached += layer.row(cache).bytes() as f64;
             }
             let decode = step(case.rows, case.rows, case.past, path(1));
-            loads.add(stage.plan(case.rows), decode, &routing, |load| &mut load.step);
+            loads.add(stage.plan(case.rows), decode, &count, |load| &mut load.step);
             for first in (0..case.prompt).step_by(case.chunk.max(1)) {
                 let rows = case.chunk.min(case.prompt - first);
                 let chunk = step(rows, 1, first, path(rows));
-                loads.add(stage.plan(rows), chunk, &routing, |load| &mut load.prompt);
+                loads.add(stage.plan(rows), chunk, &count, |load| &mut load.prompt);
             }
         }
         if let Some(stage) = stages.get(LM_HEAD) {
             let head = |rows| step(rows, rows, 0, path(1));
-            loads.add(stage.plan(case.rows), head(case.rows), &routing, |load| &mut load.step);
-            loads.add(stage.plan(1), head(1), &routing, |load| &mut load.prompt);
+            loads.add(stage.plan(case.rows), head(case.rows), &count, |load| &mut load.step);
+            loads.add(stage.plan(1), head(1), &count, |load| &mut load.prompt);
         }
         loads
     }
 
-    fn add(&mut self, plan: &Plan, step: Step, routing: &Routing, of: impl Fn(&mut Load) -> &mut Work) {
+    fn add(&mut self, plan: &Plan, step: Step, count: &Count, of: impl Fn(&mut Load) -> &mut Work) {
         for node in &plan.ir.nodes {
-            *of(self.at(node.layer)) += work(node, &plan.ir, step, routing);
+            *of(self.at(node.layer)) += count.work(node, &plan.ir, step);
         }
     }
 }
 
-fn work(node: &Node, ir: &Ir, step: Step, routing: &Routing) -> Work {
-    let cost = node.cost(ir, step);
-    let (mut bytes, mut flops) = (cost.weight_bytes + cost.cache_bytes, cost.flops);
-    match node.op {
-        Op::AllReduce => return Work { sums: 1.0, summed: cost.link_bytes, ..Work::default() },
-        Op::ExpertMlp | Op::ExpertGateUp | Op::ExpertDown if !routing.is_whole() => {
-            let busiest = routing.busiest(step.rows);
-            let weights = node.weights.iter().map(|(_, id)| ir.weight(*id));
-            let expert: f64 = weights.map(|weight| weight.bytes() as f64 / weight.matrices() as f64).sum();
-            bytes = busiest.experts * expert;
-            flops *= busiest.of_rows;
+/// How nodes are counted.
+struct Count {
+    routing: Routing,
+    wire: Wire,
+}
+
+impl Count {
+    fn work(&self, node: &Node, ir: &Ir, step: Step) -> Work {
+        let Count { routing, wire } = self;
+        let cost = node.cost(ir, step);
+        let (mut bytes, mut flops) = (cost.weight_bytes + cost.cache_bytes, cost.flops);
+        match node.op {
+            Op::AllReduce => {
+                // counted in f32
+                let summed = cost.link_bytes * wire.bytes() as f64 / 4.0;
+                return Work { sums: 1.0, summed, ..Work::default() };
+            }
+            Op::ExpertMlp | Op::ExpertGateUp | Op::ExpertDown if !routing.is_whole() => {
+                let busiest = routing.busiest(step.rows);
+                let weights = node.weights.iter().map(|(_, id)| ir.weight(*id));
+                let expert: f64 =
+                    weights.map(|weight| weight.bytes() as f64 / weight.matrices() as f64).sum();
+                bytes = busiest.experts * expert;
+                flops *= busiest.of_rows;
+            }
+            _ => {}
         }
-        _ => {}
+        Work { bytes, flops, ..Work::default() }
     }
-    Work { bytes, flops, ..Work::default() }
 }

@@ -182,6 +182,7 @@ fn of_stretches(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latent_graph::config::Wire;
 
     fn load(gigabytes: f64) -> Load {
         let work = Work { bytes: gigabytes * 1e9, flops: gigabytes * 2e9, ..Work::default() };
@@ -210,7 +211,7 @@ mod tests {
 
     const LINK: Link = Link { bandwidth: 1e8, latency: 1e-4 };
     const CASE: Case =
-        Case { context: 1000, past: 0, rows: 1, in_flight: 1, prompt: 100, chunk: 100, wire: 4.0 };
+        Case { context: 1000, past: 0, rows: 1, in_flight: 1, prompt: 100, chunk: 100, wire: Wire::F32 };
 
     fn best(members: usize, hosts: &[Host], case: &Case) -> Result<Prediction, PredictError> {
         let model = model(members);

@@ -35,7 +35,7 @@ pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
             in_flight: usize::from(args.in_flight),
             prompt: args.n_prompt,
             chunk: args.model.engine.batch_size.map_or(DEFAULT_BATCH_TOKENS, usize::from),
-            wire: prediction::WIRE,
+            wire: args.model.engine.wire,
         };
         let proposals = match &args.model.engine.partition {
             Some(partition) => vec![Proposal {
