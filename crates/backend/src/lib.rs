@@ -26,6 +26,7 @@ mod limits;
 mod logits;
 mod memory;
 mod rotation;
+mod times;
 mod trace;
 mod traits;
 mod weight_rows;
@@ -44,8 +45,7 @@ pub use limits::Limits;
 pub use logits::{LargestLogits, Logits, MAX_TOP_LOGITS, TokenLogit};
 pub use memory::{MemoryEstimate, WeightBytes, WeightSource};
 pub use rotation::Rotation;
+pub use times::{PlanTimes, ProfileClock, RankTimes};
 pub use trace::{Trace, Values};
-pub use traits::{
-    Backend, DraftStep, HiddenSink, LoadRequest, Model, ModelOptions, PlanTimes, ProfileClock, Step,
-};
+pub use traits::{Backend, DraftStep, HiddenSink, LoadRequest, Model, ModelOptions, Step};
 pub use weight_rows::{Factors, WeightRows};

@@ -3,7 +3,7 @@
 use crate::kernel_calls::NodeCalls;
 use crate::{
     BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LargestLogits, LayerState, Limits,
-    MemoryEstimate, Trace, WeightBytes, WeightSource,
+    MemoryEstimate, PlanTimes, ProfileClock, RankTimes, Trace, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -43,28 +43,6 @@ pub struct LoadRequest<'a> {
     pub keep_pages: bool,
     /// Hears how many bytes of the weights in the file, of how many, have been gone through.
     pub progress: &'a mut dyn FnMut(u64, u64),
-}
-
-/// Times of a plan, summed over its steps.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PlanTimes {
-    /// Nanoseconds of each phase.
-    pub phases: Vec<u64>,
-    /// Nanoseconds that the first host thread spent in each node's kernels, without waiting for others. Empty of a backend that does not know them.
-    pub nodes: Vec<u64>,
-}
-
-/// How a backend takes the times of a profile.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProfileClock {
-    /// The first host thread reads the clock around each operation.
-    #[default]
-    HostThread,
-    /// The device writes timestamps around each operation, and gets them in one list.
-    Timestamps,
-    /// The device gets one operation at a time, and the host waits for it: times hold the way there and back.
-    OneByOne,
 }
 
 /// Hears rows of the residual stream.
@@ -263,6 +241,22 @@ pub trait Model: Send {
 
     /// Stops timing: what was measured since the start, for each plan of each stage in their order.
     fn stop_profile(&mut self) -> Vec<PlanTimes>;
+
+    /// Starts timing on the other ranks that share the model, if there are any.
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    fn start_rank_times(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Stops that: what was measured since the start, of each other rank.
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    fn stop_rank_times(&mut self) -> Result<Vec<RankTimes>, BackendError> {
+        Ok(Vec::new())
+    }
 
     /// Starts to record activations into `trace`, in the steps of one sequence.
     ///

@@ -226,3 +226,45 @@ fn prompts_that_cannot_fit_are_refused_by_their_length() {
     let mut command = latent(&["run", "--ctx-size", "64", "--raw", "-m", &model]);
     refused(command.arg("the quick brown fox ".repeat(1000)), USAGE, &words);
 }
+
+#[test]
+fn a_partition_is_refused_where_nothing_runs_that_ranks_could_share() {
+    for args in
+        [&["inspect"][..], &["check"], &["verify"], &["graph", "circuit"], &["dump", "--tokens", "1", "out"]]
+    {
+        let output = latent(args).args(["--partition", "pipeline=2"]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let named = format!(
+            "`latent {}` is about the whole model: leave it out",
+            args[..args.len().min(if args[0] == "graph" { 2 } else { 1 })].join(" ")
+        );
+        assert!(output.status.code() == Some(64) && stderr.contains(&named), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_ranks_plan_is_drawn_with_its_collectives() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html").display().to_string();
+    let svg = |rank: &str, partition: &str| {
+        let args = ["graph", "plan", "--format", "svg", "--partition", partition, "--rank", rank];
+        let output = latent(&args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (first, last) = (svg("0", "pipeline=2"), svg("1", "pipeline=2"));
+    assert!(
+        first.contains("send_rows") && first.contains("receive_rows") && first.contains("To another rank")
+    );
+    assert!(last.contains("From another rank") && !last.contains("embed"));
+    assert!(svg("1", "tensor=2").contains("all_reduce"));
+    let output =
+        latent(&["graph", "--html", &page, "--partition", "tensor=2", "--rank", "1"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert!(text.contains("all_reduce") && text.contains("insert_collectives"));
+    let output = latent(&["graph", "plan", "--format", "svg", "--partition", "tensor=2", "--rank", "2"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(64));
+}

@@ -3,56 +3,18 @@
 #![cfg(feature = "mpi")]
 #![allow(missing_docs, clippy::print_stderr, reason = "tests")]
 
+#[path = "support/mpirun.rs"]
+mod mpirun;
+
+use mpirun::{LATENT, fixture, mpirun, ranks, stderr, stdout};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-const LATENT: &str = env!("CARGO_BIN_EXE_latent");
-
-/// mpirun for processes of this machine, however many cores it has; none where it is not installed.
-fn mpirun() -> Option<Command> {
-    if Command::new("mpirun").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: no mpirun");
-        return None;
-    }
-    let mut command = Command::new("mpirun");
-    command.args([
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "--bind-to",
-        "none",
-        "--mca",
-        "btl_vader_single_copy_mechanism",
-        "none",
-    ]);
-    Some(command)
-}
-
-/// So many ranks of one command.
-fn ranks(count: usize, args: &[&str]) -> Option<Command> {
-    let mut command = mpirun()?;
-    command.args(["-n", &count.to_string(), LATENT]).args(args);
-    Some(command)
-}
-
-fn stdout(output: &Output) -> String {
-    assert!(output.status.success(), "{}", stderr(output));
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn fixture(name: &str) -> String {
-    let folder: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures").join(name);
-    folder.to_str().unwrap().to_owned()
-}
 
 const TOKENS: &str = "1,5,9,2,7,3,8,11,40,41,42,43,44,45,46,47,48,49";
 

@@ -85,7 +85,7 @@ pub use latent_backend::{
 pub use latent_hosts::Hosts;
 pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 pub use phase_times::PhaseTime;
-pub use profile::{PhaseProfile, Roofline, StepProfile, StepSize};
+pub use profile::{PhaseProfile, RankProfile, Roofline, StepProfile, StepSize};
 pub use profiling::RoutedBytes;
 pub use rank::{Follower, Rank};
 pub use record::LayerRouting;

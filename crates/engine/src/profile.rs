@@ -1,6 +1,6 @@
 //! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
 
-use latent_backend::{Limits, PlanTimes, ProfileClock};
+use latent_backend::{Limits, PlanTimes, ProfileClock, RankTimes};
 use latent_graph::Plan;
 use latent_graph::ir::{Cost, Node, Step};
 use serde::Serialize;
@@ -139,6 +139,41 @@ pub struct StepProfile {
     pub kernels: usize,
     /// Phases, in order.
     pub phases: Vec<PhaseProfile>,
+    /// The other ranks that share the model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankProfile>,
+}
+
+/// Where the time of another rank goes, in milliseconds of those rows.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankProfile {
+    /// The rank.
+    pub rank: usize,
+    /// Where it runs.
+    pub host: String,
+    /// All of its phases.
+    pub millis: f64,
+    /// What its first thread waited of that for other ranks, and for their messages to be taken in.
+    pub collective_millis: f64,
+    /// Its first thread in the operations of each kind, the longest first; the rest of its time it waited for other threads.
+    pub operations: Vec<(String, f64)>,
+}
+
+impl RankProfile {
+    /// Of times, `share` of which counts.
+    pub(crate) fn new(times: RankTimes, share: f64) -> RankProfile {
+        let millis = |nanos: u64| share * nanos as f64 / 1e6;
+        let collective = |word: &str| ["all_reduce", "send_rows", "receive_rows"].contains(&word);
+        let waited =
+            times.operations.iter().filter(|(word, _)| collective(word)).map(|(_, nanos)| *nanos).sum();
+        RankProfile {
+            rank: times.rank,
+            host: times.host,
+            millis: millis(times.nanos),
+            collective_millis: millis(waited),
+            operations: times.operations.into_iter().map(|(word, nanos)| (word, millis(nanos))).collect(),
+        }
+    }
 }
 
 /// Times of a plan, summed over the steps that it ran.
@@ -238,6 +273,7 @@ pub(crate) fn report(
         barriers: barriers / steps,
         kernels: kernels / steps,
         phases: finished.collect(),
+        ranks: Vec::new(),
     }
 }
 

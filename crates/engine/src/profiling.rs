@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::profile::{self, Roofline, StepProfile, StepSize, Timed};
+use crate::profile::{self, RankProfile, Roofline, StepProfile, StepSize, Timed};
 use latent_backend::Limits;
 use latent_graph::ir::{Cost, Op, Step as CostStep};
 use latent_graph::passes::BatchBucket;
@@ -127,10 +127,12 @@ impl Engine {
         limits: &Limits,
         work: &mut dyn FnMut(&mut Engine) -> Result<(), EngineError>,
     ) -> Result<StepProfile, EngineError> {
+        self.model.start_rank_times()?;
         self.model.start_profile();
         let done = work(self);
         let times = self.model.stop_profile();
         done?;
+        let ranks = self.model.stop_rank_times()?;
         let mut timed: Vec<Timed<'_>> = Vec::new();
         let plans = self.model.stages().iter().flat_map(|stage| &stage.plans);
         let front = self.first_front_plan();
@@ -143,6 +145,8 @@ impl Engine {
         // in the order in which they run
         let behind = front.min(timed.len());
         timed.rotate_left(behind);
-        Ok(profile::report(&timed, sizes, repeated, self.model.profile_clock()))
+        let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
+        let ranks = ranks.into_iter().map(|times| RankProfile::new(times, share)).collect();
+        Ok(StepProfile { ranks, ..profile::report(&timed, sizes, repeated, self.model.profile_clock()) })
     }
 }

@@ -19,6 +19,10 @@ pub(crate) enum Command {
     WriteRow { layer: usize, slot: usize, row: Vec<u8> },
     /// Move a token's rows.
     ShiftToken { from: usize, to: usize, distance: i64 },
+    /// Take the times of steps.
+    StartTimes,
+    /// Answer with them.
+    StopTimes,
     /// The model is no longer needed.
     End,
 }
@@ -30,6 +34,8 @@ const READ_ROW: u8 = 4;
 const WRITE_ROW: u8 = 5;
 const SHIFT_TOKEN: u8 = 6;
 const END: u8 = 7;
+const START_TIMES: u8 = 8;
+const STOP_TIMES: u8 = 9;
 
 /// A step as a message, so that its sender need not give the batch away.
 pub(crate) fn step_message(batch: &Batch) -> Vec<u8> {
@@ -91,6 +97,8 @@ impl Command {
                 out.usize(*to);
                 out.u64(distance.cast_unsigned());
             }
+            Command::StartTimes => out.0.push(START_TIMES),
+            Command::StopTimes => out.0.push(STOP_TIMES),
             Command::End => out.0.push(END),
         }
         out.0
@@ -112,6 +120,8 @@ impl Command {
                 to: from.usize()?,
                 distance: from.u64()?.cast_signed(),
             },
+            START_TIMES => Command::StartTimes,
+            STOP_TIMES => Command::StopTimes,
             END => Command::End,
             _ => return None,
         };
@@ -181,6 +191,8 @@ mod tests {
             Command::ReadRow { layer: 3, slot: 400 },
             Command::WriteRow { layer: 3, slot: 5, row: vec![1, 2, 255] },
             Command::ShiftToken { from: 9, to: 2, distance: -7 },
+            Command::StartTimes,
+            Command::StopTimes,
             Command::End,
         ];
         for command in commands {

@@ -1,8 +1,8 @@
 //! Ranks other than 0: they do what rank 0 tells them.
 
 use crate::command::Command;
-use crate::wrong_message;
-use latent_backend::{BackendError, CancelToken, Channel, Communicator, KvStore, Model, Step};
+use crate::{times, wrong_message};
+use latent_backend::{BackendError, CancelToken, Channel, Communicator, KvStore, Model, RankTimes, Step};
 
 /// Runs the steps of rank 0 on this rank's part of the model until rank 0 ends.
 ///
@@ -27,6 +27,12 @@ fn run(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), Bac
         };
         match command {
             Command::End => return Ok(()),
+            Command::StartTimes => model.start_profile(),
+            Command::StopTimes => {
+                let (rank, measured) = (communicator.rank(), model.stop_profile());
+                let times = RankTimes::new((rank, communicator.host(rank)), model.stages(), &measured);
+                communicator.send(0, Channel::Answers, &times::message(&times))?;
+            }
             Command::NewStore { blocks } => {
                 // freed first: both together may not fit
                 store = None;
@@ -64,6 +70,6 @@ fn obey(
         }
         Command::WriteRow { layer, slot, row } => store.write_row(layer, slot, &row),
         Command::ShiftToken { from, to, distance } => store.shift_token(from, to, distance),
-        Command::NewStore { .. } | Command::End => Ok(()),
+        Command::NewStore { .. } | Command::StartTimes | Command::StopTimes | Command::End => Ok(()),
     }
 }

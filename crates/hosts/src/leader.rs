@@ -1,11 +1,11 @@
 //! Rank 0: a model whose every step the other ranks run too.
 
-use crate::Hosts;
 use crate::command::{Command, step_message};
 use crate::store::{SharedStore, Stretch, tell};
+use crate::{Hosts, times, wrong_message};
 use latent_backend::{
-    BackendError, Batch, CancelToken, HiddenSink, KvLayout, KvStore, LayerState, Model, PlanTimes,
-    ProfileClock, Step, Trace,
+    BackendError, Batch, CancelToken, Channel, HiddenSink, KvLayout, KvStore, LayerState, Model, PlanTimes,
+    ProfileClock, RankTimes, Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::ir::KvLayer;
@@ -142,6 +142,27 @@ impl Model for Leader {
 
     fn stop_profile(&mut self) -> Vec<PlanTimes> {
         self.own.stop_profile()
+    }
+
+    fn start_rank_times(&mut self) -> Result<(), BackendError> {
+        self.guarded(|leader| tell(&*leader.hosts.communicator, &Command::StartTimes.message()))
+    }
+
+    fn stop_rank_times(&mut self) -> Result<Vec<RankTimes>, BackendError> {
+        let mut ranks = Vec::new();
+        self.guarded(|leader| {
+            let communicator = &*leader.hosts.communicator;
+            tell(communicator, &Command::StopTimes.message())?;
+            let mut message = Vec::new();
+            for rank in 1..communicator.ranks() {
+                communicator.receive(rank, Channel::Answers, &mut message)?;
+                let times = times::read((rank, communicator.host(rank)), &message);
+                let wrong = || wrong_message(communicator, rank, "times that end early".into());
+                ranks.push(times.ok_or_else(wrong)?);
+            }
+            Ok(())
+        })?;
+        Ok(ranks)
     }
 
     fn start_trace(&mut self, _activations: &Activations, _trace: Trace) -> Result<(), BackendError> {

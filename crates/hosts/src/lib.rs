@@ -28,6 +28,7 @@ mod leader;
 mod local;
 pub mod predict;
 mod store;
+mod times;
 mod wire;
 
 pub use exchange::slowest_link;

@@ -106,6 +106,7 @@ impl Drawing {
         let embed = options.layers.start == 0;
         let span = match options.mtp {
             true => Span::whole_mtp(circuit, config)?,
+            false if config.part.is_some() => Span::backbone(config),
             false => Span { embed, layers: options.layers.clone(), head: whole, mtp: false },
         };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
@@ -143,7 +144,7 @@ impl Drawing {
             },
             formulations: formulations(options).map(|(.., info)| info.clone()).collect(),
             buckets: buckets(options.max_batch_tokens),
-            passes: passes::PASSES.to_vec(),
+            passes: passes::of(config),
             operations,
             weights: builder.weights,
             bindings: builder.bindings,
@@ -214,7 +215,7 @@ fn pass_views(builder: &mut Builder<'_>, ir: &Ir, options: &PlanOptions) -> Resu
     let stages = passes::after_each(ir.clone(), builder.config, options)?;
     let before = std::iter::once(ir).chain(&stages);
     let mut views = Vec::new();
-    for ((pass, before), after) in passes::PASSES.iter().zip(before).zip(&stages) {
+    for ((pass, before), after) in passes::of(builder.config).iter().zip(before).zip(&stages) {
         let input = ViewInput { ir: after, phases: None, step: None, bucket: None };
         let (placed, runs): (Vec<_>, Vec<_>) =
             blocks_of(builder, &input).into_iter().map(|(index, run, phase)| ((index, phase), run)).unzip();

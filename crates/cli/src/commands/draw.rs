@@ -4,6 +4,7 @@ mod file_info;
 
 use super::device_runs::device_runs;
 use super::layers::layers;
+use super::partition::part;
 use super::stage::{Stage, bind};
 use crate::args::{Drawing as Form, EngineArgs, GraphArgs, ModelArgs};
 use crate::model::{self, ModelInfo};
@@ -101,7 +102,8 @@ fn formulation(args: &EngineArgs) -> &'static str {
 }
 
 fn draw(args: &GraphArgs, model: &ModelInfo, path: Option<&Path>) -> Result<Drawing> {
-    let config = &model.config;
+    let part = part(args, &model.config)?;
+    let config = part.as_ref().unwrap_or(&model.config);
     let options = Options {
         bind: bind(args)?,
         max_batch_tokens: args.model.engine.max_batch_tokens().max(args.rows),

@@ -3,6 +3,7 @@
 use super::device_runs::device_runs;
 use super::draw;
 use super::layers::layers;
+use super::partition::{part, refuse_ranks};
 use super::stage::{Stage, bind};
 use crate::args::{Drawing, GraphArgs, MAX_STEP_ROWS};
 use crate::exit::Usage;
@@ -11,7 +12,7 @@ use anyhow::Result;
 use latent_engine::Draft;
 use latent_graph::ir::{Ir, Span};
 use latent_graph::passes::{self, BatchBucket};
-use latent_graph::{GraphError, ModelConfig, Partition, Plan, PlanOptions};
+use latent_graph::{Plan, PlanOptions};
 use latent_viz::{DeviceRuns, KernelCall};
 use std::path::PathBuf;
 
@@ -21,10 +22,6 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let format = if args.json { Drawing::Json } else { args.format };
     check_after(args, stage, format)?;
     if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::Data) {
-        if args.model.engine.partition.is_some() {
-            let problem = "--partition: the part of a rank is shown by `latent graph ir` and `plan` as text, json or dot";
-            return Err(Usage(problem.into()).into());
-        }
         return draw::run(args, stage, path.as_deref());
     }
     let model = model::describe(path.as_deref(), args.model.engine.circuit.as_deref())?;
@@ -37,6 +34,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         ));
     }
     if stage == Stage::Circuit {
+        refuse_ranks("graph circuit", &args.model.engine)?;
         return match format {
             Drawing::Dot => Err(Usage(
                 "a circuit has no Graphviz form: ask for `latent graph ir --format dot`, or for --format svg"
@@ -46,13 +44,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
             _ => output::json(&serde_json::to_value(circuit)?),
         };
     }
-    let part = args
-        .model
-        .engine
-        .partition
-        .as_ref()
-        .map(|partition| part(partition, args.rank, config))
-        .transpose()?;
+    let part = part(args, config)?;
     let config = part.as_ref().unwrap_or(config);
     let layers = layers(args.layers.as_deref(), config.layers)?;
     let whole = layers == (0..config.layers);
@@ -124,19 +116,6 @@ fn called(device: &str, call: &KernelCall) -> String {
         text += &format!(", bank conflicts ({worst_conflict}-fold) in {conflicting} of {accesses} accesses");
     }
     text + "\n"
-}
-
-/// The config of one rank.
-fn part(partition: &Partition, rank: usize, config: &ModelConfig) -> Result<ModelConfig> {
-    let ranks = partition.ranks();
-    if rank >= ranks {
-        return Err(Usage(format!(
-            "--rank {rank}: --partition {partition} has the ranks 0 to {}",
-            ranks - 1
-        ))
-        .into());
-    }
-    Ok(config.of_part(partition.part(config, rank, ranks).map_err(GraphError::from)?))
 }
 
 /// `--after` is about the IR, and names a pass.

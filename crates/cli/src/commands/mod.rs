@@ -32,6 +32,7 @@ mod ls;
 mod make_model;
 mod median;
 mod pack;
+mod partition;
 mod plan_hosts;
 mod printer;
 mod profile;
@@ -50,7 +51,7 @@ mod top;
 mod types;
 mod verify;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, EngineArgs};
 use crate::interrupt;
 
 /// Runs the command asked for.
@@ -75,6 +76,9 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
             | Command::Dump(_)
             | Command::Eval(_)
     );
+    if let Some((command, engine)) = of_whole_models(&cli.command) {
+        partition::refuse_ranks(command, engine)?;
+    }
     let _at_once = (!looks_at_signals).then(interrupt::at_once);
     match cli.command {
         Command::Run(args) => run::run(&args),
@@ -109,4 +113,18 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
     }
+}
+
+/// The name and options of a command that no ranks can share.
+fn of_whole_models(command: &Command) -> Option<(&'static str, &EngineArgs)> {
+    Some(match command {
+        Command::Inspect(args) => ("inspect", &args.model.engine),
+        Command::Check(args) => ("check", &args.model.engine),
+        Command::Verify(args) => ("verify", &args.model.engine),
+        Command::PlanHosts(args) => ("plan-hosts", &args.model.engine),
+        Command::Diff(args) => ("diff", &args.model.engine),
+        Command::Dump(args) => ("dump", &args.model.engine),
+        Command::Imatrix(args) => ("imatrix", &args.model.engine),
+        _ => return None,
+    })
 }

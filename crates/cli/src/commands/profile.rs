@@ -5,7 +5,8 @@ use crate::args::ProfileArgs;
 use crate::{model, output};
 use anyhow::Result;
 use latent_engine::{
-    Engine, EngineError, Limits, LogitsRequest, PhaseProfile, ProfileClock, StepProfile, StepSize,
+    Engine, EngineError, Limits, LogitsRequest, PhaseProfile, ProfileClock, RankProfile, StepProfile,
+    StepSize,
 };
 use serde_json::json;
 
@@ -150,6 +151,7 @@ fn print(step: &StepProfile) -> Result<()> {
             output::line(&format!("{:10}{times}", ""))?;
         }
     }
+    step.ranks.iter().try_for_each(rank)?;
     let mut costly: Vec<&PhaseProfile> = step.phases.iter().collect();
     costly.sort_by(|a, b| b.share.total_cmp(&a.share));
     output::line("costliest:")?;
@@ -162,6 +164,20 @@ fn print(step: &StepProfile) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// Another rank's time, beside the phases of this one.
+fn rank(rank: &RankProfile) -> Result<()> {
+    let RankProfile { rank, host, millis, collective_millis, operations } = rank;
+    output::line(&format!(
+        "rank {rank} on {host}: {millis:.2} ms, of which {collective_millis:.2} ms in collectives, where it waits for other ranks"
+    ))?;
+    let each: Vec<String> = operations.iter().map(|(word, millis)| format!("{word} {millis:.3}")).collect();
+    if each.is_empty() {
+        Ok(())
+    } else {
+        output::line(&format!("{:10}first thread, ms: {}", "", each.join(", ")))
+    }
 }
 
 /// The first thread's time in each of several operations, and waiting for the others; none of a phase that is one operation.

@@ -54,6 +54,12 @@ fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first
 fn heading(builder: &Builder<'_>, run: &LayerRun) -> (String, String, Vec<(usize, usize)>) {
     match &run.section {
         Section::Embed => ("Embedding".into(), "from token ids to the residual stream".into(), Vec::new()),
+        Section::Arrival => {
+            ("From another rank".into(), "the residual stream after the layers before".into(), Vec::new())
+        }
+        Section::Departure => {
+            ("To another rank".into(), "the residual stream after the last layer".into(), Vec::new())
+        }
         Section::Head => ("Head".into(), "from the residual stream to logits".into(), Vec::new()),
         Section::Layers(layers) => {
             let plural = if layers.len() == 1 { "Layer" } else { "Layers" };

@@ -16,8 +16,12 @@ pub(crate) struct LayerRun {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Section {
     Embed,
+    /// Rows that come from the rank with the layers before.
+    Arrival,
     Layers(Vec<usize>),
     Head,
+    /// Rows that go to other ranks, or come back, behind a rank's last layer.
+    Departure,
 }
 
 /// With more runs than this, layers that are not adjacent fold too: otherwise a model with alternating kinds is drawn layer by layer.
@@ -33,6 +37,13 @@ pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<LayerRun> {
                 seen_layer = true;
                 Section::Layers(vec![layer])
             }
+            None if crosses(node) => {
+                if seen_layer {
+                    Section::Departure
+                } else {
+                    Section::Arrival
+                }
+            }
             None if node_is_first(node) && !seen_layer => Section::Embed,
             None => Section::Head,
         };
@@ -47,6 +58,10 @@ pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<LayerRun> {
         runs = join(&groups, &shapes, false);
     }
     runs
+}
+
+fn crosses(node: &Node) -> bool {
+    matches!(node.op, latent_graph::ir::Op::SendRows | latent_graph::ir::Op::ReceiveRows)
 }
 
 fn node_is_first(node: &Node) -> bool {

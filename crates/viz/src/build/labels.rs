@@ -107,7 +107,7 @@ pub(crate) fn family(node: &Node) -> &'static str {
 /// The family of an operation, which sets its colour.
 pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
     match word {
-        "embed" | "gather_rows" => "io",
+        "embed" | "gather_rows" | "send_rows" | "receive_rows" => "io",
         "rms_norm" => "norm",
         "linear" | "mlp" if slot == "head" || slot == "embed" => "io",
         "linear" | "mlp" if slot == "router" || slot.starts_with("shared") => "experts",
@@ -116,7 +116,7 @@ pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
         | "attend_expanded" => "attention",
         "latent_store" | "expanded_store" => "cache",
         "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => "experts",
-        "silu_mul" | "sigmoid_mul" | "relu2" | "add" | "bias" | "scale" => "sum",
+        "silu_mul" | "sigmoid_mul" | "relu2" | "add" | "bias" | "scale" | "all_reduce" => "sum",
         _ => "linear",
     }
 }

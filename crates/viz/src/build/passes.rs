@@ -5,12 +5,12 @@ use crate::data::PassInfo;
 use latent_graph::GraphError;
 use latent_graph::ir::Ir;
 use latent_graph::passes::{
-    fold_epilogues, fold_norms, fold_ropes, fuse_projections, group_experts, lower_mla,
+    fold_epilogues, fold_norms, fold_ropes, fuse_projections, group_experts, insert_collectives, lower_mla,
 };
 use latent_graph::{ModelConfig, PlanOptions};
 
 /// The passes in the order of [`latent_graph::Plan::from_ir`].
-pub(crate) const PASSES: [PassInfo; 6] = [
+const PASSES: [PassInfo; 6] = [
     PassInfo {
         key: "lower_mla",
         name: "choose formulations",
@@ -43,18 +43,32 @@ pub(crate) const PASSES: [PassInfo; 6] = [
     },
 ];
 
-/// The IR after each of [`PASSES`].
+/// The pass before them in a rank's plans.
+const COLLECTIVES: PassInfo = PassInfo {
+    key: "insert_collectives",
+    name: "insert collectives",
+    about: "Inserts the sums over ranks that share layers, and rows of the residual stream that cross to other ranks.",
+};
+
+/// The passes of a model, or of one rank's part of it.
+pub(crate) fn of(config: &ModelConfig) -> Vec<PassInfo> {
+    config.part.iter().map(|_| COLLECTIVES).chain(PASSES).collect()
+}
+
+/// The IR after each of the passes.
 ///
 /// # Errors
 /// Those of choosing a formulation.
-pub(crate) fn after_each(ir: Ir, config: &ModelConfig, options: &PlanOptions) -> Result<[Ir; 6], GraphError> {
+pub(crate) fn after_each(ir: Ir, config: &ModelConfig, options: &PlanOptions) -> Result<Vec<Ir>, GraphError> {
+    let collected = config.part.as_ref().map(|part| insert_collectives(ir.clone(), part));
+    let ir = collected.clone().unwrap_or(ir);
     let lowered = lower_mla(ir, options.mla, options.form, &config.attention)?;
     let fused = fuse_projections(lowered.clone());
     let grouped = group_experts(fused.clone());
     let norms = fold_norms(grouped.clone(), options.bucket);
     let ropes = fold_ropes(norms.clone());
     let epilogues = fold_epilogues(ropes.clone());
-    Ok([lowered, fused, grouped, norms, ropes, epilogues])
+    Ok(collected.into_iter().chain([lowered, fused, grouped, norms, ropes, epilogues]).collect())
 }
 
 /// What a pass changed in one part of the model.

@@ -6,7 +6,7 @@ use super::{corpus, failed};
 use crate::args::KlArgs;
 use crate::commands::diff;
 use crate::exit::Usage;
-use crate::{model, progress};
+use crate::{model, progress, ranks};
 use anyhow::{Context, Result};
 use latent_evaluate::{Divergence, EvalError, Found, LogitsReader, Measured};
 use latent_formats::Checkpoint;
@@ -57,6 +57,11 @@ fn run_base(
     vocab: usize,
     folder: &Path,
 ) -> Result<Base> {
+    if ranks::hosts(args.model.engine.partition.as_ref())?.is_some() {
+        let problem = "several ranks load one model, and not a base before it: write its logits with `latent eval perplexity --kl-divergence-base FILE`, and \
+                       give that FILE with --kl-divergence-base";
+        return Err(Usage(problem.into()).into());
+    }
     let mut settings = args.model.engine.clone();
     if args.base.is_empty() && args.base_model.is_none() {
         diff::set(&mut settings, "precision=exact", "--base")?;

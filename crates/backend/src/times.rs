@@ -1,0 +1,57 @@
+//! Where the time of plans goes.
+
+use latent_graph::{Plan, Stage};
+use std::collections::BTreeMap;
+
+/// Times of a plan, summed over its steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanTimes {
+    /// Nanoseconds of each phase.
+    pub phases: Vec<u64>,
+    /// Nanoseconds that the first host thread spent in each node's kernels, without waiting for others. Empty of a backend that does not know them.
+    pub nodes: Vec<u64>,
+}
+
+/// How a backend takes the times of a profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProfileClock {
+    /// The first host thread reads the clock around each operation.
+    #[default]
+    HostThread,
+    /// The device writes timestamps around each operation, and gets them in one list.
+    Timestamps,
+    /// The device gets one operation at a time, and the host waits for it: times hold the way there and back.
+    OneByOne,
+}
+
+/// Times of one of the ranks that share a model, summed over steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankTimes {
+    /// The rank.
+    pub rank: usize,
+    /// Where it runs.
+    pub host: String,
+    /// Nanoseconds of its phases.
+    pub nanos: u64,
+    /// Nanoseconds of its first host thread in the operations of each kind, by their word; empty where the backend does not know them.
+    pub operations: Vec<(String, u64)>,
+}
+
+impl RankTimes {
+    /// Of what was measured of a model's plans, in the order of the largest.
+    pub fn new((rank, host): (usize, String), stages: &[Stage], times: &[PlanTimes]) -> RankTimes {
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        let plans = stages.iter().flat_map(|stage| &stage.plans);
+        for (plan, times) in plans.zip(times) {
+            let Plan { ir, .. } = plan;
+            for (node, nanos) in ir.nodes.iter().zip(&times.nodes).filter(|(_, nanos)| **nanos > 0) {
+                *sums.entry(node.op.word()).or_default() += nanos;
+            }
+        }
+        let mut operations: Vec<_> = sums.into_iter().map(|(word, nanos)| (word.to_owned(), nanos)).collect();
+        operations.sort_by_key(|(_, nanos)| std::cmp::Reverse(*nanos));
+        let nanos = times.iter().flat_map(|times| &times.phases).sum();
+        RankTimes { rank, host, nanos, operations }
+    }
+}

@@ -1,0 +1,36 @@
+//! What `--partition` is to commands that run nothing.
+
+use crate::args::{EngineArgs, GraphArgs};
+use crate::exit::Usage;
+use anyhow::Result;
+use latent_engine::Draft;
+use latent_graph::{GraphError, ModelConfig};
+
+/// Refuses what is said of ranks to a command that runs no model, or in one process only.
+pub(super) fn refuse_ranks(command: &str, args: &EngineArgs) -> Result<()> {
+    let Some(partition) = &args.partition else { return Ok(()) };
+    Err(Usage(format!(
+        "--partition {partition}: `latent {command}` is about the whole model: leave it out (what a rank runs: latent graph plan --partition {partition} --rank N)"
+    ))
+    .into())
+}
+
+/// The config of the rank that is asked for; none where the whole model is.
+pub(super) fn part(args: &GraphArgs, config: &ModelConfig) -> Result<Option<ModelConfig>> {
+    let Some(partition) = &args.model.engine.partition else { return Ok(None) };
+    let (rank, ranks) = (args.rank, partition.ranks());
+    if rank >= ranks {
+        return Err(Usage(format!(
+            "--rank {rank}: --partition {partition} has the ranks 0 to {}",
+            ranks - 1
+        ))
+        .into());
+    }
+    if args.layers.is_some() || args.model.engine.draft == Draft::Mtp {
+        let problem = format!(
+            "--partition {partition}: a rank's layers are drawn and printed together, without --layers and --draft"
+        );
+        return Err(Usage(problem).into());
+    }
+    Ok(Some(config.of_part(partition.part(config, rank, ranks).map_err(GraphError::from)?)))
+}
