@@ -1,142 +1,31 @@
-//! Several steps at once, where ranks share the model layer by layer: while later ranks run one, the first begins the next, with other jobs or with the
-//! next tokens of a prompt. What a step reads and writes of the KV cache happens on every rank in the order in which the steps began, so that a job may end, or
-//! give its blocks away, while its tokens are on their way.
+//! What is in a step: the jobs, and, where several steps are on their way, each of these.
 
-use super::Scheduler;
-use super::compose::StepPlan;
-use super::ending::End;
-use super::guarded_listener::GuardedListener;
-use super::run::Member;
+use super::job::JobId;
 use super::task::Task;
 use crate::advance::Advancing;
-use crate::cache::BlockHash;
-use crate::error::EngineError;
-use std::collections::HashSet;
 use std::time::Instant;
 
-/// A step on its way.
-pub(super) struct Flight {
-    members: Vec<Member>,
-    advancing: Advancing,
-    began: Instant,
+/// A job's part in a step.
+pub(super) struct Member {
+    pub(super) id: JobId,
+    /// How often it was preempted before.
+    pub(super) preemptions: u32,
+    /// How many of its tokens are to run.
+    pub(super) share: usize,
+    /// Whether that is the token which it chose last.
+    pub(super) decodes: bool,
 }
 
 impl Member {
     /// Whether this is the job, and it has not lost its blocks since the step began.
-    fn is(&self, task: &Task) -> bool {
+    pub(super) fn is(&self, task: &Task) -> bool {
         self.id == task.id && self.preemptions == task.usage.preemptions
     }
 }
 
-impl Scheduler {
-    /// Begins a step, where there is one, and ends the oldest, where there is no room for another or nothing else to do.
-    pub(super) fn run_in_flight(
-        &mut self,
-        plan: &StepPlan,
-        members: Vec<Member>,
-        listener: &mut GuardedListener<'_>,
-    ) -> Result<(), EngineError> {
-        let nothing = members.is_empty();
-        if !nothing {
-            let now = (self.options.clock)();
-            self.say_started(&members, now, listener);
-            self.take_off(plan, members, now, listener)?;
-        }
-        let full = self.flights.len() >= self.engine.steps_in_flight();
-        if full || nothing { self.land(listener) } else { Ok(()) }
-    }
-
-    fn take_off(
-        &mut self,
-        plan: &StepPlan,
-        members: Vec<Member>,
-        now: Instant,
-        listener: &mut GuardedListener<'_>,
-    ) -> Result<(), EngineError> {
-        // nothing can be stopped on its way
-        self.canceller.begin_step(Vec::new());
-        let mut running: Vec<_> =
-            self.running.iter_mut().filter_map(|task| task.run(plan.share(task.id))).collect();
-        let (advancing, results) = match self.engine.begin_advance(&mut running) {
-            Ok(begun) => begun,
-            Err(EngineError::Stopped) => return Ok(()),
-            Err(error) => return Err(self.crash(members, error, listener)),
-        };
-        let mut flying = Vec::new();
-        for (member, result) in members.into_iter().zip(results) {
-            let Some(result) = result else {
-                flying.push(member);
-                continue;
-            };
-            let end = self.follow(member.id, member.share, result, now, listener);
-            if let Some(end) = listener.take_panic(member.id).map(End::Failed).or(end) {
-                self.end_by_id(member.id, end, listener);
-            }
-        }
-        self.flights.extend(advancing.map(|advancing| Flight { members: flying, advancing, began: now }));
-        Ok(())
-    }
-
-    /// Ends the oldest step.
-    fn land(&mut self, listener: &mut GuardedListener<'_>) -> Result<(), EngineError> {
-        let Some(Flight { members, advancing, began }) = self.flights.pop_front() else { return Ok(()) };
-        // in the order of the members; none for those that are gone
-        let mut running: Vec<_> = members.iter().map(|_| None).collect();
-        for task in &mut self.running {
-            if let Some(at) = members.iter().position(|member| member.is(task)) {
-                running[at] = task.run(members[at].share);
-            }
-        }
-        let gone: Vec<bool> = running.iter().map(Option::is_none).collect();
-        let results = match self.engine.end_advance(advancing, &mut running) {
-            Ok(results) => results,
-            Err(error) => return Err(self.crash(members, error, listener)),
-        };
-        let now = (self.options.clock)();
-        let since = self.landed.replace(now).map_or(began, |landed| landed.max(began));
-        let there = members.into_iter().zip(results).zip(gone).filter(|(_, gone)| !gone);
-        let (members, results): (Vec<_>, Vec<_>) = there.map(|(member, _)| member).unzip();
-        self.count_step(&members, &results, now.saturating_duration_since(since));
-        for (member, result) in members.into_iter().zip(results) {
-            let end = self.follow(member.id, member.share, result, now, listener);
-            if let Some(end) = listener.take_panic(member.id).map(End::Failed).or(end) {
-                self.end_by_id(member.id, end, listener);
-            }
-        }
-        Ok(())
-    }
-
-    /// A step has failed, and with it all that are in flight.
-    fn crash(
-        &mut self,
-        members: Vec<Member>,
-        error: EngineError,
-        listener: &mut GuardedListener<'_>,
-    ) -> EngineError {
-        let others = std::mem::take(&mut self.flights).into_iter().flat_map(|flight| flight.members);
-        for member in members.into_iter().chain(others) {
-            if self.running.iter().any(|task| member.is(task)) {
-                self.end_by_id(member.id, End::Engine(error.to_string()), listener);
-            }
-        }
-        error
-    }
-
-    fn in_flight(&self, task: &Task) -> impl Iterator<Item = &Member> {
-        let members = self.flights.iter().flat_map(|flight| &flight.members);
-        members.filter(|member| member.is(task))
-    }
-
-    /// Tokens of its prompt that have run.
-    pub(super) fn rows_done(&self, task: &Task) -> usize {
-        let flying: usize = self.in_flight(task).map(|member| member.share).sum();
-        (task.sequence.len() - flying.min(task.sequence.len())).min(task.prompt_len)
-    }
-
-    /// The names of the blocks that prompts in flight compute, or are about to: others with the same prefix wait for them.
-    pub(super) fn computed_in_flight(&self) -> HashSet<BlockHash> {
-        let prompts = self.running.iter().filter(|task| !task.embed && task.prompt_done.is_none());
-        let flying = prompts.filter(|task| self.in_flight(task).next().is_some());
-        flying.flat_map(|task| task.chain.names().iter().skip(task.kept).copied()).collect()
-    }
+/// A step on its way.
+pub(super) struct Flight {
+    pub(super) members: Vec<Member>,
+    pub(super) advancing: Advancing,
+    pub(super) began: Instant,
 }

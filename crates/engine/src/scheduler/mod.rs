@@ -5,7 +5,7 @@
 //! * `admission.rs`: which of the waiting jobs run; prefixes from the cache.
 //! * `compose.rs`: whose tokens run in a step, and how many; `pace.rs`: how many of prompts beside jobs that decode; `fairness.rs`: whose first.
 //! * `room.rs`: blocks for the step: from the prefix cache, then from jobs of lower rank.
-//! * `run.rs`: the step, and what follows for each job; `flights.rs`: several steps at once, over ranks; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
+//! * `run.rs`: the step, and what follows for each job; `in_flight.rs`: several steps at once, over ranks; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
 //! * `resume.rs`: going on with another engine, when a device was lost; `suspended.rs`: the jobs on their way.
 
 mod admission;
@@ -16,6 +16,7 @@ mod event;
 mod fairness;
 mod flights;
 mod guarded_listener;
+mod in_flight;
 mod job;
 mod options;
 mod pace;

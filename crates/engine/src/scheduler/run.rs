@@ -5,6 +5,7 @@ use super::compose::StepPlan;
 use super::ending::End;
 use super::event::{JobError, JobEvent};
 use super::fairness::CHOSEN;
+use super::flights::Member;
 use super::guarded_listener::GuardedListener;
 use super::job::JobId;
 use super::task::Task;
@@ -14,17 +15,6 @@ use crate::generation::Chosen;
 use crate::request::StopReason;
 use crate::seq_error::SeqError;
 use std::time::{Duration, Instant};
-
-/// A job's part in a step.
-pub(super) struct Member {
-    pub(super) id: JobId,
-    /// How often it was preempted before.
-    pub(super) preemptions: u32,
-    /// How many of its tokens are to run.
-    pub(super) share: usize,
-    /// Whether that is the token which it chose last.
-    pub(super) decodes: bool,
-}
 
 impl Scheduler {
     /// Runs a plan.
