@@ -121,7 +121,6 @@ fn of_whole_models(command: &Command) -> Option<(&'static str, &EngineArgs)> {
         Command::Inspect(args) => ("inspect", &args.model.engine),
         Command::Check(args) => ("check", &args.model.engine),
         Command::Verify(args) => ("verify", &args.model.engine),
-        Command::PlanHosts(args) => ("plan-hosts", &args.model.engine),
         Command::Diff(args) => ("diff", &args.model.engine),
         Command::Dump(args) => ("dump", &args.model.engine),
         Command::Imatrix(args) => ("imatrix", &args.model.engine),
