@@ -34,13 +34,15 @@ pub struct RankTimes {
     pub host: String,
     /// Nanoseconds of its phases.
     pub nanos: u64,
+    /// Nanoseconds between its steps, in which it waited to be told the next one.
+    pub idle: u64,
     /// Nanoseconds of its first host thread in the operations of each kind, by their word; empty where the backend does not know them.
     pub operations: Vec<(String, u64)>,
 }
 
 impl RankTimes {
-    /// Of what was measured of a model's plans, in the order of the largest.
-    pub fn new((rank, host): (usize, String), stages: &[Stage], times: &[PlanTimes]) -> RankTimes {
+    /// Of what was measured of a model's plans, the longest first.
+    pub fn new((rank, host): (usize, String), stages: &[Stage], times: &[PlanTimes], idle: u64) -> RankTimes {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         let plans = stages.iter().flat_map(|stage| &stage.plans);
         for (plan, times) in plans.zip(times) {
@@ -52,6 +54,6 @@ impl RankTimes {
         let mut operations: Vec<_> = sums.into_iter().map(|(word, nanos)| (word.to_owned(), nanos)).collect();
         operations.sort_by_key(|(_, nanos)| std::cmp::Reverse(*nanos));
         let nanos = times.iter().flat_map(|times| &times.phases).sum();
-        RankTimes { rank, host, nanos, operations }
+        RankTimes { rank, host, nanos, idle, operations }
     }
 }

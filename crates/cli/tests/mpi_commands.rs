@@ -125,7 +125,10 @@ fn a_profile_shows_what_every_rank_does() {
             for rank in ranks {
                 let (all, waited) =
                     (rank["millis"].as_f64().unwrap(), rank["collective_millis"].as_f64().unwrap());
-                assert!(0.0 < waited && waited < all, "{rank}");
+                assert!(
+                    0.0 < waited && waited < all && rank["idle_millis"].as_f64().unwrap() > 0.0,
+                    "{rank}"
+                );
                 let operations = rank["operations"].as_array().unwrap();
                 let has = |word: &str| operations.iter().any(|operation| operation[0] == word);
                 let (there, absent) = match partition {

@@ -153,6 +153,8 @@ pub struct RankProfile {
     pub host: String,
     /// All of its phases.
     pub millis: f64,
+    /// Between its steps, waiting for the next one.
+    pub idle_millis: f64,
     /// What its first thread waited of that for other ranks, and for their messages to be taken in.
     pub collective_millis: f64,
     /// Its first thread in the operations of each kind, the longest first; the rest of its time it waited for other threads.
@@ -170,6 +172,7 @@ impl RankProfile {
             rank: times.rank,
             host: times.host,
             millis: millis(times.nanos),
+            idle_millis: millis(times.idle),
             collective_millis: millis(waited),
             operations: times.operations.into_iter().map(|(word, nanos)| (word, millis(nanos))).collect(),
         }

@@ -3,6 +3,7 @@
 use crate::command::Command;
 use crate::{times, wrong_message};
 use latent_backend::{BackendError, CancelToken, Channel, Communicator, KvStore, Model, RankTimes, Step};
+use std::time::{Duration, Instant};
 
 /// Runs the steps of rank 0 on this rank's part of the model until rank 0 ends.
 ///
@@ -18,19 +19,25 @@ pub fn follow(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<
 
 fn run(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), BackendError> {
     let mut store: Option<Box<dyn KvStore>> = None;
-    let mut message = Vec::new();
+    let (mut message, mut idle) = (Vec::new(), Duration::ZERO);
     loop {
+        let waiting = Instant::now();
         communicator.receive(0, Channel::Commands, &mut message)?;
+        idle += waiting.elapsed();
         let Some(command) = Command::read(&message) else {
             let problem = format!("a command of {} bytes that is none", message.len());
             return Err(wrong_message(communicator, 0, problem).into());
         };
         match command {
             Command::End => return Ok(()),
-            Command::StartTimes => model.start_profile(),
+            Command::StartTimes => {
+                idle = Duration::ZERO;
+                model.start_profile();
+            }
             Command::StopTimes => {
                 let (rank, measured) = (communicator.rank(), model.stop_profile());
-                let times = RankTimes::new((rank, communicator.host(rank)), model.stages(), &measured);
+                let (host, idle) = (communicator.host(rank), idle.as_nanos() as u64);
+                let times = RankTimes::new((rank, host), model.stages(), &measured, idle);
                 communicator.send(0, Channel::Answers, &times::message(&times))?;
             }
             Command::NewStore { blocks } => {

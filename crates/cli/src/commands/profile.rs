@@ -168,9 +168,9 @@ fn print(step: &StepProfile) -> Result<()> {
 
 /// Another rank's time, beside the phases of this one.
 fn rank(rank: &RankProfile) -> Result<()> {
-    let RankProfile { rank, host, millis, collective_millis, operations } = rank;
+    let RankProfile { rank, host, millis, idle_millis, collective_millis, operations } = rank;
     output::line(&format!(
-        "rank {rank} on {host}: {millis:.2} ms, of which {collective_millis:.2} ms in collectives, where it waits for other ranks"
+        "rank {rank} on {host}: {millis:.2} ms, of which it waits {collective_millis:.2} ms for others in collectives; {idle_millis:.2} ms more for the next step"
     ))?;
     let each: Vec<String> = operations.iter().map(|(word, millis)| format!("{word} {millis:.3}")).collect();
     if each.is_empty() {
