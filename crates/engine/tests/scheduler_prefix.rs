@@ -7,7 +7,7 @@ mod demo;
 mod jobs;
 
 use jobs::{Heard, alone, engine, job, nothing_is_left, prompt, request, scheduler};
-use latent_engine::cache::{CacheSalt, DiskCache};
+use latent_engine::cache::{BlockHash, CacheSalt, DiskCache, PrefixChange};
 use latent_engine::scheduler::{Job, JobId, Scheduler, SchedulerOptions};
 use latent_engine::{Engine, EngineOptions};
 use latent_text::Tokenizer;
@@ -125,6 +125,57 @@ fn the_least_recently_used_blocks_are_given_up() {
     assert_eq!([4, 1, 3].map(|kind| cached(&mut scheduler, kind)), [0, 309, 309]);
     assert!(cached(&mut scheduler, 2) < 309);
     assert!(scheduler.stats().prefixes.evicted >= 5);
+    nothing_is_left(&mut scheduler);
+}
+
+/// Applies changes to an account of the cache: each block comes after the one before it, and goes after those behind it.
+fn account(blocks: &mut Vec<(BlockHash, Option<BlockHash>)>, changes: Vec<PrefixChange>) {
+    for change in changes {
+        match change {
+            PrefixChange::Kept { name, parent, tokens, .. } => {
+                assert_eq!(tokens.len(), 64);
+                assert!(blocks.iter().all(|(there, _)| *there != name), "{name:?} comes twice");
+                let before = |parent: BlockHash| blocks.iter().any(|(there, _)| *there == parent);
+                assert!(parent.is_none_or(before), "{name:?} comes before {parent:?}");
+                blocks.push((name, parent));
+            }
+            PrefixChange::Dropped { name, .. } => {
+                assert!(
+                    blocks.iter().all(|(_, parent)| *parent != Some(name)),
+                    "{name:?} goes with blocks behind it"
+                );
+                let at = blocks.iter().position(|(there, _)| *there == name).expect("a block that came");
+                blocks.remove(at);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_watches_the_cache_can_keep_account_of_it() {
+    // room for three texts of five blocks
+    let mut scheduler = scheduler(512, 17 * 64, SchedulerOptions::default());
+    let mut heard = Heard::default();
+    ask(&mut scheduler, &mut heard, prompt(1, 310), 5);
+    assert!(scheduler.take_prefix_changes().is_empty(), "nobody watches");
+    scheduler.watch_prefixes();
+    let mut blocks = Vec::new();
+    account(&mut blocks, scheduler.take_prefix_changes());
+    assert_eq!(blocks.len(), 4, "what was there: full blocks of 314 tokens");
+    for kind in [1, 2, 3, 4, 1, 5] {
+        ask(&mut scheduler, &mut heard, prompt(kind, 310), 5);
+        account(&mut blocks, scheduler.take_prefix_changes());
+        let text = &prompt(kind, 310);
+        let cached = ask(&mut scheduler, &mut heard, text.clone(), 1);
+        assert_eq!(heard.cached(cached), 309);
+        account(&mut blocks, scheduler.take_prefix_changes());
+    }
+    assert!(scheduler.stats().prefixes.evicted > 0, "something had to go");
+    // those that are part full have no names
+    assert!(blocks.len() <= scheduler.stats().prefixes.blocks);
+    scheduler.clear_prefixes();
+    account(&mut blocks, scheduler.take_prefix_changes());
+    assert!(blocks.is_empty(), "{blocks:?}");
     nothing_is_left(&mut scheduler);
 }
 

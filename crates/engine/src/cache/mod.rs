@@ -19,7 +19,7 @@ pub use file::{CacheFileError, MAX_ATTACHMENT, Restored};
 pub use full::{CacheFull, StatesFull};
 pub use kv_cache::KvCache;
 pub(crate) use kv_cache::KvError;
-pub use prefix::{CacheSalt, DiskCache, DiskStats, PrefixStats, whole_prefix_blocks};
+pub use prefix::{CacheSalt, DiskCache, DiskStats, PrefixChange, PrefixStats, whole_prefix_blocks};
 pub(crate) use prefix::{Disk, PrefixIndex};
 pub use sequence::Sequence;
 pub use state_options::StateOptions;

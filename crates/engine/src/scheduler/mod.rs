@@ -36,7 +36,7 @@ pub use options::{Clock, SchedulerOptions};
 pub use stats::SchedulerStats;
 pub use suspended::SuspendedJobs;
 
-use crate::cache::{Disk, PrefixIndex};
+use crate::cache::{Disk, PrefixChange, PrefixIndex};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use fairness::Fairness;
@@ -206,6 +206,17 @@ impl Scheduler {
     /// Forgets all cached prefixes in memory.
     pub fn clear_prefixes(&mut self) {
         self.prefixes.clear();
+    }
+
+    /// Notes from now on which blocks come into the prefix cache in memory and leave it, for [`take_prefix_changes`](Self::take_prefix_changes);
+    /// what is there already comes first.
+    pub fn watch_prefixes(&mut self) {
+        self.prefixes.watch();
+    }
+
+    /// What has changed in the prefix cache in memory since the last call, in its order. Whoever watches asks often: what is not asked for is kept.
+    pub fn take_prefix_changes(&mut self) -> Vec<PrefixChange> {
+        self.prefixes.take_changes()
     }
 
     /// Waits until everything that is to be written to the prefix cache on disk is there.

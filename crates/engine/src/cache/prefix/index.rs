@@ -3,6 +3,7 @@
 //! A cached block stays in the pool with one user more, the cache itself. Where it is the only one, the block is *idle*: as good as free, since
 //! [`PrefixIndex::evict`] gives it up. Rows are never copied: a prompt shares the blocks, the last of them in part, and copies on write.
 
+use super::changes::{Changes, PrefixChange};
 use super::disk::{Disk, StoredBlock, WantedBlocks};
 use super::node::{Node, Tree};
 use super::stats::{DiskStats, PrefixStats};
@@ -23,6 +24,7 @@ pub(crate) struct PrefixIndex {
     tree: Tree,
     disk: Option<Disk>,
     stats: PrefixStats,
+    changes: Changes,
 }
 
 /// A cached beginning of some tokens.
@@ -45,7 +47,14 @@ pub(crate) struct Loaded {
 impl PrefixIndex {
     pub(crate) fn new(cache: &KvCache, disk: Option<Disk>) -> PrefixIndex {
         let (pool, states) = (Arc::clone(&cache.pool), cache.states.clone());
-        PrefixIndex { pool, states, tree: Tree::default(), disk, stats: PrefixStats::default() }
+        PrefixIndex {
+            pool,
+            states,
+            tree: Tree::default(),
+            disk,
+            stats: PrefixStats::default(),
+            changes: Changes::default(),
+        }
     }
 
     pub(crate) fn stats(&self) -> PrefixStats {
@@ -54,6 +63,16 @@ impl PrefixIndex {
 
     pub(crate) fn disk_stats(&self) -> DiskStats {
         self.disk.as_ref().map(Disk::stats).unwrap_or_default()
+    }
+
+    /// Notes from now on what comes and goes, beginning with what is there.
+    pub(crate) fn watch(&mut self) {
+        self.changes.watch(&self.tree);
+    }
+
+    /// What has come and gone since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<PrefixChange> {
+        self.changes.take()
     }
 
     /// The cached beginning of `tokens`.
@@ -225,6 +244,7 @@ impl PrefixIndex {
 
     fn keep(&mut self, node: Node) -> usize {
         self.pool.blocks().keep(node.block);
+        self.changes.kept(&self.tree, &node);
         self.tree.insert(node)
     }
 
@@ -252,6 +272,7 @@ impl PrefixIndex {
 
     fn remove(&mut self, id: usize) {
         let node = self.tree.remove(id);
+        self.changes.dropped(&node);
         self.pool.blocks().forget(node.block);
     }
 

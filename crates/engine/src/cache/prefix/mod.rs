@@ -1,11 +1,13 @@
 //! The prefix cache: blocks of sequences that later ones with the same beginning use again, in memory and on disk.
 
+mod changes;
 mod disk;
 mod index;
 mod node;
 mod salt;
 mod stats;
 
+pub use changes::PrefixChange;
 pub(crate) use disk::Disk;
 pub use disk::whole_blocks as whole_prefix_blocks;
 pub(crate) use index::PrefixIndex;
