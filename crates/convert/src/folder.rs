@@ -4,7 +4,7 @@ use crate::card;
 use crate::copy::{Progress, Stream};
 use crate::error::ConvertError;
 use crate::exact::{matrix_type, narrowed};
-use crate::hf_files;
+use crate::hf_files::{self, TextFile};
 use crate::report::Report;
 use crate::rows::OldFile;
 use crate::target;
@@ -14,6 +14,7 @@ use latent_formats::{Checkpoint, CompleteFile, GgufSource, OutputFile, OutputFol
 use latent_graph::ModelConfig;
 use latent_graph::config::{Indexer, KvForm};
 use latent_types::TensorType;
+use serde_json::{Map, Value};
 use std::io::Write;
 use std::path::Path;
 
@@ -62,12 +63,9 @@ pub fn to_folder(
         };
         list.push(NewTensor { ty, ..wide });
     }
-    let indexer = Indexer::of(checkpoint)?;
-    let mut config_json = new.config_json(indexer.as_ref(), &Listed::new(&list))?;
     let mut report = Report { tensors: list.len(), ..Report::default() };
     report.dropped(&dropped);
-    let mut texts = hf_files::tokenizer(source, &mut config_json, &mut report)?;
-    hf_files::name_type(&mut config_json, ty);
+    let (config_json, mut texts) = described(checkpoint, source, &new, &list, ty, &mut report)?;
     texts.extend(card::of_metadata(&source.metadata)?.map(|text| (card::CARD.to_owned(), text)));
     let bytes: Vec<u64> = list.iter().map(NewTensor::bytes).collect();
     let total = bytes.iter().sum();
@@ -95,6 +93,41 @@ pub fn to_folder(
     CompleteFile::publish_all(written)?;
     made.keep();
     Ok(report)
+}
+
+/// The folder of [`to_folder`] without its tensors, for a program that only prepares prompts: config.json, the tokenizer and its chat template. The
+/// files' names and texts, and what the reader should know.
+///
+/// # Errors
+/// [`ConvertError`], as for the whole folder.
+pub fn small_files(checkpoint: &Checkpoint) -> Result<(Vec<(String, String)>, Vec<String>), ConvertError> {
+    let source = gguf_of(checkpoint)?;
+    let config = ModelConfig::from_checkpoint(checkpoint)?;
+    let new = ModelConfig { kv_form: KvForm::Combined, ..config.clone() };
+    let (tensors, _) = transferred(checkpoint, &config, &new)?;
+    let list: Vec<_> =
+        tensors.into_iter().map(|transfer| NewTensor::new(transfer, TensorType::F32)).collect();
+    let mut report = Report::default();
+    let ty = matrix_type(checkpoint);
+    let (config_json, mut texts) = described(checkpoint, source, &new, &list, ty, &mut report)?;
+    texts.push(("config.json".into(), hf_files::pretty(&config_json.into())));
+    Ok((texts, report.notes))
+}
+
+/// What config.json says, and the files of the tokenizer.
+fn described(
+    checkpoint: &Checkpoint,
+    source: &GgufSource,
+    new: &ModelConfig,
+    list: &[NewTensor],
+    ty: TensorType,
+    report: &mut Report,
+) -> Result<(Map<String, Value>, Vec<TextFile>), ConvertError> {
+    let indexer = Indexer::of(checkpoint)?;
+    let mut config_json = new.config_json(indexer.as_ref(), &Listed::new(list))?;
+    let texts = hf_files::tokenizer(source, &mut config_json, report)?;
+    hf_files::name_type(&mut config_json, ty);
+    Ok((config_json, texts))
 }
 
 fn write_text(path: &Path, text: &str) -> Result<CompleteFile, ConvertError> {

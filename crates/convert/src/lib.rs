@@ -2,6 +2,7 @@
 //!
 //! * [`to_gguf`]: keys, names, tokenizer and template as llama.cpp's converter writes them; FP8 is dequantized, MTP layers are kept.
 //! * [`to_folder`]: config.json, tokenizer and safetensors as transformers reads them; quantized tensors are dequantized.
+//! * [`small_files`]: that folder without its tensors.
 //! * [`FolderWeights`]: a folder's weights as those of a GGUF file, which [`latent_quantize`] chooses types for and writes, in any mix.
 //!
 //! Which tensor is which is what the circuits say ([`latent_graph::Circuit::transfers`]). What is written is read back before: a model that the
@@ -39,7 +40,7 @@ mod tensors;
 
 pub use error::ConvertError;
 pub use exact::matrix_type;
-pub use folder::{FolderOptions, to_folder};
+pub use folder::{FolderOptions, small_files, to_folder};
 pub use folder_weights::FolderWeights;
 pub use gguf::to_gguf;
 pub use gguf_options::GgufOptions;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use latent_convert::{FolderOptions, GgufOptions, to_folder, to_gguf};
+use latent_convert::{FolderOptions, GgufOptions, small_files, to_folder, to_gguf};
 use latent_formats::Checkpoint;
 use latent_testing::{FourBit, FourBitLayout, Mtp, Recipe};
 use latent_text::{Encode, Tokenizer};
@@ -31,6 +31,11 @@ fn a_tokenizer_and_its_template_come_back_as_they_were() {
     assert!(report.notes.is_empty(), "{:?}", report.notes);
     let names = ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"];
     assert!(names.iter().all(|name| folder.join(name).is_file()));
+    let (small, notes) = small_files(&own).unwrap();
+    assert!(notes.is_empty() && small.len() == 4, "config.json and all but the tensors: {notes:?}");
+    for (name, text) in small {
+        assert_eq!(std::fs::read_to_string(folder.join(&name)).unwrap(), text, "{name}");
+    }
     write(&folder, &file, TensorType::BF16);
     let back = Checkpoint::open(&file).unwrap();
     let (old, new) = (metadata(&own), metadata(&back));
