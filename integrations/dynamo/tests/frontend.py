@@ -225,6 +225,21 @@ def prefix_affinity(frontend, workers):
     print(f"prefix affinity: {hits} of {total} prompts found their prefix; requests by worker: {served}")
 
 
+def namespaces(frontend):
+    """Requests of a cache_salt find their own prefixes, on the worker that has them, and nobody else's."""
+    found = []
+    for salt in ["alice", "bob"]:
+        for prompt in [words(kind, 320) for kind in range(4)]:
+            body = {"prompt": prompt, "max_tokens": 2, "nvext": {"cache_salt": salt}}
+            events = frontend.events("stored")
+            first = frontend.ask("/v1/completions", body)["usage"]
+            wait("the router hears of the blocks", lambda: frontend.events("stored") > events)
+            again = frontend.ask("/v1/completions", body)["usage"]
+            found.append((first["prompt_tokens_details"]["cached_tokens"], again["prompt_tokens_details"]["cached_tokens"]))
+    assert all(first == 0 and again >= 4 * BLOCK for first, again in found), found
+    print("namespaces: 8 prompts found nothing of others', and then their own")
+
+
 def abort(frontend, workers):
     streams = [Stream(frontend, long_answer(words(20 + kind, 30), 1900)) for kind in range(8)]
     for stream in streams:
@@ -325,6 +340,7 @@ def main():
             wait("the model can be asked", lambda: frontend.get("/v1/models")["data"], needed=processes)
             answers(frontend)
             prefix_affinity(frontend, workers)
+            namespaces(frontend)
             abort(frontend, workers)
             drain(frontend, workers[0])
             third = worker("third")
