@@ -95,12 +95,20 @@ pub fn to_folder(
     Ok(report)
 }
 
-/// The folder of [`to_folder`] without its tensors, for a program that only prepares prompts: config.json, the tokenizer and its chat template. The
-/// files' names and texts, and what the reader should know.
+/// The files of a folder that hold no tensors.
+#[derive(Clone, Debug, Default)]
+pub struct SmallFiles {
+    /// Their names and texts.
+    pub files: Vec<(String, String)>,
+    /// What could not be written, and why.
+    pub notes: Vec<String>,
+}
+
+/// The folder of [`to_folder`] without its tensors, for a program that only prepares prompts: config.json, the tokenizer and its chat template.
 ///
 /// # Errors
 /// [`ConvertError`], as for the whole folder.
-pub fn small_files(checkpoint: &Checkpoint) -> Result<(Vec<(String, String)>, Vec<String>), ConvertError> {
+pub fn small_files(checkpoint: &Checkpoint) -> Result<SmallFiles, ConvertError> {
     let source = gguf_of(checkpoint)?;
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let new = ModelConfig { kv_form: KvForm::Combined, ..config.clone() };
@@ -109,9 +117,9 @@ pub fn small_files(checkpoint: &Checkpoint) -> Result<(Vec<(String, String)>, Ve
         tensors.into_iter().map(|transfer| NewTensor::new(transfer, TensorType::F32)).collect();
     let mut report = Report::default();
     let ty = matrix_type(checkpoint);
-    let (config_json, mut texts) = described(checkpoint, source, &new, &list, ty, &mut report)?;
-    texts.push(("config.json".into(), hf_files::pretty(&config_json.into())));
-    Ok((texts, report.notes))
+    let (config_json, mut files) = described(checkpoint, source, &new, &list, ty, &mut report)?;
+    files.push(("config.json".into(), hf_files::pretty(&config_json.into())));
+    Ok(SmallFiles { files, notes: report.notes })
 }
 
 /// What config.json says, and the files of the tokenizer.

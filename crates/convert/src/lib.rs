@@ -40,7 +40,7 @@ mod tensors;
 
 pub use error::ConvertError;
 pub use exact::matrix_type;
-pub use folder::{FolderOptions, small_files, to_folder};
+pub use folder::{FolderOptions, SmallFiles, small_files, to_folder};
 pub use folder_weights::FolderWeights;
 pub use gguf::to_gguf;
 pub use gguf_options::GgufOptions;

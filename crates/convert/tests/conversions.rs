@@ -31,9 +31,12 @@ fn a_tokenizer_and_its_template_come_back_as_they_were() {
     assert!(report.notes.is_empty(), "{:?}", report.notes);
     let names = ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"];
     assert!(names.iter().all(|name| folder.join(name).is_file()));
-    let (small, notes) = small_files(&own).unwrap();
-    assert!(notes.is_empty() && small.len() == 4, "config.json and all but the tensors: {notes:?}");
-    for (name, text) in small {
+    let small = small_files(&own).unwrap();
+    assert!(
+        small.notes.is_empty() && small.files.len() == 4,
+        "config.json and all but the tensors: {small:?}"
+    );
+    for (name, text) in small.files {
         assert_eq!(std::fs::read_to_string(folder.join(&name)).unwrap(), text, "{name}");
     }
     write(&folder, &file, TensorType::BF16);

@@ -5,6 +5,7 @@
 
 use crate::options::Options;
 use anyhow::{Context, Result, bail};
+use latent_convert::SmallFiles;
 use latent_formats::{Checkpoint, Source};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ fn cards(options: &Options) -> PathBuf {
 }
 
 fn made(checkpoint: &Checkpoint, cards: &Path) -> Result<PathBuf> {
-    let (files, notes) = latent_convert::small_files(checkpoint)?;
+    let SmallFiles { files, notes } = latent_convert::small_files(checkpoint)?;
     if !files.iter().any(|(name, _)| name == "tokenizer.json") {
         let name = checkpoint.display_name();
         bail!("{name}: {}; give a folder with its tokenizer.json as --model-files", notes.join("; "));
