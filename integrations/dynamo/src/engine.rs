@@ -20,8 +20,14 @@ use serde_json::{Value, json};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+
+/// How often it is looked whether all answers have been read.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How long what Dynamo has been given may take to its connections.
+const LINGER: Duration = Duration::from_millis(250);
 
 /// Latent's engine as a backend of Dynamo. One engine loads one model, once.
 pub struct LatentEngine {
@@ -73,6 +79,16 @@ impl LatentEngine {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all answers have been read to their ends: Dynamo cuts the connections once this worker is cleaned up.
+    async fn sent(&self, end: Instant) {
+        while !self.requests.is_empty() && Instant::now() < end {
+            tokio::time::sleep(LOOK).await;
+        }
+        if Instant::now() < end {
+            tokio::time::sleep(LINGER).await;
+        }
     }
 
     fn running(&self) -> Result<Arc<Running>, DynamoError> {
@@ -154,6 +170,7 @@ impl LLMEngine for LatentEngine {
 
     /// Lets requests that run be answered, as far as there is time, and gives the model back.
     async fn cleanup(&self) -> Result<(), DynamoError> {
+        let end = Instant::now() + self.patience;
         let (running, thread) = {
             let mut state = self.state();
             (state.running.take(), state.thread.take())
@@ -164,6 +181,7 @@ impl LLMEngine for LatentEngine {
         }
         let Some(thread) = thread else { return Ok(()) };
         let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+        self.sent(end).await;
         match joined {
             Ok(Ok(())) => Ok(()),
             Ok(Err(panic)) => {

@@ -269,14 +269,17 @@ async fn at_the_end_running_answers_are_finished_and_no_more_are_taken() {
     let engine = Arc::new(started().await);
     let mut stream = engine.generate(request(200), GenerateContext::new(mock_context(), None)).await.unwrap();
     let first = stream.next().await.unwrap().unwrap();
-    let mut tokens = first.token_ids;
-    engine.cleanup().await.unwrap();
-    let mut end = None;
+    let (mut tokens, mut end) = (first.token_ids, None);
+    let own = Arc::clone(&engine);
+    let ending = tokio::spawn(async move { own.cleanup().await });
     while let Some(item) = stream.next().await {
+        assert!(!ending.is_finished(), "the end does not wait for who reads");
         let item = item.unwrap();
         tokens.extend(item.token_ids);
         end = item.finish_reason;
     }
+    drop(stream);
+    ending.await.unwrap().unwrap();
     assert!(
         matches!(end, Some(FinishReason::EoS | FinishReason::Length)),
         "{end:?} after {} tokens",
