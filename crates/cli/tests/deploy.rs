@@ -151,7 +151,10 @@ fn wrong(words: &[String]) -> Option<String> {
     if command.starts_with(['-', '$', '<']) || !command.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') {
         return None;
     }
-    let help = latent(&["help", command]).output().unwrap();
+    let help = |names: &[&str]| latent(&[&["help"], names].concat()).output().unwrap();
+    // `eval` has subcommands of its own, with flags of their own
+    let nested = words.get(1).map(|second| help(&[command, second])).filter(|help| help.status.success());
+    let help = nested.unwrap_or_else(|| help(&[command]));
     if !help.status.success() {
         return Some(format!("there is no subcommand {command}"));
     }
