@@ -3,7 +3,7 @@
 use crate::exit::Usage;
 use anyhow::{Context, Result};
 use latent_formats::input_file;
-use latent_hosts::predict::{Host, Link};
+use latent_hosts::predict::{Host, Link, Sums};
 use serde::Deserialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -30,6 +30,8 @@ struct Written {
 struct LinkEntry {
     gbit_per_s: f64,
     latency_us: f64,
+    sum_gbit_per_s: Option<f64>,
+    sum_latency_us: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -42,7 +44,7 @@ struct HostEntry {
 }
 
 /// Between a host and itself nothing crosses.
-const NO_LINK: Link = Link { bandwidth: f64::INFINITY, latency: 0.0 };
+const NO_LINK: Link = Link { bandwidth: f64::INFINITY, latency: 0.0, sums: None };
 
 impl HostsFile {
     /// One host.
@@ -55,10 +57,8 @@ impl HostsFile {
         let name = || path.display().to_string();
         let written: Written = toml::from_str(&text).with_context(name)?;
         written.check().with_context(name)?;
-        let link =
-            |link: LinkEntry| Link { bandwidth: link.gbit_per_s * 1e9 / 8.0, latency: link.latency_us / 1e6 };
         let hosts = written.host.iter().map(HostEntry::host).collect();
-        Ok(HostsFile { hosts, link: written.link.map_or(NO_LINK, link) })
+        Ok(HostsFile { hosts, link: written.link.as_ref().map_or(NO_LINK, LinkEntry::link) })
     }
 
     /// As a file.
@@ -67,6 +67,10 @@ impl HostsFile {
         if self.link.bandwidth.is_finite() {
             let (rate, latency) = (self.link.bandwidth * 8.0 / 1e9, self.link.latency * 1e6);
             let _ = writeln!(text, "[link]\ngbit_per_s = {rate:.4}\nlatency_us = {latency:.1}");
+            if let Some(sums) = self.link.sums {
+                let (rate, latency) = (sums.bandwidth * 8.0 / 1e9, sums.latency * 1e6);
+                let _ = writeln!(text, "sum_gbit_per_s = {rate:.4}\nsum_latency_us = {latency:.1}");
+            }
         }
         for host in &self.hosts {
             // JSON's escapes are among those of TOML
@@ -92,11 +96,26 @@ impl Written {
             None if self.host.len() > 1 => {
                 return Err(Usage("there is no [link] between the hosts".into()).into());
             }
-            Some(link) if !positive(link.gbit_per_s) => return wrong("gbit_per_s", link.gbit_per_s),
-            Some(link) if !(link.latency_us.is_finite() && link.latency_us >= 0.0) => {
-                return wrong("latency_us", link.latency_us);
+            Some(link) if link.sum_gbit_per_s.is_some() != link.sum_latency_us.is_some() => {
+                let both = "sum_gbit_per_s and sum_latency_us: give both, or none of them";
+                return Err(Usage(both.into()).into());
             }
-            _ => {}
+            Some(link) => {
+                for (what, value) in
+                    [("gbit_per_s", Some(link.gbit_per_s)), ("sum_gbit_per_s", link.sum_gbit_per_s)]
+                {
+                    if let Some(value) = value.filter(|value| !positive(*value)) {
+                        return wrong(what, value);
+                    }
+                }
+                let waits = [("latency_us", Some(link.latency_us)), ("sum_latency_us", link.sum_latency_us)];
+                for (what, value) in waits {
+                    if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.0)) {
+                        return wrong(what, value);
+                    }
+                }
+            }
+            None => {}
         }
         for host in &self.host {
             let numbers = [
@@ -111,6 +130,17 @@ impl Written {
             }
         }
         Ok(())
+    }
+}
+
+impl LinkEntry {
+    fn link(&self) -> Link {
+        let sums = self.sum_gbit_per_s.zip(self.sum_latency_us);
+        Link {
+            bandwidth: self.gbit_per_s * 1e9 / 8.0,
+            latency: self.latency_us / 1e6,
+            sums: sums.map(|(rate, wait)| Sums { bandwidth: rate * 1e9 / 8.0, latency: wait / 1e6 }),
+        }
     }
 }
 
@@ -133,7 +163,8 @@ mod tests {
     fn hosts_are_read_as_they_were_written() {
         let host = |name: &str, flops| Host { name: name.into(), memory: 24e9, bandwidth: 18.5e9, flops };
         let hosts = vec![host("a \"quoted\" \\ name", Some(2.5e11)), host("b", None)];
-        let file = HostsFile { hosts, link: Link { bandwidth: 1.25e8, latency: 2.5e-4 } };
+        let sums = Some(Sums { bandwidth: 5e7, latency: 5e-4 });
+        let file = HostsFile { hosts, link: Link { bandwidth: 1.25e8, latency: 2.5e-4, sums } };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hosts.toml");
         std::fs::write(&path, file.text()).unwrap();
@@ -142,6 +173,10 @@ mod tests {
         let alone = HostsFile::alone(host("a", None));
         std::fs::write(&path, alone.text()).unwrap();
         assert_eq!(HostsFile::read(&path).unwrap().hosts, alone.hosts);
+        // what is known of sums is known in full
+        let half = file.text().replace("sum_latency_us = 500.0\n", "");
+        std::fs::write(&path, &half).unwrap();
+        assert!(format!("{:#}", HostsFile::read(&path).unwrap_err()).contains("give both"), "{half}");
         // two need a link
         std::fs::write(&path, alone.text().repeat(2)).unwrap();
         assert!(format!("{:#}", HostsFile::read(&path).unwrap_err()).contains("no [link]"));

@@ -1,16 +1,18 @@
-//! Measures the links between ranks by exchanging messages.
+//! Measures the links between ranks by exchanging messages, as steps do.
 
 use crate::agree::on_least;
-use crate::predict::Link;
+use crate::predict::{Link, Sums};
 use crate::wire::Reader;
 use crate::wrong_message;
-use latent_backend::{Channel, Communicator, RankError};
-use std::time::Instant;
+use latent_backend::{Channel, Communicator, Links, RankError};
+use latent_graph::config::{Part, Share, Wire};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bytes of a short message: about a residual row.
 const SHORT: usize = 8192;
 
-/// How often one goes there and back.
+/// How often one goes there and back, and is added up.
 const TRIPS: usize = 100;
 
 /// Bytes of long messages: as the rows of a chunk of a prompt.
@@ -19,68 +21,140 @@ const LONG: usize = 4 << 20;
 /// How often they are sent, after one that is not counted: TCP has to find out how much it may send at once.
 const LONG_TRIPS: usize = 3;
 
+/// Bytes of long rows that are added up, and how often.
+const ADDED: usize = 1 << 20;
+const ADDED_TRIPS: usize = 9;
+
+/// A rank computes for about so long between two messages. What carries them sleeps meanwhile, and takes its time to wake.
+const COMPUTING: Duration = Duration::from_millis(1);
+
 /// The slowest of the links on which each rank sends to the next, and the last to the first. All ranks call it, and all get the same; none for one rank.
 ///
 /// # Errors
 /// A rank that is gone.
-pub fn slowest_link(communicator: &dyn Communicator) -> Result<Option<Link>, RankError> {
+pub fn slowest_link(communicator: &Arc<dyn Communicator>) -> Result<Option<Link>, RankError> {
     let ranks = communicator.ranks();
     if ranks < 2 {
         return Ok(None);
     }
     let pairs = if ranks == 2 { 1 } else { ranks };
-    let (mut latency, mut bandwidth) = (0.0f64, f64::INFINITY);
+    let mut slowest = Link { bandwidth: f64::INFINITY, latency: 0.0, sums: None };
+    let mut adding = Sums { bandwidth: f64::INFINITY, latency: 0.0 };
     for from in 0..pairs {
         let to = (from + 1) % ranks;
         // one pair at a time
-        on_least(communicator, 0)?;
+        on_least(&**communicator, 0)?;
         if communicator.rank() == from {
-            let link = measure(communicator, to)?;
-            (latency, bandwidth) = (latency.max(link.latency), bandwidth.min(link.bandwidth));
+            let link = measure(&**communicator, to)?;
+            slowest.latency = slowest.latency.max(link.latency);
+            slowest.bandwidth = slowest.bandwidth.min(link.bandwidth);
         } else if communicator.rank() == to {
-            answer(communicator, from)?;
+            answer(&**communicator, from)?;
+        }
+        // ranks that share layers follow each other
+        if to > from && (from..=to).contains(&communicator.rank()) {
+            let sums = measure_sums(communicator, from, slowest.latency)?;
+            adding.latency = adding.latency.max(sums.latency);
+            adding.bandwidth = adding.bandwidth.min(sums.bandwidth);
         }
     }
     // the longest time as the least of what is left of a large number
-    let nanos = on_least(communicator, u64::MAX - (latency * 1e9) as u64)?;
-    let bandwidth = on_least(communicator, if bandwidth.is_finite() { bandwidth as u64 } else { u64::MAX })?;
-    Ok(Some(Link { latency: (u64::MAX - nanos) as f64 / 1e9, bandwidth: bandwidth as f64 }))
+    let longest = |seconds: f64| -> Result<f64, RankError> {
+        Ok((u64::MAX - on_least(&**communicator, u64::MAX - (seconds * 1e9) as u64)?) as f64 / 1e9)
+    };
+    let least = |rate: f64| -> Result<f64, RankError> {
+        Ok(on_least(&**communicator, if rate.is_finite() { rate as u64 } else { u64::MAX })? as f64)
+    };
+    let sums = Sums { latency: longest(adding.latency)?, bandwidth: least(adding.bandwidth)? };
+    let (latency, bandwidth) = (longest(slowest.latency)?, least(slowest.bandwidth)?);
+    Ok(Some(Link { bandwidth, latency, sums: Some(sums) }))
+}
+
+/// A core that is busy as it is in a step, and how long it was.
+fn compute() -> Duration {
+    let start = Instant::now();
+    while start.elapsed() < COMPUTING {
+        std::hint::spin_loop();
+    }
+    start.elapsed()
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
 }
 
 /// The link to a rank that answers.
 fn measure(communicator: &dyn Communicator, to: usize) -> Result<Link, RankError> {
     let trip = |bytes: &[u8]| {
+        compute();
         let start = Instant::now();
         let mut answer = Vec::new();
         communicator.send(to, Channel::Values, bytes)?;
         communicator.receive(to, Channel::Values, &mut answer)?;
-        // the other side must have seen all of it
-        if Reader(&answer).u64() != Some(bytes.len() as u64) {
-            return Err(wrong_message(communicator, to, "another number of bytes than it was sent".into()));
+        let seconds = start.elapsed().as_secs_f64();
+        // the other side must have seen all of it, and says for how long it computed then
+        let mut reader = Reader(&answer);
+        match (reader.u64(), reader.u64()) {
+            (Some(seen), Some(nanos)) if seen == bytes.len() as u64 => Ok(seconds - nanos as f64 / 1e9),
+            _ => Err(wrong_message(communicator, to, "another number of bytes than it was sent".into())),
         }
-        Ok(start.elapsed().as_secs_f64())
     };
     let times = |count: usize, bytes: usize| -> Result<f64, RankError> {
         let message = vec![0; bytes];
         trip(&message)?;
-        let mut times = (0..count).map(|_| trip(&message)).collect::<Result<Vec<f64>, RankError>>()?;
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
+        Ok(median((0..count).map(|_| trip(&message)).collect::<Result<Vec<f64>, RankError>>()?))
     };
     let (short, long) = (times(TRIPS, SHORT)?, times(LONG_TRIPS, LONG)?);
     // the answer is short, and a long message is announced first
     let bandwidth = LONG as f64 / (long - 2.0 * short).max(long / 10.0);
     let latency = (short - SHORT as f64 / bandwidth) / 2.0;
-    Ok(Link { bandwidth, latency: latency.max(0.0) })
+    Ok(Link { bandwidth, latency: latency.max(0.0), sums: None })
 }
 
 fn answer(communicator: &dyn Communicator, to: usize) -> Result<(), RankError> {
     let mut message = Vec::new();
     for _ in 0..TRIPS + 1 + LONG_TRIPS + 1 {
         communicator.receive(to, Channel::Values, &mut message)?;
-        communicator.send(to, Channel::Values, &(message.len() as u64).to_le_bytes())?;
+        let computed = compute().as_nanos() as u64;
+        let answer = [(message.len() as u64).to_le_bytes(), computed.to_le_bytes()];
+        communicator.send(to, Channel::Values, answer.as_flattened())?;
     }
     Ok(())
+}
+
+/// The sums of rank `first` and the next one, both of which call it. They send to each other at once, copy, and add: that takes longer than one way of the link.
+fn measure_sums(communicator: &Arc<dyn Communicator>, first: usize, latency: f64) -> Result<Sums, RankError> {
+    let all = Share::all(1);
+    let part = Part {
+        rank: communicator.rank(),
+        ranks: communicator.ranks(),
+        layers: 0..1,
+        members: first..first + 2,
+        heads: all,
+        intermediate: all,
+        shared_intermediate: all,
+        moe_intermediate: all,
+        experts: all,
+        receives_from: None,
+        sends_to: None,
+        returned_by: None,
+        wire: Wire::F32,
+    };
+    let links = Links::new(communicator.clone(), part);
+    let times = |count: usize, bytes: usize| -> Result<f64, RankError> {
+        let mut values = vec![0.0; bytes / 4];
+        links.all_reduce(&mut values)?;
+        let mut once = || {
+            compute();
+            let start = Instant::now();
+            links.all_reduce(&mut values)?;
+            Ok(start.elapsed().as_secs_f64())
+        };
+        Ok(median((0..count).map(|_| once()).collect::<Result<Vec<f64>, RankError>>()?))
+    };
+    let (short, long) = (times(TRIPS, SHORT)?, times(ADDED_TRIPS, ADDED)?);
+    Ok(Sums::measured((SHORT as f64, short), (ADDED as f64, long), latency))
 }
 
 #[cfg(test)]
@@ -93,12 +167,19 @@ mod tests {
         for count in [1, 2, 3] {
             let found: Vec<Option<Link>> = std::thread::scope(|scope| {
                 let ranks = local_ranks(count).into_iter();
-                let threads: Vec<_> =
-                    ranks.map(|rank| scope.spawn(move || slowest_link(&rank).unwrap())).collect();
+                let measured = |rank| {
+                    let rank: Arc<dyn Communicator> = Arc::new(rank);
+                    slowest_link(&rank).unwrap()
+                };
+                let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || measured(rank))).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             assert!(found.iter().all(|link| *link == found[0]), "{found:?}");
-            let sound = |link: Link| link.bandwidth > 0.0 && link.bandwidth.is_finite() && link.latency < 1.0;
+            let rate = |rate: f64| rate > 0.0 && rate.is_finite();
+            let sound = |link: Link| {
+                let sums = link.sums.unwrap();
+                rate(link.bandwidth) && link.latency < 1.0 && rate(sums.bandwidth) && sums.latency < 1.0
+            };
             assert_eq!(found[0].is_some_and(sound), count > 1, "{found:?}");
         }
     }

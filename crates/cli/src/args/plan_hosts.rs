@@ -10,6 +10,8 @@ pub(super) const PLAN_HOSTS_HELP: &str = "The file lists the hosts in the order 
   [link]
   gbit_per_s = 10
   latency_us = 50        # of a short message, from the call that sends it to the end of the one that receives it
+  sum_gbit_per_s = 6     # at which two ranks add up rows, sending to each other at once; with the next line it may be left out
+  sum_latency_us = 60    # of a short sum
   [[host]]
   name = \"a\"
   memory_gb = 240

@@ -12,7 +12,7 @@ mod shared;
 mod stretches;
 
 pub use load::{Case, Load, Work};
-pub use network::{Host, Link};
+pub use network::{Host, Link, Sums};
 pub use propose::{Prediction, Proposal, RankPrediction, predict, propose};
 pub use shared::{PlannedModel, SharedLoad};
 pub use stretches::PredictError;

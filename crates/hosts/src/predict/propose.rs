@@ -209,7 +209,7 @@ mod tests {
         Host { name: format!("{memory} bytes"), memory, bandwidth, flops: Some(1e12) }
     }
 
-    const LINK: Link = Link { bandwidth: 1e8, latency: 1e-4 };
+    const LINK: Link = Link { bandwidth: 1e8, latency: 1e-4, sums: None };
     const CASE: Case =
         Case { context: 1000, past: 0, rows: 1, in_flight: 1, prompt: 100, chunk: 100, wire: Wire::F32 };
 

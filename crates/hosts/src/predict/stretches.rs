@@ -108,7 +108,7 @@ pub(super) fn stretches(
 /// Seconds of a step that its rows are on their way between stretches of layers, and back.
 pub(super) fn crossings(model: &SharedLoad, stretches: usize, link: &Link, case: &Case) -> f64 {
     let rows = (case.rows * case.wire.bytes()) as f64 * model.row;
-    if stretches > 1 { stretches as f64 * link.messages(1.0, rows) } else { 0.0 }
+    if stretches > 1 { stretches as f64 * link.message(rows) } else { 0.0 }
 }
 
 /// Seconds of each group with each stretch that it has room for: by group, first layer, number of layers less one.

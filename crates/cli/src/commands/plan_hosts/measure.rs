@@ -46,7 +46,7 @@ pub(super) fn all_ranks(args: &PlanHostsArgs) -> Result<Option<HostsFile>> {
         (rank..count).try_for_each(|_| barrier())?;
         own
     };
-    let link = slowest_link(communicator)?;
+    let link = slowest_link(&hosts.communicator)?;
     collect(communicator, own, link)
 }
 
