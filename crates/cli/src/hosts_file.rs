@@ -3,7 +3,7 @@
 use crate::exit::Usage;
 use anyhow::{Context, Result};
 use latent_formats::input_file;
-use latent_hosts::predict::{Host, Link, Sums};
+use latent_hosts::predict::{Host, Link, Speed, Sums};
 use serde::Deserialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -41,6 +41,14 @@ struct HostEntry {
     memory_gb: f64,
     read_gb_per_s: f64,
     gflops: Option<f64>,
+    at_once: Option<SpeedEntry>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpeedEntry {
+    read_gb_per_s: f64,
+    gflops: Option<f64>,
 }
 
 /// Between a host and itself nothing crosses.
@@ -75,11 +83,13 @@ impl HostsFile {
         for host in &self.hosts {
             // JSON's escapes are among those of TOML
             let name = serde_json::Value::from(host.name.as_str());
-            let (memory, read) = (host.memory / 1e9, host.bandwidth / 1e9);
-            let _ = writeln!(text, "[[host]]\nname = {name}");
-            let _ = writeln!(text, "memory_gb = {memory:.2}\nread_gb_per_s = {read:.3}");
-            if let Some(flops) = host.flops {
-                let _ = writeln!(text, "gflops = {:.2}", flops / 1e9);
+            let _ = writeln!(text, "[[host]]\nname = {name}\nmemory_gb = {:.2}", host.memory / 1e9);
+            for (heading, speed) in [("", Some(host.speed)), ("[host.at_once]\n", host.at_once)] {
+                let Some(speed) = speed else { continue };
+                let _ = writeln!(text, "{heading}read_gb_per_s = {:.3}", speed.bandwidth / 1e9);
+                if let Some(flops) = speed.flops {
+                    let _ = writeln!(text, "gflops = {:.2}", flops / 1e9);
+                }
             }
         }
         text
@@ -122,6 +132,8 @@ impl Written {
                 ("memory_gb", Some(host.memory_gb)),
                 ("read_gb_per_s", Some(host.read_gb_per_s)),
                 ("gflops", host.gflops),
+                ("at_once.read_gb_per_s", host.at_once.map(|speed| speed.read_gb_per_s)),
+                ("at_once.gflops", host.at_once.and_then(|speed| speed.gflops)),
             ];
             for (what, value) in numbers {
                 if let Some(value) = value.filter(|value| !positive(*value)) {
@@ -146,12 +158,19 @@ impl LinkEntry {
 
 impl HostEntry {
     fn host(&self) -> Host {
+        let own = SpeedEntry { read_gb_per_s: self.read_gb_per_s, gflops: self.gflops };
         Host {
             name: self.name.clone(),
             memory: self.memory_gb * 1e9,
-            bandwidth: self.read_gb_per_s * 1e9,
-            flops: self.gflops.map(|gflops| gflops * 1e9),
+            speed: own.speed(),
+            at_once: self.at_once.map(SpeedEntry::speed),
         }
+    }
+}
+
+impl SpeedEntry {
+    fn speed(self) -> Speed {
+        Speed { bandwidth: self.read_gb_per_s * 1e9, flops: self.gflops.map(|gflops| gflops * 1e9) }
     }
 }
 
@@ -161,7 +180,11 @@ mod tests {
 
     #[test]
     fn hosts_are_read_as_they_were_written() {
-        let host = |name: &str, flops| Host { name: name.into(), memory: 24e9, bandwidth: 18.5e9, flops };
+        let speed = |bandwidth, flops| Speed { bandwidth, flops };
+        let host = |name: &str, flops: Option<f64>| {
+            let at_once = flops.map(|flops| speed(9.5e9, Some(flops)));
+            Host { name: name.into(), memory: 24e9, speed: speed(18.5e9, flops), at_once }
+        };
         let hosts = vec![host("a \"quoted\" \\ name", Some(2.5e11)), host("b", None)];
         let sums = Some(Sums { bandwidth: 5e7, latency: 5e-4 });
         let file = HostsFile { hosts, link: Link { bandwidth: 1.25e8, latency: 2.5e-4, sums } };

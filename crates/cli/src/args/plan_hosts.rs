@@ -17,6 +17,9 @@ pub(super) const PLAN_HOSTS_HELP: &str = "The file lists the hosts in the order 
   memory_gb = 240
   read_gb_per_s = 180    # that steps of one row read
   gflops = 1500          # of prompts; may be left out
+  [host.at_once]         # the same two while all other ranks compute; for ranks of one machine, or left out
+  read_gb_per_s = 90
+  gflops = 1400
 
 --measure writes it: `mpirun -n 4 --host a,b,c,d latent plan-hosts -m MODEL -t N --measure hosts.toml` runs the first layers of the model on each
 host, and exchanges messages. Without mpirun it measures this machine.";
@@ -33,7 +36,7 @@ pub(crate) struct PlanHostsArgs {
     #[arg(long)]
     pub(crate) measure: bool,
 
-    /// Measure all hosts at once, not in turn: ranks of one machine take memory bandwidth from each other when several steps are in flight
+    /// Measure all hosts in turn and then at once: ranks of one machine take memory bandwidth from each other
     #[arg(long, requires = "measure")]
     pub(crate) at_once: bool,
 

@@ -9,17 +9,33 @@ pub struct Host {
     pub name: String,
     /// Bytes of memory that the model may take.
     pub memory: f64,
+    /// How fast it is.
+    pub speed: Speed,
+    /// How fast it is while all others compute too, where that is another: ranks of one machine take memory bandwidth from each other.
+    pub at_once: Option<Speed>,
+}
+
+/// How fast a host reads and computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
     /// Bytes per second that its steps of one row read.
     pub bandwidth: f64,
     /// Floating-point operations per second of prompts; none where they were not measured.
     pub flops: Option<f64>,
 }
 
-impl Host {
-    /// Seconds that it computes.
-    pub(super) fn seconds(&self, work: &Work) -> f64 {
+impl Speed {
+    fn seconds(&self, work: &Work) -> f64 {
         let arithmetic = self.flops.map_or(0.0, |flops| work.flops / flops);
         arithmetic.max(work.bytes / self.bandwidth)
+    }
+}
+
+impl Host {
+    /// Seconds that it computes, where on average this share of the other ranks computes meanwhile.
+    pub(super) fn seconds(&self, work: &Work, company: f64) -> f64 {
+        let (alone, company) = (self.speed.seconds(work), company.clamp(0.0, 1.0));
+        self.at_once.map_or(alone, |speed| (1.0 - company) * alone + company * speed.seconds(work))
     }
 }
 

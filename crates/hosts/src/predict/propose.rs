@@ -1,9 +1,10 @@
 //! What is expected of partitions, and the best of them.
 
-use super::load::{Case, Load, Work};
+use super::company::{self, Seconds};
+use super::load::{Case, Load};
 use super::network::{Host, Link};
 use super::shared::{PlannedModel, SharedLoad};
-use super::stretches::{Group, PredictError, crossings, groups, stretches};
+use super::stretches::{PredictError, crossings, groups, stretches};
 use latent_graph::Partition;
 use std::ops::Range;
 
@@ -120,13 +121,6 @@ fn best_count(
     best.ok_or(last)
 }
 
-/// Seconds of the group's hosts, and of their sums.
-fn group_seconds(group: &Group<'_>, layers: Load, link: &Link, of: fn(&Load) -> &Work) -> (Vec<f64>, f64) {
-    let hosts = group.hosts.iter().enumerate();
-    let seconds = hosts.map(|(at, host)| host.seconds(of(&group.load(at, layers)))).collect();
-    (seconds, link.sums(of(&layers), group.hosts.len()))
-}
-
 fn of_stretches(
     model: &SharedLoad,
     hosts: &[Host],
@@ -136,39 +130,45 @@ fn of_stretches(
 ) -> Result<Prediction, PredictError> {
     let counts: Vec<usize> = stretches.iter().map(ExactSizeIterator::len).collect();
     let partition = model.partition(&counts).map_err(PredictError::Cut)?;
-    let mut ranks = Vec::new();
-    let (mut computing, mut sums, mut slowest) = (0.0, 0.0, 0.0f64);
-    let (mut prompt, mut slowest_of_prompt) = (0.0, 0.0f64);
-    for (group, range) in groups(model, hosts).iter().zip(stretches) {
+    let groups = groups(model, hosts);
+    let of_range = |range: &Range<usize>| {
         let mut layers = Load::default();
         model.layers[range.clone()].iter().for_each(|layer| layers += *layer);
-        let (seconds, summing) = group_seconds(group, layers, link, |load| &load.step);
-        let longest = |seconds: &[f64]| seconds.iter().copied().fold(0.0, f64::max);
-        computing += longest(&seconds);
-        sums += summing;
-        slowest = slowest.max(longest(&seconds) + summing);
-        let (of_prompt, summing) = group_seconds(group, layers, link, |load| &load.prompt);
-        let of_prompt = longest(&of_prompt) + summing;
-        prompt += of_prompt;
-        slowest_of_prompt = slowest_of_prompt.max(of_prompt);
-        for (at, (host, seconds)) in group.hosts.iter().zip(seconds).enumerate() {
-            let memory = group.load(at, layers).memory(case);
-            ranks.push(RankPrediction { host: host.name.clone(), layers: range.clone(), memory, seconds });
+        layers
+    };
+    let layers: Vec<Load> = stretches.iter().map(of_range).collect();
+    let chunks = case.prompt.div_ceil(case.chunk.max(1)).max(1);
+    let of_steps = company::seconds(&groups, &layers, link, |load| &load.step, case.in_flight);
+    let of_prompt = company::seconds(&groups, &layers, link, |load| &load.prompt, chunks);
+    let sum = |of: &[Seconds], part: fn(&Seconds) -> f64| of.iter().map(part).sum::<f64>();
+    let slowest = |of: &[Seconds]| of.iter().map(Seconds::all).fold(0.0, f64::max);
+    let (computing, sums) = (sum(&of_steps, |of| of.computing), sum(&of_steps, |of| of.sums));
+    let mut ranks = Vec::new();
+    for (((group, seconds), layers), range) in groups.iter().zip(&of_steps).zip(&layers).zip(stretches) {
+        for (at, (host, seconds)) in group.hosts.iter().zip(&seconds.ranks).enumerate() {
+            let memory = group.load(at, *layers).memory(case);
+            ranks.push(RankPrediction {
+                host: host.name.clone(),
+                layers: range.clone(),
+                memory,
+                seconds: *seconds,
+            });
         }
     }
     // other ranks hear of a step when rank 0 begins it: those that it waits for are late by that
     let told = if stretches.len() == 1 && hosts.len() > 1 { link.latency } else { 0.0 };
     let links = sums + told + crossings(model, stretches.len(), link, case);
     let step = computing + links;
-    let cycle = step.max(case.in_flight as f64 * slowest);
-    let chunks = case.prompt.div_ceil(case.chunk.max(1)).max(1) as f64;
+    let cycle = step.max(case.in_flight as f64 * slowest(&of_steps));
+    let chunks = chunks as f64;
     let rows = Case { rows: case.chunk.min(case.prompt), ..*case };
     // a chunk goes through all stretches; with several, the next one follows as soon as the slowest stretch is free
-    let through = prompt / chunks + told + crossings(model, stretches.len(), link, &rows);
-    let each = if stretches.len() > 1 { slowest_of_prompt / chunks } else { through };
+    let through =
+        sum(&of_prompt, Seconds::all) / chunks + told + crossings(model, stretches.len(), link, &rows);
+    let each = if stretches.len() > 1 { slowest(&of_prompt) / chunks } else { through };
     let each = each.max(through / stretches.len() as f64);
     let first_token = through + (chunks - 1.0) * each;
-    let known = hosts.iter().all(|host| host.flops.is_some());
+    let known = hosts.iter().all(|host| host.speed.flops.is_some());
     Ok(Prediction {
         partition,
         ranks,
@@ -181,6 +181,8 @@ fn of_stretches(
 
 #[cfg(test)]
 mod tests {
+    use super::super::load::Work;
+    use super::super::network::Speed;
     use super::*;
     use latent_graph::config::Wire;
 
@@ -206,7 +208,14 @@ mod tests {
 
     fn host(memory: f64, bandwidth: f64) -> Host {
         let (memory, bandwidth) = (memory * 1e9, bandwidth * 1e9);
-        Host { name: format!("{memory} bytes"), memory, bandwidth, flops: Some(1e12) }
+        let speed = Speed { bandwidth, flops: Some(1e12) };
+        Host { name: format!("{memory} bytes"), memory, speed, at_once: None }
+    }
+
+    /// One that reads at half of its speed while others compute.
+    fn crowded() -> Host {
+        let host = host(20.0, 10.0);
+        Host { at_once: Some(Speed { bandwidth: 5e9, flops: Some(1e12) }), ..host }
     }
 
     const LINK: Link = Link { bandwidth: 1e8, latency: 1e-4, sums: None };
@@ -271,6 +280,29 @@ mod tests {
         assert!((found.links - links).abs() < 1e-9 && (found.step - 0.6 - links).abs() < 1e-9, "{found:?}");
         let four = vec![host(20.0, 10.0); 4];
         assert_eq!(best(2, &four, &CASE).unwrap().partition.ranks(), 4);
+    }
+
+    #[test]
+    fn ranks_of_one_machine_are_slower_while_others_compute() {
+        let hosts = vec![crowded(); 2];
+        let of = |in_flight| {
+            let case = Case { in_flight, ..CASE };
+            of_stretches(&model(1), &hosts, &[0..6, 6..10], &LINK, &case).unwrap()
+        };
+        // one after the other, nobody is in the way
+        let alone = of(1);
+        assert!((alone.step - alone.links - 1.1).abs() < 1e-9, "{alone:?}");
+        // 0.7 s, for 0.4 s of which the other one computes too: that much takes twice as long
+        let both = of(2);
+        assert!((both.ranks[0].seconds - 1.1).abs() < 1e-9 && (both.ranks[1].seconds - 0.8).abs() < 1e-9);
+        assert!((both.tokens_per_second - 2.0 / 2.2).abs() < 1e-9, "{both:?}");
+        // those that share layers compute them at once, and rank 0 the rest alone
+        let shared = best(2, &hosts, &CASE).unwrap();
+        assert!((shared.step - shared.links - (1.0 + 0.1)).abs() < 1e-9, "{shared:?}");
+        // of four ranks that share layers by twos, one of three others computes
+        let four = of_stretches(&model(2), &vec![crowded(); 4], &[0..5, 5..10], &LINK, &CASE).unwrap();
+        let third = 0.25 * 4.0 / 3.0;
+        assert!((four.step - four.links - (2.0 * third + 0.1)).abs() < 1e-9, "{four:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Which layers each group of ranks should have.
 
+use super::company::{Company, Seconds};
 use super::load::{Case, Load};
 use super::network::{Host, Link};
 use super::shared::SharedLoad;
@@ -50,13 +51,6 @@ impl Group<'_> {
             load += self.model.around;
         }
         load
-    }
-
-    /// Seconds of one of its steps: of the slowest host, and of their sums.
-    fn seconds(&self, layers: Load, link: &Link) -> f64 {
-        let slowest =
-            self.hosts.iter().enumerate().map(|(at, host)| host.seconds(&self.load(at, layers).step));
-        slowest.fold(0.0, f64::max) + link.sums(&layers.step, self.hosts.len())
     }
 
     fn has_room(&self, layers: Load, case: &Case) -> bool {
@@ -128,8 +122,12 @@ impl Table {
         if count == 0 || count > layers {
             return Err(PredictError::TooMany { stretches: count, layers });
         }
+        let ranks: usize = groups.iter().map(|group| group.hosts.len()).sum();
         let of_start = |at: usize, start: usize| -> Vec<f64> {
             let group = &groups[at];
+            let few = Company::of_group(group.hosts.len(), ranks);
+            let company = if case.in_flight > 1 { few.with_all() } else { few };
+            let seconds = |own: Load| Seconds::new(group, &own, link, |load| &load.step, company).all();
             let mut own = Load::default();
             // those behind it need a layer each
             let ends = start..layers - (count - 1 - at);
@@ -137,7 +135,7 @@ impl Table {
                 own += model.layers[layer];
                 own
             });
-            loads.take_while(|own| group.has_room(*own, case)).map(|own| group.seconds(own, link)).collect()
+            loads.take_while(|own| group.has_room(*own, case)).map(seconds).collect()
         };
         let of_group = |at: usize| {
             let of_start = |start| if start < at { Vec::new() } else { of_start(at, start) };

@@ -12,7 +12,7 @@ use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::config::LayerKind;
 use latent_hosts::agree::on_least;
-use latent_hosts::predict::{Host, Link};
+use latent_hosts::predict::{Host, Link, Speed};
 use latent_hosts::slowest_link;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,21 +38,22 @@ pub(super) fn all_ranks(args: &PlanHostsArgs) -> Result<Option<HostsFile>> {
     let (rank, count) = (communicator.rank(), communicator.ranks());
     let name = communicator.host(rank);
     let barrier = || Ok(on_least(communicator, 0).map(|_| ())?);
-    let own = if args.at_once {
-        this_host(args, &checkpoint, name, &barrier)?
-    } else {
-        (0..rank).try_for_each(|_| barrier())?;
-        let own = this_host(args, &checkpoint, name, &|| Ok(()))?;
-        (rank..count).try_for_each(|_| barrier())?;
-        own
-    };
+    (0..rank).try_for_each(|_| barrier())?;
+    let mut own = this_host(args, &checkpoint, name.clone(), &|| Ok(()))?;
+    (rank..count).try_for_each(|_| barrier())?;
+    if args.at_once {
+        own.at_once = Some(this_host(args, &checkpoint, name, &barrier)?.speed);
+    }
     let link = slowest_link(&hosts.communicator)?;
     collect(communicator, own, link)
 }
 
 /// Rank 0 hears what the others have measured.
 fn collect(communicator: &dyn Communicator, own: Host, link: Option<Link>) -> Result<Option<HostsFile>> {
-    let numbers = [own.memory, own.bandwidth, own.flops.unwrap_or_default()];
+    let of = |speed: Speed| [speed.bandwidth, speed.flops.unwrap_or_default()];
+    // none is sent as zero
+    let at_once = own.at_once.map_or([0.0; 2], of);
+    let numbers = [&[own.memory], of(own.speed).as_slice(), &at_once].concat();
     if communicator.rank() > 0 {
         let message: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         communicator.send(0, Channel::Answers, &message)?;
@@ -64,10 +65,17 @@ fn collect(communicator: &dyn Communicator, own: Host, link: Option<Link>) -> Re
         communicator.receive(from, Channel::Answers, &mut message)?;
         let numbers: Vec<f64> =
             message.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-        let [memory, bandwidth, flops] = numbers[..] else {
-            anyhow::bail!("rank {from} sent {} bytes of measurements, expected 24", message.len());
+        let [memory, bandwidth, flops, read_at_once, flops_at_once] = numbers[..] else {
+            anyhow::bail!("rank {from} sent {} bytes of measurements, expected 40", message.len());
         };
-        file.hosts.push(Host { name: communicator.host(from), memory, bandwidth, flops: Some(flops) });
+        let speed = |bandwidth, flops| Speed { bandwidth, flops: Some(flops) };
+        let at_once = (read_at_once > 0.0).then(|| speed(read_at_once, flops_at_once));
+        file.hosts.push(Host {
+            name: communicator.host(from),
+            memory,
+            speed: speed(bandwidth, flops),
+            at_once,
+        });
     }
     Ok(Some(file))
 }
@@ -89,7 +97,7 @@ fn this_host(
     let mut engine = Engine::load(&*args.model.engine.backend()?, checkpoint, &options, &mut |_, _| {})?;
     engine.wait_for_weights();
     let (bandwidth, flops) = speeds(&mut engine, prompt, barrier)?;
-    Ok(Host { name, memory, bandwidth, flops: Some(flops) })
+    Ok(Host { name, memory, speed: Speed { bandwidth, flops: Some(flops) }, at_once: None })
 }
 
 /// The layers that are run: those without experts, and some with; fewer where they would take half of the memory.
