@@ -1,8 +1,8 @@
 //! How long groups of ranks compute, and which others compute at the same time.
 
+use super::group::Group;
 use super::load::{Load, Work};
 use super::network::Link;
-use super::stretches::Group;
 
 /// The other ranks that compute while one does, as shares of all others.
 #[derive(Clone, Copy, Debug, Default)]

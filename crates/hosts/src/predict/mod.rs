@@ -6,6 +6,7 @@
 //! Ranks of one machine are slower while others compute.
 
 mod company;
+mod group;
 mod load;
 mod network;
 mod propose;

@@ -1,10 +1,11 @@
 //! What is expected of partitions, and the best of them.
 
 use super::company::{self, Seconds};
+use super::group::groups;
 use super::load::{Case, Load};
 use super::network::{Host, Link};
 use super::shared::{PlannedModel, SharedLoad};
-use super::stretches::{PredictError, crossings, groups, stretches};
+use super::stretches::{PredictError, crossings, stretches};
 use latent_graph::Partition;
 use std::ops::Range;
 

@@ -1,0 +1,34 @@
+//! Hosts that share a stretch of layers.
+
+use super::load::{Case, Load};
+use super::network::Host;
+use super::shared::SharedLoad;
+
+/// The hosts of one stretch of layers, with what they take.
+pub(super) struct Group<'a> {
+    pub(super) model: &'a SharedLoad,
+    pub(super) hosts: &'a [Host],
+    /// Whether rank 0 is among them.
+    pub(super) first: bool,
+}
+
+impl Group<'_> {
+    /// What the host at `at` has to hold and to do, with these layers.
+    pub(super) fn load(&self, at: usize, layers: Load) -> Load {
+        let mut load = layers;
+        if self.first && at == 0 {
+            load += self.model.around;
+        }
+        load
+    }
+
+    pub(super) fn has_room(&self, layers: Load, case: &Case) -> bool {
+        self.hosts.iter().enumerate().all(|(at, host)| self.load(at, layers).memory(case) <= host.memory)
+    }
+}
+
+/// The hosts by stretches of layers, in their order.
+pub(super) fn groups<'a>(model: &'a SharedLoad, hosts: &'a [Host]) -> Vec<Group<'a>> {
+    let of = |(at, hosts)| Group { model, hosts, first: at == 0 };
+    hosts.chunks(model.members()).enumerate().map(of).collect()
+}
