@@ -21,7 +21,7 @@ use std::time::Instant;
 const LAYERS: usize = 4;
 
 /// Steps of one row that are timed.
-const STEPS: usize = 24;
+const STEPS: usize = 64;
 
 /// Repetitions of the prompt that are timed.
 const PROMPTS: usize = 2;
