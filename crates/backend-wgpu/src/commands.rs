@@ -367,7 +367,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let nanos = commands.submit_timed(&[]).unwrap();
         let wall = start.elapsed().as_nanos() as u64;
         assert!(nanos.iter().map(|(number, _)| *number).eq(0..3000));
-        assert!(nanos[2999].1 > nanos[1].1, "{:?}", &nanos[2990..]);
+        // of the small ones, some may have waited for other programs of this machine
+        let mut small: Vec<u64> = nanos[..2999].iter().map(|(_, nanos)| *nanos).collect();
+        small.sort_unstable();
+        assert!(nanos[2999].1 > small[1500], "{} of {:?}", small[1500], &nanos[2990..]);
         assert!(nanos.iter().map(|(_, nanos)| nanos).sum::<u64>() <= wall, "{wall}");
         // copies alone take no time
         let mut commands = Commands::new(&device);

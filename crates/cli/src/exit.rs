@@ -36,6 +36,11 @@ pub(crate) struct NotSupported(pub(crate) String);
 #[error("the two sides part")]
 pub(crate) struct Parted;
 
+/// What went wrong was said by another process, which ended with this code.
+#[derive(Debug, thiserror::Error)]
+#[error("ended with code {0}")]
+pub(crate) struct Said(pub(crate) u8);
+
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 const UNSUPPORTED: u8 = 2;
@@ -46,6 +51,11 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     // a closed pipe is not an error
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+}
+
+/// Whether a command that ended with this code would end so again.
+pub(crate) fn is_final(code: u8) -> bool {
+    [UNSUPPORTED, USAGE].contains(&code)
 }
 
 /// The exit code of a finished command; its error is printed.
@@ -63,6 +73,9 @@ pub(crate) fn code(result: anyhow::Result<()>) -> u8 {
     }
     if error.is::<Parted>() {
         return FAILURE;
+    }
+    if let Some(Said(code)) = error.downcast_ref() {
+        return *code;
     }
     job::failed(&message(&error));
     report(&error);

@@ -5,7 +5,7 @@
 //! handler may do.
 
 use std::io::Write;
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 /// Ctrl-C.
@@ -13,6 +13,9 @@ const SIGINT: i32 = 2;
 
 /// The signal that came; 0: none.
 static ASKED: AtomicI32 = AtomicI32::new(0);
+
+/// A process that ends with this one; 0: none.
+static KEPT: AtomicI32 = AtomicI32::new(0);
 
 /// Number of callers that have nothing to clean up.
 static AT_ONCE: AtomicUsize = AtomicUsize::new(0);
@@ -48,6 +51,8 @@ fn came(signal: i32) {
 fn end(signal: i32) -> ! {
     latent_formats::output_file::remove_unfinished();
     restore_terminal();
+    #[cfg(unix)]
+    unix::end_kept();
     std::process::exit(128 + signal)
 }
 
@@ -122,6 +127,21 @@ pub(crate) fn clear() {
     ASKED.store(0, Ordering::SeqCst);
 }
 
+/// While this lives, a process is ended with this one.
+pub(crate) struct Kept(());
+
+/// For a process that was started, and does not hear the terminal's signals itself.
+pub(crate) fn keep(child: &Child) -> Kept {
+    KEPT.store(child.id().cast_signed(), Ordering::SeqCst);
+    Kept(())
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        KEPT.store(0, Ordering::SeqCst);
+    }
+}
+
 /// While this lives, the first signal ends the program at once.
 pub(crate) struct AtOnce(());
 
@@ -141,8 +161,9 @@ impl Drop for AtOnce {
 
 #[cfg(unix)]
 mod unix {
-    use nix::sys::signal::{SigSet, Signal};
+    use nix::sys::signal::{SigSet, Signal, kill};
     use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+    use nix::unistd::Pid;
     use std::io::stdin;
     use std::sync::{Mutex, PoisonError};
 
@@ -154,6 +175,14 @@ mod unix {
         if let Some(terminal) = &*terminal {
             // one that was closed needs nothing
             let _ = tcsetattr(stdin(), SetArg::TCSANOW, terminal);
+        }
+    }
+
+    pub(super) fn end_kept() {
+        let pid = super::KEPT.load(super::Ordering::SeqCst);
+        if pid > 0 {
+            // it may have ended by itself
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
     }
 

@@ -1,9 +1,9 @@
 //! The MPI job that this process may be a rank of.
 
 #[cfg(not(feature = "mpi"))]
-pub(crate) use alone::{end, failed, hosts};
+pub(crate) use alone::{abort, failed, finish, hosts, hurry, problem};
 #[cfg(feature = "mpi")]
-pub(crate) use over_mpi::{end, failed, hosts};
+pub(crate) use over_mpi::{abort, failed, finish, hosts, hurry, problem};
 
 #[cfg(feature = "mpi")]
 mod over_mpi {
@@ -12,6 +12,10 @@ mod over_mpi {
     use latent_graph::Partition;
     use latent_mpi::MpiRank;
     use std::sync::{Arc, Mutex, PoisonError};
+    use std::time::Duration;
+
+    /// How long all ranks may take to come up.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// MPI is started once in a process.
     static RANK: Mutex<Option<Arc<MpiRank>>> = Mutex::new(None);
@@ -24,7 +28,7 @@ mod over_mpi {
         let mut started = RANK.lock().unwrap_or_else(PoisonError::into_inner);
         let rank = match &*started {
             Some(rank) => Arc::clone(rank),
-            None => Arc::clone(started.insert(Arc::new(latent_mpi::start()?))),
+            None => Arc::clone(started.insert(Arc::new(latent_mpi::start(PATIENCE)?))),
         };
         if partition.is_none() && rank.ranks() == 1 {
             return Ok(None);
@@ -33,20 +37,39 @@ mod over_mpi {
         Ok(Some(Hosts { partition, communicator: rank }))
     }
 
+    fn rank() -> Option<Arc<MpiRank>> {
+        RANK.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Tells the other ranks, if there are any, why this one ends.
     pub(crate) fn failed(cause: &str) {
-        if let Some(rank) = &*RANK.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(rank) = rank() {
             rank.fail(cause);
         }
     }
 
-    /// Ends this process's part in the job, all others with it where it failed. To be called last; gives the exit code back.
-    pub(crate) fn end(code: u8, failed: bool) -> u8 {
-        let rank = RANK.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(rank) = rank {
-            rank.finish(failed.then_some(i32::from(code)));
+    /// Takes silent ranks for lost soon, since this process was told to end: perhaps because one is gone.
+    pub(crate) fn hurry() {
+        if let Some(rank) = rank() {
+            rank.hurry();
         }
-        code
+    }
+
+    /// What has gone wrong with another rank, if there are any.
+    pub(crate) fn problem() -> Option<RankError> {
+        rank()?.problem()
+    }
+
+    /// Ends this process's part in the job together with the others. To be called last.
+    pub(crate) fn finish() -> Result<(), RankError> {
+        rank().map_or(Ok(()), |rank| rank.finish())
+    }
+
+    /// Ends all ranks of the job with an exit code. To be called last; it may return.
+    pub(crate) fn abort(code: u8) {
+        if let Some(rank) = rank() {
+            rank.abort(i32::from(code));
+        }
     }
 }
 
@@ -67,7 +90,15 @@ mod alone {
 
     pub(crate) fn failed(_cause: &str) {}
 
-    pub(crate) fn end(code: u8, _failed: bool) -> u8 {
-        code
+    pub(crate) fn hurry() {}
+
+    pub(crate) fn problem() -> Option<RankError> {
+        None
     }
+
+    pub(crate) fn finish() -> Result<(), RankError> {
+        Ok(())
+    }
+
+    pub(crate) fn abort(_code: u8) {}
 }

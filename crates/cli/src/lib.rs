@@ -29,5 +29,5 @@ pub fn main() -> ExitCode {
     interrupt::watch();
     latent_formats::install_sigbus_handler();
     let code = exit::code(commands::execute(args));
-    ExitCode::from(job::end(code, code != 0 && !interrupt::asked()))
+    ExitCode::from(ranks::end(code, code != 0 && !interrupt::asked()))
 }

@@ -13,7 +13,11 @@ use std::sync::Arc;
 /// # Errors
 /// A partition in a build without MPI; an MPI that cannot be used.
 pub(crate) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>> {
-    job::hosts(partition).map_err(|error| exit::Usage(error.to_string()).into())
+    job::hosts(partition).map_err(|error| match error {
+        // a rank that does not come up may do so the next time
+        error if cfg!(feature = "mpi") => error.into(),
+        error => exit::Usage(error.to_string()).into(),
+    })
 }
 
 /// Whether this process only follows another one, so that its command has nothing to read or to print.
@@ -22,6 +26,17 @@ pub(crate) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>> {
 /// As for [`hosts`].
 pub(crate) fn follows(partition: Option<&Partition>) -> Result<bool> {
     Ok(hosts(partition)?.is_some_and(|hosts| hosts.rank() > 0))
+}
+
+/// Ends this process's part in the job, all others with it where it failed. To be called last; gives back the exit code.
+pub(crate) fn end(code: u8, failed: bool) -> u8 {
+    let result = if failed { Ok(()) } else { job::finish() };
+    let lost = result.is_err();
+    let code = result.map_or_else(|error| exit::code(Err(error.into())), |()| code);
+    if failed || lost {
+        job::abort(code);
+    }
+    code
 }
 
 /// Loads a model; a rank that follows does so from then on, and ends the process.
@@ -42,7 +57,7 @@ pub(crate) fn load(
             let result = follower.run();
             drop(at_once);
             let failed = result.is_err();
-            std::process::exit(i32::from(job::end(exit::code(result.map_err(Into::into)), failed)))
+            std::process::exit(i32::from(end(exit::code(result.map_err(Into::into)), failed)))
         }
     }
 }

@@ -6,14 +6,12 @@
 #[path = "support/mpirun.rs"]
 mod mpirun;
 
-use mpirun::{LATENT, fixture, mpirun, ranks, stderr, stdout};
+use mpirun::{ENDED, LATENT, children, fixture, mpirun, nothing_is_left, post, ranks, stderr, stdout};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const TOKENS: &str = "1,5,9,2,7,3,8,11,40,41,42,43,44,45,46,47,48,49";
@@ -119,35 +117,6 @@ fn ranks_that_do_not_fit_together_end_with_an_error_that_says_how() {
     }
 }
 
-/// The processes that mpirun has started, by rank.
-fn children(mpirun: &Child, count: usize) -> Vec<Pid> {
-    let start = Instant::now();
-    loop {
-        let path = format!("/proc/{0}/task/{0}/children", mpirun.id());
-        let pids = std::fs::read_to_string(path).unwrap_or_default();
-        let mut found: Vec<(usize, Pid)> = Vec::new();
-        for pid in pids.split_whitespace() {
-            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let rank = environment
-                .split(|byte| *byte == 0)
-                .find_map(|entry| entry.strip_prefix(b"OMPI_COMM_WORLD_RANK="));
-            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            if let Some(rank) = rank.filter(|_| program == Path::new(LATENT)) {
-                found.push((
-                    String::from_utf8_lossy(rank).parse().unwrap(),
-                    Pid::from_raw(pid.parse().unwrap()),
-                ));
-            }
-        }
-        if found.len() == count {
-            found.sort_by_key(|(rank, _)| *rank);
-            return found.into_iter().map(|(_, pid)| pid).collect();
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "mpirun started {} of {count} ranks", found.len());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Sends a signal to a rank in the middle of its steps; what mpirun ended with, and how long after.
 fn disturb(rank: usize, signal: Signal) -> Option<(Output, Duration, Vec<Pid>)> {
     // more steps than can be run while the test waits
@@ -155,7 +124,7 @@ fn disturb(rank: usize, signal: Signal) -> Option<(Output, Duration, Vec<Pid>)> 
         ranks(3, &["bench", "-m", &fixture("v3"), "-p", "0", "-n", "64", "-r", "60000", "-t", "1"])?;
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let pids = children(&child, 3);
+    let pids = children(child.id(), 3);
     std::thread::sleep(Duration::from_secs(2));
     assert!(child.try_wait().unwrap().is_none(), "it is still running");
     kill(pids[rank], signal).unwrap();
@@ -167,12 +136,7 @@ fn disturb(rank: usize, signal: Signal) -> Option<(Output, Duration, Vec<Pid>)> 
 /// The body of an answer to a request for the end of a text.
 fn completion(address: &str) -> String {
     let body = r#"{"model":"any","prompt":"A fox","max_tokens":12,"temperature":0}"#;
-    let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}",
-        body.len()
-    );
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(format!("{head}\r\nConnection: close\r\n\r\n{body}").as_bytes()).unwrap();
+    let mut stream = post(address, body);
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -192,7 +156,7 @@ fn served(mut command: Command, count: usize) -> Vec<String> {
     let first = completion(&address);
     let both = [address.clone(), address].map(|address| std::thread::spawn(move || completion(&address)));
     let texts = [first].into_iter().chain(both.into_iter().map(|thread| thread.join().unwrap())).collect();
-    let rank0 = if count == 0 { Pid::from_raw(child.id() as i32) } else { children(&child, count)[0] };
+    let rank0 = if count == 0 { Pid::from_raw(child.id() as i32) } else { children(child.id(), count)[0] };
     kill(rank0, Signal::SIGTERM).unwrap();
     let output = child.wait_with_output().unwrap();
     let error = stderr(&output);
@@ -209,20 +173,6 @@ fn a_server_over_ranks_answers_as_one_process_does() {
     alone.args(args);
     assert_eq!(shared, served(alone, 0));
     assert!(!shared[0].is_empty() && shared[0] == shared[1], "{shared:?}");
-}
-
-/// How long a job may take to end, on a machine that others use too.
-const ENDED: Duration = Duration::from_secs(15);
-
-fn nothing_is_left(pids: &[Pid]) {
-    let start = Instant::now();
-    while pids
-        .iter()
-        .any(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(LATENT)))
-    {
-        assert!(start.elapsed() < ENDED, "a rank outlives its job");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

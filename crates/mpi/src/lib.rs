@@ -1,7 +1,7 @@
 //! Ranks of an MPI job.
 //!
-//! One thread of each process speaks to MPI, and to nothing else: it sends what others want to send, takes in what arrives, and tells the other ranks twice a
-//! second that it is there. So a rank that is stopped or hangs is noticed by all others, whatever they wait for.
+//! One thread of each process speaks to MPI, and to nothing else: it sends what others want to send, takes in what arrives, and tells the other ranks four times
+//! a second that it is there. So a rank that is stopped or hangs is noticed by all others, whatever they wait for.
 //!
 //! Without the feature `mpi` there is only [`launched`].
 #![forbid(unsafe_code)]

@@ -4,6 +4,7 @@ use latent_backend::{Channel, RankError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Microseconds for which a rank that waits looks again and again: a core that sleeps takes longer to wake than a message to come.
 pub(crate) const AWAKE: u128 = 20_000;
@@ -74,6 +75,10 @@ pub(crate) struct Mail {
     /// Ranks that have ended as they should.
     pub(crate) ended: Vec<usize>,
     pub(crate) end: Option<End>,
+    /// Whether ranks that are silent are soon taken for lost: this process was told to end, perhaps because another rank is gone.
+    pub(crate) hurried: bool,
+    /// Since when MPI itself is being ended, which waits for all ranks.
+    pub(crate) closing: Option<Instant>,
 }
 
 #[derive(Default)]

@@ -4,7 +4,8 @@ use crate::office::{AWAKE, End, Kind, Letter, Office, Started};
 use crate::speaker;
 use latent_backend::{Channel, Communicator, RankError};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,44 +15,97 @@ pub struct MpiRank {
     /// Of each rank.
     hosts: Vec<String>,
     office: Arc<Office>,
-    speaker: Mutex<Option<JoinHandle<()>>>,
+    speaker: JoinHandle<()>,
 }
 
-/// Joins the job that this process was started in; a process that no launcher started is the only rank of its own.
+/// Joins the job that this process was started in, which may take so long; a process that no launcher started is the only rank of its own.
 ///
 /// # Errors
-/// [`RankError::Setup`] when MPI is already in use in this process, or a thread is refused. (An MPI that cannot start ends the process itself.)
-pub fn start() -> Result<MpiRank, RankError> {
+/// [`RankError::Setup`] when MPI is already in use in this process, a thread is refused, or not all ranks come up in time. (An MPI that cannot start ends the
+/// process itself.)
+pub fn start(patience: Duration) -> Result<MpiRank, RankError> {
     let office = Arc::new(Office::default());
     let (tell, told) = mpsc::channel();
     let shared = Arc::clone(&office);
     let speaker = Builder::new().name("latent-mpi".into()).spawn(move || speaker::run(&shared, &tell));
     let speaker = speaker.map_err(|error| RankError::Setup(format!("starting a thread for MPI: {error}")))?;
-    let Ok(Started { rank, hosts }) = told.recv() else {
-        return Err(RankError::Setup("MPI has been started in this process before".into()));
-    };
-    Ok(MpiRank { rank, hosts, office, speaker: Mutex::new(Some(speaker)) })
+    let Started { rank, hosts } = told.recv_timeout(patience).map_err(|error| {
+        RankError::Setup(match error {
+            RecvTimeoutError::Disconnected => "MPI has been started in this process before".into(),
+            RecvTimeoutError::Timeout => format!(
+                "MPI has not started within {} s, since it waits for a rank that has not come up: look at that rank's host, and whether its firewall \
+                 lets the others in",
+                patience.as_secs()
+            ),
+        })
+    })?;
+    Ok(MpiRank { rank, hosts, office, speaker })
 }
 
 /// How long other ranks have to say what they know of an error before all are ended.
 const GRACE: Duration = Duration::from_millis(400);
 
+/// How long MPI may take to end once all ranks have said that they do, and to abort.
+const CLOSING: Duration = Duration::from_secs(3);
+
+/// How often is looked whether it has.
+const LOOK: Duration = Duration::from_millis(2);
+
 impl MpiRank {
-    /// Ends this rank's part in the job: with the others, where `failure` is none; else all ranks are ended, with this exit code. To be called last.
-    pub fn finish(&self, failure: Option<i32>) {
-        let Some(speaker) = self.speaker.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            return;
-        };
-        if failure.is_some() {
-            std::thread::sleep(GRACE);
+    /// Ends this rank's part in the job together with the others, and returns when they have ended, too. To be called last.
+    ///
+    /// # Errors
+    /// A rank that is gone or failed before it ended, or an MPI that does not end: to be ended by [`MpiRank::abort`].
+    pub fn finish(&self) -> Result<(), RankError> {
+        self.tell_end(End::InOrder);
+        // MPI's own end waits for all ranks, and hangs where one is gone by then
+        while !self.speaker.is_finished() {
+            std::thread::sleep(LOOK);
+            let mail = self.office.mail();
+            if mail.closing.is_some_and(|since| since.elapsed() > CLOSING) {
+                return Err(RankError::Setup(format!(
+                    "every rank has said that it ends, and MPI has not ended {} s later: one of {} was stopped meanwhile, or its host is gone",
+                    CLOSING.as_secs(),
+                    self.names()
+                )));
+            }
+            if let (None, Some(error)) = (mail.closing, &mail.error) {
+                return Err(error.clone());
+            }
         }
-        {
-            let mut mail = self.office.mail();
-            mail.end = Some(failure.map_or(End::InOrder, End::Abort));
-            self.office.work.notify_all();
+        Ok(())
+    }
+
+    /// Ends all ranks, with this exit code, a moment after what this one has told them. To be called last: it returns only where MPI itself hangs, and the
+    /// launcher ends the job when this process ends.
+    pub fn abort(&self, code: i32) {
+        std::thread::sleep(GRACE);
+        self.tell_end(End::Abort(code));
+        let since = Instant::now();
+        while !self.speaker.is_finished() && since.elapsed() < CLOSING {
+            std::thread::sleep(LOOK);
         }
-        // it does not panic; an aborted job does not come back
-        let _ = speaker.join();
+    }
+
+    /// All ranks with their hosts.
+    fn names(&self) -> String {
+        let name = |(rank, host)| format!("rank {rank} on host {host}");
+        self.hosts.iter().enumerate().map(name).collect::<Vec<_>>().join(", ")
+    }
+
+    fn tell_end(&self, end: End) {
+        self.office.mail().end = Some(end);
+        self.office.work.notify_all();
+    }
+
+    /// Takes ranks that are silent for lost soon, since this process was told to end.
+    pub fn hurry(&self) {
+        self.office.mail().hurried = true;
+    }
+
+    /// What has gone wrong with another rank, if anything has.
+    pub fn problem(&self) -> Option<RankError> {
+        self.office.mail().error.clone()
     }
 
     fn post(&self, to: usize, kind: Kind, message: &[u8]) {

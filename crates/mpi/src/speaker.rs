@@ -3,21 +3,22 @@
 use crate::office::{AWAKE, End, Kind, Letter, Office, Started};
 use latent_backend::RankError;
 use mpi::Threading;
-use mpi::point_to_point::MatchedReceiveVec;
+use mpi::point_to_point::{Message, Status};
+use mpi::request::{Request, StaticScope};
 use mpi::topology::SimpleCommunicator;
-use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Source};
+use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Equivalence, Source};
 use std::sync::PoisonError;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// A rank says that it is there this often.
-const HEARTBEAT: Duration = Duration::from_millis(500);
+const HEARTBEAT: Duration = Duration::from_millis(250);
 
 /// A rank of which nothing is heard for so long is gone.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Bytes of a buffer for what ranks say of themselves, so that it waits neither for them nor behind what they do not take.
-const BUFFER: usize = 1 << 20;
+/// The same once this process was told to end: mpirun kills it a second later where another rank is gone, and whoever waits for an answer should hear why.
+const HURRIED: Duration = Duration::from_millis(700);
 
 /// Bytes of a host's name that are kept.
 const NAME: usize = 64;
@@ -25,14 +26,13 @@ const NAME: usize = 64;
 /// Speaks until it is told to end.
 pub(crate) fn run(office: &Office, started: &Sender<Started>) {
     // this thread alone calls MPI
-    let Some((mut universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else { return };
-    universe.set_buffer_size(BUFFER);
+    let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else { return };
     let world = universe.world();
     let hosts = hosts(&world);
     let (rank, ranks) = (world.rank() as usize, hosts.len());
     let speaker = Speaker { world: &world, office, rank, hosts: hosts.clone() };
     let now = Instant::now();
-    let mut lives = Lives { heard: vec![now; ranks], sent: now, checked: now };
+    let mut lives = Lives { heard: vec![now; ranks], sent: now, checked: now, saying: Vec::new() };
     if started.send(Started { rank, hosts }).is_ok() {
         speaker.speak(&mut lives);
     }
@@ -55,6 +55,19 @@ struct Lives {
     heard: Vec<Instant>,
     sent: Instant,
     checked: Instant,
+    /// What this rank says of itself, and to whom, as long as MPI has not sent it: not even a buffered send returns where a rank takes nothing.
+    saying: Vec<(usize, Request<'static, [u8], StaticScope>)>,
+}
+
+impl Lives {
+    /// Lets go of what has been sent.
+    fn let_go(&mut self) {
+        for (to, request) in std::mem::take(&mut self.saying) {
+            if let Err(pending) = request.test() {
+                self.saying.push((to, pending));
+            }
+        }
+    }
 }
 
 struct Speaker<'w> {
@@ -67,21 +80,20 @@ struct Speaker<'w> {
 impl Speaker<'_> {
     fn speak(&self, lives: &mut Lives) {
         let mut busy = Instant::now();
+        let mut said = false;
         loop {
+            self.abort_if_told();
             let (next, end) = {
                 let mut mail = self.office.mail();
                 (mail.outgoing.pop_front(), mail.end)
             };
-            if let Some(End::Abort(code)) = end {
-                self.world.abort(code);
+            if end == Some(End::InOrder) && next.is_none() && self.is_last(&mut said, lives) {
+                return;
             }
             let mut worked = self.take_in(lives);
             if let Some(letter) = next {
                 self.send(&letter, lives);
                 worked = true;
-            } else if end == Some(End::InOrder) {
-                self.others().for_each(|to| self.say(to, Kind::Ended));
-                return;
             }
             self.look_after(lives);
             if worked {
@@ -90,6 +102,20 @@ impl Speaker<'_> {
                 self.rest(busy.elapsed());
             }
         }
+    }
+
+    /// Says once that this rank has ended; whether all others have said so too. MPI's own end waits for all ranks without looking whether they are there.
+    fn is_last(&self, said: &mut bool, lives: &mut Lives) -> bool {
+        if !std::mem::replace(said, true) {
+            self.others().for_each(|to| self.say(to, Kind::Ended, lives));
+        }
+        lives.let_go();
+        let mut mail = self.office.mail();
+        let all = self.others().all(|rank| mail.ended.contains(&rank));
+        if all {
+            mail.closing.get_or_insert_with(Instant::now);
+        }
+        all && lives.saying.is_empty()
     }
 
     fn others(&self) -> impl Iterator<Item = usize> {
@@ -104,54 +130,92 @@ impl Speaker<'_> {
             let mut request = process.immediate_send_with_tag(scope, &letter.message[..], letter.kind.tag());
             while let Err(pending) = request.test() {
                 request = pending;
-                if !self.take_in(lives) {
-                    std::thread::yield_now();
-                }
-                self.look_after(lives);
-                // a rank that is gone takes nothing
-                if let Some(End::Abort(code)) = self.office.mail().end {
-                    self.world.abort(code);
-                }
+                self.take_in(lives);
+                self.wait_on(lives);
             }
         });
     }
 
     /// Sends a message without content, whatever else is on its way.
-    fn say(&self, to: usize, kind: Kind) {
-        self.world.process_at_rank(to as i32).buffered_send_with_tag(&[0u8; 0][..], kind.tag());
+    fn say(&self, to: usize, kind: Kind, lives: &mut Lives) {
+        let process = self.world.process_at_rank(to as i32);
+        lives.saying.push((to, process.immediate_send_with_tag(StaticScope, &[][..], kind.tag())));
     }
 
-    /// Takes in whatever has arrived; whether anything had.
+    /// Takes in whatever has arrived; whether anything had for other threads.
     fn take_in(&self, lives: &mut Lives) -> bool {
         let mut any = false;
         while let Some(arrived) = self.world.any_process().immediate_matched_probe() {
-            let (from, tag) = (arrived.1.source_rank() as usize, arrived.1.tag());
-            let (message, _) = arrived.matched_receive_vec::<u8>();
-            if let Some(heard) = lives.heard.get_mut(from) {
-                *heard = Instant::now();
-            }
-            match Kind::of_tag(tag) {
-                Some(Kind::On(channel)) => {
-                    any = true;
-                    self.office.mail().arrived.entry((from, channel)).or_default().push_back(message);
-                    self.office.tell();
-                }
-                Some(Kind::Failed) => {
-                    let cause = String::from_utf8_lossy(&message).into_owned();
-                    self.office.went_wrong(RankError::Failed {
-                        rank: from,
-                        host: self.hosts[from].clone(),
-                        cause,
-                    });
-                }
-                Some(Kind::Ended) => {
-                    self.office.mail().ended.push(from);
-                    self.office.tell();
-                }
-                Some(Kind::Heartbeat) | None => {}
-            }
+            any |= self.take(arrived, lives);
         }
         any
+    }
+
+    /// The same for what ranks say of themselves, where a message of a channel may not overtake one that is still coming in.
+    fn listen(&self, lives: &mut Lives) {
+        for kind in [Kind::Heartbeat, Kind::Failed, Kind::Ended] {
+            while let Some(arrived) = self.world.any_process().immediate_matched_probe_with_tag(kind.tag()) {
+                self.take(arrived, lives);
+            }
+        }
+    }
+
+    /// Takes in one message; whether it is for another thread.
+    fn take(&self, (message, status): (Message, Status), lives: &mut Lives) -> bool {
+        let (from, kind) = (status.source_rank() as usize, Kind::of_tag(status.tag()));
+        let bytes = status.count(u8::equivalent_datatype()) as usize;
+        let message = self.receive(message, bytes, lives);
+        if let Some(heard) = lives.heard.get_mut(from) {
+            *heard = Instant::now();
+        }
+        match kind {
+            Some(Kind::On(channel)) => {
+                self.office.mail().arrived.entry((from, channel)).or_default().push_back(message);
+                self.office.tell();
+                return true;
+            }
+            Some(Kind::Failed) => {
+                let cause = String::from_utf8_lossy(&message).into_owned();
+                self.office.went_wrong(RankError::Failed {
+                    rank: from,
+                    host: self.hosts[from].clone(),
+                    cause,
+                });
+            }
+            Some(Kind::Ended) => {
+                self.office.mail().ended.push(from);
+                self.office.tell();
+            }
+            Some(Kind::Heartbeat) | None => {}
+        }
+        false
+    }
+
+    /// The content of a message, which may be long, or never come to its end.
+    fn receive(&self, message: Message, bytes: usize, lives: &mut Lives) -> Vec<u8> {
+        let mut content = vec![0; bytes];
+        mpi::request::scope(|scope| {
+            let mut request = message.immediate_matched_receive_into(scope, &mut content[..]);
+            while let Err(pending) = request.test() {
+                request = pending;
+                self.listen(lives);
+                self.wait_on(lives);
+            }
+        });
+        content
+    }
+
+    /// A moment of waiting for a rank that may be gone, and then takes and gives nothing.
+    fn wait_on(&self, lives: &mut Lives) {
+        self.look_after(lives);
+        self.abort_if_told();
+        std::thread::yield_now();
+    }
+
+    fn abort_if_told(&self) {
+        if let Some(End::Abort(code)) = self.office.mail().end {
+            self.world.abort(code);
+        }
     }
 
     /// Says that this rank is there, and looks whether the others are.
@@ -165,15 +229,26 @@ impl Speaker<'_> {
             lives.heard.fill(now);
         }
         lives.checked = now;
-        let ended = self.office.mail().ended.clone();
+        let (ended, ending, silence) = {
+            let mail = self.office.mail();
+            (mail.ended.clone(), mail.end.is_some(), if mail.hurried { HURRIED } else { SILENCE })
+        };
         if now - lives.sent >= HEARTBEAT {
             lives.sent = now;
-            self.others().filter(|to| !ended.contains(to)).for_each(|to| self.say(to, Kind::Heartbeat));
+            lives.let_go();
+            let mut not_to: Vec<usize> = lives.saying.iter().map(|(to, _)| *to).collect();
+            if ending {
+                // one that has ended waits for those that have not
+                not_to.extend(&ended);
+            }
+            self.others()
+                .filter(|to| !not_to.contains(to))
+                .for_each(|to| self.say(to, Kind::Heartbeat, lives));
         }
         // who has been silent longest is the cause
         let silent = self.others().filter(|rank| !ended.contains(rank)).min_by_key(|rank| lives.heard[*rank]);
-        if let Some(rank) = silent.filter(|rank| now - lives.heard[*rank] > SILENCE) {
-            let cause = format!("nothing was heard of it for {} s", SILENCE.as_secs());
+        if let Some(rank) = silent.filter(|rank| now - lives.heard[*rank] > silence) {
+            let cause = format!("nothing was heard of it for {} s", silence.as_secs_f32());
             self.office.went_wrong(RankError::Lost { rank, host: self.hosts[rank].clone(), cause });
         }
     }
@@ -181,7 +256,7 @@ impl Speaker<'_> {
     /// Waits for work: awake while somebody waits and something may arrive at any moment, then longer and longer.
     fn rest(&self, idle: Duration) {
         let mail = self.office.mail();
-        if !mail.outgoing.is_empty() || mail.end.is_some() {
+        if !mail.outgoing.is_empty() {
             return;
         }
         let nap = match (mail.waiting > 0, idle.as_micros()) {

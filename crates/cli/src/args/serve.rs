@@ -16,6 +16,7 @@ Examples:
   latent serve                                     the built-in demo model; then open http://127.0.0.1:8080
   latent serve -m model.gguf --parallel 16
   latent serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  latent serve -m model.gguf --partition pipeline=2 --restart --launch \"mpirun -n 2 --host a,b --bind-to none\"
   latent serve -m small=small.gguf -m big=hf:OWNER/NAME:Q4_K_M --models-max 1 --unload-idle 10m
 
 Several models are loaded when requests first name them; one that is alone is loaded at once.
@@ -116,6 +117,18 @@ pub(crate) struct ServerArgs {
     /// Send a span per request to the OpenTelemetry collector at this URL (http://127.0.0.1:4318); also OTEL_EXPORTER_OTLP_ENDPOINT
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
+
+    /// Start the ranks of a model on several hosts with mpirun, and start them again when one dies
+    #[arg(long)]
+    pub(crate) restart: bool,
+
+    /// What --restart starts them with; words are separated by blanks [default: mpirun -n RANKS --bind-to none, with as many ranks as --partition is for]
+    #[arg(long, value_name = "COMMAND", requires = "restart")]
+    pub(crate) launch: Option<String>,
+
+    /// End as after Ctrl-C when standard input ends: for programs that start a server, and may die
+    #[arg(long, conflicts_with = "restart")]
+    pub(crate) stop_at_eof: bool,
 
     /// Settings in TOML
     #[arg(long, env = "LATENT_CONFIG", value_name = "FILE")]

@@ -1,11 +1,13 @@
 //! `latent serve`: models for many users, over HTTP.
 
 mod load;
+mod restart;
 mod sources;
+mod wait;
 
 use crate::args::{ServeArgs, ServerArgs};
 use crate::exit::Usage;
-use crate::{interrupt, output, ranks};
+use crate::{output, ranks};
 use anyhow::Result;
 use latent_engine::cache::DiskCache;
 use latent_formats::input_file;
@@ -13,16 +15,15 @@ use latent_server::{DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, Otlp, ServeErr
 use load::Setup;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Most bytes of a configuration file or a file of keys.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// How often signals are looked at.
-const LOOK: Duration = Duration::from_millis(50);
-
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
+    if args.server.restart {
+        return restart::run(args);
+    }
     let file = read_config(args.server.config.as_deref())?;
     log(args, &file)?;
     let mut engine = args.engine.clone();
@@ -48,19 +49,11 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     let models = sources::sources(args, &file, &setup)?;
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
     let server = Server::start(config, models, Extras::default()).map_err(start_error)?;
-    wait_loaded(&server)?;
+    wait::loaded(&server)?;
     if !args.quiet {
         output::line(&format!("{} at {}", names.join(", "), server.url()))?;
     }
-    while !interrupt::asked() && !server.is_finished() {
-        std::thread::sleep(LOOK);
-    }
-    if !args.quiet {
-        output::note("ending when the running requests have ended; once more ends at once");
-    }
-    server.stop();
-    server.join();
-    Ok(())
+    wait::ended(server, args)
 }
 
 /// What is wrong with the flags is wrong usage.
@@ -70,18 +63,6 @@ fn start_error(error: ServeError) -> anyhow::Error {
             Usage(error.to_string()).into()
         }
         other => other.into(),
-    }
-}
-
-/// Waits until a model that is alone is loaded. A signal ends the program: there is nothing to keep.
-fn wait_loaded(server: &Server) -> Result<()> {
-    loop {
-        interrupt::end_if_asked();
-        match server.wait_loaded(LOOK) {
-            None => {}
-            Some(Ok(())) => return Ok(()),
-            Some(Err(error)) => return Err(anyhow::Error::from_boxed(error)),
-        }
     }
 }
 

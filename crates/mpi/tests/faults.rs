@@ -1,0 +1,262 @@
+//! Ranks that are killed, stopped, or get no more memory, at phase boundaries of a short run: whichever it is, all ranks end within 5 s, with an error that
+//! names the rank, and none is left behind. With `LATENT_ALL_FAULTS` in the environment there are about twice as many. Built with the feature `mpi`; where
+//! there is no mpirun, the test says that it is skipped.
+#![cfg(feature = "mpi")]
+#![allow(missing_docs, clippy::print_stdout, clippy::print_stderr, reason = "tests")]
+
+#[path = "support/faulty.rs"]
+mod faulty;
+#[path = "support/job.rs"]
+mod job;
+#[path = "support/stalls.rs"]
+mod stalls;
+
+use faulty::{Fault, Faulty, Kind};
+use job::{Ended, FAULT, Job, PARTITION, PATIENCE, STRUCK};
+use latent_backend::{Channel, Communicator};
+use latent_engine::cache::Sequence;
+use latent_engine::{Engine, EngineOptions, Hosts, LogitsRequest, Rank};
+use latent_formats::Checkpoint;
+use latent_mpi::MpiRank;
+use stalls::Stalls;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Within what time a fault ends every rank, while the machine does not stand still.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// How long ranks may take to come up: longer than they do beside other jobs.
+const COMES_UP: Duration = Duration::from_secs(30);
+
+/// The same where one does not.
+const NEVER_UP: Duration = Duration::from_secs(3);
+
+/// A machine that stood still for so long may have let a stopped rank go on.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+
+/// Bytes of a message that is cut, and how long it is under way by then.
+const LARGE: usize = 1 << 27;
+const UNDER_WAY: Duration = Duration::from_millis(5);
+
+/// A rank of the jobs below; alone it does nothing.
+#[test]
+#[ignore = "is run by the other test, under mpirun"]
+fn rank() {
+    let Ok(partition) = std::env::var(PARTITION) else { return };
+    let struck: PathBuf = std::env::var_os(STRUCK).unwrap().into();
+    let patience = Duration::from_secs(std::env::var(PATIENCE).unwrap().parse().unwrap());
+    let fault: Option<Fault> = std::env::var(FAULT).ok().map(|text| text.parse().unwrap());
+    let before = |fault: &Fault| fault.message.is_none() && fault.is_for(&faulty::launched_rank());
+    if let Some(fault) = fault.filter(before) {
+        fault.strike(&struck);
+    }
+    let rank = match latent_mpi::start(patience) {
+        Ok(rank) => Arc::new(rank),
+        Err(error) => {
+            eprintln!("error: {error}");
+            std::process::exit(1)
+        }
+    };
+    let faulty = Arc::new(Faulty::new(rank.clone(), fault, struck.clone()));
+    let result = match fault {
+        Some(fault) if fault.kind == Kind::Cut => exchange(&rank, fault, &struck),
+        _ => run(&partition, faulty.clone()),
+    };
+    if let Err(error) = &result {
+        rank.fail(error);
+    } else {
+        println!("\nboundaries of rank {}: {}", rank.rank(), faulty.boundaries());
+    }
+    if let Err(error) = result.and_then(|()| rank.finish().map_err(|error| error.to_string())) {
+        eprintln!("error: {error}");
+        rank.abort(1);
+    }
+    std::process::exit(0)
+}
+
+/// Two ranks send each other a message that takes longer than one of them lives.
+fn exchange(rank: &MpiRank, fault: Fault, struck: &Path) -> Result<(), String> {
+    let (other, mut message) = (1 - rank.rank(), vec![1; LARGE]);
+    rank.send(other, Channel::Values, &message).map_err(|error| error.to_string())?;
+    if rank.rank() == fault.rank {
+        std::thread::sleep(UNDER_WAY);
+        fault.strike(struck);
+    }
+    rank.receive(other, Channel::Values, &mut message).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// A short run: a prompt in two chunks, two tokens, a saved cache and a restored one.
+fn run(partition: &str, communicator: Arc<Faulty>) -> Result<(), String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures/v3");
+    let file = Arc::new(Checkpoint::open(&folder).map_err(|error| error.to_string())?);
+    let options = EngineOptions {
+        hosts: Some(Hosts { partition: partition.parse().map_err(|e| format!("{e}"))?, communicator }),
+        context: Some(64),
+        cache_tokens: Some(256),
+        threads: Some(1),
+        ..EngineOptions::default()
+    };
+    let loaded = Engine::load_rank(&*latent_backends::cpu(), &file, &options, &mut |_, _| {});
+    match loaded.map_err(|error| error.to_string())? {
+        Rank::Leads(mut engine) => lead(&mut engine).map_err(|error| error.to_string()),
+        Rank::Follows(follower) => follower.run().map_err(|error| error.to_string()),
+    }
+}
+
+fn lead(engine: &mut Engine) -> Result<(), Box<dyn std::error::Error>> {
+    let (tokens, folder) = ([1, 5, 9, 2, 7, 3, 8], tempfile::tempdir()?);
+    let mut sequence = Sequence::default();
+    engine.prefill(&mut sequence, &tokens[..5], 3, LogitsRequest::Last, &mut |_, _| {}, &mut |_| true)?;
+    for token in &tokens[5..] {
+        engine.prefill(&mut sequence, &[*token], 1, LogitsRequest::Last, &mut |_, _| {}, &mut |_| true)?;
+    }
+    let path = folder.path().join("saved");
+    engine.save(&sequence, &tokens, &path)?;
+    let (restored, _) = engine.restore(&path)?;
+    engine.release(restored);
+    engine.release(sequence);
+    Ok(())
+}
+
+/// The messages before which ranks come to something new; with all faults, to what they did once before, too.
+fn boundaries(partition: &'static str, stalls: &Stalls) -> Option<Vec<(usize, usize)>> {
+    let ended = Job { partition, fault: None, tcp: false }.run(COMES_UP, stalls)?;
+    assert!(ended.status.success(), "{}{}", ended.out, ended.errors);
+    let alike = usize::from(std::env::var_os("LATENT_ALL_FAULTS").is_some());
+    let mut found = Vec::new();
+    for line in ended.out.lines().filter_map(|line| line.strip_prefix("boundaries of rank ")) {
+        let (rank, messages) = line.split_once(": ").unwrap();
+        let rank = rank.parse().unwrap();
+        let messages = messages.split(' ').map(|message| message.split_once('/').unwrap());
+        let chosen = messages.filter(|(_, before)| before.parse::<usize>().unwrap() <= alike);
+        found.extend(chosen.map(|(at, _)| (rank, at.parse().unwrap())));
+    }
+    Some(found)
+}
+
+/// What a job shows.
+enum Found {
+    AsItShould {
+        after: Duration,
+    },
+    /// What the machine may be the cause of.
+    Perhaps(String),
+    Wrong(String),
+}
+
+fn check(job: Job, ended: &Ended) -> Found {
+    let Job { partition, fault: Some(fault), tcp } = job else { return Found::Wrong("no fault".into()) };
+    let told = |what: &str| {
+        let Ended { status, errors, after, stalled, .. } = ended;
+        let over = if tcp { " over TCP" } else { "" };
+        format!(
+            "{partition}{over}, {fault}: {what} (after {after:?}, stalls of {stalled:?}, {status}):\n{errors}"
+        )
+    };
+    let Some(after) = ended.after else { return Found::Wrong(told("has not struck")) };
+    if ended.status.success() {
+        // what memory it had may have been enough
+        return match fault.kind {
+            Kind::Starve => Found::AsItShould { after: Duration::ZERO },
+            Kind::Stop | Kind::Cut if ended.stalled > STOOD_STILL => Found::Perhaps(told("went on")),
+            _ => Found::Wrong(told("went on")),
+        };
+    }
+    let rank = fault.rank;
+    let named = match (fault.message, fault.kind) {
+        // by other ranks, or by mpirun
+        (Some(_), _) => [format!("rank {rank} on host "), format!("process rank {rank} with PID ")]
+            .iter()
+            .any(|name| ended.errors.contains(name)),
+        (None, Kind::Stop) => ended.errors.contains("it waits for a rank that has not come up"),
+        // mpirun has nothing to say of a process that has not joined yet
+        (None, _) => ended.errors.contains("non-zero exit code") || ended.errors.contains("exited on signal"),
+    };
+    if !named {
+        return Found::Wrong(told("does not name the rank"));
+    }
+    if after > WITHIN + ended.stalled {
+        return Found::Perhaps(told("ended late"));
+    }
+    Found::AsItShould { after }
+}
+
+/// Runs a job with a fault.
+fn show(job: Job, stalls: &Stalls) -> Found {
+    let up = job.fault.is_none_or(|fault| fault.message.is_some());
+    job.run(if up { COMES_UP } else { NEVER_UP }, stalls)
+        .map_or_else(|| Found::Wrong("no mpirun".into()), |ended| check(job, &ended))
+}
+
+/// The faults of the test.
+fn faults(stalls: &Stalls) -> Option<Vec<Job>> {
+    let all = [Kind::Kill, Kind::Stop, Kind::Starve];
+    let mut jobs = Vec::new();
+    for partition in ["pipeline=3", "experts=2"] {
+        let found = boundaries(partition, stalls)?;
+        assert!(found.len() >= 20, "{partition}: {found:?}");
+        for (i, (rank, message)) in found.into_iter().enumerate() {
+            // the first partition has each fault everywhere, the other one of them
+            let kinds = if partition == "pipeline=3" { &all[..] } else { &all[i % 3..=i % 3] };
+            let fault = |kind: &Kind| Some(Fault { rank, message: Some(message), kind: *kind });
+            jobs.extend(kinds.iter().map(|kind| Job { partition, fault: fault(kind), tcp: false }));
+        }
+    }
+    let mut of_two = |rank, message, kind, tcp| {
+        jobs.push(Job { partition: "experts=2", fault: Some(Fault { rank, message, kind }), tcp });
+    };
+    of_two(1, None, Kind::Kill, false);
+    of_two(1, None, Kind::Stop, false);
+    for rank in 0..2 {
+        of_two(rank, Some(0), Kind::Cut, false);
+        of_two(rank, Some(0), Kind::Cut, true);
+    }
+    Some(jobs)
+}
+
+#[test]
+fn a_fault_at_any_phase_boundary_ends_every_rank() {
+    let stalls = Stalls::watch();
+    let Some(jobs) = faults(&stalls) else {
+        eprintln!("SKIPPED: no mpirun");
+        return;
+    };
+    let (count, left, shown) = (jobs.len(), Mutex::new(jobs), Mutex::new(Vec::new()));
+    // most of a job's time is waiting for silence
+    let at_once = std::thread::available_parallelism().map_or(4, |cores| 4 * cores.get()).clamp(4, 8);
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let Some(job) = left.lock().unwrap().pop() else { break };
+                    let found = show(job, &stalls);
+                    shown.lock().unwrap().push((job, found));
+                }
+            });
+        }
+    });
+    let (mut longest, mut wrong, mut struck) = (Duration::ZERO, Vec::new(), 0);
+    for (job, mut found) in shown.into_inner().unwrap() {
+        // what other jobs or programs were the cause of is not seen twice more while this one is alone
+        for _ in 0..2 {
+            if let Found::Perhaps(problem) = &found {
+                eprintln!("again: {problem}");
+                found = show(job, &stalls);
+            }
+        }
+        match found {
+            Found::AsItShould { after } => {
+                longest = longest.max(after);
+                struck += usize::from(!after.is_zero());
+            }
+            Found::Perhaps(problem) | Found::Wrong(problem) => wrong.push(problem),
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    // starved ranks end, but for a few
+    assert!(struck > count * 9 / 10, "{struck} of {count} faults had an effect");
+    eprintln!("{count} faults, all ranks gone {:.2} s later at most", longest.as_secs_f64());
+    job::wait_until_none_is_left(WITHIN).unwrap();
+}

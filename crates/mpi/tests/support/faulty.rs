@@ -1,0 +1,180 @@
+//! A communicator that fails on purpose before a message.
+
+use latent_backend::{Channel, Communicator, RankError};
+use latent_mpi::MpiRank;
+use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Kill,
+    Stop,
+    /// No more memory from the system.
+    Starve,
+    /// Stopped in the middle of a large message.
+    Cut,
+}
+
+/// What happens to which rank, before which of its messages; none: before it joins the job. As text: `1:17:Kill`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub rank: usize,
+    pub message: Option<usize>,
+    pub kind: Kind,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let message = self.message.map_or("-".into(), |message| message.to_string());
+        write!(f, "{}:{message}:{:?}", self.rank, self.kind)
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let [rank, message, kind] = parts[..] else { return Err(text.into()) };
+        let kind = [Kind::Kill, Kind::Stop, Kind::Starve, Kind::Cut]
+            .into_iter()
+            .find(|known| format!("{known:?}") == kind);
+        Ok(Fault {
+            rank: rank.parse().map_err(|_| text)?,
+            message: if message == "-" { None } else { Some(message.parse().map_err(|_| text)?) },
+            kind: kind.ok_or(text)?,
+        })
+    }
+}
+
+impl Fault {
+    pub fn is_for(&self, rank: &str) -> bool {
+        self.rank.to_string() == rank
+    }
+
+    /// Strikes; a file that is written now says when.
+    pub fn strike(&self, when: &Path) {
+        std::fs::write(when, "").unwrap();
+        match self.kind {
+            Kind::Kill => gone(Signal::KILL),
+            Kind::Stop | Kind::Cut => gone(Signal::STOP),
+            Kind::Starve => {
+                setrlimit(Resource::As, Rlimit { current: Some(1 << 20), maximum: None }).unwrap();
+                // what the process has and does not use serves no more either
+                let mut held: Vec<Vec<u8>> = Vec::new();
+                let mut size = 1 << 24;
+                while size > 64 {
+                    let mut more = Vec::new();
+                    if more.try_reserve_exact(size).is_ok() { held.push(more) } else { size /= 2 }
+                }
+                std::mem::forget(held);
+            }
+        }
+    }
+}
+
+/// Other threads may take the signal: this one must not go on until one has.
+fn gone(signal: Signal) -> ! {
+    kill_process(getpid(), signal).unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The rank that mpirun has given this process, before MPI is started.
+pub fn launched_rank() -> String {
+    std::env::var("OMPI_COMM_WORLD_RANK").unwrap_or_default()
+}
+
+/// A rank's messages, counted.
+pub struct Faulty {
+    inner: Arc<MpiRank>,
+    fault: Option<Fault>,
+    when: PathBuf,
+    seen: Mutex<Seen>,
+}
+
+/// A message, and how many like it there were before.
+type Boundary = (usize, usize);
+
+#[derive(Default)]
+struct Seen {
+    messages: usize,
+    /// How often messages of a kind were met.
+    kinds: HashMap<(bool, usize, String, u8), usize>,
+    boundaries: Vec<Boundary>,
+}
+
+/// Of messages that are alike so many count as boundaries.
+const ALIKE: usize = 2;
+
+impl Faulty {
+    /// With a file that is written when the fault strikes.
+    pub fn new(inner: Arc<MpiRank>, fault: Option<Fault>, when: PathBuf) -> Faulty {
+        Faulty { inner, fault, when, seen: Mutex::default() }
+    }
+
+    /// The messages before which something new begins, each with how many like it there were before.
+    pub fn boundaries(&self) -> String {
+        let seen = self.seen.lock().unwrap();
+        seen.boundaries.iter().map(|(at, before)| format!("{at}/{before}")).collect::<Vec<_>>().join(" ")
+    }
+
+    fn strike(&self) {
+        let message = self.seen.lock().unwrap().messages;
+        if let Some(fault) = self.fault.filter(|f| f.message == Some(message) && f.rank == self.inner.rank())
+        {
+            fault.strike(&self.when);
+        }
+    }
+
+    /// Commands are told apart by their first byte.
+    fn count(&self, sends: bool, rank: usize, channel: Channel, message: &[u8]) {
+        let command =
+            if channel == Channel::Commands { message.first().copied().unwrap_or_default() } else { 0 };
+        let mut seen = self.seen.lock().unwrap();
+        let met = seen.kinds.entry((sends, rank, format!("{channel:?}"), command)).or_default();
+        let before = *met;
+        *met += 1;
+        let at = seen.messages;
+        seen.messages += 1;
+        if before < ALIKE {
+            seen.boundaries.push((at, before));
+        }
+    }
+}
+
+impl Communicator for Faulty {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.inner.ranks()
+    }
+
+    fn host(&self, rank: usize) -> String {
+        self.inner.host(rank)
+    }
+
+    fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError> {
+        self.strike();
+        self.count(true, to, channel, message);
+        self.inner.send(to, channel, message)
+    }
+
+    fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
+        self.strike();
+        let result = self.inner.receive(from, channel, message);
+        self.count(false, from, channel, message);
+        result
+    }
+
+    fn fail(&self, cause: &str) {
+        self.inner.fail(cause);
+    }
+}

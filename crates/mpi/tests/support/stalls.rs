@@ -1,0 +1,46 @@
+//! How long the machine has let this test wait: what ranks took meanwhile says nothing of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often is looked.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A thread that only sleeps, and notes by how much it was woken too late.
+pub struct Stalls {
+    micros: Arc<AtomicU64>,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stalls {
+    pub fn watch() -> Stalls {
+        let (micros, end) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (add, ended) = (Arc::clone(&micros), Arc::clone(&end));
+        let look = move || {
+            while !ended.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                std::thread::sleep(LOOK);
+                let late = began.elapsed().saturating_sub(LOOK);
+                add.fetch_add(u64::try_from(late.as_micros()).unwrap(), Ordering::Relaxed);
+            }
+        };
+        Stalls { micros, end, thread: Some(std::thread::spawn(look)) }
+    }
+
+    /// Since the beginning.
+    pub fn total(&self) -> Duration {
+        Duration::from_micros(self.micros.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
