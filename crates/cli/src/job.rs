@@ -5,6 +5,10 @@ pub(crate) use alone::{abort, failed, finish, hosts, hurry, problem};
 #[cfg(feature = "mpi")]
 pub(crate) use over_mpi::{abort, failed, finish, hosts, hurry, problem};
 
+/// What a build without MPI says of what takes it.
+pub(crate) const WITHOUT_MPI: &str = "this program was built without MPI; build it with --features mpi (on Debian with openmpi-bin, libopenmpi-dev and \
+                                      libclang-dev)";
+
 #[cfg(feature = "mpi")]
 mod over_mpi {
     use latent_backend::{Communicator, RankError};
@@ -82,8 +86,8 @@ mod alone {
     pub(crate) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>, RankError> {
         let Some(partition) = partition else { return Ok(None) };
         Err(RankError::Setup(format!(
-            "--partition {partition}: this program was built without MPI; build it with --features mpi (on Debian with openmpi-bin, libopenmpi-dev and \
-             libclang-dev), and start it with mpirun -n {}",
+            "--partition {partition}: {}, and start it with mpirun -n {}",
+            super::WITHOUT_MPI,
             partition.ranks()
         )))
     }

@@ -221,3 +221,22 @@ fn ctrl_c_lets_answers_end_and_starts_nothing_again() {
     let errors = server.errors();
     assert!(!is_running(mpirun) && !errors.contains("error") && !errors.contains("again:"), "{errors}");
 }
+
+#[test]
+fn what_would_go_wrong_again_is_not_started_again() {
+    let wrong = |launch: &str| {
+        let flags = ["-m", "a=/no/such.gguf", "-m", "b=/no/such.gguf"];
+        let output = Command::new(LATENT)
+            .args(["serve", "--restart", "--launch", launch])
+            .args(flags)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{text}");
+        text
+    };
+    let absent = wrong("/no/such/launcher -n 2");
+    assert!(absent.contains("--launch: /no/such/launcher cannot be started"), "{absent}");
+    let refused = wrong("env");
+    assert!(refused.matches("there is no such file").count() == 1 && !refused.contains("again"), "{refused}");
+}

@@ -5,7 +5,7 @@
 
 use crate::args::ServeArgs;
 use crate::exit::{self, Usage};
-use crate::{interrupt, output};
+use crate::{interrupt, job, output};
 use anyhow::Result;
 use std::ffi::OsString;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -69,6 +69,9 @@ fn launch(args: &ServeArgs) -> Result<Vec<OsString>> {
     };
     if command.is_empty() {
         return Err(Usage("--launch: no command is given".into()).into());
+    }
+    if !cfg!(feature = "mpi") {
+        return Err(Usage(format!("--restart: {}", job::WITHOUT_MPI)).into());
     }
     command.push(std::env::current_exe()?.into_os_string());
     command.extend(of_ranks(std::env::args_os().skip(1)));
