@@ -2,7 +2,7 @@
 
 use crate::{exit, interrupt, job};
 use anyhow::Result;
-use latent_backend::{Backend, BackendError, RankError};
+use latent_backend::Backend;
 use latent_engine::{Engine, EngineError, EngineOptions, Hosts, Rank};
 use latent_formats::Checkpoint;
 use latent_graph::Partition;
@@ -78,7 +78,7 @@ pub(crate) fn follow_all(
             Err(error) => Err(error),
         };
         match result {
-            Err(EngineError::Backend(BackendError::Rank(RankError::Ended { .. }))) => return Ok(()),
+            Err(error) if error.is_of_ended_rank() => return Ok(()),
             other => other?,
         }
     }

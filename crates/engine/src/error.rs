@@ -2,7 +2,7 @@
 
 use crate::cache::{CacheFileError, CacheFull, KvError, StatesFull};
 use crate::seq_error::SeqError;
-use latent_backend::BackendError;
+use latent_backend::{BackendError, RankError};
 use latent_formats::FormatError;
 use latent_graph::{ConfigError, GraphError};
 
@@ -87,6 +87,11 @@ impl EngineError {
     /// Whether the device is gone, or does not answer: the model must be loaded again, there or elsewhere.
     pub fn is_lost(&self) -> bool {
         matches!(self, EngineError::Backend(BackendError::Lost(_)))
+    }
+
+    /// Whether another rank is not there any more since it has ended as it should.
+    pub fn is_of_ended_rank(&self) -> bool {
+        matches!(self, EngineError::Backend(BackendError::Rank(RankError::Ended { .. })))
     }
 }
 

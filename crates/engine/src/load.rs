@@ -82,7 +82,10 @@ impl Engine {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Rank, EngineError> {
         let result = Engine::load_part(backend, checkpoint, options, progress);
-        if let (Err(error), Some(hosts)) = (&result, &options.hosts) {
+        // a rank that has ended as it should loads nothing again: the others have not failed, and end too
+        if let (Err(error), Some(hosts)) = (&result, &options.hosts)
+            && !error.is_of_ended_rank()
+        {
             hosts.communicator.fail(&error.to_string());
         }
         result
