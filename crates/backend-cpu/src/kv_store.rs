@@ -90,13 +90,19 @@ impl KvStore for CpuKvStore {
         Ok(())
     }
 
-    fn read_row(&self, layer: usize, slot: usize, row: &mut [u8]) -> Result<(), BackendError> {
-        row.copy_from_slice(self.layers[layer].1.row(slot));
+    fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
+        let bytes = self.layout.row(layer).bytes();
+        for (slot, row) in (first..).zip(rows.chunks_exact_mut(bytes)) {
+            row.copy_from_slice(self.layers[layer].1.row(slot));
+        }
         Ok(())
     }
 
-    fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError> {
-        self.layers[layer].1.row_mut(slot).copy_from_slice(row);
+    fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError> {
+        let bytes = self.layout.row(layer).bytes();
+        for (slot, row) in (first..).zip(rows.chunks_exact(bytes)) {
+            self.layers[layer].1.row_mut(slot).copy_from_slice(row);
+        }
         Ok(())
     }
 
@@ -168,7 +174,7 @@ mod tests {
         for layer in 0..3 {
             for slot in 0..slots(layer) {
                 let result = match layer {
-                    1 => store.write_row(1, slot, &written(1, slot % 40)),
+                    1 => store.write_rows(1, slot, &written(1, slot % 40)),
                     _ => store.write_state(layer, slot as u32, &written(layer, slot)),
                 };
                 result.unwrap();
@@ -185,7 +191,7 @@ mod tests {
             }
         }
         let mut row = vec![0; bytes[1]];
-        store.read_row(1, KV_BLOCK + 9, &mut row).unwrap();
+        store.read_rows(1, KV_BLOCK + 9, &mut row).unwrap();
         assert_eq!(row, written(1, 9), "a block is copied");
     }
 
@@ -204,11 +210,11 @@ mod tests {
             elements[0] += position as f32;
             rope.shift(&mut elements[4..], position as i64, RopePairs::NeoX);
             latent_kernels::store_row(row, &elements, &mut bytes);
-            store.write_row(0, position, &bytes).unwrap();
+            store.write_rows(0, position, &bytes).unwrap();
         }
         let read = |store: &CpuKvStore, slot: usize| {
             let mut bytes = vec![0; row.bytes()];
-            store.read_row(0, slot, &mut bytes).unwrap();
+            store.read_rows(0, slot, &mut bytes).unwrap();
             bytes
         };
         let before: Vec<_> = (0..80).map(|slot| read(&store, slot)).collect();

@@ -93,18 +93,18 @@ impl KvStore for GpuKvStore {
         self.flush_many()
     }
 
-    fn read_row(&self, layer: usize, slot: usize, row: &mut [u8]) -> Result<(), BackendError> {
+    fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
         self.flush()?;
         let Layer { buffer, row_bytes, .. } = &self.layers[layer];
-        let at = (slot * row_bytes) as u64;
-        row.copy_from_slice(&buffer.read("a row of the KV cache", at..at + *row_bytes as u64)?);
+        let at = (first * row_bytes) as u64;
+        rows.copy_from_slice(&buffer.read("rows of the KV cache", at..at + rows.len() as u64)?);
         Ok(())
     }
 
-    fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError> {
+    fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError> {
         self.flush()?;
         let Layer { buffer, row_bytes, .. } = &self.layers[layer];
-        Ok(buffer.write("a row of the KV cache", (slot * row_bytes) as u64, row)?)
+        Ok(buffer.write("rows of the KV cache", (first * row_bytes) as u64, rows)?)
     }
 
     fn read_state(&self, _layer: usize, _slot: u32, _state: &mut [u8]) -> Result<(), BackendError> {

@@ -178,7 +178,7 @@ fn record(
             let (mut bytes, mut elements) = (vec![0; layout.bytes()], vec![0.0; layout.width()]);
             for row in 0..run.rows {
                 let slot = latent_backend::slot(&span.block_table, run.position(row));
-                run.kv.read_row(layer, slot, &mut bytes)?;
+                run.kv.read_rows(layer, slot, &mut bytes)?;
                 decode(layout, &bytes, &mut elements)?;
                 keep(row, &mut elements[columns.clone()].iter().copied().enumerate());
             }

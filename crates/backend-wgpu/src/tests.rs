@@ -276,7 +276,7 @@ fn rows_of_int8_are_those_of_the_cpu() {
     let read = |number: usize, slot| {
         let kv: &dyn KvStore = &*stores[number];
         let mut row = vec![0; kv.layout().row(0).bytes()];
-        kv.read_row(0, slot, &mut row).unwrap();
+        kv.read_rows(0, slot, &mut row).unwrap();
         row
     };
     let layout = stores[1].layout().row(0);
@@ -320,7 +320,7 @@ fn a_device_that_is_lost_between_two_steps_ends_the_second_with_an_error() {
         let error = step(1).unwrap_err().to_string();
         assert!(error.contains("the device was lost") && error.contains("--device cpu"), "{error}");
     }
-    assert!(kv.read_row(0, 0, &mut vec![0; kv.layout().row(0).bytes()]).is_err());
+    assert!(kv.read_rows(0, 0, &mut vec![0; kv.layout().row(0).bytes()]).is_err());
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn rows_of_the_cache_are_copied_shifted_read_and_written() {
                 let elements = (0..bytes / 4).map(|i| (i * 37 % 101 + slot) as f32 / 64.0);
                 let row: Vec<u8> = elements.flat_map(f32::to_le_bytes).collect();
                 for layer in 0..kv.layout().layers.len() {
-                    kv.write_row(layer, slot, &row).unwrap();
+                    kv.write_rows(layer, slot, &row).unwrap();
                 }
             }
             kv.copy_block(0, 2).unwrap();
@@ -381,7 +381,7 @@ fn rows_of_the_cache_are_copied_shifted_read_and_written() {
             kv.shift_token(9, 9, 4).unwrap();
             let read = |slot| {
                 let mut row = vec![0; bytes];
-                kv.read_row(1, slot, &mut row).unwrap();
+                kv.read_rows(1, slot, &mut row).unwrap();
                 crate::buffers::floats(&row)
             };
             [2 * KV_BLOCK + 7, KV_BLOCK + 1, 9].map(read).to_vec()

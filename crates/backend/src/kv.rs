@@ -85,17 +85,18 @@ pub trait KvStore: Any + Send {
     /// When the device fails.
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError>;
 
-    /// Reads a row, [`CacheRow::bytes`] long.
+    /// Reads the rows of slots that follow one another from `first` on, [`CacheRow::bytes`] each, as many as fill `rows`. Devices and other hosts take as long
+    /// for one as for many.
     ///
     /// # Errors
     /// When the device fails.
-    fn read_row(&self, layer: usize, slot: usize, row: &mut [u8]) -> Result<(), BackendError>;
+    fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError>;
 
-    /// Writes a row, [`CacheRow::bytes`] long.
+    /// Writes such rows.
     ///
     /// # Errors
     /// When the device fails.
-    fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError>;
+    fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError>;
 
     /// Reads the state of a recurrent layer, [`RecurrentLayer::bytes`] long.
     ///

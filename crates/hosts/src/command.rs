@@ -13,10 +13,10 @@ pub(crate) enum Command {
     NewStore { blocks: u32 },
     /// Copy a block of the store.
     CopyBlock { from: u32, to: u32 },
-    /// Answer with a row.
-    ReadRow { layer: usize, slot: usize },
-    /// Write a row.
-    WriteRow { layer: usize, slot: usize, row: Vec<u8> },
+    /// Answer with as many rows, from a slot on.
+    ReadRows { layer: usize, first: usize, count: usize },
+    /// Write rows, from a slot on.
+    WriteRows { layer: usize, first: usize, rows: Vec<u8> },
     /// Move a token's rows.
     ShiftToken { from: usize, to: usize, distance: i64 },
     /// Take the times of steps.
@@ -30,8 +30,8 @@ pub(crate) enum Command {
 const STEP: u8 = 1;
 const NEW_STORE: u8 = 2;
 const COPY_BLOCK: u8 = 3;
-const READ_ROW: u8 = 4;
-const WRITE_ROW: u8 = 5;
+const READ_ROWS: u8 = 4;
+const WRITE_ROWS: u8 = 5;
 const SHIFT_TOKEN: u8 = 6;
 const END: u8 = 7;
 const START_TIMES: u8 = 8;
@@ -80,16 +80,17 @@ impl Command {
                 out.u32(*from);
                 out.u32(*to);
             }
-            Command::ReadRow { layer, slot } => {
-                out.0.push(READ_ROW);
+            Command::ReadRows { layer, first, count } => {
+                out.0.push(READ_ROWS);
                 out.usize(*layer);
-                out.usize(*slot);
+                out.usize(*first);
+                out.usize(*count);
             }
-            Command::WriteRow { layer, slot, row } => {
-                out.0.push(WRITE_ROW);
+            Command::WriteRows { layer, first, rows } => {
+                out.0.push(WRITE_ROWS);
                 out.usize(*layer);
-                out.usize(*slot);
-                out.bytes(row);
+                out.usize(*first);
+                out.bytes(rows);
             }
             Command::ShiftToken { from, to, distance } => {
                 out.0.push(SHIFT_TOKEN);
@@ -111,10 +112,14 @@ impl Command {
             STEP => Command::Step(batch(&mut from)?),
             NEW_STORE => Command::NewStore { blocks: from.u32()? },
             COPY_BLOCK => Command::CopyBlock { from: from.u32()?, to: from.u32()? },
-            READ_ROW => Command::ReadRow { layer: from.usize()?, slot: from.usize()? },
-            WRITE_ROW => {
-                Command::WriteRow { layer: from.usize()?, slot: from.usize()?, row: from.bytes()?.to_vec() }
+            READ_ROWS => {
+                Command::ReadRows { layer: from.usize()?, first: from.usize()?, count: from.usize()? }
             }
+            WRITE_ROWS => Command::WriteRows {
+                layer: from.usize()?,
+                first: from.usize()?,
+                rows: from.bytes()?.to_vec(),
+            },
             SHIFT_TOKEN => Command::ShiftToken {
                 from: from.usize()?,
                 to: from.usize()?,
@@ -188,8 +193,8 @@ mod tests {
         let commands = [
             Command::NewStore { blocks: 12 },
             Command::CopyBlock { from: 1, to: 2 },
-            Command::ReadRow { layer: 3, slot: 400 },
-            Command::WriteRow { layer: 3, slot: 5, row: vec![1, 2, 255] },
+            Command::ReadRows { layer: 3, first: 400, count: 64 },
+            Command::WriteRows { layer: 3, first: 5, rows: vec![1, 2, 255] },
             Command::ShiftToken { from: 9, to: 2, distance: -7 },
             Command::StartTimes,
             Command::StopTimes,

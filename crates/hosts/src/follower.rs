@@ -70,12 +70,12 @@ fn obey(
             model.step(Step { batch: &batch, kv: store, cancel: &cancel, on_logits, on_hidden: None })
         }
         Command::CopyBlock { from, to } => store.copy_block(from, to),
-        Command::ReadRow { layer, slot } => {
-            let mut row = vec![0; store.layout().row(layer).bytes()];
-            store.read_row(layer, slot, &mut row)?;
-            Ok(communicator.send(0, Channel::Answers, &row)?)
+        Command::ReadRows { layer, first, count } => {
+            let mut rows = vec![0; count * store.layout().row(layer).bytes()];
+            store.read_rows(layer, first, &mut rows)?;
+            Ok(communicator.send(0, Channel::Answers, &rows)?)
         }
-        Command::WriteRow { layer, slot, row } => store.write_row(layer, slot, &row),
+        Command::WriteRows { layer, first, rows } => store.write_rows(layer, first, &rows),
         Command::ShiftToken { from, to, distance } => store.shift_token(from, to, distance),
         Command::NewStore { .. } | Command::StartTimes | Command::StopTimes | Command::End => Ok(()),
     }

@@ -56,31 +56,32 @@ impl KvStore for SharedStore {
         self.own.copy_block(from, to)
     }
 
-    fn read_row(&self, layer: usize, slot: usize, row: &mut [u8]) -> Result<(), BackendError> {
+    fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
+        let count = rows.len() / self.layout.row(layer).bytes();
         let (ranks, layer) = self.place(layer)?;
         if ranks.contains(&0) {
-            return self.own.read_row(layer, slot, row);
+            return self.own.read_rows(layer, first, rows);
         }
-        let command = Command::ReadRow { layer, slot }.message();
+        let command = Command::ReadRows { layer, first, count }.message();
         let communicator = &*self.communicator;
         communicator.send(ranks.start, Channel::Commands, &command)?;
         let mut answer = Vec::new();
         communicator.receive(ranks.start, Channel::Answers, &mut answer)?;
-        if answer.len() != row.len() {
-            let problem = format!("a row of {} bytes, expected {}", answer.len(), row.len());
+        if answer.len() != rows.len() {
+            let problem = format!("rows of {} bytes, expected {}", answer.len(), rows.len());
             return Err(wrong_message(communicator, ranks.start, problem).into());
         }
-        row.copy_from_slice(&answer);
+        rows.copy_from_slice(&answer);
         Ok(())
     }
 
-    fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError> {
+    fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError> {
         let (ranks, layer) = self.place(layer)?;
-        let command = Command::WriteRow { layer, slot, row: row.to_vec() }.message();
+        let command = Command::WriteRows { layer, first, rows: rows.to_vec() }.message();
         for to in ranks.clone().filter(|rank| *rank > 0) {
             self.communicator.send(to, Channel::Commands, &command)?;
         }
-        if ranks.contains(&0) { self.own.write_row(layer, slot, row) } else { Ok(()) }
+        if ranks.contains(&0) { self.own.write_rows(layer, first, rows) } else { Ok(()) }
     }
 
     fn read_state(&self, _layer: usize, _slot: u32, _state: &mut [u8]) -> Result<(), BackendError> {

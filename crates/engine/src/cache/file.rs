@@ -32,7 +32,7 @@ use super::full::{CacheFull, StatesFull};
 use super::kv_cache::{KvCache, KvError};
 use super::recurrent::{RecurrentState, Snapshot};
 use super::sequence::Sequence;
-use latent_backend::{BackendError, LayerState, slot};
+use latent_backend::{BackendError, KV_BLOCK, LayerState, slot};
 use latent_formats::{InputError, OutputError, OutputFile, input_file};
 use latent_graph::ir::KvLayerKind;
 use latent_types::CacheType;
@@ -155,6 +155,12 @@ fn read_attachment<R: Read>(input: &mut Checked<R>, size: u64) -> io::Result<Opt
     Ok(input.sum_agrees()?.then_some(bytes))
 }
 
+/// The first slot and the number of rows of each block that holds some of a sequence's first rows.
+fn stretches(sequence: &Sequence, rows: usize) -> impl Iterator<Item = (usize, usize)> {
+    let stretch = move |first: usize| (slot(sequence.block_table(), first), KV_BLOCK.min(rows - first));
+    (0..rows).step_by(KV_BLOCK).map(stretch)
+}
+
 fn type_id(ty: CacheType) -> u32 {
     CacheType::ALL.iter().position(|&t| t == ty).unwrap_or(0) as u32
 }
@@ -240,21 +246,20 @@ impl KvCache {
         for row in 0..sequence.len() {
             out.put(&tokens.get(row).copied().unwrap_or(0).to_le_bytes())?;
         }
-        let mut row = Vec::new();
+        let mut buffer = Vec::new();
         for layer in self.layers_with_rows() {
-            row.resize(layout.row(layer).bytes(), 0);
-            for position in 0..sequence.len() {
-                let slot = slot(sequence.block_table(), position);
-                self.store.read_row(layer, slot, &mut row).map_err(io::Error::other)?;
-                out.put(&row)?;
+            for (slot, rows) in stretches(sequence, sequence.len()) {
+                buffer.resize(rows * layout.row(layer).bytes(), 0);
+                self.store.read_rows(layer, slot, &mut buffer).map_err(io::Error::other)?;
+                out.put(&buffer)?;
             }
         }
         for Snapshot { position, slot } in &states {
             out.put(&(*position as u64).to_le_bytes())?;
             for (layer, shape) in layout.recurrent() {
-                row.resize(shape.bytes(), 0);
-                self.store.read_state(layer, slot.index(), &mut row).map_err(io::Error::other)?;
-                out.put(&row)?;
+                buffer.resize(shape.bytes(), 0);
+                self.store.read_state(layer, slot.index(), &mut buffer).map_err(io::Error::other)?;
+                out.put(&buffer)?;
             }
         }
         out.put_sum()?;
@@ -408,13 +413,12 @@ impl KvCache {
         sequence: &Sequence,
         rows: usize,
     ) -> io::Result<()> {
-        let mut row = Vec::new();
+        let mut buffer = Vec::new();
         for layer in self.layers_with_rows() {
-            row.resize(self.layout().row(layer).bytes(), 0);
-            for position in 0..rows {
-                input.take(&mut row)?;
-                let slot = slot(sequence.block_table(), position);
-                self.store.write_row(layer, slot, &row).map_err(io::Error::other)?;
+            for (slot, rows) in stretches(sequence, rows) {
+                buffer.resize(rows * self.layout().row(layer).bytes(), 0);
+                input.take(&mut buffer)?;
+                self.store.write_rows(layer, slot, &buffer).map_err(io::Error::other)?;
             }
         }
         Ok(())

@@ -97,12 +97,9 @@ impl KvCache {
         let layout = self.layout();
         let mut end = out.len();
         for layer in (0..layout.layers.len()).filter(|layer| layout.layers[*layer].per_token().is_some()) {
-            let row = layout.row(layer).bytes();
-            for position in 0..KV_BLOCK {
-                out.resize(end + row, 0);
-                self.store.read_row(layer, slot(&[block], position), &mut out[end..])?;
-                end += row;
-            }
+            out.resize(end + KV_BLOCK * layout.row(layer).bytes(), 0);
+            self.store.read_rows(layer, slot(&[block], 0), &mut out[end..])?;
+            end = out.len();
         }
         Ok(())
     }
@@ -113,12 +110,9 @@ impl KvCache {
             if self.layout().layers[layer].per_token().is_none() {
                 continue;
             }
-            let bytes = self.layout().row(layer).bytes();
-            for position in 0..KV_BLOCK {
-                let (row, rest) = rows.split_at(bytes);
-                self.store.write_row(layer, slot(&[block], position), row)?;
-                rows = rest;
-            }
+            let (of_layer, rest) = rows.split_at(KV_BLOCK * self.layout().row(layer).bytes());
+            self.store.write_rows(layer, slot(&[block], 0), of_layer)?;
+            rows = rest;
         }
         Ok(())
     }
@@ -170,7 +164,7 @@ impl KvCache {
     pub fn row(&self, sequence: &Sequence, layer: usize, position: usize) -> Result<Vec<u8>, BackendError> {
         assert!(self.owns(sequence) && position < sequence.len(), "position {position} is not in this cache");
         let mut row = vec![0; self.layout().row(layer).bytes()];
-        self.store.read_row(layer, slot(sequence.block_table(), position), &mut row)?;
+        self.store.read_rows(layer, slot(sequence.block_table(), position), &mut row)?;
         Ok(row)
     }
 
@@ -341,7 +335,7 @@ mod tests {
             let elements = (0..6).map(|i| tag + position as f32 + i as f32 / 8.0);
             let row: Vec<u8> = elements.flat_map(f32::to_le_bytes).collect();
             for layer in 0..2 {
-                cache.store.write_row(layer, slot(sequence.block_table(), position), &row).unwrap();
+                cache.store.write_rows(layer, slot(sequence.block_table(), position), &row).unwrap();
             }
         }
         sequence.advance(rows);
@@ -349,7 +343,7 @@ mod tests {
 
     fn first_element(cache: &KvCache, sequence: &Sequence, position: usize) -> f32 {
         let mut row = vec![0; cache.layout().row(1).bytes()];
-        cache.store.read_row(1, slot(sequence.block_table(), position), &mut row).unwrap();
+        cache.store.read_rows(1, slot(sequence.block_table(), position), &mut row).unwrap();
         f32::from_le_bytes([row[0], row[1], row[2], row[3]])
     }
 

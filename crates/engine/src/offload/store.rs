@@ -38,17 +38,17 @@ impl KvStore for OffloadedStore {
         self.back.copy_block(from, to)
     }
 
-    fn read_row(&self, layer: usize, slot: usize, row: &mut [u8]) -> Result<(), BackendError> {
+    fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
         match layer.checked_sub(self.cut()) {
-            None => self.front.read_row(layer, slot, row),
-            Some(layer) => self.back.read_row(layer, slot, row),
+            None => self.front.read_rows(layer, first, rows),
+            Some(layer) => self.back.read_rows(layer, first, rows),
         }
     }
 
-    fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError> {
+    fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError> {
         match layer.checked_sub(self.cut()) {
-            None => self.front.write_row(layer, slot, row),
-            Some(layer) => self.back.write_row(layer, slot, row),
+            None => self.front.write_rows(layer, first, rows),
+            Some(layer) => self.back.write_rows(layer, first, rows),
         }
     }
 

@@ -92,13 +92,19 @@ impl KvStore for HostKvStore {
         Ok(())
     }
 
-    fn read_row(&self, layer: usize, slot: usize, row: &mut [u8]) -> Result<(), BackendError> {
-        write_elements(self.row(layer, slot), row);
+    fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
+        let bytes = self.layout().row(layer).bytes();
+        for (slot, row) in (first..).zip(rows.chunks_exact_mut(bytes)) {
+            write_elements(self.row(layer, slot), row);
+        }
         Ok(())
     }
 
-    fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError> {
-        read_elements(row, self.row_mut(layer, slot));
+    fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError> {
+        let bytes = self.layout().row(layer).bytes();
+        for (slot, row) in (first..).zip(rows.chunks_exact(bytes)) {
+            read_elements(row, self.row_mut(layer, slot));
+        }
         Ok(())
     }
 
