@@ -115,8 +115,9 @@ fn watch(mut ranks: Child) -> Result<ExitStatus> {
             drop(kept);
             return Ok(status);
         }
-        if interrupt::asked() && input.take().is_some() {
-            output::note("ending when the running requests have ended; once more ends at once");
+        if interrupt::asked() {
+            // rank 0 says what it does then
+            drop(input.take());
         }
         std::thread::sleep(LOOK);
     }
