@@ -115,6 +115,11 @@ impl AdapterDescription {
         self.kind == AdapterKind::Software
     }
 
+    /// Whether its memory is that of the host.
+    pub(crate) fn shares_memory(&self) -> bool {
+        matches!(self.kind, AdapterKind::Integrated | AdapterKind::Software)
+    }
+
     /// Whether a browser compiles the shaders: its WGSL wants directives for subgroups that wgpu's refuses, and need not know packed dot products.
     pub(crate) fn in_page(&self) -> bool {
         self.interface == "WebGPU"

@@ -1,6 +1,6 @@
 //! The backend traits over a device.
 
-use crate::adapters::{AdapterDescription, AdapterKind};
+use crate::adapters::AdapterDescription;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::limits;
@@ -134,8 +134,7 @@ impl Backend for GpuBackend {
     }
 
     fn has_own_memory(&self) -> bool {
-        let shares = !self.device.hollow
-            && matches!(self.adapter().kind, AdapterKind::Integrated | AdapterKind::Software);
+        let shares = !self.device.hollow && self.adapter().shares_memory();
         !shares || self.device.memory_limit() != u64::MAX
     }
 

@@ -10,3 +10,13 @@ pub struct CoopMatrix {
     /// Lanes of a subgroup, of which the adapter has only this size.
     pub subgroup: usize,
 }
+
+impl CoopMatrix {
+    /// Subgroups of a workgroup that multiplies them.
+    pub(crate) const SUBGROUPS: usize = 4;
+
+    /// Threads of such a workgroup.
+    pub(crate) fn threads(self) -> usize {
+        CoopMatrix::SUBGROUPS * self.subgroup
+    }
+}

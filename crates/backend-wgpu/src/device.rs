@@ -205,11 +205,12 @@ mod tests {
         let hasty = Device { patience: Duration::ZERO, ..Device::opened(0, None, false).unwrap() };
         let device = Arc::new(hasty);
         // seconds on a CPU, and longer on any GPU than no time at all
-        let multiply = Shader::new("multiply", include_str!("limits/multiply.wgsl")).count("MACS", 1 << 16);
+        let multiply = Shader::new("multiply", include_str!("limits/multiply.wgsl"));
+        let multiply = multiply.after("alias Element = f32;\n");
         let multiply = device.pipeline(&multiply).unwrap();
         let results = Buffer::new(&device, "results", 4 * 256 * 256).unwrap();
         let mut commands = Commands::new(&device);
-        commands.call(&multiply, [(&results).into()], &[256], [256, 1, 1]);
+        commands.call(&multiply, [(&results).into()], &[256, 1 << 12], [256, 1, 1]);
         commands.submit(&[]).unwrap();
         let error = device.wait().unwrap_err().to_string();
         assert!(error.contains("no answer within 0 s") && error.contains(device.name()), "{error}");

@@ -1,58 +1,146 @@
-//! What a device can do at best, measured by two shaders.
+//! What a device can do at best, measured by a shader for each limit.
 
 use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Binding, Commands};
+use crate::coop_matrix::CoopMatrix;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
 use crate::shader::Shader;
 use latent_backend::Limits;
+use std::fmt::Write;
 use std::sync::Arc;
 
 const READ: &str = include_str!("limits/read.wgsl");
 const MULTIPLY: &str = include_str!("limits/multiply.wgsl");
+const DOT: &str = include_str!("limits/dot.wgsl");
+const MATRICES: &str = include_str!("limits/matrices.wgsl");
 
-/// Workgroups of 256 invocations.
+/// Workgroups.
 const GROUPS: u32 = 1024;
-/// Bytes that are read, at most: more than caches hold.
-const BYTES: u64 = 256 << 20;
-/// Multiply-accumulates of an invocation.
-const MACS: usize = 4096;
+/// Invocations of a workgroup, but for cooperative matrices.
+const THREADS: u32 = 256;
+/// Bytes that are read, at most: more than caches hold. The first is for devices with memory of their own, where it has room.
+const BYTES: [u64; 2] = [1 << 30, 256 << 20];
+/// Multiply-accumulates of an invocation in one turn of the loop: of `multiply.wgsl` and of `dot.wgsl`.
+const MACS: [f64; 2] = [16.0, 32.0];
+/// Sums that a subgroup has at a time, each of which waits for its last multiplication.
+const SUMS: usize = 8;
+/// A measurement takes at least so long, beside which starting and ending workgroups does not count.
+const SECONDS: f64 = 4e-3;
 /// Each is done so often; the best counts.
 const RUNS: usize = 5;
 
-/// Measures bandwidth and f32 arithmetic. Products of quantized weights are computed in f32 here, so that integers have its speed.
+/// Measures the bandwidth, and each kind of arithmetic that shaders here use.
 pub(crate) fn measure(device: &Arc<Device>) -> Result<Limits, GpuError> {
-    let bytes = largest_binding(&device.limits).min(BYTES);
-    let source = Buffer::new(device, "a measurement", bytes)?;
-    let results = Buffer::new(device, "a measurement", 4 * 256 * u64::from(GROUPS))?;
-    let read = device.pipeline(&Shader::new("read", READ).count("VECTORS", bytes as usize / 16))?;
-    let multiply = device.pipeline(&Shader::new("multiply", MULTIPLY).count("MACS", MACS))?;
-    let best = |pipeline: &Arc<Pipeline>, bindings: &dyn Fn() -> Vec<Binding>| -> Result<f64, GpuError> {
-        let mut best = f64::INFINITY;
-        for _ in 0..RUNS {
-            let mut commands = Commands::new(device);
-            commands.call(pipeline, bindings(), &[GROUPS], [GROUPS, 1, 1]);
-            best = best.min(commands.seconds()?);
-        }
-        Ok(best)
-    };
-    let read_bandwidth = bytes as f64 / best(&read, &|| vec![(&source).into(), (&results).into()])?;
-    let macs = 256.0 * f64::from(GROUPS) * MACS as f64;
-    let f32_macs = macs / best(&multiply, &|| vec![(&results).into()])?;
+    let results = Buffer::new(device, "a measurement", u64::from(4 * THREADS * GROUPS))?;
+    let rate = |shader: &Shader, work: f64| speed(device, &device.pipeline(shader)?, &[&results], work);
+    let threads = f64::from(THREADS * GROUPS);
+    let description = &device.description;
+    let mut f32_macs = rate(&multiply(false), MACS[0] * threads)?;
+    let mut f16_macs = if description.f16 { rate(&multiply(true), MACS[0] * threads)? } else { 0.0 };
+    // a browser need not know packed dot products, and no product there uses them
+    let int8_macs =
+        if description.in_page() { f32_macs } else { rate(&Shader::new("dot", DOT), MACS[1] * threads)? };
+    for matrix in &description.coop_matrices {
+        let pipeline = device.compiled("matrices", matrices(*matrix))?;
+        let macs = speed(device, &pipeline, &[&results], macs_of(*matrix) * f64::from(GROUPS))?;
+        let best = if matrix.f16 { &mut f16_macs } else { &mut f32_macs };
+        *best = best.max(macs);
+    }
     Ok(Limits {
-        read_bandwidth,
-        int8_macs: f32_macs,
+        read_bandwidth: bandwidth(device, &results)?,
+        int8_macs,
         f32_macs,
-        f16_macs: 0.0,
+        f16_macs,
         bf16_macs: 0.0,
         amx_int8_macs: 0.0,
     })
 }
 
+/// Vectors of f32 or f16.
+fn multiply(f16: bool) -> Shader {
+    let element = if f16 { "alias Element = f16;\n" } else { "alias Element = f32;\n" };
+    Shader { f16, ..Shader::new("multiply", MULTIPLY).after(element) }
+}
+
+/// Bytes per second.
+fn bandwidth(device: &Arc<Device>, results: &Buffer) -> Result<f64, GpuError> {
+    let shares = device.description.shares_memory();
+    let most = |bytes: u64| largest_binding(&device.limits).min(bytes);
+    let source = match Buffer::new(device, "a measurement", most(BYTES[usize::from(shares)])) {
+        Ok(source) => source,
+        Err(GpuError::OutOfMemory { .. }) => Buffer::new(device, "a measurement", most(BYTES[1]))?,
+        Err(error) => return Err(error),
+    };
+    let read = Shader::new("read", READ).count("VECTORS", source.bytes() as usize / 16);
+    speed(device, &device.pipeline(&read)?, &[&source, results], source.bytes() as f64)
+}
+
+/// Work per second of a shader that does `work` in each turn of its loop: as many turns as take long enough, the best of several runs.
+fn speed(
+    device: &Arc<Device>,
+    pipeline: &Arc<Pipeline>,
+    buffers: &[&Buffer],
+    work: f64,
+) -> Result<f64, GpuError> {
+    let run = |turns: u32| {
+        let mut commands = Commands::new(device);
+        commands.call(pipeline, buffers.iter().map(|b| Binding::from(*b)), &[GROUPS, turns], [GROUPS, 1, 1]);
+        commands.seconds()
+    };
+    let (mut turns, mut best) = (1, run(1)?);
+    while best < SECONDS && turns < 1 << 24 {
+        turns *= 4;
+        best = run(turns)?;
+    }
+    for _ in 1..RUNS {
+        best = best.min(run(turns)?);
+    }
+    Ok(work * f64::from(turns) / best)
+}
+
+/// Multiply-accumulates of a workgroup in one turn of the loop.
+fn macs_of(matrix: CoopMatrix) -> f64 {
+    (CoopMatrix::SUBGROUPS * SUMS * matrix.side.pow(3)) as f64
+}
+
+/// The text for cooperative matrices: sums have variables of their own, since an array of them may end up in memory.
+fn matrices(matrix: CoopMatrix) -> String {
+    let CoopMatrix { side, f16, .. } = matrix;
+    let element = if f16 { "f16" } else { "f32" };
+    let mut text = String::from(if f16 { "enable f16;\n" } else { "" });
+    text.push_str("enable wgpu_cooperative_matrix;\n");
+    // writing to a string does not fail
+    let _ = write!(
+        text,
+        "const SIDE: u32 = {side}u;
+const SUBGROUPS: u32 = {}u;
+const THREADS: u32 = {}u;
+alias Element = {element};
+alias Rows = coop_mat{side}x{side}<{element}, A>;
+alias Outputs = coop_mat{side}x{side}<{element}, B>;
+alias Sums = coop_mat{side}x{side}<f32, C>;
+",
+        CoopMatrix::SUBGROUPS,
+        matrix.threads(),
+    );
+    let each = |line: &dyn Fn(usize) -> String| (0..SUMS).map(line).collect::<String>();
+    let begin = each(&|i| format!("  var sum_{i} = coopLoadT<Sums>(&sums[mine], SIDE);\n"));
+    let multiply = each(&|i| format!("    sum_{i} = coopMultiplyAdd(a, b, sum_{i});\n"));
+    let end = each(&|i| {
+        format!(
+            "  coopStoreT(sum_{i}, &sums[mine], SIDE);\n  workgroupBarrier();\n  total += sums[mine + member];\n  workgroupBarrier();\n"
+        )
+    });
+    let whole = [("// BEGIN\n", begin), ("// MULTIPLY\n", multiply), ("// END\n", end)];
+    text + &whole.iter().fold(MATRICES.to_owned(), |text, (mark, lines)| text.replace(mark, lines))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matmul::tests::translate::translate;
 
     #[test]
     fn limits_are_those_of_a_machine() {
@@ -61,5 +149,23 @@ mod tests {
         // between a slow core that others use and the largest card there will be for a while
         assert!((1e7..1e14).contains(&limits.read_bandwidth), "{limits:?}");
         assert!((1e6..1e16).contains(&limits.f32_macs), "{limits:?}");
+        assert!((1e6..1e17).contains(&limits.int8_macs), "{limits:?}");
+        let halves = device.description.f16;
+        assert!(if halves { (1e6..1e17).contains(&limits.f16_macs) } else { limits.f16_macs == 0.0 });
+    }
+
+    #[test]
+    fn what_measures_translates() {
+        let read = Shader::new("read", READ).count("VECTORS", 1 << 20);
+        for shader in [read, multiply(false), multiply(true), Shader::new("dot", DOT)] {
+            let [metal, direct3d] = translate(shader.name, &shader.text());
+            assert!(metal.contains("kernel void main_") && direct3d.contains("numthreads"));
+        }
+        for (side, f16) in [(8, false), (8, true), (16, true), (16, false)] {
+            for subgroup in [8, 32, 64] {
+                let [metal, _] = translate("matrices", &matrices(CoopMatrix { side, f16, subgroup }));
+                assert!(metal.contains("simdgroup_multiply_accumulate"), "{side} {f16} {subgroup}");
+            }
+        }
     }
 }

@@ -16,9 +16,9 @@ use crate::step_data::StepData;
 use crate::values::{Home, Registers, internal};
 use crate::weights::DeviceWeights;
 use latent_backend::{
-    BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LargestLogits, LayerState,
-    LoadRequest, MAX_TOP_LOGITS, Model, NodeCalls, PlanTimes, ProfileClock, Rotation, Step, Trace,
-    WeightRows,
+    Arithmetic, BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LargestLogits,
+    LayerState, LoadRequest, MAX_TOP_LOGITS, Model, NodeCalls, PlanTimes, ProfileClock, Rotation, Step,
+    Trace, WeightRows,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -353,6 +353,11 @@ impl Model for GpuModel {
             .and_then(|()| self.record(LM_HEAD, batch, &data, kv, 0..batch.wanted.len(), &mut commands));
         let calls = self.observer.stop_listing();
         listed.map(|()| calls)
+    }
+
+    fn arithmetic(&self, (stage, bucket): (usize, usize), node: usize, rows: usize) -> Arithmetic {
+        let program = self.programs.get(stage).and_then(|programs| programs.get(bucket));
+        program.map_or(Arithmetic::F32, |program| program.arithmetic(node, rows))
     }
 
     fn profile_clock(&self) -> ProfileClock {

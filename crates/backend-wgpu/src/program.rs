@@ -4,7 +4,7 @@ use crate::compile::Compiler;
 use crate::ops;
 use crate::run::Operation;
 use crate::values::Registers;
-use latent_backend::BackendError;
+use latent_backend::{Arithmetic, BackendError};
 use latent_graph::ir::AttentionPath;
 
 /// A node with its operation.
@@ -19,6 +19,14 @@ pub(crate) struct Instruction {
 pub(crate) struct Program {
     pub(crate) instructions: Vec<Instruction>,
     pub(crate) registers: Registers,
+}
+
+impl Program {
+    /// What a node of the plan multiplies in, in a step of so many rows.
+    pub(crate) fn arithmetic(&self, node: usize, rows: usize) -> Arithmetic {
+        let instruction = self.instructions.iter().find(|instruction| instruction.node == node);
+        instruction.map_or(Arithmetic::F32, |found| found.operation.arithmetic(rows))
+    }
 }
 
 /// The operations of the compiler's plan, in its order.

@@ -8,7 +8,7 @@ use crate::matmul::rows::Matrix;
 use crate::memory::Memory;
 use crate::step_data::StepData;
 use crate::values::Operand;
-use latent_backend::Batch;
+use latent_backend::{Arithmetic, Batch};
 use latent_graph::ir::AttentionPath;
 use std::ops::Range;
 
@@ -64,4 +64,9 @@ impl Run<'_> {
 pub(crate) trait Operation: Send {
     /// Adds its calls for the rows on its path.
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError>;
+
+    /// What most of its products of so many rows are computed in.
+    fn arithmetic(&self, _rows: usize) -> Arithmetic {
+        Arithmetic::F32
+    }
 }

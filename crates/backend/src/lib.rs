@@ -12,6 +12,7 @@
 //! be profiled and compared with another one.
 #![forbid(unsafe_code)]
 
+mod arithmetic;
 mod batch;
 mod cancel;
 mod clock;
@@ -31,6 +32,7 @@ mod trace;
 mod traits;
 mod weight_rows;
 
+pub use arithmetic::Arithmetic;
 pub use batch::{Batch, SeqSpan, SpanState};
 pub use cancel::CancelToken;
 pub use clock::Instant;

@@ -1,5 +1,6 @@
 //! The limits that a step is held against.
 
+use crate::arithmetic::Arithmetic;
 use serde::Serialize;
 use std::fmt;
 
@@ -12,12 +13,24 @@ pub struct Limits {
     pub int8_macs: f64,
     /// Multiply-accumulates of f32 per second.
     pub f32_macs: f64,
-    /// The same of f16; 0 where the processor does not multiply them.
+    /// The same of f16, on a GPU the quicker of vectors and cooperative matrices; 0 where it does not multiply them.
     pub f16_macs: f64,
     /// The same of bf16, by AMX tiles or AVX512-BF16; 0 where no kernel multiplies them.
     pub bf16_macs: f64,
     /// The same of 8-bit integers by AMX tiles. No kernel uses them; others state their speed in it.
     pub amx_int8_macs: f64,
+}
+
+impl Limits {
+    /// Multiply-accumulates per second; 0 where the device has none of the kind.
+    pub fn macs(&self, arithmetic: Arithmetic) -> f64 {
+        match arithmetic {
+            Arithmetic::Int8 => self.int8_macs,
+            Arithmetic::F32 => self.f32_macs,
+            Arithmetic::F16 => self.f16_macs,
+            Arithmetic::Bf16 => self.bf16_macs,
+        }
+    }
 }
 
 impl fmt::Display for Limits {

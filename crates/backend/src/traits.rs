@@ -1,5 +1,6 @@
 //! The traits.
 
+use crate::arithmetic::Arithmetic;
 use crate::kernel_calls::NodeCalls;
 use crate::{
     BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LargestLogits, LayerState, Limits,
@@ -229,6 +230,13 @@ pub trait Model: Send {
     /// What a step fails with before it runs.
     fn kernel_calls(&mut self, _batch: &Batch, _kv: &dyn KvStore) -> Result<Vec<NodeCalls>, BackendError> {
         Ok(Vec::new())
+    }
+
+    /// What a node of a plan multiplies in, in a step of so many rows.
+    fn arithmetic(&self, (stage, bucket): (usize, usize), node: usize, _rows: usize) -> Arithmetic {
+        let plan = self.stages().get(stage).and_then(|stage| stage.plans.get(bucket));
+        let node = plan.and_then(|plan| plan.ir.nodes.get(node));
+        node.map_or(Arithmetic::F32, Arithmetic::of_kernels)
     }
 
     /// What times of a profile are taken by.

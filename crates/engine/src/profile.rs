@@ -1,8 +1,9 @@
 //! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
 
-use latent_backend::{Limits, PlanTimes, ProfileClock, RankTimes};
+use latent_backend::{Arithmetic, Limits, Model, PlanTimes, ProfileClock, RankTimes};
 use latent_graph::Plan;
 use latent_graph::ir::{Cost, Node, Step};
+use latent_graph::passes::BatchBucket;
 use serde::Serialize;
 
 /// Phases of equal form in all layers that have them.
@@ -99,11 +100,18 @@ impl Roofline {
         if self.memory_seconds * 2.0 >= self.seconds { "memory" } else { "arithmetic" }
     }
 
-    /// Adds a step, given by the plans that it runs.
-    pub(crate) fn add<'p>(&mut self, plans: impl Iterator<Item = (&'p Plan, Step)>, limits: &Limits) {
+    /// Adds a step of a model, given by the plans that it runs, each with its place among all plans of all stages.
+    pub(crate) fn add<'p>(
+        &mut self,
+        plans: impl Iterator<Item = (usize, &'p Plan, Step)>,
+        model: &dyn Model,
+        limits: &Limits,
+    ) {
         let mut cost = PhaseCost::default();
-        for (plan, step) in plans {
-            plan.ir.nodes.iter().for_each(|node| cost.add(node, node.cost(&plan.ir, step)));
+        for (place, plan, step) in plans {
+            for (at, node) in plan.ir.nodes.iter().enumerate() {
+                cost.add(arithmetic(model, place, at, step), node.cost(&plan.ir, step));
+            }
         }
         let (memory, arithmetic) = cost.seconds(limits);
         self.seconds += memory.max(arithmetic);
@@ -181,6 +189,8 @@ impl RankProfile {
 
 /// Times of a plan, summed over the steps that it ran.
 pub(crate) struct Timed<'p> {
+    /// Its place among all plans of all stages.
+    pub place: usize,
     pub plan: &'p Plan,
     pub times: PlanTimes,
     pub steps: Vec<Step>,
@@ -188,22 +198,26 @@ pub(crate) struct Timed<'p> {
     pub limits: Limits,
 }
 
-/// What a phase costs, arithmetic apart by kind.
+/// What a phase costs.
 #[derive(Clone, Copy, Default)]
 struct PhaseCost {
     bytes: f64,
-    integer: f64,
-    float: f64,
-    half: f64,
-    bf16: f64,
+    /// Multiplications and additions of each kind of [`Arithmetic`].
+    flops: [f64; Arithmetic::ALL.len()],
 }
 
-/// Puts times and costs together.
+/// What a node of the plan at this place multiplies in.
+fn arithmetic(model: &dyn Model, place: usize, node: usize, step: Step) -> Arithmetic {
+    let plan = (place / BatchBucket::ALL.len(), place % BatchBucket::ALL.len());
+    model.arithmetic(plan, node, step.rows)
+}
+
+/// Puts times and costs of a model together.
 pub(crate) fn report(
+    model: &dyn Model,
     timed: &[Timed<'_>],
     sizes: &[StepSize],
     repeated: bool,
-    clock: ProfileClock,
 ) -> StepProfile {
     // plans of other steps, which the work needed beside those that are measured, do not count
     let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.times.phases).sum();
@@ -226,7 +240,10 @@ pub(crate) fn report(
             kernels += timed.steps.len() * nodes().map(|node| node.kernels.len().max(1)).sum::<usize>();
             let mut cost = PhaseCost::default();
             for step in &timed.steps {
-                nodes().for_each(|node| cost.add(node, node.cost(&timed.plan.ir, *step)));
+                for (at, node) in numbered() {
+                    let kind = arithmetic(model, timed.place, at, *step);
+                    cost.add(kind, node.cost(&timed.plan.ir, *step));
+                }
             }
             cost = cost.times(share);
             let form = form(timed.plan, nodes());
@@ -243,10 +260,7 @@ pub(crate) fn report(
                         *last = layer.max(*last);
                     }
                     sum.bytes += cost.bytes;
-                    sum.integer += cost.integer;
-                    sum.float += cost.float;
-                    sum.half += cost.half;
-                    sum.bf16 += cost.bf16;
+                    sum.flops.iter_mut().zip(cost.flops).for_each(|(sum, flops)| *sum += flops);
                 }
                 None => {
                     let rows = timed.steps.iter().map(|step| step.rows).max().unwrap_or(0);
@@ -270,7 +284,7 @@ pub(crate) fn report(
         cached: sizes.first().map_or(0, |size| size.cached),
         mtp,
         steps: sizes.len(),
-        clock,
+        clock: model.profile_clock(),
         millis,
         tokens_per_s: rows as f64 * share * 1e3 / millis,
         barriers: barriers / steps,
@@ -281,38 +295,19 @@ pub(crate) fn report(
 }
 
 impl PhaseCost {
-    fn add(&mut self, node: &Node, cost: Cost) {
+    fn add(&mut self, arithmetic: Arithmetic, cost: Cost) {
         self.bytes += cost.weight_bytes + cost.cache_bytes;
-        let any = |activation: &str| node.kernels.iter().any(|kernel| kernel.activation == activation);
-        // attention over expanded keys has both: its scores and sums are more than its values' product
-        // few rows of experts may go by another kernel: most rows tell
-        if any("f16") {
-            self.half += cost.flops;
-        } else if any("bf16") {
-            self.bf16 += cost.flops;
-        } else if any("a8") {
-            self.integer += cost.flops;
-        } else {
-            self.float += cost.flops;
-        }
+        self.flops[arithmetic as usize] += cost.flops;
     }
 
     fn times(self, factor: f64) -> PhaseCost {
-        PhaseCost {
-            bytes: self.bytes * factor,
-            integer: self.integer * factor,
-            float: self.float * factor,
-            half: self.half * factor,
-            bf16: self.bf16 * factor,
-        }
+        PhaseCost { bytes: self.bytes * factor, flops: self.flops.map(|flops| flops * factor) }
     }
 
     /// The least seconds of reading, and of arithmetic.
     fn seconds(&self, limits: &Limits) -> (f64, f64) {
-        // a kernel of f16, or for tiles, is bound only where they are multiplied
-        let some = |flops: f64, macs: f64| if flops > 0.0 { flops / macs } else { 0.0 };
-        let wide = self.integer / limits.int8_macs + self.float / limits.f32_macs;
-        let arithmetic = wide + some(self.half, limits.f16_macs) + some(self.bf16, limits.bf16_macs);
+        let all = Arithmetic::ALL.into_iter().zip(self.flops).filter(|(_, flops)| *flops > 0.0);
+        let arithmetic: f64 = all.map(|(kind, flops)| flops / limits.macs(kind)).sum();
         (self.bytes / limits.read_bandwidth, arithmetic / 2.0)
     }
 }
@@ -376,7 +371,7 @@ fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &Limi
     profile.share = profile.micros / (millis * 1e3);
     profile.bytes = cost.bytes / profile.count as f64;
     profile.gb_per_s = cost.bytes / seconds / 1e9;
-    profile.gflop_per_s = (cost.integer + cost.float + cost.half + cost.bf16) / seconds / 1e9;
+    profile.gflop_per_s = cost.flops.iter().sum::<f64>() / seconds / 1e9;
     profile.bound = if memory >= arithmetic { "memory" } else { "arithmetic" };
     profile.of_limit = memory.max(arithmetic) / seconds;
     let count = profile.count as f64;

@@ -93,7 +93,7 @@ impl Engine {
             // one side waits for the other
             for (plans, limits) in [(before, self.front_limits(limits)), (behind, *limits)] {
                 if !plans.is_empty() {
-                    roofline.add(plans.into_iter().map(|(_, plan, step)| (plan, step)), &limits);
+                    roofline.add(plans.into_iter(), &*self.model, &limits);
                 }
             }
         }
@@ -140,13 +140,13 @@ impl Engine {
             let ran = sizes.iter().flat_map(|size| self.plans_of(*size));
             let steps = ran.filter(|(at, ..)| *at == place).map(|(.., step)| step).collect();
             let limits = if place >= front { self.front_limits(limits) } else { *limits };
-            timed.push(Timed { plan, times, steps, limits });
+            timed.push(Timed { place, plan, times, steps, limits });
         }
         // in the order in which they run
         let behind = front.min(timed.len());
         timed.rotate_left(behind);
         let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
         let ranks = ranks.into_iter().map(|times| RankProfile::new(times, share)).collect();
-        Ok(StepProfile { ranks, ..profile::report(&timed, sizes, repeated, self.model.profile_clock()) })
+        Ok(StepProfile { ranks, ..profile::report(&*self.model, &timed, sizes, repeated) })
     }
 }

@@ -1,20 +1,20 @@
-// Multiply-accumulates that depend on nothing in memory, sixteen at a time.
-@group(0) @binding(0) var<uniform> groups: vec4<u32>;
+// Multiply-accumulates of vectors that depend on nothing in memory, sixteen in a turn.
+@group(0) @binding(0) var<uniform> turns: vec4<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let factor = vec4<f32>(1.0 + f32(id.x) * 1e-9 / f32(groups.x));
-    var a = vec4<f32>(0.1, 0.2, 0.3, 0.4);
+    let factor = vec4<Element>(Element(1.0 + f32(id.x) * 1e-9 / f32(turns.x)));
+    var a = vec4<Element>(0.1, 0.2, 0.3, 0.4);
     var b = a + 1.0;
     var c = a + 2.0;
     var d = a + 3.0;
-    for (var i = 0u; i < MACS / 16u; i++) {
+    for (var i = 0u; i < turns.y; i++) {
         a = fma(a, factor, b);
         b = fma(b, factor, c);
         c = fma(c, factor, d);
         d = fma(d, factor, a);
     }
     let sum = a + b + c + d;
-    y[id.x] = sum.x + sum.y + sum.z + sum.w;
+    y[id.x] = f32(sum.x + sum.y + sum.z + sum.w);
 }

@@ -6,8 +6,7 @@ use std::fmt::Write;
 
 pub(super) const MATRICES: &str = include_str!("wgsl/gemm_matrices.wgsl");
 
-/// Subgroups of a workgroup.
-const SUBGROUPS: usize = 4;
+const SUBGROUPS: usize = CoopMatrix::SUBGROUPS;
 
 /// Elements between two rows of a tile: rows begin at multiples of 16 bytes, and four of them in different banks.
 const GAP: usize = 8;
@@ -23,13 +22,6 @@ pub(super) struct MatrixTile {
     pub(super) inputs: usize,
     /// What multiplies it.
     pub(super) matrix: CoopMatrix,
-}
-
-impl CoopMatrix {
-    /// Threads of a workgroup that multiplies them.
-    pub(super) fn threads(self) -> usize {
-        SUBGROUPS * self.subgroup
-    }
 }
 
 impl MatrixTile {

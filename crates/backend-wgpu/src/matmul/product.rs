@@ -6,7 +6,7 @@ use super::limits::{folded, refused, too_large};
 use super::products::QuantizedItems;
 use super::shader::{Inputs, Kernel, ProductShader, Slot};
 use super::sort::SortedItems;
-use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, TRANSPOSED};
+use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, MOST_GEMV_ROWS, TRANSPOSED};
 use super::weight::{Chunk, Weight};
 use crate::commands::{Binding, Commands};
 use crate::device::Device;
@@ -38,9 +38,6 @@ pub(crate) struct Part {
     /// y = x · W: inputs are as many as there are rows, and results as a row has elements.
     pub(crate) transposed: bool,
 }
-
-/// Most rows of a GEMV. More are decoded once per tile by a GEMM.
-pub(crate) const MOST_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
 
 /// Rows per workgroup of a transposed product: each takes registers for eight outputs.
 const TRANSPOSED_ROWS: [usize; 3] = [1, 2, 4];

@@ -20,6 +20,9 @@ pub const GEMV_NARROW: GemvTile = GemvTile { threads: 64, lanes: 16, outputs: 2 
 /// Row counts that a GEMV is compiled for; others take the next larger one.
 pub const GEMV_ROWS: [usize; 4] = [1, 2, 4, 8];
 
+/// Most rows of a GEMV. More are decoded once per tile by a GEMM.
+pub(crate) const MOST_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
+
 /// Fewest octets per row for [`GEMV_WIDE`]: two for every lane.
 const WIDE_OCTETS: usize = 128;
 

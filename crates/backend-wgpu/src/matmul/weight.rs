@@ -6,10 +6,12 @@ use super::layout::{Layout, Storage, layout};
 use super::products::{Products, Q8_BLOCK};
 use super::repack;
 use super::shader::ProductShader;
+use super::tiles::MOST_GEMV_ROWS;
 use crate::buffers::{Buffer, float_bytes, largest_binding, word_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
+use latent_backend::Arithmetic;
 use latent_types::TensorType;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -208,6 +210,18 @@ impl Weight {
             _ if self.multiplies_integers() => GemmForm::Integers,
             _ if variants.f16_tiles && quantized => GemmForm::F16,
             _ => GemmForm::F32,
+        }
+    }
+
+    /// What products of so many rows with it are computed in.
+    pub(crate) fn arithmetic(&self, rows: usize) -> Arithmetic {
+        if rows <= MOST_GEMV_ROWS {
+            return if self.multiplies_integers() { Arithmetic::Int8 } else { Arithmetic::F32 };
+        }
+        match self.gemm_form() {
+            GemmForm::Integers => Arithmetic::Int8,
+            GemmForm::Matrices(matrix) if matrix.f16 => Arithmetic::F16,
+            GemmForm::F32 | GemmForm::F16 | GemmForm::Matrices(_) => Arithmetic::F32,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
 use crate::values::{Operand, count, internal};
-use latent_backend::BackendError;
+use latent_backend::{Arithmetic, BackendError};
 use latent_graph::ir::{AttentionPath, Node};
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,6 +81,12 @@ impl Operation for Experts {
             }
         }
         Ok(())
+    }
+
+    fn arithmetic(&self, rows: usize) -> Arithmetic {
+        let pairs = rows * self.used;
+        // one by one, or as many together as tiles have
+        self.gate.0.arithmetic(if pairs > FEW_PAIRS { pairs } else { 1 })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
 use crate::matmul::weight::Weight;
 use crate::run::Run;
 use crate::values::Operand;
-use latent_backend::BackendError;
+use latent_backend::{Arithmetic, BackendError};
 use latent_graph::ir::WeightId;
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,6 +60,11 @@ impl HeadProducts {
     /// Heads.
     pub(super) fn heads(&self) -> usize {
         self.heads
+    }
+
+    /// What they are computed in, for so many rows.
+    pub(super) fn arithmetic(&self, rows: usize) -> Arithmetic {
+        if self.part.transposed { Arithmetic::F32 } else { self.weight.arithmetic(rows) }
     }
 
     /// Adds its calls for some of the heads: the first of them is that at the operands' offsets, which may wrap around.

@@ -8,7 +8,7 @@ use crate::error::GpuError;
 use crate::run::{Operation, Run};
 use crate::values::{Operand, count, internal};
 use crate::weights::slot;
-use latent_backend::BackendError;
+use latent_backend::{Arithmetic, BackendError};
 use latent_graph::ir::{AttentionPath, Node};
 
 /// Products of each head with its matrix, and what is copied beside their results.
@@ -25,6 +25,10 @@ impl Operation for PerHead {
             self.products.record(run, rows, [&self.x, &self.y], 0..self.products.heads())?;
         }
         self.beside.iter().try_for_each(|copy| copy.record(run, path))
+    }
+
+    fn arithmetic(&self, rows: usize) -> Arithmetic {
+        self.products.arithmetic(rows)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::matmul::rows::matmul;
 use crate::matmul::weight::Weight;
 use crate::run::{Operation, Run};
 use crate::values::{Operand, internal};
-use latent_backend::BackendError;
+use latent_backend::{Arithmetic, BackendError};
 use latent_graph::ir::{AttentionPath, Epilogue, Node};
 use std::sync::Arc;
 
@@ -37,6 +37,10 @@ impl Operation for Linear {
             }
         }
         Ok(())
+    }
+
+    fn arithmetic(&self, rows: usize) -> Arithmetic {
+        self.products.first().map_or(Arithmetic::F32, |product| product.weight.arithmetic(rows))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::store::OffloadedStore;
 use latent_backend::{
-    BackendError, Batch, CancelToken, DraftStep, HiddenSink, InputRows, KvStore, LargestLogits, Model,
-    NodeCalls, PlanTimes, ProfileClock, Step, Trace,
+    Arithmetic, BackendError, Batch, CancelToken, DraftStep, HiddenSink, InputRows, KvStore, LargestLogits,
+    Model, NodeCalls, PlanTimes, ProfileClock, Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::{ModelConfig, Stage};
@@ -131,6 +131,14 @@ impl Model for OffloadedModel {
         let before = self.front.kernel_calls(&self.entering, &*store.front)?;
         calls.extend(before.into_iter().map(|node| NodeCalls { stage: behind + node.stage, ..node }));
         Ok(calls)
+    }
+
+    fn arithmetic(&self, (stage, bucket): (usize, usize), node: usize, rows: usize) -> Arithmetic {
+        let behind = self.back.stages().len();
+        match stage.checked_sub(behind) {
+            None => self.back.arithmetic((stage, bucket), node, rows),
+            Some(stage) => self.front.arithmetic((stage, bucket), node, rows),
+        }
     }
 
     fn profile_clock(&self) -> ProfileClock {
