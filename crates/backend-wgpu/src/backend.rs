@@ -106,6 +106,11 @@ impl Backend for GpuBackend {
         self.target.name
     }
 
+    fn device(&self) -> Option<String> {
+        let AdapterDescription { name, interface, driver, .. } = self.adapter();
+        Some(format!("{name}, {interface}, driver {driver}"))
+    }
+
     fn target(&self) -> &Target {
         &self.target
     }

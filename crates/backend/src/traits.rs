@@ -84,6 +84,11 @@ pub trait Backend: Send + Sync {
     /// The word for it on the command line: `cpu`.
     fn name(&self) -> &'static str;
 
+    /// What it runs on where that is not the host's CPU, by the name that its driver has for it.
+    fn device(&self) -> Option<String> {
+        None
+    }
+
     /// What plans are made for.
     fn target(&self) -> &Target;
 

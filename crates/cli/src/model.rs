@@ -153,7 +153,10 @@ pub(crate) fn describe_load(engine: &Engine) {
 /// What the machine can do where the engine's threads run.
 pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<Limits> {
     let summary = engine.summary();
-    let measured = latent_backends::limits(&*args.backend()?, &summary.placement, summary.tier);
+    // `-ngl 0` leaves nothing to the device that was asked for
+    let cpu = summary.backend == latent_backends::NAMES[0];
+    let backend = if cpu { latent_backends::cpu() } else { args.backend()? };
+    let measured = latent_backends::limits(&*backend, &summary.placement, summary.tier);
     measured.context("measuring what the machine can do")
 }
 

@@ -63,6 +63,8 @@ pub struct Summary {
     pub tier: Tier,
     /// The backend.
     pub backend: &'static str,
+    /// What that runs on where it is not the host's CPU.
+    pub device: Option<String>,
     /// Host threads, and where they run.
     pub placement: Placement,
     /// Type of the cache.
@@ -104,6 +106,7 @@ impl Summary {
             load_time: Duration::ZERO,
             tier,
             backend: resolved.backend.name(),
+            device: resolved.backend.device(),
             placement: Placement::anywhere(resolved.options.threads),
             cache: resolved.options.stages.bind.cache,
             token_bytes: resolved.token_bytes(stages),

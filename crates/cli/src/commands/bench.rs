@@ -8,7 +8,7 @@ use super::cpu_info::cpu_info;
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::Result;
-use latent_engine::{Draft, Engine, Limits, Roofline, StepSize};
+use latent_engine::{Draft, Engine, Limits, Roofline, StepSize, Summary};
 use latent_formats::OutputFile;
 use latent_graph::config::Wire;
 use latent_hosts::predict::Case;
@@ -226,7 +226,8 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         "build_number": 0,
         "version": env!("CARGO_PKG_VERSION"),
         "cpu_info": cpu_info(),
-        "backends": "CPU",
+        "backends": backends(s),
+        "device": s.device,
         "model_filename": file,
         "model_type": s.name,
         "model_size": s.weight_bytes,
@@ -268,6 +269,13 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         object["predicted_link_ms"] = json!(1e3 * predicted.links);
     }
     object
+}
+
+/// The backends of a model, as `llama-bench` writes them.
+fn backends(summary: &Summary) -> String {
+    let front = summary.front.as_ref().map(|front| front.backend);
+    let all: Vec<String> = std::iter::once(summary.backend).chain(front).map(str::to_uppercase).collect();
+    all.join(",")
 }
 
 /// A line per object, of the keys whose values fit into a cell.

@@ -16,7 +16,9 @@ const FORMAT: &str = "latent-bench-1";
 const MAX_BYTES: u64 = 64 << 20;
 
 /// What a measurement may be made with: differences are named, and ratios are given all the same.
-const SETTINGS: [(&str, &str); 8] = [
+const SETTINGS: [(&str, &str); 10] = [
+    ("backends", "backend"),
+    ("device", "device"),
     ("model_filename", "model"),
     ("model_size", "bytes of weights"),
     ("n_threads", "threads"),
@@ -113,7 +115,11 @@ fn speed(row: &Value) -> Option<(&str, (f64, f64))> {
 }
 
 fn difference(name: &str, before: &Value, now: &Value) -> Option<String> {
-    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let shown = |value: &Value| match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
     (before != now).then(|| format!("{name}: {} before, {} now", shown(before), shown(now)))
 }
 
