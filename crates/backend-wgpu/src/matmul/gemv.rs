@@ -100,27 +100,59 @@ impl Gemv {
         source.push_str("  }\n");
     }
 
-    /// Adds the sums of an output's lanes pairwise, neighbours first. Subgroups exchange them with shuffles rather than by `subgroupAdd`, whose order is the device's own.
+    /// Adds the sums of an output's lanes pairwise, neighbours first.
     fn reduce(self, source: &mut String) {
         let outputs = self.tile.outputs;
-        if self.subgroup.is_none() {
-            for (r, o) in self.all() {
-                let _ = writeln!(source, "  sums[{}u * THREADS + thread] = total_{r}_{o};", r * outputs + o);
-            }
-            source.push_str(section(GEMV, "reduce"));
+        if let Some(smallest) = self.subgroup {
+            self.exchange(source, smallest.min(self.tile.lanes));
+            source.push_str(section(GEMV, "subgroup_reduce"));
             return;
         }
-        source.push_str("  let lanes = min(LANES, size);\n");
-        source.push_str("  for (var distance = 1u; distance < lanes; distance *= 2u) {\n");
         for (r, o) in self.all() {
-            let _ = writeln!(source, "    total_{r}_{o} += subgroupShuffleXor(total_{r}_{o}, distance);");
+            let _ = writeln!(source, "  sums[{}u * THREADS + thread] = total_{r}_{o};", r * outputs + o);
         }
-        source.push_str("  }\n  if thread % lanes == 0u {\n");
-        for (r, o) in self.all() {
-            let _ =
-                writeln!(source, "    sums[{}u * SUMS + thread / lanes] = total_{r}_{o};", r * outputs + o);
+        source.push_str(section(GEMV, "reduce"));
+    }
+
+    /// The same with shuffles rather than `subgroupAdd`, whose order is the device's own. Two lanes that exchange halves of their sums keep half each, so that
+    /// sums cost fewer and fewer shuffles; that goes on while there are several, over the distances that every subgroup has. Which sums a lane keeps, the
+    /// low bits of its number say. All distances are constants: a shuffle by a variable one is a loop on some devices.
+    fn exchange(self, source: &mut String, smallest: usize) {
+        let mut left: Vec<String> = self.all().map(|(r, o)| format!("total_{r}_{o}")).collect();
+        source.push_str(
+            "  let lanes = min(LANES, size);\n  let lane_of = thread % lanes;\n  var place = 0u;\n",
+        );
+        let (mut distance, mut shared) = (1, 1);
+        while distance < smallest && left.len() > 1 {
+            let half = left.len() / 2;
+            let high = format!("high_{distance}");
+            let _ = writeln!(source, "  let {high} = (lane_of & {distance}u) != 0u;");
+            let _ = writeln!(source, "  place += select(0u, {half}u, {high});");
+            for i in 0..half {
+                let (a, b) = (&left[i], &left[i + half]);
+                let _ = writeln!(
+                    source,
+                    "  {a} = select({a}, {b}, {high}) + subgroupShuffleXor(select({b}, {a}, {high}), {distance}u);"
+                );
+            }
+            left.truncate(half);
+            distance *= 2;
+            shared = distance;
+        }
+        while distance < self.tile.lanes {
+            let add = |total: &String| format!("{total} += subgroupShuffleXor({total}, {distance}u);");
+            let adds: Vec<String> = left.iter().map(add).collect();
+            let adds = adds.join(" ");
+            let _ = match distance < smallest {
+                true => writeln!(source, "  {adds}"),
+                false => writeln!(source, "  if {distance}u < lanes {{ {adds} }}"),
+            };
+            distance *= 2;
+        }
+        let _ = writeln!(source, "  if lane_of < {shared}u {{");
+        for (i, total) in left.iter().enumerate() {
+            let _ = writeln!(source, "    sums[(place + {i}u) * SUMS + thread / lanes] = {total};");
         }
         source.push_str("  }\n");
-        source.push_str(section(GEMV, "subgroup_reduce"));
     }
 }
