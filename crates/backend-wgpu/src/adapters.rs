@@ -115,6 +115,11 @@ impl AdapterDescription {
         self.kind == AdapterKind::Software
     }
 
+    /// Whether its driver keeps accesses inside of buffers: every Vulkan driver does (`robustBufferAccess`, which wgpu asks for).
+    pub(crate) fn bounds_buffers(&self) -> bool {
+        self.interface == "Vulkan"
+    }
+
     /// Whether its memory is that of the host.
     pub(crate) fn shares_memory(&self) -> bool {
         matches!(self.kind, AdapterKind::Integrated | AdapterKind::Software)
@@ -184,6 +189,27 @@ fn all() -> Vec<(wgpu::Adapter, AdapterDescription)> {
     // stable: of equal ones, the driver's order
     found.sort_by_key(|(_, description)| description.kind);
     found
+}
+
+/// An adapter that offers the same and runs nothing: what would run on the other can be looked at, even if its driver does not open.
+pub(crate) fn imitation(
+    adapter: &wgpu::Adapter,
+    description: &AdapterDescription,
+) -> Result<wgpu::Adapter, GpuError> {
+    let (least, most) = description.subgroups.unzip();
+    let mut wanted = wgpu::InstanceDescriptor::new_without_display_handle();
+    wanted.backends = wgpu::Backends::NOOP;
+    wanted.flags = wgpu::InstanceFlags::empty();
+    wanted.backend_options.noop = wgpu::NoopBackendOptions {
+        enable: true,
+        features: Some(adapter.features()),
+        limits: Some(adapter.limits()),
+        subgroup_min_size: least,
+        subgroup_max_size: most,
+        ..wgpu::NoopBackendOptions::default()
+    };
+    let found = ready(wgpu::Instance::new(wanted).enumerate_adapters(wgpu::Backends::NOOP));
+    found.into_iter().flatten().next().ok_or(GpuError::NoAdapter)
 }
 
 /// The adapter of this number.

@@ -142,11 +142,12 @@ impl Commands {
             let (kernel, workgroups, facts) = match command {
                 Command::Call(call) => {
                     let groups = call.groups.iter().map(|n| u64::from(*n)).product();
-                    (call.pipeline.name.as_str(), groups, call.pipeline.facts())
+                    let compile = |text: &str| self.device.executable(text);
+                    (call.pipeline.name.as_str(), groups, call.pipeline.facts(&compile))
                 }
                 Command::Copy { .. } => ("copy", 0, KernelFacts::default()),
             };
-            let KernelFacts { threads, memory, conflicts } = facts;
+            let KernelFacts { threads, memory, conflicts, compiled } = facts;
             let alike = |other: &&mut KernelCalls| {
                 (other.kernel.as_str(), other.threads, other.memory) == (kernel, threads, memory)
             };
@@ -157,7 +158,16 @@ impl Commands {
                 }
                 None => {
                     let kernel = kernel.to_owned();
-                    found.push(KernelCalls { kernel, calls: 1, workgroups, threads, memory, conflicts });
+                    let calls = 1;
+                    found.push(KernelCalls {
+                        kernel,
+                        calls,
+                        workgroups,
+                        threads,
+                        memory,
+                        conflicts,
+                        compiled,
+                    });
                 }
             }
         }

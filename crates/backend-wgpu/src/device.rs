@@ -1,14 +1,17 @@
 //! A device that was opened: its queue, its limits, and every call to it with its errors caught.
 
-use crate::adapters::{AdapterDescription, adapter};
+use crate::adapters::{AdapterDescription, adapter, imitation};
 use crate::error::GpuError;
+#[cfg(any(windows, target_os = "linux"))]
+use crate::executables::Executables;
 use crate::features;
 use crate::pipeline::Pipeline;
 use crate::ready::{self, ready};
 use crate::variants::Variants;
+use latent_backend::Compiled;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long the device may take for what it was given in one piece. Drivers reset a GPU far earlier; software adapters never give up.
@@ -24,6 +27,8 @@ pub(crate) struct Device {
     pub(crate) variants: Option<Variants>,
     /// Whether buffers have no memory and take no content: for looking at what would run.
     pub(crate) hollow: bool,
+    /// Whether shaders check their indices and loops even where they need not.
+    pub(crate) checks: bool,
     /// How long it may take for a list.
     patience: Duration,
     /// Bytes of the buffers that Latent has there.
@@ -37,6 +42,9 @@ pub(crate) struct Device {
     fault: Arc<Mutex<Option<String>>>,
     /// Compiled shaders by their whole text.
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    /// What says what the driver makes of shaders.
+    #[cfg(any(windows, target_os = "linux"))]
+    executables: OnceLock<Option<Executables>>,
 }
 
 impl Device {
@@ -55,8 +63,15 @@ impl Device {
         Device::opened(index, None, true).map(Arc::new)
     }
 
+    /// The same with shaders that check their indices and loops, whether or not they need to.
+    #[cfg(test)]
+    pub(crate) fn checking(index: usize, variants: Option<Variants>) -> Result<Arc<Device>, GpuError> {
+        Ok(Arc::new(Device { checks: true, ..Device::opened(index, variants, false)? }))
+    }
+
     fn opened(index: usize, variants: Option<Variants>, hollow: bool) -> Result<Device, GpuError> {
         let (adapter, description) = adapter(index)?;
+        let adapter = if hollow { imitation(&adapter, &description)? } else { adapter };
         let limits = adapter.limits();
         if limits.max_compute_workgroup_storage_size < 16384
             || limits.max_compute_invocations_per_workgroup < 256
@@ -93,6 +108,7 @@ impl Device {
             description,
             variants,
             hollow,
+            checks: false,
             patience: PATIENCE,
             in_use,
             most,
@@ -100,7 +116,21 @@ impl Device {
             calls: AtomicU64::new(0),
             fault,
             pipelines,
+            #[cfg(any(windows, target_os = "linux"))]
+            executables: OnceLock::new(),
         })
+    }
+
+    /// What the adapter's driver makes of a text, as far as it says; nothing where shaders are to run.
+    pub(crate) fn executable(&self, text: &str) -> Compiled {
+        #[cfg(any(windows, target_os = "linux"))]
+        if self.hollow {
+            let open = || Executables::open(&self.description.name);
+            let executables = self.executables.get_or_init(open).as_ref();
+            return executables.map_or_else(Compiled::default, |executables| executables.compiled(text));
+        }
+        let _ = text;
+        Compiled::default()
     }
 
     /// Its name, for messages.

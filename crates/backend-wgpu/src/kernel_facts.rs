@@ -1,6 +1,6 @@
 //! What a shader's text says of its workgroups.
 
-use latent_backend::BankConflicts;
+use latent_backend::{BankConflicts, Compiled};
 
 /// Threads and memory of a workgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub(crate) struct KernelFacts {
     pub(crate) memory: u32,
     /// Of its accesses to that memory.
     pub(crate) conflicts: BankConflicts,
+    /// As the driver has it, where that was asked.
+    pub(crate) compiled: Compiled,
 }
 
 /// The facts of a text that was compiled; zeros in a page, where the browser reads it.
@@ -26,6 +28,7 @@ pub(crate) fn kernel_facts(text: &str) -> KernelFacts {
         threads: module.entry_points.first().map_or(0, |main| main.workgroup_size.iter().product()),
         memory: shared.map(|(_, variable)| layouter[variable.ty].size).sum(),
         conflicts: crate::bank_conflicts::bank_conflicts(&module),
+        compiled: Compiled::default(),
     }
 }
 
@@ -45,7 +48,8 @@ var<workgroup> a: array<f32, N * 4u>;
 var<workgroup> b: array<vec4<f32>, N>;
 @compute @workgroup_size(N, 2) fn main() { a[0] = b[1].x; }";
         let conflicts = BankConflicts { accesses: 2, conflicting: 0, worst: 1 };
-        assert_eq!(kernel_facts(text), KernelFacts { threads: 64, memory: 512 + 512, conflicts });
+        let compiled = Compiled::default();
+        assert_eq!(kernel_facts(text), KernelFacts { threads: 64, memory: 512 + 512, conflicts, compiled });
         assert_eq!(kernel_facts("no shader"), KernelFacts::default());
     }
 }

@@ -4,7 +4,7 @@
 //! * `adapters`: which devices there are.
 //! * `device`: one that was opened; every call to it is checked. `features`: what is asked of it, where it is offered.
 //! * `buffers`: its memory.
-//! * `shader`, `pipeline`: shaders, compiled once.
+//! * `shader`, `pipeline`: shaders, compiled once. `checks`: what they check as they run.
 //! * `commands`, `timestamps`: lists of calls, which the device gets in one piece, and its clock.
 //! * `variants`: what kernels of products use beyond what every device has.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
@@ -20,7 +20,7 @@
 //! * `step_data`, `run`: what a step tells the shaders.
 //! * `largest`: the largest logits of a row, where these are enough.
 //! * `observe`, `limits`: timing, recording and listing of calls; what the device can do at best.
-//! * `kernel_facts`, `bank_conflicts`: what texts of shaders say of their workgroups, and of accesses to their memory.
+//! * `kernel_facts`, `bank_conflicts`: what texts of shaders say of their workgroups, and of accesses to their memory; `executables`: what a driver makes of them.
 //!
 //! ```
 //! for (number, adapter) in latent_backend_wgpu::adapters().iter().enumerate() {
@@ -37,11 +37,14 @@ mod buffers;
 mod cache;
 #[cfg(any(test, feature = "cases"))]
 mod cases;
+mod checks;
 mod commands;
 mod compile;
 mod coop_matrix;
 mod device;
 mod error;
+#[cfg(any(windows, target_os = "linux"))]
+mod executables;
 mod features;
 mod kernel_facts;
 mod kv_store;

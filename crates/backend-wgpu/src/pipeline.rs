@@ -1,6 +1,7 @@
 //! A compiled shader.
 
 use crate::kernel_facts::{KernelFacts, kernel_facts};
+use latent_backend::Compiled;
 use std::sync::OnceLock;
 
 /// A compiled shader.
@@ -19,8 +20,9 @@ impl Pipeline {
         Pipeline { name: name.to_owned(), raw, layout, text: text.to_owned(), facts: OnceLock::new() }
     }
 
-    /// What its text says of its workgroups.
-    pub(crate) fn facts(&self) -> KernelFacts {
-        *self.facts.get_or_init(|| kernel_facts(&self.text))
+    /// What its text says of its workgroups, and what `compile` makes of it.
+    pub(crate) fn facts(&self, compile: &dyn Fn(&str) -> Compiled) -> KernelFacts {
+        let facts = || KernelFacts { compiled: compile(&self.text), ..kernel_facts(&self.text) };
+        *self.facts.get_or_init(facts)
     }
 }

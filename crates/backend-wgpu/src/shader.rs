@@ -1,5 +1,6 @@
 //! Shaders: a text and the constants before it, compiled once per device.
 
+use crate::checks;
 use crate::commands::GRID_WIDTH;
 use crate::device::Device;
 use crate::error::GpuError;
@@ -100,10 +101,11 @@ impl Device {
         }
         let what = format!("compiling the shader {}", name);
         let compiled = self.checked(&what, || {
-            let module = self.raw.create_shader_module(wgpu::ShaderModuleDescriptor {
+            let wanted = wgpu::ShaderModuleDescriptor {
                 label: Some(name),
                 source: wgpu::ShaderSource::Wgsl(text.as_str().into()),
-            });
+            };
+            let module = checks::module(self, wanted);
             let raw = self.raw.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
                 label: Some(name),
                 layout: None,

@@ -35,6 +35,11 @@ pub(crate) fn device_as_hardware(precision: Precision) -> Option<Arc<Device>> {
     open(Some(Variants::of(&AdapterDescription { kind: AdapterKind::Discrete, ..adapter }, precision)))
 }
 
+/// A device whose shaders check every index and every loop.
+pub(crate) fn checking_device(variants: Option<Variants>) -> Option<Arc<Device>> {
+    open(variants).map(|_| Device::checking(0, variants).expect("an adapter that has opened"))
+}
+
 fn open(variants: Option<Variants>) -> Option<Arc<Device>> {
     // drivers that load one another at the same time are not what is tested here
     static ONE: Mutex<()> = Mutex::new(());

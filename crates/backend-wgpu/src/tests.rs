@@ -137,6 +137,23 @@ fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
     }
 }
 
+#[test]
+fn shaders_that_check_indices_give_the_same_bits() {
+    let Some(device) = crate::testing::device() else { return };
+    let Some(checking) = crate::testing::checking_device(None) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
+    for (mla, form) in FORMS {
+        let way = Way { mla, form, cache: CacheType::F16 };
+        let [trusted, checked] = [&device, &checking].map(|device| {
+            let mut model = load(&GpuBackend::on(Arc::clone(device)), &path, way).unwrap();
+            run(&mut *model, way, &[70, 1, 4])
+        });
+        assert!(trusted == checked, "{mla} {form:?}");
+    }
+}
+
 /// In default precision inputs are rounded, which may change which experts a row gets: half of the rows are judged.
 #[test]
 fn models_run_with_what_products_use_on_hardware() {

@@ -17,6 +17,28 @@ pub struct KernelCalls {
     pub memory: u32,
     /// How evenly its threads spread over the banks of that memory.
     pub conflicts: BankConflicts,
+    /// What the driver makes of it.
+    pub compiled: Compiled,
+}
+
+/// A kernel as a driver has compiled it, as far as the driver says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Compiled {
+    /// Instructions in its text, each counted once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<u64>,
+    /// Registers of a thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registers: Option<u64>,
+    /// Registers that were moved to memory for lack of more (NVIDIA: bytes of memory of a thread).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spilled: Option<u64>,
+    /// Cycles that its instructions take a processor for a subgroup, as the driver estimates them: with some number of turns for each loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cycles: Option<u64>,
+    /// Subgroups that a processor holds at a time, by registers and workgroup memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subgroups: Option<u64>,
 }
 
 /// Accesses of a kernel to workgroup memory, of 32 threads to 32 banks of 4 bytes.

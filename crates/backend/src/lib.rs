@@ -40,7 +40,7 @@ pub use communicator::{Channel, Communicator, Difference, Links, RankError};
 pub use error::BackendError;
 pub use input_rows::{InputRow, InputRows};
 pub use input_squares::InputSquares;
-pub use kernel_calls::{BankConflicts, KernelCalls, NodeCalls};
+pub use kernel_calls::{BankConflicts, Compiled, KernelCalls, NodeCalls};
 pub use kv::{KV_BLOCK, KvLayout, KvStore, slot};
 pub use layer_state::{LayerState, RecurrentLayer};
 pub use limits::Limits;

@@ -110,7 +110,7 @@ fn kernels_of_an_adapter_are_counted_without_running() {
     if !there_is_one() {
         return;
     }
-    let args = ["kernels", "count", "--device", "gpu", "linear(q4_k", "k=7168"];
+    let args = ["kernels", "count", "--device", "gpu", "linear(q4_k, rows", "k=7168"];
     let counts = json(&[&args[..], &["--json"]].concat());
     let counts = counts["counts"].as_array().unwrap();
     let of = |rows: &str| {
@@ -135,6 +135,38 @@ fn kernels_of_an_adapter_are_counted_without_running() {
         text.contains(" %") && text.contains(" of ") && text.contains("capabilities 8.9 and 9.0"),
         "{text}"
     );
+}
+
+/// Mesa's driver for AMD compiles for GPUs that are not there, and says what it has compiled.
+#[test]
+fn what_a_driver_compiles_is_counted_without_a_gpu() {
+    const DRIVER: &str = "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json";
+    if !cfg!(feature = "gpu") || !std::path::Path::new(DRIVER).exists() {
+        println!("SKIPPED: no driver for AMD's GPUs");
+        return;
+    }
+    // RDNA 2: 32 or 64 lanes, no cooperative matrices
+    let counted = |args: &[&str]| {
+        let mut command = latent(args);
+        command.env("VK_ICD_FILENAMES", DRIVER).env("VK_DRIVER_FILES", DRIVER);
+        let output = command.env("RADV_FORCE_FAMILY", "navi21").output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let args = ["kernels", "count", "--device", "gpu", "q4_k"];
+    let counts: Value = serde_json::from_str(&counted(&[&args[..], &["--json"]].concat())).unwrap();
+    let counts = counts["counts"].as_array().unwrap();
+    let calls: Vec<&Value> = counts.iter().flat_map(|count| count["calls"].as_array().unwrap()).collect();
+    assert!(calls.len() > 20, "{}", calls.len());
+    for call in &calls {
+        assert!(call["instructions"].as_u64() > Some(10) && call["registers"].as_u64() > Some(0), "{call}");
+        assert_eq!(call["spilled"].as_u64(), Some(0), "registers go to memory: {call}");
+    }
+    let uses = |word: &str| calls.iter().any(|call| call["shader"].as_str().unwrap().contains(word));
+    assert!(["subgroups", "int8", "f16", "gemm64"].into_iter().all(uses));
+    let text = counted(&[&args[..], &["linear(q4_k, rows"]].concat());
+    assert!(text.contains("instr.") && text.contains("registers of a thread"), "{text}");
 }
 
 #[test]
@@ -250,7 +282,12 @@ fn a_run_on_a_gpu_agrees_with_the_cpu_and_is_measured() {
     assert!(error.contains("device=tpu") && error.contains("gpu:N"), "{error}");
 
     let bench = json(&["bench", "--device", "gpu", "-p", "8", "-n", "2", "-r", "1", "--json"]);
-    assert!(!bench.as_array().unwrap().is_empty(), "{bench}");
+    assert_eq!(bench[0]["backends"], "GPU", "{bench}");
+    let device = json(&["devices", "--json"])[0]["name"].as_str().unwrap().to_owned();
+    assert!(bench[0]["device"].as_str().is_some_and(|name| name.starts_with(&device)), "{bench}");
+    // nothing is left to the GPU, nor held against it
+    let cpu = json(&["bench", "--device", "gpu", "-ngl", "0", "-p", "8", "-n", "2", "-r", "1", "--json"]);
+    assert!(cpu[0]["backends"] == "CPU" && cpu[0]["device"].is_null(), "{cpu}");
     let text = printed(&["bench", "--device", "gpu", "-p", "0", "-n", "1", "-r", "1"]);
     assert!(text.contains("limits of the GPU, measured in this run"), "{text}");
 }

@@ -3,6 +3,7 @@
 use crate::case::{Case, Operands};
 use crate::counted_call::CountedCall;
 use crate::table::real_sizes;
+use crate::work::Arithmetic;
 use serde::Serialize;
 use std::ops::Range;
 use std::time::Instant;
@@ -82,6 +83,11 @@ pub trait Backend: Sync {
 
     /// Whether a kernel computes a case.
     fn serves(&self, kernel: &Kernel, case: &Case) -> bool;
+
+    /// What a kernel multiplies a case in, where that is not what its activation type says.
+    fn arithmetic(&self, _: &Kernel, _: &Case) -> Option<Arithmetic> {
+        None
+    }
 
     /// The calls that a case becomes on a device, without running it.
     ///

@@ -112,6 +112,8 @@ pub fn perf(
         for kernel in serving {
             let limits = limits(kernel.level, threads);
             let timed = time(backend, kernel, case, &operands, threads, copies.max(threads), options.time);
+            let arithmetic = backend.arithmetic(kernel, case).unwrap_or(work.arithmetic);
+            let work = Work { arithmetic, ..work };
             let measured = timed
                 .map(|timed| measurement(case, &name, kernel, &work, threads, timed, limits))
                 .map_err(|problem| format!("{} {name}: {problem}", kernel.name));

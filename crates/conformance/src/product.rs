@@ -194,6 +194,16 @@ impl ProductOperands {
         self.scales.get(row / FP8_BLOCK.0 * across + col / FP8_BLOCK.1).map_or(1.0, |scale| f64::from(*scale))
     }
 
+    /// The weight's rows as a file stores them, in whatever layout the case has it.
+    pub fn file(&self) -> &[u8] {
+        &self.file
+    }
+
+    /// The numbers that the inputs stand for.
+    pub fn inputs(&self) -> &[f32] {
+        &self.seen
+    }
+
     /// The input rows.
     pub fn acts(&self, case: &ProductCase) -> QuantizedInput<'_> {
         let (rows, cols) = (case.rows, case.inputs);

@@ -7,18 +7,20 @@ mod product;
 mod tests;
 mod w4;
 
+use crate::adapters::AdapterDescription;
 use crate::backend::GpuBackend;
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::matmul::layout::layout;
+use crate::matmul::layout::{Layout, layout};
 use crate::matmul::products::Products;
 use crate::matmul::tiles::MOST_GEMV_ROWS;
 use crate::variants::{Variant, Variants};
 use job::{GpuJob, Recorded};
 use latent_backend::KernelCalls;
 use latent_conformance::{
-    Backend, Case, CountedCall, Job, Kernel, Level, Operands, ProductCase, RowOp, W4Op, real_sizes,
+    Arithmetic, Backend, Case, CountedCall, Job, Kernel, Level, Operands, ProductCase, RowOp, W4Op,
+    real_sizes,
 };
 use latent_graph::passes::Precision;
 use latent_types::{ActivationType, TensorType, WeightLayout};
@@ -32,8 +34,11 @@ pub struct Gpu {
 
 /// A kernel, perhaps with other variants of its shaders than those that suit the device.
 struct GpuKernel {
+    name: String,
     served: Served,
-    variant: Option<(&'static str, Option<Variants>)>,
+    /// What it needs and the adapter does not offer.
+    missing: Option<&'static str>,
+    variants: Option<Variants>,
     /// Whether the variant changes anything for a format.
     differs: fn(TensorType) -> bool,
 }
@@ -43,6 +48,46 @@ type Served = (&'static str, fn(&Case) -> bool);
 
 /// Kernels at the head of the list that have variants.
 const PRODUCTS: usize = 3;
+
+/// What quantized weights are multiplied by in default precision: kernels beside those of exact precision, what they need, and the variants that have it.
+type Rounded = (Served, &'static str, fn(&AdapterDescription) -> Option<Variants>);
+
+const ROUNDED: [Rounded; 3] = [
+    (
+        ("gpu_gemv_int8", |case| integers(case).is_some_and(|case| case.rows <= MOST_GEMV_ROWS)),
+        "int8 dot products",
+        integer_variants,
+    ),
+    (
+        ("gpu_gemm_int8", |case| integers(case).is_some_and(|case| case.rows > MOST_GEMV_ROWS)),
+        "int8 dot products",
+        integer_variants,
+    ),
+    (
+        ("gpu_gemm_f16", |case| halves(case).is_some_and(|case| case.rows > MOST_GEMV_ROWS)),
+        "f16",
+        half_variants,
+    ),
+];
+
+/// int8 dot products, beside what costs no bits.
+fn integer_variants(adapter: &AdapterDescription) -> Option<Variants> {
+    let integers = Variant::Integers.alone(adapter)?.integers;
+    Some(Variants { integers, ..exact_variants(adapter) })
+}
+
+/// Cooperative matrices in f16, or f16 tiles where there are none.
+fn half_variants(adapter: &AdapterDescription) -> Option<Variants> {
+    let exact = exact_variants(adapter);
+    match Variant::MatricesF16.alone(adapter) {
+        Some(Variants { matrices, .. }) => Some(Variants { matrices, ..exact }),
+        None => Variant::F16Tiles.alone(adapter).map(|_| Variants { f16_tiles: true, ..exact }),
+    }
+}
+
+fn exact_variants(adapter: &AdapterDescription) -> Variants {
+    Variants { matrices: None, ..Variants::of(adapter, Precision::Exact) }
+}
 
 /// The kernels.
 const KERNELS: [Served; 9] = [
@@ -72,6 +117,25 @@ fn product(case: &Case) -> Option<&ProductCase> {
     }
 }
 
+/// A matmul with inputs in blocks of int8, which on the CPU reads tiles: here the blocks of the file.
+fn integers(case: &Case) -> Option<&ProductCase> {
+    of_tiles(case, ActivationType::A8).filter(|case| layout(case.weight).is_some_and(Layout::has_integers))
+}
+
+/// A matmul whose factors are rounded: on the CPU to bf16, here to f16, whose errors are an eighth of that.
+fn halves(case: &Case) -> Option<&ProductCase> {
+    of_tiles(case, ActivationType::Bf16)
+}
+
+fn of_tiles(case: &Case, activation: ActivationType) -> Option<&ProductCase> {
+    match case {
+        Case::Product(case) => ((case.layout, case.activation, case.across)
+            == (WeightLayout::Tiles, activation, false))
+            .then_some(case),
+        _ => None,
+    }
+}
+
 /// An operation on 4-bit weights that shaders compute.
 fn w4_op(case: &Case) -> Option<W4Op> {
     match case {
@@ -89,8 +153,10 @@ impl Gpu {
         let repacked = |ty: TensorType| layout(ty).is_some_and(|layout| layout.odd_scale().is_some());
         let mut further = Vec::new();
         for served in KERNELS.into_iter().take(PRODUCTS) {
-            let mut add = |name, variants, differs| {
-                further.push(GpuKernel { served, variant: Some((name, variants)), differs });
+            let mut add = |variant, variants: Option<Variants>, differs| {
+                let (name, missing) =
+                    (format!("{}_{variant}", served.0), variants.is_none().then_some(variant));
+                further.push(GpuKernel { name, served, missing, variants, differs });
             };
             add("plain", Some(Variants::default()), |_| true);
             add("planes", planes, repacked);
@@ -98,13 +164,21 @@ impl Gpu {
                 add("subgroups", subgroups, |_| true);
             }
         }
+        for (served, needs, variants) in ROUNDED {
+            let variants = variants(&gpu.device.description);
+            let (name, missing) = (served.0.to_owned(), variants.is_none().then_some(needs));
+            further.push(GpuKernel { name, served, missing, variants, differs: |_| true });
+        }
         gpu.kernels.extend(further);
         gpu
     }
 
     /// With the variants that suit it alone.
     pub(crate) fn on(device: Arc<Device>) -> Gpu {
-        let kernel = |served| GpuKernel { served, variant: None, differs: |_| true };
+        let kernel = |served: Served| {
+            let name = served.0.to_owned();
+            GpuKernel { name, served, missing: None, variants: None, differs: |_| true }
+        };
         Gpu { device, kernels: KERNELS.map(kernel).into() }
     }
 
@@ -116,7 +190,7 @@ impl Gpu {
         operands: &Operands,
     ) -> Result<Box<dyn Recorded>, String> {
         let device = &self.device;
-        let variants = self.kernels.get(kernel.id).and_then(|kernel| kernel.variant?.1);
+        let variants = self.kernels.get(kernel.id).and_then(|kernel| kernel.variants);
         let products = match variants {
             Some(variants) => Products::with(device, variants),
             None => Products::new(device, Precision::Exact),
@@ -168,15 +242,9 @@ impl Backend for Gpu {
 
     fn kernels(&self) -> Vec<Kernel> {
         let kernel = |(id, kernel): (usize, &GpuKernel)| Kernel {
-            name: match kernel.variant {
-                None => kernel.served.0.to_owned(),
-                Some((variant, _)) => format!("{}_{variant}", kernel.served.0),
-            },
+            name: kernel.name.clone(),
             level: "wgsl",
-            missing: kernel
-                .variant
-                .filter(|(_, there)| there.is_none())
-                .map(|(variant, _)| variant.to_owned()),
+            missing: kernel.missing.map(str::to_owned),
             id,
         };
         self.kernels.iter().enumerate().map(kernel).collect()
@@ -196,6 +264,13 @@ impl Backend for Gpu {
         self.kernels.get(kernel.id).is_some_and(|kernel| (kernel.served.1)(case) && differs(kernel))
     }
 
+    /// f16 tiles are multiplied in f32, and rounded cases of the CPU here in f16.
+    fn arithmetic(&self, kernel: &Kernel, case: &Case) -> Option<Arithmetic> {
+        halves(case)?;
+        let variants = self.kernels.get(kernel.id)?.variants?;
+        Some(if variants.matrices.is_some() { Arithmetic::F16 } else { Arithmetic::F32 })
+    }
+
     fn count(&self, kernel: &Kernel, case: &Case, operands: &Operands) -> Result<Vec<CountedCall>, String> {
         let recorded = self.recorded(kernel, case, operands)?;
         let mut commands = Commands::new(&self.device);
@@ -209,6 +284,11 @@ impl Backend for Gpu {
             accesses: calls.conflicts.accesses,
             conflicting: calls.conflicts.conflicting,
             worst_conflict: calls.conflicts.worst,
+            instructions: calls.compiled.instructions,
+            registers: calls.compiled.registers,
+            spilled: calls.compiled.spilled,
+            cycles: calls.compiled.cycles,
+            subgroups: calls.compiled.subgroups,
         };
         Ok(commands.kernels(0).into_iter().map(counted).collect())
     }

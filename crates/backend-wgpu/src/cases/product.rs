@@ -9,7 +9,7 @@ use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
 use crate::matmul::products::Products;
 use crate::matmul::weight::{BlockScales, Weight, WeightShape};
 use latent_conformance::{ProductCase, ProductOperands};
-use latent_kernels::QuantizedInput;
+use latent_types::WeightLayout;
 use std::sync::Arc;
 
 /// A matmul, of which some rows of the weight may be used.
@@ -37,19 +37,17 @@ impl ProductJob {
         let shape = WeightShape { inputs, outputs: rows + case.skipped, matrices: 1 };
         let upload = |copy: usize| {
             let matrix = operands.weight(case, copy);
+            // tiles are the CPU's
+            let bytes = if case.layout == WeightLayout::Rows { matrix.bytes() } else { operands.file() };
             let scales = matrix.scales().map(|s| BlockScales {
                 numbers: s.numbers,
                 rows: s.rows,
                 inputs: s.cols,
                 per_matrix: false,
             });
-            Weight::upload_for(products, "weight", (case.weight, shape), matrix.bytes(), scales)
+            Weight::upload_for(products, "weight", (case.weight, shape), bytes, scales)
         };
-        let x: Vec<f32> = match operands.acts(case) {
-            QuantizedInput::F32(input) => (0..case.rows).flat_map(|row| input.row(row).to_vec()).collect(),
-            _ => Vec::new(),
-        };
-        let x = Buffer::with(device, "x", &float_bytes(&x))?;
+        let x = Buffer::with(device, "x", &float_bytes(operands.inputs()))?;
         let count = case.rows * case.outputs;
         let y = Buffer::new(device, "y", 4 * count as u64)?;
         let (from, to) = (Place::rows(&x, 1, case.inputs), Place::rows(&y, 1, case.outputs));

@@ -1,15 +1,21 @@
 //! The declared table of cases, on the device.
 
 use super::Gpu;
+use crate::GpuBackend;
 use crate::testing::device;
-use latent_conformance::{Filter, Verdict, cases, test};
+use latent_conformance::{Case, Filter, Verdict, cases, test};
 
 /// Runs the cases of operations that begin like this.
 fn run(operation: &str, fewest: usize) {
     let Some(device) = device() else { return };
-    let (mut ran, mut wrong) = (0, Vec::new());
     let cases: Vec<_> = cases().into_iter().filter(|case| case.operation().starts_with(operation)).collect();
-    test(&Gpu::on(device), &cases, &Filter::new(&[]), &mut |outcome| {
+    run_cases(&Gpu::on(device), &cases, "", fewest);
+}
+
+/// Runs cases on the kernels whose names contain a word.
+fn run_cases(gpu: &Gpu, cases: &[Case], word: &str, fewest: usize) {
+    let (mut ran, mut wrong) = (0, Vec::new());
+    test(gpu, cases, &Filter::new(&[word.to_owned()]), &mut |outcome| {
         ran += 1;
         if !matches!(outcome.verdict, Verdict::Passed { .. }) {
             wrong.push(format!("{}: {:?}", outcome.case, outcome.verdict));
@@ -23,6 +29,20 @@ fn run(operation: &str, fewest: usize) {
 #[test]
 fn products_are_those_of_the_reference() {
     run("linear", 600);
+}
+
+/// What default precision multiplies with on hardware, with few rows and with more than a tile's.
+#[test]
+fn rounded_products_are_those_of_the_reference() {
+    let Some(device) = device() else { return };
+    let gpu = Gpu::of(&GpuBackend::on(device));
+    let small = |case: &Case| matches!(case, Case::Product(case) if case.rows <= 64 && case.outputs < 100);
+    let cases: Vec<_> = cases().into_iter().filter(small).collect();
+    for (word, needs_f16) in [("gpu_gemv_int8", false), ("gpu_gemm_int8", false), ("gpu_gemm_f16", true)] {
+        if !needs_f16 || gpu.device.description.f16 {
+            run_cases(&gpu, &cases, word, 30);
+        }
+    }
 }
 
 #[test]

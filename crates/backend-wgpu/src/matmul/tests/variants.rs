@@ -10,7 +10,7 @@ use crate::matmul::products::Products;
 use crate::matmul::sort::sort_items;
 use crate::matmul::weight::{Weight, WeightShape};
 use crate::shader::Shader;
-use crate::testing::{device_with, plain_device};
+use crate::testing::{checking_device, device_with, plain_device};
 use crate::variants::Variant;
 use latent_graph::passes::Precision;
 use latent_kernels::{Q8Block, quantize_q8};
@@ -156,6 +156,19 @@ fn every_variant_multiplies() {
             Variant::MatricesF16 | Variant::MatricesF32 => uses("coopMultiplyAdd"),
         };
         assert!(used, "{variant}");
+    }
+}
+
+/// An index beyond its array is bounded where shaders check, so that results would be others.
+#[test]
+fn shaders_without_checks_have_the_same_bits() {
+    let all = Variant::ALL.map(Some).into_iter().chain([None]);
+    for variant in all {
+        let Some(trusted) = variant.map_or_else(plain_device, device_with) else { continue };
+        let Some(checking) = checking_device(trusted.variants) else { return };
+        let [a, b] = [&trusted, &checking].map(|device| products(device, variant));
+        let bits = |all: &[Vec<f32>]| all.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert!(bits(&a) == bits(&b), "{variant:?}");
     }
 }
 

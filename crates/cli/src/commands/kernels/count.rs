@@ -60,6 +60,15 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsCountArgs) -> Result<()>
     if args.json {
         output::json(&json!({ "device": device_name(device), "counts": found }))?;
     } else {
+        if found.iter().flat_map(|count| &count.calls).any(|call| call.instructions.is_some()) {
+            output::line(
+                "instr. to fit: what the driver has compiled: instructions, cycles of a subgroup as it estimates them (some turns for each loop), registers of a thread, those moved to memory, subgroups of a processor",
+            )?;
+        } else {
+            output::line(
+                "the driver does not say what it has compiled (Vulkan: VK_KHR_pipeline_executable_properties)",
+            )?;
+        }
         output::line(
             "MB: what must be read at least. occ.: share of a multiprocessor's threads at a time, by threads and workgroup memory alone, of NVIDIA's compute \
              capabilities 8.9 and 9.0. banks: accesses to workgroup memory with several addresses in one of 32 banks, of all in the shader, and the most in one",
@@ -75,8 +84,9 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsCountArgs) -> Result<()>
 fn print(count: &Count, first: bool) -> Result<()> {
     if first {
         let occupancy = MULTIPROCESSORS.map(|unit| format!("{:>6}", unit.name)).concat();
+        let driver = driver(["instr.", "cycles", "regs", "spilled", "fit"].map(str::to_owned));
         output::line(&format!(
-            "{:<46}{:>7}{:>8}{:>7} {:<22}{:>7}{:>5}{:>7}{occupancy}  banks",
+            "{:<46}{:>7}{:>8}{:>7} {:<26}{:>7}{:>5}{:>7}{driver}{occupancy}  banks",
             "case", "MB", "MFLOP", "FLOP/B", "shader", "groups", "thr.", "memory"
         ))?;
     }
@@ -97,10 +107,17 @@ fn print(count: &Count, first: bool) -> Result<()> {
             0 => "–".to_owned(),
             all => format!("{} of {all}, {}", call.conflicting, call.worst_conflict),
         };
+        let stated = [call.instructions, call.cycles, call.registers, call.spilled, call.subgroups];
+        let driver = driver(stated.map(|n| n.map_or_else(|| "–".to_owned(), |n| n.to_string())));
         output::line(&format!(
-            "{case} {:<22}{:>7}{:>5}{:>7}{occupancy}  {banks}",
+            "{case} {:<26}{:>7}{:>5}{:>7}{driver}{occupancy}  {banks}",
             call.shader, call.workgroups, call.threads, call.memory
         ))?;
     }
     Ok(())
+}
+
+/// What the driver says, in columns.
+fn driver([instructions, cycles, registers, spilled, subgroups]: [String; 5]) -> String {
+    format!("{instructions:>8}{cycles:>8}{registers:>5}{spilled:>8}{subgroups:>4}")
 }
