@@ -1,6 +1,7 @@
 //! The text of a GEMM: the form of its tiles, and what multiplies them.
 
 use super::matrix_tile::{MATRICES, MatrixTile};
+use super::tile_order::TileOrder;
 use super::tiles::{GemmTile, PER_THREAD};
 use super::wgsl::{ENTRY, constants, section};
 use crate::coop_matrix::CoopMatrix;
@@ -50,6 +51,12 @@ impl Gemm {
             return;
         }
         constants(source, steps);
+        let order = TileOrder {
+            units: self.form.row_units(inputs),
+            words: self.form.row_words(inputs),
+            steps: [rows / PER_THREAD, outputs / PER_THREAD],
+        };
+        order.head(source);
         if self.form == GemmForm::Integers {
             source.push_str(if self.adds { "alias Scale = vec2<f32>;\n" } else { "alias Scale = f32;\n" });
             source.push_str(section(INTEGERS, "memory"));
@@ -61,11 +68,15 @@ impl Gemm {
         source.push_str(ENTRY);
         source.push_str(section(GEMM, if self.sorted { "sorted" } else { "per_slot" }));
         source.push_str(section(GEMM, "sums"));
-        source.push_str(if self.form == GemmForm::Integers {
-            section(INTEGERS, "load")
+        if self.form == GemmForm::Integers {
+            source.push_str(section(INTEGERS, "load"));
+            order.read(source, "half * 2u + i", ["", ""], "");
+            source.push_str(section(INTEGERS, "multiply"));
         } else {
-            section(GEMM, "load")
-        });
+            source.push_str(section(GEMM, "load"));
+            order.multiply(source, ["", ""]);
+            source.push_str("    workgroupBarrier();\n  }\n");
+        }
         let back = if self.form == GemmForm::F16 { " / WEIGHT_FACTOR" } else { "" };
         for i in 0..PER_THREAD {
             let _ = write!(
@@ -94,6 +105,20 @@ impl GemmForm {
     /// The same, or f32 where inputs could not be quantized.
     pub(super) fn with(self, quantized: bool) -> GemmForm {
         if self == GemmForm::Integers && !quantized { GemmForm::F32 } else { self }
+    }
+
+    /// Units of so many inputs of a row, which a thread reads and writes at once: four floats, or eight integers.
+    fn row_units(self, inputs: usize) -> usize {
+        if self == GemmForm::Integers { inputs / 8 } else { inputs / 4 }
+    }
+
+    /// Words of 4 bytes that so many inputs of a row take.
+    fn row_words(self, inputs: usize) -> usize {
+        match self {
+            GemmForm::F32 | GemmForm::Matrices(CoopMatrix { f16: false, .. }) => inputs,
+            GemmForm::F16 | GemmForm::Matrices(_) => inputs / 2,
+            GemmForm::Integers => inputs / 4,
+        }
     }
 
     /// Threads per workgroup.

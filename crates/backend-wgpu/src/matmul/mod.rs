@@ -2,7 +2,7 @@
 //!
 //! * `layout`, `tiles`: the tables of block layouts and of tile sizes, from which every dialect of shaders takes its numbers.
 //! * `products`: what the products of a model share, and inputs as int8 blocks.
-//! * `wgsl`, `gemv`, `gemm`, `matrix_tile`, `shader`: the WGSL dialect: texts in the folder `wgsl/`, put together for a format and a kernel.
+//! * `wgsl`, `gemv`, `gemm`, `tile_order`, `matrix_tile`, `shader`: the WGSL dialect: texts in the folder `wgsl/`, put together for a format and a kernel.
 //! * `codebook`: the codebooks of the IQ formats.
 //! * `weight`: a weight in the device's memory; `repack`: its blocks as planes of whole words.
 //! * `items`: slots of rows in buffers; `product`: calls that multiply slots of rows (heads, experts) with parts of matrices; `rows`: those of plain rows.
@@ -24,6 +24,7 @@ mod repack;
 pub(crate) mod rows;
 mod shader;
 pub(crate) mod sort;
+mod tile_order;
 pub(crate) mod tiles;
 #[cfg(any(test, feature = "cases"))]
 pub(crate) mod w4;

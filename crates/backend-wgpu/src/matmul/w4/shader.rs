@@ -5,6 +5,7 @@ use super::tiles::{W4_FUSED, W4Tile};
 use crate::coop_matrix::CoopMatrix;
 use crate::matmul::gemm::GemmForm;
 use crate::matmul::matrix_tile::{MATRICES, MatrixTile};
+use crate::matmul::tile_order::TileOrder;
 use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD};
 use crate::matmul::wgsl::{ENTRY, F16, constants, section};
 use std::fmt::Write;
@@ -224,19 +225,14 @@ fn stash(source: &mut String, buffer: &str, words: usize, indent: &str) {
         let _ = write!(
             source,
             "{indent}if word_at_{i} < end {{
-{indent}  stash_values(({buffer} * TILE_INPUTS + line_{i} * 8u) * TILE_COLUMNS + place_{i}, scaled_values(word_values(word_{i}), word_at_{i}, column_{i}, scale_{i}, zero_{i}));
+{indent}  stash_values({buffer} * TILE_COLUMNS + place_{i}, line_{i}, scaled_values(word_values(word_{i}), word_at_{i}, column_{i}, scale_{i}, zero_{i}));
 {indent}}} else {{
-{indent}  stash_values(({buffer} * TILE_INPUTS + line_{i} * 8u) * TILE_COLUMNS + place_{i}, Octet(vec4<f32>(0.0), vec4<f32>(0.0)));
+{indent}  stash_values({buffer} * TILE_COLUMNS + place_{i}, line_{i}, Octet(vec4<f32>(0.0), vec4<f32>(0.0)));
 {indent}}}
 "
         );
     }
-    for j in 0..4 {
-        let _ = writeln!(
-            source,
-            "{indent}x_tile[({buffer} * TILE_INPUTS + x_quad * 4u + {j}u) * TILE_ROWS + x_row] = x_four[{j}];"
-        );
-    }
+    let _ = writeln!(source, "{indent}x_tile[unit_at({buffer} * TILE_ROWS + x_row, x_quad)] = x_four;");
 }
 
 fn gemm(source: &mut String, tile: W4Tile) {
@@ -250,9 +246,12 @@ fn gemm(source: &mut String, tile: W4Tile) {
             ("TILE_WORDS", words),
             ("TILE_INPUTS", words * 8),
             ("ROW_STEP", rows / PER_THREAD),
-            ("COLUMN_STEP", columns / PER_THREAD),
+            ("OUTPUT_STEP", columns / PER_THREAD),
         ],
     );
+    let order =
+        TileOrder { units: words * 2, words: words * 8, steps: [rows / PER_THREAD, columns / PER_THREAD] };
+    order.head(source);
     source.push_str(section(GEMM, "memory"));
     source.push_str(ENTRY);
     source.push_str(section(GEMM, "begin"));
@@ -277,7 +276,7 @@ fn gemm(source: &mut String, tile: W4Tile) {
         "  workgroupBarrier();\n  for (var step = 0u; step < steps; step++) {\n    let buffer = step % 2u;\n",
     );
     fetch(source, "step + 1u", per_thread, "    ");
-    source.push_str(section(GEMM, "multiply"));
+    order.multiply(source, ["buffer * TILE_ROWS + ", "buffer * TILE_COLUMNS + "]);
     stash(source, "(1u - buffer)", per_thread, "    ");
     source.push_str("    workgroupBarrier();\n  }\n");
     source.push_str(section(GEMM, "end"));

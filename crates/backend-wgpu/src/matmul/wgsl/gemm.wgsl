@@ -16,9 +16,9 @@ fn elements(values: vec4<f32>) -> vec4<f16> {
 }
 //= memory
 
-// inputs, then rows or outputs: neighbours in a row of threads read neighbours in memory
-var<workgroup> x_tile: array<Element, TILE_INPUTS * TILE_ROWS>;
-var<workgroup> w_tile: array<Element, TILE_INPUTS * TILE_OUTPUTS>;
+// four inputs of a row, or of an output, each
+var<workgroup> x_tile: array<vec4<Element>, TILE_ROWS * ROW_UNITS>;
+var<workgroup> w_tile: array<vec4<Element>, TILE_OUTPUTS * ROW_UNITS>;
 //= per_slot
   let slot = group.y % p.slots;
   let first_row = group.y / p.slots * TILE_ROWS;
@@ -52,17 +52,8 @@ var<workgroup> w_tile: array<Element, TILE_INPUTS * TILE_OUTPUTS>;
       if start + octet < octets {
         o = input_octet(row, start + octet);
       }
-      let a = elements(o.a);
-      let b = elements(o.b);
-      let at = octet * 8u * TILE_ROWS + index % TILE_ROWS;
-      x_tile[at] = a.x;
-      x_tile[at + TILE_ROWS] = a.y;
-      x_tile[at + 2u * TILE_ROWS] = a.z;
-      x_tile[at + 3u * TILE_ROWS] = a.w;
-      x_tile[at + 4u * TILE_ROWS] = b.x;
-      x_tile[at + 5u * TILE_ROWS] = b.y;
-      x_tile[at + 6u * TILE_ROWS] = b.z;
-      x_tile[at + 7u * TILE_ROWS] = b.w;
+      x_tile[unit_at(index % TILE_ROWS, octet * 2u)] = elements(o.a);
+      x_tile[unit_at(index % TILE_ROWS, octet * 2u + 1u)] = elements(o.b);
     }
     for (var index = thread; index < TILE_OUTPUTS * TILE_OCTETS; index += THREADS) {
       let output = min(first + index % TILE_OUTPUTS, p.outputs - 1u);
@@ -71,35 +62,10 @@ var<workgroup> w_tile: array<Element, TILE_INPUTS * TILE_OUTPUTS>;
       if start + octet < octets {
         o = weight_octet(matrix, output, start + octet);
       }
-      let a = elements(o.a * WEIGHT_FACTOR);
-      let b = elements(o.b * WEIGHT_FACTOR);
-      let at = octet * 8u * TILE_OUTPUTS + index % TILE_OUTPUTS;
-      w_tile[at] = a.x;
-      w_tile[at + TILE_OUTPUTS] = a.y;
-      w_tile[at + 2u * TILE_OUTPUTS] = a.z;
-      w_tile[at + 3u * TILE_OUTPUTS] = a.w;
-      w_tile[at + 4u * TILE_OUTPUTS] = b.x;
-      w_tile[at + 5u * TILE_OUTPUTS] = b.y;
-      w_tile[at + 6u * TILE_OUTPUTS] = b.z;
-      w_tile[at + 7u * TILE_OUTPUTS] = b.w;
+      w_tile[unit_at(index % TILE_OUTPUTS, octet * 2u)] = elements(o.a * WEIGHT_FACTOR);
+      w_tile[unit_at(index % TILE_OUTPUTS, octet * 2u + 1u)] = elements(o.b * WEIGHT_FACTOR);
     }
     workgroupBarrier();
-    for (var i = 0u; i < TILE_INPUTS; i++) {
-      let at = i * TILE_OUTPUTS + column;
-      let w = vec4<f32>(
-        f32(w_tile[at]),
-        f32(w_tile[at + OUTPUT_STEP]),
-        f32(w_tile[at + 2u * OUTPUT_STEP]),
-        f32(w_tile[at + 3u * OUTPUT_STEP]),
-      );
-      let place = i * TILE_ROWS + line;
-      sum_0 = fma(vec4<f32>(f32(x_tile[place])), w, sum_0);
-      sum_1 = fma(vec4<f32>(f32(x_tile[place + ROW_STEP])), w, sum_1);
-      sum_2 = fma(vec4<f32>(f32(x_tile[place + 2u * ROW_STEP])), w, sum_2);
-      sum_3 = fma(vec4<f32>(f32(x_tile[place + 3u * ROW_STEP])), w, sum_3);
-    }
-    workgroupBarrier();
-  }
 //= places
 
 fn input_place(row: u32, slot: u32) -> u32 {

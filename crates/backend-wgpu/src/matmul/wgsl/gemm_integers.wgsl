@@ -1,13 +1,21 @@
 //= memory
 
-// words of four inputs, then rows or outputs
-var<workgroup> x_tile: array<u32, TILE_INPUTS / 4u * TILE_ROWS>;
-var<workgroup> w_tile: array<u32, TILE_INPUTS / 4u * TILE_OUTPUTS>;
+// octets of inputs of a row, or of an output
+var<workgroup> x_tile: array<vec2<u32>, TILE_ROWS * ROW_UNITS>;
+var<workgroup> w_tile: array<vec2<u32>, TILE_OUTPUTS * ROW_UNITS>;
 var<workgroup> x_scales: array<f32, TILE_ROWS>;
 // sums of octets
 var<workgroup> x_totals: array<i32, TILE_OCTETS * TILE_ROWS>;
 // one for sixteen weights
 var<workgroup> w_scales: array<Scale, TILE_OCTETS / 2u * TILE_OUTPUTS>;
+
+fn octet_dot(x: vec2<u32>, w: vec2<u32>) -> i32 {
+  return dot4I8Packed(x.x, w.x) + dot4I8Packed(x.y, w.y);
+}
+
+fn dots(x: vec2<u32>, w_0: vec2<u32>, w_1: vec2<u32>, w_2: vec2<u32>, w_3: vec2<u32>) -> vec4<i32> {
+  return vec4<i32>(octet_dot(x, w_0), octet_dot(x, w_1), octet_dot(x, w_2), octet_dot(x, w_3));
+}
 //= scales
 
 fn scaled(sum: vec4<f32>, dots: vec4<i32>, half: u32, row: u32, column: u32) -> vec4<f32> {
@@ -41,9 +49,7 @@ fn scaled(sum: vec4<f32>, dots: vec4<i32>, half: u32, row: u32, column: u32) -> 
       let octet = index / TILE_ROWS;
       let row = input_place(first_row + i, slot);
       let quants = input_quants(row, start + octet);
-      let at = octet * 2u * TILE_ROWS + index % TILE_ROWS;
-      x_tile[at] = quants.x;
-      x_tile[at + TILE_ROWS] = quants.y;
+      x_tile[unit_at(index % TILE_ROWS, octet)] = quants;
       x_totals[index] = dot4I8Packed(quants.x, 0x01010101u) + dot4I8Packed(quants.y, 0x01010101u);
       if octet == 0u {
         x_scales[index % TILE_ROWS] = input_scale(row, start);
@@ -54,9 +60,7 @@ fn scaled(sum: vec4<f32>, dots: vec4<i32>, half: u32, row: u32, column: u32) -> 
       let octet = index / TILE_OUTPUTS;
       let block = weight_block(matrix, output, start + octet);
       let quants = block_quants(block, (start + octet) % BLOCK_OCTETS);
-      let at = octet * 2u * TILE_OUTPUTS + index % TILE_OUTPUTS;
-      w_tile[at] = quants.x;
-      w_tile[at + TILE_OUTPUTS] = quants.y;
+      w_tile[unit_at(index % TILE_OUTPUTS, octet)] = quants;
       if octet % 2u == 0u {
         w_scales[octet / 2u * TILE_OUTPUTS + index % TILE_OUTPUTS] = octet_scale(block, (start + octet) % BLOCK_OCTETS);
       }
@@ -67,21 +71,12 @@ fn scaled(sum: vec4<f32>, dots: vec4<i32>, half: u32, row: u32, column: u32) -> 
       var dots_1 = vec4<i32>(0);
       var dots_2 = vec4<i32>(0);
       var dots_3 = vec4<i32>(0);
-      for (var word = half * 4u; word < half * 4u + 4u; word++) {
-        let at = word * TILE_OUTPUTS + column;
-        let w_0 = w_tile[at];
-        let w_1 = w_tile[at + OUTPUT_STEP];
-        let w_2 = w_tile[at + 2u * OUTPUT_STEP];
-        let w_3 = w_tile[at + 3u * OUTPUT_STEP];
-        let place = word * TILE_ROWS + line;
-        let x_0 = x_tile[place];
-        let x_1 = x_tile[place + ROW_STEP];
-        let x_2 = x_tile[place + 2u * ROW_STEP];
-        let x_3 = x_tile[place + 3u * ROW_STEP];
-        dots_0 += vec4<i32>(dot4I8Packed(x_0, w_0), dot4I8Packed(x_0, w_1), dot4I8Packed(x_0, w_2), dot4I8Packed(x_0, w_3));
-        dots_1 += vec4<i32>(dot4I8Packed(x_1, w_0), dot4I8Packed(x_1, w_1), dot4I8Packed(x_1, w_2), dot4I8Packed(x_1, w_3));
-        dots_2 += vec4<i32>(dot4I8Packed(x_2, w_0), dot4I8Packed(x_2, w_1), dot4I8Packed(x_2, w_2), dot4I8Packed(x_2, w_3));
-        dots_3 += vec4<i32>(dot4I8Packed(x_3, w_0), dot4I8Packed(x_3, w_1), dot4I8Packed(x_3, w_2), dot4I8Packed(x_3, w_3));
+      for (var i = 0u; i < 2u; i++) {
+//= multiply
+        dots_0 += dots(x_0, w_0, w_1, w_2, w_3);
+        dots_1 += dots(x_1, w_0, w_1, w_2, w_3);
+        dots_2 += dots(x_2, w_0, w_1, w_2, w_3);
+        dots_3 += dots(x_3, w_0, w_1, w_2, w_3);
       }
       sum_0 = scaled(sum_0, dots_0, half, line, column);
       sum_1 = scaled(sum_1, dots_1, half, line + ROW_STEP, column);
