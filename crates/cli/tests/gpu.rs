@@ -167,6 +167,10 @@ fn what_a_driver_compiles_is_counted_without_a_gpu() {
     assert!(["subgroups", "int8", "f16", "gemm64"].into_iter().all(uses));
     let text = counted(&[&args[..], &["linear(q4_k, rows"]].concat());
     assert!(text.contains("instr.") && text.contains("registers of a thread"), "{text}");
+    // attention too, in the plan of a model
+    let plan = counted(&["graph", "plan", "--device", "gpu", "--rows", "1"]);
+    let attend = plan.lines().find(|line| line.contains("attend ×")).unwrap_or_else(|| panic!("{plan}"));
+    assert!(attend.contains(" instructions, ") && attend.contains(" registers"), "{attend}");
 }
 
 #[test]

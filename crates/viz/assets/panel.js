@@ -107,7 +107,17 @@ function callTable(kernels) {
     call.memory > 0 ? bytes(call.memory) : "–",
     call.accesses > 0 ? `${call.conflicting} of ${call.accesses}${call.conflicting > 0 ? `, ${call.worst_conflict}-fold` : ""}` : "–",
   ]);
-  return table(["kernel", "calls", "workgroups × threads", "workgroup memory", "bank conflicts"], rows, ["", "n", "n", "n", "n"]);
+  const head = ["kernel", "calls", "workgroups × threads", "workgroup memory", "bank conflicts"];
+  const align = ["", "n", "n", "n", "n"];
+  // where the driver says what it has compiled
+  if (kernels.some((call) => call.instructions !== undefined)) {
+    head.push("instructions", "registers");
+    align.push("n", "n");
+    const stated = (number) => (number === undefined ? "–" : whole(number));
+    const spilled = (call) => (call.spilled > 0 ? `, ${whole(call.spilled)} in memory` : "");
+    rows.forEach((row, i) => row.push(stated(kernels[i].instructions), stated(kernels[i].registers) + spilled(kernels[i])));
+  }
+  return table(head, rows, align);
 }
 
 function costTable(cost, block) {

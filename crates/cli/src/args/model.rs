@@ -138,6 +138,18 @@ impl EngineArgs {
 
     /// The backend.
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>, BackendError> {
+        self.opened(latent_backends::by_name)
+    }
+
+    /// The same for looking at what models become there: nothing runs, and no driver is asked to open a device.
+    pub(crate) fn hollow_backend(&self) -> Result<Box<dyn Backend>, BackendError> {
+        self.opened(latent_backends::hollow)
+    }
+
+    fn opened(
+        &self,
+        open: fn(&str) -> Result<Box<dyn Backend>, BackendError>,
+    ) -> Result<Box<dyn Backend>, BackendError> {
         if let Some(layers) = self.n_gpu_layers.filter(|layers| *layers != DeviceLayers::Count(0))
             && !self.wants_gpu()
         {
@@ -146,7 +158,7 @@ impl EngineArgs {
                 self.device_name()
             )));
         }
-        latent_backends::by_name(self.device_name())
+        open(self.device_name())
     }
 
     /// Which layers the CPU runs of a model on this backend; none of one that is no GPU.

@@ -19,7 +19,7 @@ pub(super) fn device_runs(
     (outline, path): (&Outline, Option<&Path>),
     rows: &[usize],
 ) -> Result<DeviceRuns> {
-    let backend = latent_backends::hollow(args.device_name())?;
+    let backend = args.hollow_backend()?;
     if backend.name() != "gpu" || args.partition.is_some() {
         return Ok(DeviceRuns::default());
     }
@@ -64,5 +64,8 @@ fn call(calls: KernelCalls) -> KernelCall {
         accesses: calls.conflicts.accesses,
         conflicting: calls.conflicts.conflicting,
         worst_conflict: calls.conflicts.worst,
+        instructions: calls.compiled.instructions,
+        registers: calls.compiled.registers,
+        spilled: calls.compiled.spilled,
     }
 }

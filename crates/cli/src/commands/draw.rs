@@ -112,7 +112,7 @@ fn draw(args: &GraphArgs, model: &ModelInfo, path: Option<&Path>) -> Result<Draw
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };
-    let target = args.model.engine.options().target(&*args.model.engine.backend()?);
+    let target = args.model.engine.options().target(&*args.model.engine.hollow_backend()?);
     let rows = [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill];
     let rows = rows.map(|bucket| bucket.max_rows(options.max_batch_tokens));
     let runs = device_runs(&args.model.engine, (&model.outline, path), &rows)?;

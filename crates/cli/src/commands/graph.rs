@@ -57,7 +57,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     if stage == Stage::Ir && args.after.is_none() {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
-    let (options, backend) = (args.model.engine.options(), args.model.engine.backend()?);
+    let (options, backend) = (args.model.engine.options(), args.model.engine.hollow_backend()?);
     let target = options.target(&*backend);
     let options = PlanOptions {
         span,
@@ -102,8 +102,9 @@ fn with_runs(plan: &Plan, runs: &DeviceRuns) -> Result<(String, serde_json::Valu
 
 /// `gpu: gemv1_Q4_K ×1, 64 workgroups of 64 threads, 512 bytes of workgroup memory`.
 fn called(device: &str, call: &KernelCall) -> String {
-    let KernelCall { kernel, calls, workgroups, threads, memory, accesses, conflicting, worst_conflict } =
-        call;
+    let KernelCall {
+        kernel, calls, workgroups, threads, memory, accesses, conflicting, worst_conflict, ..
+    } = call;
     let mut text = format!("      {device}: {kernel} ×{calls}");
     if *threads > 0 {
         let plural = if *workgroups == 1 { "" } else { "s" };
@@ -114,6 +115,15 @@ fn called(device: &str, call: &KernelCall) -> String {
     }
     if *conflicting > 0 {
         text += &format!(", bank conflicts ({worst_conflict}-fold) in {conflicting} of {accesses} accesses");
+    }
+    if let Some(instructions) = call.instructions {
+        text += &format!(", {instructions} instructions");
+    }
+    if let Some(registers) = call.registers {
+        text += &format!(", {registers} registers");
+    }
+    if let Some(spilled) = call.spilled.filter(|spilled| *spilled > 0) {
+        text += &format!(" and {spilled} in memory");
     }
     text + "\n"
 }

@@ -27,5 +27,5 @@ impl Stage {
 
 /// Options of kernel selection.
 pub(super) fn bind(args: &GraphArgs) -> Result<BindOptions> {
-    args.model.engine.options().bind(&*args.model.engine.backend()?).map_err(usage_of)
+    args.model.engine.options().bind(&*args.model.engine.hollow_backend()?).map_err(usage_of)
 }

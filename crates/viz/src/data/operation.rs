@@ -104,6 +104,15 @@ pub struct KernelCall {
     pub conflicting: usize,
     /// Most addresses of one access in one bank.
     pub worst_conflict: usize,
+    /// Instructions, as far as the driver says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<u64>,
+    /// Registers of a thread, the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registers: Option<u64>,
+    /// Registers that were moved to memory, the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spilled: Option<u64>,
 }
 
 /// A value that an operation reads or writes.
