@@ -40,6 +40,8 @@ pub(crate) struct Device {
     most: AtomicU64,
     /// What is wrong with it since it failed outside of a call.
     fault: Arc<Mutex<Option<String>>>,
+    /// Whether it widens f16 exactly, once that was tried.
+    pub(crate) exact_f16: OnceLock<bool>,
     /// Compiled shaders by their whole text.
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
     /// What says what the driver makes of shaders.
@@ -116,6 +118,7 @@ impl Device {
             calls: AtomicU64::new(0),
             fault,
             pipelines,
+            exact_f16: OnceLock::new(),
             #[cfg(any(windows, target_os = "linux"))]
             executables: OnceLock::new(),
         })

@@ -8,7 +8,7 @@
 //! * `commands`, `timestamps`: lists of calls, which the device gets in one piece, and its clock.
 //! * `variants`: what kernels of products use beyond what every device has.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
-//! * `coop_matrix`: a kind of cooperative matrices.
+//! * `coop_matrix`: a kind of cooperative matrices. `f16_values`: how f16 becomes f32.
 //! * `error`: what can go wrong.
 //!
 //! A model on it:
@@ -45,6 +45,7 @@ mod device;
 mod error;
 #[cfg(any(windows, target_os = "linux"))]
 mod executables;
+mod f16_values;
 mod features;
 mod kernel_facts;
 mod kv_store;

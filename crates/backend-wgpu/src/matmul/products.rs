@@ -7,6 +7,7 @@ use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Binding, Commands};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::f16_values::F16Values;
 use crate::variants::Variants;
 use latent_graph::passes::Precision;
 use std::ops::Range;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Products {
     pub(super) device: Arc<Device>,
     pub(super) variants: Variants,
+    pub(super) f16_values: F16Values,
     /// Quantized inputs: written before a product, and read by it and those that directly follow it with the same inputs.
     quantized: Mutex<Quantized>,
 }
@@ -61,7 +63,8 @@ impl Products {
 
     /// With these variants.
     pub(crate) fn with(device: &Arc<Device>, variants: Variants) -> Arc<Products> {
-        Arc::new(Products { device: Arc::clone(device), variants, quantized: Mutex::default() })
+        let f16_values = F16Values::of(device);
+        Arc::new(Products { device: Arc::clone(device), variants, f16_values, quantized: Mutex::default() })
     }
 
     /// The device.

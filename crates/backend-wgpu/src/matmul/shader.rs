@@ -7,6 +7,7 @@ use super::layout::{Layout, Quants, Storage, layout};
 use super::tiles::{GATHER_THREADS, GemmTile, GemvTile, TRANSPOSED};
 use super::wgsl::{ENTRY, constants, decoder, integer_decoder, section};
 use crate::coop_matrix::CoopMatrix;
+use crate::f16_values::F16Values;
 use latent_types::TensorType;
 use std::fmt::Write;
 
@@ -143,7 +144,7 @@ impl ProductShader {
     }
 
     /// Its source in WGSL; none for a format without a layout.
-    pub(crate) fn wgsl(&self) -> Option<String> {
+    pub(crate) fn wgsl(&self, f16_values: F16Values) -> Option<String> {
         let layout = self.layout()?;
         let mut source = String::new();
         match self.kernel {
@@ -173,7 +174,7 @@ impl ProductShader {
             let _ = writeln!(source, "@group(0) @binding({binding}) {declaration};");
         }
         source.push('\n');
-        decoder(&mut source, layout, self.storage);
+        decoder(&mut source, layout, self.storage, f16_values);
         source.push('\n');
         source.push_str(section(INPUTS, "places"));
         if self.inputs == Inputs::Integers {

@@ -236,7 +236,8 @@ impl Weight {
             return Ok(Arc::clone(pipeline));
         }
         let name = shader.name();
-        let source = shader.wgsl().ok_or_else(|| no_shader(device, &name, self.format))?;
+        let source =
+            shader.wgsl(self.products.f16_values).ok_or_else(|| no_shader(device, &name, self.format))?;
         let pipeline = device.compiled(&name, source)?;
         known.push((*shader, Arc::clone(&pipeline)));
         Ok(pipeline)

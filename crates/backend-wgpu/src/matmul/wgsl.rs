@@ -1,6 +1,7 @@
 //! The WGSL dialect: constants of the tables in front of texts that use them.
 
 use super::layout::{Float, Grid, Layout, Meaning, Plane, Quants, Scales, Storage};
+use crate::f16_values::F16Values;
 use std::fmt::Write;
 
 /// A text cut at lines `//= name`.
@@ -22,9 +23,6 @@ pub(super) fn constants<'n>(source: &mut String, all: impl IntoIterator<Item = (
         let _ = writeln!(source, "const {name}: u32 = {value}u;");
     }
 }
-
-/// The function `f16_value(bits)`.
-pub(super) const F16: &str = include_str!("wgsl/f16.wgsl");
 
 /// The beginning of most kernels.
 pub(super) const ENTRY: &str = "
@@ -113,10 +111,10 @@ fn block_quants(block: u32, octet: u32) -> vec2<u32> {{
 }
 
 /// Constants of a layout and the function `decode_block(block, octet)`, which dequantizes an octet of the block at a byte offset into `weight`.
-pub(super) fn decoder(source: &mut String, layout: &Layout, storage: Storage) {
+pub(super) fn decoder(source: &mut String, layout: &Layout, storage: Storage, f16_values: F16Values) {
     constants(source, layout.constants(storage));
     source.push('\n');
-    source.push_str(F16);
+    source.push_str(f16_values.wgsl());
     source.push('\n');
     source.push_str(include_str!("wgsl/bytes.wgsl"));
     let repacked = storage == Storage::Planes && layout.odd_scale().is_some();

@@ -1,6 +1,7 @@
 //! Every shader is valid WGSL and can be written in Metal's language and in Direct3D's, on any machine.
 
 use crate::coop_matrix::CoopMatrix;
+use crate::f16_values::F16Values;
 use crate::matmul::gemm::GemmForm;
 use crate::matmul::layout::{LAYOUTS, Quants, Storage, layout};
 use crate::matmul::product::Keep;
@@ -151,7 +152,7 @@ fn every_variant_translates() {
     let mut found = [0; 4];
     for format in [BF16, Q4_0, Q4_K, Q6_K, MXFP4, IQ2_XS] {
         for shader in variants(format) {
-            let (name, source) = (shader.name(), shader.wgsl().unwrap());
+            let (name, source) = (shader.name(), shader.wgsl(F16Values::ByIntegers).unwrap());
             let how = Translation::of(&source);
             let [metal, direct3d] = how.write(&name, &source);
             assert!(metal.contains("kernel void main_"), "{name}");
@@ -175,7 +176,7 @@ fn every_shader_translates() {
     let mut count = 0;
     for layout in &LAYOUTS {
         for shader in shaders(layout.ty) {
-            let [metal, direct3d] = translate(&shader.name(), &shader.wgsl().unwrap());
+            let [metal, direct3d] = translate(&shader.name(), &shader.wgsl(F16Values::ByIntegers).unwrap());
             assert!(
                 metal.contains("kernel void main_") && direct3d.contains("numthreads"),
                 "{}",
@@ -208,7 +209,9 @@ fn entries_for_4_bit_weights_translate() {
             for scales in [ScaleKind::F16, ScaleKind::E8m0, ScaleKind::E4m3] {
                 for (whole_groups, f16) in [(false, false), (true, false), (false, true), (true, true)] {
                     let shader = W4Shader { entry, codes, scales, whole_groups, f16 };
-                    translate(&shader.name(), &shader.wgsl());
+                    for f16_values in [F16Values::ByIntegers, F16Values::ByDevice] {
+                        translate(&shader.name(), &shader.wgsl(f16_values));
+                    }
                 }
             }
         }
@@ -224,7 +227,12 @@ fn no_shader_binds_more_than_the_smallest_device_has() {
             let slots = shader.slots();
             assert!(slots.len() <= 1 + 8, "{}: {slots:?}", shader.name());
             let codebook = matches!(layout.quants, Quants::Grid(_));
-            assert_eq!(shader.wgsl().unwrap().contains("codebook: array"), codebook, "{}", shader.name());
+            assert_eq!(
+                shader.wgsl(F16Values::ByIntegers).unwrap().contains("codebook: array"),
+                codebook,
+                "{}",
+                shader.name()
+            );
         }
     }
 }
@@ -246,7 +254,7 @@ fn workgroup_memory_is_that_of_the_table() {
             block_scales: false,
             keep: Keep::Store,
         };
-        let module = naga::front::wgsl::parse_str(&shader.wgsl().unwrap()).unwrap();
+        let module = naga::front::wgsl::parse_str(&shader.wgsl(F16Values::ByIntegers).unwrap()).unwrap();
         let mut layouter = naga::proc::Layouter::default();
         layouter.update(module.to_ctx()).unwrap();
         let shared = module.global_variables.iter().filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup);

@@ -3,11 +3,12 @@
 use super::format::{ScaleKind, W4Codes};
 use super::tiles::{W4_FUSED, W4Tile};
 use crate::coop_matrix::CoopMatrix;
+use crate::f16_values::F16Values;
 use crate::matmul::gemm::GemmForm;
 use crate::matmul::matrix_tile::{MATRICES, MatrixTile};
 use crate::matmul::tile_order::TileOrder;
 use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD};
-use crate::matmul::wgsl::{ENTRY, F16, constants, section};
+use crate::matmul::wgsl::{ENTRY, constants, section};
 use std::fmt::Write;
 
 /// What a shader computes.
@@ -78,7 +79,7 @@ impl W4Shader {
     }
 
     /// Its source in WGSL. Bindings: parameters, words, scales, zero points if codes have them, inputs if it multiplies, results.
-    pub(crate) fn wgsl(&self) -> String {
+    pub(crate) fn wgsl(&self, f16_values: F16Values) -> String {
         let mut source = String::new();
         if let Entry::Matrices { .. } = self.entry {
             source.push_str("enable f16;\nenable wgpu_cooperative_matrix;\n");
@@ -114,7 +115,7 @@ impl W4Shader {
         };
         let groups = if self.whole_groups { "whole_groups" } else { "cut_groups" };
         if self.scales == ScaleKind::F16 {
-            source.push_str(F16);
+            source.push_str(f16_values.wgsl());
         }
         for name in [codes, "values", scales, zeros, groups] {
             source.push_str(section(DECODE, name));

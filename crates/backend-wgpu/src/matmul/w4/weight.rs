@@ -5,6 +5,7 @@ use super::shader::W4Shader;
 use crate::buffers::{Buffer, word_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::f16_values::F16Values;
 use crate::pipeline::Pipeline;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -107,12 +108,16 @@ impl W4Weight {
     }
 
     /// A shader for it, compiled.
-    pub(super) fn pipeline(&self, device: &Device, shader: &W4Shader) -> Result<Arc<Pipeline>, GpuError> {
+    pub(super) fn pipeline(
+        &self,
+        device: &Arc<Device>,
+        shader: &W4Shader,
+    ) -> Result<Arc<Pipeline>, GpuError> {
         let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, pipeline)) = known.iter().find(|(one, _)| one == shader) {
             return Ok(Arc::clone(pipeline));
         }
-        let pipeline = device.compiled(&shader.name(), shader.wgsl())?;
+        let pipeline = device.compiled(&shader.name(), shader.wgsl(F16Values::of(device)))?;
         known.push((*shader, Arc::clone(&pipeline)));
         Ok(pipeline)
     }

@@ -1,0 +1,17 @@
+// Whether the device widens every f16, subnormals too, to the number that it is.
+@group(0) @binding(0) var<uniform> p: vec4<u32>;
+@group(0) @binding(1) var<storage, read_write> wrong: array<u32>;
+
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  let bits = id.x;
+  if bits >= p.x {
+    return;
+  }
+  // the other half of the word is another number
+  let found = bitcast<u32>(unpack2x16float(bits | 0x3c010000u).x);
+  let exact = bitcast<u32>(f16_value(bits));
+  let nan = (bits & 0x7fffu) > 0x7c00u;
+  let is_nan = (found & 0x7fffffffu) > 0x7f800000u;
+  wrong[id.x] = select(u32(found != exact), u32(!is_nan), nan);
+}
