@@ -8,7 +8,7 @@ use super::shader::{Inputs, Kernel, ProductShader, Slot};
 use super::sort::SortedItems;
 use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, MOST_GEMV_ROWS, TRANSPOSED};
 use super::weight::{Chunk, Weight};
-use crate::commands::{Binding, Commands};
+use crate::commands::{Binding, Commands, GRID_WIDTH};
 use crate::device::Device;
 use crate::error::GpuError;
 use std::ops::Range;
@@ -256,14 +256,17 @@ impl<'c, 'w> Product<'c, 'w> {
             (None, true) => Inputs::Elements,
             (None, false) => params.floats(),
         };
-        let groups = folded(across, rows.div_ceil(rows_each) * items.slots, &self.device)?;
         let bound = |slot| match slot {
             Slot::Input => Some(items.x.binding.clone()),
             Slot::Output => Some(items.y.binding.clone()),
             Slot::Rows => ids.cloned(),
             _ => None,
         };
-        self.call((kernel, inputs), chunk, params, &bound, groups)?;
+        for rows in calls(&items.rows, items.slots, rows_each) {
+            let groups = folded(across, rows.len().div_ceil(rows_each) * items.slots, &self.device)?;
+            let params = Params { rows: (rows.start, rows.len()), ..params };
+            self.call((kernel, inputs), chunk, params, &bound, groups)?;
+        }
         self.keep(quantized.as_ref());
         Ok(())
     }
@@ -274,6 +277,12 @@ impl<'c, 'w> Product<'c, 'w> {
             self.weight.products.keep(self.commands, quantized);
         }
     }
+}
+
+/// The rows of each call: a call has at most so many workgroups of `each` rows and one slot as one dimension holds.
+fn calls(rows: &Range<usize>, slots: usize, each: usize) -> impl Iterator<Item = Range<usize>> {
+    let (end, most) = (rows.end, (GRID_WIDTH / slots).max(1) * each);
+    rows.clone().step_by(most).map(move |first| first..end.min(first + most))
 }
 
 /// Multiplies items with a part of a weight. With [`Matrices::ByIds`], an item reads the part by itself: for few rows; for more, see [`multiply_sorted_into`].

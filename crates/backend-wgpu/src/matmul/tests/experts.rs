@@ -72,6 +72,28 @@ fn run(device: &Arc<Device>, y: &Buffer, record: impl FnOnce(&mut Commands)) -> 
 
 const FORMATS: [TensorType; 4] = [TensorType::Q4_0, TensorType::Q6_K, TensorType::BF16, TensorType::IQ2_XS];
 
+/// More workgroups of rows and heads than one dimension of a call has.
+#[test]
+fn many_rows_of_many_heads_take_several_calls() {
+    let Some(device) = device() else { return };
+    let (rows, heads) = (300, 1024);
+    let shape = WeightShape { inputs: 8, outputs: 1, matrices: heads };
+    let made = make(TensorType::F32, shape);
+    let weight = made.upload(&device, 1 << 20);
+    let x = Random(5).numbers(rows * heads);
+    let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
+    let y = Buffer::new(&device, "y", 4 * (rows * heads * shape.inputs) as u64).unwrap();
+    let part = Part { transposed: true, ..made.whole() };
+    let (from, to) = (Place::rows(&input, heads, 1), Place::rows(&y, heads, shape.inputs));
+    let items = Items { rows: 0..rows, slots: heads, x: from, y: to };
+    let found = run(&device, &y, |commands| {
+        multiply(commands, (&weight, &part), &items, &Matrices::PerSlot(0)).unwrap();
+    });
+    for (item, y) in found.chunks_exact(shape.inputs).enumerate() {
+        made.check(&part, item % heads, &x[item..=item], y);
+    }
+}
+
 #[test]
 fn each_item_gets_its_expert() {
     let Some(device) = device() else { return };
