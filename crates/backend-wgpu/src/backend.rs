@@ -4,8 +4,10 @@ use crate::adapters::AdapterDescription;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::limits;
-use crate::memory::{self, Needs, SCRATCH, SCRATCHES};
+use crate::matmul::products::Products;
+use crate::memory::{self, SCRATCH};
 use crate::model::GpuModel;
+use crate::needs::needs;
 use crate::values::Registers;
 use crate::variants::Variants;
 use crate::weights::total_bytes;
@@ -127,14 +129,15 @@ impl Backend for GpuBackend {
         &self,
         config: &ModelConfig,
         stages: &[Stage],
-        _options: &ModelOptions,
-        _context: usize,
+        options: &ModelOptions,
+        context: usize,
     ) -> MemoryEstimate {
-        let mut needs = Needs::of(stages, config);
+        let products = Products::new(&self.device, options.stages.bind.precision);
+        let options = ModelOptions { context, ..*options };
+        let mut needs = needs(stages, config, &products, &options, self.scratch);
         for plan in stages.iter().flat_map(|stage| &stage.plans) {
             Registers::assign(plan, &mut needs.registers);
         }
-        needs.scratch([SCRATCH; SCRATCHES]);
         MemoryEstimate { arena: needs.bytes(), ..MemoryEstimate::default() }
     }
 

@@ -26,15 +26,10 @@ impl Buffer {
     /// A buffer of zeros, a multiple of 4 bytes long and no shorter than asked for. Shaders see all of it.
     pub(crate) fn new(device: &Arc<Device>, what: &str, bytes: u64) -> Result<Buffer, GpuError> {
         let most = largest_binding(&device.limits);
-        let bytes = bytes.max(16).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT);
-        let named = || (device.name().to_owned(), what.to_owned());
+        let bytes = whole(bytes);
         if bytes > most {
-            let (device, what) = named();
+            let (device, what) = (device.name().to_owned(), what.to_owned());
             return Err(GpuError::TooLarge { device, what, bytes, most });
-        }
-        if device.in_use().saturating_add(bytes) > device.memory_limit() {
-            let (device, what, in_use) = (device.name().to_owned(), what.to_owned(), device.in_use());
-            return Err(GpuError::OutOfMemory { device, what, bytes, in_use });
         }
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let descriptor = wgpu::BufferDescriptor {
@@ -43,15 +38,8 @@ impl Buffer {
             usage,
             mapped_at_creation: false,
         };
-        let made =
-            device.checked(what, || device.raw.create_buffer(&descriptor)).map_err(|error| match error {
-                GpuError::OutOfMemory { device, what, in_use, .. } => {
-                    GpuError::OutOfMemory { device, what, bytes, in_use }
-                }
-                error => error,
-            })?;
-        device.taken(bytes);
-        Ok(Buffer { raw: made, bytes, device: Arc::clone(device) })
+        let raw = device.memory(what, bytes, || device.raw.create_buffer(&descriptor))?;
+        Ok(Buffer { raw, bytes, device: Arc::clone(device) })
     }
 
     /// A buffer with this content; what is missing at its end to a multiple of 4 is zero.
@@ -109,10 +97,17 @@ impl Buffer {
     }
 }
 
+/// Bytes that a buffer of at least so many has.
+pub(crate) fn whole(bytes: u64) -> u64 {
+    bytes.max(16).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT)
+}
+
 /// The longest piece of a buffer that a shader sees, which is as long as buffers are made.
 pub(crate) fn largest_binding(limits: &wgpu::Limits) -> u64 {
     let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
-    most / 256 * 256
+    // shaders count bytes with 32 bits, and Metal's, whose buffers may be longer, are told the size of a binding so: with a longer one they would read other
+    // rows. Elements, which have four bytes at least or are counted in words, are fewer still.
+    most.min(u32::MAX.into()) / 256 * 256
 }
 
 /// Memory that the host reads and the device copies results into.
@@ -122,14 +117,20 @@ pub(crate) struct Readback {
     device: Arc<Device>,
 }
 
+impl Drop for Readback {
+    fn drop(&mut self) {
+        self.device.released(self.bytes);
+    }
+}
+
 impl Readback {
     /// Room for so many bytes.
     pub(crate) fn new(device: &Arc<Device>, bytes: u64) -> Result<Readback, GpuError> {
-        let bytes = bytes.max(4).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT);
+        let bytes = whole(bytes);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let descriptor =
             wgpu::BufferDescriptor { label: Some("results"), size: bytes, usage, mapped_at_creation: false };
-        let raw = device.checked("memory for results", || device.raw.create_buffer(&descriptor))?;
+        let raw = device.memory("memory for results", bytes, || device.raw.create_buffer(&descriptor))?;
         Ok(Readback { raw, bytes, device: Arc::clone(device) })
     }
 
@@ -196,4 +197,22 @@ pub(crate) fn word_bytes(words: &[u32]) -> Vec<u8> {
 /// Elements of bytes.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|element| f32::from_le_bytes(*element)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_binding_is_longer_than_shaders_can_count() {
+        // as Metal on a machine with 64 GiB
+        let limits = wgpu::Limits {
+            max_storage_buffer_binding_size: 48 << 30,
+            max_buffer_size: 48 << 30,
+            ..wgpu::Limits::default()
+        };
+        assert_eq!(largest_binding(&limits), (4 << 30) - 256);
+        let small = wgpu::Limits { max_storage_buffer_binding_size: (128 << 20) + 4, ..limits };
+        assert_eq!(largest_binding(&small), 128 << 20);
+    }
 }

@@ -1,8 +1,8 @@
 //! What operations are compiled with: where values and weights are.
 
+use crate::buffers::largest_binding;
 use crate::device::Device;
 use crate::matmul::weight::Weight;
-use crate::memory::Needs;
 use crate::values::{Operand, Registers, count, internal};
 use crate::weights::{DeviceVector, DeviceWeights};
 use latent_backend::{BackendError, Rotation};
@@ -10,6 +10,24 @@ use latent_graph::ir::{KvLayer, Node, ValueId, WeightId};
 use latent_graph::{ModelConfig, Plan};
 use latent_types::CacheType;
 use std::sync::Arc;
+
+/// What says how much scratch memory an operation takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes<'s> {
+    pub(crate) config: &'s ModelConfig,
+    pub(crate) plan: &'s Plan,
+    /// Bytes of a scratch buffer, at most, where an operation can do its work in several goes.
+    pub(crate) scratch: u64,
+    /// Bytes that a buffer may have.
+    pub(crate) most: u64,
+}
+
+impl Sizes<'_> {
+    /// Most rows of a step.
+    pub(crate) fn rows(&self) -> usize {
+        self.plan.max_rows.max(1)
+    }
+}
 
 /// What an operation is compiled with.
 pub(crate) struct Compiler<'c> {
@@ -22,10 +40,15 @@ pub(crate) struct Compiler<'c> {
     /// Bytes of a scratch buffer, at most, where an operation can do its work in several goes.
     pub(crate) scratch: u64,
     pub(crate) registers: &'c Registers,
-    pub(crate) needs: &'c mut Needs,
 }
 
 impl Compiler<'_> {
+    /// What scratch memory depends on.
+    pub(crate) fn sizes(&self) -> Sizes<'_> {
+        let most = largest_binding(&self.device.limits);
+        Sizes { config: self.config, plan: self.plan, scratch: self.scratch, most }
+    }
+
     pub(crate) fn operand(&self, id: ValueId) -> Result<Operand, BackendError> {
         self.registers.operand(self.plan, id)
     }

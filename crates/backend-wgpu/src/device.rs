@@ -153,12 +153,27 @@ impl Device {
         problem.map_or(Ok(made), |problem| Err(self.refused(what, problem)))
     }
 
+    /// Makes calls that take so many bytes of memory, which are counted until [`released`](Self::released).
+    pub(crate) fn memory<T>(&self, what: &str, bytes: u64, calls: impl FnOnce() -> T) -> Result<T, GpuError> {
+        let (device, named, in_use) = (self.name().to_owned(), what.to_owned(), self.in_use());
+        let full = GpuError::OutOfMemory { device, what: named, bytes: Some(bytes), in_use };
+        if in_use.saturating_add(bytes) > self.memory_limit() {
+            return Err(full);
+        }
+        let made = self.checked(what, calls).map_err(|error| match error {
+            GpuError::OutOfMemory { .. } => full,
+            error => error,
+        })?;
+        self.in_use.fetch_add(bytes, Ordering::Relaxed);
+        Ok(made)
+    }
+
     /// What was wrong with a call.
     fn refused(&self, what: &str, problem: wgpu::Error) -> GpuError {
         let (device, what) = (self.name().to_owned(), what.to_owned());
         match problem {
             wgpu::Error::OutOfMemory { .. } => {
-                GpuError::OutOfMemory { device, what, bytes: 0, in_use: self.in_use() }
+                GpuError::OutOfMemory { device, what, bytes: None, in_use: self.in_use() }
             }
             wgpu::Error::Validation { description, .. } | wgpu::Error::Internal { description, .. } => {
                 GpuError::Refused { device, what, problem: description }
@@ -208,11 +223,6 @@ impl Device {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Counts a buffer.
-    pub(crate) fn taken(&self, bytes: u64) {
-        self.in_use.fetch_add(bytes, Ordering::Relaxed);
-    }
-
     /// Counts a buffer that is gone.
     pub(crate) fn released(&self, bytes: u64) {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
@@ -254,7 +264,20 @@ mod tests {
         let Some(device) = device() else { return };
         let none = wgpu::Error::OutOfMemory { source: "no memory".into() };
         let error = device.refused("the KV cache", none).to_string();
-        assert!(error.contains("out of device memory: the KV cache") && error.contains("in use"), "{error}");
+        assert!(error.contains("out of device memory: the KV cache takes more than is left"), "{error}");
+        assert!(error.contains("in use") && !error.contains("0 bytes more"), "{error}");
+        let device = Device::opened(0, None, false).map(Arc::new).unwrap();
+        device.set_memory_limit(20 << 20);
+        let held = Buffer::new(&device, "weights", 16 << 20).unwrap();
+        for refused in [
+            Buffer::new(&device, "the KV cache", 15 << 20).err().unwrap(),
+            crate::buffers::Readback::new(&device, 15 << 20).err().unwrap(),
+        ] {
+            let refused = refused.to_string();
+            assert!(refused.contains("takes 15 MiB more, where 16 MiB are in use"), "{refused}");
+        }
+        drop(held);
+        assert_eq!(device.in_use(), 0);
     }
 
     #[test]

@@ -37,16 +37,16 @@ pub enum GpuError {
     },
     /// The device has no memory left.
     #[error(
-        "{device}: out of device memory: {what} takes {} more, where {} are in use already; a smaller -ngl N leaves layers on the CPU",
-        mib(*bytes), mib(*in_use)
+        "{device}: out of device memory: {what} takes {}, where {} are in use already; a smaller -ngl N leaves layers on the CPU",
+        more(*bytes), mib(*in_use)
     )]
     OutOfMemory {
         /// The device.
         device: String,
         /// What the memory was for.
         what: String,
-        /// How much was asked for.
-        bytes: u64,
+        /// How much was asked for, where the call says.
+        bytes: Option<u64>,
         /// What Latent has allocated there before.
         in_use: u64,
     },
@@ -113,6 +113,11 @@ impl From<GpuError> for BackendError {
             error => BackendError::Device(Box::new(error)),
         }
     }
+}
+
+/// How much more something takes.
+fn more(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "more than is left".into(), |bytes| format!("{} more", mib(bytes)))
 }
 
 /// Bytes in words: whole MiB, and what is less than ten of them exactly.

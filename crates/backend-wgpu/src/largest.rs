@@ -1,6 +1,6 @@
 //! The largest logits of rows, found on the device, so that whole rows do not have to come back.
 
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, whole};
 use crate::commands::{Binding, Commands};
 use crate::device::Device;
 use crate::error::GpuError;
@@ -52,7 +52,7 @@ fn sizes(vocab: usize) -> [u64; 2] {
 
 /// What it takes of the device's memory.
 pub(crate) fn bytes(vocab: usize) -> u64 {
-    sizes(vocab).iter().sum()
+    sizes(vocab).into_iter().map(whole).sum()
 }
 
 impl Largest {

@@ -14,7 +14,7 @@
 //! A model on it:
 //! * `backend`, `model`: the traits of `latent-backend`.
 //! * `weights`: decoded and sent.
-//! * `values`, `memory`: where the values of a plan are.
+//! * `values`, `memory`: where the values of a plan are; `needs`: how much they take.
 //! * `cache`, `kv_store`: the KV cache.
 //! * `compile`, `ops`, `program`: operations become calls, one file each, beside their shaders.
 //! * `step_data`, `run`: what a step tells the shaders.
@@ -54,6 +54,7 @@ mod limits;
 mod matmul;
 mod memory;
 mod model;
+mod needs;
 mod observe;
 mod ops;
 mod pipeline;

@@ -1,10 +1,10 @@
 //! Buffers of a model other than those of its weights: what steps compute in.
 
-use crate::buffers::{Buffer, largest_binding};
+use crate::buffers::{Buffer, largest_binding, whole};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::matmul::sort::SortMemory;
 use crate::values::Home;
-use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage};
 use std::sync::Arc;
 
 /// Bytes of one scratch buffer, at most, where an operation can do its rows or heads in several goes.
@@ -56,23 +56,17 @@ pub(crate) struct Needs {
     pub(crate) largest: u64,
     /// Bytes of each scratch buffer.
     pub(crate) scratch: [u64; SCRATCHES],
-    /// Whether rows of the embedding are looked up on the host.
-    pub(crate) looks_up: bool,
+    /// Bytes of pairs sorted by expert, and of their tiles.
+    pub(crate) sorted: [u64; 2],
+    /// Bytes of quantized inputs.
+    pub(crate) quantized: u64,
+    /// Bytes of what a step tells the shaders of its rows.
+    pub(crate) step: u64,
+    /// Bytes that the host reads.
+    pub(crate) results: u64,
 }
 
 impl Needs {
-    /// What stages hand on to one another and to the caller.
-    pub(crate) fn of(stages: &[Stage], config: &ModelConfig) -> Needs {
-        let rows = stages.iter().flat_map(|stage| &stage.plans).map(|plan| plan.max_rows).max();
-        let bytes = |rows: usize, width: usize| 4 * rows as u64 * width as u64;
-        Needs {
-            hidden: bytes(rows.unwrap_or(1), config.hidden_size),
-            logits: bytes(LM_HEAD_ROWS, config.vocab_size),
-            largest: crate::largest::bytes(config.vocab_size),
-            ..Needs::default()
-        }
-    }
-
     /// Asks for at least this much of the scratch buffers.
     pub(crate) fn scratch(&mut self, bytes: [u64; SCRATCHES]) {
         self.scratch.iter_mut().zip(bytes).for_each(|(size, bytes)| *size = bytes.max(*size));
@@ -81,7 +75,10 @@ impl Needs {
     /// All together.
     pub(crate) fn bytes(&self) -> u64 {
         // rows of the embedding wait in as much memory as residual rows take
-        self.registers.iter().chain(&self.scratch).sum::<u64>() + 2 * self.hidden + self.logits + self.largest
+        let others = [self.hidden, self.hidden, self.logits, self.step, self.results];
+        let buffers = self.registers.iter().chain(&self.scratch).chain(&self.sorted).chain(&others);
+        let quantized = if self.quantized > 0 { whole(self.quantized) } else { 0 };
+        buffers.map(|bytes| whole(*bytes)).sum::<u64>() + quantized + self.largest
     }
 }
 
@@ -91,6 +88,8 @@ pub(crate) struct Memory {
     pub(crate) logits: Buffer,
     registers: Vec<Buffer>,
     pub(crate) scratch: [Buffer; SCRATCHES],
+    /// Pairs of rows and experts, sorted anew for each layer.
+    pub(crate) sorted: SortMemory,
 }
 
 impl Memory {
@@ -103,6 +102,7 @@ impl Memory {
             logits: buffer(needs.logits)?,
             registers: needs.registers.iter().map(|bytes| buffer(*bytes)).collect::<Result<_, _>>()?,
             scratch: [scratch(0)?, scratch(1)?, scratch(2)?, scratch(3)?],
+            sorted: SortMemory::new(device, needs.sorted)?,
         })
     }
 

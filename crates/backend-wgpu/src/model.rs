@@ -7,7 +7,8 @@ use crate::device::Device;
 use crate::kv_store::GpuKvStore;
 use crate::largest::{Largest, pairs};
 use crate::matmul::products::Products;
-use crate::memory::{Memory, Needs};
+use crate::memory::Memory;
+use crate::needs::needs;
 use crate::observe::Observer;
 use crate::ops::embedded_rows;
 use crate::program::{Program, instructions};
@@ -71,13 +72,13 @@ impl GpuModel {
         let rows = WeightRows { checkpoint };
         let products = Products::new(device, options.stages.bind.precision);
         let weights = DeviceWeights::load(&products, &stages, &config, rows, progress)?;
-        let mut needs = Needs::of(&stages, &config);
+        let mut needs = needs(&stages, &config, &products, &options, scratch);
         let mut programs = Vec::new();
         for stage in &stages {
             let mut compiled = Vec::new();
             for plan in &stage.plans {
                 let registers = Registers::assign(plan, &mut needs.registers);
-                let mut compiler = Compiler {
+                let compiler = Compiler {
                     device,
                     plan,
                     config: &config,
@@ -86,27 +87,28 @@ impl GpuModel {
                     cache_type,
                     scratch,
                     registers: &registers,
-                    needs: &mut needs,
                 };
-                let instructions = instructions(&mut compiler)?;
+                let instructions = instructions(&compiler)?;
                 check_result(plan, &registers)?;
                 compiled.push(Program { instructions, registers });
             }
             programs.push(compiled);
         }
         let memory = Memory::new(device, &needs)?;
-        let (step_buffer, embedded) = (Buffer::new(device, "the rows of a step", 4096)?, needs.hidden);
+        products.reserve(needs.quantized)?;
+        let looks_up = looks_up(&stages, &weights);
+        let (step_buffer, embedded) = (Buffer::new(device, "the rows of a step", needs.step)?, needs.hidden);
         Ok(GpuModel {
             device: Arc::clone(device),
             checkpoint: Arc::clone(checkpoint),
             rotation,
             cache_type,
             programs,
-            looks_up: needs.looks_up,
+            looks_up,
             memory,
             step_buffer,
             embedded: Buffer::new(device, "rows of the embedding", embedded)?,
-            results: Readback::new(device, needs.logits)?,
+            results: Readback::new(device, needs.results)?,
             largest: Largest::new(device, config.vocab_size)?,
             observer: Observer::default(),
             config,
@@ -291,6 +293,16 @@ fn read_back(
         }
     })?;
     Ok(())
+}
+
+/// Whether the device lacks the table of an embedding, so that the host looks up what rows are tokens.
+fn looks_up(stages: &[Stage], weights: &DeviceWeights) -> bool {
+    let plans = stages.iter().flat_map(|stage| &stage.plans);
+    let mut nodes = plans.flat_map(|plan| plan.ir.nodes.iter().map(move |node| (plan, node)));
+    nodes.any(|(plan, node)| {
+        matches!(node.op, Op::Embed { .. })
+            && node.weights.iter().any(|(_, id)| weights.table(plan.ir.weight(*id)).is_none())
+    })
 }
 
 /// The stages hand the residual stream on in its own buffer.

@@ -30,7 +30,7 @@ impl Program {
 }
 
 /// The operations of the compiler's plan, in its order.
-pub(crate) fn instructions(compiler: &mut Compiler<'_>) -> Result<Vec<Instruction>, BackendError> {
+pub(crate) fn instructions(compiler: &Compiler<'_>) -> Result<Vec<Instruction>, BackendError> {
     let (plan, mut instructions) = (compiler.plan, Vec::new());
     for (index, node) in plan.ir.nodes.iter().enumerate() {
         if let Some(operation) = ops::compile(compiler, node)? {

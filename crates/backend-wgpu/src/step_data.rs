@@ -2,7 +2,7 @@
 
 use crate::buffers::{Buffer, word_bytes};
 use crate::device::Device;
-use latent_backend::{BackendError, Batch, InputRow, Rotation, SeqSpan, slot};
+use latent_backend::{BackendError, Batch, InputRow, KV_BLOCK, Rotation, SeqSpan, slot};
 use latent_graph::config::AttentionShape;
 use latent_graph::ir::AttentionPath;
 use std::sync::Arc;
@@ -18,6 +18,16 @@ pub(crate) const TASK_WORDS: u32 = 5;
 
 /// In the place of a token where there is none.
 const NO_TOKEN: u32 = u32::MAX;
+
+/// Most bytes of a step of so many rows, whose sequences have the blocks of a context of so many tokens together, and one more each.
+pub(crate) fn most_bytes(rows: usize, shape: &AttentionShape, context: usize) -> u64 {
+    // token, slot, scale, angles, wanted
+    let of_rows = rows * (4 + shape.rope);
+    let tables = context.div_ceil(KV_BLOCK) + rows;
+    // of both kinds; those of a span that are not full are at most its rows
+    let tasks = rows * (shape.heads.div_ceil(QUERIES) + 1);
+    4 * (of_rows + tables + TASK_WORDS as usize * tasks) as u64
+}
 
 /// A span, as attention sees it.
 pub(crate) struct SpanTasks {

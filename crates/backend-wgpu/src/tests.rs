@@ -17,6 +17,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+mod memory;
+mod ways;
+
 const CONTEXT: usize = 256;
 
 /// How a test runs a model.
@@ -27,25 +30,51 @@ struct Way {
     cache: CacheType,
 }
 
+/// A model as it is planned.
+struct Planned {
+    checkpoint: Arc<Checkpoint>,
+    config: ModelConfig,
+    stages: Vec<Stage>,
+    options: ModelOptions,
+}
+
+impl Planned {
+    fn new(
+        backend: &dyn Backend,
+        path: &Path,
+        (way, precision): (Way, Precision),
+        change: &dyn Fn(&mut ModelConfig),
+    ) -> Result<Planned, BackendError> {
+        let checkpoint = Arc::new(Checkpoint::open(path)?);
+        let mut config = ModelConfig::from_checkpoint(&checkpoint)?;
+        change(&mut config);
+        let circuit = Circuit::named(&config.circuit)?;
+        let bind = BindOptions { precision, tier: Tier::Portable, cache: way.cache };
+        let options = StageOptions { mla: way.mla, form: way.form, bind, max_batch_tokens: 320, mtp: false };
+        let tensors = CheckpointTensors(&checkpoint);
+        let stages = Stage::of_model(circuit, &config, &tensors, backend.target(), &options)?;
+        let options = ModelOptions { stages: options, context: CONTEXT, threads: 1 };
+        Ok(Planned { checkpoint, config, stages, options })
+    }
+
+    fn load(self, backend: &dyn Backend) -> Result<Box<dyn Model>, BackendError> {
+        let Planned { checkpoint, config, stages, options } = self;
+        backend.load(LoadRequest {
+            checkpoint: &checkpoint,
+            config,
+            stages,
+            options,
+            placement: &Placement::new(&Topology::detect(), 1, 1, Pin::Off),
+            weights_fit: true,
+            keep_pages: true,
+            communicator: None,
+            progress: &mut |_, _| {},
+        })
+    }
+}
+
 fn load(backend: &dyn Backend, path: &Path, way: Way) -> Result<Box<dyn Model>, BackendError> {
-    let checkpoint = Arc::new(Checkpoint::open(path)?);
-    let config = ModelConfig::from_checkpoint(&checkpoint)?;
-    let circuit = Circuit::named(&config.circuit)?;
-    let bind = BindOptions { precision: Precision::Exact, tier: Tier::Portable, cache: way.cache };
-    let options = StageOptions { mla: way.mla, form: way.form, bind, max_batch_tokens: 160, mtp: false };
-    let tensors = CheckpointTensors(&checkpoint);
-    let stages = Stage::of_model(circuit, &config, &tensors, backend.target(), &options)?;
-    backend.load(LoadRequest {
-        checkpoint: &checkpoint,
-        config,
-        stages,
-        options: ModelOptions { stages: options, context: CONTEXT, threads: 1 },
-        placement: &Placement::new(&Topology::detect(), 1, 1, Pin::Off),
-        weights_fit: true,
-        keep_pages: true,
-        communicator: None,
-        progress: &mut |_, _| {},
-    })
+    Planned::new(backend, path, (way, Precision::Exact), &|_| {})?.load(backend)
 }
 
 /// Runs two sequences in steps of these sizes, both in each step; logits of every fifth row.

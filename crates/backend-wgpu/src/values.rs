@@ -44,7 +44,7 @@ impl Operand {
     /// The elements of a row as heads of another width, where they are next to one another.
     pub(crate) fn cut(&self, width: u32) -> Option<Operand> {
         let contiguous = self.heads == 1 || self.head_stride == self.width;
-        let heads = self.row_width() / width;
+        let heads = self.row_width().checked_div(width)?;
         (self.width == width).then_some(*self).or_else(|| {
             (contiguous && heads * width == self.row_width()).then_some(Operand {
                 heads,
@@ -110,6 +110,7 @@ impl Registers {
     pub(crate) fn operand(&self, plan: &Plan, id: ValueId) -> Result<Operand, BackendError> {
         let value = plan.ir.value(id);
         let (heads, width) = (count(value.heads)?, count(value.width)?);
+        count(value.heads.saturating_mul(value.width))?;
         let here =
             |home| Operand { home, offset: 0, row_stride: heads * width, head_stride: width, heads, width };
         Ok(match value.storage {

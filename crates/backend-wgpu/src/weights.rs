@@ -1,16 +1,15 @@
 //! Weights on the device: matrices in the blocks of their file, vectors decoded to f32.
 
-use crate::buffers::{Buffer, float_bytes};
+use crate::buffers::{Buffer, float_bytes, whole};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::matmul::products::Products;
 use crate::matmul::weight::{BlockScales, Weight as ProductWeight, WeightShape};
 use crate::values::internal;
 use latent_backend::{BackendError, WeightRows};
-use latent_graph::ModelConfig;
-use latent_graph::Stage;
 use latent_graph::circuit::Weight;
-use latent_graph::ir::{Node, Op, WeightId};
+use latent_graph::ir::{Node, Op, Span, WeightId};
+use latent_graph::{ModelConfig, Plan, Stage};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -58,7 +57,7 @@ impl DeviceWeights {
         )
     }
 
-    /// The same where it is there: an embedding that the device has no room or no shader for is looked up on the host.
+    /// The same where it is there: an embedding that the device has no room for is looked up on the host, and one that no row needs is nowhere.
     pub(crate) fn table(&self, weight: &Weight) -> Option<Arc<ProductWeight>> {
         self.products.get(&weight.parts[0].tensor).map(Arc::clone)
     }
@@ -86,8 +85,7 @@ impl DeviceWeights {
                 let heads = if form == Form::Heads { config.attention.heads } else { 1 };
                 let sent = send_blocks(products, weight, heads, rows);
                 match sent {
-                    // the host has it in its file
-                    Err(BackendError::Device(_)) if form == Form::Table => {}
+                    Err(error) if form == Form::Table && is_too_much(&error) => {}
                     sent => {
                         let sent = sent.map_err(|error| too_much(error, needed))?;
                         loaded.products.insert(name, Arc::new(sent));
@@ -136,6 +134,12 @@ fn send_blocks(
     Ok(rows.blocks(weight, |bytes| ProductWeight::upload_for(products, &what, format, bytes, scales))??)
 }
 
+/// Whether the device has no room, so that the host looks rows up in its file.
+fn is_too_much(error: &BackendError) -> bool {
+    let BackendError::Device(inner) = error else { return false };
+    matches!(inner.downcast_ref(), Some(GpuError::OutOfMemory { .. } | GpuError::TooLarge { .. }))
+}
+
 /// Says of a device without room by how much the weights exceed it.
 fn too_much(error: BackendError, needed: u64) -> BackendError {
     let BackendError::Device(inner) = error else { return error };
@@ -153,8 +157,8 @@ fn too_much(error: BackendError, needed: u64) -> BackendError {
 /// Bytes on the device of the weights of these stages.
 pub(crate) fn total_bytes(stages: &[Stage]) -> u64 {
     let bytes = |(weight, form): &(&Weight, Form)| match form {
-        Form::Vector => 4 * weight.elements() as u64,
-        Form::Matrices | Form::Table | Form::Heads => weight.bytes() as u64,
+        Form::Vector => whole(4 * weight.elements() as u64),
+        Form::Matrices | Form::Table | Form::Heads => whole(weight.bytes() as u64),
     };
     used(stages).iter().map(bytes).sum()
 }
@@ -169,6 +173,11 @@ fn form(op: Op) -> Form {
     }
 }
 
+/// Whether rows of a stage are tokens: behind a cut all of them come as embeddings, so that the table is not needed.
+fn starts_from_tokens(span: &Span) -> bool {
+    span.mtp || span.layers.start == 0
+}
+
 /// The weights of the stages, each once; tables last, since the device can do without them.
 fn used(stages: &[Stage]) -> Vec<(&Weight, Form)> {
     let (mut used, mut known) = (Vec::new(), HashSet::new());
@@ -177,7 +186,11 @@ fn used(stages: &[Stage]) -> Vec<(&Weight, Form)> {
         plans.flat_map(|plan| plan.ir.nodes.iter().map(move |node| (plan, node)))
     };
     for tables in [false, true] {
-        for (plan, node) in nodes().filter(|(_, node)| (form(node.op) == Form::Table) == tables) {
+        let wanted = |plan: &Plan, node: &Node| match form(node.op) {
+            Form::Table => tables && starts_from_tokens(&plan.span),
+            _ => !tables,
+        };
+        for (plan, node) in nodes().filter(|(plan, node)| wanted(plan, node)) {
             let own = node.weights.iter().map(|(_, id)| (*id, form(node.op)));
             let folded = node.prologue.norm.map(|id| (id, Form::Vector));
             for (id, form) in own.chain(folded) {

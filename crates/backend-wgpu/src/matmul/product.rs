@@ -379,8 +379,8 @@ pub(crate) fn multiply_sorted_into(
     let bound = |slot| match slot {
         Slot::Input => Some(items.x.binding.clone()),
         Slot::Output => Some(items.y.binding.clone()),
-        Slot::Rows => Some(Binding::from(&sorted.order)),
-        Slot::Tiles => Some(Binding::from(&sorted.tiles)),
+        Slot::Rows => Some(sorted.order.clone()),
+        Slot::Tiles => Some(sorted.tiles.clone()),
         _ => None,
     };
     for chunk in &weight.chunks {

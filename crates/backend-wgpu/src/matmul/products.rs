@@ -1,6 +1,8 @@
 //! What the products of a model share: the variants of their kernels, and memory for quantized inputs.
 
+use super::gemm::GemmForm;
 use super::items::Items;
+use super::layout::{Layout, layout};
 use super::limits::folded;
 use super::wgsl::constants;
 use crate::buffers::{Buffer, largest_binding};
@@ -10,6 +12,7 @@ use crate::error::GpuError;
 use crate::f16_values::F16Values;
 use crate::variants::Variants;
 use latent_graph::passes::Precision;
+use latent_types::TensorType;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -51,6 +54,9 @@ pub(super) const Q8_BLOCK: usize = 32;
 /// Words of an int8 block: 32 quants and a scale.
 const BLOCK_WORDS: usize = 9;
 
+/// What the memory is for.
+const QUANTIZED: &str = "quantized inputs (a smaller --batch-size takes less)";
+
 /// Threads per workgroup, each for a block.
 const THREADS: usize = 64;
 
@@ -72,6 +78,52 @@ impl Products {
         &self.device
     }
 
+    /// Whether inputs are quantized for weights of a format that have no factors.
+    pub(super) fn takes_integers(&self, format: TensorType, inputs: usize) -> bool {
+        let format = layout(format).is_some_and(Layout::has_integers);
+        self.variants.integers && format && inputs.is_multiple_of(Q8_BLOCK)
+    }
+
+    /// What tiles of a GEMM hold.
+    pub(super) fn gemm_form(&self, format: TensorType, integers: bool) -> GemmForm {
+        let quantized = format.is_quantized();
+        match self.variants.matrices {
+            Some(matrix) if quantized || !matrix.f16 => GemmForm::Matrices(matrix),
+            _ if integers => GemmForm::Integers,
+            _ if self.variants.f16_tiles && quantized => GemmForm::F16,
+            _ => GemmForm::F32,
+        }
+    }
+
+    /// Most bytes of quantized inputs that products with weights of a format take: of so many rows together, or of up to `by_one` rows that are multiplied one by one.
+    pub(crate) fn quantized_bytes(
+        &self,
+        (format, inputs): (TensorType, usize),
+        (rows, by_one): (usize, usize),
+        slots: usize,
+    ) -> u64 {
+        if !self.takes_integers(format, inputs) {
+            return 0;
+        }
+        let together = self.gemm_form(format, true) == GemmForm::Integers;
+        let rows = if together { rows } else { rows.min(by_one) };
+        let bytes = block_bytes(rows, slots, inputs);
+        if bytes <= largest_binding(&self.device.limits) { bytes } else { 0 }
+    }
+
+    /// Makes room for so many bytes of quantized inputs, so that steps need not.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), GpuError> {
+        if bytes > 0 {
+            let made = Buffer::new(&self.device, QUANTIZED, bytes)?;
+            let mut there = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
+            *there = Quantized { buffer: Some(made), holds: None };
+        }
+        Ok(())
+    }
+
     /// Quantizes the rows of items, and gives them in their place: blocks instead of elements. None where they are more than a buffer holds.
     pub(super) fn quantize(
         &self,
@@ -84,7 +136,7 @@ impl Products {
         let slots = if x_slot == 0 { 1 } else { items.slots };
         let row_blocks = inputs / Q8_BLOCK;
         let blocks = items.rows.len().saturating_mul(slots).saturating_mul(row_blocks);
-        let bytes = (blocks as u64).saturating_mul(4 * BLOCK_WORDS as u64);
+        let bytes = block_bytes(items.rows.len(), slots, inputs);
         let address = |value: usize| u32::try_from(value).ok();
         let (Some(wide), Some(high), true) =
             (address(row_blocks), address(slots * row_blocks), bytes <= largest_binding(&self.device.limits))
@@ -122,11 +174,17 @@ impl Products {
             let holds = there.holds.as_ref().is_some_and(|(held, at)| held == source && *at == end);
             return Ok((Binding::from(buffer), holds));
         }
-        let made = Buffer::new(&self.device, "quantized inputs", bytes)?;
+        let made = Buffer::new(&self.device, QUANTIZED, bytes)?;
         let binding = Binding::from(&made);
         *there = Quantized { buffer: Some(made), holds: None };
         Ok((binding, false))
     }
+}
+
+/// Bytes of the blocks of so many slots of rows.
+fn block_bytes(rows: usize, slots: usize, inputs: usize) -> u64 {
+    let blocks = rows.saturating_mul(slots).saturating_mul(inputs / Q8_BLOCK);
+    (blocks as u64).saturating_mul(4 * BLOCK_WORDS as u64)
 }
 
 /// The shader that quantizes.

@@ -2,7 +2,7 @@
 
 use super::limits::too_large;
 use super::product::{Items, Keep, Matrices, Part, Place, multiply_into};
-use super::sort::{SortedItems, sort_items};
+use super::sort::{SortMemory, SortedItems, sort_items};
 use super::weight::Weight;
 #[cfg(any(test, feature = "cases"))]
 use crate::buffers::Buffer;
@@ -78,8 +78,9 @@ pub(crate) fn matmul(
 /// As for [`sort_items`].
 pub(crate) fn sort_by_expert(
     commands: &mut Commands,
-    (ids, count): (impl Into<Binding>, usize),
+    memory: &SortMemory,
+    (ids, offset, count): (&Binding, u32, usize),
     experts: usize,
 ) -> Result<SortedItems, GpuError> {
-    sort_items(commands, (&ids.into(), 0), (&(0..count), 1), experts)
+    sort_items(commands, memory, (ids, offset), (&(0..count), 1), experts)
 }

@@ -1,29 +1,61 @@
 //! Items sorted by the matrix that they name, on the device.
 
-use super::limits::too_large;
-use super::tiles::{GemmTile, MAX_EXPERTS, SORT_THREADS};
+use super::limits::{refused, too_large};
+use super::tiles::{GEMM, GemmTile, MAX_EXPERTS, SORT_THREADS};
 use super::wgsl::constants;
 use crate::buffers::Buffer;
-use crate::commands::{Binding, Commands};
+use crate::commands::{Binding, Commands, GRID_WIDTH};
+use crate::device::Device;
 use crate::error::GpuError;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Memory of a sort: pairs in their order, and tiles of those of one matrix.
+pub(crate) struct SortMemory {
+    order: Buffer,
+    tiles: Buffer,
+}
+
+impl SortMemory {
+    /// Bytes of both for so many pairs at most.
+    pub(crate) fn bytes(pairs: usize, experts: usize) -> [u64; 2] {
+        [4 * pairs as u64, 16 * tiles(pairs, experts, GEMM[0]) as u64]
+    }
+
+    /// Of so many bytes.
+    pub(crate) fn new(device: &Arc<Device>, [order, tiles]: [u64; 2]) -> Result<SortMemory, GpuError> {
+        Ok(SortMemory {
+            order: Buffer::new(device, "rows sorted by expert", order)?,
+            tiles: Buffer::new(device, "tiles of experts", tiles)?,
+        })
+    }
+}
+
+/// Tiles that pairs may take: each matrix's last one may be partly filled.
+fn tiles(pairs: usize, experts: usize, tile: GemmTile) -> usize {
+    pairs / tile.rows + experts.min(pairs)
+}
+
+/// Most pairs whose tiles are as many workgroups as one dimension of a call has, whatever the tile.
+pub(crate) const MOST_PAIRS: usize = (GRID_WIDTH - MAX_EXPERTS) * GEMM[0].rows;
+
 /// Pairs of rows and slots, sorted on the device by the matrix that they name.
 pub(crate) struct SortedItems {
-    pub(super) order: Buffer,
-    pub(super) tiles: Buffer,
+    pub(super) order: Binding,
+    pub(super) tiles: Binding,
     /// How many tiles there may be.
     pub(super) count: usize,
     pub(super) tile: GemmTile,
 }
 
-/// Sorts the items of some rows by the matrix that they name, for any number of products of these rows and ids. Items of one matrix keep their order.
+/// Sorts the items of some rows by the matrix that they name, for any number of products of these rows and ids up to the next sort in the same memory. Items of
+/// one matrix keep their order.
 ///
 /// # Errors
-/// More than 1024 matrices; sizes beyond 32 bits; what the device refuses.
+/// More than 1024 matrices, or than the memory has room for; sizes beyond 32 bits; what the device refuses.
 pub(crate) fn sort_items(
     commands: &mut Commands,
+    memory: &SortMemory,
     (ids, offset): (&Binding, u32),
     (rows, slots): (&Range<usize>, usize),
     experts: usize,
@@ -35,14 +67,16 @@ pub(crate) fn sort_items(
     let pairs = rows.len().saturating_mul(slots);
     // an expert's share, if all are chosen as often
     let tile = GemmTile::of(pairs.div_ceil(experts.max(1)));
-    let count = pairs / tile.rows + experts.min(pairs);
-    let order = Buffer::new(&device, "rows sorted by expert", 4 * pairs as u64)?;
-    let tiles = Buffer::new(&device, "tiles of experts", 16 * count as u64)?;
+    let count = tiles(pairs, experts, tile);
+    if memory.order.bytes() < 4 * pairs as u64 || memory.tiles.bytes() < 16 * count as u64 {
+        return Err(refused(&device, format!("{pairs} pairs of a row and an expert in memory for fewer")));
+    }
+    let (order, tiles) = (Binding::from(&memory.order), Binding::from(&memory.tiles));
     let pipeline = device.compiled("sort_by_expert", sort_source(tile))?;
     let word = |value: usize| u32::try_from(value).map_err(|_| too_large(&device, value));
     let first = word(rows.start.saturating_mul(slots))?.wrapping_add(offset);
     let params = [word(pairs)?, word(experts)?, word(count)?, first];
-    commands.call(&pipeline, [ids.clone(), (&order).into(), (&tiles).into()], &params, [1, 1, 1]);
+    commands.call(&pipeline, [ids.clone(), order.clone(), tiles.clone()], &params, [1, 1, 1]);
     Ok(SortedItems { order, tiles, count, tile })
 }
 

@@ -3,7 +3,7 @@
 use super::codebook::codebook;
 use super::gemm::GemmForm;
 use super::layout::{Layout, Storage, layout};
-use super::products::{Products, Q8_BLOCK};
+use super::products::Products;
 use super::repack;
 use super::shader::ProductShader;
 use super::tiles::MOST_GEMV_ROWS;
@@ -196,21 +196,12 @@ impl Weight {
 
     /// Whether inputs are quantized for it: what the CPU does for quantized weights with tiles. Factors of rectangles are for f32.
     pub(super) fn multiplies_integers(&self) -> bool {
-        let format = layout(self.format).is_some_and(Layout::has_integers);
-        let whole = self.shape.inputs.is_multiple_of(Q8_BLOCK);
-        self.products.variants.integers && format && whole && self.scales.is_none()
+        self.scales.is_none() && self.products.takes_integers(self.format, self.shape.inputs)
     }
 
     /// What tiles of a GEMM hold.
     pub(super) fn gemm_form(&self) -> GemmForm {
-        let variants = self.products.variants;
-        let quantized = self.format.is_quantized();
-        match variants.matrices {
-            Some(matrix) if quantized || !matrix.f16 => GemmForm::Matrices(matrix),
-            _ if self.multiplies_integers() => GemmForm::Integers,
-            _ if variants.f16_tiles && quantized => GemmForm::F16,
-            _ => GemmForm::F32,
-        }
+        self.products.gemm_form(self.format, self.multiplies_integers())
     }
 
     /// What products of so many rows with it are computed in.

@@ -2,8 +2,9 @@
 
 use crate::cache::{reading, with_rows, with_slots};
 use crate::commands::{Binding, grid};
-use crate::compile::Compiler;
+use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
+use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
@@ -138,7 +139,12 @@ impl AttendLatent {
     }
 }
 
-pub(super) fn latent(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+/// Bytes of scratch buffers: partial results.
+pub(super) fn scratch(sizes: &Sizes<'_>) -> [u64; SCRATCHES] {
+    [sizes.scratch.min(sizes.most), 0, 0, 0]
+}
+
+pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let (kv_layer, rows) = compiler.kv_layer(node)?;
     if rows.kind != KvLayerKind::Latent {
         return internal("attention to latents over expanded rows".into());
@@ -150,8 +156,7 @@ pub(super) fn latent(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn
     let combine = Shader::new("combine_splits", include_str!("combine_splits.wgsl"));
     let combine = compiler.device.pipeline(&combine.count("VALUE_WIDTH", a.kv_lora_rank))?;
     debug_assert_ne!(y.home, Home::Scratch(0));
-    let scratch = compiler.scratch;
-    compiler.needs.scratch([scratch, 0, 0, 0]);
+    let [scratch, ..] = scratch(&compiler.sizes());
     let (heads, partial_width) = (a.heads, a.kv_lora_rank + 2);
     Ok(Box::new(AttendLatent { whole, partial, combine, q, y, kv_layer, heads, partial_width, scratch }))
 }

@@ -3,8 +3,9 @@
 use super::head_products::{HeadProducts, Projection};
 use crate::cache::{packing, row_words, with_rows};
 use crate::commands::{Binding, grid};
-use crate::compile::Compiler;
+use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
+use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::{Constant, Shader};
@@ -163,7 +164,7 @@ impl Operation for LatentStore {
 }
 
 /// cache[position] ← [latent | rotated key].
-pub(super) fn latent(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let store = Store::new(compiler, node, "latent_store", LATENT)?;
     let latent = compiler.input(node, 0)?;
     let key = compiler.input_at(node, "k_rope")?.unwrap_or(latent);
@@ -205,8 +206,28 @@ fn heads_in(scratch: usize, products: &HeadProducts, first: usize) -> Operand {
     Operand { home: Home::Scratch(scratch), offset, row_stride, head_stride: width, heads, width }
 }
 
+/// Elements of a row's keys, and of its values, of all heads.
+fn widths(sizes: &Sizes<'_>) -> [usize; 2] {
+    let a = &sizes.config.attention;
+    [a.heads * a.nope, a.heads * a.v]
+}
+
+/// Rows whose keys and values scratch memory holds.
+fn rows_at_once(sizes: &Sizes<'_>) -> usize {
+    let row = 4 * widths(sizes).into_iter().fold(1, usize::max) as u64;
+    let most = usize::try_from(sizes.scratch.min(sizes.most) / row).unwrap_or(usize::MAX);
+    most.clamp(1, sizes.rows())
+}
+
+/// Bytes of scratch buffers of an expanded cache, and rows that are expanded together.
+pub(super) fn needs(sizes: &Sizes<'_>) -> ([u64; SCRATCHES], usize) {
+    let rows = rows_at_once(sizes);
+    let [keys, values] = widths(sizes).map(|width| 4 * (rows * width) as u64);
+    ([0, keys, values, 0], rows)
+}
+
 /// cache[position] ← per head [W_UK latent | rotated key | W_UV latent].
-pub(super) fn expanded(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn expanded(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let a = compiler.config.attention;
     let (Some(keys), Some(values)) = (slot(node, &["k_b", "kv_b"]), slot(node, &["v_b", "kv_b"])) else {
         return internal("expanded_store without W_UK and W_UV".into());
@@ -216,10 +237,7 @@ pub(super) fn expanded(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<d
     let store = Store::new(compiler, node, "expanded_store", EXPANDED)?;
     let latent = compiler.input(node, 0)?;
     count(a.heads * a.nope.max(a.v))?;
-    let row = 4 * (a.heads * a.nope.max(a.v)) as u64;
-    let rows_at_once = (compiler.scratch / row).clamp(1, compiler.plan.max_rows as u64);
-    compiler.needs.scratch([0, rows_at_once * row, rows_at_once * row, 0]);
+    let rows_at_once = rows_at_once(&compiler.sizes());
     let key = compiler.input_at(node, "k_rope")?.unwrap_or(latent);
-    let rows_at_once = rows_at_once as usize;
     Ok(Box::new(ExpandedStore { store, keys, values, latent, key, rows_at_once }))
 }

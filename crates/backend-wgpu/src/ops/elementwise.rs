@@ -148,7 +148,7 @@ impl Operation for Elementwise {
     }
 }
 
-pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let y = compiler.output(node, 0)?;
     let as_result = |x: Operand| compiler.cut(x, y.width as usize);
     let x = as_result(compiler.input(node, 0)?)?;
@@ -189,7 +189,7 @@ impl Operation for Concat {
     }
 }
 
-pub(super) fn concat(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn concat(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
     let y = flat(compiler.output(node, 0)?)?;
     let (a, b) = (flat(compiler.input(node, 0)?)?, flat(compiler.input(node, 1)?)?);

@@ -49,22 +49,34 @@ impl Operation for LookUp {
         gather(run.commands, &self.table, tokens, run.rows, &place)?;
         self.scale.iter().try_for_each(|scale| scale.record(run, path))?;
         let batch = run.batch;
-        let embeddings = (0..run.rows).filter(|row| matches!(batch.input(*row), InputRow::Embedding(_)));
-        for (at, row) in embeddings.enumerate() {
-            self.sent.copy(run, at, row..row + 1);
+        let mut sent = 0;
+        for rows in stretches((0..run.rows).map(|row| matches!(batch.input(row), InputRow::Embedding(_)))) {
+            self.sent.copy(run, sent, rows.clone());
+            sent += rows.len();
         }
         Ok(())
     }
 }
 
-pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+/// Where rows next to one another are such.
+fn stretches(rows: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for (row, _) in rows.enumerate().filter(|(_, such)| *such) {
+        match found.last_mut() {
+            Some(last) if last.end == row => last.end += 1,
+            _ => found.push(row..row + 1),
+        }
+    }
+    found
+}
+
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let y = compiler.output(node, 0)?;
     let y = compiler.cut(y, y.row_width() as usize)?;
     let (Op::Embed { scale }, [(_, id)]) = (node.op, &node.weights[..]) else {
         return internal("embed needs one weight".into());
     };
     let Some(table) = compiler.weights.table(compiler.plan.ir.weight(*id)) else {
-        compiler.needs.looks_up = true;
         return Ok(Box::new(Sent(y)));
     };
     let scale = (scale != 1.0).then(|| Elementwise::scale(compiler, y, scale)).transpose()?;
@@ -92,4 +104,17 @@ pub(crate) fn rows(
         }
     }
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stretches;
+
+    #[test]
+    fn embeddings_next_to_one_another_are_one_copy() {
+        let found = |rows: &str| stretches(rows.chars().map(|row| row == 'e'));
+        assert_eq!(found("eeeete"), [0..4, 5..6]);
+        assert_eq!(found("teetete"), [1..3, 4..5, 6..7]);
+        assert!(found("tt").is_empty());
+    }
 }

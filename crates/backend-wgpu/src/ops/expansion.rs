@@ -1,11 +1,12 @@
 //! Attention to keys and values of each head: read from the cache, or expanded from latents, for as many positions at a time as scratch memory holds.
 
-use super::flash::{Flash, Source};
+use super::flash::{self, Flash, Source};
 use super::head_products::{HeadProducts, Projection};
 use crate::cache::{reading, with_rows, with_slots};
 use crate::commands::{Binding, grid};
-use crate::compile::Compiler;
+use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
+use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
@@ -13,7 +14,7 @@ use crate::step_data::SpanTasks;
 use crate::values::{Home, Operand, count, internal};
 use crate::weights::slot;
 use latent_backend::{BackendError, KV_BLOCK};
-use latent_graph::ir::{AttentionPath, KvLayerKind, Node};
+use latent_graph::ir::{AttentionPath, KvLayer, KvLayerKind, Node};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -95,7 +96,31 @@ impl AttendExpanded {
     }
 }
 
-pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+/// Elements of a latent row, and of the keys and the values that it expands to.
+fn widths(sizes: &Sizes<'_>, rows: &KvLayer) -> [usize; 3] {
+    let a = &sizes.config.attention;
+    [rows.width, a.heads * a.nope, a.heads * a.v]
+}
+
+/// Positions whose keys and values scratch memory holds.
+fn at_once(sizes: &Sizes<'_>, rows: &KvLayer) -> usize {
+    let widest = widths(sizes, rows).into_iter().fold(1, usize::max);
+    let most = sizes.scratch.min(sizes.most) / (4 * widest as u64) / KV_BLOCK as u64;
+    most.clamp(1, MOST_AT_ONCE / KV_BLOCK as u64) as usize * KV_BLOCK
+}
+
+/// Bytes of scratch buffers, and rows that are expanded together.
+pub(super) fn needs(sizes: &Sizes<'_>, rows: &KvLayer) -> ([u64; SCRATCHES], usize) {
+    let [.., states] = flash::scratch(sizes);
+    if rows.kind == KvLayerKind::Expanded {
+        return ([0, 0, 0, states], 0);
+    }
+    let at_once = at_once(sizes, rows);
+    let [latents, keys, values] = widths(sizes, rows).map(|width| 4 * (at_once * width) as u64);
+    ([latents, keys, values, states], at_once)
+}
+
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let a = compiler.config.attention;
     let (kv_layer, rows) = compiler.kv_layer(node)?;
     let rows = rows.clone();
@@ -114,11 +139,6 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
     let gather = Shader::new("latents", LATENTS).after(CACHE).after(reading(compiler.cache_type));
     let gather = with_rows(with_slots(gather), &rows, compiler.cache_type)?;
     let gather = compiler.device.pipeline(&gather)?;
-    let [latent, key, value] = [rows.width, a.heads * a.nope, a.heads * a.v].map(|width| 4 * width as u64);
-    let most = compiler.scratch / latent.max(key).max(value).max(1) / KV_BLOCK as u64 * KV_BLOCK as u64;
-    let at_once = most.clamp(KV_BLOCK as u64, MOST_AT_ONCE);
-    compiler.needs.scratch([at_once * latent, at_once * key, at_once * value, 0]);
-    let row_width = count(rows.width)?;
-    let at_once = at_once as usize;
+    let (row_width, at_once) = (count(rows.width)?, at_once(&compiler.sizes(), &rows));
     Ok(Box::new(AttendExpanded { flash, gather, keys, values, kv_layer, row_width, at_once }))
 }

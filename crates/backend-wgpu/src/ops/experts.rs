@@ -1,17 +1,20 @@
 //! The experts of each row: gate and up, activation, down, and the sum of their results.
 
 use crate::commands::{Binding, grid};
-use crate::compile::Compiler;
+use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
 use crate::matmul::product::{Keep, Matrices, Part, multiply_into, multiply_sorted_into};
+use crate::matmul::products::Products;
 use crate::matmul::rows::{Matrix, pairs, sort_by_expert};
-use crate::matmul::sort::SortedItems;
+use crate::matmul::sort::{MOST_PAIRS, SortMemory, SortedItems};
 use crate::matmul::weight::Weight;
+use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
 use crate::values::{Operand, count, internal};
 use latent_backend::{Arithmetic, BackendError};
+use latent_graph::config::MoeShape;
 use latent_graph::ir::{AttentionPath, Node};
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,8 +22,8 @@ use std::sync::Arc;
 /// Pairs that are multiplied one by one: of more, an expert's weights are decoded for several at once.
 const FEW_PAIRS: usize = 64;
 
-/// Rows whose ids take a multiple of 256 bytes.
-const ID_ROWS: u64 = 64;
+/// Scratch memory of experts is so many times that of other operations: every go reads the weights of nearly all experts.
+const SHARE: u64 = 8;
 
 /// Rows of each of a weight's matrices.
 type Rows = (Arc<Weight>, Range<usize>);
@@ -47,6 +50,8 @@ struct Experts {
 /// A row and one of its experts each.
 struct Pairs {
     ids: Binding,
+    /// Where theirs begin.
+    offset: u32,
     count: usize,
     /// Where there are enough of them that experts are shared by some.
     sorted: Option<SortedItems>,
@@ -66,7 +71,7 @@ impl Pairs {
         match &self.sorted {
             Some(sorted) => multiply_sorted_into(run.commands, (weight, &part), &items, sorted, keep),
             None => {
-                let ids = Matrices::ByIds { ids: self.ids.clone(), offset: 0 };
+                let ids = Matrices::ByIds { ids: self.ids.clone(), offset: self.offset };
                 multiply_into(run.commands, (weight, &part), &items, &ids, keep)
             }
         }
@@ -94,12 +99,11 @@ impl Experts {
     fn block(&self, run: &mut Run<'_>, first: usize, rows: usize) -> Result<(), GpuError> {
         let (used, ffn, hidden) = (self.used, self.ffn, self.y.row_width());
         let count = rows * used;
-        let ids = 4 * (u64::from(self.ids.offset) + (first * used) as u64);
-        let ids = Binding::part(run.memory.of(self.ids.home), ids..ids + 4 * count as u64);
+        let (ids, offset) = (run.bind(&self.ids), self.ids.offset + (first * used) as u32);
         let sorted = (count > FEW_PAIRS)
-            .then(|| sort_by_expert(run.commands, (ids.clone(), count), self.experts))
+            .then(|| sort_by_expert(run.commands, &run.memory.sorted, (&ids, offset, count), self.experts))
             .transpose()?;
-        let chosen = Pairs { ids, count, sorted };
+        let chosen = Pairs { ids, offset, count, sorted };
         let x = run.matrix(&self.x, first);
         let in_scratch = |scratch, width: u32| Matrix {
             binding: Binding::from(&run.memory.scratch[scratch]),
@@ -119,7 +123,40 @@ impl Experts {
     }
 }
 
-pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+/// Rows whose results scratch memory holds.
+fn rows_at_once(sizes: &Sizes<'_>, moe: &MoeShape) -> usize {
+    let widest = moe.intermediate.max(sizes.config.hidden_size);
+    rows_of_go(sizes.rows(), (moe.num_experts_per_tok, widest), (SHARE * sizes.scratch).min(sizes.most))
+}
+
+/// Rows of a go, of as few goes as so many bytes allow; a row's experts have `used` results of so many elements.
+fn rows_of_go(rows: usize, (used, width): (usize, usize), bytes: u64) -> usize {
+    let row = 4 * (used.max(1) * width.max(1)) as u64;
+    let fit = usize::try_from(bytes / row).unwrap_or(usize::MAX).min(MOST_PAIRS / used.max(1));
+    rows.div_ceil(rows.div_ceil(fit.max(1)))
+}
+
+/// Bytes of scratch buffers, of memory to sort in, and of quantized inputs.
+pub(crate) fn needs(
+    sizes: &Sizes<'_>,
+    products: &Products,
+    node: &Node,
+) -> ([u64; SCRATCHES], [u64; 2], u64) {
+    let Some(moe) = &sizes.config.moe else { return Default::default() };
+    let (rows, used, hidden) = (rows_at_once(sizes, moe), moe.num_experts_per_tok, sizes.config.hidden_size);
+    let (pairs, bytes) = (rows * used, |width: usize| 4 * (rows * used * width) as u64);
+    let quantized = node.weights.iter().map(|(slot, id)| {
+        let ty = sizes.plan.ir.weight(*id).ty;
+        match slot.as_str() {
+            "expert_down" => products.quantized_bytes((ty, moe.intermediate), (pairs, FEW_PAIRS), 1),
+            _ => products.quantized_bytes((ty, hidden), (rows, FEW_PAIRS), 1),
+        }
+    });
+    let scratch = [bytes(moe.intermediate), bytes(hidden), 0, 0];
+    (scratch, SortMemory::bytes(pairs, moe.experts), quantized.max().unwrap_or(0))
+}
+
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let Some(moe) = compiler.config.moe else { return internal("experts without a router".into()) };
     let (used, ffn) = (moe.num_experts_per_tok, count(moe.intermediate)?);
     let x = compiler.input(node, 0)?;
@@ -136,10 +173,7 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
     };
     let Some(down) = find("expert_down")? else { return internal("no weight expert_down".into()) };
     let down = (down, 0..y.row_width() as usize);
-    let row = 4 * used as u64 * u64::from(y.row_width().max(ffn));
-    // ids are bound from multiples of 256 bytes on
-    let rows_at_once = (compiler.scratch / row).min(compiler.plan.max_rows as u64).next_multiple_of(ID_ROWS);
-    compiler.needs.scratch([rows_at_once * row, rows_at_once * row, 0, 0]);
+    let rows_at_once = rows_at_once(&compiler.sizes(), &moe);
     let combine = Shader::new("combine_experts", include_str!("combine_experts.wgsl"));
     let combine = compiler.device.pipeline(&combine)?;
     Ok(Box::new(Experts {
@@ -154,6 +188,28 @@ pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dy
         experts: moe.experts,
         used,
         ffn,
-        rows_at_once: rows_at_once as usize,
+        rows_at_once,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::SCRATCH;
+
+    #[test]
+    fn experts_take_few_goes_and_sizes_of_files_at_least_one_row() {
+        let bytes = SHARE * SCRATCH;
+        // DeepSeek-V3: a step of 512 rows in one go, and one of 4096 in four
+        let v3 = (8, 7168);
+        assert_eq!([16, 512, 4096].map(|rows| rows_of_go(rows, v3, bytes)), [16, 512, 1024]);
+        // in bindings of 128 MiB
+        assert_eq!([512, 4096].map(|rows| rows_of_go(rows, v3, 128 << 20)), [512, 512]);
+        // a row's results alone exceed what there is, and the widest that files may claim
+        assert_eq!(rows_of_go(512, (9, 1 << 20), 32 << 20), 1);
+        assert_eq!(rows_of_go(1, (1024, 1 << 20), 1), 1);
+        // more tiles than a call has workgroups, in 2 GiB of tiny rows
+        let rows = rows_of_go(1 << 20, (64, 8), 2 << 30);
+        assert!(rows * 64 / 16 + 1024 <= 65535, "{rows}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::cache::{reading, with_rows, with_slots};
 use crate::commands::Binding;
-use crate::compile::Compiler;
+use crate::compile::{Compiler, Sizes};
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::Run;
@@ -57,9 +57,11 @@ const MOST_TASKS: u32 = 65535;
 /// The scratch buffer with what was found before of each head of each row.
 const STATES: usize = 3;
 
-/// Bytes of it that a row takes.
-pub(super) fn state_bytes(heads: usize) -> u64 {
-    8 * heads as u64
+/// Bytes of scratch buffers.
+pub(super) fn scratch(sizes: &Sizes<'_>) -> [u64; SCRATCHES] {
+    let mut scratch = [0; SCRATCHES];
+    scratch[STATES] = 8 * (sizes.rows() * sizes.config.attention.heads) as u64;
+    scratch
 }
 
 /// What keys and values are.
@@ -82,7 +84,7 @@ pub(super) struct Flash {
 
 impl Flash {
     pub(super) fn new(
-        compiler: &mut Compiler<'_>,
+        compiler: &Compiler<'_>,
         node: &Node,
         source: Source,
         (q, r, y): (Operand, Option<Operand>, Operand),
@@ -102,9 +104,6 @@ impl Flash {
             Source::Expanded => shader.after(EXPANDED),
         };
         let pipeline = compiler.device.pipeline(&with_rows(shader, rows, compiler.cache_type)?)?;
-        let mut scratch = [0; SCRATCHES];
-        scratch[STATES] = compiler.plan.max_rows as u64 * state_bytes(a.heads);
-        compiler.needs.scratch(scratch);
         Ok(Flash { pipeline, q, r, y, heads: a.heads })
     }
 

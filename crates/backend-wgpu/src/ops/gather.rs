@@ -28,7 +28,7 @@ impl Operation for Gather {
     }
 }
 
-pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
     let (x, y) = (flat(compiler.input(node, 0)?)?, flat(compiler.output(node, 0)?)?);
     let shader = Shader::new("gather_rows", include_str!("gather.wgsl"));

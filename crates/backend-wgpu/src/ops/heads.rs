@@ -33,10 +33,7 @@ impl Operation for PerHead {
 }
 
 /// [W_UKᵀ q_nope | q_rope].
-pub(super) fn absorb_query(
-    compiler: &mut Compiler<'_>,
-    node: &Node,
-) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn absorb_query(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let Some(id) = slot(node, &["k_b", "kv_b"]) else { return internal("absorb_k without W_UK".into()) };
     let products = HeadProducts::new(compiler, id, Projection::KeysTransposed)?;
     let (x, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
@@ -55,7 +52,7 @@ pub(super) fn absorb_query(
 
 /// W_UV õ.
 pub(super) fn project_value(
-    compiler: &mut Compiler<'_>,
+    compiler: &Compiler<'_>,
     node: &Node,
 ) -> Result<Box<dyn Operation>, BackendError> {
     let Some(id) = slot(node, &["v_b", "kv_b"]) else { return internal("absorb_v without W_UV".into()) };

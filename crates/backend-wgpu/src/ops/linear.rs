@@ -44,7 +44,7 @@ impl Operation for Linear {
     }
 }
 
-pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
     let result = |i| flat(compiler.output(node, i)?);
     let x = flat(compiler.input(node, 0)?)?;

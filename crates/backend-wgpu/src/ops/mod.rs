@@ -17,18 +17,53 @@ mod route;
 
 pub(crate) use embed::rows as embedded_rows;
 
-use crate::compile::Compiler;
+use crate::compile::{Compiler, Sizes};
+use crate::matmul::products::Products;
+use crate::matmul::tiles::MOST_GEMV_ROWS;
+use crate::memory::{Needs, SCRATCHES};
 use crate::run::Operation;
 use crate::values::internal;
 use latent_backend::BackendError;
 use latent_graph::ir::{Node, Op};
+
+/// Adds what an operation needs of memory that operations share.
+pub(crate) fn needs(sizes: &Sizes<'_>, products: &Products, node: &Node, needs: &mut Needs) {
+    let kv_layer = node.kv_layer.map(|id| &sizes.plan.ir.kv_layers[id.0]);
+    // rows whose inputs are quantized together, and slots of each
+    let (scratch, (rows, slots)) = match node.op {
+        Op::ExpertMlp => {
+            let (scratch, sorted, quantized) = experts::needs(sizes, products, node);
+            needs.sorted.iter_mut().zip(sorted).for_each(|(size, bytes)| *size = bytes.max(*size));
+            needs.quantized = needs.quantized.max(quantized);
+            (scratch, (0, 0))
+        }
+        Op::AttendLatent | Op::AttendSeparate => (attention::scratch(sizes), (0, 0)),
+        Op::AttendExpanded => {
+            let found = kv_layer.map(|layer| expansion::needs(sizes, layer)).unwrap_or_default();
+            (found.0, (found.1, 1))
+        }
+        Op::ExpandedStore => {
+            let (scratch, rows) = cache_rows::needs(sizes);
+            (scratch, (rows, 1))
+        }
+        Op::AbsorbK | Op::AbsorbV => ([0; SCRATCHES], (sizes.rows(), sizes.config.attention.heads)),
+        Op::Linear => ([0; SCRATCHES], (sizes.rows(), 1)),
+        _ => return,
+    };
+    needs.scratch(scratch);
+    for (_, id) in &node.weights {
+        let weight = sizes.plan.ir.weight(*id);
+        let bytes = products.quantized_bytes((weight.ty, weight.inputs()), (rows, MOST_GEMV_ROWS), slots);
+        needs.quantized = needs.quantized.max(bytes);
+    }
+}
 
 /// The operation of a node; none of one that only gives values another shape.
 ///
 /// # Errors
 /// When nothing here does what the node does.
 pub(crate) fn compile(
-    compiler: &mut Compiler<'_>,
+    compiler: &Compiler<'_>,
     node: &Node,
 ) -> Result<Option<Box<dyn Operation>>, BackendError> {
     Ok(Some(match node.op {

@@ -32,7 +32,7 @@ impl Operation for RmsNorm {
     }
 }
 
-pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let weight = compiler.vector(node)?;
     let x = compiler.cut(compiler.input(node, 0)?, weight.len)?;
     let y = compiler.cut(compiler.output(node, 0)?, weight.len)?;

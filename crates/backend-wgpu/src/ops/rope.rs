@@ -43,7 +43,7 @@ impl Operation for Rope {
     }
 }
 
-pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let (x, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
     rotate(compiler, x, y)
 }

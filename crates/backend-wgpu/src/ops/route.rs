@@ -55,7 +55,7 @@ impl Operation for Route {
     }
 }
 
-pub(super) fn compile(compiler: &mut Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let Some(moe) = compiler.config.moe else { return internal("routing without experts".into()) };
     if moe.experts > MOST_EXPERTS {
         return Err(BackendError::Unsupported(format!(

@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::matmul::product::{Items, Keep, Matrices, Part, Place, gather, multiply, multiply_sorted_into};
 use crate::matmul::products::Products;
 use crate::matmul::rows::{Matrix, pairs, sort_by_expert};
-use crate::matmul::sort::sort_items;
+use crate::matmul::sort::{SortMemory, sort_items};
 use crate::matmul::weight::{BlockScales, Weight, WeightShape};
 use crate::testing::device;
 use latent_graph::passes::Precision;
@@ -134,7 +134,8 @@ fn each_item_gets_its_expert() {
             y.write("y", 0, &float_bytes(&vec![0.0; pairs * shape.outputs])).unwrap();
             check(&run(&device, &y, |commands| {
                 let rows = (&items.rows, slots);
-                let sorted = sort_items(commands, (&ids, 2), rows, shape.matrices).unwrap();
+                let memory = SortMemory::new(&device, SortMemory::bytes(pairs, 7)).unwrap();
+                let sorted = sort_items(commands, &memory, (&ids, 2), rows, shape.matrices).unwrap();
                 let keep = (Keep::Store, 0.0);
                 multiply_sorted_into(commands, (&weight, &made.whole()), &items, &sorted, keep).unwrap();
             }));
@@ -160,7 +161,8 @@ fn pairs_are_slots_of_the_rows_that_they_share() {
             let found = run(&device, &y, |commands| {
                 let items = pairs(commands, (&from, share), 42, &to).unwrap();
                 if sorts {
-                    let sorted = sort_by_expert(commands, (&ids, 42), 4).unwrap();
+                    let memory = SortMemory::new(&device, SortMemory::bytes(42, 4)).unwrap();
+                    let sorted = sort_by_expert(commands, &memory, (&(&ids).into(), 0, 42), 4).unwrap();
                     let keep = (Keep::Store, 0.0);
                     multiply_sorted_into(commands, (&weight, &part), &items, &sorted, keep).unwrap();
                 } else {
@@ -314,7 +316,14 @@ fn what_does_not_fit_is_an_error() {
     assert!(refused(Part { rows: 0..3, ..part.clone() }, Matrices::One).contains("rows 0..3 of 2"));
     let ids = Matrices::ByIds { ids: (&x).into(), offset: 0 };
     assert!(refused(Part { transposed: true, ..part }, ids).contains("transposed"));
-    assert!(sort_items(&mut commands, (&(&x).into(), 0), (&(0..8), 1), 1025).is_err());
+    let memory = SortMemory::new(&device, SortMemory::bytes(8, 4)).unwrap();
+    let mut sort = |rows, experts| {
+        sort_items(&mut commands, &memory, (&(&x).into(), 0), (&(0..rows), 1), experts).is_err()
+    };
+    assert!(
+        sort(8, 1025) && sort(9, 4) && !sort(8, 4),
+        "more experts, and more pairs than there is memory for"
+    );
     let scales = BlockScales { numbers: &[1.0; 3], rows: 16, inputs: 16, per_matrix: true };
     let scaled = Weight::upload(&device, "w", (TensorType::F8_E4M3, shape), &[0; 256], Some(scales));
     assert!(problem(scaled).contains("3 block scales"));

@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::matmul::layout::LAYOUTS;
 use crate::matmul::product::{Items, Keep, Matrices, Part, Place, multiply, multiply_sorted_into};
 use crate::matmul::products::Products;
-use crate::matmul::sort::sort_items;
+use crate::matmul::sort::{SortMemory, sort_items};
 use crate::matmul::weight::{Weight, WeightShape};
 use crate::shader::Shader;
 use crate::testing::{checking_device, device_with, plain_device};
@@ -196,7 +196,9 @@ fn every_variant_multiplies_with_experts() {
                     let mut commands = Commands::new(&device);
                     if sorts {
                         let rows = (&items.rows, slots);
-                        let sorted = sort_items(&mut commands, (&(&ids).into(), 0), rows, 5).unwrap();
+                        let memory = SortMemory::new(&device, SortMemory::bytes(chosen.len(), 5)).unwrap();
+                        let sorted =
+                            sort_items(&mut commands, &memory, (&(&ids).into(), 0), rows, 5).unwrap();
                         let keep = (Keep::Store, 0.0);
                         multiply_sorted_into(&mut commands, (&weight, &part), &items, &sorted, keep).unwrap();
                     } else {

@@ -1,0 +1,37 @@
+//! What a model takes of the device's memory besides its weights and its KV cache, counted from its plans.
+
+use crate::compile::Sizes;
+use crate::matmul::products::Products;
+use crate::memory::Needs;
+use crate::{buffers, largest, ops, step_data};
+use latent_backend::ModelOptions;
+use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage};
+
+/// All but the registers, which grow while plans are compiled. `scratch` bytes are what a scratch buffer takes at most where an operation can do its work in
+/// several goes.
+pub(crate) fn needs(
+    stages: &[Stage],
+    config: &ModelConfig,
+    products: &Products,
+    options: &ModelOptions,
+    scratch: u64,
+) -> Needs {
+    let rows = stages.iter().flat_map(|stage| &stage.plans).map(|plan| plan.max_rows).max().unwrap_or(1);
+    let bytes = |rows: usize, width: usize| 4 * rows as u64 * width as u64;
+    let (hidden, logits) = (bytes(rows, config.hidden_size), bytes(LM_HEAD_ROWS, config.vocab_size));
+    let mut needs = Needs {
+        hidden,
+        logits,
+        largest: largest::bytes(config.vocab_size),
+        // logits come back, or the residual stream does
+        results: logits.max(hidden),
+        step: step_data::most_bytes(rows, &config.attention, options.context),
+        ..Needs::default()
+    };
+    let most = buffers::largest_binding(&products.device().limits);
+    for plan in stages.iter().flat_map(|stage| &stage.plans) {
+        let sizes = Sizes { config, plan, scratch, most };
+        plan.ir.nodes.iter().for_each(|node| ops::needs(&sizes, products, node, &mut needs));
+    }
+    needs
+}

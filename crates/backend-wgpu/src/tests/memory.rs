@@ -1,0 +1,71 @@
+//! What a model takes is what was planned.
+
+use super::{CONTEXT, Planned, Way, run};
+use crate::GpuBackend;
+use latent_backend::{Backend, LayerState, WeightSource};
+use latent_graph::ir::Side;
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage};
+use latent_testing::{Kind, Recipe};
+use latent_types::{CacheType, TensorType};
+
+#[test]
+fn steps_take_no_memory_that_was_not_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    // formats that are multiplied with int8 inputs, and an f32 that is not
+    for format in [TensorType::Q4_0, TensorType::F32] {
+        Recipe::new("tiny-v3", Kind::from(format)).write_gguf(&path).unwrap();
+        for (precision, mla, form) in [
+            (Precision::Default, MlaChoice::Absorbed, CacheForm::Latent),
+            (Precision::Default, MlaChoice::Naive, CacheForm::Latent),
+            (Precision::Default, MlaChoice::Naive, CacheForm::Expanded),
+            (Precision::Exact, MlaChoice::Auto, CacheForm::Latent),
+        ] {
+            let Some(device) = crate::testing::device_as_hardware(precision) else { return };
+            let gpu = GpuBackend::on(device);
+            let way = Way { mla, form, cache: CacheType::F16 };
+            let planned = Planned::new(&gpu, &path, (way, precision), &|_| {}).unwrap();
+            let weights = gpu.weight_bytes(&planned.stages, WeightSource::File(&planned.checkpoint)).owned;
+            let cache = LayerState::token_bytes(&gpu.layer_states(&planned.stages), way.cache) as u64;
+            let scratch = gpu.scratch_bytes(&planned.config, &planned.stages, &planned.options, CONTEXT);
+            let mut model = planned.load(&gpu).unwrap();
+            let loaded = gpu.memory_in_use();
+            let case = format!("{format} {precision} {mla} {form:?}");
+            assert_eq!(loaded, weights + scratch.arena, "{case}");
+            // one by one, and sorted by expert; together all rows that a step may have
+            let _ = run(&mut *model, way, &[1, 4, 150]);
+            assert_eq!(gpu.memory_in_use(), loaded, "{case}: a step took more");
+            assert!(cache > 0 && scratch.expanded == 0, "{case}");
+        }
+    }
+}
+
+/// Rows behind a cut come as embeddings, so that their table would be looked up by nobody.
+#[test]
+fn the_side_behind_a_cut_has_no_table_of_embeddings() {
+    let Some(device) = crate::testing::device() else { return };
+    let gpu = GpuBackend::on(device);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+    // a head of its own, and one that is the table
+    for shape in ["tiny-v3", "tiny-plm"] {
+        Recipe::new(shape, Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+        let planned = Planned::new(&gpu, &path, (way, Precision::Exact), &|_| {}).unwrap();
+        let Planned { checkpoint, config, stages, options } = &planned;
+        let bytes = |stages: &[Stage]| gpu.weight_bytes(stages, WeightSource::File(checkpoint)).owned;
+        let side = |config: &ModelConfig, cut| {
+            let circuit = Circuit::named(&config.circuit).unwrap();
+            let (tensors, target) = (CheckpointTensors(checkpoint), gpu.target());
+            Stage::of_side((circuit, Side::From(cut)), config, &tensors, target, &options.stages).unwrap()
+        };
+        let table = 4 * (config.vocab_size * config.hidden_size) as u64;
+        let head = bytes(&side(config, config.layers));
+        assert_eq!(head, table + 4 * config.hidden_size as u64, "{shape}: the output alone");
+        let all = bytes(&side(config, 0));
+        assert_eq!(all, bytes(stages), "{shape}");
+        let own = if shape == "tiny-plm" { 0 } else { table };
+        assert!(all >= own + bytes(&side(config, 1)), "{shape}");
+    }
+}

@@ -1,0 +1,73 @@
+//! Types of the KV cache over several blocks, and kinds of routers.
+
+use super::{Planned, Way, errors, load, run};
+use crate::GpuBackend;
+use latent_backend::Backend;
+use latent_graph::ModelConfig;
+use latent_graph::config::Gating;
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_testing::reference::ReferenceBackend;
+use latent_testing::{Kind, Recipe};
+use latent_types::{CacheType, TensorType};
+
+/// Three blocks, which attention of the later steps reads in as many splits. No rounding changes which experts a row gets: there are none.
+#[test]
+fn caches_of_several_blocks_are_read_as_they_were_written() {
+    let Some(device) = crate::testing::device() else { return };
+    let gpu = GpuBackend::on(device);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-dense", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let types =
+        [(CacheType::F32, 1e-9), (CacheType::F16, 1e-5), (CacheType::Bf16, 1e-3), (CacheType::Int8, 1e-3)];
+    for (mla, form) in [
+        (MlaChoice::Absorbed, CacheForm::Latent),
+        (MlaChoice::Naive, CacheForm::Latent),
+        (MlaChoice::Naive, CacheForm::Expanded),
+    ] {
+        let steps = [70, 64, 1, 6];
+        let way = |cache| Way { mla, form, cache };
+        let mut reference = load(&ReferenceBackend::default(), &path, way(CacheType::F32)).unwrap();
+        let expected = run(&mut *reference, way(CacheType::F32), &steps);
+        // int8 is for latents
+        for (cache, bound) in &types[..if form == CacheForm::Latent { 4 } else { 3 }] {
+            let mut model = load(&gpu, &path, way(*cache)).unwrap();
+            let found = run(&mut *model, way(*cache), &steps);
+            let errors = errors(&found, &expected);
+            let worst = errors[errors.len() - 1];
+            assert!(worst <= *bound, "{mla} {form:?} {cache}: {worst:e}");
+            assert!(found == run(&mut *model, way(*cache), &steps), "{mla} {form:?} {cache}: other bits");
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_router_chooses_as_the_reference_does() {
+    let Some(device) = crate::testing::device() else { return };
+    let gpu = GpuBackend::on(device);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+    let steps = [36, 1, 4];
+    let mut all = Vec::new();
+    for gating in [Gating::Softmax, Gating::Sigmoid, Gating::SoftmaxOfSelected, Gating::SqrtSoftplus] {
+        for normalise in [false, true] {
+            let change = |config: &mut ModelConfig| {
+                let router = &mut config.moe.as_mut().unwrap().router;
+                (router.gating, router.normalise) = (gating, normalise);
+            };
+            let logits = |backend: &dyn Backend| {
+                let planned = Planned::new(backend, &path, (way, Precision::Exact), &change).unwrap();
+                run(&mut *planned.load(backend).unwrap(), way, &steps)
+            };
+            let (found, expected) = (logits(&gpu), logits(&ReferenceBackend::default()));
+            let errors = errors(&found, &expected);
+            assert!(errors[errors.len() - 1] <= 1e-9, "{gating:?} {normalise}: {errors:?}");
+            all.push(expected);
+        }
+    }
+    // weights of a softmax over the selected add up to 1 already; everything else differs
+    let same = all.iter().enumerate().flat_map(|(i, a)| all[..i].iter().filter(move |b| a == *b)).count();
+    assert_eq!(same, 1);
+}
