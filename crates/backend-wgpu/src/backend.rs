@@ -1,6 +1,7 @@
 //! The backend traits over a device.
 
 use crate::adapters::AdapterDescription;
+use crate::buffers::largest_binding;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::limits;
@@ -92,6 +93,16 @@ impl GpuBackend {
         self
     }
 
+    /// Lets a buffer have at most so many bytes: for a backend that has loaded nothing yet.
+    #[must_use]
+    pub fn with_piece_limit(mut self, bytes: u64) -> GpuBackend {
+        if let Some(device) = Arc::get_mut(&mut self.device) {
+            let limit = &mut device.limits.max_storage_buffer_binding_size;
+            *limit = bytes.min(*limit);
+        }
+        self
+    }
+
     /// Bytes of its memory that models have now.
     pub fn memory_in_use(&self) -> u64 {
         self.device.in_use()
@@ -148,6 +159,10 @@ impl Backend for GpuBackend {
 
     fn room(&self, wanted: u64) -> Result<u64, BackendError> {
         Ok(memory::room(&self.device, wanted)?)
+    }
+
+    fn largest_piece(&self) -> u64 {
+        largest_binding(&self.device.limits)
     }
 
     fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {

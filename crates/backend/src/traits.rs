@@ -134,6 +134,12 @@ pub trait Backend: Send + Sync {
         Ok(wanted)
     }
 
+    /// Bytes of the largest piece of memory that it gives out, where that is limited: a layer's rows of the KV cache are one piece, and so is each value of a
+    /// step.
+    fn largest_piece(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Loads a model.
     ///
     /// # Errors

@@ -128,7 +128,7 @@ impl From<EngineError> for Error {
             EngineError::ModelConfig(error) => return error.into(),
             EngineError::Graph(error) => return error.into(),
             EngineError::Audit { .. } => ErrorKind::File,
-            EngineError::Memory(_) => ErrorKind::Memory,
+            EngineError::Memory(_) | EngineError::Piece(_) => ErrorKind::Memory,
             EngineError::Options(_) | EngineError::Sequence { .. } | EngineError::Rows { .. } => {
                 ErrorKind::Argument
             }

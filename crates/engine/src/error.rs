@@ -30,6 +30,9 @@ pub enum EngineError {
     /// Loading would not fit in memory.
     #[error("{0}")]
     Memory(crate::memory::OutOfMemory),
+    /// A part of the model is larger than a device gives out in one piece: the context or the steps are too long for it.
+    #[error("{0}")]
+    Piece(crate::pieces::LargePiece),
     /// The backend cannot load the model or run a step.
     #[error(transparent)]
     Backend(BackendError),

@@ -57,6 +57,7 @@ pub mod memory;
 mod offload;
 mod options;
 mod phase_times;
+mod pieces;
 mod profile;
 mod profiling;
 mod rank;
@@ -85,6 +86,7 @@ pub use latent_backend::{
 pub use latent_hosts::Hosts;
 pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 pub use phase_times::PhaseTime;
+pub use pieces::{LargePiece, PieceOf};
 pub use profile::{PhaseProfile, RankProfile, Roofline, StepProfile, StepSize};
 pub use profiling::RoutedBytes;
 pub use rank::{Follower, Rank};

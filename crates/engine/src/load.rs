@@ -26,6 +26,9 @@ use std::sync::{Arc, OnceLock};
 /// expands the keys and values of everything before it.
 const LARGEST_BATCH_TOKENS: usize = 4096;
 
+/// Fewest tokens of a step that is made smaller so that its values fit: of fewer, prompts would be read as slowly as answers are written.
+const LEAST_BATCH_TOKENS: usize = 32;
+
 /// The arena of a step that large may take this part of free memory.
 const ARENA_SHARE: u64 = 16;
 
@@ -111,7 +114,7 @@ impl Engine {
         let mut loading = Loading::new(place, checkpoint, config, options)?;
         let context = loading.least(loading.choose_context()?)?;
         if options.max_batch_tokens.is_none() {
-            loading.enlarge_steps(context)?;
+            loading.size_steps(context)?;
         }
         let doubts = loading.audit()?;
         let (needed, paged) = loading.check_memory(context)?;
@@ -303,12 +306,35 @@ impl<'a> Loading<'a> {
         let limit = self.config.context_length;
         // a tenth is left for everything else
         let fitting = |(here, needed): Pool<'_>| memory::choose_context(&*needed, here.bytes / 10 * 9, limit);
-        self.pools().map(fitting).min().unwrap_or(limit)
+        let in_all = self.pools().map(fitting).min().unwrap_or(limit);
+        // where not even a page fits in one piece, that is said when memory is checked
+        self.sides().fold(in_all, |context, side| {
+            let fits = |tokens: usize| side.cache_piece(tokens).is_small();
+            memory::context_that_fits(&fits, context).unwrap_or(context)
+        })
+    }
+
+    /// What runs on each backend.
+    fn sides(&self) -> impl Iterator<Item = &Planned<'a>> {
+        std::iter::once(&self.back).chain(&self.front)
+    }
+
+    /// What is larger than a device gives out in one piece.
+    fn check_pieces(&self, context: usize) -> Result<(), EngineError> {
+        for side in self.sides() {
+            let steps = side.step_piece(self.config, side.resolved.options.stages.max_batch_tokens);
+            let Some(piece) = [side.cache_piece(context), steps].into_iter().find(|piece| !piece.is_small())
+            else {
+                continue;
+            };
+            return Err(EngineError::Piece(piece));
+        }
+        Ok(())
     }
 
     /// Makes plans for steps of more tokens, where the context is long enough to gain from them and memory has room for their arena, which grows
-    /// with the tokens.
-    fn enlarge_steps(&mut self, context: usize) -> Result<(), EngineError> {
+    /// with the tokens; for steps of fewer, where a value of them would be larger than a device gives out in one piece.
+    fn size_steps(&mut self, context: usize) -> Result<(), EngineError> {
         let fits = |tokens: usize| {
             self.pools().all(|(here, needed)| {
                 let now = needed(context);
@@ -317,10 +343,16 @@ impl<'a> Loading<'a> {
             })
         };
         let sizes = std::iter::successors(Some(LARGEST_BATCH_TOKENS), |tokens| Some(tokens / 2));
-        let mut sizes = sizes.take_while(|tokens| *tokens > DEFAULT_BATCH_TOKENS);
-        let own = sizes.find(|tokens| *tokens < 2 * context && fits(*tokens)).unwrap_or(DEFAULT_BATCH_TOKENS);
-        let tokens = self.least(own)?;
-        if tokens > DEFAULT_BATCH_TOKENS {
+        let in_pieces =
+            |tokens: usize| self.sides().all(|side| side.step_piece(self.config, tokens).is_small());
+        let larger = |tokens: usize| tokens > DEFAULT_BATCH_TOKENS;
+        let mut sizes = sizes.take_while(|tokens| *tokens >= LEAST_BATCH_TOKENS);
+        let own = sizes.find(|tokens| {
+            let pays = !larger(*tokens) || (*tokens < 2 * context && fits(*tokens));
+            pays && in_pieces(*tokens)
+        });
+        let tokens = self.least(own.unwrap_or(DEFAULT_BATCH_TOKENS))?;
+        if tokens != DEFAULT_BATCH_TOKENS {
             for planned in std::iter::once(&mut self.back).chain(&mut self.front) {
                 planned.with_steps_of(tokens, self.config, self.checkpoint)?;
             }
@@ -355,6 +387,7 @@ impl<'a> Loading<'a> {
 
     /// What the model takes, and how little memory there is for mapped weights where they do not fit.
     fn check_memory(&self, context: usize) -> Result<(MemoryEstimate, Option<OverCommitted>), EngineError> {
+        self.check_pieces(context)?;
         let needed = self.on_host(context) + self.on_device(context);
         let mut over = None;
         for (here, needed) in self.pools() {

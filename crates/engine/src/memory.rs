@@ -208,7 +208,7 @@ pub fn choose_context(needed: &dyn Fn(usize) -> MemoryEstimate, bytes: u64, limi
 
 /// The most tokens of at most `limit` for which `fits` holds, in whole pages unless it is the limit itself; none where not even one page
 /// fits. `fits` must not hold again once it has failed.
-fn context_that_fits(fits: &dyn Fn(usize) -> bool, limit: usize) -> Option<usize> {
+pub(crate) fn context_that_fits(fits: &dyn Fn(usize) -> bool, limit: usize) -> Option<usize> {
     if fits(limit) {
         return Some(limit);
     }

@@ -163,6 +163,44 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     assert!(refused.contains("not even the output fits there: take --device cpu"), "{refused}");
 }
 
+/// The limit of devices on one buffer, which the KV cache of a layer and the values of a step meet before memory is full.
+#[test]
+fn contexts_and_steps_are_chosen_so_that_each_piece_fits() {
+    let Some(backend) = open() else { return };
+    let file = checkpoint(&folder("v3"));
+    let chosen = |layers| EngineOptions { context: None, max_batch_tokens: None, ..options(layers) };
+    let whole = load(&backend, &file, &chosen(DeviceLayers::All)).unwrap();
+    let (context, steps) = (whole.context(), whole.max_batch_tokens());
+    assert_eq!(context, whole.config().context_length);
+    let row = (whole.summary().token_bytes / whole.config().layers) as u64;
+    drop((whole, backend));
+    let most = (row * context as u64 / 3).next_multiple_of(256);
+    let limited = GpuBackend::open(0).unwrap().with_piece_limit(most);
+    for layers in [DeviceLayers::All, DeviceLayers::Count(2)] {
+        let mut engine = load(&limited, &file, &chosen(layers)).unwrap();
+        let fits = (most / row) as usize / 64 * 64;
+        assert_eq!((engine.context(), engine.largest_context()), (fits, fits), "{layers}");
+        assert!(engine.max_batch_tokens() < steps, "{layers}: {}", engine.max_batch_tokens());
+        assert_eq!(all_logits(&mut engine, &[1, 2, 3], 64).len(), 3);
+    }
+    let refused = |options: EngineOptions| {
+        let refused = load(&limited, &file, &options).err().unwrap();
+        let EngineError::Piece(piece) = &refused else { panic!("{refused}") };
+        (piece.clone(), refused.to_string())
+    };
+    let (piece, text) = refused(EngineOptions { context: Some(context), ..chosen(DeviceLayers::All) });
+    assert_eq!((piece.bytes, piece.fits()), (row * context as u64, (most / row) as usize));
+    for part in ["the KV cache of a layer takes", "in one piece", "--ctx-size", "--cache-type f16"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let large = EngineOptions { max_batch_tokens: Some(1 << 16), ..options(DeviceLayers::All) };
+    let (piece, text) = refused(large);
+    assert!(text.contains("a value of a step takes") && text.contains("--batch-size"), "{text}");
+    // what is advised is loaded
+    let fits = EngineOptions { max_batch_tokens: Some(piece.fits()), ..options(DeviceLayers::All) };
+    load(&limited, &file, &fits).unwrap();
+}
+
 #[test]
 fn what_is_planned_is_what_the_device_gives() {
     if open().is_none() {

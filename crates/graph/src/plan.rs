@@ -5,7 +5,8 @@ use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{Cost, Ir, Span, Step};
 use crate::passes::{
-    Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, PassInput, pipeline, plan_memory, schedule,
+    Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, PassInput, lifetimes, pipeline, plan_memory,
+    schedule,
 };
 use crate::target::Target;
 use serde::Serialize;
@@ -111,6 +112,12 @@ impl Plan {
     /// Phases between barriers.
     pub fn phase_count(&self) -> usize {
         self.phases.iter().max().map_or(0, |last| last + 1)
+    }
+
+    /// Bytes of the largest value of a step of the most rows.
+    pub fn largest_value(&self) -> usize {
+        let lives = lifetimes(&self.ir, &self.phases, self.max_rows);
+        lives.iter().map(|life| life.bytes).max().unwrap_or(0)
     }
 
     /// What all nodes together move and compute in `step`.

@@ -62,7 +62,7 @@ fn engine(options: &Options, checkpoint: &Arc<Checkpoint>) -> Result<Engine> {
     if own.cache_tokens.is_none() {
         let several = EngineOptions { cache_tokens: Some(CONTEXTS * context), ..own.clone() };
         match Engine::load(&*backend, checkpoint, &several, &mut progress) {
-            Err(EngineError::Memory(_)) => tracing::info!("the KV cache holds one context: memory is short"),
+            Err(EngineError::Memory(_) | EngineError::Piece(_)) => tracing::info!("the KV cache holds one context: memory is short"),
             loaded => return Ok(loaded?),
         }
     }

@@ -2,9 +2,11 @@
 
 use crate::error::EngineError;
 use crate::options::Resolved;
-use latent_backend::{LayerState, MemoryEstimate, WeightBytes, WeightSource};
+use crate::pieces::{LargePiece, PieceOf};
+use latent_backend::{KV_BLOCK, LayerState, MemoryEstimate, WeightBytes, WeightSource};
 use latent_formats::Checkpoint;
-use latent_graph::{CheckpointTensors, ModelConfig, Stage};
+use latent_graph::{CheckpointTensors, ModelConfig, Plan, Stage};
+use latent_types::CacheType;
 
 /// What runs on one backend.
 pub(crate) struct Planned<'a> {
@@ -40,6 +42,28 @@ impl<'a> Planned<'a> {
     /// What it takes with a context of so many tokens.
     pub(crate) fn needed(&self, config: &ModelConfig, context: usize) -> MemoryEstimate {
         self.resolved.estimate(config, &self.stages, self.weights, context)
+    }
+
+    /// The largest piece of its KV cache with a context of so many tokens.
+    pub(crate) fn cache_piece(&self, context: usize) -> LargePiece {
+        let cache = self.resolved.options.stages.bind.cache;
+        let layers = self.resolved.backend.layer_states(&self.stages);
+        let row = layers.iter().filter_map(LayerState::per_token).map(|rows| rows.row(cache).bytes()).max();
+        let tokens = self.resolved.cache_tokens(context).next_multiple_of(KV_BLOCK);
+        let bytes = (tokens as u64).saturating_mul(row.unwrap_or(0) as u64);
+        let of = PieceOf::Cache { tokens, smaller_cache: cache == CacheType::F32 };
+        LargePiece { of, bytes, most: self.resolved.backend.largest_piece() }
+    }
+
+    /// The largest value of its steps, had they so many tokens.
+    pub(crate) fn step_piece(&self, config: &ModelConfig, tokens: usize) -> LargePiece {
+        let planned = self.resolved.options.stages.max_batch_tokens;
+        let plans = self.stages.iter().flat_map(|stage| &stage.plans);
+        // those of heads have rows of their own number
+        let plans = plans.filter(|plan| plan.max_rows == planned);
+        let values = plans.map(Plan::largest_value).fold(4 * planned * config.hidden_size, usize::max);
+        let bytes = values as u64 / planned.max(1) as u64 * tokens as u64;
+        LargePiece { of: PieceOf::Step { tokens }, bytes, most: self.resolved.backend.largest_piece() }
     }
 
     /// Whether a layer keeps a state in place of rows.

@@ -145,6 +145,7 @@ fn is_of_device(error: &(dyn std::error::Error + Send + Sync + 'static), alone: 
     match error.downcast_ref::<EngineError>() {
         Some(EngineError::Backend(error)) => device(error),
         Some(EngineError::Memory(problem)) => alone && problem.layers.is_some(),
+        Some(EngineError::Piece(_)) => true,
         Some(_) => false,
         // there is none, or no backend for it
         None => error.downcast_ref::<BackendError>().is_some(),
@@ -173,7 +174,7 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
         let several =
             EngineOptions { context: Some(context), cache_tokens: Some(cache_tokens), ..options.clone() };
         match load(&several) {
-            Err(EngineError::Memory(_)) => {}
+            Err(EngineError::Memory(_) | EngineError::Piece(_)) => {}
             loaded => return Ok(loaded?),
         }
     }

@@ -1,0 +1,91 @@
+//! What a device must give out in one piece: a layer's rows of the KV cache, and each value of a step.
+
+use latent_types::format_bytes;
+use std::fmt;
+
+/// A piece that is larger than the device gives out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LargePiece {
+    /// What it is.
+    pub of: PieceOf,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Bytes that the device gives out at most.
+    pub most: u64,
+}
+
+/// What a piece is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PieceOf {
+    /// Rows of one layer of the KV cache, for so many tokens.
+    Cache {
+        /// The tokens.
+        tokens: usize,
+        /// Whether another type of the KV cache takes less.
+        smaller_cache: bool,
+    },
+    /// A value of a step of so many tokens.
+    Step {
+        /// The tokens.
+        tokens: usize,
+    },
+}
+
+impl LargePiece {
+    /// Whether the device gives it out.
+    pub fn is_small(&self) -> bool {
+        self.bytes <= self.most
+    }
+
+    /// How many tokens fit: all pieces grow with theirs.
+    pub fn fits(&self) -> usize {
+        let (PieceOf::Cache { tokens, .. } | PieceOf::Step { tokens }) = self.of;
+        // a size of a file times a number of tokens: 64 bits do not hold the product
+        (tokens as u128 * u128::from(self.most) / u128::from(self.bytes.max(1))) as usize
+    }
+}
+
+impl fmt::Display for LargePiece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, tokens, flag) = match self.of {
+            PieceOf::Cache { tokens, .. } => ("the KV cache of a layer", tokens, "--ctx-size"),
+            PieceOf::Step { tokens } => ("a value of a step", tokens, "--batch-size"),
+        };
+        let (bytes, most) = (format_bytes(self.bytes), format_bytes(self.most));
+        write!(
+            f,
+            "{what} takes {bytes} for {tokens} tokens, and the device gives out {most} in one piece: "
+        )?;
+        match self.fits() {
+            0 => write!(f, "no {flag} fits")?,
+            fits => write!(f, "at most {fits} tokens fit ({flag})")?,
+        }
+        if matches!(self.of, PieceOf::Cache { smaller_cache: true, .. }) {
+            write!(f, "; --cache-type f16 takes half")?;
+        }
+        write!(f, "; --device cpu has no such limit")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_says_how_many_tokens_fit() {
+        // youtu-llm-2b: 576 elements of f16
+        let of = PieceOf::Cache { tokens: 131_072, smaller_cache: false };
+        let piece = LargePiece { of, bytes: 131_072 * 1152, most: 128 << 20 };
+        assert_eq!(piece.fits(), 116_508);
+        let text = piece.to_string();
+        assert!(
+            text.contains("131072 tokens") && text.contains("at most 116508 tokens fit (--ctx-size)"),
+            "{text}"
+        );
+        assert!(!text.contains("f16"), "{text}");
+        let step = LargePiece { of: PieceOf::Step { tokens: 4096 }, bytes: 4096 * 36_864, most: 128 << 20 };
+        assert!(step.to_string().contains("at most 3640 tokens fit (--batch-size)"), "{step}");
+        let none = LargePiece { of: PieceOf::Step { tokens: 1 }, bytes: 10, most: 9 };
+        assert!(none.to_string().contains("no --batch-size fits"), "{none}");
+    }
+}
