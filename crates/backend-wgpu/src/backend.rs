@@ -9,6 +9,7 @@ use crate::matmul::products::Products;
 use crate::memory::{self, SCRATCH};
 use crate::model::GpuModel;
 use crate::needs::needs;
+use crate::portions::PORTION;
 use crate::values::Registers;
 use crate::variants::Variants;
 use crate::weights::total_bytes;
@@ -31,6 +32,8 @@ pub struct GpuBackend {
     device: Arc<Device>,
     target: Target,
     scratch: u64,
+    /// Operations of a portion of a step.
+    portion: f64,
 }
 
 impl GpuBackend {
@@ -60,7 +63,8 @@ impl GpuBackend {
 
     /// On an open device.
     pub(crate) fn on(device: Arc<Device>) -> GpuBackend {
-        GpuBackend { device, target: Target { fusion: FUSION, ..Target::unfused("gpu") }, scratch: SCRATCH }
+        let target = Target { fusion: FUSION, ..Target::unfused("gpu") };
+        GpuBackend { device, target, scratch: SCRATCH, portion: PORTION }
     }
 
     /// The same with plans as the circuits state them, to hold the others against.
@@ -73,6 +77,12 @@ impl GpuBackend {
     #[cfg(test)]
     pub(crate) fn with_scratch(self, scratch: u64) -> GpuBackend {
         GpuBackend { scratch, ..self }
+    }
+
+    /// The same with steps in smaller portions.
+    #[cfg(test)]
+    pub(crate) fn with_portions_of(self, portion: f64) -> GpuBackend {
+        GpuBackend { portion, ..self }
     }
 
     /// The device.
@@ -171,7 +181,7 @@ impl Backend for GpuBackend {
                 "a GPU does not run a rank's part of a model yet; take --device cpu, or no --partition";
             return Err(BackendError::Unsupported(problem.into()));
         }
-        let model = GpuModel::load(&self.device, self.scratch, request)?;
+        let model = GpuModel::load(&self.device, (self.scratch, self.portion), request)?;
         // a browser says only now what it has against weights
         self.device.wait()?;
         Ok(Box::new(model))

@@ -1,10 +1,11 @@
-//! Lists of shader calls, which the device gets in one piece.
+//! Lists of shader calls, each of which the device gets at once.
 
 use crate::buffers::{Buffer, Readback};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::kernel_facts::KernelFacts;
 use crate::pipeline::Pipeline;
+use crate::ready::{self, Submitted};
 use crate::timestamps::Timestamps;
 use latent_backend::{Instant, KernelCalls};
 use std::ops::Range;
@@ -186,7 +187,14 @@ impl Commands {
 
     /// Hands all of them to the device, and copies of results after them.
     pub(crate) fn submit(self, results: &[Copied<'_>]) -> Result<(), GpuError> {
-        self.encode(results, None)
+        self.encode(results, None).map(drop)
+    }
+
+    /// Hands all of them to the device as something that can be waited for by itself.
+    pub(crate) fn submit_portion(self) -> Result<Submitted, GpuError> {
+        let device = Arc::clone(&self.device);
+        let index = self.encode(&[], None)?;
+        Ok(ready::submitted(&device.queue, index))
     }
 
     /// The same on a device with timestamps, whose nanoseconds for each number, in pieces, come back once it is done. Copies between buffers take no time.
@@ -218,7 +226,11 @@ impl Commands {
         starts.zip(ends).map(|((start, number), end)| (number, start..end)).collect()
     }
 
-    fn encode(self, results: &[Copied<'_>], mut timestamps: Option<&mut Timestamps>) -> Result<(), GpuError> {
+    fn encode(
+        self,
+        results: &[Copied<'_>],
+        mut timestamps: Option<&mut Timestamps>,
+    ) -> Result<wgpu::SubmissionIndex, GpuError> {
         let stretches = self.stretches();
         let Commands { device, commands, params, .. } = self;
         let uniforms = wgpu::BufferDescriptor {
@@ -232,6 +244,8 @@ impl Commands {
             commands.iter().filter(|command| matches!(command, Command::Call(_))).count() as u64,
             std::sync::atomic::Ordering::Relaxed,
         );
+        #[cfg(test)]
+        device.lists.fetch_add(1, Ordering::Relaxed);
         device.checked("a step", || {
             let raw = &device.raw;
             let uniforms = raw.create_buffer(&uniforms);
@@ -260,7 +274,7 @@ impl Commands {
             if let Some(timestamps) = &timestamps {
                 timestamps.resolve(&mut encoder);
             }
-            device.queue.submit([encoder.finish()]);
+            device.queue.submit([encoder.finish()])
         })
     }
 }

@@ -6,7 +6,7 @@ use crate::error::GpuError;
 use crate::executables::Executables;
 use crate::features;
 use crate::pipeline::Pipeline;
-use crate::ready::{self, ready};
+use crate::ready::{self, Submitted, ready};
 use crate::variants::Variants;
 use latent_backend::Compiled;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How long the device may take for what it was given in one piece. Drivers reset a GPU far earlier; software adapters never give up.
+/// How long the device may take for what it was given at once. Drivers reset a GPU far earlier; software adapters never give up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// An open device. Its buffers and pipelines share it.
@@ -36,6 +36,9 @@ pub(crate) struct Device {
     /// Calls of shaders that it was handed.
     #[cfg(test)]
     pub(crate) calls: AtomicU64,
+    /// Lists that it was handed.
+    #[cfg(test)]
+    pub(crate) lists: AtomicU64,
     /// Most bytes that they may have together.
     most: AtomicU64,
     /// What is wrong with it since it failed outside of a call.
@@ -116,6 +119,8 @@ impl Device {
             most,
             #[cfg(test)]
             calls: AtomicU64::new(0),
+            #[cfg(test)]
+            lists: AtomicU64::new(0),
             fault,
             pipelines,
             exact_f16: OnceLock::new(),
@@ -191,7 +196,16 @@ impl Device {
 
     /// Waits until the device has done all that it was given.
     pub(crate) fn wait(&self) -> Result<(), GpuError> {
-        let waiting = || ready::done(&self.raw, &self.queue, self.patience);
+        self.wait_until(None)
+    }
+
+    /// Waits until the device has done this.
+    pub(crate) fn wait_for(&self, submitted: Submitted) -> Result<(), GpuError> {
+        self.wait_until(Some(submitted))
+    }
+
+    fn wait_until(&self, submitted: Option<Submitted>) -> Result<(), GpuError> {
+        let waiting = || ready::done(&self.raw, &self.queue, submitted, self.patience);
         let polled = self.checked("waiting for the device", waiting)?;
         let device = self.name().to_owned();
         match polled {
@@ -200,6 +214,9 @@ impl Device {
                 let error = GpuError::Hung { device, seconds: self.patience.as_secs() };
                 // nobody waits for it once more
                 note(&self.fault, &error.to_string());
+                // nor does wgpu: the last handle of a queue waits, without an end, until the queue is idle. What the device has is lost to this process, which
+                // can go on on the CPU.
+                std::mem::forget((self.raw.clone(), self.queue.clone()));
                 Err(error)
             }
             Err(error) => {
@@ -257,6 +274,11 @@ mod tests {
         commands.submit(&[]).unwrap();
         let error = device.wait().unwrap_err().to_string();
         assert!(error.contains("no answer within 0 s") && error.contains(device.name()), "{error}");
+        // whoever drops it does not wait for the shader: a queue that is dropped says when it is idle
+        let (says, idle) = std::sync::mpsc::channel();
+        device.queue.on_submitted_work_done(move || says.send(()).unwrap());
+        drop((results, multiply, device));
+        assert_eq!(idle.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty), "the queue was waited for");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! * `device`: one that was opened; every call to it is checked. `features`: what is asked of it, where it is offered.
 //! * `buffers`: its memory.
 //! * `shader`, `pipeline`: shaders, compiled once. `checks`: what they check as they run.
-//! * `commands`, `timestamps`: lists of calls, which the device gets in one piece, and its clock.
+//! * `commands`, `timestamps`: lists of calls, which the device gets at once, and its clock.
 //! * `variants`: what kernels of products use beyond what every device has.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
 //! * `coop_matrix`: a kind of cooperative matrices. `f16_values`: how f16 becomes f32.
@@ -17,7 +17,7 @@
 //! * `values`, `memory`: where the values of a plan are; `needs`: how much they take.
 //! * `cache`, `kv_store`: the KV cache.
 //! * `compile`, `ops`, `program`: operations become calls, one file each, beside their shaders.
-//! * `step_data`, `run`: what a step tells the shaders.
+//! * `step_data`, `run`: what a step tells the shaders. `portions`: what of it the device gets at once.
 //! * `largest`: the largest logits of a row, where these are enough.
 //! * `observe`, `limits`: timing, recording and listing of calls; what the device can do at best.
 //! * `kernel_facts`, `bank_conflicts`: what texts of shaders say of their workgroups, and of accesses to their memory; `executables`: what a driver makes of them.
@@ -58,6 +58,7 @@ mod needs;
 mod observe;
 mod ops;
 mod pipeline;
+mod portions;
 mod program;
 mod ready;
 mod run;

@@ -11,6 +11,7 @@ use crate::memory::Memory;
 use crate::needs::needs;
 use crate::observe::Observer;
 use crate::ops::embedded_rows;
+use crate::portions::{Portions, work};
 use crate::program::{Program, instructions};
 use crate::run::Run;
 use crate::step_data::StepData;
@@ -43,6 +44,8 @@ pub(crate) struct GpuModel {
     programs: Vec<Vec<Program>>,
     /// Whether rows of the embedding are looked up on the host.
     looks_up: bool,
+    /// Operations of a portion of a step.
+    portion: f64,
     memory: Memory,
     step_buffer: Buffer,
     embedded: Buffer,
@@ -60,10 +63,11 @@ struct Sinks<'s, 'l> {
 }
 
 impl GpuModel {
-    /// `scratch` bytes are what a scratch buffer takes at most where an operation can do its work in several goes.
+    /// `scratch` bytes are what a scratch buffer takes at most where an operation can do its work in several goes; `portion` is how many operations the device
+    /// gets at once.
     pub(crate) fn load(
         device: &Arc<Device>,
-        scratch: u64,
+        (scratch, portion): (u64, f64),
         request: LoadRequest<'_>,
     ) -> Result<GpuModel, BackendError> {
         let LoadRequest { checkpoint, config, stages, options, progress, .. } = request;
@@ -105,6 +109,7 @@ impl GpuModel {
             cache_type,
             programs,
             looks_up,
+            portion,
             memory,
             step_buffer,
             embedded: Buffer::new(device, "rows of the embedding", embedded)?,
@@ -127,34 +132,32 @@ impl GpuModel {
         kv.flush()?;
         let data = self.step_data(batch)?;
         self.embed(layers, batch)?;
-        let mut commands = Commands::new(&self.device);
-        self.record(layers, batch, &data, kv, 0..batch.rows(), &mut commands)?;
+        let mut portions = Portions::new(&self.device, self.portion, sinks.cancel);
+        self.record(layers, batch, &data, kv, 0..batch.rows(), &mut portions)?;
         if let Some(on_hidden) = sinks.on_hidden.as_mut() {
             let bytes = 4 * (batch.rows() * self.config.hidden_size) as u64;
             let hidden = [(&self.memory.hidden, 0..bytes)];
             read_back(
                 (&mut self.results, &mut self.observer),
-                commands,
+                portions.take(),
                 &hidden,
                 "the residual stream",
                 &mut |_, rows| {
                     on_hidden(&floats(rows));
                 },
             )?;
-            commands = Commands::new(&self.device);
         }
         for first in (0..batch.wanted.len()).step_by(LM_HEAD_ROWS) {
             if sinks.cancel.is_cancelled() {
                 return Err(BackendError::Cancelled);
             }
             let last = batch.wanted.len().min(first + LM_HEAD_ROWS);
-            self.record(head, batch, &data, kv, first..last, &mut commands)?;
-            self.logits(commands, first..last, &mut sinks)?;
-            commands = Commands::new(&self.device);
+            self.record(head, batch, &data, kv, first..last, &mut portions)?;
+            self.logits(portions.take(), first..last, &mut sinks)?;
         }
         // whoever reads logits has waited for all before them
         if batch.wanted.is_empty() {
-            self.observer.submit(commands, &[])?;
+            self.observer.submit(portions.take(), &[])?;
             self.device.wait()?;
         }
         if sinks.cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
@@ -202,25 +205,32 @@ impl GpuModel {
         data: &StepData,
         kv: &GpuKvStore,
         rows: Range<usize>,
-        commands: &mut Commands,
+        portions: &mut Portions<'_>,
     ) -> Result<(), BackendError> {
         let bucket = BatchBucket::of(rows.len()) as usize;
         let program = &self.programs[stage][bucket];
-        let mut run = Run {
-            commands,
-            memory: &self.memory,
-            kv,
-            batch,
-            step: data,
-            step_buffer: &self.step_buffer,
-            embedded: &self.embedded,
-            rows: rows.len(),
-            wanted: matches!(stage, LM_HEAD | MTP_HEAD).then(|| rows.clone()),
-            first_kv_layer: self.stages[..stage].iter().map(|stage| stage.kv_layers().len()).sum(),
-        };
+        let first_kv_layer = self.stages[..stage].iter().map(|stage| stage.kv_layers().len()).sum();
         let number = stage * BatchBucket::ALL.len() + bucket;
         let plan = &self.stages[stage].plans[bucket];
         for instruction in &program.instructions {
+            // what is only looked at goes nowhere
+            if !self.observer.lists() {
+                let node = &plan.ir.nodes[instruction.node];
+                let work = work(plan, node, batch, rows.len(), self.cache_type);
+                portions.before(work, &mut self.observer)?;
+            }
+            let mut run = Run {
+                commands: &mut portions.commands,
+                memory: &self.memory,
+                kv,
+                batch,
+                step: data,
+                step_buffer: &self.step_buffer,
+                embedded: &self.embedded,
+                rows: rows.len(),
+                wanted: matches!(stage, LM_HEAD | MTP_HEAD).then(|| rows.clone()),
+                first_kv_layer,
+            };
             self.observer.before(&mut run, &self.device, (number, plan.phases[instruction.node]))?;
             instruction.operation.record(&mut run, instruction.path)?;
             self.observer.after(
@@ -358,11 +368,12 @@ impl Model for GpuModel {
 
     fn kernel_calls(&mut self, batch: &Batch, kv: &dyn KvStore) -> Result<Vec<NodeCalls>, BackendError> {
         let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
-        let (data, mut commands) = (self.step_data(batch)?, Commands::new(&self.device));
+        let (data, cancel) = (self.step_data(batch)?, CancelToken::new());
+        let mut portions = Portions::new(&self.device, self.portion, &cancel);
         self.observer.start_listing();
         let listed = self
-            .record(LAYERS, batch, &data, kv, 0..batch.rows(), &mut commands)
-            .and_then(|()| self.record(LM_HEAD, batch, &data, kv, 0..batch.wanted.len(), &mut commands));
+            .record(LAYERS, batch, &data, kv, 0..batch.rows(), &mut portions)
+            .and_then(|()| self.record(LM_HEAD, batch, &data, kv, 0..batch.wanted.len(), &mut portions));
         let calls = self.observer.stop_listing();
         listed.map(|()| calls)
     }

@@ -5,6 +5,7 @@ use crate::buffers::floats;
 use crate::commands::{Commands, Copied};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::ready::Submitted;
 use crate::run::Run;
 use crate::values::{Operand, Registers};
 use latent_backend::{BackendError, Instant, KvStore, NodeCalls, PlanTimes, Trace};
@@ -70,6 +71,19 @@ impl Observer {
         }
         self.timed.clear();
         Ok(())
+    }
+
+    /// The same in the middle of a step: what can be waited for, unless its times were.
+    pub(crate) fn submit_portion(&mut self, commands: Commands) -> Result<Option<Submitted>, GpuError> {
+        if self.clocks.is_some() {
+            return self.submit(commands, &[]).map(|()| None);
+        }
+        commands.submit_portion().map(Some)
+    }
+
+    /// Whether lists are only looked at.
+    pub(crate) fn lists(&self) -> bool {
+        self.listing.is_some()
     }
 
     /// Before an operation is recorded, of this phase of a plan.

@@ -6,6 +6,6 @@ mod browser;
 mod native;
 
 #[cfg(target_family = "wasm")]
-pub(crate) use browser::{caught, done, heard, ready};
+pub(crate) use browser::{Submitted, caught, done, heard, ready, submitted};
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use native::{caught, done, heard, ready};
+pub(crate) use native::{Submitted, caught, done, heard, ready, submitted};

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 mod memory;
+mod portions;
 mod ways;
 
 const CONTEXT: usize = 256;

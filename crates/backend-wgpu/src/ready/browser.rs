@@ -69,15 +69,29 @@ pub(crate) fn caught<T>(_device: &wgpu::Device, calls: impl FnOnce() -> T) -> (T
     (calls(), None)
 }
 
-/// Waits until the device has done all that it was given. Browsers themselves end shaders that hang.
-pub(crate) fn done(
-    _device: &wgpu::Device,
-    queue: &wgpu::Queue,
-    _patience: Duration,
-) -> Result<(), wgpu::PollError> {
+/// Something that the device was given: a signal when it is done.
+pub(crate) struct Submitted(Arc<Signal>);
+
+/// All that was submitted so far.
+pub(crate) fn submitted(queue: &wgpu::Queue, _index: wgpu::SubmissionIndex) -> Submitted {
+    all(queue)
+}
+
+fn all(queue: &wgpu::Queue) -> Submitted {
     let signal = Arc::new(Signal::default());
     let waker = Waker::from(Arc::clone(&signal));
     queue.on_submitted_work_done(move || waker.wake());
+    Submitted(signal)
+}
+
+/// Waits until the device has done something that it was given, or all. Browsers themselves end shaders that hang.
+pub(crate) fn done(
+    _device: &wgpu::Device,
+    queue: &wgpu::Queue,
+    submitted: Option<Submitted>,
+    _patience: Duration,
+) -> Result<(), wgpu::PollError> {
+    let Submitted(signal) = submitted.unwrap_or_else(|| all(queue));
     suspend(&signal).ok_or(wgpu::PollError::Timeout)
 }
 

@@ -32,13 +32,22 @@ pub(crate) fn caught<T>(device: &wgpu::Device, calls: impl FnOnce() -> T) -> (T,
     (made, problem)
 }
 
-/// Waits until the device has done all that it was given.
+/// Something that the device was given.
+pub(crate) type Submitted = wgpu::SubmissionIndex;
+
+/// What was submitted last.
+pub(crate) fn submitted(_queue: &wgpu::Queue, index: wgpu::SubmissionIndex) -> Submitted {
+    index
+}
+
+/// Waits until the device has done something that it was given, or all.
 pub(crate) fn done(
     device: &wgpu::Device,
     _queue: &wgpu::Queue,
+    submission_index: Option<Submitted>,
     patience: Duration,
 ) -> Result<(), wgpu::PollError> {
-    device.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(patience) }).map(|_| ())
+    device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(patience) }).map(|_| ())
 }
 
 /// What the device says when it is done. If another thread waits for it at the same time, it may be the one that is about to answer.

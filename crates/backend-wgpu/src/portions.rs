@@ -1,0 +1,72 @@
+//! A step in portions: drivers reset a GPU that works for seconds on what it was given at once, and whoever waits for a prompt may want to stop it.
+
+use crate::commands::Commands;
+use crate::device::Device;
+use crate::observe::Observer;
+use crate::ready::Submitted;
+use latent_backend::{BackendError, Batch, CancelToken};
+use latent_graph::Plan;
+use latent_graph::ir::{Node, Op, Step};
+use latent_graph::passes::BatchBucket;
+use latent_types::CacheType;
+use std::sync::Arc;
+
+/// Operations of a portion: some tenths of a second on the slowest GPUs that run models, a tenth of what Windows allows. A single call may have more.
+pub(crate) const PORTION: f64 = (1u64 << 36) as f64;
+
+/// The commands of a step that the device has not got yet.
+pub(crate) struct Portions<'c> {
+    pub(crate) commands: Commands,
+    /// Operations of a portion, at most.
+    most: f64,
+    /// Those of the commands.
+    work: f64,
+    /// The portion before: the device works on it while the next one is put together and waits.
+    before: Option<Submitted>,
+    cancel: &'c CancelToken,
+}
+
+impl<'c> Portions<'c> {
+    pub(crate) fn new(device: &Arc<Device>, most: f64, cancel: &'c CancelToken) -> Portions<'c> {
+        Portions { commands: Commands::new(device), most, work: 0.0, before: None, cancel }
+    }
+
+    /// Before an operation of so much work: hands the device those before it, where together they would be more than a portion.
+    ///
+    /// # Errors
+    /// [`BackendError::Cancelled`]: the rest is not handed over. What the device has, it ends; that writes nothing but slots of the step's rows.
+    pub(crate) fn before(&mut self, work: f64, observer: &mut Observer) -> Result<(), BackendError> {
+        if self.work > 0.0 && self.work + work > self.most {
+            let device = Arc::clone(self.commands.device());
+            let submitted = observer.submit_portion(self.take())?;
+            if let Some(before) = std::mem::replace(&mut self.before, submitted) {
+                device.wait_for(before)?;
+            }
+            if self.cancel.is_cancelled() {
+                return Err(BackendError::Cancelled);
+            }
+        }
+        self.work += work;
+        Ok(())
+    }
+
+    /// What the device has not got yet.
+    pub(crate) fn take(&mut self) -> Commands {
+        self.work = 0.0;
+        let next = Commands::new(self.commands.device());
+        std::mem::replace(&mut self.commands, next)
+    }
+}
+
+/// Operations of a node in a step of this batch, as far as they say how long it takes. With few rows products take as long as their weights are read, which is
+/// never long: only attention, whose cache may be, counts there.
+pub(crate) fn work(plan: &Plan, node: &Node, batch: &Batch, rows: usize, cache: CacheType) -> f64 {
+    let attends = matches!(node.op, Op::AttendLatent | Op::AttendSeparate | Op::AttendExpanded);
+    if BatchBucket::of(rows) != BatchBucket::Prefill && !attends {
+        return 0.0;
+    }
+    let sequences = batch.spans.len().max(1);
+    let past_len = batch.spans.iter().map(|span| span.first).sum::<usize>() / sequences;
+    // rows on another path are too many: those of a step take one, as a rule
+    node.cost(&plan.ir, Step { rows, sequences, past_len, cache, path: node.path }).flops
+}

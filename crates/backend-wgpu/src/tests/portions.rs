@@ -1,0 +1,114 @@
+//! Steps that the device gets in portions.
+
+use super::{Way, load};
+use crate::GpuBackend;
+use latent_backend::{BackendError, Batch, CancelToken, InputRows, KvStore, Model, Step};
+use latent_graph::passes::{CacheForm, MlaChoice};
+use latent_testing::{Kind, Recipe};
+use latent_types::{CacheType, TensorType};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const WAY: Way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+
+/// A step of tokens of one sequence behind `past` others; logits of its last row.
+fn step(
+    model: &mut dyn Model,
+    kv: &mut dyn KvStore,
+    (past, rows): (usize, usize),
+    cancel: &CancelToken,
+) -> Result<Vec<f32>, BackendError> {
+    let tokens: Vec<u32> = (past..past + rows).map(|i| (i * 7 % 100) as u32).collect();
+    let mut batch = Batch::default();
+    batch.push(
+        InputRows::Tokens(&tokens),
+        past,
+        &[2, 0, 3, 1],
+        WAY.mla.path(rows, &model.config().attention),
+    );
+    batch.wanted.push(rows as u32 - 1);
+    let mut logits = Vec::new();
+    let mut hear = |_: usize, row: &[f32]| logits.extend_from_slice(row);
+    model.step(Step { batch: &batch, kv, cancel, on_logits: &mut hear, on_hidden: None })?;
+    Ok(logits)
+}
+
+fn model(path: &Path) {
+    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(path).unwrap();
+}
+
+#[test]
+fn a_step_that_is_cancelled_in_the_middle_leaves_the_sequence_as_it_was() {
+    let Some(device) = crate::testing::device() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    model(&path);
+    let whole = GpuBackend::on(Arc::clone(&device));
+    // some hundred operations: many portions
+    let cut = GpuBackend::on(Arc::clone(&device)).with_portions_of(1e6);
+    let calls = || device.calls.load(Ordering::Relaxed);
+    let goes_on = CancelToken::new();
+    let run = |gpu: &GpuBackend, cancelled: bool| {
+        let mut model = load(gpu, &path, WAY).unwrap();
+        let mut kv = model.new_kv_store(4, 0).unwrap();
+        let mut all = vec![step(&mut *model, &mut *kv, (0, 40), &goes_on).unwrap()];
+        let before = calls();
+        let mut stopped = 0;
+        if cancelled {
+            // asked for before the step: it is seen after the first portion
+            let cancel = CancelToken::new();
+            cancel.cancel();
+            let error = step(&mut *model, &mut *kv, (40, 150), &cancel).unwrap_err();
+            assert!(matches!(error, BackendError::Cancelled), "{error}");
+            stopped = calls() - before;
+        }
+        let before = calls();
+        all.push(step(&mut *model, &mut *kv, (40, 150), &goes_on).unwrap());
+        let of_step = calls() - before;
+        all.push(step(&mut *model, &mut *kv, (190, 1), &goes_on).unwrap());
+        (all, stopped, of_step)
+    };
+    let (expected, _, whole_calls) = run(&whole, false);
+    let (found, stopped, cut_calls) = run(&cut, true);
+    assert!(found == expected, "other bits");
+    assert_eq!(whole_calls, cut_calls);
+    assert!(stopped > 0 && stopped < cut_calls / 2, "{stopped} of {cut_calls} calls were made");
+}
+
+#[test]
+fn decoding_is_one_submission_and_a_prompt_is_several() {
+    let Some(device) = crate::testing::device() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    model(&path);
+    let gpu = GpuBackend::on(Arc::clone(&device)).with_portions_of(1e7);
+    let mut model = load(&gpu, &path, WAY).unwrap();
+    let mut kv = model.new_kv_store(4, 0).unwrap();
+    let cancel = CancelToken::new();
+    let mut lists = |at: (usize, usize)| {
+        let before = device.lists.load(Ordering::Relaxed);
+        step(&mut *model, &mut *kv, at, &cancel).unwrap();
+        device.lists.load(Ordering::Relaxed) - before
+    };
+    let [prompt, one, four] = [(0, 150), (150, 1), (151, 4)].map(&mut lists);
+    assert!(prompt > 4 && (one, four) == (1, 1), "{prompt} {one} {four}");
+}
+
+#[test]
+fn portions_are_timed_as_the_whole_step_is() {
+    let Some(device) = crate::testing::device() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    model(&path);
+    let gpu = GpuBackend::on(device).with_portions_of(1e6);
+    let mut model = load(&gpu, &path, WAY).unwrap();
+    let mut kv = model.new_kv_store(4, 0).unwrap();
+    model.start_profile();
+    step(&mut *model, &mut *kv, (0, 150), &CancelToken::new()).unwrap();
+    let times = model.stop_profile();
+    // the third plan of the first stage is that of many rows; copies and views take no time
+    let phases = &times[2].phases;
+    let timed = phases.iter().filter(|nanos| **nanos > 0).count();
+    assert!(timed * 2 > phases.len(), "{timed} of {} phases", phases.len());
+}
