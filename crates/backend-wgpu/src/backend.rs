@@ -163,8 +163,9 @@ impl Backend for GpuBackend {
     }
 
     fn has_own_memory(&self) -> bool {
-        let shares = !self.device.hollow && self.adapter().shares_memory();
-        !shares || self.device.memory_limit() != u64::MAX
+        // browsers say nothing of memory: not how much there is, and of a trial that fails only later
+        let untold = self.adapter().shares_memory() || self.adapter().in_page();
+        self.device.hollow || !untold || self.device.memory_limit() != u64::MAX
     }
 
     fn room(&self, wanted: u64) -> Result<u64, BackendError> {

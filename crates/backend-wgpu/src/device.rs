@@ -42,7 +42,7 @@ pub(crate) struct Device {
     /// Most bytes that they may have together.
     most: AtomicU64,
     /// What is wrong with it since it failed outside of a call.
-    fault: Arc<Mutex<Option<String>>>,
+    fault: Arc<Mutex<Option<Fault>>>,
     /// Whether it widens f16 exactly, once that was tried.
     pub(crate) exact_f16: OnceLock<bool>,
     /// Compiled shaders by their whole text.
@@ -100,10 +100,11 @@ impl Device {
         let fault = Arc::new(Mutex::new(None));
         // by default wgpu ends the process on either
         let hears = Arc::clone(&fault);
-        raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&hears, &error.to_string())));
+        raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&hears, Fault::of(&error))));
         let hears = Arc::clone(&fault);
         raw.set_device_lost_callback(move |_, message| {
-            note(&hears, if message.is_empty() { "the driver gives no reason" } else { &message });
+            let reason = if message.is_empty() { "the driver gives no reason" } else { &message };
+            note(&hears, Fault::Lost(reason.to_owned()));
         });
         let (in_use, most, pipelines) = (AtomicU64::new(0), AtomicU64::new(u64::MAX), Mutex::default());
         Ok(Device {
@@ -189,7 +190,13 @@ impl Device {
     /// Refuses a device that was lost.
     fn alive(&self) -> Result<(), GpuError> {
         match self.fault.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-            Some(problem) => Err(GpuError::Lost { device: self.name().to_owned(), problem: problem.clone() }),
+            Some(Fault::Lost(problem)) => {
+                Err(GpuError::Lost { device: self.name().to_owned(), problem: problem.clone() })
+            }
+            Some(Fault::Full) => {
+                let (device, what) = (self.name().to_owned(), "what it was asked for last".to_owned());
+                Err(GpuError::OutOfMemory { device, what, bytes: None, in_use: self.in_use() })
+            }
             None => Ok(()),
         }
     }
@@ -213,7 +220,7 @@ impl Device {
             Err(wgpu::PollError::Timeout) => {
                 let error = GpuError::Hung { device, seconds: self.patience.as_secs() };
                 // nobody waits for it once more
-                note(&self.fault, &error.to_string());
+                note(&self.fault, Fault::Lost(error.to_string()));
                 // nor does wgpu: the last handle of a queue waits, without an end, until the queue is idle. What the device has is lost to this process, which
                 // can go on on the CPU.
                 std::mem::forget((self.raw.clone(), self.queue.clone()));
@@ -246,9 +253,26 @@ impl Device {
     }
 }
 
+/// Why a device that failed outside of a call is used no more.
+enum Fault {
+    /// It is gone, as this says.
+    Lost(String),
+    /// It had no memory for something, which it says later than it was asked: browsers do. What was to be there is not.
+    Full,
+}
+
+impl Fault {
+    fn of(error: &wgpu::Error) -> Fault {
+        match error {
+            wgpu::Error::OutOfMemory { .. } => Fault::Full,
+            error => Fault::Lost(error.to_string()),
+        }
+    }
+}
+
 /// Keeps the first problem: those after it follow from it.
-fn note(fault: &Mutex<Option<String>>, problem: &str) {
-    fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| problem.to_owned());
+fn note(fault: &Mutex<Option<Fault>>, problem: Fault) {
+    fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(problem);
 }
 
 #[cfg(test)]
@@ -300,6 +324,18 @@ mod tests {
         }
         drop(held);
         assert_eq!(device.in_use(), 0);
+    }
+
+    #[test]
+    fn memory_that_is_missed_later_is_no_lost_device() {
+        let Some(_) = device() else { return };
+        let device = Device::opened(0, None, false).map(Arc::new).unwrap();
+        note(&device.fault, Fault::of(&wgpu::Error::OutOfMemory { source: "no memory".into() }));
+        // what follows from it
+        note(&device.fault, Fault::Lost("a buffer is invalid".into()));
+        let error = Buffer::new(&device, "weights", 16).err().unwrap();
+        assert!(matches!(error, GpuError::OutOfMemory { bytes: None, .. }), "{error}");
+        assert!(device.wait().is_err_and(|error| error.to_string().contains("takes more than is left")));
     }
 
     #[test]

@@ -106,6 +106,41 @@ pub enum GpuError {
     },
 }
 
+impl GpuError {
+    /// The same for a page, where there are no flags and no other devices.
+    pub fn for_page(&self) -> String {
+        let subject = |what: &str| what.split(" (a smaller").next().unwrap_or_default().to_owned();
+        match self {
+            GpuError::NoAdapter | GpuError::NoSuchAdapter { .. } => {
+                "this browser offers no GPU: WebGPU is switched off, or it knows no driver for it".into()
+            }
+            GpuError::Lacking { problem, .. } => format!("this browser's GPU will not do: {problem}"),
+            GpuError::NotOpened { problem, .. } => format!("the browser did not open the GPU: {problem}"),
+            GpuError::OutOfMemory { what, .. } => {
+                format!(
+                    "the GPU has no memory left for {}: choose a shorter context or a smaller model",
+                    subject(what)
+                )
+            }
+            GpuError::TooManyWeights { needed, .. } => {
+                format!(
+                    "the GPU has no memory for the model's weights, {}: choose a smaller model",
+                    mib(*needed)
+                )
+            }
+            GpuError::TooLarge { what, bytes, most, .. } => format!(
+                "{} takes {}, and the browser allows {} in one piece: choose a shorter context or a smaller model",
+                subject(what),
+                mib(*bytes),
+                mib(*most)
+            ),
+            GpuError::Lost { problem, .. } => format!("the GPU was lost: {problem}; load the model again"),
+            GpuError::Hung { .. } => "the GPU does not answer; load the page again".into(),
+            GpuError::Refused { what, problem, .. } => format!("{what} failed: {problem}"),
+        }
+    }
+}
+
 impl From<GpuError> for BackendError {
     fn from(error: GpuError) -> BackendError {
         match error {
@@ -125,5 +160,37 @@ fn mib(bytes: u64) -> String {
     match bytes >> 20 {
         0..10 => format!("{bytes} bytes"),
         mib => format!("{mib} MiB"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_told_nothing_of_flags() {
+        let device = || "a device".to_owned();
+        let (what, problem) =
+            ("the KV cache of layer 3 (a smaller --ctx-size takes less)".to_owned(), device());
+        let errors = [
+            GpuError::NoAdapter,
+            GpuError::NoSuchAdapter { index: 1, count: 1 },
+            GpuError::Lacking { device: device(), problem: problem.clone() },
+            GpuError::NotOpened { device: device(), problem: problem.clone() },
+            GpuError::OutOfMemory { device: device(), what: what.clone(), bytes: None, in_use: 0 },
+            GpuError::TooManyWeights { device: device(), needed: 1, missing: 1 },
+            GpuError::TooLarge { device: device(), what, bytes: 3 << 20, most: 2 << 20 },
+            GpuError::Lost { device: device(), problem: problem.clone() },
+            GpuError::Hung { device: device(), seconds: 1 },
+            GpuError::Refused { device: device(), what: "a step".into(), problem },
+        ];
+        for error in &errors {
+            let words = error.for_page();
+            assert!(
+                !words.contains("--") && !words.contains("-ngl") && !words.contains("latent "),
+                "{words}"
+            );
+        }
+        assert!(errors[4].for_page().contains("for the KV cache of layer 3: choose a shorter context"));
     }
 }

@@ -1,8 +1,11 @@
 //! A model in the page, and its one conversation.
 
-use latent_backend_wgpu::GpuBackend;
+use latent_backend::BackendError;
+use latent_backend_wgpu::{GpuBackend, GpuError};
 use latent_engine::sampling::{Recommended, SamplingParams};
-use latent_engine::{DEFAULT_BATCH_TOKENS, Engine, EngineOptions, Event, Listener, Request, Session};
+use latent_engine::{
+    DEFAULT_BATCH_TOKENS, Engine, EngineError, EngineOptions, Event, Listener, Request, Session,
+};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, MlaChoice};
 use latent_graph::{CheckpointTensors, ModelConfig};
@@ -152,8 +155,28 @@ impl Listener for Page<'_> {
     }
 }
 
+/// An error of the device or of its limits, in words of the page.
+fn of_device(error: &(dyn Error + 'static)) -> Option<String> {
+    if let Some(error) = error.downcast_ref::<GpuError>() {
+        return Some(error.for_page());
+    }
+    match error.downcast_ref::<EngineError>()? {
+        EngineError::Backend(BackendError::Device(inner) | BackendError::Lost(inner)) => {
+            inner.downcast_ref::<GpuError>().map(GpuError::for_page)
+        }
+        EngineError::Piece(piece) => Some(format!(
+            "this browser's GPU gives out less memory in one piece than a context of this length takes; at most {} tokens fit",
+            piece.fits()
+        )),
+        _ => None,
+    }
+}
+
 /// An error with its causes, for a person.
-pub(crate) fn words(error: &dyn Error) -> String {
+pub(crate) fn words(error: &(dyn Error + 'static)) -> String {
+    if let Some(words) = of_device(error) {
+        return words;
+    }
     let mut words = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
