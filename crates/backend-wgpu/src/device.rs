@@ -161,6 +161,8 @@ impl Device {
 
     /// Makes calls that take so many bytes of memory, which are counted until [`released`](Self::released).
     pub(crate) fn memory<T>(&self, what: &str, bytes: u64, calls: impl FnOnce() -> T) -> Result<T, GpuError> {
+        // what it lacked before is not what it lacks now
+        self.alive()?;
         let (device, named, in_use) = (self.name().to_owned(), what.to_owned(), self.in_use());
         let full = GpuError::OutOfMemory { device, what: named, bytes: Some(bytes), in_use };
         if in_use.saturating_add(bytes) > self.memory_limit() {
