@@ -15,6 +15,7 @@ use std::sync::Arc;
 const SLOTS: &str = include_str!("cache/slots.wgsl");
 const SHIFT: &str = include_str!("cache/shift.wgsl");
 const COPY: &str = include_str!("cache/copy.wgsl");
+const PAIRS: &str = include_str!("cache/pairs.wgsl");
 
 /// `fn cached(row: u32, i: u32) -> f32`, which reads an element of a row of `cache`.
 pub(crate) fn reading(ty: CacheType) -> &'static str {
@@ -39,6 +40,12 @@ pub(crate) fn packing(ty: CacheType) -> &'static str {
 /// A shader that finds rows by block tables: `fn slot_of(blocks: u32, position: u32) -> u32`.
 pub(crate) fn with_slots(shader: Shader) -> Shader {
     shader.count("KV_BLOCK", KV_BLOCK).after(SLOTS)
+}
+
+/// A shader that rotates so many pairs of elements.
+pub(crate) fn with_pairs(shader: Shader, (pairs, kind): (usize, RopePairs)) -> Shader {
+    let interleaved = Constant::Flag(kind == RopePairs::Interleaved);
+    shader.after(PAIRS).count("PAIRS", pairs).with("INTERLEAVED", interleaved)
 }
 
 /// Words of a row.
@@ -70,7 +77,38 @@ pub(crate) fn with_rows(shader: Shader, kv_layer: &KvLayer, ty: CacheType) -> Re
 
 /// A shader that copies words within a layer.
 pub(crate) fn copy_rows(device: &Device) -> Result<Arc<Pipeline>, GpuError> {
-    device.pipeline(&Shader::new("copy_block", COPY))
+    device.pipeline(&copy_shader())
+}
+
+fn copy_shader() -> Shader {
+    Shader::new("copy_block", COPY)
+}
+
+/// A shader that turns the rope parts of heads: how wide a head is, and where its rope part begins.
+fn shift_shader(
+    kv_layer: &KvLayer,
+    ty: CacheType,
+    (head_width, rope_at): (usize, usize),
+    (pairs, kind): (usize, RopePairs),
+) -> Result<Shader, BackendError> {
+    let shader = Shader::new("shift_row", SHIFT)
+        .after(packing(ty))
+        .after(reading(ty))
+        .count("HEAD_WIDTH", head_width)
+        .count("ROPE_AT", rope_at)
+        .count("ANGLES", angle_quads(pairs));
+    with_rows(with_pairs(shader, (pairs, kind)), kv_layer, ty)
+}
+
+/// Every text that is used by itself.
+#[cfg(test)]
+pub(crate) fn shaders() -> Vec<Shader> {
+    let latent = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: 576, rope: 64 };
+    let mut all = vec![copy_shader()];
+    for kind in [RopePairs::Interleaved, RopePairs::NeoX] {
+        all.extend(CacheType::ALL.map(|ty| shift_shader(&latent, ty, (576, 512), (32, kind)).unwrap()));
+    }
+    all
 }
 
 /// Copies a row and turns its rope part.
@@ -91,15 +129,8 @@ impl Shift {
             KvLayerKind::Latent => (kv_layer.width, kv_layer.width - rotation.rope),
             KvLayerKind::Expanded => (rotation.nope + rotation.rope + rotation.v, rotation.nope),
         };
-        let shader = Shader::new("shift_row", SHIFT)
-            .after(packing(ty))
-            .after(reading(ty))
-            .count("HEAD_WIDTH", head_width)
-            .count("ROPE_AT", rope_at)
-            .count("PAIRS", rotation.rope / 2)
-            .count("ANGLES", angle_quads(rotation.rope / 2))
-            .with("INTERLEAVED", Constant::Flag(rotation.pairs() == RopePairs::Interleaved));
-        let shader = with_rows(shader, kv_layer, ty)?;
+        let pairs = (rotation.rope / 2, rotation.pairs());
+        let shader = shift_shader(kv_layer, ty, (head_width, rope_at), pairs)?;
         Ok(Shift { pipeline: device.pipeline(&shader)?, pairs: rotation.rope / 2 })
     }
 

@@ -50,6 +50,11 @@ fn sizes(vocab: usize) -> [u64; 2] {
     [if slices(vocab) > 1 { slices(vocab) as u64 * rows } else { 0 }, rows]
 }
 
+/// The texts for logits, and for what was found of them.
+pub(crate) fn shaders() -> [Shader; 2] {
+    [Shader::new("largest_logits", TEXT).after(LOGITS), Shader::new("largest_pairs", TEXT).after(PAIRS)]
+}
+
 /// What it takes of the device's memory.
 pub(crate) fn bytes(vocab: usize) -> u64 {
     sizes(vocab).into_iter().map(whole).sum()
@@ -59,9 +64,10 @@ impl Largest {
     /// For rows of a vocabulary.
     pub(crate) fn new(device: &Arc<Device>, vocab: usize) -> Result<Largest, GpuError> {
         let [of_slices, found] = sizes(vocab);
+        let [of_logits, of_pairs] = shaders();
         Ok(Largest {
-            of_logits: device.pipeline(&Shader::new("largest_logits", TEXT).after(LOGITS))?,
-            of_pairs: device.pipeline(&Shader::new("largest_pairs", TEXT).after(PAIRS))?,
+            of_logits: device.pipeline(&of_logits)?,
+            of_pairs: device.pipeline(&of_pairs)?,
             vocab,
             of_slices: Buffer::new(device, "the largest logits", of_slices)?,
             found: Buffer::new(device, "the largest logits", found)?,

@@ -31,14 +31,12 @@ pub(crate) struct Shader {
     pub(crate) constants: Vec<(&'static str, Constant)>,
     /// Whether it computes in f16.
     pub(crate) f16: bool,
-    /// Whether it uses subgroups.
-    pub(crate) subgroups: bool,
 }
 
 impl Shader {
     /// A shader of one text in plain WGSL.
     pub(crate) fn new(name: &'static str, source: &'static str) -> Shader {
-        Shader { name, parts: vec![source], constants: Vec::new(), f16: false, subgroups: false }
+        Shader { name, parts: vec![source], constants: Vec::new(), f16: false }
     }
 
     /// The same with a constant more.
@@ -67,9 +65,6 @@ impl Shader {
         let mut text = String::new();
         if self.f16 {
             text.push_str("enable f16;\n");
-        }
-        if self.subgroups {
-            text.push_str("enable subgroups;\n");
         }
         // where a call has more workgroups than one dimension holds: see `grid`
         let _ = writeln!(text, "const GRID_WIDTH: u32 = {GRID_WIDTH}u;");

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 
 mod memory;
 mod portions;
+mod texts;
 mod ways;
 
 const CONTEXT: usize = 256;

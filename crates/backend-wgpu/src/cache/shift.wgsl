@@ -17,13 +17,11 @@ fn element(row: u32, i: u32) -> f32 {
     if (within < ROPE_AT || within >= ROPE_AT + 2u * PAIRS) { return cached(row, i); }
     let rope = i - within + ROPE_AT;
     let at = within - ROPE_AT;
-    let pair = select(at % max(PAIRS, 1u), at / 2u, INTERLEAVED);
-    let second = select(at >= PAIRS, at % 2u == 1u, INTERLEAVED);
-    let a = cached(row, rope + select(pair, 2u * pair, INTERLEAVED));
-    let b = cached(row, rope + select(pair + PAIRS, 2u * pair + 1u, INTERLEAVED));
+    let pair = pair_of(at);
     let turns = params.angles[pair / 2u];
     let turn = select(turns.xy, turns.zw, pair % 2u == 1u);
-    return select(a * turn.x - b * turn.y, a * turn.y + b * turn.x, second);
+    let turned = rotated(cached(row, rope + first_of(pair)), cached(row, rope + second_of(pair)), turn);
+    return select(turned.x, turned.y, is_second(at));
 }
 
 @compute @workgroup_size(THREADS)

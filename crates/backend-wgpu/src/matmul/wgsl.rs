@@ -24,6 +24,9 @@ pub(super) fn constants<'n>(source: &mut String, all: impl IntoIterator<Item = (
     }
 }
 
+/// Numbers of eight bits.
+pub(super) const E4M3: &str = include_str!("wgsl/e4m3.wgsl");
+
 /// The beginning of most kernels.
 pub(super) const ENTRY: &str = "
 @compute @workgroup_size(THREADS)
@@ -40,6 +43,7 @@ const PLAIN: &str = include_str!("wgsl/plain.wgsl");
 const BLOCK_SCALES: &str = include_str!("wgsl/block_scales.wgsl");
 
 /// Dot products of packed integers: weights.
+const TABLE: &str = include_str!("wgsl/table.wgsl");
 const INTEGERS: &str = include_str!("wgsl/integers.wgsl");
 
 /// The integers of an octet from one plane, as an expression.
@@ -95,7 +99,7 @@ pub(super) fn integer_decoder(source: &mut String, layout: &Layout) {
     source.push_str(match meaning {
         Meaning::Unsigned { zero: 0 } | Meaning::Signed => "",
         Meaning::Unsigned { .. } => section(INTEGERS, "zero"),
-        Meaning::Table(_) => section(INTEGERS, "table"),
+        Meaning::Table(_) => section(TABLE, "bytes"),
     });
     let _ = write!(
         source,
@@ -144,19 +148,25 @@ pub(super) fn decoder(source: &mut String, layout: &Layout, storage: Storage, f1
         },
     ));
     match &layout.quants {
-        Quants::Plain(float) => source.push_str(section(
-            PLAIN,
-            match float {
-                Float::F32 => "f32",
-                Float::F16 => "f16",
-                Float::BF16 => "bf16",
-                Float::F8E4M3 => "f8_e4m3",
-            },
-        )),
+        Quants::Plain(float) => {
+            if *float == Float::F8E4M3 {
+                source.push_str(E4M3);
+            }
+            source.push_str(section(
+                PLAIN,
+                match float {
+                    Float::F32 => "f32",
+                    Float::F16 => "f16",
+                    Float::BF16 => "bf16",
+                    Float::F8E4M3 => "f8_e4m3",
+                },
+            ));
+        }
         Quants::Planes { low, high, meaning } => {
             source.push_str(include_str!("wgsl/planes.wgsl"));
             if matches!(meaning, Meaning::Table(_)) {
-                source.push_str(include_str!("wgsl/table.wgsl"));
+                source.push_str(section(TABLE, "word"));
+                source.push_str(section(TABLE, "values"));
             }
             decode_planes(source, low, high.as_ref(), *meaning, layout.adds());
         }

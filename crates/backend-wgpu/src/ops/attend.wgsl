@@ -2,7 +2,6 @@
 // which pass workgroup memory in slices, so that rows of any width fit.
 
 const THREADS: u32 = 256u;
-const QUERIES: u32 = 16u;
 const TILE: u32 = 32u;
 const SLICE: u32 = 64u;
 // Queries of a thread, of a column of results.

@@ -1,17 +1,19 @@
 //! Attention to latents, which serve all heads.
 
 use crate::cache::{reading, with_rows, with_slots};
-use crate::commands::{Binding, grid};
+use crate::commands::{Binding, GRID_WIDTH, grid};
 use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
-use crate::step_data::{TASK_WORDS, Tasks};
+use crate::step_data::{QUERIES, TASK_WORDS, Tasks};
 use crate::values::{Home, Operand, internal};
 use latent_backend::BackendError;
-use latent_graph::ir::{AttentionPath, KvLayerKind, Node};
+use latent_graph::config::AttentionShape;
+use latent_graph::ir::{AttentionPath, KvLayer, KvLayerKind, Node};
+use latent_types::CacheType;
 use std::sync::Arc;
 
 const TEXT: &str = include_str!("attend.wgsl");
@@ -47,20 +49,36 @@ const SPLIT_ROWS: usize = 16;
 const LEAST_SPLIT: usize = 64;
 /// Workgroups that keep a device busy.
 const BUSY: usize = 256;
-/// Workgroups in the first dimension of a call.
-const MOST_TASKS: u32 = 65535;
 
-fn shader(compiler: &Compiler<'_>, node: &Node) -> Result<Shader, BackendError> {
-    let a = compiler.config.attention;
-    let (_, rows) = compiler.kv_layer(node)?;
+/// `results`: [`WHOLE`], or [`PARTIAL`] of splits.
+fn shader(
+    a: &AttentionShape,
+    rows: &KvLayer,
+    cache: CacheType,
+    results: &'static str,
+) -> Result<Shader, BackendError> {
     let shader = Shader::new("attend", TEXT)
         .after(LATENTS)
-        .after(reading(compiler.cache_type))
+        .after(reading(cache))
+        .after(results)
+        .count("QUERIES", QUERIES)
         .count("TASK_WORDS", TASK_WORDS as usize)
         .count("KEY_WIDTH", a.kv_lora_rank + a.rope)
         .count("VALUE_WIDTH", a.kv_lora_rank)
         .count("SHARING", a.heads);
-    with_rows(with_slots(shader), rows, compiler.cache_type)
+    with_rows(with_slots(shader), rows, cache)
+}
+
+fn combine(a: &AttentionShape) -> Shader {
+    Shader::new("combine_splits", include_str!("combine_splits.wgsl")).count("VALUE_WIDTH", a.kv_lora_rank)
+}
+
+/// Every text.
+#[cfg(test)]
+pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
+    let rows = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
+    let of = |cache| [WHOLE, PARTIAL].map(|results| shader(a, &rows, cache, results).unwrap());
+    CacheType::ALL.into_iter().flat_map(of).chain([combine(a)]).collect()
 }
 
 /// Attention of all heads to one row per token, whose first elements are the value too.
@@ -109,13 +127,13 @@ impl AttendLatent {
         (split_rows, splits): (u32, u32),
     ) {
         let kv = run.kv.layer(run.first_kv_layer + self.kv_layer);
-        for first in (0..tasks.count).step_by(MOST_TASKS as usize) {
+        for first in (0..tasks.count).step_by(GRID_WIDTH) {
             let mut params = vec![tasks.at + first * TASK_WORDS, run.step.scales, split_rows, splits];
             params.extend(self.q.address());
             params.extend(address);
             params.push(self.heads as u32);
             let bindings = [run.step_buffer.into(), run.bind(&self.q), y.clone(), kv.into()];
-            let groups = [(tasks.count - first).min(MOST_TASKS), splits, 1];
+            let groups = [(tasks.count - first).min(GRID_WIDTH as u32), splits, 1];
             run.commands.call(pipeline, bindings, &params, groups);
         }
     }
@@ -151,10 +169,10 @@ pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Ope
     }
     let a = compiler.config.attention;
     let (q, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
-    let whole = compiler.device.pipeline(&shader(compiler, node)?.after(WHOLE))?;
-    let partial = compiler.device.pipeline(&shader(compiler, node)?.after(PARTIAL))?;
-    let combine = Shader::new("combine_splits", include_str!("combine_splits.wgsl"));
-    let combine = compiler.device.pipeline(&combine.count("VALUE_WIDTH", a.kv_lora_rank))?;
+    let text = |results| shader(&a, rows, compiler.cache_type, results);
+    let whole = compiler.device.pipeline(&text(WHOLE)?)?;
+    let partial = compiler.device.pipeline(&text(PARTIAL)?)?;
+    let combine = compiler.device.pipeline(&combine(&a))?;
     debug_assert_ne!(y.home, Home::Scratch(0));
     let [scratch, ..] = scratch(&compiler.sizes());
     let (heads, partial_width) = (a.heads, a.kv_lora_rank + 2);

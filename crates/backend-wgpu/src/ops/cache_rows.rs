@@ -1,19 +1,22 @@
 //! Rows of the KV cache are written.
 
 use super::head_products::{HeadProducts, Projection};
-use crate::cache::{packing, row_words, with_rows};
+use super::rms_norm::with_norm;
+use crate::cache::{packing, row_words, with_pairs, with_rows};
 use crate::commands::{Binding, grid};
 use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
-use crate::shader::{Constant, Shader};
+use crate::shader::Shader;
 use crate::values::{Home, Operand, count, internal};
 use crate::weights::{DeviceVector, slot};
 use latent_backend::BackendError;
-use latent_graph::config::RopePairs;
-use latent_graph::ir::{AttentionPath, Node};
+use latent_graph::config::{AttentionShape, RopePairs};
+#[cfg(test)]
+use latent_graph::ir::KvLayerKind;
+use latent_graph::ir::{AttentionPath, KvLayer, Node};
 use latent_types::CacheType;
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,21 +47,14 @@ fn latent(row: u32, i: u32) -> f32 { return x[params.x + row * params.x_row + i]
 ";
 const NORMALIZED: &str = "
 @group(0) @binding(6) var<storage, read> gain: array<f32>;
-var<workgroup> squares: array<f32, THREADS>;
-var<workgroup> factor: f32;
+var<private> factor: f32;
 fn prepare(row: u32, thread: u32) {
     var sum = 0.0;
     for (var i = thread; i < LATENT; i += THREADS) {
         let element = x[params.x + row * params.x_row + i];
         sum += element * element;
     }
-    squares[thread] = sum;
-    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (thread < half) { squares[thread] += squares[thread + half]; }
-    }
-    if (thread == 0u) { factor = 1.0 / sqrt(squares[0] / f32(LATENT) + EPS); }
-    workgroupBarrier();
+    factor = norm_factor(sum, thread);
 }
 fn latent(row: u32, i: u32) -> f32 { return x[params.x + row * params.x_row + i] * factor * gain[i]; }
 ";
@@ -67,14 +63,12 @@ fn key(row: u32, i: u32) -> f32 { return k[params.k + row * params.k_row + i]; }
 ";
 const ROTATED: &str = "
 fn key(row: u32, i: u32) -> f32 {
-    let pair = select(i % PAIRS, i / 2u, INTERLEAVED);
+    let pair = pair_of(i);
     let turn = params.angles + (row * PAIRS + pair) * 2u;
-    let cosine = bitcast<f32>(step[turn]);
-    let sine = bitcast<f32>(step[turn + 1u]);
+    let angle = vec2<f32>(bitcast<f32>(step[turn]), bitcast<f32>(step[turn + 1u]));
     let from_row = params.k + row * params.k_row;
-    let a = k[from_row + select(pair, 2u * pair, INTERLEAVED)];
-    let b = k[from_row + select(pair + PAIRS, 2u * pair + 1u, INTERLEAVED)];
-    return select(a * cosine - b * sine, a * sine + b * cosine, select(i >= PAIRS, i % 2u == 1u, INTERLEAVED));
+    let turned = rotated(k[from_row + first_of(pair)], k[from_row + second_of(pair)], angle);
+    return select(turned.x, turned.y, is_second(i));
 }
 ";
 
@@ -95,6 +89,76 @@ struct Store {
     gain: Option<Arc<DeviceVector>>,
 }
 
+/// What a text that stores rows is made of.
+#[derive(Clone, Copy)]
+struct Text {
+    name: &'static str,
+    /// Has `fn element(row: u32, i: u32) -> f32`.
+    elements: &'static str,
+    /// Whether latents are normalized.
+    norm: bool,
+    /// Whether the key is rotated.
+    rotates: bool,
+}
+
+impl Text {
+    /// Whether a workgroup has a whole row: scales and norms depend on all of its elements.
+    fn by_rows(self, ty: CacheType) -> bool {
+        self.norm || ty == CacheType::Int8
+    }
+
+    fn shader(
+        self,
+        (a, rows): (&AttentionShape, &KvLayer),
+        ty: CacheType,
+        (eps, pairs): (f64, RopePairs),
+    ) -> Result<Shader, BackendError> {
+        let shader = match (ty, self.by_rows(ty)) {
+            (CacheType::Int8, _) => Shader::new(self.name, INT8),
+            (_, true) => Shader::new(self.name, ROWS).after(packing(ty)),
+            (_, false) => Shader::new(self.name, WORDS).after(packing(ty)),
+        };
+        let shader = shader
+            .after(self.elements)
+            .after(if self.norm { NORMALIZED } else { PLAIN })
+            .after(if self.rotates { ROTATED } else { KEY })
+            .after(HEAD)
+            .count("LATENT", a.kv_lora_rank)
+            .count("HEAD_WIDTH", a.nope + a.rope + a.v)
+            .count("NOPE", a.nope)
+            .count("ROPE", a.rope);
+        let shader = if self.norm { with_norm(shader, a.kv_lora_rank, eps) } else { shader };
+        let shader = if self.rotates { with_pairs(shader, ((a.rope / 2).max(1), pairs)) } else { shader };
+        with_rows(shader, rows, ty)
+    }
+}
+
+/// Every text.
+#[cfg(test)]
+pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
+    let latents = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
+    let heads =
+        KvLayer { kind: KvLayerKind::Expanded, layer: 0, width: a.heads * (a.nope + a.rope + a.v), rope: 0 };
+    let mut all = Vec::new();
+    for (norm, rotates, pairs) in [
+        (false, false, RopePairs::NeoX),
+        (false, true, RopePairs::NeoX),
+        (true, false, RopePairs::NeoX),
+        (true, true, RopePairs::Interleaved),
+    ] {
+        for ty in CacheType::ALL {
+            let text = Text { name: "latent_store", elements: LATENT, norm, rotates };
+            all.push(text.shader((a, &latents), ty, (1e-6, pairs)).unwrap());
+            // int8 is for latents, and heads have norms of their own before
+            if ty.is_float() && !norm {
+                let text = Text { name: "expanded_store", elements: EXPANDED, norm, rotates };
+                all.push(text.shader((a, &heads), ty, (1e-6, pairs)).unwrap());
+            }
+        }
+    }
+    all
+}
+
 impl Store {
     /// `elements` has `fn element(row: u32, i: u32) -> f32`.
     fn new(
@@ -107,25 +171,11 @@ impl Store {
         let (a, ty) = (compiler.config.attention, compiler.cache_type);
         let gain =
             node.prologue.norm.map(|id| compiler.weights.vector(compiler.plan.ir.weight(id))).transpose()?;
-        // scales and norms depend on all elements of a row
-        let (shader, groups) = match (ty, &gain) {
-            (CacheType::Int8, _) => (Shader::new(name, INT8), Groups::Rows),
-            (_, Some(_)) => (Shader::new(name, ROWS).after(packing(ty)), Groups::Rows),
-            (_, None) => (Shader::new(name, WORDS).after(packing(ty)), Groups::Words(row_words(rows, ty)?)),
-        };
-        let shader = shader
-            .after(elements)
-            .after(if gain.is_some() { NORMALIZED } else { PLAIN })
-            .after(if node.prologue.rope { ROTATED } else { KEY })
-            .after(HEAD)
-            .count("LATENT", a.kv_lora_rank)
-            .count("HEAD_WIDTH", a.nope + a.rope + a.v)
-            .count("NOPE", a.nope)
-            .count("ROPE", a.rope)
-            .count("PAIRS", (a.rope / 2).max(1))
-            .with("EPS", Constant::Number(compiler.config.rms_eps as f32))
-            .with("INTERLEAVED", Constant::Flag(compiler.rotation.pairs() == RopePairs::Interleaved));
-        let pipeline = compiler.device.pipeline(&with_rows(shader, rows, ty)?)?;
+        let pairs = compiler.rotation.pairs();
+        let text = Text { name, elements, norm: gain.is_some(), rotates: node.prologue.rope };
+        let shader = text.shader((&a, rows), ty, (compiler.config.rms_eps, pairs))?;
+        let groups = if text.by_rows(ty) { Groups::Rows } else { Groups::Words(row_words(rows, ty)?) };
+        let pipeline = compiler.device.pipeline(&shader)?;
         Ok(Store { pipeline, groups, kv_layer, gain })
     }
 

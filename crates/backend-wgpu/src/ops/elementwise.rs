@@ -54,6 +54,22 @@ const SIGMOID_MUL: &str = "
 fn result(x: f32, z: f32) -> f32 { return x / (1.0 + exp(-z)); }
 ";
 
+fn shader(name: &'static str, parts: [&'static str; 3]) -> Shader {
+    parts.into_iter().fold(Shader::new(name, MAIN), Shader::after)
+}
+
+/// Every text.
+#[cfg(test)]
+pub(super) fn shaders() -> Vec<Shader> {
+    let mut all = Vec::new();
+    for text in [COPY, RELU2, SCALE, ADD, SILU_MUL, SIGMOID_MUL] {
+        for second in [NO_SECOND, SECOND_IN_RESULT, SECOND] {
+            all.extend([FIRST_IS_RESULT, FIRST].map(|first| shader("elementwise", [text, second, first])));
+        }
+    }
+    all
+}
+
 /// The second operand.
 enum Second {
     None,
@@ -89,8 +105,7 @@ impl Elementwise {
             Second::Value(z, _) if z.home == y.home => SECOND_IN_RESULT,
             Second::Value(..) | Second::Weight(_) => SECOND,
         };
-        let shader = Shader::new(name, MAIN).after(text).after(other).after(first);
-        let pipeline = compiler.device.pipeline(&shader)?;
+        let pipeline = compiler.device.pipeline(&shader(name, [text, other, first]))?;
         Ok(Elementwise { pipeline, x, y, second, factor: factor as f32 })
     }
 

@@ -14,7 +14,10 @@ use crate::step_data::SpanTasks;
 use crate::values::{Home, Operand, count, internal};
 use crate::weights::slot;
 use latent_backend::{BackendError, KV_BLOCK};
+#[cfg(test)]
+use latent_graph::config::AttentionShape;
 use latent_graph::ir::{AttentionPath, KvLayer, KvLayerKind, Node};
+use latent_types::CacheType;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -120,6 +123,19 @@ pub(super) fn needs(sizes: &Sizes<'_>, rows: &KvLayer) -> ([u64; SCRATCHES], usi
     ([latents, keys, values, states], at_once)
 }
 
+/// The text that gathers rows of latents.
+fn shader(rows: &KvLayer, cache: CacheType) -> Result<Shader, BackendError> {
+    let shader = Shader::new("latents", LATENTS).after(CACHE).after(reading(cache));
+    with_rows(with_slots(shader), rows, cache)
+}
+
+/// Every text.
+#[cfg(test)]
+pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
+    let rows = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
+    CacheType::ALL.map(|ty| shader(&rows, ty).unwrap()).to_vec()
+}
+
 pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let a = compiler.config.attention;
     let (kv_layer, rows) = compiler.kv_layer(node)?;
@@ -136,9 +152,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
     let flash = Flash::new(compiler, node, Source::Expanded, operands)?;
     let keys = HeadProducts::new(compiler, keys, Projection::Keys)?;
     let values = HeadProducts::new(compiler, values, Projection::Values)?;
-    let gather = Shader::new("latents", LATENTS).after(CACHE).after(reading(compiler.cache_type));
-    let gather = with_rows(with_slots(gather), &rows, compiler.cache_type)?;
-    let gather = compiler.device.pipeline(&gather)?;
+    let gather = compiler.device.pipeline(&shader(&rows, compiler.cache_type)?)?;
     let (row_width, at_once) = (count(rows.width)?, at_once(&compiler.sizes(), &rows));
     Ok(Box::new(AttendExpanded { flash, gather, keys, values, kv_layer, row_width, at_once }))
 }

@@ -123,6 +123,11 @@ impl Experts {
     }
 }
 
+/// The text that adds up the experts of a row.
+pub(super) fn shader() -> Shader {
+    Shader::new("combine_experts", include_str!("combine_experts.wgsl"))
+}
+
 /// Rows whose results scratch memory holds.
 fn rows_at_once(sizes: &Sizes<'_>, moe: &MoeShape) -> usize {
     let widest = moe.intermediate.max(sizes.config.hidden_size);
@@ -174,8 +179,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
     let Some(down) = find("expert_down")? else { return internal("no weight expert_down".into()) };
     let down = (down, 0..y.row_width() as usize);
     let rows_at_once = rows_at_once(&compiler.sizes(), &moe);
-    let combine = Shader::new("combine_experts", include_str!("combine_experts.wgsl"));
-    let combine = compiler.device.pipeline(&combine)?;
+    let combine = compiler.device.pipeline(&shader())?;
     Ok(Box::new(Experts {
         gate,
         up,

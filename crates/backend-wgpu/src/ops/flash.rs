@@ -1,7 +1,7 @@
 //! Attention of many rows to keys and values of each head: in the cache, or expanded by the step.
 
 use crate::cache::{reading, with_rows, with_slots};
-use crate::commands::Binding;
+use crate::commands::{Binding, GRID_WIDTH};
 use crate::compile::{Compiler, Sizes};
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
@@ -10,7 +10,11 @@ use crate::shader::Shader;
 use crate::step_data::{TASK_WORDS, TILE_QUERIES, Tasks};
 use crate::values::Operand;
 use latent_backend::BackendError;
-use latent_graph::ir::Node;
+use latent_graph::config::AttentionShape;
+#[cfg(test)]
+use latent_graph::ir::KvLayerKind;
+use latent_graph::ir::{KvLayer, Node};
+use latent_types::CacheType;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -51,9 +55,6 @@ fn value(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
 }
 ";
 
-/// Workgroups in the first dimension of a call.
-const MOST_TASKS: u32 = 65535;
-
 /// The scratch buffer with what was found before of each head of each row.
 const STATES: usize = 3;
 
@@ -71,6 +72,44 @@ pub(super) enum Source {
     Cache,
     /// Keys and values that the step has expanded from latents, some positions at a time.
     Expanded,
+}
+
+/// The text; whether rotated parts of queries are a value of their own.
+fn shader(
+    a: &AttentionShape,
+    rows: &KvLayer,
+    cache: CacheType,
+    (source, two_queries): (Source, bool),
+) -> Result<Shader, BackendError> {
+    let shader = Shader::new("flash", TEXT)
+        .after(if two_queries { TWO_QUERIES } else { ONE_QUERY })
+        .count("TASK_WORDS", TASK_WORDS as usize)
+        .count("QUERIES", TILE_QUERIES)
+        .count("NOPE", a.nope)
+        .count("LATENT", a.kv_lora_rank)
+        .count("KEY_WIDTH", a.nope + a.rope)
+        .count("VALUE_WIDTH", a.v);
+    let shader = match source {
+        Source::Cache => with_slots(shader.after(CACHED).after(reading(cache))),
+        Source::Expanded => shader.after(EXPANDED),
+    };
+    with_rows(shader, rows, cache)
+}
+
+/// Every text.
+#[cfg(test)]
+pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
+    let heads =
+        KvLayer { kind: KvLayerKind::Expanded, layer: 0, width: a.heads * (a.nope + a.rope + a.v), rope: 0 };
+    let latents = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
+    let mut all = Vec::new();
+    for two in [false, true] {
+        all.extend(CacheType::ALL.map(|ty| shader(a, &latents, ty, (Source::Expanded, two))));
+        // int8 is for latents
+        let floats = CacheType::ALL.into_iter().filter(|ty| ty.is_float());
+        all.extend(floats.map(|ty| shader(a, &heads, ty, (Source::Cache, two))));
+    }
+    all.into_iter().map(Result::unwrap).collect()
 }
 
 /// The shader with its operands.
@@ -91,25 +130,14 @@ impl Flash {
     ) -> Result<Flash, BackendError> {
         let a = compiler.config.attention;
         let (_, rows) = compiler.kv_layer(node)?;
-        let shader = Shader::new("flash", TEXT)
-            .after(if r.is_some() { TWO_QUERIES } else { ONE_QUERY })
-            .count("TASK_WORDS", TASK_WORDS as usize)
-            .count("QUERIES", TILE_QUERIES)
-            .count("NOPE", a.nope)
-            .count("LATENT", a.kv_lora_rank)
-            .count("KEY_WIDTH", a.nope + a.rope)
-            .count("VALUE_WIDTH", a.v);
-        let shader = match source {
-            Source::Cache => with_slots(shader.after(CACHED).after(reading(compiler.cache_type))),
-            Source::Expanded => shader.after(EXPANDED),
-        };
-        let pipeline = compiler.device.pipeline(&with_rows(shader, rows, compiler.cache_type)?)?;
+        let shader = shader(&a, rows, compiler.cache_type, (source, r.is_some()))?;
+        let pipeline = compiler.device.pipeline(&shader)?;
         Ok(Flash { pipeline, q, r, y, heads: a.heads })
     }
 
     /// Adds calls for some positions of the keys: later ones than those of the calls before.
     pub(super) fn record(&self, run: &mut Run<'_>, tasks: Tasks, keys: &Range<usize>, kv: &[Binding]) {
-        for first in (0..tasks.count).step_by(MOST_TASKS as usize) {
+        for first in (0..tasks.count).step_by(GRID_WIDTH) {
             let mut params = vec![tasks.at + first * TASK_WORDS, keys.start as u32, keys.end as u32];
             params.extend([run.step.scales, self.heads as u32]);
             params.extend(self.q.address());
@@ -120,7 +148,7 @@ impl Flash {
             bindings.extend((4..).zip(kv.iter().cloned()));
             bindings.extend(self.r.as_ref().map(|r| (7, run.bind(r))));
             bindings.push((8, (&run.memory.scratch[STATES]).into()));
-            let groups = [(tasks.count - first).min(MOST_TASKS), self.heads as u32, 1];
+            let groups = [(tasks.count - first).min(GRID_WIDTH as u32), self.heads as u32, 1];
             run.commands.call_numbered(&self.pipeline, bindings, &params, groups);
         }
     }

@@ -31,6 +31,9 @@ impl Operation for Gather {
 pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
     let (x, y) = (flat(compiler.input(node, 0)?)?, flat(compiler.output(node, 0)?)?);
-    let shader = Shader::new("gather_rows", include_str!("gather.wgsl"));
-    Ok(Box::new(Gather { pipeline: compiler.device.pipeline(&shader)?, x, y }))
+    Ok(Box::new(Gather { pipeline: compiler.device.pipeline(&shader())?, x, y }))
+}
+
+pub(super) fn shader() -> Shader {
+    Shader::new("gather_rows", include_str!("gather.wgsl"))
 }

@@ -22,9 +22,26 @@ use crate::matmul::products::Products;
 use crate::matmul::tiles::MOST_GEMV_ROWS;
 use crate::memory::{Needs, SCRATCHES};
 use crate::run::Operation;
+#[cfg(test)]
+use crate::shader::Shader;
 use crate::values::internal;
 use latent_backend::BackendError;
+#[cfg(test)]
+use latent_graph::config::{AttentionShape, MoeShape};
 use latent_graph::ir::{Node, Op};
+
+/// Every text of the operations, for attention and experts of a model.
+#[cfg(test)]
+pub(crate) fn shaders(a: &AttentionShape, moe: &MoeShape) -> Vec<Shader> {
+    let mut all = vec![gather::shader(), experts::shader(), rms_norm::shader(7168, 1e-6)];
+    all.extend(route::shaders(moe));
+    for of_attention in [attention::shaders, flash::shaders, expansion::shaders, cache_rows::shaders] {
+        all.extend(of_attention(a));
+    }
+    all.extend(rope::shaders());
+    all.extend(elementwise::shaders());
+    all
+}
 
 /// Adds what an operation needs of memory that operations share.
 pub(crate) fn needs(sizes: &Sizes<'_>, products: &Products, node: &Node, needs: &mut Needs) {

@@ -12,6 +12,8 @@ use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
 use std::sync::Arc;
 
+const NORM: &str = include_str!("norm.wgsl");
+
 struct RmsNorm {
     pipeline: Arc<Pipeline>,
     weight: Arc<DeviceVector>,
@@ -39,8 +41,16 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
     if x.home == y.home {
         return internal("a norm reads and writes one buffer".into());
     }
-    let shader = Shader::new("rms_norm", include_str!("rms_norm.wgsl"))
-        .count("WIDTH", weight.len)
-        .with("EPS", Constant::Number(compiler.config.rms_eps as f32));
-    Ok(Box::new(RmsNorm { pipeline: compiler.device.pipeline(&shader)?, weight, x, y }))
+    let pipeline = compiler.device.pipeline(&shader(weight.len, compiler.config.rms_eps))?;
+    Ok(Box::new(RmsNorm { pipeline, weight, x, y }))
+}
+
+/// The text for rows or heads of so many elements.
+pub(super) fn shader(width: usize, eps: f64) -> Shader {
+    with_norm(Shader::new("rms_norm", include_str!("rms_norm.wgsl")), width, eps)
+}
+
+/// A shader of `THREADS` threads that calls `fn norm_factor(own: f32, thread: u32) -> f32`.
+pub(super) fn with_norm(shader: Shader, width: usize, eps: f64) -> Shader {
+    shader.after(NORM).count("NORM_WIDTH", width).with("EPS", Constant::Number(eps as f32))
 }

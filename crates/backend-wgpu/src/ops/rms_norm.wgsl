@@ -12,9 +12,9 @@ struct Params {
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
-var<workgroup> sums: array<f32, 256>;
+const THREADS: u32 = 256u;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let number = group.y * GRID_WIDTH + group.x;
     if (number >= params.rows * params.heads) { return; }
@@ -23,17 +23,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let source = params.x + row * params.x_row + head * params.x_head;
     let to = params.y + row * params.y_row + head * params.y_head;
     var sum = 0.0;
-    for (var i = thread; i < WIDTH; i += 256u) {
+    for (var i = thread; i < NORM_WIDTH; i += THREADS) {
         sum += x[source + i] * x[source + i];
     }
-    sums[thread] = sum;
-    for (var half = 128u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (thread < half) { sums[thread] += sums[thread + half]; }
-    }
-    workgroupBarrier();
-    let factor = 1.0 / sqrt(sums[0] / f32(WIDTH) + EPS);
-    for (var i = thread; i < WIDTH; i += 256u) {
+    let factor = norm_factor(sum, thread);
+    for (var i = thread; i < NORM_WIDTH; i += THREADS) {
         y[to + i] = x[source + i] * factor * weight[i];
     }
 }

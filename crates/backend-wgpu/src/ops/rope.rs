@@ -1,11 +1,12 @@
 //! Rotation by position, in place or into another value.
 
+use crate::cache::with_pairs;
 use crate::commands::{Binding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
-use crate::shader::{Constant, Shader};
+use crate::shader::Shader;
 use crate::values::{Operand, internal};
 use latent_backend::BackendError;
 use latent_graph::config::RopePairs;
@@ -13,11 +14,11 @@ use latent_graph::ir::{AttentionPath, Node};
 use std::sync::Arc;
 
 const IN_PLACE: &str = "
-fn turned(source: u32, to: u32) -> f32 { return y[to]; }
+fn element(source: u32, to: u32) -> f32 { return y[to]; }
 ";
 const COPY: &str = "
 @group(0) @binding(3) var<storage, read> x: array<f32>;
-fn turned(source: u32, to: u32) -> f32 { return x[source]; }
+fn element(source: u32, to: u32) -> f32 { return x[source]; }
 ";
 
 struct Rope {
@@ -57,10 +58,19 @@ pub(super) fn rotate(
     if x.home == y.home && x.address() != y.address() {
         return internal("a rotation reads and writes different parts of one buffer".into());
     }
-    let interleaved = compiler.rotation.pairs() == RopePairs::Interleaved;
-    let shader = Shader::new("rope", include_str!("rope.wgsl"))
-        .after(if x.home == y.home { IN_PLACE } else { COPY })
-        .count("PAIRS", x.width as usize / 2)
-        .with("INTERLEAVED", Constant::Flag(interleaved));
-    Ok(Box::new(Rope { pipeline: compiler.device.pipeline(&shader)?, x, y }))
+    let pairs = (x.width as usize / 2, compiler.rotation.pairs());
+    let pipeline = compiler.device.pipeline(&shader(x.home == y.home, pairs))?;
+    Ok(Box::new(Rope { pipeline, x, y }))
+}
+
+fn shader(in_place: bool, pairs: (usize, RopePairs)) -> Shader {
+    let shader = Shader::new("rope", include_str!("rope.wgsl"));
+    with_pairs(shader.after(if in_place { IN_PLACE } else { COPY }), pairs)
+}
+
+/// Every text.
+#[cfg(test)]
+pub(super) fn shaders() -> Vec<Shader> {
+    let pairs = [RopePairs::Interleaved, RopePairs::NeoX];
+    pairs.into_iter().flat_map(|kind| [false, true].map(|in_place| shader(in_place, (32, kind)))).collect()
 }

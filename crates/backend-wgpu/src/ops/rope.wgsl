@@ -21,14 +21,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let head = at / PAIRS % params.heads;
     let row = params.first_row + at / PAIRS / params.heads;
     let turn = params.angles + (row * PAIRS + pair) * 2u;
-    let cosine = bitcast<f32>(step[turn]);
-    let sine = bitcast<f32>(step[turn + 1u]);
-    let a = select(pair, 2u * pair, INTERLEAVED);
-    let b = select(pair + PAIRS, 2u * pair + 1u, INTERLEAVED);
+    let a = first_of(pair);
+    let b = second_of(pair);
     let source = params.x + row * params.x_row + head * params.x_head;
     let to = params.y + row * params.y_row + head * params.y_head;
-    let one = turned(source + a, to + a);
-    let two = turned(source + b, to + b);
-    y[to + a] = one * cosine - two * sine;
-    y[to + b] = one * sine + two * cosine;
+    let angle = vec2<f32>(bitcast<f32>(step[turn]), bitcast<f32>(step[turn + 1u]));
+    let turned = rotated(element(source + a, to + a), element(source + b, to + b), angle);
+    y[to + a] = turned.x;
+    y[to + b] = turned.y;
 }

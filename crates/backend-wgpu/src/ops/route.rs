@@ -9,7 +9,9 @@ use crate::shader::{Constant, Shader};
 use crate::values::{Operand, internal};
 use crate::weights::DeviceVector;
 use latent_backend::BackendError;
-use latent_graph::config::{Gating, GroupScore};
+#[cfg(test)]
+use latent_graph::config::RouterSpec;
+use latent_graph::config::{Gating, GroupScore, MoeShape};
 use latent_graph::ir::{AttentionPath, Node};
 use std::sync::Arc;
 
@@ -29,9 +31,6 @@ fn gate(x: f32) -> f32 { return 1.0 / (1.0 + exp(-x)); }
 const SQRT_SOFTPLUS: &str = "
 fn gate(x: f32) -> f32 { return sqrt(max(x, 0.0) + log(1.0 + exp(-abs(x)))); }
 ";
-
-/// Most experts: their scores are in workgroup memory twice.
-const MOST_EXPERTS: usize = 1536;
 
 struct Route {
     pipeline: Arc<Pipeline>,
@@ -57,26 +56,31 @@ impl Operation for Route {
 
 pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
     let Some(moe) = compiler.config.moe else { return internal("routing without experts".into()) };
-    if moe.experts > MOST_EXPERTS {
-        return Err(BackendError::Unsupported(format!(
-            "the GPU backend routes among at most {MOST_EXPERTS} experts, this model has {}; take --device cpu",
-            moe.experts
-        )));
-    }
-    let router = moe.router;
     let bias = match node.weights.is_empty() {
         true => None,
         false => Some(compiler.vector(node)?),
     };
+    Ok(Box::new(Route {
+        pipeline: compiler.device.pipeline(&shader(&moe, bias.is_some()))?,
+        bias,
+        x: compiler.cut(compiler.input(node, 0)?, moe.experts)?,
+        ids: compiler.output(node, 0)?,
+        weights: compiler.output(node, 1)?,
+    }))
+}
+
+/// The text for a router. The scores of its experts, of which there are [`MAX_EXPERTS`](crate::matmul::tiles::MAX_EXPERTS) at most, are in workgroup memory twice.
+fn shader(moe: &MoeShape, bias: bool) -> Shader {
+    let router = &moe.router;
     let gate = match router.gating {
         Gating::Softmax | Gating::SoftmaxOfSelected => PLAIN,
         Gating::Sigmoid => SIGMOID,
         Gating::SqrtSoftplus => SQRT_SOFTPLUS,
     };
     let groups_used = if router.groups > 1 { router.groups_used } else { router.groups };
-    let shader = Shader::new("route", include_str!("route.wgsl"))
+    Shader::new("route", include_str!("route.wgsl"))
         .after(gate)
-        .after(if bias.is_some() { BIAS } else { NO_BIAS })
+        .after(if bias { BIAS } else { NO_BIAS })
         .count("EXPERTS", moe.experts)
         .count("USED", moe.num_experts_per_tok)
         .count("GROUPS", router.groups)
@@ -86,12 +90,24 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
         .with("OF_SELECTED", Constant::Flag(router.gating == Gating::SoftmaxOfSelected))
         .with("NORMALISE", Constant::Flag(router.normalise))
         .with("NORM_FLOOR", Constant::Number(router.norm_floor as f32))
-        .with("SCALE", Constant::Number(router.scale as f32));
-    Ok(Box::new(Route {
-        pipeline: compiler.device.pipeline(&shader)?,
-        bias,
-        x: compiler.cut(compiler.input(node, 0)?, moe.experts)?,
-        ids: compiler.output(node, 0)?,
-        weights: compiler.output(node, 1)?,
-    }))
+        .with("SCALE", Constant::Number(router.scale as f32))
+}
+
+/// Every text, for as many experts as files may have.
+#[cfg(test)]
+pub(super) fn shaders(moe: &MoeShape) -> Vec<Shader> {
+    use crate::matmul::tiles::MAX_EXPERTS;
+    let mut all = Vec::new();
+    for gating in [Gating::Softmax, Gating::Sigmoid, Gating::SoftmaxOfSelected, Gating::SqrtSoftplus] {
+        for (groups, group_score) in [(1, GroupScore::Max), (8, GroupScore::Max), (8, GroupScore::TopTwoSum)]
+        {
+            for flag in [false, true] {
+                let router =
+                    RouterSpec { gating, groups, groups_used: 4, group_score, normalise: flag, ..moe.router };
+                let moe = MoeShape { experts: MAX_EXPERTS, num_experts_per_tok: 16, router, ..*moe };
+                all.push(shader(&moe, flag));
+            }
+        }
+    }
+    all
 }

@@ -148,9 +148,9 @@ impl Translation {
 /// Of formats whose text differs in how quants and scales are stored: with and without a table, minimums, a codebook, blocks of whole words.
 #[test]
 fn every_variant_translates() {
-    use TensorType::{BF16, IQ2_XS, MXFP4, Q4_0, Q4_K, Q6_K};
-    let mut found = [0; 4];
-    for format in [BF16, Q4_0, Q4_K, Q6_K, MXFP4, IQ2_XS] {
+    use TensorType::{BF16, IQ2_XS, MXFP4, Q4_0, Q4_K, Q6_K, Q8_0};
+    let mut found = [0; 7];
+    for format in [BF16, Q4_0, Q4_K, Q6_K, MXFP4, IQ2_XS, Q8_0] {
         for shader in variants(format) {
             let (name, source) = (shader.name(), shader.wgsl(F16Values::ByIntegers).unwrap());
             let how = Translation::of(&source);
@@ -162,6 +162,9 @@ fn every_variant_translates() {
                 metal.contains("simd_shuffle_xor"),
                 source.contains("dot4I8Packed"),
                 metal.contains("half "),
+                shader.keep == Keep::Add,
+                shader.keep == Keep::SiluMul,
+                shader.keep == Keep::Relu2,
             ];
             found.iter_mut().zip(used).for_each(|(count, used)| *count += usize::from(used));
         }

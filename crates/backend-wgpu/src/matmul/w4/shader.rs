@@ -8,7 +8,7 @@ use crate::matmul::gemm::GemmForm;
 use crate::matmul::matrix_tile::{MATRICES, MatrixTile};
 use crate::matmul::tile_order::TileOrder;
 use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD};
-use crate::matmul::wgsl::{ENTRY, constants, section};
+use crate::matmul::wgsl::{E4M3, ENTRY, constants, section};
 use std::fmt::Write;
 
 /// What a shader computes.
@@ -114,8 +114,10 @@ impl W4Shader {
             W4Codes::Int4Sym => ("int4_sym", "no_zeros"),
         };
         let groups = if self.whole_groups { "whole_groups" } else { "cut_groups" };
-        if self.scales == ScaleKind::F16 {
-            source.push_str(f16_values.wgsl());
+        match self.scales {
+            ScaleKind::F16 => source.push_str(f16_values.wgsl()),
+            ScaleKind::E8m0 => {}
+            ScaleKind::E4m3 => source.push_str(E4M3),
         }
         for name in [codes, "values", scales, zeros, groups] {
             source.push_str(section(DECODE, name));

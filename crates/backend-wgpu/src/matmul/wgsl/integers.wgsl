@@ -4,18 +4,6 @@
 fn less_zero(quants: u32) -> u32 {
   return ((quants | 0x80808080u) - ZERO * 0x01010101u) ^ 0x80808080u;
 }
-//= table
-
-fn table_byte(quant: u32) -> u32 {
-  let low = select(TABLE_0, TABLE_1, (quant & 4u) != 0u);
-  let high = select(TABLE_2, TABLE_3, (quant & 4u) != 0u);
-  return (select(low, high, (quant & 8u) != 0u) >> ((quant & 3u) * 8u)) & 0xffu;
-}
-
-fn table_bytes(quants: u32) -> u32 {
-  return table_byte(quants & 0xffu) | (table_byte((quants >> 8u) & 0xffu) << 8u)
-    | (table_byte((quants >> 16u) & 0xffu) << 16u) | (table_byte(quants >> 24u) << 24u);
-}
 //= octets
 
 fn weight_block(matrix: u32, output: u32, octet: u32) -> u32 {

@@ -25,16 +25,7 @@ fn decode_block(block: u32, octet: u32) -> Octet {
   );
 }
 //= f8_e4m3
-fn e4m3_values(codes: u32) -> vec4<f32> {
-  let code = bytes_of(codes);
-  let size = code & vec4<u32>(0x7fu);
-  let normal = bitcast<vec4<f32>>((size << vec4<u32>(20u)) + vec4<u32>(120u << 23u));
-  var bits = bitcast<vec4<u32>>(select(normal, vec4<f32>(size) * 0.001953125, size < vec4<u32>(8u)));
-  bits = select(bits, vec4<u32>(0x7fc00000u), size == vec4<u32>(0x7fu));
-  return bitcast<vec4<f32>>(bits | ((code & vec4<u32>(0x80u)) << vec4<u32>(24u)));
-}
-
 fn decode_block(block: u32, octet: u32) -> Octet {
   let codes = words_at(block);
-  return Octet(e4m3_values(codes.x), e4m3_values(codes.y));
+  return Octet(e4m3(bytes_of(codes.x)), e4m3(bytes_of(codes.y)));
 }

@@ -47,14 +47,7 @@ fn scale_at(at: u32) -> f32 {
 }
 //= e4m3
 fn scale_at(at: u32) -> f32 {
-  let code = scale_byte(at);
-  let size = code & 0x7fu;
-  var bits = (size << 20u) + (120u << 23u);
-  if size < 8u {
-    bits = bitcast<u32>(f32(size) * 0.001953125);
-  }
-  bits = select(bits, 0x7fc00000u, size == 0x7fu) | ((code & 0x80u) << 24u);
-  return bitcast<f32>(bits) * p.tensor_scale;
+  return e4m3(vec4<u32>(scale_byte(at))).x * p.tensor_scale;
 }
 //= zeros
 fn zero_at(at: u32) -> f32 {

@@ -1,0 +1,40 @@
+//! Every text beside those of products translates, on any machine.
+
+use crate::matmul::tests::translate::translate;
+use crate::{cache, largest, ops};
+use latent_formats::Checkpoint;
+use latent_graph::ModelConfig;
+use latent_testing::{Kind, Recipe};
+use latent_types::TensorType;
+use std::path::Path;
+
+#[test]
+fn every_text_of_operations_caches_and_logits_translates_with_every_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let config = ModelConfig::from_checkpoint(&Checkpoint::open(&path).unwrap()).unwrap();
+    let mut attention = config.attention;
+    // DeepSeek-V3's own sizes
+    (attention.heads, attention.kv_lora_rank) = (128, 512);
+    (attention.nope, attention.rope, attention.v) = (128, 64, 128);
+    let mut shaders = ops::shaders(&attention, &config.moe.unwrap());
+    shaders.extend(cache::shaders());
+    shaders.extend(largest::shaders());
+    for shader in &shaders {
+        let [metal, direct3d] = translate(shader.name, &shader.text());
+        assert!(metal.contains("kernel void main_") && direct3d.contains("numthreads"), "{}", shader.name);
+    }
+    assert!(shaders.len() > 100, "{}", shaders.len());
+    // no file is left out
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for of in ["ops", "cache", "largest"] {
+        for file in sources.join(of).read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+            if file.extension().is_some_and(|extension| extension == "wgsl") {
+                let text = std::fs::read_to_string(&file).unwrap();
+                let used = shaders.iter().any(|shader| shader.parts.contains(&&*text));
+                assert!(used, "{} is in no shader that was translated", file.display());
+            }
+        }
+    }
+}
