@@ -99,7 +99,7 @@ impl Memory {
         let scratch = |number: usize| buffer(needs.scratch[number]);
         Ok(Memory {
             hidden: buffer(needs.hidden)?,
-            logits: buffer(needs.logits)?,
+            logits: Buffer::new(device, "logits", needs.logits)?,
             registers: needs.registers.iter().map(|bytes| buffer(*bytes)).collect::<Result<_, _>>()?,
             scratch: [scratch(0)?, scratch(1)?, scratch(2)?, scratch(3)?],
             sorted: SortMemory::new(device, needs.sorted)?,

@@ -179,7 +179,13 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
         }
     }
     let context = if attempt.alone { args.ctx_size } else { Some(context) };
-    Ok(load(&EngineOptions { context, ..options })?)
+    match load(&EngineOptions { context, ..options.clone() }) {
+        // nobody asked for as much, and no other model's end would make the device give it out
+        Err(EngineError::Piece(_)) if args.ctx_size.is_none() && context.is_some() => {
+            Ok(load(&EngineOptions { context: None, ..options })?)
+        }
+        loaded => Ok(loaded?),
+    }
 }
 
 /// Tokens of a cache with room for several contexts.
