@@ -29,11 +29,13 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`step`](Self::step), no sequence having changed; [`EngineError::Stopped`] when the [token](Engine::cancel_token) was cancelled before. A step in flight
-    /// cannot be cancelled. [`EngineError::Backend`] in an engine that has no room for a step in flight.
+    /// cannot be cancelled. [`EngineError::Options`] in an engine that has none in flight, and where as many are as can be: the oldest is to be
+    /// [collected](Self::collect) first.
     pub fn submit(
         &mut self,
         inputs: &mut [SeqInput<'_>],
     ) -> Result<(Option<Ticket>, StepOutcome<'_>), EngineError> {
+        self.check_room()?;
         let rows = self.check_all(inputs)?;
         let _entered = tracing::debug_span!("submit", sequences = inputs.len(), tokens = rows).entered();
         if self.cancel.is_cancelled() {
@@ -52,6 +54,21 @@ impl Engine {
         let (batch, wanted) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.wanted));
         self.flights.queue.push_back(Flight { number, batch, wanted });
         Ok((Some(Ticket(number)), StepOutcome::of(&self.outcomes)))
+    }
+
+    /// A model holds the rows of as many steps as ranks can work on, and no more.
+    fn check_room(&self) -> Result<(), EngineError> {
+        let (most, now) = (self.steps_in_flight(), self.flights.queue.len());
+        let problem = if self.drafts() {
+            "an engine that drafts has no steps in flight: run them by Engine::step".into()
+        } else if most < 2 {
+            "a model of one stretch of layers has no steps in flight: run them by Engine::step".into()
+        } else if now >= most {
+            format!("{now} steps are in flight, as many as there can be: collect the first one")
+        } else {
+            return Ok(());
+        };
+        Err(EngineError::Options(problem))
     }
 
     fn begin(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
@@ -131,6 +148,8 @@ impl Engine {
         taker: &mut dyn LogitsTaker,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
+        // as every step does
+        self.collect_all()?;
         let (most, before) = (self.steps_in_flight(), sequence.len());
         let (mut begun, mut done, mut inside) = (0, 0, Vec::new());
         let mut tickets = VecDeque::new();

@@ -230,6 +230,49 @@ fn steps_in_flight_have_the_bits_of_one_host() {
     }
 }
 
+#[test]
+fn steps_for_which_there_is_no_room_are_refused() {
+    let checkpoint = checkpoint();
+    let refused = |engine: &mut Engine| {
+        let mut sequence = Sequence::default();
+        let mut inputs = [SeqInput::tokens(&mut sequence, &[24], LogitsRequest::Last)];
+        let error = engine.submit(&mut inputs).unwrap_err();
+        assert!(matches!(error, EngineError::Options(_)) && sequence.is_empty(), "{error}");
+        error.to_string()
+    };
+    let load = |options: &EngineOptions| {
+        Engine::load(&*latent_backends::cpu(), &checkpoint, options, &mut |_, _| {}).unwrap()
+    };
+    let mut alone = load(&one_thread(256, 256));
+    assert!(refused(&mut alone).contains("a model of one stretch of layers"));
+    let (led, _) =
+        on_ranks("pipeline=2", &latent_backends::cpu, &checkpoint, &|_| one_thread(256, 256), |engine| {
+            let expected = one_by_one(engine, 2, 2);
+            let mut sequences = [Sequence::default(), Sequence::default()];
+            let mut tickets: Vec<_> = sequences
+                .iter_mut()
+                .enumerate()
+                .map(|(number, sequence)| {
+                    let token = [24 + number as u32 * 11];
+                    let mut inputs = [SeqInput::tokens(sequence, &token, LogitsRequest::Last)];
+                    engine.submit(&mut inputs).unwrap().0.unwrap()
+                })
+                .collect();
+            assert!(refused(engine).contains("2 steps are in flight, as many as there can be"));
+            // those that are in flight are as they were, and then there is room
+            let mut logits = Vec::new();
+            engine.collect(tickets.remove(0), &mut |_, _, row| logits.push(row.to_vec())).unwrap();
+            assert!(logits[0] == expected[0][0]);
+            let mut inputs = [SeqInput::tokens(&mut sequences[0], &[61], LogitsRequest::Last)];
+            tickets.push(engine.submit(&mut inputs).unwrap().0.unwrap());
+            for ticket in tickets {
+                engine.collect(ticket, &mut |_, _, row| logits.push(row.to_vec())).unwrap();
+            }
+            assert!(logits[1..] == [expected[1][0].clone(), expected[0][1].clone()]);
+        });
+    led.unwrap();
+}
+
 /// Prompts in chunks, one of them stopped, and a ticket that nobody collects.
 fn prompts(engine: &mut Engine) -> Vec<Vec<f32>> {
     let tokens = prompt(3, 90);
