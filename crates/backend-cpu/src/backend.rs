@@ -6,7 +6,7 @@ use crate::model::CpuModel;
 use crate::ops::expanded_layout::expanded_most;
 use crate::ops::kv_splits::KV_SPLITS;
 use latent_backend::{
-    Backend, BackendError, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
+    Backend, BackendError, Limits, Links, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
     WeightSource,
 };
 use latent_graph::passes::MlaChoice;
@@ -85,8 +85,10 @@ impl Backend for CpuBackend {
             MlaChoice::Absorbed | MlaChoice::SeparateScores => false,
         };
         let expanded = if naive { expanded_most(context, a) } else { 0 };
+        let collectives =
+            config.part.as_deref().map_or(0, |part| Links::bytes(part, most * config.hidden_size));
         MemoryEstimate {
-            arena: 4 * (arena + rows) as u64,
+            arena: 4 * (arena + rows) as u64 + collectives,
             expanded: 4 * expanded as u64,
             ..MemoryEstimate::default()
         }

@@ -82,6 +82,13 @@ impl<'a> Context<'a> {
         self.barriers.set(self.barriers.get() + 1);
     }
 
+    /// Says that the step has got on, where others look whether this rank hangs: after each phase, and each piece of what grows with context or experts.
+    pub(crate) fn beat(&self) {
+        if let Some(links) = self.links {
+            links.beat();
+        }
+    }
+
     /// Keeps why the step cannot go on.
     pub(crate) fn fail(&self, error: RankError) {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

@@ -62,6 +62,9 @@ impl Run<'_> {
                     add_since(&clock.nodes[step.node], last);
                 }
             }
+            if first_worker {
+                ctx.beat();
+            }
             if first_worker && (self.cancel.is_cancelled() || ctx.has_failed()) {
                 self.last_phase.fetch_min(number, Ordering::Relaxed);
             }

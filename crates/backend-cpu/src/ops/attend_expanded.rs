@@ -96,6 +96,7 @@ impl AttendExpanded {
             let q = Rows::new(queries, rows.len(), width, width);
             let args = AttendExpandedArgs { q, expanded: &expanded, position, scales };
             kernel(&args, &mut y, &mut scratch.attention);
+            ctx.beat();
         }
     }
 }

@@ -52,6 +52,7 @@ impl AttendLatent {
                     // SAFETY: tasks are disjoint in row or heads, and each is dealt to one worker.
                     let mut result = unsafe { ctx.write_heads(out, group.row, group.heads.clone()) };
                     group.combine(partials, group.heads.clone(), out.width, &mut result);
+                    ctx.beat();
                 }
                 task += 1;
             }
@@ -89,6 +90,7 @@ impl AttendLatent {
                         // middle of one is in one share.
                         let partial = unsafe { ctx.elements_mut(partials, at, elements) };
                         self.attend_group(ctx, &group, heads, index, partial, scratch);
+                        ctx.beat();
                     }
                     before += work;
                 }

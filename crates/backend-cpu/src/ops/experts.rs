@@ -40,6 +40,7 @@ impl ExpertGateUp {
                 let rows = experts.rows(pairs.clone());
                 self.strip(ctx, &x, rows, Strip { expert, pairs, outputs: from..to }, (results, scratch));
             });
+            ctx.beat();
         });
     }
 
@@ -105,6 +106,7 @@ impl ExpertDown {
                 let weight = ctx.row(topk_weights, row)[rank];
                 latent_kernels::axpy(sums.row_mut(row), weight * scale, term);
             }
+            ctx.beat();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Hosts and the links between them, as they were measured.
 
 use super::load::Work;
+use latent_backend::DIRECT_SUM;
 
 /// What a host can do with a model, as measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,9 +73,6 @@ impl Sums {
 /// Above this MPI asks the receiver before it sends over TCP.
 const ASKED_FIRST: f64 = 65_536.0;
 
-/// Values of a sum from which on each rank adds up a part of them, as in `Links::all_reduce`.
-const IN_PARTS: f64 = 16_384.0;
-
 impl Link {
     /// Seconds in which a message of so many bytes has arrived.
     pub(super) fn message(&self, bytes: f64) -> f64 {
@@ -99,7 +97,7 @@ impl Link {
             return 0.0;
         }
         let (bytes, others) = (work.summed / work.sums, members as f64 - 1.0);
-        let once = if members == 2 || bytes / 4.0 <= IN_PARTS {
+        let once = if members == 2 || bytes / 4.0 <= DIRECT_SUM as f64 {
             self.exchange(others, bytes)
         } else {
             2.0 * self.exchange(others, bytes / members as f64)

@@ -150,6 +150,7 @@ impl ReferenceModel {
         for (n, node) in plan.ir.nodes.iter().enumerate() {
             let start = Instant::now();
             interpreter.execute(node)?;
+            self.links.iter().for_each(Links::beat);
             if let Some(clocks) = &mut self.clocks {
                 clocks[number][n] += start.elapsed().as_nanos() as u64;
             }

@@ -1,0 +1,304 @@
+//! The collectives of a rank's plans: whom a rank speaks to, and how values that ranks share are added up.
+
+use crate::communicator::{Channel, Communicator, RankError};
+use crate::pulse::Pulse;
+use latent_graph::ModelConfig;
+use latent_graph::config::{Part, Wire};
+use latent_types::TensorType;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The collectives of a rank's plans: what [`Part`] says whom to speak to, and a [`Communicator`] carries.
+pub struct Links {
+    communicator: Arc<dyn Communicator>,
+    part: Part,
+    buffers: Mutex<Buffers>,
+    /// Hears how far steps are, where somebody looks whether they hang.
+    pulse: Option<Arc<Pulse>>,
+    /// Whether returned rows are received apart from the step.
+    later: AtomicBool,
+}
+
+/// What collectives work in, kept from one to the next: the bytes of a message that is sent, those of one that came, and its values.
+#[derive(Default)]
+struct Buffers {
+    sent: Vec<u8>,
+    came: Vec<u8>,
+    values: Vec<f32>,
+    /// The sums of the ranks' terms so far.
+    sums: Vec<f32>,
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Links").field("part", &self.part).finish_non_exhaustive()
+    }
+}
+
+/// Elements up to which every rank of a group sends all others everything; of more, each adds up a stretch and sends the sum.
+pub const DIRECT_SUM: usize = 1 << 14;
+
+impl Links {
+    /// For the plans of this part.
+    pub fn new(communicator: Arc<dyn Communicator>, part: Part) -> Links {
+        let pulse = communicator.pulse();
+        Links { communicator, part, buffers: Mutex::default(), later: AtomicBool::new(false), pulse }
+    }
+
+    /// Bytes that the collectives of a part take at most, whose values have so many elements: what they work in, and messages on their way.
+    pub fn bytes(part: &Part, elements: usize) -> u64 {
+        if part.ranks < 2 {
+            return 0;
+        }
+        let members = part.members.len();
+        // copied out of the arena, and what came of another rank
+        let mut floats = 2 * elements;
+        // the last message that was sent or came, and those that wait to be sent or taken
+        let mut message = 2 * elements;
+        if members > 1 {
+            floats += elements;
+            let at_once =
+                if members == 2 { elements } else { (2 * elements).max(DIRECT_SUM * (members - 1)) };
+            message += 2 * at_once;
+        }
+        if part.sends_to.is_some() || part.receives_from.is_some() || part.returned_by.is_some() {
+            // of each step in flight, the rows on their way here and on from here
+            message += 2 * elements * (part.ranks / members.max(1));
+        }
+        (size_of::<f32>() * floats + part.wire.bytes() * message) as u64
+    }
+
+    /// Says that a step has got on: see [`Pulse`].
+    pub fn beat(&self) {
+        if let Some(pulse) = &self.pulse {
+            pulse.beat();
+        }
+    }
+
+    /// How many steps this rank can have begun before it needs the first one's result: as many as the pipeline has stretches of layers. 1 on every rank to which
+    /// no rows are returned.
+    pub fn steps_in_flight(&self) -> usize {
+        self.part.returned_by.map_or(1, |_| self.part.ranks / self.part.members.len().max(1))
+    }
+
+    /// Says whether the steps to come leave the rows that are returned to who calls [`receive_rows`](Self::receive_rows) later.
+    pub fn leave_returned(&self, later: bool) {
+        self.later.store(later, Ordering::Relaxed);
+    }
+
+    /// Whether the operation that waits for returned rows has nothing to do in this step.
+    pub fn leaves_returned(&self) -> bool {
+        self.part.returned_by.is_some() && self.later.load(Ordering::Relaxed)
+    }
+
+    /// Of a model that is loaded; none where one rank has all of it.
+    pub fn of(communicator: Option<Arc<dyn Communicator>>, config: &ModelConfig) -> Option<Links> {
+        Some(Links::new(communicator?, config.part.as_deref()?.clone()))
+    }
+
+    /// Adds up `values` over the ranks that share the layers. Every element is summed in the order of the ranks, whatever their number of elements, so that all
+    /// of them end with the same bits. Terms cross as [`Part::wire`] says, also the rank's own is rounded; sums cross as they are.
+    ///
+    /// # Errors
+    /// As for [`Communicator::receive`].
+    pub fn all_reduce(&self, values: &mut [f32]) -> Result<(), RankError> {
+        let (members, wire) = (self.part.members.clone(), self.part.wire);
+        let (count, own) = (members.len(), self.part.rank - members.start);
+        let len = values.len();
+        if wire != Wire::F32 {
+            self.round(values)?;
+        }
+        if len <= DIRECT_SUM || count == 2 {
+            for to in members.clone().filter(|to| *to != self.part.rank) {
+                self.send(to, values, wire)?;
+            }
+            return self.sum(values);
+        }
+        let stretch = |member: usize| len * member / count..len * (member + 1) / count;
+        for (member, to) in members.clone().enumerate().filter(|(member, _)| *member != own) {
+            self.send(to, &values[stretch(member)], wire)?;
+        }
+        self.sum(&mut values[stretch(own)])?;
+        for to in members.clone().filter(|to| *to != self.part.rank) {
+            self.send(to, &values[stretch(own)], Wire::F32)?;
+        }
+        for (member, from) in members.enumerate().filter(|(member, _)| *member != own) {
+            let values = &mut values[stretch(member)];
+            self.receive(from, values, Wire::F32, |value, received| *value = received)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what each other member sends to what this one has, in the order of the ranks.
+    fn sum(&self, values: &mut [f32]) -> Result<(), RankError> {
+        let mut sums = std::mem::take(&mut self.buffers().sums);
+        sums.clear();
+        sums.resize(values.len(), 0.0);
+        for rank in self.part.members.clone() {
+            if rank == self.part.rank {
+                sums.iter_mut().zip(values.iter()).for_each(|(sum, value)| *sum += value);
+            } else {
+                self.receive(rank, &mut sums, self.part.wire, |sum, received| *sum += received)?;
+            }
+        }
+        values.copy_from_slice(&sums);
+        self.buffers().sums = sums;
+        Ok(())
+    }
+
+    /// Sends rows of the residual stream on.
+    ///
+    /// # Errors
+    /// As for [`Communicator::send`].
+    pub fn send_rows(&self, rows: &[f32]) -> Result<(), RankError> {
+        self.part.sends_to.map_or(Ok(()), |to| self.send(to, rows, self.part.wire))
+    }
+
+    /// Waits for as many rows of the residual stream as `rows` has room for.
+    ///
+    /// # Errors
+    /// As for [`Communicator::receive`].
+    pub fn receive_rows(&self, rows: &mut [f32]) -> Result<(), RankError> {
+        let Some(from) = self.part.receives_from.or(self.part.returned_by) else { return Ok(()) };
+        self.receive(from, rows, self.part.wire, |value, received| *value = received)
+    }
+
+    fn buffers(&self) -> MutexGuard<'_, Buffers> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes values what other ranks get of them.
+    fn round(&self, values: &mut [f32]) -> Result<(), RankError> {
+        let bytes = &mut self.buffers().sent;
+        encode(self.part.wire, values, bytes)?;
+        decode(self.part.wire, bytes, values)
+    }
+
+    fn send(&self, to: usize, values: &[f32], wire: Wire) -> Result<(), RankError> {
+        let message = &mut self.buffers().sent;
+        encode(wire, values, message)?;
+        self.communicator.send(to, Channel::Values, message)
+    }
+
+    /// Puts each number of a message where it belongs, which must be as many as `values`.
+    fn receive(
+        &self,
+        from: usize,
+        values: &mut [f32],
+        wire: Wire,
+        put: impl Fn(&mut f32, f32),
+    ) -> Result<(), RankError> {
+        let Buffers { came, values: received, .. } = &mut *self.buffers();
+        self.communicator.receive(from, Channel::Values, came)?;
+        let expected = wire.bytes() * values.len();
+        if came.len() != expected {
+            let problem = format!("{} bytes of values, expected {expected}", came.len());
+            return Err(RankError::Message { rank: from, host: self.communicator.host(from), problem });
+        }
+        received.resize(values.len(), 0.0);
+        decode(wire, came, received)?;
+        values.iter_mut().zip(received).for_each(|(value, received)| put(value, *received));
+        Ok(())
+    }
+}
+
+fn tensor_type(wire: Wire) -> TensorType {
+    match wire {
+        Wire::F32 => TensorType::F32,
+        Wire::Bf16 => TensorType::BF16,
+    }
+}
+
+fn encode(wire: Wire, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), RankError> {
+    bytes.resize(wire.bytes() * values.len(), 0);
+    latent_quant::encode(tensor_type(wire), values, bytes)
+        .map_err(|error| RankError::Setup(error.to_string()))
+}
+
+fn decode(wire: Wire, bytes: &[u8], values: &mut [f32]) -> Result<(), RankError> {
+    latent_quant::decode(tensor_type(wire), bytes, values)
+        .map_err(|error| RankError::Setup(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latent_graph::config::Share;
+
+    /// The other rank sends as many zeros as it was sent bytes.
+    #[derive(Default)]
+    struct Zeros(Mutex<usize>);
+
+    impl Communicator for Zeros {
+        fn rank(&self) -> usize {
+            0
+        }
+
+        fn ranks(&self) -> usize {
+            2
+        }
+
+        fn host(&self, _rank: usize) -> String {
+            "zeros".into()
+        }
+
+        fn send(&self, _to: usize, _channel: Channel, message: &[u8]) -> Result<(), RankError> {
+            *self.0.lock().unwrap() = message.len();
+            Ok(())
+        }
+
+        fn receive(&self, _from: usize, _channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
+            *message = vec![0; *self.0.lock().unwrap()];
+            Ok(())
+        }
+
+        fn fail(&self, _cause: &str) {}
+    }
+
+    fn part(ranks: usize, members: usize, wire: Wire) -> Part {
+        let all = Share { from: 0, len: 1, of: 1 };
+        let next = (members < ranks).then_some(members);
+        Part {
+            rank: 0,
+            ranks,
+            layers: 0..1,
+            members: 0..members,
+            heads: all,
+            intermediate: all,
+            shared_intermediate: all,
+            moe_intermediate: all,
+            experts: all,
+            receives_from: None,
+            sends_to: next,
+            returned_by: next,
+            wire,
+        }
+    }
+
+    #[test]
+    fn collectives_take_what_is_counted_for_them() {
+        const ELEMENTS: usize = 3000;
+        for (members, wire) in [(2, Wire::F32), (2, Wire::Bf16), (1, Wire::F32)] {
+            let part = part(2, members, wire);
+            let counted = Links::bytes(&part, ELEMENTS);
+            let links = Links::new(Arc::new(Zeros::default()), part);
+            let mut values = vec![1.0; ELEMENTS];
+            for _ in 0..2 {
+                if members == 2 {
+                    links.all_reduce(&mut values).unwrap();
+                } else {
+                    links.send_rows(&values).unwrap();
+                    links.receive_rows(&mut values).unwrap();
+                }
+            }
+            let Buffers { sent, came, values, sums } = &*links.buffers();
+            assert_eq!(sums.len(), if members == 2 { ELEMENTS } else { 0 }, "used again");
+            let held = sent.capacity() + came.capacity() + 4 * (values.capacity() + sums.capacity());
+            // the copy of the value, and each message once more on its way
+            let all = held + 4 * ELEMENTS + 2 * wire.bytes() * ELEMENTS;
+            assert!(all as u64 <= counted && counted <= 2 * all as u64, "{all} bytes, {counted} counted");
+        }
+        assert_eq!(Links::bytes(&part(1, 1, Wire::F32), ELEMENTS), 0);
+    }
+}

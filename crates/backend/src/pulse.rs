@@ -1,0 +1,179 @@
+//! Whether a rank that is in a step computes anything.
+
+use crate::clock::Instant;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// What the threads of a rank tell of how far they are: each phase of a step, and each piece of a long one, is a beat. Whoever watches it sees a thread that
+/// hangs, which other ranks would wait for without an end.
+#[derive(Debug)]
+pub struct Pulse {
+    /// Milliseconds; 0: none.
+    limit: AtomicU64,
+    beats: AtomicU64,
+    working: AtomicUsize,
+    resting: AtomicUsize,
+}
+
+/// How long a rank may be in a step without a beat, where nobody says otherwise: several times what the longest pieces take on slow hosts, those too that read
+/// gigabytes of mapped weights from a disk for the first time.
+pub const HUNG_AFTER: Duration = Duration::from_secs(120);
+
+impl Default for Pulse {
+    fn default() -> Pulse {
+        let [beats, limit] = [0, HUNG_AFTER.as_millis() as u64].map(AtomicU64::new);
+        Pulse { limit, beats, working: AtomicUsize::new(0), resting: AtomicUsize::new(0) }
+    }
+}
+
+/// Since when, and until it is dropped, a thread works or rests.
+#[derive(Debug)]
+pub struct PulseGuard<'p> {
+    pulse: &'p Pulse,
+    count: &'p AtomicUsize,
+}
+
+impl Pulse {
+    /// Sets how long a rank may work without a beat; without an end where that is 0.
+    pub fn set_limit(&self, limit: Duration) {
+        self.limit.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long that is.
+    pub fn limit(&self) -> Option<Duration> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        (limit > 0).then(|| Duration::from_millis(limit))
+    }
+
+    /// Says that something has been done.
+    pub fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Says that from now on this rank does what others wait for.
+    #[must_use]
+    pub fn work(&self) -> PulseGuard<'_> {
+        self.guard(&self.working)
+    }
+
+    /// Says that it waits meanwhile: for another rank, or for what is none of a step's work and may take as long as it likes.
+    #[must_use]
+    pub fn rest(&self) -> PulseGuard<'_> {
+        self.guard(&self.resting)
+    }
+
+    fn guard<'p>(&'p self, count: &'p AtomicUsize) -> PulseGuard<'p> {
+        self.beat();
+        count.fetch_add(1, Ordering::Relaxed);
+        PulseGuard { pulse: self, count }
+    }
+
+    /// The beats so far of a rank that works and does not rest.
+    pub fn at_work(&self) -> Option<u64> {
+        let works = self.working.load(Ordering::Relaxed) > 0 && self.resting.load(Ordering::Relaxed) == 0;
+        works.then(|| self.beats.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for PulseGuard<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.pulse.beat();
+    }
+}
+
+/// Looks at a pulse from time to time.
+#[derive(Debug)]
+pub struct PulseWatch {
+    seen: Option<u64>,
+    since: Instant,
+}
+
+impl PulseWatch {
+    /// From now on.
+    pub fn new(now: Instant) -> PulseWatch {
+        PulseWatch { seen: None, since: now }
+    }
+
+    /// Looks; for how long a rank has done nothing that hangs by now.
+    pub fn hangs(&mut self, pulse: &Pulse, now: Instant) -> Option<Duration> {
+        let at_work = pulse.at_work();
+        if at_work.is_none() || at_work != self.seen {
+            (self.seen, self.since) = (at_work, now);
+        }
+        pulse.limit().filter(|limit| now.saturating_duration_since(self.since) > *limit)
+    }
+
+    /// Begins anew: nobody has looked for a while, and what happened meanwhile says nothing.
+    pub fn forget(&mut self, now: Instant) {
+        (self.seen, self.since) = (None, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a watch with a limit of 10 s finds that looks each second, while `act` does something at a second.
+    fn watched(mut act: impl FnMut(u64, &Pulse)) -> Option<u64> {
+        let (pulse, start) = (Pulse::default(), Instant::now());
+        pulse.set_limit(Duration::from_secs(10));
+        let mut watch = PulseWatch::new(start);
+        (0..60).find(|second| {
+            act(*second, &pulse);
+            watch.hangs(&pulse, start + Duration::from_secs(*second)).is_some()
+        })
+    }
+
+    #[test]
+    fn a_rank_that_works_without_a_beat_hangs() {
+        let hung = watched(|second, pulse| {
+            if second == 5 {
+                std::mem::forget(pulse.work());
+            }
+        });
+        assert_eq!(hung, Some(16));
+    }
+
+    #[test]
+    fn a_rank_that_beats_waits_or_has_nothing_to_do_does_not_hang() {
+        let beats = watched(|second, pulse| {
+            if second == 0 {
+                std::mem::forget(pulse.work());
+            } else if second % 9 == 0 {
+                pulse.beat();
+            }
+        });
+        let waits = watched(|second, pulse| {
+            if second == 0 {
+                std::mem::forget((pulse.work(), pulse.rest()));
+            }
+        });
+        assert_eq!((beats, waits, watched(|_, _| {})), (None, None, None));
+    }
+
+    #[test]
+    fn without_a_limit_nothing_hangs() {
+        let hung = watched(|second, pulse| {
+            if second == 5 {
+                pulse.set_limit(Duration::ZERO);
+                std::mem::forget(pulse.work());
+            }
+        });
+        assert_eq!((hung, Pulse::default().limit()), (None, Some(HUNG_AFTER)));
+    }
+
+    #[test]
+    fn what_ends_is_no_longer_work() {
+        let pulse = Pulse::default();
+        let work = pulse.work();
+        let before = pulse.at_work();
+        let rest = pulse.rest();
+        assert!(before.is_some() && pulse.at_work().is_none());
+        drop(rest);
+        // a rank that waits often is seen to go on, whenever somebody looks
+        assert!(pulse.at_work() > before);
+        drop(work);
+        assert_eq!(pulse.at_work(), None);
+    }
+}
