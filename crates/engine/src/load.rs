@@ -11,8 +11,8 @@ use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 use crate::rank::{self, Follower, Rank};
 use crate::summary::Summary;
 use latent_backend::{
-    Backend, Batch, CancelToken, Communicator, Instant, KV_BLOCK, LoadRequest, MemoryEstimate, Model,
-    ModelOptions, WeightSource,
+    Backend, Batch, CancelToken, Communicator, HUNG_AFTER, Instant, KV_BLOCK, LoadRequest, MemoryEstimate,
+    Model, ModelOptions, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::audit::Finding;
@@ -104,6 +104,9 @@ impl Engine {
         let _entered = span.enter();
         let start = Instant::now();
         let whole = ModelConfig::from_checkpoint(checkpoint)?;
+        if let Some(pulse) = options.hosts.as_ref().and_then(|hosts| hosts.communicator.pulse()) {
+            pulse.set_limit(options.hung_after.unwrap_or(HUNG_AFTER));
+        }
         let part = match (&options.hosts, options.first_layers) {
             (Some(hosts), _) => Some(rank::config_of_part(hosts, options, &whole)?),
             (None, Some(count)) => Some(rank::config_of_first_layers(&whole, count)?),

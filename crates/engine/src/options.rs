@@ -17,6 +17,7 @@ use latent_hosts::Hosts;
 use latent_threads::{Pin, Placement, Topology};
 use latent_types::{CacheType, Tier};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Tokens of a step with which prompts are read at nearly full speed.
 pub const DEFAULT_BATCH_TOKENS: usize = 512;
@@ -65,6 +66,8 @@ pub struct EngineOptions {
     pub first_layers: Option<usize>,
     /// What crosses between those ranks.
     pub wire: Wire,
+    /// How long a rank may be in a step without computing anything before it counts as hung; zero: as long as it likes. None: [`HUNG_AFTER`](latent_backend::HUNG_AFTER).
+    pub hung_after: Option<Duration>,
 }
 
 impl EngineOptions {

@@ -7,9 +7,10 @@ use crate::options::{EngineOptions, Resolved};
 use crate::summary::Summary;
 use latent_backend::{Backend, Communicator, LayerState, Model, RankError};
 use latent_formats::Checkpoint;
+use latent_formats::identity::{FNV_START, fnv};
 use latent_graph::config::Part;
 use latent_graph::passes::CacheForm;
-use latent_graph::{CheckpointTensors, GraphError, ModelConfig, Partition, PartitionError, Stage};
+use latent_graph::{CheckpointTensors, Circuit, GraphError, ModelConfig, Partition, PartitionError, Stage};
 use latent_hosts::Hosts;
 use latent_hosts::agree::{self, Fact};
 use std::collections::HashSet;
@@ -97,11 +98,21 @@ pub(crate) fn compare(
     let facts = [
         Fact::new("byte order", order, "take hosts of one kind"),
         Fact::new("program version", env!("CARGO_PKG_VERSION"), "install one version on all hosts"),
+        Fact::new(
+            "build",
+            option_env!("LATENT_COMMIT").unwrap_or("unknown"),
+            "install one build on all hosts",
+        ),
         Fact::new("partition", &hosts.partition, same),
         Fact::new(
             "model file",
             format!("{:016x}-{:016x}", identity.header, identity.sample),
             "give all ranks the same file, or copies of it",
+        ),
+        Fact::new(
+            "circuit",
+            circuit_hash(&resolved.circuit),
+            "give all ranks the same --circuit file, or none of them one",
         ),
         Fact::new("--wire", options.wire, same),
         Fact::new("device", resolved.backend.name(), same),
@@ -109,11 +120,18 @@ pub(crate) fn compare(
         Fact::new("KV cache type", stages.bind.cache, same),
         Fact::new("instruction set", stages.bind.tier, "give --isa with the lower one to all"),
         Fact::new("formulation of MLA", stages.mla, same),
+        // as given: hosts may have different numbers of cores, and no sum depends on them
         Fact::new("--threads", format!("{:?}", options.threads), same),
         Fact::new("tokens of a step", format!("{:?}", options.max_batch_tokens), same),
         Fact::new("context", format!("{:?} and {:?}", options.context, options.cache_tokens), same),
     ];
     agree::on_facts(&*hosts.communicator, &facts)
+}
+
+/// What a circuit computes, as a number: of what was read, however the file is laid out.
+fn circuit_hash(circuit: &Circuit) -> String {
+    let text = serde_json::to_vec(circuit).unwrap_or_default();
+    format!("{} {:016x}", circuit.name, fnv(FNV_START, &text))
 }
 
 /// The checkpoint with nothing but what these stages read.

@@ -5,13 +5,14 @@
 mod ranks;
 mod support;
 
-use latent_backend::Backend;
+use latent_backend::{Backend, Channel, Communicator, RankError};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
 use latent_formats::{Checkpoint, FormatError};
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
-use latent_graph::{GraphError, PartitionError};
-use ranks::on_ranks;
+use latent_graph::{Circuit, GraphError, PartitionError};
+use latent_hosts::LocalRank;
+use ranks::{on_ranks, on_ranks_over};
 use std::sync::Arc;
 use support::{CASES, all_logits, bits, checkpoint, error, fixture, folder, model_of_each_weight_type};
 
@@ -247,6 +248,18 @@ fn ranks_that_differ_are_found_at_start() {
     );
     let threads = |rank| EngineOptions { threads: Some(1 + rank / 2), ..exact(MlaChoice::Auto) };
     assert!(run(&threads)[0].contains("rank 2 on host this process differs from rank 0 in --threads"));
+    // a circuit of the user's own on one of them, which is the built-in one but for a word of its description
+    let mut own =
+        Circuit::named(&latent_graph::ModelConfig::from_checkpoint(&v3).unwrap().circuit).unwrap().clone();
+    own.about += " ";
+    let own = Arc::new(own);
+    let circuits =
+        |rank| EngineOptions { circuit: (rank == 1).then(|| own.clone()), ..exact(MlaChoice::Auto) };
+    assert!(
+        run(&circuits)[0].contains("rank 1 on host this process differs from rank 0 in circuit: deepseek2 ")
+    );
+    let same = |_: usize| EngineOptions { circuit: Some(own.clone()), ..exact(MlaChoice::Auto) };
+    on_ranks("pipeline=3", &latent_backends::cpu, &v3, &same, |_| ()).0.unwrap();
     // files: through a partition that both could have
     let partition: latent_graph::Partition = "pipeline=2".parse().unwrap();
     let errors: Vec<String> = std::thread::scope(|scope| {
@@ -265,6 +278,63 @@ fn ranks_that_differ_are_found_at_start() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(errors[0].contains("differs from rank 0 in model file"), "{errors:?}");
+}
+
+/// A rank whose commands to copy a block get lost.
+struct Losing(LocalRank);
+
+impl Communicator for Losing {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+
+    fn host(&self, rank: usize) -> String {
+        self.0.host(rank)
+    }
+
+    fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError> {
+        // the first byte of a command, and a block from and to
+        if channel == Channel::Commands && message.len() == 9 && message[0] == 3 {
+            return Err(RankError::Setup("lost on purpose".into()));
+        }
+        self.0.send(to, channel, message)
+    }
+
+    fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
+        self.0.receive(from, channel, message)
+    }
+
+    fn fail(&self, cause: &str) {
+        self.0.fail(cause);
+    }
+}
+
+#[test]
+fn after_an_operation_on_the_cache_that_failed_no_step_runs() {
+    let (file, tokens) = (checkpoint(&folder("v3")), [1, 5, 9, 2]);
+    let losing = |rank| -> Arc<dyn Communicator> { Arc::new(Losing(rank)) };
+    let run = |mut engine: Engine| {
+        let mut sequence = Sequence::default();
+        let feed = |engine: &mut Engine, sequence: &mut Sequence| {
+            engine.prefill(sequence, &tokens, 4, LogitsRequest::Last, &mut |_, _| {}, &mut |_| true)
+        };
+        feed(&mut engine, &mut sequence).unwrap();
+        let mut shared = engine.share(&sequence, 3);
+        // the block that both use is copied first
+        let lost = feed(&mut engine, &mut shared).unwrap_err().to_string();
+        (lost, feed(&mut engine, &mut Sequence::default()).unwrap_err().to_string())
+    };
+    let options = |_| exact(MlaChoice::Absorbed);
+    let (led, followed) = on_ranks_over(&losing, "pipeline=2", &latent_backends::cpu, &file, &options, run);
+    let (lost, next) = led.unwrap();
+    assert!(lost.contains("lost on purpose"), "{lost}");
+    assert!(next.contains("the ranks of this model have stopped: lost on purpose"), "{next}");
+    let follower = followed.into_iter().map(|result| result.unwrap_err().to_string()).next().unwrap();
+    assert!(follower.contains("rank 0 on host this process failed: lost on purpose"), "{follower}");
 }
 
 #[test]

@@ -2,81 +2,116 @@
 
 use crate::command::Command;
 use crate::{times, wrong_message};
-use latent_backend::{BackendError, CancelToken, Channel, Communicator, KvStore, Model, RankTimes, Step};
+use latent_backend::{
+    BackendError, Batch, CancelToken, Channel, Communicator, KvStore, Model, RankTimes, Step,
+};
+use latent_types::panic_text;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 /// Runs the steps of rank 0 on this rank's part of the model until rank 0 ends.
 ///
 /// # Errors
 /// A rank that is gone or failed; a step that fails here, of which the others hear.
+///
+/// # Panics
+/// When a step panics; the others hear with what.
 pub fn follow(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), BackendError> {
-    let result = run(model, communicator);
-    if let Err(error) = &result {
-        communicator.fail(&error.to_string());
+    let pulse = communicator.pulse();
+    // at work but while it waits for the next command
+    let work = pulse.as_ref().map(|pulse| pulse.work());
+    let result = catch_unwind(AssertUnwindSafe(|| run(model, communicator)));
+    drop(work);
+    match &result {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => communicator.fail(&error.to_string()),
+        Err(panic) => communicator.fail(&format!("it panicked: {}", panic_text(&**panic))),
     }
-    result
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 fn run(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), BackendError> {
-    let mut store: Option<Box<dyn KvStore>> = None;
-    let (mut message, mut idle) = (Vec::new(), Duration::ZERO);
+    let mut following = Following { model, communicator, store: None, idle: Duration::ZERO };
+    let mut message = Vec::new();
     loop {
         let waiting = Instant::now();
         communicator.receive(0, Channel::Commands, &mut message)?;
-        idle += waiting.elapsed();
+        following.idle += waiting.elapsed();
         let Some(command) = Command::read(&message) else {
             let problem = format!("a command of {} bytes that is none", message.len());
             return Err(wrong_message(communicator, 0, problem).into());
         };
-        match command {
-            Command::End => return Ok(()),
-            Command::StartTimes => {
-                idle = Duration::ZERO;
-                model.start_profile();
-            }
-            Command::StopTimes => {
-                let (rank, measured) = (communicator.rank(), model.stop_profile());
-                let (host, idle) = (communicator.host(rank), idle.as_nanos() as u64);
-                let times = RankTimes::new((rank, host), model.stages(), &measured, idle);
-                communicator.send(0, Channel::Answers, &times::message(&times))?;
-            }
-            Command::NewStore { blocks } => {
-                // freed first: both together may not fit
-                store = None;
-                store.replace(model.new_kv_store(blocks, 0)?);
-            }
-            command => {
-                let Some(store) = store.as_deref_mut() else {
-                    return Err(wrong_message(communicator, 0, "a step before a KV cache".into()).into());
-                };
-                obey(command, model, store, communicator)?;
-            }
+        if following.obey(command)?.is_break() {
+            return Ok(());
         }
     }
 }
 
-fn obey(
-    command: Command,
-    model: &mut dyn Model,
-    store: &mut dyn KvStore,
+/// A rank that follows, and what it has been told so far.
+struct Following<'f> {
+    model: &'f mut dyn Model,
+    communicator: &'f dyn Communicator,
+    store: Option<Box<dyn KvStore>>,
+    /// How long it has waited for commands since times are taken.
+    idle: Duration,
+}
+
+impl Following<'_> {
+    /// Does what rank 0 says; breaks when that was the last thing.
+    fn obey(&mut self, command: Command) -> Result<ControlFlow<()>, BackendError> {
+        match command {
+            Command::End => return Ok(ControlFlow::Break(())),
+            Command::StartTimes => {
+                self.idle = Duration::ZERO;
+                self.model.start_profile();
+            }
+            Command::StopTimes => self.stop_times()?,
+            Command::NewStore { blocks } => {
+                // freed first: both together may not fit
+                self.store = None;
+                self.store.replace(self.model.new_kv_store(blocks, 0)?);
+            }
+            Command::Step(batch) => self.step(batch)?,
+            Command::CopyBlock { from, to } => self.store()?.copy_block(from, to)?,
+            Command::ReadRows { layer, first, count } => {
+                let store = self.store()?;
+                let mut rows = vec![0; count * store.layout().row(layer).bytes()];
+                store.read_rows(layer, first, &mut rows)?;
+                self.communicator.send(0, Channel::Answers, &rows)?;
+            }
+            Command::WriteRows { layer, first, rows } => self.store()?.write_rows(layer, first, &rows)?,
+            Command::ShiftToken { from, to, distance } => self.store()?.shift_token(from, to, distance)?,
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn store(&mut self) -> Result<&mut dyn KvStore, BackendError> {
+        stored(&mut self.store, self.communicator)
+    }
+
+    fn step(&mut self, mut batch: Batch) -> Result<(), BackendError> {
+        // logits are rank 0's
+        batch.wanted.clear();
+        let (cancel, kv) = (CancelToken::new(), stored(&mut self.store, self.communicator)?);
+        let on_logits = &mut |_: usize, _: &[f32]| {};
+        self.model.step(Step { batch: &batch, kv, cancel: &cancel, on_logits, on_hidden: None })
+    }
+
+    fn stop_times(&mut self) -> Result<(), BackendError> {
+        let (rank, measured) = (self.communicator.rank(), self.model.stop_profile());
+        let (host, idle) = (self.communicator.host(rank), self.idle.as_nanos() as u64);
+        let times = RankTimes::new((rank, host), self.model.stages(), &measured, idle);
+        Ok(self.communicator.send(0, Channel::Answers, &times::message(&times))?)
+    }
+}
+
+fn stored<'s>(
+    store: &'s mut Option<Box<dyn KvStore>>,
     communicator: &dyn Communicator,
-) -> Result<(), BackendError> {
-    match command {
-        Command::Step(mut batch) => {
-            // logits are rank 0's
-            batch.wanted.clear();
-            let cancel = CancelToken::new();
-            let on_logits = &mut |_: usize, _: &[f32]| {};
-            model.step(Step { batch: &batch, kv: store, cancel: &cancel, on_logits, on_hidden: None })
-        }
-        Command::CopyBlock { from, to } => store.copy_block(from, to),
-        Command::ReadRows { layer, first, count } => {
-            let mut rows = vec![0; count * store.layout().row(layer).bytes()];
-            store.read_rows(layer, first, &mut rows)?;
-            Ok(communicator.send(0, Channel::Answers, &rows)?)
-        }
-        Command::WriteRows { layer, first, rows } => store.write_rows(layer, first, &rows),
-        Command::ShiftToken { from, to, distance } => store.shift_token(from, to, distance),
-        Command::NewStore { .. } | Command::StartTimes | Command::StopTimes | Command::End => Ok(()),
+) -> Result<&'s mut dyn KvStore, BackendError> {
+    match store {
+        Some(store) => Ok(&mut **store),
+        None => Err(wrong_message(communicator, 0, "a step before a KV cache".into()).into()),
     }
 }

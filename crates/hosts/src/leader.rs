@@ -1,6 +1,7 @@
 //! Rank 0: a model whose every step the other ranks run too.
 
 use crate::command::{Command, step_message};
+use crate::guard::Guard;
 use crate::store::{SharedStore, Stretch, tell};
 use crate::{Hosts, times, wrong_message};
 use latent_backend::{
@@ -10,6 +11,7 @@ use latent_backend::{
 use latent_graph::activations::Activations;
 use latent_graph::ir::KvLayer;
 use latent_graph::{GraphError, ModelConfig, Stage};
+use std::sync::Arc;
 
 /// Rank 0's part of a model, which stands for the whole.
 pub struct Leader {
@@ -18,8 +20,8 @@ pub struct Leader {
     /// Of the whole model.
     config: ModelConfig,
     stretches: Vec<Stretch>,
-    /// Whether a step has failed: other ranks may be anywhere in it, so that nothing can be run any more.
-    failed: Option<String>,
+    /// What all that ranks do together goes through.
+    guard: Arc<Guard>,
 }
 
 impl Leader {
@@ -35,7 +37,8 @@ impl Leader {
             Ok(Stretch { layers: part.layers, ranks: part.members })
         };
         let stretches = (0..ranks).step_by(members).map(stretch).collect::<Result<_, BackendError>>()?;
-        Ok(Leader { own, hosts, config, stretches, failed: None })
+        let guard = Arc::new(Guard::new(hosts.communicator.clone()));
+        Ok(Leader { own, hosts, config, stretches, guard })
     }
 
     fn run(&mut self, step: Step<'_>) -> Result<(), BackendError> {
@@ -47,6 +50,9 @@ impl Leader {
         tell(&*self.hosts.communicator, &step_message(batch))?;
         // the others cannot be stopped within a step: it is run to its end
         let never = CancelToken::new();
+        let guard = &*self.guard;
+        let mut on_logits = |at: usize, logits: &[f32]| guard.outside(|| on_logits(at, logits));
+        let on_logits = &mut on_logits;
         let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
         self.own.step(Step { batch, kv: &mut *kv.own, cancel: &never, on_logits, on_hidden })?;
         if cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
@@ -57,18 +63,8 @@ impl Leader {
         &mut self,
         run: impl FnOnce(&mut Leader) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        if let Some(cause) = &self.failed {
-            let problem = format!("the ranks of this model have stopped: {cause}; start them again");
-            return Err(BackendError::Unsupported(problem));
-        }
-        let result = run(self);
-        if let Err(error) = &result
-            && !matches!(error, BackendError::Cancelled | BackendError::ForeignStore)
-        {
-            self.hosts.communicator.fail(&error.to_string());
-            self.failed = Some(error.to_string());
-        }
-        result
+        let guard = Arc::clone(&self.guard);
+        guard.run(|| run(self))
     }
 }
 
@@ -87,15 +83,18 @@ impl Model for Leader {
     }
 
     fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
-        tell(&*self.hosts.communicator, &Command::NewStore { blocks }.message())?;
-        let own = self.own.new_kv_store(blocks, state_slots)?;
+        let own = self.guard.run(|| {
+            tell(&*self.hosts.communicator, &Command::NewStore { blocks }.message())?;
+            self.own.new_kv_store(blocks, state_slots)
+        })?;
         // latents have one width in all layers of a model
         let row = own.layout().layers.iter().find_map(LayerState::per_token).cloned();
         let layers = (0..self.config.layers)
             .filter_map(|layer| row.clone().map(|row| LayerState::PerToken(KvLayer { layer, ..row })));
         let layout = KvLayout { layers: layers.collect(), ..own.layout().clone() };
         let (communicator, stretches) = (self.hosts.communicator.clone(), self.stretches.clone());
-        Ok(Box::new(SharedStore { own, communicator, layout, stretches }))
+        let guard = Arc::clone(&self.guard);
+        Ok(Box::new(SharedStore { own, communicator, layout, stretches, guard }))
     }
 
     /// As for other models, but a step that is cancelled while it runs ends with its last phase.
@@ -117,9 +116,13 @@ impl Model for Leader {
 
     fn collect(&mut self, step: Step<'_>) -> Result<(), BackendError> {
         self.guarded(|leader| {
-            let kv = shared_store(step.kv)?;
-            let on_hidden = step.on_hidden.map(|hear| hear as HiddenSink<'_>);
-            leader.own.collect(Step { kv: &mut *kv.own, on_hidden, ..step })
+            let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+            let kv = shared_store(kv)?;
+            let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
+            let guard = &*leader.guard;
+            let mut on_logits = |at: usize, logits: &[f32]| guard.outside(|| on_logits(at, logits));
+            let on_logits = &mut on_logits;
+            leader.own.collect(Step { batch, kv: &mut *kv.own, cancel, on_logits, on_hidden })
         })
     }
 
@@ -185,9 +188,9 @@ impl Drop for Leader {
         let communicator = &*self.hosts.communicator;
         if std::thread::panicking() {
             communicator.fail("it panicked");
-        } else if self.failed.is_none() {
+        } else {
             // a rank that is gone need not be told
-            let _ = tell(communicator, &Command::End.message());
+            let _ = self.guard.run(|| tell(communicator, &Command::End.message()));
         }
     }
 }

@@ -24,6 +24,7 @@ pub mod agree;
 mod command;
 mod exchange;
 mod follower;
+mod guard;
 mod leader;
 mod local;
 pub mod predict;

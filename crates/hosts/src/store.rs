@@ -1,6 +1,7 @@
 //! The KV cache of a model whose layers are on several ranks, as rank 0 sees it.
 
 use crate::command::Command;
+use crate::guard::Guard;
 use crate::wrong_message;
 use latent_backend::{BackendError, Channel, Communicator, KvLayout, KvStore};
 use std::any::Any;
@@ -23,6 +24,7 @@ pub(crate) struct SharedStore {
     /// Of all layers.
     pub(crate) layout: KvLayout,
     pub(crate) stretches: Vec<Stretch>,
+    pub(crate) guard: Arc<Guard>,
 }
 
 /// Tells every follower.
@@ -52,36 +54,44 @@ impl KvStore for SharedStore {
     }
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
-        tell(&*self.communicator, &Command::CopyBlock { from, to }.message())?;
-        self.own.copy_block(from, to)
+        let SharedStore { own, communicator, guard, .. } = self;
+        guard.run(|| {
+            tell(&**communicator, &Command::CopyBlock { from, to }.message())?;
+            own.copy_block(from, to)
+        })
     }
 
     fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
         let count = rows.len() / self.layout.row(layer).bytes();
         let (ranks, layer) = self.place(layer)?;
-        if ranks.contains(&0) {
-            return self.own.read_rows(layer, first, rows);
-        }
-        let command = Command::ReadRows { layer, first, count }.message();
-        let communicator = &*self.communicator;
-        communicator.send(ranks.start, Channel::Commands, &command)?;
-        let mut answer = Vec::new();
-        communicator.receive(ranks.start, Channel::Answers, &mut answer)?;
-        if answer.len() != rows.len() {
-            let problem = format!("rows of {} bytes, expected {}", answer.len(), rows.len());
-            return Err(wrong_message(communicator, ranks.start, problem).into());
-        }
-        rows.copy_from_slice(&answer);
-        Ok(())
+        self.guard.run(|| {
+            if ranks.contains(&0) {
+                return self.own.read_rows(layer, first, rows);
+            }
+            let command = Command::ReadRows { layer, first, count }.message();
+            let communicator = &*self.communicator;
+            communicator.send(ranks.start, Channel::Commands, &command)?;
+            let mut answer = Vec::new();
+            communicator.receive(ranks.start, Channel::Answers, &mut answer)?;
+            if answer.len() != rows.len() {
+                let problem = format!("rows of {} bytes, expected {}", answer.len(), rows.len());
+                return Err(wrong_message(communicator, ranks.start, problem).into());
+            }
+            rows.copy_from_slice(&answer);
+            Ok(())
+        })
     }
 
     fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError> {
         let (ranks, layer) = self.place(layer)?;
         let command = Command::WriteRows { layer, first, rows: rows.to_vec() }.message();
-        for to in ranks.clone().filter(|rank| *rank > 0) {
-            self.communicator.send(to, Channel::Commands, &command)?;
-        }
-        if ranks.contains(&0) { self.own.write_rows(layer, first, rows) } else { Ok(()) }
+        let SharedStore { own, communicator, guard, .. } = self;
+        guard.run(|| {
+            for to in ranks.clone().filter(|rank| *rank > 0) {
+                communicator.send(to, Channel::Commands, &command)?;
+            }
+            if ranks.contains(&0) { own.write_rows(layer, first, rows) } else { Ok(()) }
+        })
     }
 
     fn read_state(&self, _layer: usize, _slot: u32, _state: &mut [u8]) -> Result<(), BackendError> {
@@ -93,8 +103,11 @@ impl KvStore for SharedStore {
     }
 
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {
-        tell(&*self.communicator, &Command::ShiftToken { from, to, distance }.message())?;
-        self.own.shift_token(from, to, distance)
+        let SharedStore { own, communicator, guard, .. } = self;
+        guard.run(|| {
+            tell(&**communicator, &Command::ShiftToken { from, to, distance }.message())?;
+            own.shift_token(from, to, distance)
+        })
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -1,10 +1,10 @@
 //! What the thread that speaks to MPI shares with all others: messages on their way, and what has gone wrong.
 
-use latent_backend::{Channel, RankError};
+use latent_backend::{Channel, Pulse, RankError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Microseconds for which a rank that waits looks again and again: a core that sleeps takes longer to wake than a message to come.
 pub(crate) const AWAKE: u128 = 20_000;
@@ -75,15 +75,37 @@ pub(crate) struct Mail {
     /// Ranks that have ended as they should.
     pub(crate) ended: Vec<usize>,
     pub(crate) end: Option<End>,
-    /// Whether ranks that are silent are soon taken for lost: this process was told to end, perhaps because another rank is gone.
-    pub(crate) hurried: bool,
+    /// Whether a message has left `outgoing` and is not sent yet.
+    pub(crate) sending: bool,
+    /// When this process was told to end, perhaps because another rank is gone.
+    pub(crate) hurried: Option<Instant>,
     /// Since when MPI itself is being ended, which waits for all ranks.
     pub(crate) closing: Option<Instant>,
+}
+
+/// A rank of which nothing is heard for so long is gone.
+pub(crate) const SILENCE: Duration = Duration::from_secs(3);
+
+/// The same once this process was told to end: mpirun kills it a second later where another rank is gone, and whoever waits for an answer should hear why.
+pub(crate) const HURRIED: Duration = Duration::from_millis(700);
+
+/// How long it is the same for: a process that is still there by then was not told to end because a rank is gone, and lets running requests end, which may take
+/// as long as their answers.
+const HURRY: Duration = Duration::from_secs(2);
+
+impl Mail {
+    /// How long a rank may be silent.
+    pub(crate) fn silence(&self, now: Instant) -> Duration {
+        let hurries = self.hurried.is_some_and(|since| now.saturating_duration_since(since) < HURRY);
+        if hurries { HURRIED } else { SILENCE }
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct Office {
     mail: Mutex<Mail>,
+    /// What the threads of this rank tell of how far they are.
+    pub(crate) pulse: Arc<Pulse>,
     /// How often something came, for those who wait awake.
     pub(crate) news: AtomicU64,
     /// Something has arrived, or gone wrong.
@@ -109,5 +131,22 @@ impl Office {
         // not between somebody's look and its sleep, which are under the lock
         drop(self.mail());
         self.came.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_soon_too_long_for_a_moment_after_a_signal() {
+        let now = Instant::now();
+        let silence = |hurried: Option<Instant>, seconds| {
+            Mail { hurried, ..Mail::default() }.silence(now + Duration::from_secs(seconds))
+        };
+        assert_eq!(silence(None, 0), SILENCE);
+        assert_eq!([0, 1].map(|seconds| silence(Some(now), seconds)), [HURRIED; 2]);
+        // a drain that takes longer takes no quiet rank for dead
+        assert_eq!([2, 30].map(|seconds| silence(Some(now), seconds)), [SILENCE; 2]);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::office::{AWAKE, End, Kind, Letter, Office, Started};
 use crate::speaker;
-use latent_backend::{Channel, Communicator, RankError};
+use latent_backend::{Channel, Communicator, Pulse, RankError};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, PoisonError, mpsc};
@@ -98,9 +98,9 @@ impl MpiRank {
         self.office.work.notify_all();
     }
 
-    /// Takes ranks that are silent for lost soon, since this process was told to end.
+    /// Takes ranks that are silent for lost soon, for two seconds from the first call on, since this process was told to end.
     pub fn hurry(&self) {
-        self.office.mail().hurried = true;
+        self.office.mail().hurried.get_or_insert_with(Instant::now);
     }
 
     /// What has gone wrong with another rank, if anything has.
@@ -136,6 +136,7 @@ impl Communicator for MpiRank {
     }
 
     fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
+        let _rest = self.office.pulse.rest();
         let began = Instant::now();
         let mut mail = self.office.mail();
         loop {
@@ -174,5 +175,18 @@ impl Communicator for MpiRank {
         for to in (0..self.ranks()).filter(|to| *to != self.rank) {
             self.post(to, Kind::Failed, cause.as_bytes());
         }
+        // this process may end at once, and what is not sent by then is not said
+        let began = Instant::now();
+        let is_left = || {
+            let mail = self.office.mail();
+            mail.sending || !mail.outgoing.is_empty()
+        };
+        while !self.speaker.is_finished() && is_left() && began.elapsed() < GRACE {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn pulse(&self) -> Option<Arc<Pulse>> {
+        Some(Arc::clone(&self.office.pulse))
     }
 }

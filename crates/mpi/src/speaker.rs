@@ -1,12 +1,14 @@
 //! The one thread that speaks to MPI.
 
-use crate::office::{AWAKE, End, Kind, Letter, Office, Started};
-use latent_backend::RankError;
+use crate::office::{AWAKE, End, Kind, Letter, Office, SILENCE, Started};
+use latent_backend::{PulseWatch, RankError};
+use latent_types::panic_text;
 use mpi::Threading;
 use mpi::point_to_point::{Message, Status};
 use mpi::request::{Request, StaticScope};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Equivalence, Source};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -14,11 +16,11 @@ use std::time::{Duration, Instant};
 /// A rank says that it is there this often.
 const HEARTBEAT: Duration = Duration::from_millis(250);
 
-/// A rank of which nothing is heard for so long is gone.
-const SILENCE: Duration = Duration::from_secs(3);
+/// How long the threads of a rank have to say what has gone wrong with it before this thread ends the job: they may all hang.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The same once this process was told to end: mpirun kills it a second later where another rank is gone, and whoever waits for an answer should hear why.
-const HURRIED: Duration = Duration::from_millis(700);
+/// A rank that had nothing to do for so long looks less often for something.
+const DOZES: Duration = Duration::from_secs(1);
 
 /// Bytes of a host's name that are kept.
 const NAME: usize = 64;
@@ -32,9 +34,19 @@ pub(crate) fn run(office: &Office, started: &Sender<Started>) {
     let (rank, ranks) = (world.rank() as usize, hosts.len());
     let speaker = Speaker { world: &world, office, rank, hosts: hosts.clone() };
     let now = Instant::now();
-    let mut lives = Lives { heard: vec![now; ranks], sent: now, checked: now, saying: Vec::new() };
-    if started.send(Started { rank, hosts }).is_ok() {
-        speaker.speak(&mut lives);
+    let mut lives = Lives {
+        heard: vec![now; ranks],
+        sent: now,
+        checked: now,
+        saying: Vec::new(),
+        watch: PulseWatch::new(now),
+        hung: None,
+    };
+    if started.send(Started { rank, hosts }).is_err() {
+        return;
+    }
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| speaker.speak(&mut lives))) {
+        speaker.give_up(&format!("its thread that speaks to MPI panicked: {}", panic_text(&*panic)));
     }
 }
 
@@ -57,6 +69,10 @@ struct Lives {
     checked: Instant,
     /// What this rank says of itself, and to whom, as long as MPI has not sent it: not even a buffered send returns where a rank takes nothing.
     saying: Vec<(usize, Request<'static, [u8], StaticScope>)>,
+    /// Whether this rank computes where it should.
+    watch: PulseWatch,
+    /// Since when it is known to hang.
+    hung: Option<Instant>,
 }
 
 impl Lives {
@@ -85,7 +101,9 @@ impl Speaker<'_> {
             self.abort_if_told();
             let (next, end) = {
                 let mut mail = self.office.mail();
-                (mail.outgoing.pop_front(), mail.end)
+                let next = mail.outgoing.pop_front();
+                mail.sending = next.is_some();
+                (next, mail.end)
             };
             if end == Some(End::InOrder) && next.is_none() && self.is_last(&mut said, lives) {
                 return;
@@ -227,11 +245,13 @@ impl Speaker<'_> {
         // a process that was itself stopped has heard nobody
         if now - lives.checked > SILENCE / 4 {
             lives.heard.fill(now);
+            lives.watch.forget(now);
         }
         lives.checked = now;
+        self.look_at_itself(now, lives);
         let (ended, ending, silence) = {
             let mail = self.office.mail();
-            (mail.ended.clone(), mail.end.is_some(), if mail.hurried { HURRIED } else { SILENCE })
+            (mail.ended.clone(), mail.end.is_some(), mail.silence(now))
         };
         if now - lives.sent >= HEARTBEAT {
             lives.sent = now;
@@ -253,7 +273,49 @@ impl Speaker<'_> {
         }
     }
 
-    /// Waits for work: awake while somebody waits and something may arrive at any moment, then longer and longer.
+    /// Looks whether the threads of this rank compute: this one alone would say for ever that it is there.
+    fn look_at_itself(&self, now: Instant, lives: &mut Lives) {
+        if let Some(since) = lives.hung {
+            if now - since > LAST_WORDS {
+                self.office.mail().end.get_or_insert(End::Abort(1));
+            }
+            return;
+        }
+        let Some(limit) = lives.watch.hangs(&self.office.pulse, now) else { return };
+        lives.hung = Some(now);
+        let cause = format!("it is in a step but has computed nothing for {} s", limit.as_secs_f32());
+        let message = |to| Letter { to, kind: Kind::Failed, message: cause.clone().into_bytes() };
+        self.office.mail().outgoing.extend(self.others().map(message));
+        self.went_wrong_here(cause);
+    }
+
+    /// Tells the threads of this rank what is wrong with it.
+    fn went_wrong_here(&self, cause: String) {
+        let (rank, host) = (self.rank, self.hosts[self.rank].clone());
+        self.office.went_wrong(RankError::Failed { rank, host, cause });
+    }
+
+    /// The last thing that this thread does: whatever it was at, the others hear why, and all ranks end.
+    fn give_up(&self, cause: &str) {
+        self.went_wrong_here(cause.to_owned());
+        // sent for as long as this process lives
+        let message: &'static [u8] = cause.to_owned().into_bytes().leak();
+        let send = |to: usize| {
+            let process = self.world.process_at_rank(to as i32);
+            process.immediate_send_with_tag(StaticScope, message, Kind::Failed.tag())
+        };
+        let mut pending: Vec<_> = self.others().map(send).collect();
+        let since = Instant::now();
+        while since.elapsed() < LAST_WORDS {
+            self.abort_if_told();
+            pending = pending.into_iter().filter_map(|request| request.test().err()).collect();
+            std::thread::sleep(HEARTBEAT / 10);
+        }
+        self.world.abort(1);
+    }
+
+    /// Waits for work: awake while somebody waits and something may arrive at any moment, then from time to time, and less often where nothing has come for a
+    /// while: the first message after that waits for as long.
     fn rest(&self, idle: Duration) {
         let mail = self.office.mail();
         if !mail.outgoing.is_empty() {
@@ -264,6 +326,7 @@ impl Speaker<'_> {
                 drop(mail);
                 return std::thread::yield_now();
             }
+            _ if idle > DOZES => 2000,
             (true, _) => 200,
             (false, _) => 1000,
         };

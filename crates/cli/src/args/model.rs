@@ -2,7 +2,7 @@
 
 use super::limits::{DEVELOPER, MAX_STEP_ROWS, tokens};
 use clap::Args;
-use latent_backend::{Backend, BackendError};
+use latent_backend::{Backend, BackendError, HUNG_AFTER};
 use latent_engine::{DeviceLayers, Draft, Offload};
 use latent_graph::Partition;
 use latent_graph::config::Wire;
@@ -10,6 +10,7 @@ use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_threads::Pin;
 use latent_types::{CacheType, Tier};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Which model, and how it is run.
 #[derive(Args, Clone, Debug)]
@@ -74,6 +75,10 @@ pub(crate) struct EngineArgs {
     /// Elements that cross between ranks: f32, or bf16 in half the bytes (what that costs: docs/hosts.md)
     #[arg(long, default_value = "f32", value_name = "TYPE")]
     pub(crate) wire: Wire,
+
+    /// Seconds that a rank may be in a step without computing anything before it counts as hung, and all ranks end; 0: as long as it likes
+    #[arg(long, default_value_t = HUNG_AFTER.as_secs(), value_name = "SECONDS")]
+    pub(crate) hung_after: u64,
 
     /// Load even when memory seems too small
     #[arg(long)]
@@ -198,6 +203,7 @@ impl EngineArgs {
             offload: None,
             first_layers: None,
             wire: self.wire,
+            hung_after: Some(Duration::from_secs(self.hung_after)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A communicator that fails on purpose before a message.
 
-use latent_backend::{Channel, Communicator, RankError};
+use latent_backend::{Channel, Communicator, Pulse, RankError};
 use latent_mpi::MpiRank;
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use std::collections::HashMap;
@@ -17,6 +17,17 @@ pub enum Kind {
     Starve,
     /// Stopped in the middle of a large message.
     Cut,
+    /// The thread that computes does nothing more, while the one that speaks to MPI goes on.
+    Hang,
+    /// The thread that computes panics.
+    Panic,
+    /// The thread that speaks to MPI does: of a message to a rank that there is not.
+    Misdirect,
+}
+
+impl Kind {
+    const ALL: [Kind; 7] =
+        [Kind::Kill, Kind::Stop, Kind::Starve, Kind::Cut, Kind::Hang, Kind::Panic, Kind::Misdirect];
 }
 
 /// What happens to which rank, before which of its messages; none: before it joins the job. As text: `1:17:Kill`.
@@ -40,9 +51,7 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Fault, String> {
         let parts: Vec<&str> = text.split(':').collect();
         let [rank, message, kind] = parts[..] else { return Err(text.into()) };
-        let kind = [Kind::Kill, Kind::Stop, Kind::Starve, Kind::Cut]
-            .into_iter()
-            .find(|known| format!("{known:?}") == kind);
+        let kind = Kind::ALL.into_iter().find(|known| format!("{known:?}") == kind);
         Ok(Fault {
             rank: rank.parse().map_err(|_| text)?,
             message: if message == "-" { None } else { Some(message.parse().map_err(|_| text)?) },
@@ -62,6 +71,10 @@ impl Fault {
         match self.kind {
             Kind::Kill => gone(Signal::KILL),
             Kind::Stop | Kind::Cut => gone(Signal::STOP),
+            Kind::Hang => parked(),
+            Kind::Panic => panic!("on purpose"),
+            // by the communicator
+            Kind::Misdirect => {}
             Kind::Starve => {
                 setrlimit(Resource::As, Rlimit { current: Some(1 << 20), maximum: None }).unwrap();
                 // what the process has and does not use serves no more either
@@ -80,6 +93,10 @@ impl Fault {
 /// Other threads may take the signal: this one must not go on until one has.
 fn gone(signal: Signal) -> ! {
     kill_process(getpid(), signal).unwrap();
+    parked()
+}
+
+fn parked() -> ! {
     loop {
         std::thread::park();
     }
@@ -104,6 +121,8 @@ type Boundary = (usize, usize);
 #[derive(Default)]
 struct Seen {
     messages: usize,
+    /// The first message after loading.
+    loaded: usize,
     /// How often messages of a kind were met.
     kinds: HashMap<(bool, usize, String, u8), usize>,
     boundaries: Vec<Boundary>,
@@ -124,11 +143,25 @@ impl Faulty {
         seen.boundaries.iter().map(|(at, before)| format!("{at}/{before}")).collect::<Vec<_>>().join(" ")
     }
 
+    /// Notes that the model is loaded.
+    pub fn loaded(&self) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.loaded = seen.messages;
+    }
+
+    /// How many messages loading took.
+    pub fn of_loading(&self) -> usize {
+        self.seen.lock().unwrap().loaded
+    }
+
     fn strike(&self) {
         let message = self.seen.lock().unwrap().messages;
         if let Some(fault) = self.fault.filter(|f| f.message == Some(message) && f.rank == self.inner.rank())
         {
             fault.strike(&self.when);
+            if fault.kind == Kind::Misdirect {
+                self.inner.send(self.inner.ranks(), Channel::Values, &[]).unwrap();
+            }
         }
     }
 
@@ -176,5 +209,9 @@ impl Communicator for Faulty {
 
     fn fail(&self, cause: &str) {
         self.inner.fail(cause);
+    }
+
+    fn pulse(&self) -> Option<Arc<Pulse>> {
+        self.inner.pulse()
     }
 }

@@ -1,0 +1,43 @@
+//! What ranks do together, and what becomes of it where it fails.
+
+use latent_backend::{BackendError, Communicator, Pulse};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What all that rank 0 tells the others goes through: steps, and operations on the KV cache.
+pub(crate) struct Guard {
+    communicator: Arc<dyn Communicator>,
+    pulse: Option<Arc<Pulse>>,
+    /// Why something has failed: other ranks may be anywhere in it, so that nothing can be run any more.
+    failed: Mutex<Option<String>>,
+}
+
+impl Guard {
+    pub(crate) fn new(communicator: Arc<dyn Communicator>) -> Guard {
+        let pulse = communicator.pulse();
+        Guard { communicator, pulse, failed: Mutex::default() }
+    }
+
+    /// Runs something that the other ranks take part in; where it fails they hear why, and nothing runs after it.
+    pub(crate) fn run<T>(&self, run: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+        if let Some(cause) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            let problem = format!("the ranks of this model have stopped: {cause}; start them again");
+            return Err(BackendError::Unsupported(problem));
+        }
+        let work = self.pulse.as_ref().map(|pulse| pulse.work());
+        let result = run();
+        drop(work);
+        if let Err(error) = &result
+            && !matches!(error, BackendError::Cancelled | BackendError::ForeignStore)
+        {
+            self.communicator.fail(&error.to_string());
+            *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        }
+        result
+    }
+
+    /// Runs what is the caller's affair within a step, and may take as long as it likes: where it writes logits to a pipe, whoever reads them may wait.
+    pub(crate) fn outside(&self, run: impl FnOnce()) {
+        let _rest = self.pulse.as_ref().map(|pulse| pulse.rest());
+        run();
+    }
+}
