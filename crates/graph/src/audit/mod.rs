@@ -15,6 +15,7 @@ mod kernels;
 mod memory;
 mod mla;
 mod phases;
+mod ranks;
 mod rules;
 mod shapes;
 mod tensors;
@@ -62,6 +63,7 @@ pub fn plan(plan: &Plan, circuit: &Circuit, config: &ModelConfig, bound: Bound<'
             memory::check(&trace, plan, &mut found);
         }
         kernels::check(plan, bound, &mut found);
+        ranks::check(&trace, &plan.span, config, &mut found);
     }
     found.list
 }

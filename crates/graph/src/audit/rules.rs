@@ -134,6 +134,11 @@ rules! {
         A82 "A layer has a KV layer for each cache stream of its attention block, as wide as stated, with the stated shared key behind the latent.", "`row` of the stream, and the pass that made the KV layer";
         A83 "A store gets the parts of the stated row in order; those that are stated as rotated by position are, and no others.", "`row` of the stream against the inputs of the store";
     }
+    "ranks" {
+        A90 "What a rank has only a part of the terms of is added up over the ranks before anything but a sum with other such terms reads it.", "where insert_collectives put all_reduce, and the passes that moved or folded what reads the value";
+        A91 "Nothing else is added up over the ranks, and nothing twice.", "an all_reduce too many, or behind a value that every rank has the whole of";
+        A92 "Rows of the residual stream are received before a rank's layers and sent after them, where other ranks have layers before and after, and nowhere else.", "receive_rows and send_rows against the rank's part";
+    }
 }
 
 impl fmt::Display for Code {

@@ -2,6 +2,7 @@
 
 mod broken_circuits;
 mod broken_plans;
+mod broken_ranks;
 mod broken_sessions;
 
 use super::*;
@@ -232,6 +233,7 @@ fn every_rule_is_broken_somewhere() {
     let tests = concat!(
         include_str!("broken_circuits.rs"),
         include_str!("broken_plans.rs"),
+        include_str!("broken_ranks.rs"),
         include_str!("broken_sessions.rs")
     );
     for code in Code::ALL {

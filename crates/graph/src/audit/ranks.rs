@@ -1,0 +1,130 @@
+//! What ranks that share a model say to each other: sums of what each of them has of a value, and rows of the residual stream at the ends of their layers.
+
+use super::findings::Findings;
+use super::rules::Code;
+use super::trace::Trace;
+use crate::config::{ModelConfig, Part};
+use crate::ir::{AttentionPath, Epilogue, Ir, Node, Op, Span, Storage};
+
+pub(super) fn check(trace: &Trace<'_>, span: &Span, config: &ModelConfig, found: &mut Findings<'_>) {
+    let part = config.part.as_deref();
+    sums(trace, part, found);
+    // no MTP layer is shared
+    if !span.mtp {
+        ends(trace, part, found);
+    }
+}
+
+/// Whether each rank makes only its terms of a sum by this node: it multiplies with its own inputs, or adds its own experts.
+fn gives_terms(ir: &Ir, node: &Node, part: Option<&Part>) -> bool {
+    let cut = node.weights.iter().any(|(_, id)| ir.weight(*id).gives_terms());
+    match node.op {
+        Op::Linear => cut,
+        Op::ExpertMlp | Op::ExpertDown => cut || part.is_some_and(|part| !part.experts.is_all()),
+        _ => false,
+    }
+}
+
+/// A90, A91: every partial sum is added up once, before anything but another partial sum takes it in; nothing else is.
+fn sums(trace: &Trace<'_>, part: Option<&Part>, found: &mut Findings<'_>) {
+    let ir = trace.ir;
+    let mut partial = vec![false; ir.values.len()];
+    for (n, node) in ir.nodes.iter().enumerate() {
+        let all = !node.inputs.is_empty() && node.inputs.iter().all(|id| partial[id.0]);
+        match node.op {
+            Op::AllReduce if all => continue,
+            Op::AllReduce => {
+                let names: Vec<String> = node.inputs.iter().map(|id| trace.name(*id)).collect();
+                let problem = format!("{} is no partial sum, or was added up before", names.join(", "));
+                found.at(Code::A91, ir, n, None, problem);
+                continue;
+            }
+            Op::Add { .. } if all => {
+                node.outputs.iter().for_each(|id| partial[id.0] = true);
+                continue;
+            }
+            _ => {}
+        }
+        let gives = gives_terms(ir, node, part);
+        // what its own terms are added to
+        let sum = node.inputs.last().filter(|_| gives && matches!(node.epilogue, Epilogue::AddTo(_)));
+        for id in node.inputs.iter().filter(|id| partial[id.0] && Some(*id) != sum) {
+            let problem = format!("{} is read before it was added up over the ranks", trace.name(*id));
+            found.at(Code::A90, ir, n, None, problem);
+        }
+        if let Some(id) = sum.filter(|id| !partial[id.0]) {
+            let problem =
+                format!("its terms are added to {}, which would count on every rank", trace.name(*id));
+            found.at(Code::A90, ir, n, None, problem);
+        }
+        if gives {
+            node.outputs.iter().for_each(|id| partial[id.0] = true);
+        }
+    }
+    for (name, _) in ir.outputs.iter().filter(|(_, id)| partial[id.0]) {
+        found.add(Code::A90, None, Some(name.clone()), "it was never added up over the ranks".into());
+    }
+}
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Before,
+    Within,
+    After,
+}
+
+/// A92: rows come in before the first layer and go out after the last, where this rank has others before and after it.
+fn ends(trace: &Trace<'_>, part: Option<&Part>, found: &mut Findings<'_>) {
+    let ir = trace.ir;
+    let in_layer = |node: &Node| node.layer.is_some();
+    let bounds = ir.nodes.iter().position(in_layer).zip(ir.nodes.iter().rposition(in_layer));
+    let at = |n: usize| match bounds {
+        Some((first, _)) if n < first => At::Before,
+        Some((_, last)) if n < last => At::Within,
+        _ => At::After,
+    };
+    let crosses = |node: &Node| matches!(node.op, Op::SendRows | Op::ReceiveRows);
+    let here: Vec<usize> = (0..ir.nodes.len()).filter(|n| crosses(&ir.nodes[*n])).collect();
+    let mut expected = Vec::new();
+    if let Some(part) = part.filter(|_| bounds.is_some()) {
+        let all = [
+            (part.receives_from.is_some(), Op::ReceiveRows, At::Before),
+            (part.sends_to.is_some(), Op::SendRows, At::After),
+            (part.returned_by.is_some(), Op::ReceiveRows, At::After),
+        ];
+        expected.extend(all.into_iter().filter(|(is, ..)| *is).map(|(_, op, at)| (op, at)));
+    }
+    let are: Vec<(Op, At)> = here.iter().map(|n| (ir.nodes[*n].op, at(*n))).collect();
+    if are != expected {
+        let text = |list: &[(Op, At)]| {
+            let one = |(op, at): &(Op, At)| format!("{} {at:?} its layers", op.word()).to_lowercase();
+            if list.is_empty() {
+                "nothing".into()
+            } else {
+                list.iter().map(one).collect::<Vec<_>>().join(", ")
+            }
+        };
+        let problem = format!("the rank has {}, expected {}", text(&are), text(&expected));
+        found.add(Code::A92, None, None, problem);
+        return;
+    }
+    let result = ir.outputs.iter().find(|(name, _)| name == "hidden").map(|(_, id)| *id);
+    let of_last = |n: usize| bounds.is_some_and(|(_, last)| ir.nodes[n].layer == ir.nodes[last].layer);
+    for ((op, place), n) in expected.into_iter().zip(here) {
+        let node = &ir.nodes[n];
+        let [input] = node.inputs[..] else { continue }; // A16 has said so
+        let maker = trace.maker(input, AttentionPath::All);
+        let stored = ir.values[trace.places[input.0].root].storage;
+        let right = match (op, place) {
+            (Op::ReceiveRows, At::Before) => maker.is_none(),
+            (Op::ReceiveRows, _) => node.outputs.first().copied() == result && maker.is_some_and(of_last),
+            _ => maker.is_some_and(of_last),
+        };
+        if !right || stored != Storage::Hidden {
+            let problem =
+                format!("{} is not the residual stream at this end of its layers", trace.name(input));
+            found.at(Code::A92, ir, n, None, problem);
+        }
+    }
+}
