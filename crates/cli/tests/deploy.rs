@@ -4,7 +4,7 @@
 mod support;
 
 use saphyr_parser::{Event, Parser};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::latent;
@@ -226,6 +226,98 @@ fn scripts_name_what_there_is() {
     {
         let path = root().join("deploy").join(script);
         assert_eq!(check(&path, &shell(&read(&path))), commands, "{script}");
+    }
+}
+
+#[test]
+fn the_list_of_hosts_has_a_rank_for_each() {
+    let (list, script) =
+        ["mpi/hosts", "mpi/serve.sh"].map(|name| read(&root().join("deploy").join(name))).into();
+    let lines = list.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    let names: Vec<&str> = lines
+        .map(|line| {
+            let (name, slots) = line.split_once(' ').unwrap_or_else(|| panic!("no slots: {line}"));
+            assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b)), "{line}");
+            assert_eq!(slots.trim(), "slots=1", "one rank a host: {line}");
+            name
+        })
+        .collect();
+    assert!(names.len() > 1 && names.iter().collect::<BTreeSet<_>>().len() == names.len(), "{names:?}");
+    // the script counts the same lines, and starts one rank for each
+    assert!(script.contains("ranks=$(grep -cE '^[^#[:space:]]' \"$hosts\")"), "{script}");
+    assert!(script.contains("--map-by ppr:1:node") && script.contains("pipeline=$ranks"), "{script}");
+}
+
+/// The instructions of a Containerfile: a word, and what is behind it.
+fn instructions(path: &Path) -> Vec<(String, String)> {
+    let text = read(path).replace("\\\n", " ");
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let parts =
+        lines.map(|line| line.split_once(' ').unwrap_or_else(|| panic!("{}: {line}", path.display())));
+    parts.map(|(word, rest)| (word.to_owned(), rest.trim().to_owned())).collect()
+}
+
+/// What an image is built from is in the checkout, what its second stage copies is built in the first, and what it starts is in it.
+#[test]
+fn images_copy_what_there_is_and_start_what_they_have() {
+    let version: toml::Table = read(&root().join("Cargo.toml")).parse().unwrap();
+    let rust = version["workspace"]["package"]["rust-version"].as_str().unwrap().to_owned();
+    for (name, manifest, program) in
+        [("kubernetes", "crates/cli", "latent"), ("dynamo", "integrations/dynamo", "latent-dynamo")]
+    {
+        let path = root().join("deploy").join(name).join("Containerfile");
+        let (mut folder, mut built, mut has, mut bases) = (String::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut users = BTreeSet::new();
+        for (word, rest) in instructions(&path) {
+            let words: Vec<&str> = rest.split_whitespace().collect();
+            match word.as_str() {
+                "FROM" => bases.push(words[0].to_owned()),
+                "WORKDIR" => folder = rest,
+                "RUN" if words[..2] == ["cargo", "build"] => {
+                    let features: toml::Table =
+                        read(&root().join(manifest).join("Cargo.toml")).parse().unwrap();
+                    for pair in words.windows(2).filter(|pair| pair[0] == "--features") {
+                        assert!(
+                            features["features"].get(pair[1]).is_some(),
+                            "{name}: no feature {}",
+                            pair[1]
+                        );
+                    }
+                    assert!(words.contains(&"--release"), "{rest}");
+                    built.push(format!("{folder}/target/release/{program}"));
+                }
+                "RUN" => {
+                    for pair in words.windows(2).filter(|pair| pair[0] == "--create-home") {
+                        users.insert(pair[1].to_owned());
+                    }
+                }
+                "COPY" if words == [".", "/latent"] => {}
+                "COPY" if words[0] == "--from=build" => {
+                    assert!(built.iter().any(|built| built == words[1]), "{name}: {} is not built", words[1]);
+                    has.push(words[2].to_owned());
+                }
+                "COPY" => {
+                    assert!(root().join(words[0]).is_file(), "{name}: {} is not there", words[0]);
+                    has.push(words[1].to_owned());
+                }
+                "ENTRYPOINT" => {
+                    let list: Vec<String> = serde_json::from_str(&rest).unwrap();
+                    let started = list.last().unwrap();
+                    assert!(has.contains(started), "{name}: {started} is not in the image");
+                }
+                "USER" => {
+                    let number = rest.split(':').all(|id| id.parse::<u32>().is_ok_and(|id| id > 0));
+                    assert!(number || users.contains(&rest), "{name}: there is no user {rest}");
+                }
+                "ENV" => {}
+                other => panic!("{}: {other} {rest}", path.display()),
+            }
+        }
+        assert!(bases[0].starts_with(&format!("rust:{rust}-")), "{name}: {bases:?}, built by Rust {rust}");
+        // the libraries that a program was linked with are those of the same Debian
+        let debian = bases[0].rsplit('-').next().unwrap();
+        assert!(bases.len() == 2 && bases[1].contains(debian), "{name}: {bases:?}");
+        assert!(has.contains(&format!("/usr/local/bin/{program}")), "{name}: {has:?}");
     }
 }
 
