@@ -46,7 +46,7 @@ pub use kernel_calls::{BankConflicts, Compiled, KernelCalls, NodeCalls};
 pub use kv::{KV_BLOCK, KvLayout, KvStore, slot};
 pub use layer_state::{LayerState, RecurrentLayer};
 pub use limits::Limits;
-pub use links::{DIRECT_SUM, Links};
+pub use links::{DIRECT_SUM, Links, collective_bytes};
 pub use logits::{LargestLogits, Logits, MAX_TOP_LOGITS, TokenLogit};
 pub use memory::{MemoryEstimate, WeightBytes, WeightSource};
 pub use pulse::{HUNG_AFTER, Pulse, PulseGuard, PulseWatch};

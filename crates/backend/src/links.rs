@@ -39,6 +39,27 @@ impl fmt::Debug for Links {
 /// Elements up to which every rank of a group sends all others everything; of more, each adds up a stretch and sends the sum.
 pub const DIRECT_SUM: usize = 1 << 14;
 
+/// Bytes that collectives take on each of as many ranks as share a stretch of layers, of so many stretches: see [`Links::bytes`].
+pub fn collective_bytes((members, stretches): (usize, usize), wire: Wire, elements: usize) -> u64 {
+    if members * stretches < 2 {
+        return 0;
+    }
+    // copied out of the arena, and what came of another rank
+    let mut floats = 2 * elements;
+    // the last message that was sent or came, and those that wait to be sent or taken
+    let mut messages = 2 * elements;
+    if members > 1 {
+        floats += elements;
+        let at_once = if members == 2 { elements } else { (2 * elements).max(DIRECT_SUM * (members - 1)) };
+        messages += 2 * at_once;
+    }
+    if stretches > 1 {
+        // of each step in flight, the rows on their way here and on from here
+        messages += 2 * elements * stretches;
+    }
+    (size_of::<f32>() * floats + wire.bytes() * messages) as u64
+}
+
 impl Links {
     /// For the plans of this part.
     pub fn new(communicator: Arc<dyn Communicator>, part: Part) -> Links {
@@ -48,25 +69,8 @@ impl Links {
 
     /// Bytes that the collectives of a part take at most, whose values have so many elements: what they work in, and messages on their way.
     pub fn bytes(part: &Part, elements: usize) -> u64 {
-        if part.ranks < 2 {
-            return 0;
-        }
-        let members = part.members.len();
-        // copied out of the arena, and what came of another rank
-        let mut floats = 2 * elements;
-        // the last message that was sent or came, and those that wait to be sent or taken
-        let mut message = 2 * elements;
-        if members > 1 {
-            floats += elements;
-            let at_once =
-                if members == 2 { elements } else { (2 * elements).max(DIRECT_SUM * (members - 1)) };
-            message += 2 * at_once;
-        }
-        if part.sends_to.is_some() || part.receives_from.is_some() || part.returned_by.is_some() {
-            // of each step in flight, the rows on their way here and on from here
-            message += 2 * elements * (part.ranks / members.max(1));
-        }
-        (size_of::<f32>() * floats + part.wire.bytes() * message) as u64
+        let members = part.members.len().max(1);
+        collective_bytes((members, part.ranks / members), part.wire, elements)
     }
 
     /// Says that a step has got on: see [`Pulse`].

@@ -38,7 +38,8 @@ struct LinkEntry {
 #[serde(deny_unknown_fields)]
 struct HostEntry {
     name: String,
-    memory_gb: f64,
+    /// None where nobody knows: then everything fits.
+    memory_gb: Option<f64>,
     read_gb_per_s: f64,
     gflops: Option<f64>,
     at_once: Option<SpeedEntry>,
@@ -83,7 +84,10 @@ impl HostsFile {
         for host in &self.hosts {
             // JSON's escapes are among those of TOML
             let name = serde_json::Value::from(host.name.as_str());
-            let _ = writeln!(text, "[[host]]\nname = {name}\nmemory_gb = {:.2}", host.memory / 1e9);
+            let _ = writeln!(text, "[[host]]\nname = {name}");
+            if host.memory.is_finite() {
+                let _ = writeln!(text, "memory_gb = {:.2}", host.memory / 1e9);
+            }
             for (heading, speed) in [("", Some(host.speed)), ("[host.at_once]\n", host.at_once)] {
                 let Some(speed) = speed else { continue };
                 let _ = writeln!(text, "{heading}read_gb_per_s = {:.3}", speed.bandwidth / 1e9);
@@ -129,7 +133,7 @@ impl Written {
         }
         for host in &self.host {
             let numbers = [
-                ("memory_gb", Some(host.memory_gb)),
+                ("memory_gb", host.memory_gb),
                 ("read_gb_per_s", Some(host.read_gb_per_s)),
                 ("gflops", host.gflops),
                 ("at_once.read_gb_per_s", host.at_once.map(|speed| speed.read_gb_per_s)),
@@ -161,7 +165,7 @@ impl HostEntry {
         let own = SpeedEntry { read_gb_per_s: self.read_gb_per_s, gflops: self.gflops };
         Host {
             name: self.name.clone(),
-            memory: self.memory_gb * 1e9,
+            memory: self.memory_gb.map_or(f64::INFINITY, |memory| memory * 1e9),
             speed: own.speed(),
             at_once: self.at_once.map(SpeedEntry::speed),
         }
@@ -196,6 +200,11 @@ mod tests {
         let alone = HostsFile::alone(host("a", None));
         std::fs::write(&path, alone.text()).unwrap();
         assert_eq!(HostsFile::read(&path).unwrap().hosts, alone.hosts);
+        // one that does not say what memory it has
+        let unknown = HostsFile::alone(Host { memory: f64::INFINITY, ..host("a", None) });
+        std::fs::write(&path, unknown.text()).unwrap();
+        assert!(!unknown.text().contains("memory_gb"));
+        assert_eq!(HostsFile::read(&path).unwrap().hosts, unknown.hosts);
         // what is known of sums is known in full
         let half = file.text().replace("sum_latency_us = 500.0\n", "");
         std::fs::write(&path, &half).unwrap();

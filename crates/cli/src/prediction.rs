@@ -5,8 +5,8 @@ use crate::hosts_file::HostsFile;
 use crate::{exit, model};
 use anyhow::Result;
 use latent_engine::{Engine, EngineOptions};
-use latent_graph::{ModelConfig, Stage};
-use latent_hosts::predict::{self, Case, PlannedModel, Prediction};
+use latent_graph::ModelConfig;
+use latent_hosts::predict::{self, Case, PlannedModel, PlannedPart, Prediction};
 use std::sync::Arc;
 
 /// Does something with a model of which only plans are made.
@@ -22,20 +22,27 @@ pub(crate) fn planned<T>(
     let options = EngineOptions { circuit, ..args.engine.options() };
     let backend = args.engine.backend()?;
     let resolved = options.resolve(&*backend, &model.config).map_err(exit::usage_of)?;
-    let stages = |config: &ModelConfig| -> Result<Vec<Stage>, String> {
-        let stages = resolved.stages(config, model.tensors()).map_err(|error| error.to_string())?;
-        let weights = stages.iter().flat_map(Stage::weights);
-        match weights.into_iter().find(|weight| weight.ty.row_bytes(weight.inputs()).is_none()) {
-            Some(weight) => {
-                Err(format!("tensor {} would be cut within a block of its format", weight.parts[0].tensor))
-            }
-            None => Ok(stages),
+    let context = options.context.unwrap_or(model.config.context_length);
+    let plan = |config: &ModelConfig| -> Result<PlannedPart, String> {
+        let tensors = model.tensors();
+        let stages = resolved.stages(config, tensors).map_err(|error| error.to_string())?;
+        if config.part.is_some() {
+            latent_engine::check_cut(&model.outline, tensors, &stages).map_err(|error| error.to_string())?;
         }
+        // what crosses between ranks depends on how many there are, and is counted with them
+        let alone = ModelConfig { part: None, ..config.clone() };
+        let scratch = backend.scratch_bytes(&alone, &stages, &resolved.options, context);
+        Ok(PlannedPart { stages, scratch: (scratch.arena + scratch.expanded) as f64 })
     };
     let bound = resolved.options.stages;
-    let planned =
-        PlannedModel { config: &model.config, mla: bound.mla, cache: bound.bind.cache, stages: &stages };
-    then(&planned, options.context.unwrap_or(model.config.context_length))
+    let planned = PlannedModel {
+        config: &model.config,
+        mla: bound.mla,
+        cache: bound.bind.cache,
+        step_rows: bound.max_batch_tokens,
+        plan: &plan,
+    };
+    then(&planned, context)
 }
 
 /// What is expected of a run of this engine over ranks; none without a file of hosts, or where the model is on one host.

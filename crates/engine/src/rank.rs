@@ -6,8 +6,9 @@ use crate::error::EngineError;
 use crate::options::{EngineOptions, Resolved};
 use crate::summary::Summary;
 use latent_backend::{Backend, Communicator, LayerState, Model, RankError};
-use latent_formats::Checkpoint;
 use latent_formats::identity::{FNV_START, fnv};
+use latent_formats::{Checkpoint, Outline, TensorPart};
+use latent_graph::circuit::TensorIndex;
 use latent_graph::config::Part;
 use latent_graph::passes::CacheForm;
 use latent_graph::{CheckpointTensors, Circuit, GraphError, ModelConfig, Partition, PartitionError, Stage};
@@ -139,13 +140,40 @@ fn circuit_hash(circuit: &Circuit) -> String {
 /// # Errors
 /// A cut within a block of a format, or within what has one scale.
 pub(crate) fn own_tensors(checkpoint: &Checkpoint, stages: &[Stage]) -> Result<Checkpoint, EngineError> {
-    let (tensors, block) = (CheckpointTensors(checkpoint), checkpoint.fp8_block()?);
+    let tensors = CheckpointTensors(checkpoint);
+    Ok(checkpoint.parts(&parts(&tensors, checkpoint.fp8_block()?, stages)?)?)
+}
+
+fn parts(
+    tensors: &dyn TensorIndex,
+    fp8_block: (usize, usize),
+    stages: &[Stage],
+) -> Result<Vec<TensorPart>, EngineError> {
     let (mut parts, mut seen) = (Vec::new(), HashSet::new());
     for weight in stages.iter().flat_map(Stage::weights) {
-        let of_weight = weight.tensor_parts(&tensors, block).map_err(GraphError::from)?;
+        let of_weight = weight.tensor_parts(tensors, fp8_block).map_err(GraphError::from)?;
         parts.extend(of_weight.into_iter().filter(|part| seen.insert(part.tensor.clone())));
     }
-    Ok(checkpoint.parts(&parts)?)
+    Ok(parts)
+}
+
+/// Whether a model can be cut as these plans of one of its ranks need it, whose tensors may be known by their names, types and shapes alone.
+///
+/// # Errors
+/// What loading refuses: a cut within a block of a format, within what has one scale, or within a tile of a packed file.
+pub fn check_cut(outline: &Outline, tensors: &dyn TensorIndex, stages: &[Stage]) -> Result<(), EngineError> {
+    let parts = parts(tensors, outline.fp8_block()?, stages)?;
+    if let Some(whole) = outline.whole() {
+        whole.parts(&parts)?;
+        return Ok(());
+    }
+    let within =
+        stages.iter().flat_map(Stage::weights).find(|weight| weight.ty.row_bytes(weight.inputs()).is_none());
+    let Some(weight) = within else { return Ok(()) };
+    Err(EngineError::Options(format!(
+        "tensor {} would be cut within a block of its format; give fewer ranks, or cut by layers or experts",
+        weight.parts[0].tensor
+    )))
 }
 
 /// Refuses what has state that no command carries.

@@ -8,11 +8,14 @@ mod support;
 use latent_backend::{Backend, Channel, Communicator, RankError};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
-use latent_formats::{Checkpoint, FormatError};
+use latent_formats::{Checkpoint, FormatError, Outline};
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
-use latent_graph::{Circuit, GraphError, PartitionError};
+use latent_graph::{CheckpointTensors, Circuit, GraphError, ModelConfig, Partition, PartitionError};
 use latent_hosts::LocalRank;
+use latent_testing::{Kind, Recipe};
+use latent_types::TensorType;
 use ranks::{on_ranks, on_ranks_over};
+use std::path::Path;
 use std::sync::Arc;
 use support::{CASES, all_logits, bits, checkpoint, error, fixture, folder, model_of_each_weight_type};
 
@@ -81,48 +84,59 @@ fn shared(
     }
 }
 
+/// The fixtures, and a random model of four layers, with some tokens of each.
+fn models(made: &Path) -> Vec<(&'static str, Arc<Checkpoint>, Vec<u32>)> {
+    let of_case = |case| {
+        let tokens = fixture(case).tokens;
+        (case, checkpoint(&folder(case)), tokens[..tokens.len().min(7)].to_vec())
+    };
+    let path = made.join("four.gguf");
+    let recipe = Recipe { layers: Some(4), ..Recipe::new("tiny-v3", Kind::from(TensorType::BF16)) };
+    recipe.write_gguf(&path).unwrap();
+    let four = ("four layers", checkpoint(&path), vec![256, 5, 99, 300, 7, 42, 511]);
+    CASES.into_iter().map(of_case).chain([four]).collect()
+}
+
 #[test]
 fn a_pipeline_gives_the_bits_of_one_host() {
+    let made = tempfile::tempdir().unwrap();
+    let models = models(made.path());
     for backend in BACKENDS {
         let mut ran = [0; 4];
-        for case in CASES {
-            let (file, fixture) = (checkpoint(&folder(case)), fixture(case));
-            let tokens = &fixture.tokens[..fixture.tokens.len().min(7)];
-            let mut alone =
-                Engine::load(&*backend(), &file, &exact(MlaChoice::Auto), &mut |_, _| {}).unwrap();
+        for (case, file, tokens) in &models {
+            let mut alone = Engine::load(&*backend(), file, &exact(MlaChoice::Auto), &mut |_, _| {}).unwrap();
             let alone = logits(&mut alone, tokens);
             for (partition, ran) in PIPELINES.into_iter().zip(&mut ran) {
-                if let Some(shared) = shared(partition, backend, &file, MlaChoice::Auto, tokens) {
+                if let Some(shared) = shared(partition, backend, file, MlaChoice::Auto, tokens) {
                     assert!(bits(&shared) == bits(&alone), "{case} {partition}");
                     *ran += 1;
                 }
             }
         }
-        assert!(ran[0] == CASES.len() && ran[1] == CASES.len() && ran[2] > 5, "{ran:?}");
+        let all = models.len();
+        assert!(ran[0] == all && ran[1] == all && ran[2] > 5 && ran[3] > 0, "{ran:?}");
     }
 }
 
 #[test]
 fn sums_over_ranks_are_those_of_one_host_and_equal_between_runs() {
+    let made = tempfile::tempdir().unwrap();
+    // both attention paths of each
+    let both = |model| [MlaChoice::Absorbed, MlaChoice::Naive].map(|mla| (model, mla));
+    let models = models(made.path());
     for backend in BACKENDS {
         let mut ran = [0; SUMS.len()];
-        for (n, case) in CASES.into_iter().enumerate() {
-            let (file, fixture) = (checkpoint(&folder(case)), fixture(case));
-            let tokens = &fixture.tokens[..fixture.tokens.len().min(7)];
-            // both attention paths of each
-            let mla = [MlaChoice::Absorbed, MlaChoice::Naive][n % 2];
-            let mut alone = Engine::load(&*backend(), &file, &exact(mla), &mut |_, _| {}).unwrap();
+        for ((case, file, tokens), mla) in models.iter().flat_map(both) {
+            let mut alone = Engine::load(&*backend(), file, &exact(mla), &mut |_, _| {}).unwrap();
             let alone = logits(&mut alone, tokens);
             for (i, partition) in SUMS.into_iter().enumerate() {
-                let Some(shared) = shared(partition, backend, &file, mla, tokens) else { continue };
+                let Some(shared) = shared(partition, backend, file, mla, tokens) else { continue };
                 for (row, (a, b)) in shared.iter().zip(&alone).enumerate() {
                     let error = error(a, b);
-                    assert!(error <= EXACT, "{case} {partition} row {row}: {error:e}");
+                    assert!(error <= EXACT, "{case} {partition} {mla} row {row}: {error:e}");
                 }
-                if (n + i).is_multiple_of(4) {
-                    let again = self::shared(partition, backend, &file, mla, tokens).unwrap();
-                    assert!(bits(&again) == bits(&shared), "{case} {partition} between runs");
-                }
+                let again = self::shared(partition, backend, file, mla, tokens).unwrap();
+                assert!(bits(&again) == bits(&shared), "{case} {partition} {mla} between runs");
                 ran[i] += 1;
             }
         }
@@ -145,15 +159,24 @@ fn every_weight_type_is_cut_between_its_blocks() {
             for (i, partition) in
                 ["pipeline=2", "experts=2", "tensor=2", "tensor=2,experts=2"].into_iter().enumerate()
             {
+                let planned = plan(&file, partition, &options());
                 let (led, _) = on_ranks(partition, &cpu, &file, &|_| options(), |engine| {
                     all_logits(engine, &tokens, 64)
                 });
                 let shared = match led {
-                    Ok(shared) => shared,
+                    Ok(shared) => {
+                        planned.unwrap();
+                        shared
+                    }
                     Err(
-                        EngineError::Format(FormatError::Cut { .. })
-                        | EngineError::Graph(GraphError::Partition(_)),
+                        error @ (EngineError::Format(FormatError::Cut { .. })
+                        | EngineError::Graph(GraphError::Partition(_))),
                     ) => {
+                        assert_eq!(
+                            planned.unwrap_err().to_string(),
+                            error.to_string(),
+                            "{model} {partition}"
+                        );
                         refused += 1;
                         continue;
                     }
@@ -169,6 +192,51 @@ fn every_weight_type_is_cut_between_its_blocks() {
         }
     }
     assert!(ran.iter().all(|ran| *ran > 8), "{ran:?}, {refused} refused");
+}
+
+/// What planning for hosts finds of a partition, on rank 0, by the file's outline.
+fn plan(file: &Checkpoint, partition: &str, options: &EngineOptions) -> Result<(), EngineError> {
+    let outline = Outline::open(file.path()).unwrap();
+    let (backend, whole) = (latent_backends::cpu(), ModelConfig::from_checkpoint(file).unwrap());
+    let partition: Partition = partition.parse().unwrap();
+    let part = partition.part(&whole, 0, partition.ranks()).map_err(GraphError::from)?;
+    let config = whole.of_part(part);
+    let stages = options.resolve(&*backend, &config)?.stages(&config, &CheckpointTensors(file))?;
+    latent_engine::check_cut(&outline, &CheckpointTensors(file), &stages)
+}
+
+#[test]
+fn packed_files_and_scales_are_cut_by_plans_as_by_loading() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = |ty| Recipe { layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(ty)) };
+    let path = folder.path().join("model.gguf");
+    recipe(TensorType::Q8_0).write_gguf(&path).unwrap();
+    let packed = path.with_extension("latent");
+    latent_backends::pack(&Checkpoint::open(&path).unwrap(), &packed, Some(1), &mut |_, _| true).unwrap();
+    let fp8 = folder.path().join("fp8");
+    recipe(TensorType::F8_E4M3).write_folder(&fp8).unwrap();
+    let mut refused = Vec::new();
+    for (what, path) in [("packed", &packed), ("fp8", &fp8)] {
+        let file = checkpoint(path);
+        for partition in ["pipeline=2", "experts=2", "tensor=2", "tensor=4"] {
+            let options = || exact(MlaChoice::Auto);
+            let planned = plan(&file, partition, &options()).map_err(|error| error.to_string());
+            let (led, _) = on_ranks(partition, &latent_backends::cpu, &file, &|_| options(), |_| ());
+            // of several ranks that refuse, any may be heard first
+            let led = led.map_err(|error| error.to_string());
+            assert_eq!(planned.is_ok(), led.is_ok(), "{what} {partition}: {planned:?}, {led:?}");
+            if let Err(problem) = planned {
+                refused.push((what, partition, problem));
+            }
+        }
+    }
+    for (what, partition, problem) in &refused {
+        let advice =
+            if *what == "fp8" { "that shares a scale" } else { "a packed file can be cut between layers" };
+        assert!(problem.contains(advice), "{what} {partition}: {problem}");
+    }
+    let refused: Vec<_> = refused.iter().map(|(what, partition, _)| (*what, *partition)).collect();
+    assert_eq!(refused, [("packed", "tensor=2"), ("packed", "tensor=4"), ("fp8", "tensor=4")]);
 }
 
 /// Text, a fork, a shifted context, and a file of the cache.

@@ -37,6 +37,14 @@ pub enum Source {
     HuggingFace(HfSource),
 }
 
+impl Source {
+    /// Rows and columns of an FP8 matrix that share a scale, in the file at `path`.
+    pub(crate) fn fp8_block(&self, path: &Path) -> Result<(usize, usize), FormatError> {
+        let Source::HuggingFace(source) = self else { return Ok(crate::folder::FP8_BLOCK) };
+        source.fp8_block().map_err(|problem| FormatError::Set { path: path.to_owned(), problem })
+    }
+}
+
 /// Metadata of a GGUF file.
 pub struct GgufSource {
     /// 2 or 3.
@@ -65,9 +73,7 @@ impl Checkpoint {
     /// # Errors
     /// A size in config.json that is not supported.
     pub fn fp8_block(&self) -> Result<(usize, usize), FormatError> {
-        let Source::HuggingFace(source) = &*self.source else { return Ok(crate::folder::FP8_BLOCK) };
-        let path = self.path.clone();
-        source.fp8_block().map_err(|problem| FormatError::Set { path, problem })
+        self.source.fp8_block(&self.path)
     }
 
     /// The path as messages show it.

@@ -82,6 +82,14 @@ impl Outline {
         }
     }
 
+    /// Rows and columns of an FP8 matrix that share a scale.
+    ///
+    /// # Errors
+    /// A size in config.json that is not supported.
+    pub fn fp8_block(&self) -> Result<(usize, usize), FormatError> {
+        self.source().fp8_block(&self.path)
+    }
+
     /// The file with all its data, where they are there.
     pub fn whole(&self) -> Option<&Checkpoint> {
         match &self.source {

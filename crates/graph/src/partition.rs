@@ -146,15 +146,8 @@ impl FromStr for Partition {
             }
         }
         let stretches = stretches.unwrap_or(Stretches::Even(1));
-        let partition = Partition { stretches, tensor: tensor.unwrap_or(1), experts: experts.unwrap_or(1) };
-        let Partition { tensor, experts, .. } = partition;
-        if tensor > 1 && experts > 1 && tensor != experts {
-            return Err(PartitionError::Groups { tensor, experts });
-        }
-        if partition.ranks() > MOST_RANKS {
-            return Err(wrong(format!("it is for {} ranks, more than {MOST_RANKS}", partition.ranks())));
-        }
-        Ok(partition)
+        let partition = Partition { stretches, tensor: 1, experts: 1 };
+        partition.shared_by(tensor.unwrap_or(1), experts.unwrap_or(1))
     }
 }
 
@@ -189,6 +182,23 @@ impl Partition {
     /// Stretches of layers of these lengths, one for each rank.
     pub fn of_layers(counts: Vec<usize>) -> Partition {
         Partition { stretches: Stretches::Counts(counts), tensor: 1, experts: 1 }
+    }
+
+    /// The same stretches, each shared by so many ranks: their heads and columns by `tensor`, their routed experts by `experts`.
+    ///
+    /// # Errors
+    /// [`PartitionError::Groups`] where both are more than one, and not the same; more ranks than [`MOST_RANKS`].
+    pub fn shared_by(self, tensor: usize, experts: usize) -> Result<Partition, PartitionError> {
+        if tensor > 1 && experts > 1 && tensor != experts {
+            return Err(PartitionError::Groups { tensor, experts });
+        }
+        let partition = Partition { tensor, experts, ..self };
+        let ranks = partition.ranks();
+        if ranks > MOST_RANKS {
+            let problem = format!("it is for {ranks} ranks, more than {MOST_RANKS}");
+            return Err(PartitionError::Syntax { text: partition.to_string(), problem });
+        }
+        Ok(partition)
     }
 
     /// Ranks that it is for.

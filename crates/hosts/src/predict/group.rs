@@ -10,6 +10,8 @@ pub(super) struct Group<'a> {
     pub(super) hosts: &'a [Host],
     /// Whether rank 0 is among them.
     pub(super) first: bool,
+    /// Bytes that each of them takes beside weights and cache.
+    pub(super) beside: f64,
 }
 
 impl Group<'_> {
@@ -23,12 +25,18 @@ impl Group<'_> {
     }
 
     pub(super) fn has_room(&self, layers: Load, case: &Case) -> bool {
-        self.hosts.iter().enumerate().all(|(at, host)| self.load(at, layers).memory(case) <= host.memory)
+        self.hosts.iter().enumerate().all(|(at, host)| self.memory(at, layers, case) <= host.memory)
+    }
+
+    /// Bytes that the host at `at` takes with these layers.
+    pub(super) fn memory(&self, at: usize, layers: Load, case: &Case) -> f64 {
+        self.load(at, layers).memory(case) + self.beside
     }
 }
 
 /// The hosts by stretches of layers, in their order.
-pub(super) fn groups<'a>(model: &'a SharedLoad, hosts: &'a [Host]) -> Vec<Group<'a>> {
-    let of = |(at, hosts)| Group { model, hosts, first: at == 0 };
+pub(super) fn groups<'a>(model: &'a SharedLoad, hosts: &'a [Host], case: &Case) -> Vec<Group<'a>> {
+    let beside = model.beside(hosts.len() / model.members(), case);
+    let of = |(at, hosts)| Group { model, hosts, first: at == 0, beside };
     hosts.chunks(model.members()).enumerate().map(of).collect()
 }

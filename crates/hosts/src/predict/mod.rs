@@ -17,5 +17,5 @@ mod stretches;
 pub use load::{Case, Load, Work};
 pub use network::{Host, Link, Speed, Sums};
 pub use propose::{Prediction, Proposal, RankPrediction, predict, propose};
-pub use shared::{PlannedModel, SharedLoad};
+pub use shared::{PlannedModel, PlannedPart, SharedLoad};
 pub use stretches::PredictError;

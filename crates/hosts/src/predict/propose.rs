@@ -16,7 +16,7 @@ pub struct RankPrediction {
     pub host: String,
     /// Its layers.
     pub layers: Range<usize>,
-    /// Bytes of weights and of the cache.
+    /// Bytes of weights, of the cache, and of what steps work in.
     pub memory: f64,
     /// Seconds that it computes in a step.
     pub seconds: f64,
@@ -131,7 +131,7 @@ fn of_stretches(
 ) -> Result<Prediction, PredictError> {
     let counts: Vec<usize> = stretches.iter().map(ExactSizeIterator::len).collect();
     let partition = model.partition(&counts).map_err(PredictError::Cut)?;
-    let groups = groups(model, hosts);
+    let groups = groups(model, hosts, case);
     let of_range = |range: &Range<usize>| {
         let mut layers = Load::default();
         model.layers[range.clone()].iter().for_each(|layer| layers += *layer);
@@ -147,7 +147,7 @@ fn of_stretches(
     let mut ranks = Vec::new();
     for (((group, seconds), layers), range) in groups.iter().zip(&of_steps).zip(&layers).zip(stretches) {
         for (at, (host, seconds)) in group.hosts.iter().zip(&seconds.ranks).enumerate() {
-            let memory = group.load(at, *layers).memory(case);
+            let memory = group.memory(at, *layers, case);
             ranks.push(RankPrediction {
                 host: host.name.clone(),
                 layers: range.clone(),
@@ -204,7 +204,8 @@ mod tests {
             layer.step.sums = 2.0;
             layer.step.summed = 2e4;
         }
-        SharedLoad { tensor: members, experts: 1, layers: vec![layer; 10], around: load(1.0), row: 2500.0 }
+        let (layers, around) = (vec![layer; 10], load(1.0));
+        SharedLoad { tensor: members, experts: 1, layers, around, row: 2500.0, scratch: 0.0, step_rows: 0 }
     }
 
     fn host(memory: f64, bandwidth: f64) -> Host {
@@ -320,6 +321,19 @@ mod tests {
         assert_eq!(error, PredictError::Memory { context: 0, needed: 11.0, memory: 10.5 });
         let many = vec![host(6.0, 10.0); 11];
         assert!(matches!(best(1, &many, &CASE), Err(PredictError::TooMany { .. })));
+    }
+
+    #[test]
+    fn what_steps_work_in_takes_room_on_every_host() {
+        let hosts = [host(7.0, 10.0), host(8.0, 10.0)];
+        assert_eq!(best(1, &hosts, &CASE).unwrap().partition.to_string(), "layers=3:7");
+        let model = SharedLoad { scratch: 1.5e9, step_rows: 512, ..model(1) };
+        let found = stretches(&model, &hosts, &LINK, &CASE).unwrap();
+        // a layer less on the second than without, and rows that are on their way
+        assert_eq!(found, [0..4, 4..10]);
+        let ranks = of_stretches(&model, &hosts, &found, &LINK, &CASE).unwrap().ranks;
+        let crossing = ranks[0].memory - (5e9 + 4.0 * 1e6 + 1.5e9);
+        assert!((512.0 * 2500.0 * 4.0..100e6).contains(&crossing), "{crossing}");
     }
 
     #[test]

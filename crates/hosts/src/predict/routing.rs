@@ -1,17 +1,25 @@
 //! How much of the routed experts' work the busiest of several ranks has, for which the others wait.
 
 use latent_graph::config::{ModelConfig, Share};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Range;
 
 /// Where the rows of a step go.
 pub(super) struct Routing {
     own: Share,
+    /// The experts of each rank that shares them.
+    of_members: Vec<Range<usize>>,
     /// Experts that a row goes to.
     per_row: usize,
     groups: usize,
     groups_used: usize,
+    /// What was found for so many rows: the same for every layer.
+    found: RefCell<HashMap<usize, Busiest>>,
 }
 
 /// What the rank with most of the experts' work has.
+#[derive(Clone, Copy)]
 pub(super) struct Busiest {
     /// Its experts that any row goes to.
     pub(super) experts: f64,
@@ -31,7 +39,14 @@ impl Routing {
         let (groups, groups_used) =
             moe.map_or((1, 1), |moe| (moe.router.groups.max(1), moe.router.groups_used.max(1)));
         let per_row = moe.map_or(0, |moe| moe.num_experts_per_tok);
-        Routing { own: config.own_experts(), per_row, groups, groups_used }
+        let members = config.part.as_ref().map_or(1, |part| part.members.len());
+        Routing::new(config.own_experts(), members, per_row, (groups, groups_used))
+    }
+
+    fn new(own: Share, members: usize, per_row: usize, (groups, groups_used): (usize, usize)) -> Routing {
+        let of = |member| Share::nth(member, members, own.of, 1).map_or(0..0, |share| share.range());
+        let of_members = (0..members).map(of).collect();
+        Routing { own, of_members, per_row, groups, groups_used, found: RefCell::default() }
     }
 
     /// Whether one rank has all experts.
@@ -41,27 +56,30 @@ impl Routing {
 
     /// The busiest rank of a step, on average over routings in which each expert is as likely as any other.
     pub(super) fn busiest(&self, rows: usize) -> Busiest {
+        *self.found.borrow_mut().entry(rows).or_insert_with(|| self.draw(rows))
+    }
+
+    fn draw(&self, rows: usize) -> Busiest {
         let (len, of) = (self.own.len as f64, self.own.of as f64);
         if rows > MANY {
             let missed = (1.0 - self.per_row as f64 / of).powf(rows as f64);
             return Busiest { experts: len * (1.0 - missed), of_rows: len / of };
         }
-        let members = self.own.of.div_ceil(self.own.len);
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let (mut experts, mut pairs) = (0, 0);
         for _ in 0..DRAWS {
             let mut reached = vec![false; self.own.of];
-            let mut rows_of = vec![0usize; members];
+            let mut rows_of = vec![0usize; self.own.of];
             for _ in 0..rows {
                 for expert in self.choose(&mut random) {
                     reached[expert] = true;
-                    rows_of[expert / self.own.len] += 1;
+                    rows_of[expert] += 1;
                 }
             }
-            let of_members =
-                reached.chunks(self.own.len).map(|own| own.iter().filter(|reached| **reached).count());
-            experts += of_members.max().unwrap_or(0);
-            pairs += rows_of.into_iter().max().unwrap_or(0);
+            let members = || self.of_members.iter().cloned();
+            let reached = |own: Range<usize>| reached[own].iter().filter(|reached| **reached).count();
+            experts += members().map(reached).max().unwrap_or(0);
+            pairs += members().map(|own| rows_of[own].iter().sum::<usize>()).max().unwrap_or(0);
         }
         let all = (DRAWS * rows * self.per_row).max(1);
         Busiest { experts: experts as f64 / DRAWS as f64, of_rows: pairs as f64 / all as f64 }
@@ -103,7 +121,20 @@ mod tests {
     use super::*;
 
     fn routing(len: usize, of: usize, per_row: usize) -> Routing {
-        Routing { own: Share { from: 0, len, of }, per_row, groups: 1, groups_used: 1 }
+        Routing::new(Share { from: 0, len, of }, of / len, per_row, (1, 1))
+    }
+
+    #[test]
+    fn the_last_rank_has_what_is_left() {
+        // five experts on four ranks: 1, 1, 1 and 2; of a row's two the last rank has both in one case of ten
+        let uneven = Routing::new(Share { from: 3, len: 2, of: 5 }, 4, 2, (1, 1));
+        assert_eq!(uneven.of_members, [0..1, 1..2, 2..3, 3..5]);
+        let busiest = uneven.busiest(1);
+        assert!((busiest.experts - 1.1).abs() < 0.03, "{}", busiest.experts);
+        assert!((busiest.of_rows - busiest.experts / 2.0).abs() < 1e-9);
+        // drawn once
+        assert_eq!(uneven.busiest(1).experts.to_bits(), busiest.experts.to_bits());
+        assert_eq!(uneven.found.borrow().len(), 1);
     }
 
     #[test]
@@ -125,7 +156,7 @@ mod tests {
 
     #[test]
     fn groups_bring_a_rows_experts_together() {
-        let grouped = Routing { groups: 8, groups_used: 1, ..routing(2, 16, 2) };
+        let grouped = Routing::new(Share { from: 0, len: 2, of: 16 }, 8, 2, (8, 1));
         assert!((grouped.busiest(1).experts - 2.0).abs() < 1e-9);
     }
 }

@@ -14,8 +14,18 @@ pub struct PlannedModel<'a> {
     pub mla: MlaChoice,
     /// Type of the KV cache.
     pub cache: CacheType,
+    /// Most rows of a step.
+    pub step_rows: usize,
     /// The plans of the model with this config, or why it cannot be cut so.
-    pub stages: &'a dyn Fn(&ModelConfig) -> Result<Vec<Stage>, String>,
+    pub plan: &'a dyn Fn(&ModelConfig) -> Result<PlannedPart, String>,
+}
+
+/// The plans of a part of a model.
+pub struct PlannedPart {
+    /// The plans.
+    pub stages: Vec<Stage>,
+    /// Bytes that steps work in, without what crosses between ranks.
+    pub scratch: f64,
 }
 
 /// What each of the ranks takes that share every layer.
@@ -31,6 +41,10 @@ pub struct SharedLoad {
     pub around: Load,
     /// Elements of a residual row.
     pub row: f64,
+    /// Bytes that steps work in.
+    pub scratch: f64,
+    /// Most rows of a step.
+    pub step_rows: usize,
 }
 
 impl SharedLoad {
@@ -45,21 +59,44 @@ impl SharedLoad {
         case: &Case,
     ) -> Result<SharedLoad, String> {
         let members = tensor.max(experts);
-        let loads = |member: usize| -> Result<Loads, String> {
+        let loads = |member: usize| -> Result<(Loads, f64), String> {
             let config = if members == 1 {
                 model.config.clone()
             } else {
-                let partition = partition("pipeline=1", tensor, experts)?;
-                let part =
-                    partition.part(model.config, member, members).map_err(|error| error.to_string())?;
+                let part = Partition::pipeline(1)
+                    .shared_by(tensor, experts)
+                    .and_then(|partition| partition.part(model.config, member, members))
+                    .map_err(|error| error.to_string())?;
                 model.config.of_part(part)
             };
-            Ok(Loads::of_stages(&(model.stages)(&config)?, &config, (model.mla, model.cache), case))
+            let planned = (model.plan)(&config)?;
+            let of_layers = Loads::of_stages(&planned.stages, &config, (model.mla, model.cache), case);
+            Ok((of_layers, planned.scratch))
         };
-        let first = loads(0)?;
+        let (first, scratch) = loads(0)?;
         // shares are rounded down but for the last
-        let layers = if members == 1 { first.layers } else { loads(members - 1)?.layers };
-        Ok(SharedLoad { tensor, experts, layers, around: first.around, row: model.config.hidden_size as f64 })
+        let (layers, scratch) = if members == 1 {
+            (first.layers, scratch)
+        } else {
+            let (last, more) = loads(members - 1)?;
+            (last.layers, scratch.max(more))
+        };
+        Ok(SharedLoad {
+            tensor,
+            experts,
+            layers,
+            around: first.around,
+            row: model.config.hidden_size as f64,
+            scratch,
+            step_rows: model.step_rows,
+        })
+    }
+
+    /// Bytes that a rank takes beside weights and cache, of so many stretches of layers: what steps work in, and what crosses between ranks.
+    pub(super) fn beside(&self, stretches: usize, case: &Case) -> f64 {
+        let elements = self.step_rows * self.row as usize;
+        self.scratch
+            + latent_backend::collective_bytes((self.members(), stretches), case.wire, elements) as f64
     }
 
     /// Ranks that share a layer.
@@ -72,17 +109,7 @@ impl SharedLoad {
     /// # Errors
     /// More ranks than a partition can have.
     pub fn partition(&self, stretches: &[usize]) -> Result<Partition, String> {
-        let counts: Vec<String> = stretches.iter().map(usize::to_string).collect();
-        partition(&format!("layers={}", counts.join(":")), self.tensor, self.experts)
+        let partition = Partition::of_layers(stretches.to_vec()).shared_by(self.tensor, self.experts);
+        partition.map_err(|error| error.to_string())
     }
-}
-
-fn partition(stretches: &str, tensor: usize, experts: usize) -> Result<Partition, String> {
-    let mut text = stretches.to_owned();
-    for (key, members) in [("tensor", tensor), ("experts", experts)] {
-        if members > 1 {
-            text += &format!(",{key}={members}");
-        }
-    }
-    text.parse().map_err(|error: latent_graph::PartitionError| error.to_string())
 }

@@ -20,7 +20,7 @@ pub enum PredictError {
     },
     /// Too little memory.
     #[error(
-        "the model does not fit: weights and a cache of {context} tokens take {needed:.1} GB, the hosts have {memory:.1} GB, in pieces of whole layers; \
+        "the model does not fit: weights, a cache of {context} tokens and what steps work in take {needed:.1} GB, the hosts have {memory:.1} GB, in pieces of whole layers; \
          give more hosts, a smaller --ctx-size, or a file of fewer bits"
     )]
     Memory {
@@ -46,13 +46,14 @@ pub(super) fn stretches(
     link: &Link,
     case: &Case,
 ) -> Result<Vec<Range<usize>>, PredictError> {
-    let groups = groups(model, hosts);
+    let groups = groups(model, hosts, case);
     let table = Table::new(model, &groups, link, case)?;
     let Some((sum, slowest, quickest)) = table.best(f64::INFINITY) else {
         let mut all = model.around;
         model.layers.iter().for_each(|layer| all += *layer);
         let memory = hosts.iter().map(|host| host.memory).sum::<f64>() / 1e9;
-        let needed = all.memory(case) * model.members() as f64 / 1e9;
+        let beside: f64 = groups.iter().map(|group| group.beside * group.hosts.len() as f64).sum();
+        let needed = (all.memory(case) * model.members() as f64 + beside) / 1e9;
         let context = case.context * case.rows * case.in_flight;
         return Err(PredictError::Memory { context, needed, memory });
     };

@@ -87,7 +87,8 @@ fn this_host(
     name: String,
     barrier: &dyn Fn() -> Result<()>,
 ) -> Result<Host> {
-    let memory = memory::available().map_or(0.0, |free| free.bytes as f64);
+    // what is not known does not bound the layers either
+    let memory = memory::available().map_or(f64::INFINITY, |free| free.bytes as f64);
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let weights: usize = checkpoint.tensors().iter().map(|tensor| tensor.bytes).sum();
     let first_layers = Some(layers(&config, memory, weights as f64));

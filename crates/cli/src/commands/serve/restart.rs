@@ -53,7 +53,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
 
 /// The command that starts all ranks.
 fn launch(args: &ServeArgs) -> Result<Vec<OsString>> {
-    if std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
+    if job::launched() {
         let problem = "--restart starts mpirun itself: give it to `latent serve`, and how to start the ranks as --launch \"mpirun …\"";
         return Err(Usage(problem.into()).into());
     }
