@@ -4,11 +4,13 @@
 use std::process::Command;
 
 fn main() {
-    println!("cargo::rerun-if-env-changed=MPICC");
-    println!("cargo::rerun-if-env-changed=PATH");
     if std::env::var_os("CARGO_FEATURE_MPI").is_none() {
+        // the environment says nothing to a build without MPI
+        println!("cargo::rerun-if-changed=build.rs");
         return;
     }
+    println!("cargo::rerun-if-env-changed=MPICC");
+    println!("cargo::rerun-if-env-changed=PATH");
     let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
     if !Command::new(&mpicc).arg("-show").output().is_ok_and(|shown| shown.status.success()) {
         println!(

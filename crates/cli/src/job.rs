@@ -1,9 +1,11 @@
 //! The MPI job that this process may be a rank of.
 
 #[cfg(not(feature = "mpi"))]
-pub(crate) use alone::{abort, failed, finish, hosts, hurry, launched, problem};
+pub(crate) use alone::{abort, failed, finish, hosts, hurry, problem};
 #[cfg(feature = "mpi")]
-pub(crate) use over_mpi::{abort, failed, finish, hosts, hurry, launched, problem};
+pub(crate) use over_mpi::{abort, failed, finish, hosts, hurry, problem};
+// a build without MPI tells, too, who has started it
+pub(crate) use latent_mpi::launched;
 
 /// What a build without MPI says of what takes it.
 pub(crate) const WITHOUT_MPI: &str = "this program was built without MPI; build it with --features mpi (on Debian with openmpi-bin, libopenmpi-dev and \
@@ -39,11 +41,6 @@ mod over_mpi {
         }
         let partition = partition.cloned().unwrap_or_else(|| Partition::pipeline(rank.ranks()));
         Ok(Some(Hosts { partition, communicator: rank }))
-    }
-
-    /// Whether this process was started as one of several ranks.
-    pub(crate) fn launched() -> bool {
-        latent_mpi::launched()
     }
 
     fn rank() -> Option<Arc<MpiRank>> {
@@ -95,11 +92,6 @@ mod alone {
             super::WITHOUT_MPI,
             partition.ranks()
         )))
-    }
-
-    /// Whoever started several of a program without MPI, it knows of none.
-    pub(crate) fn launched() -> bool {
-        false
     }
 
     pub(crate) fn failed(_cause: &str) {}

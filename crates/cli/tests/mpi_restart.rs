@@ -144,21 +144,6 @@ fn body(max_tokens: usize, stream: bool) -> String {
     body.to_string()
 }
 
-#[test]
-fn ranks_do_not_start_ranks() {
-    // as Open MPI's mpirun starts them, and Slurm's srun by PMIx and by PMI
-    for launcher in ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"] {
-        let output = Command::new(LATENT)
-            .args(["serve", "--partition", "pipeline=2", "--restart", "--launch", "false"])
-            .env(launcher, "1")
-            .output()
-            .unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(64), "{launcher}: {error}");
-        assert!(error.contains("--restart starts mpirun itself"), "{launcher}: {error}");
-    }
-}
-
 /// Bytes of the files in a folder, and below.
 fn bytes(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

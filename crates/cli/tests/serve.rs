@@ -61,12 +61,13 @@ fn restarts_that_cannot_be_are_refused() {
         misuse(&["serve", "--restart", "--stop-at-eof", "--partition", "pipeline=2"]).contains("--restart")
     );
     assert!(misuse(&["serve", "--restart", "--launch", " "]).contains("no command"));
-    let within = latent(&["serve", "--restart", "--partition", "pipeline=2"])
-        .env("OMPI_COMM_WORLD_SIZE", "2")
-        .output()
-        .unwrap();
-    let text = String::from_utf8(within.stderr).unwrap();
-    assert!(within.status.code() == Some(64) && text.contains("--launch \"mpirun"), "{text}");
+    // ranks start no ranks: as Open MPI's mpirun starts them, and Slurm's srun by PMIx and by PMI
+    for launcher in ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"] {
+        let within = latent(&["serve", "--restart", "--partition", "pipeline=2"]).env(launcher, "2").output();
+        let within = within.unwrap();
+        let text = String::from_utf8(within.stderr).unwrap();
+        assert!(within.status.code() == Some(64) && text.contains("--launch \"mpirun"), "{launcher}: {text}");
+    }
     #[cfg(not(feature = "mpi"))]
     assert!(misuse(&["serve", "--restart", "--partition", "pipeline=2"]).contains("built without MPI"));
 }

@@ -50,6 +50,19 @@ fn after(engine: &mut Engine, prompt: &[u32], next: &[u32], together: bool) -> V
 }
 
 #[test]
+fn an_engine_that_drafts_has_no_steps_in_flight() {
+    let made = tempfile::tempdir().unwrap();
+    let recipe =
+        Recipe { layers: Some(2), mtp: Mtp::Own, ..Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)) };
+    let checkpoint = written(made.path(), &recipe, "mtp.gguf");
+    let mut engine = engine(&checkpoint, &drafting(Precision::Default));
+    let mut sequence = Sequence::default();
+    let error = engine.submit(&mut [SeqInput::tokens(&mut sequence, &[5], LogitsRequest::Last)]).unwrap_err();
+    assert!(error.to_string().contains("an engine that drafts has no steps in flight"), "{error}");
+    assert!(sequence.is_empty());
+}
+
+#[test]
 fn a_token_and_its_draft_have_the_bits_of_two_steps() {
     let fixtures = CASES.map(|case| (case.to_owned(), checkpoint(&folder(case))));
     let made = tempfile::tempdir().unwrap();

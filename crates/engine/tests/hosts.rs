@@ -9,6 +9,7 @@ use latent_backend::{Backend, Channel, Communicator, RankError};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
 use latent_formats::{Checkpoint, FormatError, Outline};
+use latent_graph::config::Wire;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, GraphError, ModelConfig, Partition, PartitionError};
 use latent_hosts::LocalRank;
@@ -203,6 +204,26 @@ fn plan(file: &Checkpoint, partition: &str, options: &EngineOptions) -> Result<(
     let config = whole.of_part(part);
     let stages = options.resolve(&*backend, &config)?.stages(&config, &CheckpointTensors(file))?;
     latent_engine::check_cut(&outline, &CheckpointTensors(file), &stages)
+}
+
+#[test]
+fn what_crosses_between_ranks_is_among_what_a_rank_needs() {
+    let file = checkpoint(&folder("v3"));
+    let (backend, whole) = (latent_backends::cpu(), ModelConfig::from_checkpoint(&file).unwrap());
+    for (partition, shape) in [("pipeline=2", (1, 2)), ("tensor=2", (2, 1)), ("pipeline=2,experts=2", (2, 2))]
+    {
+        let parsed: Partition = partition.parse().unwrap();
+        let config = whole.of_part(parsed.part(&whole, 0, parsed.ranks()).unwrap());
+        let resolved = exact(MlaChoice::Auto).resolve(&*backend, &config).unwrap();
+        let stages = resolved.stages(&config, &CheckpointTensors(&file)).unwrap();
+        let arena =
+            |config: &ModelConfig| backend.scratch_bytes(config, &stages, &resolved.options, 128).arena;
+        let elements = resolved.options.stages.max_batch_tokens * config.hidden_size;
+        let crossing = latent_backend::collective_bytes(shape, Wire::F32, elements);
+        let alone = ModelConfig { part: None, ..config.clone() };
+        assert_eq!(arena(&config) - arena(&alone), crossing, "{partition}");
+        assert!(crossing > 4 * elements as u64, "{partition}");
+    }
 }
 
 #[test]
