@@ -1,13 +1,15 @@
 //! What a model takes is what was planned.
 
 use super::{CONTEXT, Planned, Way, run};
-use crate::GpuBackend;
+use crate::device::Device;
+use crate::{AdapterKind, GpuBackend};
 use latent_backend::{Backend, LayerState, WeightSource};
 use latent_graph::ir::Side;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage};
 use latent_testing::{Kind, Recipe};
 use latent_types::{CacheType, TensorType};
+use std::sync::Arc;
 
 #[test]
 fn steps_take_no_memory_that_was_not_planned() {
@@ -68,4 +70,17 @@ fn the_side_behind_a_cut_has_no_table_of_embeddings() {
         let own = if shape == "tiny-plm" { 0 } else { table };
         assert!(all >= own + bytes(&side(config, 1)), "{shape}");
     }
+}
+
+/// A browser says neither how much there is nor, at once, that a trial has failed: its adapters are of no known kind.
+#[test]
+fn no_memory_is_tried_in_a_page() {
+    let Some(_) = crate::testing::device() else { return };
+    let own = |interface: &'static str| {
+        let mut device = Device::open(0).unwrap();
+        let description = &mut Arc::get_mut(&mut device).unwrap().description;
+        (description.kind, description.interface) = (AdapterKind::Unknown, interface);
+        GpuBackend::on(device).has_own_memory()
+    };
+    assert!(own("Vulkan") && !own("WebGPU"));
 }
