@@ -2,6 +2,7 @@
 
 use super::layout::{Float, Grid, Layout, Meaning, Plane, Quants, Scales, Storage};
 use crate::f16_values::F16Values;
+use latent_quant::e2m1::DOUBLED;
 use std::fmt::Write;
 
 /// A text cut at lines `//= name`.
@@ -99,6 +100,8 @@ pub(super) fn integer_decoder(source: &mut String, layout: &Layout) {
     source.push_str(match meaning {
         Meaning::Unsigned { zero: 0 } | Meaning::Signed => "",
         Meaning::Unsigned { .. } => section(INTEGERS, "zero"),
+        // there already
+        Meaning::Table(values) if *values == DOUBLED => "",
         Meaning::Table(_) => section(TABLE, "bytes"),
     });
     let _ = write!(
@@ -164,9 +167,10 @@ pub(super) fn decoder(source: &mut String, layout: &Layout, storage: Storage, f1
         }
         Quants::Planes { low, high, meaning } => {
             source.push_str(include_str!("wgsl/planes.wgsl"));
-            if matches!(meaning, Meaning::Table(_)) {
-                source.push_str(section(TABLE, "word"));
-                source.push_str(section(TABLE, "values"));
+            if let Meaning::Table(values) = meaning {
+                // numbers that can be computed, four at a time
+                let sections = if *values == DOUBLED { ["e2m1", "e2m1_values"] } else { ["word", "values"] };
+                sections.into_iter().for_each(|name| source.push_str(section(TABLE, name)));
             }
             decode_planes(source, low, high.as_ref(), *meaning, layout.adds());
         }

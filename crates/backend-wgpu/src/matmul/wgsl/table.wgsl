@@ -26,3 +26,21 @@ fn table_bytes(quants: u32) -> u32 {
   return table_byte(quants & 0xffu) | (table_byte((quants >> 8u) & 0xffu) << 8u)
     | (table_byte((quants >> 16u) & 0xffu) << 16u) | (table_byte(quants >> 24u) << 24u);
 }
+//= e2m1
+
+// Twice the number of an E2M1 code, 0 to 12 with a sign, of four codes at once: a size of more than 4 is its code and 1, 2 or 5 more.
+fn table_bytes(quants: u32) -> u32 {
+  let low = quants & 0x03030303u;
+  let both = low & (low >> 1u) & 0x01010101u;
+  let large = (quants >> 2u) & 0x01010101u;
+  let size = (quants & 0x07070707u) + ((low + (both << 1u)) & ((large << 8u) - large));
+  let negative = (quants >> 3u) & 0x01010101u;
+  // no byte carries into the one above it: -0 is 0
+  let flipped = size ^ ((negative << 8u) - negative);
+  return ((flipped & 0x7f7f7f7fu) + negative) ^ (flipped & 0x80808080u);
+}
+//= e2m1_values
+
+fn table_values(quants: u32) -> vec4<f32> {
+  return vec4<f32>(signed_bytes_of(table_bytes(quants)));
+}
