@@ -82,7 +82,12 @@ impl<'a> Context<'a> {
         self.barriers.set(self.barriers.get() + 1);
     }
 
-    /// Says that the step has got on, where others look whether this rank hangs: after each phase, and each piece of what grows with context or experts.
+    /// Whether anybody looks.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.links.is_some()
+    }
+
+    /// Says that the step has got on, where others look whether this rank hangs: after each phase, and each part of what may take long in one: products, attention, experts.
     pub(crate) fn beat(&self) {
         if let Some(links) = self.links {
             links.beat();

@@ -126,7 +126,9 @@ impl Executables {
         module: vk::ShaderModule,
         layout: vk::PipelineLayout,
     ) -> Result<Vec<(String, f64)>, vk::Result> {
+        // as wgpu has it where shaders may use subgroups
         let stage = vk::PipelineShaderStageCreateInfo::default()
+            .flags(vk::PipelineShaderStageCreateFlags::ALLOW_VARYING_SUBGROUP_SIZE)
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
             .name(c"main");

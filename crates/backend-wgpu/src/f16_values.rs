@@ -36,8 +36,16 @@ impl F16Values {
     /// at it will fail again when it is used.
     pub(crate) fn of(device: &Arc<Device>) -> F16Values {
         // nothing runs there; GPUs are exact, as far as is known
-        let exact = device.hollow || *device.exact_f16.get_or_init(|| agrees(device).unwrap_or(false));
+        let exact = device.hollow || device.exact_f16.get().copied().unwrap_or_else(|| tried(device));
         if exact { F16Values::ByDevice } else { F16Values::ByIntegers }
+    }
+}
+
+/// Tries, and keeps the answer. Nothing is locked meanwhile: in a page the device is waited for by others too.
+fn tried(device: &Arc<Device>) -> bool {
+    match agrees(device) {
+        Ok(exact) => *device.exact_f16.get_or_init(|| exact),
+        Err(_) => false,
     }
 }
 

@@ -22,6 +22,8 @@ const GROUPS: u32 = 1024;
 const THREADS: u32 = 256;
 /// Bytes that are read, at most: more than caches hold. The first is for devices with memory of their own, where it has room.
 const BYTES: [u64; 2] = [1 << 30, 256 << 20];
+/// Bytes that are read at least.
+const LEAST_BYTES: u64 = 16 << 20;
 /// Multiply-accumulates of an invocation in one turn of the loop: of `multiply.wgsl` and of `dot.wgsl`.
 const MACS: [f64; 2] = [16.0, 32.0];
 /// Sums that a subgroup has at a time, each of which waits for its last multiplication.
@@ -68,10 +70,13 @@ fn multiply(f16: bool) -> Shader {
 fn bandwidth(device: &Arc<Device>, results: &Buffer) -> Result<f64, GpuError> {
     let shares = device.description.shares_memory();
     let most = |bytes: u64| largest_binding(&device.limits).min(bytes);
-    let source = match Buffer::new(device, "a measurement", most(BYTES[usize::from(shares)])) {
-        Ok(source) => source,
-        Err(GpuError::OutOfMemory { .. }) => Buffer::new(device, "a measurement", most(BYTES[1]))?,
-        Err(error) => return Err(error),
+    let mut bytes = most(BYTES[usize::from(shares)]);
+    // beside a model there may be little
+    let source = loop {
+        match Buffer::new(device, "a measurement", bytes) {
+            Err(GpuError::OutOfMemory { .. }) if bytes > LEAST_BYTES => bytes /= 2,
+            made => break made?,
+        }
     };
     let read = Shader::new("read", READ).count("VECTORS", source.bytes() as usize / 16);
     speed(device, &device.pipeline(&read)?, &[&source, results], source.bytes() as f64)

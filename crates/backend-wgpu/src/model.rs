@@ -13,7 +13,7 @@ use crate::observe::Observer;
 use crate::ops::embedded_rows;
 use crate::portions::{Portions, work};
 use crate::program::{Program, instructions};
-use crate::run::Run;
+use crate::run::{Run, ranges};
 use crate::step_data::StepData;
 use crate::values::{Home, Registers, internal};
 use crate::weights::DeviceWeights;
@@ -213,33 +213,41 @@ impl GpuModel {
         let number = stage * BatchBucket::ALL.len() + bucket;
         let plan = &self.stages[stage].plans[bucket];
         for instruction in &program.instructions {
+            let (operation, path) = (&instruction.operation, instruction.path);
+            let node = &plan.ir.nodes[instruction.node];
+            let place = (number, plan.phases[instruction.node]);
             // what is only looked at goes nowhere
-            if !self.observer.lists() {
-                let node = &plan.ir.nodes[instruction.node];
-                let work = work(plan, node, batch, rows.len(), self.cache_type);
-                portions.before(work, &mut self.observer)?;
+            let lists = self.observer.lists();
+            let parts = if lists { 1 } else { operation.parts(data, &ranges(batch, rows.len(), path), path) };
+            let work = work(plan, node, batch, rows.len(), self.cache_type) / parts as f64;
+            for part in 0..parts {
+                if !lists {
+                    portions.before(work, &mut self.observer)?;
+                }
+                let mut run = Run {
+                    commands: &mut portions.commands,
+                    memory: &self.memory,
+                    kv,
+                    batch,
+                    step: data,
+                    step_buffer: &self.step_buffer,
+                    embedded: &self.embedded,
+                    rows: rows.len(),
+                    wanted: matches!(stage, LM_HEAD | MTP_HEAD).then(|| rows.clone()),
+                    first_kv_layer,
+                };
+                self.observer.before(&mut run, &self.device, place)?;
+                match parts {
+                    1 => operation.record(&mut run, path)?,
+                    _ => operation.record_part(&mut run, path, part)?,
+                }
+                if part + 1 < parts {
+                    self.observer.after_part(&mut run, &self.device, place)?;
+                } else {
+                    let node = (number, instruction.node);
+                    self.observer.after(&mut run, &self.device, plan, &program.registers, node)?;
+                }
             }
-            let mut run = Run {
-                commands: &mut portions.commands,
-                memory: &self.memory,
-                kv,
-                batch,
-                step: data,
-                step_buffer: &self.step_buffer,
-                embedded: &self.embedded,
-                rows: rows.len(),
-                wanted: matches!(stage, LM_HEAD | MTP_HEAD).then(|| rows.clone()),
-                first_kv_layer,
-            };
-            self.observer.before(&mut run, &self.device, (number, plan.phases[instruction.node]))?;
-            instruction.operation.record(&mut run, instruction.path)?;
-            self.observer.after(
-                &mut run,
-                &self.device,
-                plan,
-                &program.registers,
-                (number, instruction.node),
-            )?;
         }
         Ok(())
     }

@@ -109,6 +109,20 @@ impl Observer {
         Ok(())
     }
 
+    /// After a part of an operation is recorded, of this phase of a plan.
+    pub(crate) fn after_part(
+        &mut self,
+        run: &mut Run<'_>,
+        device: &Arc<Device>,
+        (plan, phase): (usize, usize),
+    ) -> Result<(), BackendError> {
+        if let (Some(clocks), Some(started)) = (&mut self.clocks, self.started.take()) {
+            finish(run.commands, device)?;
+            clocks[plan][phase] += started.elapsed().as_nanos() as u64;
+        }
+        Ok(())
+    }
+
     /// After an operation is recorded, a node of a plan.
     pub(crate) fn after(
         &mut self,
@@ -122,10 +136,7 @@ impl Observer {
             let stage = number / BatchBucket::ALL.len();
             calls.push(NodeCalls { stage, node, kernels: run.commands.kernels(*first) });
         }
-        if let (Some(clocks), Some(started)) = (&mut self.clocks, self.started.take()) {
-            finish(run.commands, device)?;
-            clocks[number][plan.phases[node]] += started.elapsed().as_nanos() as u64;
-        }
+        self.after_part(run, device, (number, plan.phases[node]))?;
         if let Some((trace, probes)) = &mut self.trace {
             let mut here = probes[number].iter().filter(|probe| probe.node == node).peekable();
             if here.peek().is_some() {

@@ -53,10 +53,15 @@ impl Run<'_> {
 
     /// The rows on this attention path.
     pub(crate) fn ranges(&self, path: AttentionPath) -> Vec<Range<usize>> {
-        match path {
-            AttentionPath::All => std::iter::once(0..self.rows).collect(),
-            path => self.batch.ranges_in(path).collect(),
-        }
+        ranges(self.batch, self.rows, path)
+    }
+}
+
+/// The rows on a path, of so many.
+pub(crate) fn ranges(batch: &Batch, rows: usize, path: AttentionPath) -> Vec<Range<usize>> {
+    match path {
+        AttentionPath::All => std::iter::once(0..rows).collect(),
+        path => batch.ranges_in(path).collect(),
     }
 }
 
@@ -64,6 +69,16 @@ impl Run<'_> {
 pub(crate) trait Operation: Send {
     /// Adds its calls for the rows on its path.
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError>;
+
+    /// In how many parts the device may get its calls: several where they may take seconds together.
+    fn parts(&self, _step: &StepData, _ranges: &[Range<usize>], _path: AttentionPath) -> usize {
+        1
+    }
+
+    /// Adds the calls of one of these parts.
+    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, _part: usize) -> Result<(), GpuError> {
+        self.record(run, path)
+    }
 
     /// What most of its products of so many rows are computed in.
     fn arithmetic(&self, _rows: usize) -> Arithmetic {

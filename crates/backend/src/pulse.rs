@@ -4,7 +4,7 @@ use crate::clock::Instant;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What the threads of a rank tell of how far they are: each phase of a step, and each piece of a long one, is a beat. Whoever watches it sees a thread that
+/// What the threads of a rank tell of how far they are: each phase of a step, and each part of a long one, is a beat. Whoever watches it sees a thread that
 /// hangs, which other ranks would wait for without an end.
 #[derive(Debug)]
 pub struct Pulse {
@@ -15,7 +15,7 @@ pub struct Pulse {
     resting: AtomicUsize,
 }
 
-/// How long a rank may be in a step without a beat, where nobody says otherwise: several times what the longest pieces take on slow hosts, those too that read
+/// How long a rank may be in a step without a beat, where nobody says otherwise: several times what the longest parts take on slow hosts, those too that read
 /// gigabytes of mapped weights from a disk for the first time.
 pub const HUNG_AFTER: Duration = Duration::from_secs(120);
 

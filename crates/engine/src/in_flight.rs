@@ -9,8 +9,8 @@ use crate::step::{LogitsRequest, SeqInput, StepOutcome};
 use latent_backend::{CancelToken, Logits, Step};
 use std::collections::VecDeque;
 
-/// A step that [`Engine::submit`] has begun, to be given to [`Engine::collect`]. One that is dropped is waited for by whatever runs next, and its logits are
-/// forgotten.
+/// A step that [`Engine::submit`] has begun, to be given to [`Engine::collect`]. One that is dropped stays in flight until a later one is collected, or something else
+/// runs, and its logits are forgotten.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Ticket(u64);

@@ -64,10 +64,11 @@ impl KvStore for SharedStore {
     fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
         let count = rows.len() / self.layout.row(layer).bytes();
         let (ranks, layer) = self.place(layer)?;
+        // no other rank takes part
+        if ranks.contains(&0) {
+            return self.own.read_rows(layer, first, rows);
+        }
         self.guard.run(|| {
-            if ranks.contains(&0) {
-                return self.own.read_rows(layer, first, rows);
-            }
             let command = Command::ReadRows { layer, first, count }.message();
             let communicator = &*self.communicator;
             communicator.send(ranks.start, Channel::Commands, &command)?;

@@ -4,7 +4,7 @@ use latent_backend::BackendError;
 use latent_backend_wgpu::{GpuBackend, GpuError};
 use latent_engine::sampling::{Recommended, SamplingParams};
 use latent_engine::{
-    DEFAULT_BATCH_TOKENS, Engine, EngineError, EngineOptions, Event, Listener, Request, Session,
+    DEFAULT_BATCH_TOKENS, Engine, EngineError, EngineOptions, Event, Listener, PieceOf, Request, Session,
 };
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, MlaChoice};
@@ -164,10 +164,15 @@ fn of_device(error: &(dyn Error + 'static)) -> Option<String> {
         EngineError::Backend(BackendError::Device(inner) | BackendError::Lost(inner)) => {
             inner.downcast_ref::<GpuError>().map(GpuError::for_page)
         }
-        EngineError::Piece(piece) => Some(format!(
-            "this browser's GPU gives out less memory in one piece than a context of this length takes; at most {} tokens fit",
-            piece.fits()
-        )),
+        EngineError::Piece(piece) => Some(match piece.of {
+            PieceOf::Cache { .. } => format!(
+                "this browser's GPU gives out less memory in one piece than a context of this length takes; at most {} tokens fit",
+                piece.fits()
+            ),
+            PieceOf::Step { .. } => {
+                "this browser's GPU gives out less memory in one piece than a step of this model takes".into()
+            }
+        }),
         _ => None,
     }
 }

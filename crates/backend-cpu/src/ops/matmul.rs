@@ -9,6 +9,9 @@ use std::ops::Range;
 /// Outputs are shared out in multiples of this, the rows of a weight tile.
 pub(crate) const OUTPUT_UNIT: usize = 16;
 
+/// Outputs between two beats of a rank's pulse, a multiple of [`OUTPUT_UNIT`].
+const WATCHED_OUTPUTS: usize = 1024;
+
 /// Minimum number of rows whose inputs the workers convert together.
 const SHARED_ROWS: usize = 16;
 
@@ -34,7 +37,19 @@ impl Product {
         let weight = &ctx.model.weights[self.weight];
         let (kernel, activation) = self.for_rows(y.rows());
         let (view, input) = (weight.matrix(matrix), x.acts(activation));
-        kernel(MatmulArgs { weight: &view, input: &input, row_ids: index, outputs, y }, scratch);
+        // many rows and outputs take minutes on a slow host, of which other ranks hear: each output is the same in whatever company
+        let most = if ctx.is_watched() { WATCHED_OUTPUTS } else { usize::MAX };
+        let mut rest = 0..outputs.len();
+        while !rest.is_empty() {
+            let here = rest.start..rest.end.min(rest.start.saturating_add(most));
+            rest.start = here.end;
+            let outputs = outputs.start + here.start..outputs.start + here.end;
+            let y = &mut y.columns(here);
+            kernel(MatmulArgs { weight: &view, input: &input, row_ids: index, outputs, y }, scratch);
+            if !rest.is_empty() {
+                ctx.beat();
+            }
+        }
         rescale(weight.scale(matrix), y);
     }
 }

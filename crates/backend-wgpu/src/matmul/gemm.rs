@@ -115,9 +115,10 @@ impl GemmForm {
     /// Words of 4 bytes that so many inputs of a row take.
     fn row_words(self, inputs: usize) -> usize {
         match self {
-            GemmForm::F32 | GemmForm::Matrices(CoopMatrix { f16: false, .. }) => inputs,
-            GemmForm::F16 | GemmForm::Matrices(_) => inputs / 2,
+            GemmForm::F16 => inputs / 2,
             GemmForm::Integers => inputs / 4,
+            // matrices lie otherwise
+            GemmForm::F32 | GemmForm::Matrices(_) => inputs,
         }
     }
 

@@ -9,7 +9,6 @@ use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Binding, Commands};
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::f16_values::F16Values;
 use crate::variants::Variants;
 use latent_graph::passes::Precision;
 use latent_types::TensorType;
@@ -20,7 +19,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Products {
     pub(super) device: Arc<Device>,
     pub(super) variants: Variants,
-    pub(super) f16_values: F16Values,
     /// Quantized inputs: written before a product, and read by it and those that directly follow it with the same inputs.
     quantized: Mutex<Quantized>,
 }
@@ -69,8 +67,7 @@ impl Products {
 
     /// With these variants.
     pub(crate) fn with(device: &Arc<Device>, variants: Variants) -> Arc<Products> {
-        let f16_values = F16Values::of(device);
-        Arc::new(Products { device: Arc::clone(device), variants, f16_values, quantized: Mutex::default() })
+        Arc::new(Products { device: Arc::clone(device), variants, quantized: Mutex::default() })
     }
 
     /// The device.

@@ -10,6 +10,7 @@ use super::tiles::MOST_GEMV_ROWS;
 use crate::buffers::{Buffer, float_bytes, largest_binding, word_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::f16_values::F16Values;
 use crate::pipeline::Pipeline;
 use latent_backend::Arithmetic;
 use latent_types::TensorType;
@@ -222,13 +223,14 @@ impl Weight {
         device: &Device,
         shader: &ProductShader,
     ) -> Result<Arc<Pipeline>, GpuError> {
+        // may have to ask the device
+        let f16_values = F16Values::of(&self.products.device);
         let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, pipeline)) = known.iter().find(|(one, _)| one == shader) {
             return Ok(Arc::clone(pipeline));
         }
         let name = shader.name();
-        let source =
-            shader.wgsl(self.products.f16_values).ok_or_else(|| no_shader(device, &name, self.format))?;
+        let source = shader.wgsl(f16_values).ok_or_else(|| no_shader(device, &name, self.format))?;
         let pipeline = device.compiled(&name, source)?;
         known.push((*shader, Arc::clone(&pipeline)));
         Ok(pipeline)

@@ -43,8 +43,10 @@ const GRIDS: &str = include_str!("wgsl/grids.wgsl");
 const PLAIN: &str = include_str!("wgsl/plain.wgsl");
 const BLOCK_SCALES: &str = include_str!("wgsl/block_scales.wgsl");
 
-/// Dot products of packed integers: weights.
+/// What quants stand for that are numbers of a table.
 const TABLE: &str = include_str!("wgsl/table.wgsl");
+
+/// Dot products of packed integers: weights.
 const INTEGERS: &str = include_str!("wgsl/integers.wgsl");
 
 /// The integers of an octet from one plane, as an expression.

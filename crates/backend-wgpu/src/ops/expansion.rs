@@ -10,7 +10,7 @@ use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
-use crate::step_data::SpanTasks;
+use crate::step_data::{SpanTasks, StepData};
 use crate::values::{Home, Operand, count, internal};
 use crate::weights::slot;
 use latent_backend::{BackendError, KV_BLOCK};
@@ -61,16 +61,34 @@ struct AttendExpanded {
 impl Operation for AttendExpanded {
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
         let step = run.step;
-        for span in step.spans(path) {
-            for first in (0..span.kv_len).step_by(self.at_once) {
-                self.keys_of(run, span, first..span.kv_len.min(first + self.at_once))?;
-            }
-        }
-        Ok(())
+        self.goes(step, path).try_for_each(|(span, positions)| self.keys_of(run, span, positions))
+    }
+
+    fn parts(&self, step: &StepData, _ranges: &[Range<usize>], path: AttentionPath) -> usize {
+        self.goes(step, path).count().max(1)
+    }
+
+    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
+        let step = run.step;
+        let go = self.goes(step, path).nth(part);
+        go.map_or(Ok(()), |(span, positions)| self.keys_of(run, span, positions))
     }
 }
 
 impl AttendExpanded {
+    /// The spans on a path, each with as many positions as scratch memory holds, in order.
+    fn goes<'s>(
+        &self,
+        step: &'s StepData,
+        path: AttentionPath,
+    ) -> impl Iterator<Item = (&'s SpanTasks, Range<usize>)> {
+        let at_once = self.at_once;
+        step.spans(path).flat_map(move |span| {
+            let firsts = (0..span.kv_len).step_by(at_once);
+            firsts.map(move |first| (span, first..span.kv_len.min(first + at_once)))
+        })
+    }
+
     /// Expands some keys and values of a span, each once, and attends to them.
     fn keys_of(&self, run: &mut Run<'_>, span: &SpanTasks, positions: Range<usize>) -> Result<(), GpuError> {
         let rows = positions.len();

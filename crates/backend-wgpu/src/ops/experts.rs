@@ -12,6 +12,7 @@ use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
+use crate::step_data::StepData;
 use crate::values::{Operand, count, internal};
 use latent_backend::{Arithmetic, BackendError};
 use latent_graph::config::MoeShape;
@@ -80,12 +81,16 @@ impl Pairs {
 
 impl Operation for Experts {
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
-        for range in run.ranges(path) {
-            for first in range.clone().step_by(self.rows_at_once) {
-                self.block(run, first, (range.end - first).min(self.rows_at_once))?;
-            }
-        }
-        Ok(())
+        self.goes(&run.ranges(path)).into_iter().try_for_each(|go| self.go(run, go))
+    }
+
+    fn parts(&self, _step: &StepData, ranges: &[Range<usize>], _path: AttentionPath) -> usize {
+        self.goes(ranges).len().max(1)
+    }
+
+    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
+        let go = self.goes(&run.ranges(path)).into_iter().nth(part);
+        go.map_or(Ok(()), |go| self.go(run, go))
     }
 
     fn arithmetic(&self, rows: usize) -> Arithmetic {
@@ -96,7 +101,20 @@ impl Operation for Experts {
 }
 
 impl Experts {
-    fn block(&self, run: &mut Run<'_>, first: usize, rows: usize) -> Result<(), GpuError> {
+    /// These rows, as many at a time as scratch memory holds.
+    fn goes(&self, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
+        let of = |range: &Range<usize>| {
+            let end = range.end;
+            range
+                .clone()
+                .step_by(self.rows_at_once)
+                .map(move |first| first..end.min(first + self.rows_at_once))
+        };
+        ranges.iter().flat_map(of).collect()
+    }
+
+    fn go(&self, run: &mut Run<'_>, go: Range<usize>) -> Result<(), GpuError> {
+        let (first, rows) = (go.start, go.len());
         let (used, ffn, hidden) = (self.used, self.ffn, self.y.row_width());
         let count = rows * used;
         let (ids, offset) = (run.bind(&self.ids), self.ids.offset + (first * used) as u32);

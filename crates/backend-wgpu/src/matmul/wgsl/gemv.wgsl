@@ -31,7 +31,8 @@ fn main(
   @builtin(subgroup_invocation_id) member: u32,
 ) {
   // whose neighbours are those of its subgroup, whatever numbers the device gives to invocations
-  let thread = subgroup * size + member;
+  // (where the device fills subgroups partly, results would be wrong, but no index beyond its array)
+  let thread = min(subgroup * size + member, THREADS - 1u);
 //= floats
 
 fn add_octet(sum: vec4<f32>, x: Octet, w: Octet) -> vec4<f32> {
