@@ -16,6 +16,17 @@ const WAY: Way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache:
 fn step(
     model: &mut dyn Model,
     kv: &mut dyn KvStore,
+    at: (usize, usize),
+    cancel: &CancelToken,
+) -> Result<Vec<f32>, BackendError> {
+    step_in(WAY, model, kv, at, cancel)
+}
+
+/// The same in another way.
+fn step_in(
+    way: Way,
+    model: &mut dyn Model,
+    kv: &mut dyn KvStore,
     (past, rows): (usize, usize),
     cancel: &CancelToken,
 ) -> Result<Vec<f32>, BackendError> {
@@ -25,7 +36,7 @@ fn step(
         InputRows::Tokens(&tokens),
         past,
         &[2, 0, 3, 1],
-        WAY.mla.path(rows, &model.config().attention),
+        way.mla.path(rows, &model.config().attention),
     );
     batch.wanted.push(rows as u32 - 1);
     let mut logits = Vec::new();
@@ -111,4 +122,28 @@ fn portions_are_timed_as_the_whole_step_is() {
     let phases = &times[2].phases;
     let timed = phases.iter().filter(|nanos| **nanos > 0).count();
     assert!(timed * 2 > phases.len(), "{timed} of {} phases", phases.len());
+}
+
+/// Keys are expanded, and experts run, in several goes where scratch memory is small.
+#[test]
+fn goes_of_an_operation_are_handed_over_apart() {
+    let Some(device) = crate::testing::device() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    model(&path);
+    let way = Way { mla: MlaChoice::Naive, ..WAY };
+    let run = |gpu: GpuBackend| {
+        let mut model = load(&gpu, &path, way).unwrap();
+        let mut kv = model.new_kv_store(4, 0).unwrap();
+        let before = device.lists.load(Ordering::Relaxed);
+        let cancel = CancelToken::new();
+        let logits = step_in(way, &mut *model, &mut *kv, (0, 150), &cancel).unwrap();
+        (logits, device.lists.load(Ordering::Relaxed) - before)
+    };
+    let gpu = || GpuBackend::on(Arc::clone(&device));
+    let (expected, one) = run(gpu().with_scratch(1 << 14));
+    let (found, of_goes) = run(gpu().with_scratch(1 << 14).with_portions_of(1.0));
+    let (_, of_operations) = run(gpu().with_portions_of(1.0));
+    assert!(found == expected, "other bits");
+    assert!(one < of_operations && of_operations < of_goes, "{one} {of_operations} {of_goes}");
 }
