@@ -1,5 +1,6 @@
 //! Puts a checkpoint together from files whose headers have been checked.
 
+use crate::absent::Absent;
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::FormatError;
 use crate::identity::{FNV_START, PackedFrom, fnv};
@@ -7,16 +8,19 @@ use crate::in_use::InUse;
 use crate::map::Bytes;
 use crate::tensor::{Place, TensorInfo};
 use latent_types::TensorType;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Collects the files of a checkpoint while they are opened one after another.
 pub(crate) struct Builder {
     files: Vec<Arc<Bytes>>,
+    /// Of each file its name and the bytes of its header.
+    headers: Vec<(String, usize)>,
     tensors: Vec<TensorInfo>,
     /// FNV-1a of headers and sizes.
     hash: u64,
     in_use: Vec<InUse>,
+    absent: Absent,
 }
 
 /// A tensor as both formats' headers give it.
@@ -31,7 +35,14 @@ pub(crate) struct Placed {
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        Builder { files: Vec::new(), tensors: Vec::new(), hash: FNV_START, in_use: Vec::new() }
+        Builder {
+            files: Vec::new(),
+            headers: Vec::new(),
+            tensors: Vec::new(),
+            hash: FNV_START,
+            in_use: Vec::new(),
+            absent: Absent::default(),
+        }
     }
 
     /// Counts files beside the weights as open while the checkpoint is.
@@ -44,11 +55,23 @@ impl Builder {
         self.hash = fnv(self.hash, bytes);
     }
 
-    /// Adds a file whose header, its first `header` bytes, was checked against the file's length.
-    pub(crate) fn file(&mut self, bytes: Bytes, header: u64, tensors: impl Iterator<Item = Placed>) {
+    /// Files of the set that are not here.
+    pub(crate) fn lacks(&mut self, absent: Absent) {
+        self.absent = absent;
+    }
+
+    /// Adds the file at `path`, whose header, its first `header` bytes, was checked against the file's length.
+    pub(crate) fn file(
+        &mut self,
+        path: &Path,
+        bytes: Bytes,
+        header: u64,
+        tensors: impl Iterator<Item = Placed>,
+    ) {
         let file = self.files.len();
         self.note(&(bytes.get().len() as u64).to_le_bytes());
         self.note(&bytes.get()[..bytes.get().len().min(header as usize)]);
+        self.headers.push((name_of(path), header as usize));
         self.files.push(Arc::new(bytes));
         self.tensors.extend(tensors.map(|t| TensorInfo {
             name: t.name,
@@ -78,7 +101,7 @@ impl Builder {
     }
 
     pub(crate) fn finish(self, path: PathBuf, source: Source) -> Result<Checkpoint, FormatError> {
-        let Builder { files, tensors, hash, in_use } = self;
+        let Builder { files, headers, tensors, hash, in_use, absent } = self;
         let by_name = by_name(&tensors);
         let twice = |pair: &&[u32]| tensors[pair[0] as usize].name == tensors[pair[1] as usize].name;
         if let Some(pair) = by_name.windows(2).find(twice) {
@@ -89,15 +112,22 @@ impl Builder {
             path,
             source: Arc::new(source),
             files,
+            headers,
             tensors,
             by_name,
             fingerprint: hash,
             packed: None,
             four_bit: Arc::default(),
             cuts: Vec::new(),
+            absent: Arc::new(absent),
             _in_use: in_use,
         })
     }
+}
+
+/// What files of one set are told apart by.
+pub(crate) fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// Indices of tensors, sorted by name.

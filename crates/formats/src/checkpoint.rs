@@ -1,5 +1,6 @@
 //! A checkpoint: metadata and named tensors of a model, checked before anything uses them.
 
+use crate::absent::Absent;
 use crate::error::FormatError;
 use crate::folder::HfSource;
 use crate::four_bit::FourBit;
@@ -16,6 +17,8 @@ pub struct Checkpoint {
     pub(crate) path: PathBuf,
     pub(crate) source: Arc<Source>,
     pub(crate) files: Vec<Arc<Bytes>>,
+    /// Of each file its name and the bytes of its header.
+    pub(crate) headers: Vec<(String, usize)>,
     pub(crate) tensors: Vec<TensorInfo>,
     /// Indices of tensors, sorted by name.
     pub(crate) by_name: Vec<u32>,
@@ -25,6 +28,8 @@ pub struct Checkpoint {
     pub(crate) four_bit: Arc<Vec<FourBit>>,
     /// Tensors of which it has a part that is stored in pieces: see [`parts`](Self::parts).
     pub(crate) cuts: Vec<Cut>,
+    /// Its files that are not here.
+    pub(crate) absent: Arc<Absent>,
     /// Its files other than weights.
     pub(crate) _in_use: Vec<InUse>,
 }
@@ -81,7 +86,7 @@ impl Checkpoint {
         display(&self.path)
     }
 
-    /// All tensors, in file order.
+    /// All tensors, in file order; those of files that are not here, as far as they are known, behind them.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
@@ -96,7 +101,7 @@ impl Checkpoint {
     pub(crate) fn stored(&self, info: &TensorInfo) -> &[u8] {
         match info.place {
             Place::File { file, start } => &self.files[file].get()[start..start + info.bytes],
-            Place::FourBit(_) | Place::Factor(_) | Place::Cut(_) => &[],
+            Place::FourBit(_) | Place::Factor(_) | Place::Cut(_) | Place::Absent => &[],
         }
     }
 
@@ -112,7 +117,7 @@ impl Checkpoint {
         self.fingerprint
     }
 
-    /// Number of its files.
+    /// Number of its files that are here.
     pub fn files(&self) -> usize {
         self.files.len()
     }
@@ -134,6 +139,7 @@ impl Checkpoint {
                 Place::FourBit(index) => self.stored(&self.four_bit[index].quants),
                 Place::Factor(index) => self.stored(&self.four_bit[index].scales),
                 Place::Cut(index) => self.stored(&self.cuts[index].whole),
+                Place::Absent => &[],
             };
             let take = data.len().min(SAMPLE_BYTES);
             sample = fnv(sample, &data[..take]);
@@ -147,7 +153,7 @@ impl Checkpoint {
 pub const SAMPLED: usize = 1024;
 
 /// Bytes of a sample.
-const SAMPLE_BYTES: usize = 64;
+pub(crate) const SAMPLE_BYTES: usize = 64;
 
 pub(crate) fn display(path: &Path) -> String {
     path.display().to_string()

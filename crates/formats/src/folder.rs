@@ -1,5 +1,6 @@
 //! A model folder as Hugging Face writes it: config.json, safetensors files, tokenizer.
 
+use crate::absent::Needed;
 use crate::error::FormatError;
 use crate::in_use::InUse;
 use crate::index::Index;
@@ -185,11 +186,14 @@ fn template_in(config: &Value) -> Option<String> {
     }
 }
 
-/// The safetensors files of a folder: the files named by the index, or the only one in the folder.
-pub(crate) fn tensor_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Index>), FormatError> {
+/// The safetensors files of a folder: the files named by the index, which must be there as far as they are needed, or the only one in the folder.
+pub(crate) fn tensor_files(
+    folder: &Path,
+    needed: Needed,
+) -> Result<(Vec<PathBuf>, Option<Index>), FormatError> {
     let path = folder.join(INDEX);
     if let Some(index) = Index::read(&path)? {
-        return Ok((index.paths(&path, folder)?, Some(index)));
+        return Ok((index.paths(&path, folder, needed)?, Some(index)));
     }
     let single = folder.join("model.safetensors");
     if single.exists() {

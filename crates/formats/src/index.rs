@@ -1,5 +1,6 @@
 //! model.safetensors.index.json: which file of a folder holds each tensor.
 
+use crate::absent::Needed;
 use crate::error::FormatError;
 use crate::json::{failed, read_text};
 use crate::limits;
@@ -31,10 +32,16 @@ impl Index {
         Err(failed(path, &text, problem))
     }
 
-    /// Paths of the files, which must all be there.
-    pub(crate) fn paths(&self, path: &Path, folder: &Path) -> Result<Vec<PathBuf>, FormatError> {
+    /// Paths of the files, which must all be there; one of them, where only some are needed.
+    pub(crate) fn paths(
+        &self,
+        path: &Path,
+        folder: &Path,
+        needed: Needed,
+    ) -> Result<Vec<PathBuf>, FormatError> {
         let paths: Vec<PathBuf> = self.files.iter().map(|name| folder.join(name)).collect();
-        match paths.iter().zip(&self.files).find(|(file, _)| !file.exists()) {
+        let enough = needed == Needed::Some && paths.iter().any(|file| file.exists());
+        match paths.iter().zip(&self.files).find(|(file, _)| !enough && !file.exists()) {
             None => Ok(paths),
             Some((_, name)) => {
                 let problem =

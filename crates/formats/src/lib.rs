@@ -24,10 +24,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod absent;
 mod builder;
 mod checkpoint;
 mod cut;
 mod error;
+mod files;
 mod folder;
 mod four_bit;
 pub mod gguf;
@@ -39,6 +41,7 @@ pub mod json;
 pub mod limits;
 mod map;
 mod open;
+mod other_files;
 mod outline;
 pub mod output_file;
 pub mod pack;
@@ -55,9 +58,11 @@ mod unfinished;
 pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source};
 pub use cut::{TooManyFiles, cut};
 pub use error::{FormatError, FourBitError};
+pub use files::FileIdentity;
 pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 pub use four_bit::four_bit_type;
 pub use input_file::InputError;
+pub use other_files::FileTensors;
 pub use outline::{Data, Outline, TensorHead};
 pub use output_file::{CompleteFile, OutputError, OutputFile, OutputFolder};
 pub use page_cache::ResidentPages;

@@ -1,5 +1,6 @@
 //! The outline of a model: its metadata and the names of its tensors, whether or not their data are present.
 
+use crate::absent::Needed;
 use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
 use crate::error::{FormatError, FourBitError};
 use crate::folder::{self, HfSource, tensor_files};
@@ -231,7 +232,7 @@ fn folder(folder: &Path) -> Result<Outline, FormatError> {
     let settings = Settings::of(&source);
     let source = Kept::Parts(Box::new(Source::HuggingFace(source)));
     let mut in_use = folder::in_use(folder);
-    let files = match tensor_files(folder) {
+    let files = match tensor_files(folder, Needed::All) {
         Ok((files, _)) => files,
         // nothing to read headers from: the config speaks alone
         Err(_) => return Ok(Outline::new(folder, source, Vec::new(), Data::Config, in_use)),

@@ -122,7 +122,7 @@ impl Checkpoint {
             Place::File { .. } => within(info).into_iter().collect(),
             Place::FourBit(index) => self.four_bit[index].tensors().filter_map(within).collect(),
             // read with the weight
-            Place::Factor(_) => Vec::new(),
+            Place::Factor(_) | Place::Absent => Vec::new(),
             // from its first row to its last
             Place::Cut(index) => {
                 let cut = &self.cuts[index];
@@ -144,7 +144,7 @@ impl Checkpoint {
         match info.place {
             Place::FourBit(index) => whole || self.four_bit[index].has_rows(),
             Place::Cut(_) => whole,
-            Place::File { .. } | Place::Factor(_) => true,
+            Place::File { .. } | Place::Factor(_) | Place::Absent => true,
         }
     }
 

@@ -4,6 +4,7 @@ use crate::builder::by_name;
 use crate::checkpoint::Checkpoint;
 use crate::error::FormatError;
 use crate::tensor::{Cut, Place, TensorInfo};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -40,8 +41,10 @@ impl Checkpoint {
     /// that lie in one piece are found where they lie, others are put together while their rows are read.
     ///
     /// # Errors
-    /// [`FormatError::Cut`] for a tensor that is not there or has another shape, or is cut within a block of its format or within a tile of a packed file.
+    /// [`FormatError::Cut`] for a tensor that is not there or has another shape, or is cut within a block of its format or within a tile of a packed file;
+    /// [`FormatError::Absent`] for tensors of files that are not here.
     pub fn parts(&self, parts: &[TensorPart]) -> Result<Checkpoint, FormatError> {
+        self.check_present(parts)?;
         let mut cuts = Vec::new();
         let tensors: Vec<TensorInfo> =
             parts.iter().map(|part| self.part(part, &mut cuts)).collect::<Result<_, _>>()?;
@@ -50,13 +53,32 @@ impl Checkpoint {
             path: self.path.clone(),
             source: Arc::clone(&self.source),
             files: self.files.clone(),
+            headers: self.headers.clone(),
             tensors,
             by_name,
             fingerprint: self.fingerprint,
             packed: self.packed.clone(),
             four_bit: Arc::clone(&self.four_bit),
             cuts,
+            absent: Arc::clone(&self.absent),
             _in_use: Vec::new(),
+        })
+    }
+
+    /// Names every file that is missing at once: whoever copies them does so once.
+    fn check_present(&self, parts: &[TensorPart]) -> Result<(), FormatError> {
+        let is_absent = |part: &&TensorPart| {
+            self.info(&part.tensor).is_some_and(|info| matches!(info.place, Place::Absent))
+        };
+        let absent: Vec<&TensorPart> = parts.iter().filter(is_absent).collect();
+        let Some(first) = absent.first() else { return Ok(()) };
+        let needed: BTreeSet<&str> =
+            absent.iter().filter_map(|part| self.absent.file_of(&part.tensor)).collect();
+        Err(FormatError::Absent {
+            path: self.path.clone(),
+            files: needed.into_iter().map(str::to_owned).collect(),
+            tensor: first.tensor.clone(),
+            tensors: absent.len(),
         })
     }
 

@@ -83,6 +83,11 @@ impl Checkpoint {
             Place::File { .. } => RowBytes::Stored(self.stored(info)),
             Place::FourBit(index) => RowBytes::FourBit(Box::new(self.decoder(index)?)),
             Place::Factor(index) => RowBytes::Factor(self.factor(index)?.to_le_bytes()),
+            Place::Absent => {
+                let path = self.path.clone();
+                let files = self.absent.file_of(&info.name).map(str::to_owned).into_iter().collect();
+                return Err(FormatError::Absent { path, files, tensor: info.name.clone(), tensors: 1 });
+            }
             Place::Cut(index) => {
                 let cut = &self.cuts[index];
                 RowBytes::Cut(cut, Box::new(self.rows_of(&cut.whole)?))

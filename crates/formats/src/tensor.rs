@@ -35,6 +35,8 @@ pub(crate) enum Place {
     Factor(usize),
     /// A part of a tensor that does not lie in one piece.
     Cut(usize),
+    /// They are in a file that is not here.
+    Absent,
 }
 
 /// Which part of a tensor there is: of some of its matrices some rows, and of these some bytes.

@@ -94,6 +94,18 @@ pub enum FormatError {
         /// Why not, and what to do.
         problem: String,
     },
+    /// Tensors that one of several ranks runs are in files that it does not have.
+    #[error("{}: {}", path.display(), absent(files, tensor, *tensors))]
+    Absent {
+        /// The file or folder.
+        path: PathBuf,
+        /// Names of those files, as far as they are known.
+        files: Vec<String>,
+        /// The first of the tensors.
+        tensor: String,
+        /// How many tensors they are.
+        tensors: usize,
+    },
     /// A metadata key has another type or value than asked for.
     #[error("{file}: metadata key {key} is {found}, expected {expected}")]
     Key {
@@ -106,6 +118,18 @@ pub enum FormatError {
         /// What was expected.
         expected: &'static str,
     },
+}
+
+fn absent(files: &[String], tensor: &str, tensors: usize) -> String {
+    let others = if tensors > 1 { format!(" and {} others", tensors - 1) } else { String::new() };
+    let (needed, them) = match files {
+        [] => ("files that are".to_owned(), "them"),
+        [only] => (format!("{only}, which is"), "it"),
+        all => (format!("{}, which are", all.join(", ")), "them"),
+    };
+    format!(
+        "this rank runs tensor {tensor}{others} of {needed} not here; copy {them} to this host, beside the files that are"
+    )
 }
 
 fn hint_for(error: &std::io::Error) -> &'static str {

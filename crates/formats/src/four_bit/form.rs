@@ -75,6 +75,8 @@ pub(crate) struct FourBit {
     pub(crate) global: Option<TensorInfo>,
     /// The weight's shape, as the file states it.
     pub(crate) stated_shape: Option<TensorInfo>,
+    /// Scales of inputs, which nothing reads.
+    pub(crate) unused: Option<TensorInfo>,
     /// The power of two that scales are multiplied by, once it is known.
     pub(crate) shift: OnceLock<i32>,
 }

@@ -1,7 +1,8 @@
 //! Opening model folders of safetensors files.
 
 use super::join::join;
-use crate::builder::{Builder, Placed};
+use crate::absent::{Absent, Needed};
+use crate::builder::{Builder, Placed, by_name, name_of};
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::FormatError;
 use crate::folder::{HfSource, in_use, tensor_files};
@@ -16,26 +17,32 @@ use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 
 /// Opens the model in `folder`.
-pub(super) fn open(folder: &Path) -> Result<Checkpoint, FormatError> {
+pub(super) fn open(folder: &Path, needed: Needed) -> Result<Checkpoint, FormatError> {
     let source = HfSource::read(folder)?;
-    let (paths, index) = tensor_files(folder)?;
+    let (paths, index) = tensor_files(folder, needed)?;
     let mut builder = Builder::new();
     builder.keep(in_use(folder));
     builder.note(serde_json::to_string(&source.config).unwrap_or_default().as_bytes());
-    for path in &paths {
+    let absent = absent(&paths, index.as_ref().filter(|_| needed == Needed::Some));
+    // which of the index's files each file here is
+    let here: Vec<usize> =
+        (0..paths.len()).filter(|file| !absent.files.contains(&name_of(&paths[*file]))).collect();
+    for path in here.iter().map(|file| &paths[*file]) {
         let bytes = Bytes::map(path)?;
         let header = Header::parse(bytes.get(), bytes.get().len() as u64)
             .map_err(|error| refused(path, bytes.get(), error))?;
-        builder.file(bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
+        builder.file(path, bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
         if builder.tensors() > limits::MAX_FOLDER_TENSORS {
             let problem = format!("its files hold more than {} tensors", limits::MAX_FOLDER_TENSORS);
             return Err(FormatError::Set { path: folder.to_owned(), problem });
         }
     }
     let settings = Settings::of(&source);
+    builder.lacks(absent);
     let mut checkpoint = builder.finish(folder.to_owned(), Source::HuggingFace(source))?;
     if let Some(index) = index {
-        check_index(&checkpoint, &index, &paths)?;
+        check_index(&checkpoint, &index, (&paths, &here))?;
+        checkpoint.forget_incomplete();
     }
     let failed = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
     settings.and_then(|settings| join(&mut checkpoint, settings.as_ref())).map_err(failed)?;
@@ -61,12 +68,45 @@ fn refused(path: &Path, bytes: &[u8], error: SafetensorsError) -> FormatError {
     }
 }
 
-/// Every tensor of the index must be in the file that it names.
-fn check_index(checkpoint: &Checkpoint, index: &Index, paths: &[PathBuf]) -> Result<(), FormatError> {
-    for (name, file) in &index.tensors {
+/// The files of the index that are not here, and which modules' tensors are in them.
+fn absent(paths: &[PathBuf], index: Option<&Index>) -> Absent {
+    let mut absent = Absent::default();
+    let Some(index) = index else { return absent };
+    let mut places = vec![None; paths.len()];
+    for (path, place) in paths.iter().zip(&mut places).filter(|(path, _)| !path.exists()) {
+        *place = Some(absent.files.len());
+        absent.files.push(name_of(path));
+    }
+    for (tensor, file) in &index.tensors {
+        if let Some(place) = places[*file as usize] {
+            absent.note(tensor, place);
+        }
+    }
+    absent
+}
+
+impl Checkpoint {
+    /// Leaves out what is of no use without a tensor in a file that is not here: quants without their scales.
+    fn forget_incomplete(&mut self) {
+        if self.absent.files.is_empty() {
+            return;
+        }
+        let absent = &self.absent;
+        self.tensors.retain(|info| absent.file_of(&info.name).is_none());
+        self.by_name = by_name(&self.tensors);
+    }
+}
+
+/// Every tensor of the index that is in a file here must be in the file that it names.
+fn check_index(
+    checkpoint: &Checkpoint,
+    index: &Index,
+    (paths, here): (&[PathBuf], &[usize]),
+) -> Result<(), FormatError> {
+    for (name, file) in index.tensors.iter().filter(|(_, file)| here.contains(&(*file as usize))) {
         let held = checkpoint.info(name).and_then(|info| match info.place {
-            Place::File { file, .. } => Some(file),
-            Place::FourBit(_) | Place::Factor(_) | Place::Cut(_) => None,
+            Place::File { file, .. } => Some(here[file]),
+            Place::FourBit(_) | Place::Factor(_) | Place::Cut(_) | Place::Absent => None,
         });
         if held == Some(*file as usize) {
             continue;

@@ -1,6 +1,7 @@
 //! Opening GGUF files: one, or a set of shards.
 
-use crate::builder::{Builder, Placed};
+use crate::absent::{Absent, Needed};
+use crate::builder::{Builder, Placed, name_of};
 use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
 use crate::error::FormatError;
 use crate::gguf::{Header, Metadata};
@@ -8,8 +9,8 @@ use crate::limits;
 use crate::map::Bytes;
 use std::path::{Path, PathBuf};
 
-/// Opens the file at `path`, whose bytes are `bytes`, with the other shards of its set.
-pub(super) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError> {
+/// Opens the file at `path`, whose bytes are `bytes`, with the other shards of its set that are needed or there.
+pub(super) fn open(path: &Path, bytes: Bytes, needed: Needed) -> Result<Checkpoint, FormatError> {
     let header = parse(path, bytes.get())?;
     let Some((_, count)) = shard_of(path, &header.metadata)? else {
         return Set::start(path.to_owned(), header, bytes).finish();
@@ -17,11 +18,22 @@ pub(super) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError>
     let first = shard_path(path, 0, count)?;
     // the set is read from its first shard on, each header gone before the next one is read
     drop((header, bytes));
-    let (header, bytes) = open_shard(path, 0, count)?;
+    let (header, bytes) = open_shard(path, 0, count).map_err(|error| match error {
+        FormatError::Set { path, problem } if needed == Needed::Some => {
+            let problem = format!("{problem}; every rank needs the first shard, which has the metadata");
+            FormatError::Set { path, problem }
+        }
+        other => other,
+    })?;
     let mut set = Set::start(first, header, bytes);
     for number in 1..count {
+        let shard = shard_path(path, number, count)?;
+        if needed == Needed::Some && !shard.exists() {
+            set.lacks(&shard);
+            continue;
+        }
         let (header, bytes) = open_shard(path, number, count)?;
-        set.add(header, bytes)?;
+        set.add(&shard, header, bytes)?;
     }
     set.finish()
 }
@@ -42,6 +54,7 @@ struct Set {
     path: PathBuf,
     source: GgufSource,
     builder: Builder,
+    absent: Absent,
 }
 
 impl Set {
@@ -50,12 +63,18 @@ impl Set {
         metadata.name_file(display(&path));
         let source = GgufSource { version: header.version, metadata, alignment: header.alignment, shards: 1 };
         let mut builder = Builder::new();
-        builder.file(bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
-        Set { path, source, builder }
+        builder.file(&path, bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
+        Set { path, source, builder, absent: Absent::default() }
     }
 
-    fn add(&mut self, header: Header, bytes: Bytes) -> Result<(), FormatError> {
-        self.builder.file(bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
+    /// A shard that is not here: only it says which tensors it has.
+    fn lacks(&mut self, shard: &Path) {
+        self.absent.files.push(name_of(shard));
+        self.source.shards += 1;
+    }
+
+    fn add(&mut self, shard: &Path, header: Header, bytes: Bytes) -> Result<(), FormatError> {
+        self.builder.file(shard, bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
         self.source.shards += 1;
         if self.builder.tensors() as u64 > limits::MAX_TENSORS {
             let problem = format!("its files hold more than {} tensors", limits::MAX_TENSORS);
@@ -64,14 +83,17 @@ impl Set {
         Ok(())
     }
 
-    fn finish(self) -> Result<Checkpoint, FormatError> {
-        if let Some(expected) = self.source.metadata.u64("split.tensors.count")?
-            && expected != self.builder.tensors() as u64
-        {
-            let held = self.builder.tensors();
-            let problem = format!("split.tensors.count is {expected}, but its files hold {held} tensors");
-            return Err(FormatError::Set { path: self.path, problem });
+    fn finish(mut self) -> Result<Checkpoint, FormatError> {
+        let held = self.builder.tensors() as u64;
+        if let Some(expected) = self.source.metadata.u64("split.tensors.count")? {
+            let fits = if self.absent.files.is_empty() { expected == held } else { expected >= held };
+            if !fits {
+                let problem = format!("split.tensors.count is {expected}, but its files hold {held} tensors");
+                return Err(FormatError::Set { path: self.path, problem });
+            }
+            self.absent.tensors = Some(expected - held);
         }
+        self.builder.lacks(self.absent);
         self.builder.finish(self.path, Source::Gguf(self.source))
     }
 }

@@ -30,6 +30,7 @@ pub(super) fn join(checkpoint: &mut Checkpoint, settings: Option<&Settings>) -> 
         order: found.order.map(one),
         global: found.global.map(one),
         stated_shape: found.stated_shape.map(one),
+        unused: found.unused.map(one),
         shift: OnceLock::new(),
     });
     let four_bit: Vec<FourBit> = four_bit.collect();

@@ -7,6 +7,7 @@ mod packed;
 
 pub(crate) use gguf::{shard_of, shard_path};
 
+use crate::absent::Needed;
 use crate::checkpoint::Checkpoint;
 use crate::error::FormatError;
 use crate::gguf::MAGIC;
@@ -21,23 +22,16 @@ impl Checkpoint {
     /// # Errors
     /// What is wrong, where, and what to do.
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
-        let metadata =
-            std::fs::metadata(path).map_err(|error| FormatError::Io { path: path.to_owned(), error })?;
-        if metadata.is_dir() {
-            return folder::open(path);
-        }
-        let bytes = Bytes::map(path)?;
-        if bytes.get().starts_with(MAGIC) {
-            return gguf::open(path, bytes);
-        }
-        if bytes.get().starts_with(pack::MAGIC) {
-            return packed::open(path, bytes);
-        }
-        if path.extension().is_some_and(|end| end == "safetensors") {
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            return folder::open(folder);
-        }
-        Err(FormatError::NotAModel { path: path.to_owned(), what: sniff(path, bytes.get()) })
+        open(path, Needed::All)
+    }
+
+    /// The same for one of several ranks that share the model: files of it that are not here are no error, as long as none of the rank's own tensors is in one.
+    /// Of shards the first must be here, which has the metadata; of a folder all but safetensors files. See [`absent_files`](Self::absent_files).
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_for_rank(path: &Path) -> Result<Checkpoint, FormatError> {
+        open(path, Needed::Some)
     }
 
     /// A GGUF file that is built into the program.
@@ -58,4 +52,24 @@ impl Checkpoint {
         }
         gguf::in_memory(name, Bytes::Owned(bytes))
     }
+}
+
+fn open(path: &Path, needed: Needed) -> Result<Checkpoint, FormatError> {
+    let metadata =
+        std::fs::metadata(path).map_err(|error| FormatError::Io { path: path.to_owned(), error })?;
+    if metadata.is_dir() {
+        return folder::open(path, needed);
+    }
+    let bytes = Bytes::map(path)?;
+    if bytes.get().starts_with(MAGIC) {
+        return gguf::open(path, bytes, needed);
+    }
+    if bytes.get().starts_with(pack::MAGIC) {
+        return packed::open(path, bytes);
+    }
+    if path.extension().is_some_and(|end| end == "safetensors") {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return folder::open(folder, needed);
+    }
+    Err(FormatError::NotAModel { path: path.to_owned(), what: sniff(path, bytes.get()) })
 }

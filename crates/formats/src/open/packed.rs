@@ -14,7 +14,7 @@ pub(super) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError>
     let source = packed_source(path, &directory)?;
     let mut builder = Builder::new();
     // its fingerprint is the source's: nothing is hashed
-    builder.file(bytes, 0, directory.tensors.into_iter().map(Placed::from));
+    builder.file(path, bytes, 0, directory.tensors.into_iter().map(Placed::from));
     builder.finish_packed(path.to_owned(), source, directory.from)
 }
 

@@ -1,0 +1,80 @@
+//! The files of a checkpoint: what each is called, what tells it from another one of that name, and which tensors are in which.
+
+use crate::checkpoint::{Checkpoint, SAMPLE_BYTES, SAMPLED};
+use crate::identity::{FNV_START, Identity, fnv};
+use crate::map::Bytes;
+use crate::tensor::{Place, TensorInfo};
+use std::sync::Arc;
+
+/// What tells one file of a model from another one of the same name, without reading all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Its name, without the folder.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Hashes of its header, and of bytes taken from all over it.
+    pub identity: Identity,
+}
+
+/// Fewest samples of a file of a model that has many.
+const LEAST_SAMPLES: usize = 16;
+
+impl Checkpoint {
+    /// What tells its files from others of the same names. Of a set of which only some are here, these: each is what it is in the whole set.
+    pub fn file_identities(&self) -> Vec<FileIdentity> {
+        // as many as all ranks take, whichever files they have
+        let samples = (SAMPLED / (self.files.len() + self.absent.files.len()).max(1)).max(LEAST_SAMPLES);
+        let of_file = |(bytes, (name, header)): (&Arc<Bytes>, &(String, usize))| {
+            let bytes = bytes.get();
+            let (header, data) = bytes.split_at((*header).min(bytes.len()));
+            FileIdentity {
+                name: name.clone(),
+                bytes: bytes.len() as u64,
+                identity: Identity { header: fnv(FNV_START, header), sample: sample(data, samples) },
+            }
+        };
+        self.files.iter().zip(&self.headers).map(of_file).collect()
+    }
+
+    /// Names of its files that are here, in the order of the set.
+    pub fn file_names(&self) -> impl Iterator<Item = &str> {
+        self.headers.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Names of the files that hold a tensor, or what it is put together from, as far as they are here.
+    pub fn files_of(&self, tensor: &str) -> Vec<&str> {
+        let Some(info) = self.info(tensor) else { return Vec::new() };
+        let mut files = self.places_in(info);
+        files.sort_unstable();
+        files.dedup();
+        files.into_iter().map(|file| self.headers[file].0.as_str()).collect()
+    }
+
+    /// The file that a tensor counts to: of one that is put together from several tensors that of its quants. None where it is not here.
+    pub(crate) fn file_of(&self, info: &TensorInfo) -> Option<usize> {
+        self.places_in(info).first().copied()
+    }
+
+    fn places_in(&self, info: &TensorInfo) -> Vec<usize> {
+        match info.place {
+            Place::File { file, .. } => vec![file],
+            Place::FourBit(index) | Place::Factor(index) => {
+                let weight = &self.four_bit[index];
+                // a rank without one of them has none of the weight
+                let others = [&weight.global, &weight.stated_shape, &weight.unused];
+                let all = weight.tensors().chain(others.into_iter().flatten());
+                all.flat_map(|stored| self.places_in(stored)).collect()
+            }
+            Place::Cut(index) => self.places_in(&self.cuts[index].whole),
+            Place::Absent => Vec::new(),
+        }
+    }
+}
+
+/// A hash of so many samples at even distances, the first and the last bytes among them.
+fn sample(data: &[u8], samples: usize) -> u64 {
+    let last = data.len().saturating_sub(SAMPLE_BYTES);
+    let at = |i: usize| (last as u128 * i as u128 / (samples - 1).max(1) as u128) as usize;
+    (0..samples).fold(FNV_START, |hash, i| fnv(hash, &data[at(i)..data.len().min(at(i) + SAMPLE_BYTES)]))
+}

@@ -1,0 +1,139 @@
+//! A checkpoint of which only some files are here, and what other ranks say of the rest.
+
+use crate::absent::Absent;
+use crate::builder::by_name;
+use crate::checkpoint::{Checkpoint, Source};
+use crate::error::FormatError;
+use crate::identity::{FNV_START, fnv};
+use crate::outline::TensorHead;
+use crate::tensor::{Place, TensorInfo};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The tensors of one file, without their data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileTensors {
+    /// The file's name.
+    pub file: String,
+    /// Its tensors.
+    pub tensors: Vec<TensorHead>,
+}
+
+impl Checkpoint {
+    /// Whether all of its files are here.
+    pub fn is_whole(&self) -> bool {
+        self.absent.files.is_empty()
+    }
+
+    /// Names of its files that are not here.
+    pub fn absent_files(&self) -> &[String] {
+        &self.absent.files
+    }
+
+    /// The error of a rank that needs a tensor of a file that is not here, as far as the index says so of the tensor or of what belongs to it.
+    pub fn needs(&self, tensor: &str) -> Option<FormatError> {
+        let files = vec![self.absent.file_of(tensor)?.to_owned()];
+        Some(FormatError::Absent { path: self.path.clone(), files, tensor: tensor.to_owned(), tensors: 1 })
+    }
+
+    /// Those of them that no other rank has either, and how many tensors no rank has, where the set says how many there are.
+    pub fn files_of_nobody(&self) -> (&[String], Option<u64>) {
+        (&self.absent.nowhere, self.absent.tensors)
+    }
+
+    /// Refuses a checkpoint of which files are missing, where nobody else has them.
+    ///
+    /// # Errors
+    /// Names a file that is not here.
+    pub fn check_whole(&self) -> Result<(), FormatError> {
+        let Some(first) = self.absent.files.first() else { return Ok(()) };
+        let problem = format!(
+            "{first} is missing: only ranks that share a model can do without some of its files, each with those of its own tensors"
+        );
+        Err(FormatError::Set { path: self.path.clone(), problem })
+    }
+
+    /// A hash of what is the same in every part of one set of files: their names, and config.json.
+    pub fn set_identity(&self) -> u64 {
+        let here = self.headers.iter().map(|(name, _)| name);
+        let mut names: Vec<&str> = here.chain(&self.absent.files).map(String::as_str).collect();
+        names.sort_unstable();
+        let config = match self.source() {
+            Source::Gguf(_) => String::new(),
+            Source::HuggingFace(source) => serde_json::to_string(&source.config).unwrap_or_default(),
+        };
+        let hash = |hash, text: &str| fnv(fnv(hash, text.as_bytes()), &[0]);
+        names.into_iter().fold(hash(FNV_START, &config), hash)
+    }
+
+    /// The tensors of its files. One that is put together from several tensors counts to the file of its quants.
+    pub fn tensors_by_file(&self) -> Vec<FileTensors> {
+        let mut files: Vec<FileTensors> = self
+            .headers
+            .iter()
+            .map(|(file, _)| FileTensors { file: file.clone(), tensors: Vec::new() })
+            .collect();
+        for info in &self.tensors {
+            if let Some(file) = self.file_of(info) {
+                files[file].tensors.push(TensorHead {
+                    name: info.name.clone(),
+                    ty: info.ty,
+                    shape: info.shape.clone(),
+                    bytes: info.bytes as u64,
+                });
+            }
+        }
+        files
+    }
+
+    /// The same model with the tensors of files that are not here, of which `others` has what is known: names, types and shapes, but no data. So every rank
+    /// plans the same model. It goes by another fingerprint, since its own is of the files that are here; a model whose files are all here stays as it is.
+    pub fn with_tensors_of(&self, others: &[FileTensors], fingerprint: u64) -> Checkpoint {
+        let mut tensors = self.tensors.clone();
+        let mut absent = Absent::clone(&self.absent);
+        if !self.is_whole() {
+            let known: HashSet<&str> = self.tensors.iter().map(|info| info.name.as_str()).collect();
+            let mut added = HashSet::new();
+            for FileTensors { file, tensors: heads } in others {
+                let place = absent.files.iter().position(|name| name == file);
+                for head in heads.iter().filter(|head| !known.contains(head.name.as_str())) {
+                    if !added.insert(head.name.as_str()) {
+                        continue;
+                    }
+                    if let Some(place) = place {
+                        absent.places.insert(head.name.clone(), place);
+                    }
+                    tensors.push(without_data(head));
+                }
+            }
+            absent.nowhere = absent.files.clone();
+            absent.nowhere.retain(|name| others.iter().all(|other| other.file != *name));
+            absent.tensors = absent.tensors.map(|count| count.saturating_sub(added.len() as u64));
+        }
+        Checkpoint {
+            path: self.path.clone(),
+            source: Arc::clone(&self.source),
+            files: self.files.clone(),
+            headers: self.headers.clone(),
+            by_name: by_name(&tensors),
+            tensors,
+            fingerprint: if self.is_whole() { self.fingerprint } else { fingerprint },
+            packed: self.packed.clone(),
+            four_bit: Arc::clone(&self.four_bit),
+            cuts: Vec::new(),
+            absent: Arc::new(absent),
+            _in_use: Vec::new(),
+        }
+    }
+}
+
+fn without_data(head: &TensorHead) -> TensorInfo {
+    TensorInfo {
+        name: head.name.clone(),
+        ty: head.ty,
+        shape: head.shape.clone(),
+        bytes: usize::try_from(head.bytes).unwrap_or(usize::MAX),
+        tile_rows: None,
+        place: Place::Absent,
+    }
+}
