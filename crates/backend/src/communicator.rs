@@ -102,19 +102,23 @@ pub enum RankError {
     Setup(String),
 }
 
-/// Something in which a rank differs from rank 0, and must not.
+/// Something in which a rank differs from another one, mostly rank 0, and must not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("rank {rank} on host {host} differs from rank 0 in {what}: {found}, there {expected}; {advice}")]
+#[error(
+    "rank {rank} on host {host} differs from rank {other} in {what}: {found}, there {expected}; {advice}"
+)]
 pub struct Difference {
     /// The rank.
     pub rank: usize,
     /// Where it runs.
     pub host: String,
+    /// The other rank.
+    pub other: usize,
     /// What differs.
     pub what: String,
     /// What it has.
     pub found: String,
-    /// What rank 0 has.
+    /// What the other one has.
     pub expected: String,
     /// What to do.
     pub advice: String,

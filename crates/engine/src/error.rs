@@ -16,6 +16,14 @@ pub enum EngineError {
     /// Its hyper-parameters are missing, lie, or are not supported.
     #[error(transparent)]
     ModelConfig(#[from] ConfigError),
+    /// Its tensors or hyper-parameters are incomplete, and so are its files on the ranks that share it.
+    #[error("{error}; no rank has {files}: copy to each rank the files with its own tensors")]
+    FilesOfNobody {
+        /// What is incomplete.
+        error: Box<EngineError>,
+        /// Files that no rank has, and how many tensors they hold.
+        files: String,
+    },
     /// Its tensors do not fill the circuit, or no kernel fits.
     #[error(transparent)]
     Graph(#[from] GraphError),

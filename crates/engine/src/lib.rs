@@ -89,7 +89,7 @@ pub use phase_times::PhaseTime;
 pub use pieces::{LargePiece, PieceOf};
 pub use profile::{PhaseProfile, RankProfile, Roofline, StepProfile, StepSize};
 pub use profiling::RoutedBytes;
-pub use rank::{Follower, Rank, check_cut};
+pub use rank::{Follower, Rank, check_cut, files_of_rank};
 pub use record::LayerRouting;
 pub use request::{Answer, Event, Listener, Request, StopReason};
 pub use seq_error::SeqError;

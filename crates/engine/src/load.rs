@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// The same where several ranks may share the model, as [`EngineOptions::hosts`] says: rank 0 gets an engine, the others what follows it. All of them call
-    /// it, with the same model and options.
+    /// it, with the same model and options; each may have opened the model by [`Checkpoint::open_for_rank`], with the files of its own tensors alone.
     ///
     /// # Errors
     /// As for [`load`](Self::load), on every rank; ranks that differ in what they must have in common; a rank that is gone.
@@ -84,7 +84,10 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Rank, EngineError> {
-        let result = Engine::load_part(backend, checkpoint, options, progress);
+        let result = rank::with_files_of_all(options, checkpoint).and_then(|checkpoint| {
+            Engine::load_part(backend, &checkpoint, options, progress)
+                .map_err(|error| rank::with_missing_files(error, &checkpoint))
+        });
         // a rank that has ended as it should loads nothing again: the others have not failed, and end too
         if let (Err(error), Some(hosts)) = (&result, &options.hosts)
             && !error.is_of_ended_rank()
@@ -231,8 +234,7 @@ impl<'a> Loading<'a> {
     ) -> Result<Loading<'a>, EngineError> {
         let mut back = place.plan_back(options, config, checkpoint)?;
         if let Some(hosts) = &options.hosts {
-            rank::compare(hosts, options, &back.resolved, checkpoint)
-                .map_err(latent_backend::BackendError::from)?;
+            rank::compare(hosts, options, &back.resolved).map_err(latent_backend::BackendError::from)?;
         }
         let own = match config.part {
             None => Arc::clone(checkpoint),

@@ -7,13 +7,14 @@ use crate::options::{EngineOptions, Resolved};
 use crate::summary::Summary;
 use latent_backend::{Backend, Communicator, LayerState, Model, RankError};
 use latent_formats::identity::{FNV_START, fnv};
-use latent_formats::{Checkpoint, Outline, TensorPart};
+use latent_formats::{Checkpoint, Outline, Source, TensorPart};
 use latent_graph::circuit::TensorIndex;
 use latent_graph::config::Part;
 use latent_graph::passes::CacheForm;
 use latent_graph::{CheckpointTensors, Circuit, GraphError, ModelConfig, Partition, PartitionError, Stage};
 use latent_hosts::Hosts;
 use latent_hosts::agree::{self, Fact};
+use latent_hosts::files;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -45,6 +46,52 @@ impl Follower {
     pub fn run(mut self) -> Result<(), EngineError> {
         Ok(latent_hosts::follow(&mut *self.model, &*self.communicator)?)
     }
+}
+
+/// The checkpoint with the tensors of all ranks' files, those of files that are not here without their data; of a rank that is alone, all files must be here.
+/// Programs are compared before anything else that they tell each other.
+///
+/// # Errors
+/// Ranks that differ in their programs or files, or that are gone; missing files of a model that no others share.
+pub(crate) fn with_files_of_all(
+    options: &EngineOptions,
+    checkpoint: &Arc<Checkpoint>,
+) -> Result<Arc<Checkpoint>, EngineError> {
+    let Some(hosts) = &options.hosts else {
+        checkpoint.check_whole()?;
+        return Ok(Arc::clone(checkpoint));
+    };
+    // what each rank can say itself, it says before another one's failure ends it
+    match ModelConfig::before_loading(checkpoint) {
+        Ok(whole) => drop(config_of_part(hosts, options, &whole)?),
+        Err(error) if checkpoint.is_whole() => return Err(error.into()),
+        // it may be about tensors that others have
+        Err(_) => {}
+    }
+    let communicator = &*hosts.communicator;
+    let shared = agree::on_facts(communicator, &of_programs())
+        .and_then(|()| files::share(communicator, checkpoint))
+        .map_err(latent_backend::BackendError::from)?;
+    Ok(shared)
+}
+
+/// Says of an error of planning which files are missing, where that may be why. What a rank plans first are its own layers, so a tensor that it misses is
+/// its own.
+pub(crate) fn with_missing_files(error: EngineError, checkpoint: &Checkpoint) -> EngineError {
+    if let EngineError::Graph(GraphError::MissingTensor { tensor, .. }) = &error
+        && let Some(needed) = checkpoint.needs(tensor)
+    {
+        return needed.into();
+    }
+    let (nowhere, tensors) = checkpoint.files_of_nobody();
+    let of_tensors =
+        matches!(error, EngineError::ModelConfig(_) | EngineError::Graph(GraphError::MissingTensor { .. }));
+    if nowhere.is_empty() || !of_tensors {
+        return error;
+    }
+    let count = tensors.map_or_else(String::new, |count| format!(", with {count} tensors"));
+    let files = format!("{}{count}", nowhere.join(", "));
+    EngineError::FilesOfNobody { error: Box::new(error), files }
 }
 
 /// The config of this rank's part of the model.
@@ -83,20 +130,10 @@ pub(crate) fn config_of_first_layers(whole: &ModelConfig, count: usize) -> Resul
     Ok(whole.of_part(Part { layers: 0..count, ..part }))
 }
 
-/// What all ranks must have in common.
-///
-/// # Errors
-/// [`RankError::Differs`] on every rank.
-pub(crate) fn compare(
-    hosts: &Hosts,
-    options: &EngineOptions,
-    resolved: &Resolved<'_>,
-    checkpoint: &Checkpoint,
-) -> Result<(), RankError> {
-    let (identity, stages) = (checkpoint.identity(), &resolved.options.stages);
-    let same = "give all ranks the same options";
+/// What all ranks' programs must have in common.
+fn of_programs() -> [Fact; 3] {
     let order = if cfg!(target_endian = "little") { "little-endian" } else { "big-endian" };
-    let facts = [
+    [
         Fact::new("byte order", order, "take hosts of one kind"),
         Fact::new("program version", env!("CARGO_PKG_VERSION"), "install one version on all hosts"),
         Fact::new(
@@ -104,12 +141,22 @@ pub(crate) fn compare(
             option_env!("LATENT_COMMIT").unwrap_or("unknown"),
             "install one build on all hosts",
         ),
+    ]
+}
+
+/// What all ranks must have in common beside programs and files.
+///
+/// # Errors
+/// [`RankError::Differs`] on every rank.
+pub(crate) fn compare(
+    hosts: &Hosts,
+    options: &EngineOptions,
+    resolved: &Resolved<'_>,
+) -> Result<(), RankError> {
+    let stages = &resolved.options.stages;
+    let same = "give all ranks the same options";
+    let facts = [
         Fact::new("partition", &hosts.partition, same),
-        Fact::new(
-            "model file",
-            format!("{:016x}-{:016x}", identity.header, identity.sample),
-            "give all ranks the same file, or copies of it",
-        ),
         Fact::new(
             "circuit",
             circuit_hash(&resolved.circuit),
@@ -155,6 +202,19 @@ fn parts(
         parts.extend(of_weight.into_iter().filter(|part| seen.insert(part.tensor.clone())));
     }
     Ok(parts)
+}
+
+/// The files that the rank of these plans needs, of a model whose files are all here: those with its tensors, and of shards the first, which has the metadata.
+///
+/// # Errors
+/// A cut within what has one scale.
+pub fn files_of_rank(checkpoint: &Checkpoint, stages: &[Stage]) -> Result<Vec<String>, EngineError> {
+    let parts = parts(&CheckpointTensors(checkpoint), checkpoint.fp8_block()?, stages)?;
+    let mut needed: HashSet<&str> = parts.iter().flat_map(|part| checkpoint.files_of(&part.tensor)).collect();
+    if matches!(checkpoint.source(), Source::Gguf(_)) {
+        needed.extend(checkpoint.file_names().next());
+    }
+    Ok(checkpoint.file_names().filter(|name| needed.contains(name)).map(str::to_owned).collect())
 }
 
 /// Whether a model can be cut as these plans of one of its ranks need it, whose tensors may be known by their names, types and shapes alone.

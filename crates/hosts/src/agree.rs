@@ -78,6 +78,7 @@ fn compare((rank, host): (usize, String), expected: &[Fact], found: &[Fact]) -> 
         RankError::Differs(Box::new(Difference {
             rank,
             host: host.clone(),
+            other: 0,
             what: what.to_owned(),
             found: found.to_owned(),
             expected: expected.to_owned(),

@@ -5,6 +5,7 @@
 //!   need not know that there are others.
 //! * [`follow`]: what the others do until rank 0 ends.
 //! * [`agree`]: what must be the same on all ranks, and what all take the least of.
+//! * [`files`]: which files of the model each rank has, and that those of two ranks are the same.
 //! * [`predict`]: which of several hosts should have what of a model, and how fast it is then.
 //! * [`slowest_link`]: measures the links between ranks.
 //! * [`local_ranks`]: ranks that are threads of one process, for tests.
@@ -23,6 +24,7 @@
 pub mod agree;
 mod command;
 mod exchange;
+pub mod files;
 mod follower;
 mod guard;
 mod leader;

@@ -28,13 +28,26 @@ pub fn on_ranks_over<T: Send>(
     options: &(dyn Fn(usize) -> EngineOptions + Sync),
     lead: impl FnOnce(Engine) -> T + Send,
 ) -> (Result<T, EngineError>, Vec<Result<(), EngineError>>) {
+    on_ranks_of(&|_| Arc::clone(checkpoint), communicator, partition, backend, options, lead)
+}
+
+/// The same with a checkpoint of its own for each rank.
+pub fn on_ranks_of<T: Send>(
+    checkpoint: &(dyn Fn(usize) -> Arc<Checkpoint> + Sync),
+    communicator: &(dyn Fn(LocalRank) -> Arc<dyn Communicator> + Sync),
+    partition: &str,
+    backend: &(dyn Fn() -> Box<dyn Backend> + Sync),
+    options: &(dyn Fn(usize) -> EngineOptions + Sync),
+    lead: impl FnOnce(Engine) -> T + Send,
+) -> (Result<T, EngineError>, Vec<Result<(), EngineError>>) {
     let partition: latent_graph::Partition = partition.parse().unwrap();
     let mut ranks = local_ranks(partition.ranks()).into_iter();
     let load = |rank| {
         let communicator = communicator(rank);
         let hosts = Hosts { partition: partition.clone(), communicator: Arc::clone(&communicator) };
         let options = EngineOptions { hosts: Some(hosts), ..options(communicator.rank()) };
-        Engine::load_rank(&*backend(), checkpoint, &options, &mut |_, _| {})
+        let checkpoint = checkpoint(communicator.rank());
+        Engine::load_rank(&*backend(), &checkpoint, &options, &mut |_, _| {})
     };
     std::thread::scope(|scope| {
         let first = ranks.next().unwrap();

@@ -26,6 +26,7 @@ mod outline;
 mod part;
 mod parts;
 mod profile;
+mod rank_shapes;
 mod reader;
 mod rope;
 mod source;
@@ -48,6 +49,7 @@ pub use source::{Field, JsonKeys, Keys, Tensors};
 use crate::naming::Naming;
 use checkpoint::CheckpointShapes;
 use latent_formats::{Checkpoint, Data, Outline, Source};
+use rank_shapes::RankShapes;
 
 impl ModelConfig {
     /// Reads and checks the config of an opened model.
@@ -66,6 +68,30 @@ impl ModelConfig {
                 let file = format!("{}/config.json", checkpoint.display_name());
                 let keys = JsonKeys { file: &file, object: &source.config };
                 ModelConfig::from_config(&keys, &CheckpointShapes(checkpoint))
+            }
+        }
+    }
+
+    /// The config of a model before it is loaded by ranks of which each may lack some of its files: a tensor that is not here is taken to be there in the
+    /// shape that its keys imply, which is right in what is not about layers, such as vocabulary, context and names. Ranks plan by
+    /// [`from_checkpoint`](Self::from_checkpoint) when they have told each other which tensors they have. Where all files are here, it is the same.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::from_checkpoint`].
+    pub fn before_loading(checkpoint: &Checkpoint) -> Result<ModelConfig, ConfigError> {
+        if checkpoint.is_whole() {
+            return ModelConfig::from_checkpoint(checkpoint);
+        }
+        let name = checkpoint.display_name();
+        match checkpoint.source() {
+            Source::Gguf(source) => {
+                let keys = checkpoint::GgufKeys { file: name, metadata: &source.metadata };
+                gguf::read(&keys, &RankShapes::new(checkpoint, &keys, Naming::Gguf))
+            }
+            Source::HuggingFace(source) => {
+                let file = format!("{name}/config.json");
+                let keys = JsonKeys { file: &file, object: &source.config };
+                hf::read(&keys, &RankShapes::new(checkpoint, &keys, Naming::HuggingFace))
             }
         }
     }
