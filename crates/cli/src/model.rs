@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use latent_engine::{Engine, EngineOptions, Limits, Summary};
 use latent_formats::{Checkpoint, Outline, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
-use latent_graph::{Circuit, ModelConfig, support};
+use latent_graph::{Circuit, ModelConfig, Partition, support};
 use latent_types::{Tier, format_bytes};
 use std::borrow::Cow;
 use std::path::Path;
@@ -27,6 +27,18 @@ pub(crate) fn open(path: Option<&Path>) -> Result<Arc<Checkpoint>> {
     };
     warn_if_older(&checkpoint);
     Ok(Arc::new(checkpoint))
+}
+
+/// The same for a command that several ranks may run, each of which needs the files with its own tensors alone.
+pub(crate) fn open_for_rank(path: Option<&Path>, partition: Option<&Partition>) -> Result<Arc<Checkpoint>> {
+    match path {
+        Some(path) if ranks::hosts(partition)?.is_some() => {
+            let checkpoint = Checkpoint::open_for_rank(&hub::located(path)?)?;
+            warn_if_older(&checkpoint);
+            Ok(Arc::new(checkpoint))
+        }
+        _ => open(path),
+    }
 }
 
 /// Warns if the source of a packed file is still beside it and has changed since it was packed.

@@ -5,6 +5,7 @@ use crate::hosts_file::HostsFile;
 use crate::{exit, model};
 use anyhow::Result;
 use latent_engine::{Engine, EngineOptions};
+use latent_formats::{Outline, Source};
 use latent_graph::ModelConfig;
 use latent_hosts::predict::{self, Case, PlannedModel, PlannedPart, Prediction};
 use std::sync::Arc;
@@ -15,9 +16,15 @@ use std::sync::Arc;
 /// A model or options that no plans can be made of; what `then` fails with.
 pub(crate) fn planned<T>(
     args: &ModelArgs,
-    then: impl FnOnce(&PlannedModel<'_>, usize) -> Result<T>,
+    then: impl FnOnce(&PlannedModel<'_>, usize, &Outline) -> Result<T>,
 ) -> Result<T> {
-    let model = model::describe(args.model.as_deref(), args.engine.circuit.as_deref())?;
+    let described = model::describe(args.model.as_deref(), args.engine.circuit.as_deref());
+    // of some shards that fails for want of a tensor, or not
+    match &described {
+        Ok(model) => check_shards(&model.outline)?,
+        Err(_) => check_shards(&model::outline(args.model.as_deref())?)?,
+    }
+    let model = described?;
     let circuit = Some(Arc::new(model.circuit.clone().into_owned()));
     let options = EngineOptions { circuit, ..args.engine.options() };
     let backend = args.engine.backend()?;
@@ -42,7 +49,21 @@ pub(crate) fn planned<T>(
         step_rows: bound.max_batch_tokens,
         plan: &plan,
     };
-    then(&planned, context)
+    then(&planned, context, &model.outline)
+}
+
+/// Some shards of a set do not say which tensors the others have.
+fn check_shards(outline: &Outline) -> Result<()> {
+    let Source::Gguf(source) = outline.source() else { return Ok(()) };
+    let (here, all) = (source.shards as u64, source.metadata.u64("split.count")?.unwrap_or(0));
+    if here >= all {
+        return Ok(());
+    }
+    let problem = format!(
+        "{}: {here} of its {all} shards are here; predictions are made of all of them",
+        outline.display_name()
+    );
+    Err(exit::Usage(problem).into())
 }
 
 /// What is expected of a run of this engine over ranks; none without a file of hosts, or where the model is on one host.
@@ -55,6 +76,6 @@ pub(crate) fn of_engine(args: &ModelArgs, engine: &Engine, case: &Case) -> Resul
     };
     let file = HostsFile::read(path)?;
     let found =
-        planned(args, |model, _| Ok(predict::predict(model, &file.hosts, file.link, partition, case)?))?;
+        planned(args, |model, _, _| Ok(predict::predict(model, &file.hosts, file.link, partition, case)?))?;
     Ok(Some(found))
 }

@@ -117,6 +117,44 @@ fn ranks_that_do_not_fit_together_end_with_an_error_that_says_how() {
     }
 }
 
+#[test]
+fn a_rank_needs_the_shards_with_its_own_tensors_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let made = Command::new(LATENT)
+        .args(["make-model", "tiny-v3", "Q8_0", &at("m.gguf"), "--layers", "4", "--shards", "8"])
+        .output();
+    stdout(&made.unwrap());
+    let shard = |number: usize| format!("m-{number:05}-of-00008.gguf");
+    let alone = Command::new(LATENT).args(logits_args(&at(&shard(1)))).output().unwrap();
+    let alone = stdout(&alone);
+    let hosts = "[link]\ngbit_per_s = 1\nlatency_us = 1\n".to_owned()
+        + &"[[host]]\nname = \"a\"\nread_gb_per_s = 10\n".repeat(2);
+    std::fs::write(at("hosts.toml"), hosts).unwrap();
+    let planned = Command::new(LATENT)
+        .args(["plan-hosts", "-m", &at(&shard(1)), &at("hosts.toml"), "--partition", "pipeline=2", "--json"])
+        .output();
+    let planned: Value = serde_json::from_str(&stdout(&planned.unwrap())).unwrap();
+    let mut opened = Vec::new();
+    for rank in ["0", "1"] {
+        let files = planned["ranks"][rank.parse::<usize>().unwrap()]["files"].as_array().unwrap();
+        assert!(files.len() < 8, "{planned}");
+        std::fs::create_dir(at(rank)).unwrap();
+        for file in files.iter().filter_map(Value::as_str) {
+            std::fs::copy(at(file), at(&format!("{rank}/{file}"))).unwrap();
+        }
+        opened.push(at(&format!("{rank}/{}", shard(1))));
+    }
+    let Some(mut command) = mpirun() else { return };
+    command.args(["-n", "1", LATENT]).args(logits_args(&opened[0])).args([":", "-n", "1", LATENT]);
+    let shared = command.args(logits_args(&opened[1])).output().unwrap();
+    assert!(stdout(&shared) == alone, "not the bits of one process");
+    // two ranks of the same folder: rank 1 lacks files
+    let output = ranks(2, &logits_args(&opened[0])).unwrap().output().unwrap();
+    let error = stderr(&output);
+    assert!(!output.status.success() && error.contains("no rank has m-0000"), "{error}");
+}
+
 /// Sends a signal to a rank in the middle of its steps; what mpirun ended with, and how long after.
 fn disturb(rank: usize, signal: Signal) -> Option<(Output, Duration, Vec<Pid>)> {
     // more steps than can be run while the test waits

@@ -501,3 +501,25 @@ fn a_partition_without_mpi_says_what_to_build() {
     let wrong = latent(&["logits", "--tokens", "1", "--partition", "pipelines=2"]).output().unwrap();
     assert!(String::from_utf8(wrong.stderr).unwrap().contains("\"pipelines\" is unknown"));
 }
+
+#[test]
+fn plan_hosts_says_which_files_each_rank_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (model, first, hosts) = (at("m.gguf"), at("m-00001-of-00008.gguf"), at("hosts.toml"));
+    stdout(&["make-model", "tiny-v3", "Q8_0", &model, "--layers", "4", "--shards", "8"]);
+    let host = |name: &str| format!("[[host]]\nname = \"{name}\"\nread_gb_per_s = 10\n");
+    let link = "[link]\ngbit_per_s = 100\nlatency_us = 1\n";
+    std::fs::write(&hosts, format!("{link}{}{}", host("a"), host("b"))).unwrap();
+    let args = ["plan-hosts", "-m", &first, &hosts, "--ctx-size", "256", "--partition", "pipeline=2"];
+    let text = stdout(&args);
+    assert!(text.contains("| rank | files, of 8 |\n|---|---|\n| 0 | m-00001-of-00008.gguf"), "{text}");
+    let found: Value = serde_json::from_str(&stdout(&[&args[..], &["--json"]].concat())).unwrap();
+    let files = |rank: usize| found["ranks"][rank]["files"].as_array().unwrap().clone();
+    // the first shard has the metadata
+    assert!(files(1).len() < 8 && files(1)[0] == "m-00001-of-00008.gguf", "{found}");
+    std::fs::remove_file(at("m-00003-of-00008.gguf")).unwrap();
+    let output = latent(&args).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("7 of its 8 shards are here; predictions are made of all"), "{error}");
+}

@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
-    let checkpoint = model::open(args.model.model.as_deref())?;
+    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
     if ranks::follows(args.model.engine.partition.as_ref())? {
         // the prompt is rank 0's
         model::load(&checkpoint, &args.model.engine, true)?;
     }
     // unsupported models are refused before missing parts are reported, and both before the work begins
-    let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
+    let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     if let Some(path) = args.saved() {
         OutputFile::check(path)?;
     }

@@ -39,12 +39,13 @@ pub(super) struct Local<'a> {
 impl Local<'_> {
     /// Loads the model that `args` name.
     pub(super) fn open<'a>(args: &'a ChatArgs, conversation: &Conversation) -> Result<Local<'a>> {
-        let checkpoint = model::open(args.model.model.as_deref())?;
+        let checkpoint =
+            model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
         if ranks::follows(args.model.engine.partition.as_ref())? {
             // the conversation is rank 0's
             model::load(&checkpoint, &args.model.engine, true)?;
         }
-        let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
+        let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
         if latent_text::chat_template(&checkpoint)?.is_none() {
             let problem = "the model has no chat template, which a conversation needs; `latent run --raw` continues a text with it";
             return Err(Usage(problem.into()).into());

@@ -12,8 +12,8 @@ use latent_text::Tokenizer;
 
 pub(super) fn run(args: &ChoiceArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open(args.model.model.as_deref())?;
-    let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
+    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let choices = Choice::read(&args.file, args.limit).map_err(failed)?;
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
     let mut longest = (0, 0);

@@ -22,8 +22,8 @@ struct Base {
 
 pub(super) fn run(args: &KlArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open(args.model.model.as_deref())?;
-    let vocab = ModelConfig::from_checkpoint(&checkpoint)?.vocab_size;
+    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let vocab = ModelConfig::before_loading(&checkpoint)?.vocab_size;
     let bos = corpus::bos(&checkpoint)?;
     let quiet = args.result.json;
     // deleted when the command ends

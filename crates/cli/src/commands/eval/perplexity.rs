@@ -12,8 +12,8 @@ use std::path::Path;
 
 pub(super) fn run(args: &PerplexityArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open(args.model.model.as_deref())?;
-    latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
+    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    latent_graph::ModelConfig::before_loading(&checkpoint)?;
     if let Some(path) = &args.kl_divergence_base {
         OutputFile::check(path)?;
     }

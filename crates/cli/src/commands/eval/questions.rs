@@ -14,8 +14,8 @@ const SHOWN: usize = 5;
 
 pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open(args.model.model.as_deref())?;
-    let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
+    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let questions = Question::read(&args.file, args.limit).map_err(failed)?;
     let mut engine_args = args.model.engine.clone();
     let asker = Asker::open(&checkpoint, &config, &args.template, engine_args.ctx_size)?;

@@ -9,8 +9,8 @@ use latent_evaluate::{EvalError, Found, Routing};
 
 pub(super) fn run(args: &RoutingArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open(args.model.model.as_deref())?;
-    let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
+    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     if config.moe.is_none() {
         return Err(failed(EvalError::NoRouter));
     }

@@ -1,5 +1,6 @@
 //! `latent plan-hosts`: what each of several hosts should have of a model, and how fast it is then.
 
+mod files;
 mod measure;
 mod table;
 
@@ -26,7 +27,7 @@ pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
         return Ok(());
     }
     let file = HostsFile::read(&args.hosts)?;
-    prediction::planned(&args.model, |model, context| {
+    prediction::planned(&args.model, |model, context, outline| {
         let case = Case {
             context,
             // half of the context is what a long conversation attends to on the way
@@ -44,6 +45,11 @@ pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
             }],
             None => predict::propose(model, &file.hosts, file.link, &case),
         };
-        if args.json { table::json(&proposals, &case) } else { table::print(&proposals, &case) }
+        let files = files::of_ranks(model, outline, table::best(&proposals)?)?;
+        if args.json {
+            table::json(&proposals, &case, &files)
+        } else {
+            table::print(&proposals, &case, &files)
+        }
     })
 }

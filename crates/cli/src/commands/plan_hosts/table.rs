@@ -1,12 +1,13 @@
 //! Proposals as text and as JSON.
 
+use super::files::RankFiles;
 use crate::output;
 use anyhow::Result;
 use latent_hosts::predict::{Case, Prediction, Proposal, RankPrediction};
 use serde_json::{Value, json};
 
 /// The best proposal in full, and the others beside it.
-pub(super) fn print(proposals: &[Proposal], case: &Case) -> Result<()> {
+pub(super) fn print(proposals: &[Proposal], case: &Case, files: &RankFiles) -> Result<()> {
     let best = best(proposals)?;
     output::line("| rank | host | layers | memory | ms per step |")?;
     output::line("|---|---|---|---|---|")?;
@@ -18,6 +19,7 @@ pub(super) fn print(proposals: &[Proposal], case: &Case) -> Result<()> {
             rank.host
         ))?;
     }
+    files.print()?;
     let (step, links) = (1e3 * best.step, 1e3 * best.links);
     output::line(&format!(
         "predicted with {} tokens of context: {:.2} tokens/s{} ({step:.2} ms per step, {links:.2} ms of them on links)",
@@ -44,7 +46,7 @@ fn sequences(case: &Case) -> String {
 }
 
 /// The first, unless nothing can be run.
-fn best(proposals: &[Proposal]) -> Result<&Prediction> {
+pub(super) fn best(proposals: &[Proposal]) -> Result<&Prediction> {
     match proposals.first().map(|proposal| &proposal.best) {
         Some(Ok(best)) => Ok(best),
         Some(Err(error)) => Err(error.clone().into()),
@@ -91,8 +93,11 @@ fn why(found: &Prediction, best: &Prediction) -> String {
 }
 
 /// All proposals; the fields of the best one stand beside them.
-pub(super) fn json(proposals: &[Proposal], case: &Case) -> Result<()> {
+pub(super) fn json(proposals: &[Proposal], case: &Case, files: &RankFiles) -> Result<()> {
     let mut value = object(best(proposals)?);
+    for (rank, needed) in files.needed.iter().enumerate() {
+        value["ranks"][rank]["files"] = json!(needed);
+    }
     value["predicted"] = json!(true);
     value["context"] = json!(case.context);
     value["sequences"] = json!(case.rows);

@@ -105,7 +105,7 @@ fn loader(
     Box::new(move |attempt| {
         let checkpoint = match opened.take() {
             Some(checkpoint) => checkpoint,
-            None => model::open(path.as_deref())?,
+            None => model::open_for_rank(path.as_deref(), setup.engine.partition.as_ref())?,
         };
         let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
         let engine = load_or_fall_back(&checkpoint, &setup, attempt, &mut on_cpu)?;
@@ -196,7 +196,7 @@ fn several_contexts(setup: &Setup, context: usize) -> usize {
 /// How a model is loaded that several ranks share, which all of them must say alike.
 fn shared_options(setup: &Setup, checkpoint: &Checkpoint) -> Result<EngineOptions> {
     let args = &setup.engine;
-    let limit = latent_graph::ModelConfig::from_checkpoint(checkpoint)?.context_length;
+    let limit = latent_graph::ModelConfig::before_loading(checkpoint)?.context_length;
     let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
     Ok(EngineOptions {
         circuit: model::circuit(args.circuit.as_deref())?.map(Arc::new),

@@ -29,7 +29,7 @@ pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -
     if let [only] = wanted.as_mut_slice() {
         let only = std::mem::take(only);
         let setup = with_context(setup, only.ctx_size);
-        let checkpoint = model::open(only.path.as_deref())?;
+        let checkpoint = model::open_for_rank(only.path.as_deref(), args.engine.partition.as_ref())?;
         let name = alias.or(only.name).unwrap_or_else(|| load::name(only.path.as_deref(), &checkpoint));
         return Ok(vec![load::opened(&setup, name, only.path, checkpoint)?]);
     }
@@ -60,7 +60,8 @@ pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -
 /// Follows rank 0, which serves the one model.
 pub(super) fn follow(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -> Result<()> {
     let Some(only) = wanted(args, file).into_iter().next() else { return Ok(()) };
-    load::follow(&with_context(setup, only.ctx_size), &model::open(only.path.as_deref())?)
+    let checkpoint = model::open_for_rank(only.path.as_deref(), args.engine.partition.as_ref())?;
+    load::follow(&with_context(setup, only.ctx_size), &checkpoint)
 }
 
 fn with_context(setup: &Arc<Setup>, ctx_size: Option<usize>) -> Arc<Setup> {
