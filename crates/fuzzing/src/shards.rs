@@ -24,6 +24,13 @@ pub fn shards(bytes: &[u8]) {
     };
     spoil(&mut source, folder.path());
     let outline = Outline::open(&path);
+    // as one of several ranks would have it
+    if let Ok(part) = Checkpoint::open_for_rank(&path) {
+        let whole = part.is_whole();
+        assert_eq!(part.file_identities().len(), part.files());
+        let completed = part.with_tensors_of(&part.tensors_by_file(), 0);
+        assert_eq!((completed.tensors().len(), completed.is_whole()), (part.tensors().len(), whole));
+    }
     let Ok(checkpoint) = Checkpoint::open(&path) else { return };
     let outline =
         outline.unwrap_or_else(|error| panic!("the checkpoint opens, but not its outline: {error}"));
