@@ -82,7 +82,8 @@ fn kernels_of_an_adapter_are_tested_measured_and_listed() {
     assert!(text.contains("gpu_transposed") && text.contains("limits, "), "{text}");
     let perf = json(&[&perf[..], &["--json"]].concat());
     let measured = &perf["measurements"][0];
-    assert_eq!(measured["bound"], "memory");
+    // which of the two depends on what else the machine does meanwhile
+    assert!(["memory", "arithmetic"].contains(&measured["bound"].as_str().unwrap()), "{measured}");
     let share = measured["of_limit"].as_f64().unwrap();
     // other tests run beside it, while the limits are measured or while the kernel is
     assert!(share > 0.0 && share.is_finite(), "{measured}");
