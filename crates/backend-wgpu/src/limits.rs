@@ -112,24 +112,11 @@ fn macs_of(matrix: CoopMatrix) -> f64 {
 
 /// The text for cooperative matrices: sums have variables of their own, since an array of them may end up in memory.
 fn matrices(matrix: CoopMatrix) -> String {
-    let CoopMatrix { side, f16, .. } = matrix;
-    let element = if f16 { "f16" } else { "f32" };
-    let mut text = String::from(if f16 { "enable f16;\n" } else { "" });
-    text.push_str("enable wgpu_cooperative_matrix;\n");
+    let mut text = String::from(matrix.directives());
+    text.push_str(&matrix.types());
     // writing to a string does not fail
-    let _ = write!(
-        text,
-        "const SIDE: u32 = {side}u;
-const SUBGROUPS: u32 = {}u;
-const THREADS: u32 = {}u;
-alias Element = {element};
-alias Rows = coop_mat{side}x{side}<{element}, A>;
-alias Outputs = coop_mat{side}x{side}<{element}, B>;
-alias Sums = coop_mat{side}x{side}<f32, C>;
-",
-        CoopMatrix::SUBGROUPS,
-        matrix.threads(),
-    );
+    let _ =
+        writeln!(text, "const THREADS: u32 = {}u;\nalias Element = {};", matrix.threads(), matrix.element());
     let each = |line: &dyn Fn(usize) -> String| (0..SUMS).map(line).collect::<String>();
     let begin = each(&|i| format!("  var sum_{i} = coopLoadT<Sums>(&sums[mine], SIDE);\n"));
     let multiply = each(&|i| format!("    sum_{i} = coopMultiplyAdd(a, b, sum_{i});\n"));

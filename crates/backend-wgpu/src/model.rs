@@ -13,14 +13,14 @@ use crate::observe::Observer;
 use crate::ops::embedded_rows;
 use crate::portions::{Portions, work};
 use crate::program::{Program, instructions};
-use crate::run::{Run, ranges};
+use crate::run::Run;
 use crate::step_data::StepData;
 use crate::values::{Home, Registers, internal};
 use crate::weights::DeviceWeights;
 use latent_backend::{
-    Arithmetic, BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LargestLogits,
-    LayerState, LoadRequest, MAX_TOP_LOGITS, Model, NodeCalls, PlanTimes, ProfileClock, Rotation, Step,
-    Trace, WeightRows,
+    BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LargestLogits, LayerState,
+    LoadRequest, MAX_TOP_LOGITS, Model, NodeCalls, PlanTimes, ProfileClock, Rotation, Step, Trace,
+    WeightRows,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -28,7 +28,7 @@ use latent_graph::ir::Op;
 use latent_graph::passes::BatchBucket;
 use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, ModelConfig, Plan, Stage};
-use latent_types::CacheType;
+use latent_types::{Arithmetic, CacheType};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -218,7 +218,7 @@ impl GpuModel {
             let place = (number, plan.phases[instruction.node]);
             // what is only looked at goes nowhere
             let lists = self.observer.lists();
-            let parts = if lists { 1 } else { operation.parts(data, &ranges(batch, rows.len(), path), path) };
+            let parts = if lists { 1 } else { operation.parts(data, (batch, rows.len()), path) };
             let work = work(plan, node, batch, rows.len(), self.cache_type) / parts as f64;
             for part in 0..parts {
                 if !lists {

@@ -4,8 +4,9 @@ use crate::compile::Compiler;
 use crate::ops;
 use crate::run::Operation;
 use crate::values::Registers;
-use latent_backend::{Arithmetic, BackendError};
+use latent_backend::BackendError;
 use latent_graph::ir::AttentionPath;
+use latent_types::Arithmetic;
 
 /// A node with its operation.
 pub(crate) struct Instruction {

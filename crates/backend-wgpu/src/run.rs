@@ -8,8 +8,9 @@ use crate::matmul::rows::Matrix;
 use crate::memory::Memory;
 use crate::step_data::StepData;
 use crate::values::Operand;
-use latent_backend::{Arithmetic, Batch};
+use latent_backend::Batch;
 use latent_graph::ir::AttentionPath;
+use latent_types::Arithmetic;
 use std::ops::Range;
 
 /// A step of one stage.
@@ -71,7 +72,7 @@ pub(crate) trait Operation: Send {
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError>;
 
     /// In how many parts the device may get its calls: several where they may take seconds together.
-    fn parts(&self, _step: &StepData, _ranges: &[Range<usize>], _path: AttentionPath) -> usize {
+    fn parts(&self, _step: &StepData, _rows: (&Batch, usize), _path: AttentionPath) -> usize {
         1
     }
 

@@ -13,7 +13,7 @@ use latent_testing::reference::ReferenceBackend;
 use latent_testing::{Kind, Recipe};
 use latent_threads::{Pin, Placement, Topology};
 use latent_types::{CacheType, TensorType, Tier};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,6 +23,14 @@ mod texts;
 mod ways;
 
 const CONTEXT: usize = 256;
+
+/// A file of one weight format, in a folder that goes with the first value.
+fn random_model(shape: &str, format: TensorType) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new(shape, Kind::from(format)).write_gguf(&path).unwrap();
+    (folder, path)
+}
 
 /// How a test runs a model.
 #[derive(Clone, Copy)]
@@ -172,9 +180,7 @@ fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
 fn shaders_that_check_indices_give_the_same_bits() {
     let Some(device) = crate::testing::device() else { return };
     let Some(checking) = crate::testing::checking_device(None) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-v3", TensorType::Q8_0);
     for (mla, form) in FORMS {
         let way = Way { mla, form, cache: CacheType::F16 };
         let [trusted, checked] = [&device, &checking].map(|device| {
@@ -189,9 +195,7 @@ fn shaders_that_check_indices_give_the_same_bits() {
 /// the last steps read in several splits.
 #[test]
 fn models_run_with_what_products_use_on_hardware() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v2", Kind::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-v2", TensorType::Q4_0);
     let way = |cache| Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache };
     let mut reference = load(&ReferenceBackend::default(), &path, way(CacheType::F32)).unwrap();
     let steps = [70, 64, 1, 4];
@@ -279,9 +283,7 @@ fn fused_plans_have_fewer_calls() {
 fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     let mut model = load(&gpu, &path, way).unwrap();
     // more cache than any device has
@@ -303,9 +305,7 @@ fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
 fn rows_of_int8_are_those_of_the_cpu() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let stores = [CacheType::F32, CacheType::Int8].map(|cache| {
         let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache };
         let mut model = load(&gpu, &path, way).unwrap();
@@ -340,9 +340,7 @@ fn a_device_that_is_lost_between_two_steps_ends_the_second_with_an_error() {
     let Some(_) = crate::testing::device() else { return };
     // a device of its own: those of other tests go on
     let gpu = GpuBackend::open(0).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     let mut model = load(&gpu, &path, way).unwrap();
     let mut kv = model.new_kv_store(1, 0).unwrap();
@@ -374,9 +372,7 @@ fn a_device_that_is_lost_between_two_steps_ends_the_second_with_an_error() {
 #[test]
 fn steps_are_listed_without_memory_as_they_run() {
     let Some(_) = crate::testing::device() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::Q4_K)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-v3", TensorType::Q4_K);
     let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F16 };
     let listed = |gpu: &GpuBackend| {
         let mut model = load(gpu, &path, way).unwrap();
@@ -407,9 +403,7 @@ fn steps_are_listed_without_memory_as_they_run() {
 fn rows_of_the_cache_are_copied_shifted_read_and_written() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     for form in [CacheForm::Latent, CacheForm::Expanded] {
         let way = Way { mla: MlaChoice::Naive, form, cache: CacheType::F32 };
         let backends: [&dyn Backend; 2] = [&gpu, &ReferenceBackend::default()];

@@ -34,7 +34,6 @@ mod trace;
 mod traits;
 mod weight_rows;
 
-pub use arithmetic::Arithmetic;
 pub use batch::{Batch, SeqSpan, SpanState};
 pub use cancel::CancelToken;
 pub use clock::Instant;

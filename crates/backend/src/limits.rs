@@ -1,6 +1,6 @@
 //! The limits that a step is held against.
 
-use crate::arithmetic::Arithmetic;
+use latent_types::Arithmetic;
 use serde::Serialize;
 use std::fmt;
 

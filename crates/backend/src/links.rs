@@ -228,7 +228,6 @@ fn decode(wire: Wire, bytes: &[u8], values: &mut [f32]) -> Result<(), RankError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latent_graph::config::Share;
 
     /// The other rank sends as many zeros as it was sent bytes.
     #[derive(Default)]
@@ -261,23 +260,8 @@ mod tests {
     }
 
     fn part(ranks: usize, members: usize, wire: Wire) -> Part {
-        let all = Share { from: 0, len: 1, of: 1 };
         let next = (members < ranks).then_some(members);
-        Part {
-            rank: 0,
-            ranks,
-            layers: 0..1,
-            members: 0..members,
-            heads: all,
-            intermediate: all,
-            shared_intermediate: all,
-            moe_intermediate: all,
-            experts: all,
-            receives_from: None,
-            sends_to: next,
-            returned_by: next,
-            wire,
-        }
+        Part { sends_to: next, returned_by: next, ..Part::bare(0, ranks, 0..members, wire) }
     }
 
     #[test]

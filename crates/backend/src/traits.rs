@@ -1,6 +1,6 @@
 //! The traits.
 
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::of_kernels;
 use crate::kernel_calls::NodeCalls;
 use crate::{
     BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LargestLogits, LayerState, Limits,
@@ -10,7 +10,7 @@ use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
 use latent_graph::{ModelConfig, Stage, StageOptions, Target};
 use latent_threads::Placement;
-use latent_types::{CacheType, Tier};
+use latent_types::{Arithmetic, CacheType, Tier};
 use std::sync::Arc;
 
 /// How a model is run, fixed when it is loaded.
@@ -247,7 +247,7 @@ pub trait Model: Send {
     fn arithmetic(&self, (stage, bucket): (usize, usize), node: usize, _rows: usize) -> Arithmetic {
         let plan = self.stages().get(stage).and_then(|stage| stage.plans.get(bucket));
         let node = plan.and_then(|plan| plan.ir.nodes.get(node));
-        node.map_or(Arithmetic::F32, Arithmetic::of_kernels)
+        node.map_or(Arithmetic::F32, of_kernels)
     }
 
     /// What times of a profile are taken by.

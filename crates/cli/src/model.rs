@@ -1,6 +1,6 @@
 //! Opening a model: a file, a folder, or the demo model that is built in.
 
-use crate::args::EngineArgs;
+use crate::args::{EngineArgs, ModelArgs};
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, ranks};
 use anyhow::{Context, Result};
@@ -39,6 +39,11 @@ pub(crate) fn open_for_rank(path: Option<&Path>, partition: Option<&Partition>) 
         }
         _ => open(path),
     }
+}
+
+/// The same of a command's arguments.
+pub(crate) fn open_shared(args: &ModelArgs) -> Result<Arc<Checkpoint>> {
+    open_for_rank(args.model.as_deref(), args.engine.partition.as_ref())
 }
 
 /// Warns if the source of a packed file is still beside it and has changed since it was packed.

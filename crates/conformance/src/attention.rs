@@ -4,7 +4,7 @@ use crate::float16::nearest;
 use crate::memory::Copies;
 use crate::random::Random;
 use crate::reference::{Bound, SameBits, Truth};
-use crate::work::{Arithmetic, Work};
+use crate::work::{Work, arithmetic_of};
 use latent_kernels::half::{bf16, f16};
 use latent_kernels::{CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row};
 use latent_types::{ActivationType, CacheRow, CacheType};
@@ -119,7 +119,7 @@ impl LatentCase {
         Work {
             bytes: (self.rows * self.row().bytes()) as f64,
             flops: 2.0 * (self.heads * self.rows) as f64 * (row + latent),
-            arithmetic: Arithmetic::of(self.activation),
+            arithmetic: arithmetic_of(self.activation),
             from_memory: true,
         }
     }
@@ -282,7 +282,7 @@ impl ExpandedCase {
         Work {
             bytes: (number_bytes(self.activation) * (self.position + self.queries) * widths) as f64,
             flops: 2.0 * (seen * widths) as f64,
-            arithmetic: Arithmetic::of(self.activation),
+            arithmetic: arithmetic_of(self.activation),
             from_memory: false,
         }
     }
@@ -393,7 +393,7 @@ impl KeysCase {
         Work {
             bytes: (4 * self.nope * self.latent + matrices) as f64,
             flops: 2.0 * (self.nope * self.latent * self.rows()) as f64,
-            arithmetic: Arithmetic::of(self.activation),
+            arithmetic: arithmetic_of(self.activation),
             from_memory: false,
         }
     }

@@ -3,7 +3,7 @@
 use crate::case::{Case, Operands};
 use crate::counted_call::CountedCall;
 use crate::table::real_sizes;
-use crate::work::Arithmetic;
+use latent_types::Arithmetic;
 use serde::Serialize;
 use std::ops::Range;
 use std::time::Instant;

@@ -59,4 +59,4 @@ pub use support::{Support, support};
 pub use table::{cases, real_sizes};
 pub use test::{Outcome, Verdict, test};
 pub use w4::{W4Case, W4Op, W4Operands, W4Quant, W4Rounding, W4ScaleType};
-pub use work::{Arithmetic, Work};
+pub use work::Work;

@@ -3,13 +3,13 @@
 use crate::memory::Copies;
 use crate::random::Random;
 use crate::reference::{Bound, SameBits, Truth};
-use crate::work::{Arithmetic, Work, layout};
+use crate::work::{Work, layout};
 use latent_kernels::{
     Bf16Rows, BlockScales, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, Rows, WeightMatrix, quantize_q8,
     to_bf16,
 };
 use latent_quant::tiles::{ROWS, TileLayout};
-use latent_types::{ActivationType, TensorType, WeightLayout};
+use latent_types::{ActivationType, Arithmetic, TensorType, WeightLayout};
 
 /// A matmul: its formats and sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,9 +5,9 @@ use crate::product::tiles;
 use crate::random::Random;
 use crate::reference::{Bound, SameBits, Truth};
 use crate::routing::Routing;
-use crate::work::{Arithmetic, Work, layout};
+use crate::work::{Work, layout};
 use latent_kernels::{Q8_BLOCK, RopePairs, RopeTable, WeightMatrix};
-use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
+use latent_types::{Arithmetic, CacheRow, CacheType, TensorType, WeightLayout};
 
 /// A row-wise operation.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,10 +3,10 @@
 use crate::float16::{f16_value, nearest};
 use crate::random::Random;
 use crate::reference::{Bound, SameBits, Truth};
-use crate::work::{Arithmetic, Work};
+use crate::work::Work;
 use latent_kernels::half::f16;
 use latent_kernels::{W4Codes, W4Entry, W4Form, W4Matrix, W4Scales, W4Shape};
-use latent_types::CacheType;
+use latent_types::{Arithmetic, CacheType};
 
 /// What 4-bit codes mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,28 +1,13 @@
 //! The least cost of a call: bytes and operations.
 
-use latent_types::{ActivationType, WeightLayout};
+use latent_types::{ActivationType, Arithmetic, WeightLayout};
 
-/// Which of the machine's limits bounds arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arithmetic {
-    /// 8-bit integers.
-    Int8,
-    /// f32.
-    F32,
-    /// f16.
-    F16,
-    /// bf16, in AMX tiles or vectors.
-    Bf16,
-}
-
-impl Arithmetic {
-    /// The limit that applies to inputs of this type.
-    pub(crate) fn of(activation: ActivationType) -> Arithmetic {
-        match activation {
-            ActivationType::F16 => Arithmetic::F16,
-            ActivationType::Bf16 => Arithmetic::Bf16,
-            ActivationType::F32 | ActivationType::A8 => Arithmetic::F32,
-        }
+/// The limit that applies to attention with inputs of this type.
+pub(crate) fn arithmetic_of(activation: ActivationType) -> Arithmetic {
+    match activation {
+        ActivationType::F16 => Arithmetic::F16,
+        ActivationType::Bf16 => Arithmetic::Bf16,
+        ActivationType::F32 | ActivationType::A8 => Arithmetic::F32,
     }
 }
 

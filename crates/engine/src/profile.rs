@@ -1,9 +1,10 @@
 //! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
 
-use latent_backend::{Arithmetic, Limits, Model, PlanTimes, ProfileClock, RankTimes};
+use latent_backend::{Limits, Model, PlanTimes, ProfileClock, RankTimes};
 use latent_graph::Plan;
 use latent_graph::ir::{Cost, Node, Step};
 use latent_graph::passes::BatchBucket;
+use latent_types::Arithmetic;
 use serde::Serialize;
 
 /// Phases of equal form in all layers that have them.

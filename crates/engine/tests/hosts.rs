@@ -15,7 +15,7 @@ use latent_graph::{CheckpointTensors, Circuit, GraphError, ModelConfig, Partitio
 use latent_hosts::LocalRank;
 use latent_testing::{Kind, Recipe};
 use latent_types::TensorType;
-use ranks::{on_ranks, on_ranks_over};
+use ranks::{Tapped, on_ranks, on_ranks_over};
 use std::path::Path;
 use std::sync::Arc;
 use support::{CASES, all_logits, bits, checkpoint, error, fixture, folder, model_of_each_weight_type};
@@ -370,42 +370,19 @@ fn ranks_that_differ_are_found_at_start() {
 }
 
 /// A rank whose commands to copy a block get lost.
-struct Losing(LocalRank);
-
-impl Communicator for Losing {
-    fn rank(&self) -> usize {
-        self.0.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.0.ranks()
-    }
-
-    fn host(&self, rank: usize) -> String {
-        self.0.host(rank)
-    }
-
-    fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError> {
+fn losing(rank: LocalRank) -> Arc<dyn Communicator> {
+    Tapped::sends(rank, |_, channel, message| {
         // the first byte of a command, and a block from and to
         if channel == Channel::Commands && message.len() == 9 && message[0] == 3 {
             return Err(RankError::Setup("lost on purpose".into()));
         }
-        self.0.send(to, channel, message)
-    }
-
-    fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
-        self.0.receive(from, channel, message)
-    }
-
-    fn fail(&self, cause: &str) {
-        self.0.fail(cause);
-    }
+        Ok(())
+    })
 }
 
 #[test]
 fn after_an_operation_on_the_cache_that_failed_no_step_runs() {
     let (file, tokens) = (checkpoint(&folder("v3")), [1, 5, 9, 2]);
-    let losing = |rank| -> Arc<dyn Communicator> { Arc::new(Losing(rank)) };
     let run = |mut engine: Engine| {
         let mut sequence = Sequence::default();
         let feed = |engine: &mut Engine, sequence: &mut Sequence| {

@@ -16,7 +16,7 @@ use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest, Request, 
 use latent_formats::Checkpoint;
 use latent_hosts::LocalRank;
 use latent_text::Tokenizer;
-use ranks::{on_ranks, on_ranks_over};
+use ranks::{Tapped, on_ranks, on_ranks_over};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -51,34 +51,18 @@ impl Watch {
 }
 
 /// A rank whose results come back only when rank 0 has submitted another step: whoever runs one step after the other waits for ever.
-struct Watched {
-    rank: LocalRank,
-    watch: Arc<Watch>,
-}
-
-impl Communicator for Watched {
-    fn rank(&self) -> usize {
-        self.rank.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.rank.ranks()
-    }
-
-    fn host(&self, rank: usize) -> String {
-        self.rank.host(rank)
-    }
-
-    fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError> {
-        let mut counts = self.watch.counts();
-        match (self.rank(), to, channel) {
+fn watched(rank: LocalRank, watch: &Arc<Watch>) -> Arc<dyn Communicator> {
+    let (me, watch) = (rank.rank(), Arc::clone(watch));
+    Tapped::sends(rank, move |to, channel, _| {
+        let mut counts = watch.counts();
+        match (me, to, channel) {
             (0, 1, Channel::Commands) => counts.told += usize::from(counts.held > 0),
             (1, 0, Channel::Values) if counts.returned < counts.held => {
                 counts.returned += 1;
                 let mine = counts.returned;
                 let waits = |counts: &mut Counts| counts.told <= mine;
                 let limit = Duration::from_secs(60);
-                let (waited, out) = self.watch.changed.wait_timeout_while(counts, limit, waits).unwrap();
+                let (waited, out) = watch.changed.wait_timeout_while(counts, limit, waits).unwrap();
                 if out.timed_out() {
                     let problem = "no step was submitted while another was here".to_owned();
                     return Err(RankError::Setup(problem));
@@ -87,18 +71,10 @@ impl Communicator for Watched {
             }
             _ => {}
         }
-        self.watch.changed.notify_all();
+        watch.changed.notify_all();
         drop(counts);
-        self.rank.send(to, channel, message)
-    }
-
-    fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
-        self.rank.receive(from, channel, message)
-    }
-
-    fn fail(&self, cause: &str) {
-        self.rank.fail(cause);
-    }
+        Ok(())
+    })
 }
 
 /// Logits of tokens that are the same in every run, for some sequences that decode in turn, with as many steps in flight as can be.
@@ -146,8 +122,7 @@ fn one_by_one(engine: &mut Engine, sequences: usize, tokens: usize) -> Vec<Vec<V
 #[test]
 fn a_step_is_submitted_while_the_next_rank_works_on_another() {
     let (checkpoint, watch) = (checkpoint(), Arc::new(Watch::default()));
-    let communicator =
-        |rank| -> Arc<dyn Communicator> { Arc::new(Watched { rank, watch: Arc::clone(&watch) }) };
+    let communicator = |rank| watched(rank, &watch);
     let steps = 2 * 6;
     let (led, followed) = on_ranks_over(
         &communicator,
@@ -175,8 +150,7 @@ fn a_step_is_submitted_while_the_next_rank_works_on_another() {
 #[test]
 fn a_scheduler_keeps_every_rank_at_work() {
     let (checkpoint, watch) = (checkpoint(), Arc::new(Watch::default()));
-    let communicator =
-        |rank| -> Arc<dyn Communicator> { Arc::new(Watched { rank, watch: Arc::clone(&watch) }) };
+    let communicator = |rank| watched(rank, &watch);
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
     let (led, _) = on_ranks_over(
         &communicator,
@@ -379,35 +353,13 @@ fn jobs_over_ranks_have_the_text_that_they_have_alone() {
 }
 
 /// A rank that fails at its n-th command.
-struct Failing(LocalRank, Mutex<usize>);
-
-impl Communicator for Failing {
-    fn rank(&self) -> usize {
-        self.0.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.0.ranks()
-    }
-
-    fn host(&self, rank: usize) -> String {
-        self.0.host(rank)
-    }
-
-    fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError> {
-        self.0.send(to, channel, message)
-    }
-
-    fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
-        self.0.receive(from, channel, message)?;
-        let mut left = self.1.lock().unwrap();
-        *left -= usize::from(self.rank() == 1 && channel == Channel::Commands);
+fn failing(rank: LocalRank, command: usize) -> Arc<dyn Communicator> {
+    let (commanded, left) = (rank.rank() == 1, Mutex::new(command));
+    Tapped::received(rank, move |_, channel| {
+        let mut left = left.lock().unwrap();
+        *left -= usize::from(commanded && channel == Channel::Commands);
         if *left == 0 { Err(RankError::Setup("no memory for 3 GiB".into())) } else { Ok(()) }
-    }
-
-    fn fail(&self, cause: &str) {
-        self.0.fail(cause);
-    }
+    })
 }
 
 #[test]
@@ -416,7 +368,7 @@ fn a_rank_that_fails_fails_what_is_in_flight_and_leaves_nothing() {
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
     // facts and other messages of loading come before the steps
     for command in [12, 13, 20] {
-        let failing = |rank| -> Arc<dyn Communicator> { Arc::new(Failing(rank, Mutex::new(command))) };
+        let failing = |rank| failing(rank, command);
         let lead = |engine: Engine| {
             let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
             let submit = |kind| {

@@ -286,19 +286,13 @@ impl Partition {
         let widths = moe.map_or((0, 0), |moe| (moe.shared_intermediate, moe.intermediate));
         let experts = moe.map_or(0, |moe| moe.experts);
         let mut part = Part {
-            rank: 0,
-            ranks: 1,
             layers: 0..config.layers,
-            members: 0..1,
             heads: Share::all(attention.heads),
             intermediate: Share::all(config.intermediate_size),
             shared_intermediate: Share::all(widths.0),
             moe_intermediate: Share::all(widths.1),
             experts: Share::all(experts),
-            receives_from: None,
-            sends_to: None,
-            returned_by: None,
-            wire: Wire::default(),
+            ..Part::bare(0, 1, 0..1, Wire::default())
         };
         if self.experts > 1 {
             if moe.is_none() {

@@ -5,7 +5,7 @@ use crate::predict::{Link, Sums};
 use crate::wire::Reader;
 use crate::wrong_message;
 use latent_backend::{Channel, Communicator, Links, RankError};
-use latent_graph::config::{Part, Share, Wire};
+use latent_graph::config::{Part, Wire};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -127,22 +127,7 @@ fn answer(communicator: &dyn Communicator, to: usize) -> Result<(), RankError> {
 
 /// The sums of rank `first` and the next one, both of which call it. They send to each other at once, copy, and add: that takes longer than one way of the link.
 fn measure_sums(communicator: &Arc<dyn Communicator>, first: usize, latency: f64) -> Result<Sums, RankError> {
-    let all = Share::all(1);
-    let part = Part {
-        rank: communicator.rank(),
-        ranks: communicator.ranks(),
-        layers: 0..1,
-        members: first..first + 2,
-        heads: all,
-        intermediate: all,
-        shared_intermediate: all,
-        moe_intermediate: all,
-        experts: all,
-        receives_from: None,
-        sends_to: None,
-        returned_by: None,
-        wire: Wire::F32,
-    };
+    let part = Part::bare(communicator.rank(), communicator.ranks(), first..first + 2, Wire::F32);
     let links = Links::new(communicator.clone(), part);
     // on average: the rank that ended a sum first begins the next one first, and waits longer
     let mean = |count: usize, bytes: usize| -> Result<f64, RankError> {

@@ -2,27 +2,16 @@
 #![allow(missing_docs, reason = "tests")]
 
 use latent_backend::Links;
-use latent_graph::config::{Part, Share, Wire};
+use latent_graph::config::{Part, Wire};
 use latent_hosts::{LocalRank, local_ranks};
 use std::sync::Arc;
 
 /// A rank that shares layers with all others, and sends rows round.
 fn part(rank: usize, ranks: usize, wire: Wire) -> Part {
-    let all = Share::all(8);
     Part {
-        rank,
-        ranks,
-        layers: 0..4,
-        members: 0..ranks,
-        heads: all,
-        intermediate: all,
-        shared_intermediate: all,
-        moe_intermediate: all,
-        experts: all,
         receives_from: Some((rank + ranks - 1) % ranks),
         sends_to: Some((rank + 1) % ranks),
-        returned_by: None,
-        wire,
+        ..Part::bare(rank, ranks, 0..ranks, wire)
     }
 }
 

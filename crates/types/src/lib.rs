@@ -2,6 +2,7 @@
 //!
 //! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
 //! * [`KernelContract`]: what a kernel takes and promises, for kernel selection.
+//! * [`Arithmetic`]: what kernels multiply and add in.
 //! * [`printable()`]: names from files and paths, safe to show.
 //! * [`panic_text()`]: the message of a panic that was caught.
 //! * [`ValueType`]: the element type of a value of the plan.
@@ -16,6 +17,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arithmetic;
 mod bytes;
 mod kernel;
 mod panic_text;
@@ -24,6 +26,7 @@ mod tensor_type;
 mod tier;
 mod value_type;
 
+pub use arithmetic::Arithmetic;
 pub use bytes::format_bytes;
 pub use kernel::{ActivationType, CacheRow, CacheType, KernelContract, OpKind, WeightLayout};
 pub use panic_text::panic_text;

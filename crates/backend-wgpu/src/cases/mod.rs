@@ -19,11 +19,10 @@ use crate::variants::{Variant, Variants};
 use job::{GpuJob, Recorded};
 use latent_backend::KernelCalls;
 use latent_conformance::{
-    Arithmetic, Backend, Case, CountedCall, Job, Kernel, Level, Operands, ProductCase, RowOp, W4Op,
-    real_sizes,
+    Backend, Case, CountedCall, Job, Kernel, Level, Operands, ProductCase, RowOp, W4Op, real_sizes,
 };
 use latent_graph::passes::Precision;
-use latent_types::{ActivationType, TensorType, WeightLayout};
+use latent_types::{ActivationType, Arithmetic, TensorType, WeightLayout};
 use std::sync::Arc;
 
 /// A device whose shaders run cases.

@@ -48,16 +48,11 @@ impl MatrixTile {
 
     /// Constants and types.
     pub(super) fn head(&self, source: &mut String) {
-        let CoopMatrix { side, f16, subgroup } = self.matrix;
+        let side = self.matrix.side;
         let ([_, across], [high, wide]) = self.grid();
-        let stride = self.inputs + GAP;
-        let sizes = [("SIDE", side), ("SUBGROUP", subgroup), ("SUBGROUPS", SUBGROUPS), ("STRIDE", stride)];
-        constants(source, sizes);
+        source.push_str(&self.matrix.types());
+        constants(source, [("SUBGROUP", self.matrix.subgroup), ("STRIDE", self.inputs + GAP)]);
         constants(source, [("ACROSS", across), ("HIGH", high * side), ("WIDE", wide * side)]);
-        let element = if f16 { "f16" } else { "f32" };
-        for (name, ty, role) in [("Rows", element, "A"), ("Outputs", element, "B"), ("Sums", "f32", "C")] {
-            let _ = writeln!(source, "alias {name} = coop_mat{side}x{side}<{ty}, {role}>;");
-        }
     }
 
     /// Sums of 0.

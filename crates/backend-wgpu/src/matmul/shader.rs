@@ -6,7 +6,6 @@ use super::items::Keep;
 use super::layout::{Layout, Quants, Storage, layout};
 use super::tiles::{GATHER_THREADS, GemmTile, GemvTile, TRANSPOSED};
 use super::wgsl::{ENTRY, constants, decoder, integer_decoder, section};
-use crate::coop_matrix::CoopMatrix;
 use crate::f16_values::F16Values;
 use latent_types::TensorType;
 use std::fmt::Write;
@@ -149,10 +148,7 @@ impl ProductShader {
         let mut source = String::new();
         match self.kernel {
             Kernel::Gemm { form: GemmForm::F16, .. } => source.push_str("enable f16;\n"),
-            Kernel::Gemm { form: GemmForm::Matrices(CoopMatrix { f16, .. }), .. } => {
-                source.push_str(if f16 { "enable f16;\n" } else { "" });
-                source.push_str("enable wgpu_cooperative_matrix;\n");
-            }
+            Kernel::Gemm { form: GemmForm::Matrices(matrix), .. } => source.push_str(matrix.directives()),
             _ => {}
         }
         source.push_str(include_str!("wgsl/head.wgsl"));

@@ -12,8 +12,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::f16_values::F16Values;
 use crate::pipeline::Pipeline;
-use latent_backend::Arithmetic;
-use latent_types::TensorType;
+use latent_types::{Arithmetic, TensorType};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -13,7 +13,7 @@ use crate::shader::Shader;
 use crate::step_data::{SpanTasks, StepData};
 use crate::values::{Home, Operand, count, internal};
 use crate::weights::slot;
-use latent_backend::{BackendError, KV_BLOCK};
+use latent_backend::{BackendError, Batch, KV_BLOCK};
 #[cfg(test)]
 use latent_graph::config::AttentionShape;
 use latent_graph::ir::{AttentionPath, KvLayer, KvLayerKind, Node};
@@ -64,7 +64,7 @@ impl Operation for AttendExpanded {
         self.goes(step, path).try_for_each(|(span, positions)| self.keys_of(run, span, positions))
     }
 
-    fn parts(&self, step: &StepData, _ranges: &[Range<usize>], path: AttentionPath) -> usize {
+    fn parts(&self, step: &StepData, _rows: (&Batch, usize), path: AttentionPath) -> usize {
         self.goes(step, path).count().max(1)
     }
 

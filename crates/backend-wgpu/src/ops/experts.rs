@@ -10,13 +10,14 @@ use crate::matmul::sort::{MOST_PAIRS, SortMemory, SortedItems};
 use crate::matmul::weight::Weight;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
-use crate::run::{Operation, Run};
+use crate::run::{Operation, Run, ranges};
 use crate::shader::Shader;
 use crate::step_data::StepData;
 use crate::values::{Operand, count, internal};
-use latent_backend::{Arithmetic, BackendError};
+use latent_backend::{BackendError, Batch};
 use latent_graph::config::MoeShape;
 use latent_graph::ir::{AttentionPath, Node};
+use latent_types::Arithmetic;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -84,8 +85,8 @@ impl Operation for Experts {
         self.goes(&run.ranges(path)).into_iter().try_for_each(|go| self.go(run, go))
     }
 
-    fn parts(&self, _step: &StepData, ranges: &[Range<usize>], _path: AttentionPath) -> usize {
-        self.goes(ranges).len().max(1)
+    fn parts(&self, _step: &StepData, (batch, rows): (&Batch, usize), path: AttentionPath) -> usize {
+        self.goes(&ranges(batch, rows, path)).len().max(1)
     }
 
     fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {

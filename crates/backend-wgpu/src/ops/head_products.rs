@@ -6,8 +6,9 @@ use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
 use crate::matmul::weight::Weight;
 use crate::run::Run;
 use crate::values::Operand;
-use latent_backend::{Arithmetic, BackendError};
+use latent_backend::BackendError;
 use latent_graph::ir::WeightId;
+use latent_types::Arithmetic;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -8,8 +8,9 @@ use crate::error::GpuError;
 use crate::run::{Operation, Run};
 use crate::values::{Operand, count, internal};
 use crate::weights::slot;
-use latent_backend::{Arithmetic, BackendError};
+use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
+use latent_types::Arithmetic;
 
 /// Products of each head with its matrix, and what is copied beside their results.
 struct PerHead {

@@ -8,8 +8,9 @@ use crate::matmul::rows::matmul;
 use crate::matmul::weight::Weight;
 use crate::run::{Operation, Run};
 use crate::values::{Operand, internal};
-use latent_backend::{Arithmetic, BackendError};
+use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Epilogue, Node};
+use latent_types::Arithmetic;
 use std::sync::Arc;
 
 /// A product of the rows with one weight.

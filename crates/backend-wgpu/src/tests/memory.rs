@@ -1,23 +1,20 @@
 //! What a model takes is what was planned.
 
-use super::{CONTEXT, Planned, Way, run};
+use super::{CONTEXT, Planned, Way, random_model, run};
 use crate::device::Device;
 use crate::{AdapterKind, GpuBackend};
 use latent_backend::{Backend, LayerState, WeightSource};
 use latent_graph::ir::Side;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage};
-use latent_testing::{Kind, Recipe};
 use latent_types::{CacheType, TensorType};
 use std::sync::Arc;
 
 #[test]
 fn steps_take_no_memory_that_was_not_planned() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
     // formats that are multiplied with int8 inputs, and an f32 that is not
     for format in [TensorType::Q4_0, TensorType::F32] {
-        Recipe::new("tiny-v3", Kind::from(format)).write_gguf(&path).unwrap();
+        let (_folder, path) = random_model("tiny-v3", format);
         for (precision, mla, form) in [
             (Precision::Default, MlaChoice::Absorbed, CacheForm::Latent),
             (Precision::Default, MlaChoice::Naive, CacheForm::Latent),
@@ -48,12 +45,10 @@ fn steps_take_no_memory_that_was_not_planned() {
 fn the_side_behind_a_cut_has_no_table_of_embeddings() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
     let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     // a head of its own, and one that is the table
     for shape in ["tiny-v3", "tiny-plm"] {
-        Recipe::new(shape, Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+        let (_folder, path) = random_model(shape, TensorType::F32);
         let planned = Planned::new(&gpu, &path, (way, Precision::Exact), &|_| {}).unwrap();
         let Planned { checkpoint, config, stages, options } = &planned;
         let bytes = |stages: &[Stage]| gpu.weight_bytes(stages, WeightSource::File(checkpoint)).owned;

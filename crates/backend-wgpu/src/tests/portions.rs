@@ -1,12 +1,10 @@
 //! Steps that the device gets in portions.
 
-use super::{Way, load};
+use super::{Way, load, random_model};
 use crate::GpuBackend;
 use latent_backend::{BackendError, Batch, CancelToken, InputRows, KvStore, Model, Step};
 use latent_graph::passes::{CacheForm, MlaChoice};
-use latent_testing::{Kind, Recipe};
 use latent_types::{CacheType, TensorType};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -45,16 +43,10 @@ fn step_in(
     Ok(logits)
 }
 
-fn model(path: &Path) {
-    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(path).unwrap();
-}
-
 #[test]
 fn a_step_that_is_cancelled_in_the_middle_leaves_the_sequence_as_it_was() {
     let Some(device) = crate::testing::device() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    model(&path);
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let whole = GpuBackend::on(Arc::clone(&device));
     // some hundred operations: many portions
     let cut = GpuBackend::on(Arc::clone(&device)).with_portions_of(1e6);
@@ -90,9 +82,7 @@ fn a_step_that_is_cancelled_in_the_middle_leaves_the_sequence_as_it_was() {
 #[test]
 fn decoding_is_one_submission_and_a_prompt_is_several() {
     let Some(device) = crate::testing::device() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    model(&path);
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let gpu = GpuBackend::on(Arc::clone(&device)).with_portions_of(1e7);
     let mut model = load(&gpu, &path, WAY).unwrap();
     let mut kv = model.new_kv_store(4, 0).unwrap();
@@ -109,9 +99,7 @@ fn decoding_is_one_submission_and_a_prompt_is_several() {
 #[test]
 fn portions_are_timed_as_the_whole_step_is() {
     let Some(device) = crate::testing::device() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    model(&path);
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let gpu = GpuBackend::on(device).with_portions_of(1e6);
     let mut model = load(&gpu, &path, WAY).unwrap();
     let mut kv = model.new_kv_store(4, 0).unwrap();
@@ -128,9 +116,7 @@ fn portions_are_timed_as_the_whole_step_is() {
 #[test]
 fn goes_of_an_operation_are_handed_over_apart() {
     let Some(device) = crate::testing::device() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    model(&path);
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let way = Way { mla: MlaChoice::Naive, ..WAY };
     let run = |gpu: GpuBackend| {
         let mut model = load(&gpu, &path, way).unwrap();

@@ -1,18 +1,16 @@
 //! Every text beside those of products translates, on any machine.
 
+use super::random_model;
 use crate::matmul::tests::translate::translate;
 use crate::{cache, largest, ops};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
-use latent_testing::{Kind, Recipe};
 use latent_types::TensorType;
 use std::path::Path;
 
 #[test]
 fn every_text_of_operations_caches_and_logits_translates_with_every_option() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let config = ModelConfig::from_checkpoint(&Checkpoint::open(&path).unwrap()).unwrap();
     let mut attention = config.attention;
     // DeepSeek-V3's own sizes

@@ -1,13 +1,12 @@
 //! Types of the KV cache over several blocks, and kinds of routers.
 
-use super::{Planned, Way, errors, load, run};
+use super::{Planned, Way, errors, load, random_model, run};
 use crate::GpuBackend;
 use latent_backend::Backend;
 use latent_graph::ModelConfig;
 use latent_graph::config::Gating;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_testing::reference::ReferenceBackend;
-use latent_testing::{Kind, Recipe};
 use latent_types::{CacheType, TensorType};
 
 /// Three blocks, which attention of the later steps reads in as many splits. No rounding changes which experts a row gets: there are none.
@@ -15,9 +14,7 @@ use latent_types::{CacheType, TensorType};
 fn caches_of_several_blocks_are_read_as_they_were_written() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-dense", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-dense", TensorType::F32);
     let types =
         [(CacheType::F32, 1e-9), (CacheType::F16, 1e-5), (CacheType::Bf16, 1e-3), (CacheType::Int8, 1e-3)];
     for (mla, form) in [
@@ -45,9 +42,7 @@ fn caches_of_several_blocks_are_read_as_they_were_written() {
 fn every_kind_of_router_chooses_as_the_reference_does() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::F32)).write_gguf(&path).unwrap();
+    let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     let steps = [36, 1, 4];
     let mut all = Vec::new();

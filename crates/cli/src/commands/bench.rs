@@ -124,7 +124,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         OutputFile::check(path)?;
     }
     let before = args.compare.as_deref().map(Before::read).transpose()?;
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     let sizes = sizes(args);
     let mut engine_args = args.model.engine.clone();
     let needed = |size: &Size| context(size.sequences, size.depth + size.prompt + size.generate);

@@ -12,7 +12,7 @@ use latent_formats::OutputFile;
 use std::path::Path;
 
 pub(super) fn run(args: &LogitsArgs) -> Result<()> {
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     let rows = rows(&args.rows, args.tokens.len())?;
     if let Some(path) = &args.kl_divergence_base {
         OutputFile::check(path)?;

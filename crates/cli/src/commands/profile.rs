@@ -11,7 +11,7 @@ use latent_engine::{
 use serde_json::json;
 
 pub(super) fn run(args: &ProfileArgs) -> Result<()> {
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     let count = usize::from(args.sequences);
     let mut engine_args = args.model.engine.clone();
     let length = args.n_depth + args.n_prompt.max(args.n_gen + 2);

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     if ranks::follows(args.model.engine.partition.as_ref())? {
         // the prompt is rank 0's
         model::load(&checkpoint, &args.model.engine, true)?;

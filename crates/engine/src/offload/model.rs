@@ -2,11 +2,12 @@
 
 use super::store::OffloadedStore;
 use latent_backend::{
-    Arithmetic, BackendError, Batch, CancelToken, DraftStep, HiddenSink, InputRows, KvStore, LargestLogits,
-    Model, NodeCalls, PlanTimes, ProfileClock, Step, Trace,
+    BackendError, Batch, CancelToken, DraftStep, HiddenSink, InputRows, KvStore, LargestLogits, Model,
+    NodeCalls, PlanTimes, ProfileClock, Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::{ModelConfig, Stage};
+use latent_types::Arithmetic;
 
 /// A model whose first layers another backend runs.
 pub(crate) struct OffloadedModel {

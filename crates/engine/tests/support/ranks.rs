@@ -1,11 +1,67 @@
 //! Ranks that are threads of the test.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use latent_backend::{Backend, Communicator};
+use latent_backend::{Backend, Channel, Communicator, RankError};
 use latent_engine::{Engine, EngineError, EngineOptions, Hosts, Rank};
 use latent_formats::Checkpoint;
 use latent_hosts::{LocalRank, local_ranks};
 use std::sync::Arc;
+
+type Sends = dyn Fn(usize, Channel, &[u8]) -> Result<(), RankError> + Send + Sync;
+type Received = dyn Fn(usize, Channel) -> Result<(), RankError> + Send + Sync;
+
+/// A rank whose messages a test sees as they go and come, and whose links fail where it says so.
+pub struct Tapped {
+    rank: LocalRank,
+    /// Before a message is sent.
+    sends: Box<Sends>,
+    /// After one was received.
+    received: Box<Received>,
+}
+
+impl Tapped {
+    pub fn sends(
+        rank: LocalRank,
+        sends: impl Fn(usize, Channel, &[u8]) -> Result<(), RankError> + Send + Sync + 'static,
+    ) -> Arc<dyn Communicator> {
+        Arc::new(Tapped { rank, sends: Box::new(sends), received: Box::new(|_, _| Ok(())) })
+    }
+
+    pub fn received(
+        rank: LocalRank,
+        received: impl Fn(usize, Channel) -> Result<(), RankError> + Send + Sync + 'static,
+    ) -> Arc<dyn Communicator> {
+        Arc::new(Tapped { rank, sends: Box::new(|_, _, _| Ok(())), received: Box::new(received) })
+    }
+}
+
+impl Communicator for Tapped {
+    fn rank(&self) -> usize {
+        self.rank.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.rank.ranks()
+    }
+
+    fn host(&self, rank: usize) -> String {
+        self.rank.host(rank)
+    }
+
+    fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError> {
+        (self.sends)(to, channel, message)?;
+        self.rank.send(to, channel, message)
+    }
+
+    fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
+        self.rank.receive(from, channel, message)?;
+        (self.received)(from, channel)
+    }
+
+    fn fail(&self, cause: &str) {
+        self.rank.fail(cause);
+    }
+}
 
 /// Runs `lead` with the engine of rank 0, while the other ranks of `partition` follow. What each rank ended with: rank 0 first.
 pub fn on_ranks<T: Send>(

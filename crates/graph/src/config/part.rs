@@ -114,6 +114,26 @@ pub struct Part {
 }
 
 impl Part {
+    /// A rank among `members` without layers and shares of its own: whoever cuts a model sets them, and links between ranks read none.
+    pub fn bare(rank: usize, ranks: usize, members: Range<usize>, wire: Wire) -> Part {
+        let none = Share::all(0);
+        Part {
+            rank,
+            ranks,
+            layers: 0..0,
+            members,
+            heads: none,
+            intermediate: none,
+            shared_intermediate: none,
+            moe_intermediate: none,
+            experts: none,
+            receives_from: None,
+            sends_to: None,
+            returned_by: None,
+            wire,
+        }
+    }
+
     /// Whether it has the blocks around the layers: embedding, final norm and `lm_head`.
     pub fn speaks(&self) -> bool {
         self.rank == 0

@@ -81,8 +81,8 @@ impl W4Shader {
     /// Its source in WGSL. Bindings: parameters, words, scales, zero points if codes have them, inputs if it multiplies, results.
     pub(crate) fn wgsl(&self, f16_values: F16Values) -> String {
         let mut source = String::new();
-        if let Entry::Matrices { .. } = self.entry {
-            source.push_str("enable f16;\nenable wgpu_cooperative_matrix;\n");
+        if let Entry::Matrices { matrix, .. } = self.entry {
+            source.push_str(matrix.directives());
         }
         source.push_str(HEAD);
         let mut declarations = vec!["var<uniform> p: Params", "var<storage, read> words: array<u32>"];

@@ -39,8 +39,7 @@ pub(super) struct Local<'a> {
 impl Local<'_> {
     /// Loads the model that `args` name.
     pub(super) fn open<'a>(args: &'a ChatArgs, conversation: &Conversation) -> Result<Local<'a>> {
-        let checkpoint =
-            model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+        let checkpoint = model::open_shared(&args.model)?;
         if ranks::follows(args.model.engine.partition.as_ref())? {
             // the conversation is rank 0's
             model::load(&checkpoint, &args.model.engine, true)?;

@@ -12,7 +12,7 @@ use latent_text::Tokenizer;
 
 pub(super) fn run(args: &ChoiceArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let choices = Choice::read(&args.file, args.limit).map_err(failed)?;
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;

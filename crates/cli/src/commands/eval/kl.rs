@@ -22,7 +22,7 @@ struct Base {
 
 pub(super) fn run(args: &KlArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     let vocab = ModelConfig::before_loading(&checkpoint)?.vocab_size;
     let bos = corpus::bos(&checkpoint)?;
     let quiet = args.result.json;

@@ -12,7 +12,7 @@ use std::path::Path;
 
 pub(super) fn run(args: &PerplexityArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     latent_graph::ModelConfig::before_loading(&checkpoint)?;
     if let Some(path) = &args.kl_divergence_base {
         OutputFile::check(path)?;

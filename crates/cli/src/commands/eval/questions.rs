@@ -14,7 +14,7 @@ const SHOWN: usize = 5;
 
 pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let questions = Question::read(&args.file, args.limit).map_err(failed)?;
     let mut engine_args = args.model.engine.clone();

@@ -13,7 +13,7 @@ use std::path::Path;
 
 pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let longest = args.lengths.iter().copied().max().unwrap_or(0);
     let room = args.model.engine.ctx_size.unwrap_or(config.context_length).min(config.context_length);

@@ -9,7 +9,7 @@ use latent_evaluate::{EvalError, Found, Routing};
 
 pub(super) fn run(args: &RoutingArgs) -> Result<()> {
     results::check(&args.result)?;
-    let checkpoint = model::open_for_rank(args.model.model.as_deref(), args.model.engine.partition.as_ref())?;
+    let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     if config.moe.is_none() {
         return Err(failed(EvalError::NoRouter));

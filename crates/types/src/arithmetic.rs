@@ -1,0 +1,19 @@
+//! What multiplications and additions are done in.
+
+/// What the multiplications and additions of a kernel are done in: which of a device's limits they are held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Integers of 8 bits.
+    Int8,
+    /// f32.
+    F32,
+    /// f16, with sums in f16 or f32.
+    F16,
+    /// bf16, in AMX tiles or vectors, with sums in f32.
+    Bf16,
+}
+
+impl Arithmetic {
+    /// All of them.
+    pub const ALL: [Arithmetic; 4] = [Arithmetic::Int8, Arithmetic::F32, Arithmetic::F16, Arithmetic::Bf16];
+}
