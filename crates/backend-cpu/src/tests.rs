@@ -178,6 +178,8 @@ fn resident(checkpoint: &Checkpoint, now: &ResidentPages) -> (usize, usize) {
     })
 }
 
+/// The system may take any page out of its cache at any time, and a machine short of memory does: what should have stayed there is looked for more
+/// than once.
 #[test]
 fn loading_gives_back_the_pages_that_it_read_unless_told_to_keep_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -185,29 +187,37 @@ fn loading_gives_back_the_pages_that_it_read_unless_told_to_keep_them() {
     Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
     std::fs::File::open(&path).unwrap().sync_all().unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
-    let nothing = checkpoint.nothing_resident();
-    // begins with an empty page cache, where the file system has one
-    checkpoint.tensors().iter().for_each(|info| checkpoint.release(&info.name, 0..usize::MAX, &nothing));
-    checkpoint.release_rest(&nothing);
-    let (there, all) = resident(&checkpoint, &checkpoint.resident_pages());
-    assert!(all > 256 << 10, "{all}");
-    if there > 0 {
-        // a file system in memory gives nothing back
-        return;
-    }
-    let given_back = load(&checkpoint, 2, false);
-    assert_eq!(resident(&checkpoint, &checkpoint.resident_pages()).0, 0);
-    let kept = load(&checkpoint, 3, true);
-    assert_eq!(resident(&checkpoint, &checkpoint.resident_pages()).0, all);
-    // and what was in memory before stays there
-    let third = load(&checkpoint, 1, false);
-    assert_eq!(resident(&checkpoint, &checkpoint.resident_pages()).0, all);
     let hidden = |mut model: CpuModel| {
         forward(&mut model, 4).unwrap();
         model.hidden.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
     };
-    let hidden = [given_back, kept, third].map(hidden);
-    assert!(hidden.iter().all(|h| *h == hidden[0]));
+    let mut there = Vec::new();
+    for _ in 0..20 {
+        let nothing = checkpoint.nothing_resident();
+        // begins with an empty page cache, where the file system has one
+        checkpoint.tensors().iter().for_each(|info| checkpoint.release(&info.name, 0..usize::MAX, &nothing));
+        checkpoint.release_rest(&nothing);
+        let now = || resident(&checkpoint, &checkpoint.resident_pages());
+        let (cold, all) = now();
+        assert!(all > 256 << 10, "{all}");
+        if cold > 0 {
+            // a file system in memory gives nothing back
+            return;
+        }
+        let given_back = load(&checkpoint, 2, false);
+        assert_eq!(now().0, 0);
+        let kept = load(&checkpoint, 3, true);
+        let after_keeping = now().0;
+        // and what was in memory before stays there
+        let third = load(&checkpoint, 1, false);
+        let hidden = [given_back, kept, third].map(hidden);
+        assert!(hidden.iter().all(|h| *h == hidden[0]));
+        if (after_keeping, now().0) == (all, all) {
+            return;
+        }
+        there.push((after_keeping, now().0, all));
+    }
+    panic!("in memory after keeping, after loading again, and all: {there:?}");
 }
 
 #[test]
