@@ -70,8 +70,8 @@ impl AdapterDescription {
         let subgroups = features.contains(wgpu::Features::SUBGROUP);
         let matrices = adapter.cooperative_matrix_properties();
         let experimental = features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) && subgroups;
-        let size = (info.subgroup_min_size, info.subgroup_max_size);
-        let coop_matrices = if experimental { usable(&matrices, size) } else { Vec::new() };
+        let sizes = subgroup_sizes(&info);
+        let coop_matrices = if experimental { usable(&matrices, chosen_subgroup(&info)) } else { Vec::new() };
         let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
         // browsers keep it to themselves
         let name = if info.name.is_empty() { "the browser's WebGPU adapter".to_owned() } else { info.name };
@@ -97,7 +97,7 @@ impl AdapterDescription {
             workgroup_memory: limits.max_compute_workgroup_storage_size,
             workgroup_size: limits.max_compute_invocations_per_workgroup,
             f16: features.contains(wgpu::Features::SHADER_F16),
-            subgroups: subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
+            subgroups: subgroups.then_some(sizes),
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             matrices: matrices
                 .iter()
@@ -138,18 +138,34 @@ impl AdapterDescription {
     }
 }
 
-/// Cooperative matrices that products can use: squares with sums in f32, where subgroups have one size.
-fn usable(matrices: &[wgpu::CooperativeMatrixProperties], (least, most): (u32, u32)) -> Vec<CoopMatrix> {
-    use wgpu::CooperativeScalarType::{F16, F32};
-    // four subgroups are one workgroup
-    if least != most || !(8..=64).contains(&least) {
-        return Vec::new();
+/// Smallest and largest subgroup. wgpu takes what any driver of Metal might have; Apple's own GPUs have 32 lanes.
+fn subgroup_sizes(info: &wgpu::AdapterInfo) -> (u32, u32) {
+    match info.backend {
+        wgpu::Backend::Metal if info.name.starts_with("Apple") => (32, 32),
+        _ => (info.subgroup_min_size, info.subgroup_max_size),
     }
+}
+
+/// The subgroup that kernels with cooperative matrices get: four of them are one workgroup. Where there are several sizes, only of Mesa's driver for AMD is known
+/// which it chooses.
+fn chosen_subgroup(info: &wgpu::AdapterInfo) -> Option<u32> {
+    let size = match subgroup_sizes(info) {
+        (32, 64) if info.driver == "radv" => 64,
+        (least, most) if least == most => least,
+        _ => return None,
+    };
+    (8..=64).contains(&size).then_some(size)
+}
+
+/// Cooperative matrices that products can use: squares with sums in f32.
+fn usable(matrices: &[wgpu::CooperativeMatrixProperties], subgroup: Option<u32>) -> Vec<CoopMatrix> {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    let Some(subgroup) = subgroup else { return Vec::new() };
     let squares =
         matrices.iter().filter(|m| m.m_size == m.n_size && m.n_size == m.k_size && m.cr_type == F32);
     let known = squares.filter(|m| matches!(m.ab_type, F16 | F32) && matches!(m.m_size, 8 | 16));
     let mut usable: Vec<CoopMatrix> = known
-        .map(|m| CoopMatrix { side: m.m_size as usize, f16: m.ab_type == F16, subgroup: least as usize })
+        .map(|m| CoopMatrix { side: m.m_size as usize, f16: m.ab_type == F16, subgroup: subgroup as usize })
         .collect();
     usable.sort_by_key(|matrix| matrix.side);
     usable.dedup();
@@ -219,5 +235,43 @@ pub(crate) fn adapter(index: usize) -> Result<(wgpu::Adapter, AdapterDescription
         0 => Err(GpuError::NoAdapter),
         count if index >= count => Err(GpuError::NoSuchAdapter { index, count }),
         _ => Ok(found.swap_remove(index)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(
+        backend: wgpu::Backend,
+        (name, driver): (&str, &str),
+        (subgroup_min_size, subgroup_max_size): (u32, u32),
+    ) -> wgpu::AdapterInfo {
+        let own = wgpu::AdapterInfo::new(wgpu::DeviceType::DiscreteGpu, backend);
+        wgpu::AdapterInfo {
+            name: name.into(),
+            driver: driver.into(),
+            subgroup_min_size,
+            subgroup_max_size,
+            ..own
+        }
+    }
+
+    #[test]
+    fn matrices_need_a_subgroup_whose_size_is_known() {
+        use wgpu::Backend::{Metal, Vulkan};
+        for (backend, names, sizes, chosen) in [
+            (Vulkan, ("NVIDIA H100", "NVIDIA"), (32, 32), Some(32)),
+            (Vulkan, ("llvmpipe", "llvmpipe"), (8, 8), Some(8)),
+            (Vulkan, ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "radv"), (32, 64), Some(64)),
+            (Vulkan, ("AMD Radeon RX 7900 XTX", "AMD proprietary driver"), (32, 64), None),
+            (Vulkan, ("Intel Arc", "Intel open-source Mesa driver"), (8, 32), None),
+            (Vulkan, ("Adreno", "turnip Mesa driver"), (128, 128), None),
+            (Metal, ("Apple M4 Max", ""), (4, 64), Some(32)),
+            (Metal, ("AMD Radeon Pro 5500M", ""), (4, 64), None),
+        ] {
+            assert_eq!(chosen_subgroup(&info(backend, names, sizes)), chosen, "{names:?}");
+        }
+        assert_eq!(subgroup_sizes(&info(Metal, ("Apple M1", ""), (4, 64))), (32, 32));
     }
 }

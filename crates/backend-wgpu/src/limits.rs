@@ -2,7 +2,7 @@
 
 use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Binding, Commands};
-use crate::coop_matrix::CoopMatrix;
+use crate::coop_matrix::{CoopMatrix, multiplies};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::Pipeline;
@@ -44,7 +44,7 @@ pub(crate) fn measure(device: &Arc<Device>) -> Result<Limits, GpuError> {
     // a browser need not know packed dot products, and no product there uses them
     let int8_macs =
         if description.in_page() { f32_macs } else { rate(&Shader::new("dot", DOT), MACS[1] * threads)? };
-    for matrix in &description.coop_matrices {
+    for matrix in description.coop_matrices.iter().filter(|matrix| multiplies(device, **matrix)) {
         let pipeline = device.compiled("matrices", matrices(*matrix))?;
         let macs = speed(device, &pipeline, &[&results], macs_of(*matrix) * f64::from(GROUPS))?;
         let best = if matrix.f16 { &mut f16_macs } else { &mut f32_macs };

@@ -209,8 +209,9 @@ fn models_run_with_what_products_use_on_hardware() {
         let errors = errors(&found, &expected);
         let middle = errors[errors.len() / 2];
         assert!(middle <= if precision == Precision::Exact { 1e-9 } else { 1e-3 }, "{precision}: {errors:?}");
-        // int8 inputs differ by more than an f16 cache does
-        assert_eq!(precision == Precision::Exact, middle <= 1e-6, "{precision}: {errors:?}");
+        // int8 inputs, which single rows have at least, differ by more than an f16 cache does
+        let worst = errors[errors.len() - 1];
+        assert_eq!(precision == Precision::Exact, worst <= 1e-6, "{precision}: {errors:?}");
         assert!(found == run(&mut *model, way(cache), &steps), "{precision}: other bits");
     }
 }

@@ -61,8 +61,7 @@ const THREADS: usize = 64;
 impl Products {
     /// For products in a precision, with the variants that the device offers for it or was opened with.
     pub(crate) fn new(device: &Arc<Device>, precision: Precision) -> Arc<Products> {
-        let variants = device.variants.unwrap_or_else(|| Variants::of(&device.description, precision));
-        Products::with(device, variants)
+        Products::with(device, device.variants(precision))
     }
 
     /// With these variants.

@@ -12,7 +12,6 @@ use crate::error::GpuError;
 use crate::matmul::limits::{folded, too_large};
 use crate::matmul::rows::Matrix;
 use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS};
-use crate::variants::Variants;
 use latent_graph::passes::Precision;
 use std::sync::Arc;
 
@@ -126,9 +125,8 @@ pub(crate) fn fused<'m>(
 }
 
 /// Cooperative matrices that multiply f16 inputs. Exponents as scales reach beyond f16, so that such weights keep f32.
-fn matrix(device: &Device, weight: &W4Weight, f16: bool) -> Option<CoopMatrix> {
-    let own = || Variants::of(&device.description, Precision::Default);
-    let matrix = device.variants.unwrap_or_else(own).matrices?;
+fn matrix(device: &Arc<Device>, weight: &W4Weight, f16: bool) -> Option<CoopMatrix> {
+    let matrix = device.variants(Precision::Default).matrices?;
     (f16 && matrix.f16 && weight.kind != ScaleKind::E8m0).then_some(matrix)
 }
 
