@@ -368,7 +368,7 @@ export async function answers_go_on_in_the_background({ mock, open }) {
   go();
   await until(async () => (await page.locator(".running").count()) === 0, "it ended");
   await page.click(".conversation:has-text('wait for it')");
-  assert.equal(await answerText(page), "Begun and ended.");
+  await until(async () => (await answerText(page)) === "Begun and ended.", "it is open");
 }
 
 export async function an_answer_cut_by_a_reload_can_be_continued({ mock, open }) {

@@ -249,6 +249,8 @@ export async function two_tabs_agree({ open }) {
   await other.goto(page.url().split("#")[0]);
   await other.waitForSelector(".conversation");
   await other.click(".conversation");
+  // what is typed before the store has answered goes into a new chat
+  await until(async () => (await answerText(other)) === "You said: from the first tab", "it is open");
   await askAndWait(other, "from the second tab");
   await page.fill("#prompt", "typed in the first");
   await until(async () => (await answerText(page)) === "You said: from the second tab", "the first tab follows");
