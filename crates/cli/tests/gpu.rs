@@ -147,10 +147,17 @@ fn what_a_driver_compiles_is_counted_without_a_gpu() {
         return;
     }
     // RDNA 2: 32 or 64 lanes, no cooperative matrices
-    let counted = |args: &[&str]| {
+    let output = |args: &[&str]| {
         let mut command = latent(args);
         command.env("VK_ICD_FILENAMES", DRIVER).env("VK_DRIVER_FILES", DRIVER);
-        let output = command.env("RADV_FORCE_FAMILY", "navi21").output().unwrap();
+        command.env("RADV_FORCE_FAMILY", "navi21").output().unwrap()
+    };
+    if !String::from_utf8_lossy(&output(&["devices"]).stdout).contains("gpu:0") {
+        println!("SKIPPED: this driver for AMD's GPUs stands in for none (Mesa 26 and later)");
+        return;
+    }
+    let counted = |args: &[&str]| {
+        let output = output(args);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{errors}");
         String::from_utf8(output.stdout).unwrap()
