@@ -30,6 +30,15 @@
 //! latent_kernels::rms_norm(&[3.0, 4.0], &[1.0, 1.0], 0.0, &mut out);
 //! assert!((out[0] - 3.0 / 12.5f32.sqrt()).abs() < 1e-6);
 //! ```
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(
+        dead_code,
+        unused_mut,
+        unused_imports,
+        reason = "portable kernels neither prefetch nor have tables of their own"
+    )
+)]
 
 mod activation;
 mod attention;
