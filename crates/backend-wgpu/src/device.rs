@@ -1,7 +1,7 @@
 //! A device that was opened: its queue, its limits, and every call to it with its errors caught.
 
 use crate::adapters::{AdapterDescription, adapter, imitation};
-use crate::coop_matrix::{self, Tried};
+use crate::coop_matrix::CoopMatrix;
 use crate::error::GpuError;
 #[cfg(any(windows, target_os = "linux"))]
 use crate::executables::Executables;
@@ -10,7 +10,6 @@ use crate::pipeline::Pipeline;
 use crate::ready::{self, Submitted, ready};
 use crate::variants::Variants;
 use latent_backend::Compiled;
-use latent_graph::passes::Precision;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -47,8 +46,8 @@ pub(crate) struct Device {
     fault: Arc<Mutex<Option<Fault>>>,
     /// Whether it widens f16 exactly, once that was tried.
     pub(crate) exact_f16: OnceLock<bool>,
-    /// Kinds of cooperative matrices that were tried.
-    pub(crate) tried_matrices: Tried,
+    /// Kinds of cooperative matrices that were tried, and whether it multiplies them as it should.
+    pub(crate) tried_matrices: Mutex<HashMap<CoopMatrix, bool>>,
     /// Compiled shaders by their whole text.
     pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
     /// What says what the driver makes of shaders.
@@ -129,16 +128,10 @@ impl Device {
             fault,
             pipelines,
             exact_f16: OnceLock::new(),
-            tried_matrices: Tried::default(),
+            tried_matrices: Mutex::default(),
             #[cfg(any(windows, target_os = "linux"))]
             executables: OnceLock::new(),
         })
-    }
-
-    /// What products in a precision use: what it was opened with, or what the adapter offers and the device does right.
-    pub(crate) fn variants(self: &Arc<Device>, precision: Precision) -> Variants {
-        let offered = || coop_matrix::tried(self, Variants::of(&self.description, precision));
-        self.variants.unwrap_or_else(offered)
     }
 
     /// What the adapter's driver makes of a text, as far as it says; nothing where shaders are to run.

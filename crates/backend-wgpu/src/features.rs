@@ -18,7 +18,7 @@ pub(crate) fn experimental(description: &AdapterDescription) -> wgpu::Experiment
         return wgpu::ExperimentalFeatures::disabled();
     }
     // SAFETY: the contract is to know that wgpu's translation of these features may have errors. Shaders that use cooperative matrices are those of
-    // `matmul/gemm.rs` and `matmul/w4`, whose results tests hold against sums in f64, of `coop_matrix.rs`, which tries them, and of `limits.rs`, whose results nobody reads: each is validated by naga, and loads
+    // `matmul/gemm.rs` and `matmul/w4`, whose results tests hold against sums in f64, of `matrix_trial.rs`, which tries them, and of `limits.rs`, whose results nobody reads: each is validated by naga, and loads
     // and stores stay inside of arrays of a size that is known when they are compiled.
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }

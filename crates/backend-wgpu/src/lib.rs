@@ -8,7 +8,7 @@
 //! * `commands`, `timestamps`: lists of calls, which the device gets at once, and its clock.
 //! * `variants`: what kernels of products use beyond what every device has.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
-//! * `coop_matrix`: a kind of cooperative matrices. `f16_values`: how f16 becomes f32.
+//! * `coop_matrix`: a kind of cooperative matrices. `matrix_trial`: whether the device multiplies them right. `f16_values`: how f16 becomes f32.
 //! * `error`: what can go wrong.
 //!
 //! A model on it:
@@ -52,6 +52,7 @@ mod kv_store;
 mod largest;
 mod limits;
 mod matmul;
+mod matrix_trial;
 mod memory;
 mod model;
 mod needs;

@@ -2,9 +2,10 @@
 
 use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Binding, Commands};
-use crate::coop_matrix::{CoopMatrix, multiplies};
+use crate::coop_matrix::CoopMatrix;
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::matrix_trial::multiplies;
 use crate::pipeline::Pipeline;
 use crate::shader::Shader;
 use latent_backend::Limits;

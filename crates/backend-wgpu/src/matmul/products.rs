@@ -9,6 +9,7 @@ use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Binding, Commands};
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::matrix_trial;
 use crate::variants::Variants;
 use latent_graph::passes::Precision;
 use latent_types::TensorType;
@@ -61,7 +62,7 @@ const THREADS: usize = 64;
 impl Products {
     /// For products in a precision, with the variants that the device offers for it or was opened with.
     pub(crate) fn new(device: &Arc<Device>, precision: Precision) -> Arc<Products> {
-        Products::with(device, device.variants(precision))
+        Products::with(device, matrix_trial::variants(device, precision))
     }
 
     /// With these variants.

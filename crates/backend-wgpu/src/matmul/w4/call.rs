@@ -12,6 +12,7 @@ use crate::error::GpuError;
 use crate::matmul::limits::{folded, too_large};
 use crate::matmul::rows::Matrix;
 use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS};
+use crate::matrix_trial;
 use latent_graph::passes::Precision;
 use std::sync::Arc;
 
@@ -126,7 +127,7 @@ pub(crate) fn fused<'m>(
 
 /// Cooperative matrices that multiply f16 inputs. Exponents as scales reach beyond f16, so that such weights keep f32.
 fn matrix(device: &Arc<Device>, weight: &W4Weight, f16: bool) -> Option<CoopMatrix> {
-    let matrix = device.variants(Precision::Default).matrices?;
+    let matrix = matrix_trial::variants(device, Precision::Default).matrices?;
     (f16 && matrix.f16 && weight.kind != ScaleKind::E8m0).then_some(matrix)
 }
 

@@ -1,0 +1,124 @@
+//! Whether a device multiplies cooperative matrices as it should. wgpu calls them experimental, and how many lanes a subgroup has is for some drivers what they are known
+//! to choose, not what they promise: each kind is tried once, before the first product.
+
+use crate::buffers::Buffer;
+use crate::commands::{Binding, Commands};
+use crate::coop_matrix::CoopMatrix;
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::variants::Variants;
+use latent_graph::passes::Precision;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const TRIAL: &str = include_str!("matrix_trial/trial.wgsl");
+
+/// What products in a precision use: what the device was opened with, or what it offers, without matrices that it does not multiply as it should.
+pub(crate) fn variants(device: &Arc<Device>, precision: Precision) -> Variants {
+    device.variants.unwrap_or_else(|| tried(device, Variants::of(&device.description, precision)))
+}
+
+fn tried(device: &Arc<Device>, variants: Variants) -> Variants {
+    Variants { matrices: variants.matrices.filter(|matrix| multiplies(device, *matrix)), ..variants }
+}
+
+/// Whether it multiplies these as it should. Nothing is locked while they are tried.
+pub(crate) fn multiplies(device: &Arc<Device>, matrix: CoopMatrix) -> bool {
+    // nothing runs there
+    if device.hollow {
+        return true;
+    }
+    let known = |tried: &Mutex<HashMap<_, bool>>| {
+        tried.lock().unwrap_or_else(PoisonError::into_inner).get(&matrix).copied()
+    };
+    if let Some(right) = known(&device.tried_matrices) {
+        return right;
+    }
+    let right = products(device, matrix).is_ok_and(|found| found == expected(matrix));
+    device.tried_matrices.lock().unwrap_or_else(PoisonError::into_inner).insert(matrix, right);
+    right
+}
+
+fn trial(matrix: CoopMatrix) -> String {
+    let constants =
+        format!("const SUBGROUP: u32 = {}u;\nalias Element = {};\n", matrix.subgroup, matrix.element());
+    [matrix.directives(), &matrix.types(), &constants, TRIAL].concat()
+}
+
+/// The products of the trial's subgroups, as the device finds them.
+fn products(device: &Arc<Device>, matrix: CoopMatrix) -> Result<Vec<f32>, GpuError> {
+    let pipeline = device.compiled("trial_of_matrices", trial(matrix))?;
+    let count = CoopMatrix::SUBGROUPS * matrix.side * matrix.side;
+    let bytes = 4 * count as u64;
+    let results = Buffer::new(device, "a trial", bytes)?;
+    let mut commands = Commands::new(device);
+    commands.call(&pipeline, [Binding::from(&results)], &[count as u32], [1, 1, 1]);
+    commands.submit(&[])?;
+    let found = results.read("a trial", 0..bytes)?;
+    Ok(found.as_chunks().0.iter().map(|float| f32::from_le_bytes(*float)).collect())
+}
+
+/// The same: integers far below 2^11, which every type holds.
+fn expected(matrix: CoopMatrix) -> Vec<f32> {
+    let side = matrix.side;
+    let mut all = Vec::with_capacity(CoopMatrix::SUBGROUPS * side * side);
+    for subgroup in 0..CoopMatrix::SUBGROUPS {
+        let a = |i: usize, k: usize| ((3 * i + 5 * k + subgroup) % 7) as f32 - 3.0;
+        // a row of it is a column of the factor
+        let b = |j: usize, k: usize| ((2 * j + 3 * k + 5 * subgroup) % 11) as f32 - 5.0;
+        for (i, j) in (0..side).flat_map(|i| (0..side).map(move |j| (i, j))) {
+            let product: f32 = (0..side).map(|k| a(i, k) * b(j, k)).sum();
+            all.push(i as f32 - 2.0 * j as f32 + 2.0 * product);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matmul::tests::translate::translate;
+
+    fn kinds() -> impl Iterator<Item = CoopMatrix> {
+        let squares = [(8, true), (8, false), (16, true), (16, false)];
+        squares
+            .into_iter()
+            .flat_map(|(side, f16)| [8, 32, 64].map(|subgroup| CoopMatrix { side, f16, subgroup }))
+    }
+
+    #[test]
+    fn the_trial_of_every_kind_translates() {
+        kinds().for_each(|matrix| drop(translate("trial_of_matrices", &trial(matrix))));
+    }
+
+    /// Those of a device are right; with lanes that it has not, wrong, and then nothing is multiplied by them.
+    #[test]
+    fn matrices_are_tried_before_they_are_used() {
+        let Some(device) = crate::testing::device() else { return };
+        let with = |matrix| Variants { matrices: Some(matrix), ..Variants::default() };
+        let offered = device.description.coop_matrices.clone();
+        if offered.is_empty() {
+            println!("SKIPPED: no cooperative matrices on {}", device.name());
+        }
+        for matrix in offered {
+            assert_eq!(products(&device, matrix).unwrap(), expected(matrix), "{matrix:?}");
+            assert_eq!(tried(&device, with(matrix)), with(matrix));
+            for subgroup in [matrix.subgroup / 2, matrix.subgroup * 2] {
+                let other = CoopMatrix { subgroup, ..matrix };
+                for _ in 0..2 {
+                    assert_eq!(tried(&device, with(other)), Variants::default(), "{other:?}");
+                }
+            }
+        }
+        assert_eq!(tried(&device, Variants::default()), Variants::default());
+    }
+
+    /// A device that has none refuses the text: an answer, not an error.
+    #[test]
+    fn what_a_device_does_not_know_is_not_used() {
+        let Some(device) = crate::testing::device() else { return };
+        if device.description.coop_matrices.is_empty() {
+            kinds().for_each(|matrix| assert!(!multiplies(&device, matrix), "{matrix:?}"));
+        }
+    }
+}
