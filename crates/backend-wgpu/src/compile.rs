@@ -39,6 +39,8 @@ pub(crate) struct Compiler<'c> {
     pub(crate) cache_type: CacheType,
     /// Bytes of a scratch buffer, at most, where an operation can do its work in several goes.
     pub(crate) scratch: u64,
+    /// Operations of a portion of a step.
+    pub(crate) portion: f64,
     pub(crate) registers: &'c Registers,
 }
 

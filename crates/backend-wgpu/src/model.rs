@@ -90,6 +90,7 @@ impl GpuModel {
                     weights: &weights,
                     cache_type,
                     scratch,
+                    portion,
                     registers: &registers,
                 };
                 let instructions = instructions(&compiler)?;

@@ -11,7 +11,7 @@ use latent_graph::passes::BatchBucket;
 use latent_types::CacheType;
 use std::sync::Arc;
 
-/// Operations of a portion: some tenths of a second on the slowest GPUs that run models, a tenth of what Windows allows. What cannot be cut may have more: attention to latents, and one go of keys or experts.
+/// Operations of a portion: some tenths of a second on the slowest GPUs that run models, a tenth of what Windows allows. What cannot be cut may have more: one go of experts, keys that are expanded, and products of one weight.
 pub(crate) const PORTION: f64 = (1u64 << 36) as f64;
 
 /// The commands of a step that the device has not got yet.

@@ -1,6 +1,7 @@
 //! What a step tells the shaders of its rows: slots, angles, block tables and the tasks of attention, in one buffer.
 
 use crate::buffers::{Buffer, word_bytes};
+use crate::commands::GRID_WIDTH;
 use crate::device::Device;
 use latent_backend::{BackendError, Batch, InputRow, KV_BLOCK, Rotation, SeqSpan, slot};
 use latent_graph::config::AttentionShape;
@@ -57,6 +58,17 @@ impl Tasks {
     pub(crate) fn not_before(self, past: usize, position: usize) -> Tasks {
         let before = (position.saturating_sub(past) / TILE_QUERIES).min(self.count as usize) as u32;
         Tasks { at: self.at + before * TASK_WORDS, count: self.count - before, ..self }
+    }
+
+    /// As many of them together as a portion of a step and a grid have room for, where one of them takes so many operations.
+    pub(crate) fn pieces(self, portion: f64, work: f64) -> impl Iterator<Item = Tasks> {
+        // what is beyond its range becomes the largest count
+        let at_once = ((portion / work) as u32).clamp(1, GRID_WIDTH as u32);
+        (0..self.count).step_by(at_once as usize).map(move |first| Tasks {
+            at: self.at + first * TASK_WORDS,
+            count: at_once.min(self.count - first),
+            ..self
+        })
     }
 }
 

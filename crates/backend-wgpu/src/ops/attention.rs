@@ -1,16 +1,16 @@
 //! Attention to latents, which serve all heads.
 
 use crate::cache::{reading, with_rows, with_slots};
-use crate::commands::{Binding, GRID_WIDTH, grid};
+use crate::commands::{Binding, grid};
 use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
-use crate::step_data::{QUERIES, TASK_WORDS, Tasks};
+use crate::step_data::{QUERIES, StepData, TASK_WORDS, Tasks};
 use crate::values::{Home, Operand, internal};
-use latent_backend::BackendError;
+use latent_backend::{BackendError, Batch};
 use latent_graph::config::AttentionShape;
 use latent_graph::ir::{AttentionPath, KvLayer, KvLayerKind, Node};
 use latent_types::CacheType;
@@ -94,30 +94,68 @@ struct AttendLatent {
     partial_width: usize,
     /// Bytes that partial results may take.
     scratch: u64,
+    /// Operations of a portion of a step.
+    portion: f64,
+    /// Those of a task for each row that it reads.
+    work: f64,
+}
+
+/// Tasks that the device gets together.
+struct Go {
+    tasks: Tasks,
+    /// All that stand in their list.
+    list: Tasks,
+    /// Whether they are the last of it.
+    is_last: bool,
 }
 
 impl Operation for AttendLatent {
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
-        let lists: Vec<Tasks> = run.step.shared(path).collect();
-        for tasks in lists {
-            let splits = self.splits(run.rows, tasks);
-            if splits < 2 {
-                let y = (run.bind(&self.y), self.y.address());
-                self.attend(run, &self.whole, tasks, y, (u32::MAX, 1));
-                continue;
-            }
-            let split_rows = tasks.kv_len.div_ceil(splits).next_multiple_of(LEAST_SPLIT);
-            let splits = tasks.kv_len.div_ceil(split_rows) as u32;
-            let partials = (Binding::from(&run.memory.scratch[0]), [0; 3]);
-            self.attend(run, &self.partial, tasks, partials, (split_rows as u32, splits));
-            self.combine(run, path, splits);
-        }
+        let step = run.step;
+        self.goes(step, path).for_each(|go| self.go(run, path, &go));
+        Ok(())
+    }
+
+    fn parts(&self, step: &StepData, _rows: (&Batch, usize), path: AttentionPath) -> usize {
+        self.goes(step, path).count().max(1)
+    }
+
+    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
+        let step = run.step;
+        self.goes(step, path).nth(part).iter().for_each(|go| self.go(run, path, go));
         Ok(())
     }
 }
 
 impl AttendLatent {
-    /// Adds calls whose results, of `splits` splits each, are in a buffer.
+    /// The tasks on a path, as many at a time as a portion of a step has room for.
+    fn goes<'s>(&self, step: &'s StepData, path: AttentionPath) -> impl Iterator<Item = Go> + use<'s> {
+        let (portion, work) = (self.portion, self.work);
+        step.shared(path).flat_map(move |list| {
+            let end = list.at + list.count * TASK_WORDS;
+            let pieces = list.pieces(portion, work * list.kv_len as f64);
+            pieces.map(move |tasks| Go { tasks, list, is_last: tasks.at + tasks.count * TASK_WORDS == end })
+        })
+    }
+
+    /// Adds the calls of some tasks. How their KV ranges are cut depends on the whole list, so that bits do not depend on what goes together.
+    fn go(&self, run: &mut Run<'_>, path: AttentionPath, go: &Go) {
+        let (kv_len, splits) = (go.list.kv_len, self.splits(run.rows, go.list));
+        if splits < 2 {
+            let y = (run.bind(&self.y), self.y.address());
+            self.attend(run, &self.whole, go.tasks, y, (u32::MAX, 1));
+            return;
+        }
+        let split_rows = kv_len.div_ceil(splits).next_multiple_of(LEAST_SPLIT);
+        let splits = kv_len.div_ceil(split_rows) as u32;
+        let partials = (Binding::from(&run.memory.scratch[0]), [0; 3]);
+        self.attend(run, &self.partial, go.tasks, partials, (split_rows as u32, splits));
+        if go.is_last {
+            self.combine(run, path, splits);
+        }
+    }
+
+    /// Adds a call whose results, of `splits` splits each, are in a buffer.
     fn attend(
         &self,
         run: &mut Run<'_>,
@@ -127,15 +165,12 @@ impl AttendLatent {
         (split_rows, splits): (u32, u32),
     ) {
         let kv = run.kv.layer(run.first_kv_layer + self.kv_layer);
-        for first in (0..tasks.count).step_by(GRID_WIDTH) {
-            let mut params = vec![tasks.at + first * TASK_WORDS, run.step.scales, split_rows, splits];
-            params.extend(self.q.address());
-            params.extend(address);
-            params.push(self.heads as u32);
-            let bindings = [run.step_buffer.into(), run.bind(&self.q), y.clone(), kv.into()];
-            let groups = [(tasks.count - first).min(GRID_WIDTH as u32), splits, 1];
-            run.commands.call(pipeline, bindings, &params, groups);
-        }
+        let mut params = vec![tasks.at, run.step.scales, split_rows, splits];
+        params.extend(self.q.address());
+        params.extend(address);
+        params.push(self.heads as u32);
+        let bindings = [run.step_buffer.into(), run.bind(&self.q), y, kv.into()];
+        run.commands.call(pipeline, bindings, &params, [tasks.count, splits, 1]);
     }
 
     /// Into how many splits the KV ranges of a step are cut.
@@ -175,6 +210,19 @@ pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Ope
     let combine = compiler.device.pipeline(&combine(&a))?;
     debug_assert_ne!(y.home, Home::Scratch(0));
     let [scratch, ..] = scratch(&compiler.sizes());
-    let (heads, partial_width) = (a.heads, a.kv_lora_rank + 2);
-    Ok(Box::new(AttendLatent { whole, partial, combine, q, y, kv_layer, heads, partial_width, scratch }))
+    let (heads, partial_width, portion) = (a.heads, a.kv_lora_rank + 2, compiler.portion);
+    let work = (2 * QUERIES * (a.kv_lora_rank + a.rope + a.kv_lora_rank)) as f64;
+    Ok(Box::new(AttendLatent {
+        whole,
+        partial,
+        combine,
+        q,
+        y,
+        kv_layer,
+        heads,
+        partial_width,
+        scratch,
+        portion,
+        work,
+    }))
 }

@@ -10,7 +10,7 @@ use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::{Operation, Run};
 use crate::shader::Shader;
-use crate::step_data::{SpanTasks, StepData};
+use crate::step_data::{SpanTasks, StepData, Tasks};
 use crate::values::{Home, Operand, count, internal};
 use crate::weights::slot;
 use latent_backend::{BackendError, Batch, KV_BLOCK};
@@ -37,12 +37,30 @@ struct AttendHeads {
 
 impl Operation for AttendHeads {
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
-        let kv = [Binding::from(run.kv.layer(run.first_kv_layer + self.kv_layer))];
-        let lists: Vec<_> = run.step.by_head(path).collect();
-        for tasks in lists {
-            self.flash.record(run, tasks, &(0..tasks.kv_len), &kv);
-        }
+        let step = run.step;
+        self.goes(step, path).for_each(|tasks| self.go(run, tasks));
         Ok(())
+    }
+
+    fn parts(&self, step: &StepData, _rows: (&Batch, usize), path: AttentionPath) -> usize {
+        self.goes(step, path).count().max(1)
+    }
+
+    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
+        let step = run.step;
+        self.goes(step, path).nth(part).into_iter().for_each(|tasks| self.go(run, tasks));
+        Ok(())
+    }
+}
+
+impl AttendHeads {
+    fn goes(&self, step: &StepData, path: AttentionPath) -> impl Iterator<Item = Tasks> {
+        step.by_head(path).flat_map(|tasks| self.flash.pieces(tasks, tasks.kv_len))
+    }
+
+    fn go(&self, run: &mut Run<'_>, tasks: Tasks) {
+        let kv = [Binding::from(run.kv.layer(run.first_kv_layer + self.kv_layer))];
+        self.flash.record(run, tasks, &(0..tasks.kv_len), &kv);
     }
 }
 
@@ -61,7 +79,7 @@ struct AttendExpanded {
 impl Operation for AttendExpanded {
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
         let step = run.step;
-        self.goes(step, path).try_for_each(|(span, positions)| self.keys_of(run, span, positions))
+        self.goes(step, path).try_for_each(|go| self.go(run, &go))
     }
 
     fn parts(&self, step: &StepData, _rows: (&Batch, usize), path: AttentionPath) -> usize {
@@ -70,27 +88,50 @@ impl Operation for AttendExpanded {
 
     fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
         let step = run.step;
-        let go = self.goes(step, path).nth(part);
-        go.map_or(Ok(()), |(span, positions)| self.keys_of(run, span, positions))
+        self.goes(step, path).nth(part).map_or(Ok(()), |go| self.go(run, &go))
     }
 }
 
+/// Queries and keys that the device gets together.
+struct Go<'s> {
+    span: &'s SpanTasks,
+    positions: Range<usize>,
+    tasks: Tasks,
+    /// Whether these positions are still to be expanded.
+    expands: bool,
+}
+
 impl AttendExpanded {
-    /// The spans on a path, each with as many positions as scratch memory holds, in order.
-    fn goes<'s>(
-        &self,
-        step: &'s StepData,
-        path: AttentionPath,
-    ) -> impl Iterator<Item = (&'s SpanTasks, Range<usize>)> {
+    /// The spans on a path, each with as many positions as scratch memory holds, in order; and of their queries, as many as a portion of a step has room for.
+    fn goes<'s>(&self, step: &'s StepData, path: AttentionPath) -> impl Iterator<Item = Go<'s>> {
         let at_once = self.at_once;
-        step.spans(path).flat_map(move |span| {
+        let ranges = step.spans(path).flat_map(move |span| {
             let firsts = (0..span.kv_len).step_by(at_once);
             firsts.map(move |first| (span, first..span.kv_len.min(first + at_once)))
+        });
+        ranges.flat_map(|(span, positions)| {
+            let all = span.by_head.not_before(span.past, positions.start);
+            let pieces = self.flash.pieces(all, positions.len());
+            pieces.map(move |tasks| Go {
+                span,
+                positions: positions.clone(),
+                tasks,
+                expands: tasks.at == all.at,
+            })
         })
     }
 
-    /// Expands some keys and values of a span, each once, and attends to them.
-    fn keys_of(&self, run: &mut Run<'_>, span: &SpanTasks, positions: Range<usize>) -> Result<(), GpuError> {
+    fn go(&self, run: &mut Run<'_>, go: &Go<'_>) -> Result<(), GpuError> {
+        if go.expands {
+            self.expand(run, go.span, &go.positions)?;
+        }
+        let kv = [0, 1, 2].map(|scratch| Binding::from(&run.memory.scratch[scratch]));
+        self.flash.record(run, go.tasks, &go.positions, &kv);
+        Ok(())
+    }
+
+    /// Expands some keys and values of a span, each once.
+    fn expand(&self, run: &mut Run<'_>, span: &SpanTasks, positions: &Range<usize>) -> Result<(), GpuError> {
         let rows = positions.len();
         let kv = run.kv.layer(run.first_kv_layer + self.kv_layer);
         let bindings = [run.step_buffer.into(), Binding::from(&run.memory.scratch[0]), kv.into()];
@@ -110,9 +151,6 @@ impl AttendExpanded {
             let y = Operand { home, offset: 0, row_stride: heads * width, head_stride: width, heads, width };
             products.record(run, 0..rows, [&latents, &y], 0..products.heads())?;
         }
-        let kv = [0, 1, 2].map(|scratch| Binding::from(&run.memory.scratch[scratch]));
-        let tasks = span.by_head.not_before(span.past, positions.start);
-        self.flash.record(run, tasks, &positions, &kv);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Attention of many rows to keys and values of each head: in the cache, or expanded by the step.
 
 use crate::cache::{reading, with_rows, with_slots};
-use crate::commands::{Binding, GRID_WIDTH};
+use crate::commands::Binding;
 use crate::compile::{Compiler, Sizes};
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
@@ -119,6 +119,10 @@ pub(super) struct Flash {
     r: Option<Operand>,
     y: Operand,
     heads: usize,
+    /// Operations of a portion of a step.
+    portion: f64,
+    /// Those of a task, of all heads, for each position.
+    work: f64,
 }
 
 impl Flash {
@@ -132,24 +136,27 @@ impl Flash {
         let (_, rows) = compiler.kv_layer(node)?;
         let shader = shader(&a, rows, compiler.cache_type, (source, r.is_some()))?;
         let pipeline = compiler.device.pipeline(&shader)?;
-        Ok(Flash { pipeline, q, r, y, heads: a.heads })
+        let work = (2 * TILE_QUERIES * a.heads * (a.nope + a.rope + a.v)) as f64;
+        Ok(Flash { pipeline, q, r, y, heads: a.heads, portion: compiler.portion, work })
     }
 
-    /// Adds calls for some positions of the keys: later ones than those of the calls before.
+    /// Tasks that attend to so many positions, as many at a time as a portion of a step has room for.
+    pub(super) fn pieces(&self, tasks: Tasks, positions: usize) -> impl Iterator<Item = Tasks> + use<> {
+        tasks.pieces(self.portion, self.work * positions as f64)
+    }
+
+    /// Adds a call for some positions of the keys: later ones than those of the calls before.
     pub(super) fn record(&self, run: &mut Run<'_>, tasks: Tasks, keys: &Range<usize>, kv: &[Binding]) {
-        for first in (0..tasks.count).step_by(GRID_WIDTH) {
-            let mut params = vec![tasks.at + first * TASK_WORDS, keys.start as u32, keys.end as u32];
-            params.extend([run.step.scales, self.heads as u32]);
-            params.extend(self.q.address());
-            params.extend(self.r.map_or([0; 3], |r| r.address()));
-            params.extend(self.y.address());
-            let mut bindings: Vec<(u32, Binding)> =
-                vec![(1, run.step_buffer.into()), (2, run.bind(&self.q)), (3, run.bind(&self.y))];
-            bindings.extend((4..).zip(kv.iter().cloned()));
-            bindings.extend(self.r.as_ref().map(|r| (7, run.bind(r))));
-            bindings.push((8, (&run.memory.scratch[STATES]).into()));
-            let groups = [(tasks.count - first).min(GRID_WIDTH as u32), self.heads as u32, 1];
-            run.commands.call_numbered(&self.pipeline, bindings, &params, groups);
-        }
+        let mut params = vec![tasks.at, keys.start as u32, keys.end as u32];
+        params.extend([run.step.scales, self.heads as u32]);
+        params.extend(self.q.address());
+        params.extend(self.r.map_or([0; 3], |r| r.address()));
+        params.extend(self.y.address());
+        let mut bindings: Vec<(u32, Binding)> =
+            vec![(1, run.step_buffer.into()), (2, run.bind(&self.q)), (3, run.bind(&self.y))];
+        bindings.extend((4..).zip(kv.iter().cloned()));
+        bindings.extend(self.r.as_ref().map(|r| (7, run.bind(r))));
+        bindings.push((8, (&run.memory.scratch[STATES]).into()));
+        run.commands.call_numbered(&self.pipeline, bindings, &params, [tasks.count, self.heads as u32, 1]);
     }
 }
