@@ -12,8 +12,8 @@ use latent_types::{ActivationType, CacheRow, CacheType};
 /// Rows per KV block.
 const KV_BLOCK: usize = 64;
 
-/// Softmax scale.
-pub(crate) const SCALE: f32 = 0.3;
+/// Softmax scale of [`LatentCase`].
+pub const SCALE: f32 = 0.3;
 
 const FLOAT_BOUND: Bound = Bound {
     error: 1e-5,
@@ -125,7 +125,7 @@ impl LatentCase {
     }
 
     /// A cached row.
-    pub(crate) fn row(&self) -> CacheRow {
+    pub fn row(&self) -> CacheRow {
         CacheRow { ty: self.cache, content: self.latent, rope: self.rope }
     }
 
@@ -169,6 +169,21 @@ impl LatentCase {
 }
 
 impl LatentOperands {
+    /// All copies of the cached rows.
+    pub fn cached(&self) -> &[u8] {
+        self.caches.all()
+    }
+
+    /// The block tables of all copies, one after the other.
+    pub fn tables(&self) -> &[u32] {
+        &self.table
+    }
+
+    /// Copies of the cached rows.
+    pub fn copies(&self) -> usize {
+        self.caches.count()
+    }
+
     /// One copy of the cached rows; indices wrap around.
     pub fn cache(&self, case: &LatentCase, copy: usize) -> CacheView<'_> {
         let first = copy % self.caches.count() * self.blocks;
@@ -311,6 +326,11 @@ impl ExpandedCase {
 }
 
 impl ExpandedOperands {
+    /// The key and the value of each position.
+    pub fn rows(&self, case: &ExpandedCase) -> impl Iterator<Item = (&[f32], &[f32])> {
+        self.keys.iter().map(Vec::as_slice).zip(self.values.chunks_exact(case.values))
+    }
+
     /// Keys and values for kernels over the element type `N`.
     pub fn lines<N: KvElement>(&self, case: &ExpandedCase) -> ExpandedLines<N> {
         let keys = |numbers: std::ops::Range<usize>| {

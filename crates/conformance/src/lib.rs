@@ -41,7 +41,7 @@ mod w4_table;
 mod work;
 
 pub use attention::{
-    ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands,
+    ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
 };
 pub use backend::{Backend, Job, Kernel, Level};
 pub use case::{Case, Family, Operands};

@@ -1,5 +1,6 @@
-//! A device as a backend of the table of cases: matmuls from the blocks of a file, rows of embeddings, and the entries for 4-bit weights.
+//! A device as a backend of the table of cases: matmuls from the blocks of a file, attention, rows of embeddings, and the entries for 4-bit weights.
 
+mod attention;
 mod embed;
 mod job;
 mod product;
@@ -11,7 +12,6 @@ use crate::adapters::AdapterDescription;
 use crate::backend::GpuBackend;
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::error::GpuError;
 use crate::matmul::layout::{Layout, layout};
 use crate::matmul::products::Products;
 use crate::matmul::tiles::MOST_GEMV_ROWS;
@@ -19,10 +19,11 @@ use crate::variants::{Variant, Variants};
 use job::{GpuJob, Recorded};
 use latent_backend::KernelCalls;
 use latent_conformance::{
-    Backend, Case, CountedCall, Job, Kernel, Level, Operands, ProductCase, RowOp, W4Op, real_sizes,
+    Backend, Case, CountedCall, Job, Kernel, LatentCase, Level, Operands, ProductCase, RowOp, W4Op,
+    real_sizes,
 };
 use latent_graph::passes::Precision;
-use latent_types::{ActivationType, Arithmetic, TensorType, WeightLayout};
+use latent_types::{ActivationType, Arithmetic, CacheType, TensorType, WeightLayout};
 use std::sync::Arc;
 
 /// A device whose shaders run cases.
@@ -89,7 +90,7 @@ fn exact_variants(adapter: &AdapterDescription) -> Variants {
 }
 
 /// The kernels.
-const KERNELS: [Served; 9] = [
+const KERNELS: [Served; 11] = [
     ("gpu_gemv", |case| product(case).is_some_and(|case| !case.across && case.rows <= MOST_GEMV_ROWS)),
     ("gpu_gemm", |case| product(case).is_some_and(|case| !case.across && case.rows > MOST_GEMV_ROWS)),
     ("gpu_transposed", |case| product(case).is_some_and(|case| case.across)),
@@ -97,6 +98,8 @@ const KERNELS: [Served; 9] = [
         Case::Row(case) => matches!(case.op, RowOp::Embed(ty, layout) if embed::serves(ty, layout)),
         _ => false,
     }),
+    ("gpu_attend_latent", |case| matches!(case, Case::Latent(case) if attention::serves_latent(case))),
+    ("gpu_attend_expanded", |case| matches!(case, Case::Expanded(case) if attention::serves_expanded(case))),
     ("gpu_w4_gemm", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Gemm(_)))),
     ("gpu_w4_fused", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Fused(_)))),
     ("gpu_w4_striped", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Striped(..)))),
@@ -194,19 +197,20 @@ impl Gpu {
             Some(variants) => Products::with(device, variants),
             None => Products::new(device, Precision::Exact),
         };
-        let recorded: Result<Box<dyn Recorded>, GpuError> = match (case, operands) {
+        match (case, operands) {
             (Case::Product(case), Operands::Product(operands)) => {
-                product::ProductJob::new(&products, case, operands).map(|job| Box::new(job) as _)
+                boxed(product::ProductJob::new(&products, case, operands))
             }
-            (Case::Row(case), Operands::Row(operands)) => {
-                embed::EmbedJob::new(device, case, operands).map(|job| Box::new(job) as _)
+            (Case::Latent(case), Operands::Latent(operands)) => {
+                boxed(attention::LatentJob::new(device, case, operands))
             }
-            (Case::W4(case), Operands::W4(operands)) => {
-                w4::W4Job::new(device, case, operands).map(|job| Box::new(job) as _)
+            (Case::Expanded(case), Operands::Expanded(operands)) => {
+                boxed(attention::ExpandedJob::new(device, case, operands))
             }
-            _ => return Err(format!("no shader computes {}", case.name())),
-        };
-        recorded.map_err(|error| error.to_string())
+            (Case::Row(case), Operands::Row(operands)) => boxed(embed::EmbedJob::new(device, case, operands)),
+            (Case::W4(case), Operands::W4(operands)) => boxed(w4::W4Job::new(device, case, operands)),
+            _ => Err(format!("no shader computes {}", case.name())),
+        }
     }
 
     /// A matmul of eight rows with as many as a prompt has.
@@ -214,6 +218,10 @@ impl Gpu {
         let case = product(case).filter(|case| case.rows == MOST_GEMV_ROWS)?;
         Some(Case::Product(ProductCase { rows: 512, ..*case }))
     }
+}
+
+fn boxed(job: Result<impl Recorded + 'static, impl std::fmt::Display>) -> Result<Box<dyn Recorded>, String> {
+    job.map(|job| Box::new(job) as _).map_err(|error| error.to_string())
 }
 
 impl Backend for Gpu {
@@ -249,12 +257,20 @@ impl Backend for Gpu {
         self.kernels.iter().enumerate().map(kernel).collect()
     }
 
-    /// With prompts, which the table measures on the CPU in other layouts.
+    /// With prompts, which the table measures on the CPU in other layouts, and attention to a long context.
     fn real_sizes(&self) -> Vec<Case> {
         let mut cases = real_sizes();
         let mut prompts: Vec<Case> = cases.iter().filter_map(Gpu::prompt).collect();
         prompts.retain(|case| !cases.contains(case));
         cases.extend(prompts);
+        let long = |case: &Case| match case {
+            Case::Latent(case) if attention::serves_latent(case) && case.cache == CacheType::F16 => {
+                Some(Case::Latent(LatentCase { rows: 32_768, ..*case }))
+            }
+            _ => None,
+        };
+        let long: Vec<Case> = cases.iter().filter_map(long).collect();
+        cases.extend(long);
         cases
     }
 

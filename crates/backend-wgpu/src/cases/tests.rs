@@ -54,3 +54,9 @@ fn rows_of_embeddings_are_those_of_the_reference() {
 fn entries_for_4_bit_weights_are_those_of_the_reference() {
     run("w4_", 600);
 }
+
+#[test]
+fn attention_is_that_of_the_reference() {
+    run("attend_latent", 80);
+    run("attend_expanded", 17);
+}

@@ -1,8 +1,9 @@
 //! Attention of many rows to keys and values of each head: in the cache, or expanded by the step.
 
 use crate::cache::{reading, with_rows, with_slots};
-use crate::commands::Binding;
+use crate::commands::{Binding, Commands};
 use crate::compile::{Compiler, Sizes};
+use crate::device::Device;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
 use crate::run::Run;
@@ -67,7 +68,7 @@ pub(super) fn scratch(sizes: &Sizes<'_>) -> [u64; SCRATCHES] {
 
 /// What keys and values are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// Rows of the cache with keys and values of each head.
     Cache,
     /// Keys and values that the step has expanded from latents, some positions at a time.
@@ -112,13 +113,68 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     all.into_iter().map(Result::unwrap).collect()
 }
 
-/// The shader with its operands.
-pub(super) struct Flash {
+/// The shader, for one KV layer.
+pub(crate) struct FlashShader {
     pipeline: Arc<Pipeline>,
+    heads: usize,
+}
+
+/// What it reads and writes.
+pub(crate) struct FlashBuffers<'b> {
+    /// The words of a step.
+    pub(crate) step: Binding,
+    /// Where the factors on scores stand in it.
+    pub(crate) scales: u32,
+    /// Queries, and where the heads of a row are: offset, row stride, head stride.
+    pub(crate) q: (Binding, [u32; 3]),
+    /// Their rotated parts, where these are a value of their own.
+    pub(crate) r: Option<(Binding, [u32; 3])>,
+    /// Results, in the same words.
+    pub(crate) y: (Binding, [u32; 3]),
+    /// The KV layer, or latents, keys and values.
+    pub(crate) kv: &'b [Binding],
+    /// What was found before of each head of each row.
+    pub(crate) states: Binding,
+}
+
+impl FlashShader {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        a: &AttentionShape,
+        rows: &KvLayer,
+        cache: CacheType,
+        kind: (Source, bool),
+    ) -> Result<FlashShader, BackendError> {
+        Ok(FlashShader { pipeline: device.pipeline(&shader(a, rows, cache, kind)?)?, heads: a.heads })
+    }
+
+    /// Adds a call for some positions of the keys: later ones than those of the calls before.
+    pub(crate) fn call(
+        &self,
+        commands: &mut Commands,
+        tasks: Tasks,
+        keys: &Range<usize>,
+        buffers: FlashBuffers<'_>,
+    ) {
+        let FlashBuffers { step, scales, q, r, y, kv, states } = buffers;
+        let mut params = vec![tasks.at, keys.start as u32, keys.end as u32, scales, self.heads as u32];
+        params.extend(q.1);
+        params.extend(r.as_ref().map_or([0; 3], |(_, address)| *address));
+        params.extend(y.1);
+        let mut bindings: Vec<(u32, Binding)> = vec![(1, step), (2, q.0), (3, y.0)];
+        bindings.extend((4..).zip(kv.iter().cloned()));
+        bindings.extend(r.map(|(binding, _)| (7, binding)));
+        bindings.push((8, states));
+        commands.call_numbered(&self.pipeline, bindings, &params, [tasks.count, self.heads as u32, 1]);
+    }
+}
+
+/// The shader with its operands in a plan.
+pub(super) struct Flash {
+    shader: FlashShader,
     q: Operand,
     r: Option<Operand>,
     y: Operand,
-    heads: usize,
     /// Operations of a portion of a step.
     portion: f64,
     /// Those of a task, of all heads, for each position.
@@ -134,10 +190,10 @@ impl Flash {
     ) -> Result<Flash, BackendError> {
         let a = compiler.config.attention;
         let (_, rows) = compiler.kv_layer(node)?;
-        let shader = shader(&a, rows, compiler.cache_type, (source, r.is_some()))?;
-        let pipeline = compiler.device.pipeline(&shader)?;
+        let kind = (source, r.is_some());
+        let shader = FlashShader::new(compiler.device, &a, rows, compiler.cache_type, kind)?;
         let work = (2 * TILE_QUERIES * a.heads * (a.nope + a.rope + a.v)) as f64;
-        Ok(Flash { pipeline, q, r, y, heads: a.heads, portion: compiler.portion, work })
+        Ok(Flash { shader, q, r, y, portion: compiler.portion, work })
     }
 
     /// Tasks that attend to so many positions, as many at a time as a portion of a step has room for.
@@ -147,16 +203,16 @@ impl Flash {
 
     /// Adds a call for some positions of the keys: later ones than those of the calls before.
     pub(super) fn record(&self, run: &mut Run<'_>, tasks: Tasks, keys: &Range<usize>, kv: &[Binding]) {
-        let mut params = vec![tasks.at, keys.start as u32, keys.end as u32];
-        params.extend([run.step.scales, self.heads as u32]);
-        params.extend(self.q.address());
-        params.extend(self.r.map_or([0; 3], |r| r.address()));
-        params.extend(self.y.address());
-        let mut bindings: Vec<(u32, Binding)> =
-            vec![(1, run.step_buffer.into()), (2, run.bind(&self.q)), (3, run.bind(&self.y))];
-        bindings.extend((4..).zip(kv.iter().cloned()));
-        bindings.extend(self.r.as_ref().map(|r| (7, run.bind(r))));
-        bindings.push((8, (&run.memory.scratch[STATES]).into()));
-        run.commands.call_numbered(&self.pipeline, bindings, &params, [tasks.count, self.heads as u32, 1]);
+        let operand = |run: &Run<'_>, operand: &Operand| (run.bind(operand), operand.address());
+        let buffers = FlashBuffers {
+            step: run.step_buffer.into(),
+            scales: run.step.scales,
+            q: operand(run, &self.q),
+            r: self.r.as_ref().map(|r| operand(run, r)),
+            y: operand(run, &self.y),
+            kv,
+            states: (&run.memory.scratch[STATES]).into(),
+        };
+        self.shader.call(run.commands, tasks, keys, buffers);
     }
 }

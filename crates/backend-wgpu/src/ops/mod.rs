@@ -6,10 +6,11 @@ mod elementwise;
 mod embed;
 mod expansion;
 mod experts;
-mod flash;
+pub(crate) mod flash;
 mod gather;
 mod head_products;
 mod heads;
+pub(crate) mod latent_attention;
 mod linear;
 mod rms_norm;
 mod rope;
@@ -35,7 +36,7 @@ use latent_graph::ir::{Node, Op};
 pub(crate) fn shaders(a: &AttentionShape, moe: &MoeShape) -> Vec<Shader> {
     let mut all = vec![gather::shader(), experts::shader(), rms_norm::shader(7168, 1e-6)];
     all.extend(route::shaders(moe));
-    for of_attention in [attention::shaders, flash::shaders, expansion::shaders, cache_rows::shaders] {
+    for of_attention in [latent_attention::shaders, flash::shaders, expansion::shaders, cache_rows::shaders] {
         all.extend(of_attention(a));
     }
     all.extend(rope::shaders());

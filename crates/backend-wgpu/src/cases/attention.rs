@@ -1,0 +1,238 @@
+//! Attention of the table: to latents, and to keys and values of a head.
+
+use super::job::Recorded;
+use crate::GpuError;
+use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
+use crate::cache::row_words;
+use crate::commands::Commands;
+use crate::device::Device;
+use crate::ops::flash::{FlashBuffers, FlashShader, Source};
+use crate::ops::latent_attention::{LatentAttention, LatentBuffers, Splits};
+use crate::step_data::{QUERIES, TILE_QUERIES, Tasks};
+use latent_backend::{BackendError, KV_BLOCK};
+use latent_conformance::{ExpandedCase, ExpandedOperands, LatentCase, LatentOperands, SCALE};
+use latent_graph::config::AttentionShape;
+use latent_graph::ir::{KvLayer, KvLayerKind};
+use latent_types::{ActivationType, CacheType};
+use std::sync::Arc;
+
+/// Bytes of partial results, at most.
+const SCRATCH: u64 = 32 << 20;
+
+/// Whether shaders compute it: in f32, from rows that are whole words.
+pub(super) fn serves_latent(case: &LatentCase) -> bool {
+    case.activation == ActivationType::F32 && !case.separate && row_words(&latents(case), case.cache).is_ok()
+}
+
+/// The same of keys and values.
+pub(super) fn serves_expanded(case: &ExpandedCase) -> bool {
+    case.activation == ActivationType::F32
+}
+
+fn latents(case: &LatentCase) -> KvLayer {
+    let row = case.row();
+    KvLayer { kind: KvLayerKind::Latent, layer: 0, width: row.width(), rope: case.rope }
+}
+
+/// A step's words: factors on scores, block tables, and the tasks of some lists of queries.
+#[derive(Default)]
+struct Words(Vec<u32>);
+
+impl Words {
+    fn add(&mut self, words: impl IntoIterator<Item = u32>) -> u32 {
+        let at = self.0.len() as u32;
+        self.0.extend(words);
+        at
+    }
+
+    /// Tasks of up to `most` queries, of one sequence that had `past` rows before.
+    fn tasks(
+        &mut self,
+        (queries, most): (usize, usize),
+        blocks: u32,
+        (past, kv_len): (usize, usize),
+    ) -> Tasks {
+        let firsts = (0..queries).step_by(most);
+        let task = |first: usize| [0, first as u32, most.min(queries - first) as u32, blocks, past as u32];
+        Tasks { at: self.add(firsts.flat_map(task)), count: queries.div_ceil(most) as u32, kv_len }
+    }
+}
+
+/// All heads of the newest row of a sequence.
+pub(super) struct LatentJob {
+    device: Arc<Device>,
+    shaders: LatentAttention,
+    words: Buffer,
+    q: Buffer,
+    y: Buffer,
+    cache: Buffer,
+    partials: Buffer,
+    case: LatentCase,
+    /// Those of each copy of the rows.
+    tasks: Vec<Tasks>,
+    splits: Option<Splits>,
+}
+
+impl LatentJob {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        case: &LatentCase,
+        operands: &LatentOperands,
+    ) -> Result<LatentJob, BackendError> {
+        let LatentCase { heads, latent, rope, rows, .. } = *case;
+        let shape = AttentionShape {
+            heads,
+            q_lora_rank: None,
+            kv_lora_rank: latent,
+            nope: latent,
+            rope,
+            v: latent,
+            softmax_scale: f64::from(SCALE),
+            temperature: None,
+            output_gate: None,
+        };
+        let shaders = LatentAttention::new(device, &shape, &latents(case), case.cache)?;
+        let mut words = Words(vec![SCALE.to_bits()]);
+        let mut tasks = Vec::new();
+        for table in operands.tables().chunks(rows.div_ceil(KV_BLOCK)) {
+            let blocks = words.add(table.iter().copied());
+            tasks.push(words.tasks((heads, QUERIES), blocks, (rows - 1, rows)));
+        }
+        // as many as the case says, or as in a model
+        let splits = match case.splits {
+            1 => shaders.splits(1, tasks[0], SCRATCH),
+            count => Splits::of(rows, count),
+        };
+        let count = splits.map_or(1, |splits| splits.count as usize);
+        Ok(LatentJob {
+            device: Arc::clone(device),
+            words: Buffer::with(device, "words", &word_bytes(&words.0))?,
+            q: Buffer::with(device, "queries", &float_bytes(&operands.queries))?,
+            y: Buffer::new(device, "y", 4 * (heads * latent) as u64)?,
+            cache: Buffer::with(device, "cached rows", operands.cached())?,
+            partials: Buffer::new(device, "partial results", (shaders.partial_bytes(1) * count) as u64)?,
+            shaders,
+            case: *case,
+            tasks,
+            splits,
+        })
+    }
+}
+
+impl Recorded for LatentJob {
+    fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError> {
+        let LatentCase { heads, latent, rope, .. } = self.case;
+        let place = |width: usize| [0, (heads * width) as u32, width as u32];
+        let buffers = LatentBuffers {
+            step: (&self.words).into(),
+            scales: 0,
+            q: ((&self.q).into(), place(latent + rope)),
+            y: ((&self.y).into(), place(latent)),
+            kv: (&self.cache).into(),
+            partials: (&self.partials).into(),
+        };
+        let tasks = self.tasks[copy % self.tasks.len()];
+        self.shaders.attend(commands, &buffers, tasks, self.splits);
+        if let Some(splits) = self.splits {
+            self.shaders.combine(commands, &buffers, &(0..1), splits);
+        }
+        Ok(())
+    }
+
+    fn read(&self) -> Result<Vec<f32>, GpuError> {
+        Ok(floats(&self.y.read("y", 0..self.y.bytes())?))
+    }
+}
+
+/// The newest rows of a sequence, of one head.
+pub(super) struct ExpandedJob {
+    device: Arc<Device>,
+    shader: FlashShader,
+    words: Buffer,
+    q: Buffer,
+    y: Buffer,
+    cache: Buffer,
+    states: Buffer,
+    case: ExpandedCase,
+    tasks: Tasks,
+    scales: u32,
+}
+
+impl ExpandedJob {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        case: &ExpandedCase,
+        operands: &ExpandedOperands,
+    ) -> Result<ExpandedJob, BackendError> {
+        let ExpandedCase { queries, position, nope, rope, values, .. } = *case;
+        let shape = AttentionShape {
+            heads: 1,
+            q_lora_rank: None,
+            kv_lora_rank: 1,
+            nope,
+            rope,
+            v: values,
+            softmax_scale: 1.0,
+            temperature: None,
+            output_gate: None,
+        };
+        let width = nope + rope + values;
+        let layer = KvLayer { kind: KvLayerKind::Expanded, layer: 0, width, rope: 0 };
+        let shader = FlashShader::new(device, &shape, &layer, CacheType::F32, (Source::Cache, false))?;
+        let kv_len = position + queries;
+        let blocks = kv_len.div_ceil(KV_BLOCK);
+        let mut words = Words::default();
+        let scales = words.add(operands.scales.iter().map(|scale| scale.to_bits()));
+        let table = words.add((0..blocks as u32).rev());
+        let tasks = words.tasks((queries, TILE_QUERIES), table, (position, kv_len));
+        let mut rows = vec![0.0; blocks * KV_BLOCK * width];
+        for (at, (key, value)) in operands.rows(case).enumerate() {
+            let slot = (blocks - 1 - at / KV_BLOCK) * KV_BLOCK + at % KV_BLOCK;
+            let (to_key, to_value) = rows[slot * width..][..width].split_at_mut(key.len());
+            to_key.copy_from_slice(key);
+            to_value.copy_from_slice(value);
+        }
+        Ok(ExpandedJob {
+            device: Arc::clone(device),
+            shader,
+            words: Buffer::with(device, "words", &word_bytes(&words.0))?,
+            q: Buffer::with(device, "queries", &float_bytes(&operands.queries))?,
+            y: Buffer::new(device, "y", 4 * (queries * values) as u64)?,
+            cache: Buffer::with(device, "cached rows", &float_bytes(&rows))?,
+            states: Buffer::new(device, "states", 8 * queries as u64)?,
+            case: *case,
+            tasks,
+            scales,
+        })
+    }
+}
+
+impl Recorded for ExpandedJob {
+    fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    fn record(&self, commands: &mut Commands, _: usize) -> Result<(), GpuError> {
+        let ExpandedCase { nope, rope, values, .. } = self.case;
+        let place = |width: usize| [0, width as u32, width as u32];
+        let buffers = FlashBuffers {
+            step: (&self.words).into(),
+            scales: self.scales,
+            q: ((&self.q).into(), place(nope + rope)),
+            r: None,
+            y: ((&self.y).into(), place(values)),
+            kv: &[(&self.cache).into()],
+            states: (&self.states).into(),
+        };
+        self.shader.call(commands, self.tasks, &(0..self.tasks.kv_len), buffers);
+        Ok(())
+    }
+
+    fn read(&self) -> Result<Vec<f32>, GpuError> {
+        Ok(floats(&self.y.read("y", 0..self.y.bytes())?))
+    }
+}

@@ -1,0 +1,189 @@
+//! The shaders of attention to latents: several heads of a row, or of several rows, read one latent row together.
+
+use crate::cache::{reading, with_rows, with_slots};
+use crate::commands::{Binding, Commands, grid};
+use crate::device::Device;
+use crate::pipeline::Pipeline;
+use crate::shader::Shader;
+use crate::step_data::{QUERIES, TASK_WORDS, Tasks};
+use latent_backend::BackendError;
+use latent_graph::config::AttentionShape;
+use latent_graph::ir::KvLayer;
+#[cfg(test)]
+use latent_graph::ir::KvLayerKind;
+use latent_types::CacheType;
+use std::ops::Range;
+use std::sync::Arc;
+
+const TEXT: &str = include_str!("attend.wgsl");
+
+const LATENTS: &str = "
+@group(0) @binding(4) var<storage, read> cache: array<u32>;
+fn latent(blocks: u32, position: u32, d: u32) -> f32 {
+    return cached(slot_of(blocks, position), d);
+}
+";
+const WHOLE: &str = "
+fn keep(row: u32, head: u32, split: u32, d: u32, sum: f32, total: f32) {
+    y[params.y + row * params.y_row + head * params.y_head + d] = sum / total;
+}
+fn keep_state(row: u32, head: u32, split: u32, most: f32, total: f32) {}
+";
+const PARTIAL: &str = "
+fn partial(row: u32, head: u32, split: u32) -> u32 {
+    return ((row * params.heads + head) * params.splits + split) * (VALUE_WIDTH + 2u);
+}
+fn keep(row: u32, head: u32, split: u32, d: u32, sum: f32, total: f32) {
+    y[partial(row, head, split) + d] = sum;
+}
+fn keep_state(row: u32, head: u32, split: u32, most: f32, total: f32) {
+    y[partial(row, head, split) + VALUE_WIDTH] = most;
+    y[partial(row, head, split) + VALUE_WIDTH + 1u] = total;
+}
+";
+
+/// Cached rows of a split, at least.
+const LEAST_SPLIT: usize = 64;
+/// Workgroups that keep a device busy.
+const BUSY: usize = 256;
+
+/// `results`: [`WHOLE`], or [`PARTIAL`] of splits.
+fn shader(
+    a: &AttentionShape,
+    rows: &KvLayer,
+    cache: CacheType,
+    results: &'static str,
+) -> Result<Shader, BackendError> {
+    let shader = Shader::new("attend", TEXT)
+        .after(LATENTS)
+        .after(reading(cache))
+        .after(results)
+        .count("QUERIES", QUERIES)
+        .count("TASK_WORDS", TASK_WORDS as usize)
+        .count("KEY_WIDTH", a.kv_lora_rank + a.rope)
+        .count("VALUE_WIDTH", a.kv_lora_rank)
+        .count("SHARING", a.heads);
+    with_rows(with_slots(shader), rows, cache)
+}
+
+fn combine(a: &AttentionShape) -> Shader {
+    Shader::new("combine_splits", include_str!("combine_splits.wgsl")).count("VALUE_WIDTH", a.kv_lora_rank)
+}
+
+/// Every text.
+#[cfg(test)]
+pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
+    let rows = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
+    let of = |cache| [WHOLE, PARTIAL].map(|results| shader(a, &rows, cache, results).unwrap());
+    CacheType::ALL.into_iter().flat_map(of).chain([combine(a)]).collect()
+}
+
+/// The shaders, for one KV layer.
+pub(crate) struct LatentAttention {
+    whole: Arc<Pipeline>,
+    partial: Arc<Pipeline>,
+    combine: Arc<Pipeline>,
+    heads: usize,
+    /// Floats of a partial result.
+    partial_width: usize,
+}
+
+/// What they read and write.
+pub(crate) struct LatentBuffers {
+    /// The words of a step.
+    pub(crate) step: Binding,
+    /// Where the factors on scores stand in it.
+    pub(crate) scales: u32,
+    /// Queries, and where the heads of a row are: offset, row stride, head stride.
+    pub(crate) q: (Binding, [u32; 3]),
+    /// Results, in the same words.
+    pub(crate) y: (Binding, [u32; 3]),
+    /// The KV layer.
+    pub(crate) kv: Binding,
+    /// Partial results, where KV ranges are cut.
+    pub(crate) partials: Binding,
+}
+
+/// How the KV range of tasks is cut: each split has so many rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Splits {
+    rows: u32,
+    pub(crate) count: u32,
+}
+
+impl LatentAttention {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        a: &AttentionShape,
+        rows: &KvLayer,
+        cache: CacheType,
+    ) -> Result<LatentAttention, BackendError> {
+        let pipeline = |results| Ok::<_, BackendError>(device.pipeline(&shader(a, rows, cache, results)?)?);
+        let (whole, partial) = (pipeline(WHOLE)?, pipeline(PARTIAL)?);
+        let combine = device.pipeline(&combine(a))?;
+        Ok(LatentAttention { whole, partial, combine, heads: a.heads, partial_width: a.kv_lora_rank + 2 })
+    }
+
+    /// Operations of a task for each row that it reads.
+    pub(super) fn work(&self) -> f64 {
+        // the latent's elements are key and value
+        (2 * QUERIES * (2 * (self.partial_width - 2))) as f64
+    }
+
+    /// Bytes of the partial results of so many rows, for each split.
+    pub(crate) fn partial_bytes(&self, rows: usize) -> usize {
+        4 * rows * self.heads * self.partial_width
+    }
+
+    /// As many splits as keep the device busy with tasks of so many rows, and have room for their partial results; none where it is one.
+    pub(crate) fn splits(&self, rows: usize, tasks: Tasks, room: u64) -> Option<Splits> {
+        let wanted = BUSY.div_ceil(tasks.count as usize).min(tasks.kv_len.div_ceil(LEAST_SPLIT));
+        Splits::of(tasks.kv_len, wanted.min(room as usize / self.partial_bytes(rows)))
+    }
+
+    /// Adds a call for tasks whose ranges are cut like this.
+    pub(crate) fn attend(
+        &self,
+        commands: &mut Commands,
+        buffers: &LatentBuffers,
+        tasks: Tasks,
+        splits: Option<Splits>,
+    ) {
+        let Splits { rows, count } = splits.unwrap_or(Splits { rows: u32::MAX, count: 1 });
+        let mut params = vec![tasks.at, buffers.scales, rows, count];
+        params.extend(buffers.q.1);
+        let (pipeline, y) = match splits {
+            Some(_) => (&self.partial, buffers.partials.clone()),
+            None => (&self.whole, buffers.y.0.clone()),
+        };
+        params.extend(if splits.is_some() { [0; 3] } else { buffers.y.1 });
+        params.push(self.heads as u32);
+        let bindings = [buffers.step.clone(), buffers.q.0.clone(), y, buffers.kv.clone()];
+        commands.call(pipeline, bindings, &params, [tasks.count, count, 1]);
+    }
+
+    /// Adds a call that combines the partial results of some rows.
+    pub(crate) fn combine(
+        &self,
+        commands: &mut Commands,
+        buffers: &LatentBuffers,
+        rows: &Range<usize>,
+        splits: Splits,
+    ) {
+        let mut params = vec![rows.start as u32, rows.len() as u32, self.heads as u32, splits.count];
+        params.extend(buffers.y.1);
+        let bindings = [buffers.partials.clone(), buffers.y.0.clone()];
+        commands.call(&self.combine, bindings, &params, grid(rows.len() * self.heads, 1));
+    }
+}
+
+impl Splits {
+    /// So many, of as many whole tiles as make them equal; fewer where these hold all rows.
+    pub(crate) fn of(kv_len: usize, count: usize) -> Option<Splits> {
+        if count < 2 {
+            return None;
+        }
+        let rows = kv_len.div_ceil(count).next_multiple_of(LEAST_SPLIT);
+        Some(Splits { rows: rows as u32, count: kv_len.div_ceil(rows) as u32 })
+    }
+}
