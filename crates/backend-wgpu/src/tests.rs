@@ -202,6 +202,7 @@ fn models_run_with_what_products_use_on_hardware() {
     let expected = run(&mut *reference, way(CacheType::F32), &steps);
     for (precision, cache) in [(Precision::Exact, CacheType::F32), (Precision::Default, CacheType::F16)] {
         let Some(device) = crate::testing::device_as_hardware(precision) else { return };
+        let has_matrices = device.variants.is_some_and(|variants| variants.matrices.is_some());
         let gpu = GpuBackend::on(device);
         let planned = Planned::new(&gpu, &path, (way(cache), precision), &|_| {}).unwrap();
         let mut model = planned.load(&gpu).unwrap();
@@ -209,9 +210,9 @@ fn models_run_with_what_products_use_on_hardware() {
         let errors = errors(&found, &expected);
         let middle = errors[errors.len() / 2];
         assert!(middle <= if precision == Precision::Exact { 1e-9 } else { 1e-3 }, "{precision}: {errors:?}");
-        // int8 inputs, which single rows have at least, differ by more than an f16 cache does
-        let worst = errors[errors.len() - 1];
-        assert_eq!(precision == Precision::Exact, worst <= 1e-6, "{precision}: {errors:?}");
+        // int8 inputs differ by more than an f16 cache does; where matrices of f16 multiply prompts, only those of the rows that follow
+        let judged = if has_matrices { errors[errors.len() - 1] } else { middle };
+        assert_eq!(precision == Precision::Exact, judged <= 1e-6, "{precision}: {errors:?}");
         assert!(found == run(&mut *model, way(cache), &steps), "{precision}: other bits");
     }
 }
