@@ -8,8 +8,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::variants::Variants;
 use latent_graph::passes::Precision;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 const TRIAL: &str = include_str!("matrix_trial/trial.wgsl");
 
@@ -28,15 +27,13 @@ pub(crate) fn multiplies(device: &Arc<Device>, matrix: CoopMatrix) -> bool {
     if device.hollow {
         return true;
     }
-    let known = |tried: &Mutex<HashMap<_, bool>>| {
-        tried.lock().unwrap_or_else(PoisonError::into_inner).get(&matrix).copied()
-    };
-    if let Some(right) = known(&device.tried_matrices) {
-        return right;
-    }
-    let right = products(device, matrix).is_ok_and(|found| found == expected(matrix));
-    device.tried_matrices.lock().unwrap_or_else(PoisonError::into_inner).insert(matrix, right);
-    right
+    let tried = || device.tried_matrices.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = tried().get(&matrix).copied();
+    known.unwrap_or_else(|| {
+        let right = products(device, matrix).is_ok_and(|found| found == expected(matrix));
+        tried().insert(matrix, right);
+        right
+    })
 }
 
 fn trial(matrix: CoopMatrix) -> String {

@@ -52,10 +52,32 @@ impl Run<'_> {
         self.batch.positions[of_batch]
     }
 
+    /// What attention of queries `q` reads of a step, and where its results `y` go.
+    pub(crate) fn queries(&self, q: &Operand, y: &Operand) -> Queries {
+        Queries {
+            step: self.step_buffer.into(),
+            scales: self.step.scales,
+            q: (self.bind(q), q.address()),
+            y: (self.bind(y), y.address()),
+        }
+    }
+
     /// The rows on this attention path.
     pub(crate) fn ranges(&self, path: AttentionPath) -> Vec<Range<usize>> {
         ranges(self.batch, self.rows, path)
     }
+}
+
+/// Queries of attention, and their results.
+pub(crate) struct Queries {
+    /// The words of a step.
+    pub(crate) step: Binding,
+    /// Where the factors on scores stand in it.
+    pub(crate) scales: u32,
+    /// Queries, and where the heads of a row are: offset, row stride, head stride.
+    pub(crate) q: (Binding, [u32; 3]),
+    /// Results, in the same words.
+    pub(crate) y: (Binding, [u32; 3]),
 }
 
 /// The rows on a path, of so many.
@@ -84,5 +106,47 @@ pub(crate) trait Operation: Send {
     /// What most of its products of so many rows are computed in.
     fn arithmetic(&self, _rows: usize) -> Arithmetic {
         Arithmetic::F32
+    }
+}
+
+/// An operation whose calls come in goes, each of which the device may get by itself.
+pub(crate) trait InGoes: Send {
+    /// What one of them works on.
+    type Go<'s>;
+
+    /// Those of a step with so many rows, in order.
+    fn goes<'s>(
+        &'s self,
+        step: &'s StepData,
+        rows: (&Batch, usize),
+        path: AttentionPath,
+    ) -> impl Iterator<Item = Self::Go<'s>>;
+
+    /// Adds the calls of one.
+    fn go(&self, run: &mut Run<'_>, path: AttentionPath, go: Self::Go<'_>) -> Result<(), GpuError>;
+
+    /// As of [`Operation`].
+    fn arithmetic(&self, _rows: usize) -> Arithmetic {
+        Arithmetic::F32
+    }
+}
+
+impl<T: InGoes> Operation for T {
+    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+        let (step, rows) = (run.step, (run.batch, run.rows));
+        self.goes(step, rows, path).try_for_each(|go| self.go(run, path, go))
+    }
+
+    fn parts(&self, step: &StepData, rows: (&Batch, usize), path: AttentionPath) -> usize {
+        self.goes(step, rows, path).count().max(1)
+    }
+
+    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
+        let (step, rows) = (run.step, (run.batch, run.rows));
+        self.goes(step, rows, path).nth(part).map_or(Ok(()), |go| self.go(run, path, go))
+    }
+
+    fn arithmetic(&self, rows: usize) -> Arithmetic {
+        InGoes::arithmetic(self, rows)
     }
 }

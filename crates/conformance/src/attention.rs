@@ -179,11 +179,6 @@ impl LatentOperands {
         &self.table
     }
 
-    /// Copies of the cached rows.
-    pub fn copies(&self) -> usize {
-        self.caches.count()
-    }
-
     /// One copy of the cached rows; indices wrap around.
     pub fn cache(&self, case: &LatentCase, copy: usize) -> CacheView<'_> {
         let first = copy % self.caches.count() * self.blocks;

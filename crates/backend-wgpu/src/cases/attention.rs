@@ -8,6 +8,7 @@ use crate::commands::Commands;
 use crate::device::Device;
 use crate::ops::flash::{FlashBuffers, FlashShader, Source};
 use crate::ops::latent_attention::{LatentAttention, LatentBuffers, Splits};
+use crate::run::Queries;
 use crate::step_data::{QUERIES, TILE_QUERIES, Tasks};
 use latent_backend::{BackendError, KV_BLOCK};
 use latent_conformance::{ExpandedCase, ExpandedOperands, LatentCase, LatentOperands, SCALE};
@@ -27,6 +28,22 @@ pub(super) fn serves_latent(case: &LatentCase) -> bool {
 /// The same of keys and values.
 pub(super) fn serves_expanded(case: &ExpandedCase) -> bool {
     case.activation == ActivationType::F32
+}
+
+/// Widths of a latent, of a head's key in its two parts, and of its value.
+fn shape(heads: usize, kv_lora_rank: usize, (nope, rope, v): (usize, usize, usize)) -> AttentionShape {
+    AttentionShape {
+        heads,
+        q_lora_rank: None,
+        kv_lora_rank,
+        nope,
+        rope,
+        v,
+        // each query has its own
+        softmax_scale: 1.0,
+        temperature: None,
+        output_gate: None,
+    }
 }
 
 fn latents(case: &LatentCase) -> KvLayer {
@@ -58,14 +75,51 @@ impl Words {
     }
 }
 
-/// All heads of the newest row of a sequence.
-pub(super) struct LatentJob {
+/// What both kinds read and write.
+struct Buffers {
     device: Arc<Device>,
-    shaders: LatentAttention,
     words: Buffer,
     q: Buffer,
     y: Buffer,
     cache: Buffer,
+}
+
+impl Buffers {
+    fn new(
+        device: &Arc<Device>,
+        words: &Words,
+        (queries, results): (&[f32], usize),
+        cached: &[u8],
+    ) -> Result<Buffers, GpuError> {
+        Ok(Buffers {
+            device: Arc::clone(device),
+            words: Buffer::with(device, "words", &word_bytes(&words.0))?,
+            q: Buffer::with(device, "queries", &float_bytes(queries))?,
+            y: Buffer::new(device, "y", 4 * results as u64)?,
+            cache: Buffer::with(device, "cached rows", cached)?,
+        })
+    }
+
+    /// Rows of so many heads with these widths.
+    fn queries(&self, scales: u32, heads: usize, [q, y]: [usize; 2]) -> Queries {
+        let place = |width: usize| [0, (heads * width) as u32, width as u32];
+        Queries {
+            step: (&self.words).into(),
+            scales,
+            q: ((&self.q).into(), place(q)),
+            y: ((&self.y).into(), place(y)),
+        }
+    }
+
+    fn results(&self) -> Result<Vec<f32>, GpuError> {
+        Ok(floats(&self.y.read("y", 0..self.y.bytes())?))
+    }
+}
+
+/// All heads of the newest row of a sequence.
+pub(super) struct LatentJob {
+    buffers: Buffers,
+    shaders: LatentAttention,
     partials: Buffer,
     case: LatentCase,
     /// Those of each copy of the rows.
@@ -80,17 +134,7 @@ impl LatentJob {
         operands: &LatentOperands,
     ) -> Result<LatentJob, BackendError> {
         let LatentCase { heads, latent, rope, rows, .. } = *case;
-        let shape = AttentionShape {
-            heads,
-            q_lora_rank: None,
-            kv_lora_rank: latent,
-            nope: latent,
-            rope,
-            v: latent,
-            softmax_scale: f64::from(SCALE),
-            temperature: None,
-            output_gate: None,
-        };
+        let shape = shape(heads, latent, (latent, rope, latent));
         let shaders = LatentAttention::new(device, &shape, &latents(case), case.cache)?;
         let mut words = Words(vec![SCALE.to_bits()]);
         let mut tasks = Vec::new();
@@ -105,11 +149,7 @@ impl LatentJob {
         };
         let count = splits.map_or(1, |splits| splits.count as usize);
         Ok(LatentJob {
-            device: Arc::clone(device),
-            words: Buffer::with(device, "words", &word_bytes(&words.0))?,
-            q: Buffer::with(device, "queries", &float_bytes(&operands.queries))?,
-            y: Buffer::new(device, "y", 4 * (heads * latent) as u64)?,
-            cache: Buffer::with(device, "cached rows", operands.cached())?,
+            buffers: Buffers::new(device, &words, (&operands.queries, heads * latent), operands.cached())?,
             partials: Buffer::new(device, "partial results", (shaders.partial_bytes(1) * count) as u64)?,
             shaders,
             case: *case,
@@ -121,18 +161,14 @@ impl LatentJob {
 
 impl Recorded for LatentJob {
     fn device(&self) -> &Arc<Device> {
-        &self.device
+        &self.buffers.device
     }
 
     fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError> {
         let LatentCase { heads, latent, rope, .. } = self.case;
-        let place = |width: usize| [0, (heads * width) as u32, width as u32];
         let buffers = LatentBuffers {
-            step: (&self.words).into(),
-            scales: 0,
-            q: ((&self.q).into(), place(latent + rope)),
-            y: ((&self.y).into(), place(latent)),
-            kv: (&self.cache).into(),
+            queries: self.buffers.queries(0, heads, [latent + rope, latent]),
+            kv: (&self.buffers.cache).into(),
             partials: (&self.partials).into(),
         };
         let tasks = self.tasks[copy % self.tasks.len()];
@@ -144,18 +180,14 @@ impl Recorded for LatentJob {
     }
 
     fn read(&self) -> Result<Vec<f32>, GpuError> {
-        Ok(floats(&self.y.read("y", 0..self.y.bytes())?))
+        self.buffers.results()
     }
 }
 
 /// The newest rows of a sequence, of one head.
 pub(super) struct ExpandedJob {
-    device: Arc<Device>,
+    buffers: Buffers,
     shader: FlashShader,
-    words: Buffer,
-    q: Buffer,
-    y: Buffer,
-    cache: Buffer,
     states: Buffer,
     case: ExpandedCase,
     tasks: Tasks,
@@ -169,17 +201,7 @@ impl ExpandedJob {
         operands: &ExpandedOperands,
     ) -> Result<ExpandedJob, BackendError> {
         let ExpandedCase { queries, position, nope, rope, values, .. } = *case;
-        let shape = AttentionShape {
-            heads: 1,
-            q_lora_rank: None,
-            kv_lora_rank: 1,
-            nope,
-            rope,
-            v: values,
-            softmax_scale: 1.0,
-            temperature: None,
-            output_gate: None,
-        };
+        let shape = shape(1, 1, (nope, rope, values));
         let width = nope + rope + values;
         let layer = KvLayer { kind: KvLayerKind::Expanded, layer: 0, width, rope: 0 };
         let shader = FlashShader::new(device, &shape, &layer, CacheType::F32, (Source::Cache, false))?;
@@ -197,12 +219,13 @@ impl ExpandedJob {
             to_value.copy_from_slice(value);
         }
         Ok(ExpandedJob {
-            device: Arc::clone(device),
+            buffers: Buffers::new(
+                device,
+                &words,
+                (&operands.queries, queries * values),
+                &float_bytes(&rows),
+            )?,
             shader,
-            words: Buffer::with(device, "words", &word_bytes(&words.0))?,
-            q: Buffer::with(device, "queries", &float_bytes(&operands.queries))?,
-            y: Buffer::new(device, "y", 4 * (queries * values) as u64)?,
-            cache: Buffer::with(device, "cached rows", &float_bytes(&rows))?,
             states: Buffer::new(device, "states", 8 * queries as u64)?,
             case: *case,
             tasks,
@@ -213,19 +236,15 @@ impl ExpandedJob {
 
 impl Recorded for ExpandedJob {
     fn device(&self) -> &Arc<Device> {
-        &self.device
+        &self.buffers.device
     }
 
     fn record(&self, commands: &mut Commands, _: usize) -> Result<(), GpuError> {
         let ExpandedCase { nope, rope, values, .. } = self.case;
-        let place = |width: usize| [0, width as u32, width as u32];
         let buffers = FlashBuffers {
-            step: (&self.words).into(),
-            scales: self.scales,
-            q: ((&self.q).into(), place(nope + rope)),
+            queries: self.buffers.queries(self.scales, 1, [nope + rope, values]),
             r: None,
-            y: ((&self.y).into(), place(values)),
-            kv: &[(&self.cache).into()],
+            kv: &[(&self.buffers.cache).into()],
             states: (&self.states).into(),
         };
         self.shader.call(commands, self.tasks, &(0..self.tasks.kv_len), buffers);
@@ -233,6 +252,6 @@ impl Recorded for ExpandedJob {
     }
 
     fn read(&self) -> Result<Vec<f32>, GpuError> {
-        Ok(floats(&self.y.read("y", 0..self.y.bytes())?))
+        self.buffers.results()
     }
 }

@@ -4,7 +4,7 @@ use super::latent_attention::{LatentAttention, LatentBuffers};
 use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
-use crate::run::{Operation, Run};
+use crate::run::{InGoes, Operation, Run};
 use crate::step_data::{StepData, TASK_WORDS, Tasks};
 use crate::values::{Home, Operand, internal};
 use latent_backend::{BackendError, Batch};
@@ -34,42 +34,27 @@ struct Go {
     is_last: bool,
 }
 
-impl Operation for AttendLatent {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
-        let step = run.step;
-        self.goes(step, path).for_each(|go| self.go(run, path, &go));
-        Ok(())
-    }
+impl InGoes for AttendLatent {
+    type Go<'s> = Go;
 
-    fn parts(&self, step: &StepData, _rows: (&Batch, usize), path: AttentionPath) -> usize {
-        self.goes(step, path).count().max(1)
-    }
-
-    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
-        let step = run.step;
-        self.goes(step, path).nth(part).iter().for_each(|go| self.go(run, path, go));
-        Ok(())
-    }
-}
-
-impl AttendLatent {
     /// The tasks on a path, as many at a time as a portion of a step has room for.
-    fn goes<'s>(&self, step: &'s StepData, path: AttentionPath) -> impl Iterator<Item = Go> + use<'s> {
-        let (portion, work) = (self.portion, self.shaders.work());
-        step.shared(path).flat_map(move |list| {
+    fn goes<'s>(
+        &'s self,
+        step: &'s StepData,
+        _rows: (&Batch, usize),
+        path: AttentionPath,
+    ) -> impl Iterator<Item = Go> {
+        step.shared(path).flat_map(|list| {
             let end = list.at + list.count * TASK_WORDS;
-            let pieces = list.pieces(portion, work * list.kv_len as f64);
+            let pieces = list.pieces(self.portion, self.shaders.work * list.kv_len as f64);
             pieces.map(move |tasks| Go { tasks, list, is_last: tasks.at + tasks.count * TASK_WORDS == end })
         })
     }
 
     /// Adds the calls of some tasks. How their KV ranges are cut depends on the whole list, so that bits do not depend on what goes together.
-    fn go(&self, run: &mut Run<'_>, path: AttentionPath, go: &Go) {
+    fn go(&self, run: &mut Run<'_>, path: AttentionPath, go: Go) -> Result<(), GpuError> {
         let buffers = LatentBuffers {
-            step: run.step_buffer.into(),
-            scales: run.step.scales,
-            q: (run.bind(&self.q), self.q.address()),
-            y: (run.bind(&self.y), self.y.address()),
+            queries: run.queries(&self.q, &self.y),
             kv: run.kv.layer(run.first_kv_layer + self.kv_layer).into(),
             partials: (&run.memory.scratch[0]).into(),
         };
@@ -81,6 +66,7 @@ impl AttendLatent {
                 self.shaders.combine(run.commands, &buffers, &rows, splits);
             }
         }
+        Ok(())
     }
 }
 

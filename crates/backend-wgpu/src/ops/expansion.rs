@@ -8,7 +8,7 @@ use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
-use crate::run::{Operation, Run};
+use crate::run::{InGoes, Operation, Run};
 use crate::shader::Shader;
 use crate::step_data::{SpanTasks, StepData, Tasks};
 use crate::values::{Home, Operand, count, internal};
@@ -35,32 +35,22 @@ struct AttendHeads {
     kv_layer: usize,
 }
 
-impl Operation for AttendHeads {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
-        let step = run.step;
-        self.goes(step, path).for_each(|tasks| self.go(run, tasks));
-        Ok(())
-    }
+impl InGoes for AttendHeads {
+    type Go<'s> = Tasks;
 
-    fn parts(&self, step: &StepData, _rows: (&Batch, usize), path: AttentionPath) -> usize {
-        self.goes(step, path).count().max(1)
-    }
-
-    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
-        let step = run.step;
-        self.goes(step, path).nth(part).into_iter().for_each(|tasks| self.go(run, tasks));
-        Ok(())
-    }
-}
-
-impl AttendHeads {
-    fn goes(&self, step: &StepData, path: AttentionPath) -> impl Iterator<Item = Tasks> {
+    fn goes<'s>(
+        &'s self,
+        step: &'s StepData,
+        _rows: (&Batch, usize),
+        path: AttentionPath,
+    ) -> impl Iterator<Item = Tasks> {
         step.by_head(path).flat_map(|tasks| self.flash.pieces(tasks, tasks.kv_len))
     }
 
-    fn go(&self, run: &mut Run<'_>, tasks: Tasks) {
+    fn go(&self, run: &mut Run<'_>, _path: AttentionPath, tasks: Tasks) -> Result<(), GpuError> {
         let kv = [Binding::from(run.kv.layer(run.first_kv_layer + self.kv_layer))];
         self.flash.record(run, tasks, &(0..tasks.kv_len), &kv);
+        Ok(())
     }
 }
 
@@ -76,22 +66,6 @@ struct AttendExpanded {
     at_once: usize,
 }
 
-impl Operation for AttendExpanded {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
-        let step = run.step;
-        self.goes(step, path).try_for_each(|go| self.go(run, &go))
-    }
-
-    fn parts(&self, step: &StepData, _rows: (&Batch, usize), path: AttentionPath) -> usize {
-        self.goes(step, path).count().max(1)
-    }
-
-    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
-        let step = run.step;
-        self.goes(step, path).nth(part).map_or(Ok(()), |go| self.go(run, &go))
-    }
-}
-
 /// Queries and keys that the device gets together.
 struct Go<'s> {
     span: &'s SpanTasks,
@@ -101,9 +75,16 @@ struct Go<'s> {
     expands: bool,
 }
 
-impl AttendExpanded {
+impl InGoes for AttendExpanded {
+    type Go<'s> = Go<'s>;
+
     /// The spans on a path, each with as many positions as scratch memory holds, in order; and of their queries, as many as a portion of a step has room for.
-    fn goes<'s>(&self, step: &'s StepData, path: AttentionPath) -> impl Iterator<Item = Go<'s>> {
+    fn goes<'s>(
+        &'s self,
+        step: &'s StepData,
+        _rows: (&Batch, usize),
+        path: AttentionPath,
+    ) -> impl Iterator<Item = Go<'s>> {
         let at_once = self.at_once;
         let ranges = step.spans(path).flat_map(move |span| {
             let firsts = (0..span.kv_len).step_by(at_once);
@@ -121,7 +102,7 @@ impl AttendExpanded {
         })
     }
 
-    fn go(&self, run: &mut Run<'_>, go: &Go<'_>) -> Result<(), GpuError> {
+    fn go(&self, run: &mut Run<'_>, _path: AttentionPath, go: Go<'_>) -> Result<(), GpuError> {
         if go.expands {
             self.expand(run, go.span, &go.positions)?;
         }
@@ -129,7 +110,9 @@ impl AttendExpanded {
         self.flash.record(run, go.tasks, &go.positions, &kv);
         Ok(())
     }
+}
 
+impl AttendExpanded {
     /// Expands some keys and values of a span, each once.
     fn expand(&self, run: &mut Run<'_>, span: &SpanTasks, positions: &Range<usize>) -> Result<(), GpuError> {
         let rows = positions.len();

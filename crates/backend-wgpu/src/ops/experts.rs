@@ -10,7 +10,7 @@ use crate::matmul::sort::{MOST_PAIRS, SortMemory, SortedItems};
 use crate::matmul::weight::Weight;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
-use crate::run::{Operation, Run, ranges};
+use crate::run::{InGoes, Operation, Run, ranges};
 use crate::shader::Shader;
 use crate::step_data::StepData;
 use crate::values::{Operand, count, internal};
@@ -80,41 +80,23 @@ impl Pairs {
     }
 }
 
-impl Operation for Experts {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
-        self.goes(&run.ranges(path)).into_iter().try_for_each(|go| self.go(run, go))
+impl InGoes for Experts {
+    type Go<'s> = Range<usize>;
+
+    /// The rows on a path, as many at a time as scratch memory holds.
+    fn goes<'s>(
+        &'s self,
+        _step: &'s StepData,
+        (batch, rows): (&Batch, usize),
+        path: AttentionPath,
+    ) -> impl Iterator<Item = Range<usize>> {
+        ranges(batch, rows, path).into_iter().flat_map(move |Range { start, end }| {
+            let firsts = (start..end).step_by(self.rows_at_once);
+            firsts.map(move |first| first..end.min(first + self.rows_at_once))
+        })
     }
 
-    fn parts(&self, _step: &StepData, (batch, rows): (&Batch, usize), path: AttentionPath) -> usize {
-        self.goes(&ranges(batch, rows, path)).len().max(1)
-    }
-
-    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
-        let go = self.goes(&run.ranges(path)).into_iter().nth(part);
-        go.map_or(Ok(()), |go| self.go(run, go))
-    }
-
-    fn arithmetic(&self, rows: usize) -> Arithmetic {
-        let pairs = rows * self.used;
-        // one by one, or as many together as tiles have
-        self.gate.0.arithmetic(if pairs > FEW_PAIRS { pairs } else { 1 })
-    }
-}
-
-impl Experts {
-    /// These rows, as many at a time as scratch memory holds.
-    fn goes(&self, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
-        let of = |range: &Range<usize>| {
-            let end = range.end;
-            range
-                .clone()
-                .step_by(self.rows_at_once)
-                .map(move |first| first..end.min(first + self.rows_at_once))
-        };
-        ranges.iter().flat_map(of).collect()
-    }
-
-    fn go(&self, run: &mut Run<'_>, go: Range<usize>) -> Result<(), GpuError> {
+    fn go(&self, run: &mut Run<'_>, _path: AttentionPath, go: Range<usize>) -> Result<(), GpuError> {
         let (first, rows) = (go.start, go.len());
         let (used, ffn, hidden) = (self.used, self.ffn, self.y.row_width());
         let count = rows * used;
@@ -139,6 +121,12 @@ impl Experts {
         let params = [&sizes[..], &places].concat();
         run.commands.call(&self.combine, bindings, &params, grid(rows * hidden as usize, 256));
         Ok(())
+    }
+
+    fn arithmetic(&self, rows: usize) -> Arithmetic {
+        let pairs = rows * self.used;
+        // one by one, or as many together as tiles have
+        self.gate.0.arithmetic(if pairs > FEW_PAIRS { pairs } else { 1 })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::compile::{Compiler, Sizes};
 use crate::device::Device;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
-use crate::run::Run;
+use crate::run::{Queries, Run};
 use crate::shader::Shader;
 use crate::step_data::{TASK_WORDS, TILE_QUERIES, Tasks};
 use crate::values::Operand;
@@ -121,16 +121,9 @@ pub(crate) struct FlashShader {
 
 /// What it reads and writes.
 pub(crate) struct FlashBuffers<'b> {
-    /// The words of a step.
-    pub(crate) step: Binding,
-    /// Where the factors on scores stand in it.
-    pub(crate) scales: u32,
-    /// Queries, and where the heads of a row are: offset, row stride, head stride.
-    pub(crate) q: (Binding, [u32; 3]),
+    pub(crate) queries: Queries,
     /// Their rotated parts, where these are a value of their own.
     pub(crate) r: Option<(Binding, [u32; 3])>,
-    /// Results, in the same words.
-    pub(crate) y: (Binding, [u32; 3]),
     /// The KV layer, or latents, keys and values.
     pub(crate) kv: &'b [Binding],
     /// What was found before of each head of each row.
@@ -156,7 +149,7 @@ impl FlashShader {
         keys: &Range<usize>,
         buffers: FlashBuffers<'_>,
     ) {
-        let FlashBuffers { step, scales, q, r, y, kv, states } = buffers;
+        let FlashBuffers { queries: Queries { step, scales, q, y }, r, kv, states } = buffers;
         let mut params = vec![tasks.at, keys.start as u32, keys.end as u32, scales, self.heads as u32];
         params.extend(q.1);
         params.extend(r.as_ref().map_or([0; 3], |(_, address)| *address));
@@ -203,13 +196,9 @@ impl Flash {
 
     /// Adds a call for some positions of the keys: later ones than those of the calls before.
     pub(super) fn record(&self, run: &mut Run<'_>, tasks: Tasks, keys: &Range<usize>, kv: &[Binding]) {
-        let operand = |run: &Run<'_>, operand: &Operand| (run.bind(operand), operand.address());
         let buffers = FlashBuffers {
-            step: run.step_buffer.into(),
-            scales: run.step.scales,
-            q: operand(run, &self.q),
-            r: self.r.as_ref().map(|r| operand(run, r)),
-            y: operand(run, &self.y),
+            queries: run.queries(&self.q, &self.y),
+            r: self.r.as_ref().map(|r| (run.bind(r), r.address())),
             kv,
             states: (&run.memory.scratch[STATES]).into(),
         };

@@ -4,6 +4,7 @@ use crate::cache::{reading, with_rows, with_slots};
 use crate::commands::{Binding, Commands, grid};
 use crate::device::Device;
 use crate::pipeline::Pipeline;
+use crate::run::Queries;
 use crate::shader::Shader;
 use crate::step_data::{QUERIES, TASK_WORDS, Tasks};
 use latent_backend::BackendError;
@@ -86,18 +87,13 @@ pub(crate) struct LatentAttention {
     heads: usize,
     /// Floats of a partial result.
     partial_width: usize,
+    /// Operations of a task for each row that it reads.
+    pub(super) work: f64,
 }
 
 /// What they read and write.
 pub(crate) struct LatentBuffers {
-    /// The words of a step.
-    pub(crate) step: Binding,
-    /// Where the factors on scores stand in it.
-    pub(crate) scales: u32,
-    /// Queries, and where the heads of a row are: offset, row stride, head stride.
-    pub(crate) q: (Binding, [u32; 3]),
-    /// Results, in the same words.
-    pub(crate) y: (Binding, [u32; 3]),
+    pub(crate) queries: Queries,
     /// The KV layer.
     pub(crate) kv: Binding,
     /// Partial results, where KV ranges are cut.
@@ -121,13 +117,9 @@ impl LatentAttention {
         let pipeline = |results| Ok::<_, BackendError>(device.pipeline(&shader(a, rows, cache, results)?)?);
         let (whole, partial) = (pipeline(WHOLE)?, pipeline(PARTIAL)?);
         let combine = device.pipeline(&combine(a))?;
-        Ok(LatentAttention { whole, partial, combine, heads: a.heads, partial_width: a.kv_lora_rank + 2 })
-    }
-
-    /// Operations of a task for each row that it reads.
-    pub(super) fn work(&self) -> f64 {
-        // the latent's elements are key and value
-        (2 * QUERIES * (2 * (self.partial_width - 2))) as f64
+        let (heads, partial_width) = (a.heads, a.kv_lora_rank + 2);
+        let work = (2 * QUERIES * (a.latent_width() + a.kv_lora_rank)) as f64;
+        Ok(LatentAttention { whole, partial, combine, heads, partial_width, work })
     }
 
     /// Bytes of the partial results of so many rows, for each split.
@@ -149,16 +141,17 @@ impl LatentAttention {
         tasks: Tasks,
         splits: Option<Splits>,
     ) {
-        let Splits { rows, count } = splits.unwrap_or(Splits { rows: u32::MAX, count: 1 });
-        let mut params = vec![tasks.at, buffers.scales, rows, count];
-        params.extend(buffers.q.1);
-        let (pipeline, y) = match splits {
-            Some(_) => (&self.partial, buffers.partials.clone()),
-            None => (&self.whole, buffers.y.0.clone()),
+        let Queries { step, scales, q, y } = &buffers.queries;
+        let (pipeline, (y, address)) = match splits {
+            Some(_) => (&self.partial, (&buffers.partials, [0; 3])),
+            None => (&self.whole, (&y.0, y.1)),
         };
-        params.extend(if splits.is_some() { [0; 3] } else { buffers.y.1 });
+        let Splits { rows, count } = splits.unwrap_or(Splits { rows: u32::MAX, count: 1 });
+        let mut params = vec![tasks.at, *scales, rows, count];
+        params.extend(q.1);
+        params.extend(address);
         params.push(self.heads as u32);
-        let bindings = [buffers.step.clone(), buffers.q.0.clone(), y, buffers.kv.clone()];
+        let bindings = [step, &q.0, y, &buffers.kv].map(Binding::clone);
         commands.call(pipeline, bindings, &params, [tasks.count, count, 1]);
     }
 
@@ -171,8 +164,9 @@ impl LatentAttention {
         splits: Splits,
     ) {
         let mut params = vec![rows.start as u32, rows.len() as u32, self.heads as u32, splits.count];
-        params.extend(buffers.y.1);
-        let bindings = [buffers.partials.clone(), buffers.y.0.clone()];
+        let (y, address) = &buffers.queries.y;
+        params.extend(address);
+        let bindings = [buffers.partials.clone(), y.clone()];
         commands.call(&self.combine, bindings, &params, grid(rows.len() * self.heads, 1));
     }
 }
