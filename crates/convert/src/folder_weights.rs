@@ -248,12 +248,16 @@ fn about(
 }
 
 fn note_tokenizer(report: &mut Report, tokenizer: Option<&GgufTokenizer>) {
-    match tokenizer {
-        None => report.notes.push("the folder has no tokenizer, and so the file has none".into()),
-        Some(tokenizer) if !tokenizer.lost_ends.is_empty() => report.notes.push(format!(
+    let Some(tokenizer) = tokenizer else {
+        report.notes.push("the folder has no tokenizer, and so the file has none".into());
+        return;
+    };
+    let rules = tokenizer.lost_rules.iter();
+    report.notes.extend(rules.map(|rule| format!("GGUF files cannot hold a rule of the tokenizer, {rule}")));
+    if !tokenizer.lost_ends.is_empty() {
+        report.notes.push(format!(
             "generation_config.json has more tokens that end an answer than GGUF files have keys for; left out: {:?}",
             tokenizer.lost_ends
-        )),
-        Some(_) => {}
+        ));
     }
 }

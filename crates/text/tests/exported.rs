@@ -1,6 +1,8 @@
 //! Tokenizers written in the form of another kind of file.
 #![allow(missing_docs, reason = "tests")]
 
+mod support;
+
 use latent_formats::{Checkpoint, HfSource, Outline, Source, TokenizerFile, TokenizerKind, TokenizerPlace};
 use latent_text::{Encode, GgufTokenizer, HfTokenizer, TextError, Tokenizer};
 use serde_json::{Value, json};
@@ -52,6 +54,153 @@ fn published_vocabularies_come_back_under_the_name_of_their_rules() {
         let merges = source.metadata.strings("tokenizer.ggml.merges").unwrap().unwrap().len();
         assert_eq!(back.merges.unwrap().len(), merges, "{name}");
     }
+}
+
+fn demo_json() -> Value {
+    serde_json::from_slice(&std::fs::read(data("demo/tokenizer.json")).unwrap()).unwrap()
+}
+
+fn ids(tokenizer: &Tokenizer, text: &str, parse_special: bool) -> Vec<u32> {
+    tokenizer.encode(text, Encode { add_special: true, parse_special }).unwrap()
+}
+
+/// DeepSeek's published tokenizer.json says `"special": false` of `<｜User｜>`.
+#[test]
+fn tokens_do_not_depend_on_the_container() {
+    const NAMES: [(&str, bool); 8] = [
+        ("<｜User｜>", false),
+        ("<｜fim▁begin｜>", false),
+        ("<|im_end|>", false),
+        ("<pad>", false),
+        ("<unused7>", false),
+        ("[gMASK]", true),
+        ("<think>", false),
+        ("two▁words", false),
+    ];
+    const TEXT: &str =
+        "a <｜User｜>b<｜fim▁begin｜><|im_end|> <pad> <unused7>[gMASK]<think>c</think> two▁words two words";
+    let mut json = demo_json();
+    let added = json["added_tokens"].as_array_mut().unwrap();
+    for (i, (name, special)) in NAMES.iter().enumerate() {
+        match added.iter_mut().find(|token| token["content"] == **name) {
+            Some(token) => token["special"] = (*special).into(),
+            None => {
+                added.push(json!({"id": 1100 + i, "content": name, "special": special, "normalized": false}))
+            }
+        }
+    }
+    let mut tiktoken: Value =
+        serde_json::from_slice(&std::fs::read(data("tiktoken/tokenizer_config.json")).unwrap()).unwrap();
+    let decoder = tiktoken["added_tokens_decoder"].as_object_mut().unwrap();
+    let free: Vec<String> = decoder.keys().take(NAMES.len()).cloned().collect();
+    for (id, (name, special)) in free.iter().zip(NAMES) {
+        decoder[id] = json!({"content": name, "special": special});
+    }
+    let added: serde_json::Map<String, Value> = (0..NAMES.len())
+        .map(|i| ((500 + i).to_string(), json!({"content": NAMES[i].0, "special": NAMES[i].1})))
+        .collect();
+    let sources = [
+        folder(TokenizerKind::Json, json.to_string().into_bytes(), json!({})),
+        folder(TokenizerKind::Tiktoken, std::fs::read(data("tiktoken/tiktoken.model")).unwrap(), tiktoken),
+        folder(
+            TokenizerKind::SentencePiece,
+            std::fs::read(data("sentence_piece/tokenizer.model")).unwrap(),
+            json!({"added_tokens_decoder": added}),
+        ),
+    ];
+    for source in sources {
+        let kind = source.tokenizer.as_ref().unwrap().kind;
+        let own = Tokenizer::from_source(&Source::HuggingFace(source.clone())).unwrap();
+        let written = GgufTokenizer::new(&source, own.vocab_size(), None).unwrap().unwrap();
+        let gguf = support::read(&written);
+        for parse_special in [false, true] {
+            let plain = ids(&own, TEXT, parse_special);
+            assert_eq!(plain, ids(&gguf, TEXT, parse_special), "{kind:?} {parse_special}");
+            let control = plain.iter().filter(|id| own.is_control(**id) && Some(**id) != own.bos()).count();
+            assert_eq!(control, if parse_special { 6 } else { 0 }, "{kind:?} {parse_special}: {plain:?}");
+        }
+        assert_eq!(own.end_of_generation(), gguf.end_of_generation(), "{kind:?}");
+    }
+}
+
+/// A folder of the demo tokenizer, changed.
+fn changed(change: impl FnOnce(&mut Value)) -> HfSource {
+    let mut json = demo_json();
+    change(&mut json);
+    folder(TokenizerKind::Json, json.to_string().into_bytes(), json!({}))
+}
+
+/// Each rule is named although the text that llama.cpp's converter tries is split alike.
+#[test]
+fn rules_that_gguf_cannot_hold_are_named() {
+    let lost = |source: &HfSource, pre| GgufTokenizer::new(source, 2048, pre).unwrap().unwrap().lost_rules;
+    assert_eq!(lost(&changed(|_| {}), None), [""; 0]);
+    let cases: [(fn(&mut Value), &[&str]); 9] = [
+        (|json| json["normalizer"] = json!({"type": "NFC"}), &["normalizer {\"type\":\"NFC\"}"]),
+        (
+            |json| {
+                json["normalizer"] = json!({"type": "Sequence", "normalizers": [{"type": "NFC"},
+                    {"type": "Replace", "pattern": {"String": "foo"}, "content": "bar"},
+                    {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}]});
+            },
+            &["\"NFC\"", "\"foo\"", "\"Lowercase\""],
+        ),
+        (|json| json["added_tokens"][1]["lstrip"] = true.into(), &["lstrip of the added tokens \""]),
+        (|json| json["added_tokens"][2]["rstrip"] = true.into(), &["rstrip of the added tokens \""]),
+        (
+            |json| {
+                for token in json["added_tokens"].as_array_mut().unwrap() {
+                    token["lstrip"] = true.into();
+                    token["rstrip"] = true.into();
+                }
+            },
+            &["lstrip", "rstrip"],
+        ),
+        (|json| json["model"]["ignore_merges"] = true.into(), &["model.ignore_merges is true"]),
+        (
+            // digits that no sample text has
+            |json| {
+                let first = &mut json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
+                *first = first
+                    .as_str()
+                    .unwrap()
+                    .replace("\\p{N}", "[\\p{N}--[Ⅷ]]")
+                    .replace("--[Ⅷ]", "&&[^Ⅷ]")
+                    .into();
+            },
+            &["pre_tokenizer: the rules \"deepseek-v3\" split some texts otherwise"],
+        ),
+        (
+            |json| {
+                json["post_processor"] = json!({"type": "TemplateProcessing", "single": [
+                    {"SpecialToken": {"id": "<｜User｜>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                    {"SpecialToken": {"id": "<｜Assistant｜>", "type_id": 0}}], "pair": [], "special_tokens": {}});
+            },
+            &[
+                "post_processor: the file does not add \"<｜User｜>\"",
+                "post_processor: the file does not add \"<｜Assistant｜>\"",
+            ],
+        ),
+        (
+            |json| {
+                json["pre_tokenizer"]["pretokenizers"].as_array_mut().unwrap().insert(0,
+                json!({"type": "Split", "pattern": {"String": "\u{200b}"}, "behavior": "Removed", "invert": false}))
+            },
+            &["pre_tokenizer: the rules"],
+        ),
+    ];
+    for (i, (change, rules)) in cases.into_iter().enumerate() {
+        let found = lost(&changed(change), Some("deepseek-v3"));
+        assert_eq!(found.len(), rules.len(), "{i}: {found:?}");
+        for (found, rule) in found.iter().zip(rules) {
+            assert!(found.contains(rule), "{i}: {found} has no {rule}");
+        }
+    }
+    let many = json!({"added_tokens_decoder": {"330": {"content": "<a>", "lstrip": true, "rstrip": true, "single_word": true}}});
+    let bytes = std::fs::read(data("sentence_piece/tokenizer.model")).unwrap();
+    let found = lost(&folder(TokenizerKind::SentencePiece, bytes, many), None);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found.iter().all(|rule| rule.contains("\"<a>\"")), "{found:?}");
 }
 
 #[test]

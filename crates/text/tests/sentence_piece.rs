@@ -1,6 +1,8 @@
 //! SentencePiece's tokenizer.model, against the ids of the Python package sentencepiece.
 #![allow(missing_docs, reason = "tests")]
 
+mod support;
+
 use latent_formats::{Checkpoint, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 use latent_text::{Encode, GgufTokenizer, GgufVocab, TextError, Tokenizer};
 use proptest::collection::vec;
@@ -37,6 +39,49 @@ fn ids_are_those_of_sentencepiece() {
     }
     assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.adds_bos()), (Some(1), Some(2), true));
     assert_eq!(tokenizer.end_of_generation(), [2]);
+}
+
+/// Pieces of spaces, pieces that take the prepended space, and names between words.
+#[test]
+fn user_defined_pieces_are_cut_out_first_as_by_sentencepiece() {
+    let model = std::fs::read(data("user_defined.model")).unwrap();
+    let tokenizer = Tokenizer::from_sentence_piece(&model, None, None).unwrap();
+    let source = HfSource {
+        tokenizer: Some(TokenizerFile {
+            kind: TokenizerKind::SentencePiece,
+            place: TokenizerPlace::Held(model.into()),
+        }),
+        ..HfSource::default()
+    };
+    let written = GgufTokenizer::new(&source, tokenizer.vocab_size(), None).unwrap().unwrap();
+    assert_eq!((written.tokens[4].as_str(), written.token_types[4]), ("   ", 4));
+    let gguf = support::read(&written);
+    // files of other converters keep the character
+    let marked = GgufTokenizer {
+        tokens: written.tokens.iter().map(|text| text.replace(' ', "▁")).collect(),
+        ..written
+    };
+    let marked = support::read(&marked);
+    let cases: Value = serde_json::from_slice(&std::fs::read(data("user_defined.json")).unwrap()).unwrap();
+    assert!(cases.as_array().unwrap().len() >= 68);
+    for case in cases.as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        let ids: Vec<u32> =
+            case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        for tokenizer in [&tokenizer, &gguf, &marked] {
+            assert_eq!(tokenizer.encode(text, PLAIN).unwrap(), ids, "{text:?}");
+            assert_eq!(tokenizer.decode(&ids, true), text.replace('▁', " "), "{text:?}");
+            // a name that a user wrote in a message is text; spaces are spaces
+            let content = std::iter::once(0..text.len()).collect();
+            let rendered = latent_text::Rendered { text: text.into(), content };
+            let inside = tokenizer.encode_rendered(&rendered, false).unwrap();
+            let named = |id: &u32| [6, 7, 8, 9, 10, 11].contains(id);
+            assert!(!inside.iter().any(named), "{text:?}: {inside:?}");
+            if !ids.iter().any(named) && !text.contains('▁') {
+                assert_eq!(inside[1..], ids, "{text:?}");
+            }
+        }
+    }
 }
 
 #[test]

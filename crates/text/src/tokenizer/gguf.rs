@@ -1,8 +1,10 @@
 //! Tokenizers from the vocabulary of a GGUF file.
 
 use super::bpe::{Bpe, BpeOptions, Vocabulary};
+use super::hf::Roles;
 use super::pattern::Pattern;
 use super::pipeline::Pipeline;
+use super::special::looks_special;
 use super::split::{Behavior, Matcher, PreTokenizer};
 use super::{Kind, Model, Parts, Token, Tokenizer, bytes, guarded, pre, spm};
 use crate::error::TextError;
@@ -94,6 +96,27 @@ impl Tokenizer {
         }
     }
 
+    /// A tokenizer for a model without one: the text of a token is its id and a space. It encodes nothing. The tokens that end an
+    /// answer are those that the model's files name.
+    ///
+    /// # Errors
+    /// No tokens.
+    pub fn of_numbers(source: &Source, vocab_size: usize) -> Result<Tokenizer, TextError> {
+        let end = match source {
+            Source::Gguf(source) => {
+                let id = source.metadata.u64("tokenizer.ggml.eos_token_id")?;
+                id.and_then(|id| u32::try_from(id).ok()).into_iter().collect()
+            }
+            Source::HuggingFace(source) => Roles::new(None, source.generation_config.as_ref()).listed(),
+        };
+        let texts: Vec<String> = (0..vocab_size).map(|id| format!("{id} ")).collect();
+        let tokens = texts.iter().map(String::as_bytes).collect();
+        let scores = Some(vec![0.0; vocab_size]);
+        let vocab = GgufVocab { model: "llama", tokens, scores, ..GgufVocab::default() };
+        let vocab = GgufVocab { add_bos: Some(false), add_space_prefix: Some(false), ..vocab };
+        sentence_piece(&vocab, end)
+    }
+
     /// The tokenizer of a model folder.
     pub(super) fn from_source_folder(source: &HfSource) -> Result<Tokenizer, TextError> {
         let file = source.tokenizer.as_ref().ok_or(TextError::Missing)?;
@@ -139,6 +162,8 @@ impl Tokenizer {
 fn kind(vocab: &GgufVocab<'_>, id: usize) -> Kind {
     match vocab.token_types.as_ref().map_or(1, |types| types[id]) {
         2 | 3 => Kind::Control,
+        // some converters declare DeepSeek's control tokens so
+        4 if looks_special(&String::from_utf8_lossy(vocab.tokens[id])) => Kind::Control,
         4 => Kind::UserDefined,
         _ => Kind::Plain,
     }
@@ -248,10 +273,11 @@ pub(super) fn sentence_piece(vocab: &GgufVocab<'_>, end: Vec<u32>) -> Result<Tok
         let kind = kind(vocab, id);
         let piece = match byte {
             Some(byte) => vec![byte],
-            None if kind == Kind::Plain => text.replace(spm::SPACE, " ").into_bytes(),
-            None => text.clone().into_bytes(),
+            None if kind == Kind::Control => text.clone().into_bytes(),
+            None => spm::spaces(&text).into_bytes(),
         };
-        tokens.push(Token { text, bytes: piece, kind, ..Token::default() });
+        let spaced = kind == Kind::UserDefined;
+        tokens.push(Token { text, bytes: piece, kind, spaced, ..Token::default() });
     }
     let texts = tokens.iter().filter(|token| token.kind != Kind::Control).map(|token| token.text.as_str());
     let model = spm::Spm::new(scores, bytes, vocab.unknown, texts);

@@ -22,6 +22,7 @@ pub use gguf::GgufVocab;
 use crate::error::TextError;
 use latent_types::panic_text;
 use special::{Fragment, SpecialTokens};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Options of encoding.
@@ -94,8 +95,23 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::TooLong`], or when the text cannot be encoded.
     pub fn encode_within(&self, text: &str, how: Encode, limit: usize) -> Result<Vec<u32>, TextError> {
-        let fragments = self.special.split(text, how.parse_special);
+        let mut prefixed = self.prefixed(text);
+        if matches!(self.model, Model::Spm(_)) && !how.parse_special && text.contains(spm::SPACE) {
+            // the character is a space in any text, and only in a control token's name itself
+            prefixed = Cow::Owned(spm::spaces(&prefixed));
+        }
+        let fragments = self.special.split(&prefixed, how.parse_special);
         self.encode_fragments(text.len(), fragments, how.add_special, limit)
+    }
+
+    /// The text after the space that SentencePiece prepends. User-defined tokens are matched in both together, so one that
+    /// begins with a space can take the prepended one.
+    fn prefixed<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if self.prepends(text) { Cow::Owned(format!(" {text}")) } else { Cow::Borrowed(text) }
+    }
+
+    fn prepends(&self, text: &str) -> bool {
+        matches!(self.model, Model::Spm(_)) && self.space_prefix && !text.is_empty()
     }
 
     /// Tokens of the fragments of a text of `bytes` bytes; see [`Tokenizer::encode_within`].
@@ -116,8 +132,16 @@ impl Tokenizer {
                 ids.extend(self.bos);
             }
             let mut first = true;
-            for fragment in fragments {
+            let mut fragments = fragments.peekable();
+            while let Some(fragment) = fragments.next() {
                 match fragment {
+                    // the prepended space belongs to text: a control token that begins a prompt has none before it
+                    Fragment::Text(" ")
+                        if first
+                            && self.space_prefix
+                            && matches!(self.model, Model::Spm(_))
+                            && matches!(fragments.peek(), Some(Fragment::Token(id)) if self.is_control(*id)) =>
+                        {}
                     Fragment::Token(id) => ids.push(id),
                     Fragment::Text(text) => self.encode_plain(text, first, limit, &mut ids)?,
                 }
@@ -158,15 +182,13 @@ impl Tokenizer {
         };
         match &self.model {
             Model::Bpe(pipeline) => pipeline.encode(text, first, &mut push),
-            Model::Spm(spm) => {
-                spm.encode(text, first && self.space_prefix, |text| self.text_token(text), &mut push)
-            }
+            Model::Spm(spm) => spm.encode(text, |text| self.text_token(text), &mut push),
         }
     }
 
-    /// The token of a piece of text, unless it is a control token.
+    /// The token of a piece of text, unless it is a control or user-defined token, which is only matched as a whole.
     fn text_token(&self, text: &str) -> Option<u32> {
-        self.token_id(text).filter(|id| !self.is_control(*id))
+        self.token_id(text).filter(|id| !self.is_special(*id))
     }
 
     /// The bytes that a token stands for in a text; control tokens stand for their names.
@@ -261,6 +283,16 @@ struct Token {
     strips_left: bool,
     /// Whether it swallows white space after it.
     strips_right: bool,
+    /// Whether its text matches a space and the character that stands for one alike.
+    spaced: bool,
+}
+
+impl Token {
+    /// Bytes of the longest text that it stands for.
+    fn longest_text(&self) -> usize {
+        let spaces = if self.spaced { self.text.matches(' ').count() } else { 0 };
+        self.text.len() + spaces * (spm::SPACE.len_utf8() - 1)
+    }
 }
 
 /// Kinds of tokens.
@@ -302,14 +334,21 @@ impl Parts {
             longest_token,
         };
         for (id, token) in self.tokens.into_iter().enumerate() {
-            let Token { text, bytes, kind, strips_left, strips_right } = token;
+            let Token { text, bytes, kind, strips_left, strips_right, spaced } = token;
             tokenizer.texts.push_str(&text);
             tokenizer.ends.push(tokenizer.texts.len());
             tokenizer.pieces.extend_from_slice(&bytes);
             tokenizer.piece_ends.push(tokenizer.pieces.len());
             if kind != Kind::Plain {
                 let strips = (strips_left, strips_right);
-                tokenizer.special.add(&text, id as u32, kind == Kind::Control, strips);
+                let mut add = |text: &str| {
+                    tokenizer.special.add(text, id as u32, kind == Kind::Control, strips);
+                };
+                add(&text);
+                if spaced {
+                    add(&spm::spaces(&text));
+                    add(&text.replace(' ', spm::SPACE.encode_utf8(&mut [0; 4])));
+                }
                 if kind == Kind::Control && END_TEXTS.contains(&text.as_str()) {
                     tokenizer.end.push(id as u32);
                 }
@@ -337,7 +376,7 @@ impl Parts {
             // a text may hold the character that stands for a space, which is longer than one
             Model::Spm(spm) => spm
                 .keeps_text()
-                .then(|| self.tokens.iter().map(|token| token.text.len()).fold(longest, usize::max)),
+                .then(|| self.tokens.iter().map(Token::longest_text).fold(longest, usize::max)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Tokens of a rendered conversation: names of tokens count only if the template wrote them.
 
-use super::Tokenizer;
+use super::{Tokenizer, spm};
 use crate::error::TextError;
 use latent_jinja::Rendered;
 use std::ops::Range;
@@ -35,17 +35,22 @@ impl Tokenizer {
         let begins = bos.is_some_and(|bos| {
             text.starts_with(bos) && (allow_special || !overlaps(&rendered.content, &(0..bos.len())))
         });
+        let prefixed = self.prefixed(text);
+        let prefix = prefixed.len() - text.len();
         let written = |range: Range<usize>, control: bool| {
-            allow_special || !overlaps(&rendered.content, &range) || (!control && is_plain(&text[range]))
+            let of_text = range.start.saturating_sub(prefix)..range.end - prefix;
+            allow_special
+                || !overlaps(&rendered.content, &of_text)
+                || (!control && is_plain(&prefixed[range]))
         };
-        let fragments = self.special.split_where(text, written);
+        let fragments = self.special.split_where(&prefixed, written);
         self.encode_fragments(text.len(), fragments, !begins, limit)
     }
 }
 
 /// Whether a token's name is ordinary text: one character, or white space.
 fn is_plain(text: &str) -> bool {
-    text.chars().nth(1).is_none() || text.chars().all(char::is_whitespace)
+    text.chars().nth(1).is_none() || text.chars().all(|c| c.is_whitespace() || c == spm::SPACE)
 }
 
 /// Whether a range overlaps any of the sorted ranges.

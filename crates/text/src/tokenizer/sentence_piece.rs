@@ -134,7 +134,9 @@ impl Pieces {
         if score.is_nan() {
             return Err(wrong("has a score that is no number"));
         }
-        self.push(text.to_owned(), score, kind);
+        // as llama.cpp's converter writes them: it matches user-defined tokens in text that has its spaces still
+        let text = if kind == USER_DEFINED { spm::spaces(text) } else { text.to_owned() };
+        self.push(text, score, kind);
         Ok(())
     }
 
@@ -163,7 +165,7 @@ impl Pieces {
             let control = token.get("special") == Some(&Value::Bool(true)) || looks_special(content);
             (self.tokens[id], self.types[id]) = match control {
                 true => (content.to_owned(), CONTROL),
-                false => (content.replace(spm::SPACE, " "), USER_DEFINED),
+                false => (spm::spaces(content), USER_DEFINED),
             };
             self.scores[id] = ADDED;
         }

@@ -74,6 +74,11 @@ impl PreTokenizer {
         matches!(self, PreTokenizer::Metaspace { prepend: Prepend::Always | Prepend::First, .. })
     }
 
+    /// Whether only the piece that begins a text gets it.
+    pub(super) fn prepends_once(&self) -> bool {
+        matches!(self, PreTokenizer::Metaspace { prepend: Prepend::First, .. })
+    }
+
     fn cut(&self, piece: &str, begins: bool, take: &mut Take<'_>) -> Result<(), TextError> {
         match self {
             PreTokenizer::Split { pattern, behavior, invert } => {

@@ -19,6 +19,11 @@ pub(super) struct Spm {
 /// The character that stands for a space.
 pub(super) const SPACE: char = '\u{2581}';
 
+/// A piece's text with spaces in place of the characters that stand for them.
+pub(super) fn spaces(text: &str) -> String {
+    text.replace(SPACE, " ")
+}
+
 /// A run of text: where it begins and ends in its word, and its neighbours.
 #[derive(Clone, Copy)]
 struct Symbol {
@@ -64,14 +69,10 @@ impl Spm {
     pub(super) fn encode(
         &self,
         text: &str,
-        prefix: bool,
         id_of: impl Fn(&str) -> Option<u32>,
         push: &mut Push<'_>,
     ) -> Result<(), TextError> {
-        let mut spaced = String::with_capacity(text.len() + 2 * text.matches(' ').count() + SPACE.len_utf8());
-        if prefix && !text.is_empty() {
-            spaced.push(SPACE);
-        }
+        let mut spaced = String::with_capacity(text.len() + 2 * text.matches(' ').count());
         spaced.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
         let (mut start, mut last) = (0, None);
         let (mut symbols, mut queue) = (Vec::new(), Queue::new());

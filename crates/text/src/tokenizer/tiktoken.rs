@@ -7,6 +7,7 @@
 use super::bpe::{Bpe, Vocabulary};
 use super::hf::Roles;
 use super::pipeline::Pipeline;
+use super::special::looks_special;
 use super::{Kind, Model, Parts, Token, Tokenizer, bytes, gguf, guarded, pre};
 use crate::error::TextError;
 use base64::Engine;
@@ -119,7 +120,8 @@ pub(super) fn special_tokens(config: Option<&Value>, base: usize) -> Result<Vec<
         let slot = slot.ok_or_else(|| wrong(format!("expected {base} to {}", base + RESERVED - 1)))?;
         let content = token.get("content").and_then(Value::as_str).filter(|content| !content.is_empty());
         let content = content.ok_or_else(|| wrong("it has no content".into()))?;
-        let control = token.get("special").and_then(Value::as_bool).unwrap_or(true);
+        let special = token.get("special").and_then(Value::as_bool).unwrap_or(true);
+        let control = special || looks_special(content);
         *slot = (content.to_owned(), if control { Kind::Control } else { Kind::UserDefined });
     }
     Ok(special)

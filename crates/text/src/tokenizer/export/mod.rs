@@ -1,6 +1,7 @@
 //! Tokenizers written in the form of another kind of file.
 
 mod json;
+mod lost_rules;
 mod pre_name;
 mod vocabulary;
 

@@ -1,11 +1,10 @@
 //! The tokenizer of a model folder as the `tokenizer.ggml.*` keys of a GGUF file, which are what llama.cpp's converter writes.
 
-use super::pre_name;
+use super::{lost_rules, pre_name};
 use crate::error::TextError;
 use crate::tokenizer::bpe::BpeOptions;
-use crate::tokenizer::hf::{Admitted, Roles, admitted, pre_tokenizer_of};
+use crate::tokenizer::hf::{Admitted, Roles, admitted, components_of};
 use crate::tokenizer::sentence_piece::{BYTE, CONTROL, NORMAL, Pieces, UNKNOWN, UNUSED, USER_DEFINED};
-use crate::tokenizer::special::looks_special;
 use crate::tokenizer::{GgufVocab, Kind, Tokenizer, bytes, gguf::byte_token, spm, tiktoken};
 use latent_formats::{HfSource, TokenizerKind};
 use serde_json::Value;
@@ -35,6 +34,8 @@ pub struct GgufTokenizer {
     pub flags: Vec<(&'static str, bool)>,
     /// Tokens that end generation in the folder and that no key has room for.
     pub lost_ends: Vec<u32>,
+    /// Rules of the folder's tokenizer that no key has room for, a sentence for each.
+    pub lost_rules: Vec<String>,
 }
 
 impl GgufTokenizer {
@@ -61,6 +62,9 @@ impl GgufTokenizer {
             TokenizerKind::Tiktoken => from_tiktoken(&bytes, config, &own, pre)?,
             TokenizerKind::SentencePiece => from_sentence_piece(Pieces::read(&bytes, config)?),
         };
+        if file.kind != TokenizerKind::Json {
+            written.lost_rules = lost_rules::of_config(config);
+        }
         for id in written.tokens.len()..vocab_size {
             written.push(&format!("[PAD{id}]"), UNUSED);
         }
@@ -166,14 +170,17 @@ fn rules(pre: Option<&str>, own: &Tokenizer, by_patterns: Option<&'static str>) 
 }
 
 fn from_json(json: &[u8], own: &Tokenizer, pre: Option<&str>) -> Result<GgufTokenizer, TextError> {
-    let Admitted { added, byte_level, space_prefix, options, vocabulary, merges, .. } = admitted(json)?;
+    let read = admitted(json)?;
+    let Admitted { added, byte_level, space_prefix, options, vocabulary, merges, .. } = &read;
+    let byte_level = *byte_level;
     let mut texts = vec![None; own.vocab_size()];
-    for (text, id) in &vocabulary {
-        texts[*id as usize] = Some((text.to_string(), piece_type(text, byte_level, &options)));
+    for (text, id) in vocabulary {
+        texts[*id as usize] = Some((text.to_string(), piece_type(text, byte_level, options)));
     }
     for token in added {
-        let kind = if token.special || looks_special(&token.content) { CONTROL } else { USER_DEFINED };
-        let text = if kind == CONTROL { token.content } else { token.content.replace(spm::SPACE, " ") };
+        let kind = if token.is_control() { CONTROL } else { USER_DEFINED };
+        let spaced = kind == USER_DEFINED && !byte_level;
+        let text = if spaced { spm::spaces(&token.content) } else { token.content.clone() };
         texts[token.id as usize] = Some((text, kind));
     }
     if let Some(id) = options.unknown.as_deref().and_then(|text| vocabulary.get(text))
@@ -189,18 +196,19 @@ fn from_json(json: &[u8], own: &Tokenizer, pre: Option<&str>) -> Result<GgufToke
         }
     }
     if byte_level {
-        let by_patterns = pre_name::by_patterns(&pre_tokenizer_of(json)?, options.ignore_merges);
+        let by_patterns = pre_name::by_patterns(&components_of(json)?.pre_tokenizer, options.ignore_merges);
         written.model = "gpt2";
         written.pre = rules(pre, own, by_patterns)?;
         written.merges = Some(merges.iter().map(|(left, right)| merge(left, right)).collect());
     } else if options.byte_fallback {
         written.model = "llama";
         written.pre = "default".into();
-        written.scores = Some(scores(&written, &merges));
-        written.flags.push(("add_space_prefix", space_prefix));
+        written.scores = Some(scores(&written, merges));
+        written.flags.push(("add_space_prefix", *space_prefix));
     } else {
         return Err(inexpressible("it has neither a byte-level alphabet nor tokens for bytes".into()));
     }
+    written.lost_rules = lost_rules::of_json(json, &read, own, &written)?;
     Ok(written)
 }
 

@@ -5,6 +5,7 @@ use super::json_at::JsonAt;
 use crate::error::TextError;
 use crate::tokenizer::bpe::{BpeOptions, Vocabulary};
 use crate::tokenizer::normalize::Normalizer;
+use crate::tokenizer::special::looks_special;
 use crate::tokenizer::split::PreTokenizer;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::Value;
@@ -40,13 +41,27 @@ pub(in crate::tokenizer) struct AddedToken {
     pub(in crate::tokenizer) id: u32,
     pub(in crate::tokenizer) content: String,
     #[serde(default)]
-    pub(in crate::tokenizer) special: bool,
+    special: bool,
     #[serde(default)]
     pub(in crate::tokenizer) lstrip: bool,
     #[serde(default)]
     pub(in crate::tokenizer) rstrip: bool,
     #[serde(default)]
     single_word: bool,
+    normalized: Option<bool>,
+}
+
+impl AddedToken {
+    /// Whether it is a control token: declared special, or named like one. llama.cpp's converter decides by the same
+    /// names, so a folder and its GGUF file agree.
+    pub(in crate::tokenizer) fn is_control(&self) -> bool {
+        self.special || looks_special(&self.content)
+    }
+
+    /// Whether it is matched in the normalized text.
+    pub(in crate::tokenizer) fn is_normalized(&self) -> bool {
+        self.normalized.unwrap_or(!self.special)
+    }
 }
 
 /// Everything of `model` but vocabulary and merges.
@@ -175,11 +190,22 @@ impl Admitted {
     }
 }
 
-/// The component `pre_tokenizer`; null where it is absent.
-pub(super) fn pre_tokenizer_of(bytes: &[u8]) -> Result<Value, TextError> {
+/// Components as they are written; null where one is absent.
+pub(in crate::tokenizer) struct ComponentValues {
+    pub(in crate::tokenizer) normalizer: Value,
+    pub(in crate::tokenizer) pre_tokenizer: Value,
+    pub(in crate::tokenizer) post_processor: Value,
+}
+
+/// The components of a file.
+pub(super) fn components_of(bytes: &[u8]) -> Result<ComponentValues, TextError> {
     let file: File<'_> =
         serde_json::from_slice(bytes).map_err(|e| TextError::Malformed(format!("tokenizer.json: {e}")))?;
-    component("pre_tokenizer", file.pre_tokenizer)
+    Ok(ComponentValues {
+        normalizer: component("normalizer", file.normalizer)?,
+        pre_tokenizer: component("pre_tokenizer", file.pre_tokenizer)?,
+        post_processor: component("post_processor", file.post_processor)?,
+    })
 }
 
 /// A component as a value; null where it is absent.

@@ -8,8 +8,7 @@ use super::bpe::Bpe;
 use super::pipeline::Pipeline;
 use super::{Kind, Model, Parts, Token, Tokenizer, bytes, gguf::byte_token, guarded, spm};
 use crate::error::TextError;
-use file::AddedToken;
-pub(super) use file::Admitted;
+pub(super) use file::{AddedToken, Admitted, ComponentValues};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
@@ -36,15 +35,15 @@ pub(super) fn admitted(tokenizer_json: &[u8]) -> Result<Admitted, TextError> {
     guarded("tokenizer.json", || Admitted::read(tokenizer_json))
 }
 
-/// The component `pre_tokenizer` of a tokenizer.json; null where it is absent.
-pub(super) fn pre_tokenizer_of(tokenizer_json: &[u8]) -> Result<Value, TextError> {
-    file::pre_tokenizer_of(tokenizer_json)
+/// The components of a tokenizer.json as they are written.
+pub(super) fn components_of(tokenizer_json: &[u8]) -> Result<ComponentValues, TextError> {
+    file::components_of(tokenizer_json)
 }
 
 fn build(admitted: Admitted, roles: &Roles<'_>) -> Result<Tokenizer, TextError> {
     let tokens = tokens(&admitted)?;
     let control: HashSet<u32> =
-        admitted.added.iter().filter(|token| token.special).map(|token| token.id).collect();
+        admitted.added.iter().filter(|token| token.is_control()).map(|token| token.id).collect();
     let find = |text: &str| {
         let added = admitted.added.iter().rev().find(|token| token.content == text).map(|token| token.id);
         added.or_else(|| admitted.vocabulary.get(text).copied())
@@ -119,7 +118,7 @@ pub(super) fn most_ids(tokens: usize) -> usize {
 /// All tokens by id; holes become empty ones.
 fn tokens(admitted: &Admitted) -> Result<Vec<Token>, TextError> {
     let malformed = |problem: String| TextError::Malformed(format!("tokenizer.json: {problem}"));
-    let Admitted { vocabulary, added, .. } = admitted;
+    let Admitted { vocabulary, added, byte_level, .. } = admitted;
     let listed = vocabulary.values().chain(added.iter().map(|token| &token.id));
     let Some(largest) = listed.max().map(|id| *id as usize) else {
         return Err(malformed("it has no tokens".into()));
@@ -137,13 +136,13 @@ fn tokens(admitted: &Admitted) -> Result<Vec<Token>, TextError> {
             return Err(malformed(format!("the tokens {:?} and {text:?} have one id, {id}", token.text)));
         }
         let bytes = match byte_token(text) {
-            _ if admitted.byte_level => bytes::unmapped(text),
+            _ if *byte_level => bytes::unmapped(text),
             Some(byte) => vec![byte],
-            None => text.replace(spm::SPACE, " ").into_bytes(),
+            None => spm::spaces(text).into_bytes(),
         };
         *token = Token { text: text.to_string(), bytes, kind: Kind::Plain, ..Token::default() };
     }
-    add(&mut tokens, vocabulary, added)?;
+    add(&mut tokens, vocabulary, added, *byte_level)?;
     Ok(tokens)
 }
 
@@ -152,10 +151,11 @@ fn add(
     tokens: &mut [Token],
     vocabulary: &super::bpe::Vocabulary,
     added: &[AddedToken],
+    byte_level: bool,
 ) -> Result<(), TextError> {
     let mut ids = HashMap::new();
     for (i, token) in added.iter().enumerate() {
-        let AddedToken { id, content, special, lstrip, rstrip, .. } = token;
+        let AddedToken { id, content, lstrip, rstrip, .. } = token;
         let other =
             vocabulary.get(content.as_str()).or(ids.get(content.as_str())).filter(|other| *other != id);
         if let Some(other) = other {
@@ -164,10 +164,16 @@ fn add(
             return Err(TextError::Malformed(format!("tokenizer.json: {problem}")));
         }
         ids.insert(content.as_str(), *id);
-        let kind = if *special { Kind::Control } else { Kind::UserDefined };
-        let bytes = content.clone().into_bytes();
-        tokens[*id as usize] =
-            Token { text: content.clone(), bytes, kind, strips_left: *lstrip, strips_right: *rstrip };
+        let kind = if token.is_control() { Kind::Control } else { Kind::UserDefined };
+        let spaced = kind == Kind::UserDefined && !byte_level && token.is_normalized();
+        tokens[*id as usize] = Token {
+            text: content.clone(),
+            bytes: if spaced { spm::spaces(content) } else { content.clone() }.into_bytes(),
+            kind,
+            strips_left: *lstrip,
+            strips_right: *rstrip,
+            spaced,
+        };
     }
     Ok(())
 }
