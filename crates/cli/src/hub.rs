@@ -2,11 +2,12 @@
 
 use crate::exit::Usage;
 use crate::progress::LateBar;
-use crate::{interrupt, output};
+use crate::{input, interrupt, output};
 use anyhow::Result;
-use latent_hub::{Choice, HubError, ModelRef, PullEvent, Pulled, Settings};
+use latent_hub::{Choice, HubError, ModelChoice, ModelRef, PullEvent, Pulled, Repo, Settings, set_name};
 use latent_types::format_bytes;
 use std::borrow::Cow;
+use std::io::{IsTerminal, stderr, stdin};
 use std::path::{Path, PathBuf};
 
 /// The path of a model: of one of the hub that of its files, which are downloaded if they are not there.
@@ -24,8 +25,15 @@ pub(crate) fn local_name(path: &Path) -> Option<String> {
     Some(match &model.choice {
         Choice::Usual => name.clone(),
         Choice::Quant(quant) => format!("{name}-{quant}"),
-        Choice::File(file) => Path::new(file).file_stem()?.to_str()?.to_owned(),
+        Choice::File(file) => file_set_name(Path::new(file))?.to_owned(),
     })
+}
+
+/// A file's name without its shard and ending.
+pub(crate) fn file_set_name(file: &Path) -> Option<&str> {
+    let name = file.file_name()?.to_str()?;
+    let set = set_name(name);
+    if set.len() < name.len() { Some(set) } else { file.file_stem()?.to_str() }
 }
 
 /// The repository of a model of the hub, `OWNER/NAME`; none for other models.
@@ -56,8 +64,36 @@ fn ready(model: &ModelRef) -> Result<PathBuf> {
     Ok(pull(&settings, model, false)?.model.path)
 }
 
-/// Downloads a model, with a progress bar on a terminal.
+/// Downloads a model, with a progress bar on a terminal. A user at a terminal is asked which of several models is meant.
 pub(crate) fn pull(settings: &Settings, model: &ModelRef, quiet: bool) -> Result<Pulled> {
+    match download(settings, model, quiet) {
+        Err(HubError::Choose { repo, problem, choices, more }) => match ask(&repo, &problem, &choices)? {
+            Some(chosen) => {
+                download(settings, &chosen.reference.parse().map_err(usage)?, quiet).map_err(usage)
+            }
+            None => Err(HubError::Choose { repo, problem, choices, more }.into()),
+        },
+        pulled => pulled.map_err(usage),
+    }
+}
+
+/// The model that a user chooses; none without a terminal, or when no number is typed.
+fn ask<'a>(repo: &Repo, problem: &str, choices: &'a [ModelChoice]) -> Result<Option<&'a ModelChoice>> {
+    if choices.is_empty() || !stdin().is_terminal() || !stderr().is_terminal() {
+        return Ok(None);
+    }
+    let lines = choices.iter().enumerate().map(|(i, choice)| format!("{:>4}  {choice}", i + 1));
+    let lines: Vec<String> = lines.collect();
+    output::note(&format!(
+        "{repo}: {problem}\n{}\nNumber of the model [1 to {}]:",
+        lines.join("\n"),
+        choices.len()
+    ));
+    let chosen = input::line()?.and_then(|line| line.trim().parse::<usize>().ok());
+    Ok(chosen.and_then(|number| choices.get(number.checked_sub(1)?)))
+}
+
+fn download(settings: &Settings, model: &ModelRef, quiet: bool) -> Result<Pulled, HubError> {
     let mut bar = LateBar::download(!quiet);
     let pulled = latent_hub::pull(settings, model, &mut |event| {
         match event {
@@ -78,7 +114,7 @@ pub(crate) fn pull(settings: &Settings, model: &ModelRef, quiet: bool) -> Result
         // the exit code says that it was a signal; an error would not be printed
         output::note(&stopped.to_string());
     }
-    pulled.map_err(usage)
+    pulled
 }
 
 /// `pulling hf:o/n: Q4_K_M, 2 files, 12.30 GB (1.00 GB of them here) into …`.

@@ -3,10 +3,29 @@
 use crate::exit::Usage;
 use crate::interrupt;
 use anyhow::{Context, Result};
-use std::io::{Read, stdin};
+use latent_formats::input_file;
+use std::io::{BufRead, Read, stdin};
+use std::path::Path;
+
+/// Maximum bytes of a text: those of the corpora that models are measured on.
+const MAX_FILE: u64 = 1 << 30;
+
+/// Maximum bytes of an answer to a question.
+const MAX_LINE: u64 = 4096;
 
 /// Most bytes of standard input: far above any prompt that fits into a context.
 const MAX_STDIN: u64 = 64 << 20;
+
+/// A line that a user types; none at the end of the input.
+///
+/// # Errors
+/// I/O errors.
+pub(crate) fn line() -> Result<Option<String>> {
+    let _at_once = interrupt::at_once();
+    let mut line = String::new();
+    let bytes = stdin().lock().take(MAX_LINE).read_line(&mut line).context("standard input")?;
+    Ok((bytes > 0).then_some(line))
+}
 
 /// All of standard input, as text.
 ///
@@ -22,4 +41,42 @@ pub(crate) fn stdin_text() -> Result<String> {
         return Err(Usage(problem).into());
     }
     String::from_utf8(bytes).map_err(|_| Usage("standard input is not UTF-8 text".into()).into())
+}
+
+/// The text of a plain file, as a [`prompt`]. llama.cpp reads the file of `-f` so in all of its programs.
+///
+/// # Errors
+/// [`latent_formats::InputError`].
+pub(crate) fn file_text(path: &Path) -> Result<String> {
+    Ok(prompt(&input_file::read_text(path, MAX_FILE)?).to_owned())
+}
+
+/// A text from a file or a pipe without the byte-order mark at its beginning and the line end that editors and `echo` leave at its end.
+pub(crate) fn prompt(text: &str) -> &str {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prompt;
+
+    #[test]
+    fn one_line_end_and_the_mark_of_utf_8_are_no_part_of_a_prompt() {
+        for (text, expected) in [
+            ("a", "a"),
+            ("a\n", "a"),
+            ("a\r\n", "a"),
+            ("a\n\n", "a\n"),
+            ("\na ", "\na "),
+            ("\u{feff}a\n", "a"),
+            ("a\u{feff}", "a\u{feff}"),
+            ("", ""),
+            ("\n", ""),
+            ("\u{feff}", ""),
+        ] {
+            assert_eq!(prompt(text), expected, "{text:?}");
+        }
+    }
 }

@@ -103,6 +103,44 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
+fn a_drafter_and_a_projector_are_not_taken_for_the_model() {
+    let file = |name: &str| large(name, noise(1000, 1));
+    let names = ["n-Q4_K_M.gguf", "n-Q8_0.gguf", "mtp-n-Q4_K_M.gguf", "mtp-n-BF16.gguf", "mmproj-n-F16.gguf"];
+    let place = Place::new(names.map(file).into());
+    assert!(place.says(&["pull", "hf:o/n"]).trim_end().ends_with("/n-Q4_K_M.gguf"));
+    let said = place.fails(&["pull", "hf:o/n:BF16"], 1);
+    assert!(
+        said.contains("no model of the quant BF16") && !said.contains("mtp") && !said.contains("mmproj"),
+        "{said}"
+    );
+    assert!(said.contains("\n  latent pull hf:o/n:Q4_K_M  # 1.00 kB"), "{said}");
+    // named by its file it is pulled, and is still not the model
+    assert!(place.says(&["pull", "hf:o/n/mtp-n-BF16.gguf"]).trim_end().ends_with("/mtp-n-BF16.gguf"));
+    place.says(&["rm", "hf:o/n:Q4_K_M"]);
+    let said = place.fails(&["inspect", "-m", "hf:o/n:BF16"], 1);
+    assert!(said.contains("no model of the quant BF16"), "{said}");
+}
+
+#[test]
+fn several_models_of_the_preferred_quant_are_listed_with_a_command_for_each() {
+    let file = |name: &str| large(name, noise(1000, 1));
+    let place = Place::new(["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "a-Q8_0.gguf"].map(file).into());
+    for reference in ["hf:o/n", "hf:o/n:Q4_K_M"] {
+        let said = place.fails(&["pull", reference], 1);
+        let commands: Vec<&str> =
+            said.lines().filter_map(|line| line.trim().strip_prefix("latent ")).collect();
+        assert_eq!(commands.len(), 2, "{said}");
+        for command in commands {
+            let words: Vec<&str> = command.split('#').next().unwrap().split_whitespace().collect();
+            assert!(place.says(&words).trim_end().ends_with("-Q4_K_M.gguf"), "{command}");
+        }
+        for name in ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"] {
+            place.says(&["rm", &format!("hf:o/n/{name}")]);
+        }
+    }
+}
+
+#[test]
 fn a_model_is_pulled_run_listed_and_removed() {
     let (place, bytes) = Place::with_demo();
     let path = place.says(&["pull", "hf:o/n"]);

@@ -2,6 +2,9 @@
 #![cfg(unix)]
 #![allow(missing_docs, reason = "tests")]
 
+#[allow(unused_imports, reason = "other tests use more of it")]
+#[path = "../../hub/tests/support/mod.rs"]
+mod hub;
 #[path = "support/server.rs"]
 mod server;
 
@@ -119,6 +122,26 @@ fn server() -> MockServer {
         ),
         _ => Answer::Plain("404 Not Found", String::new()),
     })
+}
+
+#[test]
+fn a_user_is_asked_which_of_several_models_is_meant() {
+    let files = ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"].map(|name| hub::large(name, hub::noise(1000, 1)));
+    let hub = hub::Hub::new(files.into());
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path().display().to_string();
+    let variables = [("HOME", home.as_str()), ("LATENT_CACHE", &home), ("HF_ENDPOINT", &hub.url)];
+    for (keys, code, pulled) in [("2\n", 0, "b-Q4_K_M.gguf"), ("3\n", 1, "error"), ("\u{4}", 1, "error")] {
+        let mut terminal = Terminal::new(&["pull", "hf:o/n"], &variables);
+        let asked = terminal.until("[1 to 2]:");
+        assert!(
+            asked.contains("several models are Q4_K_M") && asked.contains("1  hf:o/n/a-Q4_K_M.gguf"),
+            "{asked}"
+        );
+        terminal.press(keys);
+        terminal.until(pulled);
+        assert_eq!(terminal.end().0, Some(code));
+    }
 }
 
 #[test]

@@ -2,9 +2,33 @@
 
 use crate::repo::Repo;
 use latent_types::format_bytes;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// A model that a user can choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelChoice {
+    /// What names it, `hf:OWNER/NAME:QUANT` or `hf:OWNER/NAME/FILE`.
+    pub reference: String,
+    /// Bytes of its files; none if they are not known yet.
+    pub bytes: Option<u64>,
+}
+
+impl fmt::Display for ModelChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.reference)?;
+        self.bytes.map_or(Ok(()), |bytes| write!(f, "  # {}", format_bytes(bytes)))
+    }
+}
+
+/// A line with the command for each model.
+fn listed(choices: &[ModelChoice], more: usize) -> String {
+    let lines = choices.iter().map(|choice| format!("\n  latent pull {choice}"));
+    let more = (more > 0).then(|| format!("\n  and {more} more"));
+    lines.chain(more).collect()
+}
 
 /// Why a reference is not understood, or a model not found, downloaded, listed or removed.
 #[derive(Debug, thiserror::Error)]
@@ -95,18 +119,20 @@ pub enum HubError {
         repo: Repo,
         /// What was asked for.
         file: String,
-        /// What there is, or what to do.
+        /// What to do, or nothing.
         there: String,
     },
     /// No model of this quant, or several and none is preferred.
-    #[error("{repo}: {problem}{there}")]
+    #[error("{repo}: {problem}{}", listed(.choices, *.more))]
     Choose {
         /// The repository.
         repo: Repo,
         /// Why none was chosen.
         problem: String,
-        /// A list of what there is, one per line.
-        there: String,
+        /// Models to choose from.
+        choices: Vec<ModelChoice>,
+        /// Number of further models.
+        more: usize,
     },
     /// A repository without a model in a format that is read.
     #[error("{repo}: {problem}")]

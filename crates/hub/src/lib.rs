@@ -37,11 +37,11 @@ mod settings;
 mod store;
 
 pub use client::tls;
-pub use error::HubError;
+pub use error::{HubError, ModelChoice};
 pub use list::{Listed, list};
 pub use local::{LocalModel, find};
 pub use pull::{PullEvent, Pulled, pull};
-pub use quant::DEFAULT_QUANTS;
+pub use quant::{DEFAULT_QUANTS, base_name, set_name};
 pub use reference::{Choice, ModelRef, PREFIX};
 pub use remove::{Removed, pulled_reference, remove};
 pub use repo::Repo;

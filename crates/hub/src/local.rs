@@ -4,10 +4,10 @@ use crate::digest::is_commit;
 use crate::error::HubError;
 use crate::listing::RepoFile;
 use crate::paths::below;
-use crate::quant::matching;
+use crate::quant::{companion, matching};
 use crate::reference::{Choice, ModelRef};
 use crate::repo::Repo;
-use crate::select::{INDEX, Selection, add_shards, select, usual};
+use crate::select::{INDEX, Selection, Usual, add_shards, select, usual};
 use crate::settings::Settings;
 use crate::store::{PulledSet, RepoStore};
 use std::fs;
@@ -64,6 +64,9 @@ fn pulled(store: &RepoStore, model: &ModelRef) -> Option<(String, PulledSet)> {
         .filter(|(commit, set)| set.revision == revision || commit == revision)
         .filter(|(commit, set)| store.is_whole(commit, set))
         .collect();
+    // a drafter that was pulled by its name is not the model
+    let named = matches!(model.choice, Choice::File(_));
+    sets.retain(|(_, set)| named || companion(&model.repo.name, &set.model).is_none());
     // the newest first
     sets.sort_by_key(|(_, set)| std::cmp::Reverse(set.pulled));
     let at = match &model.choice {
@@ -86,7 +89,11 @@ fn pulled(store: &RepoStore, model: &ModelRef) -> Option<(String, PulledSet)> {
                 }
             });
             let tags: Vec<_> = sets.iter().map(|(_, set)| set.tag.as_deref()).collect();
-            usual(&tags).or((!sets.is_empty()).then_some(0))?
+            match usual(&tags) {
+                Usual::One(at) => at,
+                Usual::Several(_, several) => several[0],
+                Usual::None => (!sets.is_empty()).then_some(0)?,
+            }
         }
     };
     Some(sets.swap_remove(at))

@@ -39,11 +39,17 @@ impl GgufSet {
     }
 }
 
-/// The models among the files of a repository, in the order of their names. Files that are no models by themselves (projectors of images,
-/// importance matrices) are left out.
-pub(crate) fn gguf_sets(files: &[RepoFile]) -> Vec<GgufSet> {
+/// The models among the files of the repository of a name, in the order of their names, without [`companion`] files.
+pub(crate) fn gguf_sets(repo: &str, files: &[RepoFile]) -> Vec<GgufSet> {
+    sets_where(files, |path| companion(repo, path).is_none())
+}
+
+/// Sets of the GGUF files that are wanted.
+pub(crate) fn sets_where(files: &[RepoFile], wanted: impl Fn(&str) -> bool) -> Vec<GgufSet> {
     let mut sets: Vec<GgufSet> = Vec::new();
-    let mut files: Vec<&RepoFile> = files.iter().filter(|file| is_model(&file.path)).collect();
+    let gguf = |path: &str| path.to_ascii_lowercase().ends_with(".gguf");
+    let mut files: Vec<&RepoFile> =
+        files.iter().filter(|file| gguf(&file.path) && wanted(&file.path)).collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
     for file in files {
         let (stem, shard) = stem(&file.path);
@@ -58,10 +64,42 @@ pub(crate) fn gguf_sets(files: &[RepoFile]) -> Vec<GgufSet> {
     sets
 }
 
-fn is_model(path: &str) -> bool {
-    let lower = path.to_ascii_lowercase();
-    let name = lower.rsplit('/').next().unwrap_or_default();
-    lower.ends_with(".gguf") && !name.starts_with("mmproj") && !name.contains("imatrix")
+/// Words in names of files and folders, and what such files are.
+const COMPANIONS: [(&str, &str); 18] = [
+    ("mmproj", "a projector"),
+    ("projector", "a projector"),
+    ("mtp", "a drafter"),
+    ("nextn", "a drafter"),
+    ("draft", "a drafter"),
+    ("drafts", "a drafter"),
+    ("drafter", "a drafter"),
+    ("dflash", "a drafter"),
+    ("eagle", "a drafter"),
+    ("eagle2", "a drafter"),
+    ("eagle3", "a drafter"),
+    ("medusa", "a drafter"),
+    ("speculator", "a drafter"),
+    ("imatrix", "importances"),
+    ("lora", "an adapter"),
+    ("adapter", "an adapter"),
+    ("vocab", "a vocabulary"),
+    ("controlvector", "a control vector"),
+];
+
+/// What a file is that belongs to a model and is none by itself, judged by the words of its name and its folders. Words that the name of the
+/// repository has as well are part of the model's own name.
+pub(crate) fn companion(repo: &str, path: &str) -> Option<&'static str> {
+    let (repo, path) = (repo.to_ascii_lowercase(), path.to_ascii_lowercase());
+    let count = |name: &str, word: &str| {
+        let words = name.split(|c: char| !c.is_ascii_alphanumeric());
+        // projectors are also called `mmprojF16`
+        words.filter(|found| *found == word || (word == "mmproj" && found.starts_with(word))).count()
+    };
+    let found = COMPANIONS.iter().find(|(word, _)| {
+        let own = count(&repo, word);
+        path.split('/').any(|part| count(part, word) > own)
+    });
+    found.map(|(_, role)| *role)
 }
 
 /// A path without `-00001-of-00003` and `.gguf`, and the number of the shard and of all.
@@ -83,14 +121,45 @@ pub(crate) fn stem(path: &str) -> (&str, Option<(u32, u32)>) {
 /// The quant at the end of a file's name.
 fn tag(stem: &str) -> Option<String> {
     let name = stem.rsplit('/').next().unwrap_or_default();
-    let mut starts = name.match_indices(['-', '.', '_']).map(|(at, _)| at + 1);
+    quant_at(name).map(|at| name[at..].to_ascii_uppercase())
+}
+
+/// Where the quant at the end of a name begins, with `UD-` in front of it.
+fn quant_at(name: &str) -> Option<usize> {
+    let mut starts = name.match_indices(SEPARATORS).map(|(at, _)| at + 1);
     let at = std::iter::once(0).chain(&mut starts).find(|&at| is_quant(&name[at..]))?;
-    let front = name[..at].strip_suffix('-').unwrap_or_default();
-    let ud = front.len() >= 2
-        && front.is_char_boundary(front.len() - 2)
-        && front[front.len() - 2..].eq_ignore_ascii_case("UD");
-    let ud = ud && front[..front.len() - 2].chars().next_back().is_none_or(|c| "-._".contains(c));
-    Some(if ud { format!("UD-{}", &name[at..]) } else { name[at..].to_owned() }.to_ascii_uppercase())
+    Some(without(&name[..at], &["UD-"]).map_or(at, str::len))
+}
+
+const SEPARATORS: [char; 3] = ['-', '.', '_'];
+
+/// A name without the first of these words that it ends with, which is all of it or stands behind a separator.
+fn without<'a>(name: &'a str, ends: &[&str]) -> Option<&'a str> {
+    ends.iter().find_map(|end| {
+        let (front, last) = name.split_at_checked(name.len().checked_sub(end.len())?)?;
+        (last.eq_ignore_ascii_case(end) && (front.is_empty() || front.ends_with(SEPARATORS))).then_some(front)
+    })
+}
+
+/// A name without `.gguf` and the number of a shard before it.
+pub fn set_name(file: &str) -> &str {
+    let end = file.len().checked_sub(".gguf".len()).and_then(|at| file.get(at..));
+    if end.is_some_and(|end| end.eq_ignore_ascii_case(".gguf")) { stem(file).0 } else { file }
+}
+
+/// What a model's file is called without its shard, its quant and the word for importances: `Kimi-K2` of `Kimi-K2-UD-Q4_K_XL-00001-of-00008.gguf`
+/// and of `Kimi-K2.i1-Q4_K_M.gguf`. Nothing is left of a name that is a quant.
+pub fn base_name(file: &str) -> &str {
+    let name = set_name(file);
+    let cut = |name| str::trim_end_matches(name, SEPARATORS);
+    let plain = without(name, &["imat", "imatrix"]).map_or(name, cut);
+    match quant_at(plain) {
+        Some(at) => {
+            let front = cut(&plain[..at]);
+            without(front, &["i1", "imat", "imatrix"]).map_or(front, cut)
+        }
+        None => name,
+    }
 }
 
 /// `Q4_K_M`, `IQ2_XXS`, `TQ1_0`, `BF16`, `MXFP4_MOE`.
@@ -150,7 +219,7 @@ mod tests {
     }
 
     fn chosen(paths: &[&str], quant: &str) -> Vec<String> {
-        let sets = gguf_sets(&files(paths));
+        let sets = gguf_sets("n", &files(paths));
         let names: Vec<_> = sets.iter().map(|set| (set.tag.as_deref(), set.stem.as_str())).collect();
         matching(&names, quant).into_iter().map(|i| sets[i].stem.clone()).collect()
     }
@@ -178,6 +247,60 @@ mod tests {
     }
 
     #[test]
+    fn drafters_and_projectors_are_no_models() {
+        for (repo, path, role) in [
+            ("GLM-GGUF", "mtp-GLM-Q4_K_M.gguf", Some("a drafter")),
+            ("GLM-GGUF", "GLM-MTP-BF16-00001-of-00002.gguf", Some("a drafter")),
+            ("GLM-GGUF", "draft/GLM-Q8_0.gguf", Some("a drafter")),
+            ("GLM-GGUF", "GLM.eagle3.F16.gguf", Some("a drafter")),
+            ("GLM-GGUF", "GLM_Drafter_Q8_0.gguf", Some("a drafter")),
+            ("GLM-GGUF", "mmproj-F16.gguf", Some("a projector")),
+            ("GLM-GGUF", "mmprojBF16.gguf", Some("a projector")),
+            ("GLM-GGUF", "GLM.mmproj-Q8_0.gguf", Some("a projector")),
+            ("GLM-GGUF", "MMProj/GLM-F16.gguf", Some("a projector")),
+            ("GLM-GGUF", "GLM-Projector-F16.gguf", Some("a projector")),
+            ("GLM-GGUF", "GLM.imatrix.gguf", Some("importances")),
+            ("GLM-GGUF", "GLM-lora-F16.gguf", Some("an adapter")),
+            ("GLM-GGUF", "GLM-Q4_K_M.gguf", None),
+            ("GLM-MTP-GGUF", "GLM-MTP-Q4_K_M.gguf", None),
+            ("GLM-MTP-GGUF", "Q4_K_M/GLM-MTP-Q4_K_M.gguf", None),
+            ("GLM-MTP-GGUF", "mtp-GLM-MTP-Q4_K_M.gguf", Some("a drafter")),
+            ("GLM-draft-GGUF", "GLM-draft-Q4_K_M.gguf", None),
+            ("Overdraft-GGUF", "Overdraft-Q4_K_M.gguf", None),
+        ] {
+            assert_eq!(companion(repo, path), role, "{repo} {path}");
+        }
+    }
+
+    #[test]
+    fn the_base_of_a_name_has_neither_quant_nor_shard() {
+        for (file, base) in [
+            ("Kimi-K2-BF16-00001-of-00002.gguf", "Kimi-K2"),
+            ("Kimi-K2-UD-Q4_K_XL-00003-of-00008.gguf", "Kimi-K2"),
+            ("kimi-k2-ud-q4_k_xl.gguf", "kimi-k2"),
+            ("model-Q4_K_M.gguf", "model"),
+            ("model-f16.gguf", "model"),
+            ("model.bf16.gguf", "model"),
+            ("model_q8_0.GGUF", "model"),
+            ("model.i1-Q4_K_M.gguf", "model"),
+            ("model-Q5_K-imat.gguf", "model"),
+            ("model-imat-IQ3_XXS.gguf", "model"),
+            ("model-MXFP4_MOE.gguf", "model"),
+            ("model.gguf", "model"),
+            ("imatrix.gguf", "imatrix"),
+            ("GLM-4.7-Flash.gguf", "GLM-4.7-Flash"),
+            ("GLM-4.7-Flash", "GLM-4.7-Flash"),
+            ("DeepSeek-V3-FP8", "DeepSeek-V3"),
+            ("BF16.gguf", ""),
+            ("FRAUD-Q4_0.gguf", "FRAUD"),
+            ("modèle-ü-Q2_K.gguf", "modèle-ü"),
+            ("é.g", "é.g"),
+        ] {
+            assert_eq!(base_name(file), base, "{file}");
+        }
+    }
+
+    #[test]
     fn shards_are_one_set() {
         let paths = [
             "Q4_K_M/m-Q4_K_M-00002-of-00002.gguf",
@@ -188,7 +311,7 @@ mod tests {
             "README.md",
             "m-Q2_K-00001-of-00003.gguf",
         ];
-        let sets = gguf_sets(&files(&paths));
+        let sets = gguf_sets("n", &files(&paths));
         let shape: Vec<_> =
             sets.iter().map(|set| (set.name(), set.files.len(), set.is_whole(), set.bytes())).collect();
         assert_eq!(shape, [("Q4_K_M", 2, true, 20), ("Q2_K", 1, false, 10), ("Q8_0", 1, true, 10)]);

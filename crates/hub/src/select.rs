@@ -1,11 +1,10 @@
 //! Which files of a repository make the model that a reference names.
 
-use crate::error::HubError;
+use crate::error::{HubError, ModelChoice};
 use crate::listing::RepoFile;
-use crate::quant::{DEFAULT_QUANTS, GgufSet, gguf_sets, matching, stem};
+use crate::quant::{DEFAULT_QUANTS, GgufSet, companion, gguf_sets, matching, sets_where, stem};
 use crate::reference::{Choice, ModelRef};
 use crate::repo::Repo;
-use latent_types::format_bytes;
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
 
@@ -54,39 +53,52 @@ pub(crate) struct Selection {
 
 /// The files of the model that a reference names.
 pub(crate) fn select(model: &ModelRef, files: &[RepoFile]) -> Result<Selection, HubError> {
-    let sets = gguf_sets(files);
+    let sets = gguf_sets(&model.repo.name, files);
+    let all = || (0..sets.len()).collect::<Vec<_>>();
+    let choose = |problem: String, some: &[usize]| Err(choose(model, problem, &sets, some, files));
     match &model.choice {
-        Choice::File(path) => file(&model.repo, path, files),
+        Choice::File(path) => file(model, path, files),
         Choice::Quant(quant) if quant.eq_ignore_ascii_case(SAFETENSORS) => folder(&model.repo, files),
         Choice::Quant(quant) => {
             let names: Vec<_> = sets.iter().map(|set| (set.tag.as_deref(), set.stem.as_str())).collect();
             match matching(&names, quant).as_slice() {
                 [one] => gguf(&model.repo, &sets, *one),
-                [] => {
-                    Err(choose(&model.repo, format!("it has no model of the quant {quant}; "), &sets, files))
-                }
-                several => {
-                    let some: Vec<GgufSet> = several.iter().map(|&i| sets[i].clone()).collect();
-                    Err(choose(&model.repo, format!("several models fit {quant}; "), &some, &[]))
-                }
+                [] => choose(format!("it has no model of the quant {quant}"), &all()),
+                several => choose(format!("several models are {quant}"), several),
             }
         }
         Choice::Usual if sets.is_empty() => folder(&model.repo, files),
         Choice::Usual => match usual(&sets.iter().map(|set| set.tag.as_deref()).collect::<Vec<_>>()) {
-            Some(at) => gguf(&model.repo, &sets, at),
-            None => Err(choose(&model.repo, "name one of its models; ".into(), &sets, files)),
+            Usual::One(at) => gguf(&model.repo, &sets, at),
+            Usual::Several(quant, several) => choose(format!("several models are {quant}"), &several),
+            Usual::None => choose("it has several models and none of the usual quants".into(), &all()),
         },
     }
 }
 
-/// Which of several quants is taken where none is named.
-pub(crate) fn usual(tags: &[Option<&str>]) -> Option<usize> {
-    let preferred = DEFAULT_QUANTS.iter().find_map(|quant| {
-        let mut found = (0..tags.len()).filter(|&i| tags[i] == Some(quant));
-        // of two with the same quant neither is the usual one
-        found.next().filter(|_| found.next().is_none())
-    });
-    preferred.or((tags.len() == 1).then_some(0))
+/// Which of several models is taken if none is named.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Usual {
+    One(usize),
+    /// Several have the preferred quant.
+    Several(&'static str, Vec<usize>),
+    None,
+}
+
+/// Which of the models with these quants is taken if none is named: the one of the preferred quant, or the only one.
+pub(crate) fn usual(tags: &[Option<&str>]) -> Usual {
+    if tags.len() == 1 {
+        return Usual::One(0);
+    }
+    for quant in DEFAULT_QUANTS {
+        let found: Vec<usize> = (0..tags.len()).filter(|&i| tags[i] == Some(quant)).collect();
+        match found[..] {
+            [] => {}
+            [one] => return Usual::One(one),
+            _ => return Usual::Several(quant, found),
+        }
+    }
+    Usual::None
 }
 
 fn gguf(repo: &Repo, sets: &[GgufSet], at: usize) -> Result<Selection, HubError> {
@@ -103,7 +115,7 @@ fn gguf(repo: &Repo, sets: &[GgufSet], at: usize) -> Result<Selection, HubError>
 }
 
 /// A file, with the other shards of its set.
-fn file(repo: &Repo, path: &str, files: &[RepoFile]) -> Result<Selection, HubError> {
+fn file(model: &ModelRef, path: &str, files: &[RepoFile]) -> Result<Selection, HubError> {
     let named: Vec<RepoFile> = match stem(path) {
         (stem_of, Some((_, of))) => {
             let same = |file: &&RepoFile| {
@@ -115,16 +127,14 @@ fn file(repo: &Repo, path: &str, files: &[RepoFile]) -> Result<Selection, HubErr
         _ => files.iter().filter(|file| file.path == path).cloned().collect(),
     };
     if !named.iter().any(|file| file.path == path) {
-        return Err(HubError::NoFile {
-            repo: repo.clone(),
-            file: path.into(),
-            there: listed(&gguf_sets(files), files),
-        });
+        let sets = gguf_sets(&model.repo.name, files);
+        let all: Vec<usize> = (0..sets.len()).collect();
+        return Err(choose(model, format!("it has no file {path}"), &sets, &all, files));
     }
     let (stem_of, shard) = stem(path);
     let expected = shard.map_or(1, |(_, of)| of);
     let set = GgufSet { tag: None, stem: stem_of.into(), files: sorted(named), expected };
-    let mut selection = gguf(repo, &[set], 0)?;
+    let mut selection = gguf(&model.repo, &[set], 0)?;
     selection.name = selection.model.clone();
     Ok(selection)
 }
@@ -141,12 +151,17 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
     let has = |found: &[RepoFile], name: &str| found.iter().any(|file| file.path == name);
     let none = |problem: String| HubError::NoModel { repo: repo.clone(), problem };
     if !has(&found, "config.json") {
-        let what = if files.iter().any(|f| f.path.ends_with(".safetensors")) {
-            "it has no config.json beside its weights"
+        let companions = sets_where(files, |path| companion(&repo.name, path).is_some());
+        return Err(none(if files.iter().any(|f| f.path.ends_with(".safetensors")) {
+            "it has no config.json beside its weights".into()
+        } else if let Some(first) = companions.first().map(|set| &set.files[0].path) {
+            let role = companion(&repo.name, first).unwrap_or_default();
+            format!(
+                "it holds no model: {first} is {role} by its name; to load it all the same, use hf:{repo}/{first}"
+            )
         } else {
-            "it holds neither GGUF files nor a folder of safetensors"
-        };
-        return Err(none(what.into()));
+            "it holds neither GGUF files nor a folder of safetensors".into()
+        }));
     }
     let has_index = has(&found, INDEX);
     if !has_index {
@@ -197,29 +212,36 @@ pub(crate) fn add_shards(
     Ok(())
 }
 
-fn choose(repo: &Repo, problem: String, sets: &[GgufSet], files: &[RepoFile]) -> HubError {
-    HubError::Choose { repo: repo.clone(), problem, there: listed(sets, files) }
-}
-
-/// `there are: Q4_K_M (4.9 GB), …`.
-fn listed(sets: &[GgufSet], files: &[RepoFile]) -> String {
-    let twice = |set: &GgufSet| sets.iter().filter(|other| other.tag == set.tag).count() > 1;
-    let one = |set: &GgufSet| {
-        let name = if set.tag.is_some() && !twice(set) {
-            format!(":{}", set.name())
-        } else {
-            format!("/{}", set.files[0].path)
-        };
-        format!("{name} ({})", format_bytes(set.bytes()))
-    };
-    let mut all: Vec<String> = sets.iter().take(MAX_LISTED).map(one).collect();
-    if sets.len() > MAX_LISTED {
-        all.push(format!("and {} more", sets.len() - MAX_LISTED));
+/// The error that lists `some` of the sets, and the folder of safetensors.
+fn choose(
+    model: &ModelRef,
+    problem: String,
+    sets: &[GgufSet],
+    some: &[usize],
+    files: &[RepoFile],
+) -> HubError {
+    let reference = |choice| ModelRef { choice, ..model.clone() }.to_string();
+    let mut choices: Vec<ModelChoice> = some
+        .iter()
+        .map(|&at| {
+            let set = &sets[at];
+            let alone = sets.iter().filter(|other| other.tag == set.tag).count() == 1;
+            let choice = match &set.tag {
+                Some(tag) if alone => Choice::Quant(tag.clone()),
+                _ => Choice::File(set.files[0].path.clone()),
+            };
+            ModelChoice { reference: reference(choice), bytes: Some(set.bytes()) }
+        })
+        .collect();
+    let is_folder = files.iter().any(|file| file.path == "config.json")
+        && files.iter().any(|file| file.path.ends_with(".safetensors") && !file.path.contains('/'));
+    if is_folder && some.len() == sets.len() {
+        choices.push(ModelChoice { reference: reference(Choice::Quant(SAFETENSORS.into())), bytes: None });
     }
-    if files.iter().any(|file| file.path.ends_with(".safetensors") && !file.path.contains('/')) {
-        all.push(format!(":{SAFETENSORS}"));
-    }
-    if all.is_empty() { "it holds no GGUF files".into() } else { format!("there are {}", all.join(", ")) }
+    let more = choices.len().saturating_sub(MAX_LISTED);
+    choices.truncate(MAX_LISTED);
+    let problem = if choices.is_empty() { problem } else { format!("{problem}; choose one:") };
+    HubError::Choose { repo: model.repo.clone(), problem, choices, more }
 }
 
 #[cfg(test)]
@@ -247,10 +269,57 @@ mod tests {
         assert_eq!(chosen("hf:o/n", &repo).unwrap(), repo[2..4]);
         assert_eq!(chosen("hf:o/n", &repo[..2]).unwrap(), ["m-Q4_0.gguf"]);
         assert_eq!(chosen("hf:o/n", &["odd.gguf"]).unwrap(), ["odd.gguf"]);
-        let error = chosen("hf:o/n", &["a-Q2_K.gguf", "a-Q3_K_M.gguf", "model.safetensors"]).unwrap_err();
-        assert!(error.contains(":Q2_K (10 B), :Q3_K_M (10 B), :safetensors"), "{error}");
-        let error = chosen("hf:o/n", &["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"]).unwrap_err();
-        assert!(error.contains("/a-Q4_K_M.gguf (10 B), /b-Q4_K_M.gguf"), "{error}");
+        let folder = ["a-Q2_K.gguf", "a-Q3_K_M.gguf", "model.safetensors", "config.json"];
+        let error = chosen("hf:o/n@dev", &folder).unwrap_err();
+        let lines = [
+            "o/n: it has several models and none of the usual quants; choose one:",
+            "  latent pull hf:o/n@dev:Q2_K  # 10 B",
+            "  latent pull hf:o/n@dev:Q3_K_M  # 10 B",
+            "  latent pull hf:o/n@dev:safetensors",
+        ];
+        assert_eq!(error.lines().collect::<Vec<_>>(), lines);
+    }
+
+    #[test]
+    fn a_preferred_quant_of_several_models_is_asked_for() {
+        let repo = ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "a-Q8_0.gguf"];
+        for reference in ["hf:o/n", "hf:o/n:Q4_K_M"] {
+            let error = chosen(reference, &repo).unwrap_err();
+            let lines = [
+                "o/n: several models are Q4_K_M; choose one:",
+                "  latent pull hf:o/n/a-Q4_K_M.gguf  # 10 B",
+                "  latent pull hf:o/n/b-Q4_K_M.gguf  # 10 B",
+            ];
+            assert_eq!(error.lines().collect::<Vec<_>>(), lines);
+        }
+        assert_eq!(chosen("hf:o/n:Q8_0", &repo).unwrap(), ["a-Q8_0.gguf"]);
+        assert_eq!(chosen("hf:o/n/b-Q4_K_M.gguf", &repo).unwrap(), ["b-Q4_K_M.gguf"]);
+    }
+
+    #[test]
+    fn drafters_and_projectors_are_not_taken_for_the_model() {
+        let repo = [
+            "GLM-Q4_K_M.gguf",
+            "GLM-Q8_0.gguf",
+            "mtp-GLM-BF16.gguf",
+            "mtp-GLM-Q4_K_M.gguf",
+            "mmproj-GLM-F16.gguf",
+            "MTP/GLM-F32.gguf",
+        ];
+        assert_eq!(chosen("hf:o/GLM-GGUF", &repo).unwrap(), ["GLM-Q4_K_M.gguf"]);
+        for quant in ["BF16", "F16", "F32"] {
+            let error = chosen(&format!("hf:o/GLM-GGUF:{quant}"), &repo).unwrap_err();
+            let named = ["mtp", "MTP", "mmproj"].iter().any(|word| error.contains(word));
+            assert!(error.contains(&format!("no model of the quant {quant}")) && !named, "{error}");
+        }
+        assert_eq!(chosen("hf:o/GLM-GGUF/mtp-GLM-BF16.gguf", &repo).unwrap(), [repo[2]]);
+        let error = chosen("hf:o/GLM-GGUF", &repo[2..]).unwrap_err();
+        assert!(
+            error.contains("mtp-GLM-BF16.gguf is a drafter") || error.contains("GLM-F32.gguf is a drafter"),
+            "{error}"
+        );
+        let all: Vec<&str> = repo[2..].iter().copied().chain(["config.json", "model.safetensors"]).collect();
+        assert_eq!(chosen("hf:o/GLM-GGUF", &all).unwrap(), ["config.json", "model.safetensors"]);
     }
 
     #[test]
