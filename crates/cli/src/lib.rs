@@ -17,6 +17,7 @@ mod prediction;
 mod progress;
 mod ranks;
 mod server;
+mod target;
 
 use std::process::ExitCode;
 

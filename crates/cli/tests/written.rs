@@ -12,15 +12,15 @@ use support::{demo, latent};
 /// Every command that writes a file, which is to be called `{}`; the model is `{m}`, and `{f}` a folder of one.
 const WRITERS: [&str; 10] = [
     "run -q -n 2 -m {m} --save {} Hi",
-    "dump -m {m} --tokens 1,2,3 {}",
-    "graph -m {m} --html {}",
+    "dump --force -m {m} --tokens 1,2,3 {}",
+    "graph --force -m {m} --html {}",
     "pack --force -t 1 -m {m} -o {}",
-    "imatrix -t 1 -m {m} --chunk-size 8 --chunks 1 -f Cargo.toml -o {}",
+    "imatrix --force -t 1 -m {m} --chunk-size 8 --chunks 1 -f Cargo.toml -o {}",
     "quantize --force -t 1 -m {m} --allow-requantize -o {} F16",
-    "logits -m {m} --tokens 1,2,3,4,5,6,7,8 --kl-chunk 8 --kl-divergence-base {}",
+    "logits --force -m {m} --tokens 1,2,3,4,5,6,7,8 --kl-chunk 8 --kl-divergence-base {}",
     "convert --force -m {f} -o {}",
-    "make-model tiny-dense F32 --layers 1 {}",
-    "make-model tiny-dense F32 --layers 1 --header-only {}",
+    "make-model --force tiny-dense F32 --layers 1 {}",
+    "make-model --force tiny-dense F32 --layers 1 --header-only {}",
 ];
 
 /// A folder of safetensors.
@@ -97,6 +97,135 @@ fn no_command_writes_through_links_or_onto_what_is_no_file_or_over_the_model() {
     }
 }
 
+/// One rule for all commands; files that a run continues are exempt.
+#[test]
+fn an_existing_file_is_replaced_only_with_force() {
+    let (folder, model) = folder();
+    let at = |name: &str| folder.path().join(name);
+    let target = at("old.gguf");
+    std::fs::write(at("text"), "The owl asked the fox where the light came from. ".repeat(20)).unwrap();
+    let text = at("text").display().to_string();
+    let evaluate = "eval perplexity -m {m} --ctx-size 32 --chunks 1";
+    let further = [
+        format!("{evaluate} --force {text} --html {{}}"),
+        format!("{evaluate} --force {text} --kl-divergence-base {{}}"),
+        format!("eval weights --force -m {{m}} --base-model {{m}} --html {{}}"),
+        "bench --force -m {m} -p 4 -n 0 -r 1 --save {}".into(),
+    ];
+    let (continued, writers) = WRITERS.split_first().unwrap();
+    for writer in writers.iter().map(ToString::to_string).chain(further) {
+        std::fs::write(&target, b"precious").unwrap();
+        let refused = run(&words(&writer.replace(" --force", ""), &model, &target));
+        let said = stderr(&refused);
+        assert_eq!(refused.status.code(), Some(1), "{writer}: {said}");
+        assert!(said.contains("old.gguf") && said.contains("--force"), "{writer}: {said}");
+        assert_eq!(std::fs::read(&target).unwrap(), b"precious", "{writer}");
+        let output = run(&words(&writer, &model, &target));
+        assert!(output.status.success(), "{writer}: {}", stderr(&output));
+        assert_ne!(std::fs::read(&target).unwrap(), b"precious", "{writer}");
+    }
+    for _ in 0..2 {
+        assert!(run(&words(continued, &model, &at("new.kv"))).status.success());
+    }
+    // shards, folders, pages
+    for writer in [
+        "make-model --force tiny-dense F32 --layers 1 --shards 2 {}.gguf",
+        "make-model --force tiny-dense F32 --layers 1 {}",
+        "man --force {}",
+        "convert --force -m {m} -o {}.converted",
+    ] {
+        let plain = words(&writer.replace(" --force", ""), &model, &at("made"));
+        assert!(run(&plain).status.success(), "{writer}");
+        let again = run(&plain);
+        assert!(
+            again.status.code() == Some(1) && stderr(&again).contains("--force"),
+            "{writer}: {}",
+            stderr(&again)
+        );
+        assert!(run(&words(writer, &model, &at("made"))).status.success(), "{writer}");
+    }
+}
+
+/// Without --out.
+#[test]
+fn files_are_called_after_the_model_and_their_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let made = "make-model tiny-dense BF16 --layers 1 --shards 2 {}";
+    assert!(run(&words(made, "", &at("Kimi-K2-BF16.gguf"))).status.success());
+    let shard = |n: u32| at(&format!("Kimi-K2-BF16-0000{n}-of-00002.gguf"));
+    for name in [
+        "a-f16.gguf",
+        "b.bf16.gguf",
+        "c-UD-Q4_K_XL.gguf",
+        "d.i1-Q4_K_M.gguf",
+        "e-Q4_K_M-imat.gguf",
+        "f.gguf",
+        "BF16.gguf",
+    ] {
+        assert!(run(&words("make-model tiny-dense BF16 --layers 1 {}", "", &at(name))).status.success());
+    }
+    assert!(run(&words("make-model tiny-dense BF16 --layers 1 {}", "", &at("g-BF16"))).status.success());
+    let before = names(folder.path());
+    for command in ["quantize -m {} Q8_0", "pack -m {}"] {
+        assert!(run(&words(command, "", &shard(1))).status.success());
+    }
+    // any shard, and a type of its own case
+    assert!(run(&words("quantize -m {} q4_0", "", &shard(2))).status.success());
+    for name in [
+        "a-f16.gguf",
+        "b.bf16.gguf",
+        "c-UD-Q4_K_XL.gguf",
+        "d.i1-Q4_K_M.gguf",
+        "e-Q4_K_M-imat.gguf",
+        "f.gguf",
+        "BF16.gguf",
+    ] {
+        assert!(run(&words("quantize {} Q8_0", "", &at(name))).status.success(), "{name}");
+    }
+    assert!(run(&words("convert {} --type Q8_0", "", &at("g-BF16"))).status.success());
+    let new: Vec<String> = names(folder.path()).into_iter().filter(|name| !before.contains(name)).collect();
+    let expected = [
+        "Kimi-K2-BF16.latent",
+        "Kimi-K2-Q4_0.gguf",
+        "Kimi-K2-Q8_0.gguf",
+        "Q8_0.gguf",
+        "a-Q8_0.gguf",
+        "b-Q8_0.gguf",
+        "c-Q8_0.gguf",
+        "d-Q8_0.gguf",
+        "e-Q8_0.gguf",
+        "f-Q8_0.gguf",
+        "g-Q8_0.gguf",
+    ];
+    assert_eq!(new, expected);
+}
+
+/// As llama.cpp's tool is called.
+#[test]
+fn quantize_takes_the_model_and_the_target_as_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    assert!(run(&words("make-model tiny-dense BF16 --layers 1 {}", "", &at("m.gguf"))).status.success());
+    let model = at("m.gguf").display().to_string();
+    for (command, target) in [
+        ("quantize {m} Q8_0", "m-Q8_0.gguf"),
+        ("quantize {m} {} q8_0 1", "out.gguf"),
+        ("quantize {m} {} 7", "out2.gguf"),
+    ] {
+        let output = run(&words(command, &model, &at(target)));
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
+        assert!(std::fs::read(at(target)).unwrap() == std::fs::read(at("m-Q8_0.gguf")).unwrap(), "{command}");
+    }
+    for (command, said) in
+        [("quantize {m}", "TYPE"), ("quantize {m} Q4_X", "Q4_X"), ("quantize Q8_0", "MODEL")]
+    {
+        let output = run(&words(command, &model, &at("none.gguf")));
+        assert_eq!(output.status.code(), Some(64), "{command}");
+        assert!(stderr(&output).contains(said), "{command}: {}", stderr(&output));
+    }
+}
+
 #[test]
 fn saving_leaves_what_lies_beside_it_alone() {
     let (folder, model) = folder();
@@ -126,8 +255,8 @@ fn nothing_is_left_where_there_is_no_room() {
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("old.gguf"), b"old").unwrap();
     let before = names(folder.path());
-    let shards = "make-model tiny-dense F32 --layers 1 --shards 3 {}";
-    let hf = "make-model tiny-dense F32 --layers 1 {}.folder/inner";
+    let shards = "make-model --force tiny-dense F32 --layers 1 --shards 3 {}";
+    let hf = "make-model --force tiny-dense F32 --layers 1 {}.folder/inner";
     let folder_of = "convert --force -m {m} -o {}.folder/inner";
     let in_shards = "convert --force -m {f} --split-max-size 20K -o {}";
     let large: Vec<&str> = WRITERS

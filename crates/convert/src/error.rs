@@ -60,7 +60,7 @@ pub enum ConvertError {
         folder: PathBuf,
     },
     /// The target is there already.
-    #[error("{}: there is something of this name already; --force replaces it", path.display())]
+    #[error("{}: it exists; --force replaces it", path.display())]
     Exists {
         /// The target.
         path: PathBuf,

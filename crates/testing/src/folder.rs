@@ -11,10 +11,13 @@ use latent_graph::config::{Gating, KvForm, ModelConfig};
 use latent_types::TensorType;
 use serde_json::{Value, json};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// FP8 files have one scale per block of this many rows and columns.
 const FP8_BLOCK: usize = 128;
+
+/// The file of weights.
+const WEIGHTS: &str = "model.safetensors";
 
 impl Recipe {
     /// Writes the model as a folder with config.json and model.safetensors. Types: F32, F16, BF16, F8_E4M3 (with block scales).
@@ -50,12 +53,18 @@ impl Recipe {
         if self.header_only {
             complete.publish()?;
         } else {
-            let weights = self.write_weights(&folder.join("model.safetensors"), &tensors)?;
+            let weights = self.write_weights(&folder.join(WEIGHTS), &tensors)?;
             (written.bytes, written.tensors) = (weights.bytes(), tensors.len());
             CompleteFile::publish_all(vec![weights, complete])?;
         }
         made.keep();
         Ok(written)
+    }
+
+    /// The files that [`Recipe::write_folder`] writes.
+    pub fn folder_files(&self, folder: &Path) -> Vec<PathBuf> {
+        let weights = (!self.header_only).then(|| folder.join(WEIGHTS));
+        [folder.join("config.json")].into_iter().chain(weights).collect()
     }
 
     fn write_weights(

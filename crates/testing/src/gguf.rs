@@ -90,8 +90,7 @@ impl Recipe {
         let form = if self.legacy { KvForm::Combined } else { KvForm::Separate };
         let config = self.config(shape, form);
         let tensors = tensors(self, &config, Naming::Gguf)?;
-        let asked = self.shards.unwrap_or(1).clamp(1, tensors.len());
-        let parts: Vec<_> = tensors.chunks(tensors.len().div_ceil(asked)).collect();
+        let parts: Vec<_> = tensors.chunks(self.shard_tensors(tensors.len())).collect();
         // of equal parts there may be fewer than were asked for
         let count = parts.len();
         let mut written = Written { bytes: 0, tensors: tensors.len(), first: path.to_owned() };
@@ -126,6 +125,25 @@ impl Recipe {
         }
         CompleteFile::publish_all(files)?;
         Ok(written)
+    }
+
+    /// The files that [`Recipe::write_gguf`] writes.
+    ///
+    /// # Errors
+    /// A shape or type that is not known.
+    pub fn gguf_files(&self, path: &Path) -> Result<Vec<PathBuf>, TestingError> {
+        if self.shards.is_none() {
+            return Ok(vec![path.to_owned()]);
+        }
+        let form = if self.legacy { KvForm::Combined } else { KvForm::Separate };
+        let tensors = tensors(self, &self.config(self.shape()?, form), Naming::Gguf)?.len();
+        let count = tensors.div_ceil(self.shard_tensors(tensors));
+        Ok((0..count).map(|number| shard_path(path, number, count)).collect())
+    }
+
+    /// Tensors of a shard.
+    fn shard_tensors(&self, tensors: usize) -> usize {
+        tensors.div_ceil(self.shards.unwrap_or(1).clamp(1, tensors))
     }
 }
 

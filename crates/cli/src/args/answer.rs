@@ -119,8 +119,13 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) shift: ShiftArgs,
 
-    /// The prompt; without it, standard input
+    /// The prompt; without it, standard input. One line end at the end of standard input, and a byte-order mark at its
+    /// beginning, are no part of the prompt
     pub(crate) prompt: Option<String>,
+
+    /// Read the prompt from this file, as from standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["prompt", "tokens"])]
+    pub(crate) file: Option<PathBuf>,
 
     /// Token ids instead of a prompt: 1,2,3
     #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["prompt", "system_prompt", "tools", "think", "no_think"])]

@@ -151,7 +151,7 @@ pub(crate) struct TokenizeArgs {
     #[arg(short, long, env = "LATENT_MODEL")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The text; without it, standard input
+    /// The text; without it, standard input, with the line end at its end
     pub(crate) text: Option<String>,
 
     /// Do not add the tokens that begin or end a prompt

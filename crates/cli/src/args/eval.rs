@@ -206,6 +206,10 @@ pub(crate) struct WeightsArgs {
 
     #[command(flatten)]
     pub(crate) result: ResultArgs,
+
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Args, Debug)]
@@ -216,4 +220,8 @@ pub(crate) struct ReportArgs {
     /// Results: what `latent eval … --json` printed, in files
     #[arg(required = true, value_name = "RESULT")]
     pub(crate) results: Vec<PathBuf>,
+
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
 }

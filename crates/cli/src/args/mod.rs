@@ -193,5 +193,9 @@ pub(crate) enum Command {
     Man {
         /// The folder
         folder: PathBuf,
+
+        /// Replace existing files
+        #[arg(long)]
+        force: bool,
     },
 }

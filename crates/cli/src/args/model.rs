@@ -80,7 +80,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value_t = HUNG_AFTER.as_secs(), value_name = "SECONDS")]
     pub(crate) hung_after: u64,
 
-    /// Load even when memory seems too small
+    /// Load even when memory seems too small, and replace existing output files
     #[arg(long)]
     pub(crate) force: bool,
 

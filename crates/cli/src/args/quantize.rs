@@ -3,12 +3,13 @@
 use super::limits::{tokens, up_to};
 use super::model::ModelArgs;
 use clap::Args;
-use latent_quantize::{Mix, Pattern};
+use latent_quantize::{Mix, Pattern, QuantizeError};
 use latent_types::TensorType;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub(crate) const QUANTIZE_HELP: &str = "Examples:
   latent quantize -m model-BF16.gguf Q4_K_M               writes model-Q4_K_M.gguf
+  latent quantize model-BF16.gguf small.gguf Q4_K_M       writes small.gguf
   latent quantize -m model-BF16.gguf Q4_K_M --dry-run     size, memory and speed, without writing
   latent quantize -m model-BF16.gguf --target-size 16GB   the best file of this size
   latent quantize -m model-BF16.gguf IQ3_XXS --imatrix imatrix.gguf
@@ -17,7 +18,7 @@ pub(crate) const QUANTIZE_HELP: &str = "Examples:
 An interrupted run leaves OUT.….part; the same command goes on with it. docs/quantising.md has more.";
 
 /// What `latent convert` takes as well.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct TypeArgs {
     /// Importances of columns, which errors are weighted by: a file of `latent imatrix` or of llama-imatrix (GGUF or .dat)
     #[arg(long, value_name = "FILE")]
@@ -61,15 +62,16 @@ pub(crate) struct TypeArgs {
     pub(crate) json: bool,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct QuantizeArgs {
-    /// A .gguf file (any shard of a set) or hf:OWNER/NAME[:QUANT]
-    #[arg(short, long, env = "LATENT_MODEL")]
-    pub(crate) model: PathBuf,
+    /// A type (F16, BF16, Q8_0, Q6_K, …) or a mix of types (Q4_K_M, Q3_K_L, IQ3_XS, MXFP4_MOE, …), as llama.cpp has
+    /// them. The model and the file to write may come first, and a number of threads last, as for llama-quantize
+    #[arg(value_name = "[MODEL [OUT]] TYPE", num_args = 0..=4)]
+    pub(crate) words: Vec<String>,
 
-    /// A type (F16, BF16, Q8_0, Q6_K, …) or a mix of types (Q4_K_M, Q3_K_L, IQ3_XS, MXFP4_MOE, …), as llama.cpp has them
-    #[arg(value_name = "TYPE", value_parser = mix, required_unless_present_any = ["target_size", "target_kl"])]
-    pub(crate) mix: Option<Mix>,
+    /// A .gguf file (any shard of a set) or hf:OWNER/NAME[:QUANT] [env: LATENT_MODEL]
+    #[arg(short, long)]
+    pub(crate) model: Option<PathBuf>,
 
     /// The file to write [default: beside the model, TYPE in place of the name of a type at the end of its name]
     #[arg(short, long, value_name = "FILE")]
@@ -101,6 +103,72 @@ pub(crate) struct QuantizeArgs {
     pub(crate) force: bool,
 }
 
+/// What a command line of `latent quantize` names.
+#[derive(Debug, PartialEq)]
+pub(crate) struct QuantizeTask {
+    pub(crate) model: PathBuf,
+    /// The file to write; none if it is called after the model.
+    pub(crate) out: Option<PathBuf>,
+    /// None if a size or a nearness chooses the types.
+    pub(crate) mix: Option<Mix>,
+    pub(crate) threads: Option<u16>,
+}
+
+impl QuantizeArgs {
+    /// The words and flags together; `environment` is the model that the environment names.
+    ///
+    /// # Errors
+    /// A sentence that says what is missing, given twice or unknown.
+    pub(crate) fn task(&self, environment: Option<PathBuf>) -> Result<QuantizeTask, String> {
+        let mut words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        let chosen = self.types.target_size.is_some() || self.target_kl.is_some();
+        let mut threads = self.types.threads;
+        if let [.., before, last] = words[..]
+            && let (Some(_), Ok(count)) = (mix(before), last.parse())
+        {
+            if threads.replace(count).is_some() {
+                return Err(format!("the number of threads is given twice: {last} and --threads"));
+            }
+            words.pop();
+        }
+        let mix = words.last().and_then(|word| mix(word));
+        match words.last() {
+            _ if mix.is_some() => drop(words.pop()),
+            _ if chosen => {}
+            Some(last) if words.len() > 1 || self.model.is_some() || !is_model(last) => {
+                return Err(QuantizeError::UnknownMix((*last).to_owned()).to_string());
+            }
+            _ => return Err("give the TYPE to quantize to, such as Q4_K_M, as the last word".into()),
+        }
+        let (model, out) = match (words[..].split_first(), &self.model) {
+            (None, _) => (None, None),
+            (Some((out, [])), Some(_)) => (None, Some(out)),
+            (Some((model, [])), None) => (Some(model), None),
+            (Some((model, [out])), None) => (Some(model), Some(out)),
+            (Some((first, _)), _) => {
+                return Err(format!("unexpected word {first:?}: the model is given by --model"));
+            }
+        };
+        if let (Some(out), Some(flag)) = (out, &self.out) {
+            return Err(format!("the file to write is given twice: {out} and --out {}", flag.display()));
+        }
+        let model = self.model.clone().or_else(|| model.map(PathBuf::from)).or(environment);
+        let model = model.ok_or("give the model: latent quantize MODEL TYPE")?;
+        Ok(QuantizeTask { model, out: self.out.clone().or_else(|| out.map(PathBuf::from)), mix, threads })
+    }
+}
+
+/// A mix by its name, or by llama.cpp's number for it.
+fn mix(word: &str) -> Option<Mix> {
+    let numbered = |number: u32| Mix::names().filter_map(Mix::from_name).find(|mix| mix.id() == number);
+    Mix::from_name(word).or_else(|| word.parse().ok().and_then(numbered))
+}
+
+/// Whether a word is meant as a model and not as a type.
+fn is_model(word: &str) -> bool {
+    word.starts_with("hf:") || word.contains(['/', '.']) || Path::new(word).exists()
+}
+
 pub(crate) const IMATRIX_HELP: &str = "Example:
   latent imatrix -m model-BF16.gguf -f calibration.txt -o imatrix.gguf
   latent quantize -m model-BF16.gguf IQ3_XXS --imatrix imatrix.gguf";
@@ -129,11 +197,6 @@ pub(crate) struct ImatrixArgs {
     /// Importances of the output matrix too
     #[arg(long)]
     pub(crate) process_output: bool,
-}
-
-fn mix(name: &str) -> Result<Mix, String> {
-    Mix::from_name(name)
-        .ok_or_else(|| latent_quantize::QuantizeError::UnknownMix(name.to_owned()).to_string())
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -167,6 +230,8 @@ fn tensor_type(text: &str) -> Result<(Pattern, TensorType), String> {
 #[cfg(test)]
 mod tests {
     use super::size;
+    use crate::args::{Cli, Command};
+    use std::path::PathBuf;
 
     #[test]
     fn sizes_have_units() {
@@ -176,6 +241,59 @@ mod tests {
         assert_eq!(size("12B"), Ok(12));
         for bad in ["", "16", "GB", "-1GB", "1e99GB", "NaNGB", "0MB"] {
             assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    fn task(words: &str, environment: Option<&str>) -> Result<String, String> {
+        let words = std::iter::once("latent quantize").chain(Some(words));
+        let words: Vec<_> = words.flat_map(str::split_whitespace).map(Into::into).collect();
+        let Command::Quantize(args) = Cli::read(words).map_err(|error| error.to_string())?.command else {
+            panic!("no quantize");
+        };
+        let task = args.task(environment.map(PathBuf::from))?;
+        let out = task.out.map(|out| out.display().to_string());
+        Ok(format!(
+            "{} {out:?} {:?} {:?}",
+            task.model.display(),
+            task.mix.map(|mix| mix.name()),
+            task.threads
+        ))
+    }
+
+    #[test]
+    fn the_model_and_the_target_may_come_before_the_type() {
+        for (words, environment, expected) in [
+            ("-m m.gguf Q4_K_M", None, "m.gguf None Some(\"Q4_K_M\") None"),
+            ("-m m.gguf out.gguf q4_k_m", None, "m.gguf Some(\"out.gguf\") Some(\"Q4_K_M\") None"),
+            ("m.gguf Q4_K_M", None, "m.gguf None Some(\"Q4_K_M\") None"),
+            ("m.gguf Q4_K_M", Some("e.gguf"), "m.gguf None Some(\"Q4_K_M\") None"),
+            ("m.gguf out.gguf Q8_0", None, "m.gguf Some(\"out.gguf\") Some(\"Q8_0\") None"),
+            ("m.gguf out.gguf Q8_0 8", None, "m.gguf Some(\"out.gguf\") Some(\"Q8_0\") Some(8)"),
+            ("m.gguf out.gguf 7 8", None, "m.gguf Some(\"out.gguf\") Some(\"Q8_0\") Some(8)"),
+            ("m.gguf 7", None, "m.gguf None Some(\"Q8_0\") None"),
+            ("m.gguf -o out.gguf F16 -t 2", None, "m.gguf Some(\"out.gguf\") Some(\"F16\") Some(2)"),
+            ("Q4_K_M", Some("e.gguf"), "e.gguf None Some(\"Q4_K_M\") None"),
+            ("m.gguf --target-size 1GB", None, "m.gguf None None None"),
+            ("-m m.gguf --target-size 1GB", None, "m.gguf None None None"),
+            ("m.gguf o.gguf --target-size 1GB", None, "m.gguf Some(\"o.gguf\") None None"),
+        ] {
+            assert_eq!(task(words, environment).as_deref(), Ok(expected), "{words}");
+        }
+        for (words, said) in [
+            ("", "give the TYPE"),
+            ("m.gguf", "give the TYPE"),
+            ("-m m.gguf", "give the TYPE"),
+            ("m.gguf Q4_X", "Q4_X"),
+            ("-m m.gguf Q4_X", "Q4_X"),
+            ("Q4_X", "Q4_X"),
+            ("Q4_K_M", "give the model"),
+            ("m.gguf o.gguf Q4_K_M -o p.gguf", "twice"),
+            ("m.gguf Q4_K_M 4 -t 2", "twice"),
+            ("-m m.gguf a.gguf b.gguf Q4_K_M", "--model"),
+            ("a.gguf b.gguf c.gguf Q4_K_M", "unexpected"),
+        ] {
+            let error = task(words, None).unwrap_err();
+            assert!(error.contains(said), "{words}: {error}");
         }
     }
 }

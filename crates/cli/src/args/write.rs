@@ -60,6 +60,10 @@ pub(crate) struct MakeModelArgs {
     /// Leave holes in place of the weights, which are zeros then: a GGUF file of full size that takes no space on the disk
     #[arg(long, conflicts_with = "header_only")]
     pub(crate) sparse: bool,
+
+    /// Replace existing files
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Args, Debug)]

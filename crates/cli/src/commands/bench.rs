@@ -9,7 +9,6 @@ use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::Result;
 use latent_engine::{Draft, Engine, Limits, Roofline, StepSize, Summary};
-use latent_formats::OutputFile;
 use latent_graph::config::Wire;
 use latent_hosts::predict::Case;
 use latent_types::format_bytes;
@@ -121,7 +120,7 @@ impl Measured {
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.save {
-        OutputFile::check(path)?;
+        crate::target::check(path, args.model.engine.force)?;
     }
     let before = args.compare.as_deref().map(Before::read).transpose()?;
     let checkpoint = model::open_shared(&args.model)?;

@@ -1,13 +1,11 @@
 //! A text as chunks of tokens, each of which is run as a text of its own.
 
 use crate::exit::Usage;
+use crate::input;
 use anyhow::{Context, Result};
-use latent_formats::{Checkpoint, input_file};
+use latent_formats::Checkpoint;
 use latent_text::{Encode, Tokenizer};
 use std::path::Path;
-
-/// Most bytes of a text.
-const MAX_TEXT: u64 = 1 << 30;
 
 /// The first `most` whole chunks of `size` tokens, each begun as a text where the model begins texts by a token.
 pub(super) fn chunks(
@@ -17,8 +15,7 @@ pub(super) fn chunks(
     most: Option<usize>,
 ) -> Result<Vec<Vec<u32>>> {
     let tokenizer = Tokenizer::from_checkpoint(checkpoint).with_context(|| checkpoint.display_name())?;
-    let text = String::from_utf8(input_file::read(path, MAX_TEXT)?);
-    let text = text.map_err(|_| Usage(format!("{}: not UTF-8 text", path.display())))?;
+    let text = input::file_text(path)?;
     let encode = |text: &str| tokenizer.encode(text, Encode { add_special: true, parse_special: false });
     let begin = encode("")?.first().copied();
     let tokens = encode(&text)?;

@@ -1,5 +1,6 @@
 //! `latent convert`: a model in a file of the other kind.
 
+use super::quantize::named_by_type;
 use super::types::{self, USUAL};
 use crate::args::{ConvertArgs, TypeArgs};
 use crate::exit::{NotSupported, Usage};
@@ -41,12 +42,14 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
     let weights = FolderWeights::new(checkpoint, &options).map_err(usage)?;
     let mut assignment = weights.assignment(&options).map_err(usage)?;
     let fit = types::sized(&mut assignment, &args.types)?;
+    let tell_notes = || weights.notes().iter().for_each(|note| output::note(&format!("note: {note}")));
     if args.types.dry_run {
-        return types::dry_run(&assignment, fit.as_ref(), &args.types);
+        tell_notes();
+        return types::dry_run(&assignment, fit.as_ref(), &args.types, weights.notes());
     }
     let size = args.types.target_size.map(|size| format_bytes(size).replace(' ', ""));
     let end = size.as_deref().unwrap_or(mix.name());
-    let file = || PathBuf::from(format!("{}-{end}.gguf", own_name(checkpoint, given)));
+    let file = || PathBuf::from(named_by_type(&own_name(checkpoint, given), end));
     let out = args.out.clone().unwrap_or_else(|| beside(checkpoint, given, &file()));
     let mut bar = LateBar::bytes(true, "converting");
     let written = weights.write(&assignment, &out, &options, &mut |done, total| {
@@ -62,9 +65,9 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
         }
         written => written.map_err(usage)?,
     };
-    weights.notes().iter().for_each(|note| output::note(&format!("note: {note}")));
+    tell_notes();
     if args.types.json {
-        output::json(&types::report(&written, fit.as_ref()))
+        output::json(&types::report(&written, fit.as_ref(), weights.notes()))
     } else if written.tensors.iter().any(|tensor| tensor.assigned.to.is_quantized()) {
         output::now(&types::table(&written, fit.as_ref(), mix))
     } else {
@@ -122,13 +125,9 @@ fn own_name(checkpoint: &Checkpoint, model: &Path) -> String {
         path.to_owned()
     };
     let folder = matches!(checkpoint.source(), Source::HuggingFace(_));
-    let name = if folder { path.file_name() } else { path.file_stem() };
-    let name = hub::local_name(model).or_else(|| name.map(|name| name.to_string_lossy().into_owned()));
-    let name = name.unwrap_or_else(|| "model".into());
-    match name.split_once("-00001-of-") {
-        Some((set, _)) => set.to_owned(),
-        None => name,
-    }
+    let of_folder = || path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = || if folder { of_folder() } else { hub::file_set_name(&path).map(str::to_owned) };
+    hub::local_name(model).or_else(name).unwrap_or_else(|| "model".into())
 }
 
 /// A name beside the model; in this folder for a model of the hub.

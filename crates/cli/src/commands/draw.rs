@@ -8,10 +8,10 @@ use super::partition::part;
 use super::stage::{Stage, bind};
 use crate::args::{Drawing as Form, EngineArgs, GraphArgs, ModelArgs};
 use crate::model::{self, ModelInfo};
-use crate::output;
+use crate::{output, target};
 use anyhow::{Context, Result};
 use latent_engine::Draft;
-use latent_formats::{OutputFile, input_file, limits, output_file};
+use latent_formats::{input_file, limits, output_file};
 use latent_graph::passes::{BatchBucket, CacheForm};
 use latent_viz::{Drawing, Options, PageOptions, Wanted, bucket_key};
 use serde_json::Value;
@@ -19,7 +19,7 @@ use std::path::Path;
 
 pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {
     if let Some(out) = &args.html {
-        OutputFile::check(out)?;
+        target::check(out, args.model.engine.force)?;
     }
     // both models stay open until the page is written, which takes no file's place that belongs to them
     let model = ModelInfo::new(model::outline(path)?, args.model.engine.circuit.as_deref())?;

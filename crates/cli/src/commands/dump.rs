@@ -2,14 +2,13 @@
 
 use super::layers::layers;
 use crate::args::DumpArgs;
-use crate::{interrupt, model, output};
+use crate::{interrupt, model, output, target};
 use anyhow::Result;
 use latent_compare::dump;
-use latent_formats::OutputFile;
 
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
-    OutputFile::check(&args.out)?;
+    target::check(&args.out, args.model.engine.force)?;
     let mut engine_args = args.model.engine.clone();
     engine_args.ctx_size.get_or_insert(args.tokens.len());
     let mut engine = model::load(&checkpoint, &engine_args, true)?;

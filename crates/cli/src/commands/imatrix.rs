@@ -4,10 +4,10 @@ use super::chunks::chunks;
 use crate::args::ImatrixArgs;
 use crate::exit::Found;
 use crate::progress::LateBar;
-use crate::{interrupt, model, output};
+use crate::{interrupt, model, output, target};
 use anyhow::{Result, bail};
 use latent_engine::Draft;
-use latent_formats::{OutputFile, Source};
+use latent_formats::Source;
 use latent_graph::passes::MlaChoice;
 use latent_quantize::{Calibration, Collected, write_importances};
 use latent_types::format_bytes;
@@ -20,7 +20,7 @@ const MTP: &str = ".nextn.eh_proj.weight";
 
 pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
-    OutputFile::check(&args.out)?;
+    target::check(&args.out, args.model.engine.force)?;
     if !matches!(checkpoint.source(), Source::Gguf(_)) {
         bail!(
             "{}: importances go by the names of tensors in GGUF files: convert it first, for instance to BF16",

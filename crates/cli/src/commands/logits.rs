@@ -3,19 +3,18 @@
 use super::eval::{bos, failed};
 use crate::args::LogitsArgs;
 use crate::exit::{Found, Usage};
-use crate::{interrupt, model, output, progress};
+use crate::{interrupt, model, output, progress, target};
 use anyhow::Result;
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, LogitsRequest};
 use latent_evaluate::{Chunks, EvalError, LogitsWriter};
-use latent_formats::OutputFile;
 use std::path::Path;
 
 pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     let checkpoint = model::open_shared(&args.model)?;
     let rows = rows(&args.rows, args.tokens.len())?;
     if let Some(path) = &args.kl_divergence_base {
-        OutputFile::check(path)?;
+        target::check(path, args.model.engine.force)?;
     }
     let mut engine = model::load(&checkpoint, &args.model.engine, args.json)?;
     if let Some(path) = &args.kl_divergence_base {

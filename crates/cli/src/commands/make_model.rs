@@ -2,7 +2,7 @@
 
 use crate::args::MakeModelArgs;
 use crate::exit::Usage;
-use crate::output;
+use crate::{output, target};
 use anyhow::Result;
 use latent_testing::{Mtp, Recipe};
 use latent_types::TensorType;
@@ -31,6 +31,12 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
     let as_file = out.extension().is_some_and(|end| end == "gguf");
     if args.sparse && !as_file {
         return Err(Usage(format!("--sparse writes a .gguf file, and {} is none", out.display())).into());
+    }
+    for file in if as_file { recipe.gguf_files(out)? } else { recipe.folder_files(out) } {
+        // a folder that does not exist yet is made
+        if file.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.exists()) {
+            target::check(&file, args.force)?;
+        }
     }
     let written = if as_file { recipe.write_gguf(out)? } else { recipe.write_folder(out)? };
     output::line(&format!(

@@ -111,7 +111,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Devices(args) => devices::run(&args),
         Command::Licenses => licenses::run(),
         Command::Completions { shell } => shell::completions(shell),
-        Command::Man { folder } => shell::man(&folder),
+        Command::Man { folder, force } => shell::man(&folder, force),
     }
 }
 

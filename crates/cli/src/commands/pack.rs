@@ -66,7 +66,10 @@ fn beside(path: &Path) -> PathBuf {
         name.push(format!(".{EXTENSION}"));
         return path.with_file_name(name);
     }
-    path.with_extension(EXTENSION)
+    match hub::file_set_name(&path) {
+        Some(set) => path.with_file_name(format!("{set}.{EXTENSION}")),
+        None => path.with_extension(EXTENSION),
+    }
 }
 
 /// Why the file at `out` is not the packed form of this model; none if it is.

@@ -27,15 +27,25 @@ struct ContextFit {
 }
 
 impl ChatFormatter {
-    /// `context` is the context asked for, if any.
+    /// With the model's own tokenizer; `context` is the context asked for, if any.
     pub(super) fn open(
+        checkpoint: &Checkpoint,
+        config: &ModelConfig,
+        context: Option<usize>,
+    ) -> Result<ChatFormatter> {
+        let tokenizer = Tokenizer::from_checkpoint(checkpoint).with_context(|| checkpoint.display_name())?;
+        ChatFormatter::new(tokenizer, checkpoint, config, context)
+    }
+
+    pub(super) fn new(
+        tokenizer: Tokenizer,
         checkpoint: &Checkpoint,
         config: &ModelConfig,
         context: Option<usize>,
     ) -> Result<ChatFormatter> {
         let largest = config.context_length;
         let fit = ContextFit { context: context.unwrap_or(largest).min(largest), largest };
-        let tokenizer = Arc::new(Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?);
+        let tokenizer = Arc::new(tokenizer);
         let template = latent_text::chat_template(checkpoint)?.map(ChatTemplate::new).transpose()?;
         Ok(ChatFormatter { tokenizer, template, options: ChatOptions::default(), fit })
     }

@@ -2,12 +2,12 @@
 
 use super::quantize_kl::Trials;
 use super::types::{self, Costs, USUAL};
-use crate::args::QuantizeArgs;
+use crate::args::{QuantizeArgs, TypeArgs};
 use crate::exit::Usage;
 use crate::model;
 use crate::progress::LateBar;
-use crate::{hub, interrupt, output};
-use anyhow::{Context, Result, bail};
+use crate::{hub, interrupt, output, target};
+use anyhow::{Context, Result};
 use latent_formats::Checkpoint;
 use latent_quantize::{Assignment, Mix, QuantizeError, write};
 use latent_types::format_bytes;
@@ -15,23 +15,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
-    let checkpoint = model::open(Some(&args.model))?;
+    let environment = std::env::var_os("LATENT_MODEL").map(PathBuf::from);
+    let task = args.task(environment).map_err(Usage)?;
+    let args =
+        &QuantizeArgs { types: TypeArgs { threads: task.threads, ..args.types.clone() }, ..args.clone() };
+    let checkpoint = model::open(Some(&task.model))?;
     let importances = args.types.importances()?;
-    let mix = args.mix.or_else(|| Mix::from_name(USUAL)).context("no TYPE")?;
+    let mix = task.mix.or_else(|| Mix::from_name(USUAL)).context("no TYPE")?;
     let mut assignment = Assignment::new(&*checkpoint, &args.types.options(mix), importances.as_ref())?;
     let name = match (args.types.target_size, args.target_kl) {
         (Some(size), _) => format_bytes(size).replace(' ', ""),
         (None, Some(kl)) => format!("kl{kl}"),
         (None, None) => mix.name().to_owned(),
     };
-    let out = args.out.clone().unwrap_or_else(|| named(&args.model, checkpoint.path(), &name));
+    let out = task.out.unwrap_or_else(|| named(&task.model, checkpoint.path(), &name));
     let fit = fitted(&checkpoint, &mut assignment, args, &out)?;
     if args.types.dry_run {
-        return types::dry_run(&assignment, fit.as_ref(), &args.types);
+        return types::dry_run(&assignment, fit.as_ref(), &args.types, &[]);
     }
-    if !args.force && out.try_exists()? {
-        bail!("{}: there is a file of this name; --force replaces it", out.display());
-    }
+    target::check(&out, args.force)?;
     let mut bar = LateBar::bytes(true, "quantizing");
     let written = write(&assignment, &out, args.types.threads(), &mut |done, total| {
         bar.set(done, total);
@@ -47,7 +49,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         written => written?,
     };
     if args.types.json {
-        output::json(&types::report(&written, fit.as_ref()))
+        output::json(&types::report(&written, fit.as_ref(), &[]))
     } else {
         output::now(&types::table(&written, fit.as_ref(), mix))
     }
@@ -75,16 +77,17 @@ fn fitted(
     Ok(Some(Costs { fit: assignment.fit(&measured, size)?, kl: None }))
 }
 
+/// `model-Q4_K_M.gguf` of `model-BF16` and `model`.
+pub(super) fn named_by_type(set: &str, ty: &str) -> String {
+    match latent_hub::base_name(set) {
+        "" => format!("{ty}.gguf"),
+        base => format!("{base}-{ty}.gguf"),
+    }
+}
+
 /// `model-Q4_K_M.gguf` beside `model-BF16.gguf` and `model.gguf`; in this folder where the model is of the hub.
 fn named(given: &Path, model: &Path, ty: &str) -> PathBuf {
     let name = hub::local_name(given);
-    let stem = name
-        .as_deref()
-        .unwrap_or_else(|| model.file_stem().and_then(|stem| stem.to_str()).unwrap_or("model"));
-    let stem = match stem.rsplit_once(['-', '.', '_']) {
-        Some((rest, ty)) if Mix::from_name(ty).is_some() => rest,
-        _ => stem,
-    };
-    let file = format!("{stem}-{ty}.gguf");
+    let file = named_by_type(name.as_deref().or_else(|| hub::file_set_name(model)).unwrap_or("model"), ty);
     if name.is_some() { PathBuf::from(file) } else { model.with_file_name(file) }
 }

@@ -9,10 +9,11 @@ use super::sampling::Sampling;
 use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::{exit, input, interrupt, model, output, prediction, ranks};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use latent_engine::{Answer, ContextShift, DraftCount, Engine, Request, Session, StopReason};
 use latent_formats::OutputFile;
 use latent_hosts::predict::Case;
+use latent_text::{TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin};
 
@@ -27,7 +28,18 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     if let Some(path) = args.saved() {
         OutputFile::check(path)?;
     }
-    let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.engine.ctx_size)?;
+    let quiet = args.quiet || args.json;
+    let tokenizer = match Tokenizer::from_checkpoint(&checkpoint) {
+        Err(TextError::Missing) if !args.tokens.is_empty() => {
+            if !quiet {
+                output::note("the model has no tokenizer: the answer is printed as token ids");
+            }
+            Tokenizer::of_numbers(checkpoint.source(), config.vocab_size)
+        }
+        tokenizer => tokenizer,
+    };
+    let tokenizer = tokenizer.with_context(|| checkpoint.display_name())?;
+    let mut formatter = ChatFormatter::new(tokenizer, &checkpoint, &config, args.model.engine.ctx_size)?;
     formatter.options = ChatOptions::new(&args.template, &checkpoint)?;
     let prompt = Prompt::new(args, &formatter)?;
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
@@ -35,7 +47,6 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let template = latent_text::chat_template(&checkpoint)?.filter(|_| prompt.conversation.is_some());
     let constraint = AnswerConstraint::new(&args.constraint, &formatter.tokenizer, template)?;
     let processors = processors(constraint.as_ref(), &prompt.tokens)?;
-    let quiet = args.quiet || args.json;
     let mut engine = model::load(&checkpoint, &args.model.engine, quiet)?;
     if let Some(note) = sampling.note().filter(|_| !quiet) {
         output::say(&note);
@@ -132,7 +143,10 @@ impl Prompt {
         }
         let text = match &args.prompt {
             Some(text) => text.clone(),
-            None => read_stdin()?,
+            None => match &args.file {
+                Some(path) => input::file_text(path)?,
+                None => read_stdin()?,
+            },
         };
         if text.trim().is_empty() {
             return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
@@ -156,7 +170,7 @@ fn read_stdin() -> Result<String> {
     if stdin().is_terminal() {
         return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
     }
-    input::stdin_text()
+    Ok(input::prompt(&input::stdin_text()?).to_owned())
 }
 
 fn report(

@@ -1,6 +1,7 @@
 //! Completions and man pages.
 
 use crate::args::Cli;
+use crate::target;
 use anyhow::Result;
 use clap::CommandFactory;
 use latent_formats::{OutputFolder, output_file};
@@ -12,20 +13,26 @@ pub(super) fn completions(shell: clap_complete::Shell) -> Result<()> {
     crate::output::now(&String::from_utf8_lossy(&script))
 }
 
-pub(super) fn man(folder: &Path) -> Result<()> {
+pub(super) fn man(folder: &Path, replace: bool) -> Result<()> {
     let made = OutputFolder::create(folder)?;
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
-    pages(&command, folder)?;
+    let files: Vec<_> = pages(&command)?.into_iter().map(|(name, page)| (folder.join(name), page)).collect();
+    files.iter().try_for_each(|(path, _)| target::check(path, replace))?;
+    files.iter().try_for_each(|(path, page)| output_file::write(path, page))?;
     made.keep();
     Ok(())
 }
 
-/// Writes a page for a command and each of its subcommands.
-fn pages(command: &clap::Command, folder: &Path) -> Result<()> {
-    command.get_subcommands().filter(|command| !command.is_hide_set()).try_for_each(|c| pages(c, folder))?;
+/// The name and text of the page of a command and of each of its subcommands.
+fn pages(command: &clap::Command) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut all = Vec::new();
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        all.extend(pages(command)?);
+    }
     let page = clap_mangen::Man::new(command.clone());
     let mut text = Vec::new();
     page.render(&mut text)?;
-    Ok(output_file::write(&folder.join(page.get_filename()), &text)?)
+    all.push((page.get_filename(), text));
+    Ok(all)
 }

@@ -168,7 +168,7 @@ fn of_tensor(tensor: &AssignedTensor) -> Value {
     })
 }
 
-pub(super) fn report(written: &Written, fit: Option<&Costs>) -> Value {
+pub(super) fn report(written: &Written, fit: Option<&Costs>, notes: &[String]) -> Value {
     let tensors = written.tensors.iter().map(|tensor| {
         let mut value = of_tensor(&tensor.assigned);
         value["error"] = json!(tensor.error);
@@ -182,6 +182,7 @@ pub(super) fn report(written: &Written, fit: Option<&Costs>) -> Value {
         "resumed_bytes": written.resumed,
         "fit": fit.map(of_costs),
         "bits_per_weight": bits(written.bytes, weights(written.tensors.iter().map(|tensor| &tensor.assigned))),
+        "notes": notes,
         "tensors": tensors.collect::<Vec<_>>(),
     })
 }
@@ -196,8 +197,13 @@ struct Needs {
     bandwidth: f64,
 }
 
-/// Says what there would be.
-pub(super) fn dry_run(assignment: &Assignment<'_>, fit: Option<&Costs>, args: &TypeArgs) -> Result<()> {
+/// Prints the types, size, memory and speed of the file that a run would write.
+pub(super) fn dry_run(
+    assignment: &Assignment<'_>,
+    fit: Option<&Costs>,
+    args: &TypeArgs,
+    notes: &[String],
+) -> Result<()> {
     let bytes = assignment.bytes()?;
     let count = weights(assignment.tensors().iter());
     // a model that the engine does not run can be quantized nevertheless
@@ -219,6 +225,7 @@ pub(super) fn dry_run(assignment: &Assignment<'_>, fit: Option<&Costs>, args: &T
             "fit": fit.map(of_costs),
             "run": needs.as_ref().ok(),
             "run_error": needs.as_ref().err().map(ToString::to_string),
+            "notes": notes,
             "tensors": assignment.tensors().iter().map(of_tensor).collect::<Vec<_>>(),
         }));
     }

@@ -168,7 +168,8 @@ fn piped(lines: &mut impl BufRead) -> Result<Entered> {
         break;
     }
     match String::from_utf8(bytes) {
-        Ok(line) => Ok(Entered::Line(line)),
+        // a file that is piped in may begin with a byte-order mark
+        Ok(line) => Ok(Entered::Line(line.strip_prefix('\u{feff}').map_or(line.clone(), str::to_owned))),
         Err(_) => bail!("standard input is not UTF-8 text"),
     }
 }

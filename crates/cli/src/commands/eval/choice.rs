@@ -11,7 +11,7 @@ use latent_evaluate::{Choice, ChoiceCount, Choices, Found};
 use latent_text::Tokenizer;
 
 pub(super) fn run(args: &ChoiceArgs) -> Result<()> {
-    results::check(&args.result)?;
+    results::check(&args.result, args.model.engine.force)?;
     let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let choices = Choice::read(&args.file, args.limit).map_err(failed)?;

@@ -3,29 +3,30 @@
 use super::failed;
 use crate::args::EngineArgs;
 use crate::exit::Usage;
-use crate::interrupt;
+use crate::{input, interrupt};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use latent_evaluate::Chunks;
-use latent_formats::{Checkpoint, input_file};
-use latent_text::{Encode, Tokenizer};
+use latent_formats::Checkpoint;
+use latent_text::{Encode, TextError, Tokenizer};
 use std::path::Path;
-
-/// Most bytes of a text.
-const MAX_TEXT: u64 = 1 << 30;
 
 /// Tokens of a chunk, if --ctx-size does not say: those of llama-perplexity.
 const CONTEXT: usize = 512;
 
 /// The BOS token, where the model's tokenizer puts one before a text.
 pub(crate) fn bos(checkpoint: &Checkpoint) -> Result<Option<u32>> {
-    let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
+    let tokenizer = match Tokenizer::from_checkpoint(checkpoint) {
+        // token ids are enough
+        Err(TextError::Missing) => return Ok(None),
+        tokenizer => tokenizer.with_context(|| checkpoint.display_name())?,
+    };
     Ok(tokenizer.bos().filter(|_| tokenizer.adds_bos()))
 }
 
 /// The text of a plain file, which must not be empty.
 pub(super) fn read(path: &Path) -> Result<String> {
-    let text = input_file::read_text(path, MAX_TEXT)?;
+    let text = input::file_text(path)?;
     if text.trim().is_empty() {
         return Err(Usage(format!("{}: the file is empty; give one with text", path.display())).into());
     }

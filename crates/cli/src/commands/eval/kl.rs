@@ -21,7 +21,7 @@ struct Base {
 }
 
 pub(super) fn run(args: &KlArgs) -> Result<()> {
-    results::check(&args.result)?;
+    results::check(&args.result, args.model.engine.force)?;
     let checkpoint = model::open_shared(&args.model)?;
     let vocab = ModelConfig::before_loading(&checkpoint)?.vocab_size;
     let bos = corpus::bos(&checkpoint)?;

@@ -3,19 +3,18 @@
 use super::results::{self, evaluation, measured, with_error};
 use super::{corpus, failed};
 use crate::args::PerplexityArgs;
-use crate::{model, progress};
+use crate::{model, progress, target};
 use anyhow::Result;
 use latent_engine::Engine;
 use latent_evaluate::{Chunks, Found, LogitsWriter, Perplexity};
-use latent_formats::OutputFile;
 use std::path::Path;
 
 pub(super) fn run(args: &PerplexityArgs) -> Result<()> {
-    results::check(&args.result)?;
+    results::check(&args.result, args.model.engine.force)?;
     let checkpoint = model::open_shared(&args.model)?;
     latent_graph::ModelConfig::before_loading(&checkpoint)?;
     if let Some(path) = &args.kl_divergence_base {
-        OutputFile::check(path)?;
+        target::check(path, args.model.engine.force)?;
     }
     let mut engine_args = args.model.engine.clone();
     let chunks = corpus::chunks(&args.text, &checkpoint, &engine_args, args.chunks)?;

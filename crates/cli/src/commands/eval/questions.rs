@@ -13,7 +13,7 @@ use latent_evaluate::{Estimate, Found, Question, Questions};
 const SHOWN: usize = 5;
 
 pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
-    results::check(&args.result)?;
+    results::check(&args.result, args.model.engine.force)?;
     let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let questions = Question::read(&args.file, args.limit).map_err(failed)?;

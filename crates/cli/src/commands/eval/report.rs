@@ -5,13 +5,13 @@ use crate::args::ReportArgs;
 use crate::exit::Usage;
 use anyhow::Result;
 use latent_evaluate::Evaluation;
-use latent_formats::{OutputFile, input_file};
+use latent_formats::input_file;
 
 /// Most bytes of a result.
 const MAX_RESULT: u64 = 256 << 20;
 
 pub(super) fn run(args: &ReportArgs) -> Result<()> {
-    OutputFile::check(&args.out)?;
+    crate::target::check(&args.out, args.force)?;
     let mut evaluations: Vec<Evaluation> = Vec::with_capacity(args.results.len());
     for path in &args.results {
         let text = input_file::read_text(path, MAX_RESULT)?;

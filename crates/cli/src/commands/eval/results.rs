@@ -1,7 +1,7 @@
 //! Results on the screen, as JSON, and as a page.
 
 use crate::args::ResultArgs;
-use crate::output;
+use crate::{output, target};
 use anyhow::Result;
 use latent_engine::Engine;
 use latent_evaluate::{Estimate, Evaluation, Found, Measured};
@@ -20,8 +20,8 @@ pub(super) fn percent(share: Estimate, digits: usize) -> String {
 }
 
 /// Whether the page can be written, before the work begins.
-pub(super) fn check(args: &ResultArgs) -> Result<()> {
-    Ok(args.html.as_deref().map_or(Ok(()), OutputFile::check)?)
+pub(super) fn check(args: &ResultArgs, replace: bool) -> Result<()> {
+    args.html.as_deref().map_or(Ok(()), |path| target::check(path, replace))
 }
 
 /// A model that was run, with the settings that change its numbers.

@@ -12,7 +12,7 @@ use latent_evaluate::{Case, Estimate, Found, Haystack, Needle, Retrieval, Retrie
 use std::path::Path;
 
 pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
-    results::check(&args.result)?;
+    results::check(&args.result, args.model.engine.force)?;
     let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let longest = args.lengths.iter().copied().max().unwrap_or(0);

@@ -8,7 +8,7 @@ use anyhow::Result;
 use latent_evaluate::{EvalError, Found, Routing};
 
 pub(super) fn run(args: &RoutingArgs) -> Result<()> {
-    results::check(&args.result)?;
+    results::check(&args.result, args.model.engine.force)?;
     let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     if config.moe.is_none() {

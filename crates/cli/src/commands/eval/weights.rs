@@ -9,7 +9,7 @@ use latent_evaluate::{Found, Measured, WeightErrors, WeightGroup};
 use latent_threads::Topology;
 
 pub(super) fn run(args: &WeightsArgs) -> Result<()> {
-    results::check(&args.result)?;
+    results::check(&args.result, args.force)?;
     let checkpoint = model::open(args.model.as_deref())?;
     let base = model::open(Some(&args.base_model))?;
     let threads = args.threads.map_or_else(

@@ -6,7 +6,7 @@ mod table;
 
 use crate::args::PlanHostsArgs;
 use crate::hosts_file::HostsFile;
-use crate::{output, prediction, ranks};
+use crate::{output, prediction, ranks, target};
 use anyhow::Result;
 use latent_engine::DEFAULT_BATCH_TOKENS;
 use latent_formats::OutputFile;
@@ -15,6 +15,7 @@ use std::io::Write;
 
 pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
     if args.measure {
+        target::check(&args.hosts, args.model.engine.force)?;
         let Some(measured) = measure::all_ranks(args)? else {
             // rank 0 writes and prints
             return Ok(());
