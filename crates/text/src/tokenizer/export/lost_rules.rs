@@ -33,7 +33,7 @@ pub(super) fn of_json(
         lost.extend(normalizer_step(step, admitted.byte_level));
     }
     if admitted.byte_level {
-        lost.extend(pieces(admitted, &written.pre)?);
+        lost.extend(pieces(admitted, &pre_tokenizer, &written.pre)?);
         lost.extend(byte_level_model(admitted, &written.pre)?);
     } else {
         for step in flat(&pre_tokenizer, "pretokenizers") {
@@ -141,11 +141,15 @@ fn pre_tokenizer_step(step: &Value, admitted: &Admitted) -> Option<String> {
 }
 
 /// What GGUF's rules of a name make of text otherwise than the folder's pre-tokenizer.
-fn pieces(admitted: &Admitted, pre: &str) -> Result<Option<String>, TextError> {
+fn pieces(admitted: &Admitted, component: &Value, pre: &str) -> Result<Option<String>, TextError> {
     let theirs = splitter(pre::named(pre)?.patterns)?;
     let mapped = admitted.normalizers.iter().any(|step| matches!(step, Normalizer::ByteLevel));
     let levels: &[Normalizer] = if mapped { &[Normalizer::ByteLevel] } else { &[] };
-    for probe in probes() {
+    let patterns: Vec<&str> = flat(component, "pretokenizers")
+        .into_iter()
+        .filter_map(|step| step["pattern"]["String"].as_str().or(step["pattern"]["Regex"].as_str()))
+        .collect();
+    for probe in probes(&patterns) {
         let own = normalize(levels, &probe).and_then(|text| cuts(&admitted.pre_tokenizers, &text));
         let (own, theirs) = match (own, cuts(&theirs, &probe)) {
             (Ok(own), Ok(theirs)) => (own, theirs),
@@ -180,8 +184,9 @@ fn cuts(steps: &[PreTokenizer], text: &str) -> Result<Vec<String>, TextError> {
     Ok(pieces)
 }
 
-/// Texts that hold every three characters in a row of the classes that patterns tell apart, runs of each, and contractions.
-fn probes() -> Vec<String> {
+/// Texts that hold every three characters in a row of the classes that patterns tell apart, runs of each, contractions, and what these
+/// patterns themselves consist of.
+fn probes(patterns: &[&str]) -> Vec<String> {
     const CLASSES: [char; 30] = [
         'a', 'B', 'é', 'ǅ', 'ʰ', '中', 'あ', '한', 'ก', '\u{301}', '1', '٣', 'Ⅷ', '½', '\'', 's', '"', '_',
         '-', '/', '。', '+', '€', '🙂', ' ', '\u{a0}', '\t', '\n', '\r', '\u{3000}',
@@ -194,7 +199,11 @@ fn probes() -> Vec<String> {
         CLASSES.iter().map(|c| (1..=9).map(|n| format!("x{}", c.to_string().repeat(n))).collect::<String>());
     let contractions =
         "it's I'm we've you'll he'd can't they're IT'S I'M WE'VE YOU'LL HE'D CAN'T THEY'RE o'clock";
-    triples.chain(runs).chain([contractions.to_owned(), CHECK_TEXT.to_owned()]).collect()
+    let own = patterns.iter().map(|pattern| {
+        let letters = pattern.chars().map(|c| format!("a{c}b {c}{c}1{c} "));
+        letters.chain([format!("a{pattern}b")]).collect::<String>()
+    });
+    triples.chain(runs).chain(own).chain([contractions.to_owned(), CHECK_TEXT.to_owned()]).collect()
 }
 
 /// Rules of the model that `gpt2` has no keys for.
