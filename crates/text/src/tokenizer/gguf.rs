@@ -1,7 +1,6 @@
 //! Tokenizers from the vocabulary of a GGUF file.
 
 use super::bpe::{Bpe, BpeOptions, Vocabulary};
-use super::hf::Roles;
 use super::pattern::Pattern;
 use super::pipeline::Pipeline;
 use super::special::looks_special;
@@ -94,27 +93,6 @@ impl Tokenizer {
             Source::Gguf(source) => Tokenizer::from_gguf(&GgufVocab::from_metadata(&source.metadata)?),
             Source::HuggingFace(source) => Tokenizer::from_source_folder(source),
         }
-    }
-
-    /// A tokenizer for a model without one: the text of a token is its id and a space. It encodes nothing. The tokens that end an
-    /// answer are those that the model's files name.
-    ///
-    /// # Errors
-    /// No tokens.
-    pub fn of_numbers(source: &Source, vocab_size: usize) -> Result<Tokenizer, TextError> {
-        let end = match source {
-            Source::Gguf(source) => {
-                let id = source.metadata.u64("tokenizer.ggml.eos_token_id")?;
-                id.and_then(|id| u32::try_from(id).ok()).into_iter().collect()
-            }
-            Source::HuggingFace(source) => Roles::new(None, source.generation_config.as_ref()).listed(),
-        };
-        let texts: Vec<String> = (0..vocab_size).map(|id| format!("{id} ")).collect();
-        let tokens = texts.iter().map(String::as_bytes).collect();
-        let scores = Some(vec![0.0; vocab_size]);
-        let vocab = GgufVocab { model: "llama", tokens, scores, ..GgufVocab::default() };
-        let vocab = GgufVocab { add_bos: Some(false), add_space_prefix: Some(false), ..vocab };
-        sentence_piece(&vocab, end)
     }
 
     /// The tokenizer of a model folder.

@@ -6,6 +6,7 @@ mod export;
 mod gguf;
 mod hf;
 mod normalize;
+mod numbers;
 mod pattern;
 mod pipeline;
 mod pre;

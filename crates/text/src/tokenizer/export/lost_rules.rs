@@ -4,7 +4,6 @@
 //! patterns of two pre-tokenizers can differ in form only, so they are compared by what they make of [`probes`].
 
 use super::pre_name::CHECK_TEXT;
-use super::vocabulary::GgufTokenizer;
 use crate::error::TextError;
 use crate::tokenizer::gguf::splitter;
 use crate::tokenizer::hf::{Admitted, ComponentValues, components_of};
@@ -20,12 +19,12 @@ const MAX_SHOWN: usize = 160;
 /// Tokens that a sentence lists.
 const MAX_LISTED: usize = 5;
 
-/// The rules of a tokenizer.json that `written` lacks, one sentence for each.
+/// The rules of a tokenizer.json that a GGUF file with the rules `pre` lacks, one sentence for each.
 pub(super) fn of_json(
     json: &[u8],
     admitted: &Admitted,
     own: &Tokenizer,
-    written: &GgufTokenizer,
+    pre: &str,
 ) -> Result<Vec<String>, TextError> {
     let ComponentValues { normalizer, pre_tokenizer, post_processor } = components_of(json)?;
     let mut lost = Vec::new();
@@ -33,8 +32,8 @@ pub(super) fn of_json(
         lost.extend(normalizer_step(step, admitted.byte_level));
     }
     if admitted.byte_level {
-        lost.extend(pieces(admitted, &pre_tokenizer, &written.pre)?);
-        lost.extend(byte_level_model(admitted, &written.pre)?);
+        lost.extend(pieces(admitted, &pre_tokenizer, pre)?);
+        lost.extend(byte_level_model(admitted, pre)?);
     } else {
         for step in flat(&pre_tokenizer, "pretokenizers") {
             lost.extend(pre_tokenizer_step(step, admitted));

@@ -208,7 +208,7 @@ fn from_json(json: &[u8], own: &Tokenizer, pre: Option<&str>) -> Result<GgufToke
     } else {
         return Err(inexpressible("it has neither a byte-level alphabet nor tokens for bytes".into()));
     }
-    written.lost_rules = lost_rules::of_json(json, &read, own, &written)?;
+    written.lost_rules = lost_rules::of_json(json, &read, own, &written.pre)?;
     Ok(written)
 }
 
