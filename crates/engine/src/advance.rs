@@ -12,6 +12,14 @@ use crate::seq_error::SeqError;
 use crate::step::{LogitsRequest, SeqInput};
 use latent_backend::Logits;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a step waits for processors that are not ready, all answers together.
+const GRACE: Duration = Duration::from_millis(2);
+
+/// How long a call without other work waits for processors: so many rounds of so long.
+const LATE_ROUNDS: usize = 20;
+const LATE_ROUND: Duration = Duration::from_millis(1);
 
 /// An answer that is being generated, and the sequence that holds its rows.
 pub struct Running<'a> {
@@ -44,9 +52,11 @@ pub enum Progress {
     Waited,
     /// Part of its prompt ran.
     Prompt,
+    /// Its tokens have run, but a processor of its logits is not [ready](crate::LogitsProcessor::is_ready): the next token is chosen in a later call.
+    Late,
     /// A token was chosen.
     Token(Chosen),
-    /// Several were, one after the other: a draft was accepted.
+    /// A draft was accepted: its token, and the one after it unless a processor is not ready for that.
     Tokens(Vec<Chosen>),
     /// A token was chosen and its draft accepted, but no token can be chosen after it.
     Stuck(Chosen, EngineError),
@@ -135,6 +145,12 @@ impl Engine {
         let mut results: Vec<Result<Progress, EngineError>> =
             running.iter().map(|_| Ok(Progress::Waited)).collect();
         let mut parts = self.parts(running);
+        let late = running.iter_mut().enumerate().filter(|(_, running)| running.generation.is_late());
+        let (late, mut generations): (Vec<_>, Vec<_>) =
+            late.map(|(at, running)| (at, &mut *running.generation)).unzip();
+        for (at, result) in late.into_iter().zip(self.choose_late(&mut generations, parts.is_empty())) {
+            results[at] = result;
+        }
         if parts.is_empty() {
             return Ok(results);
         }
@@ -146,6 +162,30 @@ impl Engine {
         let mut running: Vec<_> = running.iter_mut().map(|running| Some(running.again())).collect();
         self.follow_parts(&mut running, &parts, &mut results);
         Ok(results)
+    }
+
+    /// Chooses the next tokens of answers that are [late](Generation::is_late), those whose processors are ready. With `wait` it waits for one, for
+    /// a bounded time.
+    pub(crate) fn choose_late(
+        &mut self,
+        late: &mut [&mut Generation],
+        wait: bool,
+    ) -> Vec<Result<Progress, EngineError>> {
+        if late.is_empty() {
+            return Vec::new();
+        }
+        if wait {
+            wait_for_any(late);
+        }
+        let until = Instant::now();
+        let choices: Vec<_> = late.iter_mut().map(|late| Mutex::new((late, Ok(Progress::Late)))).collect();
+        self.model.parallel(choices.len(), &|at| {
+            let mut choice = choices[at].lock().unwrap_or_else(PoisonError::into_inner);
+            let chosen = choice.0.choose_until(until);
+            choice.1 = chosen.map(|chosen| chosen.map_or(Progress::Late, Progress::Token));
+        });
+        let results = choices.into_iter().map(|choice| choice.into_inner());
+        results.map(|choice| choice.unwrap_or_else(PoisonError::into_inner).1).collect()
     }
 
     /// The same as a step in flight, without drafts.
@@ -223,9 +263,10 @@ impl Engine {
                 choosing.push((part, Mutex::new((generation, None))));
             }
         }
+        let until = Instant::now() + GRACE;
         self.model.parallel(choosing.len(), &|at| {
             let mut choice = choosing[at].1.lock().unwrap_or_else(PoisonError::into_inner);
-            choice.1 = Some(choose(choice.0, choosing[at].0));
+            choice.1 = Some(choose(choice.0, choosing[at].0, until));
         });
         let mut kept = Vec::new();
         for (part, choice) in choosing {
@@ -359,9 +400,24 @@ impl Engine {
     }
 }
 
+/// Waits until one of some answers can be continued, without keeping a core busy also if processors return at once.
+fn wait_for_any(late: &mut [&mut Generation]) {
+    for round in 0..LATE_ROUNDS {
+        let until = Instant::now() + LATE_ROUND;
+        let turn = round % late.len();
+        let mut ready = late.iter_mut().enumerate().map(|(at, generation)| {
+            generation.is_ready(if at == turn { LATE_ROUND } else { Duration::ZERO })
+        });
+        if ready.any(|ready| ready) {
+            return;
+        }
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    }
+}
+
 /// Chooses the next token of an answer, and, where its draft is chosen and the answer goes on, the one after it. The draft's row stays then.
-fn choose(generation: &mut Generation, part: &Part) -> Result<Progress, EngineError> {
-    let first = generation.choose()?;
+fn choose(generation: &mut Generation, part: &Part, until: Instant) -> Result<Progress, EngineError> {
+    let Some(first) = generation.choose_until(until)? else { return Ok(Progress::Late) };
     let Some(draft) = part.draft else { return Ok(Progress::Token(first)) };
     let accepted = first.token == draft;
     generation.count_draft(accepted);
@@ -370,8 +426,8 @@ fn choose(generation: &mut Generation, part: &Part) -> Result<Progress, EngineEr
     }
     generation.mark_run(1);
     generation.keep_logits(part.after.logits());
-    Ok(match generation.choose() {
-        Ok(second) => Progress::Tokens(vec![first, second]),
+    Ok(match generation.choose_until(until) {
+        Ok(second) => Progress::Tokens([first].into_iter().chain(second).collect()),
         Err(error) => Progress::Stuck(first, error),
     })
 }

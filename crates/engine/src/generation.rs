@@ -9,6 +9,7 @@ use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};
 use latent_backend::Logits;
 use latent_text::{Detokenizer, Tokenizer};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Changes logits before a token is chosen: a grammar, a watermark, a ban of tokens.
 pub trait LogitsProcessor: Send {
@@ -20,6 +21,13 @@ pub trait LogitsProcessor: Send {
     /// runs.
     fn accepted(&mut self, tokens: &[u32]) {
         let _ = tokens;
+    }
+
+    /// Whether the next call of [`process`](Self::process) returns without waiting, after waiting for that here up to `limit`. In a batch, an answer
+    /// whose processor is not ready skips the step, and the others continue.
+    fn is_ready(&mut self, limit: Duration) -> bool {
+        let _ = limit;
+        true
     }
 
     /// Why it cannot go on, once it cannot: the answer then fails with this message.
@@ -47,6 +55,8 @@ pub struct Generation {
     logprobs: Option<usize>,
     vocab: usize,
     logits: KeptLogits,
+    /// Whether the next token is to be chosen from these logits once the processors are ready.
+    late: bool,
     /// Tokens whose logits have been taken or are not needed: those of `context` before it are in the KV cache.
     fed: usize,
     text: String,
@@ -92,6 +102,7 @@ impl Generation {
             logprobs: request.logprobs,
             vocab,
             logits: KeptLogits::default(),
+            late: false,
             fed: 0,
             text: String::new(),
             stop: (max_tokens == 0).then_some(StopReason::Length),
@@ -123,6 +134,12 @@ impl Generation {
     /// least one is, whose logits are needed.
     pub(crate) fn resume_after(&mut self, rows: usize) {
         self.fed = rows.min(self.context.len().saturating_sub(1));
+        self.late = false;
+    }
+
+    /// Whether the next token is to be chosen from logits of an earlier step.
+    pub(crate) fn is_late(&self) -> bool {
+        self.late && !self.is_finished()
     }
 
     /// Copies the logits of the last token that ran.
@@ -158,7 +175,28 @@ impl Generation {
         })
     }
 
+    /// The same if the processors are ready, for which it waits until `until`. Otherwise the answer [is late](Self::is_late).
+    pub(crate) fn choose_until(&mut self, until: Instant) -> Result<Option<Chosen>, EngineError> {
+        if self.is_ready(until.saturating_duration_since(Instant::now())) {
+            return self.choose().map(Some);
+        }
+        self.late = true;
+        Ok(None)
+    }
+
+    /// Whether the processors are ready, for which it waits up to `limit`. One that panics is: it ends the answer when it is called.
+    pub(crate) fn is_ready(&mut self, limit: Duration) -> bool {
+        let (until, processors) = (Instant::now() + limit, &mut self.processors);
+        let ready = caught(|| {
+            processors
+                .iter_mut()
+                .all(|processor| processor.is_ready(until.saturating_duration_since(Instant::now())))
+        });
+        ready.unwrap_or(true)
+    }
+
     fn choose_next(&mut self) -> Result<Chosen, EngineError> {
+        self.late = false;
         for processor in &mut self.processors {
             let Some(logits) = self.logits.whole_mut() else {
                 let problem = "a processor was added after the logits that it had to change were taken";

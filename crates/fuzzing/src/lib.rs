@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bounds;
 #[cfg(feature = "engine")]
 mod circuit;
 #[cfg(feature = "engine")]
@@ -20,6 +21,7 @@ mod encode;
 mod evaluation;
 mod grammar;
 mod headers;
+mod hostile;
 #[cfg(feature = "engine")]
 mod model;
 #[cfg(feature = "engine")]
@@ -40,6 +42,7 @@ mod template;
 mod tiktoken;
 mod tokenizer_json;
 
+pub use bounds::bound_memory;
 #[cfg(feature = "engine")]
 pub use circuit::circuit;
 #[cfg(feature = "engine")]
@@ -49,6 +52,7 @@ pub use encode::encode;
 pub use evaluation::evaluation;
 pub use grammar::{grammar, json_schema};
 pub use headers::{config, gguf, packed, safetensors};
+pub use hostile::hostile_grammar;
 #[cfg(feature = "engine")]
 pub use plan_step::plan_step;
 #[cfg(feature = "engine")]
@@ -75,6 +79,7 @@ pub const TARGETS: &[Target] = &[
     ("encode", encode),
     ("gguf", gguf),
     ("grammar", grammar),
+    ("hostile_grammar", hostile_grammar),
     ("json_schema", json_schema),
     ("packed", packed),
     ("request", request),

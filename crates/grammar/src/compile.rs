@@ -1,19 +1,20 @@
 //! From a source to a grammar that can be followed: within limits, on a thread of its own.
 
 use crate::cache::Cache;
+use crate::cost;
 use crate::error::{GrammarError, read_message, shorten};
 use crate::grammar::Grammar;
 use crate::lark::{ANY, literal, marker, up_to};
-use crate::limits::GrammarLimits;
+use crate::limits::{Budget, GrammarLimits};
 use crate::source::{Reasoning, Source};
 use crate::tools::{ToolCalls, grammars};
 use crate::vocabulary::Vocabulary;
 use crate::workers::MaskWorkers;
 use crate::{gbnf, schema};
 use latent_text::Tokenizer;
-use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
-use llguidance::toktrie::TokEnv;
-use llguidance::{Matcher, ParserFactory};
+use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::{InferenceCapabilities, TokEnv};
+use llguidance::{Logger, Matcher, ParserFactory, panic_utils};
 use serde_json::{Value, json};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -74,7 +75,7 @@ impl Grammars {
             factory,
             cache: Mutex::new(Cache::new(limits.cache_bytes)),
             compiling: AtomicUsize::new(0),
-            workers: Arc::new(MaskWorkers::new(limits.mask_threads)),
+            workers: Arc::new(MaskWorkers::new(limits.mask_threads, limits.mask_time)),
             limits,
         })))
     }
@@ -111,7 +112,7 @@ impl Grammars {
         self.0.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compiles on another thread, which goes on after the deadline until the library's own limits stop it.
+    /// Compiles on another thread. What is left of its work at the deadline is bounded: see [`cost`] and [`Budget`].
     fn compile_in_time(
         &self,
         source: &Source,
@@ -121,9 +122,11 @@ impl Grammars {
         let running = Running::start(&self.0)?;
         let (sender, receiver) = mpsc::sync_channel(1);
         let (source, reasoning) = (source.clone(), reasoning.cloned());
+        let budget = Budget::new(what, &self.0.limits);
         let work = move || {
-            let done = catch_unwind(AssertUnwindSafe(|| running.0.compile(&source, reasoning.as_ref())));
-            // whoever waited may be gone
+            let compile = || running.0.compile(&source, reasoning.as_ref(), &budget);
+            let done = catch_unwind(AssertUnwindSafe(compile));
+            // the receiver may have been dropped
             let _ = sender.send(done.unwrap_or_else(|_| Err(internal(what))));
         };
         std::thread::Builder::new().name("grammar".into()).stack_size(STACK).spawn(work).map_err(
@@ -163,11 +166,16 @@ impl Drop for Running {
 }
 
 impl Shared {
-    fn compile(&self, source: &Source, reasoning: Option<&Reasoning>) -> Result<Grammar, GrammarError> {
+    fn compile(
+        &self,
+        source: &Source,
+        reasoning: Option<&Reasoning>,
+        budget: &Budget,
+    ) -> Result<Grammar, GrammarError> {
         if let Source::Tools(calls) = source {
-            return self.compile_tools(calls, reasoning);
+            return self.compile_tools(calls, reasoning, budget);
         }
-        self.finish(source.what(), self.grammar(source, reasoning)?)
+        self.finish(source.what(), self.grammar(source, reasoning, budget)?, budget)
     }
 
     /// Tools whose schemas the library refuses take any arguments, unless they are strict.
@@ -175,10 +183,11 @@ impl Shared {
         &self,
         calls: &ToolCalls,
         reasoning: Option<&Reasoning>,
+        budget: &Budget,
     ) -> Result<Grammar, GrammarError> {
         let what = "list of tools";
         let written = |failing: &[usize]| {
-            let grammars = grammars(calls, &self.vocabulary, &self.limits, failing)?;
+            let grammars = grammars(calls, &self.vocabulary, &self.limits, failing, budget)?;
             let space =
                 !format!("{}{}", calls.format.section_open, calls.format.open).starts_with(['\n', ' ']);
             let start = self.start(reasoning, "calls", if space { "[ \\n]{1,8}" } else { "" });
@@ -188,20 +197,21 @@ impl Shared {
             );
             Ok::<_, GrammarError>(all)
         };
-        let refused = match self.finish(what, written(&[])?) {
+        let refused = match self.finish(what, written(&[])?, budget) {
             Err(GrammarError::Invalid { problem, .. }) => problem,
             done => return done,
         };
         let fails = |tool: &crate::Tool| {
-            let alone = schema::prepare(tool.parameters.as_ref()?, &self.limits).ok()?;
+            let alone = schema::prepare(tool.parameters.as_ref()?, &self.limits, budget).ok()?;
             let grammar = vec![named("schema", String::new(), Some(alone))];
-            match self.finish(what, grammar) {
+            match self.finish(what, grammar, budget) {
                 Err(GrammarError::Invalid { problem, .. }) => Some(problem),
                 _ => None,
             }
         };
         let mut failing = Vec::new();
         for (index, tool) in calls.tools.iter().enumerate() {
+            budget.deadline.check()?;
             let Some(problem) = fails(tool) else { continue };
             if tool.strict {
                 let problem = format!("tool {}: {problem}", tool.name);
@@ -212,7 +222,7 @@ impl Shared {
         if failing.is_empty() {
             return Err(GrammarError::Invalid { what, problem: refused });
         }
-        self.finish(what, written(&failing)?)
+        self.finish(what, written(&failing)?, budget)
     }
 
     /// The library's form of a source other than tools.
@@ -220,6 +230,7 @@ impl Shared {
         &self,
         source: &Source,
         reasoning: Option<&Reasoning>,
+        budget: &Budget,
     ) -> Result<Vec<GrammarWithLexer>, GrammarError> {
         let limits = &self.limits;
         let sized = |text: &str| match text.len() {
@@ -233,14 +244,15 @@ impl Shared {
         };
         let (body, space) = match source {
             Source::JsonSchema(schema) => {
-                (named("body", String::new(), Some(schema::prepare(schema, limits)?)), true)
+                (named("body", String::new(), Some(schema::prepare(schema, limits, budget)?)), true)
             }
             Source::JsonObject => {
-                let object = schema::prepare(&json!({"type": "object"}), limits)?;
+                let object = schema::prepare(&json!({"type": "object"}), limits, budget)?;
                 (named("body", String::new(), Some(object)), true)
             }
             Source::Regex(pattern) => {
                 sized(pattern)?;
+                budget.pattern(pattern)?;
                 let pattern = llguidance::regex_to_lark(pattern, "");
                 (named("body", format!("start: /{pattern}/\n"), None), false)
             }
@@ -260,6 +272,8 @@ impl Shared {
                 if found > limit {
                     return Err(GrammarError::TooLarge { what: source.what(), unit: "rules", found, limit });
                 }
+                budget.pattern(text)?;
+                schema::check_embedded(text, limits, budget)?;
                 (named("body", text.clone(), None), false)
             }
             Source::Tools(_) => return Err(internal(source.what())),
@@ -287,15 +301,28 @@ impl Shared {
     }
 
     /// Compiles the library's form.
-    fn finish(&self, what: &'static str, grammars: Vec<GrammarWithLexer>) -> Result<Grammar, GrammarError> {
+    fn finish(
+        &self,
+        what: &'static str,
+        grammars: Vec<GrammarWithLexer>,
+        budget: &Budget,
+    ) -> Result<Grammar, GrammarError> {
         let source_bytes: usize = grammars.iter().map(written_bytes).sum();
         let failed = |error: &dyn std::fmt::Display| read_message(what, &error.to_string());
+        let (limits, env) = (self.factory.limits(), self.factory.tok_env());
+        let source = GrammarInit::Serialized(TopLevelGrammar { grammars, max_tokens: None });
+        let read = || source.to_internal(Some(env.clone()), limits.clone());
+        let (grammar, lexer) = panic_utils::catch_unwind(AssertUnwindSafe(read)).map_err(|e| failed(&e))?;
+        budget.deadline.check()?;
+        let limits = cost::check(what, &lexer, &self.factory.extra_lexemes(), limits, budget)?;
+        let (made, quiet) = (GrammarInit::Internal(grammar, lexer), Logger::new(0, 0));
         let parser = self
             .factory
-            .create_parser(TopLevelGrammar { grammars, max_tokens: None })
+            .create_parser_from_init_ext(made, quiet, InferenceCapabilities::default(), limits)
             .map_err(|e| failed(&e))?;
+        budget.deadline.check()?;
         let bytes = source_bytes * 4 + parser.parser.lexer_stats().num_bytes + (64 << 10);
-        let mut start = Matcher::new(Ok(parser));
+        let mut start = Matcher::new(Ok(parser)).into_cancellable();
         let mut first = start.compute_mask_or_eos().map_err(|e| failed(&e))?;
         if start.is_stopped() {
             self.vocabulary.allow_ends(&mut first);
@@ -310,6 +337,7 @@ impl Shared {
             first: Arc::new(first),
             vocabulary: Arc::clone(&self.vocabulary),
             workers: Arc::clone(&self.workers),
+            limits: self.limits.clone(),
             bytes,
             spoilt: AtomicBool::new(false),
         })

@@ -6,6 +6,7 @@ use crate::workers::{Outcome, Slot, Work};
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The state of one answer in its grammar. It forbids all tokens that the grammar does not allow next, by a logit of −∞; once the grammar is
 /// complete, only tokens that end generation remain.
@@ -17,6 +18,9 @@ pub struct Constraint {
     /// Tokens of the context that the grammar has seen or does not see; none before the first call.
     seen: Option<usize>,
     next: Next,
+    /// Tokens that were chosen, and the CPU time that their masks took.
+    chosen: u32,
+    spent: Duration,
 }
 
 /// What may follow.
@@ -32,12 +36,18 @@ enum Next {
 impl Grammar {
     /// A constraint of one answer, at the beginning of it.
     pub fn constraint(self: &Arc<Self>) -> Constraint {
-        Constraint { grammar: Arc::clone(self), seen: None, next: Next::First }
+        Constraint {
+            grammar: Arc::clone(self),
+            seen: None,
+            next: Next::First,
+            chosen: 0,
+            spent: Duration::ZERO,
+        }
     }
 }
 
 impl Constraint {
-    /// Begins to compute what may follow, beside what the caller does meanwhile. `tokens`: the prompt and all that was chosen; the last one has
+    /// Begins to compute what may follow, while the caller does something else. `tokens`: the prompt and all that was chosen; the last one has
     /// just been.
     pub fn accepted(&mut self, tokens: &[u32]) {
         // before the first mask, the last token is the only one that can have been chosen
@@ -52,7 +62,10 @@ impl Constraint {
             Next::First => Box::new(self.grammar.start.clone()),
             Next::Ready(matcher, _) => matcher,
             Next::Pending(slot) => match slot.take() {
-                Some(Outcome { matcher, mask: Ok(_) }) => matcher,
+                Some(Outcome { matcher, mask: Ok(_), spent }) => {
+                    self.spent = spent;
+                    matcher
+                }
                 Some(Outcome { mask: Err(problem), .. }) => return self.fail(&problem),
                 None => return self.fail("its state is lost; please report this"),
             },
@@ -61,8 +74,35 @@ impl Constraint {
                 return;
             }
         };
-        let work = Work { matcher, tokens: new.to_vec() };
+        self.chosen = self.chosen.saturating_add(new.len() as u32);
+        if let Some(problem) = self.overspent() {
+            return self.fail(&problem);
+        }
+        let work = Work { matcher, tokens: new.to_vec(), spent: self.spent };
         self.next = Next::Pending(self.grammar.workers.submit(work));
+    }
+
+    /// Whether the next call of [`process`](Self::process) returns without waiting for a mask, after waiting for it here up to `limit`.
+    pub fn is_ready(&self, limit: Duration) -> bool {
+        match &self.next {
+            // without threads it is computed where it is needed
+            Next::Pending(slot) => !self.grammar.workers.is_served() || slot.is_done(limit),
+            Next::First | Next::Ready(..) | Next::Failed(_) => true,
+        }
+    }
+
+    /// Why the masks of this answer took too much time, if they did.
+    fn overspent(&self) -> Option<String> {
+        let limits = &self.grammar.limits;
+        let limit = limits.answer_time.saturating_add(limits.token_time.saturating_mul(self.chosen));
+        (self.spent > limit).then(|| {
+            format!(
+                "the masks of its first {} tokens took {:.1} s of CPU time, more than {:.1} s: make the grammar less ambiguous",
+                self.chosen,
+                self.spent.as_secs_f64(),
+                limit.as_secs_f64()
+            )
+        })
     }
 
     /// Forbids what may not follow. Where the grammar cannot be followed any further, that is everything, and [`problem`](Constraint::problem)
@@ -102,7 +142,8 @@ impl Constraint {
     fn wait(&mut self) {
         let Next::Pending(slot) = &self.next else { return };
         match slot.take() {
-            Some(Outcome { matcher, mask: Ok(mut mask) }) => {
+            Some(Outcome { matcher, mask: Ok(mut mask), spent }) => {
+                self.spent = spent;
                 if matcher.is_stopped() {
                     self.grammar.vocabulary.allow_ends(&mut mask);
                 }
@@ -121,6 +162,14 @@ impl Constraint {
         self.grammar.spoil();
         let problem = shorten(problem.lines().next().unwrap_or_default());
         self.next = Next::Failed(GrammarError::Step { what: self.grammar.what, problem });
+    }
+}
+
+impl Drop for Constraint {
+    fn drop(&mut self) {
+        if let Next::Pending(slot) = &self.next {
+            slot.abandon();
+        }
     }
 }
 
@@ -149,6 +198,10 @@ impl latent_engine::LogitsProcessor for Constraint {
 
     fn accepted(&mut self, tokens: &[u32]) {
         Constraint::accepted(self, tokens);
+    }
+
+    fn is_ready(&mut self, limit: Duration) -> bool {
+        Constraint::is_ready(self, limit)
     }
 
     fn failure(&self) -> Option<String> {

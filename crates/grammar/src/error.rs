@@ -88,7 +88,7 @@ pub enum GrammarError {
 impl GrammarError {
     /// Whether the request is at fault, rather than the model or the present load.
     pub fn is_of_request(&self) -> bool {
-        !matches!(self, GrammarError::Busy(_) | GrammarError::Vocabulary(_) | GrammarError::Step { .. })
+        !matches!(self, GrammarError::Busy(_) | GrammarError::Vocabulary(_))
     }
 }
 

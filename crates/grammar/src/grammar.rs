@@ -1,5 +1,6 @@
 //! A grammar that has been compiled.
 
+use crate::limits::GrammarLimits;
 use crate::vocabulary::Vocabulary;
 use crate::workers::MaskWorkers;
 use llguidance::Matcher;
@@ -15,6 +16,7 @@ pub struct Grammar {
     pub(crate) first: Arc<SimpleVob>,
     pub(crate) vocabulary: Arc<Vocabulary>,
     pub(crate) workers: Arc<MaskWorkers>,
+    pub(crate) limits: GrammarLimits,
     pub(crate) bytes: usize,
     /// Set once an answer could not follow it to the end: what it shares with others may have grown to its limits.
     pub(crate) spoilt: AtomicBool,

@@ -25,6 +25,7 @@
 mod cache;
 mod compile;
 mod constraint;
+mod cost;
 mod error;
 mod gbnf;
 mod grammar;
@@ -34,6 +35,7 @@ mod schema;
 mod source;
 mod tools;
 mod vocabulary;
+mod watch;
 mod workers;
 
 pub use compile::Grammars;

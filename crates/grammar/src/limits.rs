@@ -1,10 +1,12 @@
 //! How much a grammar may cost.
 
 use crate::error::GrammarError;
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Limits on grammars that others write. The defaults hold real schemas of hundreds of kilobytes, and keep a hostile one below a second and
-/// 256 MB.
+/// Limits on grammars that others write. The defaults hold real schemas of hundreds of kilobytes. They keep the compilation of a hostile
+/// grammar below 2 s of CPU time and 256 MB of memory, also after it was refused, and each of its masks below
+/// [`mask_time`](GrammarLimits::mask_time).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrammarLimits {
     /// Bytes of a grammar's text, or of a schema written as JSON.
@@ -29,6 +31,12 @@ pub struct GrammarLimits {
     pub cache_bytes: usize,
     /// Threads that compute masks beside the model's step.
     pub mask_threads: usize,
+    /// Time for computing one mask. It is stopped then, and the answer fails.
+    pub mask_time: Duration,
+    /// CPU time for all masks of one answer, beside [`token_time`](GrammarLimits::token_time) for each of its tokens.
+    pub answer_time: Duration,
+    /// CPU time that each token adds to [`answer_time`](GrammarLimits::answer_time).
+    pub token_time: Duration,
 }
 
 impl Default for GrammarLimits {
@@ -45,6 +53,9 @@ impl Default for GrammarLimits {
             compiling: 4,
             cache_bytes: 64 << 20,
             mask_threads: 1,
+            mask_time: Duration::from_secs(2),
+            answer_time: Duration::from_secs(4),
+            token_time: Duration::from_millis(20),
         }
     }
 }
@@ -69,4 +80,86 @@ impl Deadline {
         }
         Err(GrammarError::Timeout { what: self.what, limit: self.limit })
     }
+}
+
+/// The maximum number of nodes that are built, copied or compared while schemas are combined.
+const STEPS: u64 = 400_000;
+
+/// Steps between two looks at the clock.
+const CLOCK: u64 = 4096;
+
+/// Checks of strings by the library: ten for each string with several conditions, three for each constant with one.
+const STRING_CHECKS: u64 = 10_000;
+
+/// Steps for a class of characters of Unicode in a pattern, which is hundreds of ranges.
+const CLASS: u64 = 500;
+
+/// What one compilation may cost before the library begins with it.
+pub(crate) struct Budget {
+    pub(crate) deadline: Deadline,
+    what: &'static str,
+    steps: Cell<u64>,
+    string_checks: Cell<u64>,
+}
+
+impl Budget {
+    pub(crate) fn new(what: &'static str, limits: &GrammarLimits) -> Budget {
+        let deadline = Deadline::new(what, limits);
+        Budget { deadline, what, steps: Cell::new(0), string_checks: Cell::new(0) }
+    }
+
+    /// Accounts for steps.
+    pub(crate) fn spend(&self, steps: u64) -> Result<(), GrammarError> {
+        let (before, after) = (self.steps.get(), self.steps.get().saturating_add(steps));
+        self.steps.set(after);
+        if after > STEPS {
+            return Err(GrammarError::TooLarge {
+                what: self.what,
+                unit: "steps of combining its schemas and patterns",
+                found: usize::try_from(after).unwrap_or(usize::MAX),
+                limit: STEPS as usize,
+            });
+        }
+        if before / CLOCK == after / CLOCK { Ok(()) } else { self.deadline.check() }
+    }
+
+    /// Accounts for checks of strings.
+    pub(crate) fn check_strings(&self, checks: u64) -> Result<(), GrammarError> {
+        let found = self.string_checks.get().saturating_add(checks);
+        self.string_checks.set(found);
+        if found <= STRING_CHECKS {
+            return Ok(());
+        }
+        Err(GrammarError::TooLarge {
+            what: self.what,
+            unit: "checks of strings with several conditions",
+            found: found as usize,
+            limit: STRING_CHECKS as usize,
+        })
+    }
+
+    /// Accounts for reading a pattern: large classes cost more than their length says, and ignoring case makes all classes large.
+    pub(crate) fn pattern(&self, pattern: &str) -> Result<(), GrammarError> {
+        let (mut classes, mut escaped) = (0, false);
+        let any_case = ignores_case(pattern);
+        for c in pattern.chars() {
+            let large = match c {
+                'p' | 'P' | 'w' | 'W' | 's' | 'S' | 'd' | 'D' | 'b' | 'B' => escaped,
+                '[' | '.' => any_case && !escaped,
+                _ => false,
+            };
+            classes += u64::from(large);
+            escaped = c == '\\' && !escaped;
+        }
+        self.spend(pattern.len() as u64 / 4 + CLASS * classes)
+    }
+}
+
+/// Whether a pattern, or one within a grammar, has the flag `i`.
+fn ignores_case(text: &str) -> bool {
+    let flags = |rest: &str| {
+        let end = rest.find(|c| !"imsluxU".contains(c)).unwrap_or(rest.len());
+        rest[..end].contains('i') && !rest[end..].starts_with(|c: char| c.is_alphanumeric())
+    };
+    text.split("(?").skip(1).any(flags) || text.split('/').skip(1).any(flags)
 }

@@ -1,36 +1,66 @@
-//! Masks computed beside the model's step.
+//! Masks computed while the model runs its step.
 
+use crate::watch::Watch;
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A state of a grammar, and the tokens that were chosen since.
 pub(crate) struct Work {
     pub(crate) matcher: Box<Matcher>,
     pub(crate) tokens: Vec<u32>,
+    /// CPU time that the masks of the same answer took before.
+    pub(crate) spent: Duration,
 }
 
 /// What came of it: the state after the tokens, and what may follow, or why nothing can.
 pub(crate) struct Outcome {
     pub(crate) matcher: Box<Matcher>,
     pub(crate) mask: Result<SimpleVob, String>,
+    /// CPU time that the masks of the answer took so far.
+    pub(crate) spent: Duration,
 }
 
 impl Work {
-    pub(crate) fn run(self) -> Outcome {
-        let Work { mut matcher, tokens } = self;
+    fn run(self, watch: &Watch) -> Outcome {
+        let Work { mut matcher, tokens, spent } = self;
         let next = |matcher: &mut Matcher| {
             matcher.consume_tokens(&tokens)?;
             matcher.compute_mask_or_eos()
         };
+        let (start, watched) = (thread_time(), watch.start(matcher.cancellation_handle()));
         let mask = match catch_unwind(AssertUnwindSafe(|| next(&mut matcher))) {
             Ok(mask) => mask.map_err(|error| error.to_string()),
             Err(_) => Err("a library fails on it; please report this".to_owned()),
         };
-        Outcome { matcher, mask }
+        drop(watched);
+        let mask = match matcher.is_cancelled() {
+            true => Err(format!(
+                "one of its masks takes more than {:.1} s to compute: make the grammar less ambiguous",
+                watch.limit().as_secs_f64()
+            )),
+            false => mask,
+        };
+        Outcome { matcher, mask, spent: spent + thread_time().saturating_sub(start) }
     }
+}
+
+/// CPU time of this thread.
+#[cfg(unix)]
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Time that stands for the CPU time of this thread.
+#[cfg(not(unix))]
+fn thread_time() -> Duration {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    START.get_or_init(std::time::Instant::now).elapsed()
 }
 
 enum State {
@@ -40,22 +70,38 @@ enum State {
     Taken,
 }
 
-/// Work that somebody does: a thread of the pool, or whoever needs the result before one has begun.
+impl State {
+    fn is_pending(&self) -> bool {
+        matches!(self, State::Waiting(_) | State::Running)
+    }
+}
+
+/// Work that a thread of the pool does, or the thread that needs the result before one has begun.
 pub(crate) struct Slot {
     state: Mutex<State>,
     done: Condvar,
+    /// Stops it while it runs.
+    cancel: Option<llguidance::CancellationHandle>,
+    spent: Duration,
+    watch: Arc<Watch>,
 }
 
 impl Slot {
-    fn new(work: Work) -> Slot {
-        Slot { state: Mutex::new(State::Waiting(work)), done: Condvar::new() }
+    fn new(work: Work, watch: &Arc<Watch>) -> Slot {
+        Slot {
+            cancel: work.matcher.cancellation_handle(),
+            spent: work.spent,
+            state: Mutex::new(State::Waiting(work)),
+            done: Condvar::new(),
+            watch: Arc::clone(watch),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does the work unless somebody has begun it.
+    /// Does the work unless it has begun.
     fn work(&self) {
         let mut state = self.lock();
         let before = std::mem::replace(&mut *state, State::Running);
@@ -64,9 +110,19 @@ impl Slot {
             return;
         };
         drop(state);
-        let outcome = work.run();
+        let outcome = work.run(&self.watch);
         *self.lock() = State::Done(outcome);
         self.done.notify_all();
+    }
+
+    /// Whether the result is there, after waiting for it up to `limit`.
+    pub(crate) fn is_done(&self, limit: Duration) -> bool {
+        let state = self.lock();
+        if limit.is_zero() {
+            return !state.is_pending();
+        }
+        let waited = self.done.wait_timeout_while(state, limit, |state| state.is_pending());
+        !waited.unwrap_or_else(PoisonError::into_inner).0.is_pending()
     }
 
     /// The result, for which it may have to do the work itself. None if it was taken before.
@@ -84,13 +140,27 @@ impl Slot {
             }
         }
     }
+
+    /// Ends the work: its result is not needed any more.
+    pub(crate) fn abandon(&self) {
+        if let Some(cancel) = &self.cancel {
+            cancel.cancel();
+        }
+        let mut state = self.lock();
+        if matches!(&*state, State::Waiting(_)) {
+            *state = State::Taken;
+        }
+    }
 }
 
 /// Threads that compute masks; they start with the first work.
 pub(crate) struct MaskWorkers {
     queue: Arc<Queue>,
+    watch: Arc<Watch>,
     threads: usize,
     started: Mutex<bool>,
+    /// Whether a thread takes work from the queue.
+    served: AtomicBool,
 }
 
 #[derive(Default)]
@@ -110,14 +180,16 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The next work: that of the answer whose masks took the least time so far, so that costly grammars wait for others.
     fn next(&self) -> Option<Arc<Slot>> {
         let mut waiting = self.lock();
         loop {
             if waiting.closed {
                 return None;
             }
-            if let Some(slot) = waiting.slots.pop_front() {
-                return Some(slot);
+            let first = waiting.slots.iter().enumerate().min_by_key(|(at, slot)| (slot.spent, *at));
+            if let Some(at) = first.map(|(at, _)| at) {
+                return waiting.slots.remove(at);
             }
             waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
@@ -125,13 +197,24 @@ impl Queue {
 }
 
 impl MaskWorkers {
-    pub(crate) fn new(threads: usize) -> MaskWorkers {
-        MaskWorkers { queue: Arc::default(), threads, started: Mutex::new(false) }
+    pub(crate) fn new(threads: usize, mask_time: Duration) -> MaskWorkers {
+        MaskWorkers {
+            queue: Arc::default(),
+            watch: Arc::new(Watch::new(mask_time)),
+            threads,
+            started: Mutex::new(false),
+            served: AtomicBool::new(false),
+        }
     }
 
-    /// Queues work. Without threads it waits for whoever takes it.
+    /// Whether a thread does the work. Otherwise it is done where the result is taken.
+    pub(crate) fn is_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    /// Queues work.
     pub(crate) fn submit(&self, work: Work) -> Arc<Slot> {
-        let slot = Arc::new(Slot::new(work));
+        let slot = Arc::new(Slot::new(work, &self.watch));
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         if !*started {
             *started = true;
@@ -142,12 +225,12 @@ impl MaskWorkers {
                         slot.work();
                     }
                 };
-                // one that does not start is not missed: the work is then done where the mask is needed
-                let _ = std::thread::Builder::new().name("grammar-mask".into()).spawn(run);
+                let thread = std::thread::Builder::new().name("grammar-mask".into()).spawn(run);
+                self.served.fetch_or(thread.is_ok(), Ordering::Relaxed);
             }
         }
         drop(started);
-        if self.threads > 0 {
+        if self.is_served() {
             self.queue.lock().slots.push_back(Arc::clone(&slot));
             self.queue.more.notify_one();
         }
@@ -159,5 +242,6 @@ impl Drop for MaskWorkers {
     fn drop(&mut self) {
         self.queue.lock().closed = true;
         self.queue.more.notify_all();
+        self.watch.close();
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn refused(refusal: &Refusal) -> DynamoError {
 pub(crate) fn of_job(error: &JobError) -> DynamoError {
     match error {
         JobError::Engine(_) => shut_down(error.to_string()),
+        JobError::Constraint(problem) => invalid(problem),
         _ => failed(error.to_string()),
     }
 }

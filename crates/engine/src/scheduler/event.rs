@@ -2,6 +2,7 @@
 
 use super::job::JobId;
 use crate::draft_kind::DraftCount;
+use crate::error::EngineError;
 use crate::generation::Chosen;
 use crate::request::StopReason;
 use std::time::Duration;
@@ -93,12 +94,24 @@ pub enum JobError {
         /// Chosen tokens.
         completion: usize,
     },
+    /// A processor of its logits cannot go on, such as a grammar that is too ambiguous: the request is at fault.
+    #[error("{0}")]
+    Constraint(String),
     /// No token can be chosen from its logits, its own code has panicked, or it cannot run for another reason that is its own.
     #[error("{0}")]
     Job(String),
     /// The step in which it ran has failed as a whole: the engine should be loaded again.
     #[error("the engine failed: {0}")]
     Engine(String),
+}
+
+impl From<EngineError> for JobError {
+    fn from(error: EngineError) -> JobError {
+        match error {
+            EngineError::Constraint(problem) => JobError::Constraint(problem),
+            error => JobError::Job(error.to_string()),
+        }
+    }
 }
 
 /// Why a job is not taken.

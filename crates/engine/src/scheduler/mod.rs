@@ -167,6 +167,7 @@ impl Scheduler {
             // what is to be written waits for the disk now
             return Ok(self.prefixes.write_some(self.engine.kv_cache(), DISK_BYTES, true));
         }
+        self.choose_late(listener);
         let plan = self.compose();
         let plan = self.make_room(plan, listener);
         let ran = self.run(&plan, listener);

@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::compose::StepPlan;
 use super::ending::End;
-use super::event::{JobError, JobEvent};
+use super::event::JobEvent;
 use super::fairness::CHOSEN;
 use super::flights::Member;
 use super::guarded_listener::GuardedListener;
@@ -56,6 +56,26 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// Chooses tokens from logits of earlier steps, for jobs whose processors were not ready then. If there is nothing else to run, it waits for
+    /// one for a bounded time.
+    pub(super) fn choose_late(&mut self, listener: &mut GuardedListener<'_>) {
+        let alone = self.flights.is_empty() && self.running.iter().all(Task::is_late);
+        let late = self.running.iter_mut().filter(|task| task.is_late());
+        let (ids, mut generations): (Vec<JobId>, Vec<_>) =
+            late.filter_map(|task| Some((task.id, task.generation.as_mut()?))).unzip();
+        if ids.is_empty() {
+            return;
+        }
+        let results = self.engine.choose_late(&mut generations, alone);
+        let now = (self.options.clock)();
+        for (id, result) in ids.into_iter().zip(results) {
+            let end = self.follow(id, 1, result, now, listener);
+            if let Some(end) = listener.take_panic(id).map(End::Failed).or(end) {
+                self.end_by_id(id, end, listener);
+            }
+        }
     }
 
     /// The jobs of a plan, in the order in which they run.
@@ -143,11 +163,15 @@ impl Scheduler {
                 over.then_some(End::Finished)
             }
             Ok(Progress::Prompt) => self.follow_prompt(at, share, now, listener),
+            Ok(Progress::Late) => {
+                self.follow_rows(at, share, now, listener);
+                None
+            }
             Ok(Progress::Token(chosen)) => self.follow_tokens(at, share, vec![chosen], now, listener),
             Ok(Progress::Tokens(chosen)) => self.follow_tokens(at, share, chosen, now, listener),
             Ok(Progress::Stuck(chosen, error)) => {
                 self.follow_tokens(at, share, vec![chosen], now, listener);
-                Some(End::Failed(JobError::Job(error.to_string())))
+                Some(End::Failed(error.into()))
             }
             Err(EngineError::Sequence {
                 error: SeqError::CacheFull(_) | SeqError::StatesFull(_), ..
@@ -163,7 +187,7 @@ impl Scheduler {
                 if self.running[at].sequence.len() >= self.running[at].prompt_len {
                     self.follow_rows(at, share, now, listener);
                 }
-                Some(End::Failed(JobError::Job(error.to_string())))
+                Some(End::Failed(error.into()))
             }
         }
     }

@@ -78,6 +78,11 @@ impl Task {
         Some(Running { sequence, generation, most, embedding })
     }
 
+    /// Whether its next token is to be chosen from logits of an earlier step.
+    pub(super) fn is_late(&self) -> bool {
+        self.generation.as_ref().is_some_and(Generation::is_late)
+    }
+
     /// Whether it runs one token after another.
     pub(super) fn decodes(&self) -> bool {
         self.pending() == 1 && self.prompt_done.is_some()

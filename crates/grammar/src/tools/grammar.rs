@@ -3,7 +3,7 @@
 use super::{Tool, ToolCalls, ToolChoice};
 use crate::error::GrammarError;
 use crate::lark::{ANY, in_regex, marker, token, up_to};
-use crate::limits::GrammarLimits;
+use crate::limits::{Budget, GrammarLimits};
 use crate::schema;
 use crate::vocabulary::{Piece, Vocabulary};
 use latent_text::{ArgumentsGrammar, TaggedGrammar, ToolGrammar};
@@ -24,6 +24,7 @@ pub(crate) fn grammars(
     vocabulary: &Vocabulary,
     limits: &GrammarLimits,
     failing: &[usize],
+    budget: &Budget,
 ) -> Result<Grammars, GrammarError> {
     let invalid = |problem: &str| GrammarError::Invalid { what: WHAT, problem: problem.to_owned() };
     let (found, limit) = (calls.tools.len(), limits.rules);
@@ -33,7 +34,7 @@ pub(crate) fn grammars(
     if calls.format.open.is_empty() && calls.format.section_open.is_empty() {
         return Err(invalid("the model's format has nothing that begins a call"));
     }
-    let mut writer = Writer { calls, vocabulary, limits, lark: String::new(), schemas: Vec::new() };
+    let mut writer = Writer { calls, vocabulary, limits, budget, lark: String::new(), schemas: Vec::new() };
     let mut wanted = Vec::new();
     for (index, tool) in calls.tools.iter().enumerate() {
         let callable = match &calls.choice {
@@ -64,6 +65,7 @@ struct Writer<'a> {
     calls: &'a ToolCalls,
     vocabulary: &'a Vocabulary,
     limits: &'a GrammarLimits,
+    budget: &'a Budget,
     lark: String,
     schemas: Vec<(String, Value)>,
 }
@@ -207,7 +209,7 @@ impl Writer<'_> {
     }
 
     fn arguments(&mut self, index: usize, parameters: &Value) -> Result<String, GrammarError> {
-        let prepared = schema::prepare(parameters, self.limits)?;
+        let prepared = schema::prepare(parameters, self.limits, self.budget)?;
         match &self.calls.format.arguments {
             ArgumentsGrammar::Json => Ok(self.schema(format!("arguments{index}"), prepared)),
             ArgumentsGrammar::Tagged(tags) => self.tagged(index, tags, parameters),
@@ -300,7 +302,7 @@ impl Writer<'_> {
                 alone.insert(key.to_owned(), definitions.clone());
             }
         }
-        let prepared = schema::prepare(&alone, self.limits)?;
+        let prepared = schema::prepare(&alone, self.limits, self.budget)?;
         let reference = self.schema(format!("arguments{id}"), prepared);
         let kind = schema.get("type").and_then(Value::as_str).unwrap_or("object");
         let kind = if kind == "integer" { "number" } else { kind };

@@ -226,6 +226,7 @@ pub(crate) fn refused(refusal: &Refusal) -> ApiError {
 pub(crate) fn failed(error: &JobError) -> ApiError {
     match error {
         JobError::Deadline { .. } => ApiError::new(ErrorKind::Deadline, error.to_string()),
+        JobError::Constraint(problem) => ApiError::invalid(problem),
         _ => ApiError::internal(error.to_string()),
     }
 }

@@ -175,6 +175,52 @@ fn answers_follow_schemas_and_grammars() {
     server.assert_idle();
 }
 
+/// A grammar whose first token is cheap, and what may follow it is more than a mask may take.
+fn costly_after_the_first_token() -> String {
+    let rules: String = (0..3000)
+        .map(|i| format!("r{i} ::= [a-z] r{} | [a-z] r{}\n", (i * 7 + 1) % 3000, (i * 11 + 5) % 3000))
+        .collect();
+    let names: Vec<String> = (0..3000).map(|i| format!("r{i}")).collect();
+    format!("root ::= \"(\" ({})\n{rules}", names.join(" | "))
+}
+
+#[test]
+fn a_grammar_that_costs_too_much_is_an_error_of_its_request() {
+    let server = demo();
+    let body = json!({"grammar": costly_after_the_first_token(), "max_tokens": 60});
+    let (message, _) = server.post(CHAT, &ask(body.clone())).error(400);
+    assert!(message.contains("GBNF grammar"), "{message}");
+    let mut body = ask(body);
+    body["stream"] = json!(true);
+    let reply = server.post(CHAT, &body);
+    let (_, last) = reply.events().into_iter().rfind(|(_, data)| data != "[DONE]").unwrap();
+    let last: Value = serde_json::from_str(&last).unwrap();
+    let error = &last["error"];
+    assert_eq!(error["type"], "invalid_request_error", "{error}");
+    assert!(error["message"].as_str().unwrap().contains("GBNF grammar"), "{error}");
+    server.assert_idle();
+}
+
+#[test]
+fn schemas_whose_combinations_cost_too_much_are_refused() {
+    let server = demo();
+    let letters = |i: u8| char::from(b'a' + i % 26);
+    let patterns: Vec<Value> =
+        (0..26).map(|i| json!({"type": "string", "pattern": format!(".*{}.{{3}}.*", letters(i))})).collect();
+    let multiples = [9973, 9967, 9949, 9941].map(|of| json!({"type": "integer", "multipleOf": of}));
+    for bomb in [json!({"allOf": patterns}), json!({"allOf": multiples})] {
+        for _ in 0..5 {
+            let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": bomb}});
+            let (message, param) = server.post(CHAT, &ask(json!({"response_format": format}))).error(400);
+            assert!(message.contains("JSON schema") && param == "response_format", "{message}");
+        }
+    }
+    // they block no others
+    let format = json!({"type": "json_object"});
+    server.post(CHAT, &ask(json!({"response_format": format, "max_tokens": 20}))).ok();
+    server.assert_idle();
+}
+
 #[test]
 fn reasoning_is_told_apart() {
     let server = demo();

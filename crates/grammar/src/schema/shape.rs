@@ -1,0 +1,716 @@
+//! The work of combining schemas, computed before the library does it.
+//!
+//! The library brings a schema into a form without `allOf`, siblings of `anyOf` and of `$ref`: it intersects them, copies one side for each
+//! alternative of the other, and asks of each string whether its patterns exclude each other. None of that has a bound that fits a server. So the
+//! same is done here first, on a form that holds no more than what costs: with a budget, which ends it.
+
+use super::check::WHAT;
+use crate::cost::{MAX_PAIRS, Spread, Spreads, cost, too_many_pairs};
+use crate::error::{GrammarError, shorten};
+use crate::limits::Budget;
+use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::derivre::{Regex, RegexBuilder};
+use llguidance::regex_to_lark;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
+
+/// The maximum number of pairs in all strings of a schema, each of which the library checks.
+const MAX_SUM: u64 = 8 * MAX_PAIRS;
+
+/// How deep intersections may nest, as in the library.
+const MAX_LEVELS: usize = 128;
+
+/// The largest multiple that the library can compute with: it multiplies a remainder by ten in 32 bits.
+const MAX_MULTIPLE: u64 = 400_000_000;
+
+/// The maximum number of decimal places of a multiple, for the same reason.
+const MAX_PLACES: u32 = 8;
+
+/// Keywords by which other schemas apply to the same value.
+const APPLICATORS: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
+
+/// Keywords that say nothing about a value.
+const NOTES: [&str; 15] = [
+    "$anchor",
+    "$defs",
+    "definitions",
+    "$schema",
+    "$id",
+    "id",
+    "$comment",
+    "title",
+    "description",
+    "default",
+    "readOnly",
+    "writeOnly",
+    "examples",
+    "contentMediaType",
+    "contentEncoding",
+];
+
+const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
+
+/// What a schema costs to combine with others.
+#[derive(Clone)]
+enum Shape {
+    Any,
+    Never,
+    /// Null, or a truth value.
+    Plain(&'static str),
+    /// The coefficient and the decimal places of its multiple.
+    Number(Option<(u64, u32)>),
+    Text(Text),
+    Array {
+        prefix: Vec<Shape>,
+        items: Option<Box<Shape>>,
+    },
+    Object(Box<Object>),
+    Options(Vec<Shape>),
+    Reference(String),
+}
+
+#[derive(Clone, Default)]
+struct Text {
+    /// Patterns and formats, by their number.
+    parts: BTreeSet<usize>,
+    /// A bound on its length.
+    length: bool,
+}
+
+#[derive(Clone, Default)]
+struct Object {
+    properties: Vec<(String, Shape)>,
+    patterns: Vec<(String, Shape)>,
+    additional: Option<Shape>,
+    required: usize,
+}
+
+/// A condition on a string.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Part {
+    Pattern(String),
+    Format(String),
+    Literal(String),
+}
+
+impl Shape {
+    fn size(&self) -> u64 {
+        1 + match self {
+            Shape::Any | Shape::Never | Shape::Plain(_) | Shape::Number(_) | Shape::Reference(_) => 0,
+            Shape::Text(text) => text.parts.len() as u64,
+            Shape::Array { prefix, items } => {
+                prefix.iter().chain(items.as_deref()).map(Shape::size).sum::<u64>()
+            }
+            Shape::Object(object) => {
+                let named =
+                    object.properties.iter().chain(&object.patterns).map(|(_, shape)| 1 + shape.size());
+                named.sum::<u64>()
+                    + object.additional.as_ref().map_or(0, Shape::size)
+                    + object.required as u64
+            }
+            Shape::Options(options) => options.iter().map(Shape::size).sum(),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Shape::Any => "any",
+            Shape::Never => "never",
+            Shape::Plain(kind) => kind,
+            Shape::Number(_) => "number",
+            Shape::Text(_) => "string",
+            Shape::Array { .. } => "array",
+            Shape::Object(_) => "object",
+            Shape::Options(_) => "options",
+            Shape::Reference(_) => "reference",
+        }
+    }
+}
+
+/// Alternatives, without alternatives among them.
+fn options(all: Vec<Shape>) -> Shape {
+    let mut flat = Vec::with_capacity(all.len());
+    for option in all {
+        match option {
+            Shape::Never => {}
+            Shape::Options(inner) => flat.extend(inner),
+            option => flat.push(option),
+        }
+    }
+    match flat.len() {
+        0 => Shape::Never,
+        1 => flat.swap_remove(0),
+        _ => Shape::Options(flat),
+    }
+}
+
+/// Refuses a schema whose combinations cost too much.
+///
+/// # Errors
+/// [`GrammarError::TooLarge`], [`GrammarError::Invalid`], [`GrammarError::Timeout`].
+pub(super) fn check(schema: &Value, budget: &Budget) -> Result<(), GrammarError> {
+    let mut builder = Builder {
+        root: schema,
+        budget,
+        parts: Vec::new(),
+        numbers: HashMap::new(),
+        spreads: HashMap::new(),
+        matchers: HashMap::new(),
+        definitions: HashMap::new(),
+        seen: HashSet::new(),
+        costs: HashMap::new(),
+        pairs: 0,
+    };
+    let shape = builder.build(schema)?;
+    let mut open = vec![shape];
+    let mut done = HashSet::new();
+    while let Some(shape) = open.pop() {
+        builder.budget.spend(1)?;
+        match shape {
+            Shape::Text(text) => builder.check_text(&text)?,
+            Shape::Array { prefix, items } => {
+                open.extend(prefix);
+                open.extend(items.map(|items| *items));
+            }
+            Shape::Object(object) => {
+                let Object { properties, patterns, additional, .. } = *object;
+                open.extend(properties.into_iter().chain(patterns).map(|(_, shape)| shape));
+                open.extend(additional);
+            }
+            Shape::Options(options) => open.extend(options),
+            Shape::Reference(target) => {
+                if done.insert(target.clone()) {
+                    open.extend(builder.definitions.remove(&target));
+                }
+            }
+            Shape::Any | Shape::Never | Shape::Plain(_) | Shape::Number(_) => {}
+        }
+    }
+    Ok(())
+}
+
+struct Builder<'a> {
+    root: &'a Value,
+    budget: &'a Budget,
+    parts: Vec<Part>,
+    numbers: HashMap<Part, usize>,
+    spreads: HashMap<usize, Rc<Spread>>,
+    matchers: HashMap<String, Regex>,
+    definitions: HashMap<String, Shape>,
+    seen: HashSet<String>,
+    /// The intersections seen so far, by their parts, and their pairs.
+    costs: HashMap<(BTreeSet<usize>, bool), u64>,
+    pairs: u64,
+}
+
+fn invalid(problem: String) -> GrammarError {
+    GrammarError::Invalid { what: WHAT, problem }
+}
+
+impl Builder<'_> {
+    fn build(&mut self, schema: &Value) -> Result<Shape, GrammarError> {
+        self.budget.spend(1)?;
+        let object = match schema {
+            Value::Object(object) => object,
+            Value::Bool(false) => return Ok(Shape::Never),
+            _ => return Ok(Shape::Any),
+        };
+        let mut result = Shape::Any;
+        let mut current = Map::new();
+        for (key, value) in object {
+            let key = key.as_str();
+            if APPLICATORS.contains(&key) {
+                result = self.flush(result, &mut current, object)?;
+                result = self.apply(result, key, value)?;
+            } else if !NOTES.contains(&key) {
+                current.insert(key.to_owned(), Value::Null);
+            }
+        }
+        self.flush(result, &mut current, object)
+    }
+
+    /// Adds the keywords of one schema that are not applicators.
+    fn flush(
+        &mut self,
+        result: Shape,
+        current: &mut Map<String, Value>,
+        object: &Map<String, Value>,
+    ) -> Result<Shape, GrammarError> {
+        if current.is_empty() {
+            return Ok(result);
+        }
+        let named = |name: &str| current.contains_key(name).then(|| object.get(name)).flatten();
+        let types: Vec<&str> = match object.get("type") {
+            Some(Value::String(name)) => vec![name],
+            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+            _ => TYPES.to_vec(),
+        };
+        let mut all = Vec::with_capacity(types.len());
+        for name in types {
+            self.budget.spend(1)?;
+            all.push(match name {
+                "null" => Shape::Plain("null"),
+                "boolean" => Shape::Plain("boolean"),
+                "number" | "integer" => Shape::Number(match named("multipleOf") {
+                    Some(multiple) => Some(decimal(multiple)?),
+                    None => None,
+                }),
+                "string" => self.text(named("pattern"), named("format"), {
+                    named("minLength").and_then(Value::as_u64).is_some_and(|least| least > 0)
+                        || named("maxLength").is_some()
+                })?,
+                "array" => {
+                    let items = named("items").filter(|items| !items.is_array());
+                    let prefix = named("items").and_then(Value::as_array);
+                    let prefix = prefix.or(named("prefixItems").and_then(Value::as_array));
+                    let rest = items.or(named("additionalItems"));
+                    let prefix = prefix.map_or(&[][..], Vec::as_slice);
+                    let prefix = prefix.iter().map(|item| self.build(item)).collect::<Result<_, _>>()?;
+                    let items = rest.map(|items| self.build(items)).transpose()?.map(Box::new);
+                    Shape::Array { prefix, items }
+                }
+                "object" => {
+                    let [properties, patterns, additional, required] =
+                        ["properties", "patternProperties", "additionalProperties", "required"].map(named);
+                    self.object(properties, patterns, additional, required)?
+                }
+                _ => Shape::Never,
+            });
+        }
+        current.clear();
+        let built = if all.len() == 1 { all.swap_remove(0) } else { options(all) };
+        self.meet(result, built, 0)
+    }
+
+    fn text(
+        &mut self,
+        pattern: Option<&Value>,
+        format: Option<&Value>,
+        length: bool,
+    ) -> Result<Shape, GrammarError> {
+        let mut text = Text { length, ..Text::default() };
+        if let Some(pattern) = pattern.and_then(Value::as_str) {
+            text.parts.insert(self.part(Part::Pattern(pattern.to_owned()))?);
+        }
+        if let Some(format) = format.and_then(Value::as_str) {
+            text.parts.insert(self.part(Part::Format(format.to_owned()))?);
+        }
+        Ok(Shape::Text(text))
+    }
+
+    fn object(
+        &mut self,
+        properties: Option<&Value>,
+        patterns: Option<&Value>,
+        additional: Option<&Value>,
+        required: Option<&Value>,
+    ) -> Result<Shape, GrammarError> {
+        let mut named = |map: Option<&Value>| -> Result<Vec<(String, Shape)>, GrammarError> {
+            let Some(map) = map.and_then(Value::as_object) else { return Ok(Vec::new()) };
+            map.iter().map(|(name, schema)| Ok((name.clone(), self.build(schema)?))).collect()
+        };
+        let (mut properties, patterns) = (named(properties)?, named(patterns)?);
+        for (pattern, _) in &patterns {
+            self.part(Part::Pattern(pattern.clone()))?;
+        }
+        self.check_disjoint(&patterns)?;
+        if !patterns.is_empty() {
+            for (name, shape) in &mut properties {
+                if let Some(of_pattern) = self.matching(&patterns, name)? {
+                    let of_pattern = self.copy(of_pattern)?;
+                    let own = std::mem::replace(shape, Shape::Never);
+                    *shape = self.meet(own, of_pattern, 0)?;
+                }
+            }
+        }
+        let additional = additional.map(|schema| self.build(schema)).transpose()?;
+        let required = required.and_then(Value::as_array).map_or(0, Vec::len);
+        self.budget.spend(required as u64 / 4)?;
+        Ok(Shape::Object(Box::new(Object { properties, patterns, additional, required })))
+    }
+
+    fn apply(&mut self, result: Shape, key: &str, value: &Value) -> Result<Shape, GrammarError> {
+        let list = value.as_array().map_or(&[][..], Vec::as_slice);
+        match key {
+            "const" => {
+                let shape = self.constant(value)?;
+                self.meet(result, shape, 0)
+            }
+            "enum" => {
+                let all = list.iter().map(|value| self.constant(value)).collect::<Result<_, _>>()?;
+                self.meet(result, options(all), 0)
+            }
+            "allOf" => {
+                let mut result = result;
+                for schema in list {
+                    let shape = self.build(schema)?;
+                    result = self.meet(result, shape, 0)?;
+                }
+                Ok(result)
+            }
+            "anyOf" | "oneOf" => {
+                let all: Vec<Shape> =
+                    list.iter().map(|schema| self.build(schema)).collect::<Result<_, _>>()?;
+                if key == "anyOf" && all.iter().any(|shape| matches!(shape, Shape::Any)) {
+                    return Ok(result);
+                }
+                self.meet(result, options(all), 0)
+            }
+            _ => {
+                let Some(target) = value.as_str() else { return Ok(result) };
+                self.define(target)?;
+                if matches!(result, Shape::Any) {
+                    return Ok(Shape::Reference(target.to_owned()));
+                }
+                self.meet(result, Shape::Reference(target.to_owned()), 0)
+            }
+        }
+    }
+
+    fn constant(&mut self, value: &Value) -> Result<Shape, GrammarError> {
+        self.budget.spend(1)?;
+        Ok(match value {
+            Value::Null => Shape::Plain("null"),
+            Value::Bool(_) => Shape::Plain("boolean"),
+            Value::Number(_) => Shape::Number(None),
+            Value::String(text) => {
+                let part = self.part(Part::Literal(text.clone()))?;
+                Shape::Text(Text { parts: BTreeSet::from([part]), length: false })
+            }
+            Value::Array(items) => {
+                let prefix = items.iter().map(|item| self.constant(item)).collect::<Result<_, _>>()?;
+                Shape::Array { prefix, items: Some(Box::new(Shape::Never)) }
+            }
+            Value::Object(members) => {
+                let member = |(name, value): (&String, &Value)| Ok((name.clone(), self.constant(value)?));
+                let properties = members.iter().map(member).collect::<Result<Vec<_>, GrammarError>>()?;
+                let required = properties.len();
+                let additional = Some(Shape::Never);
+                Shape::Object(Box::new(Object { properties, patterns: Vec::new(), additional, required }))
+            }
+        })
+    }
+
+    /// Builds what a reference names, once.
+    fn define(&mut self, target: &str) -> Result<(), GrammarError> {
+        if !self.seen.insert(target.to_owned()) {
+            return Ok(());
+        }
+        let root = self.root;
+        let mut schema = Some(root);
+        if target != "#" && target != "#/" {
+            for segment in target.strip_prefix("#/").unwrap_or(target).split('/') {
+                schema = schema.and_then(|schema| match schema {
+                    Value::Array(list) => segment.parse::<usize>().ok().and_then(|index| list.get(index)),
+                    schema => schema.get(segment),
+                });
+            }
+        }
+        // the library names what is wrong with the reference
+        let Some(schema) = schema else { return Ok(()) };
+        let shape = self.build(schema)?;
+        self.definitions.insert(target.to_owned(), shape);
+        Ok(())
+    }
+
+    fn resolve(&mut self, target: &str) -> Result<Shape, GrammarError> {
+        self.define(target)?;
+        let Some(shape) = self.definitions.get(target) else {
+            let problem = format!(
+                "the reference {} is circular beside other keywords, or leads nowhere",
+                shorten(target)
+            );
+            return Err(invalid(problem));
+        };
+        self.copy(shape)
+    }
+
+    fn copy(&self, shape: &Shape) -> Result<Shape, GrammarError> {
+        self.budget.spend(shape.size())?;
+        Ok(shape.clone())
+    }
+
+    fn meet(&mut self, one: Shape, other: Shape, level: usize) -> Result<Shape, GrammarError> {
+        self.budget.spend(1)?;
+        if level > MAX_LEVELS {
+            return Err(invalid("its combined schemas nest too deeply".into()));
+        }
+        Ok(match (one, other) {
+            (Shape::Any, shape) | (shape, Shape::Any) => shape,
+            (Shape::Never, _) | (_, Shape::Never) => Shape::Never,
+            (Shape::Reference(target), shape) | (shape, Shape::Reference(target)) => {
+                let resolved = self.resolve(&target)?;
+                self.meet(resolved, shape, level + 2)?
+            }
+            (Shape::Options(all), shape) | (shape, Shape::Options(all)) => {
+                let mut met = Vec::with_capacity(all.len());
+                for option in all {
+                    let shape = self.copy(&shape)?;
+                    met.push(self.meet(option, shape, level + 1)?);
+                }
+                options(met)
+            }
+            (Shape::Number(one), Shape::Number(other)) => Shape::Number(match (one, other) {
+                (Some(one), Some(other)) => Some(common_multiple(one, other)?),
+                (one, other) => one.or(other),
+            }),
+            (Shape::Text(mut one), Shape::Text(mut other)) => {
+                one.parts.append(&mut other.parts);
+                one.length |= other.length;
+                Shape::Text(one)
+            }
+            (Shape::Array { mut prefix, items }, Shape::Array { prefix: mut second, items: rest }) => {
+                let len = prefix.len().max(second.len());
+                for (prefix, items) in [(&mut prefix, &items), (&mut second, &rest)] {
+                    while prefix.len() < len {
+                        prefix.push(items.as_deref().map_or(Ok(Shape::Any), |items| self.copy(items))?);
+                    }
+                }
+                let mut met = Vec::with_capacity(len);
+                for (one, other) in prefix.into_iter().zip(second) {
+                    met.push(self.meet(one, other, level + 1)?);
+                }
+                let items = match (items, rest) {
+                    (Some(one), Some(other)) => Some(Box::new(self.meet(*one, *other, level + 1)?)),
+                    (one, other) => one.or(other),
+                };
+                Shape::Array { prefix: met, items }
+            }
+            (Shape::Object(one), Shape::Object(other)) => self.meet_objects(*one, *other, level + 1)?,
+            (one, other) if one.kind() == other.kind() => one,
+            _ => Shape::Never,
+        })
+    }
+
+    fn meet_objects(&mut self, mut one: Object, other: Object, level: usize) -> Result<Shape, GrammarError> {
+        let mut properties: Vec<(String, Shape)> = Vec::with_capacity(one.properties.len());
+        let mut names = HashSet::new();
+        let of_other: HashMap<&str, &Shape> =
+            other.properties.iter().map(|(name, shape)| (name.as_str(), shape)).collect();
+        for (name, shape) in std::mem::take(&mut one.properties) {
+            let second = match of_other.get(name.as_str()) {
+                Some(second) => Some(*second),
+                None => self.property(&other, &name)?,
+            };
+            let second = second.map_or(Ok(Shape::Any), |second| self.copy(second))?;
+            names.insert(name.clone());
+            properties.push((name, self.meet(shape, second, level)?));
+        }
+        let mut rest = Vec::new();
+        for (name, shape) in other.properties {
+            if names.contains(&name) {
+                continue;
+            }
+            let first = self.property(&one, &name)?;
+            let first = first.map_or(Ok(Shape::Any), |first| self.copy(first))?;
+            rest.push((name, self.meet(first, shape, level)?));
+        }
+        properties.append(&mut rest);
+        let mut patterns: Vec<(String, Shape)> = Vec::new();
+        let mut of_other = other.patterns;
+        for (pattern, shape) in one.patterns {
+            let at = of_other.iter().position(|(second, _)| *second == pattern);
+            let second = match (at, &other.additional) {
+                (Some(at), _) => of_other.remove(at).1,
+                (None, Some(additional)) => self.copy(additional)?,
+                (None, None) => Shape::Any,
+            };
+            patterns.push((pattern, self.meet(shape, second, level)?));
+        }
+        for (pattern, shape) in of_other {
+            let first = one.additional.as_ref().map_or(Ok(Shape::Any), |first| self.copy(first))?;
+            patterns.push((pattern, self.meet(shape, first, level)?));
+        }
+        self.check_disjoint(&patterns)?;
+        let additional = match (one.additional, other.additional) {
+            (Some(one), Some(other)) => Some(self.meet(one, other, level)?),
+            (one, other) => one.or(other),
+        };
+        let required = one.required + other.required;
+        self.budget.spend(required as u64 / 4)?;
+        Ok(Shape::Object(Box::new(Object { properties, patterns, additional, required })))
+    }
+
+    /// What an object says of a property that it does not name.
+    fn property<'o>(&mut self, object: &'o Object, name: &str) -> Result<Option<&'o Shape>, GrammarError> {
+        let matching = self.matching(&object.patterns, name)?;
+        Ok(matching.or(object.additional.as_ref()))
+    }
+
+    fn matching<'p>(
+        &mut self,
+        patterns: &'p [(String, Shape)],
+        name: &str,
+    ) -> Result<Option<&'p Shape>, GrammarError> {
+        for (pattern, shape) in patterns {
+            if !self.matchers.contains_key(pattern) {
+                let mut builder = RegexBuilder::new();
+                // the library says what is wrong with it
+                let Ok(expr) = builder.mk_regex_for_serach(&regex_to_lark(pattern, "dw")) else {
+                    return Ok(None);
+                };
+                self.matchers.insert(pattern.clone(), builder.to_regex(expr));
+            }
+            let Some(matcher) = self.matchers.get_mut(pattern) else { continue };
+            let mut state = matcher.initial_state();
+            for byte in name.bytes() {
+                let before = matcher.cost();
+                state = matcher.transition(state, byte);
+                self.budget.spend(1 + (matcher.cost() - before) / 4)?;
+            }
+            if matcher.is_accepting(state) {
+                return Ok(Some(shape));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The library asks of every two patterns of properties whether both can match.
+    fn check_disjoint(&mut self, patterns: &[(String, Shape)]) -> Result<(), GrammarError> {
+        if patterns.len() < 2 {
+            return Ok(());
+        }
+        let parts = patterns.iter().map(|(pattern, _)| self.part(Part::Pattern(pattern.clone())));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        for (at, one) in parts.iter().enumerate() {
+            for other in &parts[..at] {
+                self.check_text(&Text { parts: BTreeSet::from([*one, *other]), length: false })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, part: Part) -> Result<usize, GrammarError> {
+        if let Some(number) = self.numbers.get(&part) {
+            return Ok(*number);
+        }
+        if let Part::Pattern(pattern) = &part {
+            self.budget.pattern(&regex_to_lark(pattern, "dw"))?;
+        }
+        self.parts.push(part.clone());
+        self.numbers.insert(part, self.parts.len() - 1);
+        Ok(self.parts.len() - 1)
+    }
+
+    /// Accounts for a string that is in the schema's final form.
+    fn check_text(&mut self, text: &Text) -> Result<(), GrammarError> {
+        let literal = text.parts.iter().any(|part| matches!(self.parts[*part], Part::Literal(_)));
+        if let [part] = text.parts.iter().collect::<Vec<_>>()[..]
+            && let Part::Pattern(pattern) = &self.parts[*part]
+        {
+            // each is parsed where it occurs
+            self.budget.spend(pattern.len() as u64 / 4)?;
+        }
+        if text.parts.len() + usize::from(text.length && !literal) < 2 {
+            return Ok(());
+        }
+        let lengths = text.parts.iter().map(|part| match &self.parts[*part] {
+            Part::Pattern(text) | Part::Format(text) | Part::Literal(text) => text.len() as u64,
+        });
+        self.budget.spend(lengths.sum::<u64>() / 4)?;
+        self.budget.check_strings(if literal { 3 } else { 10 })?;
+        // a constant has no part in a product
+        let others = text.parts.iter().filter(|part| !matches!(self.parts[**part], Part::Literal(_)));
+        let key = (others.copied().collect::<BTreeSet<usize>>(), text.length);
+        let pairs = match self.costs.get(&key) {
+            Some(pairs) => *pairs,
+            None => {
+                let mut operands =
+                    key.0.iter().map(|part| self.spread(*part)).collect::<Result<Vec<_>, _>>()?;
+                if text.length {
+                    let number = self.part(Part::Pattern("^(?s:.{0,9})$".into()))?;
+                    operands.push(self.spread(number)?);
+                }
+                let pairs = cost(&operands);
+                self.costs.insert(key, pairs);
+                pairs
+            }
+        };
+        self.pairs = self.pairs.saturating_add(pairs);
+        if pairs > MAX_PAIRS || self.pairs > MAX_SUM {
+            return Err(too_many_pairs(WHAT, Some(self.pairs)));
+        }
+        Ok(())
+    }
+
+    fn spread(&mut self, number: usize) -> Result<Rc<Spread>, GrammarError> {
+        if let Some(known) = self.spreads.get(&number) {
+            return Ok(Rc::clone(known));
+        }
+        let spread = match &self.parts[number] {
+            Part::Pattern(pattern) => {
+                let mut builder = RegexBuilder::new();
+                let expr = builder.mk_regex_for_serach(&regex_to_lark(pattern, "dw"));
+                let expr = expr.map_err(|error| crate::error::read_message(WHAT, &format!("{error:#}")))?;
+                Spreads::new(builder.exprset()).of(expr)
+            }
+            Part::Literal(text) => {
+                let mut builder = RegexBuilder::new();
+                let expr = builder.mk(&llguidance::derivre::RegexAst::Literal(text.clone()));
+                let expr = expr.map_err(|error| invalid(error.to_string()))?;
+                Spreads::new(builder.exprset()).of(expr)
+            }
+            Part::Format(name) => spread_of_format(name),
+        };
+        let spread = spread.ok_or_else(|| too_many_pairs(WHAT, None))?;
+        self.spreads.insert(number, Rc::clone(&spread));
+        Ok(spread)
+    }
+}
+
+/// The spread of a format, whose pattern only the library knows: that of a whole schema with it.
+fn spread_of_format(name: &str) -> Option<Rc<Spread>> {
+    let schema = json!({"type": "string", "format": name});
+    let grammar = GrammarWithLexer::from_json_schema(schema);
+    let top = TopLevelGrammar { grammars: vec![grammar], max_tokens: None };
+    let limits = ParserLimits { verbose_errors: false, ..ParserLimits::default() };
+    let (_, spec) = GrammarInit::Serialized(top).to_internal(None, limits).ok()?;
+    let exprs = spec.regex_builder.exprset();
+    let last = llguidance::derivre::ExprRef::new(exprs.len() as u32 - 1);
+    Spreads::new(exprs).of(last)
+}
+
+/// A multiple as a whole number and the decimal places by which it is shifted.
+fn decimal(value: &Value) -> Result<(u64, u32), GrammarError> {
+    let too_fine = || {
+        let problem = format!(
+            "`multipleOf` {} is not supported: up to {MAX_MULTIPLE} in units of its last decimal place, and up to {MAX_PLACES} places, are",
+            shorten(&value.to_string())
+        );
+        invalid(problem)
+    };
+    // the library says what is wrong with it
+    let Some(number) = value.as_f64() else { return Ok((1, 0)) };
+    let (mut number, mut places) = (number.abs(), 0);
+    while number.fract() != 0.0 {
+        number *= 10.0;
+        places += 1;
+        if places > MAX_PLACES {
+            return Err(too_fine());
+        }
+    }
+    if number > MAX_MULTIPLE as f64 { Err(too_fine()) } else { Ok((number as u64, places)) }
+}
+
+/// The multiple of two multiples.
+fn common_multiple(one: (u64, u32), other: (u64, u32)) -> Result<(u64, u32), GrammarError> {
+    let places = one.1.max(other.1);
+    // both have at most eight places and nine digits
+    let [a, b] = [one, other].map(|(number, of)| number * 10_u64.pow(places - of));
+    if a == 0 || b == 0 {
+        return Ok((0, 0));
+    }
+    let mut gcd = (a, b);
+    while gcd.1 != 0 {
+        gcd = (gcd.1, gcd.0 % gcd.1);
+    }
+    // the library computes both, and their product, in 32 bits
+    if a.saturating_mul(b) > u64::from(u32::MAX) || a / gcd.0 * b > MAX_MULTIPLE {
+        let problem = format!(
+            "the `multipleOf` that apply to one number have no common multiple up to {MAX_MULTIPLE} that can be computed: state one"
+        );
+        return Err(invalid(problem));
+    }
+    Ok((a / gcd.0 * b, places))
+}

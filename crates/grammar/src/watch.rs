@@ -1,0 +1,91 @@
+//! A time limit for masks: a thread that cancels those that take longer.
+
+use llguidance::CancellationHandle;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Cancels what has run for longer than a limit.
+pub(crate) struct Watch {
+    limit: Duration,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    running: Mutex<Running>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Running {
+    entries: Vec<(u64, Instant, CancellationHandle)>,
+    next: u64,
+    started: bool,
+    /// Whether the thread sleeps until the next entry.
+    asleep: bool,
+    closed: bool,
+}
+
+/// Something that runs; dropped, it has ended.
+pub(crate) struct Watched<'w>(&'w Watch, u64);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, limit: Duration) {
+        let mut running = self.lock();
+        while !running.closed {
+            running.asleep = running.entries.is_empty();
+            running = match running.asleep {
+                true => self.changed.wait(running).unwrap_or_else(PoisonError::into_inner),
+                // it need not be woken for every entry: masks are short, and the limit is not
+                false => {
+                    let waited = self.changed.wait_timeout(running, limit / 8);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            let late = running.entries.iter().filter(|(_, start, _)| start.elapsed() >= limit);
+            late.for_each(|(.., handle)| handle.cancel());
+        }
+    }
+}
+
+impl Watch {
+    pub(crate) fn new(limit: Duration) -> Watch {
+        Watch { limit, shared: Arc::default() }
+    }
+
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Begins to watch.
+    pub(crate) fn start(&self, handle: Option<CancellationHandle>) -> Option<Watched<'_>> {
+        let mut running = self.shared.lock();
+        if !running.started {
+            let (shared, limit) = (Arc::clone(&self.shared), self.limit);
+            let run = move || shared.run(limit);
+            running.started = std::thread::Builder::new().name("grammar-watch".into()).spawn(run).is_ok();
+        }
+        running.next += 1;
+        let id = running.next;
+        running.entries.push((id, Instant::now(), handle?));
+        if running.asleep {
+            self.shared.changed.notify_one();
+        }
+        Some(Watched(self, id))
+    }
+
+    pub(crate) fn close(&self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.0.shared.lock().entries.retain(|(id, ..)| *id != self.1);
+    }
+}
