@@ -4,6 +4,7 @@ use crate::error::{ApiError, ErrorKind};
 use axum::http::HeaderValue;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 /// Whose form errors have.
@@ -105,7 +106,12 @@ impl Dialect {
 
 /// A JSON response.
 pub(crate) fn json_response(value: &Value) -> Response {
-    let mut response = value.to_string().into_response();
+    json_text(value.to_string().into())
+}
+
+/// A response of JSON text.
+pub(crate) fn json_text(text: Bytes) -> Response {
+    let mut response = text.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

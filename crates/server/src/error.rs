@@ -62,9 +62,23 @@ pub(crate) struct ApiError {
     pub(crate) retry_after: Option<Duration>,
 }
 
+/// Bytes of an error message. Messages quote the request, which may be long.
+const MESSAGE: usize = 2048;
+
+/// A text for messages and the log: the beginning of a long one.
+pub(crate) fn shortened(mut text: String) -> String {
+    if text.len() > MESSAGE {
+        text.truncate(text.floor_char_boundary(MESSAGE));
+        text.push('…');
+        text.shrink_to_fit();
+    }
+    text
+}
+
 impl ApiError {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
-        ApiError { kind, message: message.into(), param: None, code: None, retry_after: None }
+        let message = shortened(message.into());
+        ApiError { kind, message, param: None, code: None, retry_after: None }
     }
 
     /// A request that cannot be served as it is.
@@ -75,7 +89,8 @@ impl ApiError {
     /// A field that cannot be served as it is.
     pub(crate) fn field(param: impl Into<String>, message: impl std::fmt::Display) -> ApiError {
         let param = param.into();
-        let message = if param.is_empty() { message.to_string() } else { format!("`{param}`: {message}") };
+        let message = shortened(message.to_string());
+        let message = if param.is_empty() { message } else { format!("`{param}`: {message}") };
         ApiError { param: (!param.is_empty()).then_some(param), ..ApiError::invalid(message) }
     }
 

@@ -42,7 +42,7 @@ limits! {
     header_seconds: u64 = 20,
     /// Bytes of a request's body.
     body_bytes: usize = 33_554_432,
-    /// Bytes of all bodies that are read at the same time, of each those beyond 65536; who sends more is told to try again.
+    /// Bytes that all requests hold together: bodies, prompts, and answers that have not been sent. A request beyond it is refused with 429. The last quarter is reserved for requests of at most 65536 bytes.
     bodies_bytes: usize = 268_435_456,
     /// Seconds without any byte of a body after which the request ends.
     body_seconds: u64 = 20,

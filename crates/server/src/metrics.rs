@@ -1,30 +1,30 @@
 //! Figures for Prometheus, in its text format.
 
+use crate::memory::Memory;
 use crate::models::{Counts, Models, Status};
 use crate::worker::{Live, Rates};
 use latent_engine::scheduler::SchedulerStats;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Counted by the server itself.
 pub(crate) struct Metrics {
     started: Instant,
     connections: AtomicUsize,
-    /// Bytes of bodies that are being read, without the first of each, which are not counted.
-    pub(crate) body_bytes: AtomicUsize,
+    memory: Arc<Memory>,
     /// Responses by address and status.
     requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Metrics {
+    pub(crate) fn new(memory: Arc<Memory>) -> Metrics {
         Metrics {
             started: Instant::now(),
             connections: AtomicUsize::new(0),
-            body_bytes: AtomicUsize::new(0),
+            memory,
             requests: Mutex::default(),
         }
     }
@@ -32,7 +32,7 @@ impl Metrics {
     /// Counts a connection as long as what is returned lives.
     pub(crate) fn connection(&self) -> OpenConnection<'_> {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        OpenConnection(&self.connections)
+        OpenConnection(self)
     }
 
     /// Counts a response.
@@ -64,9 +64,8 @@ impl Metrics {
         let one = |value: u64| std::iter::once((String::new(), value));
         let open = self.connections.load(Ordering::Relaxed) as u64;
         page.family(GAUGE, "latent_http_connections", "Connections that are open.", one(open));
-        let bodies = self.body_bytes.load(Ordering::Relaxed) as u64;
-        let help = "Bytes of bodies that are being read, without the first 64 KiB of each.";
-        page.family(GAUGE, "latent_http_body_bytes", help, one(bodies));
+        let help = "Bytes that requests hold, from the first byte of a body to the last byte of its answer.";
+        page.family(GAUGE, "latent_http_body_bytes", help, one(self.memory.used() as u64));
         let ready = u64::from(models.health().is_ok());
         page.family(GAUGE, "latent_ready", "Whether requests are taken.", one(ready));
         let uptime = self.started.elapsed().as_secs();
@@ -75,11 +74,11 @@ impl Metrics {
 }
 
 /// A connection that is counted.
-pub(crate) struct OpenConnection<'a>(&'a AtomicUsize);
+pub(crate) struct OpenConnection<'a>(&'a Metrics);
 
 impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::ids;
 use crate::items::{ArgumentForm, Conversation, Item, Role, template_messages};
+use crate::json::count_values;
 use crate::limits::Limits;
 use latent_engine::Engine;
 use latent_engine::sampling::SamplingParams;
@@ -191,6 +192,7 @@ impl Served {
         if answered.is_empty() {
             return Err(ApiError::field("messages", "at least one message is needed before the assistant's"));
         }
+        check_arguments(answered)?;
         let mut input = ChatInput::new(Value::Array(template_messages(answered, self.form)));
         input.bos_token = self.token_name(self.tokenizer.bos());
         input.eos_token = self.token_name(self.tokenizer.eos());
@@ -238,11 +240,25 @@ impl Served {
             other => ApiError::invalid(other.to_string()),
         }
     }
+}
 
-    /// A token's text for people, with U+FFFD for what is no UTF-8.
-    pub(crate) fn token_text(&self, id: u32) -> String {
-        String::from_utf8_lossy(self.tokenizer.piece(id).unwrap_or_default()).into_owned()
+/// Values in the arguments of a conversation's tool calls.
+const ARGUMENT_VALUES: usize = 1_000_000;
+
+/// Refuses arguments with too many values. They are JSON text, which templates read as values.
+fn check_arguments(items: &[Item]) -> Result<(), ApiError> {
+    let count = |item: &Item| match item {
+        Item::ToolCall { arguments, .. } => count_values(arguments),
+        _ => 0,
+    };
+    let values: usize = items.iter().map(count).sum();
+    if values <= ARGUMENT_VALUES {
+        return Ok(());
     }
+    let problem = format!(
+        "the arguments of tool calls have about {values} values, more than the limit of {ARGUMENT_VALUES}"
+    );
+    Err(ApiError::field("messages", problem))
 }
 
 fn template_error(error: TextError) -> ApiError {

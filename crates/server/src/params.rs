@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::ids;
-use crate::json::{Fields, kind};
+use crate::json::{Fields, kind, text_len};
 use crate::limits::Limits;
 use latent_engine::sampling::SamplingParams;
 use latent_grammar::Source;
@@ -227,13 +227,13 @@ pub(crate) fn shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiEr
         shape = match format.require_str("type")? {
             "text" => Shape::Free,
             "json_object" => match format.get("schema") {
-                Some(schema) => Shape::Schema(schema.clone()),
+                Some(schema) => Shape::schema(schema, "response_format", limits)?,
                 None => Shape::Json,
             },
             "json_schema" => {
                 let inner = format.object("json_schema")?.ok_or_else(|| format.missing("json_schema"))?;
                 let schema = inner.get("schema").ok_or_else(|| inner.missing("schema"))?;
-                Shape::Schema(schema.clone())
+                Shape::schema(schema, "response_format", limits)?
             }
             other => {
                 let problem = format!("{other:?} is none of text, json_object and json_schema");
@@ -243,7 +243,7 @@ pub(crate) fn shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiEr
     }
     for name in ["json_schema", "guided_json"] {
         if let Some(schema) = fields.get(name) {
-            shape = Shape::Schema(schema.clone());
+            shape = Shape::schema(schema, "response_format", limits)?;
         }
     }
     for name in ["grammar", "guided_grammar"] {
@@ -259,7 +259,7 @@ pub(crate) fn shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiEr
     }
     if let Some(structured) = fields.object("structured_outputs")? {
         if let Some(schema) = structured.get("json") {
-            shape = Shape::Schema(schema.clone());
+            shape = Shape::schema(schema, "response_format", limits)?;
         } else if let Some(grammar) = structured.str("grammar")? {
             shape = Shape::Grammar(grammar.to_owned());
         } else if let Some(regex) = structured.str("regex")? {
@@ -273,6 +273,12 @@ pub(crate) fn shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiEr
 }
 
 impl Shape {
+    /// JSON of a schema that is not too large.
+    pub(crate) fn schema(schema: &Value, param: &str, limits: &Limits) -> Result<Shape, ApiError> {
+        check_bytes(text_len(schema), param, limits)?;
+        Ok(Shape::Schema(schema.clone()))
+    }
+
     /// What the grammars compile; none for free text.
     pub(crate) fn source(&self) -> Option<Source> {
         Some(match self {
@@ -289,21 +295,22 @@ impl Shape {
     pub(crate) fn check(&self, param: &str, limits: &Limits) -> Result<(), ApiError> {
         let bytes = match self {
             Shape::Free | Shape::Json => 0,
-            Shape::Schema(schema) => schema.to_string().len(),
+            Shape::Schema(schema) => text_len(schema),
             Shape::Grammar(text) | Shape::Regex(text) => text.len(),
             Shape::Choice(list) => list.iter().map(String::len).sum(),
         };
-        if bytes <= limits.grammar_bytes {
-            return Ok(());
-        }
-        let limit = limits.grammar_bytes;
-        Err(ApiError::field(
-            param,
-            format!(
-                "the schema or grammar has {bytes} bytes, more than the limit of {limit} (grammar_bytes)"
-            ),
-        ))
+        check_bytes(bytes, param, limits)
     }
+}
+
+fn check_bytes(bytes: usize, param: &str, limits: &Limits) -> Result<(), ApiError> {
+    let limit = limits.grammar_bytes;
+    if bytes <= limit {
+        return Ok(());
+    }
+    let problem =
+        format!("the schema or grammar has {bytes} bytes, more than the limit of {limit} (grammar_bytes)");
+    Err(ApiError::field(param, problem))
 }
 
 #[cfg(test)]

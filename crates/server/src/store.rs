@@ -1,20 +1,21 @@
 //! Stored responses, in memory and within a budget.
 
 use crate::items::Item;
+use bytes::Bytes;
 use latent_engine::scheduler::FairnessKey;
-use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 /// A response that later ones may go on from.
 pub(crate) struct Stored {
     /// The conversation: what was asked, then what was answered.
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Arc<[Item]>,
     /// How many of them were asked.
     pub(crate) input: usize,
     /// The response as it was sent.
-    pub(crate) value: Value,
+    pub(crate) text: Bytes,
     owner: FairnessKey,
-    bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 /// All stored responses; the oldest go when the budget is used up.
@@ -28,7 +29,7 @@ pub(crate) struct Store {
 /// What an item takes beside its texts.
 const ITEM: usize = 128;
 
-fn bytes_of(items: &[Item], value: &Value) -> usize {
+fn bytes_of(items: &[Item], text: &Bytes) -> usize {
     let of = |item: &Item| {
         ITEM + match item {
             Item::Message { text, .. } | Item::Reasoning(text) => text.len(),
@@ -36,8 +37,7 @@ fn bytes_of(items: &[Item], value: &Value) -> usize {
             Item::ToolResult { id, text, .. } => id.len() + text.len(),
         }
     };
-    // a value takes several times its text
-    items.iter().map(of).sum::<usize>() + 4 * value.to_string().len()
+    items.iter().map(of).sum::<usize>() + text.len()
 }
 
 impl Store {
@@ -51,9 +51,9 @@ impl Store {
         id: String,
         items: Vec<Item>,
         input: usize,
-        value: Value,
+        text: Bytes,
     ) {
-        let bytes = bytes_of(&items, &value);
+        let bytes = bytes_of(&items, &text);
         if bytes > self.budget {
             tracing::info!(
                 "a response of {bytes} bytes is not stored: it is larger than the budget (store_bytes)"
@@ -67,7 +67,7 @@ impl Store {
         }
         self.bytes += bytes;
         self.order.push_back(id.clone());
-        self.responses.insert(id, Stored { items, input, value, owner, bytes });
+        self.responses.insert(id, Stored { items: items.into(), input, text, owner, bytes });
     }
 
     /// A response of this owner.
@@ -95,12 +95,12 @@ mod tests {
         let items = || vec![Item::Reasoning("x".repeat(150))];
         let one = FairnessKey(1);
         for name in ["a", "b", "c", "d"] {
-            store.insert(one, name.into(), items(), 1, Value::Null);
+            store.insert(one, name.into(), items(), 1, Bytes::new());
         }
         assert!(store.get(one, "a").is_none() && store.get(one, "d").is_some());
         assert!(store.get(FairnessKey(2), "d").is_none());
         assert!(!store.remove(FairnessKey(2), "d") && store.remove(one, "d"));
-        store.insert(one, "large".into(), vec![Item::Reasoning("x".repeat(2000))], 1, Value::Null);
+        store.insert(one, "large".into(), vec![Item::Reasoning("x".repeat(2000))], 1, Bytes::new());
         assert!(store.get(one, "large").is_none() && store.get(one, "c").is_some());
         assert!(
             store.remove(one, "b") && store.remove(one, "c") && store.bytes == 0 && store.order.is_empty()

@@ -12,9 +12,10 @@ pub(crate) use outcome::{Call, Outcome};
 pub(crate) use parser::{Parser, Piece};
 pub(crate) use running::Running;
 pub(crate) use start::{Prepared, begin};
-pub(crate) use update::{Finish, Reason, Token, Update, What};
+pub(crate) use update::{Finish, Reason, Token, TokenLogprob, Update, What};
 
 use crate::error::{ApiError, ErrorKind};
+use crate::memory::Charge;
 use crate::model::Served;
 use crate::models::Lease;
 use crate::spans::{Ended, RequestSpan};
@@ -39,6 +40,7 @@ pub(crate) struct Answer {
     /// Tokens of the prompt.
     prompt: usize,
     span: RequestSpan,
+    charge: Arc<Charge>,
     /// When the request was given to the engine.
     submitted: SystemTime,
 }
@@ -184,11 +186,12 @@ impl Answer {
         }
     }
 
-    /// The whole answers.
+    /// The whole answers. They are charged until they have been sent.
     pub(crate) async fn collect(mut self) -> Result<Vec<Outcome>, ApiError> {
         let mut outcomes: Vec<Outcome> = self.choices.iter().map(|_| Outcome::default()).collect();
         while let Some(update) = self.next().await {
             let Update { choice, what } = update?;
+            self.charge.grow(what.bytes())?;
             outcomes[choice].add(what);
         }
         Ok(outcomes)

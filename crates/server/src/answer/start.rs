@@ -3,6 +3,7 @@
 use super::{Answer, Choice, Parser};
 use crate::error::ApiError;
 use crate::keys::Tenant;
+use crate::memory::Charge;
 use crate::model::Prompt;
 use crate::models::Lease;
 use crate::params::Params;
@@ -28,6 +29,8 @@ pub(crate) struct Prepared {
     pub(crate) show_tokens: bool,
     /// What each answer begins with.
     pub(crate) echo: String,
+    /// Bytes of the schemas of its tools.
+    pub(crate) tool_bytes: usize,
 }
 
 impl Prepared {
@@ -42,7 +45,16 @@ impl Prepared {
             show_tokens: params.logprobs.is_some(),
             params,
             echo: String::new(),
+            tool_bytes: 0,
         }
+    }
+
+    /// Bytes that the request holds until it is answered, about.
+    pub(crate) fn retained(&self) -> usize {
+        // the engine keeps the prompt, and its blocks' hashes; each parser knows the types of all parameters; an echo is in the answer, and
+        // written twice
+        let of_choice = 16 * self.tool_bytes + 4 * self.echo.len();
+        8 * self.prompt.tokens.len() + self.parsers.len() * of_choice
     }
 }
 
@@ -53,8 +65,9 @@ pub(crate) async fn begin(
     outbound: usize,
     timeout: Option<Duration>,
     span: &RequestSpan,
+    charge: &Arc<Charge>,
 ) -> Result<Answer, ApiError> {
-    let Prepared { served, prompt, mut params, parsers, mut processors, show_tokens, echo } = prepared;
+    let Prepared { served, prompt, mut params, parsers, mut processors, show_tokens, echo, .. } = prepared;
     if params.ignore_eos {
         let ends = served.tokenizer.end_of_generation();
         params.sampling.logit_bias.extend(ends.iter().map(|id| (*id, f32::NEG_INFINITY)));
@@ -113,6 +126,7 @@ pub(crate) async fn begin(
         stop: params.stop,
         prompt: length,
         span: span.clone(),
+        charge: Arc::clone(charge),
         submitted,
     };
     answer.accepted().await?;

@@ -34,6 +34,22 @@ pub(crate) enum What {
     Finished(Box<Finish>),
 }
 
+impl What {
+    /// Bytes that it adds to an answer that is kept as a whole.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            What::Token(Token { logprob, .. }) => {
+                let top = logprob.as_ref().map_or(0, |(_, top)| top.len());
+                size_of::<Token>() + top * size_of::<LogProbability>()
+            }
+            What::Piece(Piece::Reasoning(text) | Piece::Content(text)) => text.len(),
+            What::Piece(Piece::CallArguments { delta, .. }) => delta.len(),
+            What::Finished(finish) => size_of_val(finish.tokens.as_slice()),
+            What::Piece(_) | What::Started { .. } | What::Prompt { .. } => 0,
+        }
+    }
+}
+
 /// Why an answer ended, as clients distinguish it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reason {

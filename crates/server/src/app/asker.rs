@@ -3,9 +3,11 @@
 use super::{App, body, query};
 use crate::answer::{Answer, Prepared, begin, embed};
 use crate::dialect::{Dialect, json_response};
+use crate::document::Document;
 use crate::error::{ApiError, ErrorKind};
 use crate::json::{self, Fields};
 use crate::keys::Tenant;
+use crate::memory::Charge;
 use crate::models::{Lease, Status};
 use crate::spans::RequestSpan;
 use axum::Extension;
@@ -29,20 +31,19 @@ pub(crate) struct Asker {
     pub(crate) model: Option<String>,
     /// What the request leaves in a trace.
     pub(crate) span: RequestSpan,
+    /// The memory that the request holds.
+    pub(crate) charge: Arc<Charge>,
 }
 
-/// A JSON body that has been read, and the model that it names.
+/// A JSON body that has been read, and the model that it names. It waits as bytes, and is parsed when it is prepared: values take many times
+/// as much memory.
 pub(crate) struct Received {
-    value: Value,
+    body: Vec<u8>,
     index: usize,
-    bytes: body::Bytes,
+    stream: Option<bool>,
 }
 
 impl Received {
-    pub(crate) fn fields(&self) -> Result<Fields<'_>, ApiError> {
-        Fields::of(&self.value, "")
-    }
-
     /// The number of its model.
     pub(crate) fn model(&self) -> usize {
         self.index
@@ -50,10 +51,7 @@ impl Received {
 
     /// Whether the answer is to be sent as it comes.
     pub(super) fn streams(&self, dialect: Dialect) -> bool {
-        match &self.value["stream"] {
-            Value::Null => dialect == Dialect::Ollama,
-            stream => *stream == true,
-        }
+        self.stream.unwrap_or(dialect == Dialect::Ollama)
     }
 }
 
@@ -82,33 +80,58 @@ impl Asker {
     /// Reads a JSON body, and finds the model that it names.
     pub(crate) async fn receive(&self, body: Body) -> Result<Received, ApiError> {
         self.app.models.open()?;
-        let mut bytes = body::read(body, &self.app).await?;
+        let body = body::read(body, &self.app.config.limits, &self.charge).await?;
+        let lane = self.app.memory.lane(body.len()).await;
         let (app, fallback, span) = (Arc::clone(&self.app), self.model.clone(), self.span.clone());
         let read = move || {
-            let value = json::parse(&bytes.bytes, &app.config.limits)?;
+            let _lane = lane;
+            let value = json::parse_head(&body, &app.config.limits)?;
             let fields = Fields::of(&value, "")?;
-            let name = named(&fields).or(fallback.as_deref());
+            let name = named(&fields)?.or(fallback.as_deref());
             if let Some(name) = name {
                 span.model(name);
             }
             let index = app.models.find(name)?;
-            bytes.bytes = Vec::new();
-            Ok(Received { value, index, bytes })
+            let stream = fields.get("stream").map(|stream| *stream == true);
+            Ok(Received { body, index, stream })
         };
         self.blocking(read).await
     }
 
-    /// Has the model of a body loaded, and makes something of both on a thread of its own, where tokenising a long prompt keeps nobody waiting.
+    /// Parses a body that is not prepared yet.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        received: Received,
+        work: impl FnOnce(&Fields<'_>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(Received, T), ApiError> {
+        let lane = self.app.memory.lane(received.body.len()).await;
+        let app = Arc::clone(&self.app);
+        let parse = move || {
+            let _lane = lane;
+            let value = json::parse(&received.body, &app.config.limits)?;
+            let result = work(&Fields::of(&value, "")?)?;
+            Ok((received, result))
+        };
+        self.blocking(parse).await
+    }
+
+    /// Has the model of a body loaded, parses the body, and makes something of both on another thread, where a long prompt delays no other
+    /// request.
     pub(crate) async fn prepare<T: Send + 'static>(
         &self,
         received: Received,
         work: impl FnOnce(&App, &Arc<Lease>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let Received { value, index, bytes } = received;
+        let Received { body, index, .. } = received;
         let (app, lease) = (Arc::clone(&self.app), self.app.models.lease(index).await?);
-        // what waits for its model counts among the bodies
-        drop(bytes);
-        self.blocking(move || work(&app, &lease, &Fields::of(&value, "")?)).await
+        let lane = self.app.memory.lane(body.len()).await;
+        let prepare = move || {
+            let _lane = lane;
+            let value = json::parse(&body, &app.config.limits)?;
+            drop(body);
+            work(&app, &lease, &Fields::of(&value, "")?)
+        };
+        self.blocking(prepare).await
     }
 
     /// Reads a JSON body, and prepares it.
@@ -135,7 +158,8 @@ impl Asker {
     /// Gives a prepared request to the engine.
     pub(crate) async fn begin(&self, prepared: Prepared) -> Result<Answer, ApiError> {
         let outbound = self.app.config.limits.outbound_bytes;
-        begin(self.tenant, prepared, outbound, self.timeout(), &self.span).await
+        self.charge.grow(prepared.retained())?;
+        begin(self.tenant, prepared, outbound, self.timeout(), &self.span, &self.charge).await
     }
 
     /// Gives the prompts of one request to the engine. Also the model that answers them.
@@ -181,14 +205,27 @@ impl Asker {
         }
     }
 
+    /// Answers with a document, or with the error in the dialect's form.
+    pub(crate) fn reply_document(&self, dialect: Dialect, result: Result<Document, ApiError>) -> Response {
+        self.reply(dialect, result.map(Document::into_response))
+    }
+
     /// Answers with a JSON value, or with the error in the dialect's form.
     pub(crate) fn reply_json(&self, dialect: Dialect, result: Result<Value, ApiError>) -> Response {
         self.reply(dialect, result.map(|value| json_response(&value)))
     }
 }
 
+/// Bytes of a model's name: answers repeat it, streams in every event.
+const MODEL_NAME: usize = 1024;
+
 /// The model that a body names. Ollama's clients may call the field `name`.
-fn named<'v>(fields: &Fields<'v>) -> Option<&'v str> {
-    let text = |name: &str| fields.get(name).and_then(Value::as_str);
-    text("model").or_else(|| text("name"))
+fn named<'v>(fields: &Fields<'v>) -> Result<Option<&'v str>, ApiError> {
+    let text = |name: &'static str| Some((name, fields.get(name).and_then(Value::as_str)?));
+    let Some((field, name)) = text("model").or_else(|| text("name")) else { return Ok(None) };
+    if name.len() > MODEL_NAME {
+        let problem = format!("the name has {} bytes, more than the limit of {MODEL_NAME}", name.len());
+        return Err(fields.error(field, problem));
+    }
+    Ok(Some(name))
 }

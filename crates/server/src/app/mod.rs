@@ -3,12 +3,15 @@
 mod asker;
 mod body;
 mod early;
+mod name;
 mod query;
 
 pub(crate) use asker::{Asker, Received};
+pub(crate) use name::Name;
 pub(crate) use query::percent_decoded;
 
 use crate::config::ServerConfig;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::model::ModelSource;
 use crate::models::Models;
@@ -29,6 +32,7 @@ pub(crate) struct App {
     pub(crate) config: ServerConfig,
     pub(crate) models: Arc<Models>,
     pub(crate) metrics: Metrics,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) store: Mutex<Store>,
     pub(crate) spans: Spans,
 }
@@ -42,7 +46,8 @@ impl App {
     pub(crate) fn with(config: ServerConfig, models: Models, spans: Spans) -> App {
         let store = Mutex::new(Store::new(config.limits.store_bytes));
         let models = Arc::new(models);
-        App { config, models, metrics: Metrics::new(), store, spans }
+        let memory = Memory::new(config.limits.bodies_bytes);
+        App { config, models, metrics: Metrics::new(Arc::clone(&memory)), memory, store, spans }
     }
 }
 

@@ -1,12 +1,11 @@
 //! The list of models, in one form that OpenAI's, Anthropic's, llama.cpp's and Codex's clients read.
 
-use crate::app::Asker;
+use crate::app::{Asker, Name};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::ids;
 use crate::models::Status;
 use axum::body::Body;
-use axum::extract::Path;
 use axum::response::Response;
 use serde_json::{Value, json};
 
@@ -77,7 +76,7 @@ pub(crate) async fn list(asker: Asker) -> Response {
 }
 
 /// `GET /v1/models/ID`.
-pub(crate) async fn one(asker: Asker, Path(id): Path<String>) -> Response {
+pub(crate) async fn one(asker: Asker, Name(id): Name) -> Response {
     asker.reply_json(Dialect::OpenAi, find(&asker, &id))
 }
 
@@ -106,7 +105,7 @@ pub(crate) async fn unload(asker: Asker, body: Body) -> Response {
 /// The model that a body must name.
 async fn named(asker: &Asker, body: Body) -> Result<usize, ApiError> {
     let received = asker.receive(body).await?;
-    received.fields()?.require_str("model")?;
+    let (received, ()) = asker.look(received, |fields| fields.require_str("model").map(|_| ())).await?;
     Ok(received.model())
 }
 

@@ -3,9 +3,10 @@
 use super::openai_chat::{FINGERPRINT, finite, usage_of};
 use super::prepare;
 use super::prepare::{PromptInput, prompts};
-use crate::answer::{Finish, Outcome, Piece, Token, Update, What};
+use crate::answer::{Finish, Outcome, Piece, Token, TokenLogprob, Update, What};
 use crate::app::{Asker, Received};
-use crate::dialect::{Dialect, json_response};
+use crate::dialect::Dialect;
+use crate::document::{Document, write};
 use crate::error::ApiError;
 use crate::ids;
 use crate::json::Fields;
@@ -16,8 +17,9 @@ use crate::params::{self, Params};
 use crate::stream::{Encoder, stream_all};
 use axum::body::Body;
 use axum::response::Response;
+use latent_text::Tokenizer;
 use serde_json::{Map, Value, json};
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// How the answer is to be written.
@@ -44,12 +46,11 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
             let (params, about) = read(fields, served, limits)?;
             let prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
-            let mut all = Vec::with_capacity(prompts.len());
-            for prompt in prompts {
-                let echo = about.echo.then(|| served.tokenizer.decode(&prompt.tokens, false));
-                let mut prepared = prepare::text(served, prompt, params.clone(), limits)?;
-                prepared.echo = echo.unwrap_or_default();
-                all.push(prepared);
+            let mut all = prepare::texts(served, prompts, params, limits)?;
+            if about.echo {
+                for prepared in &mut all {
+                    prepared.echo = served.tokenizer.decode(&prepared.prompt.tokens, false);
+                }
             }
             Ok((all, about))
         })
@@ -73,7 +74,7 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
         usage.push(usage_of(&some.iter().map(|outcome| &outcome.finish).collect::<Vec<_>>()));
         outcomes.extend(some);
     }
-    Ok(json_response(&whole(&served, &about, &outcomes, &usage)))
+    Ok(whole(&served, &about, outcomes, &usage).into_response())
 }
 
 fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params, About), ApiError> {
@@ -113,29 +114,30 @@ fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params
     Ok((params, about))
 }
 
-fn envelope(id: &str, created: u64, about: &About, choices: Vec<Value>) -> Value {
+fn envelope(id: &str, created: u64, about: &About) -> Value {
     json!({
         "id": id, "object": "text_completion", "created": created, "model": about.model,
-        "system_fingerprint": FINGERPRINT, "choices": choices,
+        "system_fingerprint": FINGERPRINT,
     })
 }
 
-fn whole(served: &Served, about: &About, outcomes: &[Outcome], usage: &[Value]) -> Value {
-    let choice = |(index, outcome): (usize, &Outcome)| {
-        json!({
-            "index": index,
-            "text": outcome.content,
-            "logprobs": about.logprobs.then(|| logprobs(served, &outcome.tokens)),
-            "finish_reason": outcome.finish.reason.word(),
-        })
-    };
-    let choices = outcomes.iter().enumerate().map(choice).collect();
-    let mut value = envelope(&ids::unique("cmpl-"), ids::now(), about, choices);
+fn whole(served: &Lease, about: &About, outcomes: Vec<Outcome>, usage: &[Value]) -> Document {
+    let mut value = envelope(&ids::unique("cmpl-"), ids::now(), about);
     value["usage"] = sum(usage);
     if let Some(first) = outcomes.first() {
         value["timings"] = first.finish.timings();
     }
-    value
+    let (tokenizer, with_logprobs) = (Arc::clone(&served.tokenizer), about.logprobs);
+    let choice = move |(index, outcome): (usize, Outcome)| {
+        let Outcome { content, finish, tokens, .. } = outcome;
+        let value = json!({"index": index, "finish_reason": finish.reason.word()});
+        let document = Document::open(&value).field("text").text(content).field("logprobs");
+        if with_logprobs {
+            return logprobs(document, &tokenizer, tokens).close();
+        }
+        document.value(&Value::Null).close()
+    };
+    Document::open(&value).field("choices").documents(outcomes.into_iter().enumerate().map(choice)).close()
 }
 
 /// The sum of the usages of several prompts.
@@ -149,22 +151,38 @@ fn sum(usage: &[Value]) -> Value {
     total
 }
 
-/// Log-probabilities in the form of completions.
-fn logprobs(served: &Served, tokens: &[Token]) -> Value {
-    let (mut texts, mut own, mut tops, mut offsets, mut offset) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), 0);
-    for token in tokens.iter().filter(|token| !token.ends) {
-        let Some((logprob, top)) = &token.logprob else { continue };
-        let text = served.token_text(token.id);
-        offsets.push(offset);
-        offset += text.chars().count();
-        texts.push(text);
-        own.push(finite(*logprob));
-        let top: Map<String, Value> =
-            top.iter().map(|other| (served.token_text(other.id), finite(other.logprob))).collect();
-        tops.push(top);
-    }
-    json!({"tokens": texts, "token_logprobs": own, "top_logprobs": tops, "text_offset": offsets})
+/// Appends log-probabilities in the form of completions: lists with an element per token.
+fn logprobs(document: Document, tokenizer: &Arc<Tokenizer>, tokens: Vec<Token>) -> Document {
+    let shown =
+        tokens.into_iter().filter_map(|token| Some((token.id, token.logprob.filter(|_| !token.ends)?)));
+    let shown: Arc<[(u32, TokenLogprob)]> = shown.collect();
+    let ids = || {
+        let shown = Arc::clone(&shown);
+        (0..shown.len()).map(move |at| shown[at].0)
+    };
+    let texts = || {
+        let tokenizer = Arc::clone(tokenizer);
+        move |id: u32| String::from_utf8_lossy(tokenizer.piece(id).unwrap_or_default()).into_owned()
+    };
+    let (text, text_of_offset, text_of_top) = (texts(), texts(), texts());
+    let mut offset = 0;
+    let (own, tops) = (Arc::clone(&shown), Arc::clone(&shown));
+    document
+        .raw("{\"tokens\":")
+        .list(ids(), move |id, out| write(out, &text(id)))
+        .field("token_logprobs")
+        .list(0..shown.len(), move |at, out| write(out, &finite(own[at].1.0)))
+        .field("top_logprobs")
+        .list(0..shown.len(), move |at, out| {
+            let top = tops[at].1.1.iter().map(|other| (text_of_top(other.id), finite(other.logprob)));
+            write(out, &top.collect::<Map<String, Value>>());
+        })
+        .field("text_offset")
+        .list(ids(), move |id, out| {
+            write(out, &offset);
+            offset += text_of_offset(id).chars().count();
+        })
+        .close()
 }
 
 struct CompletionStream {
@@ -182,9 +200,11 @@ impl CompletionStream {
         self.tokens = others;
         let own: Vec<(usize, Token)> = own;
         let tokens: Vec<Token> = own.into_iter().map(|(_, token)| token).collect();
-        let logprobs = (self.about.logprobs && !tokens.is_empty()).then(|| logprobs(&self.served, &tokens));
+        let logprobs = (self.about.logprobs && !tokens.is_empty())
+            .then(|| logprobs(Document::default(), &self.served.tokenizer, tokens).into_value());
         let one = json!({"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish});
-        let mut chunk = envelope(&self.id, self.created, &self.about, vec![one]);
+        let mut chunk = envelope(&self.id, self.created, &self.about);
+        chunk["choices"] = json!([one]);
         if self.about.include_usage {
             chunk["usage"] = Value::Null;
         }
@@ -225,7 +245,8 @@ impl Encoder for CompletionStream {
                 usage_of(&chunk.iter().map(|(_, finish)| finish).collect::<Vec<_>>())
             };
             let usage: Vec<Value> = self.finishes.chunks(self.about.n).map(of_prompt).collect();
-            let mut chunk = envelope(&self.id, self.created, &self.about, Vec::new());
+            let mut chunk = envelope(&self.id, self.created, &self.about);
+            chunk["choices"] = json!([]);
             chunk["usage"] = sum(&usage);
             send(out, &chunk);
         }

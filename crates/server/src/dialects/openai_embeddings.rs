@@ -3,20 +3,21 @@
 use super::prepare::{PromptInput, prompts};
 use crate::app::Asker;
 use crate::dialect::Dialect;
+use crate::document::{Document, write};
 use crate::error::ApiError;
 use axum::body::Body;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
 /// `POST /v1/embeddings`: the mean of the last hidden states, divided by its length.
 pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
-    asker.reply_json(Dialect::OpenAi, answer(&asker, body).await)
+    asker.reply_document(Dialect::OpenAi, answer(&asker, body).await)
 }
 
-async fn answer(asker: &Asker, body: Body) -> Result<Value, ApiError> {
+async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
     let (served, prompts, model, base64) = asker
         .read(body, |app, served, fields| {
             let name = if fields.get("input").is_some() { "input" } else { "content" };
@@ -41,20 +42,24 @@ async fn answer(asker: &Asker, body: Body) -> Result<Value, ApiError> {
             Ok((Arc::clone(served), prompts, model, base64))
         })
         .await?;
-    let (mut data, mut tokens) = (Vec::with_capacity(prompts.len()), 0);
-    for (index, prompt) in prompts.into_iter().enumerate() {
+    let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    asker.charge.grow(size_of::<u32>() * (prompt_tokens + prompts.len() * served.hidden))?;
+    let (mut all, mut tokens) = (Vec::with_capacity(prompts.len()), 0);
+    for prompt in prompts {
         let (values, usage) = asker.embed(&served, prompt.tokens).await?;
         tokens += usage.prompt;
-        let embedding = if base64 {
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            Value::String(STANDARD.encode(bytes))
-        } else {
-            values.into()
-        };
-        data.push(json!({"object": "embedding", "index": index, "embedding": embedding}));
+        all.push(values);
     }
-    Ok(json!({
-        "object": "list", "data": data, "model": model,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    }))
+    let value = json!({
+        "object": "list", "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    });
+    let one = move |(index, values): (usize, Vec<f32>)| {
+        let document = Document::open(&json!({"object": "embedding", "index": index})).field("embedding");
+        if base64 {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            return document.value(&STANDARD.encode(bytes)).close();
+        }
+        document.list(values.into_iter(), |value, out| write(out, &f64::from(value))).close()
+    };
+    Ok(Document::open(&value).field("data").documents(all.into_iter().enumerate().map(one)).close())
 }

@@ -42,6 +42,7 @@ pub(super) fn conversation(
     let format = if offered { &served.tool_format } else { &served.format };
     let tools: Value = conversation.offered().iter().map(Tool::for_template).collect();
     let mut prepared = Prepared::new(Arc::clone(served), prompt, params);
+    prepared.tool_bytes = conversation.offered().iter().map(|tool| tool.schema_bytes).sum();
     let rendered = prepared.prompt.rendered.take().unwrap_or_default();
     for parser in &mut prepared.parsers {
         let options = ParserOptions {
@@ -78,18 +79,23 @@ fn reasoning(
     (open || thinks).then(|| Reasoning { begin: begin.to_owned(), end: end.to_owned(), open })
 }
 
-/// A text, ready to be gone on with.
-pub(super) fn text(
+/// Texts, ready to be continued.
+pub(super) fn texts(
     served: &Arc<Lease>,
-    prompt: Prompt,
-    params: Params,
+    prompts: Vec<Prompt>,
+    mut params: Params,
     limits: &Limits,
-) -> Result<Prepared, ApiError> {
-    let mut prepared = Prepared::new(Arc::clone(served), prompt, params);
-    if let Some(source) = prepared.params.shape.source() {
-        constrain(&mut prepared, &source, None, limits, "grammar")?;
-    }
-    Ok(prepared)
+) -> Result<Vec<Prepared>, ApiError> {
+    // a schema takes many times the memory of its text: the prompts share it
+    let source = std::mem::take(&mut params.shape).source();
+    let one = |prompt| {
+        let mut prepared = Prepared::new(Arc::clone(served), prompt, params.clone());
+        if let Some(source) = &source {
+            constrain(&mut prepared, source, None, limits, "grammar")?;
+        }
+        Ok(prepared)
+    };
+    prompts.into_iter().map(one).collect()
 }
 
 /// Adds what keeps each answer in a shape.

@@ -1,5 +1,6 @@
 //! The connections that are open: how many, what each waits for, and closing those that keep others out.
 
+use crate::memory::Charge;
 use crate::spans::RequestSpan;
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -136,8 +137,8 @@ impl Watch for Arc<Connection> {
     }
 }
 
-/// A response's body, which keeps its request busy and its span open.
-impl Watch for (Busy, Option<RequestSpan>) {}
+/// A response's body, which keeps its request busy, its span open and its memory charged.
+impl Watch for (Busy, Option<RequestSpan>, Option<Arc<Charge>>) {}
 
 impl<W: Watch> http_body::Body for Watched<W> {
     type Data = Bytes;

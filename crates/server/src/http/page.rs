@@ -1,14 +1,14 @@
 //! The page, its files, and what it shows of the model.
 
-use crate::app::Asker;
+use crate::app::{Asker, Name};
 use crate::dialect::Dialect;
 use crate::error::{ApiError, ErrorKind};
 use crate::models::Status;
 use axum::body::Body;
-use axum::extract::Path;
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::Response;
+use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) async fn index() -> Response {
     file("index.html").unwrap_or_else(|| not_found("index.html"))
 }
 
-pub(super) async fn asset(Path(name): Path<String>) -> Response {
+pub(super) async fn asset(Name(name): Name) -> Response {
     file(&name).unwrap_or_else(|| not_found(&name))
 }
 
@@ -71,7 +71,8 @@ async fn drawing(asker: &Asker) -> Result<Response, ApiError> {
         }
         (None, None) => return Err(ApiError::new(ErrorKind::NotFound, "this server draws no model")),
     };
-    let mut response = Response::new(Body::from(page.as_bytes().to_vec()));
+    // shared, not copied: a slow reader may keep it for long
+    let mut response = Response::new(Body::from(Bytes::from_owner(Arc::<[u8]>::from(page))));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("frame-ancestors 'self'"));

@@ -9,6 +9,7 @@ use crate::config::ServerConfig;
 use crate::dialect::Dialect;
 use crate::ids;
 use crate::limits::Limits;
+use crate::memory::{Charge, PREPARE_THREADS};
 use crate::model::{LoadError, ModelSource};
 use crate::models::Models;
 use crate::pace::Pace;
@@ -97,7 +98,7 @@ impl Server {
         let spans = Spans::start(config.otlp.as_ref())?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(2)
+            .max_blocking_threads(PREPARE_THREADS)
             .thread_name("prepare")
             .build()
             .map_err(ServeError::Thread)?;
@@ -295,7 +296,8 @@ async fn talk(
         async move {
             let mut response = answer(&app, router, Request::from_parts(head, body)).await;
             let span = response.extensions_mut().remove::<RequestSpan>();
-            Ok::<_, Infallible>(response.map(|body| Body::new(Watched { body, watch: (busy, span) })))
+            let charge = response.extensions_mut().remove::<Arc<Charge>>();
+            Ok::<_, Infallible>(response.map(|body| Body::new(Watched { body, watch: (busy, span, charge) })))
         }
     });
     let serving = hyper::server::conn::http1::Builder::new()
@@ -327,6 +329,7 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
     let span = app.spans.request(&request, route, &id);
     let trace = span.trace_id();
     let origin = request.headers().get(ORIGIN).cloned();
+    let charge = app.memory.charge();
     let mut response = if method == Method::OPTIONS && origin.is_some() {
         Response::new(Body::empty())
     } else {
@@ -338,6 +341,7 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
                     id: id.clone(),
                     model: None,
                     span: span.clone(),
+                    charge: Arc::clone(&charge),
                 });
                 let mut router = router;
                 let Ok(response) = router.call(request).await;
@@ -356,6 +360,7 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
     tracing::info!(request = id, trace, %method, path, status, seconds, "answered");
     span.responded(status);
     response.extensions_mut().insert(span);
+    response.extensions_mut().insert(charge);
     response
 }
 

@@ -1,6 +1,7 @@
 //! From items to the messages that chat templates read.
 
 use super::{Item, Role};
+use crate::json;
 use serde_json::{Map, Value, json};
 
 /// How a template wants the arguments of tool calls.
@@ -94,7 +95,7 @@ fn call(id: &str, name: &str, arguments: &str, form: ArgumentForm) -> Value {
     let object = match form {
         ArgumentForm::Text => None,
         ArgumentForm::Object if arguments.trim().is_empty() => Some(json!({})),
-        ArgumentForm::Object => serde_json::from_str::<Value>(arguments).ok().filter(Value::is_object),
+        ArgumentForm::Object => json::value(arguments).ok().filter(Value::is_object),
     };
     let arguments = object.unwrap_or_else(|| arguments.into());
     json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})

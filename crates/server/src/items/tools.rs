@@ -1,7 +1,8 @@
 //! Tools that the model may call.
 
 use crate::error::ApiError;
-use crate::json::Fields;
+use crate::json::{Fields, text_len};
+use crate::limits::Limits;
 use serde_json::{Value, json};
 
 /// A tool.
@@ -11,6 +12,8 @@ pub(crate) struct Tool {
     pub(crate) description: Option<String>,
     /// JSON schema of its arguments.
     pub(crate) parameters: Option<Value>,
+    /// Bytes of the schema as text.
+    pub(crate) schema_bytes: usize,
     pub(crate) strict: bool,
 }
 
@@ -31,8 +34,13 @@ pub(crate) enum ToolChoice {
 /// Longest name of a tool, as OpenAI has it, with room for names that clients make of paths.
 const MAX_NAME: usize = 128;
 
-/// Reads a function's `name`, `description`, `parameters` and `strict`; the schema has one of several names.
-pub(crate) fn read_function_tool(fields: &Fields<'_>, schema: &'static str) -> Result<Tool, ApiError> {
+/// Adds a function by its `name`, `description`, `parameters` and `strict`; the schema has one of several names.
+pub(crate) fn read_function_tool(
+    fields: &Fields<'_>,
+    schema: &'static str,
+    limits: &Limits,
+    tools: &mut Vec<Tool>,
+) -> Result<(), ApiError> {
     let name = fields.require_str("name")?;
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_-./:".contains(c);
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(allowed) {
@@ -41,13 +49,19 @@ pub(crate) fn read_function_tool(fields: &Fields<'_>, schema: &'static str) -> R
         );
         return Err(fields.error("name", problem));
     }
+    // each schema is shown to the model, and compiled where a call is forced
+    let schema_bytes = fields.get(schema).map_or(0, text_len);
+    let bytes = tools.iter().map(|tool| tool.schema_bytes).sum::<usize>() + schema_bytes;
+    limits.check("tools", "grammar_bytes × 16", bytes, limits.grammar_bytes * 16)?;
     let parameters = fields.object(schema)?.map(|object| Value::Object(object.map().clone()));
-    Ok(Tool {
+    tools.push(Tool {
         name: name.to_owned(),
         description: fields.str("description")?.map(str::to_owned),
         parameters,
+        schema_bytes,
         strict: fields.bool("strict")?.unwrap_or(false),
-    })
+    });
+    Ok(())
 }
 
 impl Tool {

@@ -129,3 +129,25 @@ fn requests_have_ids_that_cannot_forge_logs() {
     let value: Value = server.get("/health").json();
     assert_eq!(value["status"], "ok");
 }
+
+#[test]
+fn addresses_that_cannot_be_decoded_are_refused_in_the_form_of_their_interface() {
+    let server = demo();
+    for path in ["/assets/%ff", "/v1/models/%ff", "/v1/responses/%ff", "/v1/responses/%ff/input_items"] {
+        let reply = server.get(path);
+        let (message, _) = reply.error(400);
+        assert!(message.contains("%ff"), "{message}");
+        assert_eq!(reply.header("content-type"), Some("application/json"), "{path}");
+    }
+    assert_eq!(server.ask("DELETE", "/v1/responses/%ff", &[], "").status, 400);
+}
+
+#[test]
+fn messages_quote_only_the_beginning_of_what_is_long() {
+    let server = demo();
+    let long = "x".repeat(100_000);
+    let (message, param) = server.post(CHAT, &ask(json!({"tool_choice": long}))).error(400);
+    assert!(message.len() < 4096 && message.contains("xxx") && param == "tool_choice", "{}", message.len());
+    let (message, param) = server.post(CHAT, &ask(json!({"model": long}))).error(400);
+    assert!(message.contains("1024") && param == "model", "{message}");
+}

@@ -141,7 +141,7 @@ fn stored_responses_are_gone_on_from_and_forgotten() {
 #[test]
 fn the_store_has_a_budget() {
     let server = start(latent_server::ServerConfig {
-        limits: Limits { store_bytes: 20_000, ..Limits::default() },
+        limits: Limits { store_bytes: 5_000, ..Limits::default() },
         ..config()
     });
     let ids: Vec<String> = (0..6)

@@ -106,6 +106,38 @@ fn who_does_not_finish_the_handshake_makes_room() {
 }
 
 #[test]
+fn a_flood_of_aborted_handshakes_keeps_nobody_out_and_leaves_nothing() {
+    let server = secure(Limits { connections: 100, ..Limits::default() });
+    let mut hello = Vec::new();
+    encrypted(&server, trusted()).conn.write_tls(&mut hello).unwrap();
+    for round in 0..8 {
+        // garbage, a part of a greeting, and all of one, each closed with the server's answer unread; some are left open
+        let open: Vec<TcpStream> = (0..50)
+            .map(|i| {
+                let mut stream = connect(server.address);
+                let said = match i % 3 {
+                    0 => &b"\x16\x03\x01\xff\xff garbage"[..],
+                    1 => &hello[..hello.len() / 2],
+                    _ => &hello[..],
+                };
+                // the server may have closed it already
+                let _ = stream.write_all(said);
+                stream
+            })
+            .skip(round * 5)
+            .collect();
+        assert_serves(&server);
+        drop(open);
+    }
+    // all that was aborted is gone: one connection asks
+    until("all are closed", || {
+        let metrics = over_tls(&server, "GET", "/metrics", &Value::Null).text();
+        metrics.lines().any(|line| line == "latent_http_connections 1")
+    });
+    assert_eq!(over_tls(&server, "POST", CHAT, &ask(json!({}))).status, 200);
+}
+
+#[test]
 fn files_that_do_not_fit_are_named_before_anything_is_listened_at() {
     // a server that listened first would find its address taken
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,6 +1,6 @@
 //! Reading Anthropic's requests.
 
-use crate::dialects::openai_chat::no_media;
+use crate::dialects::openai_chat::{left_out, no_media, read_kwargs};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::ApiError;
 use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
@@ -31,8 +31,7 @@ pub(super) fn read(
         return Err(fields.error("max_tokens", "expected at least 1"));
     }
     params.stop = params::stop(fields, "stop_sequences", limits)?;
-    params.shape = read_shape(fields)?;
-    params.shape.check("output_config.format.schema", limits)?;
+    params.shape = read_shape(fields, limits)?;
     let about = About {
         model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
         stream: fields.bool("stream")?.unwrap_or(false),
@@ -40,7 +39,7 @@ pub(super) fn read(
     Ok(ChatRequest { conversation, params, about })
 }
 
-fn read_shape(fields: &Fields<'_>) -> Result<Shape, ApiError> {
+fn read_shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiError> {
     let config = fields.object("output_config")?;
     let format = match &config {
         Some(config) => config.object("format")?,
@@ -49,7 +48,8 @@ fn read_shape(fields: &Fields<'_>) -> Result<Shape, ApiError> {
     let Some(format) = format else { return Ok(Shape::Free) };
     match format.require_str("type")? {
         "json_schema" => {
-            Ok(Shape::Schema(format.get("schema").ok_or_else(|| format.missing("schema"))?.clone()))
+            let schema = format.get("schema").ok_or_else(|| format.missing("schema"))?;
+            Shape::schema(schema, "output_config.format.schema", limits)
         }
         "text" => Ok(Shape::Free),
         other => Err(format.error("type", format!("{other:?} is not \"json_schema\""))),
@@ -77,8 +77,10 @@ pub(super) fn read_conversation(
     for tool in &tools {
         reader.cached |= tool.get("cache_control").is_some();
         match tool.str("type")? {
-            None | Some("custom") => conversation.tools.push(read_function_tool(tool, "input_schema")?),
-            Some(other) => tracing::info!("a tool of the type {other:?} is left out"),
+            None | Some("custom") => {
+                read_function_tool(tool, "input_schema", limits, &mut conversation.tools)?;
+            }
+            Some(other) => left_out("a tool", other),
         }
     }
     if let Some(choice) = fields.object("tool_choice")? {
@@ -94,14 +96,16 @@ pub(super) fn read_conversation(
         conversation.parallel = !choice.bool("disable_parallel_tool_use")?.unwrap_or(false);
     }
     conversation.tool_choice.check("tool_choice", &conversation.tools)?;
-    read_thinking(fields, &mut conversation)?;
+    read_thinking(fields, limits, &mut conversation)?;
     Ok((conversation, reader.cached))
 }
 
-fn read_thinking(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<(), ApiError> {
-    if let Some(kwargs) = fields.object("chat_template_kwargs")? {
-        conversation.kwargs = kwargs.map().clone();
-    }
+fn read_thinking(
+    fields: &Fields<'_>,
+    limits: &Limits,
+    conversation: &mut Conversation,
+) -> Result<(), ApiError> {
+    read_kwargs(fields, limits, conversation)?;
     if let Some(thinking) = fields.object("thinking")? {
         match thinking.require_str("type")? {
             "enabled" => conversation.think(true),

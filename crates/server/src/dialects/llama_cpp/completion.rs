@@ -3,10 +3,11 @@
 use super::status::settings;
 use crate::answer::{Finish, Outcome, Piece, Reason, Running, Token, Update, What};
 use crate::app::{Asker, Received};
-use crate::dialect::{Dialect, json_response};
+use crate::dialect::Dialect;
 use crate::dialects::openai_chat::finite;
 use crate::dialects::prepare;
 use crate::dialects::prepare::{PromptInput, prompts};
+use crate::document::{Document, write};
 use crate::error::ApiError;
 use crate::model::Served;
 use crate::models::Lease;
@@ -14,8 +15,9 @@ use crate::params::{self, Params};
 use crate::stream::{Encoder, stream_all};
 use axum::body::Body;
 use axum::response::Response;
+use latent_text::Tokenizer;
 use serde_json::{Value, json};
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// How the answer is to be written.
@@ -65,41 +67,37 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
                 settings,
                 n: params.n,
             };
-            let one = |prompt| {
-                let mut prepared = prepare::text(served, prompt, params.clone(), limits)?;
-                prepared.show_tokens |= return_tokens || stream;
-                Ok(prepared)
-            };
-            let prepared = prompts.into_iter().map(one).collect::<Result<Vec<_>, ApiError>>()?;
-            Ok((prepared, about))
+            let mut all = prepare::texts(served, prompts, params, limits)?;
+            all.iter_mut().for_each(|prepared| prepared.show_tokens |= return_tokens || stream);
+            Ok((all, about))
         })
         .await?;
     let (served, answers) = asker.begin_all(prepared).await?;
     if about.stream {
         return Ok(stream_all(answers, Box::new(CompletionStream { served, about, choices: Vec::new() })));
     }
-    let mut values = Vec::new();
+    let mut outcomes = Vec::new();
     for answer in answers {
-        for outcome in answer.collect().await? {
-            values.push(whole(&served, &about, values.len(), &outcome));
-        }
+        outcomes.append(&mut answer.collect().await?);
     }
     // one answer stands alone, several are a list
-    Ok(json_response(&if values.len() == 1 { values.swap_remove(0) } else { values.into() }))
+    if outcomes.len() == 1 {
+        return Ok(whole(&served, &about, 0, outcomes.swap_remove(0)).into_response());
+    }
+    let one = move |(index, outcome)| whole(&served, &about, index, outcome);
+    Ok(Document::default().documents(outcomes.into_iter().enumerate().map(one)).into_response())
 }
 
-fn probabilities(served: &Served, tokens: &[Token]) -> Vec<Value> {
+fn probability(tokenizer: &Tokenizer, token: &Token) -> Option<Value> {
     let one = |id: u32, logprob: f32| {
-        let bytes = served.tokenizer.piece(id).unwrap_or_default();
-        json!({"id": id, "token": served.token_text(id), "bytes": bytes, "logprob": finite(logprob)})
+        let bytes = tokenizer.piece(id).unwrap_or_default();
+        let text = String::from_utf8_lossy(bytes);
+        json!({"id": id, "token": text, "bytes": bytes, "logprob": finite(logprob)})
     };
-    let token = |token: &Token| {
-        let (own, top) = token.logprob.as_ref()?;
-        let mut value = one(token.id, *own);
-        value["top_logprobs"] = top.iter().map(|other| one(other.id, other.logprob)).collect();
-        Some(value)
-    };
-    tokens.iter().filter_map(token).collect()
+    let (own, top) = token.logprob.as_ref()?;
+    let mut value = one(token.id, *own);
+    value["top_logprobs"] = top.iter().map(|other| one(other.id, other.logprob)).collect();
+    Some(value)
 }
 
 /// What the last event, or the whole answer, says beside the text.
@@ -129,17 +127,23 @@ fn ending(served: &Served, about: &About, index: usize, finish: &Finish) -> Valu
     })
 }
 
-fn whole(served: &Served, about: &About, index: usize, outcome: &Outcome) -> Value {
-    let mut value = ending(served, about, index, &outcome.finish);
-    value["content"] = outcome.content.as_str().into();
-    value["has_new_line"] = outcome.content.contains('\n').into();
-    if about.return_tokens {
-        value["tokens"] = outcome.finish.tokens.clone().into();
+fn whole(served: &Lease, about: &About, index: usize, outcome: Outcome) -> Document {
+    let Outcome { content, tokens, finish, .. } = outcome;
+    let mut value = ending(served, about, index, &finish);
+    value["has_new_line"] = content.contains('\n').into();
+    if let Some(fields) = value.as_object_mut() {
+        fields.shift_remove("content");
+        fields.shift_remove("tokens");
     }
-    if about.n_probs > 0 {
-        value["completion_probabilities"] = probabilities(served, &outcome.tokens).into();
+    let ids = if about.return_tokens { finish.tokens } else { Vec::new() };
+    let document = Document::open(&value).field("content").text(content).field("tokens");
+    let document = document.list(ids.into_iter(), |id, out| write(out, &id));
+    if about.n_probs == 0 {
+        return document.close();
     }
-    value
+    let tokenizer = Arc::clone(&served.tokenizer);
+    let values = tokens.into_iter().filter_map(move |token| probability(&tokenizer, &token));
+    document.field("completion_probabilities").list(values, |value, out| write(out, &value)).close()
 }
 
 /// Tokens of a choice that have not been written, and its figures.
@@ -177,7 +181,8 @@ impl CompletionStream {
             value["timings"] = timings;
         }
         if self.about.n_probs > 0 {
-            value["completion_probabilities"] = probabilities(&self.served, &tokens).into();
+            let one = |token| probability(&self.served.tokenizer, token);
+            value["completion_probabilities"] = tokens.iter().filter_map(one).collect();
         }
         value
     }

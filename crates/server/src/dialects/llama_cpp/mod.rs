@@ -9,40 +9,60 @@ pub(crate) use status::{health, metrics, props, slots};
 use super::openai_chat::read_conversation;
 use crate::app::Asker;
 use crate::dialect::Dialect;
+use crate::document::{Document, write};
 use crate::error::ApiError;
 use axum::body::Body;
 use axum::response::Response;
-use latent_text::Encode;
-use serde_json::{Value, json};
+use latent_text::{Detokenizer, Encode};
+use serde::Serialize;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// A token and its text, or its bytes if they are not UTF-8.
+#[derive(Serialize)]
+struct Piece<'a> {
+    id: u32,
+    piece: PieceText<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum PieceText<'a> {
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(asker: Asker, body: Body) -> Response {
-    let value = asker.read(body, |_, served, fields| {
+    let charge = Arc::clone(&asker.charge);
+    let document = asker.read(body, move |_, served, fields| {
         let text = fields.str("content")?.ok_or_else(|| fields.missing("content"))?;
         let encode = Encode {
             add_special: fields.bool("add_special")?.unwrap_or(false),
             parse_special: fields.bool("parse_special")?.unwrap_or(true),
         };
-        let tokens = served.tokenizer.encode(text, encode).map_err(|error| served.text_error(error))?;
         let pieces = fields.bool("with_pieces")?.unwrap_or(false);
-        let piece = |id: &u32| {
-            let bytes = served.tokenizer.piece(*id).unwrap_or_default();
-            let piece = std::str::from_utf8(bytes).map_or_else(|_| Value::from(bytes), Value::from);
-            json!({"id": id, "piece": piece})
+        let mut tokens = served.tokenizer.encode(text, encode).map_err(|error| served.text_error(error))?;
+        tokens.shrink_to_fit();
+        charge.set(size_of::<u32>() * tokens.len())?;
+        let tokenizer = Arc::clone(&served.tokenizer);
+        let element = move |id: u32, out: &mut Vec<u8>| {
+            if !pieces {
+                return write(out, &id);
+            }
+            let bytes = tokenizer.piece(id).unwrap_or_default();
+            let piece = std::str::from_utf8(bytes).map_or(PieceText::Bytes(bytes), PieceText::Text);
+            write(out, &Piece { id, piece });
         };
-        let list: Vec<Value> = if pieces {
-            tokens.iter().map(piece).collect()
-        } else {
-            tokens.iter().map(|id| (*id).into()).collect()
-        };
-        Ok(json!({"tokens": list}))
+        Ok(Document::default().raw("{\"tokens\":").list(tokens.into_iter(), element).close())
     });
-    asker.reply_json(Dialect::LlamaCpp, value.await)
+    asker.reply_document(Dialect::LlamaCpp, document.await)
 }
 
 /// `POST /detokenize`.
 pub(crate) async fn detokenize(asker: Asker, body: Body) -> Response {
-    let value = asker.read(body, |_, served, fields| {
+    let charge = Arc::clone(&asker.charge);
+    let document = asker.read(body, move |_, served, fields| {
         let list = fields.array("tokens")?.ok_or_else(|| fields.missing("tokens"))?;
         let id = |(i, value): (usize, &Value)| {
             let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -51,17 +71,28 @@ pub(crate) async fn detokenize(asker: Asker, body: Body) -> Response {
             })
         };
         let tokens = list.iter().enumerate().map(id).collect::<Result<Vec<u32>, ApiError>>()?;
-        let prompt = served.token_prompt("tokens", tokens)?;
-        Ok(json!({"content": served.tokenizer.decode(&prompt.tokens, true)}))
+        let tokens = served.token_prompt("tokens", tokens)?.tokens;
+        charge.set(size_of::<u32>() * tokens.capacity())?;
+        let mut text = Detokenizer::new(Arc::clone(&served.tokenizer), true);
+        // after the last token, what is left of an incomplete character
+        let ids = tokens.into_iter().map(Some).chain([None]);
+        let pieces = ids.map(move |id| match id {
+            Some(id) => text.push(id),
+            None => text.finish(),
+        });
+        Ok(Document::default().raw("{\"content\":").string(pieces).close())
     });
-    asker.reply_json(Dialect::LlamaCpp, value.await)
+    asker.reply_document(Dialect::LlamaCpp, document.await)
 }
 
 /// `POST /apply-template`.
 pub(crate) async fn apply_template(asker: Asker, body: Body) -> Response {
-    let value = asker.read(body, |app, served, fields| {
+    let charge = Arc::clone(&asker.charge);
+    let document = asker.read(body, move |app, served, fields| {
         let conversation = read_conversation(fields, &app.config.limits)?;
-        Ok(json!({"prompt": served.render(&conversation)?.text}))
+        let prompt = served.render(&conversation)?.text;
+        charge.set(prompt.capacity())?;
+        Ok(Document::default().raw("{\"prompt\":").text(prompt).close())
     });
-    asker.reply_json(Dialect::LlamaCpp, value.await)
+    asker.reply_document(Dialect::LlamaCpp, document.await)
 }

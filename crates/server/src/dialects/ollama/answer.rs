@@ -37,11 +37,15 @@ pub(crate) async fn generate(asker: Asker, body: Body) -> Response {
 }
 
 async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response, ApiError> {
-    let fields = received.fields()?;
-    if asks_nothing(&fields, chat)? && read_keep_alive(&fields)? == Some(Some(Duration::ZERO)) {
+    let unload = move |fields: &Fields<'_>| {
+        let unload = asks_nothing(fields, chat)? && read_keep_alive(fields)? == Some(Some(Duration::ZERO));
+        Ok((unload, fields.str("model")?.map(str::to_owned)))
+    };
+    let (received, (unload, model)) = asker.look(received, unload).await?;
+    if unload {
         let models = &asker.app.models;
         models.unload(received.model());
-        let model = fields.str("model")?.map_or_else(|| models.status(received.model()).name, str::to_owned);
+        let model = model.unwrap_or_else(|| models.status(received.model()).name);
         let about = About { model, chat, stream: false, started: Instant::now() };
         return Ok(json_response(&about.without_answer("unload")));
     }
@@ -67,8 +71,9 @@ async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response
             } else {
                 check_generate(fields)?;
                 if fields.bool("raw")?.unwrap_or(false) {
-                    let prompt = prompts(served, fields, "prompt", limits, PromptInput::Raw)?.swap_remove(0);
-                    prepare::text(served, prompt, params, limits)?
+                    let mut prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
+                    prompts.truncate(1);
+                    prepare::texts(served, prompts, params, limits)?.swap_remove(0)
                 } else {
                     prepare::conversation(served, &read_generate(fields)?, params, limits)?
                 }

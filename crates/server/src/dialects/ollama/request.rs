@@ -29,14 +29,13 @@ pub(super) fn read_params(fields: &Fields<'_>, served: &Served, limits: &Limits)
         None => Shape::Free,
         Some(Value::String(word)) if word.is_empty() => Shape::Free,
         Some(Value::String(word)) if word == "json" => Shape::Json,
-        Some(schema @ Value::Object(_)) => Shape::Schema(schema.clone()),
+        Some(schema @ Value::Object(_)) => Shape::schema(schema, "format", limits)?,
         Some(other) => {
             return Err(
                 fields.error("format", format!("expected \"json\" or a schema, found {}", kind(other)))
             );
         }
     };
-    params.shape.check("format", limits)?;
     Ok(params)
 }
 
@@ -76,7 +75,7 @@ pub(super) fn read_chat(fields: &Fields<'_>, limits: &Limits) -> Result<Conversa
     limits.check("tools", "tools", tools.len(), limits.tools)?;
     for tool in &tools {
         let function = tool.object("function")?.ok_or_else(|| tool.missing("function"))?;
-        conversation.tools.push(read_function_tool(&function, "parameters")?);
+        read_function_tool(&function, "parameters", limits, &mut conversation.tools)?;
     }
     read_think(fields, &mut conversation)?;
     Ok(conversation)

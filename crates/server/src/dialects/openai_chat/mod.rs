@@ -4,11 +4,13 @@ mod request;
 mod stream;
 mod whole;
 
-pub(crate) use request::{content_text, no_media, read_conversation, read_switches, read_tool_choice};
-pub(super) use whole::{FINGERPRINT, finite, logprobs, usage_of};
+pub(crate) use request::{
+    content_text, left_out, no_media, read_conversation, read_kwargs, read_switches, read_tool_choice,
+};
+pub(super) use whole::{FINGERPRINT, finite, logprob, usage_of};
 
 use crate::app::{Asker, Received};
-use crate::dialect::{Dialect, json_response};
+use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::stream::stream as streamed;
 use axum::body::Body;
@@ -33,5 +35,5 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
         return Ok(streamed(answer, Box::new(stream::ChatStream::new(served, about))));
     }
     let outcomes = answer.collect().await?;
-    Ok(json_response(&whole::completion(&served, &about, &outcomes)))
+    Ok(whole::completion(&served, &about, outcomes).into_response())
 }

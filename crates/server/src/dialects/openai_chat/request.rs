@@ -1,9 +1,9 @@
 //! Reading a request for a chat completion.
 
 use crate::dialects::prepare::ChatRequest;
-use crate::error::ApiError;
+use crate::error::{ApiError, shortened};
 use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
-use crate::json::{Fields, kind};
+use crate::json::{Fields, kind, text_len};
 use crate::limits::Limits;
 use crate::model::Served;
 use crate::params::{self, Params};
@@ -70,20 +70,41 @@ pub(crate) fn read_conversation(fields: &Fields<'_>, limits: &Limits) -> Result<
     let mut conversation = Conversation::new(items);
     conversation.prefill = read_prefill(fields, conversation.prefill)?;
     read_tools(fields, limits, &mut conversation)?;
-    read_switches(fields, &mut conversation)?;
+    read_switches(fields, limits, &mut conversation)?;
     Ok(conversation)
 }
 
+/// Logs that something of an unknown type is ignored.
+pub(crate) fn left_out(what: &str, kind: &str) {
+    tracing::info!("{what} of the type {} is left out", shortened(format!("{kind:?}")));
+}
+
 /// What both of OpenAI's interfaces say about calls in parallel and about thinking.
-pub(crate) fn read_switches(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<(), ApiError> {
+pub(crate) fn read_switches(
+    fields: &Fields<'_>,
+    limits: &Limits,
+    conversation: &mut Conversation,
+) -> Result<(), ApiError> {
     conversation.parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
-    if let Some(kwargs) = fields.object("chat_template_kwargs")? {
-        conversation.kwargs = kwargs.map().clone();
-    }
+    read_kwargs(fields, limits, conversation)?;
     let reasoning = fields.object("reasoning")?;
     let nested = reasoning.map(|reasoning| reasoning.str("effort")).transpose()?.flatten();
     if let Some(effort) = fields.str("reasoning_effort")?.or(nested) {
         conversation.set_effort(effort);
+    }
+    Ok(())
+}
+
+/// `chat_template_kwargs`: variables of the chat template.
+pub(crate) fn read_kwargs(
+    fields: &Fields<'_>,
+    limits: &Limits,
+    conversation: &mut Conversation,
+) -> Result<(), ApiError> {
+    const NAME: &str = "chat_template_kwargs";
+    if let Some(kwargs) = fields.object(NAME)? {
+        limits.check(NAME, "grammar_bytes", fields.get(NAME).map_or(0, text_len), limits.grammar_bytes)?;
+        conversation.kwargs = kwargs.map().clone();
     }
     Ok(())
 }
@@ -215,20 +236,15 @@ pub(crate) fn no_media(part: &str) -> String {
 fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversation) -> Result<(), ApiError> {
     let tools = fields.objects("tools")?;
     limits.check("tools", "tools", tools.len(), limits.tools)?;
-    let mut bytes = 0;
     for tool in &tools {
         match tool.str("type")? {
             None | Some("function") => {
                 let function = tool.object("function")?.ok_or_else(|| tool.missing("function"))?;
-                let read = read_function_tool(&function, "parameters")?;
-                bytes += read.parameters.as_ref().map_or(0, |schema| schema.to_string().len());
-                conversation.tools.push(read);
+                read_function_tool(&function, "parameters", limits, &mut conversation.tools)?;
             }
-            Some(other) => tracing::info!("a tool of the type {other:?} is left out"),
+            Some(other) => left_out("a tool", other),
         }
     }
-    // each schema is shown to the model, and compiled where a call is forced
-    limits.check("tools", "grammar_bytes × 16", bytes, limits.grammar_bytes * 16)?;
     conversation.tool_choice = read_tool_choice(fields, |choice| match choice.require_str("type")? {
         "function" => {
             let function = choice.object("function")?.ok_or_else(|| choice.missing("function"))?;

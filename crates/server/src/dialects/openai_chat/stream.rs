@@ -67,7 +67,8 @@ impl ChatStream {
         let mut one = json!({"index": choice, "delta": delta, "finish_reason": finish});
         if self.about.logprobs {
             let tokens = self.tokens.get_mut(choice).map(std::mem::take).unwrap_or_default();
-            one["logprobs"] = if tokens.is_empty() { Value::Null } else { logprobs(&self.served, &tokens) };
+            one["logprobs"] =
+                if tokens.is_empty() { Value::Null } else { logprobs(&self.served.tokenizer, &tokens) };
         }
         self.chunk(json!([one]))
     }

@@ -2,17 +2,18 @@
 
 use super::request::About;
 use crate::answer::{Call, Finish, Outcome, Token};
+use crate::document::{Document, write};
 use crate::ids;
-use crate::model::Served;
+use crate::models::Lease;
+use latent_text::Tokenizer;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// What identifies the program that answers.
 pub(crate) const FINGERPRINT: &str = concat!("latent-", env!("CARGO_PKG_VERSION"));
 
 /// The whole completion.
-pub(super) fn completion(served: &Served, about: &About, outcomes: &[Outcome]) -> Value {
-    let choices: Vec<Value> =
-        outcomes.iter().enumerate().map(|(i, outcome)| choice(served, about, i, outcome)).collect();
+pub(super) fn completion(served: &Lease, about: &About, outcomes: Vec<Outcome>) -> Document {
     let finishes: Vec<&Finish> = outcomes.iter().map(|outcome| &outcome.finish).collect();
     let mut value = json!({
         "id": ids::unique("chatcmpl-"),
@@ -20,16 +21,20 @@ pub(super) fn completion(served: &Served, about: &About, outcomes: &[Outcome]) -
         "created": ids::now(),
         "model": about.model,
         "system_fingerprint": FINGERPRINT,
-        "choices": choices,
         "usage": usage_of(&finishes),
     });
     if let Some(first) = finishes.first() {
         value["timings"] = first.timings();
     }
-    value
+    let (tokenizer, logprobs) = (Arc::clone(&served.tokenizer), about.logprobs);
+    let choices = outcomes
+        .into_iter()
+        .enumerate()
+        .map(move |(index, outcome)| choice(&tokenizer, logprobs, index, outcome));
+    Document::open(&value).field("choices").documents(choices).close()
 }
 
-fn choice(served: &Served, about: &About, index: usize, outcome: &Outcome) -> Value {
+fn choice(tokenizer: &Arc<Tokenizer>, with_logprobs: bool, index: usize, outcome: Outcome) -> Document {
     let Outcome { reasoning, content, calls, tokens, finish } = outcome;
     let mut message = Map::new();
     message.insert("role".into(), "assistant".into());
@@ -43,12 +48,16 @@ fn choice(served: &Served, about: &About, index: usize, outcome: &Outcome) -> Va
     if !calls.is_empty() {
         message.insert("tool_calls".into(), calls.iter().map(call).collect());
     }
-    json!({
-        "index": index,
-        "message": message,
-        "logprobs": about.logprobs.then(|| logprobs(served, tokens)),
-        "finish_reason": finish.reason.word(),
-    })
+    let value = json!({"index": index, "message": message, "finish_reason": finish.reason.word()});
+    let document = Document::open(&value).field("logprobs");
+    if !with_logprobs {
+        return document.value(&Value::Null).close();
+    }
+    let tokenizer = Arc::clone(tokenizer);
+    let values = tokens.into_iter().filter_map(move |token| logprob(&tokenizer, &token));
+    let content =
+        document.raw("{\"refusal\":null,\"content\":").list(values, |value, out| write(out, &value));
+    content.close().close()
 }
 
 fn call(call: &Call) -> Value {
@@ -75,28 +84,27 @@ pub(crate) fn usage_of(finishes: &[&Finish]) -> Value {
 }
 
 /// Log-probabilities in the form of chat completions. The token that ends an answer has no text and is left out.
-pub(crate) fn logprobs(served: &Served, tokens: &[Token]) -> Value {
+pub(crate) fn logprobs(tokenizer: &Tokenizer, tokens: &[Token]) -> Value {
+    let content: Vec<Value> = tokens.iter().filter_map(|token| logprob(tokenizer, token)).collect();
+    json!({"content": content, "refusal": null})
+}
+
+/// One entry of them.
+pub(crate) fn logprob(tokenizer: &Tokenizer, token: &Token) -> Option<Value> {
     let one = |id: u32, logprob: f32| {
-        let bytes = served.tokenizer.piece(id).unwrap_or_default();
+        let bytes = tokenizer.piece(id).unwrap_or_default();
         let mut entry = Map::new();
-        entry.insert("token".into(), served.token_text(id).into());
+        entry.insert("token".into(), String::from_utf8_lossy(bytes).into());
         entry.insert("id".into(), id.into());
         entry.insert("logprob".into(), finite(logprob));
         entry.insert("bytes".into(), bytes.into());
         entry
     };
-    let content: Vec<Value> = tokens
-        .iter()
-        .filter(|token| !token.ends)
-        .filter_map(|token| {
-            let (own, top) = token.logprob.as_ref()?;
-            let mut entry = one(token.id, *own);
-            let top: Vec<Value> = top.iter().map(|other| one(other.id, other.logprob).into()).collect();
-            entry.insert("top_logprobs".into(), top.into());
-            Some(entry.into())
-        })
-        .collect();
-    json!({"content": content, "refusal": null})
+    let (own, top) = token.logprob.as_ref().filter(|_| !token.ends)?;
+    let mut entry = one(token.id, *own);
+    let top: Vec<Value> = top.iter().map(|other| one(other.id, other.logprob).into()).collect();
+    entry.insert("top_logprobs".into(), top.into());
+    Some(entry.into())
 }
 
 /// JSON has no −∞: the least logarithm that OpenAI's interface knows.

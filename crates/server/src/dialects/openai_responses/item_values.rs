@@ -1,46 +1,67 @@
-//! Items in the form of the Responses interface.
+//! Items in the form of the Responses interface, as JSON text: log-probabilities take many times as much memory as values.
 
 use crate::ids;
 use crate::items::{Item, Role};
 use serde_json::{Value, json};
 
+/// The text of a JSON object that is not empty, with one more field whose value is JSON text.
+pub(super) fn object_with(fields: &Value, name: &str, json: &str) -> String {
+    let mut text = fields.to_string();
+    text.pop();
+    text.reserve_exact(name.len() + json.len() + 5);
+    text.extend([",\"", name, "\":", json, "}"]);
+    text
+}
+
 /// A message of the assistant.
-pub(super) fn message(id: &str, text: &str, logprobs: &Value, status: &str) -> Value {
-    json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": [output_text(text, logprobs)]})
+pub(super) fn message(id: &str, text: &str, logprobs: &str, status: &str) -> String {
+    let value = json!({"id": id, "type": "message", "status": status, "role": "assistant"});
+    object_with(&value, "content", &format!("[{}]", output_text(text, logprobs)))
 }
 
-pub(super) fn output_text(text: &str, logprobs: &Value) -> Value {
-    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
+pub(super) fn output_text(text: &str, logprobs: &str) -> String {
+    object_with(&json!({"type": "output_text", "text": text, "annotations": []}), "logprobs", logprobs)
 }
 
-pub(super) fn reasoning(id: &str, text: &str, status: &str) -> Value {
+pub(super) fn reasoning(id: &str, text: &str, status: &str) -> String {
     let content = json!([{"type": "reasoning_text", "text": text}]);
     json!({"id": id, "type": "reasoning", "summary": [], "content": content, "encrypted_content": null, "status": status})
+        .to_string()
 }
 
-pub(super) fn function_call(id: &str, call_id: &str, name: &str, arguments: &str, status: &str) -> Value {
+pub(super) fn function_call(id: &str, call_id: &str, name: &str, arguments: &str, status: &str) -> String {
     json!({
         "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status,
+    })
+    .to_string()
+}
+
+/// A new id for an item of the input.
+pub(super) fn input_id(item: &Item) -> String {
+    ids::unique(match item {
+        Item::Message { .. } => "msg_",
+        Item::Reasoning(_) => "rs_",
+        Item::ToolCall { .. } => "fc_",
+        Item::ToolResult { .. } => "fco_",
     })
 }
 
 /// An item of the input.
-pub(super) fn input_item(item: &Item) -> Value {
+pub(super) fn input_item(id: &str, item: &Item) -> String {
     match item {
-        Item::Message { role: Role::Assistant, text, .. } => {
-            message(&ids::unique("msg_"), text, &json!([]), "completed")
-        }
+        Item::Message { role: Role::Assistant, text, .. } => message(id, text, "[]", "completed"),
         Item::Message { role, text, .. } => json!({
-            "id": ids::unique("msg_"), "type": "message", "status": "completed", "role": role.name(),
+            "id": id, "type": "message", "status": "completed", "role": role.name(),
             "content": [{"type": "input_text", "text": text}],
-        }),
-        Item::Reasoning(text) => reasoning(&ids::unique("rs_"), text, "completed"),
-        Item::ToolCall { id, name, arguments } => {
-            function_call(&ids::unique("fc_"), id, name, arguments, "completed")
+        })
+        .to_string(),
+        Item::Reasoning(text) => reasoning(id, text, "completed"),
+        Item::ToolCall { id: call_id, name, arguments } => {
+            function_call(id, call_id, name, arguments, "completed")
         }
-        Item::ToolResult { id, text, .. } => json!({
-            "id": ids::unique("fco_"), "type": "function_call_output", "call_id": id, "output": text,
-            "status": "completed",
-        }),
+        Item::ToolResult { id: call_id, text, .. } => json!({
+            "id": id, "type": "function_call_output", "call_id": call_id, "output": text, "status": "completed",
+        })
+        .to_string(),
     }
 }

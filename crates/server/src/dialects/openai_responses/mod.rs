@@ -5,15 +5,16 @@ mod request;
 mod stream;
 mod whole;
 
-use crate::app::{Asker, Received};
-use crate::dialect::{Dialect, json_response};
+use crate::app::{Asker, Name, Received};
+use crate::dialect::{Dialect, json_text};
+use crate::document::Document;
 use crate::error::{ApiError, ErrorKind};
 use crate::store::Stored;
 use crate::stream::stream as streamed;
 use axum::body::Body;
-use axum::extract::Path;
 use axum::response::Response;
-use serde_json::{Value, json};
+use bytes::Bytes;
+use serde_json::json;
 use std::sync::{Arc, PoisonError};
 use whole::Written;
 
@@ -28,7 +29,7 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
         .prepare(received, move |app, served, fields| {
             let earlier = |id: &str| {
                 let store = app.store.lock().unwrap_or_else(PoisonError::into_inner);
-                store.get(owner, id).map(|stored| stored.items.clone())
+                store.get(owner, id).map(|stored| stored.items.to_vec())
             };
             let mut request = request::read(fields, served, &app.config.limits, &earlier)?;
             if request.about.store {
@@ -44,9 +45,9 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
     }
     let outcome = answer.collect().await?.swap_remove(0);
     written.add_outcome(&outcome);
-    let value = written.value(Some(&outcome.finish), None);
-    written.keep(&asker.app, &value);
-    Ok(json_response(&value))
+    let text = Bytes::from(written.text(Some(&outcome.finish), None));
+    written.keep(&asker.app, &text);
+    Ok(json_text(text))
 }
 
 fn unknown(id: &str) -> ApiError {
@@ -57,19 +58,21 @@ fn unknown(id: &str) -> ApiError {
 }
 
 /// Answers with what `of` makes of one of the asker's stored responses.
-fn stored(asker: &Asker, id: &str, of: impl FnOnce(&Stored) -> Value) -> Response {
+fn stored(asker: &Asker, id: &str, of: impl FnOnce(&Stored) -> Response) -> Response {
     let store = asker.app.store.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = store.get(asker.tenant.key, id).map(of);
-    asker.reply_json(Dialect::Responses, found.ok_or_else(|| unknown(id)))
+    let found = store.get(asker.tenant.key, id).ok_or_else(|| unknown(id));
+    // a slow reader keeps it when the store has dropped it
+    let charged = found.and_then(|stored| asker.charge.grow(stored.bytes).map(|()| of(stored)));
+    asker.reply(Dialect::Responses, charged)
 }
 
 /// `GET /v1/responses/ID`.
-pub(crate) async fn retrieve(asker: Asker, Path(id): Path<String>) -> Response {
-    stored(&asker, &id, |stored| stored.value.clone())
+pub(crate) async fn retrieve(asker: Asker, Name(id): Name) -> Response {
+    stored(&asker, &id, |stored| json_text(stored.text.clone()))
 }
 
 /// `DELETE /v1/responses/ID`.
-pub(crate) async fn remove(asker: Asker, Path(id): Path<String>) -> Response {
+pub(crate) async fn remove(asker: Asker, Name(id): Name) -> Response {
     let removed =
         asker.app.store.lock().unwrap_or_else(PoisonError::into_inner).remove(asker.tenant.key, &id);
     let value = json!({"id": id, "object": "response", "deleted": true});
@@ -77,14 +80,17 @@ pub(crate) async fn remove(asker: Asker, Path(id): Path<String>) -> Response {
 }
 
 /// `GET /v1/responses/ID/input_items`.
-pub(crate) async fn input_items(asker: Asker, Path(id): Path<String>) -> Response {
+pub(crate) async fn input_items(asker: Asker, Name(id): Name) -> Response {
     stored(&asker, &id, |stored| {
-        let items: Vec<_> = stored.items[..stored.input].iter().rev().map(item_values::input_item).collect();
-        let edge = |item: Option<&Value>| item.map(|item| item["id"].clone());
-        json!({
-            "object": "list", "data": items, "has_more": false,
-            "first_id": edge(items.first()), "last_id": edge(items.last()),
-        })
+        let (items, input) = (Arc::clone(&stored.items), stored.input);
+        let ids: Vec<String> = items[..input].iter().rev().map(item_values::input_id).collect();
+        let value = json!({
+            "object": "list", "has_more": false, "first_id": ids.first(), "last_id": ids.last(),
+        });
+        let item = move |(at, id): (usize, String), out: &mut Vec<u8>| {
+            out.extend_from_slice(item_values::input_item(&id, &items[input - 1 - at]).as_bytes());
+        };
+        Document::open(&value).field("data").list(ids.into_iter().enumerate(), item).close().into_response()
     })
 }
 

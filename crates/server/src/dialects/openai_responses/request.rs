@@ -1,6 +1,6 @@
 //! Reading a request for a response.
 
-use crate::dialects::openai_chat::{content_text, no_media, read_switches, read_tool_choice};
+use crate::dialects::openai_chat::{content_text, left_out, no_media, read_switches, read_tool_choice};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, ErrorKind};
 use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
@@ -8,7 +8,8 @@ use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::Served;
 use crate::params::{self, Params, Shape};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use std::fmt::Write;
 
 /// How the answer is to be written, and what it repeats of the request.
 #[derive(Clone, Debug, Default)]
@@ -16,8 +17,8 @@ pub(super) struct About {
     pub(super) stream: bool,
     pub(super) store: bool,
     pub(super) logprobs: bool,
-    /// Fields of the request that the response repeats.
-    pub(super) repeated: Map<String, Value>,
+    /// Fields of the request that the response repeats, as the text of a JSON object.
+    pub(super) repeated: String,
     /// The conversation, where the response is to be stored.
     pub(super) items: Vec<Item>,
 }
@@ -77,10 +78,22 @@ fn refuse(fields: &Fields<'_>) -> Result<(), ApiError> {
 }
 
 /// What a response repeats of its request, with the defaults of what the request leaves out.
-fn repeated(fields: &Fields<'_>, served: &Served, params: &Params) -> Result<Map<String, Value>, ApiError> {
-    let mut map = Map::new();
+fn repeated(fields: &Fields<'_>, served: &Served, params: &Params) -> Result<String, ApiError> {
+    let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
+    let mut text = json!({
+        "model": fields.str("model")?.unwrap_or(&served.about.id),
+        "temperature": real(params.sampling.temperature),
+        "top_p": real(params.sampling.top_p),
+        "presence_penalty": real(params.sampling.presence_penalty),
+        "frequency_penalty": real(params.sampling.frequency_penalty),
+        "service_tier": "default",
+        "background": false,
+    })
+    .to_string();
+    text.pop();
     let mut copy = |name: &str, default: Value| {
-        map.insert(name.to_owned(), fields.get(name).cloned().unwrap_or(default));
+        // writing to a string cannot fail
+        let _ = write!(text, ",\"{name}\":{}", fields.get(name).unwrap_or(&default));
     };
     copy("instructions", Value::Null);
     copy("max_output_tokens", Value::Null);
@@ -98,15 +111,9 @@ fn repeated(fields: &Fields<'_>, served: &Served, params: &Params) -> Result<Map
     copy("top_logprobs", 0.into());
     copy("truncation", "disabled".into());
     copy("user", Value::Null);
-    let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
-    map.insert("model".into(), fields.str("model")?.unwrap_or(&served.about.id).into());
-    map.insert("temperature".into(), real(params.sampling.temperature).into());
-    map.insert("top_p".into(), real(params.sampling.top_p).into());
-    map.insert("presence_penalty".into(), real(params.sampling.presence_penalty).into());
-    map.insert("frequency_penalty".into(), real(params.sampling.frequency_penalty).into());
-    map.insert("service_tier".into(), "default".into());
-    map.insert("background".into(), false.into());
-    Ok(map)
+    text.push('}');
+    text.shrink_to_fit();
+    Ok(text)
 }
 
 fn read_shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiError> {
@@ -115,7 +122,10 @@ fn read_shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiError> {
     let shape = match format.require_str("type")? {
         "text" => Shape::Free,
         "json_object" => Shape::Json,
-        "json_schema" => Shape::Schema(format.get("schema").ok_or_else(|| format.missing("schema"))?.clone()),
+        "json_schema" => {
+            let schema = format.get("schema").ok_or_else(|| format.missing("schema"))?;
+            Shape::schema(schema, "text.format", limits)?
+        }
         "grammar" => Shape::Grammar(format.require_str("grammar")?.to_owned()),
         other => {
             let problem = format!("{other:?} is none of text, json_object, json_schema and grammar");
@@ -159,7 +169,7 @@ fn read_conversation(
     limits.check("input", "messages", items.len(), limits.messages)?;
     let mut conversation = Conversation::new(items);
     read_tools(fields, limits, &mut conversation)?;
-    read_switches(fields, &mut conversation)?;
+    read_switches(fields, limits, &mut conversation)?;
     Ok(conversation)
 }
 
@@ -219,7 +229,7 @@ fn read_item(item: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
         Some(other @ ("input_image" | "input_audio" | "input_file")) => {
             return Err(item.error("type", no_media(other)));
         }
-        Some(other) => tracing::info!("an item of the type {other:?} is left out"),
+        Some(other) => left_out("an item", other),
     }
     Ok(())
 }
@@ -243,8 +253,8 @@ fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversat
     limits.check("tools", "tools", tools.len(), limits.tools)?;
     for tool in &tools {
         match tool.require_str("type")? {
-            "function" => conversation.tools.push(read_function_tool(tool, "parameters")?),
-            other => tracing::info!("a tool of the type {other:?} is left out"),
+            "function" => read_function_tool(tool, "parameters", limits, &mut conversation.tools)?,
+            other => left_out("a tool", other),
         }
     }
     conversation.tool_choice = read_tool_choice(fields, |choice| match choice.require_str("type")? {

@@ -1,7 +1,7 @@
 //! Responses as typed server-sent events.
 
-use super::item_values::{function_call, message, output_text, reasoning};
-use super::whole::Written;
+use super::item_values::{function_call, object_with, output_text};
+use super::whole::{Written, status};
 use crate::answer::{Call, Piece, Token, Update, What};
 use crate::app::App;
 use crate::error::ApiError;
@@ -32,12 +32,23 @@ impl ResponseStream {
         ResponseStream { app, written, open: None, sequence: 0, tokens: Vec::new() }
     }
 
-    fn send(&mut self, out: &mut String, kind: &str, mut value: Value) {
-        value["type"] = kind.into();
-        value["sequence_number"] = self.sequence.into();
+    fn send(&mut self, out: &mut String, kind: &str, value: &Value) {
+        self.send_text(out, kind, &value.to_string());
+    }
+
+    /// Sends the text of a JSON object that is not empty.
+    fn send_text(&mut self, out: &mut String, kind: &str, object: &str) {
+        let (sequence, fields) = (self.sequence, &object[1..]);
         self.sequence += 1;
         // writing to a string cannot fail
-        let _ = write!(out, "event: {kind}\ndata: {value}\n\n");
+        let _ = write!(
+            out,
+            "event: {kind}\ndata: {{\"type\":\"{kind}\",\"sequence_number\":{sequence},{fields}\n\n"
+        );
+    }
+
+    fn send_response(&mut self, out: &mut String, kind: &str, response: &str) {
+        self.send_text(out, kind, &format!("{{\"response\":{response}}}"));
     }
 
     /// The place of the open item in the output.
@@ -45,30 +56,29 @@ impl ResponseStream {
         self.written.output.len()
     }
 
-    fn added(&mut self, out: &mut String, item: &Value) {
+    fn added(&mut self, out: &mut String, item: &str) {
         let index = self.index();
-        self.send(out, "response.output_item.added", json!({"output_index": index, "item": item}));
+        let text = object_with(&json!({"output_index": index}), "item", item);
+        self.send_text(out, "response.output_item.added", &text);
     }
 
-    fn part(&mut self, out: &mut String, kind: &str, id: &str, part: &Value) {
+    fn part(&mut self, out: &mut String, kind: &str, id: &str, part: &str) {
         let index = self.index();
-        let value = json!({"item_id": id, "output_index": index, "content_index": 0, "part": part});
-        self.send(out, kind, value);
+        let value = json!({"item_id": id, "output_index": index, "content_index": 0});
+        self.send_text(out, kind, &object_with(&value, "part", part));
     }
 
     fn reasoning(&mut self, more: &str, out: &mut String) {
         if !matches!(self.open, Some(Open::Reasoning { .. })) {
             self.close(out);
             let id = ids::unique("rs_");
-            let mut item = reasoning(&id, "", "in_progress");
-            item["content"] = json!([]);
-            self.added(out, &item);
-            self.part(
-                out,
-                "response.content_part.added",
-                &id,
-                &json!({"type": "reasoning_text", "text": ""}),
-            );
+            let item = json!({
+                "id": id, "type": "reasoning", "summary": [], "content": [], "encrypted_content": null,
+                "status": "in_progress",
+            });
+            self.added(out, &item.to_string());
+            let part = json!({"type": "reasoning_text", "text": ""});
+            self.part(out, "response.content_part.added", &id, &part.to_string());
             self.open = Some(Open::Reasoning { id, text: String::new() });
         }
         self.tokens.clear();
@@ -76,7 +86,7 @@ impl ResponseStream {
         if let Some(Open::Reasoning { id, text }) = &mut self.open {
             text.push_str(more);
             let value = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": more});
-            self.send(out, "response.reasoning_text.delta", value);
+            self.send(out, "response.reasoning_text.delta", &value);
         }
     }
 
@@ -89,20 +99,19 @@ impl ResponseStream {
         if let Some(Open::Text { id, text, tokens }) = &mut self.open {
             text.push_str(more);
             tokens.extend(fresh);
-            let value = json!({
-                "item_id": id, "output_index": index, "content_index": 0, "delta": more, "logprobs": logprobs,
-            });
-            self.send(out, "response.output_text.delta", value);
+            let value = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": more});
+            self.send_text(out, "response.output_text.delta", &object_with(&value, "logprobs", &logprobs));
         }
     }
 
     fn begin_text(&mut self, out: &mut String) {
         self.close(out);
         let id = ids::unique("msg_");
-        let mut item = message(&id, "", &json!([]), "in_progress");
-        item["content"] = json!([]);
-        self.added(out, &item);
-        self.part(out, "response.content_part.added", &id, &output_text("", &json!([])));
+        let item = json!({
+            "id": id, "type": "message", "status": "in_progress", "role": "assistant", "content": [],
+        });
+        self.added(out, &item.to_string());
+        self.part(out, "response.content_part.added", &id, &output_text("", "[]"));
         self.open = Some(Open::Text { id, text: String::new(), tokens: Vec::new() });
     }
 
@@ -111,7 +120,7 @@ impl ResponseStream {
         if let Some(Open::Call { id, call }) = &mut self.open {
             call.arguments.push_str(more);
             let value = json!({"item_id": id, "output_index": index, "delta": more});
-            self.send(out, "response.function_call_arguments.delta", value);
+            self.send(out, "response.function_call_arguments.delta", &value);
         }
     }
 
@@ -122,17 +131,15 @@ impl ResponseStream {
         let item = match open {
             Open::Reasoning { id, text } => {
                 let value = json!({"item_id": id, "output_index": index, "content_index": 0, "text": text});
-                self.send(out, "response.reasoning_text.done", value);
+                self.send(out, "response.reasoning_text.done", &value);
                 let part = json!({"type": "reasoning_text", "text": text});
-                self.part(out, "response.content_part.done", &id, &part);
+                self.part(out, "response.content_part.done", &id, &part.to_string());
                 self.written.add_reasoning(&id, &text)
             }
             Open::Text { id, text, tokens } => {
                 let logprobs = self.written.logprobs(&tokens);
-                let value = json!({
-                    "item_id": id, "output_index": index, "content_index": 0, "text": text, "logprobs": logprobs,
-                });
-                self.send(out, "response.output_text.done", value);
+                let value = json!({"item_id": id, "output_index": index, "content_index": 0, "text": text});
+                self.send_text(out, "response.output_text.done", &object_with(&value, "logprobs", &logprobs));
                 self.part(out, "response.content_part.done", &id, &output_text(&text, &logprobs));
                 self.written.add_text(&id, &text, &logprobs)
             }
@@ -140,19 +147,20 @@ impl ResponseStream {
                 let value = json!({
                     "item_id": id, "output_index": index, "name": call.name, "arguments": call.arguments,
                 });
-                self.send(out, "response.function_call_arguments.done", value);
+                self.send(out, "response.function_call_arguments.done", &value);
                 self.written.add_call(&id, &call)
             }
         };
-        self.send(out, "response.output_item.done", json!({"output_index": index, "item": item}));
+        let text = object_with(&json!({"output_index": index}), "item", item);
+        self.send_text(out, "response.output_item.done", &text);
     }
 }
 
 impl Encoder for ResponseStream {
     fn begin(&mut self, out: &mut String) {
-        let response = self.written.value(None, None);
-        self.send(out, "response.created", json!({"response": response}));
-        self.send(out, "response.in_progress", json!({"response": response}));
+        let response = self.written.text(None, None);
+        self.send_response(out, "response.created", &response);
+        self.send_response(out, "response.in_progress", &response);
     }
 
     fn update(&mut self, update: Update, out: &mut String) {
@@ -175,23 +183,18 @@ impl Encoder for ResponseStream {
                     self.begin_text(out);
                 }
                 self.close(out);
-                let response = self.written.value(Some(&finish), None);
-                let kind = if response["status"] == "completed" {
-                    "response.completed"
-                } else {
-                    "response.incomplete"
-                };
-                let app = Arc::clone(&self.app);
-                self.written.keep(&app, &response);
-                self.send(out, kind, json!({"response": response}));
+                let response = self.written.text(Some(&finish), None);
+                let kind = format!("response.{}", status(&finish));
+                self.send_response(out, &kind, &response);
+                self.written.keep(&self.app, &response.into());
             }
             What::Started { .. } | What::Prompt { .. } => {}
         }
     }
 
     fn error(&mut self, error: &ApiError, out: &mut String) {
-        let response = self.written.value(None, Some(error));
-        self.send(out, "response.failed", json!({"response": response}));
+        let response = self.written.text(None, Some(error));
+        self.send_response(out, "response.failed", &response);
     }
 
     fn end(&mut self, _out: &mut String) {}

@@ -1,16 +1,18 @@
 //! A response in the making, and as a whole.
 
-use super::item_values::{function_call, message, reasoning};
+use super::item_values::{function_call, message, object_with, reasoning};
 use super::request::About;
 use crate::answer::{Call, Finish, Outcome, Reason, Token};
 use crate::app::App;
-use crate::dialects::openai_chat::logprobs;
+use crate::dialects::openai_chat::logprob;
 use crate::error::ApiError;
 use crate::ids;
 use crate::items::{Item, Role};
 use crate::models::Lease;
+use bytes::Bytes;
 use latent_engine::scheduler::FairnessKey;
 use serde_json::{Value, json};
+use std::fmt::Write;
 use std::sync::{Arc, PoisonError};
 
 /// What has been written of a response.
@@ -21,7 +23,7 @@ pub(super) struct Written {
     created: u64,
     owner: FairnessKey,
     /// Items of the output, as they are sent.
-    pub(super) output: Vec<Value>,
+    pub(super) output: Vec<String>,
     /// The same for the store.
     items: Vec<Item>,
 }
@@ -32,27 +34,35 @@ impl Written {
         Written { served, about, id, created, owner, output: Vec::new(), items: Vec::new() }
     }
 
-    pub(super) fn logprobs(&self, tokens: &[Token]) -> Value {
-        if self.about.logprobs { logprobs(&self.served, tokens)["content"].clone() } else { json!([]) }
+    /// A list of log-probabilities.
+    pub(super) fn logprobs(&self, tokens: &[Token]) -> String {
+        let shown = if self.about.logprobs { tokens } else { &[] };
+        let mut text = String::from("[");
+        for value in shown.iter().filter_map(|token| logprob(&self.served.tokenizer, token)) {
+            let comma = if text.len() > 1 { "," } else { "" };
+            // writing to a string cannot fail
+            let _ = write!(text, "{comma}{value}");
+        }
+        text + "]"
     }
 
-    pub(super) fn add_reasoning(&mut self, id: &str, text: &str) -> Value {
+    pub(super) fn add_reasoning(&mut self, id: &str, text: &str) -> &str {
         self.items.push(Item::Reasoning(text.to_owned()));
         self.output.push(reasoning(id, text, "completed"));
-        self.output[self.output.len() - 1].clone()
+        &self.output[self.output.len() - 1]
     }
 
-    pub(super) fn add_text(&mut self, id: &str, text: &str, logprobs: &Value) -> Value {
+    pub(super) fn add_text(&mut self, id: &str, text: &str, logprobs: &str) -> &str {
         self.items.push(Item::Message { role: Role::Assistant, name: None, text: text.to_owned() });
         self.output.push(message(id, text, logprobs, "completed"));
-        self.output[self.output.len() - 1].clone()
+        &self.output[self.output.len() - 1]
     }
 
-    pub(super) fn add_call(&mut self, id: &str, call: &Call) -> Value {
+    pub(super) fn add_call(&mut self, id: &str, call: &Call) -> &str {
         let Call { id: call_id, name, arguments } = call.clone();
         self.output.push(function_call(id, &call_id, &name, &arguments, "completed"));
         self.items.push(Item::ToolCall { id: call_id, name, arguments });
-        self.output[self.output.len() - 1].clone()
+        &self.output[self.output.len() - 1]
     }
 
     pub(super) fn add_outcome(&mut self, outcome: &Outcome) {
@@ -69,15 +79,15 @@ impl Written {
         }
     }
 
-    /// The response: in progress without a finish, failed with an error.
-    pub(super) fn value(&self, finish: Option<&Finish>, error: Option<&ApiError>) -> Value {
-        let (status, incomplete) = match finish.map(|finish| finish.reason) {
-            _ if error.is_some() => ("failed", Value::Null),
-            None => ("in_progress", Value::Null),
-            Some(Reason::Length | Reason::Context) => ("incomplete", json!({"reason": "max_output_tokens"})),
-            Some(_) => ("completed", Value::Null),
+    /// The response as JSON text: in progress without a finish, failed with an error.
+    pub(super) fn text(&self, finish: Option<&Finish>, error: Option<&ApiError>) -> String {
+        let status = match finish {
+            _ if error.is_some() => "failed",
+            None => "in_progress",
+            Some(finish) => status(finish),
         };
-        let mut value = json!({
+        let incomplete = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
+        let value = json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created,
@@ -85,17 +95,18 @@ impl Written {
             "status": status,
             "error": error.map(|error| json!({"code": "server_error", "message": error.message})),
             "incomplete_details": incomplete,
-            "output": self.output,
             "usage": finish.map(usage),
         });
-        if let Some(map) = value.as_object_mut() {
-            map.extend(self.about.repeated.clone());
-        }
-        value
+        let mut text = object_with(&value, "output", &format!("[{}]", self.output.join(",")));
+        text.pop();
+        text.reserve_exact(self.about.repeated.len());
+        text.push(',');
+        text.push_str(&self.about.repeated[1..]);
+        text
     }
 
     /// Stores the response for those that come after it.
-    pub(super) fn keep(&mut self, app: &App, value: &Value) {
+    pub(super) fn keep(&mut self, app: &App, text: &Bytes) {
         if !self.about.store {
             return;
         }
@@ -103,7 +114,15 @@ impl Written {
         let input = items.len();
         items.append(&mut self.items);
         let mut store = app.store.lock().unwrap_or_else(PoisonError::into_inner);
-        store.insert(self.owner, self.id.clone(), items, input, value.clone());
+        store.insert(self.owner, self.id.clone(), items, input, text.clone());
+    }
+}
+
+/// The status of a response that has ended.
+pub(super) fn status(finish: &Finish) -> &'static str {
+    match finish.reason {
+        Reason::Length | Reason::Context => "incomplete",
+        _ => "completed",
     }
 }
 

@@ -1,12 +1,25 @@
 //! Reading JSON requests: bounded before anything is built, and with errors that name the field.
 
+mod tree;
+
+pub(crate) use tree::value;
+
 use crate::error::ApiError;
 use crate::limits::Limits;
 use latent_formats::json::outside_strings;
 use serde_json::{Map, Value};
 
-/// Parses a request body: an object, with bounded depth and number of values.
+/// Parses a request body: an object, with bounded depth and number of values. Fields that no interface reads are skipped, not stored.
 pub(crate) fn parse(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
+    parse_fields(body, limits, is_read)
+}
+
+/// The fields of a request body that are needed before it is prepared.
+pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
+    parse_fields(body, limits, |name| matches!(name, "model" | "name" | "stream"))
+}
+
+fn parse_fields(body: &[u8], limits: &Limits, keep: impl Fn(&str) -> bool) -> Result<Value, ApiError> {
     let (depth, values) = measure(body);
     if depth > limits.json_depth {
         return Err(ApiError::invalid(format!(
@@ -20,12 +33,57 @@ pub(crate) fn parse(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
             limits.json_values
         )));
     }
-    let value: Value = serde_json::from_slice(body)
-        .map_err(|error| ApiError::invalid(format!("the body is no valid JSON: {error}")))?;
+    let wrong = |problem: String| ApiError::invalid(format!("the body is no valid JSON: {problem}"));
+    let text = std::str::from_utf8(body).map_err(|error| wrong(error.to_string()))?;
+    let value = tree::object(text, keep).map_err(|error| wrong(error.to_string()))?;
     if value.is_object() {
         return Ok(value);
     }
     Err(ApiError::invalid(format!("the body is {}, expected a JSON object", kind(&value))))
+}
+
+/// An upper bound on the number of values in JSON text.
+pub(crate) fn count_values(text: &str) -> usize {
+    measure(text.as_bytes()).1
+}
+
+/// The length of a value as JSON text.
+pub(crate) fn text_len(value: &Value) -> usize {
+    struct Length(usize);
+    impl std::io::Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut length = Length(0);
+    // neither a value nor this writer can fail
+    let _ = serde_json::to_writer(&mut length, value);
+    length.0
+}
+
+/// The fields that some interface reads, or repeats in its answer: prompts, what answers, how it is prepared, sampling, length and number,
+/// shape, how the answer is written.
+const FIELDS: &str = "
+    content conversation input instructions messages previous_response_id prompt suffix system template tokens images
+    background keep_alive model name priority store
+    add_generation_prompt add_special chat_template_kwargs continue_final_message parallel_tool_calls parse_special raw reasoning
+    reasoning_effort think thinking tool_choice tools
+    dry_allowed_length dry_base dry_multiplier dry_penalty_last_n frequency_penalty ignore_eos logit_bias min_p options
+    presence_penalty repeat_last_n repeat_penalty repetition_penalty seed temperature top_k top_p typical typical_p xtc_probability
+    xtc_threshold
+    best_of max_completion_tokens max_output_tokens max_tokens max_tool_calls n n_predict stop stop_sequences truncation
+    format grammar guided_choice guided_grammar guided_json guided_regex json_schema output_config output_format response_format
+    structured_outputs text
+    dimensions echo encoding_format include include_usage logprobs metadata n_probs prompt_cache_key return_progress return_tokens
+    safety_identifier stream stream_options timings_per_token top_logprobs user with_pieces
+";
+
+fn is_read(name: &str) -> bool {
+    FIELDS.split_ascii_whitespace().any(|field| field == name)
 }
 
 /// Upper bounds on depth and number of values of JSON text, found without building it.
@@ -182,10 +240,62 @@ mod tests {
         // brackets in strings do not count
         let text = format!("{{\"a\":\"{}\\\"[\"}}", "[".repeat(1000));
         assert!(parse(text.as_bytes(), &limits).is_ok());
-        for wrong in ["", "{", "[1]", "7", "{\"a\":1}x", "\u{feff}{}", "{\"a\":\"\\ud800\"}"] {
+        for wrong in ["", "{", "[1]", "7", "{\"a\":1}x", "\u{feff}{}", "{\"stop\":\"\\ud800\"}"] {
             assert!(parse(wrong.as_bytes(), &limits).is_err(), "{wrong}");
         }
         assert!(parse(b"{\"a\":\"\xff\"}", &limits).is_err());
+    }
+
+    #[test]
+    fn fields_that_no_interface_reads_are_skipped() {
+        let body = br#"{"unknown": [{}, {"a": [1, "x"]}], "model": "a", "stop": ["x", 1.5, -2, null, true, {"b": {}}], "model": "b"}"#;
+        let value = parse(body, &Limits::default()).unwrap();
+        assert_eq!(value, json!({"model": "b", "stop": ["x", 1.5, -2, null, true, {"b": {}}]}));
+        assert_eq!(parse_head(body, &Limits::default()).unwrap(), json!({"model": "b"}));
+        assert!(parse(b"{\"unknown\": [1,]}", &Limits::default()).is_err());
+        assert_eq!(text_len(&value), value.to_string().len());
+        assert_eq!(super::value("[1, {\"a\": \"b\"}]").unwrap(), json!([1, {"a": "b"}]));
+        assert!(super::value("[1] 2").is_err());
+    }
+
+    /// Whatever a request's fields are asked for must be a field that is kept.
+    #[test]
+    fn fields_that_are_read_are_kept() {
+        fn visit(folder: &std::path::Path, check: &mut dyn FnMut(&str)) {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    visit(&path, check);
+                } else if path.extension().is_some_and(|ext| ext == "rs") {
+                    let source = std::fs::read_to_string(path).unwrap();
+                    check(source.split("#[cfg(test)]").next().unwrap());
+                }
+            }
+        }
+        let mut count = 0;
+        visit(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut |source| {
+            for call in source.split("fields.").skip(1) {
+                let Some((method, rest)) = call.split_once("(\"") else { continue };
+                let reads = [
+                    "get",
+                    "str",
+                    "require_str",
+                    "bool",
+                    "f32",
+                    "i64",
+                    "usize",
+                    "array",
+                    "object",
+                    "objects",
+                ];
+                if reads.contains(&method) {
+                    let name = rest.split('"').next().unwrap();
+                    assert!(is_read(name) || ["description", "strict"].contains(&name), "{name}");
+                    count += 1;
+                }
+            }
+        });
+        assert!(count > 50, "{count}");
     }
 
     #[test]

@@ -1,0 +1,253 @@
+//! JSON documents that are written while they are sent: a part at a time, so that none is in memory as a whole.
+
+use axum::body::Body;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::Frame;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Bytes after which a frame is sent.
+const FRAME: usize = 16_384;
+
+/// Bytes of text that are escaped at a time.
+const TEXT: usize = 4096;
+
+/// A JSON document in the order in which it is written.
+#[derive(Default)]
+pub(crate) struct Document {
+    parts: VecDeque<Part>,
+}
+
+enum Part {
+    Raw(Vec<u8>),
+    /// Appends an element, and says whether it has.
+    Elements(Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>),
+    /// Documents with commas between them. The flag: one has been written.
+    Documents(Box<dyn Iterator<Item = Document> + Send>, bool),
+}
+
+/// Appends the JSON of a value.
+pub(crate) fn write(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+    let before = out.len();
+    // only a key that is not a string could fail
+    if serde_json::to_writer(&mut *out, value).is_err() {
+        out.truncate(before);
+        out.extend_from_slice(b"null");
+    }
+}
+
+impl Document {
+    /// An object whose further fields follow by [`Document::field`].
+    pub(crate) fn open(fields: &Value) -> Document {
+        let mut text = Vec::new();
+        write(&mut text, fields);
+        text.pop();
+        Document { parts: VecDeque::from([Part::Raw(text)]) }
+    }
+
+    /// The name of a further field of an object that is not empty.
+    pub(crate) fn field(self, name: &str) -> Document {
+        self.raw(",").value(name).raw(":")
+    }
+
+    /// Ends an object.
+    pub(crate) fn close(self) -> Document {
+        self.raw("}")
+    }
+
+    fn part(mut self, part: Part) -> Document {
+        self.parts.push_back(part);
+        self
+    }
+
+    /// JSON as it is.
+    pub(crate) fn raw(mut self, text: &str) -> Document {
+        if let Some(Part::Raw(last)) = self.parts.back_mut() {
+            last.extend_from_slice(text.as_bytes());
+            return self;
+        }
+        self.part(Part::Raw(text.as_bytes().to_vec()))
+    }
+
+    /// A small value.
+    pub(crate) fn value(self, value: &(impl Serialize + ?Sized)) -> Document {
+        let mut text = Vec::new();
+        write(&mut text, value);
+        self.part(Part::Raw(text))
+    }
+
+    /// A list, of which `write` appends one item.
+    pub(crate) fn list<T>(
+        self,
+        mut items: impl Iterator<Item = T> + Send + 'static,
+        mut write: impl FnMut(T, &mut Vec<u8>) + Send + 'static,
+    ) -> Document {
+        let mut first = true;
+        let next = move |out: &mut Vec<u8>| {
+            let Some(item) = items.next() else { return false };
+            if !std::mem::take(&mut first) {
+                out.push(b',');
+            }
+            write(item, out);
+            true
+        };
+        self.raw("[").part(Part::Elements(Box::new(next))).raw("]")
+    }
+
+    /// A list of documents.
+    pub(crate) fn documents(self, items: impl Iterator<Item = Document> + Send + 'static) -> Document {
+        self.raw("[").part(Part::Documents(Box::new(items), false)).raw("]")
+    }
+
+    /// A string that comes in pieces.
+    pub(crate) fn string(self, mut pieces: impl Iterator<Item = String> + Send + 'static) -> Document {
+        let next = move |out: &mut Vec<u8>| {
+            let Some(piece) = pieces.next() else { return false };
+            escape(out, &piece);
+            true
+        };
+        self.raw("\"").part(Part::Elements(Box::new(next))).raw("\"")
+    }
+
+    /// A long string.
+    pub(crate) fn text(self, text: String) -> Document {
+        let mut at = 0_usize;
+        let next = move |out: &mut Vec<u8>| {
+            let end = text.floor_char_boundary(at.saturating_add(TEXT));
+            escape(out, &text[at..end]);
+            at = end;
+            at < text.len()
+        };
+        self.raw("\"").part(Part::Elements(Box::new(next))).raw("\"")
+    }
+
+    /// Appends about as much as a frame holds. False: the document has ended.
+    fn fill(&mut self, out: &mut Vec<u8>) -> bool {
+        while out.len() < FRAME {
+            match self.parts.front_mut() {
+                None => return false,
+                Some(Part::Raw(text)) => {
+                    out.append(text);
+                    self.parts.pop_front();
+                }
+                Some(Part::Elements(next)) => {
+                    if !next(out) {
+                        self.parts.pop_front();
+                    }
+                }
+                Some(Part::Documents(documents, begun)) => match documents.next() {
+                    None => drop(self.parts.pop_front()),
+                    Some(document) => {
+                        if std::mem::replace(begun, true) {
+                            out.push(b',');
+                        }
+                        document.parts.into_iter().rev().for_each(|part| self.parts.push_front(part));
+                    }
+                },
+            }
+        }
+        !self.parts.is_empty()
+    }
+
+    /// The whole document, for one that is short.
+    pub(crate) fn into_value(mut self) -> Value {
+        let mut out = Vec::new();
+        while {
+            let mut more = Vec::new();
+            let goes_on = self.fill(&mut more);
+            out.append(&mut more);
+            goes_on
+        } {}
+        serde_json::from_slice(&out).unwrap_or_default()
+    }
+
+    /// A response with this body. A short one says its length.
+    pub(crate) fn into_response(mut self) -> Response {
+        let mut first = Vec::new();
+        let more = self.fill(&mut first);
+        let body = if more {
+            self.parts.push_front(Part::Raw(first));
+            Body::new(self)
+        } else {
+            Body::from(first)
+        };
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+/// Appends the JSON of a text without its quotes.
+fn escape(out: &mut Vec<u8>, text: &str) {
+    let start = out.len();
+    write(out, text);
+    out.pop();
+    out.remove(start);
+}
+
+impl http_body::Body for Document {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let mut out = Vec::with_capacity(FRAME + TEXT);
+        self.fill(&mut out);
+        Poll::Ready((!out.is_empty()).then(|| Ok(Frame::data(out.into()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn written(mut document: Document) -> (Value, usize) {
+        let (mut all, mut longest) = (Vec::new(), 0);
+        loop {
+            let mut out = Vec::new();
+            let more = document.fill(&mut out);
+            longest = longest.max(out.len());
+            all.extend(out);
+            if !more {
+                return (serde_json::from_slice(&all).unwrap(), longest);
+            }
+        }
+    }
+
+    #[test]
+    fn documents_are_written_in_frames() {
+        let text = "é\"\\\n\u{1}🙂".repeat(10_000);
+        let one =
+            |i: u32| Document::open(&json!({"i": i})).field("ids").list(0..i, |id, out| write(out, &id));
+        let document = Document::open(&json!({"a": 1}))
+            .field("text")
+            .text(text.clone())
+            .field("empty")
+            .text(String::new())
+            .field("pieces")
+            .string(["x".to_owned(), String::new(), "\"".to_owned()].into_iter())
+            .field("numbers")
+            .list(0..10_000_u32, |number, out| write(out, &number))
+            .field("documents")
+            .documents((0..3).map(move |i| one(i).close()))
+            .field("none")
+            .documents(std::iter::empty())
+            .close();
+        let (value, longest) = written(document);
+        assert_eq!((value["text"].as_str(), &value["empty"]), (Some(text.as_str()), &json!("")));
+        assert_eq!((&value["pieces"], &value["numbers"][9999]), (&json!("x\""), &json!(9999)));
+        let documents = json!([{"i": 0, "ids": []}, {"i": 1, "ids": [0]}, {"i": 2, "ids": [0, 1]}]);
+        assert_eq!((&value["documents"], &value["none"]), (&documents, &json!([])));
+        assert!(longest < FRAME + 6 * TEXT, "{longest}");
+    }
+}
