@@ -99,7 +99,7 @@ impl Server {
             return Err(Usage("the server's key holds blanks or characters that are not ASCII".into()).into());
         }
         // certificates are only read for those who need them
-        let tls = if url.starts_with("https:") { latent_hub::tls() } else { TlsConfig::default() };
+        let tls = if url.starts_with("https:") { latent_hub::tls()? } else { TlsConfig::default() };
         Ok(Server { url, key, tls })
     }
 

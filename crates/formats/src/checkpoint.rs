@@ -6,9 +6,9 @@ use crate::folder::HfSource;
 use crate::four_bit::FourBit;
 use crate::gguf::Metadata;
 use crate::identity::{FNV_START, Identity, PackedFrom, fnv};
-use crate::in_use::InUse;
 use crate::map::Bytes;
 use crate::tensor::{Cut, Place, TensorInfo, TensorRef};
+use latent_files::InUse;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

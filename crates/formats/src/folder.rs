@@ -2,10 +2,11 @@
 
 use crate::absent::Needed;
 use crate::error::FormatError;
-use crate::in_use::InUse;
 use crate::index::Index;
 use crate::sniff::PICKLE;
-use crate::{input_file, json, limits};
+use crate::{json, limits};
+use latent_files::InUse;
+use latent_files::input_file;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};

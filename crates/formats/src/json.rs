@@ -1,9 +1,9 @@
 //! Small JSON files, read strictly: nothing twice, and bounded in bytes, values and depth, so that no file can exhaust memory.
 
 use crate::error::FormatError;
-use crate::input_file::{self, InputError};
 use crate::limits;
 use crate::sniff::known_non_model;
+use latent_files::{InputError, input_file};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;

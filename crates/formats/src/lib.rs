@@ -6,7 +6,7 @@
 //! * [`gguf::Header`], [`safetensors::Header`]: a header alone, from the first bytes of a file.
 //! * [`gguf::Writer`], [`safetensors::Writer`]: writers that stream.
 //! * [`pack::Directory`], [`pack::PackWriter`]: packed files, whose weights are used in place.
-//! * [`OutputFile`]: the one place that writes files, each whole or not at all, and [`ResumableFile`], which a later run can go on with; [`input_file`]: reading small files beside a model.
+//! * [`OutputFile`], [`ResumableFile`], [`input_file`]: files as the crate `latent-files` writes and opens them.
 //! * [`json::parse`]: JSON read strictly.
 //! * [`limits`]: what a file may claim.
 //! * [`install_sigbus_handler`]: for programs: a message when a mapped file shrinks. The library itself installs no signal handler.
@@ -34,26 +34,21 @@ mod folder;
 mod four_bit;
 pub mod gguf;
 pub mod identity;
-mod in_use;
 mod index;
-pub mod input_file;
 pub mod json;
 pub mod limits;
 mod map;
 mod open;
 mod other_files;
 mod outline;
-pub mod output_file;
 pub mod pack;
 mod page_cache;
 mod parts;
-pub mod resumable_file;
 mod rows;
 pub mod safetensors;
 mod sigbus;
 mod sniff;
 mod tensor;
-mod unfinished;
 
 pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source};
 pub use cut::{TooManyFiles, cut};
@@ -61,13 +56,12 @@ pub use error::{FormatError, FourBitError};
 pub use files::FileIdentity;
 pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 pub use four_bit::four_bit_type;
-pub use input_file::InputError;
+pub use latent_files::{CompleteFile, InputError, OutputError, OutputFile, OutputFolder, ResumableFile};
+pub use latent_files::{input_file, output_file};
 pub use other_files::FileTensors;
 pub use outline::{Data, Outline, TensorHead};
-pub use output_file::{CompleteFile, OutputError, OutputFile, OutputFolder};
 pub use page_cache::ResidentPages;
 pub use parts::TensorPart;
-pub use resumable_file::ResumableFile;
 pub use rows::TensorRows;
 pub use sigbus::install_sigbus_handler;
 pub use tensor::{TensorInfo, TensorRef};

@@ -2,10 +2,10 @@
 #![allow(unsafe_code, reason = "memory maps")]
 
 use crate::error::FormatError;
-use crate::in_use::InUse;
-use crate::input_file::{self, InputError};
 use crate::sigbus;
 use crate::sniff::EMPTY;
+use latent_files::InUse;
+use latent_files::{InputError, input_file};
 use memmap2::Mmap;
 use std::fs::File;
 use std::ops::Range;

@@ -79,7 +79,6 @@ pub fn install_sigbus_handler() {
 #[cfg(unix)]
 #[allow(unsafe_code, reason = "a signal handler")]
 mod handler {
-    use crate::unfinished::{NAMES, NameEntry};
     use std::sync::Once;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -120,7 +119,7 @@ mod handler {
                 // whatever is written over it meanwhile.
                 unsafe {
                     libc::write(2, entry.message.as_ptr().cast(), len);
-                    for name in NAMES.iter().filter_map(NameEntry::name) {
+                    for name in latent_files::unfinished_names() {
                         libc::unlink(name.as_ptr().cast());
                     }
                     libc::_exit(1);

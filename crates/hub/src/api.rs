@@ -1,6 +1,7 @@
 //! The hub's interface: which commit a revision is, which files it has, where their bytes are.
 
-use crate::client::{Answer, Client, Fault, bad, message};
+use crate::answer::{Answer, Fault, bad, message};
+use crate::client::Client;
 use crate::digest::is_commit;
 use crate::error::HubError;
 use crate::listing::{RepoFile, TreeEntry};
@@ -10,6 +11,9 @@ use serde::Deserialize;
 
 /// Most bytes of one answer in JSON; a page of 1000 files has some 300 kB.
 const MAX_JSON: u64 = 32 << 20;
+
+/// Most bytes of a whole listing: some 300 for each file.
+const MAX_LISTING: u64 = 64 << 20;
 
 /// Most files of a repository.
 const MAX_FILES: usize = 100_000;
@@ -45,8 +49,9 @@ impl Client {
     ) -> Result<String, HubError> {
         let url = format!("{}/api/models/{repo}/revision/{}", self.endpoint, escaped(revision, ""));
         let question = Question { repo, revision, file: None };
-        self.persist(note, &|| 0, || {
-            let bytes = self.read(self.expect_ok(&question, self.get(&url, &[])?)?, MAX_JSON)?;
+        self.persist(note, &|| 0, |exchange| {
+            let answer = self.expect_ok(&question, exchange.get(&url, &[])?)?;
+            let bytes = exchange.read(answer, MAX_JSON)?;
             let found: Revision = serde_json::from_slice(&bytes).map_err(|error| not_json(&url, &error))?;
             if is_commit(&found.sha) {
                 Ok(found.sha)
@@ -67,16 +72,19 @@ impl Client {
         let question = Question { repo, revision: commit, file: None };
         let mut query = "recursive=true".to_owned();
         let mut files = Vec::new();
+        let mut left = MAX_LISTING;
         for _ in 0..MAX_PAGES {
             let page = format!("{url}?{query}");
-            let (entries, next) = self.persist(note, &|| 0, || {
-                let answer = self.expect_ok(&question, self.get(&page, &[])?)?;
+            let (entries, next, bytes) = self.persist(note, &|| 0, |exchange| {
+                let answer = self.expect_ok(&question, exchange.get(&page, &[])?)?;
                 let next = next_query(&answer);
-                let bytes = self.read(answer, MAX_JSON)?;
+                let bytes = exchange.read(answer, MAX_JSON)?;
                 let entries: Vec<TreeEntry> =
                     serde_json::from_slice(&bytes).map_err(|error| not_json(&url, &error))?;
-                Ok((entries, next))
+                Ok((entries, next, bytes.len() as u64))
             })?;
+            let too_long = || bad(&url, &format!("its pages have more than {MAX_LISTING} bytes"));
+            left = left.checked_sub(bytes).ok_or_else(too_long)?;
             files.extend(entries.into_iter().filter_map(TreeEntry::into_file));
             if files.len() > MAX_FILES {
                 return Err(bad(&url, &format!("it lists more than {MAX_FILES} files")));

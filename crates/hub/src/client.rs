@@ -1,15 +1,19 @@
 //! Requests to the hub. Redirects are followed here, not by ureq, so that the token goes to the hub's own host alone.
 
 use crate::address::Origin;
+use crate::answer::{Answer, Fault, bad, fault, message, retry_after, shown, unreachable};
+use crate::deadline::Deadline;
 use crate::error::HubError;
 use crate::paths::escaped;
-use crate::settings::Settings;
-use std::io::Read;
-use std::sync::Arc;
+use crate::settings::{Settings, Token};
+use crate::tls::tls;
+use std::cell::Cell;
+use std::io::{ErrorKind, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use ureq::http::{HeaderMap, Response};
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::config::Config;
+use ureq::http::Response;
 use ureq::{Agent, Body};
 
 /// Most redirects of one request.
@@ -18,41 +22,27 @@ const MAX_REDIRECTS: usize = 8;
 /// Longest wait that a server may ask for before this gives up.
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
+/// Bytes of an answer that are read at once.
+const BUFFER: usize = 1 << 16;
+
 /// Asks the hub.
 pub(crate) struct Client {
-    agent: Agent,
+    config: Config,
     pub(crate) endpoint: String,
     origin: Origin,
-    token: Option<crate::settings::Token>,
+    token: Option<Token>,
     attempts: u32,
     backoff: Duration,
+    idle: Duration,
+    min_speed: u64,
+    /// Agents without an attempt, which may have open connections.
+    free: Mutex<Vec<Agent>>,
+    running: Mutex<Vec<Arc<Deadline>>>,
     stop: AtomicBool,
 }
 
-/// An answer with its headers.
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    /// Those of the last answer.
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Body,
-    /// Where it came from, without the query, which may hold a signature.
-    pub(crate) from: String,
-    /// Whether it came from the hub's own host.
-    pub(crate) own: bool,
-}
-
-/// Why an attempt failed.
-pub(crate) enum Fault {
-    /// Another attempt would end the same.
-    Final(HubError),
-    /// Another attempt may succeed, after the wait that the server asked for.
-    Again(HubError, Option<Duration>),
-}
-
-impl From<HubError> for Fault {
-    fn from(error: HubError) -> Fault {
-        Fault::Final(error)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Client {
@@ -62,7 +52,7 @@ impl Client {
             problem: "it has no host".into(),
         })?;
         let config = Agent::config_builder()
-            .tls_config(tls())
+            .tls_config(tls()?)
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -75,12 +65,16 @@ impl Client {
             .timeout_per_write(Some(settings.idle))
             .build();
         Ok(Client {
-            agent: config.new_agent(),
+            config,
             endpoint: settings.endpoint.clone(),
             origin,
             token: settings.token.clone(),
             attempts: settings.attempts.max(1),
             backoff: settings.backoff,
+            idle: settings.idle,
+            min_speed: settings.min_speed,
+            free: Mutex::default(),
+            running: Mutex::default(),
             stop: AtomicBool::new(false),
         })
     }
@@ -88,12 +82,27 @@ impl Client {
     /// Ends every request, also those that wait for a server.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.agent.clone().shutdown();
+        lock(&self.running).iter().for_each(|deadline| deadline.end());
     }
 
     /// Whether [`stop`](Self::stop) was called.
     pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Ends attempts that are too slow. To be called every now and then.
+    pub(crate) fn enforce_deadlines(&self) {
+        lock(&self.running).iter().for_each(|deadline| deadline.enforce());
+    }
+
+    /// Failed attempts without progress after which this gives up.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// What the slowest server that is tolerated sends in the time for which it may be silent: less is no progress.
+    fn quantum(&self) -> u64 {
+        ((self.min_speed as f64 * self.idle.as_secs_f64()) as u64).max(1)
     }
 
     /// Whether the hub knows the user.
@@ -118,29 +127,96 @@ impl Client {
         }
     }
 
-    /// Calls `attempt` until it succeeds, fails for good, or has failed [`attempts`](Settings::attempts) times without progress; `progress`
-    /// says how far it came. `note` is told of each failure that is followed by another attempt.
+    /// Calls `attempt` until it succeeds, fails for good, or has failed [`attempts`](Settings::attempts) times without progress. `progress` is
+    /// the furthest position that was ever reached. `note` is told of each failure that is followed by another attempt.
     pub(crate) fn persist<T>(
         &self,
         note: &dyn Fn(String),
         progress: &dyn Fn() -> u64,
-        mut attempt: impl FnMut() -> Result<T, Fault>,
+        mut attempt: impl FnMut(&Exchange<'_>) -> Result<T, Fault>,
     ) -> Result<T, HubError> {
-        let mut failures = 0;
+        let (mut failures, mut reached) = (0, progress());
         loop {
-            let before = progress();
-            let (error, asked) = match attempt() {
+            let exchange = Exchange::begin(self);
+            let (error, asked) = match exchange.judge(attempt(&exchange)) {
                 Ok(done) => return Ok(done),
                 Err(Fault::Final(error)) => return Err(error),
                 Err(Fault::Again(error, asked)) => (error, asked),
             };
-            failures = if progress() > before { 1 } else { failures + 1 };
-            if self.stopped() || failures >= self.attempts || asked.is_some_and(|wait| wait > MAX_WAIT) {
+            drop(exchange);
+            if progress() >= reached.saturating_add(self.quantum()) {
+                (failures, reached) = (0, progress());
+            }
+            failures += 1;
+            if self.stopped() || asked.is_some_and(|wait| wait > MAX_WAIT) {
                 return Err(error);
+            }
+            if failures >= self.attempts {
+                return Err(exhausted(error, failures));
             }
             let wait = asked.unwrap_or(self.backoff * 2u32.pow((failures - 1).min(5)));
             note(format!("{}; trying again in {} s", reason(&error), wait.as_secs_f32().ceil()));
             self.wait(wait);
+        }
+    }
+}
+
+/// One attempt: its requests, and the time that they have. Its connections stay open for later attempts, unless it was ended.
+pub(crate) struct Exchange<'c> {
+    client: &'c Client,
+    deadline: Arc<Deadline>,
+    /// Bytes of a body since the deadline was extended.
+    came: Cell<u64>,
+}
+
+impl<'c> Exchange<'c> {
+    fn begin(client: &'c Client) -> Exchange<'c> {
+        let agent = lock(&client.free).pop().unwrap_or_else(|| client.config.new_agent());
+        let deadline = Arc::new(Deadline::new(agent, client.idle));
+        lock(&client.running).push(Arc::clone(&deadline));
+        if client.stopped() {
+            deadline.end();
+        }
+        Exchange { client, deadline, came: Cell::new(0) }
+    }
+
+    /// What an attempt brought. One that was ended because it was too slow failed for that reason alone.
+    fn judge<T>(&self, result: Result<T, Fault>) -> Result<T, Fault> {
+        match result {
+            Err(Fault::Final(error) | Fault::Again(error, _)) if self.deadline.missed() => {
+                let host = match error {
+                    HubError::Unreachable { host, .. } => host,
+                    HubError::Response { url, .. } => url,
+                    _ => self.client.endpoint.clone(),
+                };
+                let (speed, seconds) = (self.client.min_speed, self.client.idle.as_secs_f32());
+                Err(unreachable(
+                    host,
+                    format!(
+                        "it sends less than {speed} bytes per second over {seconds} s (LATENT_MIN_SPEED)"
+                    ),
+                ))
+            }
+            result => result,
+        }
+    }
+
+    /// A request begins. Each of its steps up to the end of the headers has a limit of its own.
+    fn connecting(&self) {
+        self.deadline.extend(self.client.idle * 5);
+    }
+
+    /// A body begins, or goes on fast enough.
+    fn receiving(&self) {
+        self.came.set(0);
+        self.deadline.extend(self.client.idle);
+    }
+
+    /// Bytes of a body came.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.came.set(self.came.get().saturating_add(bytes as u64));
+        if self.came.get() >= self.client.quantum() {
+            self.receiving();
         }
     }
 
@@ -151,7 +227,7 @@ impl Client {
             let origin = Origin::of(&url)
                 .ok_or_else(|| bad(&url, "the server redirects to what is no web address"))?;
             let answer = self.ask(&url, &origin, headers)?;
-            let (from, own) = (shown(&url), origin == self.origin);
+            let (from, own) = (shown(&url), origin == self.client.origin);
             let status = answer.status().as_u16();
             if matches!(status, 301 | 302 | 303 | 307 | 308) {
                 let to = answer.headers().get("location").map_or(&b""[..], |to| to.as_bytes());
@@ -171,14 +247,18 @@ impl Client {
 
     /// One request, without redirects.
     fn ask(&self, url: &str, origin: &Origin, headers: &[(&str, String)]) -> Result<Response<Body>, Fault> {
-        let mut request = self.agent.get(url);
+        self.connecting();
+        let mut request = self.deadline.agent.get(url);
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        if let Some(token) = self.token.as_ref().filter(|_| *origin == self.origin && origin.is_private()) {
+        let own = *origin == self.client.origin && origin.is_private();
+        if let Some(token) = self.client.token.as_ref().filter(|_| own) {
             request = request.header("authorization", format!("Bearer {}", token.secret()));
         }
-        request.call().map_err(|error| fault(origin, error))
+        let answer = request.call().map_err(|error| fault(origin, error))?;
+        self.receiving();
+        Ok(answer)
     }
 
     /// Answers that ask for another attempt are failures.
@@ -186,8 +266,11 @@ impl Client {
         let wait = retry_after(&answer.headers);
         match answer.status {
             429 => {
-                let advice =
-                    if self.has_token() { "" } else { "; with a token in HF_TOKEN the limit is higher" };
+                let advice = if self.client.has_token() {
+                    ""
+                } else {
+                    "; with a token in HF_TOKEN the limit is higher"
+                };
                 Err(Fault::Again(HubError::RateLimited { host: origin.to_string(), wait, advice }, wait))
             }
             408 | 500 | 502 | 503 | 504 => {
@@ -201,46 +284,31 @@ impl Client {
     /// A whole answer of at most `limit` bytes.
     pub(crate) fn read(&self, answer: Answer, limit: u64) -> Result<Vec<u8>, Fault> {
         let mut bytes = Vec::new();
-        let reader = answer.body.into_with_config().limit(u64::MAX).reader();
-        match reader.take(limit + 1).read_to_end(&mut bytes) {
-            Ok(_) if bytes.len() as u64 > limit => {
-                Err(bad(&answer.from, &format!("the answer has more than {limit} bytes")).into())
+        let mut reader = answer.body.into_with_config().limit(u64::MAX).reader();
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            match reader.read(&mut buffer) {
+                Ok(0) => return Ok(bytes),
+                Ok(n) => {
+                    bytes.extend_from_slice(&buffer[..n]);
+                    self.received(n);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(unreachable(answer.from, format!("the answer broke off: {error}"))),
             }
-            Ok(_) => Ok(bytes),
-            Err(error) => {
-                let problem = format!("the answer broke off: {error}");
-                Err(Fault::Again(HubError::Unreachable { host: answer.from, problem }, None))
+            if bytes.len() as u64 > limit {
+                return Err(bad(&answer.from, &format!("the answer has more than {limit} bytes")).into());
             }
         }
     }
 }
 
-/// TLS as every request of the program is made with: ring, and the certificates that the system trusts. Reading them takes a few milliseconds.
-pub fn tls() -> TlsConfig {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    TlsConfig::builder().unversioned_rustls_crypto_provider(provider).root_certs(roots()).build()
-}
-
-/// The certificates that the system trusts; `SSL_CERT_FILE` and `SSL_CERT_DIR` name others. Without any, TLS refuses every host and says why.
-fn roots() -> RootCerts {
-    let found = rustls_native_certs::load_native_certs();
-    let certificates: Vec<_> = found.certs.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
-    RootCerts::Specific(Arc::new(certificates))
-}
-
-fn fault(origin: &Origin, error: ureq::Error) -> Fault {
-    let host = origin.to_string();
-    let problem = error.to_string();
-    let tls = |error: &std::io::Error| error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
-    match error {
-        ureq::Error::Rustls(_) | ureq::Error::Tls(_) => HubError::Tls { host, problem }.into(),
-        ureq::Error::Io(error) if tls(&error) => HubError::Tls { host, problem }.into(),
-        ureq::Error::Io(_)
-        | ureq::Error::Timeout(_)
-        | ureq::Error::ConnectionFailed
-        | ureq::Error::Protocol(_)
-        | ureq::Error::HostNotFound => Fault::Again(HubError::Unreachable { host, problem }, None),
-        _ => HubError::Unreachable { host, problem }.into(),
+impl Drop for Exchange<'_> {
+    fn drop(&mut self) {
+        lock(&self.client.running).retain(|other| !Arc::ptr_eq(other, &self.deadline));
+        if !self.deadline.missed() && !self.client.stopped() {
+            lock(&self.client.free).push(self.deadline.agent.clone());
+        }
     }
 }
 
@@ -253,24 +321,12 @@ fn reason(error: &HubError) -> String {
     }
 }
 
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
-/// `: ` and what the hub says about an error, if it does.
-pub(crate) fn message(answer: &Answer) -> String {
-    let said = answer.headers.get("x-error-message").and_then(|text| text.to_str().ok()).unwrap_or_default();
-    let said: String = said.chars().take(300).collect();
-    if said.is_empty() { said } else { format!(": {said}") }
-}
-
-/// An answer that makes no sense.
-pub(crate) fn bad(url: &str, problem: &str) -> HubError {
-    HubError::Response { url: shown(url), problem: problem.into() }
-}
-
-/// An address without its query.
-fn shown(url: &str) -> String {
-    url.split(['?', '#']).next().unwrap_or_default().to_owned()
+/// The last of several errors.
+fn exhausted(error: HubError, failures: u32) -> HubError {
+    match error {
+        HubError::Unreachable { host, problem } if failures > 1 => {
+            HubError::Unreachable { host, problem: format!("{problem}; {failures} attempts came no further") }
+        }
+        other => other,
+    }
 }

@@ -1,7 +1,8 @@
 //! One file: resumed, checked, and named only when it is whole.
 
+use crate::answer::{Answer, Fault, bad, unreachable};
 use crate::api::Question;
-use crate::client::{Answer, Client, Fault};
+use crate::client::{Client, Exchange};
 use crate::error::HubError;
 use crate::listing::RepoFile;
 use crate::lock::Lock;
@@ -82,11 +83,12 @@ impl Download<'_> {
         };
         let part = Part::open(path, file, &read).map_err(|error| (error, false))?;
         let resumed = part.resumed;
+        let course = Course::default();
+        course.reached(part.len());
         let part = RefCell::new(part);
-        let came = Cell::new(0);
-        let fetched = self
-            .client
-            .persist(self.note, &|| came.get(), || self.attempt(file, &mut part.borrow_mut(), &came));
+        let fetched = self.client.persist(self.note, &|| course.furthest.get(), |exchange| {
+            self.attempt(exchange, file, &mut part.borrow_mut(), &course)
+        });
         let mut part = part.into_inner();
         match fetched {
             Ok(()) if part.len() < file.size => return Ok(()),
@@ -110,7 +112,13 @@ impl Download<'_> {
     }
 
     /// One request for what is missing. Ends early if it is stopped.
-    fn attempt(&self, file: &RepoFile, part: &mut Part<'_>, came: &Cell<u64>) -> Result<(), Fault> {
+    fn attempt(
+        &self,
+        exchange: &Exchange<'_>,
+        file: &RepoFile,
+        part: &mut Part<'_>,
+        course: &Course,
+    ) -> Result<(), Fault> {
         if part.len() == file.size || self.ended() {
             return Ok(());
         }
@@ -120,45 +128,54 @@ impl Download<'_> {
             headers.extend(part.etag().map(|etag| ("if-range", etag)));
         }
         let url = self.client.address(self.repo, self.commit, &file.path);
-        let mut answer = self.client.get(&url, &headers)?;
+        let mut answer = exchange.get(&url, &headers)?;
         if answer.status == 200 && headers.len() > 1 && file.digest.is_some() {
             // a server with other ETags than before: the checksum tells whether the bytes belong together, so there is no need to begin again
             headers.truncate(1);
-            answer = self.client.get(&url, &headers)?;
+            answer = exchange.get(&url, &headers)?;
         }
-        let answer = self.usable(file, part, answer)?;
+        let answer = self.usable(file, part, course, answer)?;
         if let Some(etag) = answer.headers.get("etag").and_then(|etag| etag.to_str().ok()) {
             part.set_etag(etag);
         }
-        self.receive(file, part, came, answer)
+        self.receive(exchange, file, part, course, answer)
     }
 
     /// Checks that the body is what the part lacks, or the whole file: then the part begins again.
-    fn usable(&self, file: &RepoFile, part: &mut Part<'_>, answer: Answer) -> Result<Answer, Fault> {
+    fn usable(
+        &self,
+        file: &RepoFile,
+        part: &mut Part<'_>,
+        course: &Course,
+        answer: Answer,
+    ) -> Result<Answer, Fault> {
+        let host = answer.from.clone();
         let from_start = |part: &mut Part<'_>| {
+            if course.restarts.get() >= self.client.attempts() {
+                let problem = format!("it sent the file from its start {} times", course.restarts.get());
+                return Err(HubError::Unreachable { host: host.clone(), problem });
+            }
+            course.restarts.update(|restarts| restarts + 1);
             self.take_back(part.len());
             part.restart().map_err(HubError::io(&self.part_path(file)))
         };
         let status = answer.status;
         let text = |name| answer.headers.get(name).and_then(|value| value.to_str().ok());
         let starts_here = text("content-range").is_some_and(|range| continues(range, part.len(), file.size));
-        if part.len() > 0 && (status == 416 || (status == 206 && !starts_here)) {
-            from_start(part)?;
-            let problem = "it does not continue the file where it stopped".into();
-            return Err(Fault::Again(HubError::Unreachable { host: answer.from, problem }, None));
+        if (part.len() > 0 && status == 416) || (status == 206 && !starts_here) {
+            if part.len() > 0 {
+                from_start(part)?;
+            }
+            return Err(unreachable(answer.from, "it does not continue the file where it stopped"));
         }
         if !answer.own && (400..500).contains(&status) {
             // an address with a signature that has expired: the hub makes a new one
-            let problem = format!("it answers {status}");
-            return Err(Fault::Again(HubError::Unreachable { host: answer.from, problem }, None));
+            return Err(unreachable(answer.from, format!("it answers {status}")));
         }
         let question = Question { repo: self.repo, revision: self.commit, file: Some(&file.path) };
         if text("content-encoding").is_some_and(|coding| coding != "identity") {
-            return Err(crate::client::bad(
-                &answer.from,
-                "the server sends the file compressed, which was not asked for",
-            )
-            .into());
+            let problem = "the server sends the file compressed, which was not asked for";
+            return Err(bad(&answer.from, problem).into());
         }
         let announced = text("content-length").and_then(|length| length.parse::<u64>().ok());
         let answer = self.client.expect_ok(&question, answer)?;
@@ -177,9 +194,10 @@ impl Download<'_> {
 
     fn receive(
         &self,
+        exchange: &Exchange<'_>,
         file: &RepoFile,
         part: &mut Part<'_>,
-        came: &Cell<u64>,
+        course: &Course,
         answer: Answer,
     ) -> Result<(), Fault> {
         let mut reader = answer.body.into_with_config().limit(u64::MAX).reader();
@@ -188,29 +206,21 @@ impl Download<'_> {
             if self.ended() {
                 return Ok(());
             }
-            let broken = |problem: String| {
-                Fault::Again(HubError::Unreachable { host: answer.from.clone(), problem }, None)
-            };
             let n = match reader.read(&mut buffer) {
                 Ok(n) => n,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    return Err(broken(format!(
-                        "the connection broke after {} of {} bytes: {error}",
-                        part.len(),
-                        file.size
-                    )));
+                    let (at, size) = (part.len(), file.size);
+                    let problem = format!("the connection broke after {at} of {size} bytes: {error}");
+                    return Err(unreachable(answer.from, problem));
                 }
             };
+            if n == 0 && part.len() < file.size {
+                let problem = format!("the connection ended after {} of {} bytes", part.len(), file.size);
+                return Err(unreachable(answer.from, problem));
+            }
             if n == 0 {
-                return match part.len() < file.size {
-                    true => Err(broken(format!(
-                        "the connection ended after {} of {} bytes",
-                        part.len(),
-                        file.size
-                    ))),
-                    false => Ok(()),
-                };
+                return Ok(());
             }
             if part.len() + n as u64 > file.size {
                 return Err(HubError::Size {
@@ -221,7 +231,8 @@ impl Download<'_> {
                 .into());
             }
             part.write(&buffer[..n])?;
-            came.set(came.get() + n as u64);
+            exchange.received(n);
+            course.reached(part.len());
             self.add(n as u64);
         }
     }
@@ -237,6 +248,21 @@ impl Download<'_> {
 
     fn take_back(&self, bytes: u64) {
         self.done.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// How the attempts at a file have gone.
+#[derive(Default)]
+struct Course {
+    /// The furthest position that was reached: bytes that came once more are no progress.
+    furthest: Cell<u64>,
+    /// How often the file began again.
+    restarts: Cell<u32>,
+}
+
+impl Course {
+    fn reached(&self, position: u64) {
+        self.furthest.set(self.furthest.get().max(position));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Why a model is not there: each reason says what to do.
 
 use crate::repo::Repo;
+use latent_files::OutputError;
 use latent_types::format_bytes;
 use std::fmt;
 use std::io;
@@ -60,9 +61,9 @@ pub enum HubError {
         /// The reference.
         what: String,
     },
-    /// No answer from a host, also not after several attempts.
+    /// A host that does not answer or brings no progress, also not after several attempts.
     #[error(
-        "{host} cannot be reached: {problem}; check the network (HTTPS_PROXY names a proxy, HF_ENDPOINT another hub); the same command goes on where this one stopped"
+        "{host}: {problem}; check the network (HTTPS_PROXY names a proxy, HF_ENDPOINT another hub); the same command continues where this one stopped"
     )]
     Unreachable {
         /// Scheme, host and port.
@@ -251,6 +252,14 @@ pub enum HubError {
 }
 
 impl HubError {
+    /// The error of a file in the cache folder that is not opened.
+    pub(crate) fn refused(error: OutputError) -> HubError {
+        match error {
+            OutputError::Io { path, error } => HubError::Io { path, error },
+            OutputError::Refused { path, problem } => HubError::Cache { path, problem },
+        }
+    }
+
     pub(crate) fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> HubError + '_ {
         move |error| HubError::Io { path: path.to_owned(), error }
     }

@@ -16,8 +16,10 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod answer;
 mod api;
 mod client;
+mod deadline;
 mod digest;
 mod download;
 mod error;
@@ -35,8 +37,8 @@ mod repo;
 mod select;
 mod settings;
 mod store;
+mod tls;
 
-pub use client::tls;
 pub use error::{HubError, ModelChoice};
 pub use list::{Listed, list};
 pub use local::{LocalModel, find};
@@ -45,4 +47,5 @@ pub use quant::{DEFAULT_QUANTS, base_name, set_name};
 pub use reference::{Choice, ModelRef, PREFIX};
 pub use remove::{Removed, pulled_reference, remove};
 pub use repo::Repo;
-pub use settings::{ENDPOINT, Settings, Token};
+pub use settings::{ENDPOINT, MIN_SPEED, Settings, Token};
+pub use tls::tls;

@@ -91,7 +91,8 @@ pub(crate) fn reference(repo: &Repo, set: &PulledSet) -> String {
 fn incomplete(repo: &Repo, store: &RepoStore) -> Option<Listed> {
     let entries = fs::read_dir(store.parts()).into_iter().flatten().flatten();
     let parts = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "part"));
-    let sizes: Vec<u64> = parts.filter_map(|entry| Some(entry.metadata().ok()?.len())).collect();
+    let files = parts.filter_map(|entry| entry.metadata().ok()).filter(std::fs::Metadata::is_file);
+    let sizes: Vec<u64> = files.map(|metadata| metadata.len()).collect();
     let model = LocalModel {
         path: store.parts(),
         name: String::new(),

@@ -10,8 +10,8 @@ use crate::repo::Repo;
 use crate::select::{INDEX, Selection, Usual, add_shards, select, usual};
 use crate::settings::Settings;
 use crate::store::{PulledSet, RepoStore};
+use latent_files::input_file;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Most files of a folder that are looked at.
@@ -112,8 +112,7 @@ fn hf_folder(cache: &Path, repo: &Repo) -> PathBuf {
 /// The commit of a branch in Hugging Face's cache.
 fn hf_commit(folder: &Path, revision: &str) -> Option<String> {
     let path = below(&folder.join("refs"), revision).ok()?;
-    let mut text = String::new();
-    fs::File::open(path).ok()?.take(64).read_to_string(&mut text).ok()?;
+    let text = input_file::read_text(&path, 64).ok()?;
     Some(text.trim().to_owned()).filter(|text| is_commit(text))
 }
 
@@ -123,8 +122,7 @@ fn in_snapshot(folder: &Path, commit: &str, model: &ModelRef) -> Option<LocalMod
     walk(folder, "", 0, &mut files);
     let mut selection = select(model, &files).ok()?;
     if selection.has_index {
-        let mut index = Vec::new();
-        fs::File::open(folder.join(INDEX)).ok()?.take(MAX_INDEX).read_to_end(&mut index).ok()?;
+        let index = input_file::read(&folder.join(INDEX), MAX_INDEX).ok()?;
         add_shards(&mut selection, &model.repo, &index, &files).ok()?;
     }
     let has = |name: &str| selection.files.iter().any(|file| file.path == name);

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::error::HubError;
+use latent_files::output_file;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,8 +21,7 @@ pub(crate) enum Held {
 
 impl Lock {
     pub(crate) fn try_at(path: &Path) -> Result<Held, HubError> {
-        let open = File::options().create(true).truncate(false).write(true).open(path);
-        let file = open.map_err(HubError::io(path))?;
+        let file = output_file::create_in_place(path).map_err(HubError::refused)?;
         match file.try_lock() {
             Ok(()) => Ok(Held::Here(Lock { _file: file, path: path.to_owned() })),
             Err(TryLockError::WouldBlock) => Ok(Held::Elsewhere),

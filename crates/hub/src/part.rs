@@ -3,7 +3,8 @@
 use crate::digest::{Digest, Hasher};
 use crate::error::HubError;
 use crate::listing::RepoFile;
-use std::fs::{File, OpenOptions};
+use latent_files::{input_file, output_file};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -33,15 +34,7 @@ impl<'a> Part<'a> {
         wanted: &'a RepoFile,
         read: &dyn Fn(u64) -> bool,
     ) -> Result<Part<'a>, HubError> {
-        let problem = "it is not a plain file: remove it";
-        match std::fs::symlink_metadata(path) {
-            Ok(there) if !there.is_file() => {
-                return Err(HubError::Cache { path: path.into(), problem: problem.into() });
-            }
-            _ => {}
-        }
-        let open = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
-        let file = open.map_err(HubError::io(path))?;
+        let file = output_file::create_in_place(path).map_err(HubError::refused)?;
         let hash = Hasher::new(wanted.digest.as_ref(), wanted.size);
         let mut part = Part { path: path.into(), file, wanted, hash, len: 0, resumed: false };
         part.take_up(read).map_err(HubError::io(path))?;
@@ -108,8 +101,7 @@ impl<'a> Part<'a> {
 
     /// The ETag under which an earlier process got these bytes.
     pub(crate) fn etag(&self) -> Option<String> {
-        let mut text = String::new();
-        File::open(self.etag_path()).ok()?.take(MAX_ETAG as u64).read_to_string(&mut text).ok()?;
+        let text = input_file::read_text(&self.etag_path(), MAX_ETAG as u64).ok()?;
         (text.len() > 2 && text.bytes().all(|b| b.is_ascii_graphic())).then_some(text)
     }
 
@@ -117,11 +109,11 @@ impl<'a> Part<'a> {
     pub(crate) fn set_etag(&self, etag: &str) {
         let strong = etag.starts_with('"') && etag.len() < MAX_ETAG;
         // without it the checksum alone tells
-        let _ = if strong {
-            std::fs::write(self.etag_path(), etag)
+        if strong {
+            let _ = output_file::write(&self.etag_path(), etag.as_bytes());
         } else {
-            std::fs::remove_file(self.etag_path())
-        };
+            remove(&self.etag_path());
+        }
     }
 
     fn etag_path(&self) -> PathBuf {
@@ -204,7 +196,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn a_full_disk_is_told_from_other_errors() {
         let wanted = RepoFile { path: "x".into(), size: 6, digest: None };
-        let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let file = File::options().write(true).open("/dev/full").unwrap();
         let hash = Hasher::new(None, 6);
         let mut part =
             Part { path: "/cache/x.part".into(), file, wanted: &wanted, hash, len: 0, resumed: false };

@@ -10,8 +10,8 @@ use crate::reference::ModelRef;
 use crate::select::{INDEX, Selection, add_shards, select};
 use crate::settings::Settings;
 use crate::store::{PulledSet, RepoStore, free_bytes, now};
+use latent_files::{InputError, input_file};
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -131,6 +131,7 @@ fn watch(
 ) -> Result<Pulled, HubError> {
     loop {
         let ended = end.recv_timeout(TICK);
+        client.enforce_deadlines();
         let mut go_on = true;
         for event in events.try_iter() {
             go_on &= report(event);
@@ -205,10 +206,8 @@ impl Pull<'_> {
             path = Some(self.store.commit(self.commit).join(INDEX));
         }
         let path = path.unwrap_or_default();
-        let mut bytes = Vec::new();
-        let file = std::fs::File::open(&path).map_err(HubError::io(&path))?;
-        file.take(MAX_INDEX).read_to_end(&mut bytes).map_err(HubError::io(&path))?;
-        Ok(bytes)
+        let unread = |error: InputError| HubError::Setting { name: INDEX.into(), problem: error.to_string() };
+        input_file::read(&path, MAX_INDEX).map_err(unread)
     }
 
     /// Brings what is missing of a selection.

@@ -83,7 +83,7 @@ pub fn remove(settings: &Settings, model: &ModelRef) -> Result<Removed, HubError
     }
     if whole {
         removed.freed += remove_rest(&store.folder)?;
-        if removed.models.is_empty() && removed.freed > 0 {
+        if removed.models.is_empty() {
             removed.models.push(format!("hf:{} (incomplete)", model.repo));
         }
     } else if store.commits().is_empty() {
@@ -133,9 +133,12 @@ fn locks(store: &RepoStore) -> Result<Vec<Lock>, HubError> {
     for entry in fs::read_dir(store.parts()).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.extension().is_some_and(|end| end == "lock") {
-            match Lock::try_at(&path)? {
-                Held::Here(lock) => held.push(lock),
-                Held::Elsewhere => {
+            match Lock::try_at(&path) {
+                Ok(Held::Here(lock)) => held.push(lock),
+                // not a lock: it goes with the folder
+                Err(HubError::Cache { .. }) => {}
+                Err(error) => return Err(error),
+                Ok(Held::Elsewhere) => {
                     let problem = "a download into it is under way: stop that first".into();
                     return Err(HubError::Cache { path: store.folder.clone(), problem });
                 }

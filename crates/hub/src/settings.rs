@@ -1,15 +1,17 @@
 //! Where the hub is, who asks, and where models are kept: from the environment, with the names that Hugging Face's own tools use.
 
 use crate::error::HubError;
+use latent_files::{InputError, input_file};
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The hub that is asked without `HF_ENDPOINT`.
 pub const ENDPOINT: &str = "https://huggingface.co";
+
+/// Lowest speed of a download without `LATENT_MIN_SPEED`, in bytes per second.
+pub const MIN_SPEED: u64 = 1000;
 
 /// Most bytes of a token.
 const MAX_TOKEN: u64 = 4096;
@@ -59,6 +61,8 @@ pub struct Settings {
     pub hf_cache: Option<PathBuf>,
     /// How long a server may send nothing.
     pub idle: Duration,
+    /// Lowest speed in bytes per second, averaged over [`idle`](Self::idle): a slower attempt fails.
+    pub min_speed: u64,
     /// Attempts without any progress before a download fails.
     pub attempts: u32,
     /// Wait before the second attempt; it doubles with each.
@@ -67,7 +71,7 @@ pub struct Settings {
 
 impl Settings {
     /// Settings from the environment: `LATENT_CACHE`, `XDG_CACHE_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`,
-    /// `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`, `HF_HUB_DISABLE_IMPLICIT_TOKEN`. (ureq reads `HTTPS_PROXY`, `ALL_PROXY`
+    /// `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`, `LATENT_MIN_SPEED`, `HF_HUB_DISABLE_IMPLICIT_TOKEN`. (ureq reads `HTTPS_PROXY`, `ALL_PROXY`
     /// and `NO_PROXY` itself.)
     ///
     /// # Errors
@@ -103,6 +107,7 @@ impl Settings {
             cache,
             hf_cache: folder("HF_HUB_CACHE").or_else(|| hf_home.map(|home| home.join("hub"))),
             idle: idle(word("HF_HUB_DOWNLOAD_TIMEOUT"))?,
+            min_speed: min_speed(word("LATENT_MIN_SPEED"))?,
             attempts: 6,
             backoff: Duration::from_secs(1),
         })
@@ -150,6 +155,16 @@ fn idle(value: Option<String>) -> Result<Duration, HubError> {
     }
 }
 
+fn min_speed(value: Option<String>) -> Result<u64, HubError> {
+    let Some(value) = value else { return Ok(MIN_SPEED) };
+    value.parse().map_err(|_| HubError::Setting {
+        name: "LATENT_MIN_SPEED".into(),
+        problem: format!(
+            "{value:?}: expected bytes per second, such as {MIN_SPEED}; 0 tolerates every speed"
+        ),
+    })
+}
+
 /// The token: a variable, else the file in which `hf auth login` keeps it.
 fn token(
     variable: &dyn Fn(&str) -> Option<OsString>,
@@ -169,10 +184,13 @@ fn token(
     let path =
         variable("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| hf_home.map(|home| home.join("token")));
     let Some(path) = path else { return Ok(None) };
-    let mut text = String::new();
-    // what cannot be read is no token: most users have none
-    let read = File::open(&path).and_then(|file| file.take(MAX_TOKEN + 2).read_to_string(&mut text));
-    if read.is_err() { Ok(None) } else { Token::new(&path.display().to_string(), &text) }
+    let name = path.display().to_string();
+    match input_file::read_text(&path, MAX_TOKEN + 2) {
+        Ok(text) => Token::new(&name, &text),
+        // most users have none
+        Err(InputError::Io { .. }) => Ok(None),
+        Err(error) => Err(HubError::Setting { name: "token".into(), problem: error.to_string() }),
+    }
 }
 
 #[cfg(test)]

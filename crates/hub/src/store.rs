@@ -7,9 +7,10 @@ use crate::listing::RepoFile;
 use crate::paths::below;
 use crate::repo::Repo;
 use crate::settings::Settings;
+use latent_files::{input_file, output_file};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -77,11 +78,8 @@ impl RepoStore {
 
     /// What was pulled of a commit. A record that cannot be read counts as none: pulling again makes it anew, and downloads nothing that is there.
     pub(crate) fn record(&self, commit: &str) -> Record {
-        let mut text = Vec::new();
-        let read = fs::File::open(self.record_path(commit))
-            .and_then(|file| file.take(MAX_RECORD).read_to_end(&mut text));
-        let record = read.ok().and_then(|_| serde_json::from_slice(&text).ok());
-        record.unwrap_or_default()
+        let text = input_file::read(&self.record_path(commit), MAX_RECORD).ok();
+        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
     /// Whether all files of a set are there.
@@ -102,7 +100,7 @@ impl RepoStore {
         change: impl FnOnce(&mut Vec<PulledSet>),
     ) -> Result<(), HubError> {
         let path = self.folder.join("lock");
-        let lock = fs::File::create(&path).map_err(HubError::io(&path))?;
+        let lock = output_file::create_in_place(&path).map_err(HubError::refused)?;
         lock.lock().map_err(HubError::io(&path))?;
         let mut record = self.record(commit);
         change(&mut record.sets);
@@ -113,13 +111,9 @@ impl RepoStore {
                 _ => Ok(()),
             };
         }
-        let failed = |error: std::io::Error| HubError::Io { path: target.clone(), error };
-        let mut file =
-            tempfile::Builder::new().prefix(".record-").tempfile_in(&self.folder).map_err(failed)?;
-        let text = serde_json::to_string_pretty(&record).map_err(|error| failed(error.into()))?;
-        file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-        file.persist(&target).map_err(|error| failed(error.error))?;
-        Ok(())
+        let text =
+            serde_json::to_string_pretty(&record).map_err(|error| HubError::io(&target)(error.into()))?;
+        output_file::write(&target, text.as_bytes()).map_err(HubError::refused)
     }
 
     /// Notes that a set was pulled.

@@ -5,7 +5,6 @@ use crate::error::QuantizeError;
 use crate::importance::Importances;
 use crate::jobs::{Job, Sums, Worker, jobs};
 use latent_formats::identity::{FNV_START, fnv};
-use latent_formats::resumable_file::COUNT_BYTES;
 use latent_formats::{OutputError, OutputFile, ResumableFile};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -99,7 +98,7 @@ pub fn write(
 }
 
 /// A file that has all its bytes but its first ones, and these.
-type Whole = (ResumableFile, [u8; COUNT_BYTES]);
+type Whole = (ResumableFile, [u8; ResumableFile::COUNT_BYTES]);
 
 /// Writes the file at an index, but does not give it its name; how many of its bytes an earlier run had written.
 fn write_part(
@@ -135,8 +134,8 @@ fn write_part(
     if let Err(ended) = done {
         return Err(unfinished(ended, file, target));
     }
-    let mut start = [0; COUNT_BYTES];
-    start.copy_from_slice(&header[..COUNT_BYTES]);
+    let mut start = [0; ResumableFile::COUNT_BYTES];
+    start.copy_from_slice(&header[..ResumableFile::COUNT_BYTES]);
     Ok(((file, start), resumed))
 }
 

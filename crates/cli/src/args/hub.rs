@@ -13,6 +13,7 @@ Environment:
   HF_TOKEN         for private and gated models; else the token of `hf auth login`
   HF_ENDPOINT      another hub
   HF_HUB_OFFLINE   1: never use the network
+  LATENT_MIN_SPEED bytes per second below which a download is broken off and resumed [default: 1000]
   LATENT_CACHE     where models are kept [default: $XDG_CACHE_HOME/latent or ~/.cache/latent]
   HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE
 

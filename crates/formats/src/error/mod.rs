@@ -10,7 +10,7 @@ pub use gguf::GgufError;
 pub use pack::PackError;
 pub use safetensors::SafetensorsError;
 
-use crate::input_file::InputError;
+use latent_files::InputError;
 use std::path::PathBuf;
 
 /// An error of opening or reading a model.

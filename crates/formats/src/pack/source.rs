@@ -6,8 +6,8 @@ use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
 use crate::error::{FormatError, PackError};
 use crate::folder::{FILES, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 use crate::gguf::WriterValue;
-use crate::input_file::{self, InputError};
 use crate::{gguf, limits};
+use latent_files::{InputError, input_file};
 use std::path::Path;
 
 /// The source of a packed file at `path`, as if the original had been opened.

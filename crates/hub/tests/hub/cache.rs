@@ -161,3 +161,147 @@ fn files_in_the_cache_of_hugging_face_are_used() {
     assert!(matches!(remove_in(&place, "hf:o/n"), Err(HubError::NotPulled { .. })));
     assert_eq!(list(&place.settings), []);
 }
+
+/// What a command does, in so much time: a pipe that is opened would keep it waiting for ever.
+#[cfg(unix)]
+fn bounded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(Duration::from_secs(60)).expect("it waits for a pipe")
+}
+
+#[cfg(unix)]
+fn make_pipe(path: &Path) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let _ = std::fs::remove_file(path);
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// What a pull of the usual model says, and what is found and listed then.
+#[cfg(unix)]
+fn pulled_found_and_listed(place: &Place) -> (Result<(), String>, bool, usize) {
+    let settings = place.settings.clone();
+    bounded(move || {
+        let model = "hf:o/n:Q4_0".parse().unwrap();
+        let pulled = pull(&settings, &model, &mut |_| true).map(drop).map_err(|error| error.to_string());
+        (pulled, find(&settings, &model).unwrap().is_some(), list(&settings).len())
+    })
+}
+
+/// Every file that a pull keeps beside a model's own: the path in the repository's folder, and whether a pull gets past what is there.
+#[cfg(unix)]
+fn kept_files() -> [(String, bool); 5] {
+    let digest = support::sha256(&noise(1000, 1));
+    [
+        (format!("{COMMIT}.json"), false),
+        ("lock".into(), false),
+        (format!("parts/{digest}.lock"), false),
+        (format!("parts/{digest}.part"), false),
+        // without it only the checksum tells whether bytes belong together
+        (format!("parts/{digest}.etag"), true),
+    ]
+}
+
+#[test]
+#[cfg(unix)]
+fn pipes_in_the_cache_are_not_waited_for() {
+    for (file, passed) in kept_files() {
+        let hub = hub();
+        let place = Place::new(&hub);
+        let path = place.repo().join(&file);
+        make_pipe(&path);
+        let (pulled, found, listed) = pulled_found_and_listed(&place);
+        assert_eq!((pulled.is_ok(), found, listed > 0), (passed, passed, passed), "{file}: {pulled:?}");
+        if let Err(error) = pulled {
+            assert!(error.contains("it is a pipe") && error.contains(&file), "{file}: {error}");
+        }
+        // what is there can be removed with everything else
+        let settings = place.settings.clone();
+        let removed = bounded(move || remove(&settings, &"hf:o/n".parse().unwrap()));
+        assert!(removed.is_ok() && !place.repo().exists(), "{file}: {removed:?}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn nothing_is_written_through_links_in_the_cache() {
+    use std::os::unix::fs::symlink;
+    for (file, passed) in kept_files() {
+        for there in [true, false] {
+            let hub = hub();
+            let place = Place::new(&hub);
+            let outside = tempfile::tempdir().unwrap();
+            let victim = outside.path().join("victim");
+            if there {
+                std::fs::write(&victim, "precious").unwrap();
+            }
+            let path = place.repo().join(&file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            symlink(&victim, &path).unwrap();
+            let (pulled, ..) = pulled_found_and_listed(&place);
+            assert_eq!(pulled.is_ok(), passed, "{file}: {pulled:?}");
+            if let Err(error) = pulled {
+                assert!(error.contains("symbolic link") && error.contains(&file), "{file}: {error}");
+            }
+            let kept = std::fs::read_to_string(&victim).ok();
+            assert_eq!(kept.as_deref(), there.then_some("precious"), "{file}");
+        }
+        // a second name of the same file
+        let hub = hub();
+        let place = Place::new(&hub);
+        let path = place.repo().join(&file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let victim = place.settings.cache.join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        std::fs::hard_link(&victim, &path).unwrap();
+        let _ = pulled_found_and_listed(&place);
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious", "{file}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn pipes_in_the_cache_of_hugging_face_and_as_a_token_are_not_waited_for() {
+    let hub = Hub::new(vec![
+        small("config.json", "{}"),
+        large("model.safetensors", noise(500, 2)),
+        small("tokenizer.json", "{ }"),
+        small("model.safetensors.index.json", r#"{"weight_map": {"a": "model.safetensors"}}"#),
+    ]);
+    let place = Place::new(&hub);
+    let folder = place.settings.hf_cache.clone().unwrap().join("models--o--n");
+    let snapshot = folder.join("snapshots").join(COMMIT);
+    make_pipe(&folder.join("refs/main"));
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "model.safetensors.index.json"] {
+        make_pipe(&snapshot.join(name));
+    }
+    let found = |place: &Place| {
+        let settings = place.settings.clone();
+        bounded(move || find(&settings, &"hf:o/n:safetensors".parse().unwrap()).unwrap())
+    };
+    assert_eq!(found(&place), None);
+    std::fs::remove_file(folder.join("refs/main")).unwrap();
+    std::fs::write(folder.join("refs/main"), COMMIT).unwrap();
+    assert_eq!(found(&place), None);
+    let settings = place.settings.clone();
+    let pulled = bounded(move || pull(&settings, &"hf:o/n:safetensors".parse().unwrap(), &mut |_| true));
+    assert!(pulled.unwrap().model.path.starts_with(place.repo()));
+    // the token's own file, and one that a variable names
+    let token = place.folder.path().join("token");
+    make_pipe(&token);
+    let home = place.folder.path().as_os_str().to_owned();
+    for name in ["HF_HOME", "HF_TOKEN_PATH"] {
+        let (home, token) = (home.clone(), token.clone());
+        let error = bounded(move || {
+            Settings::from_variables(&|other| match other {
+                "HOME" => Some("/h".into()),
+                "HF_HOME" if name == other => Some(home.clone()),
+                "HF_TOKEN_PATH" if name == other => Some(token.as_os_str().to_owned()),
+                _ => None,
+            })
+            .unwrap_err()
+            .to_string()
+        });
+        assert!(error.contains("it is a pipe") && error.contains("token"), "{error}");
+    }
+}

@@ -7,6 +7,7 @@ mod support;
 mod access;
 mod cache;
 mod misdeeds;
+mod no_progress;
 mod pulls;
 mod tls;
 

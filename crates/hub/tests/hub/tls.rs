@@ -5,19 +5,24 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const CERTIFICATE: &[u8] = include_bytes!("../tls/localhost.pem");
 const KEY: &[u8] = include_bytes!("../tls/localhost.key.pem");
 
-/// A server that answers every request with 404; its port.
-fn server() -> u16 {
+fn config() -> Arc<ServerConfig> {
     let certificate = CertificateDer::from_pem_slice(CERTIFICATE).unwrap();
     let key = PrivateKeyDer::from_pem_slice(KEY).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap());
+    Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap())
+}
+
+/// A server that answers every request with 404; its port.
+fn server() -> u16 {
+    let config = config();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -54,6 +59,61 @@ fn certificates_that_the_environment_names_are_trusted() {
         .unwrap();
     let text = String::from_utf8_lossy(&child.stdout).into_owned();
     assert!(child.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// A server that sends the headers of an answer, and then one record byte by byte; its port, and how often it was asked.
+fn dripping_server() -> (u16, Arc<AtomicUsize>) {
+    let (config, asked) = (config(), Arc::new(AtomicUsize::new(0)));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, count) = (listener.local_addr().unwrap().port(), asked.clone());
+    let answer = move |mut stream: TcpStream| -> std::io::Result<()> {
+        let mut connection = ServerConnection::new(config.clone()).unwrap();
+        let mut tls = rustls::Stream::new(&mut connection, &mut stream);
+        let _ = tls.read(&mut [0; 4096])?;
+        count.fetch_add(1, Ordering::SeqCst);
+        tls.write_all(b"HTTP/1.1 200 Word\r\ncontent-length: 9000\r\n\r\n")?;
+        connection.writer().write_all(&[b' '; 9000])?;
+        let mut record = Vec::new();
+        connection.write_tls(&mut record)?;
+        for byte in record {
+            std::thread::sleep(Duration::from_millis(20));
+            stream.write_all(&[byte])?;
+        }
+        Ok(())
+    };
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (answer, stream) = (answer.clone(), stream.unwrap());
+            std::thread::spawn(move || answer(stream));
+        }
+    });
+    (port, asked)
+}
+
+/// Inside of a record nothing comes out of a read, so that only another thread sees how long it takes.
+#[test]
+fn a_record_that_drips_is_given_up() {
+    let (port, asked) = dripping_server();
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["tls::is_dripped_on", "--exact", "--ignored"])
+        .env("SSL_CERT_FILE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/ca.pem"))
+        .env("LATENT_TEST_HUB", format!("https://localhost:{port}"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&child.stdout).into_owned();
+    assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    assert!((1..=2).contains(&asked.load(Ordering::SeqCst)), "{asked:?}");
+}
+
+#[test]
+#[ignore = "run by another test, with a server and its certificate"]
+fn is_dripped_on() {
+    let Ok(endpoint) = std::env::var("LATENT_TEST_HUB") else { return };
+    let mut place = Place::with(&endpoint, &[]);
+    place.settings.idle = Duration::from_secs(1);
+    place.settings.attempts = 2;
+    let error = place.fails("hf:o/n").to_string();
+    assert!(error.contains("less than 1000 bytes per second"), "{error}");
 }
 
 #[test]

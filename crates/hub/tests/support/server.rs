@@ -1,7 +1,7 @@
 //! The server itself: two hosts, the hub and the storage to which it redirects.
 
 use super::{COMMIT, HubFile, git_oid, sha256};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,6 +21,8 @@ pub enum Misdeed {
     WrongBytes,
     /// Sends the whole file whatever range is asked for.
     IgnoreRange,
+    /// Does so, and closes the connection after so many bytes.
+    FromStart(usize),
     /// Sends another range than asked for.
     WrongRange,
     /// Sends bytes without end and without a length.
@@ -31,6 +33,16 @@ pub enum Misdeed {
     Stall(usize),
     /// Waits before each tenth of the bytes.
     Slow(Duration),
+    /// Sends one byte at a time, and waits before each.
+    Drip(Duration),
+    /// Sends headers, one byte at a time, without end.
+    DripHeaders(Duration),
+    /// Sends the extension of a chunk, one byte at a time, without end.
+    DripChunk(Duration),
+    /// Sends headers without end.
+    Headers,
+    /// Sends interim answers without end.
+    Interim,
     /// Says that the bytes are compressed.
     Compressed,
     /// Redirects to this address.
@@ -57,6 +69,8 @@ struct State {
     entries: Mutex<Vec<String>>,
     commit: Mutex<String>,
     misdeeds: Mutex<HashMap<String, VecDeque<Misdeed>>>,
+    /// What misbehaves so again and again.
+    habits: Mutex<HashSet<String>>,
     seen: Mutex<Vec<Seen>>,
     token: Mutex<Option<String>>,
     gated: AtomicBool,
@@ -96,6 +110,12 @@ impl Hub {
     /// Makes requests for `what` go wrong, each once: `revision`, `tree`, `resolve`, or the path of a file (where its bytes are sent).
     pub fn misbehave(&self, what: &str, misdeeds: impl IntoIterator<Item = Misdeed>) {
         self.state.misdeeds.lock().unwrap().entry(what.into()).or_default().extend(misdeeds);
+    }
+
+    /// The same, again and again in this order.
+    pub fn always(&self, what: &str, misdeeds: impl IntoIterator<Item = Misdeed>) {
+        self.misbehave(what, misdeeds);
+        self.state.habits.lock().unwrap().insert(what.into());
     }
 
     /// Answers only those who know the token.
@@ -282,7 +302,13 @@ fn page(state: &State, query: &str) -> (String, Option<usize>) {
 }
 
 fn misdeed(state: &State, what: &str) -> Option<Misdeed> {
-    state.misdeeds.lock().unwrap().get_mut(what)?.pop_front()
+    let mut misdeeds = state.misdeeds.lock().unwrap();
+    let list = misdeeds.get_mut(what)?;
+    let first = list.pop_front()?;
+    if state.habits.lock().unwrap().contains(what) {
+        list.push_back(first.clone());
+    }
+    Some(first)
 }
 
 fn json(
@@ -296,6 +322,12 @@ fn json(
         Some(Misdeed::Body(text)) => text,
         Some(Misdeed::Endless) => return endless(out),
         Some(Misdeed::Stall(_)) => return stall(out),
+        Some(Misdeed::Drip(time)) => {
+            head(out, 200, &[("content-length", text.len().to_string())])?;
+            drip(out, text.as_bytes(), time)?;
+            return Some(true);
+        }
+        Some(misdeed) if unending(&misdeed).is_some() => return without_end(out, &misdeed),
         _ => text.to_owned(),
     };
     head(out, 200, &[headers, &[("content-length", text.len().to_string())]].concat())?;
@@ -311,7 +343,8 @@ fn file(state: &State, path: &str, seen: &Seen, out: &mut dyn Write) -> Option<b
     let etag = format!("\"{}\"", &sha256(&found.bytes)[..16]);
     let size = found.bytes.len();
     let fresh = seen.headers.get("if-range").is_none_or(|tag| *tag == etag);
-    let range = seen.headers.get("range").filter(|_| fresh && !matches!(misdeed, Some(Misdeed::IgnoreRange)));
+    let ignored = matches!(misdeed, Some(Misdeed::IgnoreRange | Misdeed::FromStart(_)));
+    let range = seen.headers.get("range").filter(|_| fresh && !ignored);
     let start =
         range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
     let mut body = found.bytes[start.unwrap_or(0).min(size)..].to_vec();
@@ -332,11 +365,16 @@ fn file(state: &State, path: &str, seen: &Seen, out: &mut dyn Write) -> Option<b
         Some(Misdeed::Endless) => return endless(out),
         Some(Misdeed::Compressed) => headers.push(("content-encoding", "gzip".into())),
         Some(Misdeed::Length(length)) => announced = length,
-        Some(Misdeed::Truncate(at) | Misdeed::Stall(at)) => body.truncate(at),
+        Some(Misdeed::Truncate(at) | Misdeed::Stall(at) | Misdeed::FromStart(at)) => body.truncate(at),
+        Some(misdeed) if unending(&misdeed).is_some() => return without_end(out, &misdeed),
         _ => {}
     }
     headers.push(("content-length", announced.to_string()));
     head(out, status, &headers)?;
+    if let Some(Misdeed::Drip(time)) = misdeed {
+        drip(out, &body, time)?;
+        return Some(true);
+    }
     for piece in body.chunks(body.len().div_ceil(10).max(1)) {
         if let Some(Misdeed::Slow(time)) = misdeed {
             thread::sleep(time);
@@ -366,6 +404,36 @@ fn endless(out: &mut dyn Write) -> Option<bool> {
     let spaces = vec![b' '; 1 << 16];
     loop {
         out.write_all(&spaces).ok()?;
+    }
+}
+
+fn drip(out: &mut dyn Write, bytes: &[u8], time: Duration) -> Option<()> {
+    for byte in bytes {
+        thread::sleep(time);
+        out.write_all(&[*byte]).and_then(|()| out.flush()).ok()?;
+    }
+    Some(())
+}
+
+/// How an answer without end begins, what it goes on with, and the time between two bytes.
+fn unending(misdeed: &Misdeed) -> Option<(&'static str, &'static str, Duration)> {
+    match misdeed {
+        Misdeed::DripHeaders(time) => Some(("HTTP/1.1 200 Word\r\nx-a: ", "a", *time)),
+        Misdeed::DripChunk(time) => {
+            Some(("HTTP/1.1 200 Word\r\ntransfer-encoding: chunked\r\n\r\n5;a=", "a", *time))
+        }
+        Misdeed::Headers => Some(("HTTP/1.1 200 Word\r\n", "x-a: b\r\n", Duration::ZERO)),
+        Misdeed::Interim => Some(("", "HTTP/1.1 100 Continue\r\n\r\n", Duration::ZERO)),
+        _ => None,
+    }
+}
+
+fn without_end(out: &mut dyn Write, misdeed: &Misdeed) -> Option<bool> {
+    let (start, more, time) = unending(misdeed)?;
+    out.write_all(start.as_bytes()).ok()?;
+    loop {
+        thread::sleep(time);
+        out.write_all(more.as_bytes()).and_then(|()| out.flush()).ok()?;
     }
 }
 

@@ -1,6 +1,11 @@
 //! HTTPS from files.
 
+use latent_formats::InputError;
 use std::path::{Path, PathBuf};
+
+/// Largest file of a certificate chain or of a key.
+#[cfg(feature = "tls")]
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Why a certificate cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +21,9 @@ pub enum TlsError {
         /// What is wrong.
         problem: String,
     },
+    /// A file is not read.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// Certificate and key do not go together.
     #[error("the certificate cannot be used: {0}")]
     Certificate(String),
@@ -31,19 +39,21 @@ pub(crate) enum Acceptor {}
 /// What speaks TLS with the certificate chain and the key of two PEM files.
 #[cfg(feature = "tls")]
 pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<Acceptor, TlsError> {
+    use latent_formats::input_file;
     use rustls_pki_types::pem::PemObject;
     use rustls_pki_types::{CertificateDer, PrivateKeyDer};
     use std::sync::Arc;
     use tokio_rustls::rustls::ServerConfig;
     use tokio_rustls::rustls::crypto::ring::default_provider;
     let wrong = |path: &Path, problem: String| TlsError::File { path: path.to_owned(), problem };
-    let chain = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+    let chain = CertificateDer::pem_slice_iter(&input_file::read(certificate, MAX_BYTES)?)
+        .collect::<Result<Vec<_>, _>>()
         .map_err(|error| wrong(certificate, error.to_string()))?;
     if chain.is_empty() {
         return Err(wrong(certificate, "it holds no certificate in PEM form".into()));
     }
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, error.to_string()))?;
+    let secret = PrivateKeyDer::from_pem_slice(&input_file::read(key, MAX_BYTES)?)
+        .map_err(|error| wrong(key, error.to_string()))?;
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| TlsError::Certificate(error.to_string()))?

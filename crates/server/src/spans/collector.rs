@@ -1,5 +1,6 @@
 //! Requests to the collector, over ureq.
 
+use super::OtlpError;
 use async_trait::async_trait;
 use axum::http::{Request, Response};
 use bytes::Bytes;
@@ -23,15 +24,16 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    pub(super) fn new() -> Collector {
+    pub(super) fn new() -> Result<Collector, OtlpError> {
+        let tls = latent_hub::tls().map_err(|error| OtlpError::Setting(error.to_string()))?;
         let config = Agent::config_builder()
-            .tls_config(latent_hub::tls())
+            .tls_config(tls)
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_global(Some(patience()))
             .build();
-        Collector { agent: config.new_agent(), failing: AtomicBool::new(false) }
+        Ok(Collector { agent: config.new_agent(), failing: AtomicBool::new(false) })
     }
 
     fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ureq::Error> {

@@ -23,7 +23,7 @@ impl Spans {
     /// Starts the thread that sends spans. It keeps 2048 of them at most (`OTEL_BSP_MAX_QUEUE_SIZE`); what is more is dropped.
     pub(crate) fn start(otlp: Option<&Otlp>) -> Result<Spans, OtlpError> {
         let Some(otlp) = otlp.filter(|_| !switched_off()) else { return Ok(Spans::none()) };
-        let mut exporter = SpanExporter::builder().with_http().with_http_client(Collector::new());
+        let mut exporter = SpanExporter::builder().with_http().with_http_client(Collector::new()?);
         if let Otlp::Endpoint(endpoint) = otlp {
             exporter = exporter.with_endpoint(traces(endpoint)?);
         }

@@ -1,7 +1,7 @@
 //! A program that ends while files are being written. In a process of its own: it would remove the files of other tests.
 #![allow(missing_docs, reason = "tests")]
 
-use latent_formats::{OutputFile, OutputFolder, output_file};
+use latent_files::{OutputFile, OutputFolder, output_file};
 
 #[test]
 fn what_is_unfinished_when_the_program_ends_is_removed() {

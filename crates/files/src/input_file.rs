@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum InputError {
     /// The system refuses it.
     #[error("{}: {error}", path.display())]
@@ -60,6 +59,19 @@ pub(crate) fn kind(ty: FileType) -> &'static str {
     if ty.is_dir() { "a folder" } else { "no plain file" }
 }
 
+/// Options that neither wait for a pipe or device nor, unless `follow`, go through a symbolic link.
+pub(crate) fn guarded(options: &mut OpenOptions, follow: bool) -> &mut OpenOptions {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        let links = if follow { 0 } else { libc::O_NOFOLLOW };
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | links);
+    }
+    #[cfg(not(unix))]
+    let _ = follow;
+    options
+}
+
 /// Opens a plain file, whose metadata it gives too. Nothing else is opened: a pipe or a device may wait for ever, and some devices act when they
 /// are opened. Should one take the file's place in between, opening it does not wait, and it is refused then.
 ///
@@ -72,14 +84,7 @@ pub fn open(path: &Path) -> Result<(File, Metadata), InputError> {
         metadata.is_file().then_some(()).ok_or_else(refused)
     };
     plain(&std::fs::metadata(path).map_err(io)?)?;
-    let mut options = OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    }
-    let file = options.open(path).map_err(io)?;
+    let file = guarded(OpenOptions::new().read(true), true).open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
     plain(&metadata)?;
     Ok((file, metadata))

@@ -4,13 +4,13 @@
 //! known to be on the disk, in place of the target's first eight, until the last step: so a part is never taken for a whole file, and what a power cut may have
 //! left behind the known bytes is written anew.
 
-use crate::output_file::{OutputError, OutputFile, examine, folder, sync_folder};
-use std::fs::{File, OpenOptions, TryLockError};
+use crate::output_file::{OutputError, OutputFile, create_in_place, examine, folder, sync_folder};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the target that the count stands in for.
-pub const COUNT_BYTES: usize = 8;
+const COUNT_BYTES: usize = 8;
 
 /// Bytes that are appended together.
 const BUFFER: usize = 1 << 20;
@@ -33,6 +33,9 @@ pub struct ResumableFile {
 }
 
 impl ResumableFile {
+    /// Bytes of the target that are written last.
+    pub const COUNT_BYTES: usize = COUNT_BYTES;
+
     /// The part of a target.
     pub fn part_of(target: &Path, fingerprint: u64) -> PathBuf {
         let mut name = target.file_name().unwrap_or_default().to_owned();
@@ -48,10 +51,7 @@ impl ResumableFile {
         OutputFile::check(target)?;
         let part = ResumableFile::part_of(target, fingerprint);
         let io = |error| OutputError::Io { path: part.clone(), error };
-        examine(&part)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(&part).map_err(io)?;
+        let mut file = create_in_place(&part)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

@@ -24,10 +24,11 @@ fn id(metadata: &Metadata) -> Option<(u64, u64)> {
 
 /// A file that counts as open while this lives.
 #[derive(Debug)]
-pub(crate) struct InUse(Option<(u64, u64)>);
+pub struct InUse(Option<(u64, u64)>);
 
 impl InUse {
-    pub(crate) fn new(metadata: &Metadata) -> InUse {
+    /// Counts the file of this metadata as open.
+    pub fn new(metadata: &Metadata) -> InUse {
         let id = id(metadata);
         if let Some(id) = id {
             *OPEN.lock().unwrap_or_else(PoisonError::into_inner).entry(id).or_insert(0) += 1;
@@ -36,7 +37,7 @@ impl InUse {
     }
 
     /// The file at `path`, where there is one.
-    pub(crate) fn at(path: &Path) -> Option<InUse> {
+    pub fn at(path: &Path) -> Option<InUse> {
         std::fs::metadata(path).ok().map(|metadata| InUse::new(&metadata))
     }
 }

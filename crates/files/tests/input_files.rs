@@ -1,7 +1,7 @@
 //! Files beside a model: plain ones of a stated size, and nothing that could be read for ever.
 #![allow(missing_docs, reason = "tests")]
 
-use latent_formats::{InputError, input_file};
+use latent_files::{InputError, input_file};
 
 #[test]
 fn plain_files_are_read_up_to_their_limit() {

@@ -6,18 +6,17 @@
 //! not write, and files of a model that this process has open, under whatever name.
 
 use crate::in_use;
-use crate::input_file::kind;
+use crate::input_file::{guarded, kind};
 use crate::unfinished::Unfinished;
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
-use tempfile::{NamedTempFile, TempPath};
+use tempfile::{NamedTempFile, TempDir, TempPath};
 
 pub use crate::unfinished::remove_unfinished;
 
 /// Why a file is not written.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum OutputError {
     /// The system refuses it.
     #[error("{}: {error}", path.display())]
@@ -73,18 +72,30 @@ impl OutputFile {
     /// # Errors
     /// A target that is refused; an error of the system.
     pub fn create(target: &Path) -> Result<OutputFile, OutputError> {
+        OutputFile::begin(target, false)
+    }
+
+    /// The same for what tells of conversations: only its owner may read the file, whatever the umask and the permissions of the file there.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub fn create_private(target: &Path) -> Result<OutputFile, OutputError> {
+        OutputFile::begin(target, true)
+    }
+
+    fn begin(target: &Path, private: bool) -> Result<OutputFile, OutputError> {
         let old = examine(target)?;
         let io = |error| OutputError::Io { path: target.to_owned(), error };
         // the name must stay valid if the working directory changes
         let folder = std::path::absolute(folder(target)).map_err(io)?;
         let mut builder = tempfile::Builder::new();
         builder.prefix(".latent-").suffix(".part").rand_bytes(12);
-        if let Some(permissions) = of_new_file() {
+        if let Some(permissions) = of_new_file(private) {
             builder.permissions(permissions);
         }
         let file = builder.tempfile_in(folder).map_err(|error| io(without_path(&error)))?;
         let noted = Unfinished::new(file.path());
-        if let Some(old) = old {
+        if let Some(old) = old.filter(|_| !private) {
             file.as_file().set_permissions(plain_mode(&old)).map_err(io)?;
         }
         Ok(OutputFile { target: target.to_owned(), file: BufWriter::with_capacity(1 << 20, file), noted })
@@ -187,9 +198,81 @@ impl CompleteFile {
 /// # Errors
 /// As for [`OutputFile::create`] and [`OutputFile::finish`].
 pub fn write(target: &Path, bytes: &[u8]) -> Result<(), OutputError> {
-    let mut file = OutputFile::create(target)?;
+    filled(OutputFile::create(target)?, bytes)
+}
+
+/// Writes a whole file that only its owner may read.
+///
+/// # Errors
+/// As for [`OutputFile::create_private`] and [`OutputFile::finish`].
+pub fn write_private(target: &Path, bytes: &[u8]) -> Result<(), OutputError> {
+    filled(OutputFile::create_private(target)?, bytes)
+}
+
+fn filled(mut file: OutputFile, bytes: &[u8]) -> Result<(), OutputError> {
     file.write_all(bytes).map_err(|error| file.failed(error))?;
     file.finish().map(drop)
+}
+
+/// Opens a plain file to be read and written in place.
+///
+/// # Errors
+/// A target that is refused, one with several names (hard links) among them; an error of the system.
+pub fn open_in_place(path: &Path) -> Result<File, OutputError> {
+    in_place(path, false)
+}
+
+/// The same, and a missing file is created. For files that outlive one process: locks, downloads, output that a later run continues.
+///
+/// # Errors
+/// As for [`open_in_place`].
+pub fn create_in_place(path: &Path) -> Result<File, OutputError> {
+    in_place(path, true)
+}
+
+fn in_place(path: &Path, create: bool) -> Result<File, OutputError> {
+    examine(path)?;
+    let io = |error| OutputError::Io { path: path.to_owned(), error };
+    let refused = |problem| OutputError::Refused { path: path.to_owned(), problem };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(create).truncate(false);
+    // whatever took the file's place since then is neither followed nor waited for
+    let file = guarded(&mut options, false).open(path).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    if !metadata.is_file() {
+        return Err(refused(format!("it is {}, not a plain file: remove it", kind(metadata.file_type()))));
+    }
+    #[cfg(unix)]
+    if std::os::unix::fs::MetadataExt::nlink(&metadata) > 1 {
+        return Err(refused(
+            "it has several names (hard links), and would change under all of them: remove it".into(),
+        ));
+    }
+    Ok(file)
+}
+
+/// Makes a folder and its missing parents, for their owner alone.
+///
+/// # Errors
+/// An error of the system.
+pub fn make_private_folder(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+/// Makes a temporary folder in `parent`, for its owner alone. It is removed with the value.
+///
+/// # Errors
+/// An error of the system.
+pub fn temporary_folder(parent: &Path) -> io::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".latent-");
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder.tempdir_in(parent)
 }
 
 /// A folder for output files. What had to be made of it is removed again when this is dropped before it is [kept](Self::keep).
@@ -266,26 +349,22 @@ pub(crate) fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
         return refused("it is a file of the model itself; give another name".into());
     }
     // a rename does not check that the file itself is writable
-    let mut options = OpenOptions::new();
-    options.write(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY);
-    }
-    options.open(target).map_err(io)?;
+    guarded(OpenOptions::new().write(true), false).open(target).map_err(io)?;
     Ok(Some(metadata))
 }
 
-/// The permissions of an ordinary create, to which the system applies the umask.
-fn of_new_file() -> Option<Permissions> {
+/// The permissions of a new file, to which the system applies the umask.
+fn of_new_file(private: bool) -> Option<Permissions> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        Some(Permissions::from_mode(0o666))
+        Some(Permissions::from_mode(if private { 0o600 } else { 0o666 }))
     }
     #[cfg(not(unix))]
-    None
+    {
+        let _ = private;
+        None
+    }
 }
 
 /// The permissions of an older file, without the bits that make a program run as another user.

@@ -11,13 +11,13 @@ const MAX_NAMES: usize = 64;
 const NAME_BYTES: usize = 4096;
 
 /// A name. It is valid while `len` is above zero.
-pub(crate) struct NameEntry {
+struct NameEntry {
     taken: AtomicUsize,
     len: AtomicUsize,
     name: [AtomicU8; NAME_BYTES],
 }
 
-pub(crate) static NAMES: [NameEntry; MAX_NAMES] = [const {
+static NAMES: [NameEntry; MAX_NAMES] = [const {
     NameEntry {
         taken: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
@@ -27,10 +27,15 @@ pub(crate) static NAMES: [NameEntry; MAX_NAMES] = [const {
 
 impl NameEntry {
     /// The name with a zero behind it; none where there is none.
-    pub(crate) fn name(&self) -> Option<&[AtomicU8]> {
+    fn name(&self) -> Option<&[AtomicU8]> {
         let len = self.len.load(Ordering::SeqCst);
         (len > 0).then(|| &self.name[..=len])
     }
+}
+
+/// The names of unfinished files, each with a zero behind it that is never overwritten. For signal handlers: nothing here allocates or locks.
+pub fn unfinished_names() -> impl Iterator<Item = &'static [AtomicU8]> {
+    NAMES.iter().filter_map(NameEntry::name)
 }
 
 /// A name that is in the table while this lives.
@@ -68,7 +73,7 @@ impl Drop for Unfinished {
 
 /// Removes every unfinished file, and the folders made for them: for a program that is about to exit while they are being written.
 pub fn remove_unfinished() {
-    let paths: Vec<_> = NAMES.iter().filter_map(|entry| path_of(entry.name()?)).collect();
+    let paths: Vec<_> = unfinished_names().filter_map(path_of).collect();
     // what cannot be removed stays: the program ends in any case
     paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
     paths.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
