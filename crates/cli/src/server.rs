@@ -10,13 +10,13 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use ureq::http::{Response, Uri};
 use ureq::tls::TlsConfig;
 use ureq::{Agent, Body};
 
-/// Longest time for a connection, and for a whole answer that is no stream.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time for a connection, and the usual one for a whole answer that is no stream.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often signals are looked at while a server is waited for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -25,7 +25,10 @@ const LOOK: Duration = Duration::from_millis(50);
 const MAX_KEY_FILE: u64 = 64 << 10;
 
 /// Longest line of a stream, in bytes.
-const MAX_LINE: u64 = 8 << 20;
+const MAX_LINE: u64 = 2 << 20;
+
+/// Lines of a stream that are read ahead.
+const AHEAD: usize = 8;
 
 /// Most bytes that are read of what a server says about an error.
 const MAX_ERROR: u64 = 64 << 10;
@@ -49,6 +52,10 @@ pub(crate) enum Trouble {
     Refused { url: String, status: u16, said: String },
     #[error("the connection to {url} was lost: {problem}")]
     Lost { url: String, problem: String },
+    #[error(
+        "the answer of {url} has not grown for {seconds} s: it is given up (--timeout SECONDS waits longer)"
+    )]
+    Stalled { url: String, seconds: f64 },
     #[error("{url} answers what makes no sense: {problem}")]
     Response { url: String, problem: String },
     #[error("stopped")]
@@ -118,9 +125,9 @@ impl Server {
         self.key.is_some() && !here
     }
 
-    /// The body of an answer of at most `limit` bytes.
-    pub(crate) fn get(&self, path: &str, limit: u64) -> Result<String, Trouble> {
-        let agent = self.agent(Some(PATIENCE));
+    /// The body of an answer of at most `limit` bytes that comes within `patience`.
+    pub(crate) fn get(&self, path: &str, limit: u64, patience: Duration) -> Result<String, Trouble> {
+        let agent = self.agent(Some(patience));
         let mut request = agent.get(format!("{}{path}", self.url));
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
@@ -140,7 +147,7 @@ impl Server {
     /// Sends a request; what comes back is read by a thread, so that a signal can end the wait for it at any time.
     pub(crate) fn post(&self, path: &'static str, body: &Value) -> Lines {
         let agent = self.agent(None);
-        let (sender, pieces) = sync_channel(256);
+        let (sender, pieces) = sync_channel(AHEAD);
         let asking = Server { url: self.url.clone(), key: self.key.clone(), tls: self.tls.clone() };
         let (own, body) = (agent.clone(), body.to_string());
         let read = move || {
@@ -242,16 +249,17 @@ impl Server {
 }
 
 impl Lines {
-    /// The next piece; an error that says so if a signal comes.
-    pub(crate) fn next(&self) -> Result<Piece, Trouble> {
-        loop {
+    /// The next piece, none from `end` on; an error that says so if a signal comes.
+    pub(crate) fn next(&self, end: Instant) -> Result<Option<Piece>, Trouble> {
+        while Instant::now() < end {
             match self.pieces.recv_timeout(LOOK) {
                 _ if interrupt::asked() => return Err(Trouble::Stopped),
-                Ok(piece) => return piece,
+                Ok(piece) => return piece.map(Some),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(Piece::End),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Some(Piece::End)),
             }
         }
+        Ok(None)
     }
 }
 

@@ -6,7 +6,8 @@ mod server;
 mod support;
 
 use serde_json::{Value, json};
-use server::{Answer, MockServer, deltas, events};
+use server::{Answer, EVENTS, MockServer, deltas, events};
+use std::time::Duration;
 use support::latent;
 
 /// Exit code, standard output and standard error of a conversation of these lines.
@@ -185,6 +186,79 @@ fn what_cannot_work_is_refused_at_once() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && stderr.contains(word), "{args:?}: {stderr}");
     }
+}
+
+/// Answers that never end, each in its own way: bytes that are no part of an answer are counted, and so is the time without one.
+#[test]
+fn an_answer_that_does_not_grow_is_given_up() {
+    const EMPTY: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n";
+    const CALL: &str = "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":7,\"function\":{\"arguments\":\"x\"}}]}}]}\n\n";
+    let stream = |start: &str| EVENTS.to_owned() + start;
+    let (flood, drip) = (Duration::ZERO, Duration::from_millis(20));
+    let idle = "more than 1048576 bytes came that are no part of an answer";
+    let stalled = "has not grown for 1 s: it is given up (--timeout";
+    let cases = [
+        (Answer::Endless(stream(""), ": ping\n\n", flood), idle),
+        (Answer::Endless(stream(""), "\n", flood), idle),
+        (Answer::Endless(stream(""), EMPTY, flood), idle),
+        (Answer::Endless(stream(""), CALL, flood), idle),
+        (Answer::Endless(stream("data: \""), "aaaaaaaaaaaaaaaa", flood), "a line has more than"),
+        (Answer::Endless("HTTP/1.1 200 OK\r\n".into(), "x: y\r\n", flood), "header"),
+        (Answer::Endless(stream(""), ": ping\n\n", drip), stalled),
+        (Answer::Endless(stream(""), EMPTY, drip), stalled),
+        (Answer::Endless(stream("data: \""), "a", drip), stalled),
+        (Answer::Endless("HTTP/1.1 200 OK\r\nx: ".into(), "y", drip), stalled),
+        (Answer::Endless("HTTP/1.1 500 No\r\ncontent-length: 9999\r\n\r\n".into(), " ", drip), stalled),
+        (
+            Answer::Endless("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;".into(), "a", drip),
+            stalled,
+        ),
+        (Answer::Hanging(String::new()), stalled),
+    ];
+    std::thread::scope(|scope| {
+        for (answer, said) in cases {
+            scope.spawn(move || {
+                let server = server(vec![answer, Answer::Stream(events("", &["fox"]))]);
+                let (code, stdout, stderr) = chat(&server, &["--timeout", "1"], "A\n/regen\n");
+                assert!(stderr.contains(said) && stderr.contains("/regen asks again"), "{said}: {stderr}");
+                // the conversation continues
+                assert_eq!((code, stdout.as_str()), (1, "fox\n"), "{stderr}");
+            });
+        }
+    });
+}
+
+#[test]
+fn what_came_before_a_silence_is_kept() {
+    let server = server(vec![Answer::Hanging(deltas("", &["half"])), Answer::Stream(events("", &["x"]))]);
+    let (code, stdout, stderr) = chat(&server, &["--timeout", "3"], "A\nB\n");
+    assert_eq!((code, stdout.as_str()), (0, "half\nx\n"), "{stderr}");
+    assert!(
+        stderr.contains("has not grown for 3 s") && stderr.contains("what came of the answer is kept"),
+        "{stderr}"
+    );
+    assert_eq!(contents(&server.questions()[1].body), ["A", "half", "B"]);
+    for wrong in ["0", "-1", "nan", "x"] {
+        let output = latent(&["chat", "--url", &server.url, "--timeout", wrong]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(64) && stderr.contains("--timeout"), "{wrong}: {stderr}");
+    }
+}
+
+#[test]
+fn names_of_a_server_are_shortened_and_escaped() {
+    let fox = "fox\u{202e}\u{1b}[2J".to_owned() + &"a".repeat(1 << 20);
+    let list = json!({"data": [{"id": fox}, {"id": "owl".repeat(1 << 18)}]}).to_string();
+    let server = MockServer::new(move |path, _| match path {
+        "/v1/models" => Answer::Plain("200 OK", list.clone()),
+        _ => Answer::Plain("404 Not Found", String::new()),
+    });
+    let (_, _, stderr) = chat(&server, &[], "");
+    assert!(
+        stderr.len() < 1000 && stderr.contains(r"fox\u{202e}\u{1b}[2Jaaa"),
+        "{} {stderr:.500}",
+        stderr.len()
+    );
 }
 
 #[test]

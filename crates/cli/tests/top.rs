@@ -7,6 +7,7 @@ mod support;
 
 use serde_json::Value;
 use server::{Answer, MockServer};
+use std::time::Duration;
 use support::latent;
 
 fn metrics(readings: usize) -> String {
@@ -69,4 +70,28 @@ fn a_server_without_figures_is_an_error_that_says_what_to_do() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(1) && stderr.contains(word), "{stderr}");
     }
+}
+
+#[test]
+fn a_reading_without_end_is_given_up() {
+    let (flood, drip) = (Duration::ZERO, Duration::from_millis(20));
+    let body = "HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n";
+    let chunk = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;";
+    std::thread::scope(|scope| {
+        for (start, more, pause, said) in [
+            ("HTTP/1.1 200 OK\r\n", "x: y\r\n", flood, "header"),
+            ("HTTP/1.1 200 OK\r\n\r\n", "# aaaaaaaaaaaaaaaaaaaaaaaa\n", flood, "more than 8388608 bytes"),
+            ("HTTP/1.1 200 OK\r\nx: ", "y", drip, "timeout"),
+            (body, " ", drip, "timeout"),
+            (chunk, "a", drip, "timeout"),
+        ] {
+            scope.spawn(move || {
+                let server = MockServer::new(move |_, _| Answer::Endless(start.into(), more, pause));
+                let output =
+                    latent(&["top", "--once", "--timeout", "1", "--url", &server.url]).output().unwrap();
+                let stderr = String::from_utf8(output.stderr).unwrap();
+                assert!(output.status.code() == Some(1) && stderr.contains(said), "{start:?}: {stderr}");
+            });
+        }
+    });
 }

@@ -1,5 +1,6 @@
 //! `latent run` and `latent chat`.
 
+use super::limits::seconds;
 use super::model::ModelArgs;
 use super::sampling::SamplingArgs;
 use clap::Args;
@@ -176,6 +177,10 @@ pub(crate) struct UrlArgs {
     /// A file whose first line is the server's key [default: the environment's LATENT_API_KEY]
     #[arg(long, value_name = "FILE", requires = "url")]
     pub(crate) api_key_file: Option<PathBuf>,
+
+    /// Give up an answer that has not grown for this long, also while the server sends signs of life
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds, requires = "url")]
+    pub(crate) timeout: f64,
 }
 
 /// Flags that only a model of this process can follow.

@@ -25,6 +25,12 @@ pub(super) fn up_to(most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=most)
 }
 
+/// A time in seconds.
+pub(super) fn seconds(word: &str) -> Result<f64, String> {
+    let seconds: f64 = word.parse().map_err(|_| "expected seconds")?;
+    if (0.1..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.1 to 86400 seconds".into()) }
+}
+
 /// A number of bytes: 4096, 500M, 20G, 20GiB.
 pub(super) fn bytes(word: &str) -> Result<u64, String> {
     let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());

@@ -1,5 +1,6 @@
 //! `latent top`.
 
+use super::limits::seconds;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -28,6 +29,10 @@ pub(crate) struct TopArgs {
     /// Seconds between two readings
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub(crate) interval: f64,
+
+    /// Give up a reading that takes longer
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    pub(crate) timeout: f64,
 
     /// Print one snapshot and leave
     #[arg(long)]

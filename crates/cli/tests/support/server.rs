@@ -24,6 +24,8 @@ pub enum Answer {
     Stream(String),
     /// The same, but the connection stays open until the client closes it.
     Hanging(String),
+    /// These bytes, headers included, and then the others again and again, after a pause each, until the client closes the connection.
+    Endless(String, &'static str, Duration),
 }
 
 pub struct MockServer {
@@ -64,6 +66,9 @@ impl MockServer {
     }
 }
 
+/// The headers of a stream.
+pub const EVENTS: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+
 fn serve(
     mut stream: TcpStream,
     log: &Mutex<Vec<Asked>>,
@@ -93,7 +98,7 @@ fn serve(
         log.push(Asked { line, headers, body: serde_json::from_slice(&body).unwrap_or_default() });
         before
     };
-    let events = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let events = EVENTS;
     match answer(&path, before) {
         Answer::Plain(head, body) => {
             write!(
@@ -109,6 +114,13 @@ fn serve(
             for piece in text.as_bytes().chunks(37) {
                 stream.write_all(piece).ok()?;
                 stream.flush().ok()?;
+            }
+        }
+        Answer::Endless(start, more, pause) => {
+            stream.write_all(start.as_bytes()).ok()?;
+            loop {
+                std::thread::sleep(pause);
+                stream.write_all(more.as_bytes()).ok()?;
             }
         }
         Answer::Hanging(text) => {

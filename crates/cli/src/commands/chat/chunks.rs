@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::time::Instant;
 
 /// Longest event, in bytes.
-const MAX_EVENT: usize = 16 << 20;
+const MAX_EVENT: usize = 4 << 20;
 
 /// Longest answer, in bytes.
 const MAX_ANSWER: usize = 256 << 20;

@@ -11,15 +11,19 @@ use crate::commands::conversation::Conversation;
 use crate::exit::Usage;
 use crate::interrupt;
 use crate::output::say;
-use crate::server::{Piece, Server, Trouble, of_model};
+use crate::server::{PATIENCE, Piece, Server, Trouble, of_model};
 use anyhow::Result;
+use latent_formats::input_file;
 use latent_grammar::Source;
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where questions go.
 const CHAT: &str = "/v1/chat/completions";
+
+/// Most bytes of a stream in a row that are no part of the answer.
+const MAX_IDLE: usize = 1 << 20;
 
 /// Most bytes of the list of models, and of the server's properties.
 const MAX_ABOUT: u64 = 4 << 20;
@@ -46,7 +50,7 @@ impl Remote<'_> {
             say(&format!("(the key can be read on the way to {}: it has no TLS)", server.url()));
         }
         let mut parameters = parameters(args)?;
-        match server.get("/v1/models", MAX_ABOUT) {
+        match server.get("/v1/models", MAX_ABOUT, PATIENCE) {
             Ok(list) => {
                 let Choice { model, others } = chosen(&list, args)?;
                 if !args.quiet {
@@ -54,7 +58,8 @@ impl Remote<'_> {
                         [] => String::new(),
                         others => format!("; -m chooses another: {}", others.join(", ")),
                     };
-                    say(&format!("{} at {}{others}", model.as_deref().unwrap_or("a model"), server.url()));
+                    let name = shortened(model.as_deref().unwrap_or("a model"));
+                    say(&format!("{name} at {}{others}", server.url()));
                 }
                 parameters.extend(model.map(|model| ("model".to_owned(), model.into())));
             }
@@ -69,7 +74,7 @@ impl Remote<'_> {
     /// Tokens of the model's context. A model that is not loaded yet has none.
     fn ask_context(&self) -> Option<usize> {
         let props = of_model("/props", self.parameters.get("model").and_then(Value::as_str));
-        let about: Value = serde_json::from_str(&self.server.get(&props, MAX_ABOUT).ok()?).ok()?;
+        let about: Value = serde_json::from_str(&self.server.get(&props, MAX_ABOUT, PATIENCE).ok()?).ok()?;
         let context = about["default_generation_settings"]["n_ctx"].as_u64()?;
         usize::try_from(context).ok().filter(|context| *context > 0)
     }
@@ -91,10 +96,16 @@ impl Remote<'_> {
     fn follow(&mut self, body: &Value, reply: &mut Reply<'_>) -> Result<(Result<(), Trouble>, Chunks)> {
         let lines = self.server.post(CHAT, body);
         let mut chunks = Chunks::default();
+        let patience = Duration::from_secs_f64(self.args.server.timeout);
+        let (mut length, mut grown, mut idle) = (reply.len(), Instant::now(), 0);
         loop {
-            let line = match lines.next() {
-                Ok(Piece::Line(line)) => line,
-                Ok(Piece::End) => {
+            let line = match lines.next(grown + patience) {
+                Ok(Some(Piece::Line(line))) => line,
+                Ok(None) => {
+                    let (url, seconds) = (self.server.url().to_owned(), self.args.server.timeout);
+                    return Ok((Err(Trouble::Stalled { url, seconds }), chunks));
+                }
+                Ok(Some(Piece::End)) => {
                     let problem = "it ended before the answer did".to_owned();
                     let lost = Trouble::Lost { url: self.server.url().to_owned(), problem };
                     return Ok((if chunks.is_over() { Ok(()) } else { Err(lost) }, chunks));
@@ -117,6 +128,16 @@ impl Remote<'_> {
                     Chunk::Call { index, name, arguments } => reply.call(index, &name, &arguments)?,
                     Chunk::Over => return Ok((Ok(()), chunks)),
                 }
+            }
+            // comments, empty events and calls that belong to no answer are no progress
+            if reply.len() > length {
+                (length, grown, idle) = (reply.len(), Instant::now(), 0);
+            } else {
+                idle += line.len() + 1;
+            }
+            if idle > MAX_IDLE {
+                let problem = format!("more than {MAX_IDLE} bytes came that are no part of an answer");
+                return Ok((Err(Trouble::Response { url: self.server.url().to_owned(), problem }), chunks));
             }
         }
     }
@@ -170,7 +191,7 @@ impl Partner for Remote<'_> {
             return Ok(loaded);
         }
         // says why it cannot be read, where that is so
-        std::fs::File::open(path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+        input_file::open(path)?;
         anyhow::bail!(
             "{}: it is no conversation as JSON; one saved with its cache can be loaded without --url, and saved as a .json file",
             path.display()
@@ -199,6 +220,11 @@ struct Choice {
 /// Most names of models that are listed.
 const MAX_NAMES: usize = 20;
 
+/// A name as it is shown: a server may give any.
+fn shortened(name: &str) -> String {
+    name.chars().take(100).collect()
+}
+
 /// The model that was named, or the server's first.
 fn chosen(list: &str, args: &ChatArgs) -> Result<Choice> {
     let list: Value = serde_json::from_str(list).unwrap_or_default();
@@ -209,11 +235,12 @@ fn chosen(list: &str, args: &ChatArgs) -> Result<Choice> {
     let named =
         args.model.model.as_deref().filter(|model| from_environment.as_deref() != Some(model.as_os_str()));
     let Some(named) = named.map(|name| name.to_string_lossy().into_owned()) else {
-        let mut ids = ids.into_iter().map(str::to_owned);
-        return Ok(Choice { model: ids.next(), others: ids.take(MAX_NAMES).collect() });
+        let mut ids = ids.into_iter();
+        let model = ids.next().map(str::to_owned);
+        return Ok(Choice { model, others: ids.take(MAX_NAMES).map(shortened).collect() });
     };
     if !ids.is_empty() && !ids.contains(&named.as_str()) {
-        let known: Vec<&str> = ids.into_iter().take(MAX_NAMES).collect();
+        let known: Vec<String> = ids.into_iter().take(MAX_NAMES).map(shortened).collect();
         return Err(
             Usage(format!("-m {named}: the server has no such model; it has {}", known.join(", "))).into()
         );

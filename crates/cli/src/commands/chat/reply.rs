@@ -48,6 +48,12 @@ impl Reply<'_> {
         self.screen.arguments(arguments)
     }
 
+    /// Bytes so far.
+    pub(super) fn len(&self) -> usize {
+        let calls = self.calls.iter().map(|call| call.name.len() + call.arguments.len());
+        self.reasoning.len() + self.content.len() + calls.sum::<usize>()
+    }
+
     /// Whether nothing has come yet.
     pub(super) fn is_empty(&self) -> bool {
         self.reasoning.is_empty() && self.content.is_empty() && self.calls.is_empty()

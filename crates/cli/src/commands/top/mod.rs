@@ -37,21 +37,29 @@ struct Reading {
     at: Instant,
 }
 
+/// A server, and how long a reading of it may take.
+struct Source {
+    server: Server,
+    patience: Duration,
+}
+
 pub(super) fn run(args: &TopArgs) -> Result<()> {
     let server = Server::new(&args.url, args.api_key_file.as_deref())?;
+    let source = Source { server, patience: Duration::from_secs_f64(args.timeout) };
     let interval = Duration::from_secs_f64(args.interval);
     if args.once || args.json || !stdout().is_terminal() {
-        return snapshot(&server, interval, args.json);
+        return snapshot(&source, interval, args.json);
     }
-    watch(server, interval)
+    watch(source, interval)
 }
 
 /// Prints one view.
-fn snapshot(server: &Server, interval: Duration, json: bool) -> Result<()> {
+fn snapshot(source: &Source, interval: Duration, json: bool) -> Result<()> {
     let _at_once = interrupt::at_once();
-    let before = read(server)?;
+    let before = read(source)?;
     thread::sleep(interval);
-    let now = read(server)?;
+    let now = read(source)?;
+    let server = &source.server;
     let view = view(&now, Some(&before));
     if json {
         return output::json(&view.json(server.url()));
@@ -69,8 +77,9 @@ fn view(now: &Reading, before: Option<&Reading>) -> View {
     view
 }
 
-fn read(server: &Server) -> Result<Reading> {
-    let metrics = server.get("/metrics", MAX_METRICS).map_err(|trouble| match trouble {
+fn read(source: &Source) -> Result<Reading> {
+    let Source { server, patience } = source;
+    let metrics = server.get("/metrics", MAX_METRICS, *patience).map_err(|trouble| match trouble {
         Trouble::NotFound { url, .. } => anyhow::Error::from(Found(format!(
             "{url} has no /metrics: is it the address of a server? (llama-server needs --metrics)"
         ))),
@@ -83,18 +92,18 @@ fn read(server: &Server) -> Result<Reading> {
     }
     // only our own server has them, and not always
     let model = metrics.busiest().map(str::to_owned);
-    let profile = server.get(&of_model("/latent/profile", model.as_deref()), MAX_METRICS);
+    let profile = server.get(&of_model("/latent/profile", model.as_deref()), MAX_METRICS, *patience);
     let phases = profile.map(|text| view::phases(&text)).unwrap_or_default();
     Ok(Reading { metrics, model, phases, at })
 }
 
 /// Readings, made by a thread so that keys are followed while a server is slow.
-fn readings(server: Arc<Server>, interval: Duration) -> Receiver<Result<Reading>> {
+fn readings(source: Arc<Source>, interval: Duration) -> Receiver<Result<Reading>> {
     let (sender, readings) = sync_channel(1);
     let make = move || {
         loop {
             let start = Instant::now();
-            if sender.send(read(&server)).is_err() {
+            if sender.send(read(&source)).is_err() {
                 return;
             }
             thread::sleep(interval.saturating_sub(start.elapsed()));
@@ -106,9 +115,10 @@ fn readings(server: Arc<Server>, interval: Duration) -> Receiver<Result<Reading>
 }
 
 /// Shows views until q or a signal.
-fn watch(server: Server, interval: Duration) -> Result<()> {
-    let server = Arc::new(server);
-    let readings = readings(Arc::clone(&server), interval);
+fn watch(source: Source, interval: Duration) -> Result<()> {
+    let source = Arc::new(source);
+    let readings = readings(Arc::clone(&source), interval);
+    let server = &source.server;
     let screen = Screen::enter()?;
     let keys = screen::keys();
     let mut history = History::default();
