@@ -65,7 +65,7 @@ pub enum DumpError {
 /// # Errors
 /// [`DumpError::Output`].
 pub fn write(trace: &Trace, points: &Activations, path: &Path) -> Result<usize, DumpError> {
-    let mut out = OutputFile::create(path)?;
+    let mut out = OutputFile::create_private(path)?;
     let rows = trace.tokens().len();
     let mut writer = Writer::new();
     writer.tensor(TOKENS, TensorType::I32, &[rows]).map_err(|error| out.failed(error))?;

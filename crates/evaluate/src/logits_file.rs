@@ -38,7 +38,7 @@ impl LogitsWriter {
     /// # Errors
     /// A target that is refused; an error of the system.
     pub fn create(path: &Path, chunks: &Chunks, vocab: usize) -> Result<LogitsWriter, EvalError> {
-        let mut out = OutputFile::create(path)?;
+        let mut out = OutputFile::create_private(path)?;
         let mut header = MAGIC.to_vec();
         for number in [chunks.context(), vocab, chunks.count()] {
             let number = u32::try_from(number).map_err(|_| EvalError::LogitsFile {

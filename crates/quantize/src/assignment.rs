@@ -8,7 +8,7 @@ use crate::rules::{self, Rules};
 use crate::shape::{ModelShape, Role, columns_rows_matrices, layer_of};
 use crate::weights::{SourceTensor, Weights};
 use latent_formats::gguf::{DEFAULT_ALIGNMENT, Metadata, Writer, WriterValue, shard_name};
-use latent_formats::{OutputError, cut};
+use latent_formats::{OutputError, cut, output_file};
 use latent_types::TensorType;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -185,7 +185,7 @@ impl<'a> Assignment<'a> {
     /// Of the system.
     pub fn write_header(&self, path: &Path) -> Result<(), QuantizeError> {
         let header = self.header(0)?;
-        std::fs::write(path, header).map_err(|error| OutputError::Io { path: path.to_owned(), error }.into())
+        Ok(output_file::write(path, &header)?)
     }
 
     /// Gives tensors other types.

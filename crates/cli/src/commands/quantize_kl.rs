@@ -8,7 +8,7 @@ use crate::{interrupt, output};
 use anyhow::{Context, Result};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
-use latent_formats::Checkpoint;
+use latent_formats::{Checkpoint, output_file};
 use latent_quantize::{Assignment, Fit, Measured, write};
 use latent_types::format_bytes;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ impl Trials {
 
     /// Mean KL divergence of the file that an assignment would write from the model, in nats.
     fn divergence(&self, assignment: &Assignment<'_>) -> Result<f64> {
-        let place = tempfile::Builder::new().prefix(".latent-").tempdir_in(&self.folder);
+        let place = output_file::temporary_folder(&self.folder);
         let place = place.with_context(|| self.folder.display().to_string())?;
         let path = place.path().join("trial.gguf");
         write(assignment, &path, self.threads, &mut |_, _| !interrupt::asked())?;

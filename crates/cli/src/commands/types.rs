@@ -7,7 +7,7 @@ use crate::{interrupt, output};
 use anyhow::{Context, Result};
 use latent_backend::{MemoryEstimate, WeightSource};
 use latent_engine::{EngineOptions, memory};
-use latent_formats::Outline;
+use latent_formats::{Outline, output_file};
 use latent_graph::ir::{AttentionPath, Step};
 use latent_quantize::{
     AssignedTensor, Assignment, Fit, Importances, Measured, Mix, Options, Written, WrittenTensor,
@@ -258,7 +258,7 @@ pub(super) fn dry_run(
 const CONTEXT: usize = 4096;
 
 fn needs(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<Needs> {
-    let folder = tempfile::tempdir()?;
+    let folder = output_file::temporary_folder(&std::env::temp_dir())?;
     let header = folder.path().join("header.gguf");
     assignment.write_header(&header)?;
     let model = ModelInfo::new(Outline::open(&header)?, None)?;

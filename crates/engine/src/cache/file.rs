@@ -214,7 +214,7 @@ impl KvCache {
         if let Some(position) = sequence.embedded_from() {
             return Err(CacheFileError::Embeddings { path: path.to_owned(), position });
         }
-        let mut file = OutputFile::create(path)?;
+        let mut file = OutputFile::create_private(path)?;
         let written = self.write(sequence, tokens, fingerprint, attachment, &mut file);
         written.map_err(|error| file.failed(error))?;
         file.finish()?;

@@ -2,11 +2,12 @@
 
 use crate::interrupt;
 use anyhow::{Context, Result, bail};
+use latent_formats::input_file;
 use std::io::Write;
 use std::process::Command;
 
 /// Longest text that is read back, in bytes.
-const MAX_BYTES: usize = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// The editor that the environment names.
 pub(super) fn name() -> Option<String> {
@@ -40,10 +41,7 @@ pub(super) fn edit(editor: &str, text: &str) -> Result<String> {
         bail!("the editor {editor:?} failed ({status}): nothing is changed");
     }
     // editors may write a new file in the old one's place
-    let bytes = std::fs::read(path).context("the edited text cannot be read")?;
-    if bytes.len() > MAX_BYTES {
-        bail!("the edited text has more than {MAX_BYTES} bytes: nothing is changed");
-    }
-    let text = String::from_utf8(bytes).context("the edited text is not UTF-8: nothing is changed")?;
+    let text = input_file::read_text(path, MAX_BYTES)
+        .context("the edited text cannot be read: nothing is changed")?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }

@@ -3,7 +3,6 @@
 use crate::commands::conversation::Conversation;
 use anyhow::{Context, Result};
 use latent_formats::{input_file, output_file};
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -16,17 +15,15 @@ pub(super) fn is_text(path: &Path) -> bool {
 }
 
 pub(super) fn save(conversation: &Conversation, path: &Path) -> Result<String> {
-    output_file::write(path, &conversation.to_bytes())?;
+    output_file::write_private(path, &conversation.to_bytes())?;
     Ok(format!("saved {} messages to {}", conversation.messages().len(), path.display()))
 }
 
 /// The conversation of a JSON file; none if the file is another.
 pub(super) fn load(path: &Path) -> Result<Option<(Conversation, String)>> {
-    let plain = path.metadata().is_ok_and(|about| about.is_file());
     let mut first = [0];
     // what cannot be read, the caller says of its own kind of file
-    let read =
-        if plain { File::open(path).and_then(|mut file| file.read(&mut first)).unwrap_or(0) } else { 0 };
+    let read = input_file::open(path).map_or(0, |(mut file, _)| file.read(&mut first).unwrap_or(0));
     if !is_text(path) && (read == 0 || first != *b"{") {
         return Ok(None);
     }

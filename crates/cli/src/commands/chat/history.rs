@@ -1,9 +1,10 @@
 //! The history of typed lines: a file that only its owner can read.
 
 use crate::output::say;
+use latent_formats::{InputError, input_file, output_file};
 use rustyline::history::{FileHistory, History as _};
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Largest history that is read, in bytes. The number of entries is limited when it is written.
@@ -29,8 +30,10 @@ impl History {
 
     /// Appends new entries to the file.
     pub(super) fn append(&self, entries: &mut FileHistory) {
-        // failing to keep the history is not fatal
-        let _ = entries.append(&self.path);
+        // opening a pipe that took its place would wait for ever; failing to keep the history is not fatal
+        if fs::metadata(&self.path).map_or(true, |metadata| metadata.is_file()) {
+            let _ = entries.append(&self.path);
+        }
     }
 }
 
@@ -45,25 +48,15 @@ fn place(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 
 fn read(path: &Path, entries: &mut FileHistory) -> Result<(), String> {
     if let Some(folder) = path.parent() {
-        make_folder(folder).map_err(|error| error.to_string())?;
+        output_file::make_private_folder(folder).map_err(|error| error.to_string())?;
     }
-    match fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error.to_string()),
-        // opening a pipe would wait for ever
-        Ok(metadata) if !metadata.is_file() => Err("it is not a plain file".into()),
-        Ok(metadata) if metadata.len() > MAX_BYTES => Err(format!("it has more than {MAX_BYTES} bytes")),
+    match input_file::open(path) {
+        Err(InputError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(InputError::Io { error, .. }) => Err(error.to_string()),
+        Err(_) => Err("it is not a plain file".into()),
+        Ok((_, metadata)) if metadata.len() > MAX_BYTES => Err(format!("it has more than {MAX_BYTES} bytes")),
         Ok(_) => entries.load(path).map_err(|error| error.to_string()),
     }
-}
-
-/// Makes a folder that only its owner can enter, unless it is there.
-fn make_folder(folder: &Path) -> std::io::Result<()> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
 }
 
 #[cfg(test)]

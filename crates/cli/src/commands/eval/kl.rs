@@ -9,7 +9,7 @@ use crate::exit::Usage;
 use crate::{model, progress, ranks};
 use anyhow::{Context, Result};
 use latent_evaluate::{Divergence, EvalError, Found, LogitsReader, Measured};
-use latent_formats::Checkpoint;
+use latent_formats::{Checkpoint, output_file};
 use latent_graph::ModelConfig;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,8 @@ pub(super) fn run(args: &KlArgs) -> Result<()> {
     let bos = corpus::bos(&checkpoint)?;
     let quiet = args.result.json;
     // deleted when the command ends
-    let folder = tempfile::tempdir().context("a folder for the base")?;
+    let parent = std::env::temp_dir();
+    let folder = output_file::temporary_folder(&parent).with_context(|| parent.display().to_string())?;
     let base = match (&args.kl_divergence_base, &args.text) {
         (Some(path), _) => Base { path: path.clone(), token_nll: None, what: path.display().to_string() },
         (None, Some(text)) => run_base(args, text, &checkpoint, vocab, folder.path())?,

@@ -1,6 +1,6 @@
 //! What the prefix cache holds and has been good for.
 
-use latent_formats::{OutputError, OutputFile};
+use latent_formats::{OutputError, OutputFile, output_file};
 use std::path::PathBuf;
 
 /// The prefix cache in memory. Sums are counted from its start.
@@ -58,7 +58,7 @@ impl DiskCache {
     /// The system's, with the path.
     pub fn check(&self) -> Result<(), OutputError> {
         let io = |error| OutputError::Io { path: self.path.clone(), error };
-        super::disk::make_folder(&self.path).map_err(io)?;
+        output_file::make_private_folder(&self.path).map_err(io)?;
         OutputFile::check(&self.path.join("new.kv"))
     }
 }

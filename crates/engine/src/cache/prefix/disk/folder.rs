@@ -3,7 +3,7 @@
 
 use super::segment::{Header, START, Start};
 use crate::cache::block_hash::BlockHash;
-use latent_formats::{InputError, input_file};
+use latent_formats::{InputError, input_file, output_file};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -59,7 +59,8 @@ pub(super) struct Folder {
 impl Folder {
     /// Makes the folder where it is missing, and reads what there is.
     pub(super) fn open(path: &Path, id: u64, max_bytes: u64) -> io::Result<Folder> {
-        make_folder(path)?;
+        // cached rows tell what was asked
+        output_file::make_private_folder(path)?;
         let mut folder = Folder {
             path: path.to_owned(),
             id,
@@ -213,7 +214,7 @@ impl Folder {
             if now.duration_since(known.used).is_ok_and(|age| age > TOUCH) {
                 known.used = now;
                 // a file that is gone, or another user's, keeps its time
-                drop(File::options().write(true).open(path).and_then(|file| file.set_modified(now)));
+                drop(output_file::open_in_place(&path).map(|file| file.set_modified(now)));
             }
         }
     }
@@ -254,15 +255,6 @@ impl Folder {
             }
         }
     }
-}
-
-/// Makes a folder where it is missing, for its owner alone: cached rows tell what was asked.
-pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
 }
 
 /// The cache id and the first block that a file's name says.

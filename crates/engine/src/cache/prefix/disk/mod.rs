@@ -8,7 +8,6 @@ use super::stats::{DiskCache, DiskStats};
 use crate::cache::block_hash::BlockHash;
 use crate::cache::kv_cache::KvCache;
 use crate::cache::recurrent::Snapshot;
-pub(super) use folder::make_folder;
 use folder::{Folder, read_header};
 use latent_backend::KV_BLOCK;
 use segment::{BlockRun, Entry, MOST_BLOCKS, NewBlock, checksum};

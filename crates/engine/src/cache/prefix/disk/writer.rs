@@ -141,7 +141,7 @@ fn write(segment: &BlockRun, shared: &Mutex<Shared>, id: u64) -> Result<bool, Ou
         let path = shared.folder.path_of(&name);
         (name, path)
     };
-    let mut file = OutputFile::create(&path)?;
+    let mut file = OutputFile::create_private(&path)?;
     file.write_all(&bytes).map_err(|error| file.failed(error))?;
     let size = file.finish()?;
     let names = segment.blocks.iter().map(|block| block.name).collect();
