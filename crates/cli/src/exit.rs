@@ -48,9 +48,8 @@ const USAGE: u8 = 64;
 
 /// Prints clap's message; help and version exit with 0.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    // a closed pipe is not an error
-    let _ = error.print();
-    if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+    let printed = output::laid_out(&error.render().ansi().to_string(), error.use_stderr());
+    ExitCode::from(if error.use_stderr() { USAGE } else { code(printed) })
 }
 
 /// Whether a command that ended with this code would end so again.

@@ -3,7 +3,7 @@
 //!
 //! Output may contain names out of files: control characters are escaped, see [`latent_types::printable`].
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use latent_types::{printable, printable_lines, printable_stream};
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write, stderr, stdout};
@@ -36,14 +36,13 @@ pub(crate) fn controls(text: &str) -> Result<()> {
 
 fn raw(text: &str) -> Result<()> {
     let mut out = stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
 }
 
 /// Prints a value as JSON, indented. Control characters occur only within strings, where they can be escaped.
 pub(crate) fn json(value: &serde_json::Value) -> Result<()> {
     let text = serde_json::to_string_pretty(value)? + "\n";
-    if matches!(printable_lines(&text), Cow::Borrowed(_)) {
+    if text.lines().all(|line| matches!(printable(line), Cow::Borrowed(_))) {
         return raw(&text);
     }
     let mut safe = String::with_capacity(text.len() + 64);
@@ -51,10 +50,60 @@ pub(crate) fn json(value: &serde_json::Value) -> Result<()> {
         if c == '\n' || printable(c.encode_utf8(&mut [0; 4])).starts_with(c) {
             safe.push(c);
         } else {
-            safe.push_str(&format!("\\u{:04x}", u32::from(c)));
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| safe.push_str(&format!("\\u{unit:04x}")));
         }
     }
     raw(&safe)
+}
+
+/// Prints what clap has laid out, with its styles where the terminal has colours. Nothing else of it acts on a terminal: variables of the environment
+/// occur in it.
+pub(crate) fn laid_out(text: &str, to_stderr: bool) -> Result<()> {
+    if to_stderr {
+        let _ = stderr().write_all(styled(text, has_colours(stderr().is_terminal())).as_bytes());
+        return Ok(());
+    }
+    raw(&styled(text, has_colours(stdout().is_terminal())))
+}
+
+/// Whether colours are wanted on a terminal.
+fn has_colours(terminal: bool) -> bool {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Text whose only control sequences are those that style, or none.
+fn styled(text: &str, coloured: bool) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let mut safe = printable_lines(parts.next().unwrap_or_default()).into_owned();
+    for part in parts {
+        let (style, rest) =
+            part.split_at(part.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(part.len()));
+        match rest.strip_prefix('m') {
+            Some(rest) => {
+                if coloured {
+                    safe.push_str(&format!("\u{1b}[{style}m"));
+                }
+                safe.push_str(&printable_lines(rest));
+            }
+            None => safe.push_str(&printable_lines(&format!("\u{1b}[{part}"))),
+        }
+    }
+    safe
+}
+
+/// Where a log writes: each event becomes one line of standard error.
+pub(crate) struct Log;
+
+impl Write for Log {
+    fn write(&mut self, event: &[u8]) -> std::io::Result<usize> {
+        note(String::from_utf8_lossy(event).trim_end_matches('\n'));
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Writes one line to standard error. Errors (a full disk, a closed pipe) are no reason to stop.
@@ -160,6 +209,13 @@ mod tests {
         assert_eq!(lines, ["A02 circuit, y: nothing", "    reads what rms_norm", "    makes"]);
         assert_eq!(hang("   1564        layer 61 predicts", 60), 15);
         assert_eq!(hang("  name: 3 NaN", 60), 4);
+    }
+
+    #[test]
+    fn of_what_clap_lays_out_only_styles_act_on_a_terminal() {
+        let text = "\u{1b}[1m\u{1b}[32mUsage:\u{1b}[0m x\u{1b}[2Jy\u{1b}]0;t\u{7}\u{202e}\n  z\u{1b}[";
+        assert_eq!(styled(text, false), "Usage: x\\u{1b}[2Jy\\u{1b}]0;t\\u{7}\\u{202e}\n  z\\u{1b}[");
+        assert!(styled(text, true).starts_with("\u{1b}[1m\u{1b}[32mUsage:\u{1b}[0m x\\u{1b}[2Jy"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::Pid;
-use server::{Answer, MockServer, events};
+use server::{Answer, MockServer, deltas, events};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -35,7 +35,9 @@ impl Terminal {
         let pty = openpty(Some(&size), None).unwrap();
         let stdio = || Stdio::from(pty.slave.try_clone().unwrap());
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_latent"));
+        // what is kept is its owner's alone without the help of an umask
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_latent")]);
         for name in ["LATENT_MODEL", "LATENT_API_KEY", "NO_COLOR", "VISUAL", "EDITOR"] {
             command.env_remove(name);
         }
@@ -274,5 +276,77 @@ fn top_redraws_and_leaves_the_terminal_as_it_was() {
             _ => 130,
         };
         assert_eq!((code, usual), (Some(expected), true), "{how:?}");
+    }
+}
+
+/// Every bidirectional control, and what else reorders, hides or interprets text.
+fn hostile() -> String {
+    let marks = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{9b}', '\u{7f}', '\u{2028}', '\u{fff9}', '\u{e0041}'];
+    marks
+        .into_iter()
+        .chain('\u{202a}'..='\u{202e}')
+        .chain('\u{2066}'..='\u{2069}')
+        .map(|c| format!("a{c}"))
+        .collect()
+}
+
+#[test]
+fn nothing_that_a_model_says_reorders_or_acts_on_the_terminal() {
+    let call = serde_json::json!({"choices": [{"delta": {"tool_calls": [
+        {"index": 0, "id": "c", "function": {"name": hostile(), "arguments": hostile()}}]}}]});
+    let text = deltas(
+        &hostile(),
+        &[&hostile(), "\n```\n", &hostile(), "\n```\n| ", &hostile(), " | b |\n|--|--|\n"],
+    ) + &format!("data: {call}\n\n")
+        + "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let server = MockServer::new(move |path, _| match path {
+        "/v1/models" => Answer::Plain("200 OK", serde_json::json!({"data": [{"id": hostile()}]}).to_string()),
+        "/v1/chat/completions" => Answer::Stream(text.clone()),
+        _ => Answer::Plain("404 Not Found", String::new()),
+    });
+    for plain in [&[][..], &["--plain"]] {
+        let mut terminal = Terminal::new(&[&["chat", "--url", &server.url], plain].concat(), &[]);
+        let mut shown = terminal.until("> ");
+        terminal.press("Hello\r");
+        shown += &terminal.until("tokens,");
+        let found: Vec<char> = hostile().chars().filter(|c| *c != 'a' && shown.contains(*c)).collect();
+        assert!(found.is_empty(), "{found:?} {shown:?}");
+        assert!(shown.matches(r"\u{202e}").count() >= 5, "{shown}");
+        terminal.press("\u{4}");
+        terminal.end();
+    }
+}
+
+#[test]
+fn wrong_usage_keeps_its_colours_and_no_others() {
+    let word = format!("x\u{1b}[2J\u{1b}[35m\u{1b}]0;title\u{7}{}", hostile());
+    for args in [&["run", "--ctx-size", &word][..], &[&word], &["run", &format!("--{word}")], &["fly", &word]]
+    {
+        let mut terminal = Terminal::new(args, &[("LATENT_HOST", "\u{1b}[2J")]);
+        let shown = terminal.until("For more information");
+        let found: Vec<char> = hostile().chars().filter(|c| *c != 'a' && shown.contains(*c)).collect();
+        assert!(found.is_empty() && shown.contains("\u{1b}[1m"), "{found:?} {shown:?}");
+        for sequence in ["\u{1b}[2J", "\u{1b}]", "\u{1b}[35m"] {
+            assert!(!shown.contains(sequence), "{sequence:?} in {shown:?}");
+        }
+        assert_eq!(terminal.end().0, Some(64));
+    }
+}
+
+#[test]
+fn typed_lines_are_kept_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().display().to_string();
+    let mut terminal = Terminal::new(&["chat", "--url", &server.url], &[("XDG_STATE_HOME", &state)]);
+    terminal.until("> ");
+    terminal.press("Hello\r");
+    terminal.until("tokens,");
+    terminal.press("\u{4}");
+    assert_eq!(terminal.end().0, Some(0));
+    for (name, mode) in [("latent", 0o700), ("latent/history", 0o600)] {
+        let found = std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(found, mode, "{name}");
     }
 }

@@ -28,7 +28,8 @@ fn model(folder: &Path) -> String {
 fn said(args: &[&str], output: &Output) -> String {
     let text = String::from_utf8(output.stdout.clone()).unwrap() + &String::from_utf8_lossy(&output.stderr);
     let acts = |c: char| {
-        (c.is_control() && c != '\n') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        (c.is_control() && c != '\n')
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     assert!(!text.contains(acts), "{args:?}: {text:?}");
     text
@@ -69,7 +70,7 @@ fn a_name_in_a_file_is_escaped_wherever_it_is_shown() {
 #[test]
 fn a_path_is_escaped_in_errors_and_reports() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a\u{1b}[2Jb\nerror: forged\u{202e}.gguf");
+    let path = folder.path().join("a\u{1b}[2Jb\nerror: forged\u{202e}\u{200f}\u{61c}.gguf");
     let name = path.display().to_string();
     for bytes in [None, Some(&b"some text\n"[..]), Some(b"GGUF\x03\0\0\0"), Some(b"")] {
         if let Some(bytes) = bytes {
@@ -89,7 +90,7 @@ fn a_path_is_escaped_in_errors_and_reports() {
             let output = latent(args).output().unwrap();
             let text = said(args, &output);
             assert!(
-                !output.status.success() && text.contains(r"a\u{1b}[2Jb\nerror: forged\u{202e}"),
+                !output.status.success() && text.contains(r"a\u{1b}[2Jb\nerror: forged\u{202e}\u{200f}\u{61c}"),
                 "{args:?}: {text}"
             );
             assert_eq!(text.lines().filter(|line| line.starts_with("error:")).count(), 1, "{args:?}: {text}");

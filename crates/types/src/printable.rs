@@ -4,19 +4,33 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 /// Whether a terminal may interpret the character instead of showing it, or reorder the text around it: C0 and C1 controls with ESC, DEL,
-/// line and paragraph separators, and the bidirectional embeddings, overrides and isolates.
+/// line and paragraph separators, every bidirectional control (marks, embeddings, overrides, isolates), the deprecated format characters,
+/// interlinear annotations, and tags, which hide text.
 fn acts(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{206f}')
+        || matches!(c, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A name in one line: each character that a terminal may interpret, line feeds included, becomes an escape such as `\n` or `\u{1b}`.
+/// Whether the character is invisible and so makes two different names look alike. In text, scripts and emoji need some of them (the joiners).
+fn hides(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+    ) || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}')
+        || matches!(c, '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}')
+        || matches!(c, '\u{e0080}'..='\u{e0fff}')
+}
+
+/// A name in one line: each character that a terminal may interpret, line feeds included, or that is invisible becomes an escape such as `\n`
+/// or `\u{1b}`.
 ///
 /// ```
 /// assert_eq!(latent_types::printable("a\u{1b}[2Jb\n"), r"a\u{1b}[2Jb\n");
 /// assert_eq!(latent_types::printable("DeepSeek-V3 · ü 文"), "DeepSeek-V3 · ü 文");
 /// ```
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, acts)
+    escaped(text, |c| acts(c) || hides(c))
 }
 
 /// The same for text of several lines: line feeds and tabs stay.
@@ -24,14 +38,12 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// Streamed text: as [`printable_lines`], but bidirectional controls stay, since languages written from right to left use them, and a carriage
-/// return, which would go back over the line, is dropped.
+/// Streamed text: as [`printable_lines`], but a carriage return, which would go back over the line, is dropped.
 pub fn printable_stream(text: &str) -> Cow<'_, str> {
-    let acts = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if !text.contains('\r') {
-        return escaped(text, acts);
+    match text.contains('\r') {
+        false => printable_lines(text),
+        true => Cow::Owned(printable_lines(&text.replace('\r', "")).into_owned()),
     }
-    Cow::Owned(escaped(&text.replace('\r', ""), acts).into_owned())
 }
 
 fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -64,15 +76,32 @@ mod tests {
         assert_eq!(printable(title), r"\u{1b}]0;pwned\u{7}\u{1b}[2J");
         assert_eq!(printable("\u{9b}31m\u{7f}\r\t"), r"\u{9b}31m\u{7f}\r\t");
         assert_eq!(printable("a\u{202e}b\u{2066}c\u{2069}\u{2028}"), r"a\u{202e}b\u{2066}c\u{2069}\u{2028}");
-        assert!(matches!(printable("C:\\models\\é 文 \u{200f}"), Cow::Borrowed(_)));
-        for c in ('\0'..=char::MAX).filter(|c| acts(*c)) {
+        assert_eq!(
+            printable("a\u{200f}b\u{61c}c\u{200b}d\u{e0041}"),
+            r"a\u{200f}b\u{61c}c\u{200b}d\u{e0041}"
+        );
+        assert!(matches!(printable("C:\\models\\é 文 سلام ❤\u{fe0f}"), Cow::Borrowed(_)));
+        for c in ('\0'..=char::MAX).filter(|c| acts(*c) || hides(*c)) {
             assert!(!printable(&c.to_string()).contains(c), "{c:?}");
         }
     }
 
+    /// The property Bidi_Control of Unicode's PropList.txt.
     #[test]
-    fn lines_keep_their_breaks_and_streams_their_direction() {
+    fn no_bidirectional_control_passes_in_names_lines_or_streams() {
+        let marks = ['\u{61c}', '\u{200e}', '\u{200f}'].into_iter();
+        for c in marks.chain('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}') {
+            let text = format!("a{c}b");
+            let shown = format!("a\\u{{{:x}}}b", u32::from(c));
+            assert_eq!([printable(&text), printable_lines(&text), printable_stream(&text)], [&*shown; 3]);
+        }
+    }
+
+    #[test]
+    fn lines_keep_their_breaks_and_text_its_joiners() {
         assert_eq!(printable_lines("a\n\tb\u{1b}"), "a\n\tb\\u{1b}");
-        assert_eq!(printable_stream("a\r\n\u{202b}b\u{1b}[0m"), "a\n\u{202b}b\\u{1b}[0m");
+        assert_eq!(printable_stream("a\r\n\u{202b}b\u{1b}[0m"), "a\n\\u{202b}b\\u{1b}[0m");
+        let joined = "می\u{200c}خواهم 👩\u{200d}🚀";
+        assert_eq!([printable_lines(joined), printable_stream(joined)], [joined; 2]);
     }
 }

@@ -45,6 +45,7 @@ pub(crate) use write::{ConvertArgs, MakeModelArgs, PackArgs};
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
+use latent_types::printable;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -91,7 +92,12 @@ impl Cli {
             let long = ONE_DASH.iter().find(|(short, _)| flags && word == *short);
             long.map_or(word, |(_, long)| OsString::from(long))
         });
-        Cli::try_parse_from(words)
+        let words: Vec<OsString> = words.collect();
+        Cli::try_parse_from(&words).map_err(|error| {
+            // messages repeat arguments: those of the escaped arguments say the same
+            let escaped = words.iter().map(|word| printable(&word.to_string_lossy()).into_owned());
+            Cli::try_parse_from(escaped).err().unwrap_or(error)
+        })
     }
 }
 

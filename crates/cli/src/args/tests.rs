@@ -2,6 +2,8 @@
 
 use super::Cli;
 use clap::{CommandFactory, Parser};
+use latent_types::printable;
+use std::borrow::Cow;
 
 /// Former command lines, and how they are written now.
 const FORMER: &[(&str, &str)] = &[
@@ -97,4 +99,51 @@ fn a_kept_cache_and_its_parts_exclude_each_other() {
     ] {
         assert!(Cli::try_parse_from(["latent"].into_iter().chain(line.split(' '))).is_err(), "{line}");
     }
+}
+
+/// What would clear a screen, set a title, recolour, reorder or hide text, or forge a line.
+const HOSTILE: &str =
+    "x\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}[35m\u{9b}1m\u{202e}\u{200f}\u{2066}\u{200b}\r\nerror: forged";
+
+/// All command lines that a hostile word makes from a command and its subcommands: as a word, a flag, and the value of every flag.
+fn hostile_lines(command: &clap::Command, before: &[String], lines: &mut Vec<Vec<String>>) {
+    let mut add = |words: &[&str]| {
+        lines.push(before.iter().cloned().chain(words.iter().map(|word| (*word).to_owned())).collect());
+    };
+    add(&[HOSTILE]);
+    add(&[HOSTILE, HOSTILE, HOSTILE]);
+    add(&[&format!("--{HOSTILE}")]);
+    add(&[&format!("-{HOSTILE}")]);
+    for flag in command.get_arguments().filter_map(|argument| argument.get_long()) {
+        add(&[&format!("--{flag}"), HOSTILE]);
+        add(&[&format!("--{flag}={HOSTILE}")]);
+        add(&[&format!("--{flag}={HOSTILE}"), &format!("--{flag}={HOSTILE}")]);
+        add(&[&format!("--{flag}{HOSTILE}")]);
+    }
+    for inner in command.get_subcommands() {
+        hostile_lines(inner, &[before, &[inner.get_name().to_owned()]].concat(), lines);
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_without_what_acts_on_a_terminal() {
+    let mut lines = Vec::new();
+    hostile_lines(&Cli::command(), &["latent".to_owned()], &mut lines);
+    let mut refused = 0;
+    for words in &lines {
+        let Err(error) = Cli::read(words.iter().map(Into::into)) else { continue };
+        refused += 1;
+        // with clap's own styles, none of which is magenta
+        let said = error.render().ansi().to_string();
+        let acts = |c: char| {
+            !matches!(c, '\n' | '\u{1b}') && matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Owned(_))
+        };
+        let hostile =
+            ["\u{1b}[2J", "\u{1b}]", "\u{1b}[35m"].into_iter().any(|sequence| said.contains(sequence));
+        assert!(!hostile && !said.contains(acts), "{words:?}: {said:?}");
+        assert!(!said.lines().any(|line| line.starts_with("error: forged")), "{words:?}: {said}");
+    }
+    assert!(lines.len() > 1000 && refused * 2 > lines.len(), "{refused} of {}", lines.len());
+    let error = Cli::read(["latent", "run", "--ctx-size", HOSTILE].map(Into::into)).unwrap_err();
+    assert!(error.render().to_string().contains(r"x\u{1b}[2J\u{1b}]0;title\u{7}"), "{error}");
 }

@@ -4,7 +4,8 @@ use crate::args::Cli;
 use crate::target;
 use anyhow::Result;
 use clap::CommandFactory;
-use latent_formats::{OutputFolder, output_file};
+use latent_formats::{CompleteFile, OutputFile, OutputFolder};
+use std::io::Write;
 use std::path::Path;
 
 pub(super) fn completions(shell: clap_complete::Shell) -> Result<()> {
@@ -19,7 +20,12 @@ pub(super) fn man(folder: &Path, replace: bool) -> Result<()> {
     command.build();
     let files: Vec<_> = pages(&command)?.into_iter().map(|(name, page)| (folder.join(name), page)).collect();
     files.iter().try_for_each(|(path, _)| target::check(path, replace))?;
-    files.iter().try_for_each(|(path, page)| output_file::write(path, page))?;
+    let write = |(path, page): &(_, Vec<u8>)| {
+        let mut file = OutputFile::create(path)?;
+        file.write_all(page).map_err(|error| file.failed(error))?;
+        Ok::<_, anyhow::Error>(file.complete()?)
+    };
+    CompleteFile::publish_all(files.iter().map(write).collect::<Result<_>>()?)?;
     made.keep();
     Ok(())
 }

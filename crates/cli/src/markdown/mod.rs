@@ -94,11 +94,10 @@ impl Markdown {
                 '\n' => self.end_line(),
                 '\t' if !matches!(self.block, Block::Code(_)) => TAB.chars().for_each(|c| self.feed(c)),
                 '\t' => self.feed('\t'),
-                c if c.is_control() => {
+                c => {
                     let safe = printable_stream(c.encode_utf8(&mut [0; 4])).into_owned();
                     safe.chars().for_each(|c| self.feed(c));
                 }
-                c => self.feed(c),
             }
         }
         self.preview();

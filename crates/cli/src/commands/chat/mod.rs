@@ -23,9 +23,11 @@ use anyhow::{Result, anyhow};
 use commands::{Asked, COMMANDS, GREETING};
 use input::{Entered, Input};
 use latent_formats::OutputFile;
+use latent_types::printable_lines;
 use partner::{Answered, Attempt, Ending, Figures, Partner, Question};
 use screen::Screen;
 use stats::Stats;
+use std::borrow::Cow;
 use std::path::Path;
 
 /// Longest question that /edit puts into the line editor, in bytes; longer ones go to the user's own.
@@ -271,10 +273,12 @@ impl Chat<'_> {
         }
         let question =
             self.unanswered.as_deref().or_else(|| self.conversation.question()).unwrap_or_default();
-        let long = question.len() > LINE || question.lines().count() > 10;
+        // the line editor shows a text as it is, and that of a loaded conversation may be anyone's
+        let unsafe_text = matches!(printable_lines(question), Cow::Owned(_));
+        let long = unsafe_text || question.len() > LINE || question.lines().count() > 10;
         let edited = match editor::name().filter(|_| long && input.is_terminal()) {
             Some(editor) => Some(editor::edit(&editor, question)?),
-            None => input.edit(question)?,
+            None => input.edit(&printable_lines(question))?,
         };
         Ok(edited.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
     }

@@ -81,7 +81,7 @@ fn log(args: &ServeArgs, file: &FileConfig) -> Result<()> {
         .parse()
         .map_err(|_| Usage(format!("--log {word}: expected off, error, warn, info, debug or trace")))?;
     let subscriber =
-        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr);
+        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(|| output::Log);
     // a second server of one process keeps the first one's
     let _ = subscriber.try_init();
     Ok(())
