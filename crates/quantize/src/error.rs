@@ -111,12 +111,16 @@ pub enum QuantizeError {
         row: usize,
     },
     /// A weight is too large for its new type.
-    #[error("tensor {tensor}: row {row} has the value {value}, which {ty} cannot hold; choose BF16 or F32")]
+    #[error(
+        "tensor {tensor}: row {row} has the value {value} in column {column}, which {ty} cannot hold; choose BF16 or F32"
+    )]
     Overflow {
         /// The tensor.
         tensor: String,
         /// The row, counted through all matrices.
         row: usize,
+        /// The column.
+        column: usize,
         /// The weight.
         value: f32,
         /// The type.

@@ -205,9 +205,16 @@ impl<'a> Worker<'a> {
             return Ok(sums);
         }
         let tensor = || assigned.name.clone();
-        let mut pairs = numbers.iter().zip(&self.back);
-        if let Some((value, _)) = pairs.find(|(old, new)| old.is_finite() && !new.is_finite()) {
-            return Err(QuantizeError::Overflow { tensor: tensor(), row, value: *value, ty: to });
+        // the largest value of a block decides on its scale, and so spoils the others too
+        let block = to.block_len();
+        let blocks = numbers.chunks(block).zip(self.back.chunks(block));
+        let mut spoilt = blocks.enumerate().filter(|(_, (old, new))| {
+            old.iter().all(|v| v.is_finite()) && new.iter().any(|v| !v.is_finite())
+        });
+        if let Some((at, (old, _))) = spoilt.next() {
+            let largest = old.iter().enumerate().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()));
+            let (column, value) = largest.map_or((0, 0.0), |(i, value)| (at * block + i, *value));
+            return Err(QuantizeError::Overflow { tensor: tensor(), row, column, value, ty: to });
         }
         // what an unquantized file says is passed on by another
         if !to.is_quantized() && numbers.iter().any(|v| !v.is_finite()) {

@@ -264,9 +264,17 @@ fn weights_that_are_not_finite_are_named_and_nothing_is_left() {
     writer.tensor("blk.0.ffn_up.weight", TensorType::F32, &[4, 256]).unwrap();
     for (bad, mix, said) in [
         (f32::NAN, "Q4_K_M", "NaN or infinite (`latent"),
-        (1e30, "F16", "the value 1000000000000000000000000000000, which F16 cannot hold"),
+        (f32::NAN, "Q8_0", "NaN or infinite (`latent"),
+        (1e30, "F16", "the value 1000000000000000000000000000000 in column 188, which F16 cannot hold"),
+        // of a block with one scale the others are spoilt too
+        (-3e9, "Q8_0", "the value -3000000000 in column 188, which Q8_0 cannot hold"),
+        (3e9, "Q4_0", "the value 3000000000 in column 188, which Q4_0 cannot hold"),
+        (3e9, "Q4_1", "the value 3000000000 in column 188, which Q4_1 cannot hold"),
+        (3e15, "Q4_K_S", "the value 3000000000000000 in column 188, which Q4_K cannot hold"),
+        (3e15, "Q6_K", "the value 3000000000000000 in column 188, which Q6_K cannot hold"),
     ] {
-        let mut weights = vec![1.0f32; 1024];
+        // a zero is the first that is decoded to NaN
+        let mut weights: Vec<f32> = (0..1024).map(|i| (i % 3) as f32 * 0.5).collect();
         weights[700] = bad;
         let bytes: Vec<u8> = weights.iter().flat_map(|v| v.to_le_bytes()).collect();
         writer.write(&mut std::fs::File::create(&path).unwrap(), |_, out| out.write_all(&bytes)).unwrap();
