@@ -120,3 +120,13 @@ fn misuse_is_refused_and_nothing_leaks() {
     assert!(output.status.success(), "{said}");
     assert_eq!(said, "");
 }
+
+#[test]
+fn attacks_are_refused_and_nothing_leaks() {
+    let mut flags = sanitizer();
+    flags.push("-xc");
+    let Some((_out, program)) = compiled("cc", "tests/attacks.c", &flags) else { return };
+    let (output, said) = ran(&program, &[]);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said, "");
+}
