@@ -18,7 +18,9 @@ use latent_types::TensorType;
 use ranks::{Tapped, on_ranks, on_ranks_over};
 use std::path::Path;
 use std::sync::Arc;
-use support::{CASES, all_logits, bits, checkpoint, error, fixture, folder, model_of_each_weight_type};
+use support::{
+    CASES, all_logits, bits, checkpoint, error, fixture, folder, model_of_each_weight_type, sure_prompt,
+};
 
 /// Error of a row against one host's, in exact precision.
 const EXACT: f64 = 1e-9;
@@ -148,9 +150,9 @@ fn sums_over_ranks_are_those_of_one_host_and_equal_between_runs() {
 #[test]
 fn every_weight_type_is_cut_between_its_blocks() {
     let folder = tempfile::tempdir().unwrap();
-    let tokens: Vec<u32> = (0..17).map(|i| i * 11 % 250).collect();
     let (mut ran, mut refused) = ([0; 4], 0);
     for (model, file) in model_of_each_weight_type(folder.path()) {
+        let tokens = sure_prompt(&file, 17);
         for precision in [Precision::Exact, Precision::Default] {
             let options = || EngineOptions { precision, ..exact(MlaChoice::Auto) };
             let cpu = latent_backends::cpu;
@@ -183,7 +185,8 @@ fn every_weight_type_is_cut_between_its_blocks() {
                     }
                     Err(error) => panic!("{model} {partition}: {error}"),
                 };
-                // 8-bit inputs are rounded by blocks, which a cut between them leaves as they are
+                // 8-bit inputs are rounded by blocks, which a cut between them leaves as they are; those at a tie are rounded otherwise since sums
+                // over ranks have another order
                 let allowed = if precision == Precision::Exact { EXACT } else { 3e-3 };
                 let worst = shared.iter().zip(&alone).map(|(a, b)| error(a, b)).fold(0.0, f64::max);
                 assert!(worst <= allowed, "{model} {partition} {precision}: {worst:e}");

@@ -9,6 +9,7 @@
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::Checkpoint;
+use latent_graph::passes::Precision;
 use latent_testing::{Kind, Recipe};
 use latent_types::{TensorType, Tier};
 use std::path::{Path, PathBuf};
@@ -101,6 +102,69 @@ pub fn model_of_each_weight_type(folder: &Path) -> impl Iterator<Item = (String,
         Recipe::new(shape, Kind::from(ty)).write_gguf(&path).unwrap();
         (format!("{shape} of {ty}"), checkpoint(&path))
     })
+}
+
+/// A prompt for a random model, whose routers are sure of the experts of every token: of a choice near a tie, a rounding of an int8 activation
+/// decides, which depends on the machine and on how work is divided, and what follows from it is another row of logits.
+pub fn sure_prompt(checkpoint: &Arc<Checkpoint>, tokens: usize) -> Vec<u32> {
+    let options = EngineOptions {
+        precision: Precision::Exact,
+        context: Some(512),
+        threads: Some(1),
+        ..EngineOptions::default()
+    };
+    let mut engine = engine(checkpoint, &options);
+    let mut prompt: Vec<u32> = (0..tokens as u32).map(|i| i * 11 % CANDIDATES).collect();
+    if engine.config().moe.is_none() {
+        return prompt;
+    }
+    let activations = engine.activations(checkpoint).unwrap();
+    let all: Vec<u32> = (0..CANDIDATES).collect();
+    let trace = engine.trace(&activations, 0..0, &all, &mut |_| true).unwrap();
+    let embed = activations.list().iter().position(|activation| activation.name == "embed").unwrap();
+    let table = trace.values(embed).unwrap();
+    for _ in 0..CANDIDATES {
+        let rows = prompt.iter().flat_map(|token| table.row(*token as usize).unwrap());
+        let unsure = unsure_rows(&mut engine, &rows.copied().collect::<Vec<f32>>(), table.width);
+        if unsure.is_empty() {
+            return prompt;
+        }
+        unsure.into_iter().for_each(|row| prompt[row] = (prompt[row] + 1) % CANDIDATES);
+    }
+    panic!("no prompt of {tokens} tokens is sure");
+}
+
+/// Tokens that prompts are chosen from.
+const CANDIDATES: u32 = 250;
+
+/// How far embeddings are disturbed, relative to each element: twice as far as int8 activations disturb the logits.
+const DISTURBANCE: f32 = 4e-2;
+
+/// Rows of logits that move much farther than most when the embeddings are disturbed: other experts were chosen.
+fn unsure_rows(engine: &mut Engine, embeddings: &[f32], width: usize) -> Vec<usize> {
+    let mut logits = |embeddings: &[f32]| {
+        let mut sequence = Sequence::default();
+        let mut rows = vec![Vec::new(); embeddings.len() / width];
+        let mut items = [SeqInput::embeddings(&mut sequence, embeddings, width, LogitsRequest::All)];
+        engine.step(&mut items, &mut |_, row, logits| rows[row] = logits.to_vec()).unwrap();
+        engine.release(sequence);
+        rows
+    };
+    let plain = logits(embeddings);
+    let mut unsure = vec![false; plain.len()];
+    for (pattern, by) in (0..6u64).flat_map(|pattern| [(pattern, DISTURBANCE), (pattern, -DISTURBANCE)]) {
+        let disturb = |(i, value): (usize, &f32)| {
+            let hash = (i as u64 ^ pattern << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            value * if (hash >> 29).count_ones() % 2 == 0 { 1.0 + by } else { 1.0 - by }
+        };
+        let disturbed: Vec<f32> = embeddings.iter().enumerate().map(disturb).collect();
+        let errors: Vec<f64> = logits(&disturbed).iter().zip(&plain).map(|(a, b)| error(a, b)).collect();
+        let mut sorted = errors.clone();
+        sorted.sort_by(f64::total_cmp);
+        let usual = sorted[sorted.len() / 2];
+        errors.iter().zip(&mut unsure).for_each(|(error, unsure)| *unsure |= *error > 4.0 * usual);
+    }
+    (0..plain.len()).filter(|row| unsure[*row]).collect()
 }
 
 /// The last logits of a prompt, of one that shares most of it, and after a context shift.
