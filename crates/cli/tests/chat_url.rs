@@ -8,7 +8,7 @@ mod support;
 use serde_json::{Value, json};
 use server::{Answer, EVENTS, MockServer, deltas, events};
 use std::time::Duration;
-use support::latent;
+use support::{latent, program};
 
 /// Exit code, standard output and standard error of a conversation of these lines.
 fn chat(server: &MockServer, args: &[&str], lines: &str) -> (i32, String, String) {
@@ -324,7 +324,7 @@ fn ctrl_c_closes_the_connection_and_keeps_what_came() {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::{Command, Stdio};
     let server = server(vec![Answer::Hanging(deltas("", &["half an answer"]))]);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_latent"))
+    let mut child = Command::new(program())
         .args(["chat", "--url", &server.url, "--temp", "0"])
         .env_remove("LATENT_API_KEY")
         .env_remove("LATENT_MODEL")

@@ -366,7 +366,7 @@ mod unix {
     use std::process::{Command as Process, Stdio};
 
     fn process(args: &[&str]) -> Process {
-        let mut process = Process::new(assert_cmd::cargo::cargo_bin("latent"));
+        let mut process = Process::new(crate::support::program());
         process.args(args).env_remove("LATENT_MODEL").stdout(Stdio::piped()).stderr(Stdio::null());
         process
     }

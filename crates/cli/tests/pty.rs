@@ -7,6 +7,7 @@
 mod hub;
 #[path = "support/server.rs"]
 mod server;
+mod support;
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
@@ -37,7 +38,7 @@ impl Terminal {
         let folder = tempfile::tempdir().unwrap();
         // what is kept is its owner's alone without the help of an umask
         let mut command = Command::new("sh");
-        command.args(["-c", "umask 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_latent")]);
+        command.args(["-c", "umask 0; exec \"$0\" \"$@\""]).arg(support::program());
         for name in ["LATENT_MODEL", "LATENT_API_KEY", "NO_COLOR", "VISUAL", "EDITOR"] {
             command.env_remove(name);
         }

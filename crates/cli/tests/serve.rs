@@ -111,7 +111,7 @@ mod running {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("config.toml");
             std::fs::write(&path, config).unwrap();
-            let program = assert_cmd::cargo::cargo_bin("latent");
+            let program = crate::support::program();
             let mut command = match files {
                 None => Command::new(program),
                 Some(files) => {

@@ -8,10 +8,10 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use support::latent;
+use support::{latent, program};
 
 fn process(args: &[&str]) -> Command {
-    let mut process = Command::new(assert_cmd::cargo::cargo_bin("latent"));
+    let mut process = Command::new(program());
     process
         .args(args)
         .env_remove("LATENT_MODEL")
@@ -45,7 +45,7 @@ fn a_full_standard_error_is_no_reason_to_stop() {
 
 #[test]
 fn a_closed_standard_error_is_no_reason_to_stop() {
-    let program = assert_cmd::cargo::cargo_bin("latent");
+    let program = program();
     for (script, code) in [("exec \"$0\" run -n 2 Hi 2>&-", 0), ("exec \"$0\" run --frob 2>&-", 64)] {
         let mut shell = Command::new("sh");
         let status = shell
@@ -109,7 +109,7 @@ fn kill(child: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// A story without an end: the context shifts.
+/// A story that takes minutes: the context shifts.
 fn endless(more: &[&str]) -> Child {
     let args = [
         &["run", "-t", "1", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0"][..],
@@ -118,7 +118,7 @@ fn endless(more: &[&str]) -> Child {
             "1=-inf",
             "--context-shift",
             "-n",
-            "1000000000",
+            "200000",
             "Tell me a story about a fox and a lantern.",
         ],
         more,
@@ -184,7 +184,7 @@ fn a_signal_ends_what_waits_for_standard_input() {
 fn a_hangup_that_is_ignored_stays_ignored() {
     let mut shell = Command::new("sh");
     let script = "trap '' HUP; exec \"$0\" run -q -n 60 -t 1 --logit-bias 1=-inf Hi";
-    shell.args(["-c", script]).arg(assert_cmd::cargo::cargo_bin("latent")).env_remove("LATENT_MODEL");
+    shell.args(["-c", script]).arg(program()).env_remove("LATENT_MODEL");
     let mut child = shell.stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     assert!(!out.fill_buf().unwrap().is_empty());

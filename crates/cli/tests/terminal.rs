@@ -90,7 +90,8 @@ fn a_path_is_escaped_in_errors_and_reports() {
             let output = latent(args).output().unwrap();
             let text = said(args, &output);
             assert!(
-                !output.status.success() && text.contains(r"a\u{1b}[2Jb\nerror: forged\u{202e}\u{200f}\u{61c}"),
+                !output.status.success()
+                    && text.contains(r"a\u{1b}[2Jb\nerror: forged\u{202e}\u{200f}\u{61c}"),
                 "{args:?}: {text}"
             );
             assert_eq!(text.lines().filter(|line| line.starts_with("error:")).count(), 1, "{args:?}: {text}");

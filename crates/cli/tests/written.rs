@@ -7,7 +7,7 @@ mod support;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
-use support::{demo, latent};
+use support::{demo, latent, program};
 
 /// Every command that writes a file, which is to be called `{}`; the model is `{m}`, and `{f}` a folder of one.
 const WRITERS: [&str; 10] = [
@@ -242,7 +242,7 @@ fn saving_leaves_what_lies_beside_it_alone() {
 
 /// Runs `latent` where no file may have more than so many blocks of 512 bytes (POSIX; some shells take kilobytes).
 fn limited(blocks: usize, words: &[String]) -> Output {
-    let program = assert_cmd::cargo::cargo_bin("latent");
+    let program = program();
     let script = format!("ulimit -f {blocks}; exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
     command.args(["-c", &script]).arg(program).args(words).env_remove("LATENT_MODEL").output().unwrap()
@@ -281,7 +281,7 @@ fn several_that_save_to_one_file_leave_one_whole_file() {
     let (folder, model) = folder();
     let target = folder.path().join("both.kv");
     let saving = || {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin("latent"));
+        let mut command = Command::new(program());
         command.args(words(WRITERS[0], &model, &target)).env_remove("LATENT_MODEL");
         command.stdout(std::process::Stdio::null()).spawn().unwrap()
     };

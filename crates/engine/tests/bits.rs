@@ -8,7 +8,7 @@ use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_graph::passes::{MlaChoice, Precision};
 use latent_threads::Placement;
 use latent_types::Tier;
-use support::{CASES, all_logits, bits, checkpoint, engine, fixture, folder, tiers};
+use support::{CASES, all_logits, bits, checkpoint, engine, exhaustive, fixture, folder, tiers};
 
 fn options(tier: Tier, precision: Precision, mla: MlaChoice, threads: usize) -> EngineOptions {
     EngineOptions {
@@ -30,8 +30,14 @@ fn logits_are_bit_equal_for_any_number_of_threads() {
     }
 }
 
+/// Every model on the best tier, every third one on the slower ones.
+fn cases(tier: Tier) -> impl Iterator<Item = &'static str> {
+    let every = if tier == tiers()[0] || exhaustive() { 1 } else { 3 };
+    CASES.into_iter().step_by(every)
+}
+
 fn bit_equal_for(tier: Tier, threads: &[usize]) {
-    for case in CASES {
+    for case in cases(tier) {
         let checkpoint = checkpoint(&folder(case));
         // one long enough that a row's cached rows are cut into several pieces
         let (length, single) = if case == "v3" { (300, 150) } else { (70, 20) };
@@ -101,8 +107,6 @@ fn together(engine: &mut Engine, prompts: &[Vec<u32>; 3], chunk: usize) -> Vec<V
 #[test]
 fn exact_logits_are_bit_equal_alone_and_in_a_batch() {
     let tiers = tiers();
-    // lower tiers are slow: each third model
-    let cases = |tier: Tier| CASES.into_iter().step_by(if tier == tiers[0] { 1 } else { 3 });
     for (tier, case) in tiers.iter().flat_map(|tier| cases(*tier).map(|case| (*tier, case))) {
         let checkpoint = checkpoint(&folder(case));
         let tokens = fixture(case).tokens;

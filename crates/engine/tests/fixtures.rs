@@ -7,7 +7,10 @@ use latent_engine::{Engine, EngineOptions};
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_types::{CacheType, Tier};
 use std::path::PathBuf;
-use support::{CASES, WITH_GGUF, all_logits, checkpoint, engine, error, fixture, folder, greedy, tiers};
+use support::{
+    CASES, WITH_GGUF, all_logits, checkpoint, engine, error, exhaustive, fixture, folder, greedy,
+    side_by_side, tiers,
+};
 
 /// Mean relative square error of a row that exact arithmetic may have.
 const EXACT: f64 = 1e-9;
@@ -24,8 +27,17 @@ fn files() -> Vec<(&'static str, PathBuf)> {
     folders.chain(gguf).collect()
 }
 
+fn on_every_tier() -> Vec<(Tier, &'static str, PathBuf)> {
+    let files = files();
+    tiers()
+        .into_iter()
+        .flat_map(|tier| files.iter().map(move |(case, path)| (tier, *case, path.clone())))
+        .collect()
+}
+
 fn options(tier: Tier) -> EngineOptions {
-    EngineOptions { tier: Some(tier), threads: Some(2), context: Some(1024), ..EngineOptions::default() }
+    // bits.rs shows that the number of threads changes nothing
+    EngineOptions { tier: Some(tier), threads: Some(1), context: Some(1024), ..EngineOptions::default() }
 }
 
 fn exact(tier: Tier, mla: MlaChoice, form: CacheForm) -> EngineOptions {
@@ -42,12 +54,14 @@ fn exact_logits_agree_in_every_formulation_and_chunking() {
         (MlaChoice::Auto, CacheForm::Latent),
     ];
     let tiers = tiers();
-    for (case, path) in files() {
+    side_by_side(&files(), |(case, path)| {
         let expected = fixture(case);
-        let checkpoint = checkpoint(&path);
+        let checkpoint = checkpoint(path);
         for (tier, (mla, form)) in tiers.iter().flat_map(|tier| forms.map(|form| (*tier, form))) {
             let mut engine = engine(&checkpoint, &exact(tier, mla, form));
-            for chunk in [usize::MAX, 1, 7, 16, 64] {
+            let all = tier == tiers[0] || exhaustive();
+            let chunks: &[usize] = if all { &[usize::MAX, 1, 7, 16, 64] } else { &[usize::MAX, 7] };
+            for &chunk in chunks {
                 let logits = all_logits(&mut engine, &expected.tokens, chunk);
                 let errors = expected
                     .rows
@@ -62,31 +76,29 @@ fn exact_logits_agree_in_every_formulation_and_chunking() {
                 );
             }
         }
-    }
+    });
 }
 
 #[test]
 fn exact_greedy_tokens_agree_up_to_the_first_near_tie() {
     let tiers = tiers();
-    for (case, path) in files() {
+    side_by_side(&files(), |(case, path)| {
         let expected = fixture(case);
         let all = [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::SeparateScores];
         for (tier, mla) in tiers.iter().flat_map(|tier| all.map(|mla| (*tier, mla))) {
-            let mut engine = engine(&checkpoint(&path), &exact(tier, mla, CacheForm::Latent));
+            let mut engine = engine(&checkpoint(path), &exact(tier, mla, CacheForm::Latent));
             let sure = expected.margin.iter().position(|m| *m <= 1e-3).unwrap_or(expected.greedy.len());
             let found = greedy(&mut engine, &expected.tokens, sure);
             assert_eq!(found, expected.greedy[..sure], "{case} {} {tier} {mla}", path.display());
         }
-    }
+    });
 }
 
 #[test]
 fn default_precision_stays_close() {
-    let tiers = tiers();
-    let files = files();
-    for (tier, (case, path)) in tiers.iter().flat_map(|tier| files.iter().map(move |file| (*tier, file))) {
+    side_by_side(&on_every_tier(), |(tier, case, path)| {
         let expected = fixture(case);
-        let mut engine = engine(&checkpoint(path), &options(tier));
+        let mut engine = engine(&checkpoint(path), &options(*tier));
         let logits = all_logits(&mut engine, &expected.tokens, 64);
         let mut errors: Vec<f64> = expected
             .rows
@@ -99,21 +111,19 @@ fn default_precision_stays_close() {
         let median = errors[errors.len() / 2];
         assert!(median <= DEFAULT, "{case} {tier}: median {median:e}");
         assert!(close * 4 >= errors.len() * 3, "{case} {tier}: {close} of {} rows", errors.len());
-    }
+    });
 }
 
 #[test]
 fn a_cache_of_codes_stays_close_in_every_formulation() {
-    let tiers = tiers();
-    let files = files();
     let both = [Precision::Exact, Precision::Default];
-    for (tier, (case, path)) in tiers.iter().flat_map(|tier| files.iter().map(move |file| (*tier, file))) {
+    side_by_side(&on_every_tier(), |(tier, case, path)| {
         let expected = fixture(case);
         let checkpoint = checkpoint(path);
         let all = [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::SeparateScores, MlaChoice::Auto];
         for (mla, precision) in all.into_iter().flat_map(|mla| both.map(|precision| (mla, precision))) {
             let cache = Some(CacheType::Int8);
-            let options = EngineOptions { mla, precision, cache, ..options(tier) };
+            let options = EngineOptions { mla, precision, cache, ..options(*tier) };
             let logits = all_logits(&mut engine(&checkpoint, &options), &expected.tokens, 16);
             let rows = expected.rows.iter().zip(&expected.logits);
             let mut errors: Vec<f64> = rows.map(|(&row, truth)| error(&logits[row], truth)).collect();
@@ -123,7 +133,7 @@ fn a_cache_of_codes_stays_close_in_every_formulation() {
             assert!(median <= allowed, "{case} {} {tier} {mla} {precision}: {median:e}", path.display());
             assert!(median > EXACT, "{case} {tier} {mla} {precision}: no error of codes at all");
         }
-    }
+    });
 }
 
 #[test]

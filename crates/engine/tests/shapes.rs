@@ -8,8 +8,7 @@ use latent_graph::passes::{MlaChoice, Precision};
 use latent_testing::{Kind, Recipe};
 use latent_types::{TensorType, Tier};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use support::{all_logits, checkpoint, engine, error, tiers};
+use support::{all_logits, checkpoint, engine, error, side_by_side, tiers};
 
 const TOKENS: [u32; 9] = [256, 5, 99, 300, 7, 7, 42, 511, 0];
 
@@ -41,20 +40,6 @@ fn check(path: &Path, what: &str) -> Vec<Vec<f32>> {
         assert!(median < 3e-2, "{what} {tier}: default precision {median:e}");
     }
     exact
-}
-
-/// Works on all cores: each model runs on one.
-fn side_by_side<T: Sync>(cases: &[T], work: impl Fn(&T) + Sync) {
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    work(case);
-                }
-            });
-        }
-    });
 }
 
 #[test]

@@ -4,9 +4,19 @@
 use assert_cmd::Command;
 use std::path::{Path, PathBuf};
 
+#[cfg(unix)]
+pub mod signals;
+
+/// The path of `latent`. Prepares this process for starting it: see [`signals::prepare`].
+pub fn program() -> PathBuf {
+    #[cfg(unix)]
+    signals::prepare();
+    assert_cmd::cargo::cargo_bin("latent")
+}
+
 /// `latent` with these arguments, without a model from the environment, for at most 100 seconds.
 pub fn latent(args: &[&str]) -> Command {
-    let mut command = Command::cargo_bin("latent").unwrap();
+    let mut command = Command::new(program());
     command.args(args).env_remove("LATENT_MODEL").timeout(std::time::Duration::from_secs(100));
     command
 }

@@ -1,6 +1,9 @@
 //! `latent` over several processes of mpirun.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[path = "signals.rs"]
+mod signals;
+
 use nix::unistd::Pid;
 use std::io::Write;
 use std::net::TcpStream;
@@ -26,6 +29,7 @@ pub const ENDED: Duration = Duration::from_secs(15);
 
 /// mpirun; none where it is not installed.
 pub fn mpirun() -> Option<Command> {
+    signals::prepare();
     if Command::new("mpirun").arg("--version").output().is_err() {
         eprintln!("SKIPPED: no mpirun");
         return None;

@@ -13,6 +13,7 @@ use latent_graph::passes::Precision;
 use latent_testing::{Kind, Recipe};
 use latent_types::{TensorType, Tier};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub const CASES: [&str; 20] = [
@@ -278,6 +279,25 @@ pub fn error(a: &[f32], b: &[f32]) -> f64 {
         size += f64::from(*b).powi(2);
     }
     difference / size
+}
+
+/// Runs every case, on all cores. Tests whose engines have one thread use it.
+pub fn side_by_side<T: Sync>(cases: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(case);
+                }
+            });
+        }
+    });
+}
+
+/// Whether tests cover every combination on every tier. `.ci/run` sets the variable; otherwise lower tiers run fewer of them.
+pub fn exhaustive() -> bool {
+    std::env::var_os("LATENT_TEST_EXHAUSTIVE").is_some()
 }
 
 pub fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
