@@ -40,6 +40,8 @@ pub enum InputError {
         path: PathBuf,
         /// Where it stops to be.
         error: std::str::Utf8Error,
+        /// Whether it begins as UTF-16 does.
+        utf16: bool,
     },
 }
 
@@ -111,6 +113,8 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputError> {
 /// # Errors
 /// [`InputError`].
 pub fn read_text(path: &Path, limit: u64) -> Result<String, InputError> {
-    String::from_utf8(read(path, limit)?)
-        .map_err(|error| InputError::NotText { path: path.to_owned(), error: error.utf8_error() })
+    String::from_utf8(read(path, limit)?).map_err(|error| {
+        let utf16 = [[0xff, 0xfe], [0xfe, 0xff]].iter().any(|mark| error.as_bytes().starts_with(mark));
+        InputError::NotText { path: path.to_owned(), error: error.utf8_error(), utf16 }
+    })
 }

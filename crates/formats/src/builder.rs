@@ -4,6 +4,7 @@ use crate::absent::Absent;
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::FormatError;
 use crate::identity::{FNV_START, PackedFrom, fnv};
+use crate::index::Index;
 use crate::map::Bytes;
 use crate::tensor::{Place, TensorInfo};
 use latent_files::InUse;
@@ -83,6 +84,20 @@ impl Builder {
         }));
     }
 
+    /// Of a tensor that several files hold, keeps the copy in the file that the index names. `number` is the number of a file in the index.
+    pub(crate) fn keep_copies(
+        &mut self,
+        index: &Index,
+        number: &dyn Fn(usize) -> u32,
+        is_here: &dyn Fn(u32) -> bool,
+    ) {
+        let file = |info: &TensorInfo| match info.place {
+            Place::File { file, .. } => number(file),
+            _ => u32::MAX,
+        };
+        index.remove_other_copies(&mut self.tensors, &|info| (info.name.as_str(), file(info)), is_here);
+    }
+
     pub(crate) fn tensors(&self) -> usize {
         self.tensors.len()
     }
@@ -105,7 +120,14 @@ impl Builder {
         let by_name = by_name(&tensors);
         let twice = |pair: &&[u32]| tensors[pair[0] as usize].name == tensors[pair[1] as usize].name;
         if let Some(pair) = by_name.windows(2).find(twice) {
-            let problem = format!("tensor {} stands in two of its files", tensors[pair[0] as usize].name);
+            let [one, other] = [pair[0], pair[1]].map(|i| match tensors[i as usize].place {
+                Place::File { file, .. } => headers[file].0.as_str(),
+                _ => "the file",
+            });
+            let name = &tensors[pair[0] as usize].name;
+            let problem = format!(
+                "tensor {name} is in {one} and in {other}; remove the file that does not belong to the model"
+            );
             return Err(FormatError::Set { path, problem });
         }
         Ok(Checkpoint {

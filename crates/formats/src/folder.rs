@@ -2,6 +2,7 @@
 
 use crate::absent::Needed;
 use crate::error::FormatError;
+use crate::four_bit::quantization_config;
 use crate::index::Index;
 use crate::sniff::PICKLE;
 use crate::{json, limits};
@@ -122,7 +123,7 @@ impl HfSource {
     /// # Errors
     /// The value found, if it is not two multiples of sixteen up to 65536.
     pub fn fp8_block(&self) -> Result<(usize, usize), String> {
-        let size = self.config.get("quantization_config").and_then(|q| q.get("weight_block_size"));
+        let size = quantization_config(self).and_then(|keys| keys.get("weight_block_size"));
         let Some(size) = size.filter(|size| !size.is_null()) else { return Ok(FP8_BLOCK) };
         let side = |i: usize| {
             let side =
@@ -132,7 +133,7 @@ impl HfSource {
         match (size.as_array().map(Vec::len), side(0), side(1)) {
             (Some(2), Some(rows), Some(cols)) => Ok((rows, cols)),
             _ => Err(format!(
-                "weight_block_size is {size}; two multiples of 16 up to {MOST_SIDE} are supported"
+                "quantization_config: weight_block_size is {size}; two multiples of 16 up to {MOST_SIDE} are supported"
             )),
         }
     }
@@ -238,8 +239,19 @@ fn no_config(folder: &Path) -> String {
 }
 
 fn no_tensors(folder: &Path) -> String {
-    match names_ending(folder, &[".bin", ".pt", ".pth"]).first() {
+    match names_ending(folder, &OTHER_WEIGHTS).first() {
+        Some(name) if name.ends_with(".gguf") => {
+            format!("its weights are in a GGUF file; give its path: {name}")
+        }
         Some(name) => format!("its weights are in {name}: {PICKLE}"),
         None => "it holds config.json, but no .safetensors file; the download is incomplete".into(),
     }
+}
+
+/// Endings of files of weights that a folder is not read from.
+const OTHER_WEIGHTS: [&str; 4] = [".gguf", ".bin", ".pt", ".pth"];
+
+/// Whether no file of a folder could be weights.
+pub(crate) fn has_no_weights(folder: &Path) -> bool {
+    names_ending(folder, &OTHER_WEIGHTS).is_empty() && names_ending(folder, &[".safetensors"]).is_empty()
 }

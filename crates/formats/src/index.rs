@@ -6,7 +6,7 @@ use crate::json::{failed, read_text};
 use crate::limits;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -44,11 +44,43 @@ impl Index {
         match paths.iter().zip(&self.files).find(|(file, _)| !enough && !file.exists()) {
             None => Ok(paths),
             Some((_, name)) => {
-                let problem =
-                    format!("it names {name}, which is not in the folder; the download is incomplete");
-                Err(FormatError::Json { path: path.to_owned(), problem })
+                let missing = paths.iter().filter(|file| !file.exists()).count();
+                let others =
+                    if missing > 1 { format!(" ({missing} of its files are not)") } else { String::new() };
+                let problem = format!(
+                    "it names {name}, which is not in the folder{others}; the download is incomplete"
+                );
+                Err(FormatError::Incomplete { path: path.to_owned(), problem })
             }
         }
+    }
+
+    /// Removes copies of tensors that the index says to be in another file, which holds them or is not here. `place` is the name and the file
+    /// of an element of `tensors`, a file being its number in the index.
+    pub(crate) fn remove_other_copies<T>(
+        &self,
+        tensors: &mut Vec<T>,
+        place: &dyn Fn(&T) -> (&str, u32),
+        is_here: &dyn Fn(u32) -> bool,
+    ) {
+        let files: HashMap<&str, u32> = self.tensors.iter().map(|(name, file)| (&**name, *file)).collect();
+        let is_chosen = |tensor: &T| {
+            let (name, file) = place(tensor);
+            files.get(name).is_none_or(|chosen| *chosen == file)
+        };
+        if tensors.iter().all(is_chosen) {
+            return;
+        }
+        let chosen: HashSet<String> = tensors
+            .iter()
+            .filter(|tensor| is_chosen(tensor))
+            .map(|tensor| place(tensor).0.to_owned())
+            .collect();
+        tensors.retain(|tensor| {
+            let (name, _) = place(tensor);
+            let absent = || files.get(name).is_some_and(|chosen| !is_here(*chosen));
+            is_chosen(tensor) || !chosen.contains(name) && !absent()
+        });
     }
 
     fn add(&mut self, numbers: &mut HashMap<String, u32>, tensor: String, file: &str) -> Result<(), String> {

@@ -60,9 +60,15 @@ pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, Forma
         Err(InputError::TooLarge { bytes, limit, .. }) => {
             wrong(format!("its {bytes} bytes exceed the limit of {limit}"))
         }
+        Err(InputError::NotText { utf16: true, .. }) => wrong(UTF_16.into()),
         Err(InputError::NotText { error, .. }) => wrong(format!("it is not UTF-8 text: {error}")),
     }
 }
+
+const BOM: &str =
+    "it begins with a byte order mark (BOM), which JSON must not have; save it as UTF-8 without BOM";
+
+const UTF_16: &str = "it is UTF-16 text, and JSON files are UTF-8; save it as UTF-8 without BOM";
 
 /// A file's JSON; none where there is no such file.
 pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {
@@ -72,7 +78,11 @@ pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {
 
 /// The error of a file that is not JSON; if it is something else altogether, the error says so.
 pub(crate) fn failed(path: &Path, text: &str, problem: String) -> FormatError {
-    let problem = known_non_model(text.as_bytes()).map_or(problem, str::to_owned);
+    let problem = match known_non_model(text.as_bytes()) {
+        Some(known) => known.to_owned(),
+        None if text.starts_with('\u{feff}') => BOM.to_owned(),
+        None => problem,
+    };
     FormatError::Json { path: path.to_owned(), problem }
 }
 

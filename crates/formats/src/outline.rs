@@ -5,11 +5,11 @@ use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
 use crate::error::{FormatError, FourBitError};
 use crate::folder::{self, HfSource, tensor_files};
 use crate::four_bit::{Head, Settings, Shown, find, replace};
-use crate::gguf::{self, GgufError, MAGIC};
+use crate::gguf::{self, GgufError};
 use crate::map::Bytes;
 use crate::open::{shard_of, shard_path};
 use crate::safetensors::{self, SafetensorsError};
-use crate::{json, limits};
+use crate::{json, limits, weight_format};
 use latent_files::InUse;
 use latent_types::TensorType;
 use serde_json::Value;
@@ -26,6 +26,8 @@ pub struct Outline {
     tensors: Vec<TensorHead>,
     by_name: HashMap<String, usize>,
     data: Data,
+    /// Why the model cannot be opened as a whole.
+    refusal: Option<FormatError>,
     /// Its files, where no checkpoint holds them open.
     _in_use: Vec<InUse>,
 }
@@ -55,6 +57,12 @@ pub struct TensorHead {
     pub bytes: u64,
 }
 
+impl TensorHead {
+    fn head(&self) -> Head<'_> {
+        Head { name: &self.name, ty: self.ty, shape: &self.shape }
+    }
+}
+
 enum Kept {
     Whole(Box<Checkpoint>),
     Parts(Box<Source>),
@@ -71,8 +79,14 @@ impl Outline {
         }
         match Checkpoint::open(path) {
             Ok(checkpoint) => Ok(Outline::from(checkpoint)),
-            Err(error) => without_data(path, &error)?.ok_or(error),
+            Err(error) => refused(path, error),
         }
+    }
+
+    /// Why [`Checkpoint::open`] refuses the model: data or files that are missing, or a format that is not read. None for a model that can be
+    /// opened, for a header that ends where the data would begin, and for a config.json without weights.
+    pub fn refusal(&self) -> Option<&FormatError> {
+        self.refusal.as_ref()
     }
 
     /// Metadata of the file.
@@ -99,6 +113,16 @@ impl Outline {
         }
     }
 
+    /// The same, as an error of the caller.
+    pub fn into_refusal(self) -> Option<FormatError> {
+        self.refusal
+    }
+
+    /// Whether the names of all its tensors are known.
+    pub fn names_all_tensors(&self) -> bool {
+        self.data != Data::Config && !matches!(self.refusal, Some(FormatError::Incomplete { .. }))
+    }
+
     /// Which data there are.
     pub fn data(&self) -> Data {
         self.data
@@ -121,7 +145,7 @@ impl Outline {
 
     fn new(path: &Path, source: Kept, tensors: Vec<TensorHead>, data: Data, in_use: Vec<InUse>) -> Outline {
         let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
-        Outline { path: path.to_owned(), source, tensors, by_name, data, _in_use: in_use }
+        Outline { path: path.to_owned(), source, tensors, by_name, data, refusal: None, _in_use: in_use }
     }
 }
 
@@ -157,27 +181,34 @@ fn config(path: &Path) -> Result<Outline, FormatError> {
     Ok(Outline::new(path, Kept::Parts(Box::new(source)), Vec::new(), Data::Config, in_use))
 }
 
-/// The outline of a model that cannot be opened because data are missing; none where something else is wrong.
-fn without_data(path: &Path, error: &FormatError) -> Result<Option<Outline>, FormatError> {
-    if path.is_dir() {
-        return if path.join("config.json").is_file() { folder(path).map(Some) } else { Ok(None) };
+/// The outline of a model that cannot be opened, as far as it can be read.
+fn refused(path: &Path, error: FormatError) -> Result<Outline, FormatError> {
+    let parent = || path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = if path.is_dir() { path } else { parent() };
+    if error.is_unsupported() {
+        return Ok(Outline { refusal: Some(error), ..of_config(folder)? });
     }
-    match error {
-        FormatError::Gguf { error: GgufError::PastEnd { .. }, .. } | FormatError::Set { .. } => gguf(path),
-        FormatError::Safetensors { .. } => {
-            let folder_of = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            folder(folder_of).map(Some)
-        }
-        _ => Ok(None),
+    if !error.is_incomplete() {
+        return if folder_without_weights(path) { of_config(path) } else { Err(error) };
     }
+    let is_safetensors = path.is_dir() || path.extension().is_some_and(|end| end == "safetensors");
+    if is_safetensors { headers(folder, error) } else { gguf(path, error) }
 }
 
-/// The headers of a GGUF file, or of those files of its set that are there.
-fn gguf(path: &Path) -> Result<Option<Outline>, FormatError> {
+/// Whether a folder holds config.json and nothing that could be weights.
+fn folder_without_weights(path: &Path) -> bool {
+    path.is_dir() && path.join("config.json").is_file() && folder::has_no_weights(path)
+}
+
+/// What the small files of a folder say.
+fn of_config(folder: &Path) -> Result<Outline, FormatError> {
+    let source = Kept::Parts(Box::new(Source::HuggingFace(HfSource::read(folder)?)));
+    Ok(Outline::new(folder, source, Vec::new(), Data::Config, folder::in_use(folder)))
+}
+
+/// The headers of a GGUF file, or of those files of its set that are there; `refusal` is why it cannot be opened.
+fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
     let bytes = Bytes::map(path)?;
-    if !bytes.get().starts_with(MAGIC) {
-        return Ok(None);
-    }
     // the places of tensors are of no interest: any file is long enough
     let parse = |path: &Path, bytes: &[u8]| {
         let parsed = gguf::Header::parse(bytes, i64::MAX as u64).map_err(|error| match error {
@@ -198,9 +229,11 @@ fn gguf(path: &Path) -> Result<Option<Outline>, FormatError> {
         shards: 1,
         metadata: header.metadata,
     };
+    let ends = bytes.get().len() as u64 <= header.data_start;
     let mut entries = header.tensors;
     let mut in_use = Vec::from_iter(InUse::at(path));
-    if let Some((number, count)) = shard_of(path, &source.metadata)? {
+    let shard = shard_of(path, &source.metadata)?;
+    if let Some((number, count)) = shard {
         for other in (0..count).filter(|other| *other != number) {
             let shard = shard_path(path, other, count)?;
             if !shard.is_file() {
@@ -223,42 +256,66 @@ fn gguf(path: &Path) -> Result<Option<Outline>, FormatError> {
     let head = |t: gguf::TensorEntry| TensorHead { name: t.name, ty: t.ty, shape: t.shape, bytes: t.bytes };
     let tensors = entries.into_iter().map(head).collect();
     let source = Kept::Parts(Box::new(Source::Gguf(source)));
-    Ok(Some(Outline::new(path, source, tensors, Data::Header, in_use)))
+    let refusal = (!ends || shard.is_some()).then_some(refusal);
+    Ok(Outline { refusal, ..Outline::new(path, source, tensors, Data::Header, in_use) })
 }
 
-/// A folder with config.json: the headers of the safetensors files that are there.
-fn folder(folder: &Path) -> Result<Outline, FormatError> {
+/// The headers of those safetensors files of a folder that are there; `refusal` is why it cannot be opened.
+fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
     let source = HfSource::read(folder)?;
-    let settings = Settings::of(&source);
-    let source = Kept::Parts(Box::new(Source::HuggingFace(source)));
     let mut in_use = folder::in_use(folder);
-    let files = match tensor_files(folder, Needed::All) {
-        Ok((files, _)) => files,
-        // nothing to read headers from: the config speaks alone
-        Err(_) => return Ok(Outline::new(folder, source, Vec::new(), Data::Config, in_use)),
-    };
-    let mut tensors = Vec::new();
-    for path in &files {
+    // of an index, none of whose files may be there
+    let Ok((files, index)) = tensor_files(folder, Needed::Some) else { return of_config(folder) };
+    let (mut tensors, mut ends) = (Vec::new(), files.len() == 1);
+    for (number, path) in files.iter().enumerate().filter(|(_, path)| path.exists()) {
         let bytes = Bytes::map(path)?;
         in_use.extend(InUse::at(path));
         let failed = |error| FormatError::Safetensors { path: path.clone(), error };
-        let entries = safetensors_header(bytes.get()).map_err(failed)?;
-        tensors.extend(entries.into_iter().map(|t| TensorHead {
-            name: t.name,
-            ty: t.ty,
-            shape: t.shape,
-            bytes: t.bytes,
+        let header = safetensors_header(bytes.get()).map_err(failed)?;
+        ends &= bytes.get().len() as u64 <= header.data_start;
+        tensors.extend(header.tensors.into_iter().map(|t| {
+            let head = TensorHead { name: t.name, ty: t.ty, shape: t.shape, bytes: t.bytes };
+            (head, number as u32)
         }));
     }
-    let failed = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
-    let tensors = settings.and_then(|settings| join(tensors, settings.as_ref())).map_err(failed)?;
-    Ok(Outline::new(folder, source, tensors, Data::Header, in_use))
+    if let Some(index) = index {
+        let is_here = |file: u32| files[file as usize].exists();
+        index.remove_other_copies(&mut tensors, &|(head, file)| (head.name.as_str(), *file), &is_here);
+    }
+    match weights(folder, &source, tensors.into_iter().map(|(head, _)| head).collect()) {
+        Ok(tensors) => {
+            let source = Kept::Parts(Box::new(Source::HuggingFace(source)));
+            let refusal = (!ends).then_some(refusal);
+            Ok(Outline { refusal, ..Outline::new(folder, source, tensors, Data::Header, in_use) })
+        }
+        Err(error) if ends && !error.is_unsupported() => Err(error),
+        // what is wrong may be that files are missing
+        Err(error) => {
+            let refusal = if ends { error } else { refusal };
+            Ok(Outline { refusal: Some(refusal), ..of_config(folder)? })
+        }
+    }
+}
+
+/// The tensors of a folder as a checkpoint shows them.
+fn weights(
+    folder: &Path,
+    source: &HfSource,
+    tensors: Vec<TensorHead>,
+) -> Result<Vec<TensorHead>, FormatError> {
+    let four_bit = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
+    let settings = Settings::of(source).map_err(four_bit)?;
+    let tensors =
+        join(tensors, settings.as_ref()).map_err(|error| weight_format::of_packed(folder, source, error))?;
+    let by_name: HashMap<&str, Head<'_>> = tensors.iter().map(|t| (t.name.as_str(), t.head())).collect();
+    let find = |name: &str| by_name.get(name).copied();
+    weight_format::check(folder, source, tensors.iter().map(TensorHead::head), &find)?;
+    Ok(tensors)
 }
 
 /// The tensors with each 4-bit weight in place of those that it consists of.
 fn join(tensors: Vec<TensorHead>, settings: Option<&Settings>) -> Result<Vec<TensorHead>, FourBitError> {
-    let heads: Vec<Head<'_>> =
-        tensors.iter().map(|t| Head { name: &t.name, ty: t.ty, shape: &t.shape }).collect();
+    let heads: Vec<Head<'_>> = tensors.iter().map(TensorHead::head).collect();
     let all = find(&heads, settings, &|_| None)?;
     if all.is_empty() {
         return Ok(tensors);
@@ -272,15 +329,14 @@ fn join(tensors: Vec<TensorHead>, settings: Option<&Settings>) -> Result<Vec<Ten
     Ok(replace(&tensors, &all, &|head: &TensorHead| head.ty, &shown))
 }
 
-/// The tensors of a safetensors file whose data may be missing: the header itself says how long the file should be.
-fn safetensors_header(bytes: &[u8]) -> Result<Vec<safetensors::TensorEntry>, SafetensorsError> {
-    let len = bytes.len() as u64;
-    let claimed = match safetensors::Header::parse(bytes, len) {
-        Ok(header) => return Ok(header.tensors),
-        Err(error @ SafetensorsError::PastEnd { .. }) => claimed_len(bytes).ok_or(error)?,
-        Err(error) => return Err(error),
-    };
-    safetensors::Header::parse(bytes, claimed).map(|header| header.tensors)
+/// The header of a safetensors file whose data may be missing: the header itself says how long the file should be.
+fn safetensors_header(bytes: &[u8]) -> Result<safetensors::Header, SafetensorsError> {
+    match safetensors::Header::parse(bytes, bytes.len() as u64) {
+        Err(error @ SafetensorsError::PastEnd { .. }) => {
+            safetensors::Header::parse(bytes, claimed_len(bytes).ok_or(error)?)
+        }
+        parsed => parsed,
+    }
 }
 
 /// Header and data together, by the largest end of a tensor that the header states.

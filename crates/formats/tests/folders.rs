@@ -3,7 +3,7 @@
 mod support;
 
 use latent_formats::safetensors::{Header, SafetensorsError, Writer};
-use latent_formats::{Checkpoint, HfSource, Source, TokenizerKind};
+use latent_formats::{Checkpoint, Data, HfSource, Outline, Source, TokenizerKind};
 use latent_types::TensorType;
 use std::path::Path;
 use support::*;
@@ -221,6 +221,13 @@ fn tensors_twice_overlapping_or_with_holes() {
 }
 
 #[test]
+fn files_that_were_joined_are_named_as_such() {
+    let (one, other) = (safetensors(ONE, 16), safetensors(&ONE.replace("\"a\"", "\"b\""), 16));
+    let at = format!("another safetensors file begins at byte {}", one.len());
+    refused_weights(&[one, other].concat(), &["model.safetensors", &at, "joined into one file"]);
+}
+
+#[test]
 fn deep_json_is_refused_before_the_stack_ends() {
     let deep = format!("{{\"a\":{}", "[".repeat(200_000));
     refused_weights(&safetensors(&deep, 0), &["header is malformed"]);
@@ -232,15 +239,18 @@ fn deep_json_is_refused_before_the_stack_ends() {
 
 #[test]
 fn fp8_needs_scales_of_the_right_shape() {
-    let weights = |scale: &str| {
+    let weights = |scale: &str, end: usize| {
         let weight = r#""w.weight":{"dtype":"F8_E4M3","shape":[130,3],"data_offsets":[0,390]}"#;
-        safetensors(&format!("{{{weight}{scale}}}"), if scale.is_empty() { 390 } else { 398 })
+        safetensors(&format!("{{{weight}{scale}}}"), end)
     };
-    let scale = |dtype: &str, shape: &str| {
-        weights(&format!(
-            r#","w.weight_scale_inv":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[390,398]}}"#
-        ))
+    let scale_of = |dtype: &str, shape: &str, bytes: usize| {
+        let end = 390 + bytes;
+        let scale = format!(
+            r#","w.weight_scale_inv":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[390,{end}]}}"#
+        );
+        weights(&scale, end)
     };
+    let scale = |dtype: &str, shape: &str| scale_of(dtype, shape, 8);
     let folder = model("{}", &scale("F32", "[2,1]"));
     assert_eq!(Checkpoint::open(folder.path()).unwrap().tensor("w.weight_scale_inv").unwrap().data.len(), 8);
     let config = |size: &str| format!(r#"{{"quantization_config":{{"weight_block_size":{size}}}}}"#);
@@ -255,11 +265,161 @@ fn fp8_needs_scales_of_the_right_shape() {
         let folder = model(&config(size), &scale("F32", "[2,1]"));
         says(Checkpoint::open(folder.path()), &["weight_block_size", "multiples of 16"]);
     }
-    refused_weights(&weights(""), &["FP8 tensor w.weight lacks its scales w.weight_scale_inv"]);
+    refused_weights(&weights("", 390), &["FP8 tensor w.weight lacks its scales w.weight_scale_inv"]);
     refused_weights(&scale("F32", "[1,2]"), &["w.weight_scale_inv has shape [1, 2], expected [2, 1]"]);
-    refused_weights(&scale("BF16", "[2,2]"), &["w.weight_scale_inv are BF16, expected F32"]);
+    // scales of 16 bits widen exactly
+    for ty in ["BF16", "F16"] {
+        let folder = model(&config("[64,16]"), &scale_of(ty, "[3,1]", 6));
+        assert_eq!(
+            Checkpoint::open(folder.path()).unwrap().tensor("w.weight_scale_inv").unwrap().data.len(),
+            6
+        );
+    }
     let flat = r#"{"b":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}"#;
     refused_weights(&safetensors(flat, 4), &["FP8 tensor b has shape [4]", "matrices"]);
+}
+
+/// A file of tensors: name, type, shape, bytes.
+fn tensors(list: &[(&str, &str, &str, usize)]) -> Vec<u8> {
+    let mut end = 0;
+    let described: Vec<String> = list
+        .iter()
+        .map(|(name, dtype, shape, bytes)| {
+            let start = end;
+            end += bytes;
+            format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#)
+        })
+        .collect();
+    safetensors(&format!("{{{}}}", described.join(",")), end)
+}
+
+/// Formats of published checkpoints that are not read, by their tensors, and by their config.json where it tells.
+#[test]
+fn formats_that_are_not_read_are_named_and_unsupported() {
+    let config = |settings: &str| format!(r#"{{"quantization_config":{settings}}}"#);
+    let compressed = |strategy: &str, bits: usize, kind: &str| {
+        config(&format!(
+            r#"{{"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{{"group_0":
+                {{"targets":["Linear"],"weights":{{"num_bits":{bits},"type":"{kind}","strategy":"{strategy}"}}}}}}}}"#
+        ))
+    };
+    let weight = ("a.weight", "F8_E4M3", "[32,48]", 32 * 48);
+    let beside = |name, dtype, shape, bytes| tensors(&[weight, (name, dtype, shape, bytes)]);
+    let scalar = beside("a.weight_scale", "F32", "[]", 4);
+    let inverse = beside("a.weight_scale_inv", "F32", "[1]", 4);
+    let rows = beside("a.weight_scale", "BF16", "[32,1]", 64);
+    let fixed = tensors(&[weight, ("a.weight_scale", "F32", "[]", 4), ("a.input_scale", "F32", "[]", 4)]);
+    let stacked = tensors(&[("a.experts", "F8_E4M3", "[2,16,16]", 512)]);
+    let e5m2 = tensors(&[("a.weight", "F8_E5M2", "[4]", 4)]);
+    let e8m0 = beside("a.weight_scale_inv", "F8_E8M0", "[1,1]", 1);
+    let codes = beside("a.weight_scale_inv", "U8", "[1,1]", 1);
+    let nvfp4 = tensors(&[
+        ("a.weight", "U8", "[32,24]", 768),
+        ("a.weight_scale", "F8_E4M3", "[32,3]", 96),
+        ("a.weight_scale_2", "F32", "[]", 4),
+    ]);
+    let bnb = tensors(&[("a.weight", "U8", "[768,1]", 768), ("a.weight.absmax", "U8", "[24]", 24)]);
+    let int8 = tensors(&[("a.weight", "I8", "[32,48]", 32 * 48), ("a.weight_scale", "F32", "[32,1]", 128)]);
+    let none = "{}".to_owned();
+    // config.json, weights, the format; and whether config.json alone tells
+    let cases = [
+        (&none, &scalar, "FP8 with one scale per tensor (a.weight_scale)", false),
+        (&none, &inverse, "FP8 with one scale per tensor (a.weight_scale_inv)", false),
+        (&none, &rows, "FP8 with one scale per output (a.weight_scale)", false),
+        (&none, &fixed, "FP8 with one scale per tensor and static scales of inputs", false),
+        (&none, &stacked, "FP8 with several matrices in one tensor (a.experts)", false),
+        (&none, &e5m2, "tensor a.weight: dtype \"F8_E5M2\" is not supported", false),
+        (&none, &e8m0, "tensor a.weight_scale_inv: dtype \"F8_E8M0\" is not supported", false),
+        (&none, &codes, "FP8 with scales of I8", false),
+        (&none, &nvfp4, "NVFP4 of NVIDIA's ModelOpt (a.weight_scale_2)", false),
+        (&none, &bnb, "4-bit weights of bitsandbytes (a.weight.absmax)", false),
+        (&none, &int8, "8-bit integers with one scale per output (a.weight_scale)", false),
+        (
+            &config(r#"{"quant_method":"fp8","weight_block_size":null,"activation_scheme":"static"}"#),
+            &inverse,
+            "FP8 with one scale per tensor and static scales of inputs (quantization_config: activation_scheme",
+            true,
+        ),
+        (
+            &config(r#"{"quant_method":"fp8","weight_block_size":null,"activation_scheme":"dynamic"}"#),
+            &scalar,
+            "FP8 with one scale per tensor (quantization_config: weight_block_size is null)",
+            true,
+        ),
+        (&config(r#"{"quant_method":"fp8","fmt":"e5m2"}"#), &scalar, "FP8 of E5M2", true),
+        (
+            &config(r#"{"quant_method":"fp8","weight_block_size":[1,128]}"#),
+            &scalar,
+            "weight_block_size is [1,128]; two multiples of 16",
+            true,
+        ),
+        (
+            &compressed("tensor", 8, "float"),
+            &scalar,
+            "FP8 with one scale per tensor (compressed-tensors",
+            true,
+        ),
+        (
+            &compressed("channel", 8, "float"),
+            &rows,
+            "FP8 with one scale per output (compressed-tensors",
+            true,
+        ),
+        (&compressed("channel", 8, "int"), &int8, "integers of 8 bits with one scale per output", true),
+        (
+            &compressed("group", 8, "int"),
+            &tensors(&[
+                ("a.weight_packed", "I32", "[32,12]", 1536),
+                ("a.weight_scale", "BF16", "[32,2]", 128),
+            ]),
+            "integers of 8 bits with one scale per group",
+            true,
+        ),
+        (
+            &config(r#"{"quant_method":"modelopt","quant_algo":"NVFP4"}"#),
+            &nvfp4,
+            "\"modelopt nvfp4\" is not",
+            true,
+        ),
+        (
+            &config(r#"{"quant_method":"bitsandbytes","load_in_4bit":true}"#),
+            &bnb,
+            "\"bitsandbytes\" is not",
+            true,
+        ),
+        (&config(r#"{"quant_method":"gptq","bits":8}"#), &int8, "bits is 8; only 4 is supported", true),
+    ];
+    for (config, weights, format, announced) in cases {
+        let folder = model(config, weights);
+        let Err(error) = Checkpoint::open(folder.path()) else { panic!("{format}: it was opened") };
+        assert!(error.is_unsupported() && !error.is_incomplete(), "{error}");
+        let reason = error.to_string();
+        assert!(reason.contains(format), "no {format:?} in {reason}");
+        // the outline has the same reason
+        let outline = Outline::open(folder.path()).unwrap();
+        assert_eq!(outline.refusal().map(ToString::to_string), Some(reason.clone()));
+        assert_eq!((outline.data(), outline.tensors().len()), (Data::Config, 0));
+        let Source::HuggingFace(source) = outline.source() else { panic!("it is a folder") };
+        let alone = latent_formats::announced_type(source);
+        assert_eq!(alone.is_err(), announced, "{format}: {alone:?}");
+        assert!(alone.err().is_none_or(|alone| reason.ends_with(&alone)), "{reason}");
+        // and so has the header, without the data
+        let data = weights.len()
+            - usize::try_from(u64::from_le_bytes(weights[..8].try_into().unwrap())).unwrap()
+            - 8;
+        std::fs::write(folder.path().join("model.safetensors"), &weights[..weights.len() - data]).unwrap();
+        let of_header = Outline::open(folder.path()).unwrap();
+        assert_eq!(of_header.refusal().map(ToString::to_string), Some(reason));
+    }
+    // a config.json that announces blocks, in the part of the language model as well
+    for settings in [r#"{"quant_method":"fp8","weight_block_size":[16,16]}"#, r#"{"quant_method":"fp8"}"#] {
+        for config in [config(settings), format!(r#"{{"text_config":{}}}"#, config(settings))] {
+            let shape = if settings.contains("16") { ("[2,3]", 24) } else { ("[1,1]", 4) };
+            let folder = model(&config, &beside("a.weight_scale_inv", "F32", shape.0, shape.1));
+            let checkpoint = Checkpoint::open(folder.path()).unwrap();
+            assert_eq!(latent_formats::announced_type(hf(&checkpoint)), Ok(Some(TensorType::F8_E4M3)));
+        }
+    }
 }
 
 // ---- indexes
@@ -327,7 +487,53 @@ fn a_tensor_in_two_files() {
     let index = r#"{"weight_map":{"a":"m-00001.safetensors","b":"m-00002.safetensors"}}"#;
     let dir = indexed(index);
     std::fs::write(dir.path().join("m-00002.safetensors"), safetensors(ONE, 16)).unwrap();
-    says(Checkpoint::open(dir.path()), &["tensor a stands in two of its files"]);
+    says(
+        Checkpoint::open(dir.path()),
+        &["m-00002.safetensors: it lacks tensor b, which the index says it holds"],
+    );
+    // of a tensor that the index does not name nobody can say which copy counts
+    let both = |name: &str| {
+        format!(
+            r#"{{"x":{{"dtype":"I8","shape":[2],"data_offsets":[0,2]}},"{name}":{{"dtype":"I8","shape":[2],"data_offsets":[2,4]}}}}"#
+        )
+    };
+    for (file, name) in [("m-00001.safetensors", "a"), ("m-00002.safetensors", "b")] {
+        std::fs::write(dir.path().join(file), safetensors(&both(name), 4)).unwrap();
+    }
+    let parts = ["tensor x is in m-00001.safetensors and in m-00002.safetensors", "remove the file"];
+    says(Checkpoint::open(dir.path()), &parts);
+}
+
+/// A fine-tune whose files lie beside those of its base: the index says which copy counts.
+#[test]
+fn an_index_decides_between_copies_of_a_tensor() {
+    for (chosen, other) in
+        [("m-00001.safetensors", "overlay.safetensors"), ("overlay.safetensors", "m-00001.safetensors")]
+    {
+        let index = format!(r#"{{"weight_map":{{"a":"{chosen}","b":"m-00002.safetensors","c":"{other}"}}}}"#);
+        let dir = indexed(&index);
+        let two = |value: u8| {
+            let header = r#"{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},"c":{"dtype":"I8","shape":[2],"data_offsets":[2,4]}}"#;
+            let mut file = safetensors(header, 4);
+            let data = file.len() - 4;
+            file[data..].fill(value);
+            file
+        };
+        std::fs::write(dir.path().join(chosen), two(1)).unwrap();
+        std::fs::write(dir.path().join(other), two(2)).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let data = |name: &str| checkpoint.tensor(name).unwrap().data.to_vec();
+        assert_eq!((data("a"), data("c"), checkpoint.tensors().len()), (vec![1, 1], vec![2, 2], 3));
+        // a rank without the chosen file takes no other copy, nor does an outline
+        std::fs::remove_file(dir.path().join(chosen)).unwrap();
+        let of_rank = Checkpoint::open_for_rank(dir.path()).unwrap();
+        assert!(of_rank.info("a").is_none() && of_rank.info("c").is_some());
+        let outline = Outline::open(dir.path()).unwrap();
+        assert!(
+            outline.tensor("a").is_none() && outline.tensor("c").is_some() && !outline.names_all_tensors()
+        );
+        assert!(outline.refusal().unwrap().is_incomplete());
+    }
 }
 
 // ---- JSON files
@@ -345,6 +551,10 @@ fn json_files_that_are_none() {
     let dir = model("{}", &weights);
     std::fs::write(dir.path().join("config.json"), [b'{', 0xff, b'}']).unwrap();
     says(Checkpoint::open(dir.path()), &["config.json", "not UTF-8"]);
+    lie("\u{feff}{}", &["config.json", "byte order mark (BOM)", "without BOM"]);
+    let wide: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    std::fs::write(dir.path().join("config.json"), wide).unwrap();
+    says(Checkpoint::open(dir.path()), &["config.json", "UTF-16", "without BOM"]);
     std::fs::write(dir.path().join("config.json"), "{}").unwrap();
     for name in ["tokenizer_config.json", "generation_config.json"] {
         std::fs::write(dir.path().join(name), "{").unwrap();
@@ -395,6 +605,10 @@ fn folders_that_hold_no_model() {
     case(&[("b.gguf", b""), ("a.gguf", b"")], &["GGUF files", "such as a.gguf"]);
     case(&[("config.json", b"{}")], &["no .safetensors file", "incomplete"]);
     case(&[("config.json", b"{}"), ("pytorch_model.bin", b"")], &["pytorch_model.bin", "pickle"]);
+    case(
+        &[("config.json", b"{}"), ("m.gguf", b"")],
+        &["its weights are in a GGUF file; give its path: m.gguf"],
+    );
     let part = safetensors(ONE, 16);
     case(
         &[("config.json", b"{}"), ("m-1.safetensors", &part), ("m-2.safetensors", &part)],

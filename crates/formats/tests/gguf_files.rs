@@ -245,6 +245,20 @@ fn a_set_opens_from_any_of_its_shards() {
 }
 
 #[test]
+fn shards_that_were_joined_are_named_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    (0..2).for_each(|number| shard(folder.path(), number, 2, |_| {}));
+    let bytes = |number| std::fs::read(shard_name(folder.path(), number, 2)).unwrap();
+    let joined = [bytes(0), bytes(1)].concat();
+    for name in ["joined.gguf", "m-00001-of-00002.gguf"] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, &joined).unwrap();
+        let at = format!("another GGUF file begins at byte {}", bytes(1).len());
+        says(Checkpoint::open(&path), &[name, &at, "joined into one file", "path of the first"]);
+    }
+}
+
+#[test]
 fn sets_that_do_not_agree() {
     let case = |second: &dyn Fn(&mut Raw), parts: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
@@ -256,7 +270,7 @@ fn sets_that_do_not_agree() {
     };
     case(
         &|f| f.tensors[0].name = b"t0".to_vec(),
-        &["m-00001-of-00002.gguf", "tensor t0 stands in two of its files"],
+        &["m-00001-of-00002.gguf", "tensor t0 is in m-00001-of-00002.gguf and in m-00002-of-00002.gguf"],
     );
     case(&|f| f.tensors.clear(), &["split.tensors.count is 2, but its files hold 1 tensors"]);
     case(&|f| f.data.clear(), &["m-00002-of-00002.gguf", "tensor t1", "passes the end"]);

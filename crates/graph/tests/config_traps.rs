@@ -56,6 +56,65 @@ fn old_and_new_spellings_of_the_rope_say_the_same() {
     assert_eq!(new.config(), old.config());
 }
 
+/// θ and factor of YaRN (1: none) that classes of Transformers 5.24 have for these keys.
+#[test]
+fn rope_scaling_takes_the_place_of_rope_parameters() {
+    let yarn = json!({"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128});
+    let with_base = |base: f64| {
+        let mut yarn = yarn.clone();
+        yarn["rope_theta"] = json!(base);
+        yarn
+    };
+    let plain = json!({"rope_theta": 50000.0, "rope_type": "default"});
+    let (none, empty, top) = (Value::Null, json!({}), Some(70000.0));
+    let kind = json!({"type": "default"});
+    let cases = [
+        (&plain, &yarn, None, (10000.0, 8.0)),
+        (&plain, &yarn, top, (70000.0, 8.0)),
+        (&plain, &with_base(90000.0), top, (90000.0, 8.0)),
+        (&empty, &yarn, top, (70000.0, 8.0)),
+        (&none, &yarn, top, (70000.0, 8.0)),
+        (&plain, &none, top, (50000.0, 1.0)),
+        (&plain, &empty, top, (50000.0, 1.0)),
+        (&with_base(50000.0), &empty, top, (50000.0, 8.0)),
+        (&empty, &empty, top, (70000.0, 1.0)),
+        (&none, &none, None, (10000.0, 1.0)),
+        (&kind, &none, top, (70000.0, 1.0)),
+        (&with_base(50000.0), &kind, None, (10000.0, 1.0)),
+        (&with_base(50000.0), &json!({"rope_theta": 20000.0}), None, (20000.0, 1.0)),
+    ];
+    for (parameters, scaling, base, expected) in cases {
+        let mut folder = deepseek_v3().without("rope_theta").set("rope_scaling", scaling.clone());
+        folder = folder.set("rope_parameters", parameters.clone());
+        if let Some(base) = base {
+            folder = folder.set("rope_theta", json!(base));
+        }
+        let rope = folder.config().rope;
+        let factor = match rope.scaling {
+            RopeScaling::Yarn { factor, .. } => factor,
+            _ => 1.0,
+        };
+        assert_eq!((rope.base, factor), expected, "{parameters} {scaling} {base:?}");
+    }
+    // a family without a usual θ has that of Transformers' classes only if it stated one in vain
+    let mut glm = deepseek_v3().without("rope_theta").set("rope_scaling", yarn);
+    glm.config["model_type"] = json!("glm4_moe_lite");
+    assert!(glm.error().contains("rope_theta is missing"), "{}", glm.error());
+    assert_eq!(glm.set("rope_parameters", plain).config().rope.base, 10000.0);
+}
+
+#[test]
+fn rope_parameters_per_layer_type_are_refused() {
+    let yarn = json!({"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128});
+    for key in ["rope_parameters", "rope_scaling"] {
+        let nested = json!({"full_attention": yarn, "sliding_attention": null});
+        let error = deepseek_v3().set("rope_scaling", Value::Null).set(key, nested).error();
+        for part in [&format!("key {key}.full_attention is an object"), "per layer type are not supported"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
+
 #[test]
 fn a_gguf_with_the_log_multiplier_scales_scores_only() {
     let c = Gguf::deepseek2(V3).yarn(40.0, 4096, Some(0.1)).config();
@@ -277,6 +336,13 @@ fn a_file_without_a_head_is_tied() {
     assert!(!folder.config().tied_embeddings);
     folder.tensors.remove("lm_head.weight");
     assert!(folder.config().tied_embeddings);
+    assert!(folder.set("tie_word_embeddings", json!(true)).config().tied_embeddings);
+}
+
+/// Transformers 5 ties nothing if both are stored with other values; equal ones give the same logits either way.
+#[test]
+fn a_stored_head_is_used_whatever_the_config_says_of_it() {
+    assert!(!deepseek_v3().set("tie_word_embeddings", json!(true)).config().tied_embeddings);
 }
 
 #[test]
@@ -309,6 +375,15 @@ fn mtp_layers_are_counted_by_their_tensors() {
     let mtp = |file: Gguf| (file.config().layers, file.config().mtp_layers);
     // a backbone without its last block
     assert_eq!(mtp(small().int("nextn_predict_layers", 1)), (3, 0));
+    // a file whose key counts layers that it does not have
+    let decoder = |file: Gguf, block| file.tensor(&format!("blk.{block}.attn_norm.weight"), &[64]);
+    let all = (0..4).fold(small(), decoder);
+    for claimed in [1, 2, 4] {
+        assert_eq!(mtp(all.clone().int("nextn_predict_layers", claimed)), (4, 0), "{claimed}");
+    }
+    let predicts = all.tensor("blk.3.nextn.eh_proj.weight", &[64, 128]);
+    assert_eq!(mtp(predicts.clone().int("nextn_predict_layers", 1)), (3, 1));
+    assert_eq!(mtp(predicts.int("nextn_predict_layers", 2)), (3, 1));
     let stored = small().tensor("blk.3.nextn.eh_proj.weight", &[64, 128]);
     assert_eq!(mtp(stored.clone().int("nextn_predict_layers", 1)), (3, 1));
     assert_eq!(mtp(stored.clone()), (3, 1), "without the key, the tensors tell");

@@ -159,3 +159,11 @@ pub enum FourBitError {
         expected: &'static str,
     },
 }
+
+impl FourBitError {
+    /// Whether the tensors may be as they should be, of a kind that is not read.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        use FourBitError::{Method, NoGroup, Setting};
+        matches!(self, Method { .. } | Setting { .. } | NoGroup { .. })
+    }
+}

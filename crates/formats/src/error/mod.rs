@@ -76,6 +76,22 @@ pub enum FormatError {
         /// What is wrong.
         problem: String,
     },
+    /// The weights of a model folder are stored in a way that is not read.
+    #[error("{}: {problem}", path.display())]
+    WeightFormat {
+        /// The folder.
+        path: PathBuf,
+        /// How they are stored.
+        problem: String,
+    },
+    /// Files of the model are missing.
+    #[error("{}: {problem}", path.display())]
+    Incomplete {
+        /// The file that names them, or the folder.
+        path: PathBuf,
+        /// Which they are.
+        problem: String,
+    },
     /// Files that belong together do not agree.
     #[error("{}: {problem}", path.display())]
     Set {
@@ -118,6 +134,28 @@ pub enum FormatError {
         /// What was expected.
         expected: &'static str,
     },
+}
+
+impl FormatError {
+    /// Whether the files may be as they should be, and Latent does not read what they hold.
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            FormatError::WeightFormat { .. } => true,
+            FormatError::FourBit { error, .. } => error.is_unsupported(),
+            FormatError::Safetensors { error, .. } => matches!(error, SafetensorsError::Dtype { .. }),
+            _ => false,
+        }
+    }
+
+    /// Whether the data of tensors, or files, are missing, and the rest can be read.
+    pub fn is_incomplete(&self) -> bool {
+        match self {
+            FormatError::Incomplete { .. } => true,
+            FormatError::Gguf { error, .. } => matches!(error, GgufError::PastEnd { .. }),
+            FormatError::Safetensors { error, .. } => matches!(error, SafetensorsError::PastEnd { .. }),
+            _ => false,
+        }
+    }
 }
 
 fn absent(files: &[String], tensor: &str, tensors: usize) -> String {

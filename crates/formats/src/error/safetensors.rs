@@ -53,6 +53,16 @@ pub enum SafetensorsError {
         /// What is wrong, and what was expected.
         problem: String,
     },
+    /// A tensor of a type that is not read.
+    #[error(
+        "tensor {tensor}: dtype {dtype:?} is not supported; BF16, F16, F32, F64, F8_E4M3, BOOL, and integers of 8 to 64 bits are"
+    )]
+    Dtype {
+        /// Its name.
+        tensor: String,
+        /// Its type as the header has it.
+        dtype: String,
+    },
     /// A tensor's data is not inside the file.
     #[error(
         "tensor {tensor}: its data (bytes {start} to {end} of {len}) passes the end of the file, which is truncated: download it again"

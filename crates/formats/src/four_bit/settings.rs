@@ -90,10 +90,15 @@ impl Settings {
 
     /// The settings of a folder; none where its weights are not quantized, or are FP8.
     pub(crate) fn of(source: &HfSource) -> Result<Option<Settings>, FourBitError> {
-        let Some(keys) = object_of(source) else { return Ok(None) };
-        let method = match keys.get("quant_method") {
-            None | Some(Value::Null) => return Ok(None),
-            Some(method) => method.as_str().map_or_else(|| method.to_string(), str::to_ascii_lowercase),
+        let Some(keys) = quantization_config(source) else { return Ok(None) };
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_ascii_lowercase);
+        // ModelOpt's kinds have names of their own
+        let kind = keys.get("quant_algo").filter(|kind| !kind.is_null());
+        let method = match (keys.get("quant_method").filter(|method| !method.is_null()), kind) {
+            (None, None) => return Ok(None),
+            (None, Some(kind)) => format!("modelopt {}", text(kind)),
+            (Some(method), Some(kind)) => format!("{} {}", text(method), text(kind)),
+            (Some(method), None) => text(method),
         };
         match method.as_str() {
             "fp8" => Ok(None),
@@ -105,16 +110,8 @@ impl Settings {
     }
 }
 
-/// The type that most weights of a folder are shown as, by its config.json alone; none where they are not of four bits.
-///
-/// # Errors
-/// Settings that are not supported.
-pub fn four_bit_type(source: &HfSource) -> Result<Option<TensorType>, FourBitError> {
-    Ok(Settings::of(source)?.map(|settings| settings.usual_type()))
-}
-
-/// Models that also see may have it inside the text model's part.
-fn object_of(source: &HfSource) -> Option<&Map<String, Value>> {
+/// `quantization_config`, which models that also see may have inside the text model's part.
+pub(crate) fn quantization_config(source: &HfSource) -> Option<&Map<String, Value>> {
     let places = [Some(&source.config), source.config.get("text_config").and_then(Value::as_object)];
     let names = ["quantization_config", "compression_config"];
     let mut found = places.into_iter().flatten().flat_map(|keys| names.map(|name| keys.get(name)));

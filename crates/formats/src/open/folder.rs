@@ -6,19 +6,21 @@ use crate::builder::{Builder, Placed, by_name, name_of};
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::FormatError;
 use crate::folder::{HfSource, in_use, tensor_files};
-use crate::four_bit::Settings;
+use crate::four_bit::{Head, Settings};
 use crate::index::Index;
 use crate::limits;
 use crate::map::Bytes;
 use crate::safetensors::{Header, SafetensorsError};
 use crate::sniff::sniff;
-use crate::tensor::Place;
-use latent_types::TensorType;
+use crate::tensor::{Place, TensorInfo};
+use crate::weight_format;
 use std::path::{Path, PathBuf};
 
 /// Opens the model in `folder`.
 pub(super) fn open(folder: &Path, needed: Needed) -> Result<Checkpoint, FormatError> {
     let source = HfSource::read(folder)?;
+    let failed = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
+    let settings = Settings::of(&source).map_err(failed)?;
     let (paths, index) = tensor_files(folder, needed)?;
     let mut builder = Builder::new();
     builder.keep(in_use(folder));
@@ -37,18 +39,21 @@ pub(super) fn open(folder: &Path, needed: Needed) -> Result<Checkpoint, FormatEr
             return Err(FormatError::Set { path: folder.to_owned(), problem });
         }
     }
-    let settings = Settings::of(&source);
+    if let Some(index) = &index {
+        let is_here = |file: u32| here.contains(&(file as usize));
+        builder.keep_copies(index, &|file| here[file] as u32, &is_here);
+    }
     builder.lacks(absent);
     let mut checkpoint = builder.finish(folder.to_owned(), Source::HuggingFace(source))?;
     if let Some(index) = index {
         check_index(&checkpoint, &index, (&paths, &here))?;
         checkpoint.forget_incomplete();
     }
-    let failed = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
-    settings.and_then(|settings| join(&mut checkpoint, settings.as_ref())).map_err(failed)?;
-    for tensor in checkpoint.tensors().iter().filter(|tensor| tensor.ty == TensorType::F8_E4M3) {
-        check_scales(&checkpoint, &tensor.name, &tensor.shape, checkpoint.fp8_block()?)?;
-    }
+    let joined = join(&mut checkpoint, settings.as_ref());
+    let Source::HuggingFace(source) = checkpoint.source() else { return Ok(checkpoint) };
+    joined.map_err(|error| weight_format::of_packed(folder, source, error))?;
+    let find = |name: &str| checkpoint.info(name).map(head);
+    weight_format::check(folder, source, checkpoint.tensors().iter().map(head), &find)?;
     Ok(checkpoint)
 }
 
@@ -64,8 +69,25 @@ fn refused(path: &Path, bytes: &[u8], error: SafetensorsError) -> FormatError {
         SafetensorsError::HeaderLength { .. } => {
             FormatError::NotAModel { path: path.to_owned(), what: sniff(path, bytes) }
         }
+        SafetensorsError::Hole { start, .. } if joined(bytes, start).is_some() => {
+            let at = joined(bytes, start).unwrap_or(start);
+            let problem = format!(
+                "another safetensors file begins at byte {at}: shards that were joined into one file; keep them apart, with their \
+                 model.safetensors.index.json"
+            );
+            FormatError::Set { path: path.to_owned(), problem }
+        }
         error => FormatError::Safetensors { path: path.to_owned(), error },
     }
+}
+
+/// The byte at which another safetensors file begins, if one does at byte `start` of the data.
+fn joined(bytes: &[u8], start: u64) -> Option<u64> {
+    let length = |bytes: &[u8]| Some(u64::from_le_bytes(*bytes.first_chunk::<8>()?));
+    let at = length(bytes)?.checked_add(8)?.checked_add(start)?;
+    let other = bytes.get(usize::try_from(at).ok()?..)?;
+    let fits = length(other)?.checked_add(8)? <= other.len() as u64 && other.get(8) == Some(&b'{');
+    fits.then_some(at)
 }
 
 /// The files of the index that are not here, and which modules' tensors are in them.
@@ -123,28 +145,6 @@ fn check_index(
     Ok(())
 }
 
-/// An FP8 matrix needs an F32 scale for each block of `block` elements.
-fn check_scales(
-    checkpoint: &Checkpoint,
-    name: &str,
-    shape: &[usize],
-    block: (usize, usize),
-) -> Result<(), FormatError> {
-    let scale = format!("{name}_scale_inv");
-    let problem = if let &[rows, cols] = shape {
-        let expected = [rows.div_ceil(block.0), cols.div_ceil(block.1)];
-        match checkpoint.info(&scale) {
-            None => format!("FP8 tensor {name} lacks its scales {scale}"),
-            Some(found) if found.ty != TensorType::F32 => {
-                format!("the scales {scale} are {}, expected F32", found.ty)
-            }
-            Some(found) if found.shape != expected => {
-                format!("{scale} has shape {:?}, expected {expected:?} for {name} of {shape:?}", found.shape)
-            }
-            Some(_) => return Ok(()),
-        }
-    } else {
-        format!("FP8 tensor {name} has shape {shape:?}; only matrices can have scales for blocks of numbers")
-    };
-    Err(FormatError::Set { path: checkpoint.path().to_owned(), problem })
+fn head(info: &TensorInfo) -> Head<'_> {
+    Head { name: &info.name, ty: info.ty, shape: &info.shape }
 }

@@ -4,7 +4,7 @@ use crate::absent::{Absent, Needed};
 use crate::builder::{Builder, Placed, name_of};
 use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
 use crate::error::FormatError;
-use crate::gguf::{Header, Metadata};
+use crate::gguf::{Header, MAGIC, Metadata};
 use crate::limits;
 use crate::map::Bytes;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 /// Opens the file at `path`, whose bytes are `bytes`, with the other shards of its set that are needed or there.
 pub(super) fn open(path: &Path, bytes: Bytes, needed: Needed) -> Result<Checkpoint, FormatError> {
     let header = parse(path, bytes.get())?;
+    refuse_joined(path, bytes.get(), &header)?;
     let Some((_, count)) = shard_of(path, &header.metadata)? else {
         return Set::start(path.to_owned(), header, bytes).finish();
     };
@@ -19,9 +20,9 @@ pub(super) fn open(path: &Path, bytes: Bytes, needed: Needed) -> Result<Checkpoi
     // the set is read from its first shard on, each header gone before the next one is read
     drop((header, bytes));
     let (header, bytes) = open_shard(path, 0, count).map_err(|error| match error {
-        FormatError::Set { path, problem } if needed == Needed::Some => {
+        FormatError::Incomplete { path, problem } if needed == Needed::Some => {
             let problem = format!("{problem}; every rank needs the first shard, which has the metadata");
-            FormatError::Set { path, problem }
+            FormatError::Incomplete { path, problem }
         }
         other => other,
     })?;
@@ -116,7 +117,7 @@ fn open_shard(path: &Path, number: usize, count: usize) -> Result<(Header, Bytes
     let bytes = Bytes::map(&shard).map_err(|error| match error {
         FormatError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
             let problem = format!("shard {} of {count} is missing: {}", number + 1, shard.display());
-            FormatError::Set { path: path.to_owned(), problem }
+            FormatError::Incomplete { path: path.to_owned(), problem }
         }
         other => other,
     })?;
@@ -126,6 +127,21 @@ fn open_shard(path: &Path, number: usize, count: usize) -> Result<(Header, Bytes
         return Err(FormatError::Set { path: shard, problem });
     }
     Ok((header, bytes))
+}
+
+/// Refuses shards that were joined into one file: the tensors of all but the first would be missing.
+fn refuse_joined(path: &Path, bytes: &[u8], header: &Header) -> Result<(), FormatError> {
+    let end = header.tensors.iter().map(|t| t.start + t.bytes).max().unwrap_or(header.data_start);
+    let begins = |at: &u64| usize::try_from(*at).is_ok_and(|at| bytes.get(at..at + 4) == Some(&MAGIC[..]));
+    let Some(at) = [end, end.next_multiple_of(u64::from(header.alignment.max(1)))].into_iter().find(begins)
+    else {
+        return Ok(());
+    };
+    let problem = format!(
+        "another GGUF file begins at byte {at}: shards that were joined into one file; Latent reads shards as they are, beside each other: give the \
+         path of the first"
+    );
+    Err(FormatError::Set { path: path.to_owned(), problem })
 }
 
 /// Number (from 0) and count of the set that a file belongs to.

@@ -92,11 +92,8 @@ fn read_entry(
 ) -> Result<TensorEntry, SafetensorsError> {
     let wrong = |tensor: &str, problem| SafetensorsError::Tensor { tensor: tensor.to_owned(), problem };
     let Some(ty) = dtype(&described.dtype) else {
-        let problem = format!(
-            "dtype {:?} is not supported; BF16, F16, F32, F64, F8_E4M3, BOOL, and integers of 8 to 64 bits are",
-            described.dtype.chars().take(40).collect::<String>()
-        );
-        return Err(wrong(&name, problem));
+        let dtype = described.dtype.chars().take(40).collect();
+        return Err(SafetensorsError::Dtype { tensor: name, dtype });
     };
     let sizes: Result<Vec<usize>, _> = described.shape.0.iter().map(|&n| usize::try_from(n)).collect();
     let shape = sizes.map_err(|_| wrong(&name, "a dimension overflows".into()))?;

@@ -84,7 +84,7 @@ rules! {
         A29 "A span has its result under its name, and as wide as the config says.", "`hidden` or `logits` among the outputs";
     }
     "tensors" {
-        A30 "Every tensor of the file is used, or declared unused by the circuit.", "the tensor may change what the model computes: add it to the circuit, or declare it under `unused` with a reason";
+        A30 "Every tensor of the file is used, or declared unused by the circuit.", "the tensor's name: architectures that Latent knows have no such tensor, and the model may compute something else with it. A file with tensors that were added or renamed needs its original names; `latent check` lists all of them. A circuit of your own (`--circuit`) reads it, or lists it under `unused`";
         A31 "No tensor is used by two weight slots.", "the two slots' names in the circuit";
         A32 "A node uses weights of its own layer.", "the layer of node and weight";
         A33 "Every weight is used.", "a pass that dropped a node or a weight";

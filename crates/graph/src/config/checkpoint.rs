@@ -3,7 +3,7 @@
 use super::decimal::written;
 use super::source::{Field, Keys, Tensors};
 use latent_formats::gguf::{Metadata, Value};
-use latent_formats::{Checkpoint, TensorInfo};
+use latent_formats::{Checkpoint, TensorInfo, TensorRef};
 use latent_types::TensorType;
 
 /// The longest list that could be about layers or rotated pairs; of a longer one only the length is read.
@@ -50,6 +50,13 @@ pub(super) struct CheckpointShapes<'a>(pub(super) &'a Checkpoint);
 impl Tensors for CheckpointShapes<'_> {
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         self.0.info(name).map(|info| info.shape.clone())
+    }
+
+    fn equal(&self, one: &str, other: &str) -> Option<bool> {
+        let (one, other) = (self.0.tensor(one)?, self.0.tensor(other)?);
+        let form =
+            |tensor: &TensorRef<'_>| (tensor.info.ty, tensor.info.shape.clone(), tensor.info.tile_rows);
+        Some(form(&one) == form(&other) && one.data == other.data)
     }
 
     fn f32s(&self, name: &str) -> Option<Vec<f32>> {

@@ -28,6 +28,18 @@ pub enum ConfigError {
         /// What it is needed for.
         hint: String,
     },
+    /// A key asks for something that no circuit computes.
+    #[error("{file}: {what} is {value}, expected {expected}")]
+    NotComputed {
+        /// The model file.
+        file: String,
+        /// `key NAME`.
+        what: String,
+        /// What the file says.
+        value: String,
+        /// What is supported.
+        expected: String,
+    },
     /// A key has an impossible value, or two places of the file contradict each other.
     #[error("{file}: {what} is {value}, expected {expected}")]
     Wrong {
@@ -40,6 +52,13 @@ pub enum ConfigError {
         /// What it should say, and why.
         expected: String,
     },
+}
+
+impl ConfigError {
+    /// Whether the file may be as it should be, of a model that Latent does not run.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, ConfigError::Unsupported { .. } | ConfigError::NotComputed { .. })
+    }
 }
 
 /// A model of which a kind of file has no keys for what it does.

@@ -117,9 +117,14 @@ impl Gguf<'_> {
         let blocks = self.keys.need_size("block_count", limits::LAYERS, "how many layers the model has")?;
         let stored = |block: usize| self.tensors.has(&format!("blk.{block}.nextn.eh_proj.weight"));
         let claimed = self.keys.size("nextn_predict_layers", 0..=*limits::LAYERS.end())?;
-        // a file that does not say how many still shows it by its tensors
-        let last = || (0..blocks).rev().take_while(|block| stored(*block)).count();
-        let mtp = claimed.unwrap_or_else(last);
+        // a layer without the tensors for prediction is a decoder layer, whatever the key says
+        let decodes =
+            |block: usize| !stored(block) && self.tensors.has(&format!("blk.{block}.attn_norm.weight"));
+        let last = |is: &dyn Fn(usize) -> bool| (0..blocks).rev().take_while(|block| is(*block)).count();
+        let mtp = match claimed {
+            Some(claimed) => claimed.min(last(&|block| !decodes(block))),
+            None => last(&stored),
+        };
         if mtp >= blocks {
             let expected = format!("less than {blocks}, the {}", self.keys.name("block_count"));
             return Err(self.keys.wrong("nextn_predict_layers", mtp, expected));

@@ -64,7 +64,7 @@ pub(super) fn read(
             (factor.map_or(RopeScaling::None, |factor| RopeScaling::Linear { factor }), 1.0)
         }
         (None, Some(other)) => {
-            return Err(keys.wrong(
+            return Err(keys.not_computed(
                 "rope.scaling.type",
                 format!("{other:?}"),
                 "none, linear, yarn or longrope",

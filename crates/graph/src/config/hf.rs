@@ -63,6 +63,15 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
     })
 }
 
+/// What a config.json says that something else in its folder overrides.
+pub(super) fn warnings(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<Vec<String>, ConfigError> {
+    let (family, text) = find_family(&Reader::new(keys, ""))?;
+    let text = text.spelled(family.keys);
+    let config = Config { family, text, tensors, prefix: prefix(tensors, family) };
+    let rope = hf_rope::replaced(&config.text, family)?;
+    Ok(config.stored_head()?.into_iter().chain(rope).collect())
+}
+
 /// The family of a config.json.
 pub(super) fn family(keys: &dyn Keys) -> Result<&'static Family, ConfigError> {
     find_family(&Reader::new(keys, "")).map(|(family, _)| family)
@@ -87,7 +96,7 @@ fn architecture(top: &Reader<'_>) -> String {
 
 /// The family, and the keys of the language model: those of an object of their own where the model also sees.
 fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static Family, Reader<'a>), ConfigError> {
-    let nested = families::NESTED.into_iter().find(|key| top.field(key) == Some(Field::Object));
+    let nested = families::NESTED.into_iter().find(|key| matches!(top.field(key), Some(Field::Object(_))));
     let text = nested.map_or_else(|| top.clone(), |key| top.within(&format!("{key}.")));
     for reader in [&text, top] {
         let name = architecture(reader);
@@ -110,6 +119,14 @@ impl Config<'_> {
     /// Published models of some families mix layers of latent and of linear attention; only the former are supported.
     fn refuse_linear_attention(&self, layers: usize) -> Result<(), ConfigError> {
         let expected = "\"full_attention\" in every layer: linear attention (KDA) is not supported";
+        // published files of Kimi-Linear list layers by their kind, counted from 1
+        let linear = self.text.within("linear_attn_config.");
+        if let Some(layers @ Field::List(_)) = linear.field("kda_layers")
+            && layers != Field::List(Vec::new())
+        {
+            let expected = "an empty list: layers of linear attention (KDA) are not supported";
+            return Err(linear.not_computed("kda_layers", layers, expected));
+        }
         match self.text.field("layer_types") {
             Some(Field::List(types)) => {
                 let is = |of: &Field, word: &str| matches!(of, Field::Text(name) if name == word);
@@ -119,7 +136,7 @@ impl Config<'_> {
                 match types.iter().position(other) {
                     Some(layer) => {
                         let value = format!("{} for layer {layer}", types[layer]);
-                        Err(self.text.wrong("layer_types", value, expected))
+                        Err(self.text.not_computed("layer_types", value, expected))
                     }
                     None if self.family.hybrid && types.len() != layers => {
                         let value = format!("a list of {}", types.len());
@@ -129,7 +146,7 @@ impl Config<'_> {
                 }
             }
             Some(field) if self.family.hybrid => Err(self.text.wrong("layer_types", field, expected)),
-            None if self.family.hybrid => Err(self.text.missing(
+            None if self.family.hybrid && !self.text.mentions("linear_attn_config") => Err(self.text.missing(
                 "layer_types",
                 "without it, most layers of this family have linear attention (KDA), which is not supported",
             )),
@@ -140,7 +157,15 @@ impl Config<'_> {
     fn embedding(&self) -> Result<(String, [usize; 2]), ConfigError> {
         let name = self.tensor("model.embed_tokens.weight");
         let Some(shape) = self.tensors.shape(&name) else {
-            return Err(self.text.missing_tensor(&name, "it is the embedding, without which nothing runs"));
+            let other = format!("model.language_model.{}", name.trim_start_matches("model."));
+            let hint = match self.tensors.has(&other) {
+                true => format!(
+                    "the folder has {other}: it was saved under the names of a Transformers class; Latent reads the published names, model.… or \
+                     language_model.model.…: save it again with Transformers 5, or rename its tensors"
+                ),
+                false => "it is the embedding, without which nothing runs".into(),
+            };
+            return Err(self.text.missing_tensor(&name, hint));
         };
         match shape[..] {
             [rows, columns] => Ok((name, [rows, columns])),
@@ -309,7 +334,7 @@ impl Config<'_> {
         };
         match self.text.text("hidden_act")? {
             Some(name) if !names.contains(&name.as_str()) => {
-                Err(self.text.wrong("hidden_act", format!("{name:?}"), format!("{:?}", names[0])))
+                Err(self.text.not_computed("hidden_act", format!("{name:?}"), format!("{:?}", names[0])))
             }
             _ => Ok(activation),
         }
@@ -329,16 +354,30 @@ impl Config<'_> {
         Ok([embedding, depth / (layers as f64).sqrt(), base as f64 / hidden as f64])
     }
 
-    /// Without the key, whether a head is stored decides: class defaults differ between versions of the same code.
+    /// Whether a head is stored decides, as in Transformers: fine-tunes store one of their own and keep `tie_word_embeddings`. Every rank and
+    /// every header can tell, unlike whether both hold the same values.
     fn tied(&self) -> Result<bool, ConfigError> {
         let tensor = self.tensor("lm_head.weight");
         let head = self.tensors.has(&tensor);
-        match self.text.flag("tie_word_embeddings")? {
-            Some(false) if !head => Err(self
-                .text
-                .missing_tensor(&tensor, "tie_word_embeddings is false, so the head must be stored")),
-            Some(tied) => Ok(tied),
-            None => Ok(!head),
+        if self.text.flag("tie_word_embeddings")? == Some(false) && !head {
+            let hint = "tie_word_embeddings is false, so the head must be stored";
+            return Err(self.text.missing_tensor(&tensor, hint));
         }
+        Ok(!head)
+    }
+
+    /// A warning if the head is stored although the config says that it is the embedding.
+    fn stored_head(&self) -> Result<Option<String>, ConfigError> {
+        let (embedding, head) = (self.tensor("model.embed_tokens.weight"), self.tensor("lm_head.weight"));
+        let tied = self.text.flag("tie_word_embeddings")? == Some(true);
+        let differs = tied && self.tensors.has(&head) && self.tensors.equal(&embedding, &head) != Some(true);
+        let warning = || {
+            format!(
+                "{}: tie_word_embeddings is true, but {head} is stored with values of its own, which are used; set \
+                 tie_word_embeddings to false",
+                self.text.file()
+            )
+        };
+        Ok(differs.then(warning))
     }
 }

@@ -121,7 +121,9 @@ fn router(config: &Config<'_>, defaults: &RouterDefaults, layer: usize) -> Resul
         None => defaults.gating,
         Some("softmax") => Gating::Softmax,
         Some("sigmoid") => Gating::Sigmoid,
-        Some(other) => return Err(text.wrong("scoring_func", format!("{other:?}"), "softmax or sigmoid")),
+        Some(other) => {
+            return Err(text.not_computed("scoring_func", format!("{other:?}"), "softmax or sigmoid"));
+        }
     };
     let (bias, grouped) = choosing(config, defaults, layer, gating)?;
     let (groups, groups_used) = if grouped { groups(config, defaults)? } else { (1, 1) };
@@ -184,7 +186,7 @@ fn choosing(
         )),
         Some(other) => {
             let expected = "greedy, group_limited_greedy or noaux_tc";
-            Err(text.wrong("topk_method", format!("{other:?}"), expected))
+            Err(text.not_computed("topk_method", format!("{other:?}"), expected))
         }
     }
 }

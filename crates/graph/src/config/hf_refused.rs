@@ -61,7 +61,7 @@ fn all_attend_to_everything(types: &Field) -> bool {
 pub(super) fn check(text: &Reader<'_>) -> Result<(), ConfigError> {
     for refused in &REFUSED {
         if let Some(value) = text.field(refused.key).filter(|value| !(refused.neutral)(value)) {
-            return Err(text.wrong(refused.key, value, refused.expected));
+            return Err(text.not_computed(refused.key, value, refused.expected));
         }
     }
     Ok(())

@@ -16,16 +16,66 @@ pub(super) struct Rope {
     pub(super) score_scale: f64,
 }
 
-/// The keys of the scaling: `rope_parameters` of newer files, else `rope_scaling`.
+/// The keys of the scaling. As in Transformers, a `rope_scaling` that says anything takes the place of `rope_parameters`, of which then
+/// nothing is read, not even `rope_theta`.
 fn parameters<'a>(text: &Reader<'a>) -> Result<Option<Reader<'a>>, ConfigError> {
-    for key in ["rope_parameters", "rope_scaling"] {
+    for key in ["rope_scaling", "rope_parameters"] {
         match text.field(key) {
             None => {}
-            Some(Field::Object) => return Ok(Some(text.within(&format!("{key}.")))),
+            Some(Field::Object(names)) if names.is_empty() => {}
+            Some(Field::Object(names)) => {
+                let parameters = text.within(&format!("{key}."));
+                return match names
+                    .iter()
+                    .find(|name| matches!(parameters.field(name), Some(Field::Object(_))))
+                {
+                    None => Ok(Some(parameters)),
+                    Some(nested) => {
+                        let expected =
+                            "a number, a word or a list: rope parameters per layer type are not supported";
+                        Err(parameters.not_computed(nested, "an object", expected))
+                    }
+                };
+            }
             Some(field) => return Err(text.wrong(key, field, "an object or null")),
         }
     }
     Ok(None)
+}
+
+/// θ of `rope_parameters` if `rope_scaling` takes their place.
+fn replaced_base(text: &Reader<'_>) -> Result<Option<f64>, ConfigError> {
+    match text.field("rope_scaling") {
+        Some(Field::Object(names)) if !names.is_empty() => {
+            text.within("rope_parameters.").real("rope_theta", limits::ROPE_BASE)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// θ of Transformers' classes if config.json states none.
+const USUAL_BASE: f64 = 10_000.0;
+
+/// θ by the keys that are read.
+fn base(text: &Reader<'_>, parameters: Option<&Reader<'_>>, family: &Family) -> Result<f64, ConfigError> {
+    let inner = parameters.map(|p| p.real("rope_theta", limits::ROPE_BASE)).transpose()?.flatten();
+    let usual = family.rope_base.or(replaced_base(text)?.map(|_| USUAL_BASE));
+    inner
+        .or(text.real("rope_theta", limits::ROPE_BASE)?)
+        .or(usual)
+        .ok_or_else(|| text.missing("rope_theta", "it is the base of the rotary embedding's frequencies"))
+}
+
+/// A warning if θ of `rope_parameters` is not the one that is used.
+pub(super) fn replaced(text: &Reader<'_>, family: &Family) -> Result<Option<String>, ConfigError> {
+    let Some(lost) = replaced_base(text)? else { return Ok(None) };
+    let base = base(text, parameters(text)?.as_ref(), family)?;
+    let warning = format!(
+        "{file}: rope_scaling takes the place of rope_parameters, as in Transformers: rope_theta is {base:?}, and not {lost:?} as in \
+         rope_parameters; state rope_theta in rope_scaling to choose it",
+        file = text.file()
+    );
+    Ok((base != lost).then_some(warning))
 }
 
 /// Whether the shared key is rotated: not where there is none, nor where the model has no rotation (`mla_use_nope`, NoPE).
@@ -52,13 +102,7 @@ pub(super) fn read(
         return Err(text.wrong("qk_rope_head_dim", dims, expected));
     }
     let parameters = parameters(text)?;
-    let inner = parameters.as_ref().map(|p| p.real("rope_theta", limits::ROPE_BASE)).transpose()?.flatten();
-    let base = match inner.or(text.real("rope_theta", limits::ROPE_BASE)?).or(family.rope_base) {
-        Some(base) => base,
-        None => {
-            return Err(text.missing("rope_theta", "it is the base of the rotary embedding's frequencies"));
-        }
-    };
+    let base = base(text, parameters.as_ref(), family)?;
     let pairs = match text.flag("rope_interleave")? {
         Some(true) => RopePairs::Interleaved,
         Some(false) => RopePairs::NeoX,
@@ -104,7 +148,7 @@ fn scaling(p: &Reader<'_>, dims: usize, context: usize) -> Result<(RopeScaling, 
         Some("longrope") => Ok((longrope(p, dims, context)?, 1.0)),
         Some(other) => {
             let key = if p.field("rope_type").is_some() { "rope_type" } else { "type" };
-            Err(p.wrong(key, format!("{other:?}"), "default, linear, yarn or longrope"))
+            Err(p.not_computed(key, format!("{other:?}"), "default, linear, yarn or longrope"))
         }
     }
 }
@@ -130,7 +174,7 @@ fn yarn(p: &Reader<'_>, context: usize) -> Result<(RopeScaling, f64), ConfigErro
         return Err(p.wrong("beta_fast", beta_fast, format!("at least beta_slow, which is {beta_slow}")));
     }
     if p.flag("truncate")? == Some(false) {
-        return Err(p.wrong("truncate", false, "true: ramps between whole pairs only are supported"));
+        return Err(p.not_computed("truncate", false, "true: ramps between whole pairs only are supported"));
     }
     let mscale = p.real("mscale", limits::MSCALE)?.unwrap_or(1.0);
     let all = p.real("mscale_all_dim", limits::MSCALE)?.unwrap_or(0.0);
@@ -165,7 +209,7 @@ fn longrope(p: &Reader<'_>, dims: usize, context: usize) -> Result<RopeScaling, 
 /// Mistral's `llama_4_scaling`, beside the rope's keys or (newer files) among them as `llama_4_scaling_beta`.
 pub(super) fn temperature(text: &Reader<'_>) -> Result<Option<Temperature>, ConfigError> {
     let (reader, key) = match (text.field("llama_4_scaling"), parameters(text)?) {
-        (Some(Field::Object), _) => (text.within("llama_4_scaling."), "beta"),
+        (Some(Field::Object(_)), _) => (text.within("llama_4_scaling."), "beta"),
         (Some(field), _) => return Err(text.wrong("llama_4_scaling", field, "an object or null")),
         (None, Some(parameters)) => (parameters, "llama_4_scaling_beta"),
         (None, None) => return Ok(None),

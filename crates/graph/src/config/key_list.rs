@@ -56,7 +56,7 @@ fn writer_value(value: &Field) -> Option<WriterValue> {
         Field::List(values) => {
             WriterValue::Bools(values.iter().map(|value| *value == Field::Flag(true)).collect())
         }
-        Field::Count(_) | Field::Object => return None,
+        Field::Count(_) | Field::Object(_) => return None,
     })
 }
 

@@ -51,6 +51,14 @@ use checkpoint::CheckpointShapes;
 use latent_formats::{Checkpoint, Data, Outline, Source};
 use rank_shapes::RankShapes;
 
+/// What the config.json of an outline says that something else in its folder overrides.
+pub(crate) fn warnings(file: &OutlineFile<'_>) -> Vec<String> {
+    match file.0.source() {
+        Source::HuggingFace(_) => hf::warnings(file, file).unwrap_or_default(),
+        Source::Gguf(_) => Vec::new(),
+    }
+}
+
 impl ModelConfig {
     /// Reads and checks the config of an opened model.
     ///
@@ -110,6 +118,16 @@ impl ModelConfig {
             }
             Source::HuggingFace(_) => hf::read(&file, &file),
         }
+    }
+
+    /// What config.json says that something else in the folder overrides, as warnings for the user. Empty for files of other kinds.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::from_checkpoint`].
+    pub fn warnings(checkpoint: &Checkpoint) -> Result<Vec<String>, ConfigError> {
+        let Source::HuggingFace(source) = checkpoint.source() else { return Ok(Vec::new()) };
+        let file = format!("{}/config.json", checkpoint.display_name());
+        hf::warnings(&JsonKeys { file: &file, object: &source.config }, &CheckpointShapes(checkpoint))
     }
 
     /// Reads and checks a config from GGUF metadata, wherever it is stored, and the shapes of the file's tensors.

@@ -43,6 +43,10 @@ impl Tensors for OutlineFile<'_> {
         self.0.tensor(name).map(|tensor| tensor.shape.clone())
     }
 
+    fn equal(&self, one: &str, other: &str) -> Option<bool> {
+        CheckpointShapes(self.0.whole()?).equal(one, other)
+    }
+
     fn f32s(&self, name: &str) -> Option<Vec<f32>> {
         if let Some(checkpoint) = self.0.whole() {
             return CheckpointShapes(checkpoint).f32s(name);

@@ -56,6 +56,17 @@ impl<'a> Reader<'a> {
         self.wrong_place(format!("key {}", self.name(key)), value, expected)
     }
 
+    /// A value that no circuit follows.
+    pub(super) fn not_computed(
+        &self,
+        key: &str,
+        value: impl std::fmt::Display,
+        expected: impl Into<String>,
+    ) -> ConfigError {
+        let (file, what) = (self.file(), format!("key {}", self.name(key)));
+        ConfigError::NotComputed { file, what, value: value.to_string(), expected: expected.into() }
+    }
+
     pub(super) fn wrong_shape(
         &self,
         tensor: &str,

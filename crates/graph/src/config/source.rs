@@ -15,8 +15,8 @@ pub enum Field {
     List(Vec<Field>),
     /// A list of this many elements, whose elements no hyper-parameter needs (the tokens of a tokenizer).
     Count(usize),
-    /// An object of config.json.
-    Object,
+    /// An object of config.json, with the names of its keys.
+    Object(Vec<String>),
 }
 
 impl std::fmt::Display for Field {
@@ -36,7 +36,7 @@ impl std::fmt::Display for Field {
                 write!(f, "[{}{rest}]", shown.join(", "))
             }
             Field::Count(count) => write!(f, "a list of {count}"),
-            Field::Object => write!(f, "an object"),
+            Field::Object(_) => write!(f, "an object"),
         }
     }
 }
@@ -62,6 +62,11 @@ pub trait Tensors {
 
     /// The elements of a small F32 tensor; none where there is no such tensor or it has another type.
     fn f32s(&self, name: &str) -> Option<Vec<f32>>;
+
+    /// Whether two tensors hold the same values; none if their data are missing.
+    fn equal(&self, _one: &str, _other: &str) -> Option<bool> {
+        None
+    }
 
     /// Whether there is a tensor of this name.
     fn has(&self, name: &str) -> bool {
@@ -117,6 +122,6 @@ fn from_json(value: &serde_json::Value) -> Option<Field> {
             Some(list) => Field::List(list),
             None => Field::Count(values.len()),
         },
-        Value::Object(_) => Field::Object,
+        Value::Object(object) => Field::Object(object.keys().cloned().collect()),
     })
 }

@@ -45,7 +45,7 @@ pub(super) fn rank(outline: &Outline, naming: Naming, architecture: &str) -> Vec
         .iter()
         .filter_map(|profile| {
             let circuit = Circuit::named(profile.circuit).ok()?;
-            let nested = keys.field("text_config") == Some(Field::Object);
+            let nested = matches!(keys.field("text_config"), Some(Field::Object(_)));
             let spelled = |key: &str| match naming {
                 Naming::Gguf => format!("{architecture}.{key}"),
                 Naming::HuggingFace if nested => format!("text_config.{key}"),

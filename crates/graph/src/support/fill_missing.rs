@@ -61,7 +61,7 @@ pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>)
                 break;
             }
             Err(error) => {
-                if !read.fill(error, &keys, naming, &mut implied) {
+                if !read.fill(error, &keys, naming, (&mut implied, outline.names_all_tensors())) {
                     break;
                 }
             }
@@ -76,7 +76,7 @@ pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>)
         .iter()
         .filter(|key| !names.contains(&key.rsplit("text_config.").next().unwrap_or(key)))
         .filter_map(|key| file.field(key))
-        .filter(|field| *field != Field::Object)
+        .filter(|field| !matches!(field, Field::Object(_)))
         .collect();
     read.asked = fields.len();
     read.choices = fields.iter().filter(|field| chooses(field)).count();
@@ -95,7 +95,7 @@ impl Read {
         error: ConfigError,
         keys: &FilledKeys<'_>,
         naming: Naming,
-        implied: &mut bool,
+        (implied, all_named): (&mut bool, bool),
     ) -> bool {
         let (what, problem, wrong) = match error {
             ConfigError::Unsupported { architecture, known, .. } => {
@@ -106,13 +106,15 @@ impl Read {
                 return false;
             }
             ConfigError::Missing { what, hint, .. } => (what, format!("it is missing: {hint}"), false),
-            ConfigError::Wrong { what, value, expected, .. } => {
+            ConfigError::Wrong { what, value, expected, .. }
+            | ConfigError::NotComputed { what, value, expected, .. } => {
                 (what, format!("it is {value}, expected {expected}"), true)
             }
         };
         let Some(key) = what.strip_prefix("key ") else {
-            // the list of tensors is gone through later, all of it
-            if *implied {
+            // the list of tensors is gone through later, all of it; what is missing for the config has a reason
+            if *implied || !wrong && all_named {
+                let what = what.strip_prefix("tensor ").unwrap_or(&what);
                 self.missing.push(Missing::new(MissingKind::Tensor, what, problem));
             }
             return !std::mem::replace(implied, true);

@@ -17,7 +17,7 @@ pub use operations::{Choice, Operation};
 
 use crate::audit;
 use crate::circuit::{Circuit, ConfigVars, DeclaredTensors, LayerRun, Naming};
-use crate::config::{Keys, ModelConfig, OutlineFile};
+use crate::config::{self, Field, Keys, ModelConfig, OutlineFile};
 use crate::error::GraphError;
 use crate::ir::{Ir, Span};
 use crate::tensors::naming_of;
@@ -45,6 +45,10 @@ pub struct SupportReport {
     pub operations: Vec<Operation>,
     /// Everything that stands between this model and running it.
     pub missing: Vec<Missing>,
+    /// Why its files cannot be opened; none if they can, or if only their data are missing.
+    pub refused: Option<String>,
+    /// What config.json says that something else in the folder overrides.
+    pub warnings: Vec<String>,
     /// Known circuits by similarity, best first; empty where the architecture is known.
     pub closest: Vec<Similarity>,
     /// Keys of an unknown architecture's config.json that nothing reads, which may stand for operations.
@@ -64,6 +68,10 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
     let guessed = !closest.is_empty() || read.filled;
     let mut missing = read.missing;
     let mut assumed = Vec::new();
+    let refusal = outline.refusal();
+    if let Some(refusal) = refusal.filter(|refusal| refusal.is_unsupported()) {
+        missing.push(Missing::new(MissingKind::Format, "weights", refusal.to_string()));
+    }
     let (mut operations, mut layers) = (Vec::new(), Vec::new());
     if let Some(config) = &read.config {
         let circuit = match machine.circuit {
@@ -73,10 +81,10 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
         let ty = matrix_type(outline, &file, &mut missing, &mut assumed);
         let declared = DeclaredTensors::of(circuit, config, naming, ty)?;
         let known = Known { outline, declared: &declared };
-        if outline.data() != Data::Config {
+        if outline.names_all_tensors() {
             tensors(circuit, config, &known, guessed, &mut missing)?;
         }
-        if outline.data() != Data::Config && !guessed {
+        if outline.names_all_tensors() && !guessed {
             unread(circuit, config, &known, &mut missing)?;
         }
         operations = operations::list(circuit, config, &known, machine, &mut missing)?;
@@ -95,11 +103,13 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
         file: outline.display_name(),
         data: outline.data(),
         architecture: read.architecture,
-        supported: sorted.is_empty(),
+        supported: sorted.is_empty() && refusal.is_none(),
         config: read.config.filter(|_| !guessed),
         layers,
         operations,
         missing: sorted,
+        refused: refusal.map(ToString::to_string),
+        warnings: config::warnings(&file),
         unread: if closest.is_empty() { Vec::new() } else { read.unread },
         closest,
         assumed,
@@ -152,37 +162,30 @@ fn matrix_type(
     if let Some((ty, _)) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes) {
         return ty;
     }
-    use crate::config::Field;
     let text = |key: &str| match keys.field(key).or_else(|| keys.field(&format!("text_config.{key}"))) {
         Some(Field::Text(text)) => Some(text),
         _ => None,
     };
-    let ty = match text("quantization_config.quant_method").as_deref() {
-        Some("fp8") => TensorType::F8_E4M3,
-        Some(other) => four_bit(outline).unwrap_or_else(|problem| {
-            let problem = problem.unwrap_or_else(|| format!("weights quantised by {other:?} are not read"));
-            missing.push(Missing::new(MissingKind::Format, "quantization_config.quant_method", problem));
-            TensorType::BF16
-        }),
-        None => {
-            let dtype = text("dtype").or_else(|| text("torch_dtype"));
-            match dtype.as_deref() {
-                Some("float32") => TensorType::F32,
-                Some("float16") => TensorType::F16,
-                _ => TensorType::BF16,
-            }
-        }
+    let announced = match outline.source() {
+        Source::HuggingFace(source) => latent_formats::announced_type(source),
+        Source::Gguf(_) => Ok(None),
     };
+    let dtype = text("dtype").or_else(|| text("torch_dtype"));
+    let plain = match dtype.as_deref() {
+        Some("float32") => TensorType::F32,
+        Some("float16") => TensorType::F16,
+        _ => TensorType::BF16,
+    };
+    let ty = announced.map(|ty| ty.unwrap_or(plain)).unwrap_or_else(|problem| {
+        if outline.refusal().is_none() {
+            missing.push(Missing::new(MissingKind::Format, "quantization_config", problem));
+        }
+        plain
+    });
     assumed.push(format!(
         "there are no tensors to look at: matrices are taken to be {ty}, in the shapes that the keys say"
     ));
     ty
-}
-
-/// The type of 4-bit weights by config.json; else what it says that is not supported, if it says more than a name.
-fn four_bit(outline: &Outline) -> Result<TensorType, Option<String>> {
-    let Source::HuggingFace(source) = outline.source() else { return Err(None) };
-    latent_formats::four_bit_type(source).map_err(|error| Some(error.to_string()))?.ok_or(None)
 }
 
 /// Every slot of the circuit against the file: tensors that are missing or wrong, equal ones of several layers together.

@@ -12,11 +12,16 @@ fn hostile() -> Vec<Field> {
     let reals = [0.0, -0.0, 1.0, -1.0, 1e-300, 1e300, f64::NAN, f64::INFINITY];
     let mut values: Vec<Field> = numbers.map(Field::Integer).into();
     values.extend(reals.map(Field::Real));
-    values.extend([Field::Flag(true), Field::Text(String::new()), Field::Object, Field::Count(usize::MAX)]);
+    values.extend([
+        Field::Flag(true),
+        Field::Text(String::new()),
+        Field::Object(Vec::new()),
+        Field::Count(usize::MAX),
+    ]);
     values.extend([
         Field::List(Vec::new()),
         Field::List(vec![Field::Integer(4); 4]),
-        Field::List(vec![Field::Object; 4]),
+        Field::List(vec![Field::Object(Vec::new()); 4]),
     ]);
     values
 }
