@@ -38,7 +38,7 @@ pub struct Description {
     pub threads: usize,
     /// Seconds that loading took.
     pub load_seconds: f64,
-    /// What may surprise: weights that are paged, attention that was trained sparse, a template that cannot be used.
+    /// What may surprise: keys of config.json that are overridden, weights that are paged, attention that was trained sparse, a template that cannot be used.
     pub warnings: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Description {
             isa: summary.tier.name().to_owned(),
             threads: summary.placement.threads(),
             load_seconds: summary.load_time.as_secs_f64(),
-            warnings: paged.into_iter().chain(dense).collect(),
+            warnings: summary.warnings.iter().cloned().chain(paged).chain(dense).collect(),
         }
     }
 }

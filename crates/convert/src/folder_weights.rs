@@ -71,6 +71,7 @@ impl<'a> FolderWeights<'a> {
         let mut report = Report::default();
         report.dropped(&dropped);
         note_tokenizer(&mut report, tokenizer.as_ref());
+        report.notes.extend(ModelConfig::warnings(checkpoint)?);
         report.notes.extend(peers::notes(&new));
         let mut writer = Writer::new();
         metadata::model(&mut writer, &keys);

@@ -9,6 +9,7 @@ use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::passes::Precision;
 use latent_types::TensorType;
+use serde_json::{Value, json};
 use std::path::Path;
 use support::{GGUF_CASES, all_logits, case_folder, engine, error, greedy, numbers, tokens};
 
@@ -116,6 +117,48 @@ fn names_shapes_and_bytes_are_those_of_llama_cpps_converter() {
         for (key, _) in ours.entries() {
             let known = theirs.get(key).is_some() || key == "tokenizer.ggml.model";
             assert!(known, "{case} {key}");
+        }
+    }
+}
+
+/// Configs of which something else in the folder overrides a part; Transformers computes what the fixtures have.
+#[test]
+fn what_a_folder_overrides_in_its_config_is_converted_and_comes_back() {
+    let tie = json!({"tie_word_embeddings": true});
+    let yarn = json!({
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128, "beta_fast": 32,
+            "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
+    });
+    for (case, changes, notes) in [("v3", tie, 1), ("v3-yarn", yarn, 0)] {
+        let temporary = tempfile::tempdir().unwrap();
+        let [own, file, back] = ["own", "model.gguf", "back"].map(|name| temporary.path().join(name));
+        std::fs::create_dir(&own).unwrap();
+        std::fs::copy(case_folder(case).join("model.safetensors"), own.join("model.safetensors")).unwrap();
+        let text = std::fs::read_to_string(case_folder(case).join("config.json")).unwrap();
+        let mut config: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
+        config.extend(changes.as_object().unwrap().clone());
+        std::fs::write(own.join("config.json"), Value::Object(config).to_string()).unwrap();
+
+        let own = Checkpoint::open(&own).unwrap();
+        let report = to_gguf(&own, &file, &GgufOptions::default(), &mut |_, _| true).unwrap();
+        let overridden = report.notes.iter().filter(|note| note.contains("tie_word_embeddings is true"));
+        assert_eq!(overridden.count(), notes, "{case}: {:?}", report.notes);
+        let gguf = Checkpoint::open(&file).unwrap();
+        assert_eq!(numbers(&gguf, "output.weight"), numbers(&own, "lm_head.weight"), "{case}");
+        to_folder(&gguf, &back, &FolderOptions::default(), &mut |_, _| true).unwrap();
+        let options = EngineOptions {
+            precision: Precision::Exact,
+            threads: Some(2),
+            context: Some(256),
+            ..EngineOptions::default()
+        };
+        let prompt = tokens(case, "tokens");
+        let truth = all_logits(&mut engine(&case_folder(case), &options), &prompt);
+        for path in [&file, &back] {
+            let found = all_logits(&mut engine(path, &options), &prompt);
+            let worst = truth.iter().zip(&found).map(|(a, b)| error(b, a)).fold(0.0, f64::max);
+            assert!(worst <= 1e-10, "{case} {}: {worst:e}", path.display());
         }
     }
 }

@@ -132,6 +132,8 @@ impl Engine {
         let placement = options.place();
         let mut summary = loading.summary();
         (summary.paged, summary.doubts, summary.placement) = (paged, doubts, placement.clone());
+        summary.warnings = ModelConfig::warnings(checkpoint)?;
+        summary.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         if let Some(dense) = &summary.dense {
             tracing::warn!("{dense}");
         }

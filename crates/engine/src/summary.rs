@@ -81,6 +81,8 @@ pub struct Summary {
     pub portable: Vec<String>,
     /// Where a sequence may grow so long that attention to all tokens is not what the model was trained with.
     pub dense: Option<DenseAttention>,
+    /// What config.json says that something else in the folder overrides.
+    pub warnings: Vec<String>,
     /// What the audit finds strange about a circuit of the user's own.
     pub doubts: Vec<latent_graph::audit::Finding>,
 }
@@ -115,6 +117,7 @@ impl Summary {
             kernels,
             portable,
             dense: dense(config.index_topk, resolved.options.context),
+            warnings: Vec::new(),
             doubts: Vec::new(),
         }
     }

@@ -4,13 +4,17 @@
 mod support;
 
 use latent_engine::{Engine, EngineOptions};
+use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_types::{CacheType, Tier};
+use serde_json::{Map, Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
 use support::{
     CASES, WITH_GGUF, all_logits, checkpoint, engine, error, exhaustive, fixture, folder, greedy,
     side_by_side, tiers,
 };
+use tempfile::TempDir;
 
 /// Mean relative square error of a row that exact arithmetic may have.
 const EXACT: f64 = 1e-9;
@@ -92,6 +96,61 @@ fn exact_greedy_tokens_agree_up_to_the_first_near_tie() {
             assert_eq!(found, expected.greedy[..sure], "{case} {} {tier} {mla}", path.display());
         }
     });
+}
+
+/// The folder of a case with another config.json.
+fn with_config(case: &str, change: impl FnOnce(&mut Map<String, Value>)) -> (TempDir, Arc<Checkpoint>) {
+    let made = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(folder(case).join("config.json")).unwrap();
+    let mut config = serde_json::from_str(&text).unwrap();
+    change(&mut config);
+    std::fs::write(made.path().join("config.json"), Value::Object(config).to_string()).unwrap();
+    let weights = "model.safetensors";
+    std::fs::copy(folder(case).join(weights), made.path().join(weights)).unwrap();
+    let opened = checkpoint(made.path());
+    (made, opened)
+}
+
+/// Of a head that is stored although `tie_word_embeddings` is true, and of a `rope_scaling` beside `rope_parameters`, Transformers 5 computes the
+/// logits that the fixture has.
+#[test]
+fn what_overrides_keys_of_a_config_is_what_transformers_takes() {
+    fn tie(config: &mut Map<String, Value>) {
+        config["tie_word_embeddings"] = true.into();
+    }
+    fn add_yarn(config: &mut Map<String, Value>) {
+        let mut yarn = config["rope_parameters"].take();
+        yarn.as_object_mut().unwrap().retain(|key, _| key != "rope_theta");
+        config["rope_parameters"] = json!({"rope_theta": 10000.0, "rope_type": "default"});
+        config.insert("rope_scaling".into(), yarn);
+    }
+    fn clear(config: &mut Map<String, Value>) {
+        add_yarn(config);
+        config["rope_parameters"] = json!({});
+        config.insert("rope_theta".into(), 10000.0.into());
+    }
+    type Change = fn(&mut Map<String, Value>);
+    let cases: [(&str, Change, usize); 6] = [
+        ("v3", tie, 1),
+        ("minicpm3", tie, 1),
+        ("v3-yarn", add_yarn, 0),
+        ("v2-lite-yarn", clear, 0),
+        ("minicpm3-long", add_yarn, 0),
+        ("mistral4", clear, 0),
+    ];
+    for (case, change, warned) in cases {
+        let (_made, file) = with_config(case, change);
+        let mut engine = engine(&file, &exact(Tier::Portable, MlaChoice::Auto, CacheForm::Latent));
+        let expected = fixture(case);
+        let mean = expected.mean_error(&all_logits(&mut engine, &expected.tokens, 64));
+        assert!(mean <= EXACT, "{case}: {mean:e}");
+        let warnings = &engine.summary().warnings;
+        assert_eq!(warnings.len(), warned, "{case}: {warnings:?}");
+        assert!(
+            warnings.iter().all(|text| text.contains("lm_head.weight is stored")),
+            "{case}: {warnings:?}"
+        );
+    }
 }
 
 #[test]

@@ -106,6 +106,11 @@ impl<'a> Assignment<'a> {
     ) -> Result<Assignment<'a>, QuantizeError> {
         let metadata = weights.metadata()?;
         let sources = weights.tensors();
+        if sources.is_empty() {
+            let problem =
+                "it holds no tensors, so that there is nothing to quantize; take the whole model".into();
+            return Err(QuantizeError::Source { file: weights.display_name(), problem });
+        }
         if let Some(importances) = importances {
             importances.check(&weights.display_name(), &sources)?;
         }

@@ -92,6 +92,17 @@ pub enum QuantizeError {
         /// What is wrong.
         problem: String,
     },
+    /// One row of importances for all heads or experts of a tensor.
+    #[error("{}: it has one row of importances for all {matrices} matrices of {tensor}, and each needs its own: it was made by a program that does not tell \
+         heads or experts apart; make it again with `latent imatrix` or a newer llama-imatrix", path.display())]
+    SharedImportance {
+        /// The file of importances.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its matrices: heads or experts.
+        matrices: usize,
+    },
     /// The importances belong to another model.
     #[error("{}: it is of another model: {problem}", path.display())]
     OtherModel {

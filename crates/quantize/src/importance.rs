@@ -113,6 +113,11 @@ impl Importances {
             Some(values) if values.len() == columns * matrices => Ok(Some(values)),
             // llama.cpp collects none for the embedding, whose rows are looked up
             Some(_) if name == "token_embd.weight" => Ok(None),
+            Some(values) if values.len() == columns => Err(QuantizeError::SharedImportance {
+                path: self.path.clone(),
+                tensor: name.to_owned(),
+                matrices,
+            }),
             Some(values) => {
                 let problem = format!(
                     "it has {} importances for {name}, which has {columns} columns in {matrices} matrices",
@@ -277,6 +282,19 @@ mod tests {
         let read = from_gguf(&bytes).unwrap();
         assert_eq!(read.entries["x.weight"], [1.0, 2.0, 1.0, 1.0]);
         assert_eq!(read.chunks, 9);
+    }
+
+    #[test]
+    fn one_row_for_all_heads_is_named_as_such() {
+        let mut importances = from_dat(&dat()).unwrap();
+        importances.path = "old.dat".into();
+        assert_eq!(importances.of("abc", 4, 1).unwrap(), Some(&[1.0, 2.0, 0.0, 3.0][..]));
+        let error = importances.of("abc", 4, 5).unwrap_err().to_string();
+        assert!(
+            error.starts_with("old.dat: it has one row of importances for all 5 matrices of abc"),
+            "{error}"
+        );
+        assert!(importances.of("abc", 3, 5).unwrap_err().to_string().contains("another model"));
     }
 
     #[test]

@@ -228,6 +228,22 @@ fn importances_lower_the_weighted_error_and_are_named_in_the_file() {
 }
 
 #[test]
+fn a_file_without_tensors_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vocabulary.gguf");
+    let mut writer = latent_formats::gguf::Writer::new();
+    writer.key("general.architecture", latent_formats::gguf::WriterValue::String("deepseek2".into()));
+    let mut file = Vec::new();
+    writer.write(&mut file, |_, _| Ok(())).unwrap();
+    std::fs::write(&path, file).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let Err(error) = Assignment::new(&checkpoint, &options("Q4_K_M"), None) else {
+        panic!("nothing was refused")
+    };
+    assert!(error.to_string().contains("vocabulary.gguf: it holds no tensors"), "{error}");
+}
+
+#[test]
 fn importances_of_another_model_are_refused() {
     let (model, other) = (Model::new("tiny-v3", "BF16"), Model::new("tiny-glm", "BF16"));
     let importances = Importances::read(&other.imatrix("imatrix.gguf")).unwrap();

@@ -7,8 +7,19 @@ pub enum TextError {
     /// A tokenizer whose rules are not known: text would silently be split wrongly.
     #[error("the {what} {found:?} is not known; known are {known}")]
     Unknown {
-        /// `tokenizer model` or `pre-tokenizer`.
+        /// Such as `tokenizer model`.
         what: &'static str,
+        /// The name in the file.
+        found: String,
+        /// The known names.
+        known: String,
+    },
+    /// A pre-tokenizer without rules here: text would silently be split wrongly.
+    #[error(
+        "tokenizer.ggml.pre is {found:?}, a way of splitting text that Latent has no rules for; it has those of {known}. The original folder \
+         works, whose tokenizer.json holds the rules; of the same rules under another name, `latent convert --pre NAME` makes a file"
+    )]
+    UnknownPre {
         /// The name in the file.
         found: String,
         /// The known names.
@@ -55,7 +66,7 @@ pub enum TextError {
         problem: String,
     },
     /// There is no tokenizer.
-    #[error("the model has no tokenizer; give token ids with --tokens")]
+    #[error("the model has no tokenizer")]
     Missing,
     /// Text that cannot be encoded.
     #[error("the text cannot be encoded: {0}")]

@@ -107,8 +107,7 @@ const TABLE: [Pre; 12] = [
 /// # Errors
 /// For a name without rules, `default` included: text would silently be split wrongly.
 pub(super) fn named(name: &str) -> Result<&'static Pre, TextError> {
-    TABLE.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| TextError::Unknown {
-        what: "pre-tokenizer",
+    TABLE.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| TextError::UnknownPre {
         found: name.to_owned(),
         known: TABLE.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", "),
     })
