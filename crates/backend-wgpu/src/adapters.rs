@@ -1,6 +1,7 @@
 //! Which adapters the drivers of this machine offer.
 
 use crate::coop_matrix::CoopMatrix;
+use crate::driver_messages;
 use crate::error::GpuError;
 use crate::ready::ready;
 use std::fmt;
@@ -182,19 +183,21 @@ const BUDGET_PERCENT: u8 = 98;
 
 /// The same with what opens them.
 fn all() -> Vec<(wgpu::Adapter, AdapterDescription)> {
-    let backends = wgpu::Backends::PRIMARY;
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
-        backends,
-        // neither the environment's settings nor debugging layers: what runs is what was asked for
-        flags: wgpu::InstanceFlags::empty(),
-        // where the driver says how much there is, more is refused rather than put into the host's memory
-        memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
-            for_resource_creation: Some(BUDGET_PERCENT),
-            for_device_loss: None,
-        },
-        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    let found = driver_messages::without_desktop(|| {
+        let backends = wgpu::Backends::PRIMARY;
+        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
+            backends,
+            // neither the environment's settings nor debugging layers: what runs is what was asked for
+            flags: wgpu::InstanceFlags::empty(),
+            // where the driver says how much there is, more is refused rather than put into the host's memory
+            memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
+                for_resource_creation: Some(BUDGET_PERCENT),
+                for_device_loss: None,
+            },
+            ..wgpu::InstanceDescriptor::new_without_display_handle()
+        });
+        ready(instance.enumerate_adapters(backends)).unwrap_or_default()
     });
-    let found = ready(instance.enumerate_adapters(backends)).unwrap_or_default();
     let mut found: Vec<_> = found
         .into_iter()
         .map(|adapter| {

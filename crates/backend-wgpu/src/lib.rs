@@ -42,6 +42,7 @@ mod commands;
 mod compile;
 mod coop_matrix;
 mod device;
+mod driver_messages;
 mod error;
 #[cfg(any(windows, target_os = "linux"))]
 mod executables;

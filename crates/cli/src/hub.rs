@@ -94,7 +94,7 @@ fn ask<'a>(repo: &Repo, problem: &str, choices: &'a [ModelChoice]) -> Result<Opt
 }
 
 fn download(settings: &Settings, model: &ModelRef, quiet: bool) -> Result<Pulled, HubError> {
-    let mut bar = LateBar::download(!quiet);
+    let mut bar = LateBar::bytes(!quiet, "pulling");
     let pulled = latent_hub::pull(settings, model, &mut |event| {
         match event {
             PullEvent::Plan { name, files, bytes, here, folder } => {

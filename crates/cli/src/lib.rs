@@ -21,6 +21,18 @@ mod target;
 
 use std::process::ExitCode;
 
+/// The command tree, for tests that go through it.
+#[doc(hidden)]
+pub fn command() -> clap::Command {
+    args::command()
+}
+
+/// Whether a command lacks a flag that the group of its model's flags has, for the same tests.
+#[doc(hidden)]
+pub fn is_absent(path: &str, id: &str) -> bool {
+    args::is_absent(path, id)
+}
+
 /// Runs the command given by the process's arguments and returns its exit code.
 pub fn main() -> ExitCode {
     let args = match args::Cli::read(std::env::args_os()) {

@@ -4,6 +4,7 @@ use crate::args::{EngineArgs, ModelArgs};
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, ranks};
 use anyhow::{Context, Result};
+use latent_backend::{Backend, BackendError};
 use latent_engine::{Engine, EngineOptions, Limits, Summary};
 use latent_formats::{Checkpoint, Outline, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
@@ -139,7 +140,10 @@ fn demo() -> Result<Checkpoint> {
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool) -> Result<Engine> {
     let mut bar = LateBar::bytes(!quiet, "loading");
     let circuit = circuit(args.circuit.as_deref())?.map(Arc::new);
-    let (backend, hosts) = (args.backend()?, ranks::hosts(args.partition.as_ref())?);
+    let (backend, hosts) = (backend(args)?, ranks::hosts(args.partition.as_ref())?);
+    // what is wrong with a configuration is said by the engine
+    let limit = ModelConfig::before_loading(checkpoint).map(|config| config.context_length);
+    let args = &*limit.map_or(Cow::Borrowed(args), |limit| with_context(args, limit));
     let options = EngineOptions { circuit, hosts, offload: args.offload(&*backend), ..args.options() };
     let engine = ranks::load(&*backend, checkpoint, &options, &mut |done, total| {
         bar.set(done, total);
@@ -152,14 +156,60 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     bar.finish();
     let engine = engine?;
     if !quiet {
-        describe_load(&engine);
+        describe_load(&engine, checkpoint, args.verbose);
     }
     Ok(engine)
 }
 
-/// Prints how a model was loaded and will run.
-pub(crate) fn describe_load(engine: &Engine) {
-    start_up_line(engine);
+/// The backend. A wish for layers on a GPU yields to a machine without one, as in llama.cpp.
+pub(crate) fn backend(args: &EngineArgs) -> Result<Box<dyn Backend>, BackendError> {
+    let backend = args.backend()?;
+    if let Some(layers) = args.n_gpu_layers
+        && args.asks_for_layers()
+        && latent_backends::NAMES.contains(&backend.name())
+    {
+        let why = match &args.device {
+            Some(device) if device != "auto" => format!("--device is {device}"),
+            _ if latent_backends::gpu_devices().is_empty() => "no GPU is available".to_owned(),
+            _ => "the only GPU is a software adapter, which --device gpu uses".to_owned(),
+        };
+        output::note(&format!("warning: --n-gpu-layers {layers} is ignored: {why}"));
+    }
+    Ok(backend)
+}
+
+/// The arguments with a context that the model has: `--ctx-size 0` stands for its limit, to which a larger one is reduced with a warning, as
+/// llama-server does.
+pub(crate) fn with_context(args: &EngineArgs, limit: usize) -> Cow<'_, EngineArgs> {
+    match args.ctx_size {
+        Some(tokens) if tokens == 0 || tokens > limit => {
+            if tokens > limit {
+                output::note(&format!(
+                    "warning: --ctx-size {tokens} is above the model's limit: {limit} tokens are used"
+                ));
+            }
+            Cow::Owned(EngineArgs { ctx_size: Some(limit), ..args.clone() })
+        }
+        _ => Cow::Borrowed(args),
+    }
+}
+
+/// Refuses more tokens than a model has context for.
+pub(crate) fn check_length(tokens: usize, limit: usize) -> Result<()> {
+    if tokens > limit {
+        let problem = format!("{tokens} tokens are more than the model's context of {limit}: give fewer");
+        return Err(crate::exit::Usage(problem).into());
+    }
+    Ok(())
+}
+
+/// Prints which model was loaded and how it will run.
+pub(crate) fn describe_load(engine: &Engine, checkpoint: &Checkpoint, verbose: bool) {
+    output::note(&start_up_line(engine, checkpoint.display_name() == DEMO_NAME));
+    if verbose {
+        output::say(&details(engine));
+    }
+    warn_of_limits(engine);
     if engine.drafts() && engine.config().mtp_layers > 1 {
         let layers = engine.config().mtp_layers;
         output::note(&format!("drafts by the first of {layers} MTP layers; the others are not run"));
@@ -218,21 +268,31 @@ pub(crate) fn circuit(path: Option<&Path>) -> Result<Option<Circuit>> {
     Circuit::parse(&text).with_context(name).map(Some)
 }
 
-/// Prints what was loaded and how it will run.
-fn start_up_line(engine: &Engine) {
+/// `DeepSeek-V2-Lite: 15.7 B parameters, 10.36 GB; context 32768; 2 threads`.
+fn start_up_line(engine: &Engine, demo: bool) -> String {
     let s = engine.summary();
-    output::note(&format!(
-        "{}: {} parameters, {}; {}; {}; {} KV cache, {} per token, {} tokens; ready in {:.2} s",
-        s.name,
-        count(s.parameters),
-        format_bytes(s.weight_bytes),
+    let name = if demo { "built-in demo model" } else { &s.name };
+    let gpu = if s.backend == "gpu" { "; GPU" } else { "" };
+    let (size, parameters) = (format_bytes(s.weight_bytes), count(s.parameters));
+    format!("{name}: {parameters} parameters, {size}; context {}; {}{gpu}", s.context, s.placement)
+}
+
+/// Kernels, cache and time of loading.
+fn details(engine: &Engine) -> String {
+    let s = engine.summary();
+    format!(
+        "kernels: {}\n{} KV cache, {} per token; at most {} tokens per step; ready in {:.2} s",
         device(s),
-        s.placement,
         s.cache,
         format_bytes(s.token_bytes as u64),
-        s.context,
+        engine.max_batch_tokens(),
         s.load_time.as_secs_f64(),
-    ));
+    )
+}
+
+/// Prints what a user should know of memory and of slow kernels.
+fn warn_of_limits(engine: &Engine) {
+    let s = engine.summary();
     if let Some(paged) = &s.paged {
         output::note(&format!("warning: {paged}"));
     }

@@ -19,6 +19,14 @@ pub(crate) fn line(text: &str) -> Result<()> {
     raw(&format!("{}\n", printable(text)))
 }
 
+/// Prints one line, in a colour if the terminal shows colours.
+pub(crate) fn line_in_colour(text: &str, colour: Option<Colour>) -> Result<()> {
+    match colour.filter(|_| has_colours(stdout().is_terminal())) {
+        Some(colour) => raw(&format!("{}\n", coloured(&printable(text), colour))),
+        None => line(text),
+    }
+}
+
 /// Prints text of several lines at once.
 pub(crate) fn now(text: &str) -> Result<()> {
     raw(&printable_lines(text))
@@ -106,9 +114,35 @@ impl Write for Log {
     }
 }
 
-/// Writes one line to standard error. Errors (a full disk, a closed pipe) are no reason to stop.
+/// Colours of a terminal.
+#[derive(Clone, Copy)]
+pub(crate) enum Colour {
+    Green,
+    Yellow,
+    Red,
+}
+
+fn coloured(text: &str, colour: Colour) -> String {
+    let code = match colour {
+        Colour::Green => "32",
+        Colour::Yellow => "1;33",
+        Colour::Red => "1;31",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// Writes one line to standard error, the words `error` and `warning` at its beginning in colour. Errors (a full disk, a closed pipe) are no reason to
+/// stop.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(stderr(), "{}", printable(text));
+    let text = printable(text);
+    let marked = [("error:", Colour::Red), ("warning:", Colour::Yellow)]
+        .into_iter()
+        .find_map(|(word, colour)| Some((word, colour, text.strip_prefix(word)?)))
+        .filter(|_| has_colours(stderr().is_terminal()));
+    let _ = match marked {
+        Some((word, colour, rest)) => writeln!(stderr(), "{}{rest}", coloured(word, colour)),
+        None => writeln!(stderr(), "{text}"),
+    };
 }
 
 /// Prints text on standard error, wrapped between words on a terminal.
@@ -130,19 +164,25 @@ pub(crate) fn joined<T: AsRef<str>>(lines: &[T]) -> String {
 /// Prints lines. On a terminal, long lines are wrapped and indented below their own text; a pipe gets one line per
 /// item.
 pub(crate) fn lines(text: &str) -> Result<()> {
+    lines_in_colour(text, |_| None)
+}
+
+/// Prints lines as [`lines`] does, each of them in the colour that `colour` gives it if the terminal shows colours.
+pub(crate) fn lines_in_colour(text: &str, colour: impl Fn(&str) -> Option<Colour>) -> Result<()> {
     if !stdout().is_terminal() {
         return now(text);
     }
-    let columns = width();
+    let (columns, colours) = (width(), has_colours(stdout().is_terminal()));
     let mut whole = String::with_capacity(text.len());
     for line in printable_lines(text).lines() {
         let at = hang(line, columns);
+        let colour = colour(line).filter(|_| colours);
         for part in wrapped("", at, line, columns) {
-            whole.push_str(&part);
+            whole.push_str(&colour.map_or_else(|| part.clone(), |colour| coloured(&part, colour)));
             whole.push('\n');
         }
     }
-    now(&whole)
+    raw(&whole)
 }
 
 /// Columns of the terminal, or 80.

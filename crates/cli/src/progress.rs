@@ -22,19 +22,9 @@ impl LateBar {
         LateBar::styled(show, what, total as u64, "{pos}/{len}")
     }
 
-    /// Counts bytes, and says how many a second.
+    /// Counts bytes, with their rate.
     pub(crate) fn bytes(show: bool, what: &'static str) -> LateBar {
         LateBar::styled(show, what, 0, "{decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}")
-    }
-
-    /// Counts bytes that come over the network: how many a second, and how long it will take.
-    pub(crate) fn download(show: bool) -> LateBar {
-        LateBar::styled(
-            show,
-            "pulling",
-            0,
-            "{decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
-        )
     }
 
     /// Begins to count at `done`: what is there already says nothing about the speed.
@@ -109,7 +99,8 @@ pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
 
 /// Sets the style of a bar.
 fn style(bar: &ProgressBar, what: &'static str, counts: &str) {
-    if let Ok(style) = ProgressStyle::with_template(&format!("{{msg:10}} {{wide_bar}} {counts}")) {
+    if let Ok(style) = ProgressStyle::with_template(&format!("{{msg:10}} {{wide_bar}} {counts} {{eta}} left"))
+    {
         bar.set_style(style);
     }
     bar.set_message(what);

@@ -22,15 +22,16 @@ fn every_command_takes_layers_of_a_gpu() {
         println!("SKIPPED: no adapter");
         return;
     }
-    let on = |layers: &'static str| ["--device", "gpu", "-ngl", layers, "-c", "256", "--precision", "exact"];
+    let on =
+        |layers: &'static str| ["-v", "--device", "gpu", "-ngl", layers, "-c", "256", "--precision", "exact"];
     let run =
         |more: &[&str]| output(&[&["run", "--temp", "0", "-n", "12", "Once upon a time"], more].concat());
     let (expected, _) = run(&["--precision", "exact"]);
     for (layers, said) in [
         ("1", "gpu for the output, "),
         ("3", "gpu for 2 of "),
-        ("all", "; gpu; "),
-        ("auto", "; gpu; "),
+        ("all", "kernels: gpu\n"),
+        ("auto", "kernels: gpu\n"),
         ("0", " with "),
     ] {
         let (text, notes) = run(&on(layers));
@@ -50,7 +51,7 @@ fn every_command_takes_layers_of_a_gpu() {
     let answered = chat.write_stdin("Hi\n").output().unwrap();
     assert!(answered.status.success(), "{}", String::from_utf8_lossy(&answered.stderr));
     let refused =
-        latent(&[&["dump", "--tokens", "1,2", "x.safetensors"], &on("2")[..]].concat()).output().unwrap();
+        latent(&[&["dump", "--tokens", "1,2", "x.safetensors"], &on("2")[1..]].concat()).output().unwrap();
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.contains("layers on two devices are not recorded"), "{refused}");
 }

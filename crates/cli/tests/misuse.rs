@@ -128,8 +128,7 @@ fn what_cannot_be_converted() {
 #[test]
 fn wrong_numbers() {
     let quiet = |args: &[&str], code, words: &[&str]| refused(&mut latent(args), code, words);
-    quiet(&["run", "--ctx-size", "999999", "Hi"], ERROR, &["999999", "2048"]);
-    quiet(&["run", "--ctx-size", "0", "Hi"], USAGE, &["--ctx-size"]);
+    quiet(&["run", "--ctx-size", "4x", "Hi"], USAGE, &["--ctx-size", "4k"]);
     quiet(&["run", "--ctx-size", "4", "-q", "Hi, how are you?"], USAGE, &["--ctx-size", "tokens"]);
     quiet(&["run", "-q", "--tokens", "1,99999"], ERROR, &["99999", "1024"]);
     quiet(&["logits", "--json", "--tokens", "1,2", "--rows", "7"], USAGE, &["row 7"]);
@@ -145,6 +144,48 @@ fn wrong_numbers() {
     quiet(&["graph", "circuit", "--format", "dot"], USAGE, &["ir"]);
     quiet(&["make-model", "huge", "F32", "/tmp/never-written.gguf"], ERROR, &["huge", "tiny-v3"]);
     quiet(&["make-model", "tiny-v3", "Q9_9", "/tmp/never-written.gguf"], ERROR, &["Q9_9", "Q4_K"]);
+}
+
+#[test]
+fn what_fits_no_context_is_reduced_or_named_without_a_flag_that_was_not_given() {
+    let text = |args: &[&str], code: i32| {
+        let output = latent(args).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+        text
+    };
+    let warned = text(&["run", "--ctx-size", "999999", "-n", "1", "Hi"], 0);
+    assert!(warned.contains("warning: --ctx-size 999999") && warned.contains("2048"), "{warned}");
+    let limit = text(&["run", "-c", "0", "-n", "1", "Hi"], 0);
+    assert!(limit.contains("context 2048") && !limit.contains("warning"), "{limit}");
+    for (args, expected) in [
+        (&["bench", "-d", "0,4096"][..], "-d, -p, -n"),
+        (&["bench", "-p", "4k"], "-d, -p, -n"),
+        (&["profile", "-d", "4096"], "-d, -p, -n"),
+    ] {
+        let refused = text(args, USAGE);
+        assert!(refused.contains(expected) && !refused.contains("--ctx-size"), "{refused}");
+    }
+}
+
+#[test]
+fn the_first_line_names_the_model_and_v_tells_more() {
+    let first = |args: &[&str]| {
+        let output = latent(args).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let demo = demo().display().to_string();
+    let own = first(&["run", "-t", "1", "-n", "1", "Hi"]);
+    let line = own.lines().next().unwrap();
+    assert!(line.starts_with("built-in demo model: ") && line.contains("context 2048; 1 thread"), "{line}");
+    assert!(line.len() <= 80 && !own.contains("kernels:"), "{own}");
+    let given = first(&["run", &demo, "-t", "1", "-n", "1", "-v", "Hi"]);
+    assert!(
+        !given.contains("built-in") && given.contains("kernels: ") && given.contains("ready in"),
+        "{given}"
+    );
+    let version = latent(&["version"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&version.stdout), concat!("latent ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
 #[test]

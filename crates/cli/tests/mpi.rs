@@ -77,7 +77,7 @@ fn rank_0_alone_speaks_and_its_text_is_that_of_one_process() {
     let Some(mut command) = ranks(2, &args) else { return };
     let shared = command.stdin(Stdio::null()).output().unwrap();
     assert_eq!(stdout(&shared), stdout(&alone));
-    let ready = stderr(&shared).matches("ready in").count();
+    let ready = stderr(&shared).matches(" parameters, ").count();
     assert_eq!(ready, 1, "{}", stderr(&shared));
     let bench = ["bench", "-p", "8", "-n", "4", "-r", "1", "-t", "1", "--json"];
     let measured = stdout(&ranks(2, &bench).unwrap().output().unwrap());

@@ -252,6 +252,46 @@ fn the_model_of_this_process_answers_on_a_terminal() {
 }
 
 #[test]
+fn a_run_without_a_prompt_is_a_chat() {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
+    let args = ["run", demo, "--temp", "0", "-n", "4", "-t", "1"];
+    let mut terminal = Terminal::new(&args, &[]);
+    let first = terminal.until("> ");
+    assert!(first.contains("parameters") && first.contains("1 thread"), "{first:?}");
+    terminal.press("Hi\r");
+    terminal.until("[4 tokens");
+    terminal.until("> ");
+    terminal.press("\u{4}");
+    assert_eq!(terminal.end(), (Some(0), true));
+    let mut refused = Terminal::new(&["run", "--json"], &[]);
+    refused.until("--json needs a prompt");
+    assert_eq!(refused.end().0, Some(64));
+}
+
+#[test]
+fn errors_and_verdicts_have_colours_unless_no_color_is_set() {
+    let args = ["check", "--no-such"];
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
+    for (variables, coloured) in
+        [(&[][..], true), (&[("NO_COLOR", "1")], false), (&[("TERM", "dumb")], false)]
+    {
+        let mut check = Terminal::new(&["check", file], variables);
+        let shown = check.until("supported      yes");
+        assert_eq!(shown.contains("\u{1b}[32msupported"), coloured, "{variables:?}: {shown:?}");
+        check.until("operations");
+        assert_eq!(check.end().0, Some(0));
+        let mut run = Terminal::new(&["run", "/nowhere.gguf", "Hi"], variables);
+        let shown = run.until("/nowhere.gguf");
+        assert_eq!(shown.contains("\u{1b}[1;31merror:\u{1b}[0m"), coloured, "{variables:?}: {shown:?}");
+        assert_eq!(run.end().0, Some(1));
+    }
+    let mut usage = Terminal::new(&args, &[("NO_COLOR", "1")]);
+    let shown = usage.until("--no-such");
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+    assert_eq!(usage.end().0, Some(64));
+}
+
+#[test]
 fn top_redraws_and_leaves_the_terminal_as_it_was() {
     let server = server();
     for how in ["q", "\u{3}", "term"] {

@@ -108,6 +108,20 @@ mod running {
 
         /// The same with these variables in its environment.
         pub fn start_with(config: &str, files: Option<usize>, environment: &[(&str, &str)]) -> Serving {
+            Serving::start_all(config, files, environment, &[])
+        }
+
+        /// Starts it with these flags.
+        pub fn start_flags(flags: &[&str]) -> Serving {
+            Serving::start_all("", None, &[], flags)
+        }
+
+        fn start_all(
+            config: &str,
+            files: Option<usize>,
+            environment: &[(&str, &str)],
+            flags: &[&str],
+        ) -> Serving {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("config.toml");
             std::fs::write(&path, config).unwrap();
@@ -123,6 +137,7 @@ mod running {
             let mut child = command
                 .args(["serve", "--port", "0", "--ctx-size", "512", "--threads", "1", "--config"])
                 .arg(&path)
+                .args(flags)
                 .env_remove("LATENT_MODEL")
                 .envs(environment.iter().copied())
                 .stdout(Stdio::piped())
@@ -208,6 +223,80 @@ fn it_answers_until_it_is_told_to_stop() {
     }
     server.signal(Signal::SIGTERM);
     assert_eq!(server.end(), Some(143));
+}
+
+#[cfg(unix)]
+#[test]
+fn defaults_of_requests_come_from_flags() {
+    let mut server = running::Serving::start_flags(&[
+        "--n-predict",
+        "7",
+        "--seed",
+        "11",
+        "--stop",
+        "fox",
+        "--logprobs",
+        "2",
+        "--temp",
+        "0.25",
+        "--top-k",
+        "3",
+        "--repeat-last-n",
+        "-1",
+        "--dry-allowed-length",
+        "5",
+        "--no-model-sampling",
+        "--parallel",
+        "3",
+        "--cache-tokens",
+        "1024",
+    ]);
+    let (_, props) =
+        server.get("/props").split_once("\r\n\r\n").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let props: serde_json::Value = serde_json::from_str(&props).unwrap();
+    let params = &props["default_generation_settings"]["params"];
+    for (name, value) in [
+        ("n_predict", serde_json::json!(7)),
+        ("seed", serde_json::json!(11)),
+        ("stop", serde_json::json!(["fox"])),
+        ("n_probs", serde_json::json!(2)),
+        ("temperature", serde_json::json!(0.25)),
+        ("top_k", serde_json::json!(3)),
+        ("repeat_last_n", serde_json::json!(1 << 30)),
+        ("dry_allowed_length", serde_json::json!(5)),
+    ] {
+        assert_eq!(params[name], value, "{name}: {props}");
+    }
+    assert_eq!(props["total_slots"], 3);
+    let stats = server.get("/latent/stats");
+    let blocks = 1024 / latent_backend::KV_BLOCK;
+    assert!(
+        stats.contains(&format!("\"total\":{blocks}")) || stats.contains(&format!("\"free\":{blocks}")),
+        "{stats}"
+    );
+    let answer =
+        running::rest(server.post(
+            CHAT,
+            r#"{"messages":[{"role":"user","content":"Hi"}],"max_tokens":400,"ignore_eos":true}"#,
+        ));
+    assert!(
+        answer.contains("\"completion_tokens\":7") || answer.contains("\"finish_reason\":\"stop\""),
+        "{answer}"
+    );
+    assert!(answer.contains("top_logprobs"), "{answer}");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+    assert!(misuse(&["serve", "--port", "0", "--temp", "101"]).contains("temperature is 101"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_port_in_use_is_named_with_the_flag() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = latent(&["serve", "--port", &port, "--ctx-size", "64"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("--port"), "{text}");
 }
 
 #[cfg(unix)]

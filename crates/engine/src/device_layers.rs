@@ -50,8 +50,9 @@ impl FromStr for DeviceLayers {
 
     fn from_str(word: &str) -> Result<DeviceLayers, String> {
         match word {
-            "all" => Ok(DeviceLayers::All),
-            "auto" => Ok(DeviceLayers::Auto),
+            // the numbers are llama.cpp's
+            "all" | "-2" => Ok(DeviceLayers::All),
+            "auto" | "-1" => Ok(DeviceLayers::Auto),
             number => number.parse().map(DeviceLayers::Count).map_err(|_| {
                 format!(
                     "{number:?} is no number of layers: give one from 0 on, `all`, or `auto` (as many as fit)"
@@ -83,7 +84,9 @@ mod tests {
         for word in ["0", "17", "all", "auto"] {
             assert_eq!(word.parse::<DeviceLayers>().unwrap().to_string(), word);
         }
-        for wrong in ["", "-1", "some", "1.5"] {
+        assert_eq!("-1".parse(), Ok(DeviceLayers::Auto));
+        assert_eq!("-2".parse(), Ok(DeviceLayers::All));
+        for wrong in ["", "-3", "some", "1.5"] {
             let error = wrong.parse::<DeviceLayers>().unwrap_err();
             assert!(error.contains("`all`, or `auto`"), "{error}");
         }

@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     Final(HubError),
     /// Another attempt may succeed, after the wait that the server asked for.
     Again(HubError, Option<Duration>),
+    /// The name of the host cannot be resolved. Without a network that stays so; during a download it may pass.
+    Unresolved(HubError),
 }
 
 impl From<HubError> for Fault {
@@ -45,13 +47,21 @@ pub(crate) fn fault(origin: &Origin, error: ureq::Error) -> Fault {
     match error {
         ureq::Error::Rustls(_) | ureq::Error::Tls(_) => HubError::Tls { host, problem }.into(),
         ureq::Error::Io(error) if tls(&error) => HubError::Tls { host, problem }.into(),
+        ureq::Error::Io(error) if is_of_name(&error) => {
+            Fault::Unresolved(HubError::Unreachable { host, problem })
+        }
+        ureq::Error::HostNotFound => Fault::Unresolved(HubError::Unreachable { host, problem }),
         ureq::Error::Io(_)
         | ureq::Error::Timeout(_)
         | ureq::Error::ConnectionFailed
-        | ureq::Error::Protocol(_)
-        | ureq::Error::HostNotFound => unreachable(host, format!("no answer: {problem}")),
+        | ureq::Error::Protocol(_) => unreachable(host, format!("no answer: {problem}")),
         _ => HubError::Unreachable { host, problem }.into(),
     }
+}
+
+/// Whether an error is that of a name's resolution, for which the standard library has no kind.
+fn is_of_name(error: &std::io::Error) -> bool {
+    error.to_string().contains("failed to lookup address information")
 }
 
 /// How long a server asks to wait.

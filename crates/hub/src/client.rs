@@ -141,6 +141,8 @@ impl Client {
             let (error, asked) = match exchange.judge(attempt(&exchange)) {
                 Ok(done) => return Ok(done),
                 Err(Fault::Final(error)) => return Err(error),
+                Err(Fault::Unresolved(error)) if progress() == 0 => return Err(error),
+                Err(Fault::Unresolved(error)) => (error, None),
                 Err(Fault::Again(error, asked)) => (error, asked),
             };
             drop(exchange);
@@ -328,5 +330,42 @@ fn exhausted(error: HubError, failures: u32) -> HubError {
             HubError::Unreachable { host, problem: format!("{problem}; {failures} attempts came no further") }
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn client() -> Client {
+        let mut settings = Settings::from_variables(&|name| (name == "HOME").then(|| "/tmp".into())).unwrap();
+        settings.backoff = Duration::ZERO;
+        Client::new(&settings).unwrap()
+    }
+
+    /// The number of attempts that end with this error each, where so many bytes have come.
+    fn attempts(error: fn() -> ureq::Error, bytes: u64) -> u32 {
+        let (client, tried) = (client(), Cell::new(0));
+        let origin = Origin::of("https://hub.example").unwrap();
+        let done: Result<(), HubError> = client.persist(&|_| {}, &|| bytes, |_| {
+            tried.set(tried.get() + 1);
+            Err(fault(&origin, error()))
+        });
+        assert!(done.unwrap_err().to_string().contains("cannot be reached"));
+        tried.get()
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_resolved_is_not_tried_again_before_anything_came() {
+        let of_system = || {
+            let text = "failed to lookup address information: Temporary failure in name resolution";
+            ureq::Error::Io(std::io::Error::other(text))
+        };
+        assert_eq!(attempts(of_system, 0), 1);
+        assert_eq!(attempts(|| ureq::Error::HostNotFound, 0), 1);
+        // a network that is lost during a download may come back
+        assert_eq!(attempts(of_system, 1), 6);
+        assert_eq!(attempts(|| ureq::Error::ConnectionFailed, 0), 6);
     }
 }

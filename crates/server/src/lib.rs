@@ -60,6 +60,8 @@ pub use duration::parse_duration;
 pub use http::{CheckError, CheckedRequest, RequestCheck, ServeError, Server, TlsError, openapi_document};
 pub use keys::{KeyError, Keys};
 pub use limits::Limits;
-pub use model::{AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelFigures, ModelSource};
+pub use model::{
+    AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelFigures, ModelSource, RequestDefaults,
+};
 pub use spans::{Otlp, OtlpError};
 pub use worker::{Hook, TakenJob};

@@ -38,10 +38,35 @@ pub struct AboutModel {
     pub response_template: Option<Value>,
     /// Sampling where a request says nothing.
     pub sampling: SamplingParams,
+    /// Everything else where a request says nothing.
+    pub defaults: RequestDefaults,
     /// Bytes of its files.
     pub bytes: u64,
     /// Whether its loader loads it elsewhere once its device is lost, so that running requests can go on there.
     pub falls_back: bool,
+}
+
+/// Settings of an answer for requests that do not set them, as `llama-server` takes them from its command line.
+#[derive(Clone, Debug, Default)]
+pub struct RequestDefaults {
+    /// Seed of the random choice. None: each request draws one.
+    pub seed: Option<u64>,
+    /// Maximum number of tokens of an answer. Also the upper limit of what a request can ask for.
+    pub max_tokens: Option<usize>,
+    /// Texts before which an answer stops.
+    pub stop: Vec<String>,
+    /// Report log-probabilities of this many alternatives, in the dialects that have a field for them.
+    pub logprobs: Option<usize>,
+}
+
+impl RequestDefaults {
+    /// The maximum number of tokens of an answer to a request that asks for `asked`.
+    pub(crate) fn bounded(&self, asked: Option<usize>) -> Option<usize> {
+        match (asked, self.max_tokens) {
+            (Some(asked), Some(limit)) => Some(asked.min(limit)),
+            (asked, limit) => asked.or(limit),
+        }
+    }
 }
 
 /// Why a model cannot be loaded. An [`EngineError::Memory`](latent_engine::EngineError) is answered with room: another model is unloaded.

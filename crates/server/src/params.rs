@@ -4,6 +4,7 @@ use crate::error::ApiError;
 use crate::ids;
 use crate::json::{Fields, kind, text_len};
 use crate::limits::Limits;
+use crate::model::AboutModel;
 use latent_engine::sampling::SamplingParams;
 use latent_grammar::Source;
 use serde_json::Value;
@@ -47,11 +48,13 @@ pub(crate) enum Shape {
 const MAX_TOKENS: usize = 1 << 30;
 
 impl Params {
-    pub(crate) fn new(defaults: &SamplingParams) -> Params {
+    /// The settings of a request that says nothing.
+    pub(crate) fn new(about: &AboutModel) -> Params {
+        let seed = about.defaults.seed.unwrap_or_else(ids::seed);
         Params {
-            sampling: SamplingParams { seed: ids::seed(), ..defaults.clone() },
-            max_tokens: None,
-            stop: Vec::new(),
+            sampling: SamplingParams { seed, ..about.sampling.clone() },
+            max_tokens: about.defaults.max_tokens,
+            stop: about.defaults.stop.clone(),
             logprobs: None,
             n: 1,
             ignore_eos: false,
@@ -61,12 +64,8 @@ impl Params {
     }
 
     /// Reads the fields of all samplers, `seed`, `stop`, `logit_bias`, `ignore_eos`, `n` and `priority`.
-    pub(crate) fn read(
-        fields: &Fields<'_>,
-        defaults: &SamplingParams,
-        limits: &Limits,
-    ) -> Result<Params, ApiError> {
-        let mut params = Params::new(defaults);
+    pub(crate) fn read(fields: &Fields<'_>, about: &AboutModel, limits: &Limits) -> Result<Params, ApiError> {
+        let mut params = Params::new(about);
         params.read_samplers(fields)?;
         if let Some(n) = fields.usize("n")? {
             if n == 0 {
@@ -75,7 +74,7 @@ impl Params {
             limits.check(&fields.path("n"), "choices", n, limits.choices)?;
             params.n = n;
         }
-        params.stop = stop(fields, "stop", limits)?;
+        params.read_stop(fields, "stop", limits)?;
         params.sampling.logit_bias.extend(logit_bias(fields, limits)?);
         params.ignore_eos = fields.bool("ignore_eos")?.unwrap_or(false);
         let priority = fields.i64("priority")?.unwrap_or(0);
@@ -126,8 +125,23 @@ impl Params {
             }
         }
         match fields.i64("seed")? {
-            None | Some(-1) => {}
+            None => {}
+            Some(-1) => p.seed = ids::seed(),
             Some(seed) => p.seed = seed as u64,
+        }
+        Ok(())
+    }
+
+    /// Reads stop strings. As in `llama-server`, an empty list leaves those of the command line.
+    pub(crate) fn read_stop(
+        &mut self,
+        fields: &Fields<'_>,
+        name: &str,
+        limits: &Limits,
+    ) -> Result<(), ApiError> {
+        let given = stop(fields, name, limits)?;
+        if !given.is_empty() {
+            self.stop = given;
         }
         Ok(())
     }
@@ -170,7 +184,7 @@ pub(crate) fn texts(fields: &Fields<'_>, name: &str) -> Result<Vec<String>, ApiE
 }
 
 /// Stop strings.
-pub(crate) fn stop(fields: &Fields<'_>, name: &str, limits: &Limits) -> Result<Vec<String>, ApiError> {
+fn stop(fields: &Fields<'_>, name: &str, limits: &Limits) -> Result<Vec<String>, ApiError> {
     let mut stop = texts(fields, name)?;
     limits.check(&fields.path(name), "stop", stop.len(), limits.stop)?;
     if let Some(long) = stop.iter().find(|text| text.len() > limits.stop_bytes) {
@@ -319,7 +333,7 @@ mod tests {
     use serde_json::json;
 
     fn read(value: Value) -> Result<Params, ApiError> {
-        Params::read(&Fields::of(&value, "").unwrap(), &SamplingParams::default(), &Limits::default())
+        Params::read(&Fields::of(&value, "").unwrap(), &AboutModel::default(), &Limits::default())
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! `latent run` and `latent chat`.
 
-use super::limits::seconds;
+use super::limits::{seconds, tokens_or_all};
 use super::model::ModelArgs;
 use super::sampling::SamplingArgs;
 use clap::Args;
+use latent_engine::ContextShift;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// What `latent help chat` says at its end.
@@ -22,8 +24,8 @@ Where standard input is no terminal, each line is one message or command (a line
 that ends with \\ goes on in the next), and the exit code is 1 if one failed.
 
 Examples:
-  latent chat -m model.gguf --context-shift
-  latent chat -m model.gguf --prompt-cache talk.kv
+  latent chat model.gguf --context-shift
+  latent chat model.gguf --prompt-cache talk.kv
   latent chat --url http://127.0.0.1:8080 --api-key-file key
   printf '%s\\n' 'Name a colour.' 'Another one.' | latent chat -q -m model.gguf";
 
@@ -92,9 +94,17 @@ pub(crate) struct ShiftArgs {
     #[arg(long)]
     pub(crate) context_shift: bool,
 
-    /// Tokens at the beginning that --context-shift never discards [default: those before the first message of the user]
-    #[arg(long, value_name = "N", requires = "context_shift")]
+    /// Tokens at the beginning that --context-shift never discards (-1: the whole prompt) [default: those before the first message of the user]
+    #[arg(long, value_name = "N", requires = "context_shift", value_parser = tokens_or_all(usize::MAX), allow_negative_numbers = true)]
     pub(crate) keep: Option<usize>,
+}
+
+impl ShiftArgs {
+    /// The shift of a full context, if one is asked for. Of a prompt of `prompt` tokens, `usual` are kept unless a flag says otherwise.
+    pub(crate) fn shift(&self, sampling: &SamplingArgs, usual: usize, prompt: usize) -> Option<ContextShift> {
+        let keep = self.keep.map_or(usual, |keep| if keep == usize::MAX { prompt } else { keep });
+        (self.context_shift && !sampling.ends_with_context()).then_some(ContextShift { keep })
+    }
 }
 
 /// What an answer has to obey.
@@ -120,16 +130,21 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) shift: ShiftArgs,
 
-    /// The prompt; without it, standard input. One line end at the end of standard input, and a byte-order mark at its
-    /// beginning, are no part of the prompt
+    /// The model, as with -m, and the prompt; the prompt alone goes to the model of -m or the built-in one. Without a prompt, standard
+    /// input is read; a terminal starts a chat. A byte-order mark at the beginning of standard input and one line end at its end are left out
+    #[arg(value_names = ["MODEL", "PROMPT"])]
+    pub(crate) words: Vec<OsString>,
+
+    /// The prompt
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
     pub(crate) prompt: Option<String>,
 
     /// Read the prompt from this file, as from standard input
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["prompt", "tokens"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
     pub(crate) file: Option<PathBuf>,
 
     /// Token ids instead of a prompt: 1,2,3
-    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["prompt", "system_prompt", "tools", "think", "no_think"])]
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["prompt", "file", "system_prompt", "tools", "think", "no_think"])]
     pub(crate) tokens: Vec<u32>,
 
     #[command(flatten)]
@@ -159,6 +174,24 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
+    /// The arguments of a chat in place of one answer.
+    pub(crate) fn chat(&self) -> ChatArgs {
+        ChatArgs {
+            words: Vec::new(),
+            prompt: None,
+            model: self.model.clone(),
+            sampling: self.sampling.clone(),
+            shift: self.shift.clone(),
+            template: self.template.clone(),
+            constraint: self.constraint.clone(),
+            prompt_cache: self.prompt_cache.clone(),
+            server: UrlArgs { url: None, api_key_file: None },
+            plain: false,
+            no_history: false,
+            quiet: self.quiet,
+        }
+    }
+
     /// The file to save the KV cache and the conversation into.
     pub(crate) fn saved(&self) -> Option<&Path> {
         self.save.as_deref().or(self.prompt_cache.written())
@@ -184,14 +217,19 @@ pub(crate) struct UrlArgs {
 }
 
 /// Flags that only a model of this process can follow.
-const LOCAL: [&str; 20] = [
+const LOCAL: [&str; 25] = [
     "ctx_size",
     "threads",
     "batch_size",
     "cache_type",
     "precision",
     "device",
+    "n_gpu_layers",
     "draft",
+    "partition",
+    "hosts_file",
+    "wire",
+    "hung_after",
     "force",
     "mla",
     "expanded_cache",
@@ -209,6 +247,14 @@ const LOCAL: [&str; 20] = [
 
 #[derive(Args, Debug)]
 pub(crate) struct ChatArgs {
+    /// The model, as with -m, and the first message
+    #[arg(value_names = ["MODEL", "TEXT"])]
+    pub(crate) words: Vec<OsString>,
+
+    /// The first message
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]

@@ -2,6 +2,7 @@
 
 use super::model::ModelArgs;
 use clap::{Args, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -95,7 +96,7 @@ pub(crate) struct GraphArgs {
     pub(crate) layers: Option<String>,
 
     /// Of a model that ranks share by --partition: the part of this one
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "partition")]
     pub(crate) rank: usize,
 
     /// Write a page with all drawings that needs no network: circuit, IR and plans, memory, weights, tokenizer, profile, parity, diff
@@ -147,12 +148,21 @@ pub(crate) struct VerifyArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct TokenizeArgs {
-    /// A .gguf file (a vocabulary alone is enough) a model folder, or hf:OWNER/NAME[:QUANT]; without it, the built-in demo model
+    /// The model, as with -m, and the text; without a text, standard input is read
+    #[arg(value_names = ["MODEL", "TEXT"])]
+    pub(crate) words: Vec<OsString>,
+
+    /// A .gguf file (a vocabulary alone is enough), a model folder, or hf:OWNER/NAME[:QUANT]; without it, the built-in demo model
     #[arg(short, long, env = "LATENT_MODEL")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The text; without it, standard input, with the line end at its end
-    pub(crate) text: Option<String>,
+    /// The text
+    #[arg(short, long = "prompt", value_name = "TEXT", conflicts_with = "file")]
+    pub(crate) prompt: Option<String>,
+
+    /// A file with the text
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
 
     /// Do not add the tokens that begin or end a prompt
     #[arg(long)]

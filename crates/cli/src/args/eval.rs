@@ -4,6 +4,7 @@ use super::answer::TemplateArgs;
 use super::limits::{tokens, up_to};
 use super::model::ModelArgs;
 use clap::{Args, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -52,7 +53,12 @@ pub(crate) struct ResultArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct PerplexityArgs {
-    /// The text: a plain file in UTF-8
+    /// The model, as with -m, and the text: a plain file in UTF-8
+    #[arg(value_names = ["MODEL", "TEXT"], required = true)]
+    pub(crate) words: Vec<OsString>,
+
+    /// The text.
+    #[arg(skip)]
     pub(crate) text: PathBuf,
 
     /// Tokens per chunk are those of --ctx-size [default: 512]; take this many chunks at most
@@ -72,12 +78,16 @@ pub(crate) struct PerplexityArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct KlArgs {
-    /// The text, where the base is a model that is to run: a plain file in UTF-8
-    #[arg(required_unless_present = "kl_divergence_base")]
+    /// The model, as with -m, and the text, if the base is a model that is to run: a plain file in UTF-8
+    #[arg(value_names = ["MODEL", "TEXT"])]
+    pub(crate) words: Vec<OsString>,
+
+    /// The text.
+    #[arg(skip)]
     pub(crate) text: Option<PathBuf>,
 
     /// The base: a file of log-probabilities, as `latent eval perplexity` or llama-perplexity writes it with this flag
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "base_model", "base", "chunks"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["base_model", "base", "chunks", "ctx_size"])]
     pub(crate) kl_divergence_base: Option<PathBuf>,
 
     /// The base: another model [default: the same]
@@ -101,7 +111,12 @@ pub(crate) struct KlArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ChoiceArgs {
-    /// One JSON object per line: ctx, endings (a list) and label (which is right, from 0), as HellaSwag has them
+    /// The model, as with -m, and a file with one JSON object per line: ctx, endings (a list) and label (which is right, from 0), as HellaSwag has them
+    #[arg(value_names = ["MODEL", "FILE"], required = true)]
+    pub(crate) words: Vec<OsString>,
+
+    /// The file.
+    #[arg(skip)]
     pub(crate) file: PathBuf,
 
     /// Take this many lines at most
@@ -117,7 +132,12 @@ pub(crate) struct ChoiceArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct QuestionsArgs {
-    /// One JSON object per line: prompt (or question), expected (or answer), and perhaps kind
+    /// The model, as with -m, and a file with one JSON object per line: prompt (or question), expected (or answer), and perhaps kind
+    #[arg(value_names = ["MODEL", "FILE"], required = true)]
+    pub(crate) words: Vec<OsString>,
+
+    /// The file.
+    #[arg(skip)]
     pub(crate) file: PathBuf,
 
     /// Take this many lines at most
@@ -140,6 +160,10 @@ pub(crate) struct QuestionsArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RetrievalArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) words: Vec<OsString>,
+
     /// Tokens of the prompts; several with commas
     #[arg(long, value_delimiter = ',', default_value = "256,512,1024", value_name = "N", value_parser = tokens(1))]
     pub(crate) lengths: Vec<usize>,
@@ -172,7 +196,12 @@ pub(crate) struct RetrievalArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RoutingArgs {
-    /// The text: a plain file in UTF-8
+    /// The model, as with -m, and the text: a plain file in UTF-8
+    #[arg(value_names = ["MODEL", "TEXT"], required = true)]
+    pub(crate) words: Vec<OsString>,
+
+    /// The text.
+    #[arg(skip)]
     pub(crate) text: PathBuf,
 
     /// Tokens per chunk are those of --ctx-size [default: 512]; take this many chunks at most
@@ -192,6 +221,10 @@ pub(crate) struct RoutingArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct WeightsArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) words: Vec<OsString>,
+
     /// A model file or folder, or hf:OWNER/NAME[:QUANT]; without it, the built-in demo model
     #[arg(short, long, env = "LATENT_MODEL")]
     pub(crate) model: Option<PathBuf>,

@@ -1,10 +1,10 @@
-//! Bounds of numbers, and the heading that several groups share.
+//! Bounds and spellings of numbers, and the headings that several groups share.
 
 use clap::builder::RangedU64ValueParser;
 
 /// Most tokens of a context, prompt or answer that a flag accepts: more than any model takes, and few enough that no sum or product with
 /// counts of sequences and bytes per token overflows 64 bits.
-pub(crate) const MAX_TOKENS: u64 = 1 << 30;
+pub(super) const MAX_TOKENS: u64 = 1 << 30;
 
 /// Most tokens of one step.
 pub(crate) const MAX_STEP_ROWS: u64 = 8192;
@@ -12,12 +12,23 @@ pub(crate) const MAX_STEP_ROWS: u64 = 8192;
 /// Most rows of a step that `--verify` measures: those of the batch bucket for few rows.
 pub(crate) const MAX_VERIFY_ROWS: usize = 16;
 
+/// The heading of flags that change speed and memory.
+pub(super) const PERFORMANCE: &str = "Speed and memory";
+
+/// The heading of flags for a model that several processes share.
+pub(super) const HOSTS: &str = "Several hosts (MPI)";
+
 /// The heading of flags that only developers of Latent need.
 pub(super) const DEVELOPER: &str = "Developer options";
 
-/// A number of tokens, at least `least`.
-pub(super) fn tokens(least: u64) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(least..=MAX_TOKENS)
+/// A number of tokens, at least `least`: 4096, 4k, 1M.
+pub(crate) fn tokens(least: u64) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |word| count(word, least, MAX_TOKENS)
+}
+
+/// A number of tokens of one step.
+pub(crate) fn step_tokens(word: &str) -> Result<u16, String> {
+    count(word, 1, MAX_STEP_ROWS)
 }
 
 /// A number from 1 to `most`.
@@ -29,6 +40,34 @@ pub(super) fn up_to(most: u64) -> RangedU64ValueParser<usize> {
 pub(super) fn seconds(word: &str) -> Result<f64, String> {
     let seconds: f64 = word.parse().map_err(|_| "expected seconds")?;
     if (0.1..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.1 to 86400 seconds".into()) }
+}
+
+/// A number of tokens where −1 stands for `all`, as in llama.cpp.
+pub(super) fn tokens_or_all(all: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |word| if word == "-1" { Ok(all) } else { count(word, 0, MAX_TOKENS) }
+}
+
+/// Threads. −1 leaves the choice to the program, as in llama.cpp, and becomes 0.
+pub(crate) fn threads(word: &str) -> Result<u16, String> {
+    if word == "-1" { Ok(0) } else { count(word, 1, 1024) }
+}
+
+/// A number within bounds that may end in k (1024) or M.
+fn count<T: TryFrom<u64>>(word: &str, least: u64, most: u64) -> Result<T, String> {
+    let wrong = || format!("expected a number such as {}, or with a suffix, such as 4k", least.max(512));
+    let (digits, factor) = match word.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&word[..at], 1 << 10),
+        Some((at, 'm' | 'M')) => (&word[..at], 1 << 20),
+        _ => (word, 1),
+    };
+    let number = match digits.parse::<u128>() {
+        Ok(number) => number.saturating_mul(factor),
+        Err(_) => return Err(wrong()),
+    };
+    let number = u64::try_from(number).ok().filter(|number| (least..=most).contains(number));
+    number
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| format!("{word} is not in {least}..={most}"))
 }
 
 /// A number of bytes: 4096, 500M, 20G, 20GiB.
@@ -50,9 +89,29 @@ pub(super) fn bytes(word: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_have_suffixes_and_bounds() {
+        let number = |word: &str| tokens(1)(word);
+        assert_eq!(
+            [number("4096"), number("4k"), number("128K"), number("1M")],
+            [Ok(4096), Ok(4096), Ok(131_072), Ok(1 << 20)]
+        );
+        assert_eq!(step_tokens("8k"), Ok(8192));
+        assert_eq!((tokens_or_all(7)("-1"), tokens_or_all(7)("2k")), (Ok(7), Ok(2048)));
+        assert_eq!((threads("-1"), threads("12")), (Ok(0), Ok(12)));
+        for wrong in ["", "k", "-1", "4 k", "4kk", "1.5k", "four", "4g", "+", "é"] {
+            assert!(number(wrong).unwrap_err().contains("such as 4k"), "{wrong}");
+        }
+        for far in ["0", "2048M", "99999999999999999999999", "18446744073709551615k"] {
+            assert_eq!(number(far), Err(format!("{far} is not in 1..=1073741824")));
+        }
+        assert!(step_tokens("9k").is_err() && threads("0").is_err() && threads("-2").is_err());
+    }
+
     #[test]
     fn bytes_have_units() {
-        use super::bytes;
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(bytes("500M"), Ok(500 << 20));
         assert_eq!(bytes("2GiB"), Ok(2 << 30));

@@ -5,6 +5,7 @@ use super::model::ModelArgs;
 use super::row_counts::RowCounts;
 use clap::{Args, Subcommand, ValueEnum};
 use latent_types::Tier;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Forms of the table of `latent bench`.
@@ -17,6 +18,10 @@ pub(crate) enum Table {
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) words: Vec<OsString>,
+
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
@@ -64,6 +69,10 @@ pub(crate) struct BenchArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ProfileArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) words: Vec<OsString>,
+
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 

@@ -4,6 +4,7 @@
 //! alias; the tests go through a table of them.
 
 mod answer;
+mod arrange;
 mod describe;
 mod eval;
 mod hub;
@@ -15,20 +16,24 @@ mod quantize;
 mod row_counts;
 mod sampling;
 mod serve;
+mod settle;
+mod suggest;
 #[cfg(test)]
 mod tests;
 mod top;
 mod values;
+mod words;
 mod write;
 
 pub(crate) use answer::{CHAT_HELP, ChatArgs, ConstraintArgs, RunArgs, TemplateArgs};
+pub(crate) use arrange::{command, is_absent};
 pub(crate) use describe::{CheckArgs, Drawing, GraphArgs, InspectArgs, TokenizeArgs, VerifyArgs};
 pub(crate) use eval::{
     ChoiceArgs, EvalArgs, EvalCommand, KlArgs, PerplexityArgs, QuestionsArgs, ReportArgs, ResultArgs,
     RetrievalArgs, RoutingArgs, WeightsArgs,
 };
 pub(crate) use hub::{DevicesArgs, LsArgs, PULL_HELP, PullArgs, RmArgs};
-pub(crate) use limits::{MAX_STEP_ROWS, MAX_TOKENS, MAX_VERIFY_ROWS};
+pub(crate) use limits::{MAX_STEP_ROWS, MAX_VERIFY_ROWS, step_tokens, threads, tokens};
 pub(crate) use measure::{
     BenchArgs, KernelsArgs, KernelsCommand, KernelsCountArgs, KernelsPerfArgs, KernelsSupportArgs,
     KernelsTestArgs, ProfileArgs, Table,
@@ -44,7 +49,7 @@ pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
 pub(crate) use write::{ConvertArgs, MakeModelArgs, PackArgs};
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 use latent_types::printable;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -57,28 +62,35 @@ const STYLES: Styles = Styles::styled()
 
 /// Run language models with Multi-head Latent Attention and Mixture of Experts from GGUF and safetensors files.
 #[derive(Debug, Parser)]
-#[command(name = "latent", version, styles = STYLES, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "latent", version, styles = STYLES, max_term_width = 80, arg_required_else_help = true)]
 #[command(after_help = "Examples:
-  latent run \"Tell me a story about a fox and a lantern.\"     the built-in demo model
-  latent run -m model.gguf \"Why is the sky blue?\"             a model file
-  latent serve -m model.gguf                                  a page and an API at http://127.0.0.1:8080
-  latent check model.gguf                                     is it supported, and what is missing
-  latent inspect -m model.gguf                                what a file holds, and what it needs
-  latent graph -m model.gguf plan --rows 1                    what a step computes
-  latent convert folder --type Q4_K_M                         writes folder-Q4_K_M.gguf
-  latent quantize -m model-BF16.gguf Q4_K_M                   writes model-Q4_K_M.gguf
-  latent bench -m model.gguf -p 512 -n 128                    how fast it runs
-  latent eval perplexity -m model.gguf text.txt               how good it is
+  latent run \"Tell me a story.\"                 the built-in demo model
+  latent run model.gguf \"Why is the sky blue?\"  a model file
+  latent run model.gguf                          talk with it
+  latent serve model.gguf                        http://127.0.0.1:8080
+  latent check model.gguf                        is it supported?
+  latent inspect model.gguf                      what it holds and needs
+  latent graph model.gguf plan --rows 1          what a step computes
+  latent convert folder --type Q4_K_M            writes folder-Q4_K_M.gguf
+  latent quantize -m model-BF16.gguf Q4_K_M      writes model-Q4_K_M.gguf
+  latent bench model.gguf -p 512 -n 128          how fast it runs
+  latent eval perplexity model.gguf text.txt     how good it is
 
-Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage; stopped by a signal: 128 and its number
-(130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).")]
+Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage; stopped by
+a signal: 128 and its number (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 /// Flags of several letters behind one dash, which llama.cpp has, and how they are written here.
-const ONE_DASH: [(&str, &str); 1] = [("-ngl", "--n-gpu-layers")];
+const ONE_DASH: [(&str, &str); 5] = [
+    ("-ngl", "--n-gpu-layers"),
+    ("-np", "--parallel"),
+    ("-sys", "--system-prompt"),
+    ("-ub", "--batch-size"),
+    ("-ctk", "--cache-type"),
+];
 
 impl Cli {
     /// Reads a command line, the program's name first.
@@ -93,11 +105,20 @@ impl Cli {
             long.map_or(word, |(_, long)| OsString::from(long))
         });
         let words: Vec<OsString> = words.collect();
-        Cli::try_parse_from(&words).map_err(|error| {
+        Cli::read_words(&words).map_err(|error| {
             // messages repeat arguments: those of the escaped arguments say the same
-            let escaped = words.iter().map(|word| printable(&word.to_string_lossy()).into_owned());
-            Cli::try_parse_from(escaped).err().unwrap_or(error)
+            let escaped = words.iter().map(|word| printable(&word.to_string_lossy()).into_owned().into());
+            Cli::read_words(&escaped.collect::<Vec<_>>()).err().unwrap_or(error)
         })
+    }
+
+    fn read_words(words: &[OsString]) -> Result<Cli, clap::Error> {
+        let mut command = command();
+        let matches =
+            command.try_get_matches_from_mut(words).map_err(|error| suggest::improved(error, words))?;
+        let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        cli.settle(&command, &matches)?;
+        Ok(cli)
     }
 }
 
@@ -190,6 +211,9 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Print the licences of the program and of the packages that it is made from
     Licenses,
+    /// Print the version
+    #[command(hide = true)]
+    Version,
     /// Print a completion script for a shell
     Completions {
         /// The shell

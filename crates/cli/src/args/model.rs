@@ -1,6 +1,6 @@
 //! Which model, and how it is run.
 
-use super::limits::{DEVELOPER, MAX_STEP_ROWS, tokens};
+use super::limits::{DEVELOPER, HOSTS, PERFORMANCE, step_tokens, threads, tokens};
 use clap::Args;
 use latent_backend::{Backend, BackendError, HUNG_AFTER};
 use latent_engine::{DeviceLayers, Draft, Offload};
@@ -27,24 +27,24 @@ pub(crate) struct ModelArgs {
 /// How a model is run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EngineArgs {
-    /// Tokens of context [default: the smaller of the model's limit and what fits into memory]
-    #[arg(short, long, alias = "ctx", value_name = "TOKENS", value_parser = tokens(1))]
+    /// Tokens of context, such as 4096 or 4k (0: the model's limit) [default: the smaller of the model's limit and what fits into memory]
+    #[arg(short, long, alias = "ctx", value_name = "TOKENS", value_parser = tokens(0))]
     pub(crate) ctx_size: Option<usize>,
 
     /// Threads [default: one for each core that affinity and cgroup quotas leave to this process]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     pub(crate) threads: Option<u16>,
 
     /// Most tokens of one step: longer prompts are read in batches of this size [default: 512 to 4096, by prompt and memory]
-    #[arg(short, long, alias = "chunk", alias = "ubatch-size", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_STEP_ROWS as i64))]
+    #[arg(short, long, alias = "chunk", alias = "ubatch-size", value_name = "N", value_parser = step_tokens, help_heading = PERFORMANCE)]
     pub(crate) batch_size: Option<u16>,
 
     /// Type of the KV cache: f32, f16, bf16, or int8 (quantized latents) [default: f16; with --precision exact f32]
-    #[arg(long, alias = "cache-type-k", value_name = "TYPE")]
+    #[arg(long, alias = "cache-type-k", value_name = "TYPE", help_heading = PERFORMANCE)]
     pub(crate) cache_type: Option<CacheType>,
 
     /// exact: all arithmetic in f32, the reference; default: 8-bit activations where weights are quantized
-    #[arg(long, default_value = "default")]
+    #[arg(long, default_value = "default", help_heading = PERFORMANCE)]
     pub(crate) precision: Precision,
 
     /// What computes: cpu; gpu or gpu:N (see `latent devices`); auto (the first GPU that is no software, else the CPU); or reference (plain
@@ -52,37 +52,47 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "NAME", value_parser = device)]
     pub(crate) device: Option<String>,
 
-    /// Layers that the GPU of --device has, the last ones; the CPU runs the others. A number (the output counts as one more, behind the last layer), all,
-    /// or auto (as many as fit into its memory) [default: all]; -ngl for short
-    #[arg(long, visible_alias = "gpu-layers", alias = "ngl", value_name = "N")]
+    /// Layers that a GPU has, the last ones; the CPU runs the others. A number (the output counts as one more, behind the last layer), all,
+    /// or auto (as many as fit into its memory) [default: all]; -ngl for short. Without --device, the same as --device auto
+    #[arg(
+        long,
+        visible_alias = "gpu-layers",
+        alias = "ngl",
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
     pub(crate) n_gpu_layers: Option<DeviceLayers>,
 
     /// What drafts tokens that the model then verifies: none, or mtp (the model's own layer for multi-token prediction, one token a step);
     /// the text stays the same
-    #[arg(long, default_value = "none", value_name = "HOW")]
+    #[arg(long, default_value = "none", value_name = "HOW", help_heading = PERFORMANCE)]
     pub(crate) draft: Draft,
 
     /// How the processes that mpirun has started share the model: a list of pipeline=N or layers=A:B:…, tensor=N (heads and columns),
     /// experts=N [default: pipeline over all of them; takes a build with the feature mpi, see docs/hosts.md]
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, value_name = "HOW", help_heading = HOSTS)]
     pub(crate) partition: Option<Partition>,
 
     /// What was measured of the hosts (see `latent help plan-hosts`): what is predicted from it stands beside what was measured, at the
     /// end of run and bench
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = HOSTS)]
     pub(crate) hosts_file: Option<PathBuf>,
 
     /// Elements that cross between ranks: f32, or bf16 in half the bytes (what that costs: docs/hosts.md)
-    #[arg(long, default_value = "f32", value_name = "TYPE")]
+    #[arg(long, default_value = "f32", value_name = "TYPE", help_heading = HOSTS)]
     pub(crate) wire: Wire,
 
     /// Seconds that a rank may be in a step without computing anything before it counts as hung, and all ranks end; 0: as long as it likes
-    #[arg(long, default_value_t = HUNG_AFTER.as_secs(), value_name = "SECONDS")]
+    #[arg(long, default_value_t = HUNG_AFTER.as_secs(), value_name = "SECONDS", help_heading = HOSTS)]
     pub(crate) hung_after: u64,
 
     /// Load even when memory seems too small, and replace existing output files
-    #[arg(long)]
+    #[arg(long, help_heading = PERFORMANCE)]
     pub(crate) force: bool,
+
+    /// Print kernels and details of the model when it is loaded
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 
     /// Formulation of attention: absorbed (in latent space), naive (keys and values expanded), separate (scores of content and rope
     /// apart), or auto
@@ -103,7 +113,7 @@ pub(crate) struct EngineArgs {
     pub(crate) pin: Pin,
 
     /// A circuit file (as `latent graph circuit` prints one) instead of the model's own
-    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = DEVELOPER)]
+    #[arg(long, value_name = "FILE", help_heading = DEVELOPER)]
     pub(crate) circuit: Option<PathBuf>,
 }
 
@@ -128,7 +138,13 @@ pub(crate) fn device(word: &str) -> Result<String, String> {
 impl EngineArgs {
     /// The name of the backend.
     pub(crate) fn device_name(&self) -> &str {
-        self.device.as_deref().unwrap_or("cpu")
+        // llama.cpp takes a GPU when it is told how many layers to put there
+        self.device.as_deref().unwrap_or(if self.asks_for_layers() { "auto" } else { "cpu" })
+    }
+
+    /// Whether layers are to be on a GPU.
+    pub(crate) fn asks_for_layers(&self) -> bool {
+        self.n_gpu_layers.is_some_and(|layers| layers != DeviceLayers::Count(0))
     }
 
     /// Whether a GPU may run the model.
@@ -143,27 +159,12 @@ impl EngineArgs {
 
     /// The backend.
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>, BackendError> {
-        self.opened(latent_backends::by_name)
+        latent_backends::by_name(self.device_name())
     }
 
     /// The same for looking at what models become there: nothing runs, and no driver is asked to open a device.
     pub(crate) fn hollow_backend(&self) -> Result<Box<dyn Backend>, BackendError> {
-        self.opened(latent_backends::hollow)
-    }
-
-    fn opened(
-        &self,
-        open: fn(&str) -> Result<Box<dyn Backend>, BackendError>,
-    ) -> Result<Box<dyn Backend>, BackendError> {
-        if let Some(layers) = self.n_gpu_layers.filter(|layers| *layers != DeviceLayers::Count(0))
-            && !self.wants_gpu()
-        {
-            return Err(BackendError::Unsupported(format!(
-                "-ngl {layers} says how many layers a GPU has, and --device is {}: give --device gpu or --device auto with it",
-                self.device_name()
-            )));
-        }
-        open(self.device_name())
+        latent_backends::hollow(self.device_name())
     }
 
     /// Which layers the CPU runs of a model on this backend; none of one that is no GPU.
@@ -191,7 +192,7 @@ impl EngineArgs {
             states: latent_engine::cache::StateOptions::default(),
             context: self.ctx_size,
             cache_tokens: None,
-            threads: self.threads.map(usize::from),
+            threads: self.threads.filter(|threads| *threads > 0).map(usize::from),
             pin: self.pin,
             placement: None,
             tier: self.isa.0,

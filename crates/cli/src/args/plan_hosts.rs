@@ -3,6 +3,7 @@
 use super::limits::tokens;
 use super::model::ModelArgs;
 use clap::Args;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub(super) const PLAN_HOSTS_HELP: &str = "The file lists the hosts in the order of their ranks, with what was measured of them, and the link between them:
@@ -26,10 +27,15 @@ host, and exchanges messages. Without mpirun it measures this machine.";
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanHostsArgs {
+    /// The model, as with -m, and the file of hosts
+    #[arg(value_names = ["MODEL", "HOSTS"], required = true)]
+    pub(crate) words: Vec<OsString>,
+
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// The hosts
+    /// The file of hosts.
+    #[arg(skip)]
     pub(crate) hosts: PathBuf,
 
     /// Measure the hosts on which mpirun has started this, and write the file

@@ -5,6 +5,7 @@ use super::model::ModelArgs;
 use clap::Args;
 use latent_quantize::{Mix, Pattern, QuantizeError};
 use latent_types::TensorType;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 pub(crate) const QUANTIZE_HELP: &str = "Examples:
@@ -91,11 +92,11 @@ pub(crate) struct QuantizeArgs {
     pub(crate) file: Option<PathBuf>,
 
     /// Tokens of the text that are run together, and of which the second half counts
-    #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4))]
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4), requires = "file")]
     pub(crate) chunk_size: usize,
 
     /// Most chunks of the text
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(4096))]
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(4096), requires = "file")]
     pub(crate) chunks: usize,
 
     /// Replace an existing file
@@ -175,6 +176,10 @@ pub(crate) const IMATRIX_HELP: &str = "Example:
 
 #[derive(Args, Debug)]
 pub(crate) struct ImatrixArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) words: Vec<OsString>,
+
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
@@ -204,7 +209,16 @@ fn size(text: &str) -> Result<u64, String> {
     let binary =
         units.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, f64::from(1u32 << bits))));
     let decimal = || {
-        let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("KB", 1e3), ("B", 1.0)];
+        let units = [
+            ("GB", 1e9),
+            ("MB", 1e6),
+            ("kB", 1e3),
+            ("KB", 1e3),
+            ("B", 1.0),
+            ("G", 1e9),
+            ("M", 1e6),
+            ("k", 1e3),
+        ];
         units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))
     };
     let (number, factor) = binary.or_else(decimal).ok_or("expected a size such as 16GB, 900MB or 15.5GiB")?;
@@ -238,6 +252,7 @@ mod tests {
         assert_eq!(size("16GB"), Ok(16_000_000_000));
         assert_eq!(size("1.5GiB"), Ok(3 << 29));
         assert_eq!(size("900 MB"), Ok(900_000_000));
+        assert_eq!((size("16G"), size("1.5M")), (Ok(16_000_000_000), Ok(1_500_000)));
         assert_eq!(size("12B"), Ok(12));
         for bad in ["", "16", "GB", "-1GB", "1e99GB", "NaNGB", "0MB"] {
             assert!(size(bad).is_err(), "{bad}");

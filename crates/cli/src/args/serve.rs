@@ -14,10 +14,10 @@ own defaults. docs/serving.md lists the settings of the file, limits among them.
 
 Examples:
   latent serve                                     the built-in demo model; then open http://127.0.0.1:8080
-  latent serve -m model.gguf --parallel 16
-  latent serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt
-  latent serve -m model.gguf --partition pipeline=2 --restart --launch \"mpirun -n 2 --host a,b --bind-to none\"
-  latent serve -m small=small.gguf -m big=hf:OWNER/NAME:Q4_K_M --models-max 1 --unload-idle 10m
+  latent serve model.gguf --parallel 16
+  latent serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  latent serve model.gguf --partition pipeline=2 --restart --launch \"mpirun -n 2 --host a,b --bind-to none\"
+  latent serve small=small.gguf big=hf:OWNER/NAME:Q4_K_M --models-max 1 --unload-idle 10m
 
 Several models are loaded when requests first name them; one that is alone is loaded at once.
 
@@ -25,6 +25,10 @@ The first Ctrl-C or SIGTERM lets running requests end, the second ends the progr
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
+    /// Models, as with -m
+    #[arg(value_name = "[NAME=]MODEL")]
+    pub(crate) words: Vec<String>,
+
     /// A .gguf file (any shard of a set), a folder of .safetensors, a .latent file, or hf:OWNER/NAME[:QUANT] of Hugging
     /// Face's hub; without it, the built-in demo model. Several, each as NAME=MODEL, are loaded when requests name them
     #[arg(short, long = "model", env = "LATENT_MODEL", value_name = "[NAME=]MODEL")]

@@ -1,7 +1,6 @@
 //! Every spelling that a release has had still means the same.
 
-use super::Cli;
-use clap::{CommandFactory, Parser};
+use super::{Cli, command};
 use latent_types::printable;
 use std::borrow::Cow;
 
@@ -53,9 +52,12 @@ const KEPT: &[&str] = &[
     "run --no-think --allow-special --json --quiet Hi",
 ];
 
+fn read(line: &str) -> Result<Cli, clap::Error> {
+    Cli::read(["latent"].into_iter().chain(line.split(' ')).map(Into::into))
+}
+
 fn parsed(line: &str) -> String {
-    let words = ["latent"].into_iter().chain(line.split(' ')).map(Into::into);
-    let cli = Cli::read(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let cli = read(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     format!("{cli:?}")
 }
 
@@ -71,7 +73,7 @@ fn former_spellings_mean_the_same() {
 
 #[test]
 fn the_help_shows_new_spellings_alone() {
-    for command in Cli::command().get_subcommands_mut() {
+    for command in command().get_subcommands_mut() {
         let help = command.render_long_help().to_string();
         for former in [
             "--ctx ",
@@ -97,7 +99,135 @@ fn a_kept_cache_and_its_parts_exclude_each_other() {
         "run --prompt-cache x --restore y Hi",
         "run --prompt-cache-ro Hi",
     ] {
-        assert!(Cli::try_parse_from(["latent"].into_iter().chain(line.split(' '))).is_err(), "{line}");
+        assert!(read(line).is_err(), "{line}");
+    }
+}
+
+/// Command lines with a positional argument, and the same with flags.
+const POSITIONAL: &[(&str, &str)] = &[
+    ("run m.gguf Hi", "run -m m.gguf -p Hi"),
+    ("run m.gguf", "run -m m.gguf"),
+    ("run hf:o/n:Q4_K_M Hi", "run -m hf:o/n:Q4_K_M -p Hi"),
+    ("run Hi", "run -p Hi"),
+    ("run -m m.gguf Hi", "run -m m.gguf -p Hi"),
+    ("run -n 5 m.latent -q Hi", "run -n 5 -q -m m.latent -p Hi"),
+    ("run src Hi", "run -m src -p Hi"),
+    ("chat m.safetensors", "chat -m m.safetensors"),
+    ("chat m.gguf Hi", "chat -m m.gguf -p Hi"),
+    ("tokenize m.gguf Hi", "tokenize -m m.gguf -p Hi"),
+    ("serve m.gguf", "serve -m m.gguf"),
+    ("serve a=a.gguf b=b.gguf", "serve -m a=a.gguf -m b=b.gguf"),
+    ("bench m.gguf -p 8", "bench -m m.gguf -p 8"),
+    ("profile m.gguf", "profile -m m.gguf"),
+    ("logits m.gguf --tokens 1,2", "logits -m m.gguf --tokens 1,2"),
+    ("logits --tokens 1,2 m.gguf", "logits -m m.gguf --tokens 1,2"),
+    ("diff m.gguf", "diff -m m.gguf"),
+    ("pack m.gguf", "pack -m m.gguf"),
+    ("imatrix m.gguf -f t", "imatrix -m m.gguf -f t"),
+    ("dump m.gguf --tokens 1 out.st", "dump -m m.gguf --tokens 1 out.st"),
+    ("plan-hosts m.gguf hosts.toml", "plan-hosts -m m.gguf hosts.toml"),
+    ("eval perplexity m.gguf t", "eval perplexity -m m.gguf t"),
+    ("eval kl m.gguf t", "eval kl -m m.gguf t"),
+    ("eval choice m.gguf t", "eval choice -m m.gguf t"),
+    ("eval questions m.gguf t", "eval questions -m m.gguf t"),
+    ("eval routing m.gguf t", "eval routing -m m.gguf t"),
+    ("eval retrieval m.gguf", "eval retrieval -m m.gguf"),
+    ("eval weights m.gguf --base-model b", "eval weights -m m.gguf --base-model b"),
+];
+
+#[test]
+fn the_first_positional_argument_is_the_model() {
+    for (words, flags) in POSITIONAL {
+        assert_eq!(parsed(words), parsed(flags), "{words}");
+    }
+}
+
+#[test]
+fn a_path_is_never_taken_for_a_prompt() {
+    for (line, expected) in [
+        ("run -m m.gguf Cargo.toml", "-f Cargo.toml reads the text from it"),
+        ("run -m m.gguf n.gguf Hi", "the model is given twice"),
+        ("run Hi m.gguf", "latent run m.gguf \"Hi\""),
+        ("run why is it", "latent run \"why is it\""),
+        ("run m.gguf why is it", "latent run m.gguf \"why is it\""),
+        ("run -m m.gguf why not", "latent run -m m.gguf \"why not\""),
+        ("run -p a b", "cannot be used with"),
+        ("bench -m m.gguf n.gguf", "the model is given twice"),
+        ("bench m.gguf n.gguf", "one model is expected"),
+        ("check m.gguf -m n.gguf", "the model is given twice"),
+        ("diff m.gguf n.gguf", "latent diff m.gguf --model-b n.gguf"),
+        ("dump --tokens 1 m.gguf", "OUT is missing"),
+        ("eval perplexity m.gguf", "TEXT is missing"),
+        ("m.gguf", "latent run m.gguf"),
+        ("-m m.gguf Hi", "latent run -m m.gguf Hi"),
+        ("why not", "latent run \"why not\""),
+        ("rnu Hi", "'run'"),
+        ("help quantise", "'quantize'"),
+        ("run --flash-attn Hi", "leave the flag out"),
+        ("check --threads 2", "--threads has no effect on `latent check`"),
+        ("eval perplexity --hosts-file x t", "--hosts-file has no effect on `latent eval perplexity`"),
+    ] {
+        let error = read(line).err().unwrap_or_else(|| panic!("{line}")).to_string();
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+}
+
+#[test]
+fn numbers_are_those_of_llama_cpp() {
+    for line in [
+        "run -n -1 Hi",
+        "run -n -2 Hi",
+        "run --n-predict=-2 Hi",
+        "run -s -1 Hi",
+        "run -c 0 Hi",
+        "run -c 4k -b 2k Hi",
+        "run --repeat-last-n -1 Hi",
+        "run --context-shift --keep -1 Hi",
+        "run --top-k -1 Hi",
+        "run -t -1 Hi",
+        "run -ngl -1 Hi",
+        "run -ngl 99 Hi",
+        "serve -np 4 -c 0 -n -1 -s -1",
+        "bench -p 1k -n 0 -d 0,4k",
+        "eval retrieval --lengths 4k,16k",
+    ] {
+        parsed(line);
+    }
+    assert_eq!(parsed("run -c 4k Hi"), parsed("run -c 4096 Hi"));
+    for line in ["run -n -3 Hi", "run -s -2 Hi", "run -c -1 Hi", "run --keep -2 --context-shift Hi"] {
+        assert!(read(line).is_err(), "{line}");
+    }
+}
+
+/// Every command with its path.
+fn all(command: &clap::Command, path: &str) -> Vec<(String, clap::Command)> {
+    let mut found = vec![(path.to_owned(), command.clone())];
+    for inner in command.get_subcommands() {
+        found.extend(all(inner, &format!("{path} {}", inner.get_name())));
+    }
+    found
+}
+
+#[test]
+fn help_fits_80_columns_and_short_help_fits_a_screen() {
+    let mut root = command();
+    root.build();
+    for (path, mut command) in all(&root, "latent") {
+        let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
+        for line in short.lines().chain(long.lines()) {
+            assert!(line.chars().count() <= 80, "{path}: {line}");
+        }
+        assert!(short.lines().count() <= 60, "{path}: {} lines", short.lines().count());
+        for heading in ["Several hosts", "Developer options", "Speed and memory"] {
+            assert!(!short.contains(heading), "{path}: {heading}");
+        }
+        // what most users need comes first
+        let at = |heading: &str| long.find(heading).unwrap_or(usize::MAX);
+        assert!(
+            at("\nOptions:") <= at("\nSampling:") && at("\nSampling:") <= at("\nSpeed and memory:"),
+            "{path}"
+        );
+        assert!(at("\nSeveral hosts (MPI):") <= at("\nDeveloper options:"), "{path}");
     }
 }
 
@@ -128,7 +258,7 @@ fn hostile_lines(command: &clap::Command, before: &[String], lines: &mut Vec<Vec
 #[test]
 fn wrong_usage_is_told_without_what_acts_on_a_terminal() {
     let mut lines = Vec::new();
-    hostile_lines(&Cli::command(), &["latent".to_owned()], &mut lines);
+    hostile_lines(&command(), &["latent".to_owned()], &mut lines);
     let mut refused = 0;
     for words in &lines {
         let Err(error) = Cli::read(words.iter().map(Into::into)) else { continue };

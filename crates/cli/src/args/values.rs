@@ -3,10 +3,15 @@
 use super::limits::tokens;
 use super::model::ModelArgs;
 use clap::Args;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub(crate) struct LogitsArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) words: Vec<OsString>,
+
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
@@ -23,11 +28,11 @@ pub(crate) struct LogitsArgs {
     pub(crate) json: bool,
 
     /// Write the base file of llama.cpp's perplexity tool (--kl-divergence-base), the tokens cut into chunks of --kl-chunk
-    #[arg(long, alias = "kl-base", value_name = "FILE")]
+    #[arg(long, alias = "kl-base", value_name = "FILE", conflicts_with = "rows")]
     pub(crate) kl_divergence_base: Option<PathBuf>,
 
     /// Tokens per chunk of the base file
-    #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4))]
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4), requires = "kl_divergence_base")]
     pub(crate) kl_chunk: usize,
 }
 
@@ -47,6 +52,10 @@ on both sides, so that they cannot be compared.";
 
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) words: Vec<OsString>,
+
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
@@ -93,6 +102,10 @@ pub(crate) struct DiffArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct DumpArgs {
+    /// The model, as with -m, and the safetensors file to write
+    #[arg(value_names = ["MODEL", "OUT"], required = true)]
+    pub(crate) words: Vec<OsString>,
+
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
@@ -104,6 +117,7 @@ pub(crate) struct DumpArgs {
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<String>,
 
-    /// The safetensors file to write
+    /// The file to write.
+    #[arg(skip)]
     pub(crate) out: PathBuf,
 }

@@ -4,6 +4,7 @@ use super::limits::{bytes, up_to};
 use super::quantize::TypeArgs;
 use clap::Args;
 use latent_testing::TypeRule;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -68,9 +69,13 @@ pub(crate) struct MakeModelArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct PackArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) words: Vec<OsString>,
+
     /// A .gguf file (any shard of a set), a folder of .safetensors, or hf:OWNER/NAME[:QUANT]
-    #[arg(short, long, env = "LATENT_MODEL")]
-    pub(crate) model: PathBuf,
+    #[arg(short, long, env = "LATENT_MODEL", required_unless_present = "words")]
+    pub(crate) model: Option<PathBuf>,
 
     /// The file to write [default: beside the model, or in this folder if that is of the hub, with the ending .latent]
     #[arg(short, long, value_name = "FILE")]

@@ -2,7 +2,7 @@
 
 use crate::args::EngineArgs;
 use crate::exit::Usage;
-use crate::interrupt;
+use crate::{interrupt, model};
 use anyhow::Result;
 use latent_backend::KV_BLOCK;
 use latent_engine::cache::Sequence;
@@ -28,8 +28,16 @@ pub(super) fn context(count: usize, length: usize) -> usize {
     if count == 1 { length } else { count * length.next_multiple_of(KV_BLOCK) }
 }
 
-/// Sets the context to the number of tokens needed, or checks that the given one is large enough.
-pub(super) fn fit(args: &mut EngineArgs, needed: usize) -> Result<()> {
+/// Sets the context to the number of tokens needed, or checks that the given one is large enough. The model has at most `limit`.
+pub(super) fn fit(args: &mut EngineArgs, needed: usize, limit: usize) -> Result<()> {
+    *args = model::with_context(args, limit).into_owned();
+    if needed > limit && args.ctx_size.is_none() {
+        let problem = format!(
+            "depth, prompt and generated tokens of all sequences take {needed} tokens of context, and the model has {limit}: give \
+             smaller numbers of -d, -p, -n or --sequences"
+        );
+        return Err(Usage(problem).into());
+    }
     let given = *args.ctx_size.get_or_insert(needed.max(1));
     // the cache is given out in whole blocks
     if needed > given.next_multiple_of(KV_BLOCK) {

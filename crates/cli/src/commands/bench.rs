@@ -5,6 +5,7 @@ use super::bench_draft;
 use super::bench_memory::{self, Before};
 use super::bench_predicted::{self, Predicted};
 use super::cpu_info::cpu_info;
+use super::limit_samples::LimitSamples;
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::Result;
@@ -128,15 +129,22 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let mut engine_args = args.model.engine.clone();
     let needed = |size: &Size| context(size.sequences, size.depth + size.prompt + size.generate);
     let least = if args.model.engine.draft == Draft::None { 1 } else { bench_draft::CONTEXT };
-    fit(&mut engine_args, sizes.iter().map(needed).max().unwrap_or(1).max(least))?;
+    let limit = latent_graph::ModelConfig::before_loading(&checkpoint)?.context_length;
+    fit(&mut engine_args, sizes.iter().map(needed).max().unwrap_or(1).max(least), limit)?;
     let table = if args.json { Table::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &engine_args, table != Table::Md)?;
     // the read-ahead thread would disturb the measurement
     engine.wait_for_weights();
-    let limits = model::limits(&engine, &args.model.engine)?;
+    let mut limits = LimitSamples::default();
+    limits.measure(&engine, &args.model.engine)?;
     let mut rows = Vec::new();
     for size in sizes {
-        rows.push(measure(&mut engine, size, args, &limits)?);
+        rows.push(measure(&mut engine, size, args, &limits.median())?);
+        limits.refresh(&engine, &args.model.engine)?;
+    }
+    limits.measure(&engine, &args.model.engine)?;
+    for row in &mut rows {
+        row.roofline = roofline(&engine, row.size, &limits.median());
     }
     let file = checkpoint.display_name();
     let mut objects: Vec<Value> = rows.iter().map(|row| object(row, &engine, &file, &limits)).collect();
@@ -180,6 +188,10 @@ fn sizes(args: &BenchArgs) -> Vec<Size> {
     sizes
 }
 
+fn roofline(engine: &Engine, size: Size, limits: &Limits) -> Roofline {
+    engine.roofline(&size.steps(engine.chunk_for(size.prompt)), limits)
+}
+
 fn measure(engine: &mut Engine, size: Size, args: &BenchArgs, limits: &Limits) -> Result<Measured> {
     let Size { prompt, generate, depth, sequences: count } = size;
     let mut together = BatchedSequences::new(engine, count, depth + prompt + generate);
@@ -199,14 +211,13 @@ fn measure(engine: &mut Engine, size: Size, args: &BenchArgs, limits: &Limits) -
         }
     }
     together.release(engine);
-    let chunk = engine.chunk_for(prompt);
     let cost = engine.cost(StepSize::decode(count, depth + generate / 2));
     Ok(Measured {
         test: size.name(),
         size,
         seconds,
         step_bytes: cost.weight_bytes + cost.cache_bytes,
-        roofline: engine.roofline(&size.steps(chunk), limits),
+        roofline: roofline(engine, size, limits),
         predicted: bench_predicted::of_test(&args.model, engine, &size.case(engine, args.model.engine.wire))?,
     })
 }
@@ -215,7 +226,8 @@ fn predicted_and_measured(row: &Measured) -> (&str, f64, Option<Predicted>) {
     (&row.test, row.speed().0, row.predicted)
 }
 
-fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value {
+fn object(row: &Measured, engine: &Engine, file: &str, samples: &LimitSamples) -> Value {
+    let (limits, (low, high)) = (samples.median(), samples.bandwidths());
     let s = engine.summary();
     let (avg_ns, stddev_ns) = row.spread(|s| s * 1e9);
     let (avg_ts, stddev_ts) = row.speed();
@@ -263,6 +275,9 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         "roofline_bound": row.roofline.bound(),
         "of_roofline": row.of_roofline(),
     });
+    object["read_bandwidth_min_gb_per_s"] = json!(low / 1e9);
+    object["read_bandwidth_max_gb_per_s"] = json!(high / 1e9);
+    object["too_noisy"] = json!(samples.are_noisy());
     if let Some(predicted) = row.predicted {
         object["predicted_ts"] = json!(predicted.speed);
         object["predicted_link_ms"] = json!(1e3 * predicted.links);
@@ -298,7 +313,7 @@ pub(super) fn csv(objects: &[Value]) -> Result<()> {
     Ok(())
 }
 
-fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
+fn markdown(rows: &[Measured], engine: &Engine, limits: &LimitSamples) -> Result<()> {
     let s = engine.summary();
     output::line(
         "| model | size | params | threads | test | t/s | first token | bytes/step | GB/s | roofline t/s | of it |",
@@ -313,21 +328,21 @@ fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
             " | ".into()
         };
         let bound = if row.roofline.bound() == "memory" { "memory" } else { "arith." };
+        let share = match limits.are_noisy() {
+            true => "–".to_owned(),
+            false => format!("{:.0} %", 100.0 * row.of_roofline()),
+        };
         output::line(&format!(
-            "| {} | {} | {} | {} | {} | {speed:.2} ± {deviation:.2} | {first} | {decode} | {:.2} ({bound}) | {:.0} % |",
+            "| {} | {} | {} | {} | {} | {speed:.2} ± {deviation:.2} | {first} | {decode} | {:.2} ({bound}) | {share} |",
             s.name,
             format_bytes(s.weight_bytes),
             model::count(s.parameters),
             s.placement.threads(),
             row.test,
-            row.roofline_speed(),
-            100.0 * row.of_roofline()
+            row.roofline_speed()
         ))?;
     }
     output::line("")?;
-    output::line(&format!(
-        "limits of {}, measured in this run: {limits}; loaded in {:.2} s",
-        model::measured(s),
-        s.load_time.as_secs_f64()
-    ))
+    let limits = limits.text(&model::measured(s));
+    output::line(&format!("{limits}; loaded in {:.2} s", s.load_time.as_secs_f64()))
 }

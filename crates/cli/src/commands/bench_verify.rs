@@ -94,7 +94,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let counts = RowCounts::all(&args.verify);
     let deepest = args.n_depth.iter().max().copied().unwrap_or(0);
     let mut engine_args = args.model.engine.clone();
-    fit(&mut engine_args, deepest + counts.iter().max().copied().unwrap_or(1))?;
+    let limit = latent_graph::ModelConfig::before_loading(&checkpoint)?.context_length;
+    fit(&mut engine_args, deepest + counts.iter().max().copied().unwrap_or(1), limit)?;
     let table = if args.json { Table::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &engine_args, table != Table::Md)?;
     // the read-ahead thread would disturb the measurement

@@ -3,6 +3,7 @@
 use super::hyper_parameters::{facts, rope};
 use crate::args::{CheckArgs, EngineArgs};
 use crate::exit::{NotSupported, usage_of};
+use crate::output::Colour;
 use crate::{model, output};
 use anyhow::Result;
 use latent_formats::{Data, Source};
@@ -32,7 +33,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
         value["chat_template"] = side.template.json();
         output::json(&value)?;
     } else {
-        output::lines(&text(&support, &side, &args.model.engine, bind.tier.name()))?;
+        output::lines_in_colour(&text(&support, &side, &args.model.engine, bind.tier.name()), colour)?;
     }
     match support.missing.len() + side.problems() {
         0 => Ok(()),
@@ -118,6 +119,17 @@ impl Part {
             Part::Supported(kind) => json!({"kind": kind, "supported": true}),
             Part::Unsupported(kind, problem) => json!({"kind": kind, "supported": false, "problem": problem}),
         }
+    }
+}
+
+/// Verdicts in colour, and what is missing.
+fn colour(line: &str) -> Option<Colour> {
+    match line {
+        "supported      yes" => Some(Colour::Green),
+        "missing" => Some(Colour::Red),
+        line if line.starts_with("supported      ") => Some(Colour::Red),
+        line if line.starts_with("assumed        ") => Some(Colour::Yellow),
+        _ => None,
     }
 }
 

@@ -2,13 +2,15 @@
 
 use super::batched::token;
 use super::layers::layers;
-use crate::args::{DiffArgs, EngineArgs, MAX_TOKENS, isa};
+use crate::args::{DiffArgs, EngineArgs, isa};
 use crate::exit::{Parted, Usage};
+use crate::output::Colour;
 use crate::{interrupt, model, output};
 use anyhow::Result;
 use latent_compare::{Numerics, PointReport, Report, Side, Tolerance, Verdict, compare, dump};
 use latent_engine::{Engine, Trace};
 use latent_graph::activations::Activations;
+use latent_graph::passes::Precision;
 use serde_json::json;
 use std::path::Path;
 
@@ -79,7 +81,8 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
             "report": report,
         }))?;
     } else {
-        print(&report, &a_what, &b_what, rows, args.all)?;
+        let exact = [&a_args, &b_args].iter().all(|side| side.precision == Precision::Exact);
+        print(&report, &a_what, &b_what, rows, (args.all, exact))?;
     }
     if report.parted.is_some() || report.not_finite > 0 { Err(Parted.into()) } else { Ok(()) }
 }
@@ -99,6 +102,7 @@ fn run_side(
     let points = Activations::of(&circuit, &config, &latent_graph::CheckpointTensors(&checkpoint))?;
     let (tokens, read) = tokens(&points, config.vocab_size)?;
     let mut settings = settings.clone();
+    model::check_length(tokens.len(), config.context_length)?;
     settings.ctx_size.get_or_insert(tokens.len());
     let mut engine = model::load(&checkpoint, &settings, true)?;
     let trace = engine.trace(&points, layers, &tokens, &mut |_| !interrupt::asked())?;
@@ -143,12 +147,10 @@ pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<(
             latent_backends::check_name(value).map_err(|error| wrong(error.to_string()))?;
             settings.device = Some(value.to_owned());
         }
-        "threads" => settings.threads = Some(number(value, 1024).map_err(wrong)?),
-        "batch-size" | "chunk" => settings.batch_size = Some(number(value, 8192).map_err(wrong)?),
+        "threads" => settings.threads = Some(crate::args::threads(value).map_err(wrong)?),
+        "batch-size" | "chunk" => settings.batch_size = Some(crate::args::step_tokens(value).map_err(wrong)?),
         "ctx-size" | "ctx" => {
-            let tokens = value.parse().ok().filter(|n| (1..=MAX_TOKENS).contains(n));
-            settings.ctx_size =
-                Some(tokens.ok_or_else(|| wrong(format!("expected 1 to {MAX_TOKENS} tokens")))? as usize);
+            settings.ctx_size = Some(crate::args::tokens(0)(value).map_err(wrong)?);
         }
         "circuit" => settings.circuit = Some(value.into()),
         _ => {
@@ -161,11 +163,6 @@ pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<(
     Ok(())
 }
 
-fn number(value: &str, most: u16) -> Result<u16, String> {
-    let found = value.parse().ok().filter(|n| (1..=most).contains(n));
-    found.ok_or_else(|| format!("expected a number from 1 to {most}"))
-}
-
 fn check_numbers(args: &DiffArgs) -> Result<()> {
     for (flag, value) in [("--tolerance", args.tolerance), ("--growth", args.growth)] {
         if let Some(value) = value.filter(|v| !v.is_finite() || *v < 0.0) {
@@ -175,7 +172,8 @@ fn check_numbers(args: &DiffArgs) -> Result<()> {
     Ok(())
 }
 
-fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()> {
+/// `all`: every value is listed; `exact`: both sides have exact precision.
+fn print(report: &Report, a: &str, b: &str, rows: usize, (all, exact): (bool, bool)) -> Result<()> {
     for (name, what) in [("A", a), ("B", b)] {
         wrapped(&format!("{name}: {what}"), 3)?;
     }
@@ -203,22 +201,20 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()
         Some(index) => blame(report, index),
         None if undecided => Ok(()),
         None if report.points.iter().all(|point| point.verdict == Verdict::Same) => {
-            output::line("the two sides agree in every bit")
+            output::line_in_colour("the two sides agree in every bit", Some(Colour::Green))
         }
         None => {
             let last = &report.points[report.points.len() - 1];
             let flipped = report.points.iter().find(|point| point.other_experts.is_some_and(|rows| rows > 0));
             let why = flipped.map_or_else(String::new, |point| {
-                format!(
-                    "; from {} on, near ties gave tokens other experts: --precision exact has fewer",
-                    point.name
-                )
+                let fewer = if exact { "" } else { ": --precision exact has fewer" };
+                format!("; from {} on, near ties gave tokens other experts{fewer}", point.name)
             });
             let text = format!(
                 "the two sides agree; the last value, {}, is off by {:.1e}{why}",
                 last.name, last.distance.relative
             );
-            wrapped(&text, 2)
+            in_colour(&text, 2, Some(Colour::Green))
         }
     }
 }
@@ -266,7 +262,12 @@ fn row(point: &PointReport) -> Result<()> {
         number((1.0 - d.cosine).max(0.0)),
         point.verdict.word()
     );
-    output::line(&text)?;
+    let colour = match point.verdict {
+        Verdict::Same | Verdict::Within => None,
+        Verdict::Follows => Some(Colour::Yellow),
+        Verdict::NotFinite | Verdict::Parts => Some(Colour::Red),
+    };
+    output::line_in_colour(&text, colour)?;
     match point.other_experts {
         Some(flips) if flips > 0 => {
             output::line(&format!("  {flips} of {} rows chose other experts", d.rows))
@@ -281,7 +282,8 @@ fn blame(report: &Report, index: usize) -> Result<()> {
     let d = &point.distance;
     let with =
         if point.tensors.is_empty() { String::new() } else { format!(" of {}", point.tensors.join(", ")) };
-    wrapped(&format!("The sides part at {}: {}{with}.", point.name, point.operation), 2)?;
+    let text = format!("The sides part at {}: {}{with}.", point.name, point.operation);
+    in_colour(&text, 2, Some(Colour::Red))?;
     wrapped(
         &format!(
             "The worst row is off by {:.1e}, its inputs by {:.1e}; at row {}, column {} A has {} and B has {}.",
@@ -325,5 +327,10 @@ fn summary(names: &[String]) -> String {
 
 /// Prints a text, all lines but the first indented.
 fn wrapped(text: &str, indent: usize) -> Result<()> {
-    output::wrapped("", indent, text, output::width()).iter().try_for_each(|line| output::line(line))
+    in_colour(text, indent, None)
+}
+
+fn in_colour(text: &str, indent: usize, colour: Option<Colour>) -> Result<()> {
+    let lines = output::wrapped("", indent, text, output::width());
+    lines.iter().try_for_each(|line| output::line_in_colour(line, colour))
 }

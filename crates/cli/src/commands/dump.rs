@@ -10,6 +10,8 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     target::check(&args.out, args.model.engine.force)?;
     let mut engine_args = args.model.engine.clone();
+    let limit = latent_graph::ModelConfig::before_loading(&checkpoint)?.context_length;
+    model::check_length(args.tokens.len(), limit)?;
     engine_args.ctx_size.get_or_insert(args.tokens.len());
     let mut engine = model::load(&checkpoint, &engine_args, true)?;
     let points = engine.activations(&checkpoint)?;

@@ -29,6 +29,8 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     }
     let chunks = chunks(&checkpoint, &args.file, args.chunk_size, args.chunks)?;
     let mut engine_args = args.model.engine.clone();
+    let limit = latent_graph::ModelConfig::before_loading(&checkpoint)?.context_length;
+    model::check_length(args.chunk_size, limit)?;
     engine_args.ctx_size = Some(args.chunk_size);
     // so that W_UK and W_UV have inputs of their own
     engine_args.mla = MlaChoice::Absorbed;

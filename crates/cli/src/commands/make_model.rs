@@ -29,8 +29,10 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
         ..Recipe::new(shape, kind.parse()?)
     };
     let as_file = out.extension().is_some_and(|end| end == "gguf");
-    if args.sparse && !as_file {
-        return Err(Usage(format!("--sparse writes a .gguf file, and {} is none", out.display())).into());
+    let of_files =
+        [("--sparse", args.sparse), ("--legacy", args.legacy), ("--shards", args.shards.is_some())];
+    if let Some((flag, _)) = of_files.iter().find(|(_, given)| *given && !as_file) {
+        return Err(Usage(format!("{flag} is for .gguf files, and {} is not one", out.display())).into());
     }
     for file in if as_file { recipe.gguf_files(out)? } else { recipe.folder_files(out) } {
         // a folder that does not exist yet is made

@@ -27,6 +27,7 @@ mod inspect;
 mod kernels;
 mod layers;
 mod licenses;
+mod limit_samples;
 mod logits;
 mod ls;
 mod make_model;
@@ -52,7 +53,7 @@ mod types;
 mod verify;
 
 use crate::args::{Cli, Command, EngineArgs};
-use crate::interrupt;
+use crate::{interrupt, output};
 
 /// Runs the command asked for.
 pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
@@ -109,6 +110,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Eval(args) => eval::run(&args),
         Command::PlanHosts(args) => plan_hosts::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Version => output::line(concat!("latent ", env!("CARGO_PKG_VERSION"))),
         Command::Licenses => licenses::run(),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder, force } => shell::man(&folder, force),

@@ -9,11 +9,11 @@ use latent_types::format_bytes;
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &PackArgs) -> Result<()> {
-    let checkpoint = model::open(Some(&args.model))?;
+    let checkpoint = model::open(args.model.as_deref())?;
     if checkpoint.packed_from().is_some() {
         bail!("{}: it is a packed file already", checkpoint.display_name());
     }
-    let out = args.out.clone().unwrap_or_else(|| match hub::local_name(&args.model) {
+    let out = args.out.clone().unwrap_or_else(|| match args.model.as_deref().and_then(hub::local_name) {
         Some(name) => PathBuf::from(format!("{name}.{EXTENSION}")),
         None => beside(checkpoint.path()),
     });

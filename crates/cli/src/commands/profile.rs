@@ -1,6 +1,7 @@
 //! `latent profile`: the time of each phase of decode and prefill, compared with the limit that binds it, measured in the same run.
 
 use super::batched::{BatchedSequences, context, fit};
+use super::limit_samples::LimitSamples;
 use crate::args::ProfileArgs;
 use crate::{model, output};
 use anyhow::Result;
@@ -8,6 +9,7 @@ use latent_engine::{
     Engine, EngineError, Limits, LogitsRequest, PhaseProfile, ProfileClock, RankProfile, StepProfile,
     StepSize,
 };
+use latent_graph::ModelConfig;
 use serde_json::json;
 
 pub(super) fn run(args: &ProfileArgs) -> Result<()> {
@@ -15,10 +17,13 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let count = usize::from(args.sequences);
     let mut engine_args = args.model.engine.clone();
     let length = args.n_depth + args.n_prompt.max(args.n_gen + 2);
-    fit(&mut engine_args, context(count, length))?;
+    let limit = ModelConfig::before_loading(&checkpoint)?.context_length;
+    fit(&mut engine_args, context(count, length), limit)?;
     let mut engine = model::load(&checkpoint, &engine_args, args.json)?;
     engine.wait_for_weights();
-    let limits = model::limits(&engine, &args.model.engine)?;
+    let mut samples = LimitSamples::default();
+    samples.measure(&engine, &args.model.engine)?;
+    let limits = samples.median();
     let mut together = BatchedSequences::new(&engine, count, length);
     together.fill(&mut engine, args.n_depth)?;
     let mut profiles = Vec::new();
@@ -46,10 +51,12 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
         profiles.push(measure(&mut engine, &mut together, args.n_depth, &sizes, &limits)?);
     }
     together.release(&mut engine);
+    samples.measure(&engine, &args.model.engine)?;
     if args.json {
-        return output::json(&json!({ "limits": limits, "steps": profiles }));
+        let noisy = samples.are_noisy();
+        return output::json(&json!({ "limits": limits, "too_noisy": noisy, "steps": profiles }));
     }
-    output::line(&format!("limits of {}: {limits}", model::measured(engine.summary())))?;
+    output::line(&samples.text_of(&model::measured(engine.summary()), "before the steps", &limits))?;
     match profiles.first().map(|profile| profile.clock) {
         None | Some(ProfileClock::HostThread) => {}
         Some(ProfileClock::Timestamps) => output::line(

@@ -44,7 +44,8 @@ impl ChatFormatter {
         context: Option<usize>,
     ) -> Result<ChatFormatter> {
         let largest = config.context_length;
-        let fit = ContextFit { context: context.unwrap_or(largest).min(largest), largest };
+        let context = context.filter(|tokens| *tokens > 0).unwrap_or(largest).min(largest);
+        let fit = ContextFit { context, largest };
         let tokenizer = Arc::new(tokenizer);
         let template = latent_text::chat_template(checkpoint)?.map(ChatTemplate::new).transpose()?;
         Ok(ChatFormatter { tokenizer, template, options: ChatOptions::default(), fit })

@@ -1,5 +1,6 @@
 //! `latent run`: answer one prompt.
 
+use super::chat;
 use super::chat_options::ChatOptions;
 use super::constraint::{AnswerConstraint, processors};
 use super::conversation::{self, Conversation};
@@ -10,7 +11,7 @@ use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::{exit, input, interrupt, model, output, prediction, ranks};
 use anyhow::{Context, Result};
-use latent_engine::{Answer, ContextShift, DraftCount, Engine, Request, Session, StopReason};
+use latent_engine::{Answer, DraftCount, Engine, Request, Session, StopReason};
 use latent_formats::OutputFile;
 use latent_hosts::predict::Case;
 use latent_text::{TextError, Tokenizer};
@@ -18,6 +19,13 @@ use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
+    if args.sampling.logprobs.is_some() && !args.json {
+        return Err(Usage("--logprobs needs --json, which has a place for them".into()).into());
+    }
+    let prompted = args.prompt.is_some() || args.file.is_some() || !args.tokens.is_empty();
+    if !prompted && stdin().is_terminal() {
+        return talk(args);
+    }
     let checkpoint = model::open_shared(&args.model)?;
     if ranks::follows(args.model.engine.partition.as_ref())? {
         // the prompt is rank 0's
@@ -58,12 +66,11 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
             output::note(RUN_AGAIN);
         }
     }
-    let shift =
-        args.shift.context_shift.then_some(ContextShift { keep: args.shift.keep.unwrap_or(prompt.keep) });
+    let shift = args.shift.shift(&args.sampling, prompt.keep, prompt.tokens.len());
     let request = Request {
         prompt: prompt.tokens,
         sampling: sampling.params.clone(),
-        max_tokens: args.sampling.n_predict,
+        max_tokens: args.sampling.max_tokens(),
         stop: args.sampling.stop.clone(),
         logprobs: args.sampling.logprobs,
         shift,
@@ -141,12 +148,10 @@ impl Prompt {
             let tokens = args.tokens.clone();
             return Ok(Prompt { keep: first(&tokens), tokens, conversation: None });
         }
-        let text = match &args.prompt {
-            Some(text) => text.clone(),
-            None => match &args.file {
-                Some(path) => input::file_text(path)?,
-                None => read_stdin()?,
-            },
+        let text = match (&args.prompt, &args.file) {
+            (Some(text), _) => text.clone(),
+            (None, Some(path)) => input::file_text(path)?,
+            (None, None) => input::prompt(&input::stdin_text()?).to_owned(),
         };
         if text.trim().is_empty() {
             return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
@@ -166,11 +171,14 @@ impl Prompt {
     }
 }
 
-fn read_stdin() -> Result<String> {
-    if stdin().is_terminal() {
-        return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
+/// Holds a conversation in place of one answer: there is a terminal, and no prompt.
+fn talk(args: &RunArgs) -> Result<()> {
+    let single = [("--json", args.json), ("--raw", args.raw), ("--save", args.save.is_some())];
+    if let Some((flag, _)) = single.iter().find(|(_, given)| *given) {
+        let problem = format!("{flag} needs a prompt; give one: latent run {flag} \"Why is the sky blue?\"");
+        return Err(Usage(problem).into());
     }
-    Ok(input::prompt(&input::stdin_text()?).to_owned())
+    chat::run(&args.chat())
 }
 
 fn report(

@@ -52,7 +52,7 @@ impl Sampling {
                 own.xtc_threshold,
             ),
             logit_bias: args.logit_bias.iter().map(|word| bias(word)).collect::<Result<_>>()?,
-            seed: args.seed.unwrap_or_else(drawn_seed),
+            seed: args.fixed_seed().unwrap_or_else(drawn_seed),
         };
         Ok(Sampling { params, from_model })
     }

@@ -1,22 +1,21 @@
 //! Completions and man pages.
 
-use crate::args::Cli;
+use crate::args::command;
 use crate::target;
 use anyhow::Result;
-use clap::CommandFactory;
 use latent_formats::{CompleteFile, OutputFile, OutputFolder};
 use std::io::Write;
 use std::path::Path;
 
 pub(super) fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "latent", &mut script);
+    clap_complete::generate(shell, &mut command(), "latent", &mut script);
     crate::output::now(&String::from_utf8_lossy(&script))
 }
 
 pub(super) fn man(folder: &Path, replace: bool) -> Result<()> {
     let made = OutputFolder::create(folder)?;
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = command().disable_help_subcommand(true);
     command.build();
     let files: Vec<_> = pages(&command)?.into_iter().map(|(name, page)| (folder.join(name), page)).collect();
     files.iter().try_for_each(|(path, _)| target::check(path, replace))?;

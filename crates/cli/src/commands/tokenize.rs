@@ -9,9 +9,10 @@ use serde_json::json;
 pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     let checkpoint = model::open(args.model.as_deref())?;
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
-    let text = match &args.text {
-        Some(text) => text.clone(),
-        None => input::stdin_text()?,
+    let text = match (&args.prompt, &args.file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => input::file_text(path)?,
+        (None, None) => input::stdin_text()?,
     };
     let ids =
         tokenizer.encode(&text, Encode { add_special: !args.no_special, parse_special: !args.plain })?;

@@ -35,8 +35,10 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// A request with one raw answer per choice.
-    pub(crate) fn new(served: Arc<Lease>, prompt: Prompt, params: Params) -> Prepared {
+    pub(crate) fn new(served: Arc<Lease>, prompt: Prompt, mut params: Params) -> Prepared {
         let n = params.n;
+        // the limit of the command line, whichever dialect has read the request
+        params.max_tokens = served.about.defaults.bounded(params.max_tokens);
         Prepared {
             served,
             prompt,

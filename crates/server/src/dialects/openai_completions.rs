@@ -78,11 +78,11 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
 }
 
 fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params, About), ApiError> {
-    let mut params = Params::read(fields, &served.about.sampling, limits)?;
+    let mut params = Params::read(fields, &served.about, limits)?;
     // OpenAI's default
     let given = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"]).is_some();
     let most = params::max_tokens(fields, &["max_tokens", "max_completion_tokens", "n_predict"])?;
-    params.max_tokens = if given { most } else { Some(16) };
+    params.max_tokens = if given { most } else { served.about.defaults.max_tokens.or(Some(16)) };
     params.shape = params::shape(fields, limits)?;
     params.logprobs = fields.usize("logprobs")?;
     if let Some(top) = params.logprobs {
@@ -100,6 +100,9 @@ fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params
             "echo",
             "the prompt's tokens have no log-probabilities: leave `logprobs` or `echo` away",
         ));
+    }
+    if !echo {
+        params.logprobs = params.logprobs.or(served.about.defaults.logprobs);
     }
     let options = fields.object("stream_options")?;
     let include_usage = options.as_ref().map(|options| options.bool("include_usage")).transpose()?.flatten();

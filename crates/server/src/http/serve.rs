@@ -45,7 +45,7 @@ pub enum ServeError {
     )]
     Unauthenticated(String),
     /// The address cannot be listened at.
-    #[error("cannot listen at {address}: {error}")]
+    #[error("cannot listen at {address}: {error}{}", listen_advice(.error))]
     Listen {
         /// The address.
         address: String,
@@ -74,6 +74,18 @@ pub struct Server {
     loaded: Receiver<Result<(), LoadError>>,
     http: JoinHandle<()>,
     models: Arc<Models>,
+}
+
+/// What to do about an address that cannot be listened at.
+fn listen_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            ": give another port with --port (--port 0 takes any free one), or end the program that uses it"
+        }
+        io::ErrorKind::PermissionDenied => ": give a port from 1024 on with --port",
+        io::ErrorKind::AddrNotAvailable => ": give an address of this machine with --host",
+        _ => "",
+    }
 }
 
 impl Server {

@@ -8,6 +8,7 @@ mod checked;
 mod client;
 mod crowds;
 mod deadlines;
+mod defaults;
 mod errors;
 mod hostile;
 mod kimi_k3;

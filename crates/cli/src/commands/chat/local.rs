@@ -61,8 +61,7 @@ impl Local<'_> {
         if let Some(note) = sampling.note().filter(|_| !args.quiet) {
             say(&note);
         }
-        let shift =
-            args.shift.context_shift.then_some(ContextShift { keep: args.shift.keep.unwrap_or(keep) });
+        let shift = args.shift.shift(&args.sampling, keep, keep);
         let markers = format.marker_tokens(&formatter.tokenizer);
         let session = Session::default();
         Ok(Local { engine, formatter, format, markers, session, sampling, constraint, shift, args })
@@ -80,7 +79,7 @@ impl Local<'_> {
             return whole.ok_or_else(|| self.too_long(conversation));
         }
         // room for an answer, so that it does not begin with a shift
-        let room = self.args.sampling.n_predict.unwrap_or(usize::MAX).min(context / 4).max(1);
+        let room = self.args.sampling.max_tokens().unwrap_or(usize::MAX).min(context / 4).max(1);
         let roomy = |tokens: &Option<Vec<u32>>| tokens.as_ref().is_some_and(|t| t.len() <= context - room);
         let (mut dropped, mut tokens) = (0, whole);
         // what is left out only ever makes it shorter, so that halving finds the fewest turns
@@ -160,7 +159,7 @@ impl Partner for Local<'_> {
         let request = Request {
             prompt,
             sampling,
-            max_tokens: self.args.sampling.n_predict,
+            max_tokens: self.args.sampling.max_tokens(),
             stop: self.args.sampling.stop.clone(),
             logprobs: None,
             shift: self.shift,

@@ -86,6 +86,14 @@ impl Chat<'_> {
     /// Reads and answers until the end. Where no terminal is there to correct anything, what failed is counted.
     fn talk(&mut self, input: &mut Input) -> Result<()> {
         let (mut pressed, mut asked, mut failed) = (false, 0, 0);
+        let args = self.args;
+        if let Some(first) = &args.prompt {
+            asked += 1;
+            failed += usize::from(!self.ask(first)?);
+            if input.is_terminal() {
+                interrupt::clear();
+            }
+        }
         loop {
             let line = match input.next()? {
                 Entered::Line(line) => line,

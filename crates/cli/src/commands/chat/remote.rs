@@ -86,7 +86,7 @@ impl Remote<'_> {
         body.insert("messages".into(), conversation.messages().iter().map(plain).collect());
         body.insert("stream".into(), true.into());
         body.insert("stream_options".into(), json!({"include_usage": true}));
-        if let Some(seed) = self.args.sampling.seed {
+        if let Some(seed) = self.args.sampling.fixed_seed() {
             body.insert("seed".into(), seed.wrapping_add(again).into());
         }
         Value::Object(body)
@@ -202,7 +202,7 @@ impl Partner for Remote<'_> {
 impl Remote<'_> {
     /// Why an answer was cut: by -n, or because the context is full.
     fn cut(&self, chunks: &Chunks) -> Ending {
-        let asked = self.args.sampling.n_predict;
+        let asked = self.args.sampling.max_tokens();
         match asked {
             Some(limit) if chunks.tokens().is_none_or(|tokens| tokens >= limit) => Ending::Length,
             _ => Ending::Full("/clear or /undo makes room".into()),
@@ -260,7 +260,7 @@ fn parameters(args: &ChatArgs) -> Result<Map<String, Value>> {
         value.map(|value| value.to_string().parse::<f64>().unwrap_or(f64::from(value)).into())
     };
     let unless = |value: f32, own: f32| (value.to_bits() != own.to_bits()).then_some(value);
-    put("max_tokens", sampling.n_predict.map(Value::from));
+    put("max_tokens", sampling.max_tokens().map(Value::from));
     put("temperature", number(sampling.temp));
     put("top_k", sampling.top_k.map(Value::from));
     put("top_p", number(sampling.top_p));

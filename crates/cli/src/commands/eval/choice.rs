@@ -22,7 +22,7 @@ pub(super) fn run(args: &ChoiceArgs) -> Result<()> {
         let tokens = texts.iter().map(Vec::len).max().unwrap_or(0);
         longest = longest.max((tokens, choice.line));
     }
-    let mut engine_args = args.model.engine.clone();
+    let mut engine_args = model::with_context(&args.model.engine, config.context_length).into_owned();
     let context = *engine_args.ctx_size.get_or_insert(longest.0.min(config.context_length));
     if longest.0 > context {
         return Err(Usage(format!(

@@ -3,7 +3,7 @@
 use super::failed;
 use crate::args::EngineArgs;
 use crate::exit::Usage;
-use crate::{input, interrupt};
+use crate::{input, interrupt, model};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use latent_evaluate::Chunks;
@@ -43,9 +43,9 @@ pub(super) fn chunks(
     let text = read(path)?;
     let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
     let tokens = tokenizer.encode(&text, Encode { add_special: true, parse_special: false })?;
-    Chunks::cut(tokens, engine.ctx_size.unwrap_or(CONTEXT), most)
-        .map_err(failed)
-        .with_context(|| path.display().to_string())
+    let limit = latent_graph::ModelConfig::before_loading(checkpoint)?.context_length;
+    let context = model::with_context(engine, limit).ctx_size.unwrap_or(CONTEXT);
+    Chunks::cut(tokens, context, most).map_err(failed).with_context(|| path.display().to_string())
 }
 
 /// Shows on a bar how many tokens are done, and stops on a signal.

@@ -17,7 +17,7 @@ pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
     let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let questions = Question::read(&args.file, args.limit).map_err(failed)?;
-    let mut engine_args = args.model.engine.clone();
+    let mut engine_args = model::with_context(&args.model.engine, config.context_length).into_owned();
     let asker = Asker::open(&checkpoint, &config, &args.template, engine_args.ctx_size)?;
     let mut prompts = Vec::with_capacity(questions.len());
     for question in &questions {

@@ -16,7 +16,8 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
     let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let longest = args.lengths.iter().copied().max().unwrap_or(0);
-    let room = args.model.engine.ctx_size.unwrap_or(config.context_length).min(config.context_length);
+    let mut engine_args = model::with_context(&args.model.engine, config.context_length).into_owned();
+    let room = engine_args.ctx_size.unwrap_or(config.context_length);
     if longest + args.n_predict > room {
         let problem = format!(
             "prompts of {longest} tokens and answers of {} do not fit into a context of {room} tokens: give other --lengths",
@@ -25,7 +26,6 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
         return Err(Usage(problem).into());
     }
     let haystack = haystack(args.haystack.as_deref())?;
-    let mut engine_args = args.model.engine.clone();
     let context = *engine_args.ctx_size.get_or_insert(longest + args.n_predict);
     let asker = Asker::open(&checkpoint, &config, &args.template, Some(context))?;
     let quiet = args.result.json;

@@ -3,12 +3,15 @@
 use crate::args::{EngineArgs, ModelArgs, SamplingArgs};
 use crate::commands::draw;
 use crate::commands::sampling::Sampling;
+use crate::exit::usage_of;
 use crate::{model, output, ranks};
 use anyhow::{Context, Result};
 use latent_backend::BackendError;
 use latent_engine::{Engine, EngineError, EngineOptions};
 use latent_formats::Checkpoint;
-use latent_server::{AboutModel, Attempt, Drawing, Fallback, LoadError, LoadedModel, Loader, ModelSource};
+use latent_server::{
+    AboutModel, Attempt, Drawing, Fallback, LoadError, LoadedModel, Loader, ModelSource, RequestDefaults,
+};
 use latent_text::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,12 +86,21 @@ pub(super) fn name(path: Option<&Path>, checkpoint: &Checkpoint) -> String {
 
 /// What requests and answers say about the model.
 fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutModel> {
+    let sampling = Sampling::new(&setup.sampling, checkpoint)?.params;
+    let vocab = latent_graph::ModelConfig::before_loading(checkpoint)?.vocab_size;
+    sampling.validate(vocab).map_err(usage_of)?;
     Ok(AboutModel {
         id: name.to_owned(),
         path: checkpoint.display_name(),
         chat_template: latent_text::chat_template(checkpoint)?.map(str::to_owned),
         response_template: latent_text::response_template(checkpoint).cloned(),
-        sampling: Sampling::new(&setup.sampling, checkpoint)?.params,
+        sampling,
+        defaults: RequestDefaults {
+            seed: setup.sampling.fixed_seed(),
+            max_tokens: setup.sampling.max_tokens(),
+            stop: setup.sampling.stop.clone(),
+            logprobs: setup.sampling.logprobs,
+        },
         bytes: std::fs::metadata(checkpoint.path()).map_or(0, |file| file.len()),
         falls_back: false,
     })
@@ -110,7 +122,7 @@ fn loader(
         let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
         let engine = load_or_fall_back(&checkpoint, &setup, attempt, &mut on_cpu)?;
         if !std::mem::replace(&mut described, true) {
-            model::describe_load(&engine);
+            model::describe_load(&engine, &checkpoint, setup.engine.verbose);
         }
         let mut about = about(&setup, &checkpoint, &name)?;
         about.falls_back = setup.falls_back() && !on_cpu;
@@ -155,9 +167,10 @@ fn is_of_device(error: &(dyn std::error::Error + Send + Sync + 'static), alone: 
 /// Loads the model with room for several contexts where nobody says otherwise and memory allows, else with one; a smaller one only where no other
 /// model could make room.
 fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) -> Result<Engine, LoadError> {
-    let args = &setup.engine;
+    let limit = latent_graph::ModelConfig::before_loading(checkpoint)?.context_length;
+    let args = &*model::with_context(&setup.engine, limit);
     let circuit = model::circuit(args.circuit.as_deref())?.map(Arc::new);
-    let backend = args.backend()?;
+    let backend = model::backend(args)?;
     let hosts = ranks::hosts(args.partition.as_ref())?;
     if hosts.is_some() {
         // ranks that have failed cannot try again
@@ -167,7 +180,6 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
     let offload = args.offload(&*backend);
     let options = EngineOptions { circuit, offload, cache_tokens: setup.cache_tokens, ..args.options() };
     let mut load = |options: &EngineOptions| Engine::load(&*backend, checkpoint, options, attempt.progress);
-    let limit = latent_graph::ModelConfig::from_checkpoint(checkpoint)?.context_length;
     let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
     if setup.cache_tokens.is_none() {
         let cache_tokens = several_contexts(setup, context);
@@ -195,8 +207,8 @@ fn several_contexts(setup: &Setup, context: usize) -> usize {
 
 /// How a model is loaded that several ranks share, which all of them must say alike.
 fn shared_options(setup: &Setup, checkpoint: &Checkpoint) -> Result<EngineOptions> {
-    let args = &setup.engine;
     let limit = latent_graph::ModelConfig::before_loading(checkpoint)?.context_length;
+    let args = &*model::with_context(&setup.engine, limit);
     let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
     Ok(EngineOptions {
         circuit: model::circuit(args.circuit.as_deref())?.map(Arc::new),

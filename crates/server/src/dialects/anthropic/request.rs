@@ -23,14 +23,15 @@ pub(super) fn read(
     limits: &Limits,
 ) -> Result<ChatRequest<About>, ApiError> {
     let (conversation, _) = read_conversation(fields, limits)?;
-    let mut params = Params::read(fields, &served.about.sampling, limits)?;
+    let mut params = Params::read(fields, &served.about, limits)?;
     params.n = 1;
     let most = params::max_tokens(fields, &["max_tokens"])?;
     params.max_tokens = Some(most.ok_or_else(|| fields.missing("max_tokens"))?);
     if params.max_tokens == Some(0) {
         return Err(fields.error("max_tokens", "expected at least 1"));
     }
-    params.stop = params::stop(fields, "stop_sequences", limits)?;
+    params.stop.clone_from(&served.about.defaults.stop);
+    params.read_stop(fields, "stop_sequences", limits)?;
     params.shape = read_shape(fields, limits)?;
     let about = About {
         model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),

@@ -42,21 +42,21 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
     let (prepared, about) = asker
         .prepare(received, |app, served, fields| {
             let limits = &app.config.limits;
-            let mut params = Params::read(fields, &served.about.sampling, limits)?;
-            params.max_tokens = params::max_tokens(fields, &["n_predict", "max_tokens"])?;
+            let mut params = Params::read(fields, &served.about, limits)?;
+            let asked = params::max_tokens(fields, &["n_predict", "max_tokens"])?;
+            params.max_tokens = served.about.defaults.bounded(asked);
             params.shape = params::shape(fields, limits)?;
-            let n_probs = fields.usize("n_probs")?.unwrap_or(0);
-            limits.check("n_probs", "top_logprobs", n_probs, limits.top_logprobs)?;
+            let n_probs = fields.usize("n_probs")?.or(served.about.defaults.logprobs).unwrap_or(0);
+            if fields.get("n_probs").is_some() {
+                limits.check("n_probs", "top_logprobs", n_probs, limits.top_logprobs)?;
+            }
             params.logprobs = (n_probs > 0).then_some(n_probs);
             let return_tokens = fields.bool("return_tokens")?.unwrap_or(false);
             let stream = fields.bool("stream")?.unwrap_or(false);
             let prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
             let text = |prompt: &crate::model::Prompt| served.tokenizer.decode(&prompt.tokens, true);
-            let mut settings = settings(&params.sampling);
-            settings["n_predict"] = params.max_tokens.map_or_else(|| json!(-1), Value::from);
-            settings["seed"] = params.sampling.seed.into();
-            settings["stop"] = params.stop.clone().into();
+            let settings = settings(&params, Some(params.sampling.seed));
             let about = About {
                 stream,
                 return_tokens,

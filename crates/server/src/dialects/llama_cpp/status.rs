@@ -4,11 +4,11 @@ use crate::app::Asker;
 use crate::dialect::{Dialect, json_response};
 use crate::model::Served;
 use crate::models::Status;
+use crate::params::Params;
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
-use latent_engine::sampling::SamplingParams;
 use serde_json::{Value, json};
 
 /// `GET /health`: answered by the HTTP thread alone, whatever the engine does.
@@ -34,11 +34,16 @@ pub(crate) async fn metrics(asker: Asker) -> Response {
     response
 }
 
-/// Sampling settings under llama.cpp's names.
-pub(super) fn settings(params: &SamplingParams) -> Value {
+/// Settings of an answer under llama.cpp's names. Without a seed each request draws one.
+pub(super) fn settings(answer: &Params, seed: Option<u64>) -> Value {
+    let params = &answer.sampling;
     // the shortest decimal that parses to the same f32
     let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
     json!({
+        "n_predict": answer.max_tokens.map_or_else(|| json!(-1), Value::from),
+        "seed": seed.map_or_else(|| json!(-1), Value::from),
+        "stop": answer.stop,
+        "n_probs": answer.logprobs.unwrap_or(0),
         "temperature": real(params.temperature),
         "top_k": params.top_k,
         "top_p": real(params.top_p),
@@ -74,7 +79,7 @@ fn properties(model: &Status, slots: usize) -> Value {
         "default_generation_settings": {
             "id": 0,
             "n_ctx": served.map_or(0, |served| served.context),
-            "params": served.map(|served| settings(&served.about.sampling)),
+            "params": served.map(default_settings),
         },
         "total_slots": slots,
         "model_alias": model.name,
@@ -86,6 +91,12 @@ fn properties(model: &Status, slots: usize) -> Value {
         "build_info": concat!("latent ", env!("CARGO_PKG_VERSION")),
         "is_sleeping": served.is_none(),
     })
+}
+
+/// Settings of a request that says nothing.
+fn default_settings(served: &Served) -> Value {
+    let defaults = &served.about.defaults;
+    settings(&Params { logprobs: defaults.logprobs, ..Params::new(&served.about) }, defaults.seed)
 }
 
 /// `GET /slots`: how many are busy. What they answer stays between them and their clients.

@@ -14,13 +14,14 @@ use std::time::Duration;
 /// Samplers and bounds in `options`, the shape in `format`.
 pub(super) fn read_params(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<Params, ApiError> {
     let mut params = match fields.object("options")? {
-        None => Params::new(&served.about.sampling),
+        None => Params::new(&served.about),
         Some(options) => {
-            let mut params = Params::read(&options, &served.about.sampling, limits)?;
+            let mut params = Params::read(&options, &served.about, limits)?;
             params.n = 1;
             // −2 fills the context, as −1 does here
-            if options.i64("num_predict")?.is_some_and(|count| count != -2) {
-                params.max_tokens = params::max_tokens(&options, &["num_predict"])?;
+            if let Some(count) = options.i64("num_predict")? {
+                let asked = if count == -2 { None } else { params::max_tokens(&options, &["num_predict"])? };
+                params.max_tokens = asked;
             }
             params
         }

@@ -27,13 +27,14 @@ pub(super) fn read(
     limits: &Limits,
 ) -> Result<ChatRequest<About>, ApiError> {
     let conversation = read_conversation(fields, limits)?;
-    let mut params = Params::read(fields, &served.about.sampling, limits)?;
+    let mut params = Params::read(fields, &served.about, limits)?;
     params.max_tokens = params::max_tokens(fields, &["max_completion_tokens", "max_tokens", "n_predict"])?;
     if params.max_tokens == Some(0) {
         return Err(fields.error("max_tokens", "expected at least 1"));
     }
     params.shape = params::shape(fields, limits)?;
-    let logprobs = fields.bool("logprobs")?.unwrap_or(false);
+    let default = served.about.defaults.logprobs;
+    let logprobs = fields.bool("logprobs")?.unwrap_or(default.is_some());
     let top = fields.usize("top_logprobs")?;
     if let Some(top) = top {
         limits.check("top_logprobs", "top_logprobs", top, limits.top_logprobs)?;
@@ -41,7 +42,7 @@ pub(super) fn read(
             return Err(fields.error("top_logprobs", "this needs `logprobs`: true"));
         }
     }
-    params.logprobs = logprobs.then(|| top.unwrap_or(0));
+    params.logprobs = logprobs.then(|| top.or(default).unwrap_or(0));
     let options = fields.object("stream_options")?;
     let include_usage = options.as_ref().map(|options| options.bool("include_usage")).transpose()?.flatten();
     let about = About {

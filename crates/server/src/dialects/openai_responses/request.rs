@@ -34,7 +34,7 @@ pub(super) fn read(
 ) -> Result<ChatRequest<About>, ApiError> {
     refuse(fields)?;
     let conversation = read_conversation(fields, limits, earlier)?;
-    let mut params = Params::read(fields, &served.about.sampling, limits)?;
+    let mut params = Params::read(fields, &served.about, limits)?;
     params.n = 1;
     params.max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     if params.max_tokens == Some(0) {
@@ -44,8 +44,10 @@ pub(super) fn read(
     let wanted = params::texts(fields, "include")?.iter().any(|word| word == "message.output_text.logprobs");
     let top = fields.usize("top_logprobs")?;
     limits.check("top_logprobs", "top_logprobs", top.unwrap_or(0), limits.top_logprobs)?;
-    let logprobs = wanted || top.is_some_and(|top| top > 0);
-    params.logprobs = logprobs.then(|| top.unwrap_or(0));
+    let default = served.about.defaults.logprobs;
+    let unset = fields.get("include").is_none() && top.is_none();
+    let logprobs = wanted || top.is_some_and(|top| top > 0) || (unset && default.is_some());
+    params.logprobs = logprobs.then(|| top.or(default).unwrap_or(0));
     let about = About {
         stream: fields.bool("stream")?.unwrap_or(false),
         store: fields.bool("store")?.unwrap_or(true),

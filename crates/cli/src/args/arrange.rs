@@ -1,0 +1,119 @@
+//! The command tree as users see it: order and headings of help, and flags that a command does not have.
+
+use super::Cli;
+use super::limits::{DEVELOPER, HOSTS, PERFORMANCE};
+use clap::{Command, CommandFactory};
+
+/// Headings in the order of help. Flags without a heading come first.
+const HEADINGS: [&str; 6] =
+    ["Prompt, context and output", "Sampling", "Server", PERFORMANCE, HOSTS, DEVELOPER];
+
+/// Flags under a heading that `-h` shows too: what most users need.
+const ESSENTIAL: [&str; 11] = [
+    "system_prompt",
+    "prompt_cache",
+    "context_shift",
+    "json_schema",
+    "n_predict",
+    "temp",
+    "seed",
+    "url",
+    "host",
+    "port",
+    "api_key_file",
+];
+
+/// Flags of the groups that commands share, and commands on which they have no effect: these commands do not have them.
+const ABSENT: [(&[&str], &[&str]); 11] = [
+    // nothing runs
+    (
+        &["inspect", "check", "graph", "verify"],
+        &["hosts_file", "wire", "hung_after", "force", "pin", "verbose"],
+    ),
+    (&["inspect", "check", "graph", "verify"], &["n_gpu_layers"]),
+    (&["check", "graph", "verify"], &["ctx_size"]),
+    (&["check"], &["threads", "batch_size", "draft"]),
+    // every form is audited
+    (&["verify"], &["mla", "precision", "expanded_cache"]),
+    // one process runs the model
+    (&["diff", "dump", "imatrix"], &["wire", "hung_after"]),
+    // nothing is predicted
+    (
+        &[
+            "chat",
+            "serve",
+            "logits",
+            "profile",
+            "diff",
+            "dump",
+            "imatrix",
+            "plan-hosts",
+            "eval perplexity",
+            "eval kl",
+            "eval choice",
+            "eval questions",
+            "eval retrieval",
+            "eval routing",
+        ],
+        &["hosts_file"],
+    ),
+    // nothing is generated
+    (&["logits", "imatrix", "eval perplexity", "eval kl", "eval choice", "eval routing"], &["draft"]),
+    (&["diff", "dump"], &["verbose"]),
+    // nothing of a chat has a place for them
+    (&["chat"], &["logprobs"]),
+    // the command chooses them
+    (&["imatrix"], &["ctx_size", "mla"]),
+];
+
+/// The command tree.
+pub(crate) fn command() -> Command {
+    let command = <Cli as CommandFactory>::command();
+    let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    names.iter().fold(command, |command, name| command.mut_subcommand(name, |inner| arranged(inner, name)))
+}
+
+fn arranged(mut command: Command, path: &str) -> Command {
+    let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    for name in names {
+        let path = format!("{path} {name}");
+        command = command.mut_subcommand(name, |inner| arranged(inner, &path));
+    }
+    let rank = |heading: Option<&str>| {
+        heading.map_or(0, |heading| {
+            1 + HEADINGS.iter().position(|own| *own == heading).unwrap_or(HEADINGS.len())
+        })
+    };
+    let mut ids: Vec<(usize, String)> = command
+        .get_arguments()
+        .map(|arg| (rank(arg.get_help_heading()), arg.get_id().as_str().to_owned()))
+        .collect();
+    ids.sort_by_key(|(rank, _)| *rank);
+    let mut hidden = false;
+    for (order, (rank, id)) in ids.iter().enumerate() {
+        // a flag that is changed becomes the last one
+        command = command.mut_arg(id, |arg| {
+            let short = *rank == 0 || ESSENTIAL.contains(&id.as_str());
+            hidden |= !short;
+            // the flags of a command before those of the model, which all commands share
+            let arg = if arg.is_positional() { arg } else { arg.display_order(order) };
+            let arg = if is_absent(path, id) { arg.hide(true) } else { arg };
+            if short { arg } else { arg.hide_short_help(true) }
+        });
+    }
+    if !hidden {
+        return command;
+    }
+    let more = format!("`latent help {path}` lists all flags.");
+    let examples = command.get_after_help().cloned();
+    let command = command.after_help(more);
+    match examples {
+        Some(examples) => command.after_long_help(examples),
+        None => command,
+    }
+}
+
+/// Whether a command lacks a flag of a shared group.
+pub(crate) fn is_absent(path: &str, id: &str) -> bool {
+    ABSENT.iter().any(|(commands, ids)| commands.contains(&path) && ids.contains(&id))
+}

@@ -1,0 +1,153 @@
+//! Errors of usage with a likely meaning: the right call.
+
+use super::command;
+use super::words::{is_model, quoted};
+use clap::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::ffi::OsString;
+
+/// Words for commands that have another name here.
+const OTHER_NAMES: [(&str, &str); 23] = [
+    ("generate", "run"),
+    ("complete", "run"),
+    ("completion", "run"),
+    ("prompt", "run"),
+    ("ask", "run"),
+    ("cli", "chat"),
+    ("interactive", "chat"),
+    ("server", "serve"),
+    ("start", "serve"),
+    ("download", "pull"),
+    ("delete", "rm"),
+    ("remove", "rm"),
+    ("models", "ls"),
+    ("ps", "top"),
+    ("show", "inspect"),
+    ("info", "inspect"),
+    ("validate", "check"),
+    ("tokens", "tokenize"),
+    ("detokenize", "tokenize"),
+    ("perplexity", "eval perplexity"),
+    ("benchmark", "bench"),
+    ("ppl", "eval perplexity"),
+    ("compare", "diff"),
+];
+
+/// llama.cpp's flags that need no counterpart, or have one of another form.
+const OTHER_FLAGS: [(&[&str], &str); 7] = [
+    (&["--hf-repo", "-hf", "--hf"], "models of the hub are written as -m hf:OWNER/NAME[:QUANT]"),
+    (&["--flash-attn", "-fa"], "attention is always fused: leave the flag out"),
+    (&["--mlock", "--no-mmap", "--mmap"], "how memory is used is chosen by itself: leave the flag out"),
+    (
+        &["--jinja", "--chat-template"],
+        "the model's own chat template is used: leave the flag out, or give --raw",
+    ),
+    (
+        &["--conversation", "-cnv", "--interactive", "--interactive-first"],
+        "`latent chat` holds a conversation",
+    ),
+    (&["--no-conversation", "-no-cnv"], "`latent run` answers one prompt: leave the flag out"),
+    (&["--cache-type-v", "-ctv"], "there is one cache: --cache-type sets its type"),
+];
+
+/// The error with a tip, if its likely meaning is known.
+pub(super) fn improved(mut error: Error, words: &[OsString]) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+                return error;
+            };
+            let word = word.clone();
+            let first = words.get(1).is_some_and(|first| *first == *word);
+            if !first && words.get(1).is_none_or(|first| *first != *"help") {
+                return error;
+            }
+            error.remove(ContextKind::SuggestedSubcommand);
+            if let Some(name) = closest(&word) {
+                error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name]));
+            } else if first {
+                tip(&mut error, &run_instead(words));
+            }
+        }
+        ErrorKind::UnknownArgument => {
+            let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return error };
+            let flag = flag.split(['=', ' ']).next().unwrap_or_default().to_owned();
+            let known = OTHER_FLAGS.iter().find(|(flags, _)| flags.contains(&flag.as_str()));
+            let own = |word: &OsString| command().find_subcommand(word).is_some();
+            if let Some((_, advice)) = known {
+                error.remove(ContextKind::SuggestedArg);
+                tip(&mut error, advice);
+            } else if words.get(1).is_some_and(|first| *first == *flag) && !words.iter().any(own) {
+                tip(&mut error, &run_instead(words));
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+fn tip(error: &mut Error, advice: &str) {
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.to_owned().into()]));
+}
+
+/// `latent run` before the words of a call that has no command.
+fn run_instead(words: &[OsString]) -> String {
+    let rest = &words[1..];
+    let prompt = rest.iter().all(|word| !word.to_string_lossy().starts_with('-') && !is_model(word));
+    let shown = if prompt {
+        let words: Vec<_> = rest.iter().map(|word| word.to_string_lossy()).collect();
+        quoted(words.join(" ").as_ref())
+    } else {
+        let word = |word: &OsString| {
+            if word.to_string_lossy().contains(' ') {
+                quoted(word)
+            } else {
+                word.to_string_lossy().into_owned()
+            }
+        };
+        rest.iter().map(word).collect::<Vec<_>>().join(" ")
+    };
+    format!("a command is missing: latent run {shown}")
+}
+
+/// The command that a word probably stands for.
+fn closest(word: &str) -> Option<String> {
+    let lower = word.to_lowercase();
+    if let Some((_, name)) = OTHER_NAMES.iter().find(|(other, _)| *other == lower) {
+        return Some((*name).to_owned());
+    }
+    let command = command();
+    let names = command.get_subcommands().flat_map(|command| command.get_name_and_visible_aliases());
+    let near = names.map(|name| (strsim::damerau_levenshtein(&lower, name), name));
+    // a third of the letters may be wrong
+    let near = near.filter(|(distance, name)| *distance <= name.len().max(lower.len()).div_ceil(3).min(3));
+    near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::closest;
+
+    #[test]
+    fn misspelled_commands_are_recognized() {
+        for (word, name) in [
+            ("rnu", "run"),
+            ("rum", "run"),
+            ("RUN", "run"),
+            ("quantise", "quantize"),
+            ("tokenise", "tokenize"),
+            ("sevre", "serve"),
+            ("server", "serve"),
+            ("benhc", "bench"),
+            ("benchmark", "bench"),
+            ("chekc", "check"),
+            ("lss", "ls"),
+            ("perplexity", "eval perplexity"),
+        ] {
+            assert_eq!(closest(word).as_deref(), Some(name), "{word}");
+        }
+        for word in ["", "hello", "model.gguf", "why", "x"] {
+            assert_eq!(closest(word), None, "{word}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Positional arguments: a model, and the text or file that some commands take after it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// Endings of the names of model files.
+const ENDINGS: [&str; 3] = [".gguf", ".safetensors", ".latent"];
+
+/// The model of a command, and whether `-m` has named it; the environment yields to a positional argument.
+pub(super) struct ModelFlag<'a> {
+    pub(super) model: &'a mut Option<PathBuf>,
+    pub(super) given: bool,
+}
+
+/// Whether an argument names a model: an existing path, the name of a model file, or a reference to the hub.
+pub(super) fn is_model(word: &OsStr) -> bool {
+    let text = word.to_string_lossy();
+    let ends = |ending: &&str| text.to_ascii_lowercase().ends_with(*ending);
+    text.starts_with("hf:") || ENDINGS.iter().any(ends) || exists(word)
+}
+
+fn exists(word: &OsStr) -> bool {
+    !word.is_empty() && Path::new(word).exists()
+}
+
+impl ModelFlag<'_> {
+    fn twice(&self, word: &OsStr) -> String {
+        let model = self.model.as_deref().unwrap_or(Path::new("")).display();
+        format!("the model is given twice: -m {model} and {}", word.display())
+    }
+
+    /// Takes the model of a command that has no other positional argument.
+    pub(super) fn alone(self, words: Vec<OsString>) -> Result<(), String> {
+        match words.as_slice() {
+            [] => Ok(()),
+            [word] if self.given => Err(self.twice(word)),
+            [word] => {
+                *self.model = Some(word.into());
+                Ok(())
+            }
+            [_, more, ..] => Err(format!("unexpected argument '{}': one model is expected", more.display())),
+        }
+    }
+
+    /// Takes the model of a command with one more path after it, which is returned.
+    pub(super) fn with_path(self, words: Vec<OsString>, name: &str) -> Result<Option<PathBuf>, String> {
+        match words.as_slice() {
+            [] => Ok(None),
+            [word] if !self.given && is_model_alone(word) => {
+                Err(format!("{name} is missing after the model `{}`", word.display()))
+            }
+            [word] => Ok(Some(word.into())),
+            [word, _] if self.given => Err(self.twice(word)),
+            [word, path] => {
+                *self.model = Some(word.into());
+                Ok(Some(path.into()))
+            }
+            [.., more] => {
+                Err(format!("unexpected argument '{}': MODEL and {name} are expected", more.display()))
+            }
+        }
+    }
+
+    /// Takes the model of a command with a text after it, which is returned. An argument that names a model or any existing file is never taken for
+    /// the text.
+    pub(super) fn with_text(self, words: Vec<OsString>, command: &str) -> Result<Option<String>, String> {
+        match words.as_slice() {
+            [] => Ok(None),
+            [word] if self.given && exists(word) => Err(format!(
+                "`{0}` is a file or folder, and -m has named the model: -f {0} reads the text from it, -p {0} takes the word itself",
+                word.display()
+            )),
+            [word] if self.given || !is_model(word) => Ok(Some(text(word)?)),
+            [word] => {
+                *self.model = Some(word.into());
+                Ok(None)
+            }
+            [word, last] if !self.given && is_model(word) => {
+                *self.model = Some(word.into());
+                Ok(Some(text(last)?))
+            }
+            [first, last] if !self.given && is_model(last) => {
+                Err(format!("the model comes first: latent {command} {} {}", last.display(), quoted(first)))
+            }
+            [word, _] if self.given && is_model(word) => Err(self.twice(word)),
+            [model, rest @ ..] if !self.given && is_model(model) => Err(format!(
+                "put the text between quotes: latent {command} {} {}",
+                model.display(),
+                joined(rest)
+            )),
+            all => {
+                let model = match &*self.model {
+                    Some(model) if self.given => format!("-m {} ", model.display()),
+                    _ => String::new(),
+                };
+                Err(format!(
+                    "`{}` is not a model: put a text of several words between quotes: latent {command} {model}{}",
+                    all[0].display(),
+                    joined(all)
+                ))
+            }
+        }
+    }
+}
+
+/// Whether a name is that of a model and of no file that a command reads or writes besides.
+fn is_model_alone(word: &OsStr) -> bool {
+    let text = word.to_string_lossy().to_ascii_lowercase();
+    text.starts_with("hf:") || text.ends_with(".gguf") || text.ends_with(".latent")
+}
+
+fn text(word: &OsStr) -> Result<String, String> {
+    word.to_str().map(str::to_owned).ok_or_else(|| "the text is not UTF-8".into())
+}
+
+/// Words as one argument.
+fn joined(words: &[OsString]) -> String {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    quoted(OsStr::new(&words.join(" ")))
+}
+
+pub(super) fn quoted(word: &OsStr) -> String {
+    format!("\"{}\"", word.to_string_lossy().replace('"', "\\\""))
+}

@@ -1,0 +1,114 @@
+//! Limits of the machine that are measured several times in one run: memory bandwidth of a shared machine changes within seconds.
+
+use super::median::median;
+use crate::args::EngineArgs;
+use crate::model;
+use anyhow::Result;
+use latent_engine::{Engine, Limits};
+use std::time::{Duration, Instant};
+
+/// Largest ratio of two measured bandwidths with which a share of the limit still says something.
+const QUIET: f64 = 1.25;
+
+/// Age at which a measurement is repeated between tests.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Measurements of the limits, in the order of time.
+#[derive(Default)]
+pub(super) struct LimitSamples {
+    samples: Vec<Limits>,
+    last: Option<Instant>,
+}
+
+impl LimitSamples {
+    /// Measures the limits once more.
+    pub(super) fn measure(&mut self, engine: &Engine, args: &EngineArgs) -> Result<()> {
+        self.samples.push(model::limits(engine, args)?);
+        self.last = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Measures the limits once more between two tests, unless they have just been measured.
+    pub(super) fn refresh(&mut self, engine: &Engine, args: &EngineArgs) -> Result<()> {
+        match self.last {
+            Some(last) if last.elapsed() < FRESH => Ok(()),
+            _ => self.measure(engine, args),
+        }
+    }
+
+    /// The median of each limit.
+    pub(super) fn median(&self) -> Limits {
+        let of = |limit: fn(&Limits) -> f64| median(&self.samples.iter().map(limit).collect::<Vec<_>>());
+        Limits {
+            read_bandwidth: of(|limits| limits.read_bandwidth),
+            int8_macs: of(|limits| limits.int8_macs),
+            f32_macs: of(|limits| limits.f32_macs),
+            f16_macs: of(|limits| limits.f16_macs),
+            bf16_macs: of(|limits| limits.bf16_macs),
+            amx_int8_macs: of(|limits| limits.amx_int8_macs),
+        }
+    }
+
+    /// The lowest and the highest bandwidth, in bytes per second.
+    pub(super) fn bandwidths(&self) -> (f64, f64) {
+        let all = self.samples.iter().map(|limits| limits.read_bandwidth);
+        all.fold((f64::INFINITY, 0.0), |(low, high), one| (low.min(one), high.max(one)))
+    }
+
+    /// Whether the bandwidth changed so much that no share of it means anything.
+    pub(super) fn are_noisy(&self) -> bool {
+        let (low, high) = self.bandwidths();
+        high > QUIET * low
+    }
+
+    /// The median limits of the named device, and how far the bandwidth varied.
+    pub(super) fn text(&self, device: &str) -> String {
+        let how = format!("median of {} measurements in this run", self.samples.len());
+        self.text_of(device, &how, &self.median())
+    }
+
+    /// These limits of the named device, and how far the bandwidth varied.
+    pub(super) fn text_of(&self, device: &str, how: &str, limits: &Limits) -> String {
+        let (low, high) = self.bandwidths();
+        let (low_gb, high_gb) = (low / 1e9, high / 1e9);
+        let mut text =
+            format!("limits of {device}, {how}: {limits}; reads from {low_gb:.1} to {high_gb:.1} GB/s");
+        if self.are_noisy() {
+            text.push_str(": too noisy for shares of the limit; run it again on a quiet machine");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(bandwidths: &[f64]) -> LimitSamples {
+        let one = |gigabytes: &f64| Limits {
+            read_bandwidth: gigabytes * 1e9,
+            int8_macs: 4e9,
+            f32_macs: 2e9,
+            f16_macs: 0.0,
+            bf16_macs: 0.0,
+            amx_int8_macs: 0.0,
+        };
+        LimitSamples { samples: bandwidths.iter().map(one).collect(), last: None }
+    }
+
+    #[test]
+    fn the_median_counts_and_the_spread_is_told() {
+        let quiet = samples(&[20.0, 22.0, 21.0]);
+        assert!(!quiet.are_noisy() && (quiet.median().read_bandwidth - 21e9).abs() < 1.0);
+        let text = quiet.text("2 threads");
+        assert!(text.contains("median of 3") && text.contains("from 20.0 to 22.0 GB/s"), "{text}");
+        assert!(!text.contains("noisy"), "{text}");
+    }
+
+    #[test]
+    fn two_states_of_memory_make_a_run_too_noisy() {
+        let noisy = samples(&[18.0, 61.0, 60.0]);
+        assert!(noisy.are_noisy());
+        assert!(noisy.text("2 threads").contains("from 18.0 to 61.0 GB/s: too noisy"));
+    }
+}

@@ -1,0 +1,243 @@
+//! Settings of the command line hold for requests that do not set them, in every dialect.
+
+use crate::support::{Running, config, loader, question, source, wrap};
+use latent_engine::sampling::SamplingParams;
+use latent_server::{Attempt, Extras, LoadError, LoadedModel, RequestDefaults, Server};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// A server whose model samples at random, with these defaults.
+fn serve(defaults: RequestDefaults) -> Running {
+    let mut load = loader();
+    let with_defaults = move |attempt: &mut Attempt<'_>| -> Result<LoadedModel, LoadError> {
+        let mut loaded = load(attempt)?;
+        loaded.about.sampling = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
+        loaded.about.defaults = defaults.clone();
+        Ok(loaded)
+    };
+    let sources = vec![source("demo", Box::new(with_defaults))];
+    let server = Server::start(config(), sources, Extras::default()).unwrap();
+    server.wait_loaded(Duration::from_secs(60)).expect("it loads in time").unwrap();
+    wrap(server)
+}
+
+/// A dialect: where it is, its request, how it names the number of tokens and stop strings, and where the answer has its text and its number of tokens.
+struct Dialect {
+    path: &'static str,
+    request: Value,
+    max_tokens: &'static str,
+    /// The field of a stop string, and whether it is a list.
+    stop: Option<&'static str>,
+    seed: Option<&'static str>,
+    text: &'static str,
+    tokens: &'static str,
+    /// What the request must have anyway.
+    needs_max_tokens: bool,
+}
+
+fn dialects() -> Vec<Dialect> {
+    let chat = |path, max_tokens, stop, seed, text, tokens| Dialect {
+        path,
+        request: json!({"messages": question()}),
+        max_tokens,
+        stop,
+        seed,
+        text,
+        tokens,
+        needs_max_tokens: false,
+    };
+    let story = "Once upon a time";
+    vec![
+        chat(
+            "/v1/chat/completions",
+            "/max_tokens",
+            Some("/stop"),
+            Some("/seed"),
+            "/choices/0/message/content",
+            "/usage/completion_tokens",
+        ),
+        Dialect {
+            request: json!({"prompt": story}),
+            ..chat(
+                "/v1/completions",
+                "/max_tokens",
+                Some("/stop"),
+                Some("/seed"),
+                "/choices/0/text",
+                "/usage/completion_tokens",
+            )
+        },
+        Dialect {
+            request: json!({"input": "Tell me a story about a fox and a lantern."}),
+            ..chat(
+                "/v1/responses",
+                "/max_output_tokens",
+                None,
+                Some("/seed"),
+                "/output/0/content/0/text",
+                "/usage/output_tokens",
+            )
+        },
+        Dialect {
+            needs_max_tokens: true,
+            ..chat(
+                "/v1/messages",
+                "/max_tokens",
+                Some("/stop_sequences"),
+                Some("/seed"),
+                "/content/0/text",
+                "/usage/output_tokens",
+            )
+        },
+        Dialect {
+            request: json!({"prompt": story}),
+            ..chat("/completion", "/n_predict", Some("/stop"), Some("/seed"), "/content", "/tokens_predicted")
+        },
+        Dialect {
+            request: json!({"messages": question(), "stream": false, "options": {}}),
+            ..chat(
+                "/api/chat",
+                "/options/num_predict",
+                Some("/options/stop"),
+                Some("/options/seed"),
+                "/message/content",
+                "/eval_count",
+            )
+        },
+        Dialect {
+            request: json!({"prompt": story, "raw": true, "stream": false, "options": {}}),
+            ..chat(
+                "/api/generate",
+                "/options/num_predict",
+                Some("/options/stop"),
+                Some("/options/seed"),
+                "/response",
+                "/eval_count",
+            )
+        },
+    ]
+}
+
+impl Dialect {
+    /// The request with some more fields; `max` is its number of tokens, if it sets one.
+    fn ask(&self, server: &Running, max: Option<i64>, more: &[(&str, Value)]) -> Value {
+        let mut body = self.request.clone();
+        let required = self.needs_max_tokens.then_some(400);
+        let max = max.or(required).map(|max| (self.max_tokens, json!(max)));
+        for (pointer, value) in max.iter().map(|(p, v)| (*p, v)).chain(more.iter().map(|(p, v)| (*p, v))) {
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            body.pointer_mut(parent).unwrap()[name] = value.clone();
+        }
+        server.post(self.path, &body).ok()
+    }
+
+    fn text(&self, answer: &Value) -> String {
+        answer.pointer(self.text).and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    fn tokens(&self, answer: &Value) -> u64 {
+        answer.pointer(self.tokens).and_then(Value::as_u64).unwrap_or_else(|| panic!("{answer}"))
+    }
+}
+
+#[test]
+fn the_number_of_tokens_is_a_default_and_a_limit() {
+    let server = serve(RequestDefaults { max_tokens: Some(20), ..RequestDefaults::default() });
+    let no_end = ("/ignore_eos", json!(true));
+    let of_ollama = ("/options/ignore_eos", json!(true));
+    for dialect in dialects() {
+        let more = [if dialect.path.starts_with("/api") { of_ollama.clone() } else { no_end.clone() }];
+        let tokens = |max| dialect.tokens(&dialect.ask(&server, max, &more));
+        // not set, no limit, more than the limit, less
+        let asked = if dialect.needs_max_tokens {
+            [None, Some(400), Some(400), Some(3)]
+        } else {
+            [None, Some(-1), Some(400), Some(3)]
+        };
+        assert_eq!(asked.map(tokens), [20, 20, 20, 3], "{}", dialect.path);
+    }
+    // Ollama's -2 fills the context
+    let body = json!({"prompt": "Once", "raw": true, "stream": false, "options": {"num_predict": -2, "ignore_eos": true}});
+    assert_eq!(server.post("/api/generate", &body).ok()["eval_count"], 20);
+    assert_eq!(server.get("/props").ok()["default_generation_settings"]["params"]["n_predict"], 20);
+}
+
+#[test]
+fn the_seed_holds_for_requests_without_one() {
+    let server = serve(RequestDefaults { seed: Some(11), ..RequestDefaults::default() });
+    for dialect in dialects() {
+        let text = |more: &[(&str, Value)]| dialect.text(&dialect.ask(&server, Some(40), more));
+        let default = text(&[]);
+        assert_eq!(default, text(&[]), "{}", dialect.path);
+        if let Some(seed) = dialect.seed {
+            assert_eq!(default, text(&[(seed, json!(11))]), "{}", dialect.path);
+            assert_ne!(default, text(&[(seed, json!(12))]), "{}", dialect.path);
+            assert_ne!(default, text(&[(seed, json!(-1))]), "{}", dialect.path);
+        }
+    }
+    assert_eq!(server.get("/props").ok()["default_generation_settings"]["params"]["seed"], 11);
+    let without = serve(RequestDefaults::default());
+    assert_eq!(without.get("/props").ok()["default_generation_settings"]["params"]["seed"], -1);
+    let dialect = &dialects()[0];
+    let text = || dialect.text(&dialect.ask(&without, Some(40), &[]));
+    assert_ne!(text(), text());
+}
+
+#[test]
+fn stop_strings_hold_for_requests_without_any() {
+    let defaults = RequestDefaults { seed: Some(11), ..RequestDefaults::default() };
+    let server = serve(defaults.clone());
+    // a blank occurs in every text
+    let stopping = serve(RequestDefaults { stop: vec![" ".into()], ..defaults });
+    for dialect in dialects() {
+        let whole = dialect.text(&dialect.ask(&server, Some(40), &[]));
+        let (first, _) = whole.trim_start().split_once(' ').unwrap();
+        let cut = dialect.text(&dialect.ask(&stopping, Some(40), &[]));
+        assert!(
+            cut.len() < whole.len() && (cut == first || whole.starts_with(&cut)),
+            "{}: {cut:?}",
+            dialect.path
+        );
+        if let Some(stop) = dialect.stop {
+            let other = dialect.text(&dialect.ask(&stopping, Some(40), &[(stop, json!(["\u{1}"]))]));
+            assert_eq!(other, whole, "{}", dialect.path);
+        }
+    }
+}
+
+#[test]
+fn log_probabilities_hold_for_requests_that_do_not_turn_them_off() {
+    let server =
+        serve(RequestDefaults { logprobs: Some(2), max_tokens: Some(4), ..RequestDefaults::default() });
+    let chat = |more: Value| {
+        let mut body = json!({"messages": question()});
+        crate::support::merge(&mut body, more);
+        server.post("/v1/chat/completions", &body).ok()["choices"][0]["logprobs"].clone()
+    };
+    assert_eq!(chat(json!({}))["content"][0]["top_logprobs"].as_array().unwrap().len(), 2);
+    assert_eq!(chat(json!({"top_logprobs": 3}))["content"][0]["top_logprobs"].as_array().unwrap().len(), 3);
+    assert_eq!(chat(json!({"logprobs": false})), Value::Null);
+    let completion = |more: Value| {
+        let mut body = json!({"prompt": "Once"});
+        crate::support::merge(&mut body, more);
+        server.post("/v1/completions", &body).ok()["choices"][0]["logprobs"].clone()
+    };
+    assert_eq!(completion(json!({}))["top_logprobs"][0].as_object().unwrap().len(), 2);
+    assert_eq!(completion(json!({"logprobs": 1}))["top_logprobs"][0].as_object().unwrap().len(), 1);
+    // the prompt's tokens have none, so that the default does not apply
+    assert_eq!(completion(json!({"echo": true})), Value::Null);
+    let response = |more: Value| {
+        let mut body = json!({"input": "Once"});
+        crate::support::merge(&mut body, more);
+        server.post("/v1/responses", &body).ok()["output"][0]["content"][0]["logprobs"].clone()
+    };
+    assert_eq!(response(json!({}))[0]["top_logprobs"].as_array().unwrap().len(), 2);
+    assert_eq!(response(json!({"top_logprobs": 0})), json!([]));
+    let own = |more: Value| {
+        let mut body = json!({"prompt": "Once"});
+        crate::support::merge(&mut body, more);
+        server.post("/completion", &body).ok()["completion_probabilities"].clone()
+    };
+    assert_eq!(own(json!({}))[0]["top_logprobs"].as_array().unwrap().len(), 2);
+    assert_eq!(own(json!({"n_probs": 0})), Value::Null);
+}
