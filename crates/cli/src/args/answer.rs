@@ -185,7 +185,7 @@ impl RunArgs {
             template: self.template.clone(),
             constraint: self.constraint.clone(),
             prompt_cache: self.prompt_cache.clone(),
-            server: UrlArgs { url: None, api_key_file: None },
+            server: UrlArgs { url: None, api_key_file: None, timeout: ANSWER_TIMEOUT },
             plain: false,
             no_history: false,
             quiet: self.quiet,
@@ -197,6 +197,9 @@ impl RunArgs {
         self.save.as_deref().or(self.prompt_cache.written())
     }
 }
+
+/// Seconds without progress after which an answer of a server is given up.
+const ANSWER_TIMEOUT: f64 = 600.0;
 
 /// A server to talk to.
 #[derive(Args, Clone, Debug)]
@@ -212,7 +215,7 @@ pub(crate) struct UrlArgs {
     pub(crate) api_key_file: Option<PathBuf>,
 
     /// Give up an answer that has not grown for this long, also while the server sends signs of life
-    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds, requires = "url")]
+    #[arg(long, value_name = "SECONDS", default_value_t = ANSWER_TIMEOUT, value_parser = seconds, requires = "url")]
     pub(crate) timeout: f64,
 }
 

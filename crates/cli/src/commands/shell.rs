@@ -19,7 +19,7 @@ pub(super) fn man(folder: &Path, replace: bool) -> Result<()> {
     command.build();
     let files: Vec<_> = pages(&command)?.into_iter().map(|(name, page)| (folder.join(name), page)).collect();
     files.iter().try_for_each(|(path, _)| target::check(path, replace))?;
-    let write = |(path, page): &(_, Vec<u8>)| {
+    let write = |(path, page): &(std::path::PathBuf, Vec<u8>)| {
         let mut file = OutputFile::create(path)?;
         file.write_all(page).map_err(|error| file.failed(error))?;
         Ok::<_, anyhow::Error>(file.complete()?)
