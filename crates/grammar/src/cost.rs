@@ -19,7 +19,7 @@ pub(crate) const MAX_PAIRS: u64 = 500_000;
 const COMPARED: u64 = 16;
 
 /// Literals of a grammar that are read byte by byte; of others all bytes are assumed.
-const LITERALS: usize = 200;
+const LITERALS: usize = 100;
 
 /// Bytes of such a literal.
 const LITERAL_BYTES: usize = 64;
@@ -201,8 +201,14 @@ impl Spreads<'_> {
     /// Adds the bytes of a literal, each of which is a set.
     fn add_literal(&mut self, spread: &mut Spread, expr: ExprRef) {
         self.literals += 1;
+        // the library reads on into what follows it
+        let long = self
+            .exprs
+            .get_args(expr)
+            .first()
+            .is_some_and(|tail| self.exprs.get_tag(*tail) as u8 == tag::BYTE_CONCAT);
         let mut bytes = Vec::new();
-        while self.literals <= LITERALS && bytes.len() < LITERAL_BYTES {
+        while !long && self.literals <= LITERALS && bytes.len() < LITERAL_BYTES {
             let next = (0..=255).find(|byte| {
                 bytes.push(*byte);
                 let forced = self.exprs.has_simply_forced_bytes(expr, &bytes);
@@ -214,7 +220,7 @@ impl Spreads<'_> {
                 None => break,
             }
         }
-        if self.literals > LITERALS || bytes.len() == LITERAL_BYTES {
+        if long || self.literals > LITERALS || bytes.len() == LITERAL_BYTES {
             return spread.add_any(31, 1);
         }
         bytes.sort_unstable();

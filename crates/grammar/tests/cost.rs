@@ -384,8 +384,12 @@ fn within_bounds(name: &str, source: &Source, report: &mut String) -> Result<Str
 #[test]
 fn hostile_grammars_cost_little_also_after_they_are_refused() {
     let mut report = String::new();
-    for (name, schema) in schemas() {
+    for (at, (name, schema)) in schemas().into_iter().enumerate() {
         within_bounds(&name, &Source::JsonSchema(schema.clone()), &mut report).ok();
+        // the way of tools is the same from there on
+        if at % 3 > 0 {
+            continue;
+        }
         let parameters = json!({"type": "object", "properties": {"a": schema}});
         within_bounds(&format!("{name}, of a tool"), &tools(vec![parameters], true), &mut report).ok();
     }
