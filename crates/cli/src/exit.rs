@@ -4,7 +4,9 @@
 use crate::{interrupt, job, output};
 use latent_backend::BackendError;
 use latent_engine::EngineError;
+use latent_formats::FormatError;
 use latent_graph::{ConfigError, GraphError};
+use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 
@@ -55,6 +57,19 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
 /// Whether a command that ended with this code would end so again.
 pub(crate) fn is_final(code: u8) -> bool {
     [UNSUPPORTED, USAGE].contains(&code)
+}
+
+/// An error of a thread, as what it is: its kind decides the exit code.
+pub(crate) fn from_boxed(error: Box<dyn Error + Send + Sync>) -> anyhow::Error {
+    let error = match error.downcast::<EngineError>() {
+        Ok(error) => return (*error).into(),
+        Err(error) => error,
+    };
+    let error = match error.downcast::<ConfigError>() {
+        Ok(error) => return (*error).into(),
+        Err(error) => error,
+    };
+    error.downcast::<FormatError>().map_or_else(anyhow::Error::from_boxed, |error| (*error).into())
 }
 
 /// The exit code of a finished command; its error is printed.
@@ -114,15 +129,18 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|e| e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
 }
 
-fn is_unsupported(error: &(dyn std::error::Error + 'static)) -> bool {
-    let config = |e: &ConfigError| matches!(e, ConfigError::Unsupported { .. });
+fn is_unsupported(error: &(dyn Error + 'static)) -> bool {
+    let config = ConfigError::is_unsupported;
     let graph = |e: &GraphError| matches!(e, GraphError::NoCircuit { .. } | GraphError::NoKernel { .. });
+    let format = |e: &FormatError| e.is_unsupported();
     match error.downcast_ref::<EngineError>() {
+        Some(EngineError::Format(e)) => format(e),
         Some(EngineError::ModelConfig(e)) => config(e),
         Some(EngineError::Graph(e)) => graph(e),
         Some(EngineError::Backend(BackendError::NotDecodable { .. })) => true,
         _ => {
             error.downcast_ref::<ConfigError>().is_some_and(config)
+                || error.downcast_ref::<FormatError>().is_some_and(format)
                 || error.downcast_ref::<GraphError>().is_some_and(graph)
         }
     }

@@ -3,10 +3,10 @@
 use crate::args::{EngineArgs, ModelArgs};
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, ranks};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use latent_backend::{Backend, BackendError};
 use latent_engine::{Engine, EngineOptions, Limits, Summary};
-use latent_formats::{Checkpoint, Outline, input_file, limits};
+use latent_formats::{Checkpoint, Data, Outline, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
 use latent_graph::{Circuit, ModelConfig, Partition, support};
 use latent_types::{Tier, format_bytes};
@@ -86,7 +86,10 @@ pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<Mo
     let path = path.map(hub::located).transpose()?;
     let path = path.as_deref();
     let outline = outline(path)?;
-    let folder = path.filter(|path| outline.data() == latent_formats::Data::Config && path.is_dir());
+    if outline.data() == Data::Config && outline.refusal().is_some() {
+        return Err(outline.into_refusal().map_or_else(|| anyhow!("it cannot be opened"), Into::into));
+    }
+    let folder = path.filter(|path| outline.data() == Data::Config && path.is_dir());
     ModelInfo::new(outline, circuit).map_err(|error| {
         let unsupported = matches!(error.downcast_ref(), Some(latent_graph::ConfigError::Unsupported { .. }));
         match folder.filter(|_| !unsupported).map(Checkpoint::open) {
@@ -293,6 +296,7 @@ fn details(engine: &Engine) -> String {
 /// Prints what a user should know of memory and of slow kernels.
 fn warn_of_limits(engine: &Engine) {
     let s = engine.summary();
+    s.warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
     if let Some(paged) = &s.paged {
         output::note(&format!("warning: {paged}"));
     }

@@ -552,3 +552,139 @@ fn a_folder_with_tiktoken_model_is_spoken_of() {
     assert_eq!((code, &support["tokenizer"]["supported"]), (0, &json!(true)));
     assert!(support["tokenizer"]["kind"].as_str().unwrap().starts_with("tiktoken.model, "), "{support}");
 }
+
+/// A folder of a small model whose config.json is changed.
+fn made(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model");
+    assert_eq!(latent(&["make-model", "tiny-v3", "F32", &path.display().to_string()]).0, 0);
+    let config = path.join("config.json");
+    let mut keys: Value = serde_json::from_str(&std::fs::read_to_string(&config).unwrap()).unwrap();
+    change(keys.as_object_mut().unwrap());
+    std::fs::write(&config, keys.to_string()).unwrap();
+    Config(folder, path)
+}
+
+/// What `run` refuses, `check` refuses for the same reason and with the same exit code: 2 for what is not supported, 1 for damage.
+#[test]
+fn check_gives_the_reason_that_run_gives() {
+    let settings = |settings: Value| made(|c| drop(c.insert("quantization_config".into(), settings)));
+    let key = |key: &str, value: Value| made(|c| drop(c.insert(key.into(), value)));
+    let damaged = |damage: &dyn Fn(&Path)| {
+        let made = made(|_| {});
+        damage(&made.1);
+        made
+    };
+    let cut = |keep: usize| {
+        move |folder: &Path| {
+            let path = folder.join("model.safetensors");
+            let bytes = std::fs::read(&path).unwrap();
+            let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+            std::fs::write(&path, &bytes[..header + keep]).unwrap();
+        }
+    };
+    let lacks_a_shard = |folder: &Path| {
+        std::fs::rename(folder.join("model.safetensors"), folder.join("1.safetensors")).unwrap();
+        let index = json!({"weight_map": {"lm_head.weight": "1.safetensors", "x": "2.safetensors"}});
+        std::fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    };
+    let pickles = |folder: &Path| {
+        std::fs::rename(folder.join("model.safetensors"), folder.join("pytorch_model.bin")).unwrap();
+    };
+    let bnb = json!({"quant_method": "bitsandbytes", "load_in_4bit": true});
+    let cases = [
+        (settings(bnb), 2, "quant_method \"bitsandbytes\" is not supported"),
+        (settings(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"})), 2, "\"modelopt nvfp4\""),
+        (settings(json!({"quant_method": "gptq", "bits": 8})), 2, "bits is 8; only 4 is supported"),
+        (key("hc_mult", json!(4)), 2, "is 4, expected 1: hyper-connections are not supported"),
+        (key("model_type", json!("llama")), 2, "llama"),
+        (damaged(&cut(1000)), 1, "passes the end of the file, which is truncated: download it again"),
+        (damaged(&lacks_a_shard), 1, "it names 2.safetensors, which is not in the folder"),
+        (damaged(&pickles), 1, "its weights are in pytorch_model.bin"),
+    ];
+    for (Config(_folder, path), code, reason) in &cases {
+        let path = path.display().to_string();
+        for command in [&["check", &path][..], &["run", "-m", &path, "Hello"], &["check", "--json", &path]] {
+            let (found, stdout, stderr) = latent(command);
+            assert_eq!(found, *code, "{command:?}: {stdout}{stderr}");
+            // lines are wrapped
+            let told = [stdout, stderr].concat().split_whitespace().collect::<Vec<_>>().join(" ");
+            let told = told.replace("\\\"", "\"");
+            assert!(told.contains(reason), "no {reason:?} in {command:?}: {told}");
+            assert!(!told.contains("supported yes") && !told.contains("\"supported\": true"), "{told}");
+        }
+    }
+    // a header alone is no damage: nothing of its data was to be there
+    let Config(_folder, path) = damaged(&cut(0));
+    let (code, support) = support(&path);
+    assert_eq!((code, &support["supported"], &support["refused"]), (0, &json!(true), &Value::Null));
+    // a config.json alone tells what it can
+    let Config(_folder, path) = changed(|c| {
+        c["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": null});
+    });
+    let (code, text, _) = latent(&["check", &path.display().to_string()]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("FP8 with one scale per tensor"), "{text}");
+}
+
+#[test]
+fn a_truncated_gguf_file_is_described_and_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cut.gguf");
+    let name = path.display().to_string();
+    assert_eq!(latent(&["make-model", "tiny-v3", "Q4_K_M", &name]).0, 0);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 4096]).unwrap();
+    let (code, text, error) = latent(&["check", &name]);
+    let (of_run, _, reason) = latent(&["run", "-m", &name, "Hello"]);
+    assert_eq!((code, of_run), (1, 1), "{text}{error}");
+    assert!(
+        text.contains("supported      no: the files cannot be opened") && text.contains("kv_lora"),
+        "{text}"
+    );
+    assert_eq!(error, reason);
+    assert!(error.contains("truncated"), "{error}");
+}
+
+#[test]
+fn what_a_config_overrides_is_a_warning() {
+    let Config(_folder, path) = made(|c| c["tie_word_embeddings"] = true.into());
+    let (code, support) = support(&path);
+    assert_eq!((code, support["warnings"].as_array().map(Vec::len)), (0, Some(1)), "{support}");
+    let (_, text, _) = latent(&["check", &path.display().to_string()]);
+    assert!(text.contains("warning        ") && text.contains("lm_head.weight is stored"), "{text}");
+}
+
+/// As the published Kimi-Linear-48B-A3B says which layers have which kind of attention, and as Transformers classes call tensors in memory.
+#[test]
+fn what_published_files_have_is_named() {
+    let linear = changed(|c| {
+        c["model_type"] = "kimi_linear".into();
+        let layers = json!({"kda_layers": [1, 2, 3, 5], "full_attn_layers": [4, 8], "num_heads": 32});
+        c.insert("linear_attn_config".into(), layers);
+    });
+    let (code, support) = support(&linear.1);
+    assert_eq!(code, 2);
+    assert!(missing(&support).contains(&"key linear_attn_config.kda_layers".to_owned()), "{support}");
+    assert!(!missing(&support).contains(&"key layer_types".to_owned()), "{support}");
+
+    let Config(_folder, path) = made(|_| {});
+    let weights = path.join("model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let text = String::from_utf8(bytes[8..header].to_vec())
+        .unwrap()
+        .trim_end()
+        .replace("\"model.", "\"model.language_model.");
+    let renamed = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &bytes[header..]].concat();
+    std::fs::write(&weights, renamed).unwrap();
+    let path = path.display().to_string();
+    for command in [&["check", "--json", &path][..], &["run", "-m", &path, "Hello"]] {
+        let (_, stdout, stderr) = latent(command);
+        let told = [stdout, stderr].concat();
+        assert!(
+            told.contains("the folder has model.language_model.embed_tokens.weight"),
+            "{command:?}: {told}"
+        );
+    }
+}

@@ -54,6 +54,31 @@ fn what_is_not_safe_or_not_known_is_refused() {
 }
 
 #[test]
+fn a_model_that_is_not_supported_is_refused_once_and_with_its_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model");
+    let name = path.display().to_string();
+    assert!(latent(&["make-model", "tiny-v3", "F32", &name]).output().unwrap().status.success());
+    let text = std::fs::read_to_string(path.join("config.json")).unwrap();
+    std::fs::write(path.join("config.json"), text.replace("deepseek_v3", "llama")).unwrap();
+    // a folder without a tokenizer cannot be served either, which is no reason to advise flags of other commands
+    for (tokenizer, code, reason) in
+        [(None, 1, "no tokenizer"), (Some(TOKENIZER), 2, "\"llama\" is not supported")]
+    {
+        if let Some(tokenizer) = tokenizer {
+            std::fs::write(path.join("tokenizer.json"), tokenizer).unwrap();
+        }
+        let output = latent(&["serve", "--port", "0", "-m", &name]).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert_eq!((told.matches(reason).count(), told.contains("--tokens")), (1, false), "{told}");
+    }
+}
+
+const TOKENIZER: &str =
+    r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}}"#;
+
+#[test]
 fn restarts_that_cannot_be_are_refused() {
     assert!(misuse(&["serve", "--restart"]).contains("give --partition, or --launch"));
     assert!(misuse(&["serve", "--launch", "mpirun"]).contains("--restart"));

@@ -271,7 +271,13 @@ fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> 
         let bytes = Bytes::map(path)?;
         in_use.extend(InUse::at(path));
         let failed = |error| FormatError::Safetensors { path: path.clone(), error };
-        let header = safetensors_header(bytes.get()).map_err(failed)?;
+        let header = match safetensors_header(bytes.get()).map_err(failed) {
+            Ok(header) => header,
+            Err(error) if error.is_unsupported() => {
+                return Ok(Outline { refusal: Some(error), ..of_config(folder)? });
+            }
+            Err(error) => return Err(error),
+        };
         ends &= bytes.get().len() as u64 <= header.data_start;
         tensors.extend(header.tensors.into_iter().map(|t| {
             let head = TensorHead { name: t.name, ty: t.ty, shape: t.shape, bytes: t.bytes };

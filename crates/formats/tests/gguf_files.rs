@@ -253,7 +253,7 @@ fn shards_that_were_joined_are_named_as_such() {
     for name in ["joined.gguf", "m-00001-of-00002.gguf"] {
         let path = folder.path().join(name);
         std::fs::write(&path, &joined).unwrap();
-        let at = format!("another GGUF file begins at byte {}", bytes(1).len());
+        let at = format!("another GGUF file begins at byte {}", joined.len() - bytes(1).len());
         says(Checkpoint::open(&path), &[name, &at, "joined into one file", "path of the first"]);
     }
 }

@@ -35,6 +35,9 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
     } else {
         output::lines_in_colour(&text(&support, &side, &args.model.engine, bind.tier.name()), colour)?;
     }
+    if let Some(damage) = outline.into_refusal().filter(|refusal| !refusal.is_unsupported()) {
+        return Err(damage.into());
+    }
     match support.missing.len() + side.problems() {
         0 => Ok(()),
         n => {
@@ -149,8 +152,15 @@ fn text(support: &SupportReport, side: &TextSide, args: &EngineArgs, tier: &str)
     lines.push(format!("tokenizer      {}", side.tokenizer.line()));
     lines.push(format!("chat template  {}", side.template.line()));
     let missing = support.missing.len() + side.problems();
-    let verdict = if missing == 0 { "yes".into() } else { format!("not yet: {missing} missing") };
-    lines.push(format!("supported      {verdict}"));
+    let verdict = match (&support.refused, missing) {
+        (None, 0) => "yes".into(),
+        (Some(damage), 0) => format!("no: the files cannot be opened: {damage}"),
+        (_, missing) => format!("not yet: {missing} missing"),
+    };
+    wrapped(&mut lines, "supported      ", &verdict);
+    for warning in &support.warnings {
+        wrapped(&mut lines, "warning        ", warning);
+    }
     for assumed in &support.assumed {
         wrapped(&mut lines, "assumed        ", assumed);
     }

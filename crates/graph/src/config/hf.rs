@@ -124,7 +124,7 @@ impl Config<'_> {
         if let Some(layers @ Field::List(_)) = linear.field("kda_layers")
             && layers != Field::List(Vec::new())
         {
-            let expected = "an empty list: layers of linear attention (KDA) are not supported";
+            let expected = "an empty list, as with layer_types of \"full_attention\" alone: linear attention (KDA) is not supported";
             return Err(linear.not_computed("kda_layers", layers, expected));
         }
         match self.text.field("layer_types") {

@@ -178,7 +178,7 @@ fn matrix_type(
     };
     let ty = announced.map(|ty| ty.unwrap_or(plain)).unwrap_or_else(|problem| {
         if outline.refusal().is_none() {
-            missing.push(Missing::new(MissingKind::Format, "quantization_config", problem));
+            missing.push(Missing::new(MissingKind::Format, "quantization_config.quant_method", problem));
         }
         plain
     });

@@ -53,13 +53,15 @@ impl Loading {
         self.table.drain();
     }
 
-    /// Loads a model whose phase is [`Phase::Loading`] already.
-    pub(super) async fn run(self: Arc<Self>, index: usize) -> Result<(), LoadError> {
+    /// Loads a model whose phase is [`Phase::Loading`] already. A failure is logged unless the caller reports it.
+    pub(super) async fn run(self: Arc<Self>, index: usize, reported: bool) -> Result<(), LoadError> {
         let result = self.load(index).await;
         match &result {
             Ok(time) => self.table.loaded(index, *time),
             Err(error) => {
-                tracing::error!("a model cannot be loaded: {error}");
+                if !reported {
+                    tracing::error!("a model cannot be loaded: {error}");
+                }
                 self.table.change(index, |entry| entry.failed(error.to_string()));
             }
         }

@@ -102,7 +102,7 @@ impl Models {
             self.starting.store(true, Ordering::SeqCst);
             let models = Arc::clone(&self);
             tokio::spawn(async move {
-                let result = Arc::clone(&models.loading).run(0).await;
+                let result = Arc::clone(&models.loading).run(0, true).await;
                 models.starting.store(false, Ordering::SeqCst);
                 // the caller may not wait for it
                 let _ = first.send(result);
@@ -231,7 +231,7 @@ impl Models {
             }
             Phase::Unloaded | Phase::Failed { .. } => {
                 entry.phase = Phase::Loading(None);
-                tokio::spawn(Arc::clone(&self.loading).run(index));
+                tokio::spawn(Arc::clone(&self.loading).run(index, false));
             }
             Phase::Loading(_) | Phase::Unloading(_) => {}
         }

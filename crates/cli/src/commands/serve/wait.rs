@@ -1,7 +1,7 @@
 //! Until when a server runs: a signal, the end of its input, a rank that is gone.
 
 use crate::args::ServeArgs;
-use crate::{interrupt, job, output};
+use crate::{exit, interrupt, job, output};
 use anyhow::Result;
 use latent_backend::RankError;
 use latent_server::Server;
@@ -22,7 +22,7 @@ pub(super) fn loaded(server: &Server) -> Result<()> {
         match server.wait_loaded(LOOK) {
             None => {}
             Some(Ok(())) => return Ok(()),
-            Some(Err(error)) => return Err(anyhow::Error::from_boxed(error)),
+            Some(Err(error)) => return Err(exit::from_boxed(error)),
         }
     }
 }
