@@ -36,8 +36,8 @@ const WRITERS: [&str; 22] = [
     "make-model tiny-dense F32 --layers 1 {}.gguf",
     "make-model tiny-dense F32 --layers 1 {}",
     "make-model tiny-dense F32 --layers 1 --shards 3 {}.gguf",
-    "eval perplexity -t 1 -m {m} {t} --chunk-size 64 --chunks 1 --kl-divergence-base {}",
-    "eval perplexity -t 1 -m {m} {t} --chunk-size 64 --chunks 1 --html {}",
+    "eval perplexity -t 1 -m {m} {t} --ctx-size 64 --chunks 1 --kl-divergence-base {}",
+    "eval perplexity -t 1 -m {m} {t} --ctx-size 64 --chunks 1 --html {}",
     "eval report {} {r}",
     "bench -t 1 -m {m} -p 1 -n 1 -r 1 --save {}",
     "plan-hosts -t 1 -m {m} --measure {}",
@@ -121,7 +121,7 @@ fn stderr(output: &Output) -> String {
 #[test]
 fn no_command_leaves_anything_on_a_full_file_system() {
     let Some(full) = Full::new() else { return };
-    let (words, _) = full.words("eval perplexity -t 1 -m {m} {t} --chunk-size 64 --chunks 1 --json");
+    let (words, _) = full.words("eval perplexity -t 1 -m {m} {t} --ctx-size 64 --chunks 1 --json");
     let result = Command::new(&words[0]).args(&words[1..]).env_remove("LATENT_MODEL").output().unwrap();
     assert!(result.status.success(), "{}", stderr(&result));
     std::fs::write(full.folder.path().join("result"), &result.stdout).unwrap();
@@ -133,7 +133,8 @@ fn no_command_leaves_anything_on_a_full_file_system() {
         assert_eq!(output.status.code(), Some(1), "{writer}: {said}");
         assert!(said.contains("No space left on device") && said.contains("full/new"), "{writer}: {said}");
         assert_eq!(left, "", "{writer}: {said}");
-        assert!(!said.contains("panicked"), "{writer}: {said}");
+        // the temporary name means nothing to a user
+        assert!(!said.contains("panicked") && !said.contains(".latent-"), "{writer}: {said}");
     }
 }
 
@@ -141,18 +142,14 @@ fn no_command_leaves_anything_on_a_full_file_system() {
 fn a_model_is_not_pulled_onto_a_full_file_system() {
     let Some(full) = Full::new() else { return };
     let hub = hub::Hub::new(vec![hub::large("m-Q4_0.gguf", hub::noise(50_000, 1))]);
-    for (options, word) in
-        [("", "full"), ("nr_inodes=2", "No space left on device"), ("nr_inodes=5", "No space left")]
-    {
+    for options in ["", "nr_inodes=2"] {
         let url = format!("HF_ENDPOINT={}", hub.url);
-        let program = env!("CARGO_BIN_EXE_latent");
-        let words = ["env", &url, program, "pull", "hf:o/n"].map(str::to_owned);
+        let words = ["env", &url, env!("CARGO_BIN_EXE_latent"), "pull", "hf:o/n"].map(str::to_owned);
         let (output, left) = full.run(options, "", &words);
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{options}: {said}");
-        assert!(said.contains(word) && said.contains("full/cache"), "{options}: {said}");
-        // empty folders and locks at most
-        assert!(!left.contains(".gguf") && !left.contains(".json"), "{options}: {left}");
+        assert!(said.contains("full/cache: 50.00 kB are needed and 0 B are free"), "{options}: {said}");
+        assert_eq!(left, "", "{options}: {said}");
     }
 }
 
@@ -172,7 +169,7 @@ fn a_server_leaves_no_prefixes_on_a_full_file_system() {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let length = body.len();
     let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
     );
     stream.write_all((head + &body).as_bytes()).unwrap();
     let mut reply = String::new();

@@ -80,13 +80,19 @@ fn a_reading_without_end_is_given_up() {
     std::thread::scope(|scope| {
         for (start, more, pause, said) in [
             ("HTTP/1.1 200 OK\r\n", "x: y\r\n", flood, "header"),
-            ("HTTP/1.1 200 OK\r\n\r\n", "# aaaaaaaaaaaaaaaaaaaaaaaa\n", flood, "more than 8388608 bytes"),
+            (
+                "HTTP/1.1 200 OK\r\n\r\n",
+                &"# aaaaaaaaaaaaaaaaaaaaaaaa\n".repeat(4000),
+                flood,
+                "more than 8388608 bytes",
+            ),
             ("HTTP/1.1 200 OK\r\nx: ", "y", drip, "timeout"),
             (body, " ", drip, "timeout"),
             (chunk, "a", drip, "timeout"),
         ] {
+            let more = more.to_owned();
             scope.spawn(move || {
-                let server = MockServer::new(move |_, _| Answer::Endless(start.into(), more, pause));
+                let server = MockServer::new(move |_, _| Answer::Endless(start.into(), more.clone(), pause));
                 let output =
                     latent(&["top", "--once", "--timeout", "1", "--url", &server.url]).output().unwrap();
                 let stderr = String::from_utf8(output.stderr).unwrap();

@@ -93,7 +93,7 @@ impl OutputFile {
         if let Some(permissions) = of_new_file(private) {
             builder.permissions(permissions);
         }
-        let file = builder.tempfile_in(folder).map_err(|error| io(without_path(&error)))?;
+        let file = builder.tempfile_in(folder).map_err(|error| io(without_path(error)))?;
         let noted = Unfinished::new(file.path());
         if let Some(old) = old.filter(|_| !private) {
             file.as_file().set_permissions(plain_mode(&old)).map_err(io)?;
@@ -103,7 +103,7 @@ impl OutputFile {
 
     /// The error of a write that failed.
     pub fn failed(&self, error: io::Error) -> OutputError {
-        OutputError::Io { path: self.target.clone(), error }
+        OutputError::Io { path: self.target.clone(), error: without_path(error) }
     }
 
     /// Leaves a hole of so many bytes, which read as zeros and take no space on the disk where its file system knows holes.
@@ -123,7 +123,7 @@ impl OutputFile {
     /// An error of the system.
     pub fn complete(self) -> Result<CompleteFile, OutputError> {
         let OutputFile { target, file, noted } = self;
-        let io = |error| OutputError::Io { path: target.clone(), error };
+        let io = |error| OutputError::Io { path: target.clone(), error: without_path(error) };
         let file = file.into_inner().map_err(|error| io(error.into_error()))?;
         file.as_file().sync_all().map_err(io)?;
         let bytes = file.as_file().metadata().map_err(io)?.len();
@@ -379,10 +379,11 @@ fn plain_mode(old: &Metadata) -> Permissions {
 }
 
 /// The system's error without the temporary name, which means nothing to the user.
-fn without_path(error: &io::Error) -> io::Error {
-    let text = error.to_string();
-    let what = text.split_once(" at path ").map_or(text.as_str(), |(what, _)| what);
-    io::Error::new(error.kind(), what)
+fn without_path(error: io::Error) -> io::Error {
+    match error.to_string().split_once(" at path ") {
+        Some((what, _)) => io::Error::new(error.kind(), what),
+        None => error,
+    }
 }
 
 /// Brings the names in a folder to the disk.

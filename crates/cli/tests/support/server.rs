@@ -25,7 +25,7 @@ pub enum Answer {
     /// The same, but the connection stays open until the client closes it.
     Hanging(String),
     /// These bytes, headers included, and then the others again and again, after a pause each, until the client closes the connection.
-    Endless(String, &'static str, Duration),
+    Endless(String, String, Duration),
 }
 
 pub struct MockServer {
