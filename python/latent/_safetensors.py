@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from math import prod
 from typing import Any, TypeAlias
@@ -49,8 +50,13 @@ def write(path: str | os.PathLike[str], tensors: Tensors, metadata: Mapping[str,
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """The tensors and the metadata of a file."""
     try:
+        # opening a pipe would wait for what writes into it
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise FileError(f"{os.fspath(path)}: it is a folder, a pipe or a device, expected a plain file")
         with open(path, "rb") as file:
             data = file.read()
+    except FileError:
+        raise
     except FileNotFoundError as error:
         raise ModelNotFoundError(f"{os.fspath(path)}: {error.strerror}") from error
     except OSError as error:
