@@ -103,7 +103,7 @@ impl OutputFile {
 
     /// The error of a write that failed.
     pub fn failed(&self, error: io::Error) -> OutputError {
-        OutputError::Io { path: self.target.clone(), error: without_path(error) }
+        OutputError::Io { path: self.target.clone(), error }
     }
 
     /// Leaves a hole of so many bytes, which read as zeros and take no space on the disk where its file system knows holes.
@@ -111,7 +111,7 @@ impl OutputFile {
     /// # Errors
     /// An error of the system.
     pub fn skip(&mut self, bytes: u64) -> io::Result<()> {
-        self.file.flush()?;
+        self.flush()?;
         let file = self.file.get_ref().as_file();
         file.set_len(file.metadata()?.len() + bytes)?;
         self.file.get_mut().as_file_mut().seek(io::SeekFrom::End(0)).map(|_| ())
@@ -144,11 +144,11 @@ impl OutputFile {
 
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.file.write(bytes).map_err(without_path)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file.flush().map_err(without_path)
     }
 }
 
