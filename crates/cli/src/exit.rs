@@ -6,6 +6,7 @@ use latent_backend::BackendError;
 use latent_engine::EngineError;
 use latent_formats::FormatError;
 use latent_graph::{ConfigError, GraphError};
+use latent_hub::HubError;
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
@@ -102,9 +103,12 @@ pub(crate) fn code(result: anyhow::Result<()>) -> u8 {
     }
 }
 
-/// Prints an error in one line, except for the table of a memory estimate.
+/// Prints an error in one line, except for the table of a memory estimate and the models to choose from.
 pub(crate) fn report(error: &anyhow::Error) {
-    let table = error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Memory(_))));
+    let choice = |e: &HubError| matches!(e, HubError::Choose { .. });
+    let table = error.chain().any(|e| {
+        matches!(e.downcast_ref(), Some(EngineError::Memory(_))) || e.downcast_ref().is_some_and(choice)
+    });
     let text = format!("error: {}", message(error));
     if table { text.lines().for_each(output::note) } else { output::note(&text) }
 }

@@ -82,13 +82,11 @@ fn ask<'a>(repo: &Repo, problem: &str, choices: &'a [ModelChoice]) -> Result<Opt
     if choices.is_empty() || !stdin().is_terminal() || !stderr().is_terminal() {
         return Ok(None);
     }
-    let lines = choices.iter().enumerate().map(|(i, choice)| format!("{:>4}  {choice}", i + 1));
-    let lines: Vec<String> = lines.collect();
-    output::note(&format!(
-        "{repo}: {problem}\n{}\nNumber of the model [1 to {}]:",
-        lines.join("\n"),
-        choices.len()
-    ));
+    output::note(&format!("{repo}: {problem}"));
+    for (i, choice) in choices.iter().enumerate() {
+        output::note(&format!("{:>4}  {choice}", i + 1));
+    }
+    output::note(&format!("Number of the model [1 to {}]:", choices.len()));
     let chosen = input::line()?.and_then(|line| line.trim().parse::<usize>().ok());
     Ok(chosen.and_then(|number| choices.get(number.checked_sub(1)?)))
 }

@@ -2,7 +2,7 @@
 
 use crate::repo::Repo;
 use latent_files::OutputError;
-use latent_types::format_bytes;
+use latent_types::{format_bytes, printable};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -18,8 +18,15 @@ pub struct ModelChoice {
 }
 
 impl fmt::Display for ModelChoice {
+    /// The reference as a word of a shell, and the size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.reference)?;
+        let plain = |c: char| c.is_alphanumeric() || "-._/:@%+".contains(c);
+        let word = printable(&self.reference);
+        if self.reference.chars().all(plain) {
+            f.write_str(&word)?;
+        } else {
+            write!(f, "'{}'", word.replace('\'', "'\\''"))?;
+        }
         self.bytes.map_or(Ok(()), |bytes| write!(f, "  # {}", format_bytes(bytes)))
     }
 }

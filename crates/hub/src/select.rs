@@ -293,6 +293,13 @@ mod tests {
             assert_eq!(error.lines().collect::<Vec<_>>(), lines);
         }
         assert_eq!(chosen("hf:o/n:Q8_0", &repo).unwrap(), ["a-Q8_0.gguf"]);
+        let odd = chosen("hf:o/n", &["a it's-Q4_K_M.gguf", "a\nb-Q4_K_M.gguf"]).unwrap_err();
+        let lines = [
+            "o/n: several models are Q4_K_M; choose one:",
+            "  latent pull 'hf:o/n/a\\nb-Q4_K_M.gguf'  # 10 B",
+            r"  latent pull 'hf:o/n/a it'\''s-Q4_K_M.gguf'  # 10 B",
+        ];
+        assert_eq!(odd.lines().collect::<Vec<_>>(), lines);
         assert_eq!(chosen("hf:o/n/b-Q4_K_M.gguf", &repo).unwrap(), ["b-Q4_K_M.gguf"]);
     }
 
