@@ -34,7 +34,7 @@ const MPI: Run = Skip("it needs MPI; mpi.rs runs it");
 const GPU: Run = Skip("it needs a GPU; gpu.rs runs it");
 
 /// What commands that begin so need. The first rule that fits counts.
-const RULES: [(&str, Run); 57] = [
+const RULES: [(&str, Run); 56] = [
     ("latent pull hf:", NETWORK),
     ("latent run -m hf:", NETWORK),
     ("latent rm hf:", NETWORK),
@@ -106,7 +106,6 @@ const RULES: [(&str, Run); 57] = [
     ("openssl rand", Instead("openssl rand -hex 16", "echo 0123456789abcdef")),
     ("{", Skip("it is a line of a file that a command before it reads")),
     ("latent", Exit(0)),
-    ("./target/release/latent", Exit(0)),
 ];
 
 /// Blocks without a language that are no commands: page, and what their first line begins with.
