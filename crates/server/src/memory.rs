@@ -4,7 +4,7 @@ use crate::error::{ApiError, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Bytes of a request up to which it may use the part of the budget that is reserved for small requests.
 const SMALL: usize = 65_536;
@@ -15,16 +15,34 @@ pub(crate) const LARGE: usize = 262_144;
 /// Threads that prepare requests: two for small ones, and one for a large one.
 pub(crate) const PREPARE_THREADS: usize = 3;
 
+/// Bytes that are released before the heap is trimmed. Parsed, a request takes up to forty times its bytes.
+const TRIM_BYTES: usize = 4 << 20;
+
+/// What a closed connection counts for: its buffers.
+const CONNECTION: usize = 4096;
+
+/// Time between a release and a trim, in which more is released.
+const TRIM_PAUSE: Duration = Duration::from_secs(1);
+
 /// The budget of all requests (`bodies_bytes`).
 pub(crate) struct Memory {
     used: AtomicUsize,
+    /// Bytes that were released since the heap was trimmed.
+    released: AtomicUsize,
+    much_released: Notify,
     limit: usize,
     large: Arc<Semaphore>,
 }
 
 impl Memory {
     pub(crate) fn new(limit: usize) -> Arc<Memory> {
-        Arc::new(Memory { used: AtomicUsize::new(0), limit, large: Arc::new(Semaphore::new(1)) })
+        Arc::new(Memory {
+            used: AtomicUsize::new(0),
+            released: AtomicUsize::new(0),
+            much_released: Notify::new(),
+            limit,
+            large: Arc::new(Semaphore::new(1)),
+        })
     }
 
     /// Bytes that requests hold.
@@ -34,6 +52,29 @@ impl Memory {
 
     fn release(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.count_released(bytes);
+    }
+
+    fn count_released(&self, bytes: usize) {
+        if self.released.fetch_add(bytes, Ordering::Relaxed) + bytes >= TRIM_BYTES {
+            self.much_released.notify_one();
+        }
+    }
+
+    /// A connection has been closed.
+    pub(crate) fn connection_closed(&self) {
+        self.count_released(CONNECTION);
+    }
+
+    /// Returns the memory of requests and connections that have ended to the system, for as long as it is polled.
+    pub(crate) async fn trim(self: Arc<Memory>) {
+        loop {
+            self.much_released.notified().await;
+            tokio::time::sleep(TRIM_PAUSE).await;
+            self.released.store(0, Ordering::Relaxed);
+            // without it the memory is used again by later requests
+            let _ = tokio::task::spawn_blocking(latent_heap::trim).await;
+        }
     }
 
     /// A charge of 0 bytes.

@@ -79,6 +79,7 @@ pub(crate) struct OpenConnection<'a>(&'a Metrics);
 impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.memory.connection_closed();
     }
 }
 

@@ -105,10 +105,9 @@ impl Asker {
         work: impl FnOnce(&Fields<'_>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<(Received, T), ApiError> {
         let lane = self.app.memory.lane(received.body.len()).await;
-        let app = Arc::clone(&self.app);
         let parse = move || {
             let _lane = lane;
-            let value = json::parse(&received.body, &app.config.limits)?;
+            let value = json::parse(&received.body)?;
             let result = work(&Fields::of(&value, "")?)?;
             Ok((received, result))
         };
@@ -127,7 +126,7 @@ impl Asker {
         let lane = self.app.memory.lane(body.len()).await;
         let prepare = move || {
             let _lane = lane;
-            let value = json::parse(&body, &app.config.limits)?;
+            let value = json::parse(&body)?;
             drop(body);
             work(&app, &lease, &Fields::of(&value, "")?)
         };

@@ -220,6 +220,7 @@ async fn run(
     first: Sender<Result<(), LoadError>>,
 ) {
     tokio::spawn(Arc::clone(&app.models).run(first));
+    tokio::spawn(Arc::clone(&app.memory).trim());
     let connections = Arc::new(Connections::default());
     let router = router::router();
     let most = most_connections(&app.config.limits);

@@ -9,17 +9,8 @@ use crate::limits::Limits;
 use latent_formats::json::outside_strings;
 use serde_json::{Map, Value};
 
-/// Parses a request body: an object, with bounded depth and number of values. Fields that no interface reads are skipped, not stored.
-pub(crate) fn parse(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
-    parse_fields(body, limits, is_read)
-}
-
-/// The fields of a request body that are needed before it is prepared.
+/// Checks a request body: an object, with bounded depth and number of values. Returns the fields that are needed before it is prepared.
 pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
-    parse_fields(body, limits, |name| matches!(name, "model" | "name" | "stream"))
-}
-
-fn parse_fields(body: &[u8], limits: &Limits, keep: impl Fn(&str) -> bool) -> Result<Value, ApiError> {
     let (depth, values) = measure(body);
     if depth > limits.json_depth {
         return Err(ApiError::invalid(format!(
@@ -33,13 +24,25 @@ fn parse_fields(body: &[u8], limits: &Limits, keep: impl Fn(&str) -> bool) -> Re
             limits.json_values
         )));
     }
-    let wrong = |problem: String| ApiError::invalid(format!("the body is no valid JSON: {problem}"));
-    let text = std::str::from_utf8(body).map_err(|error| wrong(error.to_string()))?;
-    let value = tree::object(text, keep).map_err(|error| wrong(error.to_string()))?;
+    let fields = |name: &str| matches!(name, "model" | "name" | "stream");
+    let value = tree::flat_object(text(body)?, fields).map_err(invalid)?;
     if value.is_object() {
         return Ok(value);
     }
     Err(ApiError::invalid(format!("the body is {}, expected a JSON object", kind(&value))))
+}
+
+/// Parses a body that has been checked. Fields that no interface reads are skipped, not stored.
+pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
+    tree::object(text(body)?, is_read).map_err(invalid)
+}
+
+fn text(body: &[u8]) -> Result<&str, ApiError> {
+    std::str::from_utf8(body).map_err(invalid)
+}
+
+fn invalid(problem: impl std::fmt::Display) -> ApiError {
+    ApiError::invalid(format!("the body is no valid JSON: {problem}"))
 }
 
 /// An upper bound on the number of values in JSON text.
@@ -233,29 +236,28 @@ mod tests {
     #[test]
     fn depth_and_values_are_bounded_before_parsing() {
         let limits = Limits::default();
+        let parse = |body: &[u8]| parse_head(body, &limits).and_then(|_| super::parse(body));
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-        assert!(parse(deep.as_bytes(), &limits).unwrap_err().message.contains("json_depth"));
+        assert!(parse(deep.as_bytes()).unwrap_err().message.contains("json_depth"));
         let many = format!("{{\"a\":[{}1]}}", "1,".repeat(limits.json_values));
-        assert!(parse(many.as_bytes(), &limits).unwrap_err().message.contains("json_values"));
+        assert!(parse(many.as_bytes()).unwrap_err().message.contains("json_values"));
         // brackets in strings do not count
         let text = format!("{{\"a\":\"{}\\\"[\"}}", "[".repeat(1000));
-        assert!(parse(text.as_bytes(), &limits).is_ok());
+        assert!(parse(text.as_bytes()).is_ok());
         for wrong in ["", "{", "[1]", "7", "{\"a\":1}x", "\u{feff}{}", "{\"stop\":\"\\ud800\"}"] {
-            assert!(parse(wrong.as_bytes(), &limits).is_err(), "{wrong}");
+            assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
-        assert!(parse(b"{\"a\":\"\xff\"}", &limits).is_err());
+        assert!(parse(b"{\"a\":\"\xff\"}").is_err());
     }
 
     #[test]
     fn fields_that_no_interface_reads_are_skipped() {
         let body = br#"{"unknown": [{}, {"a": [1, "x"]}], "model": "a", "stop": ["x", 1.5, -2, null, true, {"b": {}}], "model": "b"}"#;
-        let value = parse(body, &Limits::default()).unwrap();
+        let value = parse(body).unwrap();
         assert_eq!(value, json!({"model": "b", "stop": ["x", 1.5, -2, null, true, {"b": {}}]}));
         assert_eq!(parse_head(body, &Limits::default()).unwrap(), json!({"model": "b"}));
-        assert!(parse(b"{\"unknown\": [1,]}", &Limits::default()).is_err());
+        assert!(parse_head(b"{\"unknown\": [1,]}", &Limits::default()).is_err());
         assert_eq!(text_len(&value), value.to_string().len());
-        assert_eq!(super::value("[1, {\"a\": \"b\"}]").unwrap(), json!([1, {"a": "b"}]));
-        assert!(super::value("[1] 2").is_err());
     }
 
     /// Whatever a request's fields are asked for must be a field that is kept.

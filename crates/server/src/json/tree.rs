@@ -1,39 +1,78 @@
-//! JSON text to values, in as little memory as their type allows: lists and objects have no spare capacity, and fields can be skipped.
+//! JSON text to values, in as little memory as their type allows: lists and objects get their capacity once, and fields can be skipped.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use std::cell::Cell;
 use std::fmt;
 
-/// The object in a text, with the fields to keep. Of what is no object, only the kind of value is right.
+/// The object in valid JSON text, with the fields to keep. If the text is not an object, only the kind of the value is right.
 pub(super) fn object(text: &str, keep: impl Fn(&str) -> bool) -> Result<Value, serde_json::Error> {
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let value = reader.deserialize_any(Object(keep))?;
-    reader.end()?;
-    Ok(value)
+    read(text, Object { counts: &Counts::of(text), keep })
+}
+
+/// Checks a text, and reads those fields of its object that are neither lists nor objects.
+pub(super) fn flat_object(text: &str, keep: impl Fn(&str) -> bool) -> Result<Value, serde_json::Error> {
+    read(text, FlatObject(keep))
 }
 
 /// The value in a text.
 pub(crate) fn value(text: &str) -> Result<Value, serde_json::Error> {
+    // the numbers of elements are those of valid text only
+    serde_json::from_str::<IgnoredAny>(text)?;
+    read(text, Tree(&Counts::of(text)))
+}
+
+fn read<'t>(text: &'t str, visitor: impl Visitor<'t, Value = Value>) -> Result<Value, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    let value = reader.deserialize_any(Tree)?;
+    let value = reader.deserialize_any(visitor)?;
     reader.end()?;
     Ok(value)
 }
 
-struct Tree;
-
-impl<'de> DeserializeSeed<'de> for Tree {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(Tree)
-    }
+/// The number of elements of each list and object, in the order in which they begin.
+struct Counts {
+    list: Vec<u32>,
+    next: Cell<usize>,
 }
 
-/// Makes room for one more element without doubling the capacity.
-fn reserve<T>(list: &mut Vec<T>) {
-    if list.len() == list.capacity() {
-        list.reserve_exact((list.len() / 16).max(4));
+impl Counts {
+    fn of(text: &str) -> Counts {
+        let (mut list, mut open, mut quoted) = (Vec::<u32>::new(), Vec::<usize>::new(), false);
+        let mut bytes = text.bytes();
+        while let Some(byte) = bytes.next() {
+            match byte {
+                b'"' if quoted => quoted = false,
+                b'\\' if quoted => {
+                    bytes.next();
+                }
+                _ if quoted || byte.is_ascii_whitespace() => {}
+                b']' | b'}' => {
+                    open.pop();
+                }
+                b',' => {
+                    if let Some(at) = open.last() {
+                        list[*at] += 1;
+                    }
+                }
+                _ => {
+                    if let Some(at) = open.last() {
+                        list[*at] = list[*at].max(1);
+                    }
+                    if matches!(byte, b'[' | b'{') {
+                        open.push(list.len());
+                        list.push(0);
+                    }
+                    quoted = byte == b'"';
+                }
+            }
+        }
+        Counts { list, next: Cell::new(0) }
+    }
+
+    /// The number of elements of the next list or object.
+    fn next(&self) -> usize {
+        let at = self.next.replace(self.next.get() + 1);
+        self.list.get(at).map_or(0, |count| *count as usize)
     }
 }
 
@@ -57,51 +96,62 @@ macro_rules! visit_scalars {
         fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
             Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
         }
+        fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+            Ok(Value::String(text.to_owned()))
+        }
     };
 }
 
-impl<'de> Visitor<'de> for Tree {
+macro_rules! seed {
+    ($name:ident$(<$life:lifetime>)?, $value:ty) => {
+        impl<'de> DeserializeSeed<'de> for $name$(<$life>)? {
+            type Value = $value;
+
+            fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<$value, D::Error> {
+                deserializer.deserialize_any(self)
+            }
+        }
+    };
+}
+
+/// A value with all that is in it.
+#[derive(Clone, Copy)]
+struct Tree<'c>(&'c Counts);
+
+seed!(Tree<'_>, Value);
+
+impl<'de> Visitor<'de> for Tree<'_> {
     type Value = Value;
 
     visit_scalars!();
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::String(text.to_owned()))
-    }
-
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(Tree)? {
-            reserve(&mut list);
+        let mut list = Vec::with_capacity(self.0.next());
+        while let Some(item) = items.next_element_seed(self)? {
             list.push(item);
         }
-        list.shrink_to_fit();
         Ok(Value::Array(list))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
+        let mut map = Map::with_capacity(self.0.next());
         while let Some(name) = fields.next_key::<String>()? {
-            reserve(&mut list);
-            list.push((name, fields.next_value_seed(Tree)?));
+            map.insert(name, fields.next_value_seed(self)?);
         }
-        let mut map = Map::with_capacity(list.len());
-        map.extend(list);
         Ok(Value::Object(map))
     }
 }
 
-/// An object of which only some fields are kept.
-struct Object<K>(K);
+/// A value without what is in it.
+#[derive(Clone, Copy)]
+struct Flat;
 
-impl<'de, K: Fn(&str) -> bool> Visitor<'de> for Object<K> {
+seed!(Flat, Value);
+
+impl<'de> Visitor<'de> for Flat {
     type Value = Value;
 
     visit_scalars!();
-
-    fn visit_str<E: Error>(self, _text: &str) -> Result<Value, E> {
-        Ok(Value::String(String::new()))
-    }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         while items.next_element::<IgnoredAny>()?.is_some() {}
@@ -109,15 +159,109 @@ impl<'de, K: Fn(&str) -> bool> Visitor<'de> for Object<K> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        while fields.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Value::Object(Map::new()))
+    }
+}
+
+/// A value that is not kept, whose lists and objects are counted.
+#[derive(Clone, Copy)]
+struct Skip<'c>(&'c Counts);
+
+seed!(Skip<'_>, Value);
+
+impl<'de> Visitor<'de> for Skip<'_> {
+    type Value = Value;
+
+    visit_scalars!();
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        self.0.next();
+        while items.next_element_seed(self)?.is_some() {}
+        Ok(Value::Null)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        self.0.next();
+        while fields.next_key::<IgnoredAny>()?.is_some() {
+            fields.next_value_seed(self)?;
+        }
+        Ok(Value::Null)
+    }
+}
+
+/// An object of which only some fields are kept.
+struct Object<'c, K> {
+    counts: &'c Counts,
+    keep: K,
+}
+
+impl<'de, K: Fn(&str) -> bool> Visitor<'de> for Object<'_, K> {
+    type Value = Value;
+
+    visit_scalars!();
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Value, A::Error> {
+        Flat.visit_seq(items)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        self.counts.next();
+        let mut map = Map::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            if (self.keep)(&name) {
+                map.insert(name, fields.next_value_seed(Tree(self.counts))?);
+            } else {
+                fields.next_value_seed(Skip(self.counts))?;
+            }
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+/// An object of which only some fields are kept, without what is in them.
+struct FlatObject<K>(K);
+
+impl<'de, K: Fn(&str) -> bool> Visitor<'de> for FlatObject<K> {
+    type Value = Value;
+
+    visit_scalars!();
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Value, A::Error> {
+        Flat.visit_seq(items)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
             if (self.0)(&name) {
-                let value = fields.next_value_seed(Tree)?;
-                map.insert(name, value);
+                map.insert(name, fields.next_value_seed(Flat)?);
             } else {
                 fields.next_value::<IgnoredAny>()?;
             }
         }
         Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn lists_and_objects_get_their_capacity_once() {
+        let text = r#" {"a]": [ ] , "b": [1, "x,y\"", {}, [ [] ]], "skip": [[1,2],{"c":{}}], "d": {"e": 1, "f": [null, true]}} "#;
+        let counts = Counts::of(text);
+        assert_eq!(counts.list, [4, 0, 4, 0, 1, 0, 2, 2, 1, 0, 2, 2]);
+        let value = object(text, |name| name != "skip").unwrap();
+        assert_eq!(value, json!({"a]": [], "b": [1, "x,y\"", {}, [[]]], "d": {"e": 1, "f": [null, true]}}));
+        for list in [&value["a]"], &value["b"], &value["d"]["f"]].map(|list| list.as_array().unwrap()) {
+            assert_eq!(list.len(), list.capacity());
+        }
+        assert_eq!(flat_object(text, |name| name != "a]").unwrap(), json!({"b": [], "skip": [], "d": {}}));
+        assert_eq!(super::value("[1, {\"a\": [2]}]").unwrap(), json!([1, {"a": [2]}]));
+        assert!(super::value("[1] 2").is_err() && super::value("[,,,,]").is_err());
+        assert!(object("[1, 2]", |_| true).unwrap().is_array());
     }
 }
