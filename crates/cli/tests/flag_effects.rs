@@ -4,7 +4,7 @@
 
 mod support;
 
-use Effect::{Clashes, Fails, Shows, Speed, Tested, With, Writes};
+use Effect::{Clashes, Fails, Loaded, Shows, Speed, Tested, With, Writes};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::path::Path;
@@ -27,13 +27,15 @@ enum Effect {
     Speed(&'static str),
     /// With these arguments the command writes this file or folder, without them not.
     Writes(&'static str, &'static str),
+    /// The command gives its flags to `model::load`, as `run` does.
+    Loaded,
     /// A test in this file, below `crates`, observes it; it has this text.
     Tested(&'static str, &'static str),
 }
 
 /// A quick call of each command: `{m}` is a tiny model, `{f}` one in F32, `{d}` the demo model, `{t}` a text.
 const BASES: &[(&str, &str)] = &[
-    ("run", "-m {d} -t 1 -c 64 -n 2 -s 1 -p Hi"),
+    ("run", "-m {d} -t 1 -c 64 -n 2 -s 1"),
     ("chat", "-m {d} -t 1 -c 256 -n 2 -s 1"),
     ("serve", "-m {d} -t 1 -c 64 --port 0 --stop-at-eof"),
     ("logits", "-m {m} -t 1 --tokens 1,2,3,4"),
@@ -41,7 +43,7 @@ const BASES: &[(&str, &str)] = &[
     ("check", "{m}"),
     ("graph", "{m}"),
     ("verify", "{m}"),
-    ("tokenize", "-m {d} -p Hi"),
+    ("tokenize", "-m {d}"),
     ("make-model", "tiny-dense F32 --layers 1 out.gguf"),
     ("pack", "-m {m} -t 1 -o out.latent"),
     ("convert", "{m} -o out"),
@@ -68,17 +70,16 @@ const BASES: &[(&str, &str)] = &[
     ("eval choice", "-m {d} -t 1 {choice}"),
     ("eval questions", "-m {d} -t 1 -n 1 {questions}"),
     ("eval retrieval", "-m {d} -t 1 --lengths 64 --depths 0 --trials 1 -n 1"),
-    ("eval routing", "-m {m} -t 1 -c 64 {t}"),
+    ("eval routing", "-m {d} -t 1 -c 64 {t}"),
     ("eval weights", "-m {m} -t 1 --base-model {f}"),
     ("eval report", "out.html {result}"),
 ];
 
-/// Commands that load a model and print how it runs.
-const LOADS: &[&str] = &[
-    "run",
-    "chat",
-    "serve",
-    "logits",
+/// Commands that load a model and print how it runs, and whose flags are observed there.
+const LOADS: &[&str] = &["run", "chat", "serve", "logits"];
+
+/// Commands that take longer, and give the same flags to the same function.
+const LOAD_ALIKE: &[&str] = &[
     "bench",
     "profile",
     "imatrix",
@@ -94,6 +95,43 @@ const LOADS: &[&str] = &[
 const TABLE: &[(&[&str], &str, Effect)] = &[
     // the model and its engine
     (
+        &["plan-hosts"],
+        "ctx_size n_gpu_layers precision mla isa expanded_cache cache_type batch_size threads device draft partition pin force",
+        Tested("cli/src/commands/plan_hosts/measure.rs", "args.model.engine.options()"),
+    ),
+    (&["run", "chat"], "draft", With("-n 9", "-n 9 --draft mtp", "drafts accepted")),
+    (&["serve", "eval questions", "eval retrieval"], "draft", Speed("--draft x")),
+    (&["run", "bench"], "hosts_file", Tested("cli/tests/mpi.rs", "--hosts-file")),
+    (ANY, "hung_after", Tested("mpi/tests/faults.rs", "hung_after")),
+    (
+        &["inspect"],
+        "cache_type precision",
+        With("--cache-type bf16", "--cache-type f32 --precision exact", ""),
+    ),
+    (&["inspect"], "mla", Fails("--expanded-cache --mla absorbed", "")),
+    (&["check", "graph", "verify"], "cache_type", Speed("--cache-type x")),
+    (&["check", "graph"], "mla", Speed("--mla x")),
+    (&["check", "graph"], "expanded_cache", Tested("cli/src/args/model.rs", "self.expanded_cache")),
+    (&["inspect", "check", "graph", "verify", "dump", "kernels test"], "isa", Speed("--isa avx9")),
+    (&["kernels perf"], "threads", Speed("-t 0")),
+    (&["diff", "dump"], "precision", Shows("--precision exact", "")),
+    (ANY, "mla", With("--expanded-cache --mla absorbed", "--expanded-cache --mla naive", "")),
+    (&["run", "chat"], "dry_allowed_length", Speed("--dry-allowed-length x")),
+    (&["tokenize"], "no_special", Tested("cli/src/commands/tokenize.rs", "args.no_special")),
+    (&["tokenize"], "plain", Tested("cli/src/commands/tokenize.rs", "args.plain")),
+    (&["convert"], "imatrix json", Shows("--imatrix /nowhere --json", "")),
+    (&["convert"], "pre", Tested("cli/src/commands/convert.rs", "args.pre")),
+    (
+        &["eval questions"],
+        "system_prompt",
+        Tested("cli/src/commands/eval/asking.rs", "template.system_prompt"),
+    ),
+    (&["eval retrieval"], "depths", Speed("--depths 101")),
+    (&["eval retrieval"], "n_predict", Speed("-n 0")),
+    (&["kernels count"], "json", Tested("cli/src/commands/kernels/count.rs", "args.json")),
+    (&["devices"], "json", Shows("--json", "[")),
+    (&["eval routing"], "chunks", Speed("--chunks 0")),
+    (
         &["inspect", "check", "graph", "verify"],
         "model",
         Tested("cli/src/args/tests.rs", "the_first_positional_argument_is_the_model"),
@@ -104,6 +142,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["plan-hosts"], "ctx_size", Fails("-c 9999999", "9999999")),
     (&["eval kl"], "ctx_size", With("-c 32", "-c 9999999", "above the model's limit")),
     (ANY, "ctx_size", Shows("-c 9999999", "above the model's limit")),
+    (LOAD_ALIKE, "threads batch_size cache_type precision n_gpu_layers verbose mla isa pin", Loaded),
     (LOADS, "threads", Shows("-t 3", "3 threads")),
     (&["diff"], "threads", Shows("-t 3", "3 threads")),
     (&["kernels perf"], "threads", Shows("-t 3", "3 threads")),
@@ -152,10 +191,26 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "xtc_threshold", Fails("--xtc-threshold 2", "xtc_threshold is 2")),
     (ANY, "logit_bias", Fails("--logit-bias 99999=1", "token 99999")),
     (&["run", "chat"], "n_predict", With("-n 2", "-n 5", "")),
-    (&["run", "chat"], "seed", With("-n 20 --temp 9 --top-k 0 -s 1", "-n 20 --temp 9 --top-k 0 -s 2", "")),
+    (
+        &["run", "chat"],
+        "seed",
+        With(
+            "-n 20 --temp 9 --top-k 0 --top-p 1 --min-p 0 -s 1",
+            "-n 20 --temp 9 --top-k 0 --top-p 1 --min-p 0 -s 2",
+            "",
+        ),
+    ),
     (&["run", "chat"], "stop", With("-n 20", "-n 20 --stop e", "")),
     (&["run"], "logprobs", With("--json", "--json --logprobs 2", "\"logprob\"")),
-    (&["run", "chat"], "top_k", With("-n 20 --temp 9 --top-k 0", "-n 20 --temp 9 --top-k 1", "")),
+    (
+        &["run", "chat"],
+        "top_k",
+        With(
+            "-n 20 --temp 9 --top-k 0 --top-p 1 --min-p 0",
+            "-n 20 --temp 9 --top-k 1 --top-p 1 --min-p 0",
+            "",
+        ),
+    ),
     (
         &["run", "chat"],
         "repeat_last_n",
@@ -166,7 +221,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
         "dry_allowed_length",
         With("-n 40 --dry-multiplier 50", "-n 40 --dry-multiplier 50 --dry-allowed-length 0", ""),
     ),
-    (&["run", "chat"], "no_model_sampling", Tested("cli/tests/program.rs", "--no-model-sampling")),
+    (&["run", "chat"], "no_model_sampling", Tested("cli/src/commands/sampling.rs", "args.no_model_sampling")),
     (
         &["serve"],
         "n_predict seed stop logprobs top_k repeat_last_n dry_allowed_length no_model_sampling",
@@ -188,7 +243,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "no_think", Fails("--no-think", "no such switch")),
     (ANY, "tools", Fails("--tools /nowhere", "--tools")),
     (ANY, "allow_special", Tested("cli/tests/program.rs", "--allow-special")),
-    (&["run", "chat"], "context_shift", With("-n 300 -c 64", "-n 300 -c 64 --context-shift", "")),
+    (&["run", "chat"], "context_shift", With("-n 300 -c 12", "-n 300 -c 12 --context-shift", "")),
     (&["run", "chat"], "keep", Clashes("--keep 1")),
     (&["run", "chat"], "prompt_cache", Writes("--prompt-cache out.kv", "out.kv")),
     (&["run", "chat"], "prompt_cache_ro", Clashes("--prompt-cache-ro")),
@@ -462,7 +517,7 @@ impl Files {
         let folder = self.folder.path().join(self.number.fetch_add(1, Ordering::Relaxed).to_string());
         std::fs::create_dir(&folder).unwrap();
         let args: Vec<&str> = words.iter().map(String::as_str).collect();
-        let input = if path == "chat" { "Hi\n" } else { "" };
+        let input = if ["run", "chat", "tokenize"].contains(&path) { "Hi\n" } else { "" };
         let mut command = latent(&args);
         command.env_remove("LATENT_API_KEY").env("LATENT_CACHE", &folder).env("HF_HUB_OFFLINE", "1");
         let output = command.current_dir(&folder).write_stdin(input).output().unwrap();
@@ -512,13 +567,20 @@ impl Files {
                 (before.files.contains_key(file) || !after.files.contains_key(file))
                     .then(|| format!("{args} does not write {file}: {}", after.text))
             }
-            Tested(file, text) => {
-                let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
-                let source = std::fs::read_to_string(&path).unwrap_or_default();
-                (!source.contains(text)).then(|| format!("{file} has no {text:?}"))
-            }
+            Loaded => lacks(
+                &format!("cli/src/commands/{}.rs", path.replace(' ', "/")),
+                "model::load(&checkpoint, &engine_args",
+            ),
+            Tested(file, text) => lacks(file, text),
         }
     }
+}
+
+/// What a source file below `crates` lacks, if anything.
+fn lacks(file: &str, text: &str) -> Option<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+    let source = std::fs::read_to_string(path).unwrap_or_default();
+    (!source.contains(text)).then(|| format!("{file} has no {text:?}"))
 }
 
 /// Whether a word is a flag, and not a negative number.

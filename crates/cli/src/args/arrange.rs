@@ -2,14 +2,19 @@
 
 use super::Cli;
 use super::limits::{DEVELOPER, HOSTS, PERFORMANCE};
-use clap::{Command, CommandFactory};
+use clap::builder::Resettable;
+use clap::{Arg, Command, CommandFactory};
 
 /// Headings in the order of help. Flags without a heading come first.
 const HEADINGS: [&str; 6] =
     ["Prompt, context and output", "Sampling", "Server", PERFORMANCE, HOSTS, DEVELOPER];
 
+/// Arguments of a command itself, which have no heading: clap gives them the one of the group before them.
+const OWN: [&str; 9] = ["words", "prompt", "file", "tokens", "json", "html", "quiet", "plain", "no_history"];
+
 /// Flags under a heading that `-h` shows too: what most users need.
-const ESSENTIAL: [&str; 11] = [
+const ESSENTIAL: [&str; 12] = [
+    "parallel",
     "system_prompt",
     "prompt_cache",
     "context_shift",
@@ -59,7 +64,7 @@ const ABSENT: [(&[&str], &[&str]); 11] = [
     ),
     // nothing is generated
     (&["logits", "imatrix", "eval perplexity", "eval kl", "eval choice", "eval routing"], &["draft"]),
-    (&["diff", "dump"], &["verbose"]),
+    (&["diff", "dump", "plan-hosts"], &["verbose"]),
     // nothing of a chat has a place for them
     (&["chat"], &["logprobs"]),
     // the command chooses them
@@ -79,15 +84,14 @@ fn arranged(mut command: Command, path: &str) -> Command {
         let path = format!("{path} {name}");
         command = command.mut_subcommand(name, |inner| arranged(inner, &path));
     }
-    let rank = |heading: Option<&str>| {
-        heading.map_or(0, |heading| {
+    let rank = |arg: &Arg| match arg.get_help_heading() {
+        Some(heading) if !OWN.contains(&arg.get_id().as_str()) => {
             1 + HEADINGS.iter().position(|own| *own == heading).unwrap_or(HEADINGS.len())
-        })
+        }
+        _ => 0,
     };
-    let mut ids: Vec<(usize, String)> = command
-        .get_arguments()
-        .map(|arg| (rank(arg.get_help_heading()), arg.get_id().as_str().to_owned()))
-        .collect();
+    let mut ids: Vec<(usize, String)> =
+        command.get_arguments().map(|arg| (rank(arg), arg.get_id().as_str().to_owned())).collect();
     ids.sort_by_key(|(rank, _)| *rank);
     let mut hidden = false;
     for (order, (rank, id)) in ids.iter().enumerate() {
@@ -95,7 +99,7 @@ fn arranged(mut command: Command, path: &str) -> Command {
         command = command.mut_arg(id, |arg| {
             let short = *rank == 0 || ESSENTIAL.contains(&id.as_str());
             hidden |= !short;
-            // the flags of a command before those of the model, which all commands share
+            let arg = if *rank == 0 { arg.help_heading(Resettable::Reset) } else { arg };
             let arg = if arg.is_positional() { arg } else { arg.display_order(order) };
             let arg = if is_absent(path, id) { arg.hide(true) } else { arg };
             if short { arg } else { arg.hide_short_help(true) }

@@ -16,7 +16,7 @@ mod stats;
 use super::conversation::Conversation;
 use super::printer::speed;
 use crate::args::ChatArgs;
-use crate::exit::Found;
+use crate::exit::{Found, Usage};
 use crate::interrupt;
 use crate::output::say;
 use anyhow::{Result, anyhow};
@@ -34,6 +34,10 @@ use std::path::Path;
 const LINE: usize = 600;
 
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
+    // clap does not look at what a flag requires if that excludes another one
+    if args.server.url.is_none() && args.server.api_key_file.is_some() {
+        return Err(Usage("--api-key-file is for the server of --url: give --url".into()).into());
+    }
     if let Some(path) = args.prompt_cache.written() {
         OutputFile::check(path)?;
     }

@@ -24,6 +24,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     if args.server.restart {
         return restart::run(args);
     }
+    if args.server.launch.is_some() {
+        return Err(Usage("--launch says how --restart starts the ranks: give --restart".into()).into());
+    }
     let file = read_config(args.server.config.as_deref())?;
     log(args, &file)?;
     let mut engine = args.engine.clone();
