@@ -184,8 +184,9 @@ impl Engine {
             let chosen = choice.0.choose_until(until);
             choice.1 = chosen.map(|chosen| chosen.map_or(Progress::Late, Progress::Token));
         });
-        let results = choices.into_iter().map(|choice| choice.into_inner());
-        results.map(|choice| choice.unwrap_or_else(PoisonError::into_inner).1).collect()
+        let results =
+            choices.into_iter().map(|choice| choice.into_inner().unwrap_or_else(PoisonError::into_inner).1);
+        results.collect()
     }
 
     /// The same as a step in flight, without drafts.
