@@ -5,8 +5,9 @@
 
 use anyhow::{Context, Result};
 use latent_types::{printable, printable_lines, printable_stream};
+use serde::Serialize;
 use std::borrow::Cow;
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{self, BufWriter, IsTerminal, Write, stderr, stdout};
 
 /// Columns if the terminal does not tell.
 const USUAL: usize = 80;
@@ -47,21 +48,45 @@ fn raw(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
 }
 
-/// Prints a value as JSON, indented. Control characters occur only within strings, where they can be escaped.
-pub(crate) fn json(value: &serde_json::Value) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)? + "\n";
-    if text.lines().all(|line| matches!(printable(line), Cow::Borrowed(_))) {
-        return raw(&text);
-    }
-    let mut safe = String::with_capacity(text.len() + 64);
-    for c in text.chars() {
-        if c == '\n' || printable(c.encode_utf8(&mut [0; 4])).starts_with(c) {
-            safe.push(c);
-        } else {
-            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| safe.push_str(&format!("\\u{unit:04x}")));
+/// Prints a value as JSON, indented, while it is serialized.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    let mut out = json_writer();
+    let written = serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from);
+    written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).context("standard output")
+}
+
+/// Prints JSON that is written bit by bit. Control characters occur only within strings, where they are escaped.
+pub(crate) fn json_writer() -> impl Write {
+    Escaped(BufWriter::new(stdout().lock()))
+}
+
+/// Escapes what [`printable`] would. The serializer writes whole characters.
+struct Escaped<W>(W);
+
+impl<W: Write> Write for Escaped<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        if matches!(printable_lines(text), Cow::Borrowed(_)) {
+            self.0.write_all(bytes)?;
+            return Ok(bytes.len());
         }
+        for c in text.chars() {
+            let mut buffer = [0; 4];
+            let own = c.encode_utf8(&mut buffer);
+            if c == '\n' || printable(own).starts_with(c) {
+                self.0.write_all(own.as_bytes())?;
+            } else {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    write!(self.0, "\\u{unit:04x}")?;
+                }
+            }
+        }
+        Ok(bytes.len())
     }
-    raw(&safe)
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Prints what clap has laid out, with its styles where the terminal has colours. Nothing else of it acts on a terminal: variables of the environment

@@ -174,6 +174,25 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
     assert!(table.contains("roofline t/s") && table.contains("GB/s read"), "{table}");
 }
 
+/// In 400 MB of address space, the program's own included.
+#[cfg(target_os = "linux")]
+#[test]
+fn tokens_as_json_are_written_without_being_in_memory() {
+    let text = "a é1 ".repeat(500_000);
+    let program = assert_cmd::cargo::cargo_bin("latent");
+    let limited = r#"ulimit -v 400000 && exec "$0" tokenize --json --no-special"#;
+    let mut command = assert_cmd::Command::new("sh");
+    command.args(["-c", limited]).arg(program).env_remove("LATENT_MODEL").write_stdin(text.clone());
+    let output = command.assert().success().get_output().stdout.clone();
+    let value: Value = serde_json::from_slice(&output).unwrap();
+    let tokens = value["tokens"].as_array().unwrap();
+    assert_eq!(
+        (value["count"].as_u64(), value["ids"][0].clone()),
+        (Some(tokens.len() as u64), tokens[0]["id"].clone())
+    );
+    assert!(tokens.len() > 500_000 && tokens.iter().any(|token| token["piece"] == "a"));
+}
+
 #[test]
 fn kernels_are_tested_measured_and_listed_one_by_one() {
     let test = json(&["kernels", "test", "rms_norm", "--json"]);

@@ -3,7 +3,11 @@
 //! ```text
 //! cargo run --release -p latent --example load -- --serve target/release/latent --clients 64 --seconds 600 --mixed
 //! cargo run --release -p latent --example load -- --url http://127.0.0.1:8080 --clients 16 --prompt 256 --answer 128
+//! cargo run --release -p latent --example load -- --serve target/release/latent --hostile --seconds 12
 //! ```
+//!
+//! With `--hostile` it attacks the server, and fails if that makes plain requests more than five times as slow, or if the server ends or takes
+//! more memory than allowed. Otherwise it measures throughput:
 //!
 //! It speaks llama.cpp's interface, so that llama-server can be measured by the same clients. Prompts are random token ids; every client sends its
 //! next request when the last one has ended, and leaves the one that runs when time is over: tokens are counted as they come. Exits with 1 if a request failed (429 and 503 are no failure), if blocks of the KV cache are still held
@@ -13,6 +17,7 @@
 
 mod client;
 mod figures;
+mod hostile;
 mod plan;
 mod serve;
 mod watch;
@@ -68,6 +73,18 @@ struct Args {
     /// Seconds before memory counts
     #[arg(long, default_value_t = 60)]
     warm_up: u64,
+    /// Attack the server, and compare the latency of plain requests with and without
+    #[arg(long)]
+    hostile: bool,
+    /// Most resident memory under attack, in MiB, for --hostile
+    #[arg(long, default_value_t = 2048)]
+    memory_limit: u64,
+    /// The server's certificate, for --serve; SSL_CERT_FILE lets the clients trust it
+    #[arg(long, requires = "serve", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate
+    #[arg(long, requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Largest allowed spread of resident memory, as a share of its mean
     #[arg(long, default_value_t = 0.02)]
     memory_spread: f64,
@@ -75,8 +92,9 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let serving =
-        args.serve.as_deref().map(|program| Serving::start(program, args.model.as_deref())).transpose()?;
+    let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    let start = |program| Serving::start(program, args.model.as_deref(), tls);
+    let serving = args.serve.as_deref().map(start).transpose()?;
     let url = serving
         .as_ref()
         .map(Serving::url)
@@ -84,6 +102,11 @@ fn main() -> Result<()> {
         .context("no address")?
         .trim_end_matches('/');
     let pid = args.pid.or(serving.as_ref().map(Serving::pid));
+    if args.hostile {
+        let memory = args.memory_limit << 20;
+        hostile::run(&hostile::Target { url, pid, memory, seconds: args.seconds })?;
+        return serving.map_or(Ok(()), Serving::stop);
+    }
     ensure!(args.ids[0] < args.ids[1], "--ids: the first id must be below the second");
     let begin = Instant::now();
     let end = begin + Duration::from_secs(args.seconds);

@@ -15,11 +15,14 @@ pub struct Serving {
 
 impl Serving {
     /// Returns once the model is loaded.
-    pub fn start(program: &Path, model: Option<&Path>) -> Result<Self> {
+    pub fn start(program: &Path, model: Option<&Path>, tls: Option<(&Path, &Path)>) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0", "--log", "warn"]).stdout(Stdio::piped());
         if let Some(model) = model {
             command.arg("-m").arg(model);
+        }
+        if let Some((certificate, key)) = tls {
+            command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
         }
         let mut child = command.spawn().with_context(|| program.display().to_string())?;
         let mut line = String::new();

@@ -8,6 +8,9 @@ use anyhow::Result;
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, LogitsRequest};
 use latent_evaluate::{Chunks, EvalError, LogitsWriter};
+use serde::Serializer;
+use serde_json::json;
+use std::io::{self, Write};
 use std::path::Path;
 
 pub(super) fn run(args: &LogitsArgs) -> Result<()> {
@@ -21,7 +24,9 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
         let bos = bos(&checkpoint)?;
         return kl_base(&mut engine, &args.tokens, args.kl_chunk, bos, path);
     }
-    let mut found: Vec<Vec<f32>> = Vec::with_capacity(rows.len());
+    let (mut found, mut bad, mut all) = (Vec::new(), 0, 0);
+    let mut json = args.json.then(|| JsonRows::begin(engine.config().vocab_size, &rows)).transpose()?;
+    let mut written = Ok(());
     let mut sequence = Sequence::default();
     let chunk = engine.chunk_for(args.tokens.len());
     let bar = progress::bar(!args.json, "prefill");
@@ -31,7 +36,15 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
         &args.tokens,
         chunk,
         LogitsRequest::Rows(&rows),
-        &mut |_, logits| found.push(logits.to_vec()),
+        &mut |_, logits| {
+            bad += not_finite(logits);
+            all += logits.len();
+            match &mut json {
+                None => found.push(logits.to_vec()),
+                Some(json) if written.is_ok() => written = json.row(logits),
+                Some(_) => {}
+            }
+        },
         &mut |done| {
             bar.set_position(done as u64);
             !interrupt::asked()
@@ -39,19 +52,12 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     );
     bar.finish_and_clear();
     result?;
-    let bad: usize = found.iter().map(|logits| not_finite(logits)).sum();
-    if args.json {
-        output::line(&serde_json::to_string(&serde_json::json!({
-            "vocab_size": engine.config().vocab_size,
-            "rows": rows,
-            "not_finite": bad,
-            "logits": found,
-        }))?)?;
-    } else {
-        print(&rows, &found)?;
+    written?;
+    match json {
+        Some(json) => json.end(bad)?,
+        None => print(&rows, &found)?,
     }
     if bad > 0 {
-        let all: usize = found.iter().map(Vec::len).sum();
         let how = if args.json { ", which JSON gives as null" } else { "" };
         return Err(Found(format!(
             "{bad} of {all} logits are NaN or infinite{how}: `latent verify --weights` says which weights are not finite, \
@@ -60,6 +66,34 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
         .into());
     }
     Ok(())
+}
+
+/// Rows of logits as JSON, each written when it is computed.
+struct JsonRows {
+    out: Box<dyn Write>,
+    begun: bool,
+}
+
+impl JsonRows {
+    fn begin(vocab_size: usize, rows: &[usize]) -> io::Result<Self> {
+        let mut out: Box<dyn Write> = Box::new(output::json_writer());
+        write!(out, "{{\"vocab_size\":{vocab_size},\"rows\":{},\"logits\":[", json!(rows))?;
+        Ok(JsonRows { out, begun: false })
+    }
+
+    fn row(&mut self, logits: &[f32]) -> io::Result<()> {
+        if std::mem::replace(&mut self.begun, true) {
+            self.out.write_all(b",")?;
+        }
+        let mut list = serde_json::Serializer::new(&mut self.out);
+        let mut list = serde_json::Serializer::new(&mut self.out);
+        Ok((&mut list).collect_seq(logits.iter().map(|logit| f64::from(*logit)))?)
+    }
+
+    fn end(mut self, not_finite: usize) -> io::Result<()> {
+        writeln!(self.out, "],\"not_finite\":{not_finite}}}")?;
+        self.out.flush()
+    }
 }
 
 /// Number of logits that are NaN or infinite.

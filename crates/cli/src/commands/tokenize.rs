@@ -4,7 +4,8 @@ use crate::args::TokenizeArgs;
 use crate::{input, model, output};
 use anyhow::{Context, Result};
 use latent_text::{Encode, Tokenizer};
-use serde_json::json;
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 
 pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     let checkpoint = model::open(args.model.as_deref())?;
@@ -16,13 +17,38 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     };
     let ids =
         tokenizer.encode(&text, Encode { add_special: !args.no_special, parse_special: !args.plain })?;
-    let piece = |id: u32| String::from_utf8_lossy(tokenizer.piece(id).unwrap_or_default()).into_owned();
+    drop(text);
     if args.json {
-        let tokens: Vec<_> = ids.iter().map(|id| json!({"id": id, "piece": piece(*id)})).collect();
-        return output::json(&json!({"count": ids.len(), "ids": ids, "tokens": tokens}));
+        return output::json(&Tokens { count: ids.len(), ids: &ids, tokens: Pieces(&ids, &tokenizer) });
     }
     for id in &ids {
-        output::line(&format!("{id:>7}  {:?}", piece(*id)))?;
+        output::line(&format!("{id:>7}  {:?}", piece(&tokenizer, *id)))?;
     }
     output::line(&format!("{} tokens", ids.len()))
+}
+
+fn piece(tokenizer: &Tokenizer, id: u32) -> Cow<'_, str> {
+    String::from_utf8_lossy(tokenizer.piece(id).unwrap_or_default())
+}
+
+/// The tokens of a text, which are written one by one.
+#[derive(Serialize)]
+struct Tokens<'a> {
+    count: usize,
+    ids: &'a [u32],
+    tokens: Pieces<'a>,
+}
+
+struct Pieces<'a>(&'a [u32], &'a Tokenizer);
+
+#[derive(Serialize)]
+struct Token<'a> {
+    id: u32,
+    piece: Cow<'a, str>,
+}
+
+impl Serialize for Pieces<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|id| Token { id: *id, piece: piece(self.1, *id) }))
+    }
 }
