@@ -610,7 +610,7 @@ fn refused(files: &Files, path: &str, flag: &clap::Arg) -> Option<String> {
     };
     let after = files.run(path, &format!("--{long}{value}"));
     let expected = format!("--{long} has no effect on `latent {path}`");
-    (after.code != Some(64) || !after.text.contains(&expected)).then(|| after.text)
+    (after.code != Some(64) || !after.text.contains(&expected)).then_some(after.text)
 }
 
 #[test]

@@ -2,7 +2,6 @@
 #![cfg(unix)]
 #![allow(missing_docs, reason = "tests")]
 
-#[allow(unused_imports, reason = "other tests use more of it")]
 #[path = "../../hub/tests/support/mod.rs"]
 mod hub;
 #[path = "support/server.rs"]

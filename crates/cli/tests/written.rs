@@ -109,7 +109,7 @@ fn an_existing_file_is_replaced_only_with_force() {
     let further = [
         format!("{evaluate} --force {text} --html {{}}"),
         format!("{evaluate} --force {text} --kl-divergence-base {{}}"),
-        format!("eval weights --force -m {{m}} --base-model {{m}} --html {{}}"),
+        "eval weights --force -m {m} --base-model {m} --html {}".into(),
         "bench --force -m {m} -p 4 -n 0 -r 1 --save {}".into(),
     ];
     let (continued, writers) = WRITERS.split_first().unwrap();

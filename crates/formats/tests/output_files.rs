@@ -3,7 +3,6 @@
 #![allow(missing_docs, reason = "tests")]
 
 use latent_formats::{Checkpoint, OutputFile, output_file};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Names in a folder, sorted.

@@ -36,6 +36,6 @@ fn bytes(number: u64) -> Vec<u8> {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as u8
     };
-    let kind = if number % 3 == 0 { (number / 3 % 4) as u8 } else { 0 };
+    let kind = if number.is_multiple_of(3) { (number / 3 % 4) as u8 } else { 0 };
     std::iter::once(kind).chain((0..300).map(|_| next())).collect()
 }

@@ -1,6 +1,6 @@
 //! What grammars cost that are made to cost much: at most 2 s of CPU time and 256 MB each, also after they were refused. The bounds on CPU time have
 //! room for slow machines; most cases take a hundredth of them.
-#![allow(missing_docs, reason = "tests")]
+#![allow(missing_docs, clippy::print_stderr, reason = "tests")]
 #![cfg(unix)]
 
 mod support;
@@ -368,7 +368,7 @@ fn within_bounds(name: &str, source: &Source, report: &mut String) -> Result<Str
     let Cost { cpu, peak, said } = cost(source);
     let line = format!("{name}: {:.3} s, {} MB: {said:?}\n", cpu.as_secs_f64(), peak >> 20);
     if std::env::var_os("SHOW_COSTS").is_some() {
-        print!("{line}");
+        eprint!("{line}");
     }
     if cpu > MAX_CPU || peak > MAX_BYTES {
         report.push_str(&line);

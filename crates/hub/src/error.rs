@@ -138,7 +138,7 @@ pub enum HubError {
         /// Why none was chosen.
         problem: String,
         /// Models to choose from.
-        choices: Vec<ModelChoice>,
+        choices: Box<[ModelChoice]>,
         /// Number of further models.
         more: usize,
     },

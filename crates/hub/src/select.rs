@@ -241,7 +241,7 @@ fn choose(
     let more = choices.len().saturating_sub(MAX_LISTED);
     choices.truncate(MAX_LISTED);
     let problem = if choices.is_empty() { problem } else { format!("{problem}; choose one:") };
-    HubError::Choose { repo: model.repo.clone(), problem, choices, more }
+    HubError::Choose { repo: model.repo.clone(), problem, choices: choices.into(), more }
 }
 
 #[cfg(test)]

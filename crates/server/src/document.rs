@@ -25,10 +25,12 @@ pub(crate) struct Document {
     parts: VecDeque<Part>,
 }
 
+/// Appends an element, and says whether it has.
+type NextElement = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
+
 enum Part {
     Raw(Vec<u8>),
-    /// Appends an element, and says whether it has.
-    Elements(Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>),
+    Elements(NextElement),
     /// Documents with commas between them. The flag: one has been written.
     Documents(Box<dyn Iterator<Item = Document> + Send>, bool),
 }

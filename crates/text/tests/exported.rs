@@ -136,7 +136,8 @@ fn changed(change: impl FnOnce(&mut Value)) -> HfSource {
 fn rules_that_gguf_cannot_hold_are_named() {
     let lost = |source: &HfSource, pre| GgufTokenizer::new(source, 2048, pre).unwrap().unwrap().lost_rules;
     assert_eq!(lost(&changed(|_| {}), None), [""; 0]);
-    let cases: [(fn(&mut Value), &[&str]); 9] = [
+    type Change = fn(&mut Value);
+    let cases: [(Change, &[&str]); 9] = [
         (|json| json["normalizer"] = json!({"type": "NFC"}), &["normalizer {\"type\":\"NFC\"}"]),
         (
             |json| {

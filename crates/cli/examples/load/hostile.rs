@@ -46,7 +46,7 @@ struct Attack<'a> {
 /// # Errors
 /// If plain requests become more than [`FACTOR`] times as slow or fail, if the server ends, or if it takes more memory than allowed.
 pub fn run(target: &Target<'_>) -> Result<()> {
-    let plain = agent();
+    let plain = agent()?;
     for _ in 0..20 {
         ask_plainly(&plain, target.url)?;
     }
@@ -56,7 +56,7 @@ pub fn run(target: &Target<'_>) -> Result<()> {
     for number in 0..ROUNDS {
         measure(&plain, target.url, round / 3, FEWEST / ROUNDS as usize, &mut calm)?;
         let attack = Attack {
-            agent: agent(),
+            agent: agent()?,
             url: target.url,
             stop: AtomicBool::new(false),
             sent: AtomicUsize::new(0),
@@ -97,14 +97,14 @@ pub fn run(target: &Target<'_>) -> Result<()> {
     Ok(())
 }
 
-fn agent() -> Agent {
-    Agent::config_builder()
+fn agent() -> Result<Agent> {
+    Ok(Agent::config_builder()
         .http_status_as_error(false)
-        .tls_config(latent_hub::tls())
+        .tls_config(latent_hub::tls()?)
         .timeout_recv_response(Some(PATIENCE))
         .timeout_recv_body(Some(PATIENCE))
         .build()
-        .into()
+        .into())
 }
 
 /// A short completion. A full queue is no answer: it must be waited for.
@@ -157,7 +157,11 @@ impl Attack<'_> {
         let status = response.status();
         let mut reader = response.body_mut().as_reader();
         let mut buffer = [0; 16_384];
-        while !self.stop.load(Ordering::Relaxed) && reader.read(&mut buffer)? > 0 {}
+        while !self.stop.load(Ordering::Relaxed) {
+            if reader.read(&mut buffer)? == 0 {
+                break;
+            }
+        }
         ensure!(status == 200, "{status}");
         Ok(())
     }

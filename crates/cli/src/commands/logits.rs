@@ -4,7 +4,7 @@ use super::eval::{bos, failed};
 use crate::args::LogitsArgs;
 use crate::exit::{Found, Usage};
 use crate::{interrupt, model, output, progress, target};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, LogitsRequest};
 use latent_evaluate::{Chunks, EvalError, LogitsWriter};
@@ -52,9 +52,9 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     );
     bar.finish_and_clear();
     result?;
-    written?;
+    written.context("standard output")?;
     match json {
-        Some(json) => json.end(bad)?,
+        Some(json) => json.end(bad).context("standard output")?,
         None => print(&rows, &found)?,
     }
     if bad > 0 {
@@ -85,7 +85,6 @@ impl JsonRows {
         if std::mem::replace(&mut self.begun, true) {
             self.out.write_all(b",")?;
         }
-        let mut list = serde_json::Serializer::new(&mut self.out);
         let mut list = serde_json::Serializer::new(&mut self.out);
         Ok((&mut list).collect_seq(logits.iter().map(|logit| f64::from(*logit)))?)
     }

@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 ///
 /// A child inherits ignored signals: SIGHUP under `nohup`, SIGINT in a background job of a shell without job control. `latent` rightly keeps
 /// them ignored, so a test that sends one would wait forever. A caught signal becomes the default one when the child executes the program.
-#[allow(unsafe_code, reason = "signal dispositions")]
+#[allow(unsafe_code, clippy::print_stderr, reason = "signal dispositions, and why the process ends")]
 pub fn prepare() {
     extern "C" fn nothing(_: i32) {}
     static ONCE: Once = Once::new();

@@ -156,7 +156,7 @@ fn unsure_rows(engine: &mut Engine, embeddings: &[f32], width: usize) -> Vec<usi
     for (pattern, by) in (0..6u64).flat_map(|pattern| [(pattern, DISTURBANCE), (pattern, -DISTURBANCE)]) {
         let disturb = |(i, value): (usize, &f32)| {
             let hash = (i as u64 ^ pattern << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            value * if (hash >> 29).count_ones() % 2 == 0 { 1.0 + by } else { 1.0 - by }
+            value * if (hash >> 29).count_ones().is_multiple_of(2) { 1.0 + by } else { 1.0 - by }
         };
         let disturbed: Vec<f32> = embeddings.iter().enumerate().map(disturb).collect();
         let errors: Vec<f64> = logits(&disturbed).iter().zip(&plain).map(|(a, b)| error(a, b)).collect();

@@ -1,6 +1,6 @@
 //! A small hub on loopback that speaks the parts of Hugging Face's interface that a pull needs (revisions, listings in pages, redirects to
 //! another host, ranges, checksums), and that misbehaves where a test says so.
-#![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
+#![allow(dead_code, unused_imports, missing_docs, reason = "each test file uses a part of it")]
 
 mod server;
 
