@@ -34,7 +34,7 @@ const MPI: Run = Skip("it needs MPI; mpi.rs runs it");
 const GPU: Run = Skip("it needs a GPU; gpu.rs runs it");
 
 /// What commands that begin so need. The first rule that fits counts.
-const RULES: [(&str, Run); 56] = [
+const RULES: [(&str, Run); 55] = [
     ("latent pull hf:", NETWORK),
     ("latent run -m hf:", NETWORK),
     ("latent rm hf:", NETWORK),
@@ -44,7 +44,6 @@ const RULES: [(&str, Run); 56] = [
     ("latent serve -m MODEL --partition", MPI),
     ("latent serve", Serve),
     ("./target/release/latent serve &", Instead("./target/release/latent serve &", "latent serve")),
-    ("latent run -m model.gguf --device gpu", GPU),
     ("latent kernels count", GPU),
     ("VK_DRIVER_FILES=", GPU),
     ("mpirun", MPI),
@@ -280,6 +279,7 @@ fn files(folder: &Path, shared: &Path) {
     for name in ["small.gguf", "base.kld"] {
         copy(if name == "small.gguf" { "model.gguf" } else { name }, name);
     }
+    std::fs::write(folder.join("question.txt"), "Why is the sky blue?\n").unwrap();
     std::fs::create_dir(folder.join("folder")).unwrap();
     for entry in std::fs::read_dir(shared.join("folder")).unwrap().map(Result::unwrap) {
         std::fs::copy(entry.path(), folder.join("folder").join(entry.file_name())).unwrap();

@@ -119,7 +119,7 @@ fn endings_facts_experts_and_weights_are_measured_and_drawn_on_one_page() {
         assert!(html.contains(&format!("<h2>{heading}</h2>")), "{heading}");
     }
     assert!(html.matches("<svg").count() >= 6 && !html.contains("<script"));
-    refused(&["eval", "report", &page, &text], USAGE, &["no result"]);
+    refused(&["eval", "report", "--force", &page, &text], USAGE, &["no result"]);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn inputs_that_cannot_be_measured_are_named() {
     refused(&["eval", "perplexity", "-c", "2", &short], USAGE, &["--ctx-size 4"]);
     refused(&["eval", "perplexity", &folder.path("none")], 1, &["none"]);
     refused(&["eval", "perplexity", &folder.file("binary", [0xff, 0xfe])], 1, &["UTF-8"]);
-    refused(&["eval", "kl"], USAGE, &["<TEXT>"]);
+    refused(&["eval", "kl"], USAGE, &["TEXT (or --kl-divergence-base FILE) is missing"]);
     refused(&["eval", "kl", "--kl-divergence-base", &short], 1, &["logits file"]);
     for command in ["choice", "questions"] {
         refused(&["eval", command, &folder.file("blank", "\n\n")], 1, &["empty"]);

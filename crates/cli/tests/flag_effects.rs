@@ -138,7 +138,8 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     ),
     (ANY, "model", Fails("-m /nowhere.gguf", "/nowhere.gguf")),
     (ANY, "models", Fails("-m /nowhere.gguf", "/nowhere.gguf")),
-    (&["serve", "inspect"], "ctx_size", With("-c 32", "-c 33", "33")),
+    (&["serve"], "ctx_size", With("-c 32", "-c 33", "context 33")),
+    (&["inspect"], "ctx_size", With("-c 32", "-c 33", "33")),
     (&["plan-hosts"], "ctx_size", Fails("-c 9999999", "9999999")),
     (&["eval kl"], "ctx_size", With("-c 32", "-c 9999999", "above the model's limit")),
     (ANY, "ctx_size", Shows("-c 9999999", "above the model's limit")),
@@ -154,7 +155,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "cache_type", Fails("--mla naive --expanded-cache --cache-type int8", "int8 cache holds latents")),
     (LOADS, "precision", With("-v", "-v --precision exact", "f32 KV cache")),
     (ANY, "precision", Shows("--precision exact", "f32")),
-    (ANY, "device", Fails("--device gpu:9999", "--device cpu")),
+    (ANY, "device", Fails("--device nowhere", "no device is called")),
     (ANY, "n_gpu_layers", Shows("--device cpu -ngl 7", "--n-gpu-layers 7 is ignored")),
     (ANY, "draft", Fails("--draft mtp", "MTP")),
     (
@@ -230,6 +231,8 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     // prompts and output
     (&["run", "tokenize"], "prompt", With("-p a", "-p b", "")),
     (&["chat"], "prompt", Shows("-p Hello", "")),
+    (&["chat"], "timeout", Tested("cli/tests/chat_url.rs", "--timeout")),
+    (&["top"], "timeout", Tested("cli/tests/top.rs", "--timeout")),
     (&["run", "tokenize", "imatrix"], "file", Fails("-f /nowhere", "/nowhere")),
     (&["run", "logits", "diff", "dump"], "tokens", Fails("--tokens 99999", "99999")),
     (&["run", "eval questions"], "system_prompt", With("--json", "--json --system-prompt Brief", "")),
@@ -345,7 +348,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (
         &["kernels test", "kernels perf", "kernels count", "kernels support"],
         "device",
-        Fails("--device gpu:9999", "--device cpu"),
+        Fails("--device nowhere", "no device is called"),
     ),
     (&["kernels test"], "isa", Fails("--isa avx9", "avx9")),
     (&["kernels perf"], "isa", Shows("--isa portable", "portable")),

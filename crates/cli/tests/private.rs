@@ -18,9 +18,9 @@ const KEEPERS: [&str; 7] = [
     "run -q -n 2 -m {m} --prompt-cache {} Hi",
     "chat -q -n 2 -m {m} --prompt-cache {}|Hi\n",
     "chat -q -n 2 -m {m}|Hi\n/save {}\n/save {}.json\n",
-    "dump -m {m} --tokens 1,2,3 {}",
-    "logits -m {m} --tokens 1,2,3,4,5,6,7,8 --kl-chunk 8 --kl-divergence-base {}",
-    "eval perplexity -t 1 -m {m} {t} --ctx-size 64 --chunks 1 --kl-divergence-base {}",
+    "dump --force -m {m} --tokens 1,2,3 {}",
+    "logits --force -m {m} --tokens 1,2,3,4,5,6,7,8 --kl-chunk 8 --kl-divergence-base {}",
+    "eval perplexity --force -t 1 -m {m} {t} --ctx-size 64 --chunks 1 --kl-divergence-base {}",
 ];
 
 /// `latent` with an umask that leaves every permission.

@@ -349,6 +349,7 @@ fn nothing_that_a_model_says_reorders_or_acts_on_the_terminal() {
         let mut shown = terminal.until("> ");
         terminal.press("Hello\r");
         shown += &terminal.until("tokens,");
+        shown += &terminal.until("> ");
         let found: Vec<char> = hostile().chars().filter(|c| *c != 'a' && shown.contains(*c)).collect();
         assert!(found.is_empty(), "{found:?} {shown:?}");
         assert!(shown.matches(r"\u{202e}").count() >= 5, "{shown}");
@@ -383,6 +384,7 @@ fn typed_lines_are_kept_for_their_owner_alone() {
     terminal.until("> ");
     terminal.press("Hello\r");
     terminal.until("tokens,");
+    terminal.until("> ");
     terminal.press("\u{4}");
     assert_eq!(terminal.end().0, Some(0));
     for (name, mode) in [("latent", 0o700), ("latent/history", 0o600)] {

@@ -62,9 +62,8 @@ fn a_model_that_is_not_supported_is_refused_once_and_with_its_exit_code() {
     let text = std::fs::read_to_string(path.join("config.json")).unwrap();
     std::fs::write(path.join("config.json"), text.replace("deepseek_v3", "llama")).unwrap();
     // a folder without a tokenizer cannot be served either, which is no reason to advise flags of other commands
-    for (tokenizer, code, reason) in
-        [(None, 1, "no tokenizer"), (Some(TOKENIZER), 2, "\"llama\" is not supported")]
-    {
+    for tokenizer in [None, Some(TOKENIZER)] {
+        let (code, reason) = (2, "\"llama\" is not supported");
         if let Some(tokenizer) = tokenizer {
             std::fs::write(path.join("tokenizer.json"), tokenizer).unwrap();
         }

@@ -11,7 +11,7 @@ use support::latent;
 fn model(folder: &Path, kind: &str, broken: &[&str]) -> String {
     let path = folder.join("nan.gguf");
     let name = path.display().to_string();
-    latent(&["make-model", "tiny-dense", kind, &name, "--layers", "1"]).assert().success();
+    latent(&["make-model", "--force", "tiny-dense", kind, &name, "--layers", "1"]).assert().success();
     let checkpoint = latent_formats::Checkpoint::open(&path).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     for tensor in checkpoint.tensors().iter().filter(|t| broken.iter().any(|word| t.name.contains(word))) {

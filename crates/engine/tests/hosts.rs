@@ -152,7 +152,7 @@ fn every_weight_type_is_cut_between_its_blocks() {
     let folder = tempfile::tempdir().unwrap();
     let (mut ran, mut refused) = ([0; 4], 0);
     for (model, file) in model_of_each_weight_type(folder.path()) {
-        let tokens = sure_prompt(&file, 17);
+        let tokens = sure_prompt(&model, &file, 17);
         for precision in [Precision::Exact, Precision::Default] {
             let options = || EngineOptions { precision, ..exact(MlaChoice::Auto) };
             let cpu = latent_backends::cpu;

@@ -29,12 +29,10 @@ const ESSENTIAL: [&str; 12] = [
 ];
 
 /// Flags of the groups that commands share, and commands on which they have no effect: these commands do not have them.
-const ABSENT: [(&[&str], &[&str]); 11] = [
+const ABSENT: [(&[&str], &[&str]); 12] = [
     // nothing runs
-    (
-        &["inspect", "check", "graph", "verify"],
-        &["hosts_file", "wire", "hung_after", "force", "pin", "verbose"],
-    ),
+    (&["inspect", "check", "graph", "verify"], &["hosts_file", "wire", "hung_after", "pin", "verbose"]),
+    (&["inspect", "check", "verify"], &["force"]),
     (&["inspect", "check", "graph", "verify"], &["n_gpu_layers"]),
     (&["check", "graph", "verify"], &["ctx_size"]),
     (&["check"], &["threads", "batch_size", "draft"]),

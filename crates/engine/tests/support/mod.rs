@@ -107,7 +107,9 @@ pub fn model_of_each_weight_type(folder: &Path) -> impl Iterator<Item = (String,
 
 /// A prompt for a random model, whose routers are sure of the experts of every token: of a choice near a tie, a rounding of an int8 activation
 /// decides, which depends on the machine and on how work is divided, and what follows from it is another row of logits.
-pub fn sure_prompt(checkpoint: &Arc<Checkpoint>, tokens: usize) -> Vec<u32> {
+///
+/// The search begins at the prompt of `sure_prompts.txt`, where it ended before: it takes seconds per model.
+pub fn sure_prompt(model: &str, checkpoint: &Arc<Checkpoint>, tokens: usize) -> Vec<u32> {
     let options = EngineOptions {
         precision: Precision::Exact,
         context: Some(512),
@@ -115,7 +117,13 @@ pub fn sure_prompt(checkpoint: &Arc<Checkpoint>, tokens: usize) -> Vec<u32> {
         ..EngineOptions::default()
     };
     let mut engine = engine(checkpoint, &options);
-    let mut prompt: Vec<u32> = (0..tokens as u32).map(|i| i * 11 % CANDIDATES).collect();
+    let known = include_str!("sure_prompts.txt").lines().filter_map(|line| line.split_once(": "));
+    let known = known.filter(|(name, _)| *name == model).map(|(_, prompt)| prompt).next();
+    let mut prompt: Vec<u32> = match known {
+        Some(known) => known.split(' ').map(|token| token.parse().unwrap()).collect(),
+        None => (0..tokens as u32).map(|i| i * 11 % CANDIDATES).collect(),
+    };
+    assert_eq!(prompt.len(), tokens);
     if engine.config().moe.is_none() {
         return prompt;
     }
@@ -124,10 +132,14 @@ pub fn sure_prompt(checkpoint: &Arc<Checkpoint>, tokens: usize) -> Vec<u32> {
     let trace = engine.trace(&activations, 0..0, &all, &mut |_| true).unwrap();
     let embed = activations.list().iter().position(|activation| activation.name == "embed").unwrap();
     let table = trace.values(embed).unwrap();
-    for _ in 0..CANDIDATES {
+    for round in 0..CANDIDATES {
         let rows = prompt.iter().flat_map(|token| table.row(*token as usize).unwrap());
         let unsure = unsure_rows(&mut engine, &rows.copied().collect::<Vec<f32>>(), table.width);
         if unsure.is_empty() {
+            if round > 0 {
+                let words: Vec<String> = prompt.iter().map(u32::to_string).collect();
+                eprintln!("a line for sure_prompts.txt: {model}: {}", words.join(" "));
+            }
             return prompt;
         }
         unsure.into_iter().for_each(|row| prompt[row] = (prompt[row] + 1) % CANDIDATES);
