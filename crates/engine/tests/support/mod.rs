@@ -307,7 +307,7 @@ pub fn side_by_side<T: Sync>(cases: &[T], work: impl Fn(&T) + Sync) {
     });
 }
 
-/// Whether tests cover every combination on every tier. `.ci/run` sets the variable; otherwise lower tiers run fewer of them.
+/// Whether tests cover every combination on every tier, as with `LATENT_TEST_EXHAUSTIVE=1`. Otherwise lower tiers run fewer of them.
 pub fn exhaustive() -> bool {
     std::env::var_os("LATENT_TEST_EXHAUSTIVE").is_some()
 }

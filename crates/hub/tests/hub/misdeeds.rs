@@ -160,7 +160,7 @@ fn names_that_lead_out_of_the_folder_are_refused() {
     let hub =
         Hub::new(vec![large("m-F16-00001-of-00002.gguf", "a"), large("M-F16-00001-of-00002.gguf", "b")]);
     hub.add_entry("{\"type\": \"symlink\", \"path\": \"link-Q4_0.gguf\", \"size\": 5}");
-    assert!(matches!(Place::new(&hub).fails("hf:o/n/link-Q4_0.gguf"), HubError::NoFile { .. }));
+    assert!(matches!(Place::new(&hub).fails("hf:o/n/link-Q4_0.gguf"), HubError::Choose { .. }));
 }
 
 #[test]
