@@ -2,7 +2,6 @@
 
 use crate::absent::Needed;
 use crate::error::FormatError;
-use crate::four_bit::quantization_config;
 use crate::index::Index;
 use crate::sniff::PICKLE;
 use crate::{json, limits};
@@ -118,12 +117,20 @@ pub(crate) const FP8_BLOCK: (usize, usize) = (128, 128);
 const MOST_SIDE: u64 = 1 << 16;
 
 impl HfSource {
+    /// `quantization_config`, which models with images may have inside the text model's keys.
+    pub(crate) fn quantization_config(&self) -> Option<&Map<String, Value>> {
+        let places = [Some(&self.config), self.config.get("text_config").and_then(Value::as_object)];
+        let names = ["quantization_config", "compression_config"];
+        let mut found = places.into_iter().flatten().flat_map(|keys| names.map(|name| keys.get(name)));
+        found.find_map(|value| value?.as_object())
+    }
+
     /// Rows and columns of an FP8 matrix that share a scale: `quantization_config.weight_block_size`.
     ///
     /// # Errors
     /// The value found, if it is not two multiples of sixteen up to 65536.
     pub fn fp8_block(&self) -> Result<(usize, usize), String> {
-        let size = quantization_config(self).and_then(|keys| keys.get("weight_block_size"));
+        let size = self.quantization_config().and_then(|keys| keys.get("weight_block_size"));
         let Some(size) = size.filter(|size| !size.is_null()) else { return Ok(FP8_BLOCK) };
         let side = |i: usize| {
             let side =

@@ -2,7 +2,7 @@
 
 use crate::error::{FormatError, FourBitError};
 use crate::folder::HfSource;
-use crate::four_bit::{Head, Settings, quantization_config};
+use crate::four_bit::{Head, Settings};
 use latent_types::TensorType;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -68,12 +68,12 @@ pub fn announced_type(source: &HfSource) -> Result<Option<TensorType>, String> {
 }
 
 fn method(source: &HfSource) -> Option<String> {
-    quantization_config(source)?.get("quant_method")?.as_str().map(str::to_ascii_lowercase)
+    source.quantization_config()?.get("quant_method")?.as_str().map(str::to_ascii_lowercase)
 }
 
 /// The format that config.json announces, as the reason why it is not read; none if it is read, or if config.json announces none.
 fn announced(source: &HfSource) -> Option<String> {
-    let keys = quantization_config(source)?;
+    let keys = source.quantization_config()?;
     match method(source)?.as_str() {
         "fp8" => announced_fp8(keys).or_else(|| source.fp8_block().err()),
         "compressed-tensors" => announced_kind(keys),

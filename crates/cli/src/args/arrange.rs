@@ -1,9 +1,8 @@
 //! The command tree as users see it: order and headings of help, and flags that a command does not have.
 
-use super::Cli;
 use super::limits::{DEVELOPER, HOSTS, PERFORMANCE};
 use clap::builder::Resettable;
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 
 /// Headings in the order of help. Flags without a heading come first.
 const HEADINGS: [&str; 6] =
@@ -69,9 +68,8 @@ const ABSENT: [(&[&str], &[&str]); 12] = [
     (&["imatrix"], &["ctx_size", "mla"]),
 ];
 
-/// The command tree.
-pub(crate) fn command() -> Command {
-    let command = <Cli as CommandFactory>::command();
+/// The command tree with every subcommand arranged.
+pub(super) fn tree(command: Command) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     names.iter().fold(command, |command, name| command.mut_subcommand(name, |inner| arranged(inner, name)))
 }

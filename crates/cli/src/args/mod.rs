@@ -26,7 +26,7 @@ mod words;
 mod write;
 
 pub(crate) use answer::{CHAT_HELP, ChatArgs, ConstraintArgs, RunArgs, TemplateArgs};
-pub(crate) use arrange::{command, is_absent};
+pub(crate) use arrange::is_absent;
 pub(crate) use describe::{CheckArgs, Drawing, GraphArgs, InspectArgs, TokenizeArgs, VerifyArgs};
 pub(crate) use eval::{
     ChoiceArgs, EvalArgs, EvalCommand, KlArgs, PerplexityArgs, QuestionsArgs, ReportArgs, ResultArgs,
@@ -49,7 +49,7 @@ pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
 pub(crate) use write::{ConvertArgs, MakeModelArgs, PackArgs};
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use latent_types::printable;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -92,6 +92,11 @@ const ONE_DASH: [(&str, &str); 5] = [
     ("-ctk", "--cache-type"),
 ];
 
+/// The command tree.
+pub(crate) fn command() -> clap::Command {
+    arrange::tree(<Cli as CommandFactory>::command())
+}
+
 impl Cli {
     /// Reads a command line, the program's name first.
     ///
@@ -114,8 +119,9 @@ impl Cli {
 
     fn read_words(words: &[OsString]) -> Result<Cli, clap::Error> {
         let mut command = command();
-        let matches =
-            command.try_get_matches_from_mut(words).map_err(|error| suggest::improved(error, words))?;
+        let matches = command
+            .try_get_matches_from_mut(words)
+            .map_err(|error| suggest::improved(error, words, &self::command()))?;
         let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         cli.settle(&command, &matches)?;
         Ok(cli)

@@ -1,9 +1,8 @@
 //! Errors of usage with a likely meaning: the right call.
 
-use super::command;
 use super::words::{is_model, quoted};
-use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
 use std::ffi::OsString;
 
 /// Words for commands that have another name here.
@@ -51,7 +50,7 @@ const OTHER_FLAGS: [(&[&str], &str); 7] = [
 ];
 
 /// The error with a tip, if its likely meaning is known.
-pub(super) fn improved(mut error: Error, words: &[OsString]) -> Error {
+pub(super) fn improved(mut error: Error, words: &[OsString], command: &Command) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
@@ -63,7 +62,7 @@ pub(super) fn improved(mut error: Error, words: &[OsString]) -> Error {
                 return error;
             }
             error.remove(ContextKind::SuggestedSubcommand);
-            if let Some(name) = closest(&word) {
+            if let Some(name) = closest(&word, command) {
                 error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name]));
             } else if first {
                 tip(&mut error, &run_instead(words));
@@ -73,7 +72,7 @@ pub(super) fn improved(mut error: Error, words: &[OsString]) -> Error {
             let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return error };
             let flag = flag.split(['=', ' ']).next().unwrap_or_default().to_owned();
             let known = OTHER_FLAGS.iter().find(|(flags, _)| flags.contains(&flag.as_str()));
-            let own = |word: &OsString| command().find_subcommand(word).is_some();
+            let own = |word: &OsString| command.find_subcommand(word).is_some();
             if let Some((_, advice)) = known {
                 error.remove(ContextKind::SuggestedArg);
                 tip(&mut error, advice);
@@ -111,12 +110,11 @@ fn run_instead(words: &[OsString]) -> String {
 }
 
 /// The command that a word probably stands for.
-fn closest(word: &str) -> Option<String> {
+fn closest(word: &str, command: &Command) -> Option<String> {
     let lower = word.to_lowercase();
     if let Some((_, name)) = OTHER_NAMES.iter().find(|(other, _)| *other == lower) {
         return Some((*name).to_owned());
     }
-    let command = command();
     let names = command.get_subcommands().flat_map(|command| command.get_name_and_visible_aliases());
     let near = names.map(|name| (strsim::damerau_levenshtein(&lower, name), name));
     // a third of the letters may be wrong
@@ -127,6 +125,7 @@ fn closest(word: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::closest;
+    use crate::args::command;
 
     #[test]
     fn misspelled_commands_are_recognized() {
@@ -144,10 +143,10 @@ mod tests {
             ("lss", "ls"),
             ("perplexity", "eval perplexity"),
         ] {
-            assert_eq!(closest(word).as_deref(), Some(name), "{word}");
+            assert_eq!(closest(word, &command()).as_deref(), Some(name), "{word}");
         }
         for word in ["", "hello", "model.gguf", "why", "x"] {
-            assert_eq!(closest(word), None, "{word}");
+            assert_eq!(closest(word, &command()), None, "{word}");
         }
     }
 }

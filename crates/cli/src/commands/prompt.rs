@@ -18,6 +18,10 @@ pub(super) struct ChatFormatter {
     fit: ContextFit,
 }
 
+/// What drafts cost a restored session.
+pub(super) const RUN_AGAIN: &str =
+    "the restored tokens run again: the file holds no rows of the MTP layer, which drafts need";
+
 /// Limits of a prompt, as far as known before the model is loaded.
 struct ContextFit {
     /// Tokens of context asked for, or the model's limit.

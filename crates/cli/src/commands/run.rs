@@ -5,7 +5,7 @@ use super::chat_options::ChatOptions;
 use super::constraint::{AnswerConstraint, processors};
 use super::conversation::{self, Conversation};
 use super::printer::{Printer, speed};
-use super::prompt::ChatFormatter;
+use super::prompt::{ChatFormatter, RUN_AGAIN};
 use super::sampling::Sampling;
 use crate::args::RunArgs;
 use crate::exit::Usage;
@@ -256,10 +256,6 @@ fn predicted(args: &RunArgs, answer: &Answer, engine: &Engine) -> Result<Option<
         format!("predicted for {}: {prompt}answer {:.1} t/s", found.partition, found.tokens_per_second)
     }))
 }
-
-/// What drafts cost a restored session.
-pub(super) const RUN_AGAIN: &str =
-    "the restored tokens run again: the file holds no rows of the MTP layer, which drafts need";
 
 /// `, 61 of 64 drafts accepted`, where any were made.
 pub(super) fn drafts(answer: &Answer) -> String {

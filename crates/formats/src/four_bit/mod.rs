@@ -23,4 +23,4 @@ pub(crate) use decoder::Decoder;
 pub(crate) use find::{Head, find};
 pub(crate) use form::FourBit;
 pub(crate) use replace::{Shown, replace};
-pub(crate) use settings::{Settings, quantization_config};
+pub(crate) use settings::Settings;

@@ -90,7 +90,7 @@ impl Settings {
 
     /// The settings of a folder; none where its weights are not quantized, or are FP8.
     pub(crate) fn of(source: &HfSource) -> Result<Option<Settings>, FourBitError> {
-        let Some(keys) = quantization_config(source) else { return Ok(None) };
+        let Some(keys) = source.quantization_config() else { return Ok(None) };
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_ascii_lowercase);
         // ModelOpt's kinds have names of their own
         let kind = keys.get("quant_algo").filter(|kind| !kind.is_null());
@@ -108,14 +108,6 @@ impl Settings {
             _ => Err(FourBitError::Method { method: method.chars().take(80).collect() }),
         }
     }
-}
-
-/// `quantization_config`, which models that also see may have inside the text model's part.
-pub(crate) fn quantization_config(source: &HfSource) -> Option<&Map<String, Value>> {
-    let places = [Some(&source.config), source.config.get("text_config").and_then(Value::as_object)];
-    let names = ["quantization_config", "compression_config"];
-    let mut found = places.into_iter().flatten().flat_map(|keys| names.map(|name| keys.get(name)));
-    found.find_map(|value| value?.as_object())
 }
 
 fn setting(key: &str, found: &Value, expected: &'static str) -> FourBitError {

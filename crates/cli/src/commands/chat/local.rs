@@ -8,7 +8,7 @@ use crate::commands::chat_options::ChatOptions;
 use crate::commands::constraint::{AnswerConstraint, processors};
 use crate::commands::conversation::{self, Conversation};
 use crate::commands::prompt::ChatFormatter;
-use crate::commands::run::RUN_AGAIN;
+use crate::commands::prompt::RUN_AGAIN;
 use crate::commands::sampling::Sampling;
 use crate::exit::Usage;
 use crate::output::say;
