@@ -154,7 +154,7 @@ fn files_are_called_after_the_model_and_their_type() {
     let made = "make-model tiny-dense BF16 --layers 1 --shards 2 {}";
     assert!(run(&words(made, "", &at("Kimi-K2-BF16.gguf"))).status.success());
     let shard = |n: u32| at(&format!("Kimi-K2-BF16-0000{n}-of-00002.gguf"));
-    for name in [
+    let sources = [
         "a-f16.gguf",
         "b.bf16.gguf",
         "c-UD-Q4_K_XL.gguf",
@@ -162,7 +162,8 @@ fn files_are_called_after_the_model_and_their_type() {
         "e-Q4_K_M-imat.gguf",
         "f.gguf",
         "BF16.gguf",
-    ] {
+    ];
+    for name in sources {
         assert!(run(&words("make-model tiny-dense BF16 --layers 1 {}", "", &at(name))).status.success());
     }
     assert!(run(&words("make-model tiny-dense BF16 --layers 1 {}", "", &at("g-BF16"))).status.success());
@@ -172,15 +173,7 @@ fn files_are_called_after_the_model_and_their_type() {
     }
     // any shard, and a type of its own case
     assert!(run(&words("quantize -m {} q4_0", "", &shard(2))).status.success());
-    for name in [
-        "a-f16.gguf",
-        "b.bf16.gguf",
-        "c-UD-Q4_K_XL.gguf",
-        "d.i1-Q4_K_M.gguf",
-        "e-Q4_K_M-imat.gguf",
-        "f.gguf",
-        "BF16.gguf",
-    ] {
+    for name in sources {
         assert!(run(&words("quantize {} Q8_0", "", &at(name))).status.success(), "{name}");
     }
     assert!(run(&words("convert {} --type Q8_0", "", &at("g-BF16"))).status.success());

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long a step waits for processors that are not ready, all answers together.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// How long a call without other work waits for processors: so many rounds of so long.
+/// A call without other work waits for processors for this number of rounds of this length.
 const LATE_ROUNDS: usize = 20;
 const LATE_ROUND: Duration = Duration::from_millis(1);
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Is ready for its next token once it was asked so many times, and changes nothing.
+/// Becomes ready for its next token after this number of calls, and changes nothing.
 struct Slow {
     asked: usize,
     times: usize,

@@ -491,7 +491,7 @@ fn a_tensor_in_two_files() {
         Checkpoint::open(dir.path()),
         &["m-00002.safetensors: it lacks tensor b, which the index says it holds"],
     );
-    // of a tensor that the index does not name nobody can say which copy counts
+    // the index does not name this tensor, so neither copy takes precedence
     let both = |name: &str| {
         format!(
             r#"{{"x":{{"dtype":"I8","shape":[2],"data_offsets":[0,2]}},"{name}":{{"dtype":"I8","shape":[2],"data_offsets":[2,4]}}}}"#

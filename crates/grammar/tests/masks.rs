@@ -17,7 +17,7 @@ fn compile(limits: GrammarLimits, gbnf: &str) -> (Grammars, Arc<Grammar>) {
     (grammars, grammar)
 }
 
-/// Chooses the letter `a` up to so many times; how often it could.
+/// Chooses the letter `a` up to this number of times. Returns how often it could.
 fn letters(constraint: &mut Constraint, count: usize) -> usize {
     let mut tokens = Vec::new();
     for chosen in 0..count {

@@ -21,7 +21,7 @@ pub enum Misdeed {
     WrongBytes,
     /// Sends the whole file whatever range is asked for.
     IgnoreRange,
-    /// Does so, and closes the connection after so many bytes.
+    /// Closes the connection after this number of bytes.
     FromStart(usize),
     /// Sends another range than asked for.
     WrongRange,
