@@ -6,7 +6,7 @@
 //! of 63, and few cache lines cross between sockets.
 // measured: docs/notes/threads-and-placement.md "Cost of a barrier"
 
-use super::sync::{AtomicU32, Instant, LOOKS, Ordering, Parking, spin_loop};
+use super::sync::{AtomicU32, Instant, LOOKS, Ordering, Parking, crowded, spin_loop, while_parked};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -41,12 +41,13 @@ pub(super) struct Barrier {
     /// Groups whose workers have all arrived.
     complete: Alone,
     spin: Duration,
+    cpus: usize,
 }
 
 impl Barrier {
     /// A barrier for the workers of these consecutive ranges, one per memory node. Groups do not cross nodes.
-    /// A waiter spins for `spin` before it parks.
-    pub(super) fn new(nodes: &[Range<usize>], spin: Duration) -> Barrier {
+    /// A waiter spins for `spin` before it parks, and parks at once while more workers of this process are awake than `cpus`.
+    pub(super) fn new(nodes: &[Range<usize>], spin: Duration, cpus: usize) -> Barrier {
         let zero = || Alone(AtomicU32::new(0));
         let (mut groups, mut group_of) = (Vec::new(), Vec::new());
         for node in nodes {
@@ -61,7 +62,7 @@ impl Barrier {
                 });
             }
         }
-        Barrier { groups: groups.into(), group_of: group_of.into(), complete: zero(), spin }
+        Barrier { groups: groups.into(), group_of: group_of.into(), complete: zero(), spin, cpus }
     }
 
     /// Waits as the worker at `index` until all have arrived; false when the barrier was broken open.
@@ -84,7 +85,7 @@ impl Barrier {
                 return true;
             }
         }
-        group.pass(before, self.spin)
+        group.pass(before, self.spin, self.cpus)
     }
 
     /// Lets all workers through for good, when one of them will never arrive.
@@ -117,8 +118,8 @@ impl Group {
     }
 
     /// Waits until the group opens; false when it is broken open.
-    fn pass(&self, before: u32, spin: Duration) -> bool {
-        self.spin_while_unchanged(before, spin);
+    fn pass(&self, before: u32, spin: Duration, cpus: usize) -> bool {
+        self.spin_while_unchanged(before, spin, cpus);
         loop {
             let word = self.word.0.load(Ordering::Acquire);
             if (word ^ before) & !(BROKEN | ASLEEP) != 0 {
@@ -132,14 +133,14 @@ impl Group {
             if word == asleep
                 || self.word.0.compare_exchange(word, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                self.parking.sleep(&self.word.0, asleep);
+                while_parked(|| self.parking.sleep(&self.word.0, asleep));
             }
         }
     }
 
-    fn spin_while_unchanged(&self, before: u32, spin: Duration) {
+    fn spin_while_unchanged(&self, before: u32, spin: Duration, cpus: usize) {
         let start = Instant::now();
-        while start.elapsed() < spin {
+        while start.elapsed() < spin && !crowded(cpus) {
             for _ in 0..LOOKS {
                 if (self.word.0.load(Ordering::Relaxed) ^ before) & !ASLEEP != 0 {
                     return;

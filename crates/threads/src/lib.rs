@@ -14,22 +14,26 @@
 )]
 
 mod affinity;
+mod awake;
 mod barrier;
 #[cfg(target_os = "linux")]
 mod futex;
 #[cfg(not(target_os = "linux"))]
 mod park;
 mod placement;
+mod priority;
 mod share;
 mod sync;
 mod topology;
 mod work_queue;
 
 pub use placement::{Pin, Placement};
+pub use priority::lower_priority;
 pub use topology::{Node, Topology, parallelism, threads_for};
 pub use work_queue::Chunk;
 
 use affinity::Bound;
+use awake::Awake;
 use barrier::Barrier;
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -108,8 +112,8 @@ impl ThreadPool {
         let crowded = placement.threads() > placement.parallelism();
         let spin = if crowded { Duration::ZERO } else { SPIN };
         let shared = Arc::new(Shared {
-            gate: Barrier::new(placement.nodes(), spin),
-            inner: Barrier::new(placement.nodes(), spin),
+            gate: Barrier::new(placement.nodes(), spin, placement.parallelism()),
+            inner: Barrier::new(placement.nodes(), spin, placement.parallelism()),
             work_queues: WorkQueues::new(placement.nodes().len()),
             placement: placement.clone(),
             job: UnsafeCell::new(None),
@@ -155,6 +159,7 @@ impl ThreadPool {
         unsafe { *self.shared.job.get() = Some(erased) };
         self.shared.work_queues.reset();
         let _bound = self.shared.placement.cpus(0).and_then(Bound::to);
+        let _awake = Awake::new();
         self.shared.gate.wait(0);
         run_caught(&self.shared, 0, job);
         self.shared.gate.wait(0);
@@ -181,6 +186,7 @@ impl Drop for ThreadPool {
 
 fn worker(shared: &Shared, index: usize) {
     let _bound = shared.placement.cpus(index).and_then(Bound::to);
+    let _awake = Awake::new();
     loop {
         if !shared.gate.wait(index) || shared.stop.load(Ordering::Relaxed) {
             return;

@@ -9,6 +9,8 @@ pub(super) use std::{
     time::Instant,
 };
 
+pub(super) use super::awake::{crowded, while_parked};
+
 /// Polls between two looks at the clock: about a microsecond.
 pub(super) const LOOKS: usize = 16;
 

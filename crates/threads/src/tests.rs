@@ -123,7 +123,7 @@ fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
 fn shares_of<T>(nodes: &[usize], ask: impl Fn(&Worker<'_>) -> T) -> Vec<T> {
     let placement = Placement::simulated(nodes);
     let (inner, work_queues) =
-        (Barrier::new(placement.nodes(), Duration::ZERO), WorkQueues::new(nodes.len()));
+        (Barrier::new(placement.nodes(), Duration::ZERO, 1), WorkQueues::new(nodes.len()));
     let worker = |index: usize| Worker {
         index,
         count: placement.threads(),

@@ -15,6 +15,14 @@ mod sync {
 
     pub(super) const LOOKS: usize = 1;
 
+    pub(super) fn crowded(_cpus: usize) -> bool {
+        false
+    }
+
+    pub(super) fn while_parked(park: impl FnOnce()) {
+        park();
+    }
+
     /// A clock that goes on by a nanosecond whenever it is looked at, so that every run is the same.
     pub(super) struct Instant(Cell<u64>);
 
@@ -92,7 +100,7 @@ fn barrier(workers: &[usize], spin: Duration) -> (Barrier, usize) {
         end - workers..end
     };
     let nodes: Vec<_> = workers.iter().map(node).collect();
-    (Barrier::new(&nodes, spin), end)
+    (Barrier::new(&nodes, spin, 1), end)
 }
 
 /// Every worker writes in each phase, and reads what all have written in the next.
