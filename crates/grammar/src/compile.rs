@@ -9,7 +9,7 @@ use crate::limits::{Budget, GrammarLimits};
 use crate::source::{Reasoning, Source};
 use crate::tools::{ToolCalls, grammars};
 use crate::vocabulary::Vocabulary;
-use crate::workers::MaskWorkers;
+use crate::workers::{GIVE_WAY, MaskWorkers};
 use crate::{gbnf, schema};
 use latent_text::Tokenizer;
 use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
@@ -124,6 +124,7 @@ impl Grammars {
         let (source, reasoning) = (source.clone(), reasoning.cloned());
         let budget = Budget::new(what, &self.0.limits);
         let work = move || {
+            latent_threads::lower_priority(GIVE_WAY);
             let compile = || running.0.compile(&source, reasoning.as_ref(), &budget);
             let done = catch_unwind(AssertUnwindSafe(compile));
             // the receiver may have been dropped

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// By how much the priority of threads that compile grammars and compute masks is lower: answers without a grammar go on meanwhile.
+pub(crate) const GIVE_WAY: u8 = 5;
+
 /// A state of a grammar, and the tokens that were chosen since.
 pub(crate) struct Work {
     pub(crate) matcher: Box<Matcher>,
@@ -221,6 +224,7 @@ impl MaskWorkers {
             for _ in 0..self.threads {
                 let queue = Arc::clone(&self.queue);
                 let run = move || {
+                    latent_threads::lower_priority(GIVE_WAY);
                     while let Some(slot) = queue.next() {
                         slot.work();
                     }
