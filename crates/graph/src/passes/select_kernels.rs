@@ -189,6 +189,17 @@ pub struct Request<'a> {
     bucket: BatchBucket,
 }
 
+/// The field of a contract that differs from a request.
+enum Mismatch {
+    Op,
+    Weight(TensorType),
+    Layout,
+    Activation,
+    Tier,
+    Rows,
+    Cache(CacheType),
+}
+
 impl<'a> Request<'a> {
     /// The request for `op` with weights of format `ty`: layout follows from format and precision, the input from the batch bucket too.
     pub fn new(
@@ -203,32 +214,44 @@ impl<'a> Request<'a> {
         Request { op, ty, activation: activation(table, op, ty, options, bucket), layout, options, bucket }
     }
 
-    /// Why `kernel` does not match; none where it does.
+    /// Why `kernel` does not match; `None` if it does.
     pub fn refusal(&self, kernel: &KernelContract) -> Option<String> {
-        let (tier, cache) = (self.options.tier, self.options.cache);
+        Some(match self.mismatch(kernel)? {
+            Mismatch::Op => format!("it does {}", kernel.op.name()),
+            Mismatch::Weight(ty) => format!("it reads {ty}"),
+            Mismatch::Layout => format!("it reads {}", kernel.layout.name()),
+            Mismatch::Activation => format!("its input is {}", kernel.activation.name()),
+            Mismatch::Tier => format!("it needs {}, and the limit is {}", kernel.tier, self.options.tier),
+            Mismatch::Rows => format!("it is for calls of {} rows and more", kernel.min_rows),
+            Mismatch::Cache(ty) => format!("its cache is {ty}"),
+        })
+    }
+
+    /// The first field of `kernel` that differs. Without text: each node of a graph asks every kernel of the table.
+    fn mismatch(&self, kernel: &KernelContract) -> Option<Mismatch> {
         if kernel.op != self.op {
-            return Some(format!("it does {}", kernel.op.name()));
+            return Some(Mismatch::Op);
         }
         if let Some(ty) = kernel.weight.filter(|ty| Some(*ty) != self.ty) {
-            return Some(format!("it reads {ty}"));
+            return Some(Mismatch::Weight(ty));
         }
         if self.layout.is_some_and(|layout| layout != kernel.layout) {
-            return Some(format!("it reads {}", kernel.layout.name()));
+            return Some(Mismatch::Layout);
         }
         if kernel.activation != self.activation {
-            return Some(format!("its input is {}", kernel.activation.name()));
+            return Some(Mismatch::Activation);
         }
-        if kernel.tier > tier {
-            return Some(format!("it needs {}, and the limit is {tier}", kernel.tier));
+        if kernel.tier > self.options.tier {
+            return Some(Mismatch::Tier);
         }
         if kernel.min_rows > self.bucket.min_rows() {
-            return Some(format!("it is for calls of {} rows and more", kernel.min_rows));
+            return Some(Mismatch::Rows);
         }
-        kernel.cache.filter(|ty| *ty != cache).map(|ty| format!("its cache is {ty}"))
+        kernel.cache.filter(|ty| *ty != self.options.cache).map(Mismatch::Cache)
     }
 
     fn matches(&self, kernel: &KernelContract) -> bool {
-        self.refusal(kernel).is_none()
+        self.mismatch(kernel).is_none()
     }
 
     /// The best kernel that matches.
