@@ -142,8 +142,19 @@ fn share(tensor: &NewTensor, rows: &Rows<'_>, first: usize, bytes: &mut [u8]) ->
     {
         return Err(ConvertError::Overflow { tensor: name(), value: *value, ty: tensor.ty });
     }
-    latent_quant::encode(tensor.ty, &numbers, bytes)
-        .map_err(|error| ConvertError::Encode { tensor: name(), error })
+    let encode = |error| ConvertError::Encode { tensor: name(), error };
+    latent_quant::encode(tensor.ty, &numbers, bytes).map_err(encode)?;
+    let mut decoded = vec![0.0; cols];
+    for (numbers, bytes) in numbers.chunks_exact(cols.max(1)).zip(bytes.chunks_exact(row_bytes)) {
+        if !tensor.ty.is_quantized() || numbers.iter().all(|x| x.abs() < F16_LIMIT) {
+            continue;
+        }
+        latent_quant::decode(tensor.ty, bytes, &mut decoded).map_err(encode)?;
+        if let Some((_, value)) = latent_quant::overflow(tensor.ty, numbers, &decoded) {
+            return Err(ConvertError::Overflow { tensor: name(), value, ty: tensor.ty });
+        }
+    }
+    Ok(())
 }
 
 /// Makes the bytes of rows from a first one on.

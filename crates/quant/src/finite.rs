@@ -1,4 +1,4 @@
-//! Counts NaN and infinities without dequantizing: fast enough to check every byte that is copied.
+//! Checks for NaN, infinities and overflow.
 
 use crate::statistics::scale;
 use latent_types::TensorType;
@@ -25,6 +25,28 @@ pub fn not_finite(ty: TensorType, bytes: &[u8]) -> u64 {
 
 /// Above this, scale · quant may overflow f32.
 const LARGE: f32 = 1e35;
+
+/// The index and value of the largest number of the first block that `ty` cannot hold, or `None`. `decoded` has what `numbers` became: the scale
+/// of such a block decodes to NaN or infinity, or it was cut off. All numbers of the block are then wrong. Ignores blocks with NaN or infinities.
+pub fn overflow(ty: TensorType, numbers: &[f32], decoded: &[f32]) -> Option<(usize, f32)> {
+    /// The largest f16. Smaller numbers do not overflow a scale.
+    const LIMIT: f32 = 65504.0;
+    /// The largest number of a block keeps more than this share in every format, unless its importance is 0.
+    const SHARE: f32 = 0.125;
+    let largest = |numbers: &[f32]| numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    if largest(numbers) <= LIMIT {
+        return None;
+    }
+    let block = ty.block_len();
+    let blocks = numbers.chunks(block).zip(decoded.chunks(block));
+    let (at, (numbers, _)) = blocks.enumerate().find(|(_, (old, new))| {
+        old.iter().all(|x| x.is_finite())
+            && (new.iter().any(|x| !x.is_finite())
+                || (largest(old) > LIMIT && largest(new) < largest(old) * SHARE))
+    })?;
+    let (index, number) = numbers.iter().enumerate().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()))?;
+    Some((at * block + index, *number))
+}
 
 fn is_bad(ty: TensorType, block: &[u8]) -> bool {
     let scale = scale(ty, block);

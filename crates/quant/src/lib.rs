@@ -3,7 +3,7 @@
 //! * [`decode`], [`encode`]: dequantize and quantize whole blocks. [`decoder`]: the function itself, unchecked, for hot loops.
 //! * [`quantize`]: quantizes with the best search there is, weighted by importances, for files that are kept; also IQ1 to IQ3 and TQ.
 //! * [`Statistics`]: ranges, moments and outlier scales of a tensor.
-//! * [`not_finite`]: counts NaN and infinities without dequantizing.
+//! * [`not_finite`]: counts NaN and infinities without dequantizing; [`overflow`]: finds numbers that are too large for a format.
 //! * [`can_decode`], [`can_encode`], [`can_quantize`]: which formats are supported.
 //! * [`k_scales`]: the packed scales of K-quants.
 //! * [`tiles`]: sixteen weight rows interleaved for SIMD, and back.
@@ -67,7 +67,7 @@ mod tq1_0;
 mod tq2_0;
 
 pub use error::QuantError;
-pub use finite::not_finite;
+pub use finite::{not_finite, overflow};
 pub use statistics::Statistics;
 
 use latent_types::TensorType;

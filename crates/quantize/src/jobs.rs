@@ -201,20 +201,12 @@ impl<'a> Worker<'a> {
         }
         latent_quant::decode(to, out, &mut self.back)?;
         let sums = errors(numbers, &self.back, importance);
+        let tensor = || assigned.name.clone();
+        if let Some((column, value)) = latent_quant::overflow(to, numbers, &self.back) {
+            return Err(QuantizeError::Overflow { tensor: tensor(), row, column, value, ty: to });
+        }
         if sums.errors.is_finite() && sums.squares.is_finite() {
             return Ok(sums);
-        }
-        let tensor = || assigned.name.clone();
-        // the largest value of a block decides on its scale, and so spoils the others too
-        let block = to.block_len();
-        let blocks = numbers.chunks(block).zip(self.back.chunks(block));
-        let mut spoilt = blocks.enumerate().filter(|(_, (old, new))| {
-            old.iter().all(|v| v.is_finite()) && new.iter().any(|v| !v.is_finite())
-        });
-        if let Some((at, (old, _))) = spoilt.next() {
-            let largest = old.iter().enumerate().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()));
-            let (column, value) = largest.map_or((0, 0.0), |(i, value)| (at * block + i, *value));
-            return Err(QuantizeError::Overflow { tensor: tensor(), row, column, value, ty: to });
         }
         // what an unquantized file says is passed on by another
         if !to.is_quantized() && numbers.iter().any(|v| !v.is_finite()) {

@@ -284,6 +284,13 @@ fn weights_that_are_not_finite_are_named_and_nothing_is_left() {
         (1e30, "F16", "the value 1000000000000000000000000000000 in column 188, which F16 cannot hold"),
         // of a block with one scale the others are spoilt too
         (-3e9, "Q8_0", "the value -3000000000 in column 188, which Q8_0 cannot hold"),
+        (3e9, "Q4_0", "the value 3000000000 in column 188, which Q4_0 cannot hold"),
+        (-3e9, "Q4_1", "the value -3000000000 in column 188, which Q4_1 cannot hold"),
+        (3e9, "Q5_0", "the value 3000000000 in column 188, which Q5_0 cannot hold"),
+        (3e15, "Q4_K_S", "the value 3000000000000000 in column 188, which Q4_K cannot hold"),
+        (-3e15, "Q6_K", "the value -3000000000000000 in column 188, which Q6_K cannot hold"),
+        (3e15, "Q2_K", "the value 3000000000000000 in column 188, which Q2_K cannot hold"),
+        (3e15, "IQ4_XS", "the value 3000000000000000 in column 188, which IQ4_XS cannot hold"),
     ] {
         // a zero is the first that is decoded to NaN
         let mut weights: Vec<f32> = (0..1024).map(|i| (i % 3) as f32 * 0.5).collect();
