@@ -13,7 +13,7 @@ use latent_graph::passes::MlaChoice;
 use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage, Target};
 use latent_kernels::Peak;
 use latent_threads::{Placement, ThreadPool};
-use latent_types::{CpuFeatures, KernelContract, Tier};
+use latent_types::{KernelContract, Tier};
 use std::sync::{Mutex, PoisonError};
 
 /// The CPU of this host.
@@ -48,14 +48,13 @@ impl Backend for CpuBackend {
     }
 
     fn isa(&self, limit: Option<Tier>) -> Result<Tier, BackendError> {
-        let features: CpuFeatures = latent_kernels::features();
-        let best = features.tier();
+        let best = latent_kernels::features().tier();
         match limit {
             Some(tier) if tier > best => Err(BackendError::Unsupported(format!(
                 "this machine has no {tier}: the best that it offers is {best}; leave --isa at auto"
             ))),
             Some(tier) => Ok(tier),
-            None => Ok(best),
+            None => Ok(latent_kernels::native_tier()),
         }
     }
 

@@ -80,7 +80,7 @@ pub use decode::decode_row;
 pub use elementwise::{ElementwiseFn, add, axpy, relu2, scale, sigmoid_mul, silu, silu_mul};
 #[cfg(target_arch = "x86_64")]
 pub use features::assume_amx;
-pub use features::features;
+pub use features::{features, native_tier};
 pub use half;
 pub use kernel_fn::KernelFn;
 pub use kv_cache::{CacheView, load_part, load_row, store_part, store_row};

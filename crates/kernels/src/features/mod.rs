@@ -6,7 +6,7 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 pub use amx::assume_amx;
 
-use latent_types::CpuFeatures;
+use latent_types::{CpuFeatures, Tier};
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
@@ -61,20 +61,35 @@ features_of!(Avx512, [detected] has_avx512);
 /// The features of this CPU, detected once.
 #[cfg(target_arch = "x86_64")]
 pub fn features() -> CpuFeatures {
+    let found = native_features();
+    CpuFeatures { amx: found.amx || amx::assumed(), ..found }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn native_features() -> CpuFeatures {
     static FOUND: OnceLock<CpuFeatures> = OnceLock::new();
-    let found = *FOUND.get_or_init(|| CpuFeatures {
+    *FOUND.get_or_init(|| CpuFeatures {
         avx2: has_avx2(),
         avx_vnni: is_x86_feature_detected!("avxvnni") && std::env::var_os(NO_AVX_VNNI).is_none(),
         avx512: has_avx512(),
         avx512_bf16: is_x86_feature_detected!("avx512bf16"),
         avx512_fp16: is_x86_feature_detected!("avx512fp16"),
         amx: amx::found(),
-    });
-    CpuFeatures { amx: found.amx || amx::assumed(), ..found }
+    })
 }
 
 /// The features of this CPU: on this architecture only portable code.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn features() -> CpuFeatures {
     CpuFeatures::default()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn native_features() -> CpuFeatures {
+    features()
+}
+
+/// The best tier of this CPU, without instructions that are emulated in it (`assume_amx`). What runs without a choice of tier uses this one.
+pub fn native_tier() -> Tier {
+    native_features().tier()
 }
