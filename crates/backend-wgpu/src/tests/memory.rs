@@ -13,14 +13,15 @@ use std::sync::Arc;
 #[test]
 fn steps_take_no_memory_that_was_not_planned() {
     // formats that are multiplied with int8 inputs, and an f32 that is not
-    for format in [TensorType::Q4_0, TensorType::F32] {
+    let ways = [
+        (Precision::Default, MlaChoice::Absorbed, CacheForm::Latent),
+        (Precision::Exact, MlaChoice::Auto, CacheForm::Latent),
+        (Precision::Default, MlaChoice::Naive, CacheForm::Latent),
+        (Precision::Default, MlaChoice::Naive, CacheForm::Expanded),
+    ];
+    for (format, ways) in [(TensorType::Q4_0, &ways[..]), (TensorType::F32, &ways[..2])] {
         let (_folder, path) = random_model("tiny-v3", format);
-        for (precision, mla, form) in [
-            (Precision::Default, MlaChoice::Absorbed, CacheForm::Latent),
-            (Precision::Default, MlaChoice::Naive, CacheForm::Latent),
-            (Precision::Default, MlaChoice::Naive, CacheForm::Expanded),
-            (Precision::Exact, MlaChoice::Auto, CacheForm::Latent),
-        ] {
+        for &(precision, mla, form) in ways {
             let Some(device) = crate::testing::device_as_hardware(precision) else { return };
             let gpu = GpuBackend::on(device);
             let way = Way { mla, form, cache: CacheType::F16 };

@@ -33,7 +33,11 @@ fn caches_of_several_blocks_are_read_as_they_were_written() {
             let errors = errors(&found, &expected);
             let worst = errors[errors.len() - 1];
             assert!(worst <= *bound, "{mla} {form:?} {cache}: {worst:e}");
-            assert!(found == run(&mut *model, way(*cache), &steps), "{mla} {form:?} {cache}: other bits");
+            let repeated = *cache == CacheType::F32;
+            assert!(
+                !repeated || found == run(&mut *model, way(*cache), &steps),
+                "{mla} {form:?} {cache}: other bits"
+            );
         }
     }
 }
@@ -44,7 +48,7 @@ fn every_kind_of_router_chooses_as_the_reference_does() {
     let gpu = GpuBackend::on(device);
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
-    let steps = [36, 1, 4];
+    let steps = [18, 1];
     let mut all = Vec::new();
     for gating in [Gating::Softmax, Gating::Sigmoid, Gating::SoftmaxOfSelected, Gating::SqrtSoftplus] {
         for normalise in [false, true] {
