@@ -19,6 +19,9 @@ pub(crate) fn through_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<
     numpy.call_method1("from_dlpack", (object,))
 }
 
+/// Maximum token ids of one call. No model has a longer context, and an iterator may never end.
+const MAX_TOKENS: usize = 1 << 24;
+
 /// Token ids: a sequence of integers, a NumPy array of integers, or a tensor of another library.
 pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>> {
     let py = object.py();
@@ -42,7 +45,26 @@ pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>
         let id: i128 = item.extract().map_err(|_| expected())?;
         let id =
             u32::try_from(id).map_err(|_| argument(py, format!("{name}: {id} at {at} is no token id")))?;
+        if at == MAX_TOKENS {
+            return Err(argument(py, format!("{name}: more than {MAX_TOKENS} token ids")));
+        }
+        if at % 65_536 == 65_535 {
+            py.check_signals()?;
+        }
         tokens.push(id);
     }
     Ok(tokens)
+}
+
+/// Several texts. An object may lie about its length, so that nothing is allocated for it.
+pub(crate) fn strings(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<String>> {
+    let expected = || argument(object.py(), format!("{name}: expected a text or a list of texts"));
+    if object.is_instance_of::<PyDict>() {
+        return Err(expected());
+    }
+    let mut texts = Vec::new();
+    for item in object.try_iter().map_err(|_| expected())? {
+        texts.push(item?.extract().map_err(|_| expected())?);
+    }
+    Ok(texts)
 }

@@ -1,7 +1,7 @@
 //! A loaded model.
 
 use crate::answer::Answer;
-use crate::arrays::{shaped, tokens};
+use crate::arrays::{shaped, strings, tokens};
 use crate::errors::{argument, exception};
 use crate::json;
 use crate::options::{self, Prompt};
@@ -153,7 +153,7 @@ impl Model {
     fn embed<'py>(&self, texts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = texts.py();
         let one = texts.cast::<PyString>().is_ok();
-        let texts: Vec<String> = if one { vec![texts.extract()?] } else { texts.extract()? };
+        let texts: Vec<String> = if one { vec![texts.extract()?] } else { strings(texts, "texts")? };
         let loaded = self.loaded(py)?;
         let values = waiting(py, |go_on| loaded.embed(&texts, go_on))?;
         let hidden = self.description.hidden_size;

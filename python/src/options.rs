@@ -1,6 +1,6 @@
 //! Keyword arguments: options of loading and of generating.
 
-use crate::arrays::tokens;
+use crate::arrays::{strings, tokens};
 use crate::errors::{argument, exception};
 use crate::json;
 use latent_bindings::{ChatOptions, GenerateOptions, LoadOptions, Model};
@@ -41,10 +41,12 @@ pub(crate) struct Given<'a, 'py> {
 
 impl Given<'_, '_> {
     pub(crate) fn extract<T: for<'x> FromPyObjectOwned<'x>>(&self, expected: &str) -> PyResult<T> {
-        self.value.extract().map_err(|_| {
-            let found = self.value.repr().map_or_else(|_| "?".into(), |text| text.to_string());
-            argument(self.value.py(), format!("{} is {found}, expected {expected}", self.name))
-        })
+        self.value.extract().map_err(|_| self.unexpected(expected))
+    }
+
+    fn unexpected(&self, expected: &str) -> PyErr {
+        let found = self.value.repr().map_or_else(|_| "?".into(), |text| text.to_string());
+        argument(self.value.py(), format!("{} is {found}, expected {expected}", self.name))
     }
 
     pub(crate) fn real(&self) -> PyResult<f32> {
@@ -123,7 +125,8 @@ fn set(py: Python<'_>, options: &mut GenerateOptions, given: &Given<'_, '_>) -> 
         "stop" => {
             options.stop = match given.value.cast::<PyString>() {
                 Ok(text) => vec![text.extract()?],
-                Err(_) => given.extract("a text or a list of texts")?,
+                Err(_) => strings(&given.value, given.name)
+                    .map_err(|_| given.unexpected("a text or a list of texts"))?,
             }
         }
         "logprobs" => options.logprobs = Some(given.count()?),
