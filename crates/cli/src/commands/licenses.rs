@@ -10,7 +10,7 @@ The program holds the packages of others that are named here with their licences
 
 ";
 
-/// Packages of others and the texts of their licences: `crates/cli/tests/licenses` writes the file.
+/// Packages of others and the texts of their licences: `crates/cli/tests/cli/licenses` writes the file.
 const OTHERS: &str = include_str!("../../THIRD-PARTY.txt");
 
 pub(super) fn run() -> Result<()> {

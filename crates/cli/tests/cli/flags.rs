@@ -1,0 +1,155 @@
+//! Every flag that takes a number, in every command, with the numbers at which sums and products break: an answer or an error, never a panic.
+
+use crate::support::latent;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A command with the flags that make it quick, `{}` being a model of one layer.
+const COMMANDS: [(&str, &str); 20] = [
+    ("run", "-m {} -q -n 1 -t 1 --ctx-size 64 --tokens 1,2"),
+    ("chat", "-m {} -n 1 -t 1 --ctx-size 64"),
+    ("logits", "-m {} -t 1 --ctx-size 64 --tokens 1,2,3,4"),
+    ("inspect", "-m {}"),
+    ("graph", "-m {}"),
+    ("verify", "-m {} -t 1"),
+    ("tokenize", "-m {} Hi"),
+    ("make-model", "tiny-dense F32 --layers 1 --force out.gguf"),
+    ("pack", "-m {} -t 1 --force -o out.latent"),
+    ("quantize", "-m {} -t 1 --dry-run Q8_0"),
+    ("bench", "-m {} -t 1 -p 1 -n 1 -r 1"),
+    ("profile", "-m {} -t 1 -p 1 -n 1"),
+    ("kernels test", "nosuch"),
+    ("kernels perf", "rms_norm --isa portable --millis 1 --memory 1"),
+    ("diff", "-m {} -t 1 --tokens 1,2"),
+    ("dump", "-m {} -t 1 --tokens 1,2 --force out.st"),
+    ("graph plan", "-m {}"),
+    ("eval perplexity", "-m {} -t 1 --ctx-size 64 text"),
+    ("eval routing", "-m {} -t 1 --ctx-size 64 text"),
+    ("eval retrieval", "-m {} -t 1 --lengths 64 --depths 0 --trials 1 -n 1"),
+];
+
+/// Names that help gives to numbers.
+const NUMBERS: [&str; 12] =
+    ["N", "K", "T", "P", "X", "TOKENS", "ROWS", "MS", "MIB", "IDS", "SEED", "ID=BIAS"];
+
+/// The last two are tried with `LATENT_TEST_EXHAUSTIVE`: fewer flags treat them in a way of their own.
+const VALUES: [&str; 5] = ["0", "18446744073709551615", "1e39", "1", "99999999999999999999999"];
+
+/// The flags of a command that take numbers, each in its long form with its short one, if any.
+fn flags(command: &str) -> Vec<(Option<String>, String)> {
+    let words: Vec<&str> = ["help"].into_iter().chain(command.split(' ').take(2)).collect();
+    let words = if command == "graph plan" { vec!["help", "graph"] } else { words };
+    let help = String::from_utf8(latent(&words).output().unwrap().stdout).unwrap();
+    let mut found = Vec::new();
+    for line in help.lines().map(str::trim_start).filter(|line| line.starts_with('-')) {
+        let Some((names, value)) = line.split_once('<') else { continue };
+        let value = value.split('>').next().unwrap_or_default();
+        let mut names = names.split(',').map(|name| name.trim().to_owned());
+        let (first, second) = (names.next().unwrap(), names.next());
+        if NUMBERS.contains(&value)
+            || ["seed", "layers"].iter().any(|word| line.contains(&format!("--{word} <")))
+        {
+            let (short, long) = match second {
+                Some(long) => (Some(first), long),
+                None => (None, first),
+            };
+            found.push((short, long));
+        }
+    }
+    found
+}
+
+/// The quick flags of a command, without the one that is to be tested.
+fn without(base: &str, model: &str, (short, long): &(Option<String>, String)) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut skip = false;
+    for word in base.split(' ').filter(|word| !word.is_empty()) {
+        if skip {
+            skip = false;
+        } else if Some(word) == short.as_deref() || word == long {
+            skip = true;
+        } else {
+            words.push(word.replace("{}", model));
+        }
+    }
+    words
+}
+
+#[test]
+fn no_number_makes_a_command_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("tiny.gguf").display().to_string();
+    latent(&["make-model", "tiny-dense", "Q8_0", &model, "--layers", "1"]).assert().success();
+    std::fs::write(folder.path().join("text"), "a word ".repeat(200)).unwrap();
+    let values =
+        if std::env::var_os("LATENT_TEST_EXHAUSTIVE").is_some() { &VALUES[..] } else { &VALUES[..3] };
+    let mut cases = Vec::new();
+    for (command, base) in COMMANDS {
+        let flags = flags(command);
+        assert!(!flags.is_empty() || matches!(command, "tokenize" | "kernels test"), "no flags of {command}");
+        for flag in &flags {
+            for value in values {
+                let mut words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+                words.extend(without(base, &model, flag));
+                words.push(format!("{}={value}", flag.1));
+                cases.push(words);
+            }
+        }
+    }
+    assert!(cases.len() > 200, "only {} cases", cases.len());
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(words) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    check(words, folder.path());
+                }
+            });
+        }
+    });
+}
+
+fn check(words: &[String], folder: &std::path::Path) {
+    let args: Vec<&str> = words.iter().map(String::as_str).collect();
+    let output = latent(&args).current_dir(folder).write_stdin("").output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    // 101 is a panic, none a signal or a process that did not end
+    assert!(matches!(output.status.code(), Some(0 | 1 | 2 | 64)), "{words:?}: {:?} {stderr}", output.status);
+    assert!(!stderr.contains("panicked"), "{words:?}: {stderr}");
+    // two sides that part are no error
+    if output.status.code() != Some(0) && words[0] != "diff" {
+        assert!(stderr.lines().any(|line| line.starts_with("error:")), "{words:?}: {stderr}");
+    }
+}
+
+#[test]
+fn numbers_out_of_range_are_named_with_their_range() {
+    let most = "18446744073709551615";
+    for (words, range) in [
+        (&["bench", "-d", most][..], "0..=1073741824"),
+        (&["bench", "-p", most], "0..=1073741824"),
+        (&["profile", "-d", most], "0..=1073741824"),
+        (&["profile", "-n", most], "0..=1073741824"),
+        (&["graph", "plan", "--rows", most], "1 to 8192 rows"),
+        (&["graph", "plan", "--rows", "0"], "1 to 8192 rows"),
+        (&["run", "--ctx-size", most, "Hi"], "0..=1073741824"),
+        (&["diff", "--b", "ctx-size=18446744073709551615"], "0..=1073741824"),
+        (&["make-model", "tiny-dense", "F32", "never.gguf", "--layers", "0"], "1..=512"),
+        (&["make-model", "tiny-dense", "F32", "never.gguf", "--shards", most], "1..=4096"),
+    ] {
+        let output = latent(words).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(64) && stderr.contains(range), "{words:?}: {stderr}");
+    }
+    // numbers that are in range each, and too many together
+    for words in [
+        &["bench", "--ctx-size", "64", "-d", "1073741824", "--sequences", "512"][..],
+        &["profile", "--ctx-size", "64", "-d", "1073741824"],
+    ] {
+        let output = latent(words).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(64) && stderr.contains("--ctx-size gives 64"),
+            "{words:?}: {stderr}"
+        );
+    }
+}

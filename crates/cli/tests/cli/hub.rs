@@ -1,0 +1,286 @@
+//! `latent pull`, `ls`, `rm` and `-m hf:…`, against a small hub of our own on loopback.
+
+use crate::support;
+use crate::support::hub::{COMMIT, Hub, HubFile, Misdeed, large, noise, sha256, small};
+use assert_cmd::Command;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+const FILE: &str = "mla-demo-Q4_K_M.gguf";
+
+/// A home folder of its own, and a hub.
+struct Place {
+    home: tempfile::TempDir,
+    hub: Hub,
+}
+
+impl Place {
+    fn new(files: Vec<HubFile>) -> Place {
+        Place { home: tempfile::tempdir().unwrap(), hub: Hub::new(files) }
+    }
+
+    /// With the demo model in the repository `o/n`, and a quant that is noise.
+    fn with_demo() -> (Place, Vec<u8>) {
+        let bytes = std::fs::read(support::demo()).unwrap();
+        let other = large("mla-demo-Q8_0.gguf", noise(3_000_000, 1));
+        (Place::new(vec![small("README.md", "words"), large(FILE, bytes.clone()), other]), bytes)
+    }
+
+    /// The variables of a user who has set nothing else.
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        let home = self.home.path().display().to_string();
+        vec![
+            ("HOME", home.clone()),
+            ("XDG_CACHE_HOME", format!("{home}/cache")),
+            ("HF_ENDPOINT", self.hub.url.clone()),
+        ]
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = support::latent(args);
+        for name in VARIABLES {
+            command.env_remove(name);
+        }
+        command.envs(self.environment()).current_dir(self.home.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Standard output of a command that must succeed.
+    fn says(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Standard error of a command that must fail with this code, in one line that begins with "error:".
+    fn fails(&self, args: &[&str], code: i32) -> String {
+        let output = self.run(args);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("error:")).count(), 1, "{text}");
+        text
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.home.path().join("cache/latent/hub/o/n")
+    }
+
+    fn part(&self, bytes: &[u8]) -> PathBuf {
+        self.folder().join("parts").join(format!("{}.part", sha256(bytes)))
+    }
+}
+
+/// What the machine's own user may have set.
+const VARIABLES: [&str; 14] = [
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "HF_TOKEN_PATH",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_HUB_OFFLINE",
+    "HF_HUB_DOWNLOAD_TIMEOUT",
+    "LATENT_CACHE",
+    "SSL_CERT_FILE",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "all_proxy",
+];
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_drafter_and_a_projector_are_not_taken_for_the_model() {
+    let file = |name: &str| large(name, noise(1000, 1));
+    let names = ["n-Q4_K_M.gguf", "n-Q8_0.gguf", "mtp-n-Q4_K_M.gguf", "mtp-n-BF16.gguf", "mmproj-n-F16.gguf"];
+    let place = Place::new(names.map(file).into());
+    assert!(place.says(&["pull", "hf:o/n"]).trim_end().ends_with("/n-Q4_K_M.gguf"));
+    let said = place.fails(&["pull", "hf:o/n:BF16"], 1);
+    assert!(
+        said.contains("no model of the quant BF16") && !said.contains("mtp") && !said.contains("mmproj"),
+        "{said}"
+    );
+    assert!(said.contains("\n  latent pull hf:o/n:Q4_K_M  # 1.00 kB"), "{said}");
+    // named by its file it is pulled, and is still not the model
+    assert!(place.says(&["pull", "hf:o/n/mtp-n-BF16.gguf"]).trim_end().ends_with("/mtp-n-BF16.gguf"));
+    place.says(&["rm", "hf:o/n:Q4_K_M"]);
+    let said = place.fails(&["inspect", "-m", "hf:o/n:BF16"], 1);
+    assert!(said.contains("no model of the quant BF16"), "{said}");
+}
+
+#[test]
+fn several_models_of_the_preferred_quant_are_listed_with_a_command_for_each() {
+    let file = |name: &str| large(name, noise(1000, 1));
+    let place = Place::new(["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "a-Q8_0.gguf"].map(file).into());
+    for reference in ["hf:o/n", "hf:o/n:Q4_K_M"] {
+        let said = place.fails(&["pull", reference], 1);
+        let commands: Vec<&str> =
+            said.lines().filter_map(|line| line.trim().strip_prefix("latent ")).collect();
+        assert_eq!(commands.len(), 2, "{said}");
+        for command in commands {
+            let words: Vec<&str> = command.split('#').next().unwrap().split_whitespace().collect();
+            assert!(place.says(&words).trim_end().ends_with("-Q4_K_M.gguf"), "{command}");
+        }
+        for name in ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"] {
+            place.says(&["rm", &format!("hf:o/n/{name}")]);
+        }
+    }
+}
+
+#[test]
+fn a_model_is_pulled_run_listed_and_removed() {
+    let (place, bytes) = Place::with_demo();
+    let path = place.says(&["pull", "hf:o/n"]);
+    let path = Path::new(path.trim_end());
+    assert_eq!(path, place.folder().join(COMMIT).join(FILE));
+    assert_eq!(std::fs::read(path).unwrap(), bytes);
+    assert_eq!(place.says(&["pull", "-q", "o/n:q4_k_m"]).trim_end(), path.display().to_string());
+    let again: Value = serde_json::from_str(&place.says(&["pull", "--json", "hf:o/n:Q4_K_M"])).unwrap();
+    assert_eq!((&again["up_to_date"], &again["bytes"]), (&Value::Bool(true), &Value::from(bytes.len())));
+    assert_eq!(place.hub.downloads(FILE).len(), 1);
+    let requests = place.hub.seen().len();
+    // the network is not used for what is there
+    let here = place.says(&["run", "-m", "hf:o/n", "-q", "-n", "8", "--temp", "0", "Tell me a story."]);
+    let file = support::demo().display().to_string();
+    assert_eq!(here, place.says(&["run", "-m", &file, "-q", "-n", "8", "--temp", "0", "Tell me a story."]));
+    assert_eq!(place.hub.seen().len(), requests);
+    let listed = place.says(&["ls"]);
+    assert!(listed.contains("hf:o/n:Q4_K_M") && listed.contains("just now"), "{listed}");
+    assert!(listed.contains(&path.display().to_string()), "{listed}");
+    let json: Value = serde_json::from_str(&place.says(&["ls", "--json"])).unwrap();
+    assert_eq!(json[0]["model"], "hf:o/n:Q4_K_M");
+    assert_eq!(json[0]["commit"], COMMIT);
+    let removed = place.says(&["rm", "n:Q4_K_M"]);
+    assert!(removed.starts_with("removed hf:o/n:Q4_K_M: ") && removed.contains("MB are free"), "{removed}");
+    assert!(!path.exists());
+    assert!(place.fails(&["rm", "hf:o/n"], 1).contains("latent ls"));
+    assert!(stderr(&place.run(&["ls"])).contains("latent pull"));
+}
+
+#[test]
+fn every_command_takes_a_model_of_the_hub_and_pulls_it() {
+    let (place, _) = Place::with_demo();
+    let model = "hf:o/n:Q4_K_M";
+    let output = place.run(&["tokenize", "-m", model, "fox"]);
+    assert!(
+        output.status.success() && stderr(&output).contains("pulling hf:o/n:Q4_K_M"),
+        "{}",
+        stderr(&output)
+    );
+    for args in [
+        &["inspect", model][..],
+        &["check", "-m", model],
+        &["graph", model],
+        &["verify", model],
+        &["logits", "-m", model, "--tokens", "1,2"],
+        &["diff", "-m", model, "--model-b", model, "--tokens", "1,2"],
+    ] {
+        place.says(args);
+    }
+    let mut chat = place.command(&["chat", "-q", "-m", model, "-n", "3"]);
+    assert!(chat.write_stdin("Hi\n").output().unwrap().status.success());
+    let by_variable =
+        place.command(&["run", "-q", "-n", "2", "Hi"]).env("LATENT_MODEL", model).output().unwrap();
+    assert!(by_variable.status.success(), "{}", stderr(&by_variable));
+    // a packed file does not go into the cache folder, where nobody looks for it
+    place.says(&["pack", "-t", "1", "-m", model]);
+    assert!(place.home.path().join("n-Q4_K_M.latent").exists());
+    assert_eq!(place.hub.downloads(FILE).len(), 1);
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let (place, _) = Place::with_demo();
+    assert!(place.fails(&["pull", "hf:model"], 64).contains("hf:OWNER/NAME"));
+    assert!(place.fails(&["run", "-m", "hf:../x", "Hi"], 64).contains("hf:OWNER/NAME"));
+    assert!(place.fails(&["run", "-m", "hf:o/none", "Hi"], 1).contains("no such repository"));
+    assert!(place.fails(&["run", "-m", "hf:o/n:Q2_K", "Hi"], 1).contains("latent pull hf:o/n:Q4_K_M  # "));
+    assert!(place.fails(&["rm", "hf:o/n"], 1).contains("latent ls"));
+    let offline = place.command(&["run", "-m", "hf:o/n", "Hi"]).env("HF_HUB_OFFLINE", "1").output().unwrap();
+    assert!(stderr(&offline).contains("HF_HUB_OFFLINE"), "{}", stderr(&offline));
+    place.hub.misbehave(FILE, [Misdeed::WrongBytes]);
+    assert!(place.fails(&["pull", "hf:o/n"], 1).contains("checksum"));
+    place.hub.need_token("hf_secret", true);
+    let refused = place.fails(&["pull", "hf:o/n"], 1);
+    assert!(refused.contains("HF_TOKEN") && refused.contains("accept its licence"), "{refused}");
+    let wrong = place.command(&["pull", "hf:o/n"]).env("HF_TOKEN", "hf_guess").output().unwrap();
+    assert!(!stderr(&wrong).contains("hf_guess") && wrong.status.code() == Some(1), "{}", stderr(&wrong));
+    let right = place.command(&["pull", "hf:o/n"]).env("HF_TOKEN", "hf_secret").output().unwrap();
+    assert!(right.status.success(), "{}", stderr(&right));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_signal_keeps_what_came_and_says_how_to_go_on() {
+    use std::process::{Command as Program, Stdio};
+    let (place, bytes) = Place::with_demo();
+    place.hub.misbehave(FILE, [Misdeed::Stall(4_000_000)]);
+    let mut program = Program::new(assert_cmd::cargo::cargo_bin("latent"));
+    program.args(["pull", "hf:o/n"]).envs(place.environment()).env_remove("LATENT_CACHE");
+    let child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while std::fs::metadata(place.part(&bytes)).map_or(0, |part| part.len()) < 4_000_000 {
+        assert!(Instant::now() < deadline, "nothing came");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let kill = Program::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let stopped = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(stopped.elapsed() < Duration::from_secs(10), "it waited for the server");
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(stderr(&output).contains("4.00 MB of hf:o/n are kept"), "{}", stderr(&output));
+    let listed = place.says(&["ls"]);
+    assert!(listed.contains("incomplete"), "{listed}");
+    place.says(&["pull", "hf:o/n"]);
+    assert_eq!(place.hub.downloads(FILE)[1].headers["range"], "bytes=4000000-");
+}
+
+/// A limit on the size of files stands for a disk that is full: both fail a write in the middle.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_that_becomes_full_keeps_what_there_is() {
+    use std::process::Command as Program;
+    let (place, bytes) = Place::with_demo();
+    let program = assert_cmd::cargo::cargo_bin("latent");
+    // in blocks of 512 or of 1024 bytes, by shell
+    let line = format!("ulimit -f 3000; exec {} pull hf:o/n", program.display());
+    let output = Program::new("sh")
+        .args(["-c", &line])
+        .envs(place.environment())
+        .env_remove("LATENT_CACHE")
+        .output()
+        .unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("make room") && text.contains("goes on from there"), "{text}");
+    let kept = std::fs::metadata(place.part(&bytes)).unwrap().len();
+    assert!(kept >= 1_000_000, "{kept}");
+    place.says(&["pull", "hf:o/n"]);
+    assert_eq!(place.hub.downloads(FILE)[1].headers["range"], format!("bytes={kept}-"));
+}
+
+#[test]
+fn two_programs_at_once_download_one_time() {
+    let (place, bytes) = Place::with_demo();
+    place.hub.misbehave(FILE, [Misdeed::Slow(Duration::from_millis(100))]);
+    let outputs: Vec<Output> = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..2).map(|_| scope.spawn(|| place.run(&["pull", "hf:o/n"]))).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    for output in &outputs {
+        assert!(output.status.success(), "{}", stderr(output));
+    }
+    assert!(outputs.iter().any(|output| stderr(output).contains("waiting for it")), "nobody waited");
+    assert_eq!(std::fs::read(place.folder().join(COMMIT).join(FILE)).unwrap(), bytes);
+    assert_eq!(place.hub.downloads(FILE).len(), 1);
+}

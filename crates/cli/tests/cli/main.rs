@@ -1,0 +1,50 @@
+//! The program `latent`, run as users run it.
+#![allow(missing_docs, reason = "tests")]
+
+mod bench_verify;
+mod chat;
+mod chat_url;
+mod check;
+mod constraints;
+mod deploy;
+mod diff;
+#[cfg(unix)]
+mod docs;
+mod drafts;
+mod drawing;
+mod eval;
+mod flag_effects;
+mod flags;
+#[cfg(target_os = "linux")]
+mod full_disk;
+mod gpu;
+#[cfg(feature = "gpu")]
+mod gpu_layers;
+mod hub;
+mod licenses;
+mod misuse;
+#[cfg(feature = "mpi")]
+mod mpi;
+#[cfg(feature = "mpi")]
+mod mpi_commands;
+#[cfg(feature = "mpi")]
+mod mpi_restart;
+#[cfg(unix)]
+mod pipes;
+#[cfg(unix)]
+mod private;
+mod program;
+mod prompts;
+#[cfg(unix)]
+mod pty;
+mod serve;
+#[cfg(unix)]
+mod streams;
+mod support;
+#[cfg(unix)]
+mod terminal;
+mod top;
+mod truth;
+mod verify;
+#[cfg(unix)]
+mod written;

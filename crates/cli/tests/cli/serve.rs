@@ -1,0 +1,426 @@
+//! `latent serve` as a program: what it refuses, that it answers, and how it ends.
+
+use crate::support::latent;
+#[cfg(unix)]
+use {
+    nix::sys::signal::Signal,
+    std::io::{BufRead, BufReader, Read, Write},
+    std::net::TcpStream,
+    std::time::{Duration, Instant},
+};
+
+/// The error of a command that is used wrongly.
+fn misuse(args: &[&str]) -> String {
+    let output = latent(args).env_remove("LATENT_API_KEY").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{args:?}: {text}");
+    text
+}
+
+/// The demo model's file.
+fn demo() -> String {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    folder.join("../../models/mla-demo-Q4_K_M.gguf").display().to_string()
+}
+
+#[test]
+fn what_is_not_safe_or_not_known_is_refused() {
+    assert!(misuse(&["serve", "--port", "0", "--host", "0.0.0.0"]).contains("--api-key-file"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let config = file("config.toml", "prot = 80\n");
+    assert!(misuse(&["serve", "--port", "0", "--config", &config]).contains("prot"));
+    let keys = file("keys", "short\n");
+    let refused = misuse(&["serve", "--port", "0", "--api-key-file", &keys]);
+    assert!(refused.contains("line 1") && !refused.contains("short"), "{refused}");
+    assert!(misuse(&["serve", "--port", "0", "--log", "loud"]).contains("loud"));
+    assert!(misuse(&["serve", "--unload-idle", "soon"]).contains("10m"));
+    let demo = demo();
+    let several = |more: &[&str]| misuse(&[&["serve", "-m", &format!("a={demo}")], more].concat());
+    assert!(several(&["-m", &format!("a={demo}")]).contains("a name of its own"));
+    assert!(several(&["-m", "b=/no/such.gguf"]).contains("--model b=/no/such.gguf: there is no such file"));
+    assert!(several(&["-m", &format!("b={demo}"), "--alias", "c"]).contains("NAME=MODEL"));
+    let endpoint = if cfg!(feature = "otel") { "localhost:4318" } else { "http://127.0.0.1:4318" };
+    let word = if cfg!(feature = "otel") { "expected a URL" } else { "--features otel" };
+    assert!(misuse(&["serve", "--port", "0", "--otlp-endpoint", endpoint]).contains(word));
+    assert!(misuse(&["serve", "--port", "0", "--tls-cert", &keys]).contains("tls-key"));
+}
+
+#[test]
+fn a_model_that_is_not_supported_is_refused_once_and_with_its_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model");
+    let name = path.display().to_string();
+    assert!(latent(&["make-model", "tiny-v3", "F32", &name]).output().unwrap().status.success());
+    let text = std::fs::read_to_string(path.join("config.json")).unwrap();
+    std::fs::write(path.join("config.json"), text.replace("deepseek_v3", "llama")).unwrap();
+    // a folder without a tokenizer cannot be served either, which is no reason to advise flags of other commands
+    for tokenizer in [None, Some(TOKENIZER)] {
+        let (code, reason) = (2, "\"llama\" is not supported");
+        if let Some(tokenizer) = tokenizer {
+            std::fs::write(path.join("tokenizer.json"), tokenizer).unwrap();
+        }
+        let output = latent(&["serve", "--port", "0", "-m", &name]).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert_eq!((told.matches(reason).count(), told.contains("--tokens")), (1, false), "{told}");
+    }
+}
+
+const TOKENIZER: &str =
+    r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}}"#;
+
+#[test]
+fn restarts_that_cannot_be_are_refused() {
+    assert!(misuse(&["serve", "--restart"]).contains("give --partition, or --launch"));
+    assert!(misuse(&["serve", "--launch", "mpirun"]).contains("--restart"));
+    assert!(
+        misuse(&["serve", "--restart", "--stop-at-eof", "--partition", "pipeline=2"]).contains("--restart")
+    );
+    assert!(misuse(&["serve", "--restart", "--launch", " "]).contains("no command"));
+    // ranks start no ranks: as Open MPI's mpirun starts them, and Slurm's srun by PMIx and by PMI
+    for launcher in ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"] {
+        let within = latent(&["serve", "--restart", "--partition", "pipeline=2"]).env(launcher, "2").output();
+        let within = within.unwrap();
+        let text = String::from_utf8(within.stderr).unwrap();
+        assert!(within.status.code() == Some(64) && text.contains("--launch \"mpirun"), "{launcher}: {text}");
+    }
+    #[cfg(not(feature = "mpi"))]
+    assert!(misuse(&["serve", "--restart", "--partition", "pipeline=2"]).contains("built without MPI"));
+}
+
+/// A program that serves the demo model.
+#[cfg(unix)]
+mod running {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpStream;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    /// How long anything may take on a machine that has other work.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    pub struct Serving {
+        child: Child,
+        /// The model's name.
+        pub name: String,
+        pub address: String,
+    }
+
+    impl Drop for Serving {
+        fn drop(&mut self) {
+            // one that has ended needs no end
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    impl Serving {
+        /// Starts it with this configuration file and as many file descriptors, if that is said, and waits until it answers.
+        pub fn start(config: &str, files: Option<usize>) -> Serving {
+            Serving::start_with(config, files, &[("LATENT_ALIAS", "from-the-environment")])
+        }
+
+        /// The same with these variables in its environment.
+        pub fn start_with(config: &str, files: Option<usize>, environment: &[(&str, &str)]) -> Serving {
+            Serving::start_all(config, files, environment, &[])
+        }
+
+        /// Starts it with these flags.
+        pub fn start_flags(flags: &[&str]) -> Serving {
+            Serving::start_all("", None, &[], flags)
+        }
+
+        fn start_all(
+            config: &str,
+            files: Option<usize>,
+            environment: &[(&str, &str)],
+            flags: &[&str],
+        ) -> Serving {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("config.toml");
+            std::fs::write(&path, config).unwrap();
+            let program = crate::support::program();
+            let mut command = match files {
+                None => Command::new(program),
+                Some(files) => {
+                    let mut shell = Command::new("sh");
+                    shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]).arg(program);
+                    shell
+                }
+            };
+            let mut child = command
+                .args(["serve", "--port", "0", "--ctx-size", "512", "--threads", "1", "--config"])
+                .arg(&path)
+                .args(flags)
+                .env_remove("LATENT_MODEL")
+                .envs(environment.iter().copied())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            let (name, address) = line.trim().split_once(" at http://").unwrap_or_else(|| panic!("{line:?}"));
+            Serving { child, name: name.to_owned(), address: address.to_owned() }
+        }
+
+        pub fn connect(&self) -> TcpStream {
+            let stream = TcpStream::connect(&self.address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream
+        }
+
+        /// Sends a request's head, which announces so many bytes, and what is given of them.
+        pub fn begin(&self, line: &str, announced: usize, body: &str) -> TcpStream {
+            let mut stream = self.connect();
+            let host = &self.address;
+            let head = format!(
+                "{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {announced}\r\n\r\n{body}"
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        }
+
+        pub fn get(&self, path: &str) -> String {
+            rest(self.begin(&format!("GET {path}"), 0, ""))
+        }
+
+        pub fn post(&self, path: &str, body: &str) -> TcpStream {
+            self.begin(&format!("POST {path}"), body.len(), body)
+        }
+
+        pub fn signal(&self, signal: Signal) {
+            kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+        }
+
+        /// Waits until it has heard of a signal.
+        pub fn wait_draining(&self) {
+            let deadline = Instant::now() + PATIENCE;
+            while !self.get("/health").starts_with("HTTP/1.1 503") {
+                assert!(Instant::now() < deadline, "it does not hear");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+
+        pub fn is_running(&mut self) -> bool {
+            self.child.try_wait().unwrap().is_none()
+        }
+
+        /// Waits for its exit code.
+        pub fn end(&mut self) -> Option<i32> {
+            let deadline = Instant::now() + PATIENCE;
+            while self.is_running() {
+                assert!(Instant::now() < deadline, "it does not end");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            self.child.wait().unwrap().code()
+        }
+    }
+
+    /// What comes until the server closes the connection.
+    pub fn rest(mut stream: impl Read) -> String {
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn it_answers_until_it_is_told_to_stop() {
+    // flag and environment come before the file
+    let mut server = running::Serving::start("alias = \"from-the-file\"\nport = 1\nparallel = 3\n", None);
+    assert_eq!(server.name, "from-the-environment");
+    for (path, part) in [("/props", "\"total_slots\":3"), ("/latent/graph", "<svg")] {
+        let reply = server.get(path);
+        assert!(reply.starts_with("HTTP/1.1 200") && reply.contains(part), "{reply}");
+    }
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+}
+
+#[cfg(unix)]
+#[test]
+fn defaults_of_requests_come_from_flags() {
+    let mut server = running::Serving::start_flags(&[
+        "--n-predict",
+        "7",
+        "--seed",
+        "11",
+        "--stop",
+        "fox",
+        "--logprobs",
+        "2",
+        "--temp",
+        "0.25",
+        "--top-k",
+        "3",
+        "--repeat-last-n",
+        "-1",
+        "--dry-allowed-length",
+        "5",
+        "--no-model-sampling",
+        "--parallel",
+        "3",
+        "--cache-tokens",
+        "1024",
+    ]);
+    let (_, props) =
+        server.get("/props").split_once("\r\n\r\n").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let props: serde_json::Value = serde_json::from_str(&props).unwrap();
+    let params = &props["default_generation_settings"]["params"];
+    for (name, value) in [
+        ("n_predict", serde_json::json!(7)),
+        ("seed", serde_json::json!(11)),
+        ("stop", serde_json::json!(["fox"])),
+        ("n_probs", serde_json::json!(2)),
+        ("temperature", serde_json::json!(0.25)),
+        ("top_k", serde_json::json!(3)),
+        ("repeat_last_n", serde_json::json!(1 << 30)),
+        ("dry_allowed_length", serde_json::json!(5)),
+    ] {
+        assert_eq!(params[name], value, "{name}: {props}");
+    }
+    assert_eq!(props["total_slots"], 3);
+    let stats = server.get("/latent/stats");
+    let blocks = 1024 / latent_backend::KV_BLOCK;
+    assert!(
+        stats.contains(&format!("\"total\":{blocks}")) || stats.contains(&format!("\"free\":{blocks}")),
+        "{stats}"
+    );
+    let answer =
+        running::rest(server.post(
+            CHAT,
+            r#"{"messages":[{"role":"user","content":"Hi"}],"max_tokens":400,"ignore_eos":true}"#,
+        ));
+    assert!(
+        answer.contains("\"completion_tokens\":7") || answer.contains("\"finish_reason\":\"stop\""),
+        "{answer}"
+    );
+    assert!(answer.contains("top_logprobs"), "{answer}");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+    assert!(misuse(&["serve", "--port", "0", "--temp", "101"]).contains("temperature is 101"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_port_in_use_is_named_with_the_flag() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = latent(&["serve", "--port", &port, "--ctx-size", "64"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("--port"), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn the_cpu_takes_over_a_model_whose_gpu_is_not_there() {
+    let settings = "device = \"gpu:9999\"\nn_gpu_layers = 3\ngpu_fallback = \"cpu\"\n";
+    let mut server = running::Serving::start(settings, None);
+    let body = r#"{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4}"#;
+    let answer = running::rest(server.post(CHAT, body));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+    // without it, the error says what to do
+    let refused = latent(&["serve", "--port", "0", "--device", "gpu:9999"]).output().unwrap();
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains("--device cpu") || message.contains("`latent devices`"), "{message}");
+    assert!(misuse(&["serve", "--gpu-fallback", "gpu"]).contains("expected cpu or none"));
+}
+
+#[cfg(unix)]
+const CHAT: &str = "/v1/chat/completions";
+
+#[cfg(unix)]
+#[test]
+fn answers_end_after_the_first_signal_and_others_are_refused() {
+    let mut server = running::Serving::start("[limits]\nbody_seconds = 600\ndrain_seconds = 600\n", None);
+    let messages = "\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}]";
+    let long =
+        format!("{{{messages}, \"max_tokens\": 450, \"ignore_eos\": true, \"n\": 8, \"stream\": true}}");
+    let mut stream = BufReader::new(server.post(CHAT, &long));
+    let mut line = String::new();
+    while !line.contains("\"content\"") {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0);
+    }
+    // a request that the server waits for, so that it does not end before the rest of the test
+    let body = format!("{{{messages}}}");
+    let (first, last) = body.split_at(10);
+    let mut unfinished = server.begin(&format!("POST {CHAT}"), body.len(), first);
+    server.signal(Signal::SIGTERM);
+    server.wait_draining();
+    let refused = running::rest(server.post(CHAT, &body));
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("shutting down"), "{refused}");
+    assert!(refused.contains("retry-after: "), "{refused}");
+    let answer = running::rest(stream);
+    assert_eq!(answer.matches("\"finish_reason\":\"length\"").count(), 8);
+    assert!(answer.contains("data: [DONE]"), "{answer}");
+    assert!(server.is_running());
+    unfinished.write_all(last.as_bytes()).unwrap();
+    let refused = running::rest(unfinished);
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert_eq!(server.end(), Some(143));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_second_signal_ends_it_at_once() {
+    for (second, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let mut server = running::Serving::start("[limits]\nbody_seconds = 600\ndrain_seconds = 600\n", None);
+        let unfinished = server.begin(&format!("POST {CHAT}"), 100, "{");
+        // the head of the request has been read when another one is answered
+        assert!(server.get("/health").starts_with("HTTP/1.1 200"));
+        server.signal(Signal::SIGTERM);
+        server.wait_draining();
+        assert!(server.is_running());
+        server.signal(second);
+        assert_eq!(server.end(), Some(code));
+        drop(unfinished);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn several_models_come_from_the_environment_and_are_not_loaded_at_once() {
+    let demo = demo();
+    let models = format!("one={demo},two={demo}");
+    let environment = [("LATENT_MODEL", models.as_str()), ("LATENT_UNLOAD_IDLE", "10m")];
+    let mut server = running::Serving::start_with("models_max = 1\n", None, &environment);
+    assert_eq!(server.name, "one, two");
+    let list = server.get("/v1/models");
+    assert!(
+        list.contains("\"id\":\"two\"") && list.contains("unloaded") && !list.contains("\"n_ctx\""),
+        "{list}"
+    );
+    assert!(server.get("/latent/graph?model=two").contains("<svg"));
+    let reply = running::rest(server.post("/tokenize", "{\"model\":\"two\",\"content\":\"a fox\"}"));
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    assert!(server.get("/props?model=two").contains("\"is_sleeping\":false"));
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_crowd_beyond_the_file_descriptors_keeps_nobody_out() {
+    let mut server = running::Serving::start("", Some(128));
+    let mut idle: Vec<TcpStream> = (0..800).map(|_| server.connect()).collect();
+    let start = Instant::now();
+    assert!(server.get("/health").starts_with("HTTP/1.1 200"));
+    // it does not wait until idle connections end by themselves, nor for every one of them
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    // most of the crowd has been closed
+    assert_eq!(idle[0].read(&mut [0]).unwrap(), 0);
+    assert!(server.is_running());
+}

@@ -1,0 +1,8 @@
+//! Conversions over the public interface.
+#![allow(missing_docs, reason = "tests")]
+
+mod conversions;
+mod mixes;
+mod refusals;
+mod round_trips;
+mod support;

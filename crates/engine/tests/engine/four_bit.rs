@@ -1,0 +1,151 @@
+//! GPTQ, AWQ and compressed-tensors checkpoints: their logits are those of the same weights in f32, on both backends, and packed.
+
+use crate::support::{all_logits, bits, checkpoint, engine, error};
+use latent_engine::{Engine, EngineOptions};
+use latent_formats::Checkpoint;
+use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
+use latent_testing::{FourBit, FourBitLayout, Kind, Recipe};
+use latent_types::TensorType;
+use std::path::Path;
+use std::sync::Arc;
+
+const TOKENS: [u32; 9] = [256, 5, 99, 300, 7, 7, 42, 511, 0];
+
+fn options(mla: MlaChoice, form: CacheForm, precision: Precision) -> EngineOptions {
+    EngineOptions { mla, form, precision, context: Some(128), threads: Some(1), ..EngineOptions::default() }
+}
+
+fn exact() -> EngineOptions {
+    options(MlaChoice::Auto, CacheForm::Latent, Precision::Exact)
+}
+
+fn logits(file: &Arc<Checkpoint>, options: &EngineOptions) -> Vec<Vec<f32>> {
+    all_logits(&mut engine(file, options), &TOKENS, 4)
+}
+
+fn worst(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| error(a, b)).fold(0.0, f64::max)
+}
+
+/// The packed model and its copy.
+fn written(folder: &Path, shape: &str, form: &FourBit) -> (Arc<Checkpoint>, Arc<Checkpoint>) {
+    let recipe = Recipe { layers: Some(2), ..Recipe::new(shape, Kind::from(TensorType::F32)) };
+    let (packed, plain) = (folder.join("packed"), folder.join("plain"));
+    recipe.write_four_bit(form, &packed, &plain).unwrap();
+    (checkpoint(&packed), checkpoint(&plain))
+}
+
+fn type_of(file: &Checkpoint, name: &str) -> TensorType {
+    file.info(&format!("model.layers.1.{name}.weight")).unwrap().ty
+}
+
+/// The relative square error of the logits in f32 arithmetic: none but that of other orders of sums where the blocks hold the weights exactly, and that
+/// of weights rounded to 11 bits where not.
+const SAME: f64 = 1e-10;
+const ROUNDED: f64 = 1e-5;
+
+fn check(shape: &str, form: &FourBit, shown: TensorType, bound: f64) {
+    let folder = tempfile::tempdir().unwrap();
+    let (packed, plain) = written(folder.path(), shape, form);
+    let what = format!("{shape} {form:?}");
+    assert_eq!(type_of(&packed, "self_attn.o_proj"), shown, "{what}");
+    assert_eq!(type_of(&packed, "self_attn.kv_b_proj"), shown, "{what}");
+    assert_eq!(packed.info("lm_head.weight").unwrap().ty, TensorType::F32, "{what}");
+    let truth = logits(&plain, &exact());
+    assert!(truth.iter().flatten().all(|logit| logit.is_finite()), "{what}");
+    for (mla, form) in FORMS {
+        let found = logits(&packed, &options(mla, form, Precision::Exact));
+        assert!(worst(&found, &truth) <= bound, "{what} {mla} {form:?}: {:e}", worst(&found, &truth));
+    }
+    let mut reference =
+        Engine::load(&*latent_backends::reference(), &packed, &exact(), &mut |_, _| {}).unwrap();
+    let found = all_logits(&mut reference, &TOKENS, 4);
+    assert!(worst(&found, &truth) <= bound, "{what}, reference: {:e}", worst(&found, &truth));
+    let fast = logits(&packed, &options(MlaChoice::Auto, CacheForm::Latent, Precision::Default));
+    let mut errors: Vec<f64> = fast.iter().zip(&truth).map(|(a, b)| error(a, b)).collect();
+    errors.sort_by(f64::total_cmp);
+    assert!(errors[errors.len() / 2] < 3e-2, "{what}: default precision {errors:?}");
+}
+
+#[test]
+fn symmetric_integers_run_as_q4_0() {
+    for layout in [FourBitLayout::Gptq, FourBitLayout::GptqV2, FourBitLayout::PackQuantized] {
+        check("tiny-v3", &FourBit::new(layout, true), TensorType::Q4_0, SAME);
+    }
+    let larger = FourBit { group: Some(128), ..FourBit::new(FourBitLayout::Gptq, true) };
+    check("tiny-dense", &larger, TensorType::Q4_0, SAME);
+    let whole_rows = FourBit { group: None, ..FourBit::new(FourBitLayout::PackQuantized, true) };
+    check("tiny-v2", &whole_rows, TensorType::Q4_0, SAME);
+}
+
+#[test]
+fn integers_with_zero_points_run_as_q5_0() {
+    for layout in
+        [FourBitLayout::Gptq, FourBitLayout::GptqV2, FourBitLayout::Awq, FourBitLayout::PackQuantized]
+    {
+        check("tiny-v3", &FourBit::new(layout, false), TensorType::Q5_0, SAME);
+    }
+    let larger = FourBit { group: Some(128), ..FourBit::new(FourBitLayout::Awq, false) };
+    check("tiny-glm", &larger, TensorType::Q5_0, SAME);
+}
+
+#[test]
+fn inputs_in_another_order_and_odd_groups_run_as_f16() {
+    for layout in [FourBitLayout::Gptq, FourBitLayout::PackQuantized] {
+        for symmetric in [true, false] {
+            let form = FourBit { ordered: true, ..FourBit::new(layout, symmetric) };
+            check("tiny-v3", &form, TensorType::F16, ROUNDED);
+        }
+    }
+    let small = FourBit { group: Some(16), ..FourBit::new(FourBitLayout::Awq, false) };
+    check("tiny-dense", &small, TensorType::F16, ROUNDED);
+}
+
+#[test]
+fn scales_of_other_types_keep_their_values() {
+    let bf16 = FourBit { scales: TensorType::BF16, ..FourBit::new(FourBitLayout::PackQuantized, true) };
+    check("tiny-v3", &bf16, TensorType::Q4_0, SAME);
+    // rounded to the 11 bits of f16
+    let f32 = FourBit { scales: TensorType::F32, ..FourBit::new(FourBitLayout::PackQuantized, false) };
+    check("tiny-v2", &f32, TensorType::Q5_0, ROUNDED);
+}
+
+#[test]
+fn four_bit_floats_run_as_they_are() {
+    check("tiny-v3", &FourBit::new(FourBitLayout::Nvfp4, true), TensorType::NVFP4, SAME);
+    check("tiny-v3", &FourBit::new(FourBitLayout::Mxfp4, true), TensorType::MXFP4, SAME);
+}
+
+#[test]
+fn only_experts_are_packed_as_in_kimi_k2_5() {
+    let ignored = &["self_attn", "shared_experts", "layers.0.mlp"];
+    let form =
+        FourBit { scales: TensorType::BF16, ignored, ..FourBit::new(FourBitLayout::PackQuantized, true) };
+    let folder = tempfile::tempdir().unwrap();
+    let (packed, plain) = written(folder.path(), "tiny-v3", &form);
+    assert_eq!(type_of(&packed, "self_attn.kv_b_proj"), TensorType::F32);
+    assert_eq!(type_of(&packed, "mlp.shared_experts.up_proj"), TensorType::F32);
+    assert_eq!(type_of(&packed, "mlp.experts.3.down_proj"), TensorType::Q4_0);
+    assert!(worst(&logits(&packed, &exact()), &logits(&plain, &exact())) <= SAME);
+}
+
+#[test]
+fn a_packed_file_gives_the_same_bits() {
+    let forms = [
+        FourBit { scales: TensorType::BF16, ..FourBit::new(FourBitLayout::PackQuantized, true) },
+        FourBit { ordered: true, ..FourBit::new(FourBitLayout::Gptq, false) },
+        FourBit::new(FourBitLayout::Nvfp4, true),
+    ];
+    for form in forms {
+        let folder = tempfile::tempdir().unwrap();
+        let (packed, _) = written(folder.path(), "tiny-v3", &form);
+        let out = folder.path().join("model.latent");
+        latent_backends::pack(&packed, &out, Some(2), &mut |_, _| true).unwrap();
+        let file = checkpoint(&out);
+        assert_eq!(file.fingerprint(), packed.fingerprint());
+        for precision in [Precision::Exact, Precision::Default] {
+            let options = options(MlaChoice::Auto, CacheForm::Latent, precision);
+            assert_eq!(bits(&logits(&file, &options)), bits(&logits(&packed, &options)), "{form:?}");
+        }
+    }
+}

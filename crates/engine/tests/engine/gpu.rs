@@ -1,0 +1,177 @@
+//! The GPU backend against Hugging Face's logits: every fixture in every formulation. Where no driver offers an adapter, each test says that it
+//! was skipped; `REQUIRE_GPU=1` makes that an error.
+#![allow(missing_docs, clippy::print_stdout, reason = "tests, and what is skipped is named")]
+
+use crate::support;
+use crate::support::{
+    all_logits, bits, checkpoint, error, fixture, fixture_models, folder, model_of_each_weight_type,
+    shared_and_shifted,
+};
+use latent_backend_wgpu::{GpuBackend, GpuError};
+use latent_engine::cache::Sequence;
+use latent_engine::sampling::SamplingParams;
+use latent_engine::{Draft, Engine, EngineOptions, Listener, LogitsRequest, Request, SeqInput, Session};
+use latent_formats::Checkpoint;
+use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
+use latent_text::{Encode, Tokenizer};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+/// Mean relative square error of a row's logits against Hugging Face's f32, and largest one against the CPU in exact precision.
+const EXACT: f64 = 1e-9;
+
+/// The first adapter, opened once for all tests: shaders are compiled once.
+fn gpu() -> Option<&'static GpuBackend> {
+    static GPU: OnceLock<Option<GpuBackend>> = OnceLock::new();
+    let opened = GPU.get_or_init(|| match GpuBackend::open(0) {
+        Ok(backend) => Some(backend),
+        Err(GpuError::NoAdapter) if std::env::var_os("REQUIRE_GPU").is_none() => None,
+        Err(error) => panic!("{error}"),
+    });
+    if opened.is_none() {
+        println!("SKIPPED: no adapter");
+    }
+    opened.as_ref()
+}
+
+struct Silent;
+impl Listener for Silent {}
+
+fn options(mla: MlaChoice, form: CacheForm) -> EngineOptions {
+    EngineOptions {
+        mla,
+        form,
+        context: Some(256),
+        max_batch_tokens: Some(128),
+        threads: Some(1),
+        precision: Precision::Exact,
+        ..EngineOptions::default()
+    }
+}
+
+fn engine(backend: &GpuBackend, checkpoint: &Arc<Checkpoint>, options: &EngineOptions) -> Engine {
+    Engine::load(backend, checkpoint, options, &mut |_, _| {}).unwrap()
+}
+
+#[test]
+fn its_logits_agree_with_those_of_every_fixture_in_every_formulation() {
+    let Some(gpu) = gpu() else { return };
+    agrees_with_every_fixture(gpu, 32);
+}
+
+#[test]
+fn plans_as_circuits_state_them_agree_too() {
+    if gpu().is_some() {
+        agrees_with_every_fixture(&GpuBackend::open(0).unwrap().unfused(), 24);
+    }
+}
+
+/// The logits of the first tokens of every fixture in every formulation.
+fn agrees_with_every_fixture(gpu: &GpuBackend, most: usize) {
+    for (case, path) in fixture_models() {
+        let (expected, checkpoint) = (fixture(case), checkpoint(&path));
+        // a software adapter takes its time
+        let tokens = &expected.tokens[..expected.tokens.len().min(most)];
+        for (mla, form) in FORMS {
+            let mut engine = engine(gpu, &checkpoint, &options(mla, form));
+            let chunk = if mla == MlaChoice::Auto { 20 } else { usize::MAX };
+            let mean = expected.mean_error(&all_logits(&mut engine, tokens, chunk));
+            assert!(mean <= EXACT, "{case} {mla} {form:?}: {mean:e}");
+            println!("{case} {mla} {form:?}: {mean:.1e}");
+        }
+    }
+}
+
+#[test]
+fn it_agrees_with_the_cpu_on_every_weight_type() {
+    let Some(gpu) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let tokens: Vec<u32> = (0..12).map(|i| i * 11 % 250).collect();
+    for (model, checkpoint) in model_of_each_weight_type(folder.path()) {
+        let exact = options(MlaChoice::Auto, CacheForm::Latent);
+        let cpu = all_logits(&mut support::engine(&checkpoint, &exact), &tokens, 64);
+        let found = all_logits(&mut engine(gpu, &checkpoint, &exact), &tokens, 64);
+        for (row, (a, b)) in found.iter().zip(&cpu).enumerate() {
+            let error = error(a, b);
+            assert!(error <= EXACT, "{model}, row {row}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn a_shared_and_a_shifted_context_are_those_of_the_reference() {
+    let Some(gpu) = gpu() else { return };
+    // with a rotated key, with one that is not rotated, and without one
+    for case in ["youtu", "kimi-linear", "nope-gate"] {
+        let checkpoint = checkpoint(&folder(case));
+        let options = options(MlaChoice::Absorbed, CacheForm::Latent);
+        let reference = latent_backends::reference();
+        let reference = Engine::load(&*reference, &checkpoint, &options, &mut |_, _| {}).unwrap();
+        let expected = shared_and_shifted(reference);
+        let run = || shared_and_shifted(engine(gpu, &checkpoint, &options));
+        let found = run();
+        assert_eq!(bits(&found), bits(&run()), "{case}: other bits");
+        for (a, b) in found.iter().zip(&expected) {
+            assert!(error(a, b) <= EXACT, "{case}: {:e}", error(a, b));
+        }
+    }
+}
+
+#[test]
+fn its_largest_logits_give_the_tokens_that_whole_rows_give() {
+    let Some(gpu) = gpu() else { return };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf");
+    let checkpoint = checkpoint(&path);
+    let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
+    let how = Encode { add_special: true, parse_special: false };
+    let options = EngineOptions { context: Some(128), ..options(MlaChoice::Auto, CacheForm::Latent) };
+    let drafting = EngineOptions { draft: Draft::Mtp, ..options.clone() };
+    let mut engines = [engine(gpu, &checkpoint, &drafting), support::engine(&checkpoint, &options)];
+    let penalised = SamplingParams { repeat_penalty: 1.2, penalty_last: 16, ..SamplingParams::default() };
+    for sampling in [SamplingParams::greedy(), SamplingParams::default(), penalised] {
+        let answers = engines.each_mut().map(|engine| {
+            // whoever reports probabilities needs whole rows
+            [None, Some(0)].map(|logprobs| {
+                let prompt = tokenizer.encode("Once upon a time", how).unwrap();
+                let sampling = sampling.clone();
+                let request =
+                    Request { prompt, sampling, logprobs, max_tokens: Some(12), ..Request::default() };
+                engine.generate(&mut Session::default(), &request, &tokenizer, &mut Silent).unwrap().tokens
+            })
+        });
+        for answer in &answers {
+            assert_eq!(answer[0], answer[1], "{sampling:?}");
+        }
+        assert_eq!(answers[0], answers[1], "{sampling:?}: other tokens than on the CPU");
+    }
+}
+
+#[test]
+fn embeddings_in_place_of_tokens_give_the_bits_of_the_tokens() {
+    let Some(gpu) = gpu() else { return };
+    // it multiplies its embedding by a factor
+    let checkpoint = checkpoint(&folder("minicpm3"));
+    let mut engine = engine(gpu, &checkpoint, &options(MlaChoice::Absorbed, CacheForm::Latent));
+    let tokens: Vec<u32> = (0..12).map(|i| i * 7 % 90).collect();
+    let activations = engine.activations(&checkpoint).unwrap();
+    let trace = engine.trace(&activations, 0..0, &tokens, &mut |_| true).unwrap();
+    let embed = activations.list().iter().position(|activation| activation.name == "embed").unwrap();
+    let values = trace.values(embed).unwrap().numbers.clone();
+    let width = engine.config().hidden_size;
+    let mut run = |embedded: bool| {
+        let mut sequences: [Sequence; 2] = Default::default();
+        let [first, second] = &mut sequences;
+        let second = match embedded {
+            true => SeqInput::embeddings(second, &values, width, LogitsRequest::All),
+            false => SeqInput::tokens(second, &tokens, LogitsRequest::All),
+        };
+        // beside tokens, which are looked up
+        let mut inputs = [SeqInput::tokens(first, &tokens[..5], LogitsRequest::All), second];
+        let mut logits = Vec::new();
+        engine.step(&mut inputs, &mut |_, _, row| logits.push(row.to_vec())).unwrap().all().unwrap();
+        bits(&logits)
+    };
+    let looked_up = run(false);
+    assert_eq!(looked_up.len(), 17);
+    assert!(run(true) == looked_up, "other bits");
+}

@@ -1,0 +1,77 @@
+//! The reference backend behind the same trait: every fixture in every formulation, and random models of every kind of weights.
+
+use crate::support::{
+    all_logits, bits, checkpoint, engine, error, fixture, fixture_models, folder, model_of_each_weight_type,
+    shared_and_shifted,
+};
+use latent_engine::{Engine, EngineOptions};
+use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
+use std::sync::Arc;
+
+/// Mean relative square error of a row against Hugging Face's logits.
+const EXACT: f64 = 1e-9;
+
+fn options(mla: MlaChoice, form: CacheForm) -> EngineOptions {
+    EngineOptions { mla, form, context: Some(256), threads: Some(1), ..EngineOptions::default() }
+}
+
+fn reference(checkpoint: &Arc<latent_formats::Checkpoint>, options: &EngineOptions) -> Engine {
+    Engine::load(&*latent_backends::reference(), checkpoint, options, &mut |_, _| {}).unwrap()
+}
+
+#[test]
+fn its_logits_agree_with_those_of_every_fixture_in_every_formulation() {
+    for (case, path) in fixture_models() {
+        let (expected, checkpoint) = (fixture(case), checkpoint(&path));
+        // attention to all before it makes long prompts slow here
+        let tokens = &expected.tokens[..expected.tokens.len().min(48)];
+        for (mla, form) in FORMS {
+            let mut engine = reference(&checkpoint, &options(mla, form));
+            for chunk in [usize::MAX, 5] {
+                let mean = expected.mean_error(&all_logits(&mut engine, tokens, chunk));
+                assert!(mean <= EXACT, "{case} {mla} {form:?} in chunks of {chunk}: {mean:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn it_agrees_with_the_cpu_on_every_shape_and_weight_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens: Vec<u32> = (0..20).map(|i| i * 11 % 250).collect();
+    for (model, checkpoint) in model_of_each_weight_type(folder.path()) {
+        let exact =
+            EngineOptions { precision: Precision::Exact, ..options(MlaChoice::Auto, CacheForm::Latent) };
+        let cpu = all_logits(&mut engine(&checkpoint, &exact), &tokens, 64);
+        let reference = all_logits(&mut reference(&checkpoint, &exact), &tokens, 64);
+        for (row, (a, b)) in cpu.iter().zip(&reference).enumerate() {
+            let error = error(a, b);
+            assert!(error <= 1e-9, "{model}, row {row}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn a_shared_and_a_shifted_context_are_those_of_the_cpu() {
+    // with a rotated key, with one that is not rotated, and without one
+    for case in ["youtu", "kimi-linear", "nope-gate"] {
+        let checkpoint = checkpoint(&folder(case));
+        let exact =
+            EngineOptions { precision: Precision::Exact, ..options(MlaChoice::Absorbed, CacheForm::Latent) };
+        let cpu = shared_and_shifted(engine(&checkpoint, &exact));
+        let reference = shared_and_shifted(reference(&checkpoint, &exact));
+        assert_eq!(bits(&reference[..1]), bits(&reference[1..2]), "a shared prefix changes nothing");
+        for (a, b) in cpu.iter().zip(&reference) {
+            assert!(error(a, b) <= 1e-9, "{case}");
+        }
+    }
+}
+
+#[test]
+fn what_it_cannot_serve_is_an_error() {
+    let checkpoint = checkpoint(&folder("youtu"));
+    let f16 = EngineOptions { cache: Some(latent_types::CacheType::F16), ..EngineOptions::default() };
+    let refused =
+        Engine::load(&*latent_backends::reference(), &checkpoint, &f16, &mut |_, _| {}).err().unwrap();
+    assert!(refused.to_string().contains("KV cache in f32, not f16"), "{refused}");
+}

@@ -1,0 +1,160 @@
+//! What a program without unsafe code can ask of an engine, and must be refused.
+#![forbid(unsafe_code)]
+
+use latent_engine::cache::{CacheFull, Sequence};
+use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest, SeqError, SeqInput};
+use latent_formats::Checkpoint;
+use latent_testing::{Kind, Recipe};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+fn model() -> (TempDir, Arc<Checkpoint>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    Recipe::new("tiny-v3", Kind::from(latent_types::TensorType::Q8_0)).write_gguf(&path).unwrap();
+    let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
+    (folder, checkpoint)
+}
+
+fn engine(checkpoint: &Arc<Checkpoint>, context: usize) -> Engine {
+    let options = EngineOptions {
+        context: Some(context),
+        max_batch_tokens: Some(128),
+        threads: Some(2),
+        ..EngineOptions::default()
+    };
+    Engine::load(&*latent_backends::cpu(), checkpoint, &options, &mut |_, _| {}).unwrap()
+}
+
+/// The logits of the last token.
+fn run(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
+    let mut last = Vec::new();
+    let mut items = [SeqInput::tokens(sequence, tokens, LogitsRequest::Last)];
+    engine.step(&mut items, &mut |_, _, logits| last = logits.to_vec())?.all()?;
+    Ok(last)
+}
+
+#[test]
+fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
+    let (folder, checkpoint) = model();
+    let (mut one, mut two) = (engine(&checkpoint, 256), engine(&checkpoint, 256));
+    let mut sequence = Sequence::default();
+    run(&mut one, &mut sequence, &[1, 2, 3]).unwrap();
+    let mut own = Sequence::default();
+    let expected = run(&mut two, &mut own, &[1, 2, 3, 4]).unwrap();
+    let free = two.kv_cache().available();
+    // alone, and beside one of its own
+    let error = run(&mut two, &mut sequence, &[4]).unwrap_err();
+    assert!(matches!(error, EngineError::Sequence { index: None, error: SeqError::Foreign }), "{error}");
+    let mut shared = one.share(&sequence, 2);
+    let mut items = [
+        SeqInput::tokens(&mut own, &[5], LogitsRequest::Last),
+        SeqInput::tokens(&mut shared, &[3], LogitsRequest::Last),
+    ];
+    let mut heard = Vec::new();
+    let outcome = two.step(&mut items, &mut |input, row, _| heard.push((input, row))).unwrap();
+    // its own sequence runs, the other one does not
+    assert_eq!(outcome.results(), [Ok(()), Err(SeqError::Foreign)]);
+    let error = outcome.all().unwrap_err().to_string();
+    assert!(error.starts_with("sequence 1 of the step: another engine has run this sequence"), "{error}");
+    assert_eq!(heard, [(0, 0)]);
+    let path = folder.path().join("saved");
+    for error in [two.shift(&mut sequence, 0..1), two.save(&sequence, &[1, 2, 3], &path)] {
+        assert!(matches!(error, Err(EngineError::ForeignSequence)), "{error:?}");
+    }
+    assert!(!path.exists());
+    assert_eq!((two.kv_cache().available(), own.len(), sequence.len()), (free, 5, 3));
+    // its own engine goes on with it, and another one may drop it
+    assert_eq!(run(&mut one, &mut sequence, &[4]).unwrap(), expected);
+    two.release(sequence);
+    drop(shared);
+    assert_eq!((one.kv_cache().available(), two.kv_cache().available()), (256, free));
+}
+
+#[test]
+fn sequences_without_room_are_named_and_the_others_run() {
+    let (_folder, checkpoint) = model();
+    let mut engine = engine(&checkpoint, 192);
+    let mut sequences: [Sequence; 3] = Default::default();
+    let tokens = [1; 65];
+    let step = |engine: &mut Engine, sequences: &mut [Sequence; 3], counts: &[(usize, usize)]| {
+        let mut items: Vec<SeqInput<'_>> = Vec::new();
+        for (sequence, (_, count)) in sequences.iter_mut().zip(counts) {
+            items.push(SeqInput::tokens(sequence, &tokens[..*count], LogitsRequest::Last));
+        }
+        let mut heard = 0;
+        let refused = engine.step(&mut items, &mut |_, _, _| heard += 1).unwrap();
+        let refused: Vec<_> = refused.refused().map(|(index, error)| (index, error.clone())).collect();
+        (heard, refused)
+    };
+    // three blocks: one and one, so that the third sequence, which needs two, finds only one
+    let (heard, refused) = step(&mut engine, &mut sequences, &[(0, 1), (1, 62), (2, 65)]);
+    let full = CacheFull { rows: 65, cached: 0, capacity: 192 };
+    assert_eq!((heard, refused), (2, vec![(2, SeqError::CacheFull(full))]));
+    assert_eq!(sequences.each_ref().map(|sequence| sequence.len()), [1, 62, 0]);
+    assert!(sequences[2].block_table().is_empty());
+    assert_eq!(engine.kv_cache().available(), 64);
+    // the first one takes the block that is left
+    let (heard, refused) = step(&mut engine, &mut sequences, &[(0, 64), (1, 64)]);
+    assert_eq!((heard, refused.len(), refused[0].0), (1, 1, 1));
+    assert_eq!(sequences.each_ref().map(|sequence| sequence.len()), [65, 62, 0]);
+    let error = run(&mut engine, &mut sequences[2], &tokens).unwrap_err();
+    assert!(matches!(error, EngineError::Sequence { error: SeqError::CacheFull(_), .. }), "{error}");
+    // room for the second one comes with the end of the first
+    sequences[0] = Sequence::default();
+    assert_eq!(step(&mut engine, &mut sequences, &[(0, 1), (1, 64)]), (2, Vec::new()));
+}
+
+#[test]
+fn a_cancelled_step_changes_no_sequence_and_the_next_one_runs() {
+    let (_folder, checkpoint) = model();
+    let mut engine = engine(&checkpoint, 256);
+    let mut sequence = Sequence::default();
+    run(&mut engine, &mut sequence, &[1, 2, 3]).unwrap();
+    let token = engine.cancel_token();
+    // from another thread, as a server does it
+    std::thread::spawn({
+        let token = token.clone();
+        move || token.cancel()
+    })
+    .join()
+    .unwrap();
+    let error = run(&mut engine, &mut sequence, &[4; 100]).unwrap_err();
+    assert!(matches!(error, EngineError::Stopped), "{error}");
+    assert_eq!(sequence.len(), 3);
+    token.reset();
+    let went_on = run(&mut engine, &mut sequence, &[4]).unwrap();
+    assert_eq!(run(&mut engine, &mut Sequence::default(), &[1, 2, 3, 4]).unwrap(), went_on);
+}
+
+#[test]
+fn blocks_of_sequences_that_are_dropped_or_lost_in_a_panic_come_back() {
+    let (_folder, checkpoint) = model();
+    let mut engine = engine(&checkpoint, 192);
+    let expected = run(&mut engine, &mut Sequence::default(), &[1; 100]).unwrap();
+    for _ in 0..22 {
+        run(&mut engine, &mut Sequence::default(), &[2; 70]).unwrap();
+        let lost = catch_unwind(AssertUnwindSafe(|| {
+            let mut sequence = Sequence::default();
+            let mut items = [SeqInput::tokens(&mut sequence, &[3; 100], LogitsRequest::Last)];
+            let _ = engine.step(&mut items, &mut |_, _, _| panic!("a request that fails"));
+        }));
+        assert!(lost.is_err());
+        assert_eq!(engine.kv_cache().available(), 192);
+    }
+    assert_eq!(run(&mut engine, &mut Sequence::default(), &[1; 100]).unwrap(), expected);
+}
+
+#[test]
+fn steps_beyond_what_the_engine_is_made_for_are_refused() {
+    let (_folder, checkpoint) = model();
+    let error = run(&mut engine(&checkpoint, 256), &mut Sequence::default(), &[1; 129]).unwrap_err();
+    assert!(matches!(error, EngineError::Rows { rows: 129, max_batch_tokens: 128 }), "{error}");
+    for max_batch_tokens in [usize::MAX, 1 << 60, (1 << 20) + 1] {
+        let options = EngineOptions { max_batch_tokens: Some(max_batch_tokens), ..EngineOptions::default() };
+        let error =
+            Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {}).err().unwrap();
+        assert!(error.to_string().contains(&format!("a step of {max_batch_tokens} rows")), "{error}");
+    }
+}

@@ -1,0 +1,16 @@
+//! Files of models over the public interface.
+#![allow(missing_docs, reason = "tests")]
+
+mod folders;
+mod four_bit;
+mod gguf_files;
+mod gguf_malformed;
+mod mutations;
+mod outlines;
+#[cfg(unix)]
+mod output_files;
+mod packed;
+mod parts;
+mod rank_files;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,83 @@
+//! What is kept, what is refused under load, and that masks are the same with and without threads.
+
+use crate::support::{limits, small};
+use latent_grammar::{GrammarError, GrammarLimits, Grammars, Source};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn numbered(number: usize) -> Source {
+    Source::JsonSchema(json!({"type": "object", "properties": {format!("p{number}"): {"type": "integer"}}}))
+}
+
+#[test]
+fn equal_grammars_are_compiled_once_and_the_oldest_go_first() {
+    let one = Grammars::new(&small(), limits()).unwrap().compile(&numbered(0), None).unwrap().bytes();
+    let grammars = Grammars::new(&small(), GrammarLimits { cache_bytes: one * 4, ..limits() }).unwrap();
+    let first = grammars.compile(&numbered(0), None).unwrap();
+    assert!(Arc::ptr_eq(&first, &grammars.compile(&numbered(0), None).unwrap()));
+    for number in 1..20 {
+        grammars.compile(&numbered(number), None).unwrap();
+        // used again and again, it stays
+        assert!(Arc::ptr_eq(&first, &grammars.compile(&numbered(0), None).unwrap()));
+        let (count, bytes) = grammars.cached();
+        assert!((1..=4).contains(&count) && bytes <= one * 4, "{count} {bytes}");
+    }
+    // what does not fit at all is compiled, and not kept
+    let grammars = Grammars::new(&small(), GrammarLimits { cache_bytes: 1, ..limits() }).unwrap();
+    grammars.compile(&numbered(0), None).unwrap();
+    assert_eq!(grammars.cached(), (0, 0));
+}
+
+#[test]
+fn a_grammar_that_an_answer_left_is_compiled_anew() {
+    let grammars = Grammars::new(&small(), limits()).unwrap();
+    let first = grammars.compile(&numbered(0), None).unwrap();
+    let mut constraint = first.constraint();
+    constraint.accepted(&[u32::from(b'x')]);
+    let mut logits = vec![0.0; 8];
+    constraint.process(&[u32::from(b'x')], &mut logits);
+    assert!(constraint.problem().is_some() && logits.iter().all(|logit| *logit == f32::NEG_INFINITY));
+    assert!(!Arc::ptr_eq(&first, &grammars.compile(&numbered(0), None).unwrap()));
+}
+
+#[test]
+fn load_and_deadlines_are_errors_of_their_own() {
+    let compile = |limits: GrammarLimits, source: &Source| {
+        Grammars::new(&small(), limits).unwrap().compile(source, None).err().unwrap()
+    };
+    let busy = compile(GrammarLimits { compiling: 0, ..limits() }, &numbered(0));
+    assert!(matches!(busy, GrammarError::Busy(0)) && !busy.is_of_request());
+    // far more work than the time is for
+    let words: Vec<String> = (0..3000).map(|i| format!("\"x{i}\"")).collect();
+    let slow = Source::Gbnf(format!("root ::= ({} | \"(\" root \")\")*", words.join(" | ")));
+    let late = compile(GrammarLimits { compile_time: Duration::from_millis(1), ..limits() }, &slow);
+    assert!(matches!(late, GrammarError::Timeout { .. }) && late.is_of_request(), "{late}");
+}
+
+#[test]
+fn threads_change_no_mask() {
+    let masks = |threads: usize| -> Vec<Vec<f32>> {
+        let grammars = Grammars::new(&small(), GrammarLimits { mask_threads: threads, ..limits() }).unwrap();
+        let source = Source::Gbnf("root ::= \"(\" root \")\" | [a-z]+".into());
+        let grammar = grammars.compile(&source, None).unwrap();
+        let mut answers: Vec<_> = (0..6).map(|_| (grammar.constraint(), Vec::new())).collect();
+        let mut masks = Vec::new();
+        for round in 0..12 {
+            for (constraint, tokens) in &mut answers {
+                let mut logits = vec![0.0; small().vocab_size()];
+                constraint.process(tokens, &mut logits);
+                masks.push(logits);
+                tokens.push(u32::from(b"(((abc)))"[round.min(8)]));
+                if round < 9 {
+                    constraint.accepted(tokens);
+                } else {
+                    tokens.pop();
+                }
+            }
+        }
+        masks
+    };
+    let alone = masks(0);
+    assert!(masks(1) == alone && masks(3) == alone);
+}

@@ -1,0 +1,94 @@
+//! What the masks of an answer may take, and threads that compute them.
+
+use crate::support::small;
+use latent_grammar::{Constraint, Grammar, GrammarLimits, Grammars, Source};
+use std::sync::Arc;
+use std::time::Duration;
+
+const AMBIGUOUS: &str = "root ::= e\ne ::= e e | e e e | .\n";
+
+fn compile(limits: GrammarLimits, gbnf: &str) -> (Grammars, Arc<Grammar>) {
+    let compile_time = Duration::from_secs(20);
+    let grammars = Grammars::new(&small(), GrammarLimits { compile_time, ..limits }).unwrap();
+    let grammar = grammars.compile(&Source::Gbnf(gbnf.into()), None).unwrap();
+    (grammars, grammar)
+}
+
+/// Chooses the letter `a` up to this number of times. Returns how often it could.
+fn letters(constraint: &mut Constraint, count: usize) -> usize {
+    let mut tokens = Vec::new();
+    for chosen in 0..count {
+        let mut logits = vec![0.0; small().vocab_size()];
+        constraint.process(&tokens, &mut logits);
+        if constraint.problem().is_some() {
+            assert!(logits.iter().all(|logit| *logit == f32::NEG_INFINITY));
+            return chosen;
+        }
+        tokens.push(u32::from(b'a'));
+        constraint.accepted(&tokens);
+    }
+    count
+}
+
+#[test]
+fn masks_of_an_answer_have_a_budget_of_cpu_time() {
+    for mask_threads in [0, 1] {
+        let limits = GrammarLimits {
+            mask_threads,
+            answer_time: Duration::ZERO,
+            token_time: Duration::ZERO,
+            ..GrammarLimits::default()
+        };
+        let (_grammars, grammar) = compile(limits, "root ::= [a-z]+ \" \"");
+        let mut constraint = grammar.constraint();
+        assert_eq!(letters(&mut constraint, 9), 2);
+        let problem = constraint.problem().unwrap();
+        assert!(problem.to_string().contains("of CPU time") && problem.is_of_request(), "{problem}");
+        // the default leaves room for any usual answer
+        let (_grammars, grammar) =
+            compile(GrammarLimits { mask_threads, ..GrammarLimits::default() }, "root ::= [a-z]+ \" \"");
+        assert_eq!(letters(&mut grammar.constraint(), 500), 500);
+    }
+}
+
+#[test]
+fn a_mask_that_takes_too_long_is_stopped() {
+    for mask_threads in [0, 1] {
+        let mask_time = Duration::from_millis(2);
+        let limits = GrammarLimits { mask_threads, mask_time, ..GrammarLimits::default() };
+        let (grammars, grammar) = compile(limits, AMBIGUOUS);
+        let mut constraint = grammar.constraint();
+        let chosen = letters(&mut constraint, 600);
+        assert!((1..600).contains(&chosen), "{chosen}");
+        let problem = constraint.problem().unwrap();
+        assert!(problem.to_string().contains("ambiguous") && problem.is_of_request(), "{problem}");
+        // another answer by the same grammar gets one that is not spoilt
+        let again = grammars.compile(&Source::Gbnf(AMBIGUOUS.into()), None).unwrap();
+        assert!(!Arc::ptr_eq(&again, &grammar));
+        assert_eq!(letters(&mut again.constraint(), 2), 2);
+    }
+}
+
+#[test]
+fn costly_masks_keep_no_others_waiting() {
+    let (grammars, costly) = compile(GrammarLimits::default(), AMBIGUOUS);
+    let plain = grammars.compile(&Source::Gbnf("root ::= [a-z]+ \" \"".into()), None).unwrap();
+    let tokens = vec![u32::from(b'a'); 25];
+    // several at a time, of which none is fetched
+    let mut ahead: Vec<Constraint> = (0..3).map(|_| costly.constraint()).collect();
+    for constraint in &mut ahead {
+        constraint.process(&[], &mut vec![0.0; small().vocab_size()]);
+        constraint.accepted(&tokens);
+    }
+    assert_eq!(letters(&mut plain.constraint(), 30), 30);
+    let mut waits = 0;
+    let ready = ahead.pop().unwrap();
+    while !ready.is_ready(Duration::from_millis(50)) {
+        waits += 1;
+        assert!(waits < 1000, "never ready");
+    }
+    // one whose answer is cancelled is given up
+    drop(ahead);
+    let mut next = plain.constraint();
+    assert_eq!(letters(&mut next, 3), 3);
+}

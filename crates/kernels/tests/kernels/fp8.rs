@@ -1,0 +1,90 @@
+//! Every code of FP8 through every kernel that reads it in tiles.
+
+use latent_kernels::{KernelFn, MatmulArgs, MatmulFn, QuantizedInput, Rows, RowsMut, Scratch, WeightMatrix};
+use latent_quant::f8_e4m3::value;
+use latent_quant::tiles::{ROWS, TileLayout};
+use latent_types::{TensorType, WeightLayout};
+
+/// Numbers of a weight row: not whole vectors of codes.
+const COLS: usize = 131;
+
+fn tiles(codes: &[u8], cols: usize) -> Vec<u8> {
+    let layout = TileLayout::new(TensorType::F8_E4M3, cols).unwrap();
+    let mut tiles = vec![0; layout.matrix_bytes(codes.len() / cols)];
+    for (rows, tile) in codes.chunks(ROWS * cols).zip(tiles.chunks_exact_mut(layout.tile_bytes())) {
+        layout.pack(rows, tile);
+    }
+    tiles
+}
+
+/// The kernels that this machine can run: those that read rows of the weight, or those that read across them.
+fn kernels(across: bool) -> impl Iterator<Item = (&'static str, MatmulFn)> {
+    let table = latent_kernels::table().iter();
+    let best = latent_kernels::features().tier();
+    table.filter_map(move |(contract, kernel)| match kernel {
+        _ if contract.weight != Some(TensorType::F8_E4M3) || contract.layout != WeightLayout::Tiles => None,
+        _ if contract.tier > best => None,
+        KernelFn::Matmul(kernel) if !across => Some((contract.name, *kernel)),
+        KernelFn::MatmulT(kernel) if across => Some((contract.name, *kernel)),
+        _ => None,
+    })
+}
+
+/// All 256 outputs of a weight.
+fn multiply(kernel: MatmulFn, weight: &WeightMatrix<'_>, input: &QuantizedInput<'_>, y: &mut RowsMut<'_>) {
+    kernel(MatmulArgs { weight, input, row_ids: None, outputs: 0..256, y }, &mut Scratch::default());
+}
+
+fn same(found: f32, truth: f32) -> bool {
+    found == truth || (found.is_nan() && truth.is_nan())
+}
+
+#[test]
+fn each_code_is_its_number_at_every_place_of_a_row() {
+    let names: Vec<&str> = kernels(false).map(|(name, _)| name).collect();
+    assert!(names.contains(&"portable_f8_e4m3_tiles_f32"), "{names:?}");
+    for place in [0, 1, 2, 3, 127, 128, COLS - 1] {
+        // row c has code c at the place, else ones
+        let mut codes = vec![0x38; 256 * COLS];
+        (0..256).for_each(|c| codes[c * COLS + place] = c as u8);
+        let bytes = tiles(&codes, COLS);
+        let weight = WeightMatrix::from_tiles(TensorType::F8_E4M3, &bytes, 256, COLS).unwrap();
+        for rows in [1, 3, 9] {
+            let mut x = vec![0.0; rows * COLS];
+            x.iter_mut().skip(place).step_by(COLS).for_each(|x| *x = 1.0);
+            for (name, kernel) in kernels(false) {
+                let mut y = vec![0.5; rows * 256];
+                let acts = QuantizedInput::F32(Rows::new(&x, rows, COLS, COLS));
+                let mut out = RowsMut::new(&mut y, rows, 256, 256);
+                multiply(kernel, &weight, &acts, &mut out);
+                for (i, found) in y.iter().enumerate() {
+                    let truth = value(i as u8);
+                    assert!(same(*found, truth), "{name}, {rows} rows, place {place}: {found} of {truth}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_code_is_its_number_across_rows() {
+    // one row with all codes, in a tile with others; then the same without NaN, which is read in another way
+    for nan in [true, false] {
+        let mut codes = vec![0x38; ROWS * 256];
+        let numbers = (0..=255u8).map(|c| if value(c).is_nan() && !nan { 0 } else { c });
+        numbers.enumerate().for_each(|(i, code)| codes[3 * 256 + i] = code);
+        let bytes = tiles(&codes, 256);
+        let weight = WeightMatrix::from_tiles(TensorType::F8_E4M3, &bytes, ROWS, 256).unwrap();
+        let mut x = [0.0; ROWS];
+        x[3] = 1.0;
+        for (name, kernel) in kernels(true) {
+            let mut y = [0.5; 256];
+            let acts = QuantizedInput::F32(Rows::new(&x, 1, ROWS, ROWS));
+            let mut out = RowsMut::new(&mut y, 1, 256, 256);
+            multiply(kernel, &weight, &acts, &mut out);
+            for (found, code) in y.iter().zip(&codes[3 * 256..]) {
+                assert!(same(*found, value(*code)), "{name}: {found} of {}", value(*code));
+            }
+        }
+    }
+}

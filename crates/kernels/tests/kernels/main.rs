@@ -1,0 +1,7 @@
+//! Kernels over their public interface.
+#![allow(missing_docs, reason = "tests")]
+
+mod extremes;
+mod fp8;
+mod sound;
+mod sound_w4;

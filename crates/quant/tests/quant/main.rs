@@ -1,0 +1,6 @@
+//! Encoding and decoding over the public interface.
+#![allow(missing_docs, reason = "tests")]
+
+mod golden;
+mod properties;
+mod quantize;

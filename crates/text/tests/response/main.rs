@@ -1,9 +1,0 @@
-//! Parsing of responses: every family's form, the checkpoint's own templates, round trips through real chat templates, and the promise that
-//! any pieces give what the whole gives.
-#![allow(missing_docs, reason = "tests")]
-
-mod cases;
-mod choosing;
-mod pieces;
-mod round_trips;
-mod support;

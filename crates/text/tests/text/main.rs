@@ -1,0 +1,14 @@
+//! Tokenizers, templates and parsers over their public interface.
+#![allow(missing_docs, reason = "tests")]
+
+mod components;
+mod control;
+mod demo;
+mod exported;
+mod response;
+mod sentence_piece;
+mod support;
+mod templates;
+mod tiktoken;
+mod tokenizer_files;
+mod vocabularies;
