@@ -33,7 +33,7 @@ fn caches_of_several_blocks_are_read_as_they_were_written() {
             let errors = errors(&found, &expected);
             let worst = errors[errors.len() - 1];
             assert!(worst <= *bound, "{mla} {form:?} {cache}: {worst:e}");
-            let repeated = *cache == CacheType::F32;
+            let repeated = *cache == CacheType::F32 && mla == MlaChoice::Absorbed;
             assert!(
                 !repeated || found == run(&mut *model, way(*cache), &steps),
                 "{mla} {form:?} {cache}: other bits"
