@@ -270,7 +270,7 @@ fn four_ranks_each_hold_a_part_of_a_sparse_file() {
     }
     // measured on two of them
     let measure = ["plan-hosts", "-m", model, "-t", "1", "-p", "16", "--ctx-size", "64", "--measure"];
-    let measure = [&measure[..], &[hosts.to_str().unwrap(), "--json"]].concat();
+    let measure = [&measure[..], &[hosts.to_str().unwrap(), "--force", "--json"]].concat();
     let found: Value = serde_json::from_str(&stdout(&ranks(2, &measure).unwrap().output().unwrap())).unwrap();
     assert!(found["tokens_per_second"].as_f64().unwrap() > 0.0, "{found}");
     let text = std::fs::read_to_string(&hosts).unwrap();
