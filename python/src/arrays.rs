@@ -22,6 +22,9 @@ pub(crate) fn through_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<
 /// Maximum token ids of one call. No model has a longer context, and an iterator may never end.
 const MAX_TOKENS: usize = 1 << 24;
 
+/// Maximum texts of one call.
+const MAX_TEXTS: usize = 1 << 20;
+
 /// Token ids: a sequence of integers, a NumPy array of integers, or a tensor of another library.
 pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>> {
     let py = object.py();
@@ -56,14 +59,17 @@ pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>
     Ok(tokens)
 }
 
-/// Several texts. An object may lie about its length, so that nothing is allocated for it.
+/// Several texts, at most [`MAX_TEXTS`]. An object may lie about its length, so that nothing is allocated for it.
 pub(crate) fn strings(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<String>> {
     let expected = || argument(object.py(), format!("{name}: expected a text or a list of texts"));
     if object.is_instance_of::<PyDict>() {
         return Err(expected());
     }
     let mut texts = Vec::new();
-    for item in object.try_iter().map_err(|_| expected())? {
+    for (at, item) in object.try_iter().map_err(|_| expected())?.enumerate() {
+        if at == MAX_TEXTS {
+            return Err(argument(object.py(), format!("{name}: more than {MAX_TEXTS} texts")));
+        }
         texts.push(item?.extract().map_err(|_| expected())?);
     }
     Ok(texts)

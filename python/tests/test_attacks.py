@@ -1,6 +1,7 @@
 """Objects that call back, threads that meet, forks in the middle of a step, pipes in place of files, files without room."""
 
 import gc
+import itertools
 import os
 import signal
 import threading
@@ -104,6 +105,17 @@ def test_hostile_values_are_refused_wherever_they_are_given(model):
         ]:
             refused_or_answered(lambda work=work, value=value: work(value))
     assert len(model.generate("Once", max_tokens=2, temperature=0).tokens) == 2
+
+
+def test_what_never_ends_is_refused(model):
+    for call in [
+        lambda: model.generate(itertools.repeat(5), max_tokens=1),
+        lambda: model.generate("Once", max_tokens=1, stop=itertools.repeat("x")),
+        lambda: model.embed(itertools.repeat("x")),
+        lambda: model.tokenizer.decode(itertools.repeat(5)),
+    ]:
+        with pytest.raises(ArgumentError):
+            call()
 
 
 def test_what_is_read_may_call_back(model):
