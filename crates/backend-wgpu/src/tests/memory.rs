@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 #[test]
 fn steps_take_no_memory_that_was_not_planned() {
-    // formats that are multiplied with int8 inputs, and an f32 that is not
     let ways = [
         (Precision::Default, MlaChoice::Absorbed, CacheForm::Latent),
         (Precision::Exact, MlaChoice::Auto, CacheForm::Latent),
         (Precision::Default, MlaChoice::Naive, CacheForm::Latent),
         (Precision::Default, MlaChoice::Naive, CacheForm::Expanded),
     ];
+    // a format that is multiplied with int8 inputs, and f32, which is not
     for (format, ways) in [(TensorType::Q4_0, &ways[..]), (TensorType::F32, &ways[..2])] {
         let (_folder, path) = random_model("tiny-v3", format);
         for &(precision, mla, form) in ways {

@@ -144,7 +144,8 @@ fn sums_over_ranks_are_those_of_one_host_and_equal_between_runs() {
                 ran[i] += 1;
             }
         }
-        assert!(ran.iter().all(|ran| *ran > 2), "{ran:?}");
+        let fewest = if exhaustive() { 5 } else { 2 };
+        assert!(ran.iter().all(|ran| *ran > fewest), "{ran:?}");
     }
 }
 
