@@ -24,8 +24,10 @@ pub struct ServerConfig {
     pub keys: Keys,
     /// Listen at other addresses than loopback although there are no keys.
     pub allow_unauthenticated: bool,
-    /// Origins whose pages may ask, or `*`; none: only the server's own page.
+    /// Origins whose pages may ask, `localhost` for all of this machine, or `*`; none: only the server's own page.
     pub cors: Vec<String>,
+    /// Pages that only `*` allows may send the browser's credentials.
+    pub cors_credentials: bool,
     /// PEM files of a certificate chain and its key.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Limits on connections and requests.
@@ -50,6 +52,7 @@ impl Default for ServerConfig {
             keys: Keys::default(),
             allow_unauthenticated: false,
             cors: Vec::new(),
+            cors_credentials: false,
             tls: None,
             limits: Limits::default(),
             share_prefixes: false,
@@ -92,6 +95,8 @@ pub struct FileConfig {
     pub allow_unauthenticated: Option<bool>,
     /// `cors`: an origin or a list of them.
     pub cors: Vec<String>,
+    /// `cors_credentials`.
+    pub cors_credentials: Option<bool>,
     /// `tls_cert`.
     pub tls_cert: Option<PathBuf>,
     /// `tls_key`.
@@ -222,6 +227,7 @@ impl FileConfig {
                     one => vec![text(key, one)?],
                 };
             }
+            "cors_credentials" => self.cors_credentials = Some(boolean(key, value)?),
             "tls_cert" => self.tls_cert = Some(text(key, value)?.into()),
             "tls_key" => self.tls_key = Some(text(key, value)?.into()),
             "share_prefixes" => self.share_prefixes = Some(boolean(key, value)?),

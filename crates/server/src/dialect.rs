@@ -1,8 +1,9 @@
 //! JSON responses, and errors in the form of each dialect.
 
+use crate::app::SUPPORTED_CODINGS;
 use crate::error::{ApiError, ErrorKind};
 use axum::http::HeaderValue;
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -95,8 +96,8 @@ impl Dialect {
             ErrorKind::Key => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            ErrorKind::Method => {
-                headers.insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
+            ErrorKind::Unsupported => {
+                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(SUPPORTED_CODINGS));
             }
             _ => {}
         }
@@ -147,6 +148,7 @@ fn llama_type(error: &ApiError) -> &'static str {
     match error.kind {
         _ if error.code == Some("context_length_exceeded") => "exceed_context_size_error",
         ErrorKind::Internal => "server_error",
+        ErrorKind::NotImplemented => "not_supported_error",
         kind => openai_type(kind),
     }
 }

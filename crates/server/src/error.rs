@@ -18,6 +18,8 @@ pub(crate) enum ErrorKind {
     Method,
     /// The body is larger than the limit.
     TooLarge,
+    /// The body has a form that is not read.
+    Unsupported,
     /// The body did not arrive in time.
     Slow,
     /// Too many requests wait.
@@ -26,6 +28,8 @@ pub(crate) enum ErrorKind {
     Unavailable,
     /// The deadline passed.
     Deadline,
+    /// No model of this server can do this.
+    NotImplemented,
     /// The server's own fault.
     Internal,
 }
@@ -39,10 +43,12 @@ impl ErrorKind {
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
             ErrorKind::Method => StatusCode::METHOD_NOT_ALLOWED,
             ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorKind::Unsupported => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             ErrorKind::Slow => StatusCode::REQUEST_TIMEOUT,
             ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
             ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             ErrorKind::Deadline => StatusCode::GATEWAY_TIMEOUT,
+            ErrorKind::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

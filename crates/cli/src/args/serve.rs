@@ -94,9 +94,13 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) allow_unauthenticated: bool,
 
-    /// Let web pages of this origin ask (https://chat.example.org, or * for all); may be given several times
-    #[arg(long, value_name = "ORIGIN")]
+    /// Let web pages of this origin ask: https://chat.example.org, localhost for every port of this machine, or * for all; may be given several times
+    #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',')]
     pub(crate) cors: Vec<String>,
+
+    /// With --cors '*', let every page send the browser's credentials. Pages of origins that --cors names can always send them
+    #[arg(long)]
+    pub(crate) cors_credentials: bool,
 
     /// PEM file with a certificate chain, for HTTPS
     #[arg(long, value_name = "FILE", requires = "tls_key")]

@@ -1,6 +1,6 @@
 //! What a handler takes beside the body: who asks, and the steps from a body to an answer.
 
-use super::{App, body, query};
+use super::{App, ContentCodings, body, query};
 use crate::answer::{Answer, Prepared, begin, embed};
 use crate::dialect::{Dialect, json_response};
 use crate::document::Document;
@@ -29,6 +29,8 @@ pub(crate) struct Asker {
     pub(crate) id: String,
     /// The model that the address names (`?model=`).
     pub(crate) model: Option<String>,
+    /// How its body is compressed.
+    pub(crate) codings: ContentCodings,
     /// What the request leaves in a trace.
     pub(crate) span: RequestSpan,
     /// The memory that the request holds.
@@ -60,7 +62,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Asker {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Asker, ExtensionRejection> {
         let Extension(asker): Extension<Asker> = Extension::from_request_parts(parts, state).await?;
-        Ok(Asker { model: query::parameter(&parts.uri, "model"), ..asker })
+        let codings = ContentCodings::of(&parts.headers);
+        Ok(Asker { model: query::parameter(&parts.uri, "model"), codings, ..asker })
     }
 }
 
@@ -80,7 +83,7 @@ impl Asker {
     /// Reads a JSON body, and finds the model that it names.
     pub(crate) async fn receive(&self, body: Body) -> Result<Received, ApiError> {
         self.app.models.open()?;
-        let body = body::read(body, &self.app.config.limits, &self.charge).await?;
+        let body = self.read_body(body).await?;
         let lane = self.app.memory.lane(body.len()).await;
         let (app, fallback, span) = (Arc::clone(&self.app), self.model.clone(), self.span.clone());
         let read = move || {
@@ -96,6 +99,23 @@ impl Asker {
             Ok(Received { body, index, stream })
         };
         self.blocking(read).await
+    }
+
+    /// Reads a body, and decodes one that is compressed.
+    async fn read_body(&self, body: Body) -> Result<Vec<u8>, ApiError> {
+        self.codings.check()?;
+        let body = body::read(body, &self.app.config.limits, &self.charge).await?;
+        if self.codings.is_identity() {
+            return Ok(body);
+        }
+        // compressed, it is several times as large
+        let lane = self.app.memory.lane(body.len().saturating_mul(8)).await;
+        let (app, charge, codings) = (Arc::clone(&self.app), Arc::clone(&self.charge), self.codings.clone());
+        let decode = move || {
+            let _lane = lane;
+            codings.decode(body, &app.config.limits, &charge)
+        };
+        self.blocking(decode).await
     }
 
     /// Parses a body that is not prepared yet.

@@ -2,11 +2,13 @@
 
 mod asker;
 mod body;
+mod coding;
 mod early;
 mod name;
 mod query;
 
 pub(crate) use asker::{Asker, Received};
+pub(crate) use coding::{ContentCodings, SUPPORTED as SUPPORTED_CODINGS};
 pub(crate) use name::Name;
 pub(crate) use query::percent_decoded;
 

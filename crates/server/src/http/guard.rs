@@ -1,5 +1,6 @@
 //! Who may ask: keys, and where a browser's page comes from.
 
+use super::cors;
 use crate::app::{App, percent_decoded};
 use crate::error::{ApiError, ErrorKind};
 use crate::keys::Tenant;
@@ -53,11 +54,7 @@ fn check_host(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
         return Ok(());
     }
     let Some(host) = headers.get(HOST) else { return Ok(()) };
-    let name = host.to_str().map(host_name).unwrap_or_default();
-    let local = name == "localhost"
-        || name.ends_with(".localhost")
-        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-    if local {
+    if host.to_str().is_ok_and(|host| cors::is_local_name(cors::host_name(host))) {
         return Ok(());
     }
     Err(ApiError::new(
@@ -66,49 +63,22 @@ fn check_host(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// `[::1]:8080` → `::1`.
-fn host_name(host: &str) -> &str {
-    if let Some(rest) = host.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or_default();
-    }
-    host.rsplit_once(':').map_or(host, |(name, _)| name)
-}
-
 /// Pages of other origins may ask only where `cors` names them.
 fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
-    if allowed_origin(app, origin).is_some() || is_own(origin, headers) {
+    if cors::is_allowed(&app.config, origin) || is_own(origin, headers) {
         return Ok(());
     }
     Err(ApiError::new(
         ErrorKind::Forbidden,
-        "pages of this origin may not ask; start the server with --cors ORIGIN to let them",
+        "pages of this origin may not ask; start the server with --cors ORIGIN (or localhost, or *) to let them",
     ))
-}
-
-/// The value of `Access-Control-Allow-Origin` for an origin.
-pub(super) fn allowed_origin(app: &App, origin: &HeaderValue) -> Option<HeaderValue> {
-    let cors = &app.config.cors;
-    if cors.iter().any(|allowed| allowed == "*") {
-        return Some(HeaderValue::from_static("*"));
-    }
-    cors.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()).then(|| origin.clone())
 }
 
 fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let Ok(origin) = origin.to_str() else { return false };
     let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    host.is_some_and(|host| headers.get(HOST).is_some_and(|own| own.as_bytes() == host.as_bytes()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_are_read() {
-        assert_eq!(host_name("[::1]:80"), "::1");
-        assert_eq!(host_name("localhost"), "localhost");
-        assert_eq!(host_name("127.0.0.1:8080"), "127.0.0.1");
-    }
+    host.is_some_and(|host| {
+        headers.get(HOST).is_some_and(|own| own.as_bytes().eq_ignore_ascii_case(host.as_bytes()))
+    })
 }

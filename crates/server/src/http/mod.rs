@@ -2,6 +2,7 @@
 
 mod check;
 mod connections;
+mod cors;
 mod guard;
 mod page;
 mod router;

@@ -10,7 +10,9 @@ use crate::dialects::{
 use crate::error::{ApiError, ErrorKind};
 use crate::openapi::{self, Operation};
 use axum::Router;
-use axum::http::{Method, Uri};
+use axum::body::Body;
+use axum::http::header::ALLOW;
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::Value;
@@ -86,10 +88,43 @@ async fn description() -> Response {
     json_response(&openapi_document())
 }
 
+/// The addresses of the table that a path is one of: those that name it, or else those with a `{name}` for it.
+fn routes_of(path: &str) -> impl Iterator<Item = &'static Operation> {
+    let operations = || ROUTES.iter().map(|route| &route.operation);
+    let pattern = operations()
+        .find(|known| known.path == path)
+        .or_else(|| operations().find(|known| matches(known.path, path)))
+        .map(|known| known.path);
+    operations().filter(move |known| Some(known.path) == pattern)
+}
+
 /// The address of the table that a path is one of. What is none of them has one name: the clients choose their names.
 pub(super) fn known(path: &str) -> &'static str {
-    let paths = || ROUTES.iter().map(|route| route.operation.path);
-    paths().find(|known| matches(known, path)).unwrap_or("other")
+    routes_of(path).next().map_or("other", |known| known.path)
+}
+
+/// Removes trailing and repeated slashes from a path: base URLs are often written with a slash too many.
+pub(super) fn normalize_path(uri: &mut Uri) {
+    let path = uri.path();
+    if !path.contains("//") && (path == "/" || !path.ends_with('/')) {
+        return;
+    }
+    let mut normal = String::with_capacity(path.len());
+    path.split('/').filter(|part| !part.is_empty()).for_each(|part| {
+        normal.push('/');
+        normal.push_str(part);
+    });
+    if normal.is_empty() {
+        normal.push('/');
+    }
+    if let Some(query) = uri.query() {
+        normal.push('?');
+        normal.push_str(query);
+    }
+    let mut parts = std::mem::take(uri).into_parts();
+    // the parts of a valid path are valid together
+    parts.path_and_query = normal.parse().ok();
+    *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
 /// Whether a path is one of a route, which may end in a `{name}`.
@@ -119,9 +154,51 @@ async fn unknown(asker: Asker, method: Method, uri: Uri) -> Response {
 }
 
 async fn wrong_method(asker: Asker, method: Method, uri: Uri) -> Response {
-    let mut operations = ROUTES.iter().map(|route| &route.operation);
-    let known =
-        operations.find(|known| matches(known.path, uri.path())).map_or("others", |known| known.method);
-    let problem = format!("{} takes {}, not {method}", uri.path(), known.to_uppercase());
-    Dialect::of_path(uri.path()).error(&ApiError::new(ErrorKind::Method, problem), &asker.id)
+    let mut allowed: Vec<String> = routes_of(uri.path()).map(|known| known.method.to_uppercase()).collect();
+    let problem = format!("{} takes {}, not {method}", uri.path(), allowed.join(" or "));
+    if allowed.iter().any(|method| method == "GET") {
+        allowed.push("HEAD".into());
+    }
+    allowed.push("OPTIONS".into());
+    let mut response = if method == Method::OPTIONS {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response
+    } else {
+        Dialect::of_path(uri.path()).error(&ApiError::new(ErrorKind::Method, problem), &asker.id)
+    };
+    if let Ok(allowed) = HeaderValue::from_str(&allowed.join(", ")) {
+        response.headers_mut().insert(ALLOW, allowed);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slashes_too_many_are_removed() {
+        for (written, normal) in [
+            ("/", "/"),
+            ("//", "/"),
+            ("/v1/models/", "/v1/models"),
+            ("//v1//models/?a=b/", "/v1/models?a=b/"),
+            ("/v1/models/a%2Fb", "/v1/models/a%2Fb"),
+            ("http://localhost:8080/health/", "http://localhost:8080/health"),
+        ] {
+            let mut uri: Uri = written.parse().unwrap();
+            normalize_path(&mut uri);
+            assert_eq!(uri.to_string(), normal, "{written}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_named_comes_before_a_pattern() {
+        assert_eq!(known("/v1/responses/resp_1"), "/v1/responses/{id}");
+        assert_eq!(known("/v1/messages/count_tokens"), "/v1/messages/count_tokens");
+        assert_eq!(known("/nothing/here"), "other");
+        let methods: Vec<&str> = routes_of("/v1/responses/resp_1").map(|known| known.method).collect();
+        assert_eq!(methods, ["get", "delete"]);
+    }
 }

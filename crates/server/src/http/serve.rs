@@ -3,8 +3,8 @@
 use super::connections::{Connections, Watched};
 use super::timed::Timed;
 use super::tls::{self, Acceptor, TlsError};
-use super::{guard, router};
-use crate::app::{App, Asker, Extras};
+use super::{cors, guard, router};
+use crate::app::{App, Asker, ContentCodings, Extras};
 use crate::config::ServerConfig;
 use crate::dialect::Dialect;
 use crate::ids;
@@ -16,10 +16,7 @@ use crate::pace::Pace;
 use crate::spans::{OtlpError, RequestSpan, Spans};
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_MAX_AGE, ORIGIN, VARY,
-};
+use axum::http::header::{HeaderMap, ORIGIN};
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -44,6 +41,9 @@ pub enum ServeError {
          --allow-unauthenticated if that is intended"
     )]
     Unauthenticated(String),
+    /// The setting `cors` has a word that matches no browser's origin.
+    #[error("--cors {0}: expected an origin such as https://chat.example.org, localhost, or *")]
+    Cors(String),
     /// The address cannot be listened at.
     #[error("cannot listen at {address}: {error}{}", listen_advice(.error))]
     Listen {
@@ -104,6 +104,9 @@ impl Server {
         }
         if config.keys.is_empty() && !config.is_loopback() && !config.allow_unauthenticated {
             return Err(ServeError::Unauthenticated(config.host));
+        }
+        if let Some(word) = cors::invalid_word(&config) {
+            return Err(ServeError::Cors(word.to_owned()));
         }
         let tls = config.tls.as_ref().map(|(chain, key)| tls::acceptor(chain, key)).transpose()?;
         let secure = tls.is_some();
@@ -337,14 +340,19 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
     use tower_service::Service;
     let start = Instant::now();
     let id = request_id(&request);
+    router::normalize_path(request.uri_mut());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let route = router::known(&path);
     let span = app.spans.request(&request, route, &id);
     let trace = span.trace_id();
-    let origin = request.headers().get(ORIGIN).cloned();
+    let asked = request.headers().clone();
     let charge = app.memory.charge();
-    let mut response = if method == Method::OPTIONS && origin.is_some() {
-        Response::new(Body::empty())
+    let mut response = if method == Method::OPTIONS && asked.contains_key(ORIGIN) {
+        let mut preflight = Response::new(Body::empty());
+        if app.config.cors.is_empty() {
+            *preflight.status_mut() = StatusCode::FORBIDDEN;
+        }
+        preflight
     } else {
         match guard::admit(app, &request) {
             Ok(tenant) => {
@@ -353,6 +361,7 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
                     tenant,
                     id: id.clone(),
                     model: None,
+                    codings: ContentCodings::default(),
                     span: span.clone(),
                     charge: Arc::clone(&charge),
                 });
@@ -367,7 +376,7 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
             }
         }
     };
-    add_headers(app, &mut response, &method, origin.as_ref(), &id);
+    add_headers(app, &mut response, &method, &asked, &id);
     let (status, seconds) = (response.status().as_u16(), start.elapsed().as_secs_f64());
     app.metrics.count(route, status);
     tracing::info!(request = id, trace, %method, path, status, seconds, "answered");
@@ -387,33 +396,12 @@ fn request_id(request: &Request<Body>) -> String {
     given.map_or_else(|| ids::unique("req_"), str::to_owned)
 }
 
-fn add_headers(
-    app: &App,
-    response: &mut Response<Body>,
-    method: &Method,
-    origin: Option<&HeaderValue>,
-    id: &str,
-) {
-    if let Ok(id) = HeaderValue::from_str(id) {
-        response.headers_mut().insert("request-id", id.clone());
-        response.headers_mut().insert("x-request-id", id);
-    }
-    response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
-    if app.config.cors.is_empty() {
-        if *method == Method::OPTIONS {
-            *response.status_mut() = StatusCode::FORBIDDEN;
-        }
-        return;
-    }
-    response.headers_mut().insert(VARY, HeaderValue::from_static("Origin"));
-    let Some(allowed) = origin.and_then(|origin| guard::allowed_origin(app, origin)) else { return };
+fn add_headers(app: &App, response: &mut Response<Body>, method: &Method, asked: &HeaderMap, id: &str) {
     let headers = response.headers_mut();
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
-    if *method == Method::OPTIONS {
-        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
-        let named = "authorization, content-type, x-api-key, x-request-id, anthropic-version, anthropic-beta, openai-organization, openai-project";
-        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(named));
-        headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
-        *response.status_mut() = StatusCode::NO_CONTENT;
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert("request-id", id.clone());
+        headers.insert("x-request-id", id);
     }
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    cors::add_headers(&app.config, method, asked, headers);
 }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 /// Checks a request body: an object, with bounded depth and number of values. Returns the fields that are needed before it is prepared.
 pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
+    check_encoding(body)?;
     let (depth, values) = measure(body);
     if depth > limits.json_depth {
         return Err(ApiError::invalid(format!(
@@ -35,6 +36,23 @@ pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError
 /// Parses a body that has been checked. Fields that no interface reads are skipped, not stored.
 pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
     tree::object(text(body)?, is_read).map_err(invalid)
+}
+
+/// Names what clients send in place of JSON in UTF-8: its first byte is always one of ASCII, and none is 0.
+fn check_encoding(body: &[u8]) -> Result<(), ApiError> {
+    let found = match body {
+        [0xef, 0xbb, 0xbf, ..] => "begins with a byte order mark (BOM): send it without these three bytes",
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] | [_, 0, 0, 0, ..] | [0, 0, 0, _, ..] => {
+            "is UTF-32: send UTF-8"
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [1..=255, 0, ..] | [0, 1..=255, ..] => "is UTF-16: send UTF-8",
+        [0x1f, 0x8b, ..] => "is compressed with gzip: send the header Content-Encoding: gzip with it",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            "is compressed with zstd: send the header Content-Encoding: zstd with it"
+        }
+        _ => return Ok(()),
+    };
+    Err(ApiError::invalid(format!("the body is not valid JSON: it {found}")))
 }
 
 fn text(body: &[u8]) -> Result<&str, ApiError> {
@@ -248,6 +266,24 @@ mod tests {
             assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
         assert!(parse(b"{\"a\":\"\xff\"}").is_err());
+    }
+
+    #[test]
+    fn other_encodings_than_utf_8_are_named() {
+        let utf_16 = |bytes: fn(u16) -> [u8; 2]| "{}".encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
+        for (body, word) in [
+            ("\u{feff}{}".as_bytes().to_vec(), "byte order mark"),
+            (utf_16(u16::to_le_bytes), "UTF-16"),
+            (utf_16(u16::to_be_bytes), "UTF-16"),
+            ([&[0xff, 0xfe][..], &utf_16(u16::to_le_bytes)].concat(), "UTF-16"),
+            (b"\0\0\0{\0\0\0}".to_vec(), "UTF-32"),
+            (b"{\0\0\0}\0\0\0".to_vec(), "UTF-32"),
+            (b"\x1f\x8b\x08\0".to_vec(), "gzip"),
+            (b"\x28\xb5\x2f\xfd ".to_vec(), "zstd"),
+        ] {
+            let error = parse_head(&body, &Limits::default()).unwrap_err();
+            assert!(error.message.contains(word), "{}", error.message);
+        }
     }
 
     #[test]

@@ -237,6 +237,8 @@ fn kind(kind: ErrorKind) -> &'static str {
         ErrorKind::Forbidden => "forbidden",
         ErrorKind::NotFound => "not_found",
         ErrorKind::Method => "method",
+        ErrorKind::Unsupported => "unsupported",
+        ErrorKind::NotImplemented => "not_implemented",
         ErrorKind::TooLarge => "too_large",
         ErrorKind::Slow => "slow",
         ErrorKind::Busy => "busy",

@@ -88,6 +88,9 @@ fn pages_of_others_may_not_ask_unless_named() {
     let other = health(&[("Origin", "https://evil.example")]);
     assert!(other.status == 403 && other.header("access-control-allow-origin").is_none());
     assert_eq!(with(&server, "OPTIONS", CHAT, &[("Origin", "https://evil.example")]).status, 403);
+    for host in ["LOCALHOST:8080", "LocalHost", "localhost.", "127.0.0.1:1", "[::1]:8080"] {
+        assert_eq!(health(&[("Host", host)]).status, 200, "{host}");
+    }
     // a name that was made to point here
     assert_eq!(health(&[("Host", "evil.example:8080")]).status, 403);
     assert_eq!(health(&[("Host", "localhost:8080")]).status, 200);
@@ -98,10 +101,69 @@ fn pages_of_others_may_not_ask_unless_named() {
         CHAT,
         &[("Origin", "https://chat.example"), ("Access-Control-Request-Method", "POST")],
     );
-    assert_eq!(named.status, 204);
+    assert_eq!(named.status, 200);
     assert_eq!(named.header("access-control-allow-origin"), Some("https://chat.example"));
     assert!(named.header("access-control-allow-headers").unwrap().contains("authorization"));
     assert_eq!(with(&open, "GET", "/health", &[("Origin", "https://evil.example")]).status, 403);
+}
+
+/// The preflight of a page of this origin that will send these headers.
+fn preflight(server: &Running, origin: &str, headers: &str) -> Reply {
+    let asked = [
+        ("Origin", origin),
+        ("Access-Control-Request-Method", "POST"),
+        ("Access-Control-Request-Headers", headers),
+        ("Access-Control-Request-Private-Network", "true"),
+    ];
+    with(server, "OPTIONS", CHAT, &asked)
+}
+
+#[test]
+fn a_preflight_is_told_that_it_may_send_the_headers_that_it_asked_for() {
+    let server = start(ServerConfig { cors: vec!["https://chat.example, localhost".into()], ..config() });
+    let sdk = "anthropic-dangerous-direct-browser-access,authorization,openai-beta,x-stainless-arch";
+    for origin in ["https://chat.example", "http://localhost:5173", "http://127.0.0.1", "http://[::1]:3000"] {
+        let reply = preflight(&server, origin, sdk);
+        assert_eq!((reply.status, reply.body.len()), (200, 0));
+        for (name, value) in [
+            ("access-control-allow-origin", origin),
+            ("access-control-allow-headers", sdk),
+            ("access-control-allow-methods", "GET, POST, DELETE, OPTIONS"),
+            ("access-control-allow-credentials", "true"),
+            ("access-control-allow-private-network", "true"),
+        ] {
+            assert_eq!(reply.header(name), Some(value), "{origin}");
+        }
+        assert!(reply.header("vary").unwrap().contains("Access-Control-Request-Headers"));
+    }
+    for origin in ["https://evil.example", "http://localhost.evil.com", "http://notlocalhost", "null"] {
+        let reply = preflight(&server, origin, sdk);
+        assert!(reply.headers.iter().all(|(name, _)| !name.starts_with("access-control")), "{origin}");
+    }
+    // what is no list of names is not repeated
+    let odd = preflight(&server, "https://chat.example", "a b, {}");
+    assert!(odd.header("access-control-allow-headers").unwrap().starts_with("authorization, "));
+    // a page may read what clients look at: the id of the request, and when to try again
+    let answer = with(&server, "GET", "/health", &[("Origin", "https://chat.example")]);
+    assert!(answer.header("access-control-expose-headers").unwrap().contains("x-request-id"));
+}
+
+#[test]
+fn every_origin_may_ask_without_credentials_unless_they_are_asked_for() {
+    let any = || vec!["*".to_owned()];
+    let server = start(ServerConfig { cors: any(), ..config() });
+    let reply = preflight(&server, "https://a.example", "authorization");
+    assert_eq!(reply.header("access-control-allow-origin"), Some("*"));
+    assert_eq!(reply.header("access-control-allow-headers"), Some("authorization"));
+    assert_eq!(reply.header("access-control-allow-credentials"), None);
+    let server = start(ServerConfig { cors: any(), cors_credentials: true, ..config() });
+    let reply = preflight(&server, "https://a.example", "authorization");
+    assert_eq!(reply.header("access-control-allow-origin"), Some("https://a.example"));
+    assert_eq!(reply.header("access-control-allow-credentials"), Some("true"));
+    let wrong = ServerConfig { cors: vec!["chat.example".into()], ..config() };
+    let refused = Server::start(wrong, vec![source("demo", loader())], Extras::default());
+    let Err(ServeError::Cors(word)) = refused else { panic!("a word without a scheme matches no origin") };
+    assert_eq!(word, "chat.example");
 }
 
 #[test]

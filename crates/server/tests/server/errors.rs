@@ -1,6 +1,8 @@
 //! Requests that cannot be served: each ends in a clear error of its interface, and nothing else.
 
-use crate::support::{CHAT, CONTEXT, ask, demo};
+use crate::client::{receive, send};
+use crate::support::{CHAT, CONTEXT, ask, config, demo, start};
+use latent_server::{Limits, ServerConfig};
 use serde_json::{Value, json};
 
 #[test]
@@ -102,6 +104,69 @@ fn addresses_and_methods_are_known_or_refused_in_their_form() {
     assert_eq!(server.get("/assets/../Cargo.toml").status, 404);
     let long = server.get(&format!("/{}", "a".repeat(5000)));
     assert_eq!(long.status, 404);
+}
+
+#[test]
+fn compressed_bodies_are_answered_like_plain_ones() {
+    let server = demo();
+    let coded = |coding: &str, body: &[u8]| {
+        let headers = [("Content-Encoding", coding), ("Content-Type", "application/json")];
+        receive(send(server.address, "POST", CHAT, &headers, body))
+    };
+    let plain = server.post(CHAT, &ask(json!({"max_tokens": 2}))).ok()["choices"].clone();
+    for (coding, body) in [
+        ("gzip", &include_bytes!("coded/body.gz")[..]),
+        ("deflate", include_bytes!("coded/body.zlib")),
+        ("deflate", include_bytes!("coded/body.deflate")),
+        ("br", include_bytes!("coded/body.br")),
+        ("zstd", include_bytes!("coded/body.zst")),
+        ("gzip, zstd", include_bytes!("coded/body.gz.zst")),
+    ] {
+        assert_eq!(coded(coding, body).ok()["choices"], plain, "{coding}");
+        let (message, _) = coded(coding, b"{\"messages\": []}").error(400);
+        assert!(message.contains("Content-Encoding"), "{message}");
+    }
+    let unknown = coded("compress", b"...");
+    assert_eq!(unknown.header("accept-encoding"), Some("gzip, deflate, br, zstd"));
+    assert!(unknown.error(415).0.contains("compress"));
+    let small = start(ServerConfig { limits: Limits { body_bytes: 1000, ..Limits::default() }, ..config() });
+    for (coding, bomb) in [
+        ("gzip", &include_bytes!("coded/bomb.gz")[..]),
+        ("br", include_bytes!("coded/bomb.br")),
+        ("zstd", include_bytes!("coded/bomb.zst")),
+    ] {
+        receive(send(small.address, "POST", CHAT, &[("Content-Encoding", coding)], bomb)).error(413);
+    }
+    small.assert_idle();
+    assert_eq!(small.metric("latent_http_body_bytes"), 0);
+}
+
+#[test]
+fn a_405_names_the_methods_of_its_address() {
+    let server = demo();
+    for (method, path, allow) in [
+        ("GET", CHAT, "POST, OPTIONS"),
+        ("DELETE", "/health", "GET, HEAD, OPTIONS"),
+        ("POST", "/v1/responses/resp_1", "GET, DELETE, HEAD, OPTIONS"),
+    ] {
+        let reply = server.ask(method, path, &[], "");
+        assert_eq!((reply.status, reply.header("allow")), (405, Some(allow)), "{method} {path}");
+    }
+    let (message, _) = server.ask("PUT", "/v1/responses/resp_1", &[], "").error(405);
+    assert!(message.contains("GET or DELETE, not PUT"), "{message}");
+    let options = server.ask("OPTIONS", CHAT, &[], "");
+    assert_eq!((options.status, options.header("allow")), (204, Some("POST, OPTIONS")));
+}
+
+#[test]
+fn slashes_too_many_in_an_address_change_nothing() {
+    let server = demo();
+    for path in ["/v1/models/", "/v1//models", "//v1/models//", "/health/"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    assert_eq!(server.get("/props/?model=demo").status, 200);
+    server.post("/v1/chat/completions/", &ask(json!({"max_tokens": 1}))).ok();
+    assert_eq!(server.get("/v1/messages/").json()["type"], "error");
 }
 
 #[test]

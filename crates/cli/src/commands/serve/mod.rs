@@ -62,7 +62,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
 /// What is wrong with the flags is wrong usage.
 fn start_error(error: ServeError) -> anyhow::Error {
     match error {
-        ServeError::Unauthenticated(_) | ServeError::Tls(_) | ServeError::Otlp(_) => {
+        ServeError::Unauthenticated(_) | ServeError::Cors(_) | ServeError::Tls(_) | ServeError::Otlp(_) => {
             Usage(error.to_string()).into()
         }
         other => other.into(),
@@ -116,6 +116,7 @@ fn server_config(args: &ServerArgs, file: &FileConfig) -> Result<ServerConfig> {
         keys: keys(args.api_key_file.as_deref().or(file.api_key_file.as_deref()))?,
         allow_unauthenticated: args.allow_unauthenticated || file.allow_unauthenticated.unwrap_or(false),
         cors: if args.cors.is_empty() { file.cors.clone() } else { args.cors.clone() },
+        cors_credentials: args.cors_credentials || file.cors_credentials.unwrap_or(false),
         tls,
         limits: file.limits.clone(),
         share_prefixes: args.share_prefixes || file.share_prefixes.unwrap_or(false),

@@ -144,6 +144,10 @@ fn without_file(package: &Value, licence: &str) -> Option<String> {
             let (_, terms) = MIT.split_once("\nPermission")?;
             Some(format!("MIT License\n\nCopyright (c) {}\n\nPermission{terms}", authors.join(", ")))
         }
+        // the file of its repository, which only the other package of it carries
+        "BSD-3-Clause" if package["name"] == "alloc-stdlib" => {
+            Some(include_str!("alloc-stdlib.txt").to_owned())
+        }
         "BSL-1.0" => Some(include_str!("BSL-1.0.txt").to_owned()),
         _ => None,
     }
