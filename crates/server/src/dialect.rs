@@ -31,12 +31,35 @@ impl Dialect {
         }
     }
 
+    /// The message of an error. That of a prompt that does not fit is the one that the dialect's clients know.
+    pub(crate) fn message(self, error: &ApiError) -> String {
+        match (error.overflow, self) {
+            (None, _) => error.message.clone(),
+            (Some(overflow), Dialect::OpenAi | Dialect::Responses) => overflow.openai_message(),
+            (Some(overflow), Dialect::Anthropic) => overflow.anthropic_message(),
+            (Some(overflow), Dialect::LlamaCpp | Dialect::Ollama) => overflow.llama_message(),
+        }
+    }
+
     /// The body of an error.
     pub(crate) fn error_value(self, error: &ApiError, id: &str) -> Value {
-        let ApiError { kind, message, param, code, .. } = error;
+        let mut value = self.plain_error_value(error, id);
+        if let Some(overflow) = error.overflow {
+            // llama.cpp's fields, at the place where its clients look for them
+            let object = if value["error"].is_object() { &mut value["error"] } else { &mut value };
+            object["n_prompt_tokens"] = overflow.tokens.into();
+            object["n_ctx"] = overflow.context.into();
+        }
+        value
+    }
+
+    fn plain_error_value(self, error: &ApiError, id: &str) -> Value {
+        let ApiError { kind, param, code, .. } = error;
+        let message = self.message(error);
         match self {
             Dialect::OpenAi | Dialect::Responses => json!({"error": {
-                "message": message, "type": openai_type(*kind), "param": param, "code": code,
+                "message": message, "type": if error.overflow.is_some() { OVERFLOW } else { openai_type(*kind) },
+                "param": param, "code": code,
             }}),
             Dialect::Anthropic => json!({
                 "type": "error", "error": {"type": anthropic_type(*kind), "message": message}, "request_id": id,
@@ -70,8 +93,8 @@ impl Dialect {
         match self {
             Dialect::OpenAi => format!("data: {value}\n\ndata: [DONE]\n\n"),
             Dialect::Responses => {
-                let ApiError { message, param, code, kind, .. } = error;
-                let code = code.unwrap_or_else(|| openai_type(*kind));
+                let ApiError { param, code, kind, .. } = error;
+                let (code, message) = (code.unwrap_or_else(|| openai_type(*kind)), self.message(error));
                 let value = json!({
                     "type": "error", "code": code, "message": message, "param": param, "sequence_number": 0,
                 });
@@ -117,6 +140,9 @@ pub(crate) fn json_text(text: Bytes) -> Response {
     response
 }
 
+/// llama.cpp's type of an error about a prompt that does not fit.
+const OVERFLOW: &str = "exceed_context_size_error";
+
 fn openai_type(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Key => "authentication_error",
@@ -146,7 +172,7 @@ fn anthropic_type(kind: ErrorKind) -> &'static str {
 
 fn llama_type(error: &ApiError) -> &'static str {
     match error.kind {
-        _ if error.code == Some("context_length_exceeded") => "exceed_context_size_error",
+        _ if error.overflow.is_some() => OVERFLOW,
         ErrorKind::Internal => "server_error",
         ErrorKind::NotImplemented => "not_supported_error",
         kind => openai_type(kind),

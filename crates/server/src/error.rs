@@ -66,6 +66,53 @@ pub(crate) struct ApiError {
     pub(crate) code: Option<&'static str>,
     /// When to try again.
     pub(crate) retry_after: Option<Duration>,
+    /// The numbers of a prompt that does not fit into the context. Each dialect has its own text for it.
+    pub(crate) overflow: Option<ContextOverflow>,
+}
+
+/// A prompt that does not fit into the context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContextOverflow {
+    /// Tokens of the prompt.
+    pub(crate) tokens: usize,
+    /// Whether counting stopped early, so that the prompt may have more tokens.
+    pub(crate) at_least: bool,
+    /// Tokens of the context.
+    pub(crate) context: usize,
+}
+
+impl ContextOverflow {
+    /// `at least ` where that is all that is known of the number of tokens.
+    fn bound(&self) -> &'static str {
+        if self.at_least { "at least " } else { "" }
+    }
+
+    /// The text that OpenAI's clients match.
+    pub(crate) fn openai_message(&self) -> String {
+        let ContextOverflow { tokens, context, .. } = self;
+        format!(
+            "This model's maximum context length is {context} tokens. However, your prompt has {}{tokens} tokens, and the answer needs room \
+             for at least one. Please reduce the length of the prompt.",
+            self.bound()
+        )
+    }
+
+    /// The text that Anthropic's clients match. The maximum is always less than the number of tokens.
+    pub(crate) fn anthropic_message(&self) -> String {
+        let ContextOverflow { tokens, context, .. } = *self;
+        let maximum = context.min(tokens.saturating_sub(1));
+        format!("prompt is too long: {}{tokens} tokens > {maximum} maximum", self.bound())
+    }
+
+    /// The text that llama.cpp's and Ollama's clients match.
+    pub(crate) fn llama_message(&self) -> String {
+        let ContextOverflow { tokens, context, .. } = self;
+        format!(
+            "request ({}{tokens} tokens) exceeds the available context size ({context} tokens): shorten the prompt, or start the server with a \
+             larger context",
+            self.bound()
+        )
+    }
 }
 
 /// Bytes of an error message. Messages quote the request, which may be long.
@@ -84,7 +131,7 @@ pub(crate) fn shortened(mut text: String) -> String {
 impl ApiError {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
         let message = shortened(message.into());
-        ApiError { kind, message, param: None, code: None, retry_after: None }
+        ApiError { kind, message, param: None, code: None, retry_after: None, overflow: None }
     }
 
     /// A request that cannot be served as it is.
@@ -98,6 +145,12 @@ impl ApiError {
         let message = shortened(message.to_string());
         let message = if param.is_empty() { message } else { format!("`{param}`: {message}") };
         ApiError { param: (!param.is_empty()).then_some(param), ..ApiError::invalid(message) }
+    }
+
+    /// A prompt that does not fit into the context.
+    pub(crate) fn overflow(overflow: ContextOverflow) -> ApiError {
+        let error = ApiError::invalid(overflow.llama_message()).with_code("context_length_exceeded");
+        ApiError { overflow: Some(overflow), ..error }
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> ApiError {

@@ -1,10 +1,13 @@
 //! A loaded model as requests see it: its name, tokenizer, chat template and limits.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, ContextOverflow};
 use crate::ids;
-use crate::items::{ArgumentForm, Conversation, Item, Role, template_messages};
+use crate::items::{
+    ArgumentForm, ContentForm, Conversation, Item, MessageText, Role, TemplateForms, template_messages,
+};
 use crate::json::count_values;
 use crate::limits::Limits;
+use crate::memory::Charge;
 use latent_engine::Engine;
 use latent_engine::sampling::SamplingParams;
 use latent_grammar::{GrammarError, GrammarLimits, Grammars};
@@ -124,7 +127,7 @@ pub(crate) struct Served {
     pub(crate) about: AboutModel,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
-    form: ArgumentForm,
+    forms: TemplateForms,
     /// How the model writes reasoning and tool calls.
     pub(crate) format: ResponseFormat,
     /// The same with tool calls in the commonest form, where the model has none of its own.
@@ -172,7 +175,7 @@ impl Served {
     ) -> Result<Served, TextError> {
         let ModelFigures { context, architecture, trained_context, vocab, hidden, parameters } = figures;
         let template = about.chat_template.as_deref().map(ChatTemplate::new).transpose()?;
-        let form = template.as_ref().map_or(ArgumentForm::Object, argument_form);
+        let forms = template.as_ref().map(template_forms).unwrap_or_default();
         let format = response_format(about, &architecture);
         let tool_format = if format.has_tools() { format.clone() } else { common_tools(&format) };
         let control_tokens = control_tokens(tokenizer, &[&format, &tool_format]);
@@ -184,7 +187,7 @@ impl Served {
             about: about.clone(),
             tokenizer: Arc::clone(tokenizer),
             template,
-            form,
+            forms,
             context,
             architecture,
             trained_context,
@@ -218,7 +221,7 @@ impl Served {
             return Err(ApiError::field("messages", "at least one message is needed before the assistant's"));
         }
         check_arguments(answered)?;
-        let mut input = ChatInput::new(Value::Array(template_messages(answered, self.form)));
+        let mut input = ChatInput::new(Value::Array(template_messages(answered, &self.forms)));
         input.bos_token = self.token_name(self.tokenizer.bos());
         input.eos_token = self.token_name(self.tokenizer.eos());
         let tools: Vec<Value> = conversation.offered().iter().map(|tool| tool.for_template()).collect();
@@ -233,14 +236,43 @@ impl Served {
     /// The prompt of a conversation.
     pub(crate) fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, ApiError> {
         let rendered = self.render(conversation)?;
-        let tokens = self.tokenizer.encode_rendered_within(&rendered, false, self.context);
+        let tokens = self.tokenizer.encode_rendered_within(&rendered, false, self.counted());
         let tokens = tokens.map_err(|error| self.text_error(error))?;
-        Ok(Prompt { tokens, rendered: Some(rendered) })
+        let prompt = Prompt { tokens, rendered: Some(rendered) };
+        self.check_length(&prompt)?;
+        Ok(prompt)
+    }
+
+    /// The number of tokens of a conversation, whether they fit into the context or not.
+    pub(crate) fn count_tokens(
+        &self,
+        conversation: &Conversation,
+        charge: &Charge,
+    ) -> Result<usize, ApiError> {
+        let rendered = self.render(conversation)?;
+        // a token has at least one byte of text, apart from the ends of the prompt
+        charge.grow(rendered.text.capacity() + size_of::<u32>() * rendered.text.len())?;
+        let tokens = self.tokenizer.encode_rendered(&rendered, false);
+        Ok(tokens.map_err(|error| self.text_error(error))?.len())
+    }
+
+    /// How many tokens of a prompt are counted. Clients that are told by how much a prompt is too long shorten it by as much.
+    fn counted(&self) -> usize {
+        self.context.saturating_mul(4)
+    }
+
+    /// Refuses a prompt that leaves no room for a token of the answer.
+    pub(crate) fn check_length(&self, prompt: &Prompt) -> Result<(), ApiError> {
+        let (tokens, context) = (prompt.tokens.len(), self.context);
+        if tokens < context {
+            return Ok(());
+        }
+        Err(ApiError::overflow(ContextOverflow { tokens, at_least: false, context }))
     }
 
     /// The prompt of a plain text.
     pub(crate) fn text_prompt(&self, text: &str, how: Encode) -> Result<Prompt, ApiError> {
-        let tokens = self.tokenizer.encode_within(text, how, self.context);
+        let tokens = self.tokenizer.encode_within(text, how, self.counted());
         Ok(Prompt { tokens: tokens.map_err(|error| self.text_error(error))?, rendered: None })
     }
 
@@ -256,11 +288,9 @@ impl Served {
 
     pub(crate) fn text_error(&self, error: TextError) -> ApiError {
         match error {
-            TextError::TooLong { bytes, .. } => ApiError::invalid(format!(
-                "the prompt of {bytes} bytes has more than {} tokens, which the context holds with the answer: shorten it",
-                self.context
-            ))
-            .with_code("context_length_exceeded"),
+            TextError::TooLong { tokens, .. } => {
+                ApiError::overflow(ContextOverflow { tokens, at_least: true, context: self.context })
+            }
             TextError::Internal { .. } => ApiError::internal(error.to_string()),
             other => ApiError::invalid(other.to_string()),
         }
@@ -335,12 +365,13 @@ fn append_prefill(rendered: &mut Rendered, items: &[Item], open: bool, markers: 
         push(reasoning, true);
     }
     if let Item::Message { text, .. } = last {
+        let text = text.concatenated();
         if open || reasoning.is_some() {
             push("\n", false);
             push(markers.1, false);
             push("\n\n", false);
         }
-        push(text, true);
+        push(&text, true);
     }
 }
 
@@ -385,9 +416,67 @@ fn control_tokens(tokenizer: &Tokenizer, formats: &[&ResponseFormat]) -> Vec<Str
     named.map(str::to_owned).collect()
 }
 
+/// What a template wants messages to be like.
+fn template_forms(template: &ChatTemplate) -> TemplateForms {
+    let mut forms = TemplateForms { arguments: argument_form(template), ..TemplateForms::default() };
+    type Field = fn(&mut TemplateForms) -> &mut ContentForm;
+    let fields: [(&str, Field); 4] = [
+        ("system", |forms| &mut forms.system),
+        ("user", |forms| &mut forms.user),
+        ("assistant", |forms| &mut forms.assistant),
+        ("tool", |forms| &mut forms.tool),
+    ];
+    for (role, field) in fields {
+        let accepts = |form: ContentForm| {
+            let mut tried = forms;
+            *field(&mut tried) = form;
+            accepts_content(template, role, &tried)
+        };
+        *field(&mut forms) = match (accepts(ContentForm::Text), accepts(ContentForm::List)) {
+            (true, true) => ContentForm::TextOrList,
+            (false, true) => ContentForm::List,
+            (_, false) => ContentForm::Text,
+        };
+    }
+    forms
+}
+
+/// Whether a template writes the content of a role's message in this form: all of its text, and not as the list is written in Python or JSON.
+fn accepts_content(template: &ChatTemplate, role: &str, forms: &TemplateForms) -> bool {
+    const PARTS: [&str; 2] = ["first_probe", "second_probe"];
+    let text = |of: &str| match of == role {
+        true => MessageText::of_parts(PARTS.map(str::to_owned).into()),
+        false => MessageText::from("x"),
+    };
+    let say = |of: Role| Item::Message { role: of, name: None, text: text(of.name()) };
+    let mut items = Vec::new();
+    if role == "system" {
+        items.push(say(Role::System));
+    }
+    items.push(say(Role::User));
+    if role == "tool" {
+        let (id, name) = ("call00001".to_owned(), "f".to_owned());
+        items.push(Item::ToolCall { id: id.clone(), name, arguments: "{}".into() });
+        items.push(Item::ToolResult { id, name: None, text: text("tool") });
+    } else {
+        items.push(say(Role::Assistant));
+    }
+    items.push(Item::Message { role: Role::User, name: None, text: text("user") });
+    let input = ChatInput::new(Value::Array(template_messages(&items, forms)));
+    template.render(&input).is_ok_and(|rendered| {
+        let text = rendered.text;
+        PARTS.iter().all(|part| {
+            text.contains(part)
+                && !text.contains(&format!("'{part}'"))
+                && !text.contains(&format!("\"{part}\""))
+        })
+    })
+}
+
 /// How a template wants arguments: it is asked with both forms, and the form is right that it does not quote like Python or like JSON in JSON.
 fn argument_form(template: &ChatTemplate) -> ArgumentForm {
-    let render = |form: ArgumentForm| {
+    let render = |arguments: ArgumentForm| {
+        let forms = TemplateForms { arguments, ..TemplateForms::default() };
         let say = |role: Role| Item::Message { role, name: None, text: "x".into() };
         let call = Item::ToolCall {
             id: "call00001".into(),
@@ -396,7 +485,7 @@ fn argument_form(template: &ChatTemplate) -> ArgumentForm {
         };
         let result = Item::ToolResult { id: "call00001".into(), name: None, text: "x".into() };
         let items = [say(Role::User), call, result, say(Role::User)];
-        let mut input = ChatInput::new(Value::Array(template_messages(&items, form)));
+        let mut input = ChatInput::new(Value::Array(template_messages(&items, &forms)));
         input.tools = Some(
             json!([{"type": "function", "function": {"name": "f", "description": "x", "parameters": {"type": "object", "properties": {}}}}]),
         );

@@ -32,9 +32,10 @@ const ITEM: usize = 128;
 fn bytes_of(items: &[Item], text: &Bytes) -> usize {
     let of = |item: &Item| {
         ITEM + match item {
-            Item::Message { text, .. } | Item::Reasoning(text) => text.len(),
+            Item::Message { text, .. } => text.bytes(),
+            Item::Reasoning(text) => text.len(),
             Item::ToolCall { id, name, arguments } => id.len() + name.len() + arguments.len(),
-            Item::ToolResult { id, text, .. } => id.len() + text.len(),
+            Item::ToolResult { id, text, .. } => id.len() + text.bytes(),
         }
     };
     items.iter().map(of).sum::<usize>() + text.len()

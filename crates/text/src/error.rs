@@ -39,12 +39,14 @@ pub enum TextError {
         accepted: String,
     },
     /// A text with more tokens than allowed.
-    #[error("the text of {bytes} bytes has more than {limit} tokens")]
+    #[error("the text of {bytes} bytes has at least {tokens} tokens, more than {limit}")]
     TooLong {
         /// Bytes of the text.
         bytes: usize,
         /// Tokens allowed.
         limit: usize,
+        /// A lower bound on the tokens of the text: counting stopped there.
+        tokens: usize,
     },
     /// A library panicked.
     #[error("the {what} cannot be used: a library fails on it ({problem}); please report this")]

@@ -1,5 +1,6 @@
 //! Answers in the making: events of the engine in, pieces for a dialect out, for streams and whole answers alike.
 
+mod arguments;
 mod embed;
 mod outcome;
 mod parser;
@@ -7,6 +8,7 @@ mod running;
 mod start;
 mod update;
 
+pub(crate) use arguments::{PartialArguments, complete_members};
 pub(crate) use embed::embed;
 pub(crate) use outcome::{Call, Outcome};
 pub(crate) use parser::{Parser, Piece};
@@ -14,7 +16,7 @@ pub(crate) use running::Running;
 pub(crate) use start::{Prepared, begin};
 pub(crate) use update::{Finish, Reason, Token, TokenLogprob, Update, What};
 
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ContextOverflow, ErrorKind};
 use crate::memory::Charge;
 use crate::model::Served;
 use crate::models::Lease;
@@ -22,6 +24,7 @@ use crate::spans::{Ended, RequestSpan};
 use crate::worker::{Listening, Notice};
 use latent_engine::scheduler::{JobError, JobEvent, Refusal};
 use latent_engine::{Chosen, StopReason};
+use latent_text::CallEnding;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -51,7 +54,8 @@ struct Choice {
     tokens: Vec<u32>,
     cached: usize,
     reasoning_tokens: usize,
-    called: bool,
+    /// How its last tool call ended; cut off, as long as it is open.
+    called: Option<CallEnding>,
     /// A part of the prompt that the answer begins with (`echo`).
     echo: String,
 }
@@ -130,7 +134,7 @@ impl Answer {
             JobEvent::Finished { reason, rest, usage } => {
                 state.parser.push(&rest, &mut pieces);
                 state.parser.finish(reason.is_cut(), &mut pieces);
-                state.called |= pieces.iter().any(|piece| matches!(piece, Piece::CallStart { .. }));
+                state.note_calls(&pieces);
                 let stop = self.stop_string(choice, reason);
                 pieces.into_iter().for_each(|piece| push(&mut self.queue, What::Piece(piece)));
                 let state = &self.choices[choice];
@@ -159,7 +163,7 @@ impl Answer {
             _ => {}
         }
         if let Some(state) = self.choices.get_mut(choice) {
-            state.called |= pieces.iter().any(|piece| matches!(piece, Piece::CallStart { .. }));
+            state.note_calls(&pieces);
         }
         pieces.into_iter().for_each(|piece| push(&mut self.queue, What::Piece(piece)));
         Ok(())
@@ -199,6 +203,17 @@ impl Answer {
 }
 
 impl Choice {
+    /// Follows its tool calls.
+    fn note_calls(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            match piece {
+                Piece::CallStart { .. } => self.called = Some(CallEnding::Cut),
+                Piece::CallEnd { ending, .. } => self.called = Some(*ending),
+                _ => {}
+            }
+        }
+    }
+
     /// Takes a chosen token: its text goes through the parser, and the name of a control token apart from it.
     fn take(&mut self, chosen: &Chosen, served: &Served, pieces: &mut Vec<Piece>) -> Token {
         let Chosen { token, text, logprob } = chosen;
@@ -219,7 +234,9 @@ pub(crate) fn refused(refusal: &Refusal) -> ApiError {
     let message = refusal.to_string();
     match refusal {
         Refusal::Full { retry_after, .. } => ApiError::new(ErrorKind::Busy, message).retry(*retry_after),
-        Refusal::TooLong { .. } => ApiError::invalid(message).with_code("context_length_exceeded"),
+        Refusal::TooLong { tokens, context } => {
+            ApiError::overflow(ContextOverflow { tokens: *tokens, at_least: false, context: *context })
+        }
         Refusal::Closed => ApiError::new(ErrorKind::Unavailable, message),
         _ => ApiError::invalid(message),
     }

@@ -1,5 +1,7 @@
 //! What an answer has come to.
 
+use latent_text::CallEnding;
+
 use super::{Finish, Piece, Token, What};
 
 /// A tool call.
@@ -8,6 +10,8 @@ pub(crate) struct Call {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) arguments: String,
+    /// Whether the model has written all of it, in its own form.
+    pub(crate) complete: bool,
 }
 
 /// A whole answer.
@@ -39,14 +43,18 @@ impl Outcome {
                 if self.calls.len() <= index {
                     self.calls.resize_with(index + 1, Call::default);
                 }
-                self.calls[index] = Call { id, name, arguments: String::new() };
+                self.calls[index] = Call { id, name, ..Call::default() };
             }
             Piece::CallArguments { index, delta } => {
                 if let Some(call) = self.calls.get_mut(index) {
                     call.arguments.push_str(&delta);
                 }
             }
-            Piece::CallEnd { .. } => {}
+            Piece::CallEnd { index, ending } => {
+                if let Some(call) = self.calls.get_mut(index) {
+                    call.complete = ending == CallEnding::Complete;
+                }
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ pub(crate) enum Piece {
     Content(String),
     CallStart { index: usize, id: String, name: String },
     CallArguments { index: usize, delta: String },
-    CallEnd { index: usize },
+    CallEnd { index: usize, ending: CallEnding },
 }
 
 /// Parses one answer, piece by piece.
@@ -73,7 +73,7 @@ fn piece(event: ResponseEvent) -> Option<Piece> {
             if ending == CallEnding::Malformed {
                 tracing::warn!("the model wrote a tool call that its format does not allow");
             }
-            Piece::CallEnd { index }
+            Piece::CallEnd { index, ending }
         }
         // what only one checkpoint's own template knows
         _ => return None,

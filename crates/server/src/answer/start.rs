@@ -115,7 +115,7 @@ pub(crate) async fn begin(
         tokens: Vec::new(),
         cached: 0,
         reasoning_tokens: 0,
-        called: false,
+        called: None,
         echo: echo.clone(),
     };
     let mut answer = Answer {

@@ -4,6 +4,7 @@ use super::Piece;
 use latent_engine::StopReason;
 use latent_engine::sampling::LogProbability;
 use latent_engine::scheduler::Usage;
+use latent_text::CallEnding;
 use serde_json::{Value, json};
 
 /// What has become of one of the answers to a request.
@@ -67,10 +68,14 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    pub(super) fn of(reason: StopReason, called: bool) -> Reason {
+    /// `called`: how the last tool call ended, if the model has called any.
+    pub(super) fn of(reason: StopReason, called: Option<CallEnding>) -> Reason {
         match reason {
-            StopReason::End if called => Reason::Tools,
-            StopReason::StopString if called => Reason::Tools,
+            // the client's tools run only on whole arguments; what the model itself has ended is its to repair
+            StopReason::End if matches!(called, Some(CallEnding::Complete | CallEnding::Malformed)) => {
+                Reason::Tools
+            }
+            StopReason::StopString if called == Some(CallEnding::Complete) => Reason::Tools,
             StopReason::End | StopReason::Interrupted => Reason::End,
             StopReason::StopString => Reason::Stop,
             StopReason::Length => Reason::Length,

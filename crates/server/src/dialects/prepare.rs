@@ -227,14 +227,7 @@ fn one_prompt(served: &Served, path: &str, value: &Value, input: PromptInput) ->
     if prompt.tokens.is_empty() {
         return Err(ApiError::field(path, "the prompt has no tokens"));
     }
-    if prompt.tokens.len() >= served.context {
-        let problem = format!(
-            "the prompt has {} tokens, but the context holds {} with the answer",
-            prompt.tokens.len(),
-            served.context
-        );
-        return Err(ApiError::field(path, problem).with_code("context_length_exceeded"));
-    }
+    served.check_length(&prompt).map_err(|error| ApiError { param: Some(path.to_owned()), ..error })?;
     Ok(prompt)
 }
 

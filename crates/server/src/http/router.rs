@@ -36,8 +36,12 @@ macro_rules! routes {
 routes! {
     post "/v1/chat/completions" openai_chat::handle, "ChatCompletionRequest", "Answer a conversation (OpenAI)";
     post "/chat/completions" openai_chat::handle, "ChatCompletionRequest", "The same";
+    post "/v1/chat/completions/input_tokens" openai_chat::count_tokens, "ChatCompletionRequest", "How many tokens a conversation has (llama.cpp)";
+    post "/chat/completions/input_tokens" openai_chat::count_tokens, "ChatCompletionRequest", "The same";
     post "/v1/responses" openai_responses::handle, "ResponseRequest", "Answer a conversation (OpenAI Responses)";
     post "/responses" openai_responses::handle, "ResponseRequest", "The same";
+    post "/v1/responses/input_tokens" openai_responses::count_tokens, "ResponseRequest", "How many tokens a conversation has (OpenAI Responses)";
+    post "/responses/input_tokens" openai_responses::count_tokens, "ResponseRequest", "The same";
     get "/v1/responses/{id}" openai_responses::retrieve, "", "A stored response";
     delete "/v1/responses/{id}" openai_responses::remove, "", "Forget a stored response";
     get "/v1/responses/{id}/input_items" openai_responses::input_items, "", "The input of a stored response";

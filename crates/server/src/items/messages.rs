@@ -1,6 +1,6 @@
 //! From items to the messages that chat templates read.
 
-use super::{Item, Role};
+use super::{ContentForm, Item, MessageText, Role};
 use crate::json;
 use serde_json::{Map, Value, json};
 
@@ -14,35 +14,49 @@ pub(crate) enum ArgumentForm {
     Text,
 }
 
+/// What a template wants messages to be like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TemplateForms {
+    pub(crate) arguments: ArgumentForm,
+    pub(crate) system: ContentForm,
+    pub(crate) user: ContentForm,
+    pub(crate) assistant: ContentForm,
+    pub(crate) tool: ContentForm,
+}
+
 /// The messages of a conversation. What the assistant thought, said and called one after the other is one message.
-pub(crate) fn template_messages(items: &[Item], form: ArgumentForm) -> Vec<Value> {
+pub(crate) fn template_messages(items: &[Item], forms: &TemplateForms) -> Vec<Value> {
     let mut messages = Vec::new();
     let mut open: Option<Assistant> = None;
     for item in items {
         match item {
             Item::Message { role: Role::Assistant, text, .. } => {
-                let assistant = fresh(&mut open, &mut messages, |a| a.text.is_none() && a.calls.is_empty());
+                let assistant =
+                    fresh(&mut open, &mut messages, forms, |a| a.text.is_none() && a.calls.is_empty());
                 assistant.text = Some(text.clone());
             }
             Item::Reasoning(text) => {
-                let assistant = fresh(&mut open, &mut messages, |a| a.text.is_none() && a.calls.is_empty());
+                let assistant =
+                    fresh(&mut open, &mut messages, forms, |a| a.text.is_none() && a.calls.is_empty());
                 assistant.reasoning.push_str(text);
             }
             Item::ToolCall { id, name, arguments } => {
-                let assistant = fresh(&mut open, &mut messages, |_| true);
-                assistant.calls.push(call(id, name, arguments, form));
+                let assistant = fresh(&mut open, &mut messages, forms, |_| true);
+                assistant.calls.push(call(id, name, arguments, forms.arguments));
             }
             Item::Message { role, name, text } => {
-                messages.extend(open.take().map(Assistant::message));
-                let mut message = json!({"role": role.name(), "content": text});
+                messages.extend(open.take().map(|assistant| assistant.message(forms)));
+                let form = if *role == Role::System { forms.system } else { forms.user };
+                let mut message = json!({"role": role.name(), "content": text.content(form)});
                 if let Some(name) = name {
                     message["name"] = name.as_str().into();
                 }
                 messages.push(message);
             }
             Item::ToolResult { id, name, text } => {
-                messages.extend(open.take().map(Assistant::message));
-                let mut message = json!({"role": "tool", "tool_call_id": id, "content": text});
+                messages.extend(open.take().map(|assistant| assistant.message(forms)));
+                let mut message =
+                    json!({"role": "tool", "tool_call_id": id, "content": text.content(forms.tool)});
                 if let Some(name) = name.clone().or_else(|| called(items, id)) {
                     message["name"] = name.into();
                 }
@@ -50,7 +64,7 @@ pub(crate) fn template_messages(items: &[Item], form: ArgumentForm) -> Vec<Value
             }
         }
     }
-    messages.extend(open.map(Assistant::message));
+    messages.extend(open.map(|assistant| assistant.message(forms)));
     messages
 }
 
@@ -58,10 +72,11 @@ pub(crate) fn template_messages(items: &[Item], form: ArgumentForm) -> Vec<Value
 fn fresh<'a>(
     open: &'a mut Option<Assistant>,
     messages: &mut Vec<Value>,
+    forms: &TemplateForms,
     fits: impl Fn(&Assistant) -> bool,
 ) -> &'a mut Assistant {
     if open.as_ref().is_some_and(|assistant| !fits(assistant)) {
-        messages.extend(open.take().map(Assistant::message));
+        messages.extend(open.take().map(|assistant| assistant.message(forms)));
     }
     open.get_or_insert_default()
 }
@@ -70,15 +85,17 @@ fn fresh<'a>(
 #[derive(Default)]
 struct Assistant {
     reasoning: String,
-    text: Option<String>,
+    text: Option<MessageText>,
     calls: Vec<Value>,
 }
 
 impl Assistant {
-    fn message(self) -> Value {
+    fn message(self, forms: &TemplateForms) -> Value {
         let mut message = Map::new();
         message.insert("role".into(), "assistant".into());
-        message.insert("content".into(), self.text.unwrap_or_default().into());
+        // templates compare the content of a message without any with ""
+        let content = self.text.filter(|text| !text.is_empty()).map(|text| text.content(forms.assistant));
+        message.insert("content".into(), content.unwrap_or_else(|| "".into()));
         if !self.reasoning.is_empty() {
             // some templates read the one, some the other
             message.insert("reasoning_content".into(), self.reasoning.as_str().into());
@@ -134,7 +151,7 @@ mod tests {
             say(Role::Assistant, "x"),
             say(Role::Assistant, "y"),
         ];
-        let messages = template_messages(&items, ArgumentForm::Object);
+        let messages = template_messages(&items, &TemplateForms::default());
         let roles: Vec<_> = messages.iter().map(|m| m["role"].as_str().unwrap()).collect();
         assert_eq!(roles, ["user", "assistant", "tool", "assistant", "assistant", "assistant"]);
         assert_eq!(messages[1]["reasoning_content"], "hm");
@@ -144,7 +161,10 @@ mod tests {
         assert_eq!(messages[2]["name"], "f");
         assert_eq!(messages[4]["reasoning"], "again");
         assert_eq!(messages[5]["content"], "y");
-        let text = template_messages(&items, ArgumentForm::Text);
+        let text = template_messages(
+            &items,
+            &TemplateForms { arguments: ArgumentForm::Text, ..TemplateForms::default() },
+        );
         assert_eq!(text[1]["tool_calls"][0]["function"]["arguments"], r#"{"a": 1}"#);
     }
 }

@@ -1,9 +1,11 @@
 //! The one model of a conversation, which every dialect is read into: a list of items.
 
 mod messages;
+mod text;
 mod tools;
 
-pub(crate) use messages::{ArgumentForm, template_messages};
+pub(crate) use messages::{ArgumentForm, TemplateForms, template_messages};
+pub(crate) use text::{ContentForm, MessageText};
 pub(crate) use tools::{Tool, ToolChoice, read_function_tool};
 
 use serde_json::{Map, Value};
@@ -30,13 +32,13 @@ impl Role {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Item {
     /// Text of somebody.
-    Message { role: Role, name: Option<String>, text: String },
+    Message { role: Role, name: Option<String>, text: MessageText },
     /// What the model thought before it went on.
     Reasoning(String),
     /// The model called a tool, with its arguments as JSON text.
     ToolCall { id: String, name: String, arguments: String },
     /// What the tool said.
-    ToolResult { id: String, name: Option<String>, text: String },
+    ToolResult { id: String, name: Option<String>, text: MessageText },
 }
 
 /// A conversation that the model is to go on with.

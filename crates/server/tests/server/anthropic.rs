@@ -115,3 +115,30 @@ fn stop_sequences_are_named_and_errors_have_their_form() {
     let reply = server.post(PATH, &body(json!({"messages": [{"role": "user", "content": image}]})));
     assert!(reply.json()["error"]["message"].as_str().unwrap().contains("images"));
 }
+
+#[test]
+fn the_header_that_claude_code_puts_first_is_left_out() {
+    let server = demo();
+    let long = "A fox and a lantern in the snow. ".repeat(20);
+    let system = |blocks: &[&str]| -> Value {
+        blocks.iter().map(|text| json!({"type": "text", "text": text})).collect()
+    };
+    let header =
+        |cch: &str| format!("x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={cch};");
+    let count = |system: Value| {
+        let request = body(json!({"system": system}));
+        server.post("/v1/messages/count_tokens", &request).ok()["input_tokens"].as_u64().unwrap()
+    };
+    let without = count(system(&[&long]));
+    assert_eq!(count(system(&[&header("1a2b3"), &long])), without);
+    // nothing else is dropped
+    assert!(count(system(&[&long, &header("1a2b3")])) > without);
+    assert!(count(system(&["About x-anthropic-billing-header: a header", &long])) > without);
+    assert!(count(json!(header("1a2b3"))) > count(json!("")));
+    let cached = |cch: &str| {
+        let request = body(json!({"system": system(&[&header(cch), &long]), "max_tokens": 1}));
+        server.post(PATH, &request).ok()["usage"]["cache_read_input_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(cached("1a2b3"), 0);
+    assert!(cached("4d5e6") >= 64);
+}

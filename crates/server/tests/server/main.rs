@@ -19,6 +19,8 @@ mod lost;
 mod models;
 mod ollama;
 mod openapi;
+mod overflow;
+mod parts;
 mod plain;
 mod responses;
 #[cfg(feature = "otel")]
@@ -26,5 +28,6 @@ mod spans;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
+mod truncated;
 #[path = "../../../grammar/tests/support/mod.rs"]
 mod vocabularies;

@@ -123,7 +123,10 @@ impl Tokenizer {
         add_special: bool,
         limit: usize,
     ) -> Result<Vec<u32>, TextError> {
-        let too_long = || TextError::TooLong { bytes, limit };
+        let too_long = || {
+            let least = self.longest_token.map_or(0, |longest| bytes.div_ceil(longest.max(1)));
+            TextError::TooLong { bytes, limit, tokens: least.max(limit.saturating_add(1)) }
+        };
         if self.longest_text(limit).is_some_and(|longest| bytes > longest) {
             return Err(too_long());
         }
@@ -179,7 +182,8 @@ impl Tokenizer {
                 ids.reserve_exact(1024.max(ids.len() / 2));
             }
             ids.push(id);
-            if ids.len() > limit { Err(TextError::TooLong { bytes: text.len(), limit }) } else { Ok(()) }
+            let tokens = ids.len();
+            if tokens > limit { Err(TextError::TooLong { bytes: text.len(), limit, tokens }) } else { Ok(()) }
         };
         match &self.model {
             Model::Bpe(pipeline) => pipeline.encode(text, first, &mut push),

@@ -11,6 +11,7 @@ use crate::stream::stream as streamed;
 use axum::body::Body;
 use axum::response::Response;
 use serde_json::json;
+use std::sync::Arc;
 
 /// `POST /v1/messages`.
 pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
@@ -33,9 +34,10 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
 
 /// `POST /v1/messages/count_tokens`.
 pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
-    let counted = asker.read(body, |app, served, fields| {
+    let charge = Arc::clone(&asker.charge);
+    let counted = asker.read(body, move |app, served, fields| {
         let (conversation, _) = request::read_conversation(fields, &app.config.limits)?;
-        Ok(json!({"input_tokens": served.chat_prompt(&conversation)?.tokens.len()}))
+        Ok(json!({"input_tokens": served.count_tokens(&conversation, &charge)?}))
     });
     asker.reply_json(Dialect::Anthropic, counted.await)
 }

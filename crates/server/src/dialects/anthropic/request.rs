@@ -1,9 +1,9 @@
 //! Reading Anthropic's requests.
 
-use crate::dialects::openai_chat::{left_out, no_media, read_kwargs};
+use crate::dialects::openai_chat::{left_out, no_media, read_kwargs, result_text};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::ApiError;
-use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
+use crate::items::{Conversation, Item, MessageText, Role, ToolChoice, read_function_tool};
 use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::Served;
@@ -127,6 +127,9 @@ fn read_thinking(
     Ok(())
 }
 
+/// How the block begins with which Claude Code precedes its system text. It is meant for Anthropic's accounting and not for a model.
+const BILLING_HEADER: &str = "x-anthropic-billing-header:";
+
 #[derive(Default)]
 struct Reader {
     items: Vec<Item>,
@@ -134,21 +137,25 @@ struct Reader {
 }
 
 impl Reader {
-    fn push(&mut self, role: Role, text: String) {
-        self.items.push(Item::Message { role, name: None, text });
+    fn push(&mut self, role: Role, text: impl Into<MessageText>) {
+        self.items.push(Item::Message { role, name: None, text: text.into() });
     }
 
     fn system(&mut self, fields: &Fields<'_>) -> Result<(), ApiError> {
         let text = match fields.get("system") {
             None => return Ok(()),
-            Some(Value::String(text)) => text.clone(),
+            Some(Value::String(text)) => MessageText::from(text.as_str()),
             Some(Value::Array(_)) => {
                 let mut texts = Vec::new();
-                for block in fields.objects("system")? {
+                for (i, block) in fields.objects("system")?.iter().enumerate() {
                     self.cached |= block.get("cache_control").is_some();
-                    texts.push(block.require_str("text")?);
+                    let text = block.require_str("text")?;
+                    // it differs in every request, and would keep all that follows from being read from the cache
+                    if i > 0 || !text.starts_with(BILLING_HEADER) {
+                        texts.push(text.to_owned());
+                    }
                 }
-                texts.join("\n\n")
+                MessageText::of_parts(texts)
             }
             Some(other) => {
                 return Err(fields.error(
@@ -173,7 +180,7 @@ impl Reader {
         match message.get("content") {
             None => Err(message.missing("content")),
             Some(Value::String(text)) => {
-                self.push(role, text.clone());
+                self.push(role, text.as_str());
                 Ok(())
             }
             Some(Value::Array(_)) => self.blocks(role, &message.objects("content")?),
@@ -185,37 +192,42 @@ impl Reader {
     }
 
     fn blocks(&mut self, role: Role, blocks: &[Fields<'_>]) -> Result<(), ApiError> {
-        let mut text = String::new();
+        let mut texts = Vec::new();
         for block in blocks {
             self.cached |= block.get("cache_control").is_some();
             match block.require_str("type")? {
-                "text" => text.push_str(block.require_str("text")?),
+                "text" => texts.push(block.require_str("text")?.to_owned()),
                 "thinking" => self.items.push(Item::Reasoning(block.require_str("thinking")?.to_owned())),
                 "redacted_thinking" => {}
                 "tool_use" => {
-                    if !text.is_empty() {
-                        self.push(role, std::mem::take(&mut text));
-                    }
+                    self.push_texts(role, &mut texts);
                     let input = block.get("input").map_or_else(|| "{}".to_owned(), Value::to_string);
                     let (id, name) =
                         (block.require_str("id")?.to_owned(), block.require_str("name")?.to_owned());
                     self.items.push(Item::ToolCall { id, name, arguments: input });
                 }
+                // texts come after the results: templates want these next to their calls
                 "tool_result" => self.result(block)?,
                 other => return Err(block.error("type", no_media(other))),
             }
         }
+        self.push_texts(role, &mut texts);
+        Ok(())
+    }
+
+    /// Adds a message of the texts that have been read, if any.
+    fn push_texts(&mut self, role: Role, texts: &mut Vec<String>) {
+        let text = MessageText::of_parts(std::mem::take(texts));
         if !text.is_empty() {
             self.push(role, text);
         }
-        Ok(())
     }
 
     fn result(&mut self, block: &Fields<'_>) -> Result<(), ApiError> {
         let id = block.require_str("tool_use_id")?.to_owned();
-        let mut text = crate::dialects::openai_chat::content_text(block, "content")?;
+        let mut text = result_text(block, "content")?;
         if block.bool("is_error")?.unwrap_or(false) {
-            text.insert_str(0, "Error: ");
+            text = text.prefixed("Error: ");
         }
         self.items.push(Item::ToolResult { id, name: None, text });
         Ok(())

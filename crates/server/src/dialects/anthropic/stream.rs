@@ -2,7 +2,7 @@
 
 use super::request::About;
 use super::whole::{stop_reason, usage};
-use crate::answer::{Piece, Update, What};
+use crate::answer::{PartialArguments, Piece, Update, What};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::ids;
@@ -26,6 +26,8 @@ pub(super) struct MessageStream {
     /// Blocks that were begun.
     blocks: usize,
     begun: bool,
+    /// The arguments of the open call. As in Anthropic's own interface, whole members are sent.
+    arguments: PartialArguments,
 }
 
 fn send(out: &mut String, value: &Value) {
@@ -35,7 +37,14 @@ fn send(out: &mut String, value: &Value) {
 
 impl MessageStream {
     pub(super) fn new(about: About, request: String) -> MessageStream {
-        MessageStream { about, request, open: None, blocks: 0, begun: false }
+        MessageStream {
+            about,
+            request,
+            open: None,
+            blocks: 0,
+            begun: false,
+            arguments: PartialArguments::default(),
+        }
     }
 
     fn start(&mut self, prompt: usize, cached: usize, out: &mut String) {
@@ -54,6 +63,12 @@ impl MessageStream {
     fn close(&mut self, out: &mut String) {
         let Some(open) = self.open.take() else { return };
         let index = self.blocks - 1;
+        if open == Open::Tool {
+            let rest = std::mem::take(&mut self.arguments).finish();
+            if !rest.is_empty() {
+                send(out, &delta(index, &json!({"type": "input_json_delta", "partial_json": rest})));
+            }
+        }
         if open == Open::Thinking {
             send(out, &delta(index, &json!({"type": "signature_delta", "signature": ""})));
         }
@@ -90,8 +105,9 @@ impl MessageStream {
                 );
             }
             Piece::CallArguments { delta: text, .. } => {
-                if let Some(index) = self.blocks.checked_sub(1) {
-                    send(out, &delta(index, &json!({"type": "input_json_delta", "partial_json": text})));
+                let members = self.arguments.push(&text);
+                if let Some(index) = self.blocks.checked_sub(1).filter(|_| !members.is_empty()) {
+                    send(out, &delta(index, &json!({"type": "input_json_delta", "partial_json": members})));
                 }
             }
             Piece::CallEnd { .. } => self.close(out),

@@ -1,7 +1,7 @@
 //! Whole messages.
 
 use super::request::About;
-use crate::answer::{Finish, Outcome, Reason};
+use crate::answer::{Finish, Outcome, Reason, complete_members};
 use crate::ids;
 use latent_engine::scheduler::Usage;
 use serde_json::{Value, json};
@@ -16,8 +16,7 @@ pub(super) fn message(about: &About, outcome: &Outcome) -> Value {
         blocks.push(json!({"type": "text", "text": content, "citations": null}));
     }
     for call in calls {
-        let input: Value =
-            serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({"raw": call.arguments}));
+        let input = complete_members(&call.arguments);
         blocks.push(json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input}));
     }
     json!({

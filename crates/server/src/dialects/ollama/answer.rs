@@ -12,6 +12,7 @@ use crate::json::Fields;
 use crate::stream::{Encoder, stream};
 use axum::body::Body;
 use axum::response::Response;
+use latent_text::CallEnding;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -90,7 +91,8 @@ async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response
     }
     let outcome = answer.collect().await?.swap_remove(0);
     let Outcome { reasoning, content, calls, finish, .. } = &outcome;
-    let mut value = about.part(content, reasoning, calls);
+    let calls: Vec<WholeCall<'_>> = calls.iter().enumerate().filter_map(whole_call).collect();
+    let mut value = about.part(content, reasoning, &calls);
     about.end(&mut value, finish);
     Ok(json_response(&value))
 }
@@ -112,7 +114,7 @@ impl About {
         value
     }
 
-    fn part(&self, content: &str, thinking: &str, calls: &[Call]) -> Value {
+    fn part(&self, content: &str, thinking: &str, calls: &[WholeCall<'_>]) -> Value {
         let mut value = json!({"model": self.model, "created_at": ids::timestamp()});
         let mut body = Map::new();
         if self.chat {
@@ -123,7 +125,7 @@ impl About {
             body.insert("thinking".into(), thinking.into());
         }
         if !calls.is_empty() {
-            body.insert("tool_calls".into(), calls.iter().enumerate().map(call).collect());
+            body.insert("tool_calls".into(), calls.iter().map(call).collect());
         }
         if self.chat {
             value["message"] = body.into();
@@ -150,10 +152,22 @@ impl About {
     }
 }
 
-/// Ollama's calls carry their arguments as an object.
-fn call((index, call): (usize, &Call)) -> Value {
-    let arguments = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({"raw": call.arguments}));
-    json!({"id": call.id, "function": {"index": index, "name": call.name, "arguments": arguments}})
+/// A call whose arguments are an object, as Ollama's clients expect it, and its number.
+struct WholeCall<'a> {
+    index: usize,
+    call: &'a Call,
+    arguments: Value,
+}
+
+/// A call that is whole. Ollama has no form for one that was cut off.
+fn whole_call((index, call): (usize, &Call)) -> Option<WholeCall<'_>> {
+    let arguments: Value = serde_json::from_str(&call.arguments).ok().filter(Value::is_object)?;
+    call.complete.then_some(WholeCall { index, call, arguments })
+}
+
+fn call(whole: &WholeCall<'_>) -> Value {
+    let WholeCall { index, call: Call { id, name, .. }, arguments } = whole;
+    json!({"id": id, "function": {"index": index, "name": name, "arguments": arguments}})
 }
 
 struct Lines {
@@ -172,7 +186,7 @@ impl Encoder for Lines {
             What::Piece(Piece::Content(text)) => send(out, &self.about.part(&text, "", &[])),
             What::Piece(Piece::Reasoning(text)) => send(out, &self.about.part("", &text, &[])),
             What::Piece(Piece::CallStart { id, name, .. }) => {
-                self.calls.push(Call { id, name, arguments: String::new() });
+                self.calls.push(Call { id, name, ..Call::default() });
             }
             What::Piece(Piece::CallArguments { delta, .. }) => {
                 if let Some(call) = self.calls.last_mut() {
@@ -180,9 +194,12 @@ impl Encoder for Lines {
                 }
             }
             // a call is sent whole
-            What::Piece(Piece::CallEnd { .. }) => {
-                if let Some(call) = self.calls.last() {
-                    send(out, &self.about.part("", "", std::slice::from_ref(call)));
+            What::Piece(Piece::CallEnd { ending, .. }) => {
+                if let Some(call) = self.calls.last_mut() {
+                    call.complete = ending == CallEnding::Complete;
+                }
+                if let Some(whole) = self.calls.iter().enumerate().last().and_then(whole_call) {
+                    send(out, &self.about.part("", "", &[whole]));
                 }
             }
             What::Finished(finish) => {
@@ -206,5 +223,48 @@ impl Encoder for Lines {
 
     fn content_type(&self) -> &'static str {
         Dialect::Ollama.stream_type()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(piece: Piece) -> Update {
+        Update { choice: 0, what: What::Piece(piece) }
+    }
+
+    #[test]
+    fn whole_calls_are_numbered_and_others_left_out() {
+        let about = About { model: "m".into(), chat: true, stream: true, started: Instant::now() };
+        let mut lines = Lines { about: about.clone(), calls: Vec::new() };
+        let (mut out, mut outcome) = (String::new(), Outcome::default());
+        let calls = [
+            (r#"{"a": 1}"#, CallEnding::Complete),
+            ("{}", CallEnding::Complete),
+            (r#"{"a": "#, CallEnding::Cut),
+            (r#"{"a" 1}"#, CallEnding::Malformed),
+        ];
+        for (index, (arguments, ending)) in calls.into_iter().enumerate() {
+            for piece_of_call in [
+                Piece::CallStart { index, id: format!("call_{index}"), name: "f".into() },
+                Piece::CallArguments { index, delta: arguments.into() },
+                Piece::CallEnd { index, ending },
+            ] {
+                outcome.add(What::Piece(piece_of_call.clone()));
+                lines.update(piece(piece_of_call), &mut out);
+            }
+        }
+        let streamed: Vec<Value> = out
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["message"]["tool_calls"][0].clone())
+            .collect();
+        let expected = json!([
+            {"id": "call_0", "function": {"index": 0, "name": "f", "arguments": {"a": 1}}},
+            {"id": "call_1", "function": {"index": 1, "name": "f", "arguments": {}}},
+        ]);
+        assert_eq!(Value::from(streamed), expected);
+        let whole: Vec<WholeCall<'_>> = outcome.calls.iter().enumerate().filter_map(whole_call).collect();
+        assert_eq!(about.part("", "", &whole)["message"]["tool_calls"], expected);
     }
 }

@@ -3,7 +3,7 @@
 use crate::dialects::openai_chat::no_media;
 use crate::duration::parse_duration;
 use crate::error::ApiError;
-use crate::items::{Conversation, Item, Role, read_function_tool};
+use crate::items::{Conversation, Item, MessageText, Role, read_function_tool};
 use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::Served;
@@ -83,7 +83,7 @@ pub(super) fn read_chat(fields: &Fields<'_>, limits: &Limits) -> Result<Conversa
 }
 
 fn read_message(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
-    let text = message.str("content")?.unwrap_or_default().to_owned();
+    let text = MessageText::from(message.str("content")?.unwrap_or_default());
     match message.require_str("role")? {
         "system" => items.push(Item::Message { role: Role::System, name: None, text }),
         "user" => items.push(Item::Message { role: Role::User, name: None, text }),
@@ -136,9 +136,9 @@ pub(super) fn read_generate(fields: &Fields<'_>) -> Result<Conversation, ApiErro
     let system = fields.str("system")?.filter(|text| !text.is_empty());
     let mut items = Vec::new();
     if let Some(system) = system {
-        items.push(Item::Message { role: Role::System, name: None, text: system.to_owned() });
+        items.push(Item::Message { role: Role::System, name: None, text: system.into() });
     }
-    items.push(Item::Message { role: Role::User, name: None, text: prompt });
+    items.push(Item::Message { role: Role::User, name: None, text: prompt.into() });
     let mut conversation = Conversation::new(items);
     read_think(fields, &mut conversation)?;
     Ok(conversation)

@@ -6,6 +6,7 @@ mod whole;
 
 pub(crate) use request::{
     content_text, left_out, no_media, read_conversation, read_kwargs, read_switches, read_tool_choice,
+    result_text,
 };
 pub(super) use whole::{FINGERPRINT, finite, logprob, usage_of};
 
@@ -15,11 +16,27 @@ use crate::error::ApiError;
 use crate::stream::stream as streamed;
 use axum::body::Body;
 use axum::response::Response;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
     asker.answer(Dialect::OpenAi, body, answer).await
+}
+
+/// The number of tokens of a conversation, as OpenAI's Responses interface reports it.
+pub(super) fn input_tokens(tokens: usize) -> Value {
+    json!({"object": "response.input_tokens", "input_tokens": tokens})
+}
+
+/// `POST /v1/chat/completions/input_tokens`.
+pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
+    let charge = Arc::clone(&asker.charge);
+    let counted = asker.read(body, move |app, served, fields| {
+        let conversation = read_conversation(fields, &app.config.limits)?;
+        Ok(input_tokens(served.count_tokens(&conversation, &charge)?))
+    });
+    asker.reply_json(Dialect::OpenAi, counted.await)
 }
 
 async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {

@@ -2,7 +2,7 @@
 
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, shortened};
-use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
+use crate::items::{Conversation, Item, MessageText, Role, ToolChoice, read_function_tool};
 use crate::json::{Fields, kind, text_len};
 use crate::limits::Limits;
 use crate::model::Served;
@@ -160,7 +160,7 @@ fn read_message(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiEr
         "assistant" => read_assistant(message, items)?,
         "tool" | "function" => {
             let id = message.str("tool_call_id")?.unwrap_or_default().to_owned();
-            items.push(Item::ToolResult { id, name, text: content_text(message, "content")? });
+            items.push(Item::ToolResult { id, name, text: result_text(message, "content")? });
         }
         other => {
             let problem = format!("{other:?} is none of system, developer, user, assistant and tool");
@@ -176,8 +176,7 @@ fn read_assistant(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), Api
         items.push(Item::Reasoning(reasoning.to_owned()));
     }
     let calls = message.objects("tool_calls")?;
-    let text =
-        if message.get("content").is_some() { content_text(message, "content")? } else { String::new() };
+    let text = content_text(message, "content")?;
     if !text.is_empty() || calls.is_empty() {
         items.push(Item::Message { role: Role::Assistant, name: None, text });
     }
@@ -198,21 +197,41 @@ fn read_assistant(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), Api
 }
 
 /// A text, or the texts of a list of parts. Parts that are no text are refused by name.
-pub(crate) fn content_text(fields: &Fields<'_>, name: &str) -> Result<String, ApiError> {
+pub(crate) fn content_text(fields: &Fields<'_>, name: &str) -> Result<MessageText, ApiError> {
+    read_content(fields, name, |part, kind| Err(part.error("type", no_media(kind))))
+}
+
+/// The same of a tool's result, which may hold images that the client's next request repeats: a text takes the place of each, so that the
+/// conversation can continue.
+pub(crate) fn result_text(fields: &Fields<'_>, name: &str) -> Result<MessageText, ApiError> {
+    read_content(fields, name, |part, kind| {
+        if kind.contains("image") {
+            return Ok("[An image was here. This model reads text only.]".to_owned());
+        }
+        Err(part.error("type", no_media(kind)))
+    })
+}
+
+/// A text, or the texts of a list of parts; `other` reads a part that is no text, given its type.
+fn read_content(
+    fields: &Fields<'_>,
+    name: &str,
+    other: impl Fn(&Fields<'_>, &str) -> Result<String, ApiError>,
+) -> Result<MessageText, ApiError> {
     match fields.get(name) {
-        None => Ok(String::new()),
-        Some(Value::String(text)) => Ok(text.clone()),
+        None => Ok(MessageText::default()),
+        Some(Value::String(text)) => Ok(text.as_str().into()),
         Some(Value::Array(_)) => {
-            let mut text = String::new();
+            let mut texts = Vec::new();
             for part in fields.objects(name)? {
                 match part.require_str("type")? {
-                    "text" | "input_text" | "output_text" => text.push_str(part.require_str("text")?),
-                    "refusal" => text.push_str(part.require_str("refusal")?),
+                    "text" | "input_text" | "output_text" => texts.push(part.require_str("text")?.to_owned()),
+                    "refusal" => texts.push(part.require_str("refusal")?.to_owned()),
                     "thinking" | "reasoning" => {}
-                    other => return Err(part.error("type", no_media(other))),
+                    kind => texts.push(other(&part, kind)?),
                 }
             }
-            Ok(text)
+            Ok(MessageText::of_parts(texts))
         }
         Some(other) => {
             Err(fields.error(name, format!("expected a string or a list of parts, found {}", kind(other))))
@@ -289,7 +308,11 @@ mod tests {
         assert_eq!(conversation.items.len(), 5);
         assert_eq!(
             conversation.items[0],
-            Item::Message { role: Role::System, name: None, text: "Be brief.".into() }
+            Item::Message {
+                role: Role::System,
+                name: None,
+                text: MessageText::of_parts(vec!["Be ".into(), "brief.".into()])
+            }
         );
         assert_eq!(conversation.tools.len(), 1);
         assert_eq!(conversation.tool_choice, ToolChoice::Named("w".into()));

@@ -49,10 +49,10 @@ pub(super) fn input_id(item: &Item) -> String {
 /// An item of the input.
 pub(super) fn input_item(id: &str, item: &Item) -> String {
     match item {
-        Item::Message { role: Role::Assistant, text, .. } => message(id, text, "[]", "completed"),
+        Item::Message { role: Role::Assistant, text, .. } => message(id, &text.joined(), "[]", "completed"),
         Item::Message { role, text, .. } => json!({
             "id": id, "type": "message", "status": "completed", "role": role.name(),
-            "content": [{"type": "input_text", "text": text}],
+            "content": [{"type": "input_text", "text": text.joined()}],
         })
         .to_string(),
         Item::Reasoning(text) => reasoning(id, text, "completed"),
@@ -60,7 +60,7 @@ pub(super) fn input_item(id: &str, item: &Item) -> String {
             function_call(id, call_id, name, arguments, "completed")
         }
         Item::ToolResult { id: call_id, text, .. } => json!({
-            "id": id, "type": "function_call_output", "call_id": call_id, "output": text, "status": "completed",
+            "id": id, "type": "function_call_output", "call_id": call_id, "output": text.joined(), "status": "completed",
         })
         .to_string(),
     }

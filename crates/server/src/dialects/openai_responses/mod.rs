@@ -5,15 +5,18 @@ mod request;
 mod stream;
 mod whole;
 
-use crate::app::{Asker, Name, Received};
+use crate::app::{App, Asker, Name, Received};
 use crate::dialect::{Dialect, json_text};
+use crate::dialects::openai_chat::input_tokens;
 use crate::document::Document;
 use crate::error::{ApiError, ErrorKind};
+use crate::items::Item;
 use crate::store::Stored;
 use crate::stream::stream as streamed;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use latent_engine::scheduler::FairnessKey;
 use serde_json::json;
 use std::sync::{Arc, PoisonError};
 use whole::Written;
@@ -23,14 +26,28 @@ pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
     asker.answer(Dialect::Responses, body, answer).await
 }
 
+/// The items of one of the asker's stored responses.
+fn earlier(app: &App, owner: FairnessKey, id: &str) -> Option<Vec<Item>> {
+    let store = app.store.lock().unwrap_or_else(PoisonError::into_inner);
+    store.get(owner, id).map(|stored| stored.items.to_vec())
+}
+
+/// `POST /v1/responses/input_tokens`.
+pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
+    let (owner, charge) = (asker.tenant.key, Arc::clone(&asker.charge));
+    let counted = asker.read(body, move |app, served, fields| {
+        let conversation =
+            request::read_conversation(fields, &app.config.limits, &|id| earlier(app, owner, id))?;
+        Ok(input_tokens(served.count_tokens(&conversation, &charge)?))
+    });
+    asker.reply_json(Dialect::Responses, counted.await)
+}
+
 async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
     let owner = asker.tenant.key;
     let (prepared, about) = asker
         .prepare(received, move |app, served, fields| {
-            let earlier = |id: &str| {
-                let store = app.store.lock().unwrap_or_else(PoisonError::into_inner);
-                store.get(owner, id).map(|stored| stored.items.to_vec())
-            };
+            let earlier = |id: &str| earlier(app, owner, id);
             let mut request = request::read(fields, served, &app.config.limits, &earlier)?;
             if request.about.store {
                 request.about.items.clone_from(&request.conversation.items);

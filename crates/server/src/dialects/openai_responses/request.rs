@@ -1,9 +1,11 @@
 //! Reading a request for a response.
 
-use crate::dialects::openai_chat::{content_text, left_out, no_media, read_switches, read_tool_choice};
+use crate::dialects::openai_chat::{
+    content_text, left_out, no_media, read_switches, read_tool_choice, result_text,
+};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, ErrorKind};
-use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
+use crate::items::{Conversation, Item, MessageText, Role, ToolChoice, read_function_tool};
 use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::Served;
@@ -138,14 +140,14 @@ fn read_shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiError> {
     Ok(shape)
 }
 
-fn read_conversation(
+pub(super) fn read_conversation(
     fields: &Fields<'_>,
     limits: &Limits,
     earlier: Earlier<'_>,
 ) -> Result<Conversation, ApiError> {
     let mut items = Vec::new();
     if let Some(instructions) = fields.str("instructions")? {
-        items.push(Item::Message { role: Role::System, name: None, text: instructions.to_owned() });
+        items.push(Item::Message { role: Role::System, name: None, text: instructions.into() });
     }
     if let Some(previous) = fields.str("previous_response_id")? {
         let Some(before) = earlier(previous) else {
@@ -166,7 +168,7 @@ fn read_conversation(
     // a probe with an empty input still gets an answer
     let asked = |item: &Item| !matches!(item, Item::Message { role: Role::System, .. });
     if !items.iter().any(asked) {
-        items.push(Item::Message { role: Role::User, name: None, text: String::new() });
+        items.push(Item::Message { role: Role::User, name: None, text: MessageText::default() });
     }
     limits.check("input", "messages", items.len(), limits.messages)?;
     let mut conversation = Conversation::new(items);
@@ -179,7 +181,7 @@ fn read_input(fields: &Fields<'_>, limits: &Limits, items: &mut Vec<Item>) -> Re
     match fields.get("input") {
         None => Ok(()),
         Some(Value::String(text)) => {
-            items.push(Item::Message { role: Role::User, name: None, text: text.clone() });
+            items.push(Item::Message { role: Role::User, name: None, text: text.as_str().into() });
             Ok(())
         }
         Some(Value::Array(list)) => {
@@ -220,7 +222,7 @@ fn read_item(item: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
         Some("function_call_output") => items.push(Item::ToolResult {
             id: item.require_str("call_id")?.to_owned(),
             name: None,
-            text: content_text(item, "output")?,
+            text: result_text(item, "output")?,
         }),
         Some("item_reference") => {
             return Err(item.error(
@@ -239,12 +241,13 @@ fn read_item(item: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
 /// The text of a reasoning item: what was thought, or where that is hidden its summary.
 fn reasoning_text(item: &Fields<'_>) -> Result<String, ApiError> {
     for name in ["content", "summary"] {
-        let mut text = String::new();
+        let mut texts = Vec::new();
         for part in item.objects(name)? {
-            text.push_str(part.str("text")?.unwrap_or_default());
+            texts.push(part.str("text")?.unwrap_or_default().to_owned());
         }
+        let text = MessageText::of_parts(texts);
         if !text.is_empty() {
-            return Ok(text);
+            return Ok(text.joined());
         }
     }
     Ok(String::new())

@@ -7,6 +7,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::ids;
 use crate::stream::Encoder;
+use latent_text::CallEnding;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -126,6 +127,10 @@ impl ResponseStream {
 
     /// Ends the open item.
     fn close(&mut self, out: &mut String) {
+        self.close_as("completed", out);
+    }
+
+    fn close_as(&mut self, status: &str, out: &mut String) {
         let Some(open) = self.open.take() else { return };
         let index = self.index();
         let item = match open {
@@ -134,14 +139,14 @@ impl ResponseStream {
                 self.send(out, "response.reasoning_text.done", &value);
                 let part = json!({"type": "reasoning_text", "text": text});
                 self.part(out, "response.content_part.done", &id, &part.to_string());
-                self.written.add_reasoning(&id, &text)
+                self.written.add_reasoning(&id, &text, status)
             }
             Open::Text { id, text, tokens } => {
                 let logprobs = self.written.logprobs(&tokens);
                 let value = json!({"item_id": id, "output_index": index, "content_index": 0, "text": text});
                 self.send_text(out, "response.output_text.done", &object_with(&value, "logprobs", &logprobs));
                 self.part(out, "response.content_part.done", &id, &output_text(&text, &logprobs));
-                self.written.add_text(&id, &text, &logprobs)
+                self.written.add_text(&id, &text, &logprobs, status)
             }
             Open::Call { id, call } => {
                 let value = json!({
@@ -173,16 +178,20 @@ impl Encoder for ResponseStream {
                 self.tokens.clear();
                 let id = ids::unique("fc_");
                 self.added(out, &function_call(&id, &call_id, &name, "", "in_progress"));
-                self.open =
-                    Some(Open::Call { id, call: Call { id: call_id, name, arguments: String::new() } });
+                self.open = Some(Open::Call { id, call: Call { id: call_id, name, ..Call::default() } });
             }
             What::Piece(Piece::CallArguments { delta, .. }) => self.arguments(&delta, out),
-            What::Piece(Piece::CallEnd { .. }) => self.close(out),
+            What::Piece(Piece::CallEnd { ending, .. }) => {
+                if let Some(Open::Call { call, .. }) = &mut self.open {
+                    call.complete = ending == CallEnding::Complete;
+                }
+                self.close(out);
+            }
             What::Finished(finish) => {
                 if self.open.is_none() && self.written.output.is_empty() {
                     self.begin_text(out);
                 }
-                self.close(out);
+                self.close_as(status(&finish), out);
                 let response = self.written.text(Some(&finish), None);
                 let kind = format!("response.{}", status(&finish));
                 self.send_response(out, &kind, &response);

@@ -4,6 +4,7 @@ use super::item_values::{function_call, message, object_with, reasoning};
 use super::request::About;
 use crate::answer::{Call, Finish, Outcome, Reason, Token};
 use crate::app::App;
+use crate::dialect::Dialect;
 use crate::dialects::openai_chat::logprob;
 use crate::error::ApiError;
 use crate::ids;
@@ -46,33 +47,36 @@ impl Written {
         text + "]"
     }
 
-    pub(super) fn add_reasoning(&mut self, id: &str, text: &str) -> &str {
+    pub(super) fn add_reasoning(&mut self, id: &str, text: &str, status: &str) -> &str {
         self.items.push(Item::Reasoning(text.to_owned()));
-        self.output.push(reasoning(id, text, "completed"));
+        self.output.push(reasoning(id, text, status));
         &self.output[self.output.len() - 1]
     }
 
-    pub(super) fn add_text(&mut self, id: &str, text: &str, logprobs: &str) -> &str {
-        self.items.push(Item::Message { role: Role::Assistant, name: None, text: text.to_owned() });
-        self.output.push(message(id, text, logprobs, "completed"));
+    pub(super) fn add_text(&mut self, id: &str, text: &str, logprobs: &str, status: &str) -> &str {
+        self.items.push(Item::Message { role: Role::Assistant, name: None, text: text.into() });
+        self.output.push(message(id, text, logprobs, status));
         &self.output[self.output.len() - 1]
     }
 
     pub(super) fn add_call(&mut self, id: &str, call: &Call) -> &str {
-        let Call { id: call_id, name, arguments } = call.clone();
-        self.output.push(function_call(id, &call_id, &name, &arguments, "completed"));
+        let Call { id: call_id, name, arguments, complete } = call.clone();
+        let status = if complete { "completed" } else { "incomplete" };
+        self.output.push(function_call(id, &call_id, &name, &arguments, status));
         self.items.push(Item::ToolCall { id: call_id, name, arguments });
         &self.output[self.output.len() - 1]
     }
 
     pub(super) fn add_outcome(&mut self, outcome: &Outcome) {
-        let Outcome { reasoning, content, calls, tokens, .. } = outcome;
+        let Outcome { reasoning, content, calls, tokens, finish } = outcome;
+        let has_text = !content.is_empty() || calls.is_empty();
         if !reasoning.is_empty() {
-            self.add_reasoning(&ids::unique("rs_"), reasoning);
+            let last = content.is_empty() && calls.is_empty();
+            self.add_reasoning(&ids::unique("rs_"), reasoning, item_status(finish, last));
         }
-        if !content.is_empty() || calls.is_empty() {
+        if has_text {
             let logprobs = self.logprobs(tokens);
-            self.add_text(&ids::unique("msg_"), content, &logprobs);
+            self.add_text(&ids::unique("msg_"), content, &logprobs, item_status(finish, calls.is_empty()));
         }
         for call in calls {
             self.add_call(&ids::unique("fc_"), call);
@@ -93,7 +97,10 @@ impl Written {
             "created_at": self.created,
             "completed_at": (status == "completed").then(ids::now),
             "status": status,
-            "error": error.map(|error| json!({"code": "server_error", "message": error.message})),
+            "error": error.map(|error| {
+                let message = Dialect::Responses.message(error);
+                json!({"code": error.code.unwrap_or("server_error"), "message": message})
+            }),
             "incomplete_details": incomplete,
             "usage": finish.map(usage),
         });
@@ -124,6 +131,11 @@ pub(super) fn status(finish: &Finish) -> &'static str {
         Reason::Length | Reason::Context => "incomplete",
         _ => "completed",
     }
+}
+
+/// The status of an item of text: the last one of a response that was cut off is incomplete.
+pub(super) fn item_status(finish: &Finish, last: bool) -> &'static str {
+    if last { status(finish) } else { "completed" }
 }
 
 fn usage(finish: &Finish) -> Value {

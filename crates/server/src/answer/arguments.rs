@@ -1,0 +1,178 @@
+//! The arguments of a tool call, member by member: the complete members of an object whose text ends early.
+
+/// JSON text of a call's arguments as it arrives, of which only whole members of the object are passed on. What has been passed on can always be
+/// closed to a JSON object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PartialArguments {
+    text: String,
+    /// Bytes that have been passed on.
+    sent: usize,
+    /// Bytes that have been scanned.
+    scanned: usize,
+    /// Open objects and lists.
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    /// Bytes up to the end of the last complete member, or of the object.
+    complete: usize,
+    state: ObjectState,
+}
+
+/// How far the text of an object has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ObjectState {
+    #[default]
+    Before,
+    Open,
+    Closed,
+    /// The text is no object from here on.
+    Broken,
+}
+
+impl PartialArguments {
+    /// Takes more text, and returns what can be passed on.
+    pub(crate) fn push(&mut self, more: &str) -> &str {
+        self.text.push_str(more);
+        for at in self.scanned..self.text.len() {
+            if matches!(self.state, ObjectState::Closed | ObjectState::Broken) {
+                break;
+            }
+            self.scan(at, self.text.as_bytes()[at]);
+        }
+        self.scanned = self.text.len();
+        let from = self.sent;
+        self.sent = self.complete;
+        &self.text[from..self.sent]
+    }
+
+    fn scan(&mut self, at: usize, byte: u8) {
+        if self.in_string {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return;
+        }
+        match (self.state, byte) {
+            (ObjectState::Before, b'{') => {
+                (self.state, self.depth, self.complete) = (ObjectState::Open, 1, at + 1);
+            }
+            (ObjectState::Before, byte) if byte.is_ascii_whitespace() => {}
+            (ObjectState::Before, _) => self.state = ObjectState::Broken,
+            (_, b'"') => self.in_string = true,
+            (_, b'{' | b'[') => self.depth += 1,
+            (_, b',') if self.depth == 1 => self.member(at, at),
+            (_, b'}') if self.depth == 1 => {
+                self.member(at, at + 1);
+                if self.state == ObjectState::Open {
+                    self.state = ObjectState::Closed;
+                }
+            }
+            (_, b'}' | b']') => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    /// A member ends at `at`: what is before `complete` can be passed on if it is one.
+    fn member(&mut self, at: usize, complete: usize) {
+        let member = &self.text[self.complete..at];
+        if is_member(member) || (complete > at && member.trim().is_empty()) {
+            self.complete = complete;
+        } else {
+            self.state = ObjectState::Broken;
+        }
+    }
+
+    /// The text that completes what has been passed on to a JSON object. Of a call that was cut off, the member at its end is dropped unless
+    /// its value is certainly complete.
+    pub(crate) fn finish(self) -> String {
+        let held = self.text[self.complete..].trim_end();
+        match self.state {
+            ObjectState::Closed => String::new(),
+            // a number or a word may have gone on
+            ObjectState::Open if held.ends_with(['"', '}', ']']) && is_member(held) => format!("{held}}}"),
+            _ if self.complete == 0 => "{}".to_owned(),
+            _ => "}".to_owned(),
+        }
+    }
+}
+
+/// Whether a text is a member of an object, which a comma may precede.
+fn is_member(text: &str) -> bool {
+    let text = text.trim_start();
+    let member = text.strip_prefix(',').unwrap_or(text);
+    !member.trim().is_empty()
+        && serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(&format!("{{{member}}}")).is_ok()
+}
+
+/// The arguments of a call as a JSON object: the complete members where its text ends early.
+pub(crate) fn complete_members(arguments: &str) -> serde_json::Value {
+    let mut partial = PartialArguments::default();
+    let mut text = partial.push(arguments).to_owned();
+    text.push_str(&partial.finish());
+    serde_json::from_str(&text)
+        .ok()
+        .filter(serde_json::Value::is_object)
+        .unwrap_or_else(|| serde_json::json!({}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn members_that_are_incomplete_are_dropped() {
+        for (text, expected) in [
+            ("", json!({})),
+            ("  ", json!({})),
+            ("{", json!({})),
+            (r#"{"a"#, json!({})),
+            (r#"{"a""#, json!({})),
+            (r#"{"a":"#, json!({})),
+            (r#"{"a": "x"#, json!({})),
+            (r#"{"a": "x\""#, json!({})),
+            (r#"{"a": "x""#, json!({"a": "x"})),
+            (r#"{"a": 12"#, json!({})),
+            (r#"{"a": 12,"#, json!({"a": 12})),
+            (r#"{"a": 12, "b": [1, {"c": 2}"#, json!({"a": 12})),
+            (r#"{"a": 12, "b": [1, {"c": "},"}]"#, json!({"a": 12, "b": [1, {"c": "},"}]})),
+            (r#"{"a": {"b": 1, "c""#, json!({})),
+            (r#"{"a": tru"#, json!({})),
+            (r#"{"a": 1}"#, json!({"a": 1})),
+            ("{}", json!({})),
+            ("no JSON", json!({})),
+            ("[1, 2", json!({})),
+            ("[1, 2]", json!({})),
+            ("{junk, \"a\": 1}", json!({})),
+            ("{\"a\": 1, junk, \"b\": 2}", json!({"a": 1})),
+        ] {
+            assert_eq!(complete_members(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn pieces_of_any_size_pass_on_the_same_object() {
+        let text = r#"{"path": "a,\"b}", "n": [1, {"x": "é,}"}], "last": "cut"}"#;
+        for end in (0..=text.len()).filter(|end| text.is_char_boundary(*end)) {
+            let expected = complete_members(&text[..end]);
+            for step in 1..4 {
+                let mut partial = PartialArguments::default();
+                let mut passed = String::new();
+                let mut buffer = String::new();
+                for (i, c) in text[..end].chars().enumerate() {
+                    buffer.push(c);
+                    if i % step == 0 {
+                        passed.push_str(partial.push(&std::mem::take(&mut buffer)));
+                    }
+                }
+                passed.push_str(partial.push(&buffer));
+                passed.push_str(&partial.finish());
+                assert_eq!(serde_json::from_str::<Value>(&passed).unwrap(), expected, "{}", &text[..end]);
+            }
+        }
+        assert_eq!(complete_members(text)["last"], "cut");
+    }
+}
