@@ -1,35 +1,75 @@
-//! The embedding of a text: the mean of its last hidden states.
+//! The embedding of a text: its last hidden states, pooled.
 
 use latent_formats::Checkpoint;
 use latent_graph::{Stage, stage_index};
 
-/// The sum of the hidden states of rows that have run.
+/// Which hidden states of a text make its embedding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// The mean over all tokens, divided by its length.
+    #[default]
+    Mean,
+    /// That of the last token, divided by its length.
+    Last,
+    /// That of the first token, divided by its length.
+    First,
+    /// Those of all tokens, one after the other, as they are.
+    None,
+}
+
+/// The pooled hidden states of rows that have run.
 ///
 /// A hidden state is the residual stream after the last layer, after the final norm with its gain: what `lm_head` reads, and what Hugging Face calls
 /// `last_hidden_state`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Embedding {
-    sum: Vec<f64>,
+    pooling: Pooling,
+    /// The sum, or the state, that becomes the embedding.
+    pooled: Vec<f64>,
+    /// All states, without pooling.
+    rows: Vec<f32>,
 }
 
 impl Embedding {
+    pub(crate) fn new(pooling: Pooling) -> Embedding {
+        Embedding { pooling, ..Embedding::default() }
+    }
+
     /// Adds rows of the residual stream.
     pub(crate) fn add(&mut self, norm: &FinalNorm, residual: &[f32]) {
-        self.sum.resize(norm.gain.len(), 0.0);
-        for row in residual.chunks_exact(norm.gain.len()) {
-            let squares: f64 = row.iter().map(|element| f64::from(*element).powi(2)).sum();
-            let factor = (squares / row.len() as f64 + norm.eps).sqrt().recip();
-            for ((sum, element), gain) in self.sum.iter_mut().zip(row).zip(&norm.gain) {
-                *sum += f64::from(*element) * factor * f64::from(*gain);
+        let width = norm.gain.len();
+        match self.pooling {
+            Pooling::Mean => {
+                self.pooled.resize(width, 0.0);
+                for row in residual.chunks_exact(width) {
+                    self.pooled.iter_mut().zip(norm.apply(row)).for_each(|(sum, element)| *sum += element);
+                }
+            }
+            Pooling::Last => {
+                if let Some(row) = residual.chunks_exact(width).last() {
+                    self.pooled = norm.apply(row).collect();
+                }
+            }
+            Pooling::First => {
+                if let Some(row) = residual.chunks_exact(width).next().filter(|_| self.pooled.is_empty()) {
+                    self.pooled = norm.apply(row).collect();
+                }
+            }
+            Pooling::None => {
+                let rows = residual.chunks_exact(width).flat_map(|row| norm.apply(row));
+                self.rows.extend(rows.map(|element| element as f32));
             }
         }
     }
 
-    /// The direction of the mean: a vector of length 1, or of zeros where nothing has a direction.
-    pub(crate) fn normalised(&self) -> Vec<f32> {
-        let length = self.sum.iter().map(|element| element * element).sum::<f64>().sqrt();
+    /// The direction of what was pooled: a vector of length 1, or of zeros where nothing has a direction. Without pooling all states.
+    pub(crate) fn values(&self) -> Vec<f32> {
+        if self.pooling == Pooling::None {
+            return self.rows.clone();
+        }
+        let length = self.pooled.iter().map(|element| element * element).sum::<f64>().sqrt();
         let factor = if length > 0.0 { length.recip() } else { 0.0 };
-        self.sum.iter().map(|element| (element * factor) as f32).collect()
+        self.pooled.iter().map(|element| (element * factor) as f32).collect()
     }
 }
 
@@ -41,6 +81,13 @@ pub(crate) struct FinalNorm {
 }
 
 impl FinalNorm {
+    /// The hidden state of a row of the residual stream.
+    fn apply<'a>(&'a self, row: &'a [f32]) -> impl Iterator<Item = f64> + 'a {
+        let squares: f64 = row.iter().map(|element| f64::from(*element).powi(2)).sum();
+        let factor = (squares / row.len() as f64 + self.eps).sqrt().recip();
+        row.iter().zip(&self.gain).map(move |(element, gain)| f64::from(*element) * factor * f64::from(*gain))
+    }
+
     /// Reads its gain; none where the model has no such norm, or it cannot be decoded.
     pub(crate) fn of(checkpoint: &Checkpoint, stages: &[Stage], eps: f64) -> Option<FinalNorm> {
         let mut weights = stages.get(stage_index::LM_HEAD)?.weights().iter();
@@ -60,13 +107,34 @@ mod tests {
     fn a_mean_of_normed_rows_has_length_one() {
         let norm = FinalNorm { gain: vec![1.0, 2.0], eps: 0.0 };
         let mut embedding = Embedding::default();
-        assert!(embedding.normalised().is_empty());
+        assert!(embedding.values().is_empty());
         embedding.add(&norm, &[3.0, 3.0, 0.0, 5.0]);
         // rows become (1, 2) and (0, 2√2)
         let expected = [1.0f64, 2.0 + 8.0f64.sqrt()];
         let length = (expected[0].powi(2) + expected[1].powi(2)).sqrt();
-        for (found, expected) in embedding.normalised().iter().zip(expected) {
+        for (found, expected) in embedding.values().iter().zip(expected) {
             assert!((f64::from(*found) - expected / length).abs() < 1e-6);
         }
+    }
+
+    #[test]
+    fn other_poolings_take_one_row_or_all_of_them() {
+        let norm = FinalNorm { gain: vec![1.0, 2.0], eps: 0.0 };
+        let embedded = |pooling| {
+            let mut embedding = Embedding::new(pooling);
+            // in two steps, the first of which has two rows
+            embedding.add(&norm, &[3.0, 3.0, 0.0, 5.0]);
+            embedding.add(&norm, &[2.0, 0.0]);
+            embedding.values()
+        };
+        let close = |found: Vec<f32>, expected: &[f64]| {
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((f64::from(*found) - expected).abs() < 1e-6, "{found} {expected}");
+            }
+        };
+        close(embedded(Pooling::First), &[5.0f64.sqrt().recip(), 2.0 / 5.0f64.sqrt()]);
+        close(embedded(Pooling::Last), &[1.0, 0.0]);
+        close(embedded(Pooling::None), &[1.0, 2.0, 0.0, 8.0f64.sqrt(), 2.0f64.sqrt(), 0.0]);
     }
 }

@@ -76,6 +76,7 @@ pub use context_shift::ContextShift;
 pub use device_layers::{DeviceLayers, Offload};
 pub use draft::DraftInput;
 pub use draft_kind::{Draft, DraftCount};
+pub use embedding::Pooling;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use generation::{Chosen, Generation, LogitsProcessor};

@@ -8,8 +8,8 @@ use crate::items::{
 use crate::json::count_values;
 use crate::limits::Limits;
 use crate::memory::Charge;
-use latent_engine::Engine;
 use latent_engine::sampling::SamplingParams;
+use latent_engine::{Engine, Pooling};
 use latent_grammar::{GrammarError, GrammarLimits, Grammars};
 use latent_text::{
     ChatInput, ChatTemplate, Encode, ModelHints, Rendered, ResponseFormat, TextError, Tokenizer,
@@ -60,6 +60,8 @@ pub struct RequestDefaults {
     pub stop: Vec<String>,
     /// Report log-probabilities of this many alternatives, in the dialects that have a field for them.
     pub logprobs: Option<usize>,
+    /// Which hidden states make an embedding.
+    pub pooling: Pooling,
 }
 
 impl RequestDefaults {
@@ -227,6 +229,7 @@ impl Served {
         let tools: Vec<Value> = conversation.offered().iter().map(|tool| tool.for_template()).collect();
         input.tools = (!tools.is_empty()).then(|| tools.into());
         input.extra = conversation.kwargs.clone();
+        template.define_llama_cpp_variables(&mut input).map_err(template_error)?;
         let mut rendered = template.render(&input).map_err(template_error)?;
         let open = self.format.opens_reasoning(&rendered);
         append_prefill(&mut rendered, started, open, self.format.reasoning_markers().unwrap_or(THINK));

@@ -16,6 +16,8 @@ pub struct ChatTemplate {
     template: Template,
     /// Calls are written only where the message's content is none.
     calls_need_null: bool,
+    /// It adds the tools, as a text in `functions`, to its own text.
+    adds_functions: bool,
 }
 
 /// The input of a template.
@@ -69,7 +71,27 @@ impl ChatTemplate {
         let calls_need_null = ["['content'] is none", "[\"content\"] is none", ".content is none"]
             .iter()
             .any(|test| source.contains(test));
-        Ok(ChatTemplate { template, calls_need_null })
+        let adds_functions = source.contains("+ functions");
+        Ok(ChatTemplate { template, calls_need_null, adds_functions })
+    }
+
+    /// Adds the variables that llama.cpp has in addition to those of transformers: `date_string` and `datetime`, for templates that print the
+    /// date, and `functions`, the JSON text of the tools, for those that add it to their text. Variables that `input` has stay as they are.
+    ///
+    /// # Errors
+    /// When `input.now` is not a time.
+    pub fn define_llama_cpp_variables(&self, input: &mut ChatInput) -> Result<(), TextError> {
+        for (name, format) in [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")] {
+            if !input.extra.contains_key(name) {
+                let date = strftime(input.now, format).map_err(TextError::Template)?;
+                input.extra.insert(name.into(), date.into());
+            }
+        }
+        if self.adds_functions && !input.extra.contains_key("functions") {
+            let functions = input.tools.as_ref().map(Value::to_string).unwrap_or_default();
+            input.extra.insert("functions".into(), functions.into());
+        }
+        Ok(())
     }
 
     /// Renders a conversation. The result says which of its bytes came from `messages`, `tools` and `extra`;

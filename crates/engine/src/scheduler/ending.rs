@@ -87,7 +87,7 @@ impl Scheduler {
             End::Engine(problem) => JobEvent::Failed(JobError::Engine(problem)),
             End::Stopped(reason) => finish(&mut task, Some(reason)),
             End::Finished => match &task.embedding {
-                Some(embedding) => JobEvent::Embedded { values: embedding.normalised(), usage: task.usage },
+                Some(embedding) => JobEvent::Embedded { values: embedding.values(), usage: task.usage },
                 None => finish(&mut task, None),
             },
         };

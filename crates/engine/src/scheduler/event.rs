@@ -44,8 +44,8 @@ pub enum JobEvent {
     },
     /// The prompt has run, and this is its embedding.
     Embedded {
-        /// The mean of the last hidden states of all tokens (after the final norm), divided by its length. As many elements as the model's
-        /// hidden size.
+        /// The pooled last hidden states (after the final norm): as many elements as the model's hidden size, or, without pooling, as many for
+        /// each token.
         values: Vec<f32>,
         /// What it took.
         usage: Usage,

@@ -1,6 +1,7 @@
 //! What is asked of the scheduler.
 
 use crate::cache::CacheSalt;
+use crate::embedding::Pooling;
 use crate::generation::LogitsProcessor;
 use crate::request::Request;
 use std::time::Instant;
@@ -30,6 +31,8 @@ pub struct Job {
     pub deadline: Option<Instant>,
     /// The prompt's embedding is wanted, in place of an answer.
     pub embed: bool,
+    /// Which hidden states make the embedding.
+    pub pooling: Pooling,
 }
 
 /// A further answer to a job's prompt.

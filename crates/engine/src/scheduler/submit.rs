@@ -30,7 +30,7 @@ impl Scheduler {
         self.check_queue(job.request.prompt.len(), 1 + choices.len())?;
         let mut chain = HashChain::new(self.cache_id, job.salt);
         chain.extend_to(&job.request.prompt);
-        let Job { mut request, processors, key, priority, deadline, embed, .. } = job;
+        let Job { mut request, processors, key, priority, deadline, embed, pooling, .. } = job;
         if embed {
             // an answer of no tokens would end before the prompt runs
             request.max_tokens = None;
@@ -65,8 +65,9 @@ impl Scheduler {
                 sequence: Sequence::default(),
                 chain: chain.clone(),
                 kept: 0,
-                embedding: embed.then(Embedding::default),
+                embedding: embed.then(|| Embedding::new(pooling)),
                 embed,
+                pooling,
                 ran: 0,
                 charged: 0,
                 from_disk: 0,

@@ -4,7 +4,7 @@ use super::event::Usage;
 use super::job::{FairnessKey, JobId};
 use crate::advance::Running;
 use crate::cache::{CacheSalt, HashChain, Sequence};
-use crate::embedding::Embedding;
+use crate::embedding::{Embedding, Pooling};
 use crate::generation::{Generation, LogitsProcessor};
 use crate::request::Request;
 use std::cmp::Reverse;
@@ -34,6 +34,7 @@ pub(super) struct Task {
     pub kept: usize,
     pub embedding: Option<Embedding>,
     pub embed: bool,
+    pub pooling: Pooling,
     pub undrafted: bool,
     pub prompt_len: usize,
     /// Most tokens of its answer, for estimates.
@@ -110,7 +111,7 @@ impl Task {
         self.sequence = Sequence::default();
         self.ran = 0;
         self.kept = 0;
-        self.embedding = self.embed.then(Embedding::default);
+        self.embedding = self.embed.then(|| Embedding::new(self.pooling));
         if let Some(generation) = &mut self.generation {
             generation.resume_after(0);
         }

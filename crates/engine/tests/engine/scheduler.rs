@@ -5,7 +5,7 @@ use latent_engine::sampling::SamplingParams;
 use latent_engine::scheduler::{
     Choice, FairnessKey, Job, JobError, JobEvent, Refusal, Scheduler, SchedulerOptions,
 };
-use latent_engine::{ContextShift, LogitsProcessor, Request, StopReason};
+use latent_engine::{ContextShift, LogitsProcessor, Pooling, Request, StopReason};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -262,6 +262,41 @@ fn embeddings_are_the_same_in_any_company() {
     assert!(cosine(&heard.embedding(short), &heard.embedding(long)) < 0.9999);
     assert!(company.iter().all(|id| heard.tokens(*id).len() == 40));
     nothing_is_left(&mut scheduler);
+}
+
+#[test]
+fn poolings_take_the_hidden_states_of_their_tokens() {
+    let (engine, tokenizer) = engine(1024, 2048);
+    let hidden = engine.config().hidden_size;
+    let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
+    let mut heard = Heard::default();
+    // more than a step
+    let text = prompt(2, 700);
+    let mut embed = |prompt: &[u32], pooling| {
+        let id =
+            scheduler.submit(Job { embed: true, pooling, ..job(&tokenizer, prompt.to_vec(), 0) }).unwrap();
+        heard.run(&mut scheduler);
+        heard.embedding(id)
+    };
+    let all = embed(&text, Pooling::None);
+    assert_eq!(all.len(), text.len() * hidden);
+    let direction = |row: &mut dyn Iterator<Item = f64>| {
+        let row: Vec<f64> = row.collect();
+        let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+        row.into_iter().map(|x| x / length).collect::<Vec<_>>()
+    };
+    let state = |token: usize| direction(&mut all[token * hidden..][..hidden].iter().map(|x| f64::from(*x)));
+    let mean =
+        direction(&mut (0..hidden).map(|i| all[i..].iter().step_by(hidden).map(|x| f64::from(*x)).sum()));
+    for (pooling, expected) in
+        [(Pooling::Mean, mean), (Pooling::First, state(0)), (Pooling::Last, state(text.len() - 1))]
+    {
+        let found = embed(&text, pooling);
+        assert_eq!(found.len(), hidden);
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((f64::from(*found) - expected).abs() < 1e-5, "{pooling:?}: {found}, expected {expected}");
+        }
+    }
 }
 
 #[test]

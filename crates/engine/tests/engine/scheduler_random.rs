@@ -7,10 +7,12 @@ use latent_engine::cache::{CacheSalt, DiskCache};
 use latent_engine::scheduler::{
     Choice, FairnessKey, Job, JobError, JobEvent, JobId, Scheduler, SchedulerOptions,
 };
-use latent_engine::{Answer, Request, StopReason};
+use latent_engine::{Answer, Pooling, Request, StopReason};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+const POOLINGS: [Pooling; 4] = [Pooling::Mean, Pooling::Last, Pooling::First, Pooling::None];
 
 /// SplitMix64.
 struct Random(u64);
@@ -94,6 +96,7 @@ fn jobs_at_random_have_their_texts_and_lose_no_block() {
                     priority: random.below(6) as i32 / 4,
                     deadline,
                     embed: random.one_in(10),
+                    pooling: POOLINGS[random.below(POOLINGS.len())],
                     processors: Vec::new(),
                 };
                 let seed = requests[at].sampling.seed;

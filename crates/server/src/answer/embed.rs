@@ -28,6 +28,7 @@ pub(crate) async fn embed(
         key: tenant.key,
         deadline: timeout.map(|timeout| Instant::now() + timeout),
         embed: true,
+        pooling: model.about.defaults.pooling,
         ..Job::default()
     };
     let (sender, mut listening) = events(usize::MAX / 2);

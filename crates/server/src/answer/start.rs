@@ -10,8 +10,8 @@ use crate::params::Params;
 use crate::spans::{Asked, RequestSpan};
 use crate::worker::{Submission, events};
 use latent_engine::LogitsProcessor;
-use latent_engine::Request;
 use latent_engine::scheduler::{Choice as FurtherChoice, Job};
+use latent_engine::{Pooling, Request};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -105,6 +105,7 @@ pub(crate) async fn begin(
         priority: params.priority,
         deadline: timeout.map(|timeout| Instant::now() + timeout),
         embed: false,
+        pooling: Pooling::default(),
     };
     let (sender, listening) = events(outbound);
     let submitted = SystemTime::now();

@@ -1,7 +1,7 @@
 //! Renders of real templates against Python's Jinja2, byte for byte, and the limits that hostile ones meet.
 
 use latent_text::{ChatInput, ChatTemplate};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 
 fn folder() -> std::path::PathBuf {
@@ -54,4 +54,29 @@ fn endless_and_oversized_templates_are_stopped() {
     assert!(render(&"x".repeat((1 << 20) + 1)).unwrap_err().contains("limit"));
     assert!(render("{% for %}").unwrap_err().contains("line 1"));
     assert!(render("{{ raise_exception('no such role') }}").unwrap_err().contains("no such role"));
+}
+
+#[test]
+fn variables_of_llama_cpp_are_defined_where_the_caller_has_none() {
+    let render = |source: &str, change: &dyn Fn(&mut ChatInput)| {
+        let template = ChatTemplate::new(source).unwrap();
+        let mut input = ChatInput::new(json!([{"role": "user", "content": "Hi"}]));
+        input.now = Some(1_700_000_000);
+        change(&mut input);
+        template.define_llama_cpp_variables(&mut input).unwrap();
+        template.render(&input).unwrap().text
+    };
+    let dates = "{{ date_string }} | {{ datetime }}";
+    assert_eq!(render(dates, &|_| ()), "14 Nov 2023 | Nov 14 2023");
+    let given = |input: &mut ChatInput| {
+        input.extra.insert("date_string".into(), "1 May 2025".into());
+    };
+    assert_eq!(render(dates, &given), "1 May 2025 | Nov 14 2023");
+    let with_tools = |input: &mut ChatInput| input.tools = Some(json!([{"name": "f"}]));
+    let adds = "{{ 'Functions: ' + functions }}";
+    assert_eq!(render(adds, &|_| ()), "Functions: ");
+    assert_eq!(render(adds, &with_tools), r#"Functions: [{"name":"f"}]"#);
+    // a template that may expect a list is left alone
+    let lists = "{% for f in functions %}{{ f }}{% endfor %}{{ functions is defined }}";
+    assert_eq!(render(lists, &with_tools), "False");
 }

@@ -7,7 +7,7 @@ use crate::exit::usage_of;
 use crate::{model, output, ranks};
 use anyhow::{Context, Result};
 use latent_backend::BackendError;
-use latent_engine::{Engine, EngineError, EngineOptions};
+use latent_engine::{Engine, EngineError, EngineOptions, Pooling};
 use latent_formats::Checkpoint;
 use latent_server::{
     AboutModel, Attempt, Drawing, Fallback, LoadError, LoadedModel, Loader, ModelSource, RequestDefaults,
@@ -100,6 +100,7 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutMode
             max_tokens: setup.sampling.max_tokens(),
             stop: setup.sampling.stop.clone(),
             logprobs: setup.sampling.logprobs,
+            pooling: Pooling::default(),
         },
         bytes: std::fs::metadata(checkpoint.path()).map_or(0, |file| file.len()),
         falls_back: false,
