@@ -33,7 +33,7 @@ pub use response::{
 };
 pub use sources::{chat_template, response_template};
 pub use template::{ChatInput, ChatTemplate};
-pub use tokenizer::{Encode, GgufTokenizer, GgufVocab, HfTokenizer, Tokenizer};
+pub use tokenizer::{Encode, FimTokens, GgufTokenizer, GgufVocab, HfTokenizer, Tokenizer};
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! OpenAI's completions of plain prompts.
 
+use super::infill::gap_prompt;
 use super::openai_chat::{FINGERPRINT, finite, usage_of};
 use super::prepare;
 use super::prepare::{PromptInput, prompts};
@@ -11,7 +12,7 @@ use crate::error::ApiError;
 use crate::ids;
 use crate::json::Fields;
 use crate::limits::Limits;
-use crate::model::Served;
+use crate::model::{Prompt, Served};
 use crate::models::Lease;
 use crate::params::{self, Params};
 use crate::stream::{Encoder, stream_all};
@@ -44,7 +45,10 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
         .prepare(received, |app, served, fields| {
             let limits = &app.config.limits;
             let (params, about) = read(fields, served, limits)?;
-            let prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
+            let prompts = match fields.str("suffix")?.filter(|suffix| !suffix.is_empty()) {
+                None => prompts(served, fields, "prompt", limits, PromptInput::Raw)?,
+                Some(suffix) => gap_prompts(served, fields, limits, suffix)?,
+            };
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
             let mut all = prepare::texts(served, prompts, params, limits)?;
             if about.echo {
@@ -88,9 +92,6 @@ fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params
     if let Some(top) = params.logprobs {
         limits.check("logprobs", "top_logprobs", top, limits.top_logprobs)?;
     }
-    if fields.str("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(fields.error("suffix", "the model does not fill gaps: leave this away"));
-    }
     if fields.usize("best_of")?.is_some_and(|best| best != params.n) {
         return Err(fields.error("best_of", "only as many answers as `n` are made"));
     }
@@ -115,6 +116,24 @@ fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params
         n: params.n,
     };
     Ok((params, about))
+}
+
+/// Prompts that end where a suffix begins.
+fn gap_prompts(
+    served: &Served,
+    fields: &Fields<'_>,
+    limits: &Limits,
+    suffix: &str,
+) -> Result<Vec<Prompt>, ApiError> {
+    if fields.bool("echo")?.unwrap_or(false) {
+        return Err(fields.error("echo", "a prompt with a `suffix` is not repeated: remove one of the two"));
+    }
+    let texts = params::texts(fields, "prompt")?;
+    if texts.is_empty() {
+        return Err(fields.missing("prompt"));
+    }
+    limits.check("prompt", "inputs", texts.len(), limits.inputs)?;
+    texts.iter().map(|text| gap_prompt(served, "suffix", text, suffix)).collect()
 }
 
 fn envelope(id: &str, created: u64, about: &About) -> Value {

@@ -170,11 +170,13 @@ pub(super) enum PromptInput {
     Raw,
     /// A text.
     Plain,
+    /// A text within a prompt.
+    Part,
 }
 
 impl PromptInput {
     fn encode(self) -> Encode {
-        Encode { add_special: true, parse_special: self == PromptInput::Raw }
+        Encode { add_special: self != PromptInput::Part, parse_special: self == PromptInput::Raw }
     }
 }
 
@@ -232,12 +234,18 @@ fn one_prompt(served: &Served, path: &str, value: &Value, input: PromptInput) ->
 }
 
 /// llama.cpp's prompts of texts and token ids in turn.
-fn mixed_prompt(served: &Served, path: &str, list: &[Value], input: PromptInput) -> Result<Prompt, ApiError> {
+pub(super) fn mixed_prompt(
+    served: &Served,
+    path: &str,
+    list: &[Value],
+    input: PromptInput,
+) -> Result<Prompt, ApiError> {
     let mut tokens = Vec::new();
     for (i, value) in list.iter().enumerate() {
         match value {
             Value::String(text) => {
-                let encode = Encode { add_special: i == 0, ..input.encode() };
+                let mut encode = input.encode();
+                encode.add_special &= i == 0;
                 tokens.extend(served.text_prompt(text, encode)?.tokens);
             }
             value => tokens.push(token(path, i, value)?),

@@ -57,6 +57,7 @@ routes! {
     post "/v1/messages/count_tokens" anthropic::count_tokens, "MessagesRequest", "How many tokens a conversation has";
     post "/completion" llama_cpp::completion, "LlamaCompletionRequest", "Go on with a text (llama.cpp)";
     post "/completions" llama_cpp::completion, "LlamaCompletionRequest", "The same";
+    post "/infill" llama_cpp::infill, "InfillRequest", "The text in a gap (llama.cpp), for editors";
     post "/tokenize" llama_cpp::tokenize, "TokenizeRequest", "The tokens of a text";
     post "/detokenize" llama_cpp::detokenize, "DetokenizeRequest", "The text of tokens";
     post "/apply-template" llama_cpp::apply_template, "ChatCompletionRequest", "The prompt of a conversation";

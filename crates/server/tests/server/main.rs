@@ -11,6 +11,7 @@ mod deadlines;
 mod defaults;
 mod errors;
 mod hostile;
+mod infill;
 mod kimi_k3;
 mod life;
 mod llama_cpp;

@@ -5,7 +5,7 @@ use super::pattern::Pattern;
 use super::pipeline::Pipeline;
 use super::special::looks_special;
 use super::split::{Behavior, Matcher, PreTokenizer};
-use super::{Kind, Model, Parts, Token, Tokenizer, bytes, guarded, pre, spm};
+use super::{FimTokens, Kind, Model, Parts, Token, Tokenizer, bytes, guarded, pre, spm};
 use crate::error::TextError;
 use latent_formats::gguf::Metadata;
 use latent_formats::{Checkpoint, HfSource, Source, TokenizerKind};
@@ -34,6 +34,8 @@ pub struct GgufVocab<'a> {
     pub eot: Option<u32>,
     /// `eom_token_id`.
     pub eom: Option<u32>,
+    /// `fim_pre_token_id` and the like.
+    pub fim: FimTokens,
     /// `unknown_token_id`.
     pub unknown: Option<u32>,
     /// `add_bos_token`.
@@ -67,6 +69,15 @@ impl<'a> GgufVocab<'a> {
             eos: id("eos_token_id")?,
             eot: id("eot_token_id")?,
             eom: id("eom_token_id")?,
+            // older files have the names without `fim`
+            fim: FimTokens {
+                prefix: id("fim_pre_token_id")?.or(id("prefix_token_id")?),
+                suffix: id("fim_suf_token_id")?.or(id("suffix_token_id")?),
+                middle: id("fim_mid_token_id")?.or(id("middle_token_id")?),
+                pad: id("fim_pad_token_id")?,
+                repository: id("fim_rep_token_id")?,
+                file: id("fim_sep_token_id")?,
+            },
             unknown: id("unknown_token_id")?,
             add_bos: metadata.bool(&key("add_bos_token"))?,
             add_eos: metadata.bool(&key("add_eos_token"))?,
@@ -183,6 +194,7 @@ fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
         bos: vocab.bos,
         eos: vocab.eos,
         end: end_of(vocab),
+        fim: vocab.fim,
         add_bos: vocab.add_bos.unwrap_or(pre.add_bos),
         add_eos: vocab.add_eos.unwrap_or(false),
         space_prefix: false,
@@ -265,6 +277,7 @@ pub(super) fn sentence_piece(vocab: &GgufVocab<'_>, end: Vec<u32>) -> Result<Tok
         bos: vocab.bos,
         eos: vocab.eos,
         end,
+        fim: vocab.fim,
         add_bos: vocab.add_bos.unwrap_or(true),
         add_eos: vocab.add_eos.unwrap_or(false),
         space_prefix: vocab.add_space_prefix.unwrap_or(true),

@@ -3,6 +3,7 @@
 mod bpe;
 mod bytes;
 mod export;
+mod fim;
 mod gguf;
 mod hf;
 mod normalize;
@@ -18,6 +19,7 @@ mod spm;
 mod tiktoken;
 
 pub use export::{GgufTokenizer, HfTokenizer};
+pub use fim::FimTokens;
 pub use gguf::GgufVocab;
 
 use crate::error::TextError;
@@ -57,6 +59,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     end: Vec<u32>,
+    fim: FimTokens,
     add_bos: bool,
     add_eos: bool,
     /// Whether a space is prepended to a text, which decoding removes again.
@@ -271,6 +274,7 @@ struct Parts {
     bos: Option<u32>,
     eos: Option<u32>,
     end: Vec<u32>,
+    fim: FimTokens,
     add_bos: bool,
     add_eos: bool,
     space_prefix: bool,
@@ -333,6 +337,7 @@ impl Parts {
             bos: self.bos,
             eos: self.eos,
             end: self.end.into_iter().filter(|id| *id < count).collect(),
+            fim: FimTokens::default(),
             add_bos: self.add_bos,
             add_eos: self.add_eos,
             space_prefix: self.space_prefix,
@@ -367,7 +372,7 @@ impl Parts {
         tokenizer.end.sort_unstable();
         tokenizer.end.dedup();
         tokenizer.special.finish()?;
-        Ok(tokenizer)
+        Ok(tokenizer.with_fim(self.fim))
     }
 
     /// Upper bound on the bytes of text that a token can stand for; none if there is no bound.

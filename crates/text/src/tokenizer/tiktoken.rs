@@ -8,7 +8,7 @@ use super::bpe::{Bpe, Vocabulary};
 use super::hf::Roles;
 use super::pipeline::Pipeline;
 use super::special::looks_special;
-use super::{Kind, Model, Parts, Token, Tokenizer, bytes, gguf, guarded, pre};
+use super::{FimTokens, Kind, Model, Parts, Token, Tokenizer, bytes, gguf, guarded, pre};
 use crate::error::TextError;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -179,6 +179,7 @@ fn build(
         bos,
         eos,
         end: roles.listed.clone(),
+        fim: FimTokens::default(),
         add_bos: roles.add_bos.unwrap_or(false),
         add_eos: roles.add_eos,
         space_prefix: false,

@@ -1,7 +1,7 @@
 //! Two real vocabularies against the ids of the models' own tokenizers.
 
 use latent_formats::Checkpoint;
-use latent_text::{Detokenizer, Encode, GgufVocab, Tokenizer};
+use latent_text::{Detokenizer, Encode, FimTokens, GgufVocab, Tokenizer};
 use std::path::{Path, PathBuf};
 
 const PLAIN: Encode = Encode { add_special: false, parse_special: false };
@@ -94,6 +94,33 @@ fn bytes() -> Vec<String> {
             char::from_u32(if stands { b } else { 0x100 + moved - 1 }).unwrap().to_string()
         })
         .collect()
+}
+
+#[test]
+fn tokens_for_gaps_come_from_the_file_or_from_known_names() {
+    let mut tokens = bytes();
+    let names = ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", "<|file_sep|>"];
+    tokens.extend(names.map(str::to_owned));
+    let first = 256;
+    let vocab = small("deepseek-coder", &tokens, &[]);
+    let named = Tokenizer::from_gguf(&vocab).unwrap();
+    let expected = FimTokens {
+        prefix: Some(first),
+        suffix: Some(first + 1),
+        middle: Some(first + 2),
+        file: Some(first + 3),
+        ..FimTokens::default()
+    };
+    assert_eq!(named.fim_tokens(), expected);
+    assert!(named.fim_tokens().missing().is_empty());
+    // another file comes after the gap
+    assert!(named.end_of_generation().contains(&(first + 3)));
+    // what the file says comes first, unless the vocabulary does not have it
+    let fim = FimTokens { prefix: Some(65), suffix: Some(u32::MAX), ..FimTokens::default() };
+    let tokenizer = Tokenizer::from_gguf(&GgufVocab { fim, ..vocab }).unwrap();
+    assert_eq!(tokenizer.fim_tokens(), FimTokens { prefix: Some(65), ..expected });
+    let without = Tokenizer::from_gguf(&small("deepseek-coder", &tokens[..257], &[])).unwrap();
+    assert_eq!(without.fim_tokens().missing(), ["suffix", "middle"]);
 }
 
 #[test]

@@ -1,15 +1,17 @@
-//! `POST /completion`.
+//! `POST /completion` and `POST /infill`.
 
 use super::status::settings;
 use crate::answer::{Finish, Outcome, Piece, Reason, Running, Token, Update, What};
 use crate::app::{Asker, Received};
 use crate::dialect::Dialect;
 use crate::dialects::openai_chat::finite;
-use crate::dialects::prepare;
 use crate::dialects::prepare::{PromptInput, prompts};
+use crate::dialects::{infill, prepare};
 use crate::document::{Document, write};
 use crate::error::ApiError;
-use crate::model::Served;
+use crate::json::Fields;
+use crate::limits::Limits;
+use crate::model::{Prompt, Served};
 use crate::models::Lease;
 use crate::params::{self, Params};
 use crate::stream::{Encoder, stream_all};
@@ -34,13 +36,24 @@ struct About {
     n: usize,
 }
 
+/// Reads the prompts of a request, whose answer has at most so many tokens.
+type ReadPrompts = fn(&Served, &Fields<'_>, &Limits, Option<usize>) -> Result<Vec<Prompt>, ApiError>;
+
 pub(crate) async fn completion(asker: Asker, body: Body) -> Response {
+    let read: ReadPrompts =
+        |served, fields, limits, _| prompts(served, fields, "prompt", limits, PromptInput::Raw);
+    asker.answer(Dialect::LlamaCpp, body, move |asker, received| answer(asker, received, read)).await
+}
+
+/// `POST /infill`: the text in a gap.
+pub(crate) async fn infill(asker: Asker, body: Body) -> Response {
+    let answer = move |asker, received| answer(asker, received, infill::editor_prompt);
     asker.answer(Dialect::LlamaCpp, body, answer).await
 }
 
-async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
+async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<Response, ApiError> {
     let (prepared, about) = asker
-        .prepare(received, |app, served, fields| {
+        .prepare(received, move |app, served, fields| {
             let limits = &app.config.limits;
             let mut params = Params::read(fields, &served.about, limits)?;
             let asked = params::max_tokens(fields, &["n_predict", "max_tokens"])?;
@@ -53,9 +66,9 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
             params.logprobs = (n_probs > 0).then_some(n_probs);
             let return_tokens = fields.bool("return_tokens")?.unwrap_or(false);
             let stream = fields.bool("stream")?.unwrap_or(false);
-            let prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
+            let prompts = read(served, fields, limits, params.max_tokens)?;
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
-            let text = |prompt: &crate::model::Prompt| served.tokenizer.decode(&prompt.tokens, true);
+            let text = |prompt: &Prompt| served.tokenizer.decode(&prompt.tokens, true);
             let settings = settings(&params, Some(params.sampling.seed));
             let about = About {
                 stream,

@@ -3,7 +3,7 @@
 mod completion;
 mod status;
 
-pub(crate) use completion::completion;
+pub(crate) use completion::{completion, infill};
 pub(crate) use status::{health, metrics, props, slots};
 
 use super::openai_chat::read_conversation;

@@ -105,6 +105,7 @@ impl GgufTokenizer {
             eos: id("eos_token_id"),
             eot: id("eot_token_id"),
             eom: id("eom_token_id"),
+            fim: crate::FimTokens::default(),
             unknown: id("unknown_token_id"),
             add_bos: flag("add_bos_token"),
             add_eos: flag("add_eos_token"),

@@ -6,7 +6,7 @@ mod json_at;
 
 use super::bpe::Bpe;
 use super::pipeline::Pipeline;
-use super::{Kind, Model, Parts, Token, Tokenizer, bytes, gguf::byte_token, guarded, spm};
+use super::{FimTokens, Kind, Model, Parts, Token, Tokenizer, bytes, gguf::byte_token, guarded, spm};
 use crate::error::TextError;
 pub(super) use file::{AddedToken, Admitted, ComponentValues};
 use serde_json::Value;
@@ -62,6 +62,7 @@ fn build(admitted: Admitted, roles: &Roles<'_>) -> Result<Tokenizer, TextError> 
         bos,
         eos,
         end: roles.listed.clone(),
+        fim: FimTokens::default(),
         add_bos,
         add_eos: roles.add_eos,
         space_prefix: admitted.space_prefix,
