@@ -2,13 +2,12 @@
 
 use crate::memory::Memory;
 use crate::models::{Counts, Models, Status};
-use crate::worker::{Live, Rates};
 use latent_engine::scheduler::SchedulerStats;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Counted by the server itself.
 pub(crate) struct Metrics {
@@ -17,6 +16,42 @@ pub(crate) struct Metrics {
     memory: Arc<Memory>,
     /// Responses by address and status.
     requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
+    /// The sums of each model when its rates were last reported.
+    scraped: Mutex<HashMap<String, Scraped>>,
+}
+
+/// Tokens and the time that they took.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    tokens: u64,
+    time: Duration,
+}
+
+impl Work {
+    /// Tokens per second since the last report, which this one becomes. Tokens that have not taken time yet count in the next one.
+    fn rate_since(self, last: &mut Work) -> f64 {
+        let tokens = self.tokens.saturating_sub(last.tokens);
+        let seconds = self.time.saturating_sub(last.time).as_secs_f64();
+        if seconds <= 0.0 {
+            return 0.0;
+        }
+        *last = self;
+        tokens as f64 / seconds
+    }
+}
+
+/// What a model had done when its rates were last reported.
+#[derive(Clone, Copy, Default)]
+struct Scraped {
+    prompt: Work,
+    completion: Work,
+}
+
+/// Tokens per second since the last scrape, as llama.cpp reports them.
+#[derive(Clone, Copy, Default)]
+struct Rates {
+    prompt: f64,
+    completion: f64,
 }
 
 impl Metrics {
@@ -26,6 +61,7 @@ impl Metrics {
             connections: AtomicUsize::new(0),
             memory,
             requests: Mutex::default(),
+            scraped: Mutex::default(),
         }
     }
 
@@ -45,7 +81,7 @@ impl Metrics {
     pub(crate) fn page(&self, models: &Models) -> String {
         let list = models.list();
         let several = list.len() > 1;
-        let figures = list.iter().map(|model| Figures::new(model, several)).collect();
+        let figures = list.iter().map(|model| Figures::new(model, several, self.rates(model))).collect();
         let mut page = Page { text: String::with_capacity(8192 * list.len()), models: figures };
         llama(&mut page);
         scheduler(&mut page);
@@ -53,6 +89,20 @@ impl Metrics {
         loads(&mut page);
         self.server(&mut page, models);
         page.text
+    }
+
+    /// The rates of a model since they were last asked for.
+    fn rates(&self, model: &Status) -> Rates {
+        let stats = &model.stats;
+        let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = scraped.entry(model.name.clone()).or_default();
+        // the first token of an answer comes out of its prompt
+        let prompt = Work { tokens: stats.tokens_in, time: stats.prompt_time };
+        let completion = Work { tokens: stats.gaps, time: stats.gap_time };
+        Rates {
+            prompt: prompt.rate_since(&mut last.prompt),
+            completion: completion.rate_since(&mut last.completion),
+        }
     }
 
     fn server(&self, page: &mut Page, models: &Models) {
@@ -86,7 +136,7 @@ impl Drop for OpenConnection<'_> {
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
 
-/// The figures of a model; zero where it is not loaded.
+/// The figures of a model. Sums are counted from the start of the server, whether or not the model is loaded.
 struct Figures {
     /// The label `model`, where there are several.
     label: String,
@@ -98,14 +148,13 @@ struct Figures {
 }
 
 impl Figures {
-    fn new(model: &Status, several: bool) -> Figures {
-        let live = model.engineering.as_ref().map(|engineering| &engineering.live);
+    fn new(model: &Status, several: bool, rates: Rates) -> Figures {
         let name = model.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         Figures {
             label: if several { format!("model=\"{name}\"") } else { String::new() },
-            stats: live.map(Live::stats).unwrap_or_default(),
-            rates: live.map(Live::rates).unwrap_or_default(),
-            reloads: live.map_or(0, Live::reloads),
+            stats: model.stats,
+            rates,
+            reloads: model.reloads,
             loaded: model.served.is_some(),
             counts: model.counts,
         }
@@ -177,16 +226,37 @@ impl Page {
 /// llama.cpp's names, for dashboards that know them.
 fn llama(page: &mut Page) {
     page.counter("llamacpp:prompt_tokens_total", "Prompt tokens that ran.", |model| model.stats.tokens_in);
+    page.counter("llamacpp:prompt_tokens_cached_total", "Prompt tokens that were cached.", |model| {
+        model.stats.prefixes.tokens_saved
+    });
+    page.counter("llamacpp:prompt_seconds_total", "Time that prompts took.", |model| {
+        model.stats.prompt_time.as_secs_f64()
+    });
     page.counter("llamacpp:tokens_predicted_total", "Tokens that were generated.", |model| {
         model.stats.tokens_out
     });
+    let help = "Time that generated tokens took, without the first of each answer, which its prompt makes.";
+    page.counter("llamacpp:tokens_predicted_seconds_total", help, |model| model.stats.gap_time.as_secs_f64());
     page.counter("llamacpp:n_decode_total", "Steps of the engine.", |model| model.stats.steps);
-    page.gauge("llamacpp:prompt_tokens_seconds", "Prompt tokens per second, now.", |model| {
-        model.rates.prompt
+    page.counter("llamacpp:n_tokens_max", "Tokens of the longest request, its answer included.", |model| {
+        model.stats.longest
     });
-    page.gauge("llamacpp:predicted_tokens_seconds", "Generated tokens per second, now.", |model| {
-        model.rates.completion
-    });
+    // a draft has one token
+    for (name, help) in [
+        ("llamacpp:spec_decode_num_drafts_total", "Drafts that were verified."),
+        ("llamacpp:spec_decode_num_draft_tokens_total", "Tokens of drafts that were verified."),
+    ] {
+        page.counter(name, help, |model| model.stats.drafts.drafted);
+    }
+    let help = "Drafted tokens that were accepted.";
+    page.counter("llamacpp:spec_decode_num_accepted_tokens_total", help, |model| model.stats.drafts.accepted);
+    page.gauge(
+        "llamacpp:prompt_tokens_seconds",
+        "Prompt tokens per second since the last scrape.",
+        |model| model.rates.prompt,
+    );
+    let help = "Generated tokens per second of a request since the last scrape.";
+    page.gauge("llamacpp:predicted_tokens_seconds", help, |model| model.rates.completion);
     page.gauge("llamacpp:requests_processing", "Requests that run.", |model| model.stats.running);
     page.gauge("llamacpp:requests_deferred", "Requests that wait.", |model| model.stats.waiting);
     let busy = |model: &Figures| match model.stats.steps {

@@ -75,6 +75,7 @@ impl Scheduler {
         let now = (self.options.clock)();
         task.usage.prompt = task.prompt_len;
         task.usage.completion = task.completion();
+        self.counts.longest = self.counts.longest.max(task.usage.prompt + task.usage.completion);
         if let Some(done) = task.prompt_done {
             task.usage.generate_time = now.saturating_duration_since(done);
         }

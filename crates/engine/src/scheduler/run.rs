@@ -223,6 +223,7 @@ impl Scheduler {
         }
         task.prompt_done = Some(now);
         task.usage.prompt_time = now.saturating_duration_since(task.started.unwrap_or(now));
+        self.counts.prompt_time += task.usage.prompt_time;
         Some(End::Finished)
     }
 
@@ -273,6 +274,7 @@ impl Scheduler {
         let task = &mut self.running[at];
         task.prompt_done = Some(now);
         task.usage.prompt_time = now.saturating_duration_since(task.started.unwrap_or(now));
+        self.counts.prompt_time += task.usage.prompt_time;
         listener.tell(task.id, JobEvent::Prompt { done: task.prompt_len, total: task.prompt_len });
         let (id, last) = (task.id, task.prompt_len - 1);
         for other in self.waiting.iter_mut().filter(|other| other.leader == Some(id)) {

@@ -62,10 +62,63 @@ pub struct SchedulerStats {
     pub gap_time: Duration,
     /// Times between two tokens.
     pub gaps: u64,
+    /// Time from the first steps of jobs to the ends of their prompts, summed.
+    pub prompt_time: Duration,
+    /// Tokens of the longest job that has ended, its answer included.
+    pub longest: usize,
     /// Drafted and accepted tokens.
     pub drafts: DraftCount,
     /// The prefix cache in memory.
     pub prefixes: PrefixStats,
     /// The prefix cache on disk.
     pub disk: DiskStats,
+}
+
+impl SchedulerStats {
+    /// The sums of this scheduler and of an earlier one; the present state is this one's.
+    #[must_use]
+    pub fn after(self, past: &SchedulerStats) -> SchedulerStats {
+        let (prefixes, disk) = (self.prefixes, self.disk);
+        SchedulerStats {
+            submitted: self.submitted + past.submitted,
+            refused: self.refused + past.refused,
+            finished: self.finished + past.finished,
+            cancelled: self.cancelled + past.cancelled,
+            failed: self.failed + past.failed,
+            tokens_in: self.tokens_in + past.tokens_in,
+            tokens_out: self.tokens_out + past.tokens_out,
+            preemptions: self.preemptions + past.preemptions,
+            steps: self.steps + past.steps,
+            step_time: self.step_time + past.step_time,
+            queue_time: self.queue_time + past.queue_time,
+            first_token_time: self.first_token_time + past.first_token_time,
+            first_tokens: self.first_tokens + past.first_tokens,
+            gap_time: self.gap_time + past.gap_time,
+            gaps: self.gaps + past.gaps,
+            prompt_time: self.prompt_time + past.prompt_time,
+            longest: self.longest.max(past.longest),
+            drafts: DraftCount {
+                drafted: self.drafts.drafted + past.drafts.drafted,
+                accepted: self.drafts.accepted + past.drafts.accepted,
+            },
+            prefixes: PrefixStats {
+                lookups: prefixes.lookups + past.prefixes.lookups,
+                hits: prefixes.hits + past.prefixes.hits,
+                tokens_saved: prefixes.tokens_saved + past.prefixes.tokens_saved,
+                tokens_asked: prefixes.tokens_asked + past.prefixes.tokens_asked,
+                evicted: prefixes.evicted + past.prefixes.evicted,
+                ..prefixes
+            },
+            disk: DiskStats {
+                blocks_read: disk.blocks_read + past.disk.blocks_read,
+                tokens_saved: disk.tokens_saved + past.disk.tokens_saved,
+                blocks_written: disk.blocks_written + past.disk.blocks_written,
+                blocks_dropped: disk.blocks_dropped + past.disk.blocks_dropped,
+                errors: disk.errors + past.disk.errors,
+                removed: disk.removed + past.disk.removed,
+                ..disk
+            },
+            ..self
+        }
+    }
 }

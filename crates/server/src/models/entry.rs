@@ -1,6 +1,7 @@
 //! One model of the server: whether it is loaded, and who uses it.
 
 use crate::worker::Engineering;
+use latent_engine::scheduler::SchedulerStats;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,10 @@ pub(crate) struct Entry {
     /// How long the last request wants it to be kept: none if for ever.
     pub(super) keep: Option<Option<Duration>>,
     pub(super) counts: Counts,
+    /// Sums of its workers that have ended.
+    past: SchedulerStats,
+    /// Reloads of its workers that have ended.
+    past_reloads: u64,
 }
 
 impl Entry {
@@ -53,6 +58,8 @@ impl Entry {
             expires: None,
             keep: None,
             counts: Counts::default(),
+            past: SchedulerStats::default(),
+            past_reloads: 0,
         }
     }
 
@@ -63,6 +70,17 @@ impl Entry {
             Phase::Loaded(engineering) | Phase::Unloading(engineering) => Some(engineering),
             Phase::Unloaded | Phase::Failed { .. } => None,
         }
+    }
+
+    /// What its schedulers have done since the server started; the present state is that of the one that it has.
+    pub(super) fn stats(&self) -> SchedulerStats {
+        let now = self.engineering().map(|engineering| engineering.live.stats()).unwrap_or_default();
+        now.after(&self.past)
+    }
+
+    /// Faults after which it was loaded again, since the server started.
+    pub(super) fn reloads(&self) -> u64 {
+        self.past_reloads + self.engineering().map_or(0, |engineering| engineering.live.reloads())
     }
 
     pub(super) fn is_loaded(&self) -> bool {
@@ -145,6 +163,7 @@ impl Entry {
 
     /// Its worker has ended.
     pub(super) fn ended(&mut self) {
+        (self.past, self.past_reloads) = (self.stats(), self.reloads());
         let problem = match &self.phase {
             Phase::Loaded(engineering) => engineering.failure(),
             _ => None,

@@ -14,6 +14,7 @@ use crate::ids;
 use crate::model::{Drawing, LoadError, Loader, ModelSource, Served};
 use crate::worker::{Engineering, Hook, ModelState};
 use entry::{Entry, Phase};
+use latent_engine::scheduler::SchedulerStats;
 use lease::Waiting;
 use load::Loading;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +64,10 @@ pub(crate) struct Status {
     /// How long it stays if nobody uses it; none: until another needs its room.
     pub(crate) stays: Option<Duration>,
     pub(crate) counts: Counts,
+    /// What its schedulers have done since the server started.
+    pub(crate) stats: SchedulerStats,
+    /// Faults after which it was loaded again.
+    pub(crate) reloads: u64,
 }
 
 impl Models {
@@ -337,5 +342,7 @@ fn status(entry: &Entry, known: &Known) -> Status {
         engineering,
         stays: entry.expires.map(|at| at.saturating_duration_since(Instant::now())),
         counts: entry.counts,
+        stats: entry.stats(),
+        reloads: entry.reloads(),
     }
 }

@@ -13,7 +13,9 @@ pub(crate) struct Live {
 #[derive(Default)]
 struct Inner {
     stats: SchedulerStats,
-    /// Sums of models that were loaded before this one, after a fault.
+    /// Sums of the schedulers before this one, after faults.
+    past: SchedulerStats,
+    /// Faults after which the model was loaded again.
     reloads: u64,
     rates: Rates,
     /// When and at which sums the rates began to be counted.
@@ -64,11 +66,16 @@ impl Live {
     }
 
     pub(super) fn reloaded(&self) {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).reloads += 1;
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.reloads += 1;
+        inner.past = inner.stats.after(&inner.past);
+        inner.stats = SchedulerStats::default();
     }
 
+    /// The scheduler's figures, with the sums of those before it.
     pub(crate) fn stats(&self) -> SchedulerStats {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).stats
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.stats.after(&inner.past)
     }
 
     pub(crate) fn reloads(&self) -> u64 {

@@ -7,7 +7,7 @@ mod run;
 mod stand_in;
 
 pub(crate) use events::{Listening, Notice, events};
-pub(crate) use live::{Live, Rates};
+pub(crate) use live::Live;
 pub(crate) use profile::Watched;
 pub use run::Hook;
 pub(crate) use run::{Started, Worker};

@@ -91,6 +91,46 @@ fn the_server_says_what_it_is() {
 }
 
 #[test]
+fn rates_are_those_since_the_last_scrape_and_seconds_are_summed() {
+    let server = demo();
+    let figure = |page: &str, name: &str| -> f64 {
+        let line = page.lines().find_map(|line| line.strip_prefix(&format!("llamacpp:{name} ")));
+        line.unwrap_or_else(|| panic!("{name}: {page}")).parse().unwrap()
+    };
+    let prompt = "The quick brown fox jumps over the lazy dog. ".repeat(12);
+    let body = json!({"prompt": prompt, "n_predict": 8, "ignore_eos": true, "temperature": 0});
+    let answers = [0, 1].map(|_| server.post("/completion", &body).ok());
+    server.assert_idle();
+    let scraped = server.get("/metrics");
+    let started: u64 = scraped.header("process-start-time-unix").unwrap().parse().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!(started <= now && now - started < 3600, "{started} of {now}");
+    let page = scraped.text();
+    let sum =
+        |name: &str| answers.iter().map(|answer| answer["timings"][name].as_f64().unwrap()).sum::<f64>();
+    assert_eq!(figure(&page, "prompt_tokens_total"), sum("prompt_n"));
+    assert!(sum("cache_n") > 0.0);
+    assert_eq!(figure(&page, "prompt_tokens_cached_total"), sum("cache_n"));
+    assert_eq!(figure(&page, "tokens_predicted_total"), 16.0);
+    let whole = answers[0]["tokens_evaluated"].as_f64().unwrap();
+    assert_eq!(figure(&page, "n_tokens_max"), whole + 8.0);
+    assert_eq!(figure(&page, "spec_decode_num_drafts_total"), 0.0);
+    // seven tokens of each answer took a step
+    for (seconds, rate, tokens) in [
+        ("tokens_predicted_seconds_total", "predicted_tokens_seconds", 14.0),
+        ("prompt_seconds_total", "prompt_tokens_seconds", sum("prompt_n")),
+    ] {
+        let (seconds, rate) = (figure(&page, seconds), figure(&page, rate));
+        assert!(seconds > 0.0 && (rate * seconds / tokens - 1.0).abs() < 1e-3, "{rate} in {seconds}: {page}");
+    }
+    let again = server.get("/metrics").text();
+    for rate in ["predicted_tokens_seconds", "prompt_tokens_seconds"] {
+        assert_eq!(figure(&again, rate), 0.0);
+    }
+    assert_eq!(figure(&again, "tokens_predicted_total"), 16.0);
+}
+
+#[test]
 fn phases_are_timed_while_somebody_watches() {
     let server = demo();
     assert_eq!(server.get("/latent/profile").ok(), json!({"phases": []}));

@@ -143,14 +143,19 @@ fn a_model_that_nobody_uses_is_unloaded_and_loaded_again() {
     };
     let idle = ServerConfig { unload_idle: Some(Duration::from_millis(50)), ..config() };
     let server = serve(idle, vec![source("demo", loader_of("demo", Box::new(open)))]);
+    let mut generated = 0;
     for round in 1..=3 {
-        server.post(CHAT, &ask(json!({}))).ok();
+        let usage = server.post(CHAT, &ask(json!({}))).ok()["usage"].clone();
+        generated += usage["completion_tokens"].as_u64().unwrap();
         until("unloaded", || state(&server, "demo") == "unloaded");
         // the mapped file is closed, too
         assert!(opened.lock().unwrap().upgrade().is_none());
         assert_eq!(server.get("/latent/stats").ok()["kv_blocks"]["total"], 0);
         let unloads = format!("latent_model_unloads_total {round}\n");
         until("counted", || server.get("/metrics").text().contains(&unloads));
+        // counters go on where they were
+        assert_eq!(server.metric("llamacpp:tokens_predicted_total"), generated);
+        assert_eq!(server.metric("latent_jobs_total{state=\"finished\"}"), round);
     }
     server.get("/health").ok();
 }

@@ -31,6 +31,7 @@ pub(crate) async fn metrics(asker: Asker) -> Response {
     let mut response = Response::new(Body::from(page));
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, text);
+    response.headers_mut().insert("process-start-time-unix", HeaderValue::from(asker.app.models.created));
     response
 }
 

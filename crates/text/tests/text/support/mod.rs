@@ -21,6 +21,7 @@ pub fn read(written: &GgufTokenizer) -> Tokenizer {
         add_bos: flag("add_bos_token"),
         add_eos: flag("add_eos_token"),
         add_space_prefix: flag("add_space_prefix"),
+        fim: latent_text::FimTokens::default(),
     };
     Tokenizer::from_gguf(&vocab).unwrap()
 }
