@@ -9,6 +9,7 @@ use latent_types::format_bytes;
 use std::borrow::Cow;
 use std::io::{IsTerminal, stderr, stdin};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The path of a model: of one of the hub that of its files, which are downloaded if they are not there.
 pub(crate) fn located(path: &Path) -> Result<Cow<'_, Path>> {
@@ -53,8 +54,23 @@ fn reference(path: &Path) -> Result<Option<ModelRef>> {
     }
 }
 
+/// Whether `--offline` was given.
+static OFFLINE: AtomicBool = AtomicBool::new(false);
+
+/// Keeps this process from downloading anything.
+pub(crate) fn stay_offline() {
+    OFFLINE.store(true, Ordering::Relaxed);
+}
+
+/// The settings of the environment and of `--offline`.
+fn settings() -> Result<Settings> {
+    let mut settings = Settings::from_env()?;
+    settings.offline |= OFFLINE.load(Ordering::Relaxed);
+    Ok(settings)
+}
+
 fn ready(model: &ModelRef) -> Result<PathBuf> {
-    let settings = Settings::from_env()?;
+    let settings = settings()?;
     if let Some(local) = latent_hub::find(&settings, model)? {
         if model.choice == Choice::Usual && !latent_hub::DEFAULT_QUANTS.contains(&local.name.as_str()) {
             output::note(&format!("{model}: taking {}, which is on this machine", local.name));

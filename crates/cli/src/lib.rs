@@ -33,6 +33,10 @@ pub fn is_absent(path: &str, id: &str) -> bool {
     args::is_absent(path, id)
 }
 
+/// Flags of other servers and what they mean, for the same tests and for docs/switching.md.
+#[doc(hidden)]
+pub use args::{CompatRow, compat_rows, read_line};
+
 /// Runs the command given by the process's arguments and returns its exit code.
 pub fn main() -> ExitCode {
     let args = match args::Cli::read(std::env::args_os()) {

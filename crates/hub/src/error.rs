@@ -62,7 +62,7 @@ pub enum HubError {
     },
     /// The network is switched off, and the model is not on this machine.
     #[error(
-        "{what} is not on this machine, and HF_HUB_OFFLINE keeps the network from being used: unset it, or run `latent pull` where there is a network and copy the cache folder"
+        "{what} is not on this machine, and HF_HUB_OFFLINE or --offline disables downloads: leave it out, or run `latent pull` on a machine with network access and copy the cache folder"
     )]
     Offline {
         /// The reference.

@@ -16,7 +16,7 @@ use toml::{Table, Value};
 /// How the server is set up.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Address to listen at: a name or an IP address.
+    /// Address to listen at: a name or an IP address; or several with commas between.
     pub host: String,
     /// Port; 0: any that is free.
     pub port: u16,
@@ -42,6 +42,12 @@ pub struct ServerConfig {
     pub models_max: usize,
     /// How long a model stays loaded that nobody uses; none: until another needs its room.
     pub unload_idle: Option<Duration>,
+    /// Whether a request loads its model; otherwise only `POST /models/load` does.
+    pub autoload: bool,
+    /// Path below which all addresses are, such as `/llm`; empty: none.
+    pub api_prefix: String,
+    /// Whether the page for browsers is served.
+    pub page: bool,
 }
 
 impl Default for ServerConfig {
@@ -60,6 +66,9 @@ impl Default for ServerConfig {
             scheduler: SchedulerOptions { max_running: 16, ..SchedulerOptions::default() },
             models_max: 0,
             unload_idle: None,
+            autoload: true,
+            api_prefix: String::new(),
+            page: true,
         }
     }
 }
@@ -67,8 +76,15 @@ impl Default for ServerConfig {
 impl ServerConfig {
     /// Whether only this machine can reach the server.
     pub fn is_loopback(&self) -> bool {
-        let host = self.host.trim_start_matches('[').trim_end_matches(']');
-        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        let local = |host: &str| {
+            host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        };
+        self.hosts().all(local)
+    }
+
+    /// The addresses to listen at, without the brackets of IPv6.
+    pub fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.host.split(',').map(|host| host.trim().trim_start_matches('[').trim_end_matches(']'))
     }
 }
 
@@ -372,6 +388,7 @@ mod tests {
     fn loopback_has_many_names() {
         let at = |host: &str| ServerConfig { host: host.into(), ..ServerConfig::default() }.is_loopback();
         assert!(at("127.0.0.1") && at("127.1.2.3") && at("::1") && at("[::1]") && at("localhost"));
+        assert!(at("127.0.0.1, ::1") && !at("127.0.0.1,0.0.0.0") && !at("127.0.0.1,"));
         assert!(!at("0.0.0.0") && !at("::") && !at("192.168.1.2") && !at("localhost.example.org"));
     }
 }

@@ -16,6 +16,8 @@
 //! # fn load() -> Result<LoadedModel, LoadError> { unimplemented!() }
 //! let model = ModelSource {
 //!     name: "demo".into(),
+//!     aliases: Vec::new(),
+//!     tags: Vec::new(),
 //!     path: "demo.gguf".into(),
 //!     bytes: 0,
 //!     loader: Box::new(|_attempt| load()),

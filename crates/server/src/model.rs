@@ -10,11 +10,11 @@ use crate::limits::Limits;
 use crate::memory::Charge;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, Pooling};
-use latent_grammar::{GrammarError, GrammarLimits, Grammars};
+use latent_grammar::{GrammarError, GrammarLimits, Grammars, Source};
 use latent_text::{
     ChatInput, ChatTemplate, Encode, ModelHints, Rendered, ResponseFormat, TextError, Tokenizer,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
 
@@ -62,6 +62,16 @@ pub struct RequestDefaults {
     pub logprobs: Option<usize>,
     /// Which hidden states make an embedding.
     pub pooling: Pooling,
+    /// Whether the tokens that end an answer are banned.
+    pub ignore_eos: bool,
+    /// Whether answers to plain prompts show control tokens.
+    pub special: bool,
+    /// Variables of the chat template.
+    pub template_kwargs: Map<String, Value>,
+    /// What the text of an answer must be, where a request neither says so nor offers tools.
+    pub constraint: Option<Source>,
+    /// Whether an assistant's last message is answered rather than continued.
+    pub no_prefill: bool,
 }
 
 impl RequestDefaults {
@@ -97,6 +107,10 @@ pub type Drawing = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
 pub struct ModelSource {
     /// The name that requests use; while it is loaded, that of [`AboutModel`] is shown.
     pub name: String,
+    /// Further names that requests may use.
+    pub aliases: Vec<String>,
+    /// Words about it that lists show.
+    pub tags: Vec<String>,
     /// Its file, for people.
     pub path: String,
     /// Bytes of its files, if that is known.
@@ -218,7 +232,7 @@ impl Served {
             let problem = "the model has no chat template: use /v1/completions or /completion with a prompt";
             return Err(ApiError::invalid(problem));
         };
-        let (answered, started) = split_prefill(conversation);
+        let (answered, started) = split_prefill(conversation, self.about.defaults.no_prefill);
         if answered.is_empty() {
             return Err(ApiError::field("messages", "at least one message is needed before the assistant's"));
         }
@@ -228,7 +242,8 @@ impl Served {
         input.eos_token = self.token_name(self.tokenizer.eos());
         let tools: Vec<Value> = conversation.offered().iter().map(|tool| tool.for_template()).collect();
         input.tools = (!tools.is_empty()).then(|| tools.into());
-        input.extra = conversation.kwargs.clone();
+        input.extra = self.about.defaults.template_kwargs.clone();
+        input.extra.extend(conversation.kwargs.clone());
         template.define_llama_cpp_variables(&mut input).map_err(template_error)?;
         let mut rendered = template.render(&input).map_err(template_error)?;
         let open = self.format.opens_reasoning(&rendered);
@@ -329,9 +344,9 @@ fn template_error(error: TextError) -> ApiError {
 }
 
 /// What is answered, and what the assistant has begun to say.
-fn split_prefill(conversation: &Conversation) -> (&[Item], &[Item]) {
+fn split_prefill(conversation: &Conversation, only_if_asked: bool) -> (&[Item], &[Item]) {
     let items = &conversation.items;
-    if !conversation.prefill {
+    if !conversation.prefill || (only_if_asked && !conversation.prefill_asked) {
         return (items, &[]);
     }
     let own = |item: &&Item| matches!(item, Item::Message { role: Role::Assistant, .. } | Item::Reasoning(_));

@@ -57,7 +57,7 @@ impl Params {
             stop: about.defaults.stop.clone(),
             logprobs: None,
             n: 1,
-            ignore_eos: false,
+            ignore_eos: about.defaults.ignore_eos,
             shape: Shape::Free,
             priority: 0,
         }
@@ -76,7 +76,7 @@ impl Params {
         }
         params.read_stop(fields, "stop", limits)?;
         params.sampling.logit_bias.extend(logit_bias(fields, limits)?);
-        params.ignore_eos = fields.bool("ignore_eos")?.unwrap_or(false);
+        params.ignore_eos = fields.bool("ignore_eos")?.unwrap_or(params.ignore_eos);
         let priority = fields.i64("priority")?.unwrap_or(0);
         // vLLM's numbers: a smaller one goes first
         params.priority = i32::try_from(-priority.clamp(-1000, 1000)).unwrap_or(0);

@@ -112,13 +112,13 @@ impl ShiftArgs {
 #[command(next_help_heading = "Prompt, context and output")]
 pub(crate) struct ConstraintArgs {
     /// Answer with JSON that obeys this schema: a file, or the schema itself, which begins with {
-    #[arg(long, value_name = "FILE|TEXT", conflicts_with = "grammar")]
+    #[arg(long, value_name = "FILE|TEXT", alias = "json-schema-file", conflicts_with = "grammar")]
     pub(crate) json_schema: Option<String>,
 
     /// Answer with a text that obeys this grammar: a file with llama.cpp's GBNF or with llguidance's Lark, told apart by .gbnf, .lark, or
-    /// what it holds
-    #[arg(long, value_name = "FILE", alias = "grammar-file")]
-    pub(crate) grammar: Option<PathBuf>,
+    /// what it holds; or a grammar in GBNF itself, which contains ::=
+    #[arg(long, value_name = "FILE|TEXT", alias = "grammar-file")]
+    pub(crate) grammar: Option<OsString>,
 }
 
 #[derive(Args, Debug)]

@@ -5,8 +5,15 @@ use clap::builder::Resettable;
 use clap::{Arg, Command};
 
 /// Headings in the order of help. Flags without a heading come first.
-const HEADINGS: [&str; 6] =
-    ["Prompt, context and output", "Sampling", "Server", PERFORMANCE, HOSTS, DEVELOPER];
+const HEADINGS: [&str; 7] = [
+    "Prompt, context and output",
+    "Sampling",
+    "Defaults of requests",
+    "Server",
+    PERFORMANCE,
+    HOSTS,
+    DEVELOPER,
+];
 
 /// Arguments of a command itself, which have no heading: clap gives them the one of the group before them.
 const OWN: [&str; 9] = ["words", "prompt", "file", "tokens", "json", "html", "quiet", "plain", "no_history"];

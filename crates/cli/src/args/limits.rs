@@ -36,6 +36,11 @@ pub(super) fn up_to(most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=most)
 }
 
+/// A number from 0 to `most`.
+pub(super) fn count_to(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(0..=most)
+}
+
 /// A time in seconds.
 pub(super) fn seconds(word: &str) -> Result<f64, String> {
     let seconds: f64 = word.parse().map_err(|_| "expected seconds")?;

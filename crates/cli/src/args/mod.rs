@@ -5,6 +5,7 @@
 
 mod answer;
 mod arrange;
+mod compat;
 mod describe;
 mod eval;
 mod hub;
@@ -27,6 +28,8 @@ mod write;
 
 pub(crate) use answer::{CHAT_HELP, ChatArgs, ConstraintArgs, RunArgs, TemplateArgs};
 pub(crate) use arrange::is_absent;
+#[doc(hidden)]
+pub use compat::{CompatRow, rows as compat_rows};
 pub(crate) use describe::{CheckArgs, Drawing, GraphArgs, InspectArgs, TokenizeArgs, VerifyArgs};
 pub(crate) use eval::{
     ChoiceArgs, EvalArgs, EvalCommand, KlArgs, PerplexityArgs, QuestionsArgs, ReportArgs, ResultArgs,
@@ -43,13 +46,16 @@ pub(crate) use plan_hosts::PlanHostsArgs;
 pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, TypeArgs};
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
-pub(crate) use serve::{SERVE_HELP, ServeArgs, ServerArgs};
+pub(crate) use serve::{AnswerArgs, ReasoningSwitch, SERVE_HELP, ServeArgs, ServerArgs};
 pub(crate) use top::{TOP_HELP, TopArgs};
 pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
 pub(crate) use write::{ConvertArgs, MakeModelArgs, PackArgs};
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use compat::Environment;
 use latent_types::printable;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -103,6 +109,14 @@ impl Cli {
     /// # Errors
     /// Wrong usage, help and version, as clap prints them.
     pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        Cli::read_with(words, &|name| std::env::var_os(name))
+    }
+
+    /// The same, with variables of other servers from `variable`.
+    fn read_with(
+        words: impl IntoIterator<Item = OsString>,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Cli, clap::Error> {
         let mut flags = true;
         let words = words.into_iter().map(|word| {
             flags &= word != "--";
@@ -110,21 +124,105 @@ impl Cli {
             long.map_or(word, |(_, long)| OsString::from(long))
         });
         let words: Vec<OsString> = words.collect();
-        Cli::read_words(&words).map_err(|error| {
+        Cli::read_words(&words, variable).map_err(|error| {
             // messages repeat arguments: those of the escaped arguments say the same
             let escaped = words.iter().map(|word| printable(&word.to_string_lossy()).into_owned().into());
-            Cli::read_words(&escaped.collect::<Vec<_>>()).err().unwrap_or(error)
+            Cli::read_words(&escaped.collect::<Vec<_>>(), variable).err().unwrap_or(error)
         })
     }
 
-    fn read_words(words: &[OsString]) -> Result<Cli, clap::Error> {
+    fn read_words(
+        words: &[OsString],
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Cli, clap::Error> {
         let mut command = command();
-        let matches = command
-            .try_get_matches_from_mut(words)
-            .map_err(|error| suggest::improved(error, words, &self::command()))?;
-        let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        cli.settle(&command, &matches)?;
+        if words.get(1).is_some_and(|word| word == "serve") {
+            return Cli::read_serve(words, variable, &mut command);
+        }
+        let matches = parsed(words, &mut command)?;
+        Cli::settled(&matches, &mut command)
+    }
+
+    /// Reads a command line of `latent serve`, which knows flags and variables of other servers.
+    fn read_serve(
+        words: &[OsString],
+        variable: &dyn Fn(&str) -> Option<OsString>,
+        command: &mut clap::Command,
+    ) -> Result<Cli, clap::Error> {
+        let refused = |problem: String| of_serve().error(ErrorKind::UnknownArgument, problem);
+        let own = compat::translate(words).map_err(refused)?;
+        let mut matches = parsed(&own.words, command)?;
+        let is_set = |flag: &str| is_set(&matches, flag);
+        let environment = Environment { variable, is_set: &is_set };
+        let (all, from) = compat::with_environment(&own, &environment).map_err(refused)?;
+        if !from.is_empty() {
+            matches = parsed(&all.words, command).map_err(|error| suggest::of_variable(error, &from))?;
+        }
+        let mut cli = Cli::settled(&matches, command)?;
+        if let Command::Serve(args) = &mut cli.command {
+            args.without_effect = all.notes;
+        }
         Ok(cli)
+    }
+
+    fn settled(matches: &ArgMatches, command: &mut clap::Command) -> Result<Cli, clap::Error> {
+        let mut cli = Cli::from_arg_matches(matches).map_err(|error| error.format(command))?;
+        cli.settle(command, matches)?;
+        Ok(cli)
+    }
+}
+
+fn parsed(words: &[OsString], command: &mut clap::Command) -> Result<ArgMatches, clap::Error> {
+    let matches = command.try_get_matches_from_mut(words);
+    matches.map_err(|error| suggest::improved(error, words, &self::command()))
+}
+
+/// Reads a command line with variables of other servers, for tests: the arguments as text, and the lines about flags without an effect.
+///
+/// # Errors
+/// What is wrong with it.
+#[doc(hidden)]
+pub fn read_line(words: &[&str], variables: &[(&str, &str)]) -> Result<(String, Vec<String>), String> {
+    let variable =
+        |name: &str| variables.iter().find(|(own, _)| *own == name).map(|(_, value)| OsString::from(value));
+    let read = Cli::read_with(words.iter().map(Into::into), &variable);
+    let mut cli = read.map_err(|error| error.render().to_string())?;
+    let notes = match &mut cli.command {
+        Command::Serve(args) => std::mem::take(&mut args.without_effect),
+        _ => Vec::new(),
+    };
+    Ok((format!("{cli:?}"), notes))
+}
+
+/// The command `latent serve`.
+fn of_serve() -> clap::Command {
+    let mut command = command();
+    command.build();
+    command.find_subcommand("serve").cloned().unwrap_or(command)
+}
+
+/// What names a model: where one is given, variables name no other.
+const MODEL: [&str; 4] = ["models", "words", "hf_repo", "hf_file"];
+
+/// Whether `latent serve` was given a flag, by an argument or by a variable of Latent's own.
+fn is_set(matches: &ArgMatches, flag: &str) -> bool {
+    let Some(("serve", matches)) = matches.subcommand() else { return false };
+    let serve = of_serve();
+    let long = flag.trim_start_matches('-');
+    let names = |arg: &clap::Arg| {
+        arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|all| all.contains(&long))
+    };
+    let Some(id) = serve.get_arguments().find(|arg| names(arg)).map(|arg| arg.get_id().as_str()) else {
+        return false;
+    };
+    let given = |id: &str| {
+        matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+    };
+    match id {
+        // it says more about the repository
+        "hf_file" => MODEL.into_iter().filter(|id| *id != "hf_repo").any(given),
+        id if MODEL.contains(&id) => MODEL.into_iter().any(given),
+        id => given(id),
     }
 }
 
@@ -136,7 +234,7 @@ pub(crate) enum Command {
     #[command(after_help = CHAT_HELP)]
     Chat(ChatArgs),
     /// Serve a model to many users: a page for the browser, and the interfaces of OpenAI, Anthropic, llama.cpp and Ollama
-    #[command(after_help = SERVE_HELP)]
+    #[command(after_help = SERVE_HELP, args_override_self = true)]
     Serve(Box<ServeArgs>),
     /// Print the logits of given tokens
     Logits(LogitsArgs),

@@ -37,10 +37,10 @@ pub(crate) struct EngineArgs {
 
     /// Most tokens of one step: longer prompts are read in batches of this size [default: 512 to 4096, by prompt and memory]
     #[arg(short, long, alias = "chunk", alias = "ubatch-size", value_name = "N", value_parser = step_tokens, help_heading = PERFORMANCE)]
-    pub(crate) batch_size: Option<u16>,
+    pub(crate) batch_size: Vec<u16>,
 
     /// Type of the KV cache: f32, f16, bf16, or int8 (quantized latents) [default: f16; with --precision exact f32]
-    #[arg(long, alias = "cache-type-k", value_name = "TYPE", help_heading = PERFORMANCE)]
+    #[arg(long, alias = "cache-type-k", value_name = "TYPE", value_parser = cache_type, help_heading = PERFORMANCE)]
     pub(crate) cache_type: Option<CacheType>,
 
     /// exact: all arithmetic in f32, the reference; default: 8-bit activations where weights are quantized
@@ -130,6 +130,17 @@ pub(crate) fn isa(word: &str) -> Result<Isa, String> {
         .map_err(|_| "expected auto, portable, avx2, avx512 or amx".into())
 }
 
+/// A type of the KV cache, or llama.cpp's name of one.
+pub(crate) fn cache_type(word: &str) -> Result<CacheType, String> {
+    match word.to_ascii_lowercase().as_str() {
+        "q8_0" => Ok(CacheType::Int8),
+        "q4_0" | "q4_1" | "iq4_nl" | "q5_0" | "q5_1" => {
+            Err("the smallest type is int8 (also q8_0); f32, f16 and bf16 are the others".into())
+        }
+        _ => word.parse(),
+    }
+}
+
 /// A name of a backend. It is opened when it is needed.
 pub(crate) fn device(word: &str) -> Result<String, String> {
     latent_backends::check_name(word).map(|()| word.to_owned()).map_err(|error| error.to_string())
@@ -175,7 +186,12 @@ impl EngineArgs {
 
     /// Tokens of the largest step that plans are made for, where nothing is run.
     pub(crate) fn max_batch_tokens(&self) -> usize {
-        self.batch_size.map_or(latent_engine::DEFAULT_BATCH_TOKENS, usize::from)
+        self.batch_tokens().unwrap_or(latent_engine::DEFAULT_BATCH_TOKENS)
+    }
+
+    /// The limit of a step's tokens. llama.cpp has two, a logical and a physical one, of which the smaller one counts.
+    pub(crate) fn batch_tokens(&self) -> Option<usize> {
+        self.batch_size.iter().min().copied().map(usize::from)
     }
 
     pub(crate) fn form(&self) -> CacheForm {
@@ -196,7 +212,7 @@ impl EngineArgs {
             pin: self.pin,
             placement: None,
             tier: self.isa.0,
-            max_batch_tokens: self.batch_size.map(usize::from),
+            max_batch_tokens: self.batch_tokens(),
             draft: self.draft,
             force: self.force,
             circuit: None,

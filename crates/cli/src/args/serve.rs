@@ -1,16 +1,20 @@
 //! `latent serve`.
 
-use super::limits::{bytes, up_to};
-use super::model::EngineArgs;
+use super::answer::ConstraintArgs;
+use super::limits::{bytes, count_to, up_to};
+use super::model::{EngineArgs, cache_type};
 use super::sampling::SamplingArgs;
 use clap::Args;
 use latent_server::Fallback;
+use latent_types::CacheType;
+use std::mem::take;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// What `latent help serve` says at its end.
 pub(crate) const SERVE_HELP: &str = "A setting comes from its flag, else from the environment, else from the file of --config, else from Latent's
-own defaults. docs/serving.md lists the settings of the file, limits among them.
+own defaults. docs/serving.md lists the settings of the file, limits among them. Flags and variables of llama-server and flags of vLLM are understood as well: see docs/switching.md.
 
 Examples:
   latent serve                                     the built-in demo model; then open http://127.0.0.1:8080
@@ -38,18 +42,149 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
+    pub(crate) answers: AnswerArgs,
+    #[command(flatten)]
     pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
 
     /// Print nothing but warnings and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
+
+    /// Lines about flags and variables of other servers that have no effect.
+    #[arg(skip)]
+    pub(crate) without_effect: Vec<String>,
+}
+
+/// Flags of llama-server that Latent's own flags say otherwise.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PlacementArgs {
+    /// Model of Hugging Face's hub
+    #[arg(long, value_name = "OWNER/NAME[:QUANT]", hide = true, conflicts_with_all = ["models", "words"])]
+    pub(crate) hf_repo: Option<String>,
+
+    /// File of --hf-repo
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) hf_file: Option<String>,
+
+    /// Type of the cached values: that of --cache-type
+    #[arg(long, value_name = "TYPE", hide = true, value_parser = cache_type)]
+    pub(crate) cache_type_v: Option<CacheType>,
+
+    /// Run the first N layers on the CPU
+    #[arg(long, value_name = "N", hide = true)]
+    pub(crate) n_cpu_moe: Option<usize>,
+
+    /// Run all layers on the CPU
+    #[arg(long, hide = true, conflicts_with = "n_cpu_moe")]
+    pub(crate) cpu_moe: bool,
+
+    /// Keys that may ask, with commas between
+    #[arg(long, value_name = "KEY", hide = true, value_delimiter = ',')]
+    pub(crate) api_key: Vec<String>,
+}
+
+/// Settings of answers whose requests do not set them.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Defaults of requests")]
+pub(crate) struct AnswerArgs {
+    #[command(flatten)]
+    pub(crate) constraint: ConstraintArgs,
+
+    /// Chat template in place of the model's: a file, the template itself, which contains {, or chatml
+    #[arg(long, value_name = "FILE|TEXT")]
+    pub(crate) chat_template: Option<String>,
+
+    /// Variables of the chat template: a JSON object such as {"enable_thinking": false}
+    #[arg(long, value_name = "JSON")]
+    pub(crate) chat_template_kwargs: Option<String>,
+
+    /// Whether the model thinks before it answers, where its chat template has such a switch: on, off or auto (the template's default)
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) reasoning: Option<ReasoningSwitch>,
+
+    /// How much the model thinks, where its chat template knows it: low, medium, high, …, or default
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) reasoning_effort: Option<String>,
+
+    /// Ban the tokens that end an answer
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+
+    /// Show control tokens in answers to plain prompts
+    #[arg(long)]
+    pub(crate) special: bool,
+
+    /// Answer an assistant's last message instead of continuing it
+    #[arg(long)]
+    pub(crate) no_prefill_assistant: bool,
+}
+
+/// Whether a model thinks before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReasoningSwitch {
+    On,
+    Off,
+    /// As its template has it.
+    Auto,
+}
+
+impl FromStr for ReasoningSwitch {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<ReasoningSwitch, String> {
+        match word {
+            "on" | "true" | "enabled" | "1" => Ok(ReasoningSwitch::On),
+            "off" | "false" | "disabled" | "0" => Ok(ReasoningSwitch::Off),
+            "auto" | "-1" => Ok(ReasoningSwitch::Auto),
+            _ => Err("expected on, off or auto".into()),
+        }
+    }
+}
+
+impl ServeArgs {
+    /// Puts positional arguments and flags of other servers into the fields of Latent's own flags; `given`: whether `-m` is on the command line.
+    ///
+    /// # Errors
+    /// Flags that contradict each other.
+    pub(super) fn settle(&mut self, given: bool) -> Result<(), String> {
+        let placement = &mut self.placement;
+        if placement.hf_repo.is_none() && placement.hf_file.is_some() {
+            return Err("--hf-file is a file of --hf-repo, which is missing".into());
+        }
+        self.models = match (take(&mut self.words), placement.hf_repo.take()) {
+            (_, Some(repo)) => vec![hub_model(&repo, placement.hf_file.take().as_deref())],
+            (words, None) if given => self.models.iter().cloned().chain(words).collect(),
+            (words, None) if words.is_empty() => take(&mut self.models),
+            (words, None) => words,
+        };
+        match (self.engine.cache_type, placement.cache_type_v.take()) {
+            (Some(keys), Some(values)) if keys != values => Err(format!(
+                "--cache-type-k {keys} and --cache-type-v {values} differ: one type holds for keys and values"
+            )),
+            (keys, values) => {
+                self.engine.cache_type = keys.or(values);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// `hf:OWNER/NAME:QUANT`, or of a file `hf:OWNER/NAME/FILE`.
+fn hub_model(repo: &str, file: Option<&str>) -> String {
+    let repo = repo.strip_prefix("hf:").unwrap_or(repo);
+    match file {
+        Some(file) => format!("hf:{}/{file}", repo.split(':').next().unwrap_or(repo)),
+        None => format!("hf:{repo}"),
+    }
 }
 
 /// Where to listen, and to whom.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerArgs {
-    /// Address to listen at [default: 127.0.0.1]
+    /// Address to listen at, or several with commas between [default: 127.0.0.1]
     #[arg(long, env = "LATENT_HOST", value_name = "ADDRESS")]
     pub(crate) host: Option<String>,
 
@@ -57,12 +192,28 @@ pub(crate) struct ServerArgs {
     #[arg(long, env = "LATENT_PORT", value_name = "PORT")]
     pub(crate) port: Option<u16>,
 
-    /// Name of the model for requests [default: from the model or its file]
-    #[arg(long, env = "LATENT_ALIAS", value_name = "NAME")]
+    /// Name of the model for requests, or several with commas between, of which the first is shown [default: from the model or its file]
+    #[arg(short, long, env = "LATENT_ALIAS", value_name = "NAME")]
     pub(crate) alias: Option<String>,
 
+    /// Tags of the model that `/v1/models` shows, with commas between
+    #[arg(long, value_name = "TAG", value_delimiter = ',')]
+    pub(crate) tags: Vec<String>,
+
+    /// Serve each model of this folder: files, and folders with shards or safetensors, under their names
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) models_dir: Option<PathBuf>,
+
+    /// Load models only by POST /models/load; a request for one that is not loaded is refused
+    #[arg(long)]
+    pub(crate) no_models_autoload: bool,
+
+    /// Download nothing: models of the hub must have been pulled
+    #[arg(long)]
+    pub(crate) offline: bool,
+
     /// Most models that are loaded at once: the one used least recently makes room (0: as many as fit into memory) [default: 0]
-    #[arg(long, env = "LATENT_MODELS_MAX", value_name = "N", value_parser = up_to(1 << 16))]
+    #[arg(long, env = "LATENT_MODELS_MAX", value_name = "N", value_parser = count_to(1 << 16))]
     pub(crate) models_max: Option<usize>,
 
     /// Unload a model that nobody has used for so long: 90s, 10m, 2h, or never; it is loaded again when it is asked for [default: never]
@@ -103,12 +254,24 @@ pub(crate) struct ServerArgs {
     pub(crate) cors_credentials: bool,
 
     /// PEM file with a certificate chain, for HTTPS
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
 
     /// PEM file with the certificate's key
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
+
+    /// Serve all addresses below this path, such as /llm
+    #[arg(long, value_name = "PATH")]
+    pub(crate) api_prefix: Option<String>,
+
+    /// Serve no page for browsers
+    #[arg(long, alias = "no-webui")]
+    pub(crate) no_ui: bool,
+
+    /// Close a connection that neither sends nor takes anything for this long [default: 20 for what it sends, 60 for what it takes]
+    #[arg(long, value_name = "SECONDS", value_parser = up_to(1 << 20))]
+    pub(crate) timeout: Option<usize>,
 
     /// Let requests with different keys share cached prompts: faster, but a key's owner can then find out from the time which prompts others have sent
     #[arg(long)]

@@ -88,14 +88,7 @@ impl Command {
                 let word = flag(&mut args.model, given).with_text(take(&mut args.words), "tokenize")?;
                 one_text(&mut args.prompt, word, args.file.is_some())
             }
-            Command::Serve(args) => {
-                args.models = match take(&mut args.words) {
-                    words if given => args.models.iter().cloned().chain(words).collect(),
-                    words if words.is_empty() => take(&mut args.models),
-                    words => words,
-                };
-                Ok(())
-            }
+            Command::Serve(args) => args.settle(given),
             Command::Logits(args) => alone(&mut args.words, &mut args.model.model),
             Command::Bench(args) => alone(&mut args.words, &mut args.model.model),
             Command::Profile(args) => alone(&mut args.words, &mut args.model.model),

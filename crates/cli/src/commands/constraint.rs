@@ -21,7 +21,10 @@ const THINKING: [&str; 2] = ["<think>", "</think>"];
 pub(super) fn asked(args: &ConstraintArgs) -> Result<Option<(String, Source)>> {
     match (&args.json_schema, &args.grammar) {
         (Some(schema), _) => schema_of(schema).map(Some),
-        (None, Some(path)) => grammar_of(path).map(Some),
+        (None, Some(given)) => match given.to_str().filter(|text| text.contains("::=")) {
+            Some(text) => Ok(Some(("--grammar".to_owned(), Source::Gbnf(text.to_owned())))),
+            None => grammar_of(Path::new(given)).map(Some),
+        },
         (None, None) => Ok(None),
     }
 }

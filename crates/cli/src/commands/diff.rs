@@ -148,7 +148,7 @@ pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<(
             settings.device = Some(value.to_owned());
         }
         "threads" => settings.threads = Some(crate::args::threads(value).map_err(wrong)?),
-        "batch-size" | "chunk" => settings.batch_size = Some(crate::args::step_tokens(value).map_err(wrong)?),
+        "batch-size" | "chunk" => settings.batch_size = vec![crate::args::step_tokens(value).map_err(wrong)?],
         "ctx-size" | "ctx" => {
             settings.ctx_size = Some(crate::args::tokens(0)(value).map_err(wrong)?);
         }

@@ -119,10 +119,12 @@ impl Pick<'_> {
     }
 }
 
-/// `ID=BIAS`.
+/// `ID=BIAS`, or `ID+BIAS` and `ID-BIAS` as llama.cpp has it.
 fn bias(word: &str) -> Result<(u32, f32)> {
+    let sign = || word.find(['+', '-']).map(|at| word.split_at(at));
     let parsed = word
         .split_once('=')
+        .or_else(sign)
         .and_then(|(id, bias)| Some((id.trim().parse().ok()?, bias.trim().parse().ok()?)));
     parsed.ok_or_else(|| {
         Usage(format!("--logit-bias {word}: expected ID=BIAS, such as 42=-1.5 or 42=-inf")).into()

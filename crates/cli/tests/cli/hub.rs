@@ -284,3 +284,22 @@ fn two_programs_at_once_download_one_time() {
     assert_eq!(std::fs::read(place.folder().join(COMMIT).join(FILE)).unwrap(), bytes);
     assert_eq!(place.hub.downloads(FILE).len(), 1);
 }
+
+#[test]
+fn a_repository_of_llama_servers_flags_is_one_of_the_hub() {
+    let (place, _) = Place::with_demo();
+    let refused = place.fails(&["serve", "--port", "0", "-hf", "o/n", "-hff", FILE, "--offline"], 1);
+    assert!(refused.contains("o/n") && refused.contains("offline"), "{refused}");
+    assert!(place.hub.seen().is_empty());
+    // what was pulled is served without the network, under the variables' names as well
+    place.says(&["pull", &format!("hf:o/n/{FILE}")]);
+    for (words, variables) in [
+        (&["-hf", "o/n", "-hff", FILE, "--offline"][..], &[][..]),
+        (&["--offline"], &[("LLAMA_ARG_HF_REPO", "o/n"), ("LLAMA_ARG_HF_FILE", FILE)]),
+    ] {
+        let serve = [&["serve", "--port", "0", "-c", "64", "--stop-at-eof"], words].concat();
+        let output = place.command(&serve).envs(variables.iter().copied()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        assert!(output.status.success() && said.contains("mla-demo-Q4_K_M at http://"), "{said}");
+    }
+}

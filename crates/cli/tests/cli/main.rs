@@ -41,6 +41,7 @@ mod serve;
 #[cfg(unix)]
 mod streams;
 mod support;
+mod switching;
 #[cfg(unix)]
 mod terminal;
 mod top;

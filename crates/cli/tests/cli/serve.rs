@@ -137,7 +137,7 @@ mod running {
             Serving::start_all("", None, &[], flags)
         }
 
-        fn start_all(
+        pub fn start_all(
             config: &str,
             files: Option<usize>,
             environment: &[(&str, &str)],
@@ -160,6 +160,7 @@ mod running {
                 .arg(&path)
                 .args(flags)
                 .env_remove("LATENT_MODEL")
+                .env_remove("LATENT_API_KEY")
                 .envs(environment.iter().copied())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
@@ -308,6 +309,184 @@ fn defaults_of_requests_come_from_flags() {
     server.signal(Signal::SIGTERM);
     assert_eq!(server.end(), Some(143));
     assert!(misuse(&["serve", "--port", "0", "--temp", "101"]).contains("temperature is 101"));
+}
+
+/// The JSON of a response.
+#[cfg(unix)]
+fn json(response: &str) -> serde_json::Value {
+    let body = response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{response}")).1;
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {response}"))
+}
+
+#[cfg(unix)]
+#[test]
+fn flags_of_llama_server_have_their_effects() {
+    const TEMPLATE: &str = "{%- for m in messages -%}[{{ m.role }}: {{ m.content }}]{%- endfor -%}\
+                            {%- if add_generation_prompt -%}think={{ enable_thinking }},{{ reasoning_effort }},{{ extra }}:{%- endif -%}";
+    let mut server = running::Serving::start_flags(&[
+        "-fa",
+        "--jinja",
+        "-np",
+        "3",
+        "-a",
+        "first,second",
+        "--tags",
+        "small,fast",
+        "--no-webui",
+        "--api-prefix",
+        "/llm",
+        "--ignore-eos",
+        "--no-prefill-assistant",
+        "--special",
+        "--reasoning",
+        "off",
+        "--reasoning-effort",
+        "low",
+        "--chat-template",
+        TEMPLATE,
+        "--chat-template-kwargs",
+        "{\"extra\": 7}",
+        "--grammar",
+        "root ::= \"ab\"+",
+        "--host",
+        "127.0.0.1,::1",
+    ]);
+    assert_eq!(server.name, "first");
+    // everything is below the prefix, and the page is not there
+    let outside = server.get("/v1/models");
+    assert!(outside.starts_with("HTTP/1.1 404") && outside.contains("/llm"), "{outside}");
+    for page in ["/llm/", "/llm/assets/api.js", "/llm/favicon.ico"] {
+        let reply = server.get(page);
+        assert!(reply.starts_with("HTTP/1.1 404") && reply.contains("--no-ui"), "{page}: {reply}");
+    }
+    assert!(server.get("/llm").contains("location: /llm/"));
+    let models = json(&server.get("/llm/v1/models"));
+    let model = &models["data"][0];
+    assert_eq!(model["id"], "first");
+    assert_eq!(model["aliases"], serde_json::json!(["first", "second"]));
+    assert_eq!(model["tags"], serde_json::json!(["small", "fast"]));
+    assert_eq!(json(&server.get("/llm/v1/models/second"))["id"], "first");
+    assert_eq!(json(&server.get("/llm/props"))["total_slots"], 3);
+    // templates: the flags' variables, and those of a request before them
+    let render = |body: &str| {
+        let reply = json(&running::rest(server.post("/llm/apply-template", body)));
+        reply["prompt"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
+    };
+    let user = r#"{"role":"user","content":"Hi"}"#;
+    let prompt = render(&format!(r#"{{"messages":[{user}]}}"#));
+    assert!(prompt.to_lowercase().ends_with("[user: hi]think=false,low,7:"), "{prompt}");
+    let own = render(&format!(
+        r#"{{"messages":[{user}],"chat_template_kwargs":{{"enable_thinking":true,"extra":8}}}}"#
+    ));
+    assert!(own.to_lowercase().ends_with("[user: hi]think=true,low,8:"), "{own}");
+    // an assistant's last message is answered, unless the request says that it goes on
+    let messages = format!(r#""messages":[{user},{{"role":"assistant","content":"Yo"}}]"#);
+    let answered = render(&format!("{{{messages}}}"));
+    assert!(answered.contains("[assistant: Yo]think="), "{answered}");
+    let continued =
+        render(&format!(r#"{{{messages},"continue_final_message":true,"add_generation_prompt":false}}"#));
+    assert!(continued.ends_with("Yo") && !continued.contains("[assistant"), "{continued}");
+    // the grammar holds for all requests, and the model's end is banned
+    for (path, body) in [
+        ("/llm/completion", r#"{"prompt":"x","n_predict":6}"#.to_owned()),
+        ("/llm/v1/chat/completions", format!(r#"{{"messages":[{user}],"max_tokens":6}}"#)),
+    ] {
+        let reply = json(&running::rest(server.post(path, &body)));
+        let text = reply["content"].as_str().or(reply["choices"][0]["message"]["content"].as_str()).unwrap();
+        assert!(text.starts_with("ab") && text.replace("ab", "").trim_end_matches('a').is_empty(), "{reply}");
+        let made = reply["tokens_predicted"].as_u64().or(reply["usage"]["completion_tokens"].as_u64());
+        assert_eq!(made, Some(6), "{reply}");
+    }
+    // a grammar of the request's own comes first
+    let own = r#"{"prompt":"x","n_predict":6,"ignore_eos":false,"grammar":"root ::= \"c\""}"#;
+    assert_eq!(json(&running::rest(server.post("/llm/completion", own)))["content"], "c");
+    // the other address has the same port
+    let port = server.address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    assert!(TcpStream::connect(("::1", port)).is_ok());
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+    for (words, text) in [
+        (&["--grammar", "root ::= x"][..], "--grammar"),
+        (&["--chat-template", "{% if %}"], "--chat-template"),
+        (&["--chat-template", "llama3"], "only chatml is known by its name"),
+        (&["--chat-template-kwargs", "[1]"], "expected a JSON object"),
+        (&["--api-prefix", "llm"], "--api-prefix llm"),
+        (&["--host", "127.0.0.1,0.0.0.0"], "no loopback address"),
+    ] {
+        let refused = misuse(&[&["serve", "--port", "0", "-c", "64"], words].concat());
+        assert!(refused.contains(text), "{words:?}: {refused}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn flags_without_an_effect_are_told_with_v_alone() {
+    let serve = |more: &[&str]| {
+        let words =
+            [&["serve", "--port", "0", "-c", "64", "--stop-at-eof", "--jinja", "-fa", "on"], more].concat();
+        let output = latent(&words).env("LLAMA_ARG_MLOCK", "1").write_stdin("").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    assert!(!serve(&[]).contains("has no effect"));
+    let told = serve(&["-v"]);
+    for line in [
+        "--jinja has no effect: ",
+        "-fa has no effect: attention is always fused",
+        "LLAMA_ARG_MLOCK has no effect",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_is_served_and_requests_load_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["one.gguf", "two.gguf"] {
+        std::os::unix::fs::symlink(demo(), folder.path().join(name)).unwrap();
+    }
+    let path = folder.path().display().to_string();
+    let mut server = running::Serving::start_flags(&["--models-dir", &path, "--no-models-autoload"]);
+    assert_eq!(server.name, "one, two");
+    let ask = |server: &running::Serving| {
+        running::rest(server.post("/tokenize", "{\"model\":\"two\",\"content\":\"a fox\"}"))
+    };
+    let refused = ask(&server);
+    assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("POST /models/load"), "{refused}");
+    assert_eq!(json(&server.get("/v1/models"))["data"][1]["status"]["value"], "unloaded");
+    let loading = running::rest(server.post("/models/load", "{\"model\":\"two\"}"));
+    assert!(loading.starts_with("HTTP/1.1 200"), "{loading}");
+    // it waits for a model that is being loaded
+    let answered = ask(&server);
+    assert!(answered.starts_with("HTTP/1.1 200"), "{answered}");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+}
+
+#[cfg(unix)]
+#[test]
+fn keys_come_from_arguments_and_llama_servers_variable() {
+    for (flags, variables, keys) in [
+        (&["--api-key", "secret-number-1,secret-number-2"][..], &[][..], 2),
+        (&[], &[("LLAMA_API_KEY", "secret-number-1,secret-number-2")], 2),
+        (&[], &[("LLAMA_API_KEY", "secret-number-2"), ("LATENT_API_KEY", "secret-number-1")], 1),
+    ] {
+        let mut server = running::Serving::start_all("", None, variables, flags);
+        for key in 1..=2 {
+            let line = "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+            let mut stream = server.connect();
+            write!(stream, "{line}Authorization: Bearer secret-number-{key}\r\n\r\n").unwrap();
+            let reply = running::rest(stream);
+            let status = if key <= keys { "HTTP/1.1 200" } else { "HTTP/1.1 401" };
+            assert!(reply.starts_with(status), "{flags:?} {variables:?} {key}: {reply}");
+        }
+        server.signal(Signal::SIGTERM);
+        assert_eq!(server.end(), Some(143));
+    }
+    let refused = misuse(&["serve", "--port", "0", "--api-key", "short"]);
+    assert!(refused.contains("--api-key") && refused.contains("other users of this machine"), "{refused}");
 }
 
 #[cfg(unix)]

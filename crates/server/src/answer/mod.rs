@@ -222,7 +222,11 @@ impl Choice {
         let tokenizer = &served.tokenizer;
         let ends = tokenizer.end_of_generation().contains(token);
         if !ends && tokenizer.is_control(*token) {
-            self.parser.push_control(tokenizer.token_text(*token).unwrap_or_default(), pieces);
+            let name = tokenizer.token_text(*token).unwrap_or_default();
+            match &self.parser {
+                Parser::Raw if served.about.defaults.special => self.parser.push(name, pieces),
+                _ => self.parser.push_control(name, pieces),
+            }
         }
         self.reasoning_tokens += usize::from(!ends && self.parser.in_reasoning());
         Token { id: *token, ends, logprob: logprob.clone() }

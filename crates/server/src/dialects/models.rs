@@ -19,6 +19,8 @@ fn entry(model: &Status, created: u64) -> Value {
         "created_at": ids::rfc3339(created, 0),
         "display_name": model.name,
         "owned_by": "latent",
+        "aliases": std::iter::once(&model.name).chain(&model.aliases).collect::<Vec<_>>(),
+        "tags": model.tags,
         "status": status(model),
     });
     if let Some(served) = &model.served {
@@ -111,7 +113,8 @@ async fn named(asker: &Asker, body: Body) -> Result<usize, ApiError> {
 
 fn find(asker: &Asker, id: &str) -> Result<Value, ApiError> {
     let models = asker.models()?;
-    let known = models.iter().find(|model| model.name == id);
+    let is_called = |model: &&Status| model.name == id || model.aliases.iter().any(|alias| alias == id);
+    let known = models.iter().find(is_called);
     let model = known.ok_or_else(|| asker.app.models.unknown(id))?;
     Ok(entry(model, asker.app.models.created))
 }

@@ -8,7 +8,7 @@ use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::{Prompt, Served};
 use crate::models::Lease;
-use crate::params::{Params, Shape};
+use crate::params::Params;
 use latent_grammar::{
     GrammarError, Reasoning, Source, Tool as GrammarTool, ToolCalls, ToolChoice as GrammarChoice,
 };
@@ -55,8 +55,10 @@ pub(super) fn conversation(
         response.continue_prompt(&rendered);
         *parser = Parser::chat(response);
     }
-    let reasoning = reasoning(served, format, &rendered, &prepared.params.shape);
-    match prepared.params.shape.source() {
+    let default = || served.about.defaults.constraint.clone().filter(|_| !offered);
+    let source = prepared.params.shape.source().or_else(default);
+    let reasoning = reasoning(served, format, &rendered, source.as_ref());
+    match source {
         Some(source) => constrain(&mut prepared, &source, reasoning.as_ref(), limits, "response_format")?,
         None if offered => constrain_tools(&mut prepared, conversation, format, reasoning.as_ref(), limits)?,
         None => {}
@@ -70,12 +72,13 @@ fn reasoning(
     served: &Served,
     format: &ResponseFormat,
     prompt: &Rendered,
-    shape: &Shape,
+    source: Option<&Source>,
 ) -> Option<Reasoning> {
     let (begin, end) = format.reasoning_markers()?;
     let open = format.opens_reasoning(prompt);
     let template = served.about.chat_template.as_deref().unwrap_or_default();
-    let thinks = template.contains(begin) && !matches!(shape, Shape::Grammar(_) | Shape::Regex(_));
+    let own = matches!(source, Some(Source::Gbnf(_) | Source::Lark(_) | Source::Regex(_)));
+    let thinks = template.contains(begin) && !own;
     (open || thinks).then(|| Reasoning { begin: begin.to_owned(), end: end.to_owned(), open })
 }
 
@@ -87,7 +90,8 @@ pub(super) fn texts(
     limits: &Limits,
 ) -> Result<Vec<Prepared>, ApiError> {
     // a schema takes many times the memory of its text: the prompts share it
-    let source = std::mem::take(&mut params.shape).source();
+    let own = std::mem::take(&mut params.shape).source();
+    let source = own.or_else(|| served.about.defaults.constraint.clone());
     let one = |prompt| {
         let mut prepared = Prepared::new(Arc::clone(served), prompt, params.clone());
         if let Some(source) = &source {

@@ -1,6 +1,6 @@
 //! Who may ask: keys, and where a browser's page comes from.
 
-use super::cors;
+use super::{address, cors};
 use crate::app::{App, percent_decoded};
 use crate::error::{ApiError, ErrorKind};
 use crate::keys::Tenant;
@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, Method, Request};
 
 /// Addresses that need no key: the page's own files, and whether the server is there.
 fn is_public(path: &str) -> bool {
-    matches!(path, "/" | "/health" | "/v1/health" | "/favicon.ico") || path.starts_with("/assets/")
+    matches!(path, "/health" | "/v1/health") || address::is_page(path)
 }
 
 /// Lets a request in, and says whose it is.

@@ -1,5 +1,6 @@
 //! HTTP: connections, limits, origins, TLS, and the table of addresses.
 
+mod address;
 mod check;
 mod connections;
 mod cors;

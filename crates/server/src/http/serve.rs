@@ -3,7 +3,7 @@
 use super::connections::{Connections, Watched};
 use super::timed::Timed;
 use super::tls::{self, Acceptor, TlsError};
-use super::{cors, guard, router};
+use super::{address, cors, guard, router};
 use crate::app::{App, Asker, ContentCodings, Extras};
 use crate::config::ServerConfig;
 use crate::dialect::Dialect;
@@ -22,10 +22,12 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -117,18 +119,15 @@ impl Server {
             .thread_name("prepare")
             .build()
             .map_err(ServeError::Thread)?;
-        let name = format!("{}:{}", config.host, config.port);
-        let listening = |error| ServeError::Listen { address: name.clone(), error };
-        let listener = {
+        let (listeners, address) = {
             let _entered = runtime.enter();
-            listen(&config).map_err(listening)?
+            listen_all(&config)?
         };
-        let address = listener.local_addr().map_err(listening)?;
         let (stop, stopped) = watch::channel(false);
         let (first, loaded) = channel();
         let app = Arc::new(App::new(config, models, extras, spans));
         let models = Arc::clone(&app.models);
-        let run = move || runtime.block_on(run(app, listener, tls, stopped, first));
+        let run = move || runtime.block_on(run(app, listeners, tls, stopped, first));
         let http = std::thread::Builder::new().name("http".into()).spawn(run).map_err(ServeError::Thread)?;
         Ok(Server { address, secure, stop, loaded, http, models })
     }
@@ -195,15 +194,34 @@ fn most_connections(limits: &Limits) -> usize {
     limits.connections.min(most)
 }
 
-fn listen(config: &ServerConfig) -> io::Result<TcpListener> {
-    let host = config.host.trim_start_matches('[').trim_end_matches(']');
+/// Listens at all addresses of the configuration, at one port. Also the first address.
+fn listen_all(config: &ServerConfig) -> Result<(Vec<TcpListener>, SocketAddr), ServeError> {
+    let (mut listeners, mut first) = (Vec::new(), None);
+    let alone = config.hosts().count() == 1;
+    for host in config.hosts() {
+        let port = first.map_or(config.port, |first: SocketAddr| first.port());
+        let failed = |error| ServeError::Listen { address: format!("{host}:{port}"), error };
+        let listener = listen(host, port, alone, config.limits.socket_send_bytes).map_err(failed)?;
+        first = first.or(Some(listener.local_addr().map_err(failed)?));
+        listeners.push(listener);
+    }
+    let nowhere = || io::Error::new(io::ErrorKind::NotFound, "no address is given");
+    let first = first.ok_or_else(|| ServeError::Listen { address: config.host.clone(), error: nowhere() })?;
+    Ok((listeners, first))
+}
+
+/// `alone`: a socket of IPv6 may take connections of IPv4 as well.
+fn listen(host: &str, port: u16, alone: bool, send_bytes: usize) -> io::Result<TcpListener> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, config.port).to_socket_addrs()? {
+    for address in (host, port).to_socket_addrs()? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        if address.is_ipv6() && !alone {
+            socket2::SockRef::from(&socket).set_only_v6(true)?;
+        }
         #[cfg(unix)]
         socket.set_reuseaddr(true)?;
-        if config.limits.socket_send_bytes > 0 {
-            let bytes = u32::try_from(config.limits.socket_send_bytes).unwrap_or(u32::MAX);
+        if send_bytes > 0 {
+            let bytes = u32::try_from(send_bytes).unwrap_or(u32::MAX);
             socket.set_send_buffer_size(bytes)?;
         }
         match socket.bind(address).and_then(|()| socket.listen(1024)) {
@@ -214,10 +232,24 @@ fn listen(config: &ServerConfig) -> io::Result<TcpListener> {
     Err(last)
 }
 
+/// The next connection of any listener, beginning to look at the one of this number.
+async fn accept(listeners: &[TcpListener], number: usize) -> io::Result<TcpStream> {
+    poll_fn(|context| {
+        let in_turn = listeners.iter().cycle().skip(number % listeners.len().max(1)).take(listeners.len());
+        for listener in in_turn {
+            if let Poll::Ready(accepted) = listener.poll_accept(context) {
+                return Poll::Ready(accepted.map(|(stream, _)| stream));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 /// The loop of the HTTP thread: until it is told to stop and the last request has ended.
 async fn run(
     app: Arc<App>,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     tls: Option<Acceptor>,
     mut stop: watch::Receiver<bool>,
     first: Sender<Result<(), LoadError>>,
@@ -227,12 +259,12 @@ async fn run(
     let connections = Arc::new(Connections::default());
     let router = router::router();
     let most = most_connections(&app.config.limits);
-    let mut id = 0;
+    let mut id: u64 = 0;
     let mut deadline: Option<Instant> = None;
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+            accepted = accept(&listeners, id as usize) => match accepted {
+                Ok(stream) => {
                     id += 1;
                     if let Some(connection) = connections.admit(id, most) {
                         let tls = tls.clone();
@@ -340,6 +372,8 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
     use tower_service::Service;
     let start = Instant::now();
     let id = request_id(&request);
+    let root = address::to_root(&app.config, request.uri());
+    let outside = address::enter(&app.config, &mut request).err();
     router::normalize_path(request.uri_mut());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let route = router::known(&path);
@@ -353,8 +387,10 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
             *preflight.status_mut() = StatusCode::FORBIDDEN;
         }
         preflight
+    } else if let Some(root) = root {
+        root
     } else {
-        match guard::admit(app, &request) {
+        match outside.map_or_else(|| guard::admit(app, &request), Err) {
             Ok(tenant) => {
                 request.extensions_mut().insert(Asker {
                     app: Arc::clone(app),

@@ -53,6 +53,8 @@ pub(crate) struct Conversation {
     pub(crate) kwargs: Map<String, Value>,
     /// Whether the last message, one of the assistant, is to be continued rather than answered.
     pub(crate) prefill: bool,
+    /// Whether the request says that it is to be continued.
+    pub(crate) prefill_asked: bool,
 }
 
 impl Conversation {

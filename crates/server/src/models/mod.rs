@@ -37,6 +37,8 @@ pub(crate) struct Models {
     patience: Duration,
     /// Most requests that wait for one model.
     max_waiting: usize,
+    /// Whether requests load their models.
+    autoload: bool,
     /// When the server started.
     pub(crate) created: u64,
 }
@@ -44,6 +46,8 @@ pub(crate) struct Models {
 /// What is known of a model before it is loaded.
 struct Known {
     name: String,
+    aliases: Vec<String>,
+    tags: Vec<String>,
     path: String,
     bytes: u64,
     drawing: Option<Drawing>,
@@ -53,6 +57,9 @@ struct Known {
 /// A model as lists show it.
 pub(crate) struct Status {
     pub(crate) name: String,
+    /// Further names.
+    pub(crate) aliases: Vec<String>,
+    pub(crate) tags: Vec<String>,
     pub(crate) path: String,
     pub(crate) bytes: u64,
     /// unloaded, loading, loaded, unloading or failed.
@@ -74,9 +81,9 @@ impl Models {
     pub(crate) fn new(sources: Vec<ModelSource>, config: &ServerConfig, before_step: Option<Hook>) -> Models {
         let table = Arc::new(Table::new(sources.len(), config.unload_idle));
         let (mut known, mut loaders) = (Vec::new(), Vec::new());
-        for ModelSource { name, path, bytes, loader, drawing } in sources {
+        for ModelSource { name, aliases, tags, path, bytes, loader, drawing } in sources {
             loaders.push((name.clone(), loader));
-            known.push(Known { name, path, bytes, drawing, drawn: Mutex::default() });
+            known.push(Known { name, aliases, tags, path, bytes, drawing, drawn: Mutex::default() });
         }
         let (max, own) = (config.models_max, Arc::clone(&table));
         Models {
@@ -86,6 +93,7 @@ impl Models {
             starting: AtomicBool::new(false),
             patience: Duration::from_secs(config.limits.load_seconds),
             max_waiting: config.scheduler.max_waiting,
+            autoload: config.autoload,
             created: ids::now(),
         }
     }
@@ -93,8 +101,15 @@ impl Models {
     /// One model that is there already.
     pub(crate) fn of(name: &str, engineering: Arc<Engineering>, config: &ServerConfig) -> Models {
         let loader: Loader = Box::new(|_| Err("it cannot be loaded again".into()));
-        let source =
-            ModelSource { name: name.to_owned(), path: String::new(), bytes: 0, loader, drawing: None };
+        let source = ModelSource {
+            name: name.to_owned(),
+            aliases: Vec::new(),
+            tags: Vec::new(),
+            path: String::new(),
+            bytes: 0,
+            loader,
+            drawing: None,
+        };
         let models = Models::new(vec![source], config, None);
         models.table.change(0, |entry| entry.phase = Phase::Loaded(engineering));
         models
@@ -142,7 +157,7 @@ impl Models {
     /// The model that a request names: the first where it names none. A server with one model has it under any name.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let Some(name) = name.filter(|name| !name.is_empty() && !self.is_single()) else { return Ok(0) };
-        let at = |name: &str| self.known.iter().position(|known| known.name == name);
+        let at = |name: &str| self.known.iter().position(|known| known.is_called(name));
         // as Ollama's clients name a model without a tag
         let found = at(name).or_else(|| at(name.strip_suffix(":latest")?));
         found.ok_or_else(|| self.unknown(name))
@@ -202,14 +217,20 @@ impl Models {
 
     /// The model for a request, which waits while it is loaded.
     pub(crate) async fn lease(&self, index: usize) -> Result<Arc<Lease>, ApiError> {
-        self.wait(index, None).await
+        self.wait(index, None, self.autoload || self.is_single()).await
     }
 
-    async fn wait(&self, index: usize, mut waiting: Option<Waiting>) -> Result<Arc<Lease>, ApiError> {
+    /// `load`: whether a model that is not loaded is loaded.
+    async fn wait(
+        &self,
+        index: usize,
+        mut waiting: Option<Waiting>,
+        load: bool,
+    ) -> Result<Arc<Lease>, ApiError> {
         let mut changes = self.table.changes();
         let deadline = tokio::time::Instant::now() + self.patience;
         loop {
-            if let Some(lease) = self.try_lease(index, &mut waiting)? {
+            if let Some(lease) = self.try_lease(index, &mut waiting, load)? {
                 return Ok(Arc::new(lease));
             }
             if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
@@ -220,7 +241,12 @@ impl Models {
         }
     }
 
-    fn try_lease(&self, index: usize, waiting: &mut Option<Waiting>) -> Result<Option<Lease>, ApiError> {
+    fn try_lease(
+        &self,
+        index: usize,
+        waiting: &mut Option<Waiting>,
+        load: bool,
+    ) -> Result<Option<Lease>, ApiError> {
         self.open()?;
         let mut entries = self.table.lock();
         let entry = &mut entries[index];
@@ -233,6 +259,13 @@ impl Models {
             }
             Phase::Failed { problem, at } if waiting.is_some() || at.elapsed() < RETRY => {
                 return Err(cannot_load(problem));
+            }
+            Phase::Unloaded | Phase::Failed { .. } if !load => {
+                let name = &self.known[index].name;
+                let problem = format!(
+                    "the model {name} is not loaded, and requests load none: POST /models/load first"
+                );
+                return Err(ApiError::invalid(problem).with_code("model_not_loaded"));
             }
             Phase::Unloaded | Phase::Failed { .. } => {
                 entry.phase = Phase::Loading(None);
@@ -263,10 +296,10 @@ impl Models {
         self.open()?;
         self.table.change(index, Entry::retry);
         let mut waiting = None;
-        if self.try_lease(index, &mut waiting)?.is_none() {
+        if self.try_lease(index, &mut waiting, true)?.is_none() {
             let models = Arc::clone(self);
             // what comes of it stands in the model's status
-            tokio::spawn(async move { models.wait(index, waiting).await.map(drop) });
+            tokio::spawn(async move { models.wait(index, waiting, true).await.map(drop) });
         }
         Ok(())
     }
@@ -315,6 +348,12 @@ impl Models {
     }
 }
 
+impl Known {
+    fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+}
+
 fn cannot_load(problem: &str) -> ApiError {
     ApiError::internal(format!("the model cannot be loaded: {problem}"))
 }
@@ -334,6 +373,8 @@ fn status(entry: &Entry, known: &Known) -> Status {
     };
     Status {
         name: served.as_ref().map_or_else(|| known.name.clone(), |served| served.about.id.clone()),
+        aliases: known.aliases.clone(),
+        tags: known.tags.clone(),
         path: known.path.clone(),
         bytes: known.bytes,
         state,

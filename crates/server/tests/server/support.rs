@@ -92,7 +92,15 @@ const PLAIN: &str = "{% for message in messages %}{{ message.content }}{% endfor
 
 /// What a server has of one model.
 pub fn source(name: &str, loader: Loader) -> ModelSource {
-    ModelSource { name: name.into(), path: "models/demo.gguf".into(), bytes: 0, loader, drawing: None }
+    ModelSource {
+        name: name.into(),
+        aliases: Vec::new(),
+        tags: Vec::new(),
+        path: "models/demo.gguf".into(),
+        bytes: 0,
+        loader,
+        drawing: None,
+    }
 }
 
 /// Any free port.

@@ -36,7 +36,7 @@ pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
             rows: usize::from(args.sequences),
             in_flight: usize::from(args.in_flight),
             prompt: args.n_prompt,
-            chunk: args.model.engine.batch_size.map_or(DEFAULT_BATCH_TOKENS, usize::from),
+            chunk: args.model.engine.batch_tokens().unwrap_or(DEFAULT_BATCH_TOKENS),
             wire: args.model.engine.wire,
         };
         let proposals = match &args.model.engine.partition {

@@ -1,5 +1,6 @@
 //! Loading a model for the server, the first time and again.
 
+use super::answers::AnswerDefaults;
 use crate::args::{EngineArgs, ModelArgs, SamplingArgs};
 use crate::commands::draw;
 use crate::commands::sampling::Sampling;
@@ -7,7 +8,7 @@ use crate::exit::usage_of;
 use crate::{model, output, ranks};
 use anyhow::{Context, Result};
 use latent_backend::BackendError;
-use latent_engine::{Engine, EngineError, EngineOptions, Pooling};
+use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_server::{
     AboutModel, Attempt, Drawing, Fallback, LoadError, LoadedModel, Loader, ModelSource, RequestDefaults,
@@ -30,6 +31,9 @@ const DEFAULT_CONTEXT: usize = 32_768;
 pub(super) struct Setup {
     pub(super) engine: EngineArgs,
     pub(super) sampling: SamplingArgs,
+    pub(super) answers: AnswerDefaults,
+    /// Layers at the beginning that the CPU runs, however many the GPU could have.
+    pub(super) cpu_layers: usize,
     pub(super) cache_tokens: Option<usize>,
     /// Requests that run at once.
     pub(super) parallel: usize,
@@ -44,17 +48,29 @@ impl Setup {
     }
 }
 
+/// What a model is called, and what lists say about it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Naming {
+    pub(super) name: String,
+    /// Further names.
+    pub(super) aliases: Vec<String>,
+    pub(super) tags: Vec<String>,
+}
+
 /// A model that was opened already, and whose first load needs not do it again.
 pub(super) fn opened(
     setup: &Arc<Setup>,
-    name: String,
+    naming: Naming,
     path: Option<PathBuf>,
     checkpoint: Arc<Checkpoint>,
 ) -> Result<ModelSource> {
     // what is wrong with its tokenizer or template is said at once, too
+    let Naming { name, aliases, tags } = naming;
     let about = about(setup, &checkpoint, &name)?;
     let (shown, bytes) = (about.path, about.bytes);
     Ok(ModelSource {
+        aliases,
+        tags,
         loader: loader(Arc::clone(setup), name.clone(), path.clone(), Some(checkpoint)),
         drawing: Some(drawing(setup, path)),
         name,
@@ -64,9 +80,12 @@ pub(super) fn opened(
 }
 
 /// A model that is opened when it is needed.
-pub(super) fn unopened(setup: &Arc<Setup>, name: String, path: PathBuf) -> ModelSource {
+pub(super) fn unopened(setup: &Arc<Setup>, naming: Naming, path: PathBuf) -> ModelSource {
+    let Naming { name, aliases, tags } = naming;
     let (shown, path) = (path.display().to_string(), Some(path));
     ModelSource {
+        aliases,
+        tags,
         bytes: std::fs::metadata(&shown).map_or(0, |file| file.len()),
         loader: loader(Arc::clone(setup), name.clone(), path.clone(), None),
         drawing: Some(drawing(setup, path)),
@@ -92,7 +111,10 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutMode
     Ok(AboutModel {
         id: name.to_owned(),
         path: checkpoint.display_name(),
-        chat_template: latent_text::chat_template(checkpoint)?.map(str::to_owned),
+        chat_template: match &setup.answers.template {
+            Some(own) => Some(own.clone()),
+            None => latent_text::chat_template(checkpoint)?.map(str::to_owned),
+        },
         response_template: latent_text::response_template(checkpoint).cloned(),
         sampling,
         defaults: RequestDefaults {
@@ -100,7 +122,7 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutMode
             max_tokens: setup.sampling.max_tokens(),
             stop: setup.sampling.stop.clone(),
             logprobs: setup.sampling.logprobs,
-            pooling: Pooling::default(),
+            ..setup.answers.defaults.clone()
         },
         bytes: std::fs::metadata(checkpoint.path()).map_or(0, |file| file.len()),
         falls_back: false,
@@ -121,13 +143,15 @@ fn loader(
             None => model::open_for_rank(path.as_deref(), setup.engine.partition.as_ref())?,
         };
         let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
+        let tokenizer = Arc::new(tokenizer);
+        setup.answers.check(&tokenizer)?;
         let engine = load_or_fall_back(&checkpoint, &setup, attempt, &mut on_cpu)?;
         if !std::mem::replace(&mut described, true) {
             model::describe_load(&engine, &checkpoint, setup.engine.verbose);
         }
         let mut about = about(&setup, &checkpoint, &name)?;
         about.falls_back = setup.falls_back() && !on_cpu;
-        Ok(LoadedModel { engine, tokenizer: Arc::new(tokenizer), about })
+        Ok(LoadedModel { engine, tokenizer, about })
     })
 }
 
@@ -168,8 +192,10 @@ fn is_of_device(error: &(dyn std::error::Error + Send + Sync + 'static), alone: 
 /// Loads the model with room for several contexts where nobody says otherwise and memory allows, else with one; a smaller one only where no other
 /// model could make room.
 fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) -> Result<Engine, LoadError> {
-    let limit = latent_graph::ModelConfig::before_loading(checkpoint)?.context_length;
-    let args = &*model::with_context(&setup.engine, limit);
+    let config = latent_graph::ModelConfig::before_loading(checkpoint)?;
+    let limit = config.context_length;
+    let args = with_cpu_layers(&setup.engine, setup.cpu_layers, config.layers);
+    let args = &*model::with_context(&args, limit);
     let circuit = model::circuit(args.circuit.as_deref())?.map(Arc::new);
     let backend = model::backend(args)?;
     let hosts = ranks::hosts(args.partition.as_ref())?;
@@ -201,6 +227,20 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
     }
 }
 
+/// The arguments with at least `on_cpu` of `layers` layers on the CPU. The output counts as one more.
+fn with_cpu_layers(args: &EngineArgs, on_cpu: usize, layers: usize) -> EngineArgs {
+    let mut args = args.clone();
+    // without a GPU all are there
+    if on_cpu > 0 && args.wants_gpu() {
+        let most = if on_cpu < layers { layers + 1 - on_cpu } else { 0 };
+        args.n_gpu_layers = match args.n_gpu_layers {
+            Some(DeviceLayers::Count(count)) => Some(DeviceLayers::Count(count.min(most))),
+            _ => Some(DeviceLayers::Count(most)),
+        };
+    }
+    args
+}
+
 /// Tokens of a cache with room for several contexts.
 fn several_contexts(setup: &Setup, context: usize) -> usize {
     (CONTEXTS * context).max(CACHE_TOKENS.min(setup.parallel.saturating_mul(context)))
@@ -230,4 +270,33 @@ pub(super) fn follow(setup: &Setup, checkpoint: &Arc<Checkpoint>) -> Result<()> 
 fn drawing(setup: &Setup, model: Option<PathBuf>) -> Drawing {
     let args = ModelArgs { model, engine: setup.engine.clone() };
     Arc::new(move || draw::page_of(&args).map_err(|error| format!("{error:#}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        engine: EngineArgs,
+    }
+
+    #[test]
+    fn first_layers_stay_on_the_cpu() {
+        let count = |words: &str, on_cpu: usize| {
+            let line = Line::parse_from(["latent"].into_iter().chain(words.split_whitespace()));
+            with_cpu_layers(&line.engine, on_cpu, 27).n_gpu_layers
+        };
+        // of 27 layers and the output
+        assert_eq!(count("--n-gpu-layers 99", 20), Some(DeviceLayers::Count(8)));
+        assert_eq!(count("--n-gpu-layers 5", 20), Some(DeviceLayers::Count(5)));
+        assert_eq!(count("--device gpu", 26), Some(DeviceLayers::Count(2)));
+        assert_eq!(count("--device gpu", 27), Some(DeviceLayers::Count(0)));
+        assert_eq!(count("--device gpu", usize::MAX), Some(DeviceLayers::Count(0)));
+        assert_eq!(count("--device gpu", 0), None);
+        // all are there anyway
+        assert_eq!(count("", 20), None);
+    }
 }

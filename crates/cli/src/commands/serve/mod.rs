@@ -1,5 +1,7 @@
 //! `latent serve`: models for many users, over HTTP.
 
+mod answers;
+mod folder;
 mod load;
 mod restart;
 mod sources;
@@ -8,10 +10,13 @@ mod wait;
 use crate::args::{ServeArgs, ServerArgs};
 use crate::exit::Usage;
 use crate::{output, ranks};
+use answers::AnswerDefaults;
 use anyhow::Result;
 use latent_engine::cache::DiskCache;
 use latent_formats::input_file;
-use latent_server::{DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, Otlp, ServeError, Server, ServerConfig};
+use latent_server::{
+    DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, Limits, Otlp, ServeError, Server, ServerConfig,
+};
 use load::Setup;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,8 +32,14 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     if args.server.launch.is_some() {
         return Err(Usage("--launch says how --restart starts the ranks: give --restart".into()).into());
     }
+    if args.server.offline {
+        crate::hub::stay_offline();
+    }
     let file = read_config(args.server.config.as_deref())?;
     log(args, &file)?;
+    if args.engine.verbose {
+        args.without_effect.iter().for_each(|line| output::note(line));
+    }
     let mut engine = args.engine.clone();
     engine.ctx_size = engine.ctx_size.or(file.ctx_size);
     engine.threads = engine.threads.or(file.threads);
@@ -37,10 +48,12 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         engine.device =
             Some(crate::args::device(device).map_err(|problem| Usage(format!("`device`: {problem}")))?);
     }
-    let config = server_config(&args.server, &file)?;
+    let config = server_config(args, &file)?;
     let setup = Arc::new(Setup {
         engine,
         sampling: args.sampling.clone(),
+        answers: AnswerDefaults::new(&args.answers)?,
+        cpu_layers: if args.placement.cpu_moe { usize::MAX } else { args.placement.n_cpu_moe.unwrap_or(0) },
         cache_tokens: args.server.cache_tokens,
         parallel: config.scheduler.max_running,
         fallback: args.server.gpu_fallback.or(file.gpu_fallback).unwrap_or_default(),
@@ -91,7 +104,8 @@ fn log(args: &ServeArgs, file: &FileConfig) -> Result<()> {
 }
 
 /// Flags and environment before the file, and that before the defaults.
-fn server_config(args: &ServerArgs, file: &FileConfig) -> Result<ServerConfig> {
+fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
+    let args = &all.server;
     let defaults = ServerConfig::default();
     let mut scheduler = defaults.scheduler.clone();
     if let Some(parallel) = args.parallel.or(file.parallel) {
@@ -108,23 +122,51 @@ fn server_config(args: &ServerArgs, file: &FileConfig) -> Result<ServerConfig> {
     let tls = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => return Err(Usage("TLS needs both a certificate and its key (tls_cert, tls_key)".into()).into()),
+        _ => {
+            return Err(
+                Usage("TLS needs both a certificate and its key: --tls-cert and --tls-key".into()).into()
+            );
+        }
     };
     Ok(ServerConfig {
         host: args.host.clone().or_else(|| file.host.clone()).unwrap_or(defaults.host),
         port: args.port.or(file.port).unwrap_or(defaults.port),
-        keys: keys(args.api_key_file.as_deref().or(file.api_key_file.as_deref()))?,
+        keys: keys(&all.placement.api_key, args.api_key_file.as_deref().or(file.api_key_file.as_deref()))?,
         allow_unauthenticated: args.allow_unauthenticated || file.allow_unauthenticated.unwrap_or(false),
         cors: if args.cors.is_empty() { file.cors.clone() } else { args.cors.clone() },
         cors_credentials: args.cors_credentials || file.cors_credentials.unwrap_or(false),
         tls,
-        limits: file.limits.clone(),
+        limits: limits(args, file),
         share_prefixes: args.share_prefixes || file.share_prefixes.unwrap_or(false),
         otlp: otlp(args.otlp_endpoint.as_ref().or(file.otlp_endpoint.as_ref())),
         scheduler,
         models_max: args.models_max.or(file.models_max).unwrap_or(defaults.models_max),
         unload_idle: args.unload_idle.map_or(file.unload_idle, |idle| idle.0),
+        autoload: !args.no_models_autoload,
+        api_prefix: args.api_prefix.as_deref().map(prefix).transpose()?.unwrap_or_default(),
+        page: !args.no_ui,
     })
+}
+
+/// The limits of the file, and the times of `--timeout`.
+fn limits(args: &ServerArgs, file: &FileConfig) -> Limits {
+    let mut limits = file.limits.clone();
+    if let Some(seconds) = args.timeout {
+        (limits.body_seconds, limits.write_seconds) = (seconds as u64, seconds as u64);
+    }
+    limits
+}
+
+/// A path without a slash at its end.
+fn prefix(given: &str) -> Result<String> {
+    let path = given.trim_end_matches('/');
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
+    if path.is_empty() || (path.starts_with('/') && path.chars().all(plain) && !path.contains("//")) {
+        return Ok(path.to_owned());
+    }
+    let problem =
+        format!("--api-prefix {given}: expected a path such as /llm, of letters, digits, - _ . ~ and /");
+    Err(Usage(problem).into())
 }
 
 /// Where spans go: to the endpoint that is named, or to where OpenTelemetry's own variables say.
@@ -134,17 +176,74 @@ fn otlp(endpoint: Option<&String>) -> Option<Otlp> {
     endpoint.map(|endpoint| Otlp::Endpoint(endpoint.clone())).or_else(|| named.then_some(Otlp::Environment))
 }
 
-/// Keys from a file, or from the environment: an argument could be read by everybody on the machine.
-fn keys(path: Option<&Path>) -> Result<Keys> {
+/// Keys from arguments and a file, else from the environment.
+fn keys(arguments: &[String], path: Option<&Path>) -> Result<Keys> {
+    let mut text = String::new();
+    if !arguments.is_empty() {
+        output::note(
+            "warning: --api-key: other users of this machine can read arguments: give --api-key-file FILE, or set LATENT_API_KEY",
+        );
+        text = arguments.join("\n");
+        Keys::parse(&text).map_err(|error| Usage(format!("--api-key: {error}")))?;
+    }
     if let Some(path) = path {
-        let text = input_file::read_text(path, MAX_FILE_BYTES)
+        let file = input_file::read_text(path, MAX_FILE_BYTES)
             .map_err(|error| Usage(format!("--api-key-file: {error}")))?;
         let wrong = |error| Usage(format!("--api-key-file {}: {error}", path.display()));
-        return Ok(Keys::parse(&text).map_err(wrong)?);
+        let keys = Keys::parse(&file).map_err(wrong)?;
+        if text.is_empty() {
+            return Ok(keys);
+        }
+        text = format!("{text}\n{file}");
     }
-    match std::env::var("LATENT_API_KEY") {
-        Ok(text) => Ok(Keys::parse(&text).map_err(|error| Usage(format!("LATENT_API_KEY: {error}")))?),
-        Err(std::env::VarError::NotPresent) => Ok(Keys::default()),
-        Err(_) => Err(Usage("LATENT_API_KEY: a key consists of visible ASCII characters".into()).into()),
+    if !text.is_empty() {
+        return Ok(Keys::parse(&text).map_err(|error| Usage(format!("--api-key: {error}")))?);
+    }
+    for name in ["LATENT_API_KEY", "LLAMA_API_KEY"] {
+        match std::env::var(name) {
+            // llama-server separates keys by commas
+            Ok(text) if name == "LLAMA_API_KEY" => {
+                let keys = Keys::parse(&text.replace(',', "\n"));
+                return Ok(keys.map_err(|error| Usage(format!("{name}: {error}")))?);
+            }
+            Ok(text) => return Ok(Keys::parse(&text).map_err(|error| Usage(format!("{name}: {error}")))?),
+            Err(std::env::VarError::NotPresent) => {}
+            Err(_) => {
+                return Err(Usage(format!("{name}: a key consists of visible ASCII characters")).into());
+            }
+        }
+    }
+    Ok(Keys::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        server: ServerArgs,
+    }
+
+    #[test]
+    fn timeout_bounds_both_directions() {
+        let limits = |words: &[&str]| {
+            let line = Line::parse_from(["latent"].iter().chain(words));
+            let limits = limits(&line.server, &FileConfig::default());
+            (limits.body_seconds, limits.write_seconds)
+        };
+        assert_eq!((limits(&[]), limits(&["--timeout", "3600"])), ((20, 60), (3600, 3600)));
+    }
+
+    #[test]
+    fn prefixes_are_paths_of_plain_segments() {
+        for (given, expected) in [("/llm", "/llm"), ("/a/b/", "/a/b"), ("/", ""), ("", "")] {
+            assert_eq!(prefix(given).unwrap(), expected);
+        }
+        for wrong in ["llm", "/a b", "/a?b", "//a", "http://x/a", "/ä"] {
+            assert!(prefix(wrong).unwrap_err().to_string().contains("--api-prefix"), "{wrong}");
+        }
     }
 }

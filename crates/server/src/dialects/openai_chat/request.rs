@@ -70,6 +70,7 @@ pub(crate) fn read_conversation(fields: &Fields<'_>, limits: &Limits) -> Result<
     }
     let mut conversation = Conversation::new(items);
     conversation.prefill = read_prefill(fields, conversation.prefill)?;
+    conversation.prefill_asked = fields.bool("continue_final_message")? == Some(true);
     read_tools(fields, limits, &mut conversation)?;
     read_switches(fields, limits, &mut conversation)?;
     Ok(conversation)
