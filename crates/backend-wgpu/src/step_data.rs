@@ -149,7 +149,7 @@ impl StepData {
     }
 
     fn at(&self) -> u32 {
-        // a step has at most LARGEST_STEP_ROWS rows
+        // a step has at most MAX_STEP_ROWS rows
         self.words.len() as u32
     }
 

@@ -21,17 +21,17 @@ pub struct Partition {
 /// How layers are cut into stretches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stretches {
-    /// So many, as even as can be.
+    /// This number of stretches, as equal as possible.
     Even(usize),
-    /// Of these lengths.
+    /// Stretches of these lengths.
     Counts(Vec<usize>),
 }
 
-/// A partition that cannot be, or not of this model.
+/// A partition that is malformed, or does not fit the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
-    /// It cannot be read.
+    /// Malformed text.
     #[error(
         "partition {text:?}: {problem}; a partition is a list like pipeline=2,tensor=2 of pipeline=N or layers=A:B:…, tensor=N, experts=N"
     )]
@@ -56,9 +56,9 @@ pub enum PartitionError {
     Ranks {
         /// The partition.
         partition: String,
-        /// Ranks that it is for.
+        /// Ranks that the partition requires.
         needs: usize,
-        /// Ranks that there are.
+        /// Ranks of the job.
         ranks: usize,
     },
     /// Too few layers.
@@ -123,8 +123,8 @@ impl FromStr for Partition {
             value
                 .parse()
                 .ok()
-                .filter(|n| (1..=MOST_RANKS).contains(n))
-                .ok_or_else(|| wrong(format!("{value:?} is no number from 1 to {MOST_RANKS}")))
+                .filter(|n| (1..=MAX_RANKS).contains(n))
+                .ok_or_else(|| wrong(format!("{value:?} is not a number from 1 to {MAX_RANKS}")))
         };
         let (mut stretches, mut tensor, mut experts) = (None, None, None);
         for item in text.split(',') {
@@ -151,8 +151,8 @@ impl FromStr for Partition {
     }
 }
 
-/// Most ranks of a partition.
-pub const MOST_RANKS: usize = 1024;
+/// Maximum number of ranks of a partition.
+pub const MAX_RANKS: usize = 1024;
 
 impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,18 +184,20 @@ impl Partition {
         Partition { stretches: Stretches::Counts(counts), tensor: 1, experts: 1 }
     }
 
-    /// The same stretches, each shared by so many ranks: their heads and columns by `tensor`, their routed experts by `experts`.
+    /// The same stretches, each shared among ranks: heads and columns by `tensor` ranks, routed
+    /// experts by `experts` ranks.
     ///
     /// # Errors
-    /// [`PartitionError::Groups`] where both are more than one, and not the same; more ranks than [`MOST_RANKS`].
+    /// [`PartitionError::Groups`] if both exceed one and differ; [`PartitionError::Syntax`] for more
+    /// than [`MAX_RANKS`] ranks.
     pub fn shared_by(self, tensor: usize, experts: usize) -> Result<Partition, PartitionError> {
         if tensor > 1 && experts > 1 && tensor != experts {
             return Err(PartitionError::Groups { tensor, experts });
         }
         let partition = Partition { tensor, experts, ..self };
         let ranks = partition.ranks();
-        if ranks > MOST_RANKS {
-            let problem = format!("it is for {ranks} ranks, more than {MOST_RANKS}");
+        if ranks > MAX_RANKS {
+            let problem = format!("it is for {ranks} ranks, more than {MAX_RANKS}");
             return Err(PartitionError::Syntax { text: partition.to_string(), problem });
         }
         Ok(partition)
@@ -337,7 +339,8 @@ fn columns(member: usize, members: usize, width: usize) -> Result<Share, Partiti
     share("feed-forward columns", member, members, width, &COLUMN_UNITS)
 }
 
-/// So many heads together that what they give the output projection ends between blocks, and the rows of their own projections between blocks of FP8.
+/// Granularities in heads, coarsest first. A share of whole units ends on a quantization block of
+/// the output projection's input, and its own projections end on an FP8 block.
 fn head_units(config: &ModelConfig) -> Vec<usize> {
     let a = &config.attention;
     let kinds = [(256, 128), (128, 128), (256, 1), (128, 1), (64, 1), (32, 1), (8, 1), (1, 1)];

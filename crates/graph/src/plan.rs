@@ -13,7 +13,7 @@ use serde::Serialize;
 
 /// The largest `max_batch_tokens` of a plan. Far above what pays, and small enough that no size in a plan overflows 64 bits,
 /// whatever a model's dimensions are.
-pub const LARGEST_STEP_ROWS: usize = 1 << 20;
+pub const MAX_STEP_ROWS: usize = 1 << 20;
 
 /// What a plan is made for.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct PlanOptions {
     pub span: Span,
     /// The batch bucket: how many rows its steps have.
     pub bucket: BatchBucket,
-    /// The most rows of one step, over all buckets: at most [`LARGEST_STEP_ROWS`].
+    /// The most rows of one step, over all buckets: at most [`MAX_STEP_ROWS`].
     pub max_batch_tokens: usize,
     /// Which attention paths of MLA it holds.
     pub mla: MlaChoice,
@@ -89,8 +89,8 @@ impl Plan {
         target: &Target,
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
-        if options.max_batch_tokens > LARGEST_STEP_ROWS {
-            return Err(GraphError::Rows { rows: options.max_batch_tokens, most: LARGEST_STEP_ROWS });
+        if options.max_batch_tokens > MAX_STEP_ROWS {
+            return Err(GraphError::Rows { rows: options.max_batch_tokens, most: MAX_STEP_ROWS });
         }
         let cache = options.bind.cache;
         if !options.form.stores(cache) {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_step_of_more_rows_than_sizes_can_be_computed_for_is_refused() {
         let config = crate::passes::snapshots::config();
-        for rows in [usize::MAX, usize::MAX / 2 + 1, LARGEST_STEP_ROWS + 1] {
+        for rows in [usize::MAX, usize::MAX / 2 + 1, MAX_STEP_ROWS + 1] {
             let options = PlanOptions {
                 span: Span::backbone(&config),
                 bucket: BatchBucket::Prefill,
@@ -171,7 +171,7 @@ mod tests {
             let error =
                 Plan::from_ir(Ir::default(), &config, &Target::unfused("none"), &options).unwrap_err();
             assert!(
-                matches!(error, GraphError::Rows { rows: found, most: LARGEST_STEP_ROWS } if found == rows),
+                matches!(error, GraphError::Rows { rows: found, most: MAX_STEP_ROWS } if found == rows),
                 "{error}"
             );
         }

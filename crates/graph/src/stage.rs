@@ -117,7 +117,7 @@ pub mod stage_index {
     /// From the MTP layer to logits.
     pub const MTP_HEAD: usize = 3;
 
-    /// The MTP layer's stage, where there is one.
+    /// The index of the MTP layer's stage, if any.
     pub fn mtp(stages: &[super::Stage]) -> Option<usize> {
         stages.get(MTP).filter(|stage| stage.plans[0].span.mtp).map(|_| MTP)
     }

@@ -28,17 +28,19 @@ pub struct KvSplits {
     pub head_group: usize,
     /// Splits are shared while rows × groups of heads are fewer than this for each worker: more rows keep all workers busy by themselves.
     pub groups_per_worker: usize,
-    /// Rows of one sequence that read a split together: so many in a step share splits, however many heads they have.
+    /// Rows of one sequence that read a split together: a step with at most this many rows shares
+    /// splits, regardless of the number of heads.
     pub rows_together: usize,
 }
 
 impl KvSplits {
-    /// Most rows of a step whose splits are shared by so many workers, if some of them belong to one sequence.
+    /// Maximum rows of a step whose splits are shared by `workers`, if some rows belong to one
+    /// sequence.
     pub fn rows(&self, heads: usize, workers: usize) -> usize {
         self.rows_apart(heads, workers).max(self.rows_together)
     }
 
-    /// The same if each belongs to another sequence.
+    /// Like [`rows`](Self::rows), if each row belongs to another sequence.
     pub fn rows_apart(&self, heads: usize, workers: usize) -> usize {
         (self.groups_per_worker * workers).saturating_sub(1) / heads.div_ceil(self.head_group).max(1)
     }

@@ -39,7 +39,7 @@ pub(super) fn unknown<'n>(name: &str, layers: usize, names: impl Iterator<Item =
     let Some((layer, rest)) = part else {
         let outside: Vec<&str> = names.filter(|name| !name.starts_with("layers.")).collect();
         return format!(
-            "{name} is no activation; there are {}, and the ones of the layers, such as layers.0.latent",
+            "unknown activation {name}; expected one of {}, or one of a layer, such as layers.0.latent",
             outside.join(", ")
         );
     };
@@ -49,6 +49,6 @@ pub(super) fn unknown<'n>(name: &str, layers: usize, names: impl Iterator<Item =
             let names: Vec<&str> = names.filter_map(|name| name.strip_prefix(&prefix)).collect();
             format!("layer {number} has no activation {rest:?}; it has {}", names.join(", "))
         }
-        _ => format!("there is no layer {layer}; the model has layers 0 to {}", layers.saturating_sub(1)),
+        _ => format!("layer {layer} does not exist; the model has layers 0 to {}", layers.saturating_sub(1)),
     }
 }

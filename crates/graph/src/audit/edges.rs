@@ -213,7 +213,7 @@ fn write(trace: &Trace<'_>, alive: &mut [Vec<Alive>], id: ValueId, rows: u8, vie
     }
 }
 
-/// A15: what nobody reads.
+/// A15: values that no node reads.
 fn unread(trace: &Trace<'_>, found: &mut Findings<'_>) {
     let ir = trace.ir;
     for (n, node) in ir.nodes.iter().enumerate() {

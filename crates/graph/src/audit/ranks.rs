@@ -35,7 +35,8 @@ fn sums(trace: &Trace<'_>, part: Option<&Part>, found: &mut Findings<'_>) {
             Op::AllReduce if all => continue,
             Op::AllReduce => {
                 let names: Vec<String> = node.inputs.iter().map(|id| trace.name(*id)).collect();
-                let problem = format!("{} is no partial sum, or was added up before", names.join(", "));
+                let problem =
+                    format!("{} is not a partial sum, or has already been reduced", names.join(", "));
                 found.at(Code::A91, ir, n, None, problem);
                 continue;
             }

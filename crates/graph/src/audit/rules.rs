@@ -97,9 +97,9 @@ rules! {
     }
     "mla" {
         A40 "What is cached as latent, expanded or absorbed has passed the latent norm.", "the norm between the projection and the store";
-        A41 "The latent norm is applied once.", "a norm node beside a norm prologue";
+        A41 "The latent norm is applied once.", "a norm node in addition to a norm prologue";
         A42 "The rope part comes from the raw projection, not from the normed latent.", "the input of the key's (or query's) rotation";
-        A43 "Each rope part is rotated once, or never in a model without rotation.", "a rope node beside a rope prologue, or neither";
+        A43 "Each rope part is rotated once, or never in a model without rotation.", "a rope node in addition to a rope prologue, or neither";
         A44 "Each layer stores once and attends once for each row.", "stores and attentions of the layer, and their attention paths";
         A45 "A layer's store comes before the attention that reads it.", "order and phases of store and attention";
         A46 "Each KV layer belongs to one layer.", "the KV layer's layer against the node's";

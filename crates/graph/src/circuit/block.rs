@@ -180,6 +180,6 @@ pub enum ReadRange {
     /// Every one.
     #[default]
     All,
-    /// So many of the last ones, an expression: a sliding window.
+    /// The last rows, as many as the expression says: a sliding window.
     Last(String),
 }

@@ -14,7 +14,8 @@ impl Circuit {
     /// The block of this name, which `place` names.
     ///
     /// # Errors
-    /// [`CircuitError::UnknownBlock`], or [`CircuitError::BlockKind`] where it is of none of the kinds that belong there.
+    /// [`CircuitError::UnknownBlock`], or [`CircuitError::BlockKind`] if the block is not of an
+    /// expected kind.
     pub(crate) fn block(
         &self,
         name: &str,

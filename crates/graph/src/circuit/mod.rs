@@ -86,7 +86,7 @@ impl Circuit {
     fn with_names(mut self) -> Result<Circuit, GraphError> {
         let Some(name) = self.hf_names.take() else { return Ok(self) };
         let Some(scheme) = Scheme::named(&name) else {
-            let problem = format!("hf_names {name:?} is no scheme of names");
+            let problem = format!("unknown naming scheme {name:?} in hf_names");
             return Err(self.error(CircuitError::Contradiction(problem)));
         };
         let blocks = self.blocks.values_mut().flat_map(|block| block.weights.values_mut());

@@ -46,7 +46,8 @@ impl Circuit {
     /// The stages that a step runs, and those of the MTP layer.
     ///
     /// # Errors
-    /// [`CircuitError::Stage`] for stages that are no decoder, [`CircuitError::StageNotRun`] for one more.
+    /// [`CircuitError::Stage`] if the stages do not form a decoder, [`CircuitError::StageNotRun`] if
+    /// an extra stage follows them.
     pub fn decoder(&self) -> Result<Decoder<'_>, GraphError> {
         let [layers, head, rest @ ..] = &self.stages[..] else {
             let problem = format!(

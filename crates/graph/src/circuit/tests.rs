@@ -119,7 +119,7 @@ fn a_scheme_of_names_must_exist() {
     assert_eq!(names("attn_out"), "model.layers.{layer}.attention.dense.weight");
     assert_eq!(names("kv_a"), "model.layers.{layer}.attention.kv_a_proj_with_mqa.weight");
     circuit["hf_names"] = json!("ling");
-    says(&problem(Circuit::parse(&circuit.to_string()).unwrap_err()), &["\"ling\" is no scheme of names"]);
+    says(&problem(Circuit::parse(&circuit.to_string()).unwrap_err()), &["unknown naming scheme \"ling\""]);
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl ConfigVars {
         ConfigVars { dimensions: dimensions.iter().copied().collect(), ..ConfigVars::default() }
     }
 
-    /// Whether the flag of this name is set; not where there is none.
+    /// The flag of this name; false if it is not set.
     pub(super) fn flag(&self, name: &str) -> bool {
         self.flags.get(name).copied().unwrap_or(false)
     }

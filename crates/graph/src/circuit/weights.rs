@@ -10,7 +10,8 @@ use crate::partition::PartitionError;
 use latent_formats::TensorPart;
 use latent_types::TensorType;
 
-/// The tensors of a file by name. Implemented for a checkpoint, and for a config alone ([`Missing`](TensorIndex) data is no error there).
+/// The tensors of a file by name. Implemented for a checkpoint, and for a config alone, where
+/// [`Missing`](TensorIndex) data is accepted.
 pub trait TensorIndex {
     /// How the file names tensors.
     fn naming(&self) -> Naming;

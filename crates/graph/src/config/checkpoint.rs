@@ -7,7 +7,7 @@ use latent_formats::{Checkpoint, TensorInfo, TensorRef};
 use latent_types::TensorType;
 
 /// The longest list that could be about layers or rotated pairs; of a longer one only the length is read.
-const LONGEST_LIST: usize = 4096;
+const MAX_LIST: usize = 4096;
 
 /// Metadata of a GGUF file.
 pub(super) struct GgufKeys<'a> {
@@ -27,7 +27,7 @@ impl Keys for GgufKeys<'_> {
             Value::Float(value) => Field::Real(written(*value)),
             Value::Bool(value) => Field::Flag(*value),
             Value::String(value) => Field::Text(value.clone()),
-            Value::Array(array) if array.count > LONGEST_LIST => Field::Count(array.count),
+            Value::Array(array) if array.count > MAX_LIST => Field::Count(array.count),
             Value::Array(array) => match self.metadata.numbers(key) {
                 Ok(Some(numbers)) => Field::List(numbers.into_iter().map(number).collect()),
                 _ => Field::Count(array.count),

@@ -226,10 +226,10 @@ impl Gguf<'_> {
         match (key, value) {
             (Some(key), Some(value)) => Ok(("attention.key_length_mla", key, Some(value))),
             (Some(_), None) => {
-                Err(keys.missing("attention.value_length_mla", "attention.key_length_mla needs it beside"))
+                Err(keys.missing("attention.value_length_mla", "attention.key_length_mla requires it"))
             }
             (None, Some(_)) => {
-                Err(keys.missing("attention.key_length_mla", "attention.value_length_mla needs it beside"))
+                Err(keys.missing("attention.key_length_mla", "attention.value_length_mla requires it"))
             }
             (None, None) => {
                 if !self.tensors.has("blk.0.attn_kv_b.weight") && self.tensors.has("blk.0.attn_k_b.weight") {

@@ -70,7 +70,8 @@ impl ModelConfig {
         Ok(keys)
     }
 
-    /// The same, checked: read back beside `tensors`, those of the file, they must say what this config does.
+    /// Like [`ModelConfig::gguf_keys`], and checks that a reader of the keys and of the file's
+    /// `tensors` gets this config again.
     ///
     /// # Errors
     /// What they cannot say.

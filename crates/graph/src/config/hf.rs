@@ -257,8 +257,8 @@ impl Config<'_> {
         }
     }
 
-    /// The gate on attention's output: Kimi-K3's key says that there is one for each element, or the family implies one; else its
-    /// tensor tells, where it is stored.
+    /// The gate on attention's output. A Kimi-K3 key or the family requests one gate per element;
+    /// otherwise the stored tensor decides.
     fn output_gate(&self, a: &AttentionShape) -> Result<Option<OutputGate>, ConfigError> {
         match (self.text.flag("mla_use_output_gate")?, self.family.gate) {
             (Some(true), _) => return Ok(Some(OutputGate::PerElement)),

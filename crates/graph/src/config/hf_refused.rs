@@ -4,7 +4,7 @@ use super::error::ConfigError;
 use super::reader::Reader;
 use super::source::Field;
 
-/// A key, the values with which it changes nothing (beside being left out or null), and what it does with others.
+/// A key, the values (besides absent and null) that change nothing, and what other values do.
 struct Refused {
     key: &'static str,
     neutral: fn(&Field) -> bool,

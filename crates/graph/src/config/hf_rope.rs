@@ -78,7 +78,8 @@ pub(super) fn replaced(text: &Reader<'_>, family: &Family) -> Result<Option<Stri
     Ok((base != lost).then_some(warning))
 }
 
-/// Whether the shared key is rotated: not where there is none, nor where the model has no rotation (`mla_use_nope`, NoPE).
+/// Whether the shared key is rotated. False if the model has no shared key or no rotation
+/// (`mla_use_nope`, NoPE).
 fn rotates(text: &Reader<'_>, family: &Family, dims: usize) -> Result<bool, ConfigError> {
     match text.flag("mla_use_nope")? {
         Some(false) if !family.rotates => {
@@ -206,7 +207,8 @@ fn longrope(p: &Reader<'_>, dims: usize, context: usize) -> Result<RopeScaling, 
     Ok(RopeScaling::LongRope { original, short, long, magnitude })
 }
 
-/// Mistral's `llama_4_scaling`, beside the rope's keys or (newer files) among them as `llama_4_scaling_beta`.
+/// Mistral's `llama_4_scaling`: a key of its own next to the rope's keys, or in newer files one of
+/// them, `llama_4_scaling_beta`.
 pub(super) fn temperature(text: &Reader<'_>) -> Result<Option<Temperature>, ConfigError> {
     let (reader, key) = match (text.field("llama_4_scaling"), parameters(text)?) {
         (Some(Field::Object(_)), _) => (text.within("llama_4_scaling."), "beta"),

@@ -28,7 +28,7 @@ impl Implied<'_> {
         }
     }
 
-    /// A size; of a list the first, which stands for all layers; 0 where there is none.
+    /// A size. A list yields its first element, which applies to all layers; a missing key yields 0.
     fn size(&self, key: &str) -> usize {
         let number = |field: &Field| match field {
             Field::Integer(value) => usize::try_from(*value).unwrap_or(0),

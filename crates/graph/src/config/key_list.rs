@@ -46,7 +46,7 @@ impl KeyList {
     }
 }
 
-/// A value in the type that llama.cpp's converter gives it; none for what is no value.
+/// The value with the type that llama.cpp's converter writes; `None` if GGUF cannot hold it.
 fn writer_value(value: &Field) -> Option<WriterValue> {
     Some(match value {
         Field::Integer(value) => WriterValue::U32(u32::try_from(*value).unwrap_or(u32::MAX)),

@@ -92,7 +92,7 @@ impl AttentionShape {
         self.kv_lora_rank + self.rope
     }
 
-    /// Elements of a row of the output gate; none where there is none.
+    /// Elements of a row of the output gate; `None` without a gate.
     pub fn gate_width(&self) -> Option<usize> {
         self.output_gate.map(|gate| match gate {
             OutputGate::PerHead => self.heads,
@@ -100,7 +100,7 @@ impl AttentionShape {
         })
     }
 
-    /// The kind of gate that a projection of so many outputs makes.
+    /// The kind of gate that a projection with this number of outputs computes.
     ///
     /// # Errors
     /// The outputs that the kinds have, in words.

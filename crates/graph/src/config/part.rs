@@ -21,8 +21,8 @@ impl Share {
         Share { from: 0, len: of, of }
     }
 
-    /// The share of member `index` of `members` who divide `of` as evenly as units of `unit` allow; none where there are fewer units than members, or they are
-    /// not whole.
+    /// The share of member `index` when `members` divide `of` as evenly as units of `unit` allow.
+    /// `None` if a member would get no unit, or `of` is not a multiple of `unit`.
     pub fn nth(index: usize, members: usize, of: usize, unit: usize) -> Option<Share> {
         let units = of.checked_div(unit).filter(|units| of.is_multiple_of(unit) && *units >= members)?;
         let at = |index: usize| index * units / members * unit;
@@ -114,7 +114,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// A rank among `members` without layers and shares of its own: whoever cuts a model sets them, and links between ranks read none.
+    /// A rank among `members` without layers and shares. Code that partitions a model sets them;
+    /// links between ranks do not read them.
     pub fn bare(rank: usize, ranks: usize, members: Range<usize>, wire: Wire) -> Part {
         let none = Share::all(0);
         Part {

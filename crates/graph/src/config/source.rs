@@ -57,10 +57,10 @@ pub trait Keys {
 
 /// The tensors of one model file, as far as they decide a config.
 pub trait Tensors {
-    /// Shape of a tensor, outermost dimension first; none where there is no such tensor.
+    /// Shape of a tensor, outermost dimension first; `None` if the tensor does not exist.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
-    /// The elements of a small F32 tensor; none where there is no such tensor or it has another type.
+    /// The elements of a small F32 tensor; `None` if it does not exist or has another type.
     fn f32s(&self, name: &str) -> Option<Vec<f32>>;
 
     /// Whether two tensors hold the same values; none if their data are missing.

@@ -14,11 +14,11 @@ pub enum CircuitError {
         /// The key.
         key: &'static str,
     },
-    /// Text that is no JSON, or JSON that is no circuit.
+    /// Invalid JSON, or JSON that is not a circuit.
     #[error("{0}")]
     Json(String),
-    /// A name that no block has.
-    #[error("{place}: there is no block {block:?}; there are {}", known.join(", "))]
+    /// An unknown block name.
+    #[error("{place}: unknown block {block:?}; the circuit has {}", known.join(", "))]
     UnknownBlock {
         /// Where it is named.
         place: String,
@@ -65,7 +65,7 @@ pub enum CircuitError {
     },
     /// An operation that reads what does not exist in its block.
     #[error(
-        "block {block}: {op} reads {value:?}, which is no input of the block and which nothing before it makes"
+        "block {block}: {op} reads {value:?}, which is neither an input of the block nor an output of an earlier operation"
     )]
     UnknownValue {
         /// The block.
@@ -75,7 +75,7 @@ pub enum CircuitError {
         /// The value.
         value: String,
     },
-    /// A word that is no operation.
+    /// An unknown operation name.
     #[error("block {block}: operation {op:?} is not one of {}", known.join(", "))]
     UnknownOperation {
         /// The block.
@@ -147,8 +147,8 @@ pub enum CircuitError {
         /// The stage.
         stage: String,
     },
-    /// A stand-in of an optional weight slot that is no slot.
-    #[error("weight slot {slot} of {block}: `else` names {other:?}, which is no weight slot")]
+    /// The `else` of an optional weight slot names an unknown slot.
+    #[error("weight slot {slot} of {block}: `else` names the unknown weight slot {other:?}")]
     UnknownStandIn {
         /// The block, or `mtp_weights`.
         block: String,
@@ -208,7 +208,7 @@ pub enum CircuitError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// A stream of a block that is no attention block.
+    /// A stream of a block that is not an attention block.
     #[error("a block of kind {kind} keeps nothing; only attention blocks have a cache")]
     NotAttention {
         /// The kind of the block.
@@ -242,7 +242,7 @@ pub enum CacheError {
         count: usize,
     },
     /// A part of the row that its writer does not get.
-    #[error("its row has {value:?}, which is no input of {op}")]
+    #[error("its row has {value:?}, which is not an input of {op}")]
     RowValue {
         /// The part.
         value: String,

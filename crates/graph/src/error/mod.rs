@@ -92,7 +92,7 @@ pub enum GraphError {
     NoKernel {
         /// Operation, format and activation.
         asked: String,
-        /// The kernels that there are for the operation.
+        /// The kernels for the operation.
         there: String,
     },
     /// Two kernels of one ISA level match equally.

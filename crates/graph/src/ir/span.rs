@@ -55,7 +55,8 @@ impl Span {
     /// The stages of a step of `circuit` with what each covers; with `mtp`, those of the first MTP layer behind them.
     ///
     /// # Errors
-    /// Stages that are no decoder; [`GraphError::NoMtp`] where the MTP layer is wanted and model or circuit has none.
+    /// Stages that do not form a decoder; [`GraphError::NoMtp`] if the MTP layer is requested and
+    /// the model or the circuit has none.
     pub fn of_stages<'c>(
         circuit: &'c Circuit,
         config: &ModelConfig,

@@ -179,7 +179,8 @@ impl Op {
         self.spec().inputs()
     }
 
-    /// The inputs of a use with `count` of them: without the optional ones where there are as many as the others.
+    /// The ports of a use with `count` inputs. Skips the optional ports if `count` equals the number
+    /// of required ports.
     pub(crate) fn inputs_of(&self, count: usize) -> impl Iterator<Item = Port> + use<> {
         let ports = self.inputs();
         let bare = count == ports.iter().filter(|port| !port.optional).count();

@@ -15,7 +15,8 @@ pub struct Port {
     pub shape: &'static str,
     /// What else is worth knowing, for the reference.
     pub note: &'static str,
-    /// Whether nodes have no input here where a config gives the port no elements; then none of the operation's optional ports has one.
+    /// Whether nodes omit this input if the config gives it no elements. They then omit all optional
+    /// ports of the operation.
     pub optional: bool,
 }
 

@@ -63,10 +63,12 @@ pub(super) const LATENT_ROW: &str = "kv_lora + rope elements per row";
 pub(super) const ATTENDS_LATENT: KvUse =
     KvUse { stores: false, attends: true, layers: &[KvLayerKind::Latent], row: LATENT_ROW };
 
-/// Elements beside a head's mix in the partial result of a KV split: the running maximum and sum of its softmax.
+/// Elements of a KV split's partial result in addition to the head's mix: the running maximum and
+/// sum of its softmax.
 pub(crate) const SOFTMAX_STATE: usize = 2;
 
-/// Checks that partial results of KV splits, where there are any after the mix among `values`, hold whole splits of all its heads.
+/// Checks that partial results of KV splits, if any follow the mix in `values`, hold whole splits
+/// of all its heads.
 pub(super) fn check_partials(node: &mut NodeShapes<'_>, values: impl Fn(&NodeShapes<'_>) -> Vec<ValueShape>) {
     let [mix, partials] = &values(node)[..] else { return };
     let split = mix.width + SOFTMAX_STATE;

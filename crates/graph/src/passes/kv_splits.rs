@@ -9,7 +9,8 @@ use latent_types::ValueType;
 /// input. Which steps use them is decided by their rows: those with at most as many as the value has. Elsewhere the mix itself is stored,
 /// with the same sums in the same order.
 ///
-/// The partial results are combined by whoever reads them, each worker for the heads that it needs, so that no barrier stands between.
+/// Readers combine the partial results, each worker for the heads that it needs, so no barrier
+/// is needed in between.
 pub fn share_kv_splits(mut ir: Ir, splits: KvSplits, workers: usize) -> Ir {
     for at in 0..ir.nodes.len() {
         if ir.nodes[at].op.spec().folds().kv_splits != SplitFold::Leaves {
@@ -20,7 +21,7 @@ pub fn share_kv_splits(mut ir: Ir, splits: KvSplits, workers: usize) -> Ir {
         let readers = ir.readers(mix);
         let of = ir.value(mix).clone();
         let rows = splits.rows(of.heads, workers);
-        // whoever reads the mix must find it there whether it was split or not
+        // every reader must find the mix in its place, whether it was split or not
         if rows == 0 || !readers.iter().all(combines) {
             continue;
         }

@@ -116,7 +116,7 @@ pub fn pipeline() -> &'static [Pass] {
 /// The IR after the pass of this name, from the IR that a circuit gives.
 ///
 /// # Errors
-/// [`GraphError::NoPass`] with the names that there are, and errors of passes.
+/// [`GraphError::NoPass`] with the known names, and errors of passes.
 pub fn after(name: &str, mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
     let Some(last) = PIPELINE.iter().position(|pass| pass.name == name) else {
         let known = PIPELINE.iter().map(|pass| pass.name.to_owned()).collect();

@@ -32,7 +32,7 @@ fn fits(ir: &Ir, first: usize, second: usize) -> bool {
         && activation_of(ir, first) == activation_of(ir, second)
 }
 
-/// The SiLU node that combines what the linear map at `index` makes, where there is one.
+/// The SiLU node that combines the outputs of the linear map at `index`, if any.
 fn activation_of(ir: &Ir, index: usize) -> Option<usize> {
     let readers = ir.readers(ir.nodes[index].outputs[0]);
     readers.into_iter().find(|&n| ir.nodes[n].op == Op::SiluMul)

@@ -323,7 +323,7 @@ fn drawn_for_graphviz() {
     insta::assert_snapshot!(ir.to_dot(None));
 }
 
-/// The barriers of a layer: what a step pays for beside its bytes.
+/// The barriers of a layer: the cost of a step in addition to the bytes it reads.
 #[test]
 fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
     let config = config();
@@ -340,7 +340,7 @@ fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
     assert_eq!((phases(0, BatchBucket::Prefill), phases(1, BatchBucket::Prefill)), (11, 13));
 }
 
-/// The MTP layer: a norm, a projection and a head of its own, beside the model's embedding and final norm.
+/// The MTP layer: its own norm, projection and head, with the model's embedding and final norm.
 #[test]
 fn the_mtp_layer_built_and_planned() {
     let config = ModelConfig {

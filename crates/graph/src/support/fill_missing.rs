@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 /// More errors than any file has in its keys.
-const MOST: usize = 64;
+const MAX_READS: usize = 64;
 
 /// What could be read.
 pub(super) struct Read {
@@ -48,7 +48,7 @@ pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>)
         keys.stand_in(naming, &read.architecture, name);
     }
     let mut implied = outline.data() == Data::Config;
-    for _ in 0..MOST {
+    for _ in 0..MAX_READS {
         let from_keys = Implied { keys: &keys, naming };
         let tensors: &dyn Tensors = if implied { &from_keys } else { &file };
         let result = match naming {
@@ -142,7 +142,7 @@ fn architecture(keys: &dyn Keys, naming: Naming) -> String {
 
 /// Keys of config.json (or its text part), or of a GGUF file's architecture, that nothing reads and that hold more than tokens and versions.
 fn unread(outline: &Outline, keys: &FilledKeys<'_>) -> Vec<String> {
-    const BESIDE_GGUF: [&str; 6] = [
+    const UNUSED_GGUF: [&str; 6] = [
         "attention.head_count_kv",
         "attention.key_length",
         "attention.value_length",
@@ -150,7 +150,7 @@ fn unread(outline: &Outline, keys: &FilledKeys<'_>) -> Vec<String> {
         "rope.scaling.finetuned",
         "vocab_size",
     ];
-    const BESIDE: [&str; 22] = [
+    const UNUSED: [&str; 22] = [
         "architectures",
         "auto_map",
         "transformers_version",
@@ -180,9 +180,9 @@ fn unread(outline: &Outline, keys: &FilledKeys<'_>) -> Vec<String> {
         Source::Gguf(source) => {
             let prefix = format!("{}.", architecture(keys.keys, Naming::Gguf));
             let entries = source.metadata.entries().iter().filter(|(key, value)| {
-                let beside = key.strip_prefix(&prefix).is_none_or(|key| BESIDE_GGUF.contains(&key));
+                let unused = key.strip_prefix(&prefix).is_none_or(|key| UNUSED_GGUF.contains(&key));
                 let says = !matches!(value, latent_formats::gguf::Value::Bool(false));
-                !beside && says && !asked.contains(key)
+                !unused && says && !asked.contains(key)
             });
             return entries.map(|(key, value)| format!("{key} = {}", value.describe())).collect();
         }
@@ -190,9 +190,9 @@ fn unread(outline: &Outline, keys: &FilledKeys<'_>) -> Vec<String> {
     let inner = source.config.get("text_config").and_then(serde_json::Value::as_object);
     let of = |object: &serde_json::Map<String, serde_json::Value>, prefix: &str| -> Vec<String> {
         let names = object.iter().filter(|(key, value)| {
-            let beside = BESIDE.contains(&key.as_str()) || key.ends_with("token_id") || key.starts_with('_');
+            let unused = UNUSED.contains(&key.as_str()) || key.ends_with("token_id") || key.starts_with('_');
             let says = !value.is_null() && **value != serde_json::Value::Bool(false);
-            !beside
+            !unused
                 && says
                 && !asked
                     .iter()

@@ -183,7 +183,7 @@ fn matrix_type(
         plain
     });
     assumed.push(format!(
-        "there are no tensors to look at: matrices are taken to be {ty}, in the shapes that the keys say"
+        "the file lists no tensors: assuming {ty} matrices with the shapes that the keys imply"
     ));
     ty
 }

@@ -1,4 +1,4 @@
-//! The operations of a step with the kernels that there are for them.
+//! The operations of a step, each with the kernels that implement it.
 
 use super::machine::{Known, Machine};
 use super::missing::{Missing, MissingKind};

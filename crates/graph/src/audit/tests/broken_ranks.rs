@@ -108,7 +108,7 @@ fn sums_that_are_missing_or_too_many_are_found() {
         let (layer, whole) = (plan.ir.nodes[norm].layer, plan.ir.nodes[norm].outputs[0]);
         put(plan, norm + 1, Node::new(Op::AllReduce, layer, vec![whole], vec![whole]));
     });
-    expect("a sum of what is no term", Code::A91, &found);
+    expect("an all-reduce of a value that is not a partial sum", Code::A91, &found);
 }
 
 #[test]
