@@ -46,7 +46,7 @@ impl Builder {
         }
     }
 
-    /// Counts files beside the weights as open while the checkpoint is.
+    /// Keeps the folder's other files marked as in use while the checkpoint is open.
     pub(crate) fn keep(&mut self, in_use: Vec<InUse>) {
         self.in_use = in_use;
     }

@@ -18,13 +18,13 @@ pub struct FileIdentity {
 }
 
 /// Fewest samples of a file of a model that has many.
-const LEAST_SAMPLES: usize = 16;
+const MIN_SAMPLES: usize = 16;
 
 impl Checkpoint {
     /// What tells its files from others of the same names. Of a set of which only some are here, these: each is what it is in the whole set.
     pub fn file_identities(&self) -> Vec<FileIdentity> {
         // as many as all ranks take, whichever files they have
-        let samples = (SAMPLED / (self.files.len() + self.absent.files.len()).max(1)).max(LEAST_SAMPLES);
+        let samples = (SAMPLED / (self.files.len() + self.absent.files.len()).max(1)).max(MIN_SAMPLES);
         let of_file = |(bytes, (name, header)): (&Arc<Bytes>, &(String, usize))| {
             let bytes = bytes.get();
             let (header, data) = bytes.split_at((*header).min(bytes.len()));
@@ -61,7 +61,7 @@ impl Checkpoint {
             Place::File { file, .. } => vec![file],
             Place::FourBit(index) | Place::Factor(index) => {
                 let weight = &self.four_bit[index];
-                // a rank without one of them has none of the weight
+                // a rank has the weight only if it has all of its tensors
                 let others = [&weight.global, &weight.stated_shape, &weight.unused];
                 let all = weight.tensors().chain(others.into_iter().flatten());
                 all.flat_map(|stored| self.places_in(stored)).collect()
@@ -72,7 +72,7 @@ impl Checkpoint {
     }
 }
 
-/// A hash of so many samples at even distances, the first and the last bytes among them.
+/// A hash of `samples` evenly spaced samples, including the first and the last bytes.
 fn sample(data: &[u8], samples: usize) -> u64 {
     let last = data.len().saturating_sub(SAMPLE_BYTES);
     let at = |i: usize| (last as u128 * i as u128 / (samples - 1).max(1) as u128) as usize;

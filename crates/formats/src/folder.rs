@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub struct HfSource {
     /// config.json.
     pub config: Map<String, Value>,
-    /// tokenizer.json, tiktoken.model or tokenizer.model, where there is one.
+    /// tokenizer.json, tiktoken.model or tokenizer.model, if any.
     pub tokenizer: Option<TokenizerFile>,
     /// tokenizer_config.json.
     pub tokenizer_config: Option<Value>,
@@ -41,7 +41,7 @@ pub struct TokenizerFile {
 pub enum TokenizerKind {
     /// tokenizer.json: vocabulary and rules.
     Json,
-    /// tiktoken.model: byte strings in the order of their ranks. The rules are in a program beside it.
+    /// tiktoken.model: byte strings in rank order. A Python file of the model has the rules.
     Tiktoken,
     /// tokenizer.model: SentencePiece's pieces and scores.
     SentencePiece,
@@ -85,7 +85,7 @@ impl TokenizerFile {
         }
     }
 
-    /// The file in a folder, where there is one.
+    /// The tokenizer file of a folder, if any.
     fn in_folder(folder: &Path) -> Option<TokenizerFile> {
         TokenizerKind::ALL.into_iter().find_map(|kind| {
             let path = folder.join(kind.file_name());
@@ -107,14 +107,15 @@ pub(crate) fn in_use(folder: &Path) -> Vec<InUse> {
 /// Which file holds each tensor.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Reads a file of a folder by name: its text, if it is there and has at most so many bytes.
+/// Reads a file of a folder: takes its name and its maximum size, and returns its text if it
+/// exists.
 pub(crate) type ReadText<'a> = dyn Fn(&str, u64) -> Result<Option<String>, FormatError> + 'a;
 
 /// Rows and columns of an FP8 matrix that share a scale, unless config.json says otherwise.
 pub(crate) const FP8_BLOCK: (usize, usize) = (128, 128);
 
 /// Longest side of such a block: kernels accumulate that many products before they apply the scale.
-const MOST_SIDE: u64 = 1 << 16;
+const MAX_SIDE: u64 = 1 << 16;
 
 impl HfSource {
     /// `quantization_config`, which models with images may have inside the text model's keys.
@@ -134,13 +135,13 @@ impl HfSource {
         let Some(size) = size.filter(|size| !size.is_null()) else { return Ok(FP8_BLOCK) };
         let side = |i: usize| {
             let side =
-                size.get(i)?.as_u64().filter(|n| (1..=MOST_SIDE).contains(n) && n.is_multiple_of(16))?;
+                size.get(i)?.as_u64().filter(|n| (1..=MAX_SIDE).contains(n) && n.is_multiple_of(16))?;
             usize::try_from(side).ok()
         };
         match (size.as_array().map(Vec::len), side(0), side(1)) {
             (Some(2), Some(rows), Some(cols)) => Ok((rows, cols)),
             _ => Err(format!(
-                "quantization_config: weight_block_size is {size}; two multiples of 16 up to {MOST_SIDE} are supported"
+                "quantization_config: weight_block_size is {size}; two multiples of 16 up to {MAX_SIDE} are supported"
             )),
         }
     }
@@ -153,8 +154,8 @@ impl HfSource {
         HfSource::from_files(folder, &text, tokenizer)?.ok_or_else(missing)
     }
 
-    /// The same from wherever `text` finds the files of [`FILES`]: it gets a name and the most bytes that the file may have. None where there
-    /// is no config.json.
+    /// Like [`read`](Self::read), with a function that reads the files of [`FILES`]. `None` without
+    /// config.json.
     pub(crate) fn from_files(
         folder: &Path,
         text: &ReadText<'_>,

@@ -20,7 +20,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Reads the index at `path`; none where there is no such file.
+    /// Reads the index at `path`; `None` if the file does not exist.
     pub(crate) fn read(path: &Path) -> Result<Option<Index>, FormatError> {
         let Some(text) = read_text(path, limits::MAX_INDEX_BYTES)? else { return Ok(None) };
         let parsed: Result<File, _> = serde_json::from_str(&text);
@@ -122,7 +122,7 @@ fn check_name(tensor: &str, file: &str) -> Result<(), String> {
     }
     if !file.ends_with(".safetensors") {
         return Err(format!(
-            "the file {file:?} of tensor {tensor} is no .safetensors file; Latent reads no others"
+            "tensor {tensor} is in {file:?}, which is not a .safetensors file; Latent reads only those"
         ));
     }
     Ok(())

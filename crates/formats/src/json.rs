@@ -49,7 +49,7 @@ pub fn outside_strings(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
     })
 }
 
-/// A file's text; none where there is no such file.
+/// A file's text; `None` if the file does not exist.
 pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, FormatError> {
     let wrong = |problem: String| Err(FormatError::Json { path: path.to_owned(), problem });
     match input_file::read_text(path, limit) {
@@ -70,7 +70,7 @@ const BOM: &str =
 
 const UTF_16: &str = "it is UTF-16 text, and JSON files are UTF-8; save it as UTF-8 without BOM";
 
-/// A file's JSON; none where there is no such file.
+/// A file's JSON; `None` if the file does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {
     let Some(text) = read_text(path, limits::MAX_JSON_BYTES)? else { return Ok(None) };
     parse(&text).map(Some).map_err(|problem| failed(path, &text, problem))

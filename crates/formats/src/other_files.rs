@@ -41,7 +41,7 @@ impl Checkpoint {
         (&self.absent.nowhere, self.absent.tensors)
     }
 
-    /// Refuses a checkpoint of which files are missing, where nobody else has them.
+    /// Refuses a checkpoint with missing files, for a process that needs all of them.
     ///
     /// # Errors
     /// Names a file that is not here.

@@ -1,7 +1,9 @@
-//! The system's page cache: which pages of a model's files it holds, and giving back those that a reader brought in.
+//! The system's page cache: which pages of a model's files it holds, and eviction of pages that a
+//! reader brought in.
 //!
-//! Weights that are packed into memory of their own need not stay in the page cache besides. But pages that were there before belong to whoever
-//! brought them in: another process that runs the model, or the user who has just downloaded it.
+//! Weights that are packed into separate memory need not stay in the page cache as well. Pages that
+//! were resident earlier are kept: they may belong to another process that runs the model, or to a
+//! user who has just downloaded it.
 #![allow(unsafe_code, reason = "system calls over memory maps")]
 
 use crate::checkpoint::Checkpoint;
@@ -47,7 +49,7 @@ impl Pages {
 }
 
 impl Checkpoint {
-    /// As if none of its pages were in memory, so that [`release`](Self::release) gives back all of them.
+    /// A record without resident pages, with which [`release`](Self::release) evicts every page.
     pub fn nothing_resident(&self) -> ResidentPages {
         let none = |bytes: &Bytes| match Pages::of(bytes) {
             Pages::Known { bits, page } => Pages::Known { bits: vec![0; bits.len()], page },
@@ -68,9 +70,10 @@ impl Checkpoint {
             .all(|(file, bytes)| before.files[*file].absent(bytes.clone()).is_empty())
     }
 
-    /// Gives back the pages of a part of a tensor that `before` has not, from this process and from the page cache. Pages that another process maps
-    /// stay, and the pages at both ends as far as they hold other bytes. A part whose bytes lie between those of other parts stays too, until the whole
-    /// tensor is given back.
+    /// Drops the pages of a part of a tensor, except those in `before`, from this process and from
+    /// the page cache. It keeps pages that another process maps, and pages at both ends that hold
+    /// other bytes. A part that is interleaved with others is kept until the whole tensor is
+    /// released.
     pub fn release(&self, name: &str, part: Range<usize>, before: &ResidentPages) {
         if !self.lies_together(name, &part) {
             return;
@@ -148,7 +151,8 @@ impl Checkpoint {
         }
     }
 
-    /// Gives back all pages that `before` has not and that nobody maps: what was read beside the tensors that were released.
+    /// Evicts all unmapped pages that are not in `before`: what was read outside the released
+    /// tensors.
     pub fn release_rest(&self, before: &ResidentPages) {
         for (bytes, pages) in self.files.iter().zip(&before.files) {
             pages.absent(0..bytes.get().len()).into_iter().for_each(|absent| bytes.evict(absent));

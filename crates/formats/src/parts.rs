@@ -65,7 +65,7 @@ impl Checkpoint {
         })
     }
 
-    /// Names every file that is missing at once: whoever copies them does so once.
+    /// The error names all missing files, so that the user copies them in one go.
     fn check_present(&self, parts: &[TensorPart]) -> Result<(), FormatError> {
         let is_absent = |part: &&TensorPart| {
             self.info(&part.tensor).is_some_and(|info| matches!(info.place, Place::Absent))
@@ -140,7 +140,7 @@ impl Checkpoint {
     }
 }
 
-/// A place so many bytes further on in its file.
+/// The place `by` bytes further on in its file.
 fn moved(place: Place, by: usize) -> Place {
     match place {
         Place::File { file, start } => Place::File { file, start: start + by },

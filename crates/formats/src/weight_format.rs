@@ -133,17 +133,17 @@ fn announced_kind(keys: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// The format of a quantized tensor by what is stored beside it, as the reason why it is not read.
+/// Why a quantized tensor is not supported: its format, recognized by its companion tensors.
 fn named(tensor: &Head<'_>, find: &Find<'_>) -> Option<String> {
     let name = tensor.name;
     let stem = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".weight_scale")).unwrap_or(name);
-    let beside = |end: &str| find(&format!("{stem}{end}"));
+    let companion = |end: &str| find(&format!("{stem}{end}"));
     for (end, format) in [
         (".weight_scale_2", "NVFP4 of NVIDIA's ModelOpt"),
         (".weight.absmax", "4-bit weights of bitsandbytes"),
         (".SCB", "8-bit integers of bitsandbytes"),
     ] {
-        if let Some(sign) = beside(end) {
+        if let Some(sign) = companion(end) {
             return Some(refused(format, sign.name));
         }
     }
@@ -151,7 +151,7 @@ fn named(tensor: &Head<'_>, find: &Find<'_>) -> Option<String> {
     if fp8 && tensor.shape.len() > 2 {
         return Some(refused("FP8 with several matrices in one tensor", name));
     }
-    let scale = beside(".weight_scale_inv").or_else(|| beside(".weight_scale"))?;
+    let scale = companion(".weight_scale_inv").or_else(|| companion(".weight_scale"))?;
     if scale.name == name {
         return None;
     }
@@ -167,7 +167,7 @@ fn named(tensor: &Head<'_>, find: &Find<'_>) -> Option<String> {
         _ if scale.shape.iter().product::<usize>() == 1 => "with one scale per tensor".to_owned(),
         _ => format!("with scales of shape {:?}", scale.shape),
     };
-    let inputs = [".input_scale", ".activation_scale"].iter().find_map(|end| beside(end));
+    let inputs = [".input_scale", ".activation_scale"].iter().find_map(|end| companion(end));
     let fixed = if inputs.is_some() { " and static scales of inputs" } else { "" };
     Some(refused(&format!("{kind} {scales}{fixed}"), scale.name))
 }

@@ -97,10 +97,10 @@ fn gguf_vocabularies_and_lies() {
     gguf("a string that lies", &Raw::valid().with_key("x", STRING, &(4u64 << 20).to_le_bytes()), false);
     gguf("tensors that lie", &Raw { tensor_count: Some(1 << 16), ..Raw::valid() }, false);
     gguf("keys that lie", &Raw { key_count: Some(1 << 14), ..Raw::valid() }, false);
-    // bytes that are no text grow threefold when they are replaced
+    // invalid UTF-8 grows threefold when it is replaced
     let broken = [&(4u64 << 20).to_le_bytes()[..], &[0xff; 4 << 20]].concat();
     let file = (0..16).fold(Raw::valid(), |file, i| file.with_key(&format!("k{i}"), STRING, &broken));
-    gguf("64 MB of bytes that are no text", &file, true);
+    gguf("64 MB of invalid UTF-8", &file, true);
 }
 
 fn gguf_lists() {

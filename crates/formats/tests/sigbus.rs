@@ -115,6 +115,6 @@ fn without_being_asked_nothing_handles_the_signal() {
     assert_eq!(output.status.signal(), Some(7), "{text}");
     assert!(!text.contains("has shrunk"), "{text}");
     let rest = text.split("written into: ").nth(1).expect("the child says its path");
-    // nobody has removed what it was writing
+    // the killed child could not remove its folder
     std::fs::remove_dir_all(rest.lines().next().unwrap()).unwrap();
 }

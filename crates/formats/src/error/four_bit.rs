@@ -70,16 +70,16 @@ pub enum FourBitError {
         /// Why.
         of: String,
     },
-    /// The shape that is written beside packed quants is not theirs.
+    /// The stored `weight_shape` contradicts the packed quants.
     #[error(
         "tensor {tensor} says that the weight has shape {found:?}, but {packed} holds {expected:?} of 4 bits"
     )]
     Stated {
         /// The tensor.
         tensor: String,
-        /// What it says.
+        /// The stored shape.
         found: Vec<usize>,
-        /// What there is.
+        /// The shape that the packed quants imply.
         expected: Vec<usize>,
         /// The packed tensor.
         packed: String,
@@ -118,7 +118,7 @@ pub enum FourBitError {
         /// How many there are.
         groups: usize,
     },
-    /// An order of inputs where config.json says that there is none.
+    /// An input order (`g_idx`), although config.json says `desc_act: false`.
     #[error(
         "tensor {tensor}: column {column} belongs to group {found}, expected {expected}, since desc_act is false in config.json"
     )]

@@ -25,7 +25,7 @@ pub enum FormatError {
         /// The operating system's error.
         error: std::io::Error,
     },
-    /// A file beside the weights is not a regular file, or too large.
+    /// A file of the folder, other than the weights, is too large or not a regular file.
     #[error(transparent)]
     Input(#[from] InputError),
     /// It is something else than a model.
@@ -166,7 +166,7 @@ fn absent(files: &[String], tensor: &str, tensors: usize) -> String {
         all => (format!("{}, which are", all.join(", ")), "them"),
     };
     format!(
-        "this rank runs tensor {tensor}{others} of {needed} not here; copy {them} to this host, beside the files that are"
+        "this rank runs tensor {tensor}{others} of {needed} not here; copy {them} to this host, into the model's folder"
     )
 }
 

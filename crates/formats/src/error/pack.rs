@@ -31,9 +31,9 @@ pub enum PackError {
         "it has {found} bytes, but should have {expected}; the file is truncated or damaged: copy it again, or pack the model again"
     )]
     Length {
-        /// What the prelude says.
+        /// The length in the prelude.
         expected: u64,
-        /// What there is.
+        /// The length of the file.
         found: u64,
     },
     /// The header is not as it was written.
@@ -46,7 +46,7 @@ pub enum PackError {
         /// What the header has.
         found: u64,
     },
-    /// The body is no GGUF header.
+    /// The body is not a valid GGUF header.
     #[error("its header is malformed: {0}")]
     Gguf(GgufError),
     /// A key is missing, or not what it must be.

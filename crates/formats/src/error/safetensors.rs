@@ -24,7 +24,7 @@ pub enum SafetensorsError {
         /// Bytes of the file.
         len: u64,
     },
-    /// The first eight bytes are no length of a header.
+    /// The first eight bytes are not a plausible header length.
     #[error(
         "the header claims {claimed} bytes, more than the limit of {}: not a safetensors file",
         limits::MAX_SAFETENSORS_HEADER

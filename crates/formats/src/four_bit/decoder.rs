@@ -34,7 +34,8 @@ impl<'a> Decoder<'a> {
     /// A decoder of `weight`, whose tensors' bytes `bytes` gives.
     ///
     /// # Errors
-    /// Zero points, an order or a shape that are not as the settings say; scales that are no numbers of the block format.
+    /// Zero points, an order or a shape that contradict the settings; scales that the block format
+    /// cannot represent.
     pub(crate) fn new(
         weight: &FourBit,
         bytes: &dyn Fn(&TensorInfo) -> &'a [u8],
@@ -246,7 +247,7 @@ impl<'a> Decoder<'a> {
     /// What the rows have to be multiplied by.
     ///
     /// # Errors
-    /// A divisor that is no positive number.
+    /// A divisor that is not a positive number.
     pub(crate) fn factor(&self, global: Option<(&TensorInfo, &[u8])>) -> Result<f32, FourBitError> {
         let Some((info, bytes)) = global else { return Ok(power(-self.shift) as f32) };
         let divisor = f32::from_bits(word(bytes, 0));
@@ -269,7 +270,7 @@ fn check_codes(weight: &FourBit, codes: &[u8], last: u8, expected: &'static str)
     }
 }
 
-/// The shape that compressed-tensors writes beside packed quants.
+/// Checks the `weight_shape` that compressed-tensors stores with packed quants.
 fn check_stated(info: &TensorInfo, bytes: &[u8], shape: &[usize], packed: &str) -> Result<(), FourBitError> {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
     let stated = bytes.chunks_exact(info.ty.block_bytes()).map(|bytes| number(bytes) as usize);

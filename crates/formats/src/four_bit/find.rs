@@ -126,13 +126,13 @@ impl<'a> Finder<'a> {
         self.heads[i]
     }
 
-    /// A tensor beside the packed one at `of`.
-    fn beside(&self, stem: &str, end: &str) -> Option<usize> {
+    /// The tensor `stem.end`, stored with a packed one.
+    fn companion(&self, stem: &str, end: &str) -> Option<usize> {
         self.names.get(format!("{stem}.{end}").as_str()).copied()
     }
 
     fn needed(&self, of: usize, stem: &str, end: &str) -> Result<usize, FourBitError> {
-        self.beside(stem, end).ok_or_else(|| FourBitError::Companion {
+        self.companion(stem, end).ok_or_else(|| FourBitError::Companion {
             tensor: self.head(of).name.to_owned(),
             missing: format!("{stem}.{end}"),
         })
@@ -225,7 +225,7 @@ impl<'a> Finder<'a> {
         let (name, [words, outputs]) = self.packed(quants, stem)?;
         let inputs = words.saturating_mul(8);
         let (scales, zeros) = (self.needed(quants, stem, "scales")?, self.needed(quants, stem, "qzeros")?);
-        let order = self.beside(stem, "g_idx");
+        let order = self.companion(stem, "g_idx");
         if let Some(order) = order {
             self.is(order, &[TensorType::I32], "I32")?;
             self.has_shape(order, &[inputs], quants)?;
@@ -294,7 +294,8 @@ impl<'a> Finder<'a> {
         let groups = self.head(scales).shape.get(1).copied().unwrap_or(1);
         self.has_shape(scales, &[outputs, groups], quants)?;
         let group = self.group(quants, inputs, groups)?;
-        let (zeros, order) = (self.beside(stem, "weight_zero_point"), self.beside(stem, "weight_g_idx"));
+        let (zeros, order) =
+            (self.companion(stem, "weight_zero_point"), self.companion(stem, "weight_g_idx"));
         let mut code = ZeroCode::Nibbles;
         if let Some(zeros) = zeros {
             self.is(zeros, &[TensorType::I32, TensorType::I8], "I32 or I8")?;
@@ -365,12 +366,12 @@ impl<'a> Finder<'a> {
             order: None,
             global,
             stated_shape: self.stated_shape(stem)?,
-            unused: self.beside(stem, "input_global_scale"),
+            unused: self.companion(stem, "input_global_scale"),
         })
     }
 
     fn stated_shape(&self, stem: &str) -> Result<Option<usize>, FourBitError> {
-        let Some(i) = self.beside(stem, "weight_shape") else { return Ok(None) };
+        let Some(i) = self.companion(stem, "weight_shape") else { return Ok(None) };
         self.is(i, &[TensorType::I64, TensorType::I32], "I64 or I32")?;
         self.has_shape(i, &[2], i)?;
         Ok(Some(i))

@@ -1,4 +1,4 @@
-//! Numbers of the tensors that stand beside packed quants.
+//! Decoding of scales, zero points and orders that are stored with packed quants.
 
 use crate::error::FourBitError;
 use half::{bf16, f16};
@@ -96,7 +96,7 @@ impl<'a> Scales<'a> {
             finite().all(|s| f16::from_f64(s).to_f64() == s)
         };
         let top = if ty == TensorType::F16 { 10 } else { 14 };
-        if fits { 0 } else { (top - exponent(largest)).min(MOST_SHIFT) }
+        if fits { 0 } else { (top - exponent(largest)).min(MAX_SHIFT) }
     }
 
     /// Whether all scales have exponents of f16, which then holds them exactly: the quick look at what is true nearly always.
@@ -107,7 +107,7 @@ impl<'a> Scales<'a> {
 }
 
 /// The factor that takes the largest shift back is still a normal f32.
-const MOST_SHIFT: i32 = 126;
+const MAX_SHIFT: i32 = 126;
 
 /// 2^n.
 pub(super) fn power(n: i32) -> f64 {

@@ -74,7 +74,7 @@ pub enum Value {
     Float(f64),
     /// A boolean.
     Bool(bool),
-    /// A string; bytes that are no UTF-8 were replaced.
+    /// A string. Invalid UTF-8 is replaced.
     String(String),
     /// An array.
     Array(ArrayValue),
@@ -329,7 +329,7 @@ fn read_value(reader: &mut Reader<'_>, ty: ValueType, key: &str) -> Result<Value
         _ => {
             let bytes = reader.take(ty.size().unwrap_or(0), &what)?;
             if ty == ValueType::Bool && bytes[0] > 1 {
-                let problem = format!("{} is no boolean (0 or 1)", bytes[0]);
+                let problem = format!("{} is not a boolean (0 or 1)", bytes[0]);
                 return Err(GgufError::Invalid { what: format!("metadata key {key}"), problem });
             }
             Ok(scalar(ty, bytes))

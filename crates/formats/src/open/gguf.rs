@@ -39,7 +39,7 @@ pub(super) fn open(path: &Path, bytes: Bytes, needed: Needed) -> Result<Checkpoi
     set.finish()
 }
 
-/// Opens a file whose bytes are in memory: there is no folder with other shards.
+/// Opens a single GGUF file in memory. It must not be a shard.
 pub(super) fn in_memory(name: &str, bytes: Bytes) -> Result<Checkpoint, FormatError> {
     let path = PathBuf::from(name);
     let header = parse(&path, bytes.get())?;
@@ -138,7 +138,7 @@ fn refuse_joined(path: &Path, bytes: &[u8], header: &Header) -> Result<(), Forma
         return Ok(());
     };
     let problem = format!(
-        "another GGUF file begins at byte {at}: shards that were joined into one file; Latent reads shards as they are, beside each other: give the \
+        "another GGUF file begins at byte {at}: shards were concatenated into one file; Latent reads the original shards in one folder: give the \
          path of the first"
     );
     Err(FormatError::Set { path: path.to_owned(), problem })
@@ -163,7 +163,8 @@ pub(crate) fn shard_of(path: &Path, metadata: &Metadata) -> Result<Option<(usize
     Ok(Some((number as usize, count as usize)))
 }
 
-/// The path of shard `number` (from 0) beside `path`, which must be named `…-00001-of-0000N.gguf`.
+/// The path of shard `number` (from 0) in the folder of `path`, which must be named
+/// `…-00001-of-0000N.gguf`.
 pub(crate) fn shard_path(path: &Path, number: usize, count: usize) -> Result<PathBuf, FormatError> {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let end = format!("-of-{count:05}.gguf");

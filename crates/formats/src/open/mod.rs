@@ -25,8 +25,9 @@ impl Checkpoint {
         open(path, Needed::All)
     }
 
-    /// The same for one of several ranks that share the model: files of it that are not here are no error, as long as none of the rank's own tensors is in one.
-    /// Of shards the first must be here, which has the metadata; of a folder all but safetensors files. See [`absent_files`](Self::absent_files).
+    /// Like [`open`](Self::open), for one of several ranks that share the model. Files without
+    /// tensors of the rank may be missing: any shard but the first, which has the metadata, and any
+    /// safetensors file of a folder. See [`absent_files`](Self::absent_files).
     ///
     /// # Errors
     /// As for [`open`](Self::open).

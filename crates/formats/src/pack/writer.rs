@@ -41,7 +41,7 @@ impl PackWriter {
             return Err(refused("it is a packed file already".into()));
         }
         if checkpoint.tensors().is_empty() {
-            return Err(refused("it holds no tensors, so that there is nothing to pack".into()));
+            return Err(refused("it holds no tensors to pack".into()));
         }
         let identity = checkpoint.identity();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

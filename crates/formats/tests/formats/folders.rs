@@ -302,15 +302,15 @@ fn formats_that_are_not_read_are_named_and_unsupported() {
         ))
     };
     let weight = ("a.weight", "F8_E4M3", "[32,48]", 32 * 48);
-    let beside = |name, dtype, shape, bytes| tensors(&[weight, (name, dtype, shape, bytes)]);
-    let scalar = beside("a.weight_scale", "F32", "[]", 4);
-    let inverse = beside("a.weight_scale_inv", "F32", "[1]", 4);
-    let rows = beside("a.weight_scale", "BF16", "[32,1]", 64);
+    let with = |name, dtype, shape, bytes| tensors(&[weight, (name, dtype, shape, bytes)]);
+    let scalar = with("a.weight_scale", "F32", "[]", 4);
+    let inverse = with("a.weight_scale_inv", "F32", "[1]", 4);
+    let rows = with("a.weight_scale", "BF16", "[32,1]", 64);
     let fixed = tensors(&[weight, ("a.weight_scale", "F32", "[]", 4), ("a.input_scale", "F32", "[]", 4)]);
     let stacked = tensors(&[("a.experts", "F8_E4M3", "[2,16,16]", 512)]);
     let e5m2 = tensors(&[("a.weight", "F8_E5M2", "[4]", 4)]);
-    let e8m0 = beside("a.weight_scale_inv", "F8_E8M0", "[1,1]", 1);
-    let codes = beside("a.weight_scale_inv", "U8", "[1,1]", 1);
+    let e8m0 = with("a.weight_scale_inv", "F8_E8M0", "[1,1]", 1);
+    let codes = with("a.weight_scale_inv", "U8", "[1,1]", 1);
     let nvfp4 = tensors(&[
         ("a.weight", "U8", "[32,24]", 768),
         ("a.weight_scale", "F8_E4M3", "[32,3]", 96),
@@ -413,7 +413,7 @@ fn formats_that_are_not_read_are_named_and_unsupported() {
     for settings in [r#"{"quant_method":"fp8","weight_block_size":[16,16]}"#, r#"{"quant_method":"fp8"}"#] {
         for config in [config(settings), format!(r#"{{"text_config":{}}}"#, config(settings))] {
             let shape = if settings.contains("16") { ("[2,3]", 24) } else { ("[1,1]", 4) };
-            let folder = model(&config, &beside("a.weight_scale_inv", "F32", shape.0, shape.1));
+            let folder = model(&config, &with("a.weight_scale_inv", "F32", shape.0, shape.1));
             let checkpoint = Checkpoint::open(folder.path()).unwrap();
             assert_eq!(latent_formats::announced_type(hf(&checkpoint)), Ok(Some(TensorType::F8_E4M3)));
         }
@@ -460,7 +460,10 @@ fn indexes_that_lie() {
         let index = format!(r#"{{"weight_map":{{"a":"{path}"}}}}"#);
         lie(&index, &[file, "tensor a", "not the name of a file in this folder"]);
     }
-    lie(r#"{"weight_map":{"a":"pytorch_model.bin"}}"#, &[file, "pytorch_model.bin", "no .safetensors file"]);
+    lie(
+        r#"{"weight_map":{"a":"pytorch_model.bin"}}"#,
+        &[file, "pytorch_model.bin", "not a .safetensors file"],
+    );
     lie(
         r#"{"weight_map":{"a":"m-00003.safetensors"}}"#,
         &[file, "m-00003.safetensors", "download is incomplete"],
@@ -502,7 +505,7 @@ fn a_tensor_in_two_files() {
     says(Checkpoint::open(dir.path()), &parts);
 }
 
-/// A fine-tune whose files lie beside those of its base: the index says which copy counts.
+/// A fine-tune in the folder of its base: the index says which copy counts.
 #[test]
 fn an_index_decides_between_copies_of_a_tensor() {
     for (chosen, other) in
@@ -564,7 +567,7 @@ fn json_files_that_are_none() {
     says(Checkpoint::open(dir.path()), &["config.json", "16777217 bytes", "limit of 16777216"]);
 }
 
-// ---- what is no model at all
+// ---- files that are not models
 
 #[track_caller]
 fn refused_path(path: &Path, parts: &[&str]) {

@@ -120,7 +120,7 @@ fn duplicate_key() {
 #[test]
 fn a_boolean_that_is_neither() {
     let file = Raw::valid().with_key("flag", 7, &[2]);
-    refused(file.bytes(), &["metadata key flag", "2 is no boolean"]);
+    refused(file.bytes(), &["metadata key flag", "2 is not a boolean"]);
 }
 
 // ---- general.alignment

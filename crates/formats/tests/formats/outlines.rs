@@ -38,7 +38,7 @@ fn a_gguf_file_cut_after_its_header_has_its_tensors() {
                 assert_eq!(outline.tensor("b").unwrap().shape, [2, 32]);
                 let reason = Checkpoint::open(&path).err().unwrap().to_string();
                 let refusal = outline.refusal().map(ToString::to_string);
-                // a header alone is no damage
+                // a file of only a header is not damaged
                 assert_eq!(refusal, (len > file.len() - data).then_some(reason), "{len}");
                 assert!(outline.whole().is_none());
                 cut_inside_data += 1;

@@ -158,7 +158,7 @@ pub fn says<T>(result: Result<T, FormatError>, parts: &[&str]) {
     assert!(message.lines().count() == 1, "{message:?} has several lines");
 }
 
-/// A safetensors file with this header and so many bytes of data.
+/// A safetensors file with this header and `data` bytes of data.
 pub fn safetensors(header: &str, data: usize) -> Vec<u8> {
     let mut out = (header.len() as u64).to_le_bytes().to_vec();
     out.extend(header.as_bytes());
