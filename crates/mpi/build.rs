@@ -1,4 +1,4 @@
-//! Says what is missing where the feature `mpi` is wanted and there is no MPI to build it with.
+//! Fails with an explanation if the feature `mpi` is enabled and no MPI library is installed.
 #![allow(clippy::print_stdout, reason = "what a build script prints is for cargo")]
 
 use std::process::Command;

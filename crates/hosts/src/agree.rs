@@ -45,7 +45,7 @@ pub fn on_facts(communicator: &dyn Communicator, facts: &[Fact]) -> Result<(), R
             let host = communicator.host(from);
             differs = differs.and(compare((from, host), facts, &theirs));
         }
-        // nobody goes on before all have been compared
+        // no rank continues before rank 0 has compared the facts of all
         if let Err(error) = differs {
             communicator.fail(&error.to_string());
             return Err(error);

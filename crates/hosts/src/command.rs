@@ -9,7 +9,7 @@ use latent_graph::ir::AttentionPath;
 pub(crate) enum Command {
     /// Run a step.
     Step(Batch),
-    /// Make a KV store of so many blocks, in place of the one before.
+    /// Replace the KV store with one of `blocks` blocks.
     NewStore { blocks: u32 },
     /// Copy a block of the store.
     CopyBlock { from: u32, to: u32 },
@@ -105,7 +105,7 @@ impl Command {
         out.0
     }
 
-    /// The command of a message; none of one that is no command.
+    /// Parses a command; `None` for malformed bytes.
     pub(crate) fn read(message: &[u8]) -> Option<Command> {
         let mut from = Reader(message);
         let command = match from.u8()? {

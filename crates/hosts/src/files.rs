@@ -118,7 +118,7 @@ fn compare(all: &[Has], host: &dyn Fn(usize) -> String) -> Result<(), Box<Differ
             true => ("model file", same, [has, &all[0]].map(|has| has.whole.map(hex).unwrap_or_default())),
             false => {
                 let advice =
-                    "give each rank files of one model, under their own names, beside the same config.json";
+                    "give all ranks files of the same model, with unchanged names, and the same config.json";
                 ("set of files", advice, [has, &all[0]].map(|has| format!("{:016x}", has.set)))
             }
         };

@@ -35,7 +35,8 @@ impl Guard {
         result
     }
 
-    /// Runs what is the caller's affair within a step, and may take as long as it likes: where it writes logits to a pipe, whoever reads them may wait.
+    /// Runs the caller's work within a step, without a time limit: a caller that writes logits to a
+    /// pipe may block on the reader.
     pub(crate) fn outside(&self, run: impl FnOnce()) {
         let _rest = self.pulse.as_ref().map(|pulse| pulse.rest());
         run();

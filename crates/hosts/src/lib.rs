@@ -1,12 +1,12 @@
-//! One model on several ranks: rank 0 decides, the others do the same steps on their parts.
+//! One model on several ranks: rank 0 schedules steps, and every rank runs them on its part.
 //!
-//! * [`Hosts`]: how a rank takes part: the partition, and what carries messages.
-//! * [`Leader`]: a [`Model`](latent_backend::Model) over rank 0's own part that tells the others each step and each operation on the KV cache. Whoever holds it
-//!   need not know that there are others.
-//! * [`follow`]: what the others do until rank 0 ends.
-//! * [`agree`]: what must be the same on all ranks, and what all take the least of.
-//! * [`files`]: which files of the model each rank has, and that those of two ranks are the same.
-//! * [`predict`]: which of several hosts should have what of a model, and how fast it is then.
+//! * [`Hosts`]: a rank's view of the job: the partition and the communicator.
+//! * [`Leader`]: a [`Model`](latent_backend::Model) that runs rank 0's part and forwards each step
+//!   and each KV cache operation to the other ranks. To its caller it looks like a local model.
+//! * [`follow`]: the loop of the other ranks until rank 0 ends.
+//! * [`agree`]: checks facts that must be equal on all ranks, and takes the minimum of others.
+//! * [`files`]: the model files of each rank, and a check that all ranks have the same model.
+//! * [`predict`]: proposes a partition for given hosts and predicts its speed.
 //! * [`slowest_link`]: measures the links between ranks.
 //! * [`local_ranks`]: ranks that are threads of one process, for tests.
 //!

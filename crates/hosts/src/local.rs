@@ -28,7 +28,7 @@ pub struct LocalRank {
     office: Arc<Office>,
 }
 
-/// So many ranks, to be given to as many threads.
+/// The ranks of a job of `ranks` threads, one for each thread.
 pub fn local_ranks(ranks: usize) -> Vec<LocalRank> {
     let office = Arc::new(Office::default());
     (0..ranks).map(|rank| LocalRank { rank, ranks, office: Arc::clone(&office) }).collect()

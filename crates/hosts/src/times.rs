@@ -15,7 +15,7 @@ pub(crate) fn message(times: &RankTimes) -> Vec<u8> {
     out.0
 }
 
-/// The times of a message; none of one that is no such message.
+/// Parses the times in a message; `None` for malformed bytes.
 pub(crate) fn read((rank, host): (usize, String), message: &[u8]) -> Option<RankTimes> {
     let mut from = Reader(message);
     let (nanos, idle) = (from.u64()?, from.u64()?);

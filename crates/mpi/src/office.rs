@@ -86,7 +86,8 @@ pub(crate) struct Mail {
 /// A rank of which nothing is heard for so long is gone.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
 
-/// The same once this process was told to end: mpirun kills it a second later where another rank is gone, and whoever waits for an answer should hear why.
+/// The same after SIGTERM: mpirun kills this process one second after another rank has ended, and a
+/// client should receive the reason before that.
 pub(crate) const HURRIED: Duration = Duration::from_millis(700);
 
 /// How long it is the same for: a process that is still there by then was not told to end because a rank is gone, and lets running requests end, which may take

@@ -242,7 +242,7 @@ impl Speaker<'_> {
         if now - lives.checked < HEARTBEAT / 10 {
             return;
         }
-        // a process that was itself stopped has heard nobody
+        // a process that was stopped itself has received no messages
         if now - lives.checked > SILENCE / 4 {
             lives.heard.fill(now);
             lives.watch.forget(now);

@@ -1,6 +1,7 @@
-//! Ranks that are killed, stopped, hang, panic, or get no more memory, at phase boundaries of a short run: whichever it is, all ranks end within 5 s, with an error that
-//! names the rank, and none is left behind. With `LATENT_ALL_FAULTS` in the environment there are about twice as many. Built with the feature `mpi`; where
-//! there is no mpirun, the test says that it is skipped.
+//! Ranks that are killed, stopped, hang, panic or run out of memory at phase boundaries of a short
+//! run. In each case all ranks end within 5 s, with an error that names the rank, and no process is
+//! left behind. `LATENT_ALL_FAULTS` in the environment doubles the number of cases. Built with the
+//! feature `mpi`; skipped with a message if mpirun is not installed.
 #![cfg(feature = "mpi")]
 #![allow(missing_docs, clippy::print_stdout, clippy::print_stderr, reason = "tests")]
 
@@ -26,7 +27,7 @@ use std::time::Duration;
 /// Within what time a fault ends every rank, while the machine does not stand still.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// How long ranks may take to come up: longer than they do beside other jobs.
+/// Startup limit of ranks: longer than they need on a loaded machine.
 const COMES_UP: Duration = Duration::from_secs(30);
 
 /// The same where one does not.

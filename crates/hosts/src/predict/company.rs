@@ -14,7 +14,7 @@ pub(super) struct Company {
 }
 
 impl Company {
-    /// Of a group that shares its layers, among so many ranks, of which only it computes.
+    /// While a group of `members` ranks, which share their layers, computes alone among `ranks`.
     pub(super) fn of_group(members: usize, ranks: usize) -> Company {
         let members = if ranks > 1 { (members - 1) as f64 / (ranks - 1) as f64 } else { 0.0 };
         Company { members, others: 0.0 }
@@ -81,7 +81,7 @@ pub(super) fn seconds(
     }
     // another group is busy for as much of a step of this one as its own step takes, if there are enough steps for all
     let steps = (busy - 1) as f64 / (groups.len() - 1) as f64;
-    let beside = |at: usize| {
+    let overlapped = |at: usize| {
         let own = alone[at].computing;
         let share = |other: usize| {
             let busy = if own > 0.0 { (alone[other].computing / own).min(1.0) } else { 1.0 };
@@ -90,5 +90,5 @@ pub(super) fn seconds(
         let others = (0..groups.len()).filter(|other| *other != at).map(share).sum();
         with(at, Company { others, ..company(&groups[at]) })
     };
-    (0..groups.len()).map(beside).collect()
+    (0..groups.len()).map(overlapped).collect()
 }

@@ -10,8 +10,8 @@ pub(super) struct Group<'a> {
     pub(super) hosts: &'a [Host],
     /// Whether rank 0 is among them.
     pub(super) first: bool,
-    /// Bytes that each of them takes beside weights and cache.
-    pub(super) beside: f64,
+    /// Bytes per rank in addition to weights and cache.
+    pub(super) overhead: f64,
 }
 
 impl Group<'_> {
@@ -30,13 +30,13 @@ impl Group<'_> {
 
     /// Bytes that the host at `at` takes with these layers.
     pub(super) fn memory(&self, at: usize, layers: Load, case: &Case) -> f64 {
-        self.load(at, layers).memory(case) + self.beside
+        self.load(at, layers).memory(case) + self.overhead
     }
 }
 
 /// The hosts by stretches of layers, in their order.
 pub(super) fn groups<'a>(model: &'a SharedLoad, hosts: &'a [Host], case: &Case) -> Vec<Group<'a>> {
-    let beside = model.beside(hosts.len() / model.members(), case);
-    let of = |(at, hosts)| Group { model, hosts, first: at == 0, beside };
+    let overhead = model.overhead(hosts.len() / model.members(), case);
+    let of = |(at, hosts)| Group { model, hosts, first: at == 0, overhead };
     hosts.chunks(model.members()).enumerate().map(of).collect()
 }

@@ -61,7 +61,8 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// From the seconds of a short sum and of one that is announced first, of so many bytes each, over a link of this latency.
+    /// From `(bytes, seconds)` of a short sum and of a long one, which is announced first, over a
+    /// link of this latency.
     pub(crate) fn measured(short: (f64, f64), long: (f64, f64), link_latency: f64) -> Sums {
         let announced = long.1 - 2.0 * link_latency;
         // where links vary by more than the long one takes, at most ten times as fast as it was
@@ -74,7 +75,7 @@ impl Sums {
 const ASKED_FIRST: f64 = 65_536.0;
 
 impl Link {
-    /// Seconds in which a message of so many bytes has arrived.
+    /// Seconds until a message of this size has arrived.
     pub(super) fn message(&self, bytes: f64) -> f64 {
         self.latency + self.asking(bytes) + bytes / self.bandwidth
     }

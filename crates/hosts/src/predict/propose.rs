@@ -96,7 +96,7 @@ fn kind(tensor: usize, experts: usize) -> String {
     if shared.is_empty() { "pipeline".into() } else { shared.join(",") }
 }
 
-/// The best prediction over the first hosts; the error of all of them where there is none.
+/// The best prediction over the first hosts, or an error if no number of hosts works.
 fn best_count(
     model: &SharedLoad,
     hosts: &[Host],
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(alone.partition.to_string(), "layers=1:9");
         let case = Case { in_flight: 2, ..CASE };
         let found = best(1, &hosts, &case).unwrap();
-        // 3 GB at 10 GB/s beside 8 GB at 20 GB/s: two steps in flight take twice the slower
+        // 3 GB at 10 GB/s and 8 GB at 20 GB/s: two steps in flight take twice the slower
         assert_eq!(found.partition.to_string(), "layers=2:8");
         assert!((found.tokens_per_second - 2.0 / 0.8).abs() < 1e-9, "{found:?}");
         assert!(found.step > alone.step);
@@ -291,7 +291,7 @@ mod tests {
             let case = Case { in_flight, ..CASE };
             of_stretches(&model(1), &hosts, &[0..6, 6..10], &LINK, &case).unwrap()
         };
-        // one after the other, nobody is in the way
+        // one step in flight: no other group competes for the host
         let alone = of(1);
         assert!((alone.step - alone.links - 1.1).abs() < 1e-9, "{alone:?}");
         // 0.7 s, for 0.4 s of which the other one computes too: that much takes twice as long

@@ -14,7 +14,7 @@ pub(super) struct Routing {
     per_row: usize,
     groups: usize,
     groups_used: usize,
-    /// What was found for so many rows: the same for every layer.
+    /// Cached results by number of rows; they are the same for every layer.
     found: RefCell<HashMap<usize, Busiest>>,
 }
 

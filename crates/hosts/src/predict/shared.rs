@@ -92,8 +92,9 @@ impl SharedLoad {
         })
     }
 
-    /// Bytes that a rank takes beside weights and cache, of so many stretches of layers: what steps work in, and what crosses between ranks.
-    pub(super) fn beside(&self, stretches: usize, case: &Case) -> f64 {
+    /// Bytes per rank in addition to weights and cache: scratch memory of steps and buffers for
+    /// messages between ranks.
+    pub(super) fn overhead(&self, stretches: usize, case: &Case) -> f64 {
         let elements = self.step_rows * self.row as usize;
         self.scratch
             + latent_backend::collective_bytes((self.members(), stretches), case.wire, elements) as f64

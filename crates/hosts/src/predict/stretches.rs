@@ -52,8 +52,8 @@ pub(super) fn stretches(
         let mut all = model.around;
         model.layers.iter().for_each(|layer| all += *layer);
         let memory = hosts.iter().map(|host| host.memory).sum::<f64>() / 1e9;
-        let beside: f64 = groups.iter().map(|group| group.beside * group.hosts.len() as f64).sum();
-        let needed = (all.memory(case) * model.members() as f64 + beside) / 1e9;
+        let overhead: f64 = groups.iter().map(|group| group.overhead * group.hosts.len() as f64).sum();
+        let needed = (all.memory(case) * model.members() as f64 + overhead) / 1e9;
         let context = case.context * case.rows * case.in_flight;
         return Err(PredictError::Memory { context, needed, memory });
     };

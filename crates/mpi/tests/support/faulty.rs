@@ -21,7 +21,7 @@ pub enum Kind {
     Hang,
     /// The thread that computes panics.
     Panic,
-    /// The thread that speaks to MPI does: of a message to a rank that there is not.
+    /// The MPI thread panics: it sends to a rank that does not exist.
     Misdirect,
 }
 
@@ -128,7 +128,7 @@ struct Seen {
     boundaries: Vec<Boundary>,
 }
 
-/// Of messages that are alike so many count as boundaries.
+/// Occurrences of each kind of message that count as boundaries.
 const ALIKE: usize = 2;
 
 impl Faulty {

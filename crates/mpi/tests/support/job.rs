@@ -38,7 +38,7 @@ pub struct Ended {
 }
 
 impl Job {
-    /// Runs it to its end; none where there is no mpirun.
+    /// Runs the job to its end; `None` if mpirun is not installed.
     pub fn run(&self, patience: Duration, stalls: &Stalls) -> Option<Ended> {
         let ranks = self.partition.parse::<latent_graph::Partition>().unwrap().ranks();
         let folder = tempfile::tempdir().unwrap();
