@@ -51,8 +51,8 @@ pub enum ConvertError {
         /// What to give.
         expected: &'static str,
     },
-    /// The target's folder is not there.
-    #[error("{}: there is no folder {} to write it in; create it first", path.display(), folder.display())]
+    /// The target's folder does not exist.
+    #[error("{}: its folder {} does not exist; create it first", path.display(), folder.display())]
     NoFolder {
         /// The target.
         path: PathBuf,
@@ -97,7 +97,7 @@ pub enum ConvertError {
         /// Its type.
         ty: TensorType,
     },
-    /// The scales beside a tensor do not fit it.
+    /// The number of a tensor's scales does not match its shape.
     #[error("tensor {tensor}: its scales {scale} have {found} elements, expected {expected}")]
     Scales {
         /// The tensor.

@@ -8,7 +8,7 @@ use latent_graph::circuit::Origin;
 use latent_types::TensorType;
 
 /// Elements of the largest tensor that is looked through: more than any vector or router has.
-const MOST: usize = 1 << 24;
+const MAX_ELEMENTS: usize = 1 << 24;
 
 /// The type of most numbers in a model's matrices, FP8 and quantized ones counted as BF16: what a conversion stores matrices as where nothing else
 /// is asked for.
@@ -33,7 +33,7 @@ pub(crate) fn narrowed(
     let Contents::Tensors(Origin::Stacked(parts)) = &tensor.from else { return Ok(tensor.ty) };
     let wide = |name: &str| checkpoint.tensor(name).is_some_and(|tensor| tensor.info.ty == TensorType::F32);
     let (cols, rows) = tensor.rows();
-    if cols * rows > MOST || !parts.iter().all(|part| wide(&part.tensor)) {
+    if cols * rows > MAX_ELEMENTS || !parts.iter().all(|part| wide(&part.tensor)) {
         return Ok(tensor.ty);
     }
     let mut numbers = vec![0.0; cols * rows];

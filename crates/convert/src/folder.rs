@@ -73,7 +73,7 @@ pub fn to_folder(
     let shards: Vec<&[NewTensor]> = parts.into_iter().map(|part| &list[part]).collect();
     let names = hf_files::names(shards.len());
     texts.extend(hf_files::index(&shards, &names, total));
-    // last: without it, a folder is no model
+    // written last: without config.json, readers do not take the folder for a model
     texts.push(("config.json".into(), hf_files::pretty(&config_json.into())));
     let all: Vec<String> = names.iter().chain(texts.iter().map(|(name, _)| name)).cloned().collect();
     target::check_folder(checkpoint, folder, &all, options.force)?;

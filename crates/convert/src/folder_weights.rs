@@ -41,7 +41,7 @@ impl<'a> FolderWeights<'a> {
     /// What a folder would become.
     ///
     /// # Errors
-    /// [`ConvertError`] where it is no such folder, or a GGUF file cannot say what it does.
+    /// [`ConvertError`] if it is not a model folder, or a GGUF file cannot describe the model.
     pub fn new(
         checkpoint: &'a Checkpoint,
         options: &GgufOptions<'_>,

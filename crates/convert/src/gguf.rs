@@ -7,8 +7,9 @@ use crate::report::Report;
 use latent_formats::Checkpoint;
 use std::path::Path;
 
-/// Writes a model folder as a GGUF file, or as shards beside each other (`NAME-00001-of-0000N.gguf`). `tell` gets the bytes that are
-/// written and all of them, and says whether to go on. After an interruption the same call goes on with what there is, and gives the same bytes.
+/// Writes a model folder as a GGUF file, or as shards in one folder (`NAME-00001-of-0000N.gguf`).
+/// `tell` receives the written and the total bytes, and returns whether to continue. After an
+/// interruption the same call resumes from the partial files and yields the same bytes.
 ///
 /// # Errors
 /// [`ConvertError`]; nothing stands under the target's name then that was not there before.

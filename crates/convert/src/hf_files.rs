@@ -25,7 +25,7 @@ pub(crate) fn names(count: usize) -> Vec<String> {
     (1..=count).map(|number| format!("model-{number:05}-of-{count:05}.safetensors")).collect()
 }
 
-/// The index, where there are several files.
+/// The index of a model in several files.
 pub(crate) fn index(files: &[&[NewTensor]], names: &[String], total: u64) -> Option<TextFile> {
     if files.len() == 1 {
         return None;

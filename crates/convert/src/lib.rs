@@ -5,9 +5,10 @@
 //! * [`small_files`]: that folder without its tensors.
 //! * [`FolderWeights`]: a folder's weights as those of a GGUF file, which [`latent_quantize`] chooses types for and writes, in any mix.
 //!
-//! Which tensor is which is what the circuits say ([`latent_graph::Circuit::transfers`]). What is written is read back before: a model that the
-//! other kind of file cannot describe is refused. Tensors stream: a few megabytes of numbers are in memory at a time, whatever the model's size. A
-//! file takes its name when it is whole, and all files of a model take theirs together. An interrupted run to GGUF is gone on with.
+//! The circuits say which tensor is which ([`latent_graph::Circuit::transfers`]). The writer first
+//! reads its own metadata back, and refuses a model that the other kind of file cannot describe.
+//! Tensors stream through a few megabytes of memory, regardless of the model's size. Files get their
+//! names only when all of them are complete. An interrupted run to GGUF can be resumed.
 //!
 //! ```
 //! use latent_convert::{GgufOptions, to_gguf};

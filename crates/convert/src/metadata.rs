@@ -46,7 +46,7 @@ pub(crate) fn sampling(writer: &mut Writer, source: &HfSource) {
     }
 }
 
-/// The tokenizer, or that there is none.
+/// The tokenizer's keys, or a note that the model has no tokenizer.
 pub(crate) fn tokenizer(writer: &mut Writer, tokenizer: Option<&GgufTokenizer>) {
     let Some(tokenizer) = tokenizer else {
         writer.key("tokenizer.ggml.model", text("none"));

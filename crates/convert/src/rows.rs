@@ -39,7 +39,7 @@ pub(crate) struct Rows<'a> {
 
 enum Made<'a> {
     Numbers(&'a [f32]),
-    /// Tensors one after another, each of so many rows.
+    /// Tensors one after another, of `each` rows.
     Stacked {
         parts: Vec<Stored<'a>>,
         each: usize,
@@ -187,7 +187,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Gives back the memory of rows that have been read.
+    /// Tells the system that it may drop the pages of rows that have been read.
     pub(crate) fn release(&self, first: usize, count: usize) {
         let give_back = |stored: &Stored<'_>, first: usize, count: usize| {
             let each = stored.bytes.row_bytes();

@@ -1,4 +1,4 @@
-//! Scales that are stored beside a tensor.
+//! Scales that are stored as separate tensors.
 
 use crate::error::ConvertError;
 use latent_formats::Checkpoint;
@@ -9,7 +9,7 @@ pub(crate) enum Scale {
     None,
     /// One for each matrix, or one for all.
     Matrix(Vec<f32>),
-    /// One for each block of so many rows and columns; of each matrix so many rows of scales.
+    /// One for each block of (rows, columns). A matrix has `per_matrix` rows of `per_row` scales.
     Blocks {
         scales: Vec<f32>,
         block: (usize, usize),

@@ -29,14 +29,15 @@ impl Origin {
         Some(Origin { https, host: authority.host().to_ascii_lowercase(), port })
     }
 
-    /// Whether nobody on the way can read what is sent: a secret may be.
+    /// Whether the connection cannot be intercepted, so that it may carry secrets.
     pub(crate) fn is_private(&self) -> bool {
         let bare = self.host.trim_matches(['[', ']']);
         let here = bare.parse::<IpAddr>().map_or(bare == "localhost", |ip| ip.is_loopback());
         self.https || here
     }
 
-    /// Where `to` leads from `url`, which has this origin; none if that is no web address, or one of http from https.
+    /// Resolves `to` against `url`, which has this origin. `None` if the result is not a web
+    /// address, or leads from https to http.
     pub(crate) fn resolve(&self, url: &str, to: &str) -> Option<String> {
         let scheme = if self.https { "https" } else { "http" };
         let rest = url.split_once("://")?.1;

@@ -100,7 +100,8 @@ impl Client {
         self.attempts
     }
 
-    /// What the slowest server that is tolerated sends in the time for which it may be silent: less is no progress.
+    /// The bytes that the slowest accepted server sends within the idle timeout. Fewer bytes do not
+    /// count as progress.
     fn quantum(&self) -> u64 {
         ((self.min_speed as f64 * self.idle.as_secs_f64()) as u64).max(1)
     }
@@ -227,7 +228,7 @@ impl<'c> Exchange<'c> {
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
             let origin = Origin::of(&url)
-                .ok_or_else(|| bad(&url, "the server redirects to what is no web address"))?;
+                .ok_or_else(|| bad(&url, "the server redirects to an invalid web address"))?;
             let answer = self.ask(&url, &origin, headers)?;
             let (from, own) = (shown(&url), origin == self.client.origin);
             let status = answer.status().as_u16();
@@ -236,7 +237,7 @@ impl<'c> Exchange<'c> {
                 // some servers leave blanks and other letters as they are
                 let to = escaped(&String::from_utf8_lossy(to), "!#$%&'()*+,/:;=?@[]");
                 url = origin.resolve(&url, &to).ok_or_else(|| {
-                    bad(&url, "the server redirects to what is no web address, or from https to http")
+                    bad(&url, "the server redirects to an invalid web address, or from https to http")
                 })?;
                 continue;
             }
@@ -344,7 +345,7 @@ mod tests {
         Client::new(&settings).unwrap()
     }
 
-    /// The number of attempts that end with this error each, where so many bytes have come.
+    /// The number of attempts when each ends with this error after `bytes` bytes.
     fn attempts(error: fn() -> ureq::Error, bytes: u64) -> u32 {
         let (client, tried) = (client(), Cell::new(0));
         let origin = Origin::of("https://hub.example").unwrap();

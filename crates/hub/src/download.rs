@@ -57,7 +57,7 @@ impl Download<'_> {
             lock.remove();
             return Ok(());
         }
-        // bytes of another process that turn out wrong are no reason to give up
+        // another process may have left wrong bytes: discard them and download the file again
         let resumed = match self.fetch_once(file, &path, target) {
             Err((HubError::Checksum { .. }, true)) => {
                 (self.note)(format!(
@@ -130,7 +130,8 @@ impl Download<'_> {
         let url = self.client.address(self.repo, self.commit, &file.path);
         let mut answer = exchange.get(&url, &headers)?;
         if answer.status == 200 && headers.len() > 1 && file.digest.is_some() {
-            // a server with other ETags than before: the checksum tells whether the bytes belong together, so there is no need to begin again
+            // The server's ETag has changed. The final checksum detects mixed bytes, so resume
+            // without If-Range.
             headers.truncate(1);
             answer = exchange.get(&url, &headers)?;
         }
@@ -254,7 +255,7 @@ impl Download<'_> {
 /// How the attempts at a file have gone.
 #[derive(Default)]
 struct Course {
-    /// The furthest position that was reached: bytes that came once more are no progress.
+    /// The furthest position reached. Bytes downloaded again do not count as progress.
     furthest: Cell<u64>,
     /// How often the file began again.
     restarts: Cell<u32>,

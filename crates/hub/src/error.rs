@@ -213,7 +213,7 @@ pub enum HubError {
         free: u64,
     },
     /// The disk became full.
-    #[error("{}: {error} after {} of {}; what there is stays: make room, and the same command goes on from there", path.display(), format_bytes(*.kept), format_bytes(*.size))]
+    #[error("{}: {error} after {} of {}; the partial file is kept: make room, then run the same command again to resume", path.display(), format_bytes(*.kept), format_bytes(*.size))]
     DiskFull {
         /// The file that was written.
         path: PathBuf,
@@ -241,7 +241,7 @@ pub enum HubError {
         problem: String,
     },
     /// The caller stopped the download.
-    #[error("stopped; {} of {what} are kept, and the same command goes on from there", format_bytes(*.kept))]
+    #[error("stopped; {} of {what} are kept; run the same command again to resume", format_bytes(*.kept))]
     Stopped {
         /// The reference.
         what: String,

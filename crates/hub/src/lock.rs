@@ -51,9 +51,10 @@ impl Lock {
         }
     }
 
-    /// Takes the lock's file away, once the file that it guarded has its final name: whoever gets the lock afterwards sees that.
+    /// Deletes the lock file. Call it once the guarded file has its final name, which the next
+    /// owner of the lock checks first.
     pub(crate) fn remove(self) {
-        // a file that stays is empty and does no harm
+        // a lock file that remains is empty and harmless
         let _ = std::fs::remove_file(&self.path);
     }
 }

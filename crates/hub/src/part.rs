@@ -1,4 +1,4 @@
-//! A file that is still coming: its bytes so far, and their hash.
+//! The partial file of a download: the bytes received so far, and their hash.
 
 use crate::digest::{Digest, Hasher};
 use crate::error::HubError;
@@ -41,7 +41,7 @@ impl<'a> Part<'a> {
         Ok(part)
     }
 
-    /// Hashes what there is.
+    /// Hashes the bytes that an earlier process has left.
     fn take_up(&mut self, read: &dyn Fn(u64) -> bool) -> io::Result<()> {
         let there = self.file.metadata()?.len();
         if there > self.wanted.size {

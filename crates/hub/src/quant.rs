@@ -2,7 +2,7 @@
 
 use crate::listing::RepoFile;
 
-/// Quants that are taken where none is named, the first one that there is.
+/// Default quants, most preferred first, for references that name none.
 pub const DEFAULT_QUANTS: [&str; 8] =
     ["Q4_K_M", "UD-Q4_K_XL", "Q4_0", "Q4_K_S", "IQ4_NL", "MXFP4_MOE", "Q5_K_M", "Q8_0"];
 

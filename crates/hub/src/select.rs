@@ -14,11 +14,11 @@ pub(crate) const SAFETENSORS: &str = "safetensors";
 /// Which file holds each tensor.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// The one file of weights, where there is no index.
+/// The weights of a model without an index.
 const SINGLE: &str = "model.safetensors";
 
-/// What belongs to a folder beside its weights, where the repository has it.
-const BESIDE: [&str; 14] = [
+/// Files of a model folder besides its weights, taken if the repository has them.
+const SMALL_FILES: [&str; 14] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -71,7 +71,7 @@ pub(crate) fn select(model: &ModelRef, files: &[RepoFile]) -> Result<Selection, 
         Choice::Usual => match usual(&sets.iter().map(|set| set.tag.as_deref()).collect::<Vec<_>>()) {
             Usual::One(at) => gguf(&model.repo, &sets, at),
             Usual::Several(quant, several) => choose(format!("several models are {quant}"), &several),
-            Usual::None => choose("it has several models and none of the usual quants".into(), &all()),
+            Usual::None => choose("it has several models, but none with a default quant".into(), &all()),
         },
     }
 }
@@ -147,13 +147,13 @@ fn sorted(mut files: Vec<RepoFile>) -> Vec<RepoFile> {
 /// A folder of safetensors. With an index, its shards are not among the files yet.
 fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
     let find = |name: &str| files.iter().find(|file| file.path == name).cloned();
-    let mut found: Vec<RepoFile> = BESIDE.into_iter().filter_map(find).collect();
+    let mut found: Vec<RepoFile> = SMALL_FILES.into_iter().filter_map(find).collect();
     let has = |found: &[RepoFile], name: &str| found.iter().any(|file| file.path == name);
     let none = |problem: String| HubError::NoModel { repo: repo.clone(), problem };
     if !has(&found, "config.json") {
         let companions = sets_where(files, |path| companion(&repo.name, path).is_some());
         return Err(none(if files.iter().any(|f| f.path.ends_with(".safetensors")) {
-            "it has no config.json beside its weights".into()
+            "it has weights but no config.json".into()
         } else if let Some(first) = companions.first().map(|set| &set.files[0].path) {
             let role = companion(&repo.name, first).unwrap_or_default();
             format!(
@@ -272,7 +272,7 @@ mod tests {
         let folder = ["a-Q2_K.gguf", "a-Q3_K_M.gguf", "model.safetensors", "config.json"];
         let error = chosen("hf:o/n@dev", &folder).unwrap_err();
         let lines = [
-            "o/n: it has several models and none of the usual quants; choose one:",
+            "o/n: it has several models, but none with a default quant; choose one:",
             "  latent pull hf:o/n@dev:Q2_K  # 10 B",
             "  latent pull hf:o/n@dev:Q3_K_M  # 10 B",
             "  latent pull hf:o/n@dev:safetensors",

@@ -94,7 +94,7 @@ impl Settings {
             (Some(cache), _) => absolute(&cache)?,
             (None, Some(caches)) => caches.join("latent"),
             (None, None) => {
-                let problem = "it is not set, and there is no home folder: name a folder for models in it";
+                let problem = "it is not set, and the user has no home folder: set it to a folder for models";
                 return Err(HubError::Setting { name: "LATENT_CACHE".into(), problem: problem.into() });
             }
         };

@@ -157,7 +157,7 @@ impl RepoStore {
     }
 }
 
-/// Refuses what is no folder of our own.
+/// Refuses a symbolic link, and anything else that is not a folder.
 pub(crate) fn plain_folder(path: &Path) -> Result<(), HubError> {
     let metadata = fs::symlink_metadata(path).map_err(HubError::io(path))?;
     if metadata.is_dir() {
@@ -166,7 +166,7 @@ pub(crate) fn plain_folder(path: &Path) -> Result<(), HubError> {
     let problem = if metadata.is_symlink() {
         "it is a symbolic link, and nothing is written or removed through links: move the whole cache with LATENT_CACHE instead"
     } else {
-        "it is no folder"
+        "it is not a folder"
     };
     Err(HubError::Cache { path: path.into(), problem: problem.into() })
 }

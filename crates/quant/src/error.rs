@@ -9,7 +9,7 @@ pub enum QuantError {
     /// The type holds no weights, or its bits are not known.
     #[error("{0} cannot be decoded to numbers")]
     NotDecodable(TensorType),
-    /// There is no encoder for the type.
+    /// The type has no encoder.
     #[error("{0} cannot be encoded; the types that can are {list}", list = crate::encodable().map(TensorType::name).collect::<Vec<_>>().join(", "))]
     NotEncodable(TensorType),
     /// Bytes and numbers do not agree.

@@ -20,7 +20,7 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Quantizes whole blocks; the lowest error that there is.
+/// Quantizes whole blocks with the minimum error.
 #[inline(always)]
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(128).zip(out.chunks_exact_mut(18)).enumerate() {

@@ -149,7 +149,8 @@ pub struct TileLayout {
 }
 
 impl TileLayout {
-    /// The layout for rows of `cols` elements; none if the format has no tiles, `cols` is no whole number of blocks, or the size overflows.
+    /// The layout for rows of `cols` elements. `None` if the format has no tiles, `cols` is not a
+    /// multiple of the block size, or the size overflows.
     pub fn new(ty: TensorType, cols: usize) -> Option<TileLayout> {
         let fields = fields(ty);
         if fields.is_empty() {

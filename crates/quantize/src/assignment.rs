@@ -61,17 +61,17 @@ pub struct AssignedTensor {
     pub from: TensorType,
     /// Its type in the written file.
     pub to: TensorType,
-    /// The type that it gets where none is chosen for it.
+    /// Its type if the mix does not choose one.
     pub kept: TensorType,
-    /// The type that the mix meant for it, where its rows are no whole blocks of that.
+    /// The type that the mix chose, if the row length is not a multiple of its block size.
     pub meant: Option<TensorType>,
-    /// Bytes of the type that it gets where none is chosen for it.
+    /// Bytes of [`kept`](Self::kept).
     pub bytes_kept: u64,
     /// Bytes in the written file.
     pub bytes_to: u64,
-    /// Whether the mix chose from types for it, so that it is no norm, bias or router.
+    /// Whether the mix chose its type; false for norms, biases and routers.
     pub free: bool,
-    /// Whether its type was asked for by name.
+    /// Whether the user set its type by name.
     pub named: bool,
 }
 
@@ -107,8 +107,7 @@ impl<'a> Assignment<'a> {
         let metadata = weights.metadata()?;
         let sources = weights.tensors();
         if sources.is_empty() {
-            let problem =
-                "it holds no tensors, so that there is nothing to quantize; take the whole model".into();
+            let problem = "it holds no tensors to quantize; give a file with the model's weights".into();
             return Err(QuantizeError::Source { file: weights.display_name(), problem });
         }
         if let Some(importances) = importances {

@@ -30,11 +30,11 @@ pub enum QuantizeError {
         /// What it is, and what to do.
         problem: String,
     },
-    /// There is no mix of this name.
-    #[error("{0:?} is no type of files; there are {list}", list = Mix::names().collect::<Vec<_>>().join(", "))]
+    /// Unknown name of a mix.
+    #[error("unknown file type {0:?}; expected one of {list}", list = Mix::names().collect::<Vec<_>>().join(", "))]
     UnknownMix(String),
     /// A pattern of `--tensor-type` is malformed.
-    #[error("{pattern:?} is no regular expression: {problem}")]
+    #[error("invalid regular expression {pattern:?}: {problem}")]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -45,7 +45,7 @@ pub enum QuantizeError {
     #[error("tensors cannot be written as {0}; they can as {list}", list = writable())]
     NotWritable(TensorType),
     /// A type that was asked for by name does not fit a tensor.
-    #[error("tensor {tensor} has rows of {columns} weights, which are no whole blocks of {ty} ({block} weights); choose another type for it", block = ty.block_len())]
+    #[error("tensor {tensor}: row length {columns} is not a multiple of the {ty} block size ({block}); choose another type for it", block = ty.block_len())]
     Width {
         /// The tensor.
         tensor: String,
@@ -142,17 +142,17 @@ pub enum QuantizeError {
     Weights(Box<dyn std::error::Error + Send + Sync>),
     /// The files would be too small.
     #[error(transparent)]
-    TooManyFiles(#[from] TooManyFiles),
+    /// An I/O error stopped the write.
     /// The file could not be written to its end.
     #[error(
-        "{}: {error}; {} holds {written} bytes of it: the same command goes on from there, or remove it", target.display(), part.display()
+        "{}: {error}; {} holds {written} bytes of it; run the same command again to resume, or delete that file", target.display(), part.display()
     )]
     Unfinished {
         /// The file that was to be written.
         target: PathBuf,
-        /// What there is of it.
+        /// The partial file.
         part: PathBuf,
-        /// How much that is.
+        /// Its size in bytes.
         written: u64,
         /// The operating system's error.
         error: std::io::Error,
@@ -171,11 +171,11 @@ pub enum QuantizeError {
     #[error("stopped; nothing was written")]
     Interrupted,
     /// The caller asked to stop.
-    #[error("stopped; {} holds {written} bytes: the same command goes on from there", part.display())]
+    #[error("stopped; {} holds {written} bytes; run the same command again to resume", part.display())]
     Stopped {
-        /// What there is of the file.
+        /// The partial file.
         part: PathBuf,
-        /// How much that is.
+        /// Its size in bytes.
         written: u64,
     },
 }

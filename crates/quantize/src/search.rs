@@ -12,7 +12,7 @@ use std::thread;
 /// Types that are tried, all of which run as tiles of weights.
 const CANDIDATES: [TensorType; 11] = [Q2_K, Q3_K, Q4_0, IQ4_NL, IQ4_XS, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0];
 
-/// Types that are tried too where there are importances.
+/// Types that the search tries only with an importance matrix.
 const WITH_IMPORTANCES: [TensorType; 4] = [IQ2_XXS, IQ2_S, IQ3_XXS, IQ3_S];
 
 /// Rows of a tensor that errors are measured on.

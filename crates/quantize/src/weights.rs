@@ -65,7 +65,7 @@ pub trait WeightRows {
     /// The bytes of the first ones of these rows, as many as are stored one after another in `ty`; none where the first must be encoded.
     fn stored(&self, ty: TensorType, rows: Range<usize>) -> Option<Cow<'_, [u8]>>;
 
-    /// Gives back the memory of rows that have been read.
+    /// Tells the system that it may drop the pages of rows that have been read.
     fn release(&self, rows: Range<usize>);
 }
 

@@ -17,7 +17,7 @@ const AHEAD: usize = 4;
 /// How often a caller is asked whether to go on while nothing is finished.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// To be raised when an encoder writes other bytes: a part of an older revision is not gone on with.
+/// Increase it when an encoder produces other bytes: partial files of older revisions are discarded.
 const REVISION: u32 = 2;
 
 /// A tensor that was written.
@@ -47,8 +47,10 @@ pub struct Written {
 /// What a thread hands to the file: bytes, unless they are there already.
 type Piece = Result<(Option<Vec<u8>>, Option<Sums>), QuantizeError>;
 
-/// Writes the files of an assignment by `threads` threads: `target`, or [those of a set](Assignment::targets). After an interruption the same call goes on with
-/// what there is, and gives the same bytes. `progress` gets the bytes done and all bytes, and says whether to go on.
+/// Writes the files of an assignment with `threads` threads: `target`, or
+/// [those of a set](Assignment::targets). After an interruption the same call resumes from the
+/// partial files and yields the same bytes. `progress` receives the written and the total bytes, and
+/// returns whether to continue.
 ///
 /// # Errors
 /// A target that is refused; weights that are not finite; a system that fails; a stop that was asked for. The targets then are as they were.
@@ -215,7 +217,7 @@ impl Work<'_> {
         })
     }
 
-    /// One thread, until its work is done or nobody wants it.
+    /// The loop of a thread: runs until all jobs are done or the receiver is dropped.
     fn quantize<'j>(&self, jobs: impl Iterator<Item = &'j Job>, sender: &SyncSender<Piece>) {
         let mut worker = Worker::default();
         for job in jobs {

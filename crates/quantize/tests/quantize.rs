@@ -176,7 +176,7 @@ fn an_interrupted_run_goes_on_and_gives_the_same_bytes() {
     let errors = |written: &Written| written.tensors.iter().map(|tensor| tensor.error).collect::<Vec<_>>();
     assert_eq!(errors(&resumed), errors(&straight));
 
-    // a part of other options is not gone on with
+    // a partial file of other options is not resumed
     let stopped = write(&assignment, &model.at("other.gguf"), 1, &mut |_, _| false);
     assert!(matches!(stopped, Err(QuantizeError::Stopped { .. })));
     let other = Assignment::new(&model.checkpoint, &options("Q4_0"), None).unwrap();
@@ -249,7 +249,7 @@ fn importances_of_another_model_are_refused() {
     let importances = Importances::read(&other.imatrix("imatrix.gguf")).unwrap();
     let problem = refused(&model, &options("Q4_K_M"), Some(&importances));
     assert!(problem.contains("imatrix.gguf") && problem.contains("another model"), "{problem}");
-    std::fs::write(model.at("text"), b"hello, this is no matrix").unwrap();
+    std::fs::write(model.at("text"), b"hello, this is not a matrix").unwrap();
     let error = Importances::read(&model.at("text")).unwrap_err().to_string();
     assert!(error.contains("no importance matrix"), "{error}");
 }
@@ -398,7 +398,7 @@ fn room_goes_to_tensors_whose_errors_tell() {
     assert!(weighted.error > alike.error);
     let after = ["ffn_down_exps", "ffn_up_exps"].map(|part| bytes(&assignment, part));
     assert!(after[0] > before[0] && after[1] < before[1], "{before:?} {after:?}");
-    // with room for everything there is no error
+    // a budget for the largest types yields zero error
     let (_, most) = measured.range();
     assert_eq!(assignment.fit(&measured, most).unwrap().expected_kl.unwrap().0, 0.0);
 }

@@ -262,7 +262,7 @@ fn a_disk_that_becomes_full_keeps_what_there_is() {
         .unwrap();
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("make room") && text.contains("goes on from there"), "{text}");
+    assert!(text.contains("make room") && text.contains("again to resume"), "{text}");
     let kept = std::fs::metadata(place.part(&bytes)).unwrap().len();
     assert!(kept >= 1_000_000, "{kept}");
     place.says(&["pull", "hf:o/n"]);

@@ -80,7 +80,7 @@ fn key_of(line: &str) -> Option<(&str, &str)> {
     (apart && !key.is_empty() && !key.starts_with(['#', ' ', '\t'])).then_some((key, value.trim()))
 }
 
-/// The value that follows a key; none for what is no text and no list of texts.
+/// The value of a key; `None` unless it is text or a list of texts.
 fn entry(inline: &str, block: &[&str]) -> Option<Entry> {
     match inline.chars().next() {
         None | Some('#') => below(block),

@@ -31,7 +31,7 @@ impl Roles {
 }
 
 impl IdParts {
-    /// The parts of an id, `OWNER/NAME` or `NAME`, of a model with so many parameters; none of an empty one.
+    /// Splits `OWNER/NAME` or `NAME` of a model with this number of parameters; `None` if empty.
     pub(crate) fn of(id: &str, parameters: u64) -> Option<IdParts> {
         if id.is_empty() {
             return None;

@@ -56,8 +56,8 @@ pub(crate) struct About {
     counts: Vec<(String, usize)>,
 }
 
-/// The text of the card in a model folder; none where there is none. A card that cannot be read is no reason not to convert: the error is a
-/// sentence for the user.
+/// The text of the card in a model folder; `None` without a card. The caller reports an unreadable
+/// card to the user and converts the model without it.
 pub(crate) fn read(folder: &Path) -> Result<Option<String>, String> {
     let path = folder.join(CARD);
     if !path.exists() {
@@ -83,7 +83,8 @@ pub(crate) fn id_of(folder: &Path) -> String {
 }
 
 impl About {
-    /// What the card says about a model of so many parameters, and of what it does not say what `ids` do, the first before the others.
+    /// Metadata of a model with this number of parameters: from its card, completed from `ids`.
+    /// Earlier ids take precedence.
     pub(crate) fn new(card: &str, ids: &[&str], parameters: u64) -> About {
         let front = FrontMatter::of(card);
         let mut about = About::default();

@@ -166,7 +166,7 @@ fn a_run_to_gguf_that_is_stopped_is_gone_on_with() {
             let error = run(&at, &mut |done, _| done < stop).unwrap_err();
             let said = error.to_string();
             assert!(matches!(error, ConvertError::Quantize(QuantizeError::Stopped { .. })), "{said}");
-            assert!(said.contains("goes on from there"), "{said}");
+            assert!(said.contains("again to resume"), "{said}");
             assert!(names(&at).iter().all(|name| name.ends_with(".part")), "{:?}", names(&at));
         }
         run(&at, &mut |_, _| true).unwrap();

@@ -188,7 +188,8 @@ fn pulled_found_and_listed(place: &Place) -> (Result<(), String>, bool, usize) {
     })
 }
 
-/// Every file that a pull keeps beside a model's own: the path in the repository's folder, and whether a pull gets past what is there.
+/// Every bookkeeping file of a pull: its path in the repository's folder, and whether a pull
+/// succeeds if something else is at that path.
 #[cfg(unix)]
 fn kept_files() -> [(String, bool); 5] {
     let digest = support::sha256(&noise(1000, 1));

@@ -36,7 +36,7 @@ fn what_breaks_is_tried_again() {
     assert_eq!(survives([Misdeed::Truncate(300_000), Misdeed::IgnoreRange]), (3, 1));
     assert_eq!(survives([Misdeed::Truncate(300_000), Misdeed::IgnoreRange, Misdeed::IgnoreRange]), (3, 1));
     assert_eq!(survives([Misdeed::Truncate(300_000), Misdeed::WrongRange]), (3, 2));
-    // as long as something comes there is no end to the attempts
+    // the number of attempts is unlimited while each brings new bytes
     assert_eq!(survives((0..12).map(|_| Misdeed::Truncate(20_000))), (13, 12));
 }
 

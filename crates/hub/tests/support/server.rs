@@ -15,7 +15,7 @@ use std::time::Duration;
 pub enum Misdeed {
     /// Answers with this status and these headers.
     Status(u16, Vec<(&'static str, String)>),
-    /// Announces the whole and closes the connection after so many bytes.
+    /// Announces the full length and closes the connection after this number of bytes.
     Truncate(usize),
     /// Sends other bytes of the same number.
     WrongBytes,
@@ -29,7 +29,7 @@ pub enum Misdeed {
     Endless,
     /// Announces another length.
     Length(usize),
-    /// Sends so many bytes, and then nothing more.
+    /// Sends this number of bytes, then stalls.
     Stall(usize),
     /// Waits before each tenth of the bytes.
     Slow(Duration),

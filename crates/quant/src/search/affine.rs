@@ -195,7 +195,8 @@ impl<const SUB: usize, const N: usize> Search<'_, SUB, N> {
         total
     }
 
-    /// The super-block scales that fit best to quants by the present ones; the present ones where there are none.
+    /// The super-block scales that best fit the quants of the present scales; the present scales if
+    /// the fit is singular or negative.
     #[inline(always)]
     fn refit(&self, d: f32, dmin: f32) -> (f32, f32) {
         let mut lanes = [[0.0; LANES]; 5];

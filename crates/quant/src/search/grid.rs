@@ -1,5 +1,6 @@
-//! Codebooks of magnitudes, with signs beside them. Every row of the codebook is looked at: for a group of weights, Σ w·|x|·g and Σ w·g² of all rows g are summed
-//! once, and tell the error of each row for any scale.
+//! Codebooks of magnitudes with separate signs. The search visits every row of the codebook: for a
+//! group of weights it sums Σ w·|x|·g and Σ w·g² of all rows g once, which yields the error of each
+//! row for any scale.
 
 use super::{LANES, REFINEMENTS, clamp, error_weights, part, round, safe_inverse};
 use half::f16;

@@ -28,7 +28,7 @@ SCALES = {
 
 
 def e4m3(code):
-    """OCP FP8 E4M3 from its definition: sign, exponent with bias 7, mantissa; 0x7f and 0xff are NaN, there are no infinities."""
+    """OCP FP8 E4M3 from its definition: sign, exponent with bias 7, mantissa; 0x7f and 0xff are NaN, it has no infinities."""
     sign, exponent, mantissa = -1 if code >> 7 else 1, code >> 3 & 15, code & 7
     if exponent == 15 and mantissa == 7:
         return float("nan")

@@ -15,8 +15,9 @@ fn largest(numbers: &[f32]) -> f32 {
     numbers.iter().fold(0.0, |m, v| m.max(v.abs()))
 }
 
-/// How far a number may be from its code's, as a part of its block's largest magnitude: half a step, or a whole one where the
-/// codes do not reach as far on one side; with the rounding of f16 scales, and of sub-block scales where there are such.
+/// Maximum distance of a number from its decoded code, relative to the largest magnitude of its
+/// block: half a step, or a whole step if the codes reach less far on one side, plus the rounding of
+/// f16 scales and of sub-block scales.
 fn reach(ty: TensorType) -> f32 {
     match ty {
         F32 => 0.0,
