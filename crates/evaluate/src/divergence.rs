@@ -8,10 +8,10 @@ use crate::statistics::{Estimate, Moments, quantile};
 use latent_engine::Engine;
 use serde::{Deserialize, Serialize};
 
-/// Tokens that the base holds less likely than e to this do not count: its file does not know how much less.
-const LEAST: f32 = -16.0;
+/// Positions where the base's ln p is at or below this do not count: the file clamps smaller ones.
+const MIN_LN_BASE: f32 = -16.0;
 
-/// Probabilities of a model beside those of a base, over the same positions.
+/// Divergence of a model's probabilities from those of a base, over the same positions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Divergence {
     /// Tokens of a chunk.
@@ -106,7 +106,7 @@ impl Sums {
             if token == next {
                 base_next = f64::from(ln_base);
             }
-            if ln_base > LEAST {
+            if ln_base > MIN_LN_BASE {
                 kl += f64::from(ln_base.exp()) * (f64::from(ln_base) - softmax.ln_p(*logit));
             }
         }
@@ -155,7 +155,7 @@ impl Sums {
 }
 
 /// Runs the text of a logits file and compares every position with it. `bos` replaces the first token of each chunk, as it did for the base.
-/// `base_nll` is the base's own −ln p of the tokens that come next, which the file clamps; none where nobody knows it.
+/// `base_nll` is the base's own −ln p of the next tokens, which the file clamps; `None` if unknown.
 ///
 /// # Errors
 /// As for [`run_chunks`]; logits that are not finite; a file that cannot be read.

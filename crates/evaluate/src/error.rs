@@ -52,7 +52,7 @@ pub enum EvalError {
         /// What it was to be compared with.
         base: String,
     },
-    /// An ending of a multiple choice whose probability is no number.
+    /// The probability of an ending of a multiple choice is not finite.
     #[error(
         "line {line}: the logits of an ending are NaN or infinite: `latent verify --weights` says which weights are not finite"
     )]
@@ -94,7 +94,7 @@ pub enum EvalError {
         /// Tokens of the model's.
         ours: usize,
     },
-    /// Logits that are no numbers.
+    /// Logits that are not finite.
     #[error(
         "the logits after token {row} of chunk {chunk} are NaN or infinite: `latent verify --weights` says which weights are not finite, \
          `latent diff` where the values begin to be"

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Evaluation {
     /// What was measured.
     pub model: Measured,
-    /// The text, questions or other file that it was measured with; empty where there is none.
+    /// The text, questions or other input file; empty if the evaluation has none.
     #[serde(default)]
     pub input: String,
     /// The result.

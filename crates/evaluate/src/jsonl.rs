@@ -54,7 +54,8 @@ fn wrong(path: &Path, line: usize, problem: String) -> EvalError {
 /// What `parse` makes of every line that is not blank, `most` of them at most.
 ///
 /// # Errors
-/// Anything but a plain file of text; a line that is no JSON object; what `parse` refuses; a file without lines.
+/// Anything but a plain text file; a line that is not a JSON object; what `parse` refuses; a file
+/// without lines.
 pub(crate) fn read<T>(
     path: &Path,
     most: Option<usize>,
@@ -68,7 +69,7 @@ pub(crate) fn read<T>(
         let object = match serde_json::from_str(line) {
             Ok(Value::Object(object)) => object,
             Ok(_) => return Err(wrong(path, number, "it is not a JSON object".into())),
-            Err(error) => return Err(wrong(path, number, format!("it is no JSON: {error}"))),
+            Err(error) => return Err(wrong(path, number, format!("invalid JSON: {error}"))),
         };
         all.push(parse(&Line { path, number, object })?);
     }

@@ -12,7 +12,7 @@ pub struct LogSoftmax {
 }
 
 impl LogSoftmax {
-    /// None where a logit is NaN or +∞, so that there are no probabilities. (−∞ is a probability of 0.)
+    /// `None` if a logit is NaN or +∞, for which no probabilities exist. (−∞ is a probability of 0.)
     pub fn of(logits: &[f32]) -> Option<LogSoftmax> {
         let (mut top, mut max) = (0, f32::NEG_INFINITY);
         for (token, logit) in logits.iter().enumerate() {

@@ -178,7 +178,7 @@ impl LogitsReader {
     }
 }
 
-/// So many tokens, whose bytes the file is known to have.
+/// Reads `count` tokens. The caller has checked that the file has their bytes.
 fn read_tokens(file: &mut impl Read, count: usize) -> std::io::Result<Vec<u32>> {
     let mut bytes = vec![0; 4 * count];
     file.read_exact(&mut bytes)?;

@@ -110,7 +110,7 @@ pub fn routing(
     Ok(Routing { tokens: done, layers, steps })
 }
 
-/// Bytes of a step that reads so many experts in each layer.
+/// Bytes of a step that reads `distinct` experts in each layer.
 fn bytes(engine: &Engine, size: StepSize, distinct: &BTreeMap<usize, f64>) -> f64 {
     engine.routed_bytes(size, &|layer| distinct.get(&layer).copied().unwrap_or(0.0)).total()
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Estimate {
     /// The value.
     pub value: f64,
-    /// One standard error; 0 where there are too few samples to tell.
+    /// One standard error; 0 with too few samples for an estimate.
     pub error: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Errors of weights: every tensor of a file beside the tensor of the same name in another.
+//! Errors of weights: compares every tensor of a file with the tensor of the same name in another.
 
 use crate::error::EvalError;
 use latent_formats::{Checkpoint, FormatError, TensorInfo};
@@ -88,7 +88,7 @@ pub fn weight_errors(
     threads: usize,
     progress: &(dyn Fn(usize, usize) -> bool + Sync),
 ) -> Result<WeightErrors, EvalError> {
-    // the numbers of FP8 blocks are other ones without the scales beside them
+    // skip FP8 tensors: their codes mean nothing without the block scales
     let scaled =
         |name: &str| [file, base].iter().any(|file| file.info(&format!("{name}_scale_inv")).is_some());
     let fits = |info: &&TensorInfo| {

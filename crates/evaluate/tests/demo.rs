@@ -1,4 +1,4 @@
-//! The demo model, measured beside numbers of llama.cpp.
+//! The demo model's perplexity, compared with llama.cpp's.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_engine::{Engine, EngineOptions, Session};
@@ -70,7 +70,10 @@ fn perplexity_is_that_of_llama_cpp_in_either_precision() {
         assert_eq!((found.chunks, found.positions, told), (8, 8 * 255, 8 * CONTEXT));
         for (count, peer) in PEER {
             let ours = found.running[count - 1];
-            assert!((ours / peer - 1.0).abs() < 0.003, "{precision}, {count} chunks: {ours} beside {peer}");
+            assert!(
+                (ours / peer - 1.0).abs() < 0.003,
+                "{precision}, {count} chunks: {ours}, llama.cpp has {peer}"
+            );
         }
         assert_eq!(found.perplexity.value, found.running[7]);
         assert!(found.perplexity.error > 0.05 && found.perplexity.error < 0.15);

@@ -9,7 +9,7 @@ const WIDTH: f64 = 880.0;
 /// Room for a tick's text.
 const TICK: f64 = 16.0;
 
-/// Values further from 0 are no measurements: axes leave them out.
+/// Axes omit values whose magnitude exceeds this.
 const LARGE: f64 = 1e30;
 
 /// A bar: name, value, and what is written behind it.
@@ -52,7 +52,8 @@ fn text(out: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
     let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>", escape(text));
 }
 
-/// Horizontal bars, each beside its name; `most` is as long as they may be, `mark` a line across all.
+/// Horizontal bars with their names. `most` is the value of a full-length bar, `mark` a line across
+/// all bars.
 pub(super) fn bars(label: &str, bars: &[Bar], most: f64, mark: Option<(f64, &str)>) -> String {
     const ROW: f64 = 24.0;
     let longest = bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0);

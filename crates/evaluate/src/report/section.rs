@@ -13,7 +13,7 @@ use crate::weights::{WeightErrors, WeightGroup};
 use latent_viz::escape;
 
 /// Most rows of a table or chart.
-const MOST: usize = 40;
+const MAX_ROWS: usize = 40;
 
 pub(super) fn section(evaluation: &Evaluation) -> String {
     let (title, content) = match &evaluation.found {
@@ -134,7 +134,7 @@ fn choices(found: &Choices) -> String {
 
 fn questions(found: &Questions) -> String {
     let mut bars = vec![percent_bar("all", found.exact)];
-    for kind in found.kinds.iter().filter(|kind| !kind.kind.is_empty()).take(MOST) {
+    for kind in found.kinds.iter().filter(|kind| !kind.kind.is_empty()).take(MAX_ROWS) {
         bars.push(percent_bar(&kind.kind, Estimate::share(kind.right, kind.questions)));
     }
     table(&[("questions", found.questions.to_string())])
@@ -147,10 +147,10 @@ fn retrieval(found: &Retrieval) -> String {
         found.cells.iter().map(|cell| (cell.length, cell.depth)).unzip();
     lengths.sort_unstable();
     lengths.dedup();
-    lengths.truncate(MOST);
+    lengths.truncate(MAX_ROWS);
     depths.sort_by(f64::total_cmp);
     depths.dedup();
-    depths.truncate(MOST);
+    depths.truncate(MAX_ROWS);
     let cell = |depth: f64, length: usize| {
         let cell = found.cells.iter().find(|cell| cell.depth == depth && cell.length == length);
         cell.map_or((0.0, "–".to_owned()), |cell| (cell.found, format!("{:.0} %", 100.0 * cell.found)))
@@ -224,11 +224,11 @@ fn group_bars(groups: &[WeightGroup]) -> (Vec<Bar>, f64) {
         value: group.relative,
         text: format!("{} · {:.2} bits · {} tensors", number(group.relative), group.bits, group.tensors),
     };
-    (groups.iter().take(MOST).map(bar).collect(), most)
+    (groups.iter().take(MAX_ROWS).map(bar).collect(), most)
 }
 
 fn weights(found: &WeightErrors) -> String {
-    let ((types, most), (roles, most_of_roles)) = (group_bars(&found.types), group_bars(&found.roles));
+    let ((types, most), (roles, role_max)) = (group_bars(&found.types), group_bars(&found.roles));
     let mut page = table(&[
         ("all weights", format!("relative error {}", number(found.relative))),
         ("compared", format!("{} weights", found.elements)),
@@ -237,7 +237,7 @@ fn weights(found: &WeightErrors) -> String {
     page += &heading("Relative error by the type of the tensors");
     page += &chart::bars("relative error by type", &types, most, None);
     page += &heading("Relative error by what the tensors are");
-    page += &chart::bars("relative error by role", &roles, most_of_roles, None);
+    page += &chart::bars("relative error by role", &roles, role_max, None);
     page += &note("Relative error: √(Σ (w − base)² ÷ Σ base²).");
     page
 }
