@@ -20,7 +20,7 @@ Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 DTYPES = {"F32": "<f4", "F16": "<f2", "I32": "<i4", "U32": "<u4", "U8": "|u1"}
 
 # more than the header of a layer ever has
-MOST_HEADER = 1 << 20
+MAX_HEADER = 1 << 20
 
 
 def write(path: str | os.PathLike[str], tensors: Tensors, metadata: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
 
 def _parsed(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(len(data) - 8, MOST_HEADER):
+    if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER):
         raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
     header = json.loads(data[8 : 8 + length])
     metadata = {str(name): str(value) for name, value in header.pop("__metadata__", {}).items()}

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 /// Most threads of one pool.
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
 /// What a forked child lacks.
 const STARTED: &str = "started the threads for products";
@@ -32,8 +32,8 @@ impl Gemm {
     /// # Errors
     /// More threads than are sensible, or than the system grants.
     pub fn new(threads: usize) -> Result<Gemm, Error> {
-        if threads > MOST_THREADS {
-            return Err(Error::argument(format!("{threads} threads, expected at most {MOST_THREADS}")));
+        if threads > MAX_THREADS {
+            return Err(Error::argument(format!("{threads} threads, expected at most {MAX_THREADS}")));
         }
         let (topology, parallelism) = (Topology::detect(), latent_threads::parallelism());
         let threads = if threads > 0 { threads } else { latent_threads::threads_for(&topology, parallelism) };

@@ -62,10 +62,10 @@ pub(crate) unsafe fn write<T: Growing>(given: *mut T, size: usize, value: &T) ->
 }
 
 /// More than any struct will have.
-const MOST: usize = 4096;
+const MAX_STRUCT_BYTES: usize = 4096;
 
 fn check_size<T: Growing>(size: usize) -> Result<(), Error> {
-    if (size_of::<usize>()..=MOST).contains(&size) {
+    if (size_of::<usize>()..=MAX_STRUCT_BYTES).contains(&size) {
         return Ok(());
     }
     Err(Error::argument(format!("{}: size is {size}: set it to sizeof({})", T::NAME, T::NAME)))

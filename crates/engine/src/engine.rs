@@ -21,7 +21,7 @@ const CHUNKS_IN_FLIGHT: usize = 2;
 
 /// Fewest tokens of such a chunk: with 128 in place of 256 or 512 a token of a prompt takes 1.13 times as long in the deepseek-v2-lite shape, whose experts get
 /// few rows each then.
-const LEAST_IN_FLIGHT: usize = 256;
+const MIN_IN_FLIGHT: usize = 256;
 
 /// A loaded model with its KV cache.
 ///
@@ -141,7 +141,7 @@ impl Engine {
         let in_flight = self.steps_in_flight();
         if in_flight > 1 {
             let chunk = tokens.div_ceil(CHUNKS_IN_FLIGHT * in_flight).next_multiple_of(KV_BLOCK);
-            return chunk.max(LEAST_IN_FLIGHT).min(self.max_batch_tokens());
+            return chunk.max(MIN_IN_FLIGHT).min(self.max_batch_tokens());
         }
         let third = tokens.div_ceil(3).next_multiple_of(KV_BLOCK);
         third.max(DEFAULT_BATCH_TOKENS).min(self.max_batch_tokens())

@@ -24,10 +24,10 @@ use std::sync::{Arc, OnceLock};
 
 /// Most tokens of a step where memory allows and nobody says otherwise: prompts of ten thousand tokens gain from large steps, since each step
 /// expands the keys and values of everything before it.
-const LARGEST_BATCH_TOKENS: usize = 4096;
+const MAX_BATCH_TOKENS: usize = 4096;
 
 /// Fewest tokens of a step that is made smaller so that its values fit: of fewer, prompts would be read as slowly as answers are written.
-const LEAST_BATCH_TOKENS: usize = 32;
+const MIN_BATCH_TOKENS: usize = 32;
 
 /// The arena of a step that large may take this part of free memory.
 const ARENA_SHARE: u64 = 16;
@@ -349,11 +349,11 @@ impl<'a> Loading<'a> {
                 arena <= here.bytes / ARENA_SHARE && MemoryEstimate { arena, ..now }.total() <= here.bytes
             })
         };
-        let sizes = std::iter::successors(Some(LARGEST_BATCH_TOKENS), |tokens| Some(tokens / 2));
+        let sizes = std::iter::successors(Some(MAX_BATCH_TOKENS), |tokens| Some(tokens / 2));
         let in_pieces =
             |tokens: usize| self.sides().all(|side| side.step_piece(self.config, tokens).is_small());
         let larger = |tokens: usize| tokens > DEFAULT_BATCH_TOKENS;
-        let mut sizes = sizes.take_while(|tokens| *tokens >= LEAST_BATCH_TOKENS);
+        let mut sizes = sizes.take_while(|tokens| *tokens >= MIN_BATCH_TOKENS);
         let own = sizes.find(|tokens| {
             let pays = !larger(*tokens) || (*tokens < 2 * context && fits(*tokens));
             pays && in_pieces(*tokens)

@@ -122,11 +122,11 @@ fn leading_place(text: &str) -> Option<(Place, &str)> {
 
 /// At most some 300 bytes of a text that may quote a whole schema.
 pub(crate) fn shorten(text: &str) -> String {
-    const MOST: usize = 300;
-    if text.len() <= MOST {
+    const MAX_BYTES: usize = 300;
+    if text.len() <= MAX_BYTES {
         return text.to_owned();
     }
-    format!("{}…", &text[..text.floor_char_boundary(MOST)])
+    format!("{}…", &text[..text.floor_char_boundary(MAX_BYTES)])
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use llguidance::toktrie::{SimpleVob, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Longest token in bytes; the trie holds no deeper ones. A longer token is never chosen in a constrained output.
-const LONGEST: usize = 1000;
+const MAX_TOKEN_BYTES: usize = 1000;
 
 /// Most tokens that the trie can hold.
-const MOST_TOKENS: usize = 1 << 22;
+const MAX_TOKENS: usize = 1 << 22;
 
 /// The trie of a vocabulary, and its control tokens by name.
 pub(crate) struct Vocabulary {
@@ -28,8 +28,8 @@ pub(crate) enum Piece<'a> {
 impl Vocabulary {
     pub(crate) fn new(tokenizer: &Tokenizer) -> Result<Vocabulary, GrammarError> {
         let size = tokenizer.vocab_size();
-        if size > MOST_TOKENS {
-            let problem = format!("it has {size} tokens, more than {MOST_TOKENS}");
+        if size > MAX_TOKENS {
+            let problem = format!("it has {size} tokens, more than {MAX_TOKENS}");
             return Err(GrammarError::Vocabulary(problem));
         }
         let ends = tokenizer.end_of_generation();
@@ -96,12 +96,12 @@ fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     if tokenizer.is_control(id) {
         // of any length: control tokens are found by id
         let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
-        word.extend_from_slice(&piece[..piece.len().min(LONGEST)]);
+        word.extend_from_slice(&piece[..piece.len().min(MAX_TOKEN_BYTES)]);
         return word;
     }
     // no text holds this byte, but the trie would take it for the mark
     let marked = piece.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
-    if piece.len() > LONGEST || marked { Vec::new() } else { piece.to_vec() }
+    if piece.len() > MAX_TOKEN_BYTES || marked { Vec::new() } else { piece.to_vec() }
 }
 
 impl TokenizerEnv for Vocabulary {

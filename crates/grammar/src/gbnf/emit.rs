@@ -5,7 +5,7 @@ use super::node::{Grammar, Node};
 use std::fmt::Write as _;
 
 /// Parentheses within each other in a rule: Lark's reader stops at thirty.
-const MOST_LEVELS: usize = 8;
+const MAX_LEVELS: usize = 8;
 
 /// The grammar's text: a rule `r0`, `r1`, … for each rule, terminals `T0`, … for lexemes.
 pub(super) fn lark(grammar: &Grammar) -> String {
@@ -47,7 +47,7 @@ impl Writer<'_> {
     }
 
     fn node(&mut self, node: &Node, level: usize) {
-        if level > MOST_LEVELS && matches!(node, Node::Sequence(_) | Node::Choice(_) | Node::Repeat(..)) {
+        if level > MAX_LEVELS && matches!(node, Node::Sequence(_) | Node::Choice(_) | Node::Repeat(..)) {
             let _ = write!(self.text, "x{}", self.extra_count);
             self.extra.push((self.extra_count, node.clone()));
             self.extra_count += 1;

@@ -24,7 +24,7 @@ struct Ends {
 }
 
 /// Most transitions of an automaton.
-const MOST: usize = 200_000;
+const MAX_TRANSITIONS: usize = 200_000;
 
 impl Nfa {
     /// None where it would be too large.
@@ -35,7 +35,7 @@ impl Nfa {
             accepts: vec![false],
             leads: Vec::new(),
         };
-        let mut budget = MOST;
+        let mut budget = MAX_TRANSITIONS;
         let ends = nfa.add(expr, &mut budget)?;
         nfa.next[0] = ends.first;
         nfa.accepts = vec![false; nfa.classes.len()];

@@ -32,8 +32,8 @@ pub(super) struct Grammar {
 }
 
 /// Largest regular part that is one lexeme: nodes of its expression, and levels.
-const MOST_NODES: usize = 20_000;
-const MOST_LEVELS: usize = 100;
+const MAX_NODES: usize = 20_000;
+const MAX_LEVELS: usize = 100;
 
 impl Grammar {
     /// The grammar with each largest regular part as one lexeme.
@@ -77,7 +77,7 @@ impl Grammar {
                 let (mut nodes, mut run, mut run_nodes) = (Vec::new(), Vec::new(), 0);
                 for part in parts {
                     let of_part = cost(part, regular).map(|cost| cost.nodes);
-                    let fits = of_part.is_some_and(|nodes| run_nodes + nodes < MOST_NODES);
+                    let fits = of_part.is_some_and(|nodes| run_nodes + nodes < MAX_NODES);
                     if !fits && !run.is_empty() {
                         nodes.push(self.lexeme(Expr::Sequence(std::mem::take(&mut run))));
                         run_nodes = 0;
@@ -142,7 +142,7 @@ fn cost(expr: &Expr, regular: &[Option<Cost>]) -> Option<Cost> {
         Expr::Rule(rule) => regular[*rule]?,
         Expr::Token(_) => return None,
     };
-    (cost.nodes <= MOST_NODES && cost.levels <= MOST_LEVELS).then_some(cost)
+    (cost.nodes <= MAX_NODES && cost.levels <= MAX_LEVELS).then_some(cost)
 }
 
 /// The costs of those rules that do not lead back to themselves, nor to one that does.

@@ -6,7 +6,7 @@ use super::event::ResponseEvent;
 use super::format::{Arguments, Body};
 use super::input::floor;
 use super::parser::ResponseParser;
-use super::state::{Call, JsonReader, LONGEST_REGION, Phase, Step};
+use super::state::{Call, JsonReader, MAX_REGION_BYTES, Phase, Step};
 
 impl ResponseParser {
     /// Text that JSON can be read from, up to the next control token. At a control token: its first character, so that what it may begin
@@ -48,7 +48,8 @@ impl ResponseParser {
             }
             JsonReader::Objects(objects) => {
                 let announced = call.index.is_some();
-                let room = if announced { usize::MAX } else { LONGEST_REGION.saturating_sub(call.raw.len()) };
+                let room =
+                    if announced { usize::MAX } else { MAX_REGION_BYTES.saturating_sub(call.raw.len()) };
                 let room = floor(self.input.upto(end), room);
                 if room == 0 {
                     return self.no_call(&call, "", events);

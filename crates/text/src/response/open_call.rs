@@ -1,6 +1,6 @@
 //! A tool call while it arrives: its name, its end, and what is no JSON.
 
-use super::call::{LONGEST_NAME, unescape};
+use super::call::{MAX_NAME_BYTES, unescape};
 use super::call_events::End;
 use super::event::{CallEnding, ResponseEvent, append};
 use super::format::{Arguments, Body, CallShape};
@@ -159,7 +159,7 @@ impl ResponseParser {
 
 /// How much of a text can belong to what stands where the name is: up to a second word, or the limit.
 fn name_room(header: &str, text: &str, plain: bool) -> usize {
-    let room = floor(text, LONGEST_NAME.saturating_sub(header.len()));
+    let room = floor(text, MAX_NAME_BYTES.saturating_sub(header.len()));
     if !plain {
         return room;
     }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Bytes that one match may span. Text is held back for that long at most, and a search costs at most that much per byte.
-const LONGEST: usize = 1024;
+const MAX_MATCH_BYTES: usize = 1024;
 
 /// A compiled expression.
 #[derive(Clone)]
@@ -91,7 +91,7 @@ impl Search {
         let mut last = None;
         let done = |last: Option<usize>| Some(last.map_or(PatternFit::No, PatternFit::Full));
         for (i, byte) in input.bytes().get(at..)?.iter().enumerate() {
-            if i == LONGEST || input.origin(at + i) == Origin::Message {
+            if i == MAX_MATCH_BYTES || input.origin(at + i) == Origin::Message {
                 return done(last);
             }
             state = dfa.next_state(cache, state, *byte).ok()?;

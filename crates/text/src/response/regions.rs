@@ -4,7 +4,7 @@ use super::event::{CallEnding, ResponseEvent, append};
 use super::format::{Body, FieldKind};
 use super::input::floor;
 use super::parser::ResponseParser;
-use super::state::{Flow, LONGEST_REGION, State};
+use super::state::{Flow, MAX_REGION_BYTES, State};
 use super::watch::Found;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ impl ResponseParser {
             Found::Nothing => self.input.len(),
         };
         let text = self.input.upto(until);
-        let room = floor(text, LONGEST_REGION.saturating_sub(body.len()));
+        let room = floor(text, MAX_REGION_BYTES.saturating_sub(body.len()));
         body.push_str(text.get(..room).unwrap_or_default());
         self.input.at += room;
         if self.input.at < until {

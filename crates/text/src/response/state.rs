@@ -6,7 +6,7 @@ use super::format::{Arguments, CallShape};
 use std::collections::HashMap;
 
 /// Bytes of a region that is parsed as a whole, or of a call before its name is known. What is longer is content.
-pub(super) const LONGEST_REGION: usize = 4 << 20;
+pub(super) const MAX_REGION_BYTES: usize = 4 << 20;
 
 /// Where the parser is.
 pub(super) enum State {

@@ -1,7 +1,7 @@
 //! Arguments between markers: each key and value becomes part of a JSON object.
 
 use super::call::{
-    JsonArguments, Kind, LONGEST_NAME, Progress, escape_into, quoted, typed, undeclared, unescape,
+    JsonArguments, Kind, MAX_NAME_BYTES, Progress, escape_into, quoted, typed, undeclared, unescape,
 };
 use super::event::ResponseEvent;
 use super::format::{Arguments, Body, Tagged};
@@ -11,7 +11,7 @@ use super::state::{Call, Part, Phase, Reading, Step};
 use super::watch::{Found, Role};
 
 /// Bytes of a value that is held until its type is certain. A longer one is a string.
-const LONGEST_HELD: usize = 1 << 20;
+const MAX_HELD_BYTES: usize = 1 << 20;
 
 /// What a value's text amounts to.
 fn value_of(text: &str, reading: &Reading) -> String {
@@ -44,7 +44,7 @@ impl ResponseParser {
         let Arguments::Tagged(tagged) = &shape.arguments else { return call.waits() };
         match part {
             Part::Between { any, words } => self.between(call, any, words, events),
-            Part::Key { any, mut key } => match self.take(&call, Which::Key, &mut key, LONGEST_NAME) {
+            Part::Key { any, mut key } => match self.take(&call, Which::Key, &mut key, MAX_NAME_BYTES) {
                 Taken::Marker(_, end) => {
                     self.input.at = end;
                     let key = if shape.unescape { unescape(key.trim()) } else { key.trim().to_owned() };
@@ -57,15 +57,16 @@ impl ResponseParser {
                 Taken::More => call.with(Part::Key { any, key }).waits(),
                 Taken::TooLong => self.broken(call, Part::Key { any, key }, events),
             },
-            Part::Kind { any, key, mut kind } => match self.take(&call, Which::Kind, &mut kind, LONGEST_NAME)
-            {
-                Taken::Marker(_, end) => {
-                    self.input.at = end;
-                    call.with(Part::ValueOpen { any, key, kind: Some(kind) }).goes_on()
+            Part::Kind { any, key, mut kind } => {
+                match self.take(&call, Which::Kind, &mut kind, MAX_NAME_BYTES) {
+                    Taken::Marker(_, end) => {
+                        self.input.at = end;
+                        call.with(Part::ValueOpen { any, key, kind: Some(kind) }).goes_on()
+                    }
+                    Taken::More => call.with(Part::Kind { any, key, kind }).waits(),
+                    Taken::TooLong => self.broken(call, Part::Kind { any, key, kind }, events),
                 }
-                Taken::More => call.with(Part::Kind { any, key, kind }).waits(),
-                Taken::TooLong => self.broken(call, Part::Kind { any, key, kind }, events),
-            },
+            }
             Part::ValueOpen { any, key, kind } => self.value_open(call, tagged, any, key, kind, events),
             Part::Text => self.string(call, events),
             Part::Held { text, reading } => self.held(call, text, reading, events),
@@ -226,7 +227,7 @@ impl ResponseParser {
         reading: Reading,
         events: &mut Vec<ResponseEvent>,
     ) -> Step {
-        match self.take(&call, Which::Value, &mut text, LONGEST_HELD) {
+        match self.take(&call, Which::Value, &mut text, MAX_HELD_BYTES) {
             Taken::Marker(role, end) => {
                 call.emit(value_of(&text, &reading), events);
                 self.end_value(&mut call, role, end);

@@ -4,7 +4,7 @@ use super::event::{ResponseEvent, append};
 use super::format::Strip;
 
 /// Bytes of white space that are held back. A longer run is text.
-const LONGEST_RUN: usize = 1024;
+const MAX_RUN_BYTES: usize = 1024;
 
 pub(super) struct TextOut {
     event: fn(String) -> ResponseEvent,
@@ -55,7 +55,7 @@ impl TextOut {
         }
         let tail = text.get(body.len()..).unwrap_or_default();
         self.held.push_str(tail);
-        if self.flooding || self.held.len() > LONGEST_RUN {
+        if self.flooding || self.held.len() > MAX_RUN_BYTES {
             self.release(events);
             self.flooding = true;
         }

@@ -1,7 +1,7 @@
 //! A JSON text, byte by byte: whether it can still become valid, and where it ends.
 
 /// Nesting that serde_json reads too.
-const DEEPEST: usize = 120;
+const MAX_DEPTH: usize = 120;
 
 /// What a byte is to the text so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Json {
     }
 
     fn open(&mut self, bracket: u8) -> Step {
-        if self.stack.len() == DEEPEST {
+        if self.stack.len() == MAX_DEPTH {
             return Step::Bad;
         }
         self.stack.push(bracket);

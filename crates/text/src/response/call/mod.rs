@@ -8,7 +8,7 @@ mod schema;
 
 pub(super) use arguments::{JsonArguments, Progress};
 pub(super) use json::{escape_into, quoted};
-pub(super) use name::{LONGEST_NAME, is_name, unescape};
+pub(super) use name::{MAX_NAME_BYTES, is_name, unescape};
 pub use object::ObjectKeys;
 pub(super) use object::{ObjectCalls, ObjectEvent};
 pub(super) use schema::{Kind, ToolTypes, typed, undeclared};

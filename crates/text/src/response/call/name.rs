@@ -1,7 +1,7 @@
 //! Names of functions and of their parameters.
 
 /// Bytes of what stands where the name is, and of keys.
-pub(crate) const LONGEST_NAME: usize = 512;
+pub(crate) const MAX_NAME_BYTES: usize = 512;
 
 /// Whether a text can be a function's name.
 pub(crate) fn is_name(name: &str) -> bool {

@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 }
 
 /// References and unions within unions that are followed.
-const DEEPEST: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// The types that tools declare for their parameters.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ fn of_value(value: &Value) -> Kind {
 
 /// The types that a schema admits, in its order.
 fn kinds(schema: &Value, root: &Value, depth: usize) -> Vec<Kind> {
-    if depth == DEEPEST {
+    if depth == MAX_DEPTH {
         return Vec::new();
     }
     let mut found: Vec<Kind> = match schema.get("type") {

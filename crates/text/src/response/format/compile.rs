@@ -12,7 +12,7 @@ use super::spec::{ArgumentsSpec, CallSpec, FieldSpec, Literals, Spec, TaggedSpec
 use serde_json::Value;
 
 /// Fields of a template.
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 
 type Refused = ResponseFormatError;
 
@@ -22,8 +22,8 @@ pub(super) fn compile(name: &str, source: FormatSource, template: &Value) -> Res
     if let Some(version) = spec.version.as_ref().filter(|version| **version != 1) {
         return Err(Refused::Version(version.to_string()));
     }
-    if spec.fields.is_empty() || spec.fields.len() > MOST_FIELDS {
-        let problem = format!("{} fields; admitted are 1 to {MOST_FIELDS}", spec.fields.len());
+    if spec.fields.is_empty() || spec.fields.len() > MAX_FIELDS {
+        let problem = format!("{} fields; admitted are 1 to {MAX_FIELDS}", spec.fields.len());
         return Err(Refused::malformed("fields", problem));
     }
     let (mut fields, mut grammar) = (Vec::new(), None);

@@ -29,9 +29,9 @@ enum Content {
 /// Steps that an expression may take on one region.
 const BACKTRACKS: usize = 200_000;
 /// Tags and pairs of one region.
-const MOST: usize = 4096;
+const MAX_PARTS: usize = 4096;
 /// Content parsers within content parsers.
-const DEEPEST: usize = 4;
+const MAX_DEPTH: usize = 4;
 
 type Args = Map<String, Value>;
 
@@ -47,7 +47,7 @@ impl Content {
     fn new(place: &str, name: &str, args: &Args, depth: usize) -> Result<Content, ResponseFormatError> {
         let value = |key: &str| -> Result<Option<Box<Content>>, ResponseFormatError> {
             let Some(parser) = args.get(key).and_then(Value::as_object) else { return Ok(None) };
-            if depth == DEEPEST {
+            if depth == MAX_DEPTH {
                 return Err(ResponseFormatError::malformed(place, "value parsers are nested too deeply"));
             }
             let name = string(parser, "name", "text");
@@ -114,7 +114,7 @@ impl Content {
             Content::Xml { tag, merge, value } => xml(text, tag, *merge, value.as_deref()),
             Content::Lines { line, pair, value } => {
                 let mut found = Map::new();
-                for part in split(text, line).take(MOST) {
+                for part in split(text, line).take(MAX_PARTS) {
                     if let Some((key, text)) =
                         part.trim().split_once(pair.as_str()).filter(|_| !pair.is_empty())
                     {
@@ -218,7 +218,7 @@ fn lax_json(text: &str, keys: Option<&Regex>, delimiters: &[(String, String)]) -
 
 fn xml(text: &str, tag: &Regex, merge: bool, parser: Option<&Content>) -> Option<Value> {
     let mut found: Map<String, Value> = Map::new();
-    for captures in tag.captures_iter(text).take(MOST) {
+    for captures in tag.captures_iter(text).take(MAX_PARTS) {
         let captures = captures.ok()?;
         let key = captures.name("key")?.as_str().to_owned();
         let value = inner(captures.name("value").map_or("", |value| value.as_str()), parser)?;

@@ -10,7 +10,7 @@ use crate::cache::kv_cache::KvCache;
 use crate::cache::recurrent::Snapshot;
 use folder::{Folder, read_header};
 use latent_backend::KV_BLOCK;
-use segment::{BlockRun, Entry, MOST_BLOCKS, NewBlock, checksum};
+use segment::{BlockRun, Entry, MAX_BLOCKS, NewBlock, checksum};
 use std::collections::{HashSet, VecDeque};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use writer::{Shared, Writer, lock};
 const SEGMENT_BYTES: usize = 8 << 20;
 
 /// Most texts that wait to be written. Older ones are given up.
-const MOST_WANTED: usize = 256;
+const MAX_WANTED: usize = 256;
 
 /// A block of memory for the writer: its number in the pool, rows of the MTP layer, tokens, recurrent states.
 pub(super) type InMemory<'a> = (u32, usize, &'a [u32], &'a [Snapshot]);
@@ -139,7 +139,7 @@ impl Disk {
             self.wanted.push_back((first, run));
         }
         shared.folder.touch(&files);
-        while self.wanted.len() > MOST_WANTED
+        while self.wanted.len() > MAX_WANTED
             && let Some((_, run)) = self.wanted.pop_front()
         {
             self.dropped += run.len() as u64;
@@ -171,7 +171,7 @@ impl Disk {
                 continue;
             }
             let block = cache.block_bytes().max(1);
-            let count = there.min(MOST_BLOCKS).min((SEGMENT_BYTES / block).max(1));
+            let count = there.min(MAX_BLOCKS).min((SEGMENT_BYTES / block).max(1));
             let copied: Option<Vec<NewBlock>> =
                 run[..count].iter().map(|name| copy(cache, *name, in_memory(*name)?)).collect();
             let rest = run.split_off(count);

@@ -21,10 +21,10 @@ pub(super) const START: usize = 40;
 const ENTRY: usize = 16 + 4 * KV_BLOCK + 4 + 4 + 8 + 8;
 
 /// Most blocks of a file.
-pub(super) const MOST_BLOCKS: usize = 64;
+pub(super) const MAX_BLOCKS: usize = 64;
 
 /// Most bytes of a header: more states than any model keeps.
-const MOST_HEADER: usize = 1 << 20;
+const MAX_HEADER: usize = 1 << 20;
 
 /// A block that is to be written.
 #[derive(Debug)]
@@ -150,9 +150,9 @@ impl Start {
             return None;
         }
         let (first, blocks, header) = (bytes.index()?, bytes.u32()? as usize, bytes.u32()? as usize);
-        let fits = (1..=MOST_BLOCKS).contains(&blocks)
+        let fits = (1..=MAX_BLOCKS).contains(&blocks)
             && first.checked_add(blocks)?.checked_mul(KV_BLOCK).is_some()
-            && (START + blocks * ENTRY + 8..=MOST_HEADER).contains(&header);
+            && (START + blocks * ENTRY + 8..=MAX_HEADER).contains(&header);
         (fits && bytes.u64()? == size && size >= header as u64).then_some(Start { first, blocks, header })
     }
 }
