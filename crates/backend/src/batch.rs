@@ -27,7 +27,8 @@ pub struct SpanState {
     pub from: Option<u32>,
     /// Where the state after the span's last row is written.
     pub to: u32,
-    /// States to be kept on the way, in ascending order: after so many rows of the span, fewer than it has, write the state to this slot.
+    /// Snapshots inside the span, in ascending order: (number of rows, slot). The state after that
+    /// many rows is written to the slot. The number is less than the rows of the span.
     pub kept: Vec<(usize, u32)>,
 }
 

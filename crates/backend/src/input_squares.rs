@@ -10,7 +10,7 @@ pub struct InputSquares {
 }
 
 impl InputSquares {
-    /// Sums for a weight of so many matrices and columns, without any row yet.
+    /// Creates zero sums for a weight of `matrices` matrices with `columns` columns.
     pub fn new(matrices: usize, columns: usize) -> InputSquares {
         InputSquares { counts: vec![0; matrices], sums: vec![0.0; matrices * columns] }
     }

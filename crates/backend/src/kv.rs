@@ -72,9 +72,10 @@ impl KvLayout {
 ///
 /// A store takes slots as they come: the engine alone knows which are in use, and never lets two sequences write one block.
 ///
-/// A slot of recurrent state is written once, by the step or the file that makes the state, and from then on only read, until nobody needs it:
-/// a step reads one slot and writes others ([`SpanState`](crate::SpanState)). So nothing has to be copied: a snapshot, a fork, and the state
-/// before a step that fails are slots that nobody has written since.
+/// A slot of recurrent state is written once, by a step or while a file is loaded. Until it is
+/// freed it is only read: a step reads one slot and writes others
+/// ([`SpanState`](crate::SpanState)). Snapshots, forks and the state before a failed step therefore
+/// need no copy.
 pub trait KvStore: Any + Send {
     /// What is stored.
     fn layout(&self) -> &KvLayout;

@@ -22,7 +22,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Multiply-accumulates per second; 0 where the device has none of the kind.
+    /// Multiply-accumulates per second; 0 if the device lacks this arithmetic.
     pub fn macs(&self, arithmetic: Arithmetic) -> f64 {
         match arithmetic {
             Arithmetic::Int8 => self.int8_macs,

@@ -36,10 +36,12 @@ impl fmt::Debug for Links {
     }
 }
 
-/// Elements up to which every rank of a group sends all others everything; of more, each adds up a stretch and sends the sum.
+/// Largest number of elements for which every rank sends its whole vector to all others. For more
+/// elements each rank sums one stretch and sends the result.
 pub const DIRECT_SUM: usize = 1 << 14;
 
-/// Bytes that collectives take on each of as many ranks as share a stretch of layers, of so many stretches: see [`Links::bytes`].
+/// Bytes of each rank's collective buffers, for `members` ranks per stretch of layers and
+/// `stretches` stretches: see [`Links::bytes`].
 pub fn collective_bytes((members, stretches): (usize, usize), wire: Wire, elements: usize) -> u64 {
     if members * stretches < 2 {
         return 0;
@@ -67,7 +69,8 @@ impl Links {
         Links { communicator, part, buffers: Mutex::default(), later: AtomicBool::new(false), pulse }
     }
 
-    /// Bytes that the collectives of a part take at most, whose values have so many elements: what they work in, and messages on their way.
+    /// Maximum bytes that the collectives of a part use for values of `elements` elements: working
+    /// memory and messages in flight.
     pub fn bytes(part: &Part, elements: usize) -> u64 {
         let members = part.members.len().max(1);
         collective_bytes((members, part.ranks / members), part.wire, elements)

@@ -4,8 +4,8 @@ use crate::clock::Instant;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What the threads of a rank tell of how far they are: each phase of a step, and each part of a long one, is a beat. Whoever watches it sees a thread that
-/// hangs, which other ranks would wait for without an end.
+/// Progress counter of the threads of a rank. Each phase of a step, and each part of a long phase,
+/// is a beat. The watching thread detects a hung thread, for which other ranks would wait forever.
 #[derive(Debug)]
 pub struct Pulse {
     /// Milliseconds; 0: none.
@@ -15,8 +15,8 @@ pub struct Pulse {
     resting: AtomicUsize,
 }
 
-/// How long a rank may be in a step without a beat, where nobody says otherwise: several times what the longest parts take on slow hosts, those too that read
-/// gigabytes of mapped weights from a disk for the first time.
+/// Default time that a rank may spend in a step without a beat. It is several times the longest
+/// part on slow hosts, including first reads of gigabytes of mapped weights from a disk.
 pub const HUNG_AFTER: Duration = Duration::from_secs(120);
 
 impl Default for Pulse {
@@ -104,7 +104,7 @@ impl PulseWatch {
         pulse.limit().filter(|limit| now.saturating_duration_since(self.since) > *limit)
     }
 
-    /// Begins anew: nobody has looked for a while, and what happened meanwhile says nothing.
+    /// Restarts the watch after a pause: beats during the pause are not evidence of a hang.
     pub fn forget(&mut self, now: Instant) {
         (self.seen, self.since) = (None, now);
     }

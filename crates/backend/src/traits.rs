@@ -40,9 +40,10 @@ pub struct LoadRequest<'a> {
     pub communicator: Option<Arc<dyn Communicator>>,
     /// Whether all weights fit into memory, so that reading them before they are needed pushes nothing else out.
     pub weights_fit: bool,
-    /// Whether pages of the file that loading reads may stay in the page cache beside the weights that were made of them.
+    /// Whether file pages read during loading may stay in the page cache in addition to the packed
+    /// weights.
     pub keep_pages: bool,
-    /// Hears how many bytes of the weights in the file, of how many, have been gone through.
+    /// Called with the weight bytes processed and the total.
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
@@ -57,10 +58,11 @@ pub struct Step<'a> {
     pub kv: &'a mut dyn KvStore,
     /// Asked between phases.
     pub cancel: &'a CancelToken,
-    /// Hears the logits of each row of [`Batch::wanted`]: its index there, and one f32 per token of the vocabulary.
+    /// Called for each row of [`Batch::wanted`] with its index there and its logits, one per token
+    /// of the vocabulary.
     pub on_logits: &'a mut dyn FnMut(usize, &[f32]),
-    /// Hears the residual stream after the last layer, before any logits: hidden size elements for every row of the batch, in its order. An MTP
-    /// layer reads it. None where nobody wants it.
+    /// Called before any logits with the residual stream after the last layer: hidden-size elements
+    /// for every row of the batch, in order. MTP layers read it. None if unused.
     pub on_hidden: Option<HiddenSink<'a>>,
 }
 
@@ -103,7 +105,7 @@ pub trait Backend: Send + Sync {
         LayerState::of_stages(stages)
     }
 
-    /// The element type of the KV cache where nobody chooses one.
+    /// The default element type of the KV cache.
     fn default_cache(&self, exact: bool) -> CacheType {
         if exact { CacheType::F32 } else { CacheType::F16 }
     }
@@ -243,7 +245,7 @@ pub trait Model: Send {
         Ok(Vec::new())
     }
 
-    /// What a node of a plan multiplies in, in a step of so many rows.
+    /// The arithmetic in which a node of a plan multiplies in a step of `_rows` rows.
     fn arithmetic(&self, (stage, bucket): (usize, usize), node: usize, _rows: usize) -> Arithmetic {
         let plan = self.stages().get(stage).and_then(|stage| stage.plans.get(bucket));
         let node = plan.and_then(|plan| plan.ir.nodes.get(node));

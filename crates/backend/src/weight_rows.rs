@@ -71,7 +71,7 @@ impl WeightRows<'_> {
         Ok(take(&all))
     }
 
-    /// The factors on rectangles of a weight, where its file has some beside the blocks.
+    /// The factors on rectangles of a weight, if its file stores any in addition to the blocks.
     ///
     /// # Errors
     /// As for [`rows`](Self::rows).

@@ -1,7 +1,7 @@
 //! Instruction sets: functions compiled for one, and a zero-sized token of each that proves the CPU has it.
 //!
-//! [`isa_fn`] compiles a function for an ISA; a token such as [`Avx2`] exists only where detection has found that ISA, so that whoever holds
-//! one may call such a function.
+//! [`isa_fn`] compiles a function for an ISA. A token such as [`Avx2`] is created only after
+//! detection of that ISA, so a caller that holds one may call functions compiled for it.
 #![cfg(target_arch = "x86_64")]
 
 use crate::features::features;

@@ -33,7 +33,7 @@ impl KvPrefetch {
         unsafe { self.prefetch_all::<S>(lines.min(self.lines)) }
     }
 
-    /// Prefetches `lines` lines, whether so many are left or not.
+    /// Prefetches `lines` lines without checking how many remain.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -76,7 +76,7 @@ impl<'a> CacheView<'a> {
     /// of each `page_rows` rows of the sequence.
     ///
     /// # Errors
-    /// When there are no rows in a page, a size overflows, or a page is outside the memory.
+    /// When `page_rows` is 0, a size overflows, or a page is outside the memory.
     pub fn new(
         row: CacheRow,
         bytes: &'a [u8],

@@ -16,8 +16,8 @@ pub struct BlockScales<'a> {
     pub cols: usize,
 }
 
-/// Longest side of a rectangle. Kernels sum that many inputs at a time, with scratch memory for them.
-const MOST_SIDE: usize = 1 << 16;
+/// Maximum side of a rectangle. Kernels keep scratch memory for the inputs of one side.
+const MAX_SIDE: usize = 1 << 16;
 
 impl<'a> BlockScales<'a> {
     /// The scales of row `row` of a matrix of `cols` columns.
@@ -100,7 +100,7 @@ impl<'a> WeightMatrix<'a> {
     /// When the sides of a rectangle are not multiples of sixteen from 16 to 65536, or there are fewer scales than rectangles.
     pub fn with_scales(self, scales: BlockScales<'a>) -> Result<WeightMatrix<'a>, ShapeError> {
         for value in [scales.rows, scales.cols] {
-            if value == 0 || !value.is_multiple_of(ROWS) || value > MOST_SIDE {
+            if value == 0 || !value.is_multiple_of(ROWS) || value > MAX_SIDE {
                 let what = "a side of the rectangles that share a factor";
                 return Err(ShapeError::Range { what, value, expected: "a multiple of 16 from 16 to 65536" });
             }

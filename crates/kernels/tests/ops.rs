@@ -48,7 +48,7 @@ fn no_kernel_of_the_table_lacks_a_case_and_no_name_stands_twice() {
     let names: HashSet<&str> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
     assert_eq!(names.len(), kernels.len());
     for (contract, _) in latent_kernels::table() {
-        assert!(names.contains(contract.name), "{} is no kernel of the backend", contract.name);
+        assert!(names.contains(contract.name), "the backend lacks kernel {}", contract.name);
     }
     let distinct: HashSet<String> = cases.iter().map(latent_conformance::Case::name).collect();
     assert_eq!(distinct.len(), cases.len());

@@ -15,7 +15,7 @@ pub struct AttendArgs<'a> {
     pub q: Rows<'a>,
     /// Cached rows `[latent | rope]` of the sequence. The latent is the value too.
     pub cache: &'a CacheView<'a>,
-    /// Cached rows of the split. There is no mask: all of them are attended to.
+    /// Cached rows of the split. They are not masked: the query attends to all of them.
     pub rows: Range<usize>,
     /// Factor on the scores.
     pub scale: f32,

@@ -65,8 +65,8 @@ impl<'a, N: KvElement> Expanded<'a, N> {
         self.rows
     }
 
-    /// Asserts that there are keys and values for all positions that the queries attend to, and that results
-    /// have their shape.
+    /// Asserts that keys and values cover all positions that the queries attend to, and that the
+    /// shapes of the results match.
     #[inline(always)]
     pub(crate) fn check(&self, q: &Rows<'_>, position: usize, scales: &[f32], out: &RowsMut<'_>) {
         let HeadWidths { nope, rope, value } = self.widths;
@@ -149,7 +149,7 @@ impl<'a, N: KvElement> KeyBlocks<'a, N> {
         Ok(KeyBlocks { latents, stride, latent, nope, blocks })
     }
 
-    /// Asserts that W_UK has its size and that there are latents for every block of `keys`.
+    /// Asserts the size of W_UK, and that latents cover every block of `keys`.
     pub(crate) fn check(&self, weights: &[f32], keys: &[N]) {
         assert_eq!(weights.len(), self.nope * self.latent, "W_UK of one head");
         let block = N::padded(self.nope) * N::KV_BLOCK;

@@ -65,10 +65,11 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 tiers! {
-/// x = sigmoid(gate) · x, where each gate is for as many neighbouring elements of x: for one, or for those of a head.
+/// x = sigmoid(gate) · x. Each gate scales the same number of consecutive elements of x: one
+/// element, or those of a head.
 ///
 /// # Panics
-/// When x is no multiple of the gates.
+/// When the length of `x` is not a multiple of the number of gates.
 pub fn sigmoid_mul(gate: &[f32], x: &mut [f32]) {
     assert!(!gate.is_empty() && x.len().is_multiple_of(gate.len()), "{} gates for {}", gate.len(), x.len());
     let width = x.len() / gate.len();

@@ -14,8 +14,8 @@ use super::part::{Part, Run};
 use crate::{Rows, RowsMut};
 use std::ops::Range;
 
-/// Inputs that are multiplied before their sum is scaled; groups may be shorter.
-const MOST_INPUTS: usize = 64;
+/// Maximum inputs that are multiplied before their sum is scaled. Groups may be shorter.
+const MAX_INPUTS: usize = 64;
 
 /// Bytes of the sums of a block of columns: half of the smallest L1 cache.
 const SUMS_BYTES: usize = 16 << 10;
@@ -54,7 +54,7 @@ pub(super) unsafe fn fused<L: Nibbles>(
                     let cols = from..(from + most).min(part.cols);
                     sums.clear();
                     sums.resize(cols.len() * $r, 0.0);
-                    for run in part.runs(k.clone(), MOST_INPUTS) {
+                    for run in part.runs(k.clone(), MAX_INPUTS) {
                         // SAFETY: rows of `x` have the inputs, `sums` has room for the columns; the rest by this function's contract.
                         unsafe { add_run::<L, $r>(part, &inputs, run, cols.clone(), sums.as_mut_ptr()) }
                     }

@@ -12,9 +12,11 @@ pub enum W4Form {
     F32,
     /// Panels of eight rows of bf16 pairs: elements j and j + 4 of each eight, the order in which codes come out of a word.
     Pairs,
-    /// bf16 pairs in the same order, row by row, for tiles: panels of 32 rows, or 16 where there are no more.
+    /// bf16 pairs in the same order, row by row, for tiles: panels of 32 rows, or of 16 for at most
+    /// 16 rows.
     TileRows,
-    /// Panels of 16-bit integers with a scale per 32 elements; of eight rows, or 1, 2 or 4 where there are no more.
+    /// Panels of 16-bit integers with a scale per 32 elements. A panel has 8 rows, or 1, 2 or 4 if
+    /// only that many remain.
     Int16,
     /// The same of 8-bit integers.
     Int8,

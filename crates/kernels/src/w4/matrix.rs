@@ -34,7 +34,7 @@ impl W4Codes<'_> {
 }
 
 /// Largest zero point. GPTQ files store zero points minus one, so that 16 occurs.
-const MOST_ZERO: u8 = 16;
+const MAX_ZERO: u8 = 16;
 
 /// Codes per word.
 pub(super) const WORD: usize = 8;
@@ -90,7 +90,7 @@ impl<'a> W4Matrix<'a> {
             exactly("a matrix of zero points", k / group * n, zeros.len())?;
             // a maximum is found in vectors, which matters where a view is made for every product
             let largest = zeros.iter().fold(0, |largest, zero| largest.max(*zero));
-            if largest > MOST_ZERO {
+            if largest > MAX_ZERO {
                 return range("a zero point", usize::from(largest), "0 to 16");
             }
         }

@@ -25,7 +25,7 @@ pub(super) struct Part<'a> {
     /// The same plus `bias`.
     pub bytes: [u8; 16],
     pub bias: u8,
-    /// What integers are multiplied by, beside the scale.
+    /// Factor on the integers in addition to the scale.
     pub factor: f32,
 }
 

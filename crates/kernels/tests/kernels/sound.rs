@@ -85,7 +85,7 @@ fn no_attention_reads_beyond_the_pages_of_its_table() {
             for rows in [0..65, 64..70, 1 << 40..(1 << 40) + 1] {
                 assert!(attend(rows.clone()).is_err(), "{} {ty} {rows:?}", contract.name);
             }
-            // whoever reads this type reads the last row of the last page
+            // kernels for this type read the last row of the last page
             let reads = contract.cache.is_none_or(|cache| cache == ty);
             assert!(!reads || attend(0..64).is_ok(), "{} {ty}", contract.name);
         }

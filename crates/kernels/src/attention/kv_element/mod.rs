@@ -44,7 +44,7 @@ pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Packs some elements of at most [`KV_BLOCK`](Self::KV_BLOCK) cached rows as a block of keys.
     ///
     /// # Panics
-    /// When a row is shorter, or `out` is no block.
+    /// When a row is shorter, or the length of `out` is not one block.
     fn pack_keys<'a>(
         row: CacheRow,
         rows: impl Iterator<Item = &'a [u8]>,
@@ -55,7 +55,7 @@ pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Packs rows of values as a block, rounded as in [`load`](KvElement::load).
     ///
     /// # Panics
-    /// When `values` is not whole rows or more than a block, or `out` is no block.
+    /// When `values` is not whole rows, exceeds a block, or the length of `out` is not one block.
     fn pack_values(values: &[f32], width: usize, out: &mut [Self]);
 }
 
@@ -71,7 +71,7 @@ mod sealed {
 /// Elements of a cached row that are transposed at a time.
 const TRANSPOSE_WIDTH: usize = 64;
 
-/// Packs keys transposed: a line of [`KEYS`] rows per element, zeros where there are fewer rows.
+/// Packs keys transposed: a line of [`KEYS`] rows per element, padded with zeros.
 fn pack_transposed<'a, N: KvElement>(
     row: CacheRow,
     rows: impl Iterator<Item = &'a [u8]>,

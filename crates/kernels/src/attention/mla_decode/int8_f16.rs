@@ -257,7 +257,7 @@ struct Weighted<'a> {
     stride: usize,
     count: usize,
     weights: *const u32,
-    /// Whether there are no earlier sums to rescale.
+    /// Whether this is the first pass, without earlier sums to rescale.
     first: bool,
     alpha: &'a [f32; HEADS],
     beta: &'a [f32; HEADS],

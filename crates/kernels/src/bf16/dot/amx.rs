@@ -45,8 +45,8 @@ impl AmxTiles {
     /// * each of `left` is the address of sixteen rows of `steps` · 64 bytes, `left_stride` bytes apart;
     /// * `right` is the address of `steps` · 2 tiles: per k-step the weights of outputs 0 to 15, then of
     ///   outputs 16 to 31;
-    /// * `from` and `to` are addresses of `16 · T` rows of 32 elements with the given strides in bytes, which
-    ///   nobody else accesses meanwhile.
+    /// * `from` and `to` are addresses of `16 · T` rows of 32 elements with the given strides in
+    ///   bytes. No other thread accesses these rows during the call.
     pub unsafe fn multiply<const T: usize>(
         &mut self,
         (left, left_stride): ([*const u8; T], usize),

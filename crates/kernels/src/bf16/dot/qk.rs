@@ -23,8 +23,9 @@ const FOUR: usize = 4;
 /// Terms of each head in a vector.
 const TERMS: usize = 8;
 
-/// Tiling of `vectors` vectors of heads: rows per register tile, and passes over them. The accumulators of a
-/// pass are in registers; at least 12 would hide the latency of a product, where there are so many heads.
+/// Tiling of `vectors` vectors of heads: rows per register tile, and passes over them. The
+/// accumulators of a pass stay in registers. At least 12 accumulators hide the latency of a
+/// product, if the model has enough heads.
 fn tiling(vectors: usize) -> (usize, usize) {
     match vectors {
         4 | 5 => (4, 1),

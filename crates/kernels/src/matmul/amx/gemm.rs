@@ -31,13 +31,14 @@ fn bytes_of(lines: &mut Vec<CacheLine>, bytes: usize) -> *mut u8 {
 /// A [`MatmulFn`](crate::MatmulFn) for bf16 inputs.
 ///
 /// # Panics
-/// When the shapes differ, the inputs are no whole number of k-steps, or the CPU lacks AMX.
+/// When the shapes differ, the number of inputs is not a multiple of the k-step, or the CPU lacks
+/// AMX.
 pub(super) fn multiply<F: Format>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
     let MatmulArgs { weight, input, row_ids, outputs, y } = args;
     let QuantizedInput::Bf16(x) = *input else { return };
     let cols = x.cols();
     let Some(operands) = Operands::new::<F>(weight, cols, outputs, y) else { return };
-    assert!(cols.is_multiple_of(K_STEP), "{cols} inputs are no whole number of steps");
+    assert!(cols.is_multiple_of(K_STEP), "{cols} inputs: not a multiple of the k-step ({K_STEP})");
     let buffers = &mut scratch.amx;
     let mut dot = AmxTiles::new();
     let inputs = Inputs::new(x, row_ids, y.rows(), &mut buffers.inputs);

@@ -47,8 +47,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     let most = row_block_bytes() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
     let parts = rows.div_ceil(most.max(4 * MR));
     let part = rows.div_ceil(parts).next_multiple_of(MR);
-    let beside = F::HAS_MIN || const { L::NARROW && narrow::full_bytes::<F>() };
-    let per_sub_block = lines_per_sub_block(beside, F::SPLIT_SCALE);
+    let offsets = F::HAS_MIN || const { L::NARROW && narrow::full_bytes::<F>() };
+    let per_sub_block = lines_per_sub_block(offsets, F::SPLIT_SCALE);
     let unpacked = K_SUB_BLOCKS * L::TILES * per_sub_block;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
     let step = K_SUB_BLOCKS / F::SUB_BLOCKS;

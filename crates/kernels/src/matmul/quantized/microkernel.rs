@@ -93,10 +93,10 @@ pub(super) struct TileGroup<'a, 'y> {
     pub prefetch: PrefetchQueue,
 }
 
-/// Lines per unpacked sub-block: eight of quants, one or two of scales, and as many of what a product needs beside, mins or
-/// [`negatives`](QuantGemm::store_negatives).
-pub(super) const fn lines_per_sub_block(beside: bool, halves: bool) -> usize {
-    8 + (1 + halves as usize) * (1 + beside as usize)
+/// Lines per unpacked sub-block: eight of quants and one or two of scales. With `offsets`, one line
+/// of mins or [`negatives`](QuantGemm::store_negatives) follows for each line of scales.
+pub(super) const fn lines_per_sub_block(offsets: bool, halves: bool) -> usize {
+    8 + (1 + halves as usize) * (1 + offsets as usize)
 }
 
 /// [`multiply_group`](QuantGemm::multiply_group) for `T` tiles, one block of rows at a time.
@@ -114,8 +114,8 @@ unsafe fn multiply_tiles<
     group: &mut TileGroup<'_, '_>,
 ) {
     let lines = group.lines;
-    let beside = KIND == AFFINE || L::NARROW && KIND == SYMMETRIC;
-    let per_sub_block = lines_per_sub_block(beside, SPLIT_SCALE);
+    let offsets = KIND == AFFINE || L::NARROW && KIND == SYMMETRIC;
+    let per_sub_block = lines_per_sub_block(offsets, SPLIT_SCALE);
     assert!(lines.len() == group.sub_blocks.len() * T * per_sub_block, "unpacked lines");
     let each = group.prefetch.lines.div_ceil(group.rows.len().div_ceil(MR));
     let mut next = group.blocks(group.rows.start);

@@ -7,11 +7,11 @@
 use super::formats::Format;
 
 /// Largest magnitude of an input quant.
-const MOST_INPUT: i32 = 127;
+const MAX_INPUT: i32 = 127;
 
 /// How many products of pairs of quants up to `most` can be added in 16 bits: 8, 4, 2 or 1.
 pub(super) const fn depth(most: i32) -> usize {
-    let fit = i16::MAX as i32 / (2 * MOST_INPUT * most);
+    let fit = i16::MAX as i32 / (2 * MAX_INPUT * most);
     match fit {
         8.. => 8,
         4.. => 4,
@@ -52,7 +52,7 @@ mod tests {
         for (most, deep) in [(3, 8), (7, 8), (15, 8), (16, 8), (28, 4), (31, 4), (63, 2), (127, 1), (128, 1)]
         {
             assert_eq!(depth(most), deep, "{most}");
-            let pair = 2 * MOST_INPUT * most;
+            let pair = 2 * MAX_INPUT * most;
             assert!(deep as i32 * pair <= i32::from(i16::MAX), "{most}");
             assert!(deep == 8 || 2 * deep as i32 * pair > i32::from(i16::MAX), "{most}");
         }

@@ -1,9 +1,10 @@
 //! Dispatch by batch size, and small batches: up to eight input rows share each tile, dequantized in registers.
 //!
 //! An output is y = Σ over sub-blocks of 32 inputs, in order, of scale · (input scale · Σ quant · input quant) − min · (input scale · Σ input quants).
-//! The inner sum is exact in int32; each term is then added by one FMA. With a constant zero point the integer sum already subtracts it,
-//! and there is no second term. Formats with a scale per 16 inputs have two such terms of each kind per sub-block. So the bits depend on the
-//! operands alone, not on batch size or ISA.
+//! The inner sum is exact in int32. One FMA adds each term. With a constant zero point the integer
+//! sum already subtracts it, and the second term is omitted. Formats with a scale per 16 inputs
+//! have two terms of each kind per sub-block. The bits of the result therefore depend only on the
+//! operands, not on batch size or ISA.
 
 use super::formats::{Format, Planes};
 use super::gemm;

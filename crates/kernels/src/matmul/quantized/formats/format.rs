@@ -215,7 +215,7 @@ macro_rules! constant_min {
     };
 }
 
-/// Mins of a symmetric format, which nobody reads.
+/// Mins of a symmetric format. Kernels do not read them.
 macro_rules! no_min {
     () => {
         #[inline(always)]
