@@ -78,7 +78,7 @@ pub(crate) fn operand(plan: &Plan, id: ValueId) -> Result<Operand, BackendError>
                 ..parent
             }
         }
-        Storage::Tokens => return internal("token ids are no matrix".into()),
+        Storage::Tokens => return internal("expected a matrix, found token ids".into()),
     })
 }
 
@@ -114,7 +114,7 @@ impl Compiler<'_> {
             let (contract, function) = &latent_kernels::table()[bound.index];
             match function {
                 KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel) => Ok((*kernel, contract)),
-                _ => internal(format!("{} is no product", contract.name)),
+                _ => internal(format!("kernel {} does not multiply matrices", contract.name)),
             }
         };
         let (kernel, KernelContract { activation, min_rows, .. }) = find(bound)?;

@@ -165,8 +165,8 @@ impl<'a> Context<'a> {
         column: usize,
         cols: usize,
     ) -> RowsMut<'a> {
-        // SAFETY: nobody else uses the elements, as the caller promises; different values of a phase are
-        // different elements, as the memory plan guarantees.
+        // SAFETY: the caller promises exclusive use of the elements. The memory plan gives
+        // different values of a phase different elements.
         unsafe { self.buffer(operand).write_block(self.taker(), operand.block(rows, column, cols)) }
     }
 

@@ -1,9 +1,9 @@
-//! Buffers that the workers of a step share: between two barriers, a worker may take parts of them for
-//! itself.
+//! Buffers that the workers of a step share. Between two barriers a worker may write parts of a
+//! buffer exclusively.
 //!
-//! Reading is safe and writing is not: whoever takes a part to write promises that nobody else uses it until
-//! the next barrier. Where `debug_assertions` are on, and in this crate's tests, every use is recorded, and a
-//! panic names two workers that use one element between two barriers while one of them writes it.
+//! Reading is safe. Writing is unsafe: the writer promises that no other worker uses the part until
+//! the next barrier. With `debug_assertions`, and in this crate's tests, every use is recorded. If
+//! two workers use one element between two barriers and one of them writes it, a panic names both.
 #![allow(unsafe_code, reason = "workers write disjoint parts of one buffer between barriers")]
 
 use latent_kernels::{KvElement, Rows, RowsMut};
@@ -62,16 +62,17 @@ impl<'m, T> Disjoint<'m, T> {
     pub(crate) fn read(&self, by: Taker, start: usize, len: usize) -> &[T] {
         let at = self.at(start, len);
         self.uses.record(by, start..start + len, Access::Read);
-        // SAFETY: in bounds, and initialized, since the buffer was a slice. Whoever takes one of these
-        // elements to write promises that nobody reads it until the next barrier.
+        // SAFETY: in bounds, and initialized, since the buffer was a slice. A writer of one of
+        // these elements promises that no worker reads it until the next barrier.
         unsafe { std::slice::from_raw_parts(at, len) }
     }
 
     /// `len` elements to write.
     ///
     /// # Safety
-    /// Until the next barrier nobody uses these elements but through the result, which nobody uses after that
-    /// barrier; no reference from an earlier [`read`](Self::read) of them is used again.
+    /// Until the next barrier these elements are used only through the result. The result is not
+    /// used after that barrier, nor are references from earlier [`read`](Self::read)s of these
+    /// elements.
     ///
     /// # Panics
     /// When they are outside of the buffer.
@@ -251,7 +252,7 @@ mod tests {
         Taker { worker, interval }
     }
 
-    /// What a panic said; nothing where there was none.
+    /// The message of a panic in `work`, or an empty string.
     fn said(work: impl FnOnce()) -> String {
         let panic = catch_unwind(AssertUnwindSafe(work)).err();
         panic.map_or_else(String::new, |panic| *panic.downcast::<String>().unwrap())
@@ -262,7 +263,7 @@ mod tests {
         let mut memory = [0.0f32; 12];
         let shared = Disjoint::new(&mut memory);
         let block = |start| Block { start, rows: 3, cols: 2, stride: 4 };
-        // SAFETY: one thread, which uses none of the results again.
+        // SAFETY: one thread, which does not use the results again.
         unsafe {
             shared.write_block(taker(0, 1), block(0)).row_mut(2)[1] = 1.0;
             // the other columns of the same rows
@@ -283,7 +284,7 @@ mod tests {
         for worker in 0..3 {
             assert_eq!(shared.read(taker(worker, 1), 0, 4), [7; 4]);
         }
-        // SAFETY: one thread, which uses none of the results again.
+        // SAFETY: one thread, which does not use the results again.
         unsafe {
             // the last reader is not the only one
             assert!(said(|| _ = shared.write(taker(2, 1), 0, 1)).ends_with("(Read, Write)"));

@@ -18,7 +18,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock of so many phases and nodes.
+    /// Creates a clock for this number of phases and nodes.
     pub(crate) fn new(phases: usize, nodes: usize) -> Clock {
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         Clock { phases: zeros(phases), nodes: zeros(nodes) }

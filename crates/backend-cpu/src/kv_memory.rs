@@ -60,8 +60,8 @@ impl KvLayerMemory {
     /// All rows.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: inside the map, by the sizes that `reserve` summed up, and initialized: anonymous maps are
-        // zero. Rows are written by `&mut self`, or by `row_shared`, whose caller promises that nobody reads
-        // the row meanwhile.
+        // zero. Rows are written by `&mut self`, or by `row_shared`, whose caller promises that no
+        // worker reads the row meanwhile.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.len) }
     }
 
@@ -85,7 +85,7 @@ impl KvLayerMemory {
     /// The row at a slot, to write while other workers write other rows.
     ///
     /// # Safety
-    /// Until the next barrier nobody uses this row but through the result.
+    /// Until the next barrier this row is used only through the result.
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
     pub(crate) unsafe fn row_shared(&self, index: usize) -> &mut [u8] {
         assert!((index + 1) * self.row_bytes <= self.len, "cache row {index} is out of range");

@@ -99,7 +99,7 @@ impl Target {
     /// The tile at `index`.
     ///
     /// # Safety
-    /// The tile is inside the buffer, and nobody else uses it while the result lives.
+    /// The tile is inside the buffer and is not used elsewhere while the result lives.
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the tile is its own")]
     unsafe fn tile(&self, index: usize, bytes: usize) -> &mut [u8] {
         // SAFETY: in bounds and exclusive by the caller's promise; any byte is initialized.

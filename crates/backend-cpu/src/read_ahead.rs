@@ -58,13 +58,14 @@ impl Pace {
         Pace { used: Mutex::default(), changed: Condvar::new(), window }
     }
 
-    /// So many more bytes have been used.
+    /// Adds `bytes` to the bytes used and wakes the reader.
     pub(crate) fn used(&self, bytes: u64) {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) += bytes;
         self.changed.notify_all();
     }
 
-    /// Waits until a piece with so many bytes before it may be read, or `stopped` holds.
+    /// Waits until the piece behind the first `before` bytes may be read, or until `stopped` is
+    /// set.
     fn wait(&self, before: u64, stopped: &AtomicBool) {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead =
@@ -88,8 +89,8 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Starts to read these pieces in order. None where there are none, or where the system refuses a
-    /// thread: everything works without it.
+    /// Starts to read these pieces in order. None if `pieces` is empty or the system refuses a
+    /// thread: loading works without read-ahead.
     pub(crate) fn start(
         checkpoint: &Arc<Checkpoint>,
         pieces: Vec<Piece>,

@@ -86,7 +86,7 @@ pub(crate) struct PreparedInput<'a> {
 }
 
 impl ActBuffers {
-    /// Normalizes `x` where there is a `norm` (weight and epsilon), and converts it to `formats`.
+    /// Normalizes `x` if `norm` (weight and epsilon) is given, and converts it to `formats`.
     pub(crate) fn prepare<'a>(
         &'a mut self,
         x: Rows<'a>,
@@ -117,8 +117,8 @@ impl ActBuffers {
         PreparedInput { f32, lines, blocks }
     }
 
-    /// Converts one row, normalized first where there is a `norm`, to bf16 and to 8-bit blocks where there is
-    /// memory for them.
+    /// Converts one row to bf16 and to 8-bit blocks, each if its buffer exists. If `norm` is given,
+    /// the row is normalized first.
     pub(crate) fn convert(
         &mut self,
         x: &[f32],

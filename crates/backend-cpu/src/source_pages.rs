@@ -8,7 +8,7 @@ use latent_formats::{Checkpoint, ResidentPages};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages are given back after so many bytes: large enough that the system calls cost nothing.
+/// Bytes between two releases of pages: large enough that the system calls cost nothing.
 pub(crate) const RELEASE: usize = 8 << 20;
 
 /// Bytes that may be in memory twice, as pages and packed: this part of all, within these limits.
@@ -18,7 +18,8 @@ const WINDOW: Range<u64> = 64 << 20..1 << 30;
 /// The file's pages while weights are packed.
 pub(crate) struct SourcePages {
     checkpoint: Arc<Checkpoint>,
-    /// The pages that were in memory before; none where nothing is packed, so that nobody has to ask.
+    /// The pages that were in memory before packing. None if nothing is packed, which saves the
+    /// query.
     before: Option<ResidentPages>,
     /// Whether what was read stays in the page cache.
     keep: bool,

@@ -100,7 +100,7 @@ impl Place {
     /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: inside the map, which `self` keeps alive, and initialized, since anonymous maps are zero;
-        // parts do not overlap, and nobody writes to this one after packing.
+        // parts do not overlap, and no thread writes to this one after packing.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.len) }
     }
 }

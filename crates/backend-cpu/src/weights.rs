@@ -1,7 +1,7 @@
 //! Loaded weights: tiles, or slices of the mapped file.
 #![allow(
     unsafe_code,
-    reason = "slices of the mapped file are kept beside the checkpoint that keeps them alive"
+    reason = "slices of the mapped file are stored with the checkpoint that keeps them alive"
 )]
 
 use crate::pack::{Matrices, Packed};
@@ -31,7 +31,7 @@ pub struct LoadedWeight {
     packed: Option<Packed>,
     /// Scale of each matrix's results; empty where all are 1.
     scales: Vec<f32>,
-    /// Block scales of all matrices (FP8); empty where there are none.
+    /// Block scales of all matrices (FP8); empty if the format has no block scales.
     block_scales: Vec<f32>,
     /// Rows and columns of such a block.
     block: (usize, usize),
@@ -127,7 +127,7 @@ impl LoadedWeight {
         Ok(loaded)
     }
 
-    /// Packs all matrices, which gives back the file's pages.
+    /// Packs all matrices and releases the file's pages.
     fn pack(
         &mut self,
         weight: &Weight,
@@ -289,11 +289,10 @@ pub(crate) fn tiles_in_file(weight: &Weight, checkpoint: &Checkpoint) -> Result<
         None => Ok(true),
         Some(info) => {
             let found = match info.tile_rows {
-                Some(rows) => format!("lies in tiles of matrices of {rows} rows, {} bytes", info.bytes),
-                None => "lies in rows beside others in tiles".into(),
+                Some(rows) => format!("is stored in tiles of matrices of {rows} rows, {} bytes", info.bytes),
+                None => "is stored in rows, but other matrices of this weight in tiles".into(),
             };
-            let problem =
-                format!("{found}, where {matrices} × {outputs} × {inputs} of {} was expected", weight.ty);
+            let problem = format!("{found}; expected {matrices} × {outputs} × {inputs} of {}", weight.ty);
             Err(misplaced(checkpoint, &info.name, problem))
         }
     }

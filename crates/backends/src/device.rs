@@ -9,7 +9,7 @@ pub const NAMES: [&str; 2] = ["cpu", "reference"];
 /// A word of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
-    /// A GPU if there is one that is no software, else the CPU.
+    /// The first hardware GPU, otherwise the CPU.
     Auto,
     Cpu,
     Reference,

@@ -43,11 +43,12 @@ pub fn check_name(name: &str) -> Result<(), BackendError> {
     parse(name).map(|_| ()).ok_or_else(|| unknown(name))
 }
 
-/// The backend of this name, as `--device` gives it: one of [`NAMES`], `gpu` or `gpu:N` for an adapter, or `auto` for the first GPU and else the CPU.
+/// Returns the backend for a value of `--device`: one of [`NAMES`], `gpu` or `gpu:N` for an
+/// adapter, or `auto` for the first hardware GPU, otherwise the CPU.
 ///
 /// # Errors
-/// [`BackendError::Unsupported`], which lists the names, for any other one, and where this build has no GPU backend; [`BackendError::Device`]
-/// where there is no such adapter, or it does not open.
+/// [`BackendError::Unsupported`], which lists the names, for any other name or if this build lacks
+/// the GPU backend. [`BackendError::Device`] if the adapter does not exist or cannot be opened.
 pub fn by_name(name: &str) -> Result<Box<dyn Backend>, BackendError> {
     match chosen(name)? {
         Device::Cpu | Device::Auto => Ok(cpu()),

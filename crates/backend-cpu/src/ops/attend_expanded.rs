@@ -8,7 +8,7 @@ use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
 use latent_kernels::{AttendExpandedArgs, AttendExpandedFn, Expanded, HeadWidths, KvElement, Rows};
 
-/// Minimum query rows of a task, where there are enough.
+/// Minimum query rows per task, unless the step has fewer.
 const MIN_QUERIES: usize = 32;
 
 /// Tasks per worker, so that all finish together.

@@ -124,7 +124,7 @@ impl AttendLatent {
         }
         for (i, row) in group.rows.clone().enumerate() {
             let rows = split(kv_len(ctx, row), index);
-            // nobody reads the results of a split that a row does not have
+            // results of a split that a row does not have are never read
             if !rows.is_empty() {
                 let q = ctx.read_heads(&self.query, row, heads.clone());
                 let args = AttendArgs { q, cache: &cache, rows, scale: scale(row), latent };

@@ -30,7 +30,7 @@ impl Collective {
             return;
         }
         for (row, values) in values.chunks_exact(width).enumerate() {
-            // SAFETY: nobody but the first worker uses the value in this phase.
+            // SAFETY: only the first worker uses the value in this phase.
             unsafe { ctx.row_mut(value, row) }.copy_from_slice(values);
         }
     }
