@@ -36,7 +36,7 @@ impl InUse {
         InUse(id)
     }
 
-    /// The file at `path`, where there is one.
+    /// The file at `path`, or none if it does not exist.
     pub fn at(path: &Path) -> Option<InUse> {
         std::fs::metadata(path).ok().map(|metadata| InUse::new(&metadata))
     }

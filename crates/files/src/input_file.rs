@@ -1,4 +1,5 @@
-//! Reading whole files beside a model (circuits, profiles, dumps, saved caches): plain files only, of a stated size at most.
+//! Reading whole input files other than models (circuits, profiles, dumps, saved caches). Only
+//! regular files up to a given size are read.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::Read;

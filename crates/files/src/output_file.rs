@@ -106,7 +106,8 @@ impl OutputFile {
         OutputError::Io { path: self.target.clone(), error }
     }
 
-    /// Leaves a hole of so many bytes, which read as zeros and take no space on the disk where its file system knows holes.
+    /// Leaves a hole of `bytes` bytes, which read as zeros. On file systems with sparse files it
+    /// takes no disk space.
     ///
     /// # Errors
     /// An error of the system.
@@ -321,7 +322,7 @@ pub(crate) fn folder(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The metadata of the regular file at `target`, which may be replaced; none if there is no file.
+/// The metadata of the regular file at `target`, which may be replaced; none if it does not exist.
 pub(crate) fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     let io = |error| OutputError::Io { path: target.to_owned(), error };
     let refused = |problem: String| Err(OutputError::Refused { path: target.to_owned(), problem });

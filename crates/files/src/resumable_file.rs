@@ -1,8 +1,10 @@
-//! Files that take long to write: what an interrupted run has written is kept beside the target, and the same work goes on with it.
+//! Resumable output files. An interrupted run leaves a part file in the target's folder, and the
+//! next run of the same work continues it.
 //!
-//! The part is called after its target, with the work's fingerprint: `model.gguf.0123456789abcdef.part`. Its first eight bytes are the number of bytes that are
-//! known to be on the disk, in place of the target's first eight, until the last step: so a part is never taken for a whole file, and what a power cut may have
-//! left behind the known bytes is written anew.
+//! The name of the part consists of the target's name and the fingerprint of the work:
+//! `model.gguf.0123456789abcdef.part`. Until the last step its first eight bytes are not those of
+//! the target but the number of bytes known to be on disk. So a part is never mistaken for a
+//! complete file. Bytes that a power cut left behind the known ones are written again.
 
 use crate::output_file::{OutputError, OutputFile, create_in_place, examine, folder, sync_folder};
 use std::fs::{File, TryLockError};
@@ -149,7 +151,7 @@ impl ResumableFile {
             Ok(()) => self.flushed = self.written,
             Err(_) => {
                 self.written = self.flushed;
-                // what there is of the others is of no use
+                // discard what was written after the last flush
                 self.cut()?;
             }
         }

@@ -26,7 +26,7 @@ static NAMES: [NameEntry; MAX_NAMES] = [const {
 }; MAX_NAMES];
 
 impl NameEntry {
-    /// The name with a zero behind it; none where there is none.
+    /// The name with a trailing zero byte, or none if the entry is free.
     fn name(&self) -> Option<&[AtomicU8]> {
         let len = self.len.load(Ordering::SeqCst);
         (len > 0).then(|| &self.name[..=len])

@@ -1,4 +1,4 @@
-//! Files beside a model: plain ones of a stated size, and nothing that could be read for ever.
+//! Input files other than models: only regular files up to a given size, nothing endless.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_files::{InputError, input_file};

@@ -1,4 +1,4 @@
-//! A barrier that spins for a while and then parks, with two levels where there are many workers.
+//! A barrier that spins for a while and then parks, with two levels for many workers.
 //!
 //! Workers meet in groups of neighbours, the last of each group meets the other groups, and the last of all
 //! opens every group. So at most [`GROUP`] workers, or one per group, write a counter, and waiters poll a
@@ -75,7 +75,7 @@ impl Barrier {
         }
         // acquire and release: the last arrival sees the writes of all workers
         if group.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == group.workers {
-            // nobody arrives again before the group opens, and opening is a release
+            // no worker arrives again before the group opens, and opening is a release
             group.arrived.0.store(0, Ordering::Relaxed);
             let last = self.groups.len() == 1
                 || self.complete.0.fetch_add(1, Ordering::AcqRel) + 1 == self.groups.len() as u32;
@@ -97,7 +97,7 @@ impl Barrier {
         }
     }
 
-    /// Restores a broken barrier. Nobody may be waiting at it.
+    /// Restores a broken barrier. No worker may be waiting at it.
     pub(super) fn reset(&self) {
         self.complete.0.store(0, Ordering::Relaxed);
         for group in &self.groups {
@@ -128,7 +128,7 @@ impl Group {
             if word & BROKEN != 0 {
                 return false;
             }
-            // set in the word itself, so that whoever changes it knows whether to wake anybody
+            // set in the word itself: the worker that changes the word sees whether others sleep
             let asleep = word | ASLEEP;
             if word == asleep
                 || self.word.0.compare_exchange(word, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok()

@@ -47,7 +47,7 @@ fn what_is_written_before_a_barrier_is_read_behind_it() {
                     unsafe { *numbers.0[worker.index].get() = run * 100 + turn };
                     worker.barrier();
                     for number in &numbers.0 {
-                        // SAFETY: nobody writes before the next barrier.
+                        // SAFETY: no worker writes before the next barrier.
                         assert_eq!(unsafe { *number.get() }, run * 100 + turn);
                     }
                     worker.barrier();

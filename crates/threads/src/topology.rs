@@ -120,17 +120,18 @@ fn read_list(file: &Path) -> Option<Vec<usize>> {
     parse_list(&std::fs::read_to_string(file).ok()?)
 }
 
-/// More CPUs than any machine has: a longer range is a malformed file, and must not be enumerated.
-const MOST_CPUS: usize = 1 << 16;
+/// Maximum CPU number, above that of any machine. A longer range is malformed and is not
+/// enumerated.
+const MAX_CPUS: usize = 1 << 16;
 
-/// Parses a list in the kernel's format, `0-3,8,10-11`, into ascending order; none where it is malformed or
-/// empty.
+/// Parses a CPU list in the kernel's format, `0-3,8,10-11`, into ascending order. None if it is
+/// malformed or empty.
 fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for range in text.trim().split(',') {
         let (from, to) = range.split_once('-').unwrap_or((range, range));
         let (from, to): (usize, usize) = (from.parse().ok()?, to.parse().ok()?);
-        if from > to || to >= MOST_CPUS {
+        if from > to || to >= MAX_CPUS {
             return None;
         }
         cpus.extend(from..=to);

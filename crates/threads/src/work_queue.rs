@@ -72,16 +72,17 @@ impl WorkQueues {
         WorkQueues((0..nodes).map(|_| WorkQueue(AtomicU64::new(0))).collect())
     }
 
-    /// Prepares for a job. Nobody may be taking chunks.
+    /// Prepares for a job. No worker may be taking chunks.
     pub(super) fn reset(&self) {
         self.0.iter().for_each(|work_queue| work_queue.0.store(0, Ordering::Relaxed));
     }
 
     /// Takes the next chunk of a node's list; `workers` is the node's number of workers.
     ///
-    /// Queues are not reset between lists. A queue at an earlier list counts as new, and whoever takes the
-    /// first chunk advances it; a queue at a later list means that this one is exhausted. Relaxed ordering
-    /// suffices: a chunk is identified by its number alone, and barriers publish the data.
+    /// Queues are not reset between lists. A queue at an earlier list counts as new, and the worker
+    /// that takes the first chunk advances it. A queue at a later list means that this list is
+    /// exhausted. Relaxed ordering suffices: a chunk is identified by its number alone, and
+    /// barriers publish the data.
     pub(super) fn take(&self, node: usize, list: u64, workers: usize) -> Option<Chunk> {
         let work_queue = &self.0[node].0;
         let mut now = work_queue.load(Ordering::Relaxed);

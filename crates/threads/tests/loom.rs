@@ -92,7 +92,7 @@ impl Numbers {
     }
 }
 
-/// A barrier for nodes of so many workers, and how many they are together.
+/// A barrier for nodes with these numbers of workers, and the total number.
 fn barrier(workers: &[usize], spin: Duration) -> (Barrier, usize) {
     let mut end = 0;
     let node = |&workers: &usize| {
@@ -165,7 +165,8 @@ fn a_broken_barrier_holds_nobody_and_can_be_made_whole() {
     check(1, || broken(&[1, 2]));
 }
 
-/// Whoever has passed a barrier may fail while others have not yet woken from it: those pass it all the same.
+/// A worker that has passed a barrier may fail before the others wake. They still pass that
+/// barrier.
 #[test]
 fn breaking_open_does_not_undo_what_was_passed() {
     check(3, || {

@@ -128,7 +128,7 @@ impl TensorType {
         &TABLE[self as usize]
     }
 
-    /// The id in a GGUF file, where there is one.
+    /// The id in GGUF files, if GGUF has this type.
     pub fn ggml_id(self) -> Option<u32> {
         self.row().1
     }

@@ -39,7 +39,7 @@ pub fn start() {
 /// Opens the browser's WebGPU adapter.
 ///
 /// # Errors
-/// Where there is none, or it lacks what shaders need.
+/// If the browser has no adapter, or the adapter lacks a feature that shaders need.
 #[wasm_bindgen(jspi)]
 pub fn open() -> Result<String, JsError> {
     alone(|loaded| {
