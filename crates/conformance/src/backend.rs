@@ -92,7 +92,7 @@ pub trait Backend: Sync {
     /// The calls that a case becomes on a device, without running it.
     ///
     /// # Errors
-    /// What is wrong; of a backend whose kernels are functions, that they are no calls.
+    /// The problem. A backend whose kernels are functions always returns an error.
     fn count(&self, _: &Kernel, _: &Case, _: &Operands) -> Result<Vec<CountedCall>, String> {
         Err("kernels of this device are functions, which have no workgroups".into())
     }

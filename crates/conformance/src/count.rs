@@ -35,7 +35,7 @@ pub fn count(backend: &dyn Backend, filter: &Filter, sink: &mut dyn FnMut(Result
         let operands = case.operands(1);
         for kernel in serving {
             let calls = backend.count(kernel, &case, &operands);
-            // variants that change nothing here are no further rows
+            // a variant that changes nothing here gets no row
             if calls.as_ref().is_ok_and(|calls| known.contains(calls)) {
                 continue;
             }

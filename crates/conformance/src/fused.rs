@@ -103,7 +103,7 @@ mod tests {
             measured(TensorType::Q4_K, rows, 1, 1.0),
             measured(TensorType::Q8_0, tiles, 8, 5.0),
         ]);
-        assert_eq!(found.len(), 1, "rows are not packed, and there is no product of floats with eight rows");
+        assert_eq!(found.len(), 1, "rows are not packed, and floats were not measured with eight rows");
         let one = &found[0];
         assert_eq!(
             (one.format.as_str(), one.rows, one.fused_micros, one.unpacked_micros),

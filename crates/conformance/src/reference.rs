@@ -31,8 +31,9 @@ pub struct Truth {
     flushes: bool,
 }
 
-/// Sizes of results that consist of subnormal f32 alone, or of products of few of them.
-const MOST_FLUSHED: f64 = 1e-34;
+/// Maximum size of results whose terms may all be flushed: sums of subnormal f32 or of products of
+/// few.
+const MAX_FLUSHED: f64 = 1e-34;
 
 impl Truth {
     pub(crate) fn push(&mut self, value: f64, size: f64) {
@@ -71,7 +72,7 @@ impl Truth {
             if (found.is_nan() && truth.is_nan()) || found == truth || either {
                 continue;
             }
-            let missing = if self.flushes && size < MOST_FLUSHED { size } else { 0.0 };
+            let missing = if self.flushes && size < MAX_FLUSHED { size } else { 0.0 };
             let (error, allowed) = ((found - truth).abs(), bound.error * size + missing);
             if error.is_nan() || error > allowed {
                 return Err(format!(

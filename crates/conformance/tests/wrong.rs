@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 enum Fault {
     /// One result is off by a tenth of the largest: more than f16 arithmetic may be.
     Off,
-    /// One result is no number.
+    /// One result is NaN.
     Nan,
     /// One result is missing.
     Short,

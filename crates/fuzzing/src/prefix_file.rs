@@ -21,7 +21,7 @@ struct Written {
     answer: Vec<u32>,
 }
 
-/// Models: with rows alone, and with recurrent states beside them.
+/// Models: one with cached rows only, one with recurrent states too.
 const MODELS: usize = 2;
 const RECURRENT: usize = 1;
 

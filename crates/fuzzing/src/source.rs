@@ -93,7 +93,7 @@ impl<'a> Source<'a> {
         usize::from(self.byte()) % count
     }
 
-    /// Once in so many times; never when the bytes have run out.
+    /// True once in `times` calls on average; false when the bytes have run out.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         !self.is_empty() && self.below(times) == times - 1
     }

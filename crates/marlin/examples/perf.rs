@@ -1,7 +1,8 @@
-//! How fast products are, beside what the machine allows: `cargo run --release -p latent-marlin --example perf [THREADS] [K] [N] [GROUP] [every]`.
+//! Speed of products compared with the limits of the machine: `cargo run --release -p latent-marlin
+//! --example perf [THREADS] [K] [N] [GROUP] [every]`.
 //!
-//! Beside the measured read bandwidth, the peaks of f32 and bf16 arithmetic, and the least time of decoding to f32 and multiplying then.
-//! With a fifth argument, every kernel.
+//! The limits are the measured read bandwidth, the peaks of f32 and bf16 arithmetic, and the
+//! minimum time of decoding to f32 followed by a product. A fifth argument selects every kernel.
 //! Weights are copied until they exceed every cache.
 #![allow(clippy::print_stdout, reason = "an example")]
 

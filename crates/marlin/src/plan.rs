@@ -65,7 +65,8 @@ impl Precision {
         }
     }
 
-    /// Whether a kernel with these activations may multiply. Where there is no bf16 arithmetic, its inputs are multiplied exactly.
+    /// Whether a kernel with these activations may multiply. On CPUs without bf16 arithmetic, bf16
+    /// inputs are multiplied exactly.
     fn allows(self, activation: ActivationType) -> bool {
         match self {
             Precision::AtLeast16 => activation == ActivationType::F32,
@@ -179,7 +180,8 @@ fn find(
             && precision.allows(other.activation);
         let few = kernel == Kernel::Fused || m <= FEW_ROWS;
         let rank = |other: &W4Kernel| {
-            // of many rows, 16-bit integers are as fast as bf16 where there are instructions for 8-bit ones (VNNI); with AVX2, f32 is faster
+            // for many rows, 16-bit integers are as fast as bf16 on CPUs with VNNI; with AVX2, f32
+            // is faster
             let form = match other.form {
                 W4Form::Pairs | W4Form::TileRows => 3,
                 W4Form::Int16 if other.tier >= Tier::Avx512 => 2,

@@ -81,7 +81,7 @@ pub(crate) fn write_tensor(
 }
 
 impl Recipe {
-    /// Writes the model as a GGUF file, or as shards beside each other (`NAME-00001-of-0000N.gguf`).
+    /// Writes the model as a GGUF file, or as shards in one folder (`NAME-00001-of-0000N.gguf`).
     ///
     /// # Errors
     /// A shape or type that is not known; what the file system says.

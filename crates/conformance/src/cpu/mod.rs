@@ -1,4 +1,5 @@
-//! The CPU as a backend: every row of [`latent_kernels::table`] and of [`latent_kernels::w4_table`], and the plain functions beside them.
+//! The CPU as a backend: every row of [`latent_kernels::table`] and of
+//! [`latent_kernels::w4_table`], and the kernels that are plain functions.
 
 mod attention;
 mod force;

@@ -150,7 +150,7 @@ fn in_bounds(job: &TakenJob) -> Result<(), String> {
         ("repeat_penalty", sampling.repeat_penalty > 0.0 && sampling.repeat_penalty.is_finite()),
         ("penalties", (sampling.presence_penalty + sampling.frequency_penalty).is_finite()),
         ("dry", (sampling.dry_multiplier + sampling.dry_base).is_finite()),
-        // the ends of answers are banned beside what the request names
+        // end-of-generation tokens are banned in addition to those of the request
         ("logit_bias", sampling.logit_bias.len() <= limits.logit_bias + 64),
         ("biases", sampling.logit_bias.iter().all(|(_, bias)| *bias < f32::INFINITY)),
     ];

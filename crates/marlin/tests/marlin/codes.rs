@@ -65,7 +65,7 @@ fn every_code_times_every_extreme_of_a_scale_is_decoded_exactly() {
     }
 }
 
-/// The 16 columns of each scale are one block; those beside it must not see it.
+/// The 16 columns of each scale are one block. The scale must not affect neighbouring columns.
 #[test]
 fn products_with_extreme_scales_are_right_and_stay_in_their_columns() {
     let mut marlin = Marlin::new(2).unwrap();

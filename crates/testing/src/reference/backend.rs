@@ -27,7 +27,8 @@ pub struct ReferenceBackend {
 }
 
 impl ReferenceBackend {
-    /// The same, whose models have these toy recurrences before their first layer: layers with recurrent state beside those with rows.
+    /// A reference backend whose models have these toy recurrences before their first layer: layers
+    /// with recurrent state in addition to those with cached rows.
     pub fn with_recurrences(recurrences: Vec<ToyRecurrence>) -> ReferenceBackend {
         ReferenceBackend { recurrences, ..ReferenceBackend::default() }
     }

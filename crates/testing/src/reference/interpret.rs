@@ -49,9 +49,11 @@ impl Interpreter<'_> {
             Some(value) => Ok(value),
             // residual rows that come from the stage before
             None if self.ir().value(id).storage == Storage::Hidden => Ok(self.hidden),
-            None => {
-                internal(format!("{} reads {}, which nobody made", node.op.word(), self.ir().value(id).name))
-            }
+            None => internal(format!(
+                "{} reads {}, which was not computed",
+                node.op.word(),
+                self.ir().value(id).name
+            )),
         }
     }
 

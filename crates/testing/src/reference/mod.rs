@@ -1,8 +1,10 @@
-//! The reference backend: every operation computed from its definition, in f32, one element after the other.
+//! The reference backend: every operation computed from its definition, in f32, one element at a
+//! time.
 //!
-//! It interprets the IR of a plan in which MLA is lowered to a formulation and nothing is fused. It is the oracle that other backends are held
-//! against, and a text to read beside `docs/ir.md`: no packing, no threads, no kernels. Weights are decoded when they are used, so that a
-//! model takes no more memory than its file.
+//! It interprets the IR of a plan in which MLA is lowered to a formulation and nothing is fused. It
+//! is the oracle for other backends, and an executable companion of `docs/ir.md`: no packing, no
+//! threads, no kernels. Weights are decoded when they are used, so a model takes no more memory
+//! than its file.
 //!
 //! * `backend`: the traits.
 //! * `interpret`: the operations that work row by row.

@@ -8,8 +8,9 @@ use std::sync::atomic::AtomicBool;
 
 /// One step of a recurrence per token, elementwise over the residual stream: `s ← decay · s + h`, then `h ← h + s`.
 ///
-/// The reference backend applies it to the rows of the embedding, before the first layer, so that the cached rows of every layer depend on the
-/// state as the logits do. It is no operation of the IR: plans, audit and drawings do not know it.
+/// The reference backend applies it to the rows of the embedding, before the first layer. The
+/// cached rows of every layer, and the logits, therefore depend on the state. The IR has no such
+/// operation: it does not occur in plans, the audit or drawings.
 #[derive(Clone, Debug, Default)]
 pub struct ToyRecurrence {
     /// What a token leaves of the state before it.

@@ -19,7 +19,7 @@ struct Module {
     globs: Vec<Segments>,
     /// Names of its items.
     items: BTreeSet<String>,
-    /// Paths in its code, and in its imports that are no re-exports.
+    /// Paths in its code, and in its imports except re-exports.
     paths: Vec<Segments>,
     /// Re-exported paths by name: used by the module itself only if the name occurs in its code.
     exported: Vec<(String, Segments)>,

@@ -134,7 +134,7 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
                 at = after_item(tokens, end);
                 continue;
             }
-            // what other attributes name is no path of this file
+            // paths in other attributes are not dependencies of this file
             at = end;
             continue;
         }

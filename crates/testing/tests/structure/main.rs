@@ -1,12 +1,13 @@
 //! The structure of the workspace's sources.
 //!
-//! * Inside a crate no files need each other in a circle. A file needs another if its code, tests aside, names something that the other one
-//!   defines, by `use` or by a path; re-exports are followed to the file that defines the name, and a file that only re-exports needs nothing.
-//! * The same holds between the parts of a crate: its folders and files directly under `src`.
-//! * Names that were given up (the left-hand sides of docs/glossary.md, as far as they are no ordinary words) do not come back.
+//! * The files of a crate do not depend on each other in a cycle. A file depends on another if its
+//!   code, without tests, names an item of the other one, by `use` or by a path. Re-exports are
+//!   followed to the file that defines the item. A file that only re-exports depends on nothing.
+//! * The same holds for the parts of a crate: its folders and files directly under `src`.
+//! * Former names do not return: the left-hand sides of docs/glossary.md, except ordinary words.
 //!
-//! What is not mended yet stands in two lists beside this file, which must shrink: a line that is no longer true fails the test, and
-//! `UPDATE_STRUCTURE=1` in the environment takes it out.
+//! Two lists in this folder hold the exceptions. They must shrink: a line that is no longer true
+//! fails the test, and `UPDATE_STRUCTURE=1` in the environment removes it.
 #![allow(missing_docs, reason = "tests")]
 
 mod graph;
@@ -16,13 +17,13 @@ mod lexer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-fn beside(name: &str) -> PathBuf {
+fn list_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/structure").join(name)
 }
 
 /// The lines of a list, without comments.
 fn list(name: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(beside(name)).unwrap();
+    let text = std::fs::read_to_string(list_path(name)).unwrap();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(str::to_owned).collect()
 }
@@ -33,9 +34,9 @@ fn shrink(name: &str, stale: &[String]) {
         return;
     }
     if std::env::var_os("UPDATE_STRUCTURE").is_some() {
-        let text = std::fs::read_to_string(beside(name)).unwrap();
+        let text = std::fs::read_to_string(list_path(name)).unwrap();
         let kept = text.lines().filter(|line| !stale.iter().any(|gone| gone == line.trim()));
-        std::fs::write(beside(name), kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        std::fs::write(list_path(name), kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
         return;
     }
     panic!("tests/structure/{name}: no longer true, take out (UPDATE_STRUCTURE=1 does it): {stale:?}");
