@@ -15,7 +15,7 @@ use std::rc::Rc;
 /// The maximum number of pairs of derivatives that one step of a lexer may intersect. Pairs that are only compared count a sixteenth.
 pub(crate) const MAX_PAIRS: u64 = 500_000;
 
-/// How many pairs are compared in the time, and with none of the memory, that one takes that is kept.
+/// Comparisons per intersected pair: comparing a pair takes a sixteenth of the time, and no memory.
 const COMPARED: u64 = 16;
 
 /// Literals of a grammar that are read byte by byte; of others all bytes are assumed.

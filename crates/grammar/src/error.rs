@@ -31,7 +31,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum GrammarError {
-    /// A text that is no grammar.
+    /// Malformed grammar text.
     #[error("the {what} is malformed at {place}: {problem}")]
     Syntax {
         /// `GBNF grammar` or `Lark grammar`.

@@ -29,11 +29,12 @@ pub struct GrammarLimits {
     pub compiling: usize,
     /// Bytes of compiled grammars that are kept for requests with the same one.
     pub cache_bytes: usize,
-    /// Threads that compute masks beside the model's step.
+    /// Threads that compute masks while the model runs its step.
     pub mask_threads: usize,
     /// Time for computing one mask. It is stopped then, and the answer fails.
     pub mask_time: Duration,
-    /// CPU time for all masks of one answer, beside [`token_time`](GrammarLimits::token_time) for each of its tokens.
+    /// Base CPU time for all masks of one answer, to which each of its tokens adds
+    /// [`token_time`](GrammarLimits::token_time).
     pub answer_time: Duration,
     /// CPU time that each token adds to [`answer_time`](GrammarLimits::answer_time).
     pub token_time: Duration,

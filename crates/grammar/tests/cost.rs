@@ -122,7 +122,7 @@ fn schemas() -> Vec<(String, Value)> {
     add("patterns of an alternative", json!({"anyOf": [{"type": "null"}, bomb(26)]}));
     add("patterns of another property", json!({"type": "object", "additionalProperties": bomb(26)}));
     add("patterns of a definition", json!({"$defs": {"a": bomb(26)}, "$ref": "#/$defs/a"}));
-    add("patterns beside a definition", {
+    add("patterns and a definition", {
         let half = |from: usize| patterns(13, move |i| format!(".*{}.{{3}}.*", letter(i + from)));
         let mut schema = half(0);
         schema["$defs"] = json!({"a": half(13)});
@@ -264,7 +264,7 @@ fn schemas() -> Vec<(String, Value)> {
             (0..6).map(|i| (format!("^{}.*a.{{200}}$", letter(i)), json!({"type": "null"}))).collect();
         json!({"type": "object", "patternProperties": patterns, "properties": {"a".repeat(5000): {}}, "additionalProperties": {}})
     });
-    add("patterns beside many names", {
+    add("patterns and many names", {
         let names: Map<String, Value> = (0..900).map(|i| (format!("a{i}"), json!({}))).collect();
         json!({"type": "object", "properties": names, "patternProperties": {"^a.*[0-9]{3}": {}}, "additionalProperties": {"type": "null"}})
     });

@@ -1,5 +1,5 @@
 //! Renders templates that come as lines of JSON, `{"template": …, "variables": {…}}`, and answers each with a line:
-//! `{"ok": text}` or `{"error": message}`. `tools/` and the scripts beside the test data compare that with Jinja2.
+//! `{"ok": text}` or `{"error": message}`. `tools/` and the scripts next to the test data compare that with Jinja2.
 #![allow(clippy::print_stdout, reason = "its answers")]
 
 use latent_jinja::{Limits, Origin, Render, Template};

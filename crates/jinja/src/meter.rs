@@ -96,7 +96,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives back all but `bytes`.
+    /// Releases all but `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let excess = self.bytes.saturating_sub(bytes);
         self.meter.release(excess);

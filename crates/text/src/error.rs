@@ -67,7 +67,7 @@ pub enum TextError {
         /// Why, and what to do.
         problem: String,
     },
-    /// There is no tokenizer.
+    /// The model has no tokenizer.
     #[error("the model has no tokenizer")]
     Missing,
     /// Text that cannot be encoded.

@@ -24,7 +24,7 @@ pub(super) enum Expr {
     Sequence(Vec<Expr>),
     /// One of them.
     Choice(Vec<Expr>),
-    /// Between so many of them; none: without bound.
+    /// A minimum and a maximum number of repetitions; `None`: unbounded.
     Repeat(Box<Expr>, u32, Option<u32>),
     /// A rule.
     Rule(usize),

@@ -1,8 +1,9 @@
 //! llama.cpp's grammar dialect, GBNF, converted to the Lark dialect of llguidance.
 //!
 //! The two differ in more than spelling. GBNF is a grammar over characters; llguidance has a lexer before its parser, which takes the
-//! longest lexeme that it can. So every regular part of the grammar becomes one lexeme only where the longest match is the only
-//! one (`lexemes.rs`); otherwise it is cut further, down to single characters, where there is no choice left.
+//! longest lexeme that it can. So a regular part of the grammar becomes one lexeme only if its
+//! longest match is its only match (`lexemes.rs`). Otherwise it is split further, down to single
+//! characters.
 
 mod emit;
 mod expr;

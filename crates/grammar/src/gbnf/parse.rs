@@ -19,13 +19,13 @@ pub(super) fn parse(text: &str, limits: &GrammarLimits) -> Result<Rules, Grammar
     for (rule, at) in &parser.uses {
         if parser.rules[*rule].is_none() {
             let name = parser.names.iter().find(|(_, of)| *of == rule).map_or("", |(name, _)| name);
-            return Err(parser.error_at(*at, format!("there is no rule `{name}`")));
+            return Err(parser.error_at(*at, format!("undefined rule `{name}`")));
         }
     }
     let root = parser.names.get("root").copied().filter(|root| parser.rules[*root].is_some());
     let Some(root) = root else {
         return Err(
-            parser.error_at(text.len(), "there is no rule `root`, with which a grammar begins".into())
+            parser.error_at(text.len(), "undefined rule `root`, with which every grammar begins".into())
         );
     };
     Ok(Rules { rules: parser.rules.into_iter().flatten().collect(), root })

@@ -1,4 +1,4 @@
-//! Objects without properties that nobody named.
+//! Closes objects: forbids properties that a schema does not name.
 
 use super::walk::each_schema;
 use serde_json::{Map, Value};

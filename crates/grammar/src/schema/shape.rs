@@ -417,10 +417,8 @@ impl Builder<'_> {
     fn resolve(&mut self, target: &str) -> Result<Shape, GrammarError> {
         self.define(target)?;
         let Some(shape) = self.definitions.get(target) else {
-            let problem = format!(
-                "the reference {} is circular beside other keywords, or leads nowhere",
-                shorten(target)
-            );
+            let problem =
+                format!("the reference {} is undefined, or circular with sibling keywords", shorten(target));
             return Err(invalid(problem));
         };
         self.copy(shape)

@@ -44,7 +44,7 @@ pub(crate) fn grammars(
         if tool.name.is_empty()
             || vocabulary.pieces(&tool.name).iter().any(|p| matches!(p, Piece::Control(_)))
         {
-            return Err(invalid(&format!("{:?} is no name for a tool", tool.name)));
+            return Err(invalid(&format!("invalid tool name {:?}", tool.name)));
         }
         if callable {
             writer.tool(index, tool, failing.contains(&index))?;
@@ -53,8 +53,8 @@ pub(crate) fn grammars(
     }
     if wanted.is_empty() {
         return Err(match &calls.choice {
-            ToolChoice::Named(name) => invalid(&format!("there is no tool {name:?} that could be called")),
-            ToolChoice::Auto | ToolChoice::Required => invalid("there are no tools that could be called"),
+            ToolChoice::Named(name) => invalid(&format!("unknown tool {name:?} in the tool choice")),
+            ToolChoice::Auto | ToolChoice::Required => invalid("the request has no tools"),
         });
     }
     writer.outline(&wanted);

@@ -120,8 +120,8 @@ fn tokens_of_the_vocabulary_are_named() {
 fn errors_say_where() {
     for (grammar, message) in [
         ("root ::= \"a", "line 1, column 10: this `\"` is not closed"),
-        ("root ::= a\nb ::= \"b\"", "line 1, column 10: there is no rule `a`"),
-        ("a ::= \"a\"", "there is no rule `root`"),
+        ("root ::= a\nb ::= \"b\"", "line 1, column 10: undefined rule `a`"),
+        ("a ::= \"a\"", "undefined rule `root`"),
         ("root ::= \"a\"\nroot ::= \"b\"", "line 2, column 1: the rule `root` is defined twice"),
         ("root ::= *", "line 1, column 10: there is nothing before `*`"),
         ("root ::= (\"a\"", "line 1, column 10: this `(` is not closed"),
@@ -135,7 +135,7 @@ fn errors_say_where() {
         ("root ::= \"a\" )", "expected the end of the rule `root`, found ')'"),
         ("root ::= !<think>", "not supported"),
         ("root ::= <think", "line 1, column 10: this `<` is not closed"),
-        ("", "there is no rule `root`"),
+        ("", "undefined rule `root`"),
     ] {
         let found = error(grammar);
         assert!(found.contains(message), "{grammar}: {found}");

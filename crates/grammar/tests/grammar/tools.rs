@@ -313,8 +313,8 @@ fn calls_that_cannot_be_made_are_errors() {
     let formless = calls(ToolGrammar::default(), ToolChoice::Auto, true);
     for (calls, message) in [
         (none, "no tools"),
-        (other, "no tool \"other\""),
-        (control, "no name for a tool"),
+        (other, "unknown tool \"other\""),
+        (control, "invalid tool name"),
         (formless, "nothing that begins"),
     ] {
         let error = compile(&Source::Tools(Box::new(calls))).err().unwrap();

@@ -38,7 +38,12 @@ impl<'a> Evaluator<'a> {
                         args.push_named(name.clone(), value.clone())?;
                     }
                 }
-                other => return Err(Error::value(format!("**{} is no dict", other.type_name()))),
+                other => {
+                    return Err(Error::value(format!(
+                        "the value after ** is of type {}, expected a dict",
+                        other.type_name()
+                    )));
+                }
             }
         }
         Ok(args)

@@ -183,7 +183,7 @@ impl<'a> Evaluator<'a> {
                 Link::Filter(name, arguments) => {
                     let Some(filter) = self.builtins.filter(*name) else {
                         return Err(Error::unsupported(format!(
-                            "there is no filter '{}'",
+                            "unknown filter '{}'",
                             self.runtime.name(*name)
                         )));
                     };
@@ -193,7 +193,7 @@ impl<'a> Evaluator<'a> {
                 Link::Test(name, arguments, negated) => {
                     let Some(test) = self.builtins.test(*name) else {
                         return Err(Error::unsupported(format!(
-                            "there is no test '{}'",
+                            "unknown test '{}'",
                             self.runtime.name(*name)
                         )));
                     };

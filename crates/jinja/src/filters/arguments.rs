@@ -7,7 +7,7 @@ use crate::value::Value;
 
 /// A path such as `function.name` into each element of a list.
 pub(super) enum Path {
-    /// A key that is no text: a position.
+    /// A key that is not a string: a position.
     Key(Value),
     Names(Vec<Value>),
 }

@@ -11,7 +11,7 @@ struct Keys {
     paths: Vec<Path>,
     case_sensitive: bool,
     default: Option<Value>,
-    /// Whether the key is a list of all paths' values, also where there is one path.
+    /// Whether the key is a list of all paths' values, even for a single path.
     listed: bool,
 }
 

@@ -15,7 +15,7 @@ pub(super) fn map(runtime: &mut Runtime<'_>, value: Value, mut args: Args) -> Re
             return Err(Error::value("map needs the name of a filter, or attribute=…"));
         };
         let path = Path::new(runtime, &attribute)?;
-        // what is false counts as empty, also where it is no list
+        // false values count as empty, even if they are not lists
         if !value.is_true() {
             return items.of_kind(SeqKind::Generator);
         }

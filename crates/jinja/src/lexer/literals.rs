@@ -127,7 +127,7 @@ fn hex(rest: &str, digits: usize, text: &mut String) -> Result<usize> {
     }
     match char::from_u32(first) {
         Some(c) => text.push(c),
-        None => return Err(Error::syntax(0, format!("\\u{first:04x} in a string is no character"))),
+        None => return Err(Error::syntax(0, format!("\\u{first:04x} in a string is not a valid character"))),
     }
     Ok(digits)
 }

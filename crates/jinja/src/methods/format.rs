@@ -108,7 +108,7 @@ fn find(runtime: &mut Runtime<'_>, name: &str, args: &Args, automatic: &mut usiz
     Ok(value)
 }
 
-/// `[[fill]align][sign][#][0][width][,][.precision][kind]`; none where there is nothing.
+/// Parses `[[fill]align][sign][#][0][width][,][.precision][kind]`; `None` if empty.
 fn parse(text: &str) -> Result<Option<Spec>> {
     if text.is_empty() {
         return Ok(None);

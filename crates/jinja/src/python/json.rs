@@ -96,7 +96,7 @@ impl JsonStyle {
         out.push("\"", content)
     }
 
-    /// What stands before an element: the separator, and a new line where there are several.
+    /// Writes what precedes an element: the separator, and a new line with indentation.
     fn separate(&self, at: usize, depth: usize, out: &mut Builder) -> Result<()> {
         if at > 0 {
             out.text(&self.item)?;

@@ -104,9 +104,9 @@ impl<'a> Runtime<'a> {
         let Value::Undefined(missing) = value else { return Ok(()) };
         let message = match missing {
             Missing::Name(symbol) => format!("'{}' is undefined", self.name(*symbol)),
-            Missing::Attribute(symbol) => format!("there is no attribute or key '{}'", self.name(*symbol)),
+            Missing::Attribute(symbol) => format!("unknown attribute or key '{}'", self.name(*symbol)),
             Missing::Parameter(symbol) => format!("the parameter '{}' was not given", self.name(*symbol)),
-            Missing::Element => "there is no such element".to_owned(),
+            Missing::Element => "the element does not exist".to_owned(),
         };
         Err(Error::new(ErrorKind::Undefined, message))
     }

@@ -119,7 +119,7 @@ fn by_name(runtime: &Runtime<'_>, fields: &mut Fields<'_>, name: &str) -> Result
     };
     let dict = Rc::clone(dict);
     let found = dict.get_str(&runtime.meter, name)?.cloned();
-    found.ok_or_else(|| Error::value("a name in a format is no key of the dict"))
+    found.ok_or_else(|| Error::value("a name in the format is missing from the dict"))
 }
 
 fn write(runtime: &Runtime<'_>, spec: &Spec, value: &Value, out: &mut Builder) -> Result<()> {

@@ -26,7 +26,7 @@ pub enum ResponseFormatError {
         problem: String,
     },
     /// No template of ours has this name.
-    #[error("there is no response format named {name:?}; known are {known}")]
+    #[error("unknown response format {name:?}; known formats: {known}")]
     Unknown {
         /// The name asked for.
         name: String,

@@ -20,7 +20,7 @@ pub(super) enum Origin {
 pub(super) enum Ended {
     /// By the model, or by a stop string.
     Whole,
-    /// By a limit: the model would have gone on.
+    /// By a limit, before the model ended it.
     Cut,
 }
 

@@ -4,7 +4,7 @@
 //! own or one of ours (`response_templates/`), compiled to a [`ResponseFormat`]. See docs/response-parsing.md.
 //!
 //! * [`ResponseFormat::for_model`] chooses; [`ResponseParser`] parses; [`ResponseEvent`] is what comes out.
-//! * [`ToolGrammar`] is the same file's description of tool calls for whoever constrains them.
+//! * [`ToolGrammar`] describes the format's tool calls for constrained decoding.
 
 mod call;
 mod call_events;

@@ -1,4 +1,4 @@
-//! A tool call while it arrives: its name, its end, and what is no JSON.
+//! Parsing of a tool call while it streams: name, arguments and end, including malformed arguments.
 
 use super::call::{MAX_NAME_BYTES, unescape};
 use super::call_events::End;

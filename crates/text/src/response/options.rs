@@ -9,8 +9,9 @@ pub struct ParserOptions {
     pub parse_reasoning: bool,
     /// Otherwise tool calls and their markers are content.
     pub parse_tools: bool,
-    /// Texts of tokens that the vocabulary sets apart from text, such as `<think>`. Where a marker of the format consists of one or holds
-    /// one, those bytes must have been pushed as `special`; typed as text they are no marker. Empty: markers are known by their text.
+    /// Texts of the vocabulary's control tokens, such as `<think>`. A marker of the format that
+    /// contains one is recognized only if its bytes were pushed as `special`, not if they are plain
+    /// text. If empty, markers are recognized by their text.
     pub control_tokens: Vec<String>,
     /// Of this and the call's index, ids are made for formats without ids of their own.
     pub id_seed: u64,

@@ -78,7 +78,7 @@ impl ResponseParser {
         }
     }
 
-    /// Calls that are parsed already. False if the value is no call.
+    /// Emits calls from a parsed value. Returns false if the value is not a call.
     fn whole_calls(&mut self, value: &Value, events: &mut Vec<ResponseEvent>) -> bool {
         let calls = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         let parts = |call: &Value| {

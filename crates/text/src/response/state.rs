@@ -49,7 +49,7 @@ pub(super) enum Phase {
     Header(String),
     /// JSON, of which the arguments are a part or the whole.
     Json(JsonReader),
-    /// What is no JSON any more, up to the call's end.
+    /// Malformed JSON, up to the call's end.
     Raw,
     /// Arguments between markers.
     Tagged(Part),
@@ -77,7 +77,7 @@ impl JsonReader {
 
 /// What of the arguments comes next. `any`: some argument went out already.
 pub(super) enum Part {
-    /// `words`: something stands there that is no argument.
+    /// `words`: text that is not an argument precedes the next one.
     Between {
         any: bool,
         words: bool,

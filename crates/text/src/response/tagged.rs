@@ -116,7 +116,7 @@ impl ResponseParser {
             }
             Found::Nothing => return call.with(Part::Between { any, words: true }).goes_on(),
         };
-        // what is no argument is not lost
+        // text that is not an argument becomes content
         let text = self.input.upto(until).to_owned();
         self.input.at = until;
         self.content.text(&text, events);
@@ -149,7 +149,8 @@ impl ResponseParser {
         }
     }
 
-    /// The marker that a key or type needs does not come: what there is stays as it is, and the rest is content.
+    /// Ends the call at a missing marker of a key or type: keeps what was parsed, and treats the
+    /// rest as content.
     fn broken(&mut self, mut call: Call, mut part: Part, events: &mut Vec<ResponseEvent>) -> Step {
         call.emit(part.finish(), events);
         call.malformed = true;

@@ -156,7 +156,7 @@ impl Watch {
                 Fit::Partial => match input.ended {
                     None => return Found::Hold(at),
                     Some(Ended::Cut) => begun = true,
-                    // a control token is no text, whatever was to follow it
+                    // a control token never matches as text, even if it would complete a marker
                     Some(Ended::Whole) => begun |= input.next_control(at) < input.len(),
                 },
                 Fit::Full(end) if end == at && skip_empty == Some(input.absolute(at)) => {}

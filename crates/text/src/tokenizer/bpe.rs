@@ -26,7 +26,8 @@ pub(super) struct BpeOptions {
 
 /// A byte-pair model.
 pub(super) struct Bpe {
-    /// Ids of the characters below U+0200, which are all of a byte-level vocabulary; [`NONE`] where there is no such token.
+    /// Ids of the characters below U+0200, which a byte-level vocabulary consists of; [`NONE`] for
+    /// missing tokens.
     low: Box<[u32; LOW]>,
     characters: HashMap<char, u32, RandomState>,
     /// Rank and result of each pair.
@@ -132,7 +133,9 @@ impl Bpe {
     ) -> Result<Bpe, String> {
         let unknown = match &options.unknown {
             Some(text) => Some(
-                *vocabulary.get(text.as_str()).ok_or_else(|| format!("unk_token {text:?} is no token"))?,
+                *vocabulary
+                    .get(text.as_str())
+                    .ok_or_else(|| format!("unk_token {text:?} is not in the vocabulary"))?,
             ),
             None => None,
         };
@@ -163,7 +166,7 @@ impl Bpe {
             let id = |text: &str| {
                 let found = vocabulary.get(text).copied();
                 found.ok_or_else(|| {
-                    format!("merge {rank} is of {left:?} and {right:?}, but {text:?} is no token")
+                    format!("merge {rank} of {left:?} and {right:?}: {text:?} is not in the vocabulary")
                 })
             };
             let pair = (id(&left)?, id(&right)?);

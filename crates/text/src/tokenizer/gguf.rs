@@ -137,7 +137,7 @@ impl Tokenizer {
         match vocab.model {
             "gpt2" => guarded("vocabulary", || bpe(vocab)),
             "llama" => guarded("vocabulary", || sentence_piece(vocab, end_of(vocab))),
-            // what converters write where there is no tokenizer
+            // what converters write for a model without a tokenizer
             "none" | "no_vocab" => Err(TextError::Missing),
             other => Err(TextError::Unknown {
                 what: "tokenizer model",
@@ -181,7 +181,7 @@ fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
         Some(merges) => merges.iter().map(|merge| pair(merge)).collect::<Result<Vec<_>, _>>()?,
         None => derived_merges(&ids),
     };
-    // a merge whose parts or result are no tokens can never apply
+    // a merge can only apply if both parts and the result are tokens
     let known = |text: &str| ids.contains_key(text);
     let merges: Vec<_> =
         merges.into_iter().filter(|(a, b)| known(a) && known(b) && known(&format!("{a}{b}"))).collect();

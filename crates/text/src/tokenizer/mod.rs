@@ -64,7 +64,7 @@ pub struct Tokenizer {
     add_eos: bool,
     /// Whether a space is prepended to a text, which decoding removes again.
     space_prefix: bool,
-    /// Upper bound on the bytes of text that a token can stand for; none if there is no bound.
+    /// Upper bound on the bytes of text that a token can represent; `None` if unbounded.
     longest_token: Option<usize>,
 }
 
@@ -165,8 +165,8 @@ impl Tokenizer {
         encoded.map_err(|error| if matches!(error, TextError::TooLong { .. }) { too_long() } else { error })
     }
 
-    /// An upper bound on the bytes of text that `tokens` tokens can stand for; none if there is no bound because the tokenizer's rules may drop
-    /// text or turn any amount of it into one token.
+    /// An upper bound on the bytes of text that `tokens` tokens can represent. `None` if the
+    /// tokenizer's rules may drop text, or turn any amount of it into one token.
     pub fn longest_text(&self, tokens: usize) -> Option<usize> {
         tokens.checked_mul(self.longest_token?)
     }
@@ -375,7 +375,7 @@ impl Parts {
         Ok(tokenizer.with_fim(self.fim))
     }
 
-    /// Upper bound on the bytes of text that a token can stand for; none if there is no bound.
+    /// Upper bound on the bytes of text that a token can represent; `None` if unbounded.
     fn longest_token(&self) -> Option<usize> {
         if self.tokens.iter().any(|token| token.strips_left || token.strips_right) {
             return None;

@@ -60,7 +60,7 @@ pub(super) fn normalize<'a>(steps: &[Normalizer], text: &'a str) -> Result<Cow<'
 }
 
 impl Normalizer {
-    /// How many bytes of text may become one; None where there is no bound.
+    /// Maximum number of bytes of text that become one byte; `None` if unbounded.
     pub(super) fn shrinks(&self) -> Option<usize> {
         match self {
             // a character of four bytes becomes one of one, a letter with its marks one of three

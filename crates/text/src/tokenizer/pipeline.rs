@@ -28,7 +28,8 @@ impl Pipeline {
         cut(&self.pre_tokenizers, &text, begins, &mut |piece, _| self.bpe.encode(piece, &mut workspace, push))
     }
 
-    /// How many bytes of text can become one before merging; none if text can be dropped, so that there is no bound.
+    /// Maximum number of bytes of text that become one byte before merging; `None` if text can be
+    /// dropped.
     pub(super) fn shrinks(&self) -> Option<usize> {
         let mapped = self.normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
             || self.pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));

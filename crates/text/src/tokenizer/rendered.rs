@@ -11,8 +11,9 @@ impl Tokenizer {
     ///
     /// The name of a control token or of a user-defined one (`<think>`, `[gMASK]`) becomes that token only where all of it
     /// was written by the template, or everywhere with `allow_special`. Single characters and runs of white space that a
-    /// vocabulary has as user-defined tokens are text like any other. What stands between tokens is encoded in one piece,
-    /// whoever wrote it, so that conversations without such names have the ids that transformers gives them.
+    /// vocabulary has as user-defined tokens are text like any other. Text between tokens is
+    /// encoded in one piece, across the borders of messages, so that conversations without such
+    /// names have the ids that transformers gives them.
     ///
     /// # Errors
     /// When the text cannot be encoded.

@@ -3,7 +3,7 @@
 //! The file is a protobuf message (sentencepiece_model.proto): pieces with scores and kinds, how they were trained, and how text is normalized. Models
 //! of byte-pair encoding are read whose normalizer changes nothing but spaces: those that a GGUF file holds as tokenizer model `llama`.
 
-use super::hf::{Roles, most_ids};
+use super::hf::{Roles, max_ids};
 use super::special::looks_special;
 use super::{GgufVocab, Tokenizer, gguf, guarded, spm};
 use crate::error::TextError;
@@ -44,10 +44,10 @@ pub(super) struct Pieces {
 }
 
 impl Tokenizer {
-    /// A tokenizer from the bytes of tokenizer.model and the files beside it.
+    /// A tokenizer from the bytes of tokenizer.model and the model's JSON files.
     ///
     /// # Errors
-    /// A file that is no such model, or one whose rules are not known.
+    /// A malformed file, or one with unknown rules.
     pub fn from_sentence_piece(
         model: &[u8],
         tokenizer_config: Option<&Value>,
@@ -132,7 +132,7 @@ impl Pieces {
             return Err(wrong(&format!("is of kind {kind}; there are 1 to 6")));
         }
         if score.is_nan() {
-            return Err(wrong("has a score that is no number"));
+            return Err(wrong("has a score that is not a number"));
         }
         // as llama.cpp's converter writes them: it matches user-defined tokens in text that has its spaces still
         let text = if kind == USER_DEFINED { spm::spaces(text) } else { text.to_owned() };
@@ -149,8 +149,8 @@ impl Pieces {
                     "tokenizer_config.json: added_tokens_decoder, id {id:?}: {problem}"
                 ))
             };
-            let id: usize = id.parse().map_err(|_| wrong("it is no number".into()))?;
-            let most = most_ids(self.tokens.len());
+            let id: usize = id.parse().map_err(|_| wrong("it is not a number".into()))?;
+            let most = max_ids(self.tokens.len());
             if id >= most {
                 return Err(wrong(format!(
                     "the limit for a vocabulary of {} pieces is {most}",
@@ -251,7 +251,7 @@ impl Rules {
             return Ok(());
         };
         Err(malformed(format!(
-            "{problem}; a tokenizer.json beside it, which transformers writes, would be read"
+            "{problem}; save the tokenizer with transformers, and put its tokenizer.json into the folder"
         )))
     }
 }
@@ -316,7 +316,7 @@ impl<'a> Iterator for Fields<'a> {
             self.0 = &[];
         }
         let broken =
-            || malformed(format!("it is no protobuf message, or cut off ({left} bytes from an end)"));
+            || malformed(format!("invalid or truncated protobuf message ({left} bytes from its end)"));
         Some(field.ok_or_else(broken))
     }
 }

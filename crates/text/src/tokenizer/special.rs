@@ -163,7 +163,7 @@ impl SpecialTokens {
     }
 }
 
-/// Finds the leftmost longest of some tokens; None where there are none.
+/// An automaton that finds the leftmost longest of some tokens; `None` without tokens.
 fn automaton<'a>(tokens: impl Iterator<Item = &'a Special>) -> Result<Option<AhoCorasick>, TextError> {
     let mut tokens = tokens.map(|token| token.text.as_bytes()).peekable();
     if tokens.peek().is_none() {

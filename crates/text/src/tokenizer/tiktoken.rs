@@ -1,7 +1,8 @@
 //! Tokenizers from tiktoken.model, which the folders of Kimi-K2 and Moonlight hold in place of tokenizer.json.
 //!
-//! The file lists byte strings and their ranks, a line each: `YWI= 97`. The rules are in a Python file beside it (tokenization_kimi.py), which
-//! is not run: its published pattern is known here. Two neighbours merge where together they are a token, that of the lowest rank first.
+//! The file lists one byte string and its rank per line: `YWI= 97`. The rules are in a Python file
+//! of the model (tokenization_kimi.py), which is never run: its published pattern is compiled in.
+//! Of all pairs of neighbours that form a token, the one of the lowest rank merges first.
 //! Behind the ranks follow 256 ids for control tokens, with the names that tokenizer_config.json gives some of them.
 
 use super::bpe::{Bpe, Vocabulary};
@@ -27,10 +28,10 @@ const RESERVED: usize = 256;
 const PROGRAMS: [&str; 2] = ["tokenization_kimi", "tokenization_moonshot"];
 
 impl Tokenizer {
-    /// A tokenizer from the bytes of tiktoken.model and the files beside it.
+    /// A tokenizer from the bytes of tiktoken.model and the model's JSON files.
     ///
     /// # Errors
-    /// A line that is no token and rank, ranks with holes or twice, a program whose rules are not known.
+    /// A line that is not a token and its rank; missing or repeated ranks; an unknown Python file.
     pub fn from_tiktoken(
         model: &[u8],
         tokenizer_config: Option<&Value>,
@@ -77,17 +78,17 @@ pub(super) fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
         let wrong = |problem: String| malformed(format!("line {}: {problem}", i + 1));
         let Some((code, rank)) = line.split_once(' ') else {
             let shown: String = line.chars().take(40).collect();
-            return Err(wrong(format!("{shown:?} is no token and rank, such as \"YWI= 97\"")));
+            return Err(wrong(format!("{shown:?} is not a token and its rank, such as \"YWI= 97\"")));
         };
         if code.len() > MAX_TOKEN.div_ceil(3) * 4 {
             return Err(wrong(format!("a token of more than {MAX_TOKEN} bytes")));
         }
         let token =
-            STANDARD.decode(code).map_err(|error| wrong(format!("{code:?} is no base64: {error}")))?;
+            STANDARD.decode(code).map_err(|error| wrong(format!("invalid base64 {code:?}: {error}")))?;
         if token.is_empty() {
             return Err(wrong("an empty token".into()));
         }
-        let rank: usize = rank.parse().map_err(|_| wrong(format!("{rank:?} is no rank")))?;
+        let rank: usize = rank.parse().map_err(|_| wrong(format!("invalid rank {rank:?}")))?;
         // files are written in the order of ranks
         if rank != ranks.len() {
             return Err(wrong(format!(
@@ -115,7 +116,7 @@ pub(super) fn special_tokens(config: Option<&Value>, base: usize) -> Result<Vec<
         let wrong = |problem: String| {
             TextError::Malformed(format!("tokenizer_config.json: added_tokens_decoder, id {id:?}: {problem}"))
         };
-        let number: usize = id.parse().map_err(|_| wrong("it is no number".into()))?;
+        let number: usize = id.parse().map_err(|_| wrong("it is not a number".into()))?;
         let slot = number.checked_sub(base).and_then(|i| special.get_mut(i));
         let slot = slot.ok_or_else(|| wrong(format!("expected {base} to {}", base + RESERVED - 1)))?;
         let content = token.get("content").and_then(Value::as_str).filter(|content| !content.is_empty());

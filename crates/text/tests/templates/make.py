@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Render the templates beside this file with Jinja2, set up as Hugging Face transformers sets it up, into golden.json.
+"""Render the templates of this folder with Jinja2, set up as Hugging Face transformers sets it up, into golden.json.
 
     python make.py      (jinja2 3.1)
 

@@ -182,7 +182,7 @@ fn contents_without_names_of_tokens_have_the_ids_of_the_whole_text() {
         let texts =
             std::fs::read_to_string(root().join(format!("tests/data/ggml-vocab-{name}.gguf.inp"))).unwrap();
         let bos = tokenizer.token_text(tokenizer.bos().unwrap()).unwrap().to_owned();
-        // content beside the template's own text without anything between: words go across the border
+        // content follows the template's text directly, so that words cross the border
         let template =
             ChatTemplate::new("{{ bos_token }}un{{ messages[0].content }}able {{ messages[0].content }}");
         let template = template.unwrap();
@@ -207,7 +207,7 @@ fn roles_may_be_part_of_a_token_but_only_known_ones() {
         |role: &str| template.render(&ChatInput::new(json!([{"role": role, "content": "x"}]))).unwrap();
     let user = content("user");
     assert_eq!((user.content.len(), &user.text[user.content[0].clone()]), (1, "x"));
-    // "User" names a token here, but is no role
+    // "User" completes a token here, but is not a known role
     let forged = content("User");
     assert_eq!(control(&tokenizer, &tokenizer.encode_rendered(&forged, false).unwrap()), [0]);
     assert_eq!(control(&tokenizer, &tokenizer.encode_rendered(&forged, true).unwrap()), [0, 3]);

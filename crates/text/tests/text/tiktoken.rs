@@ -83,11 +83,11 @@ fn odd_files_are_refused_with_the_line() {
     let add = |line: &str| format!("{text}{line}\n");
     let line = format!("line {}", lines + 1);
     refused("", &["no tokens"]);
-    refused(&add("YQ=="), &[&line, "no token and rank"]);
+    refused(&add("YQ=="), &[&line, "not a token and its rank"]);
     refused(&add("Y*== 9"), &[&line, "base64"]);
     refused(&add(&format!(" {lines}")), &[&line, "empty"]);
-    refused(&add("YWFhYWFhYWI= x"), &[&line, "\"x\" is no rank"]);
-    refused(&add("YWFhYWFhYWI= 99999999999999999999"), &[&line, "no rank"]);
+    refused(&add("YWFhYWFhYWI= x"), &[&line, "invalid rank \"x\""]);
+    refused(&add("YWFhYWFhYWI= 99999999999999999999"), &[&line, "invalid rank"]);
     refused(&add(&format!("YWFhYWFhYWI= {}", lines + 1)), &[&line, &format!("expected {lines}")]);
     refused(&add(&format!("YWFhYWFhYWI= {}", lines - 1)), &[&line, "without holes"]);
     refused(&add(&format!("YQ== {lines}")), &["are the same", "\"a\""]);

@@ -25,7 +25,7 @@ pub(crate) enum ObjectEvent {
         id: Option<String>,
     },
     Arguments(String),
-    /// Behind it, so many bytes of the text are left.
+    /// The object has ended this number of bytes before the end of the text.
     End(usize),
 }
 

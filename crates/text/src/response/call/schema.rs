@@ -115,7 +115,7 @@ pub(crate) fn typed(raw: &str, kinds: &[Kind]) -> Option<String> {
     kinds.iter().find_map(|kind| as_kind(raw.trim(), *kind))
 }
 
-/// JSON text of a raw value whose type nobody declares: what is JSON and not a string is that.
+/// JSON text of a raw value without a declared type: any valid JSON except strings.
 pub(crate) fn undeclared(raw: &str) -> Option<String> {
     let raw = raw.trim();
     (!raw.starts_with('"') && is_json(raw)).then(|| raw.to_owned())

@@ -52,7 +52,7 @@ impl ResponseFormat {
     /// `<think>` and nothing more.
     ///
     /// # Errors
-    /// The checkpoint's own template cannot be used. (Without it in `hints` there is no error.)
+    /// The checkpoint's own template is invalid. (`hints` without a template never fail.)
     pub fn for_model(hints: &ModelHints<'_>) -> Result<ResponseFormat, ResponseFormatError> {
         match hints.response_template {
             Some(template) => ResponseFormat::from_template(template),
@@ -129,8 +129,9 @@ impl ResponseFormat {
         all
     }
 
-    /// What of the format may stand in text before the first call: of the vocabulary's control tokens those that are no part of a call, and
-    /// whole markers of reasoning and answer, whose tokens may be parts of one.
+    /// Markers that may occur in text before the first call: control tokens of the vocabulary that
+    /// no call uses, and whole markers of reasoning and answer, even if calls use some of their
+    /// tokens.
     pub fn free_markers(&self, control_tokens: &[String]) -> Vec<String> {
         let Some(call) = self.tool_grammar() else { return Vec::new() };
         let others = self.inner.fields.iter().filter(|field| field.kind != FieldKind::Tools);

@@ -1,7 +1,7 @@
 //! The `tokenizer.ggml.*` keys of a GGUF file as tokenizer.json and tokenizer_config.json.
 
 use super::pre_name;
-use super::vocabulary::{beside_the_model, is_unused, is_user_defined};
+use super::vocabulary::{is_unused, is_user_defined, outside_the_model};
 use crate::error::TextError;
 use crate::tokenizer::gguf::pair;
 use crate::tokenizer::{GgufVocab, Tokenizer, pre, spm};
@@ -68,27 +68,27 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     fn tokenizer(&self) -> Result<Value, TextError> {
-        let beside = beside_the_model(self.types);
+        let outside = outside_the_model(self.types);
         let bytes = self.vocab.model == "gpt2";
         let mut model = Map::new();
         let mut ids: HashMap<&str, usize> = HashMap::new();
         let mut added: Vec<Value> = Vec::new();
         for (id, text) in self.texts.iter().enumerate() {
-            if beside.contains(&id) {
+            if outside.contains(&id) {
                 added.push(json!({
                     "id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
                     "normalized": false, "special": !is_user_defined(self.types[id]),
                 }));
             }
             // SentencePiece's unknown and control tokens are part of its vocabulary
-            let inside = if bytes { !beside.contains(&id) } else { true };
+            let inside = if bytes { !outside.contains(&id) } else { true };
             if inside && !is_unused(self.types[id]) && !text.is_empty() {
                 model.insert(text.clone(), id.into());
                 ids.entry(text).or_insert(id);
             }
         }
         let (merges, pre_tokenizer, normalizer, decoder, options) =
-            if bytes { self.byte_level(&ids)? } else { self.sentence_piece(&ids, &beside) };
+            if bytes { self.byte_level(&ids)? } else { self.sentence_piece(&ids, &outside) };
         let mut parts = json!({
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
@@ -115,7 +115,8 @@ impl Parts<'_> {
         let mut merges = Vec::new();
         for merge in self.vocab.merges.iter().flatten() {
             let (left, right) = pair(merge)?;
-            // a merge whose parts or result are no tokens can never apply, and other programs refuse it
+            // a merge can only apply if both parts and the result are tokens; other programs refuse
+            // others
             let known = [left.as_str(), &right, &format!("{left}{right}")].map(|text| ids.contains_key(text));
             if known == [true; 3] {
                 merges.push(format!("{left} {right}"));
@@ -126,10 +127,10 @@ impl Parts<'_> {
         Ok((merges, pre_tokenizer, Value::Null, byte_level(true), options))
     }
 
-    fn sentence_piece(&self, ids: &HashMap<&str, usize>, beside: &HashSet<usize>) -> Components {
+    fn sentence_piece(&self, ids: &HashMap<&str, usize>, outside: &HashSet<usize>) -> Components {
         let scores = self.vocab.scores.as_deref().unwrap_or_default();
         let score = |id: usize| scores.get(id).copied().unwrap_or(f32::MIN);
-        let inside = |id: usize| !beside.contains(&id) && !is_unused(self.types[id]);
+        let inside = |id: usize| !outside.contains(&id) && !is_unused(self.types[id]);
         // every cut of a token into two: the better the token, the sooner it is made
         let mut found: Vec<(f32, usize, usize, &str)> = Vec::new();
         for (id, text) in self.texts.iter().enumerate().filter(|(id, _)| inside(*id)) {

@@ -287,10 +287,11 @@ fn parts<'a>(token: &'a [u8], rank: u32, ranks: &HashMap<&[u8], u32>) -> Vec<&'a
     }
 }
 
-/// Numbers of tokens that a text is never put together from: those that are no part of tokenizer.json's model.
-pub(super) fn beside_the_model(types: &[i32]) -> HashSet<usize> {
-    let beside = |kind: &i32| matches!(*kind, UNKNOWN | CONTROL | USER_DEFINED);
-    types.iter().enumerate().filter(|(_, kind)| beside(kind)).map(|(id, _)| id).collect()
+/// Ids of tokens that tokenizer.json's model does not produce by merging: unknown, control and
+/// user-defined ones.
+pub(super) fn outside_the_model(types: &[i32]) -> HashSet<usize> {
+    let outside = |kind: &i32| matches!(*kind, UNKNOWN | CONTROL | USER_DEFINED);
+    types.iter().enumerate().filter(|(_, kind)| outside(kind)).map(|(id, _)| id).collect()
 }
 
 /// Whether a token stands for nothing.

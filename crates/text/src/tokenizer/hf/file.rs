@@ -35,7 +35,7 @@ struct File<'a> {
     model: Option<&'a RawValue>,
 }
 
-/// A token beside the model's vocabulary.
+/// An entry of `added_tokens`.
 #[derive(serde::Deserialize)]
 pub(in crate::tokenizer) struct AddedToken {
     pub(in crate::tokenizer) id: u32,

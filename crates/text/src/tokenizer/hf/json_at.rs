@@ -54,7 +54,7 @@ impl<'a> JsonAt<'a> {
         self.value.as_u64().ok_or_else(|| self.refused("a whole number"))
     }
 
-    /// A flag; required if there is no default.
+    /// A boolean. Required unless it has a default.
     pub(super) fn flag(&self, key: &str, default: Option<bool>) -> Result<bool, TextError> {
         match (self.get(key), default) {
             (None, Some(default)) => Ok(default),

@@ -1,4 +1,4 @@
-//! Tokenizers from tokenizer.json and the files beside it.
+//! Tokenizers from tokenizer.json, tokenizer_config.json and generation_config.json.
 
 mod components;
 mod file;
@@ -16,7 +16,8 @@ impl Tokenizer {
     /// A tokenizer from the bytes of tokenizer.json; the other two files say which tokens begin and end a text.
     ///
     /// # Errors
-    /// [`TextError::Component`] for a component or a parameter that is not known; a file that is no tokenizer.
+    /// [`TextError::Component`] for an unknown component or parameter; [`TextError::Malformed`] for
+    /// other malformed files.
     pub fn from_hf(
         tokenizer_json: &[u8],
         tokenizer_config: Option<&Value>,
@@ -111,8 +112,8 @@ const MAX_IDS: usize = 1 << 22;
 /// Ids allowed in any vocabulary. Beyond, at most three quarters may be holes, so that a number in a file cannot exhaust memory.
 const FREE_IDS: usize = 1 << 16;
 
-/// Most ids of a vocabulary of `tokens` tokens.
-pub(super) fn most_ids(tokens: usize) -> usize {
+/// Maximum number of ids of a vocabulary with `tokens` tokens.
+pub(super) fn max_ids(tokens: usize) -> usize {
     tokens.saturating_mul(4).clamp(FREE_IDS, MAX_IDS)
 }
 
@@ -125,9 +126,9 @@ fn tokens(admitted: &Admitted) -> Result<Vec<Token>, TextError> {
         return Err(malformed("it has no tokens".into()));
     };
     let count = vocabulary.len() + added.len();
-    if largest >= most_ids(count) {
+    if largest >= max_ids(count) {
         let problem =
-            format!("it has the id {largest} with {count} tokens; the limit for them is {}", most_ids(count));
+            format!("it has the id {largest} with {count} tokens; the limit for them is {}", max_ids(count));
         return Err(malformed(problem));
     }
     let mut tokens = vec![Token::default(); largest + 1];

@@ -1,4 +1,5 @@
-//! Any pieces give what the whole gives; what a grammar writes is parsed back; and what is no format stays text.
+//! Property tests: a response split into any pieces parses like the whole, calls written by a
+//! grammar are parsed back, and text outside the format stays text.
 
 use super::support::{Piece, control_tokens, ended, events, fold, tools_for, write_calls};
 use latent_text::{ArgumentsGrammar, CallEnding, ParserOptions, ResponseFormat, ResponseParser};

@@ -4,7 +4,8 @@ use super::support::{events, fold};
 use latent_text::{ChatInput, ChatTemplate, ModelHints, ParserOptions, ResponseFormat};
 use serde_json::{Value, json};
 
-/// A template, what it takes arguments as, how many calls it writes, and whether it writes content or reasoning beside them.
+/// A template: the type of its arguments, the number of calls, and whether it also writes content
+/// or reasoning.
 struct Real {
     file: &'static str,
     strings: bool,
