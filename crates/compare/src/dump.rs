@@ -24,7 +24,7 @@ pub enum DumpError {
     /// The file cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// It is no safetensors file.
+    /// The file is not a valid safetensors file.
     #[error("{}: not a dump of activations: {error}", path.display())]
     Safetensors {
         /// The file.
@@ -149,7 +149,7 @@ fn ids(ty: TensorType, bytes: &[u8]) -> Result<Vec<u32>, String> {
         let mut wide = [if bytes[size - 1] >= 0x80 { 0xff } else { 0 }; 8];
         wide[..size].copy_from_slice(bytes);
         let id = i64::from_le_bytes(wide);
-        u32::try_from(id).map_err(|_| format!("{id} is no token id"))
+        u32::try_from(id).map_err(|_| format!("invalid token ID {id}"))
     };
     bytes.chunks_exact(size).map(id).collect()
 }

@@ -1,4 +1,5 @@
-//! Where two runs part: their traces compared point by point, each error beside the errors of what it was computed from.
+//! Finds where two runs diverge: compares their traces point by point, each error against the
+//! errors of the point's inputs.
 //!
 //! * [`compare`]: two traces to a [`Report`].
 //! * [`Tolerance`]: how far apart two runs may be, from how exactly each computes.
@@ -35,7 +36,7 @@ pub enum Verdict {
     Within,
     /// Beyond it, but no more than the errors of its inputs explain.
     Follows,
-    /// Some numbers are finite on neither side, so that nobody can say whether they agree; what can be compared does.
+    /// Some numbers are not finite on both sides, which cannot be compared. The others agree.
     NotFinite,
     /// Beyond both: here is something wrong.
     Parts,
@@ -94,7 +95,7 @@ pub struct Report {
     pub points: Vec<PointReport>,
     /// Index of the first that parts.
     pub parted: Option<usize>,
-    /// Numbers that are NaN, or the same infinity, on both sides: of those nobody can say whether they agree.
+    /// Numbers that are NaN, or the same infinity, on both sides, and cannot be compared.
     pub not_finite: u64,
     /// Activations that only one side has, or neither: a plan need not keep every value.
     pub not_compared: Vec<String>,

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub struct Distance {
     /// Rows that both sides have.
     pub rows: usize,
-    /// Numbers that are finite on neither side, of which nobody can say whether they agree.
+    /// Numbers that are not finite on both sides, and cannot be compared.
     pub not_finite: u64,
     /// Largest difference of two numbers.
     pub max_abs: f64,
@@ -88,7 +88,7 @@ fn on_neither_side(x: f32, y: f32) -> bool {
     !x.is_finite() && (x == y || (x.is_nan() && y.is_nan()))
 }
 
-/// |y − x|: infinite where one of them is no finite number and the other is another.
+/// |y − x|; infinite if exactly one of them is not finite, or both are and differ.
 fn apart(x: f32, y: f32) -> f64 {
     if x.to_bits() == y.to_bits() || on_neither_side(x, y) {
         return 0.0;
@@ -143,7 +143,7 @@ mod tests {
         let infinite = values(&[f32::INFINITY, f32::INFINITY], 2);
         let other = distance(&infinite, &values(&[f32::INFINITY, f32::NEG_INFINITY], 2)).unwrap();
         assert_eq!((other.max_abs, other.not_finite, other.column), (f64::INFINITY, 1, 1));
-        // what can be compared is compared, beside what cannot
+        // finite numbers are compared even if others are not finite
         let near = distance(&a, &values(&[f32::NAN, 1.5], 2)).unwrap();
         assert_eq!((near.max_abs, near.relative, near.not_finite), (0.5, 0.5, 1));
         assert_eq!(row_error(&[f32::NAN, 1.0], &[f32::NAN, 1.5]).0, 0.5);

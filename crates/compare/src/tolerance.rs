@@ -24,7 +24,8 @@ pub struct Tolerance {
     pub growth: f64,
 }
 
-/// An operation may make the error of its inputs so many times larger: a softmax over scores of a few dozen does.
+/// Maximum growth of the inputs' error by one operation: a softmax over scores of a few dozen
+/// reaches it.
 const GROWTH: f64 = 16.0;
 
 impl Numerics {

@@ -1,4 +1,5 @@
-//! A circuit of one's own: the model's architecture as data, run as it is, and refused where a block of it reads what nobody makes.
+//! Runs a custom circuit, the model's architecture as data, and shows that a circuit that reads an
+//! undefined value is refused.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -36,9 +37,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(usual.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits()));
     println!("circuit {name}, {} logits: the same from JSON", usual.len());
 
-    // an operation that reads what nobody makes is refused before anything runs
+    // an operation that reads an undefined value is refused at load
     let mut broken = own.clone();
-    broken["blocks"]["mla"]["ops"][0]["in"] = serde_json::json!(["nobody_makes_this"]);
+    broken["blocks"]["mla"]["ops"][0]["in"] = serde_json::json!(["undefined"]);
     let refused = Circuit::parse(&broken.to_string())
         .map_err(|error| error.to_string())
         .and_then(|circuit| logits(&checkpoint, Some(circuit)).map_err(|error| error.to_string()));

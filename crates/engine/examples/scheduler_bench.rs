@@ -5,9 +5,11 @@
 //! cargo run --release -p latent-engine --example scheduler_bench -- [MODEL.gguf | SHAPE TYPE LAYERS] [--long N] [--prefix N]
 //! ```
 //!
-//! SHAPE, TYPE and LAYERS are those of `latent make-model`; without either it is the demo model. `--long` (16384) is the prompt beside which others decode,
-//! `--prefix` (4000) the one that is cached, in tokens, as far as the model's context goes. The KV cache has room for the longer of them, 1024 tokens
-//! behind it and 8192 for the others: what that takes is printed first, and loading refuses what the machine has no memory for.
+//! SHAPE, TYPE and LAYERS are those of `latent make-model`; the default is the demo model. `--long`
+//! (16384) sets the length of the prompt that runs while other jobs decode, `--prefix` (4000) the
+//! length of the cached one, in tokens, limited by the model's context. The KV cache holds the
+//! longer of them, 1024 tokens after it and 8192 for the other jobs. The program first prints the
+//! memory that this takes. Loading fails if the machine has less.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -29,7 +31,7 @@ const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q
 /// Tokens of a context that a prompt leaves free.
 const BEHIND: usize = 64;
 
-/// Room in the KV cache for those who run beside the longest prompt.
+/// Tokens in the KV cache for jobs that run concurrently with the longest prompt.
 const OTHERS: usize = 16 * 512;
 
 struct Bench {
@@ -101,7 +103,7 @@ impl Bench {
             summary.cache,
             engine.needed().total() as f64 / 1e9,
         );
-        println!("prompts: {} tokens beside others that decode, {} tokens cached", self.long, self.prefix);
+        println!("prompts: {} tokens while other jobs decode, {} tokens cached", self.long, self.prefix);
         Ok(())
     }
 
@@ -130,7 +132,7 @@ impl Bench {
         Job { request, ..Job::default() }
     }
 
-    /// Times between the tokens of jobs that decode, without and with a long prompt beside them.
+    /// Times between the tokens of jobs that decode, without and with a concurrent long prompt.
     fn under_a_long_prompt(&self, decoding: u32) -> Result<()> {
         let mut scheduler = self.scheduler(SchedulerOptions::default())?;
         for kind in 0..decoding {
@@ -162,7 +164,7 @@ impl Bench {
         while !step(&mut scheduler, &mut under, long)? {}
         let took = start.elapsed().as_secs_f64();
         println!(
-            "{decoding} decoding: ms between two tokens (median / 99th percentile / largest) {} alone, {} beside the prompt of {} tokens, which took \
+            "{decoding} decoding: ms between two tokens (median / 99th percentile / largest) {} alone, {} during the prompt of {} tokens, which took \
              {took:.1} s ({} preemptions)",
             percentiles(usual.split_off(20)),
             percentiles(under),

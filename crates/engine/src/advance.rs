@@ -48,7 +48,7 @@ impl<'a> Running<'a> {
 /// What a call of [`Engine::advance`] did for one answer.
 #[derive(Debug)]
 pub enum Progress {
-    /// It had ended before, or there was no room in this step.
+    /// It had ended before, or the step had no tokens left for it.
     Waited,
     /// Part of its prompt ran.
     Prompt,
@@ -130,8 +130,8 @@ impl Engine {
     /// Runs one step for all answers that have not ended: what decodes first, and prompts with the tokens that are left of the step, in the order of
     /// `running`. Then chooses the next token of every answer whose prompt is complete, in parallel.
     ///
-    /// In an engine that drafts, an answer that decodes runs a draft beside its token, and gets two tokens where it is accepted; its text stays
-    /// the same.
+    /// In an engine that drafts, an answer that decodes verifies a draft in the same step as its
+    /// token, and gets two tokens if the draft is accepted. Its text stays the same.
     ///
     /// One result for each answer: an answer that cannot go on (a full KV cache, no token to choose from, a panic in its own code) has its error
     /// there and does not keep the others from going on.
@@ -387,7 +387,7 @@ impl Engine {
         };
         let mut left = self.max_batch_tokens();
         let mut shares = vec![0; running.len()];
-        // an answer that decodes waits for nobody's prompt
+        // answers that decode take precedence over prompts
         for decodes in [true, false] {
             for (share, running) in shares.iter_mut().zip(running) {
                 let pending = pending(running);

@@ -6,8 +6,9 @@ use latent_graph::config::{RopeScaling, Wire};
 use sha2::{Digest, Sha256};
 
 impl Engine {
-    /// Names everything that decides what rows of the KV cache hold beside their tokens: the model's file, how it computes, what a row is made of.
-    /// Caches of the same id may use each other's rows.
+    /// Identifies everything, besides the tokens, that decides the contents of KV cache rows: the
+    /// model's file, the precision of its computation, and the layout of a row. Caches with the
+    /// same id may use each other's rows.
     pub(crate) fn cache_id(&self) -> u64 {
         let stages = &self.options.stages;
         let long = match self.config().rope.scaling {

@@ -29,7 +29,7 @@ pub enum DeviceLayers {
     All,
     /// As many as there is room for.
     Auto,
-    /// So many; more than there are: all.
+    /// This number, or all if the model has fewer.
     Count(usize),
 }
 
@@ -55,7 +55,7 @@ impl FromStr for DeviceLayers {
             "auto" | "-1" => Ok(DeviceLayers::Auto),
             number => number.parse().map(DeviceLayers::Count).map_err(|_| {
                 format!(
-                    "{number:?} is no number of layers: give one from 0 on, `all`, or `auto` (as many as fit)"
+                    "invalid number of layers {number:?}: expected an integer from 0, `all`, or `auto` (as many as fit)"
                 )
             }),
         }

@@ -87,9 +87,11 @@ impl Engine {
         sequence.draft.turn(wanted);
     }
 
-    /// Runs the MTP layer over rows that the model has run: `sink` hears, for each input, the MTP layer's logits of the token that comes after
-    /// [`DraftInput::token`]. Whoever takes a token of them for a draft runs both tokens in one step with the logits of both rows, chooses from
-    /// the first row, goes on with the second where the draft was chosen, and [truncates](Self::truncate) the sequence by a row where not.
+    /// Runs the MTP layer over rows that the model has run: `sink` is called, for each input, with
+    /// the MTP layer's logits of the token after [`DraftInput::token`]. The caller picks a draft
+    /// from them, runs both tokens in one step with the logits of both rows, and chooses a token
+    /// from the first row. If that is the draft, it continues with the second row; otherwise it
+    /// [truncates](Self::truncate) the sequence by a row.
     ///
     /// # Errors
     /// No sequence has changed then:

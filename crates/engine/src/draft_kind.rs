@@ -6,7 +6,8 @@ pub enum Draft {
     /// Nothing: one step for each token.
     #[default]
     None,
-    /// The model's own layer for multi-token prediction: one token, verified beside the one before it in a step of two rows.
+    /// The model's own layer for multi-token prediction: one draft, verified in the step of its
+    /// token.
     Mtp,
 }
 

@@ -46,7 +46,7 @@ pub struct Engine {
     pub(crate) keep_residual: bool,
     /// Whether the MTP layer computes the logits of every row, so that what its head reads is recorded.
     pub(crate) all_draft_logits: bool,
-    /// The norm before `lm_head`; none where its gain is not at hand.
+    /// The norm before `lm_head`; `None` if this rank does not have its gain.
     pub(crate) final_norm: Option<FinalNorm>,
     /// What became of each input of the last step.
     pub(crate) outcomes: Vec<Result<(), SeqError>>,
@@ -100,7 +100,7 @@ impl Engine {
         self.model.stages()
     }
 
-    /// How the ranks share the model, where there are several.
+    /// The partition, if several ranks share the model.
     pub fn partition(&self) -> Option<&Partition> {
         self.partition.as_ref()
     }
@@ -120,20 +120,22 @@ impl Engine {
         self.options.stages.max_batch_tokens
     }
 
-    /// A handle with which any thread can stop the present step after its phase. The step then fails with [`EngineError::Stopped`], and its
-    /// sequences are as they were. Whoever cancels resets the token before the next step.
+    /// A handle with which any thread can stop the present step after its phase. The step then
+    /// fails with [`EngineError::Stopped`] and leaves its sequences unchanged. The caller must
+    /// reset the token before the next step.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
     }
 
-    /// The formulation in which a sequence with so many new tokens attends.
+    /// The attention formulation of a sequence with `new_tokens` new tokens.
     pub(crate) fn path(&self, new_tokens: usize) -> AttentionPath {
         self.options.stages.mla.path(new_tokens, &self.config().attention)
     }
 
-    /// Tokens per step in which a prompt of `tokens` tokens is read: a third of it, so that there is progress to show and a place to stop, between
-    /// [`DEFAULT_BATCH_TOKENS`] and [`max_batch_tokens`](Self::max_batch_tokens); fewer where that lets several ranks work on it at once; or what the options
-    /// say.
+    /// Tokens per step for a prompt of `tokens` tokens, unless the options set it: a third of the
+    /// prompt, so that a caller can report progress and stop, but at least [`DEFAULT_BATCH_TOKENS`]
+    /// and at most [`max_batch_tokens`](Self::max_batch_tokens). Fewer if several ranks can then
+    /// work on the prompt concurrently.
     pub fn chunk_for(&self, tokens: usize) -> usize {
         if self.chunk_given {
             return self.max_batch_tokens();

@@ -55,7 +55,7 @@ pub enum EngineError {
     /// One sequence of a step cannot run.
     #[error("{}{error}", place(*index))]
     Sequence {
-        /// Its index among the inputs, where there are several.
+        /// Its index among the inputs, if the step has several.
         index: Option<usize>,
         /// Why.
         error: SeqError,
@@ -134,7 +134,7 @@ impl From<KvError> for EngineError {
     }
 }
 
-/// The first finding of an audit, and how many there are beside it.
+/// The first finding of an audit, and the number of further ones.
 fn found(findings: &[latent_graph::audit::Finding]) -> String {
     let first = findings.first().map(ToString::to_string).unwrap_or_default();
     match findings.len() {

@@ -14,7 +14,7 @@ use latent_backend::{Instant, Logits};
 use latent_text::Tokenizer;
 use std::sync::Arc;
 
-/// What an answer goes through beside its text.
+/// State of an answer in addition to its text.
 #[derive(Default)]
 struct Answering {
     /// Tokens that context shifts discarded.
@@ -131,8 +131,8 @@ impl Engine {
         kept
     }
 
-    /// A generation for a request that this engine can serve. Whoever drives it feeds the prompt, and then each token that it chooses; see
-    /// [`Engine::advance`].
+    /// A generation for a request that this engine can serve. The caller feeds the prompt, and then
+    /// each token that the generation chooses; see [`Engine::advance`].
     ///
     /// # Errors
     /// A prompt that is empty or does not fit into the context; parameters out of their range; a context shift that the model cannot do.
@@ -220,7 +220,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs a token that was chosen, and beside it a draft of the one after it, where the engine drafts and there is room for both.
+    /// Runs a chosen token, together with a draft of the next one if the engine drafts and both
+    /// fit.
     fn run_chosen(
         &mut self,
         session: &mut Session,

@@ -81,8 +81,8 @@ impl Engine {
         }
     }
 
-    /// Waits for the end of a step. `sink` hears the input, the row within it, and that row's logits. Steps that were submitted before and that nobody has collected
-    /// are waited for first.
+    /// Waits for the end of a step. `sink` is called with the input, the row within it, and that
+    /// row's logits. Earlier uncollected steps are waited for first.
     ///
     /// # Errors
     /// [`EngineError::Backend`] when any step in flight has failed: all of them have then.
@@ -102,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Waits for the steps that nobody has collected.
+    /// Waits for all uncollected steps.
     pub(crate) fn collect_all(&mut self) -> Result<(), EngineError> {
         self.collect_before(u64::MAX)
     }

@@ -6,7 +6,7 @@
 //! * [`Engine::generate`]: from a prompt to text; [`Engine::advance`]: many answers at once.
 //! * [`Engine::submit`]: several steps on their way at once, over ranks that share a model layer by layer.
 //! * [`scheduler`]: continuous batching of many jobs, with a prefix cache.
-//! * [`Engine::profile`]: where the time goes, beside the machine's limits.
+//! * [`Engine::profile`]: time per phase, compared with the machine's measured limits.
 //! * [`Engine::trace`]: the activations that a run passes through, which `latent-compare` holds against those of another run.
 //! * [`EngineOptions::resolve`]: what options mean for a model on a backend, without loading anything.
 //! * [`memory`]: how much there is.

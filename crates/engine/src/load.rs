@@ -22,11 +22,12 @@ use latent_threads::Placement;
 use latent_types::CacheType;
 use std::sync::{Arc, OnceLock};
 
-/// Most tokens of a step where memory allows and nobody says otherwise: prompts of ten thousand tokens gain from large steps, since each step
-/// expands the keys and values of everything before it.
+/// Default maximum of tokens per step, memory permitting. Prompts of ten thousand tokens gain from
+/// large steps, since each step expands the keys and values of everything before it.
 const MAX_BATCH_TOKENS: usize = 4096;
 
-/// Fewest tokens of a step that is made smaller so that its values fit: of fewer, prompts would be read as slowly as answers are written.
+/// Minimum tokens per step when a step is shrunk so that its values fit. With fewer, prefill would
+/// be as slow as decode.
 const MIN_BATCH_TOKENS: usize = 32;
 
 /// The arena of a step that large may take this part of free memory.
@@ -42,7 +43,7 @@ struct Loading<'a> {
     place: Place<'a>,
     /// The model, or the layers behind the cut.
     back: Planned<'a>,
-    /// The layers before the cut, where there is one.
+    /// The layers before the cut, if the model is offloaded.
     front: Option<Planned<'a>>,
     /// Memory of the host.
     available: Option<Available>,
@@ -143,7 +144,7 @@ impl Engine {
         let (mut model, resolved) = loading.load(&reading, progress)?;
         summary.load_time = start.elapsed();
         if let Some((communicator, hosts)) = communicator.zip(options.hosts.clone()) {
-            // nobody begins before all have loaded
+            // barrier: wait until every rank has loaded
             agree::on_least(&*communicator, 0).map_err(latent_backend::BackendError::from)?;
             if hosts.rank() > 0 {
                 return Ok(Rank::Follows(Box::new(Follower { model, communicator, summary })));
@@ -254,7 +255,8 @@ impl<'a> Loading<'a> {
         Ok(loading)
     }
 
-    /// What there is of memory of the device's own, up to twice what the model can take: context and steps are chosen so that some is left.
+    /// The device's own free memory, up to twice what the model can use. The caller chooses context
+    /// and steps so that some is left.
     fn find_room(&self) -> Result<Option<Available>, EngineError> {
         if !self.place.back.has_own_memory() {
             return Ok(None);
@@ -271,7 +273,7 @@ impl<'a> Loading<'a> {
         Ok(least.map_err(latent_backend::BackendError::from)? as usize)
     }
 
-    /// What the model takes of the host's memory with a context of so many tokens.
+    /// Host memory of the model with a context of `context` tokens.
     fn on_host(&self, context: usize) -> MemoryEstimate {
         let front = self.front.as_ref().map(|front| front.needed(self.config, context)).unwrap_or_default();
         match self.place.back.has_own_memory() {
@@ -308,7 +310,8 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// The largest context that fits into what is available; the model's limit where nobody says what is.
+    /// The largest context that fits into the available memory, or the model's limit if the
+    /// available memory is unknown.
     fn fitting_context(&self) -> usize {
         let limit = self.config.context_length;
         // a tenth is left for everything else

@@ -26,7 +26,7 @@ impl LogitsTaker for WholeRows<'_> {
     }
 }
 
-/// Hears of rows as if they stood so many further on.
+/// Forwards logits with row numbers increased by `by`.
 pub(crate) struct RowsFurther<'t> {
     pub(crate) taker: &'t mut dyn LogitsTaker,
     pub(crate) by: usize,

@@ -34,12 +34,12 @@ impl fmt::Display for OverCommitted {
     }
 }
 
-/// A model that does not fit: what it needs, what there is, and what would fit.
+/// A model that does not fit: the needed and the available memory, and what would fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// What it needs.
     pub needed: MemoryEstimate,
-    /// What there is.
+    /// The available memory.
     pub available: Available,
     /// Tokens of context asked for.
     pub context: usize,
@@ -165,8 +165,9 @@ fn file_pages(stat: &str) -> u64 {
     value("inactive_file") + value("active_file")
 }
 
-/// Whether the file's pages may stay in the page cache beside the weights that are packed from them. They make the next start faster, so that they
-/// stay where half of the free memory holds the model and its file; otherwise they would take memory from other programs.
+/// Whether the file's pages may stay in the page cache in addition to the weights packed from them.
+/// They make the next start faster. They stay if the model and its file fit into half of the free
+/// memory; otherwise they would take memory from other programs.
 pub(crate) fn keeps_pages(available: &Available, needed: &MemoryEstimate) -> bool {
     needed.total().saturating_add(needed.weights) <= available.bytes / 2
 }

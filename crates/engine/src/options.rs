@@ -62,7 +62,8 @@ pub struct EngineOptions {
     pub hosts: Option<Hosts>,
     /// Which layers another backend runs than the one that the model is loaded into; none: that one runs all.
     pub offload: Option<Offload>,
-    /// Load only so many of the first layers, to measure how fast this machine runs them: what comes out means nothing. None: all.
+    /// Load only this number of first layers, to measure their speed on this machine; the output is
+    /// meaningless. None: all.
     pub first_layers: Option<usize>,
     /// What crosses between those ranks.
     pub wire: Wire,
@@ -97,7 +98,7 @@ pub struct Resolved<'b> {
     pub states: StateOptions,
     /// The side of the model that the plans are of, where it is cut in two.
     pub side: Option<Side>,
-    /// Tokens of the KV cache, where there is room for more than one context.
+    /// Minimum tokens of the KV cache, if it holds more than one context.
     cache_tokens: usize,
 }
 
@@ -191,7 +192,7 @@ impl Resolved<'_> {
         self.backend.weight_bytes(stages, source)
     }
 
-    /// Bytes that the model takes with a context of so many tokens.
+    /// Memory of the model with a context of `context` tokens.
     pub fn estimate(
         &self,
         config: &ModelConfig,
@@ -215,7 +216,7 @@ impl Resolved<'_> {
         }
     }
 
-    /// Tokens of the KV cache with a context of so many.
+    /// Tokens of the KV cache with a context of `context` tokens.
     pub(crate) fn cache_tokens(&self, context: usize) -> usize {
         self.cache_tokens.max(context)
     }

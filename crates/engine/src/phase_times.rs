@@ -1,4 +1,4 @@
-//! Where the time of running steps goes, for whoever watches: each phase's time, without costs or limits.
+//! Time per phase of running steps, without costs or limits.
 
 use crate::engine::Engine;
 use latent_graph::Plan;

@@ -17,14 +17,14 @@ pub struct LargePiece {
 /// What a piece is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceOf {
-    /// Rows of one layer of the KV cache, for so many tokens.
+    /// Rows of one layer of the KV cache.
     Cache {
         /// The tokens.
         tokens: usize,
         /// Whether another type of the KV cache takes less.
         smaller_cache: bool,
     },
-    /// A value of a step of so many tokens.
+    /// A value of a step.
     Step {
         /// The tokens.
         tokens: usize,

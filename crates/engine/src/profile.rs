@@ -1,4 +1,5 @@
-//! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
+//! Time per phase of a step, compared with the bytes it moves, the operations it computes, and the
+//! machine's limits measured in the same run.
 
 use latent_backend::{Limits, Model, PlanTimes, ProfileClock, RankTimes};
 use latent_graph::Plan;
@@ -220,7 +221,7 @@ pub(crate) fn report(
     sizes: &[StepSize],
     repeated: bool,
 ) -> StepProfile {
-    // plans of other steps, which the work needed beside those that are measured, do not count
+    // plans of other steps that `work` also ran do not count
     let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.times.phases).sum();
     // of repeated steps, the average
     let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
@@ -275,7 +276,7 @@ pub(crate) fn report(
     let millis = share * total as f64 / 1e6;
     let finished = phases.into_iter().map(|(_, profile, cost, limits)| finish(profile, cost, millis, limits));
     let mtp = !sizes.is_empty() && sizes.iter().all(|size| size.mtp);
-    // the MTP layer's rows beside the model's are the same tokens
+    // the rows of the MTP layer are the same tokens as the model's: count them once
     let counted = sizes.iter().filter(|size| size.mtp == mtp);
     let rows: usize = counted.map(|size| size.sequences * size.rows).sum();
     let steps = sizes.len().max(1);

@@ -100,12 +100,12 @@ impl Engine {
         roofline
     }
 
-    /// The place of the first plan of the front's stage; behind all where there is none.
+    /// The index of the first plan of the front's stage, or `usize::MAX` without a front.
     fn first_front_plan(&self) -> usize {
         stage_index::front(self.model.stages()).map_or(usize::MAX, |stage| stage * BatchBucket::ALL.len())
     }
 
-    /// What the front's device can do, measured once; these limits where there is no front, or it is not measured.
+    /// Measured limits of the front's device; `limits` without a front, or if measuring fails.
     fn front_limits(&self, limits: &Limits) -> Limits {
         let Some(front) = &self.front else { return *limits };
         let measure = || {

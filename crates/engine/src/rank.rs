@@ -144,7 +144,7 @@ fn of_programs() -> [Fact; 3] {
     ]
 }
 
-/// What all ranks must have in common beside programs and files.
+/// Checks options and plans that must be equal on all ranks, in addition to programs and files.
 ///
 /// # Errors
 /// [`RankError::Differs`] on every rank.

@@ -40,7 +40,7 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Whether the model would have gone on.
+    /// Whether the model did not end the answer itself.
     pub fn is_cut(self) -> bool {
         matches!(self, StopReason::Length | StopReason::Context | StopReason::Interrupted)
     }
@@ -80,9 +80,9 @@ pub struct Answer {
     pub drafts: DraftCount,
 }
 
-/// What the loop tells its caller; each call returns whether to go on.
+/// Callbacks of the generation loop. Each returns whether to continue.
 pub trait Listener {
-    /// So many tokens of the prompt are done.
+    /// `done` of `total` prompt tokens have run.
     fn prompt(&mut self, _done: usize, _total: usize) -> bool {
         true
     }

@@ -19,9 +19,9 @@ pub enum SeqError {
         /// Tokens in the vocabulary.
         vocab: usize,
     },
-    /// Embeddings that are no rows of the model's hidden size.
+    /// Embeddings whose rows do not have the model's hidden size.
     #[error(
-        "{elements} elements of embeddings in rows of {width} are no whole rows of {hidden}, the model's hidden size"
+        "{elements} elements of embeddings in rows of {width} do not match the model's hidden size ({hidden})"
     )]
     EmbeddingWidth {
         /// Elements of all rows.
@@ -31,7 +31,7 @@ pub enum SeqError {
         /// The model's hidden size.
         hidden: usize,
     },
-    /// An embedding with an element that is infinite or no number.
+    /// An embedding with an element that is not finite.
     #[error("element {element} of the embedding at position {position} is not finite")]
     EmbeddingNotFinite {
         /// Where the row stands.
@@ -39,7 +39,7 @@ pub enum SeqError {
         /// The element of the row.
         element: usize,
     },
-    /// Logits of a row that there is not.
+    /// Logits of a row that does not exist.
     #[error("logits of row {row} are wanted, but there are {rows} rows")]
     Wanted {
         /// The row.

@@ -31,9 +31,11 @@ impl Engine {
         other.share(len)
     }
 
-    /// Keeps the recurrent state of a sequence as it is now, so that [`truncate`](Self::truncate) and [`share`](Self::share) can go back to
-    /// it: at the end of a message, for example. Nothing is copied. Steps take snapshots by themselves, and only so many are kept: see
-    /// [`StateOptions`](crate::cache::StateOptions). A model without recurrent state needs none, and takes none.
+    /// Keeps the recurrent state of a sequence as it is now, for example at the end of a message,
+    /// so that [`truncate`](Self::truncate) and [`share`](Self::share) can return to it. Nothing is
+    /// copied. Steps take snapshots automatically, up to the limit of
+    /// [`StateOptions`](crate::cache::StateOptions). Without effect on models without recurrent
+    /// state.
     ///
     /// # Errors
     /// When another engine has run the sequence.

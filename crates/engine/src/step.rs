@@ -71,7 +71,7 @@ impl<'a> SeqInput<'a> {
     }
 
     /// Embeddings in place of tokens: `values` are rows of `width` elements, the model's hidden size, as the first layer reads them
-    /// ([`InputRows::Embeddings`]). Inputs of tokens may stand beside them in a step, for other sequences.
+    /// ([`InputRows::Embeddings`]). The same step may have token inputs for other sequences.
     pub fn embeddings(
         sequence: &'a mut Sequence,
         values: &'a [f32],

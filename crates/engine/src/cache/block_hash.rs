@@ -4,8 +4,9 @@ use super::prefix::CacheSalt;
 use latent_backend::{InputRow, InputRows, KV_BLOCK};
 use sha2::{Digest, Sha256};
 
-/// Names a full block of a model's KV cache by all tokens up to its end. Two blocks of one name hold the same rows, wherever they are: hashes of
-/// 128 bits, cut from SHA-256, so that nobody can make two prompts whose blocks collide.
+/// Names a full block of a model's KV cache by all tokens up to its end. Two blocks with the same
+/// name hold the same rows. Names are SHA-256 hashes truncated to 128 bits, so that a client cannot
+/// construct prompts whose blocks collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 16]);
 
@@ -75,8 +76,9 @@ impl HashChain {
     }
 }
 
-/// Blocks of tokens alone are hashed as their ids. Where there is an embedding, each row has a mark of its kind before it, and an embedding is its
-/// own hash: such a block hashes more bytes than one of tokens, so that no choice of rows makes both the same.
+/// Hashes blocks of tokens as their ids. In a block with embeddings, a mark of its kind precedes
+/// each row, and an embedding is its own hash. Such a block hashes more bytes than one of tokens,
+/// so no choice of rows makes both equal.
 fn hash_rows(hash: &mut Sha256, block: &[InputRow<'_>]) {
     let marked = block.iter().any(|row| matches!(row, InputRow::Embedding(_)));
     for row in block {

@@ -14,7 +14,7 @@ pub(crate) struct DraftRows {
     hidden: Vec<f32>,
     /// Waiting rows that the present step has run, and that count as done when it succeeds.
     ran: usize,
-    /// Nothing is kept: nobody wants drafts for this sequence.
+    /// Keeps nothing: drafts are disabled for this sequence.
     off: bool,
 }
 
@@ -72,7 +72,7 @@ impl DraftRows {
         (self.tokens.get(1..).unwrap_or_default(), &self.hidden)
     }
 
-    /// Notes that a step has run so many of the waiting rows.
+    /// Notes that a step has run the first `rows` waiting rows.
     pub(crate) fn ran(&mut self, rows: usize) {
         self.ran = rows;
     }

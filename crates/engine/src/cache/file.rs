@@ -56,7 +56,7 @@ pub enum CacheFileError {
     /// The file cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// It is no plain file, or cannot be opened.
+    /// The file is not a regular file, or cannot be opened.
     #[error(transparent)]
     Input(#[from] InputError),
     /// The file cannot be read.
@@ -67,7 +67,7 @@ pub enum CacheFileError {
         /// What the operating system says.
         error: io::Error,
     },
-    /// It is no saved sequence, or a damaged one.
+    /// The file is not a saved sequence, or is damaged.
     #[error("{}: not a saved Latent sequence: {problem}; save it again", path.display())]
     Damaged {
         /// The file.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// There is no free block left.
+/// All blocks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheFull {
     /// Rows that were to be added.
@@ -25,7 +25,7 @@ impl fmt::Display for CacheFull {
 
 impl std::error::Error for CacheFull {}
 
-/// There is no free slot of recurrent state left.
+/// All slots of recurrent state are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatesFull {
     /// Slots that the whole cache has.

@@ -71,7 +71,7 @@ impl KvCache {
         self.pool.count()
     }
 
-    /// Blocks that nobody uses.
+    /// Unused blocks.
     pub fn free_blocks(&self) -> usize {
         self.pool.blocks().free()
     }

@@ -19,7 +19,7 @@ pub(super) struct RecurrentState {
     pending: Option<Pending>,
 }
 
-/// The state after so many rows.
+/// The state after the first `position` rows.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub position: usize,
@@ -77,7 +77,8 @@ impl RecurrentState {
         Ok(())
     }
 
-    /// A free slot, if need be that of a snapshot which nobody else uses: a sequence that runs comes before going back.
+    /// A free slot, or that of a snapshot without other users: running a sequence takes precedence
+    /// over its snapshots.
     fn take(&mut self) -> Result<Arc<StateSlot>, StatesFull> {
         loop {
             if let Some(slot) = self.pool.take() {
@@ -132,7 +133,8 @@ impl RecurrentState {
         }
     }
 
-    /// Goes back to the newest snapshot at or before `position`; returns its position, or 0 where there is none.
+    /// Restores the newest snapshot at or before `position`. Returns its position, or 0 without
+    /// one.
     pub(super) fn restore(&mut self, position: usize) -> usize {
         self.pending = None;
         self.snapshots.retain(|snapshot| snapshot.position <= position);

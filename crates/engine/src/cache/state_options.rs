@@ -6,7 +6,7 @@ use latent_backend::KV_BLOCK;
 /// present one, the one that a step is writing, and its snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateOptions {
-    /// Sequences that there is room for with all their snapshots. More can run where others have fewer.
+    /// Sequences that fit with all their snapshots. More can run if some have fewer.
     pub sequences: usize,
     /// Most snapshots of one sequence. Of more, the newest is kept, and of the others those that lie farthest apart.
     pub snapshots: usize,

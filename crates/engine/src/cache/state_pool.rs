@@ -12,8 +12,9 @@ pub(super) struct StatePool {
     free: Mutex<Vec<u32>>,
 }
 
-/// A slot in use, which the pool gets back when nobody holds it any more. The present state of a sequence, its snapshots and its forks share
-/// handles, since a state is written once and then only read.
+/// A slot in use, which returns to the pool when its last handle is dropped. The present state of a
+/// sequence, its snapshots and its forks share handles, since a state is written once and then only
+/// read.
 #[derive(Debug)]
 pub(super) struct StateSlot {
     index: u32,

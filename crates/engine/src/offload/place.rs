@@ -10,7 +10,7 @@ use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::ir::Side;
 
-/// Tokens of context that `auto` makes room for where nobody says how many.
+/// Default context, in tokens, that `auto` leaves room for.
 const AUTO_CONTEXT: usize = 4096;
 
 /// The backend that computes logits, and the one that has the layers before a cut.
@@ -104,7 +104,8 @@ fn fitting(
     Ok(config.layers + 1 - most)
 }
 
-/// How many layers of a model, counted as [`DeviceLayers`] counts them, fit into so many bytes of a device with a context of so many tokens.
+/// The number of layers, counted as in [`DeviceLayers`], that fit into `room` bytes of a device
+/// with a context of `context` tokens.
 ///
 /// # Errors
 /// What planning fails with.

@@ -27,7 +27,7 @@ impl<'a> Planned<'a> {
         Ok(Planned { resolved, stages, weights })
     }
 
-    /// Plans anew for steps of so many tokens.
+    /// Replaces the plans with plans for steps of `tokens` tokens.
     pub(crate) fn with_steps_of(
         &mut self,
         tokens: usize,
@@ -39,12 +39,12 @@ impl<'a> Planned<'a> {
         Ok(())
     }
 
-    /// What it takes with a context of so many tokens.
+    /// Memory with a context of `context` tokens.
     pub(crate) fn needed(&self, config: &ModelConfig, context: usize) -> MemoryEstimate {
         self.resolved.estimate(config, &self.stages, self.weights, context)
     }
 
-    /// The largest piece of its KV cache with a context of so many tokens.
+    /// The largest allocation of its KV cache with a context of `context` tokens.
     pub(crate) fn cache_piece(&self, context: usize) -> LargePiece {
         let cache = self.resolved.options.stages.bind.cache;
         let layers = self.resolved.backend.layer_states(&self.stages);
@@ -55,7 +55,7 @@ impl<'a> Planned<'a> {
         LargePiece { of, bytes, most: self.resolved.backend.largest_piece() }
     }
 
-    /// The largest value of its steps, had they so many tokens.
+    /// The largest intermediate of a step of `tokens` tokens.
     pub(crate) fn step_piece(&self, config: &ModelConfig, tokens: usize) -> LargePiece {
         let planned = self.resolved.options.stages.max_batch_tokens;
         let plans = self.stages.iter().flat_map(|stage| &stage.plans);

@@ -60,7 +60,8 @@ impl Scheduler {
         true
     }
 
-    /// Whether the blocks of a job's tokens so far and of one more are free beside those that running jobs have yet to take.
+    /// Whether the blocks for a job's tokens so far and one more are free, in addition to those
+    /// that running jobs have yet to take.
     fn fits(&self, task: &Task) -> bool {
         let cache = self.engine.kv_cache();
         let wanted = |task: &Task| {
@@ -109,7 +110,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Says what a job's sequence is to keep beside its rows.
+    /// Sets up drafts and snapshots of a job's sequence.
     fn prepare(&mut self, task: &mut Task) {
         let drafts = self.engine.drafts() && task.wants_drafts();
         self.engine.keep_drafts(&mut task.sequence, drafts);

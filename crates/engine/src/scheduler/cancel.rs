@@ -29,8 +29,8 @@ impl Canceller {
         self.token.clone()
     }
 
-    /// Ends a job: within one phase where nobody else's job is in the running step, else at the end of the step. A job that has ended, or that never
-    /// was, stays as it is.
+    /// Cancels a job: within one phase if the running step has only cancelled jobs, otherwise at
+    /// the end of the step. Unknown and finished jobs are ignored.
     pub fn cancel(&self, job: JobId) {
         let mut shared = self.shared();
         shared.jobs.insert(job);

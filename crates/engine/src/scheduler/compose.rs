@@ -4,7 +4,7 @@ use super::Scheduler;
 use super::job::JobId;
 use latent_backend::KV_BLOCK;
 
-/// Every so many steps prompts go by age alone.
+/// Every fourth step orders prompts by age alone.
 const BY_AGE: u64 = 4;
 
 /// What a step runs: jobs, and how many tokens of each.

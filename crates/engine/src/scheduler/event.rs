@@ -50,7 +50,7 @@ pub enum JobEvent {
         /// What it took.
         usage: Usage,
     },
-    /// There is no answer, or no more of it.
+    /// The job has failed; no further output follows.
     Failed(JobError),
 }
 

@@ -2,13 +2,14 @@
 //! Sheng et al., "Fairness in Serving Large Language Models", 2024).
 //!
 //! A key that comes, or comes back, starts no lower than the smallest counter of those that have jobs, and than the virtual time, which is what a key
-//! would have been served that always had jobs (weighted fair queueing): it is served soon, but cannot live on what it did not ask for before. The
-//! time goes on with whatever is served, so that nobody starves however many new keys come.
+//! would have been served that always had jobs (weighted fair queueing): it is served soon, but
+//! gets no credit for the time it was idle. Any service advances the virtual time, so that no key
+//! starves, however many new keys arrive.
 
 use super::job::FairnessKey;
 use std::collections::HashMap;
 
-/// A chosen token weighs as much as so many tokens of a prompt, which share the work of a step.
+/// Weight of a chosen token in prompt tokens, which share the work of a step.
 pub(super) const CHOSEN: u64 = 2;
 
 /// Keys without jobs that are remembered.
@@ -92,7 +93,7 @@ mod tests {
         fairness.leave(a);
         fairness.enter(a);
         assert_eq!(fairness.served(a), 1500);
-        // and nobody gains by leaving with the smallest counter
+        // a key does not gain by leaving with the smallest counter
         fairness.leave(b);
         fairness.charge(c, 200);
         fairness.enter(b);

@@ -26,7 +26,7 @@ impl<'a> GuardedListener<'a> {
         if !last {
             self.panicked.push((id, error));
         } else if let Err(error) = self.call(id, JobEvent::Failed(error)) {
-            tracing::error!(job = id.0, "nobody hears of the end of a job: {error}");
+            tracing::error!(job = id.0, "the listener panicked at the final event of a job: {error}");
         }
     }
 

@@ -14,7 +14,8 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 impl Scheduler {
-    /// Begins a step, where there is one, and ends the oldest, where there is no room for another or nothing else to do.
+    /// Submits a step, if the plan has members. Collects the oldest step if the queue is full or
+    /// the plan is empty.
     pub(super) fn run_in_flight(
         &mut self,
         plan: &StepPlan,

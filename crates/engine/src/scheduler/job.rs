@@ -27,7 +27,7 @@ pub struct Job {
     pub key: FairnessKey,
     /// Jobs of a larger number go first, and may take the place of running jobs of a smaller one.
     pub priority: i32,
-    /// When nobody wants the answer any more: the job then fails with [`JobError::Deadline`](super::JobError::Deadline).
+    /// The time after which the job fails with [`JobError::Deadline`](super::JobError::Deadline).
     pub deadline: Option<Instant>,
     /// The prompt's embedding is wanted, in place of an answer.
     pub embed: bool,

@@ -1,9 +1,10 @@
-//! Continuous batching: many jobs over one engine, stepped by whoever owns the scheduler. It has no threads (but the one that writes the prefix cache
-//! to disk) and knows no network. How it decides is explained in `docs/scheduling.md`.
+//! Continuous batching: many jobs over one engine. The owner of the scheduler calls it for each
+//! step. Its only thread writes the prefix cache to disk, and it does not use the network.
+//! `docs/scheduling.md` explains its decisions.
 //!
 //! * `submit.rs`: taking jobs, or refusing them.
 //! * `admission.rs`: which of the waiting jobs run; prefixes from the cache.
-//! * `compose.rs`: whose tokens run in a step, and how many; `pace.rs`: how many of prompts beside jobs that decode; `fairness.rs`: whose first.
+//! * `compose.rs`: which tokens run in a step; `pace.rs`: how many prompt tokens may run while other jobs decode; `fairness.rs`: the order of tenants.
 //! * `room.rs`: blocks for the step: from the prefix cache, then from jobs of lower rank.
 //! * `run.rs`: the step, and what follows for each job; `in_flight.rs`: several steps at once, over ranks; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
 //! * `resume.rs`: going on with another engine, when a device was lost; `suspended.rs`: the jobs on their way.
@@ -50,7 +51,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use task::Task;
 
-/// Bytes of the prefix cache that are copied for the disk, or read from it, beside a step.
+/// Maximum bytes of the prefix cache that are copied for the disk, or read from it, per step.
 const DISK_BYTES: usize = 8 << 20;
 
 /// Many jobs over one engine.
@@ -148,8 +149,9 @@ impl Scheduler {
         self.running.is_empty() && self.waiting.is_empty() && self.flights.is_empty()
     }
 
-    /// Runs a step: cancelled and overdue jobs end, jobs that wait start where there is room, tokens run and are chosen. `listener` hears of it.
-    /// Returns whether there is anything left to do: where there is not, no step need be run until a job is submitted.
+    /// Runs a step: ends cancelled and overdue jobs, starts waiting jobs that fit, runs tokens and
+    /// chooses the next ones, and calls `listener` with the events. Returns whether work is left.
+    /// If not, the caller need not step until it submits a job.
     ///
     /// A panic in the code of one job (a processor of its logits, its sampling, `listener` at one of its events) ends that job with
     /// [`JobError::Job`]; the others go on.
@@ -215,7 +217,8 @@ impl Scheduler {
         self.prefixes.watch();
     }
 
-    /// What has changed in the prefix cache in memory since the last call, in its order. Whoever watches asks often: what is not asked for is kept.
+    /// Changes of the in-memory prefix cache since the last call, in order. Call it often: pending
+    /// changes are kept in memory.
     pub fn take_prefix_changes(&mut self) -> Vec<PrefixChange> {
         self.prefixes.take_changes()
     }

@@ -22,7 +22,7 @@ pub struct SchedulerOptions {
     pub min_chunk: usize,
     /// Whether blocks of finished jobs are kept for later jobs with the same prefix, until others need them.
     pub prefix_cache: bool,
-    /// Where prefixes are kept beside that, across restarts.
+    /// Where prefixes are also kept on disk, across restarts.
     pub disk: Option<DiskCache>,
     /// Whether jobs outlive a device that is lost, so that [`Scheduler::suspend`](super::Scheduler::suspend) can take them to another.
     pub outlives_device: bool,

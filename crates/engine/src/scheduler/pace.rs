@@ -1,14 +1,16 @@
-//! How many tokens of prompts a step may have, so that those who decode beside them do not wait long: decided from measured step times.
+//! Limits the prompt tokens of a step, from measured step times, so that jobs that decode in the
+//! same step do not wait long.
 
 use std::time::Duration;
 
 /// Weight of the newest measurement.
 const NEWEST: f64 = 0.3;
 
-/// After so many mixed steps one runs without prompts, to measure again what that takes.
+/// Number of mixed steps after which one runs without prompts, to measure its time again.
 const PROBE: usize = 64;
 
-/// A step has at most so many times the prompt tokens of the one before, since the cost per token changes with their number.
+/// Maximum growth of prompt tokens from step to step, since the cost per token changes with their
+/// number.
 const GROWTH: usize = 2;
 
 /// Measured speeds.
@@ -25,8 +27,9 @@ pub(super) struct Pace {
     rate: Option<f64>,
 }
 
-/// A measurement counts at most so many times the mean: now and then the system lets another program run. Less for steps without prompts, so that
-/// such pauses do not make prompts' shares larger.
+/// Maximum of a measurement as a multiple of the mean, since other programs interrupt some steps.
+/// The limit is lower for steps without prompts, so that such pauses do not enlarge the prompts'
+/// share.
 const OUTLIER: f64 = 3.0;
 const OUTLIER_ALONE: f64 = 1.5;
 
@@ -67,7 +70,7 @@ impl Pace {
         }
         let alone = if decoding == 0 { 0.0 } else { self.decode[size].unwrap_or_default() };
         let per_token = (seconds - alone).max(0.0) / prompt_tokens as f64;
-        // large chunks are cheaper per token: beside others they are only a first guess
+        // large chunks are cheaper per token, so that they are only a first guess for mixed steps
         if decoding > 0 {
             self.per_token = Some(mean(self.per_token.filter(|_| self.last > 0), per_token, OUTLIER));
             (self.last, self.mixed) = (prompt_tokens, self.mixed + 1);
@@ -76,7 +79,7 @@ impl Pace {
         }
     }
 
-    /// Seconds that so many tokens take, as far as is known.
+    /// Estimated seconds for `tokens` tokens.
     pub(super) fn seconds(&self, tokens: usize) -> f64 {
         self.rate.map_or(1.0, |rate| tokens as f64 / rate)
     }

@@ -11,8 +11,8 @@ use crate::request::StopReason;
 use latent_backend::KV_BLOCK;
 
 impl Scheduler {
-    /// The engine, for work that is no job, with room in the KV cache for `tokens` tokens: cached prefixes are given up for it. None while there
-    /// are jobs, whose rows are in the KV cache.
+    /// Lends the engine for work that is not a job, with room in the KV cache for `tokens` tokens;
+    /// evicts cached prefixes for it. `None` while jobs have rows in the KV cache.
     pub fn lend_engine(&mut self, tokens: usize) -> Option<&mut Engine> {
         if !self.is_idle() {
             return None;
@@ -47,7 +47,7 @@ impl Scheduler {
                 break;
             }
         }
-        self.make_room_beside(&plan);
+        self.make_optional_room(&plan);
         plan
     }
 
@@ -61,8 +61,8 @@ impl Scheduler {
         })
     }
 
-    /// What is good to have, but worth nobody's blocks: room for drafts, and for recurrent states.
-    fn make_room_beside(&mut self, plan: &StepPlan) {
+    /// Makes room for drafts and recurrent states, but takes no blocks from jobs for them.
+    fn make_optional_room(&mut self, plan: &StepPlan) {
         if self.engine.drafts() {
             let wanted = self.wanted(plan).0 + 2 * plan.shares.len();
             while self.engine.kv_cache().free_blocks() < wanted
@@ -79,7 +79,8 @@ impl Scheduler {
         holder.map(|task| task.sequence = Sequence::default()).is_some()
     }
 
-    /// Lets the running job of the lowest rank wait; false where there is no other beside the highest.
+    /// Preempts the running job of the lowest rank. Returns false if only the highest one has
+    /// blocks.
     fn release_last(&mut self, plan: &mut StepPlan) -> bool {
         let first = self.running.iter().map(|task| task.rank()).min();
         let others = self.running.iter().filter(|task| Some(task.rank()) != first);

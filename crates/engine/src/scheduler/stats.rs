@@ -1,4 +1,4 @@
-//! What a scheduler has done, for whoever watches it.
+//! Statistics of a scheduler.
 
 use crate::cache::{DiskStats, PrefixStats};
 use crate::draft_kind::DraftCount;

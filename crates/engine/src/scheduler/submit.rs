@@ -9,7 +9,7 @@ use crate::cache::{HashChain, Sequence};
 use crate::embedding::Embedding;
 use std::time::Duration;
 
-/// Tokens that an answer is reckoned with where nobody knows better.
+/// Assumed length of an answer, in tokens, without better information.
 const USUAL_ANSWER: usize = 256;
 
 impl Scheduler {
@@ -112,7 +112,8 @@ impl Scheduler {
         job.request.sampling.validate(vocab).map_err(|error| Refusal::Invalid(error.to_string()))
     }
 
-    /// Whether the queue has room for so many more jobs of one prompt. A job that waits for nobody is always taken.
+    /// Whether the queue has room for `jobs` more jobs of one prompt. An empty queue accepts any
+    /// job.
     fn check_queue(&mut self, prompt: usize, jobs: usize) -> Result<(), Refusal> {
         let (waiting, waiting_tokens) = self.queue();
         let full = waiting + jobs > self.options.max_waiting

@@ -10,7 +10,8 @@ use crate::request::Request;
 use std::cmp::Reverse;
 use std::time::Instant;
 
-/// Prompts that have run a multiple of so many tokens more than others let these go first, so that a short prompt does not wait for a long one.
+/// A prompt yields to others each time that it has run this many tokens more than they, so that a
+/// short prompt does not wait for a long one.
 const TURN: usize = 512;
 
 /// A job.

@@ -104,7 +104,7 @@ fn an_answer_goes_on_beyond_the_context() {
     assert!(long.discarded_tokens >= 48 * 5 && session.sequence.len() <= 100, "{}", long.discarded_tokens);
     assert_eq!(40 + 299, session.sequence.len() + long.discarded_tokens);
     assert_eq!(long.tokens[..61], full.tokens[..], "the same until the context is full");
-    // what was shifted is shared by nobody: the next prompt gets what a new session gets
+    // shifted blocks are never shared: the next prompt gets what a new session gets
     assert_eq!(session.tokens, prompt[..5]);
     let again = engine.generate(&mut session, &request, &tokenizer, &mut Quiet).unwrap();
     assert_eq!((again.cached_tokens, &again.tokens), (5, &long.tokens));

@@ -348,7 +348,7 @@ fn bad_dumps_are_refused_with_what_is_wrong() {
     dump_of(&path, "layers.1.residual", F32, &[4, 96], None);
     refused(&["--tokens"]);
     dump_of(&path, "layers.1.residual", F32, &[4, 96], Some(&[1, u32::MAX, 2, 3]));
-    refused(&["-1 is no token id"]);
+    refused(&["invalid token ID -1"]);
     std::fs::write(&path, b"GGUF and what not").unwrap();
     refused(&["not a dump"]);
     // a leading dimension of one, as transformers has, does no harm

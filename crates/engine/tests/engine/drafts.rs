@@ -178,7 +178,8 @@ fn sampled_tokens_have_the_distribution_that_they_have_without_drafts() {
             chi += (seldom.0 - seldom.1).powi(2) / (seldom.0 + seldom.1);
             classes += 1;
         }
-        // Wilson and Hilferty: a chi-squared variable of so many degrees is above this once in a thousand
+        // Wilson and Hilferty: a chi-squared variable of `degrees` degrees exceeds this once in a
+        // thousand
         let degrees = f64::from(classes - 1);
         let bound = degrees * (1.0 - 2.0 / (9.0 * degrees) + 3.09 * (2.0 / (9.0 * degrees)).sqrt()).powi(3);
         eprintln!("place {place}: {chi:.1} of {degrees} degrees, bound {bound:.1}");
@@ -306,7 +307,7 @@ fn many_answers_at_once_are_those_of_one() {
         let request = request(&demo, seed);
         let alone =
             plain.engine.generate(&mut Session::default(), &request, &plain.tokenizer, &mut Quiet).unwrap();
-        // in default precision a prompt may have other bits beside others
+        // in default precision the bits of a prompt may depend on other rows of its step
         same += usize::from(generation.tokens() == alone.tokens);
         assert!(generation.drafts().accepted > 0 || generation.tokens().len() < 4);
         assert_eq!(sequence.len(), demo.prompt(CHATS[seed as usize]).len() + generation.tokens().len() - 1);

@@ -1,5 +1,5 @@
 //! Embeddings in place of tokens: rows that equal the model's own embedding give the very bits that its tokens give, on every backend, in every
-//! mix and chunking; what is no embedding is refused for its sequence alone.
+//! mix and chunking; a malformed embedding is refused for its sequence alone.
 
 use crate::support::{checkpoint, folder};
 use latent_backend::Backend;
@@ -66,8 +66,8 @@ impl Text {
     }
 }
 
-/// Runs two halves of a text as two sequences, so many rows of each in a step; `embedded` says which steps of which sequence take embeddings. All
-/// logits as bits.
+/// Runs two halves of a text as two sequences, a fixed number of rows of each per step. `embedded`
+/// says which steps of which sequence take embeddings. Returns all logits as bits.
 fn run(engine: &mut Engine, text: &Text, chunk: usize, embedded: fn(usize, usize) -> bool) -> Vec<Vec<u32>> {
     let half = text.tokens.len() / 2;
     let mut sequences: [Sequence; 2] = Default::default();

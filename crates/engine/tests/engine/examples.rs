@@ -31,7 +31,8 @@ fn several_answers_share_their_steps() {
 fn jobs_come_while_others_run_and_share_a_prefix() {
     let text = output("scheduler");
     assert!(text.contains("4 jobs in ") && text.matches("Length, 20 tokens").count() == 4, "{text}");
-    // the other answers to the first prompt share its rows; a job that comes later runs beside them
+    // the other answers to the first prompt share its rows; a job that comes later runs
+    // concurrently
     for shared in ["JobId(1) starts", "JobId(2) starts"] {
         let line = text.lines().find(|line| line.starts_with(shared)).unwrap_or_default();
         assert!(line.ends_with("tokens cached") && !line.ends_with(", 0 tokens cached"), "{text}");

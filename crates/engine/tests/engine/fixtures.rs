@@ -108,8 +108,8 @@ fn with_config(case: &str, change: impl FnOnce(&mut Map<String, Value>)) -> (Tem
     (made, opened)
 }
 
-/// Of a head that is stored although `tie_word_embeddings` is true, and of a `rope_scaling` beside `rope_parameters`, Transformers 5 computes the
-/// logits that the fixture has.
+/// Transformers 5 ignores a stored head if `tie_word_embeddings` is true, and a `rope_scaling` if
+/// `rope_parameters` exists. The fixture has its logits.
 #[test]
 fn what_overrides_keys_of_a_config_is_what_transformers_takes() {
     fn tie(config: &mut Map<String, Value>) {

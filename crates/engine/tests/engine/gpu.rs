@@ -130,7 +130,7 @@ fn its_largest_logits_give_the_tokens_that_whole_rows_give() {
     let penalised = SamplingParams { repeat_penalty: 1.2, penalty_last: 16, ..SamplingParams::default() };
     for sampling in [SamplingParams::greedy(), SamplingParams::default(), penalised] {
         let answers = engines.each_mut().map(|engine| {
-            // whoever reports probabilities needs whole rows
+            // a caller that reports probabilities needs whole rows
             [None, Some(0)].map(|logprobs| {
                 let prompt = tokenizer.encode("Once upon a time", how).unwrap();
                 let sampling = sampling.clone();
@@ -165,7 +165,7 @@ fn embeddings_in_place_of_tokens_give_the_bits_of_the_tokens() {
             true => SeqInput::embeddings(second, &values, width, LogitsRequest::All),
             false => SeqInput::tokens(second, &tokens, LogitsRequest::All),
         };
-        // beside tokens, which are looked up
+        // together with token inputs, which are looked up
         let mut inputs = [SeqInput::tokens(first, &tokens[..5], LogitsRequest::All), second];
         let mut logits = Vec::new();
         engine.step(&mut inputs, &mut |_, _, row| logits.push(row.to_vec())).unwrap().all().unwrap();

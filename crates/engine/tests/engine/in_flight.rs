@@ -43,7 +43,8 @@ impl Watch {
     }
 }
 
-/// A rank whose results come back only when rank 0 has submitted another step: whoever runs one step after the other waits for ever.
+/// A rank whose results arrive only after rank 0 has submitted another step: an engine that runs
+/// steps one by one waits for ever.
 fn watched(rank: LocalRank, watch: &Arc<Watch>) -> Arc<dyn Communicator> {
     let (me, watch) = (rank.rank(), Arc::clone(watch));
     Tapped::sends(rank, move |to, channel, _| {
@@ -240,7 +241,7 @@ fn steps_for_which_there_is_no_room_are_refused() {
     led.unwrap();
 }
 
-/// Prompts in chunks, one of them stopped, and a ticket that nobody collects.
+/// Prompts in chunks, one of them stopped, and a ticket that is never collected.
 fn prompts(engine: &mut Engine) -> Vec<Vec<f32>> {
     let tokens = prompt(3, 90);
     let mut heard = Vec::new();
@@ -259,7 +260,7 @@ fn prompts(engine: &mut Engine) -> Vec<Vec<f32>> {
     assert!(matches!(error, Err(EngineError::Stopped)), "{error:?}");
     let ran = stopped.len();
     assert!((32..90).contains(&ran) && ran.is_multiple_of(16), "{ran} tokens");
-    // what is there can be gone on from
+    // a stopped prompt can be continued
     let mut last = |_: usize, logits: &[f32]| heard.push((89, logits.to_vec()));
     engine.prefill(&mut stopped, &tokens[ran..], 16, LogitsRequest::Last, &mut last, &mut |_| true).unwrap();
     let mut inputs = [SeqInput::tokens(&mut stopped, &[30], LogitsRequest::Last)];
@@ -323,7 +324,7 @@ fn jobs_over_ranks_have_the_text_that_they_have_alone() {
             for (n, request) in requests.iter().enumerate() {
                 let job = || Job { request: request.clone(), ..Job::default() };
                 ids.push(scheduler.submit(job()).unwrap());
-                // another one, which is cancelled after so many steps, wherever its tokens are then
+                // another one, cancelled after 1 + n steps, wherever its tokens are then
                 let other = scheduler.submit(job()).unwrap();
                 heard.steps(&mut scheduler, 1 + n);
                 scheduler.cancel(other);

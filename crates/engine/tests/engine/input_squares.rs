@@ -101,7 +101,8 @@ fn the_mtp_layers_inputs_are_summed_over_all_rows_but_the_last() {
     }
     // the layers before it hear nothing of it
     assert!(without.iter().all(|(name, sums)| with[name] == *sums));
-    // eh_proj reads the normed embedding of the next token beside the normed residual stream: without their gains both have a mean square of 1
+    // eh_proj reads the normed embedding of the next token and the normed residual stream: without
+    // their gains both have a mean square of 1
     let eh = &with["blk.3.nextn.eh_proj.weight"];
     for (half, norm) in eh.sums.chunks_exact(eh.sums.len() / 2).zip(["enorm", "hnorm"]) {
         let gain = checkpoint.tensor(&format!("blk.3.nextn.{norm}.weight")).unwrap().data.chunks_exact(4);

@@ -1,5 +1,6 @@
-//! Prompts of many rows on every tier: kernels for many rows are bound where there are any, experts with few rows have another beside them, and
-//! results stay near to exact ones, the same for any number of threads. Attention takes tiles in every formulation that has them.
+//! Prompts of many rows on every tier: plans bind kernels for many rows where they exist, and a
+//! second kernel for experts with few rows. Results stay near to exact ones, and equal for any
+//! number of threads. Attention uses tiles in every formulation that has them.
 
 use crate::support::{all_logits, bits, checkpoint, engine, error, tiers};
 use latent_engine::{Engine, EngineOptions};
@@ -16,7 +17,7 @@ fn options(tier: Tier, precision: Precision, threads: usize) -> EngineOptions {
     EngineOptions { mla, precision, tier, threads, context, ..EngineOptions::default() }
 }
 
-/// Kernels of the plan for many rows: those of its weights, and those that are bound beside them.
+/// Kernels of the plan for many rows, and the small-batch kernels bound with them.
 fn kernels_of(engine: &Engine) -> (HashSet<&str>, HashSet<&str>) {
     let kernels = || engine.stages()[0].plans[2].ir.nodes.iter().flat_map(|node| &node.kernels);
     let few = kernels().filter_map(|kernel| kernel.small_batch.as_ref());

@@ -37,7 +37,7 @@ fn load(backend: &dyn Backend, file: &Arc<Checkpoint>, options: &EngineOptions) 
     Engine::load(backend, file, options, &mut |_, _| {}).unwrap()
 }
 
-/// The model with so many layers behind the cut, the CPU on both sides.
+/// The model with `layers` layers behind the cut, the CPU on both sides.
 fn cut(file: &Arc<Checkpoint>, options: &EngineOptions, layers: usize) -> Engine {
     load(&*latent_backends::cpu(), file, &offloaded(options.clone(), latent_backends::cpu(), layers))
 }

@@ -1,5 +1,6 @@
-//! Recurrent state beside cached rows: a random model on the reference backend with two toy recurrences before its first layer, so that rows and
-//! logits depend on every token before them through states of fixed size.
+//! Recurrent state in addition to cached rows: a random model on the reference backend with two toy
+//! recurrences before its first layer, so that rows and logits depend on every earlier token
+//! through states of fixed size.
 
 use crate::support;
 use crate::support::{bits, checkpoint};
@@ -97,7 +98,7 @@ fn logits_depend_on_the_state_and_not_on_the_chunks() {
     let backend = latent_backends::reference();
     let mut plain = Engine::load(&*backend, &model.checkpoint, &options(OFTEN), &mut |_, _| {}).unwrap();
     assert!(bits(&support::all_logits(&mut plain, &tokens, 256)) != bits(&whole));
-    // states beside each other in one step
+    // states of two sequences in one step
     let mut sequences: [Sequence; 2] = Default::default();
     let (a, b) = (&tokens[..70], &tokens[70..]);
     let [one, two] = &mut sequences;
@@ -208,7 +209,7 @@ fn snapshots_are_limited_in_number_and_those_that_stay_lie_apart() {
     engine.snapshot(&mut sequence).unwrap();
     engine.snapshot(&mut sequence).unwrap();
     engine.snapshot_at(&mut sequence, 20).unwrap();
-    assert_eq!(positions(&sequence), [10, 50], "each once, and none of the past");
+    assert_eq!(positions(&sequence), [10, 50], "each once, without earlier positions");
     feed(&mut engine, &mut sequence, &tokens[50..130]);
     assert_eq!(positions(&sequence), [50, 64, 128]);
     let mut seen = Vec::new();
@@ -254,7 +255,7 @@ fn sequences_without_a_slot_are_named_and_the_others_run() {
     assert_eq!(step(&mut engine, &mut sequences, &tokens[..40]), [(4, full())]);
     assert_eq!((sequences[3].len(), sequences[4].len(), sequences[4].block_table().len()), (40, 0, 0));
     assert_eq!(engine.kv_cache().available(), rows - 4 * 64, "nor does it hold blocks back");
-    // now nobody can go on
+    // now every sequence waits for a slot
     assert_eq!(step(&mut engine, &mut sequences[..2], &[1]), [(0, full()), (1, full())]);
     assert!(full().to_string().contains("all 4 slots of recurrent state are in use"), "{}", full());
     // until a sequence ends: its slot comes back
@@ -349,7 +350,7 @@ fn a_saved_sequence_has_its_state_and_its_snapshots() {
         }
     }
     assert_eq!(other.kv_cache().available_states(), other.kv_cache().state_slots());
-    // where there is less room, the newest states are read
+    // an engine with fewer slots restores the newest states
     let mut narrow = model.engine(StateOptions { sequences: 1, snapshots: 1, every: 64 });
     let (restored, _) = narrow.restore(&path).unwrap();
     assert_eq!(positions(&restored), [200]);

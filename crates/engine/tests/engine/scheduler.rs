@@ -1,4 +1,5 @@
-//! The scheduler: each job has the text that it has alone, whoever else runs, and gives back what it took.
+//! The scheduler: each job has the same text as alone, whatever other jobs run, and returns all its
+//! resources.
 
 use crate::support::jobs::{Heard, alone, engine, job, nothing_is_left, prompt, request, scheduler, ticking};
 use latent_engine::sampling::SamplingParams;
@@ -154,7 +155,7 @@ fn prompts_leave_those_who_decode_their_tokens() {
     let mut heard = Heard::default();
     let first = scheduler.submit(job(&tokenizer, prompt(0, 300), 200)).unwrap();
     heard.step(&mut scheduler);
-    // nobody decodes: as much as a step holds
+    // no job decodes: the step is filled with prompt tokens
     assert_eq!(scheduler.stats().last_prompt_tokens, 256);
     heard.step(&mut scheduler);
     let long = scheduler.submit(job(&tokenizer, prompt(1, 900), 5)).unwrap();

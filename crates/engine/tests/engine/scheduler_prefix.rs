@@ -153,7 +153,7 @@ fn who_watches_the_cache_can_keep_account_of_it() {
     let mut scheduler = scheduler(512, 17 * 64, SchedulerOptions::default());
     let mut heard = Heard::default();
     ask(&mut scheduler, &mut heard, prompt(1, 310), 5);
-    assert!(scheduler.take_prefix_changes().is_empty(), "nobody watches");
+    assert!(scheduler.take_prefix_changes().is_empty(), "no watcher is registered");
     scheduler.watch_prefixes();
     let mut blocks = Vec::new();
     account(&mut blocks, scheduler.take_prefix_changes());

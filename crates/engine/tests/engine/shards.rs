@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Writes a model into a folder, and gives back what is to be opened.
+/// Writes a model into a folder, and returns the path to open.
 type Write = dyn Fn(&Path) -> PathBuf;
 
 const TOKENS: [u32; 7] = [6, 5, 99, 30, 7, 42, 11];
@@ -41,7 +41,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Of the model that `write` writes into a folder; what is to be opened it gives back.
+    /// Spreads the model that `write` writes over the ranks' folders.
     fn new(partition: &str, write: &Write) -> Spread {
         let folder = tempfile::tempdir().unwrap();
         let all = folder.path().join("all");
@@ -113,7 +113,7 @@ fn gguf(folder: &Path) -> PathBuf {
     recipe.write_gguf(&folder.join("model.gguf")).unwrap().first
 }
 
-/// Cuts the one safetensors file of a folder into so many, with an index.
+/// Splits the safetensors file of a folder into `count` files with an index.
 fn cut(folder: &Path, count: usize) -> PathBuf {
     let single = folder.join("model.safetensors");
     let bytes = fs::read(&single).unwrap();
@@ -199,7 +199,7 @@ fn a_file_that_a_rank_needs_and_lacks_is_named() {
         let lost = spread.files[1].last().unwrap();
         fs::remove_file(spread.of(1).join(lost)).unwrap();
         if only {
-            // nobody has it
+            // no rank has it
             let _ = fs::remove_file(spread.of(0).join(lost));
         } else {
             let whole = spread.whole.parent().filter(|_| spread.whole.is_file()).unwrap_or(&spread.whole);
@@ -207,7 +207,7 @@ fn a_file_that_a_rank_needs_and_lacks_is_named() {
         }
         let errors = spread.run("pipeline=2", |_| ()).unwrap_err();
         assert_eq!(errors.len(), 2, "{errors:?}");
-        // what a shard has that nobody has, nobody knows
+        // the tensors of a GGUF shard that no rank has are unknown
         let unknown = only && lost.ends_with(".gguf");
         let said = |error: &String| match unknown {
             false => {
@@ -224,7 +224,7 @@ fn a_file_that_a_rank_needs_and_lacks_is_named() {
 fn a_file_that_differs_between_ranks_is_named() {
     for write in [&gguf as &Write, &bf16] {
         let spread = Spread::new("pipeline=4", write);
-        // a file that two ranks have, neither of them rank 0 where there is one
+        // a file that two ranks have, if possible not rank 0
         let has = |name: &String| (0..4).rev().filter(|rank| spread.files[*rank].contains(name)).collect();
         let two = |name: &String| {
             Some((name.clone(), has(name))).filter(|(_, ranks): &(_, Vec<usize>)| ranks.len() > 1)

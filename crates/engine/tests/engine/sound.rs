@@ -44,7 +44,7 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
     let mut own = Sequence::default();
     let expected = run(&mut two, &mut own, &[1, 2, 3, 4]).unwrap();
     let free = two.kv_cache().available();
-    // alone, and beside one of its own
+    // alone, and together with a sequence of its own
     let error = run(&mut two, &mut sequence, &[4]).unwrap_err();
     assert!(matches!(error, EngineError::Sequence { index: None, error: SeqError::Foreign }), "{error}");
     let mut shared = one.share(&sequence, 2);

@@ -1,4 +1,4 @@
-//! What has come into the prefix cache in memory and what has left it, for whoever keeps account of it elsewhere.
+//! Changes of the in-memory prefix cache, for an external index of cached prefixes.
 
 use super::node::{Node, Tree};
 use super::salt::CacheSalt;

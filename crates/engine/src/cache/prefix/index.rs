@@ -178,7 +178,7 @@ impl PrefixIndex {
             let block = &tokens[first..first + KV_BLOCK];
             let node = self.node(chain, parent, Some(*name), block, sequence, first, &states);
             let found = match self.tree.named(*name) {
-                // two blocks of one name: nobody can make them
+                // a hash collision: keep the block that is already cached
                 Some(_) if self.tree.full(*name, parent, block).is_none() => return,
                 Some(id) => {
                     self.merge(id, node);
@@ -378,7 +378,8 @@ impl PrefixIndex {
         loaded
     }
 
-    /// Writes a block that was read from the disk into the KV cache; none where there is no room but that of blocks used since `start`.
+    /// Writes a block from disk into the KV cache. `None` if only blocks used since `start` could
+    /// make room for it.
     #[allow(clippy::too_many_arguments, reason = "what a node is made of")]
     fn place(
         &mut self,

@@ -1,14 +1,15 @@
-//! Who may share cached prefixes with whom.
+//! Salts that isolate the cached prefixes of tenants.
 
 use sha2::{Digest, Sha256};
 
-/// Keeps the prefixes of different tenants apart: a block is found again only by jobs of the salt that it was cached with, so that nobody can learn
-/// from the time that a request takes what others have asked. The default is shared by all who give none.
+/// Isolates the prefixes of different tenants. Only jobs with the salt that a block was cached with
+/// find it, so that response times do not reveal other tenants' prompts. Jobs without a salt share
+/// the default one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheSalt(pub [u8; 16]);
 
 impl CacheSalt {
-    /// The salt that is shared by all who give none.
+    /// The salt of jobs without a salt of their own.
     pub const SHARED: CacheSalt = CacheSalt([0; 16]);
 
     /// The salt of a secret, such as an API key, which cannot be told from it.

@@ -79,7 +79,8 @@ pub struct Heard(pub HashMap<JobId, Vec<JobEvent>>);
 impl Heard {
     /// Runs one step, and checks that every block is accounted for.
     pub fn step(&mut self, scheduler: &mut Scheduler) -> bool {
-        // heard after the step: a panic in the listener is the end of a job, and none of the test
+        // events are handled after the step, since a panic in the listener would end the job, not
+        // the test
         let mut events = Vec::new();
         let more = scheduler.step(&mut |id, event| events.push((id, event))).unwrap();
         events.into_iter().for_each(|(id, event)| self.hear(id, event));

@@ -19,7 +19,7 @@ const ABANDONED: Duration = Duration::from_secs(3600);
 /// A use of a file is noted once in this time.
 const TOUCH: Duration = Duration::from_secs(30);
 
-/// Reading a folder takes at most one part in so many of the time.
+/// Scans of the folder take at most 1/20 of the time.
 const SCAN_SHARE: u32 = 20;
 
 /// A folder may change again within the resolution of its time.
@@ -57,7 +57,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder where it is missing, and reads what there is.
+    /// Creates the folder if needed, and reads the names of its files.
     pub(super) fn open(path: &Path, id: u64, max_bytes: u64) -> io::Result<Folder> {
         // cached rows tell what was asked
         output_file::make_private_folder(path)?;

@@ -185,7 +185,7 @@ impl Disk {
             bytes += blocks.iter().map(|block| block.payload.len()).sum::<usize>();
             if self.writer.write(BlockRun { first, blocks }, wait).is_err() {
                 if wait {
-                    // there is no thread any more
+                    // the writer thread has ended
                     self.give_up(&run);
                 } else {
                     self.wanted.push_front((first, run));
@@ -206,8 +206,9 @@ impl Disk {
     }
 }
 
-/// How many blocks of a file of the prefix cache are whole; none where its header is damaged, or says another cache id than `id`. For whoever looks at
-/// such files from outside, and for fuzzing: nothing of what it reads is trusted.
+/// The number of valid blocks in a file of the prefix cache. `None` if its header is damaged or has
+/// a cache id other than `id`. For tools that inspect such files, and for fuzzing: it trusts no
+/// byte of its input.
 pub fn whole_blocks(file: &[u8], id: u64) -> Option<usize> {
     let header = segment::Header::parse(file, id, file.len() as u64)?;
     let payload = |entry: &&Entry| {

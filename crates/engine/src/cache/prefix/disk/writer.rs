@@ -64,7 +64,7 @@ impl Writer {
         Ok(Writer { orders: Some(orders), thread: Some(thread) })
     }
 
-    /// Hands a segment over; gives it back where there is no room for it, or no thread.
+    /// Submits a segment; returns it if the queue is full or the thread has ended.
     pub(super) fn write(&self, segment: BlockRun, wait: bool) -> Result<(), BlockRun> {
         let back = |order| match order {
             Order::Write(segment) => Err(segment),
@@ -80,7 +80,7 @@ impl Writer {
         })
     }
 
-    /// Waits until everything that was handed over is on disk, or given up.
+    /// Waits until every submitted segment is on disk or has failed.
     pub(super) fn flush(&self) {
         let (done, wait) = sync_channel(1);
         if self.orders.as_ref().is_some_and(|orders| orders.send(Order::Flush(done)).is_ok()) {
