@@ -127,10 +127,10 @@ class Model:
         """The embedding of a text, of length 1, or one row for each of several."""
 
     def plan(self, rows: int = 1) -> Plan:
-        """The plan of a step of so many tokens."""
+        """The plan of a step of `rows` tokens."""
 
     def profile(self, prompt: int = 256, decode: int = 32) -> dict[str, Any]:
-        """Where the time of a prompt of so many tokens, and of the tokens after it, goes: what `latent profile --json` prints."""
+        """Time per phase of a prompt of `prompt` tokens and of `decode` tokens after it: the JSON of `latent profile --json`."""
 
     def close(self) -> None:
         """Gives the model's memory back, as soon as its streams and tokenizers have gone, too."""
@@ -352,7 +352,7 @@ def quantized_linear(
 ) -> NDArray[np.float32]:
     """x · W + bias for a packed weight W `[K, N]`: inputs `[…, K]` of f32, f16 or bf16, results `[…, N]` of f32.
 
-    The weight is `int4` where there are zero points, else `fp4`, unless `quant_type` says otherwise. Scales are f16, or codes of E8M0 (MXFP4) or E4M3
+    The weight is `int4` with zero points and `fp4` without, unless `quant_type` says otherwise. Scales are f16, or codes of E8M0 (MXFP4) or E4M3
     (NVFP4, times `tensor_scale`). The kernel is chosen by the shape; results have the same bits for any number of threads.
     """
 

@@ -64,7 +64,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
     try:
         return _parsed(data)
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise FileError(f"{os.fspath(path)} is no safetensors file of a layer: {error}") from error
+        raise FileError(f"{os.fspath(path)} is not a safetensors file of a layer: {error}") from error
 
 
 def _parsed(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

@@ -224,7 +224,7 @@ class MarlinLinear(Base):
                 8 * rows, out_features, "bias" in state, metadata["quant_type"], group_size, "order" in state
             )
             if "order" in state and not np.array_equal(np.sort(state["order"]), np.arange(8 * rows)):
-                raise ValueError(f"order is no order of {8 * rows} inputs")
+                raise ValueError(f"order is not a permutation of {8 * rows} inputs")
             words = np.int32 if torch is not None else np.uint32
             state["packed"] = state["packed"].view(words)
             if torch is not None:

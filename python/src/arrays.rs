@@ -46,8 +46,8 @@ pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>
             return Err(expected());
         }
         let id: i128 = item.extract().map_err(|_| expected())?;
-        let id =
-            u32::try_from(id).map_err(|_| argument(py, format!("{name}: {id} at {at} is no token id")))?;
+        let id = u32::try_from(id)
+            .map_err(|_| argument(py, format!("{name}: invalid token ID {id} at index {at}")))?;
         if at == MAX_TOKENS {
             return Err(argument(py, format!("{name}: more than {MAX_TOKENS} token ids")));
         }

@@ -44,7 +44,7 @@ impl Model {
             Prompt::Tokens(_) if variables.is_some() => {
                 return Err(argument(
                     py,
-                    "variables are those of a chat template: the prompt is no conversation",
+                    "variables are for a chat template, but the prompt is not a conversation",
                 ));
             }
             Prompt::Tokens(tokens) => loaded.generate(tokens, &options),

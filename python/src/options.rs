@@ -78,7 +78,7 @@ pub(crate) fn given<'py>(keywords: Keywords<'_, 'py>) -> PyResult<Vec<(String, B
 }
 
 pub(crate) fn unknown(py: Python<'_>, name: &str, known: &[&str]) -> PyErr {
-    argument(py, format!("there is no option {name:?}; there are {}", known.join(", ")))
+    argument(py, format!("unknown option {name:?}; expected one of {}", known.join(", ")))
 }
 
 /// The options of `Model.load`.

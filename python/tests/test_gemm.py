@@ -1,4 +1,4 @@
-"""Products with 4-bit weights beside packing and products written down in NumPy."""
+"""Products with 4-bit weights, compared with packing and products in NumPy."""
 
 import threading
 

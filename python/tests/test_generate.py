@@ -81,7 +81,7 @@ def test_options_of_sampling_are_heard(model):
     [
         ({"temperature": -1}, "temperature is -1"),
         ({"temperature": "hot"}, "temperature is 'hot', expected a number"),
-        ({"temprature": 1}, "no option \"temprature\"; there are max_tokens"),
+        ({"temprature": 1}, "unknown option \"temprature\"; expected one of max_tokens"),
         ({"max_tokens": -1}, "max_tokens is -1"),
         ({"stop": 7}, "stop is 7"),
         ({"logit_bias": {10**9: 1.0}}, "logit bias 1 for token 1000000000"),
@@ -96,8 +96,8 @@ def test_options_that_cannot_be_are_named(model, options, words):
     ("prompt", "words"),
     [
         ([], "no tokens"),
-        ([-1], "-1 at 0 is no token id"),
-        ([1, 2**40], "at 1 is no token id"),
+        ([-1], "invalid token ID -1 at index 0"),
+        ([1, 2**40], "at index 1"),
         ([10**9], "out of range"),
         (["a"], "expected token ids"),
         ([True], "expected token ids"),
@@ -114,7 +114,7 @@ def test_prompts_that_cannot_be_are_named(model, prompt, words):
 
 
 def test_variables_are_for_conversations(model):
-    with pytest.raises(ArgumentError, match="no conversation"):
+    with pytest.raises(ArgumentError, match="not a conversation"):
         model.generate("Once", variables={"enable_thinking": False})
 
 

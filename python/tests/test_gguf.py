@@ -82,7 +82,7 @@ def test_quantized_tensors_are_decoded(file):
     [
         ((b"1234", None), "need a type"),
         ((b"1234", "Q9_9"), "Q9_9"),
-        ((b"1234", "Q8_0"), "4 bytes are no whole blocks of Q8_0, which have 34 bytes"),
+        ((b"1234", "Q8_0"), "4 bytes are not a multiple of the Q8_0 block size"),
         ((np.ones(34, dtype=np.float32), "Q8_0"), "float32, expected uint8"),
         ((np.zeros((34, 2), dtype=np.uint8)[:, 0], "Q8_0"), "not contiguous"),
         ((np.zeros((34, 2), dtype=np.uint8, order="F"), "Q8_0"), "not contiguous"),

@@ -114,7 +114,7 @@ def test_tensors_of_gptq(plain, tmp_path):
     np.testing.assert_array_equal(plain.load(tmp_path / "layer")(x), layer(x))
     path = tmp_path / "layer"
     path.write_bytes(path.read_bytes().replace(layer.order.tobytes(), bytes(4 * 96)))
-    with pytest.raises(FileError, match="order is no order of 96 inputs"):
+    with pytest.raises(FileError, match="order is not a permutation of 96 inputs"):
         plain.load(path)
     # without act-order, and zero points as they are
     in_order = np.arange(96) // 32
@@ -167,13 +167,13 @@ def test_files_that_are_none_are_refused(plain, tmp_path):
         (changed(b"[8, 24]", b"[9, 24]"), "packed of shape .9, 24. is bytes 0 to 768"),
         (changed(b"[8, 24]", b"[-8, -24]"), "packed of shape"),
         (changed(b"[8, 24]", b"[0, 1%s]" % (b"0" * 40)), "packed of shape"),
-        (changed(header, b"[" * 100_000), "is no safetensors file of a layer"),
+        (changed(header, b"[" * 100_000), "is not a safetensors file of a layer"),
         (changed(b'"32"', b'"48"'), "not a multiple of the group size 48"),
         (changed(b'"32"', b'"x"'), "invalid literal"),
         (changed(b"fp4", b"fp8"), "quant_type 'fp8'"),
         (changed(b'"group_size"', b'"group"'), "has no group_size of a layer"),
         (changed(b"scales", b"scale"), "has no scales of a layer"),
-        (changed(b"{", b"["), "is no safetensors file of a layer"),
+        (changed(b"{", b"["), "is not a safetensors file of a layer"),
     ]:
         path.write_bytes(data)
         with pytest.raises(FileError, match=words):

@@ -52,7 +52,7 @@ def test_a_file_that_is_no_model_is_named(tmp_path, truncated):
         ({"threads": 0}, "threads is 0, expected at least 1"),
         ({"ctx_size": "many"}, "ctx_size is 'many', expected a count"),
         ({"ctx_size": 10**9}, "ctx-size 1000000000"),
-        ({"ctxsize": 7}, "no option \"ctxsize\"; there are ctx_size"),
+        ({"ctxsize": 7}, "unknown option \"ctxsize\"; expected one of ctx_size"),
     ],
 )
 def test_options_that_cannot_be_are_named(options, words):

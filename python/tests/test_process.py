@@ -140,15 +140,15 @@ def test_a_forked_child_multiplies_with_threads_of_its_own():
         def work():
             while not stop.is_set():
                 product()
-        beside = threading.Thread(target=work)
-        beside.start()
+        worker = threading.Thread(target=work)
+        worker.start()
         for _ in range(5):
             pid = os.fork()
             if pid == 0:
                 os._exit(0 if np.array_equal(product(), expected) else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         stop.set()
-        beside.join()
+        worker.join()
         print("done")
     """
     done = run(code)

@@ -60,7 +60,7 @@ impl Answer {
     }
 }
 
-/// An answer that is generated. The model computes ahead of whoever reads it. Dropped, it ends.
+/// A running generation. The model may run ahead of the reader. Dropping it cancels the job.
 pub struct Generating {
     /// Keeps the model as long as its answers.
     _model: Model,
@@ -142,7 +142,8 @@ impl Generating {
         Some(Piece::Rest(rest))
     }
 
-    /// Ends the answer where its reader is: what the model has computed ahead is no part of it. Text that was held back may still come.
+    /// Ends the answer at the reader's position and discards what the model has computed ahead.
+    /// Text that was held back may still follow.
     pub fn stop(&mut self) {
         self.stopped = true;
         self.listening.cancel();

@@ -30,10 +30,11 @@ impl ChatOptions {
     /// Options from an object of template variables, among them `tools` and `add_generation_prompt`.
     ///
     /// # Errors
-    /// What is no object; `tools` that are no list; `add_generation_prompt` that is no boolean.
+    /// A value that is not an object; `tools` other than a list; `add_generation_prompt` other than
+    /// a boolean.
     pub fn from_json(value: Value) -> Result<ChatOptions, Error> {
         let Value::Object(mut variables) = value else {
-            return Err(Error::argument("the template's variables are no JSON object"));
+            return Err(Error::argument("the template's variables are not a JSON object"));
         };
         let tools = match variables.remove("tools") {
             None | Some(Value::Null) => None,

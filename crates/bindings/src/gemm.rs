@@ -129,13 +129,13 @@ impl GemmOptions {
             }
             _ => {
                 let known = Self::WORDS.join(", ");
-                return Err(Error::argument(format!("no option is called {name:?}; there are {known}")));
+                return Err(Error::argument(format!("unknown option {name:?}; expected one of {known}")));
             }
         }
         Ok(())
     }
 
-    /// The striped kernel, with K split into so many slices (the parallel factor).
+    /// Selects the striped kernel, with K split into `parallel` slices (the parallel factor).
     pub fn stripe(&mut self, parallel: usize) {
         self.0.kernel = Some(Kernel::Striped);
         self.0.slices = Some(parallel);

@@ -9,7 +9,8 @@
 //! * [`PlanView`]: what a step computes, as text, data and drawing.
 //! * [`Error`]: what went wrong, with a kind that languages map to codes and exceptions.
 //!
-//! A child process that was forked has none of the threads: what needs them is refused there ([`ErrorKind::Forked`]).
+//! A forked child process lacks the parent's threads: calls that need them fail there with
+//! [`ErrorKind::Forked`].
 //!
 //! ```
 //! use latent_bindings::{GenerateOptions, LoadOptions, Model};

@@ -1,4 +1,4 @@
-//! The way from the model's thread to whoever asked for an answer.
+//! The channel from the model's thread to the caller of a generation.
 
 use crate::error::Error;
 use crate::process::Process;
@@ -13,7 +13,7 @@ pub(crate) type Heard = Result<JobEvent, Error>;
 
 #[derive(Default)]
 struct Shared {
-    /// Nobody listens any more.
+    /// The caller has dropped its end.
     gone: AtomicBool,
     job: Mutex<Option<(Canceller, JobId)>>,
 }
@@ -54,17 +54,17 @@ pub(crate) fn pair() -> (Telling, Listening) {
 }
 
 impl Telling {
-    /// Tells what has become of the job. Whoever has gone does not hear it.
+    /// Sends an event of the job; without effect if the caller has dropped its end.
     pub(crate) fn tell(&self, heard: Heard) {
         let _ = self.sender.send(heard);
     }
 
-    /// Whether nobody listened before the job began.
+    /// Whether the caller dropped its end before the job began.
     pub(crate) fn is_gone(&self) -> bool {
         self.shared.gone.load(Ordering::SeqCst)
     }
 
-    /// The job that ends when nobody listens.
+    /// Sets the job to cancel when the caller drops its end.
     pub(crate) fn bind(&self, canceller: Canceller, id: JobId) {
         *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some((canceller, id));
         // the caller may have gone meanwhile

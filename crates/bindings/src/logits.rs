@@ -14,7 +14,7 @@ impl Model {
     pub fn logits(&self, tokens: Vec<u32>, all: bool, go_on: GoOn<'_>) -> Result<Vec<f32>, Error> {
         let context = self.inner.description.context;
         if tokens.is_empty() {
-            return Err(Error::argument("there are no tokens to compute logits of"));
+            return Err(Error::argument("no tokens to compute logits of"));
         }
         if tokens.len() > context {
             let count = tokens.len();

@@ -91,7 +91,7 @@ impl Model {
                     bind: engine.bind(),
                     max_batch_tokens: engine.max_batch_tokens(),
                 };
-                // whoever asks waits for it: nobody is told to come again
+                // callers block until their job runs, so the queue accepts any number of them
                 let (max_waiting, max_waiting_tokens) = (usize::MAX, usize::MAX);
                 let options =
                     SchedulerOptions { max_waiting, max_waiting_tokens, ..SchedulerOptions::default() };
@@ -144,7 +144,8 @@ impl Model {
         Ok(self.inner.tokenizer.encode(text, Encode { add_special, parse_special })?)
     }
 
-    /// The text of tokens, control tokens with their names where `special` says so. Bytes that are no text become U+FFFD.
+    /// The text of tokens, with the names of control tokens if `special`. Invalid UTF-8 becomes
+    /// U+FFFD.
     ///
     /// # Errors
     /// A token that the vocabulary does not have.
@@ -193,7 +194,7 @@ impl Model {
             } else {
                 Err(Error::stopped())
             };
-            // whoever has gone does not hear it
+            // the caller may have stopped waiting
             let _ = sender.send(done);
         };
         self.inner.worker.send(Command::Lend(Loan { tokens, work: Box::new(work) }))?;

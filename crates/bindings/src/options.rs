@@ -46,7 +46,7 @@ impl LoadOptions {
             }
             _ => {
                 return Err(Error::argument(format!(
-                    "no option is called {name:?}; there are {}",
+                    "unknown option {name:?}; expected one of {}",
                     Self::WORDS.join(", ")
                 )));
             }

@@ -14,8 +14,8 @@ fn tokens(engine: &Engine, count: usize) -> Vec<u32> {
 }
 
 impl Model {
-    /// Times the phases of a prompt of `prompt` tokens, and of `decode` tokens after it, beside the machine's limits, measured in the same run: the
-    /// JSON of `latent profile`.
+    /// Times the phases of a prompt of `prompt` tokens and of `decode` tokens after it, together
+    /// with the machine's limits, measured in the same run: the JSON of `latent profile`.
     ///
     /// # Errors
     /// More tokens than the context holds; a backend that measures nothing; the caller does not wait any longer.

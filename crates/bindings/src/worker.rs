@@ -20,7 +20,8 @@ pub(crate) struct Loan {
 pub(crate) enum Command {
     /// An answer.
     Submit(Box<Job>, Telling),
-    /// The engine, when the jobs before it have ended. Dropped without a call where there is no engine any more.
+    /// Work on the engine, after the jobs before it have ended. Dropped without a call if the
+    /// engine has been lost.
     Lend(Loan),
 }
 
@@ -49,7 +50,7 @@ impl Worker {
                 Err(error) => return drop(made.send(Err(error))),
             };
             let cancel = scheduler.engine().cancel_token();
-            // whoever has given up waiting wants no model
+            // the caller may have stopped waiting, and then the model is dropped
             if made.send(Ok((cancel, made_too))).is_ok() {
                 drop(made);
                 Running { scheduler, queue: VecDeque::new(), routes: HashMap::new() }.serve(&received);
@@ -114,7 +115,7 @@ struct Running {
 }
 
 impl Running {
-    /// Steps while there is work, sleeps while there is none, ends when nobody can ask any more.
+    /// Steps while jobs exist, otherwise sleeps. Ends when all senders are dropped.
     fn serve(mut self, commands: &Receiver<Command>) {
         let mut failures = 0;
         loop {

@@ -46,9 +46,9 @@ fn an_answer_is_the_engines_own() {
     let request =
         Request { prompt, sampling: SamplingParams::greedy(), max_tokens: Some(20), ..Request::default() };
     let tokenizer = Arc::new(latent_text::Tokenizer::from_checkpoint(&checkpoint).unwrap());
-    struct Nobody;
-    impl latent_engine::Listener for Nobody {}
-    let own = engine.generate(&mut Session::default(), &request, &tokenizer, &mut Nobody).unwrap();
+    struct Quiet;
+    impl latent_engine::Listener for Quiet {}
+    let own = engine.generate(&mut Session::default(), &request, &tokenizer, &mut Quiet).unwrap();
     assert_eq!((answer.text, answer.tokens, answer.stop), (own.text, own.tokens, own.stop));
 }
 

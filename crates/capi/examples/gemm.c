@@ -43,7 +43,7 @@ int main(void) {
         return failed(error);
     }
     latent_gemm_free(gemm);
-    /* beside sums in double of the decoded weights */
+    /* compare with sums of the decoded weights in double precision */
     double wrong = 0, size = 0;
     for (int m = 0; m < M; m++) {
         for (int n = 0; n < N; n++) {

@@ -25,11 +25,11 @@ enum latent_status
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
   /**
-   * It did what was asked.
+   * The call has succeeded.
    */
   LATENT_OK = 0,
   /**
-   * An argument or option that cannot be: NULL, text that is no UTF-8, a length that does not fit, a value out of its range.
+   * An invalid argument or option: NULL, invalid UTF-8, a wrong length, a value out of range.
    */
   LATENT_INVALID_ARGUMENT = 1,
   /**
@@ -614,8 +614,9 @@ latent_status latent_render_chat(const struct latent_model *model,
                                  struct latent_error **error);
 
 /**
- * Answers a conversation: latent_render_chat and latent_generate in one. `message` gets the answer taken apart, as JSON that can be appended to the
- * messages: `{"role": "assistant", "content": …}`, with `reasoning_content` and `tool_calls` where there are any; it may be NULL.
+ * Answers a conversation: latent_render_chat and latent_generate in one call. `message` may be
+ * NULL. It gets the parsed answer as JSON that can be appended to the messages:
+ * `{"role": "assistant", "content": …}`, with `reasoning_content` and `tool_calls` if any.
  */
 latent_status latent_chat(const struct latent_model *model,
                           const char *messages,
@@ -675,8 +676,9 @@ latent_status latent_gemm_pack(int32_t quant_type,
                                struct latent_error **error);
 
 /**
- * y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]` into `m` rows of n results,
- * which overlap none of the operands. `options` may be NULL. Results have the same bits for any number of threads.
+ * y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]`
+ * into `m` rows of n results, which must not overlap the operands. `options` may be NULL. Results
+ * have the same bits for any number of threads.
  */
 latent_status latent_gemm_multiply(const struct latent_gemm *gemm,
                                    const struct latent_weight *weight,
@@ -701,7 +703,7 @@ latent_status latent_gemm_dequantize(const struct latent_gemm *gemm,
 /**
  * Answers a prompt of `count` tokens. `options` may be NULL: the model's own. `callback` may be NULL; so may `answer`, and `text`, which gets the
  * whole answer, the caller's to free. A prompt that begins like an earlier one is not computed again.
- * An answer that the callback ends is no error: its reason is LATENT_STOP_CALLER.
+ * If the callback ends the answer, the call succeeds with the reason LATENT_STOP_CALLER.
  */
 latent_status latent_generate(const struct latent_model *model,
                               const uint32_t *prompt,
@@ -770,7 +772,8 @@ latent_status latent_tokenize(const struct latent_model *model,
                               struct latent_error **error);
 
 /**
- * The text of `count` tokens; with `special` control tokens stand there by their names. Bytes that are no text become U+FFFD.
+ * The text of `count` tokens; includes the names of control tokens if `special` is set. Invalid
+ * UTF-8 becomes U+FFFD.
  */
 latent_status latent_detokenize(const struct latent_model *model,
                                 const uint32_t *tokens,

@@ -32,7 +32,7 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
 /// What a pointer of the caller points to.
 ///
 /// # Safety
-/// It is NULL, or points to a `T` that nobody changes during the call.
+/// It is NULL, or points to a `T` that no thread changes during the call.
 pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Error> {
     // SAFETY: as the caller promises
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
@@ -41,7 +41,7 @@ pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T
 /// Elements that the caller gives; NULL is fine for none.
 ///
 /// # Safety
-/// `data` points to `count` elements that nobody changes during the call, or `count` is 0.
+/// `data` points to `count` elements that no thread changes during the call, or `count` is 0.
 pub(crate) unsafe fn elements<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T], Error> {
     if count == 0 {
         return Ok(&[]);
@@ -60,18 +60,19 @@ pub(crate) unsafe fn elements<'a, T>(data: *const T, count: usize, name: &str) -
 /// Elements that the caller wants to be written.
 ///
 /// # Safety
-/// `data` points to `count` elements that nobody else reads or writes during the call, or `count` is 0.
+/// `data` points to `count` elements that no other thread reads or writes during the call, or
+/// `count` is 0.
 pub(crate) unsafe fn elements_mut<'a, T>(
     data: *mut T,
     count: usize,
     name: &str,
 ) -> Result<&'a mut [T], Error> {
-    // SAFETY: as the caller promises; reading is one of the things that nobody else does
+    // SAFETY: as the caller promises, which includes reading
     unsafe { elements(data.cast_const(), count, name) }?;
     if count == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: checked as above; nobody else has them
+    // SAFETY: checked as above; the caller has exclusive access to them
     Ok(unsafe { std::slice::from_raw_parts_mut(data, count) })
 }
 
@@ -88,7 +89,8 @@ pub(crate) unsafe fn text<'a>(data: *const c_char, length: usize, name: &str) ->
 /// UTF-8 text that ends with NUL; none for NULL.
 ///
 /// # Safety
-/// `data` is NULL, or points to bytes with a NUL among them that nobody changes during the call.
+/// `data` is NULL, or points to bytes with a NUL among them that no thread changes during the
+/// call.
 pub(crate) unsafe fn word<'a>(data: *const c_char, name: &str) -> Result<Option<&'a str>, Error> {
     if data.is_null() {
         return Ok(None);

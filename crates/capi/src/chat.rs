@@ -65,8 +65,9 @@ pub unsafe extern "C" fn latent_render_chat(
     }
 }
 
-/// Answers a conversation: latent_render_chat and latent_generate in one. `message` gets the answer taken apart, as JSON that can be appended to the
-/// messages: `{"role": "assistant", "content": …}`, with `reasoning_content` and `tool_calls` where there are any; it may be NULL.
+/// Answers a conversation: latent_render_chat and latent_generate in one call. `message` may be
+/// NULL. It gets the parsed answer as JSON that can be appended to the messages:
+/// `{"role": "assistant", "content": …}`, with `reasoning_content` and `tool_calls` if any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_chat(
     model: *const latent_model,

@@ -10,9 +10,9 @@ use std::ffi::{CString, c_char};
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum latent_status {
-    /// It did what was asked.
+    /// The call has succeeded.
     LATENT_OK = 0,
-    /// An argument or option that cannot be: NULL, text that is no UTF-8, a length that does not fit, a value out of its range.
+    /// An invalid argument or option: NULL, invalid UTF-8, a wrong length, a value out of range.
     LATENT_INVALID_ARGUMENT = 1,
     /// The model's file is not there.
     LATENT_NOT_FOUND = 2,

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn latent_gemm_free(gemm: *mut latent_gemm) {
     }
     // SAFETY: it came from Box::into_raw in latent_gemm_new, and the caller frees it once
     let gemm = unsafe { Box::from_raw(gemm) };
-    // there is nobody to tell of a panic
+    // a panic cannot be reported
     let _ = caught(|| {
         drop(gemm);
         Ok(())
@@ -150,8 +150,9 @@ pub unsafe extern "C" fn latent_gemm_pack(
     }
 }
 
-/// y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]` into `m` rows of n results,
-/// which overlap none of the operands. `options` may be NULL. Results have the same bits for any number of threads.
+/// y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]`
+/// into `m` rows of n results, which must not overlap the operands. `options` may be NULL. Results
+/// have the same bits for any number of threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_multiply(
     gemm: *const latent_gemm,
@@ -182,7 +183,7 @@ pub unsafe extern "C" fn latent_gemm_multiply(
 /// Inputs of a type.
 ///
 /// # Safety
-/// `x` points to so many of them that nobody changes during the call.
+/// `x` points to `count` of them that no thread changes during the call.
 unsafe fn input<'a>(x: *const c_void, count: usize, input_type: i32) -> Result<Input<'a>, Error> {
     const F32: i32 = latent_input_type::LATENT_INPUT_F32 as i32;
     const F16: i32 = latent_input_type::LATENT_INPUT_F16 as i32;

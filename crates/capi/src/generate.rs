@@ -122,7 +122,7 @@ pub(crate) unsafe fn follow(mut generating: Generating, callback: &Callback) -> 
 
 /// Answers a prompt of `count` tokens. `options` may be NULL: the model's own. `callback` may be NULL; so may `answer`, and `text`, which gets the
 /// whole answer, the caller's to free. A prompt that begins like an earlier one is not computed again.
-/// An answer that the callback ends is no error: its reason is LATENT_STOP_CALLER.
+/// If the callback ends the answer, the call succeeds with the reason LATENT_STOP_CALLER.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_generate(
     model: *const latent_model,

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn latent_model_free(model: *mut latent_model) {
     }
     // SAFETY: it came from Box::into_raw in latent_model_load, and the caller frees it once
     let model = unsafe { Box::from_raw(model) };
-    // there is nobody to tell of a panic
+    // a panic cannot be reported
     let _ = caught(|| {
         drop(model);
         Ok(())

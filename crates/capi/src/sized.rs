@@ -61,7 +61,7 @@ pub(crate) unsafe fn write<T: Growing>(given: *mut T, size: usize, value: &T) ->
     Ok(())
 }
 
-/// More than any struct will have.
+/// Maximum size of a struct.
 const MAX_STRUCT_BYTES: usize = 4096;
 
 fn check_size<T: Growing>(size: usize) -> Result<(), Error> {

@@ -32,7 +32,8 @@ pub unsafe extern "C" fn latent_tokenize(
     }
 }
 
-/// The text of `count` tokens; with `special` control tokens stand there by their names. Bytes that are no text become U+FFFD.
+/// The text of `count` tokens; includes the names of control tokens if `special` is set. Invalid
+/// UTF-8 becomes U+FFFD.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_detokenize(
     model: *const latent_model,

@@ -112,7 +112,8 @@ impl latent_weight {
     /// The weight that kernels read.
     ///
     /// # Safety
-    /// Its pointers are NULL, or point to as many elements as it says, which nobody changes while the result lives.
+    /// Its pointers are NULL, or point to as many elements as it says, which no thread changes
+    /// while the result lives.
     pub(crate) unsafe fn view(&self) -> Result<Weight<'_>, Error> {
         const F16: i32 = latent_scale_type::LATENT_SCALES_F16 as i32;
         const E8M0: i32 = latent_scale_type::LATENT_SCALES_E8M0 as i32;

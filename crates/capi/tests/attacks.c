@@ -20,7 +20,7 @@ static int problems = 0;
         }                                                          \
     } while (0)
 
-/* A call that must fail as an error of the caller, with a message, and as well where nobody takes the message. */
+/* A call that must fail as an error of the caller, with a message, also if the caller does not take the message. */
 #define WRONG(call)                                                                                  \
     do {                                                                                             \
         latent_error *taken = NULL;                                                                  \

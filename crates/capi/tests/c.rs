@@ -1,4 +1,5 @@
-//! The library from C and C++: the example, and what callers get wrong. Where there is no C compiler these tests say so.
+//! The library from C and C++: the examples, and misuse. Skipped with a message if no C compiler is
+//! installed.
 #![allow(missing_docs, clippy::print_stdout, reason = "tests, which say what they skip")]
 
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ fn runs(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Compiles a program; none where there is no compiler for it.
+/// Compiles a program; `None` if the compiler is not installed.
 fn compiled(compiler: &str, source: &str, flags: &[&str]) -> Option<(TempDir, PathBuf)> {
     if !cfg!(unix) || !runs(compiler) {
         println!("SKIPPED: no {compiler}");

@@ -67,7 +67,7 @@ static void arguments(const latent_model *model) {
     REFUSED(LATENT_INVALID_ARGUMENT, "byte 1 of 2", latent_tokenize(model, "a\xc3", 2, 0, 0, &tokens, &error));
     REFUSED(LATENT_INVALID_ARGUMENT, "more than memory", latent_tokenize(model, "a", SIZE_MAX, 0, 0, &tokens, &error));
     REFUSED(LATENT_INVALID_ARGUMENT, "tokens is NULL", latent_tokenize(model, "a", 1, 0, 0, NULL, &error));
-    /* nobody has to want the message */
+    /* the caller may pass NULL for the error */
     CHECK(latent_tokenize(model, NULL, 1, 0, 0, &tokens, NULL) == LATENT_INVALID_ARGUMENT);
     CHECK(latent_tokenize(model, NULL, 0, 0, 0, &tokens, NULL) == LATENT_OK && tokens.length == 0);
     latent_tokens_free(&tokens);

@@ -164,7 +164,7 @@ fn count(py: Python<'_>, name: &str, value: isize) -> PyResult<usize> {
     usize::try_from(value).map_err(|_| argument(py, format!("{name} is {value}, expected at least 1")))
 }
 
-/// Memory for results; an exception where there is not enough.
+/// Allocates zeroed results; raises an exception if memory is insufficient.
 fn zeros<T: Copy + Default>(py: Python<'_>, count: usize) -> PyResult<Vec<T>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count).map_err(|_| {

@@ -11,7 +11,10 @@ use pyo3::prelude::*;
 pub(crate) fn values(ty: TensorType, bytes: &[u8]) -> Result<Vec<f32>, String> {
     let block = ty.block_bytes();
     if !bytes.len().is_multiple_of(block) {
-        return Err(format!("{} bytes are no whole blocks of {ty}, which have {block} bytes", bytes.len()));
+        return Err(format!(
+            "{} bytes are not a multiple of the {ty} block size ({block} bytes)",
+            bytes.len()
+        ));
     }
     let mut values = vec![0.0; bytes.len() / block * ty.block_len()];
     latent_quant::decode(ty, bytes, &mut values).map_err(|error| error.to_string())?;

@@ -5,7 +5,8 @@ use latent_formats::gguf::{Metadata, Value, ValueType};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// All keys and values. Arrays of numbers are NumPy arrays, those of strings lists; a string that is no UTF-8 has U+FFFD in it.
+/// All keys and values. Arrays of numbers become NumPy arrays, arrays of strings lists; invalid
+/// UTF-8 becomes U+FFFD.
 pub(crate) fn dict<'py>(py: Python<'py>, metadata: &Metadata) -> PyResult<Bound<'py, PyDict>> {
     let all = PyDict::new(py);
     for (key, value) in metadata.entries() {

@@ -71,8 +71,9 @@ impl Tensor {
     #[allow(unsafe_code, reason = "an array over memory that is not Python's")]
     fn data<'py>(slf: Bound<'py, Self>) -> Bound<'py, PyArray1<u8>> {
         let view = ArrayView1::from(slf.get().bytes());
-        // SAFETY: the bytes belong to the mapped file, which the checkpoint of this tensor keeps, and the array keeps this tensor; nobody writes them,
-        // neither this library nor the array from the next line on
+        // SAFETY: the bytes belong to the mapped file, which the checkpoint of this tensor keeps
+        // alive, and the array keeps this tensor. This library does not write them, and the next
+        // line makes the array read-only.
         let array = unsafe { PyArray1::borrow_from_array(&view, slf.clone().into_any()) };
         array.readwrite().make_nonwriteable();
         array
