@@ -142,7 +142,7 @@ pub enum QuantizeError {
     Weights(Box<dyn std::error::Error + Send + Sync>),
     /// The files would be too small.
     #[error(transparent)]
-    /// An I/O error stopped the write.
+    TooManyFiles(#[from] TooManyFiles),
     /// The file could not be written to its end.
     #[error(
         "{}: {error}; {} holds {written} bytes of it; run the same command again to resume, or delete that file", target.display(), part.display()
