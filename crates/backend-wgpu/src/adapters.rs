@@ -147,8 +147,8 @@ fn subgroup_sizes(info: &wgpu::AdapterInfo) -> (u32, u32) {
     }
 }
 
-/// The subgroup that kernels with cooperative matrices get: four of them are one workgroup. Where there are several sizes, only of Mesa's driver for AMD is known
-/// which it chooses.
+/// Subgroup size of kernels with cooperative matrices: a workgroup has four subgroups. If the
+/// adapter supports several sizes, the choice is known only for Mesa's AMD driver.
 fn chosen_subgroup(info: &wgpu::AdapterInfo) -> Option<u32> {
     let size = match subgroup_sizes(info) {
         (32, 64) if info.driver == "radv" => 64,

@@ -73,7 +73,7 @@ impl GpuBackend {
         GpuBackend { target: Target::unfused("gpu"), ..self }
     }
 
-    /// The same with smaller scratch buffers, so that few rows take several goes.
+    /// The same with smaller scratch buffers, so that few rows take several passes.
     #[cfg(test)]
     pub(crate) fn with_scratch(self, scratch: u64) -> GpuBackend {
         GpuBackend { scratch, ..self }
@@ -96,14 +96,14 @@ impl GpuBackend {
         &self.device.description
     }
 
-    /// Lets models have at most so many bytes of the device's memory, and the rest to others.
+    /// Limits the device memory of models to `bytes`.
     #[must_use]
     pub fn with_memory_limit(self, bytes: u64) -> GpuBackend {
         self.device.set_memory_limit(bytes);
         self
     }
 
-    /// Lets a buffer have at most so many bytes: for a backend that has loaded nothing yet.
+    /// Limits the size of a buffer to `bytes`. Has no effect after a model has been loaded.
     #[must_use]
     pub fn with_piece_limit(mut self, bytes: u64) -> GpuBackend {
         if let Some(device) = Arc::get_mut(&mut self.device) {

@@ -97,7 +97,7 @@ impl Buffer {
     }
 }
 
-/// Bytes that a buffer of at least so many has.
+/// Size of a buffer for `bytes` bytes, rounded up.
 pub(crate) fn whole(bytes: u64) -> u64 {
     bytes.max(16).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT)
 }
@@ -124,7 +124,7 @@ impl Drop for Readback {
 }
 
 impl Readback {
-    /// Room for so many bytes.
+    /// Allocates a readback buffer of at least `bytes` bytes.
     pub(crate) fn new(device: &Arc<Device>, bytes: u64) -> Result<Readback, GpuError> {
         let bytes = whole(bytes);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
@@ -166,7 +166,7 @@ impl Readback {
         }
         let (answers, answer) = mpsc::channel();
         self.device.checked(what, || {
-            // nobody listens any more if waiting failed
+            // the receiver is dropped if waiting failed
             self.raw.map_async(wgpu::MapMode::Read, 0..bytes, move |result| drop(answers.send(result)));
         })?;
         self.device.wait()?;

@@ -42,7 +42,7 @@ pub(crate) fn with_slots(shader: Shader) -> Shader {
     shader.count("KV_BLOCK", KV_BLOCK).after(SLOTS)
 }
 
-/// A shader that rotates so many pairs of elements.
+/// Adds the rotation of `pairs` pairs of elements to a shader.
 pub(crate) fn with_pairs(shader: Shader, (pairs, kind): (usize, RopePairs)) -> Shader {
     let interleaved = Constant::Flag(kind == RopePairs::Interleaved);
     shader.after(PAIRS).count("PAIRS", pairs).with("INTERLEAVED", interleaved)
@@ -51,7 +51,7 @@ pub(crate) fn with_pairs(shader: Shader, (pairs, kind): (usize, RopePairs)) -> S
 /// Words of a row.
 ///
 /// # Errors
-/// Where its parts are no whole words.
+/// If a part of the row is not a whole number of words.
 pub(crate) fn row_words(kv_layer: &KvLayer, ty: CacheType) -> Result<usize, BackendError> {
     let row = kv_layer.row(ty);
     let whole = row.bytes().is_multiple_of(4) && (ty.is_float() || row.content.is_multiple_of(4));
@@ -151,7 +151,7 @@ impl Shift {
     }
 }
 
-/// Groups of four words that the angles of so many pairs take, at least one.
+/// Groups of four words for the angles of `pairs` pairs, at least one.
 fn angle_quads(pairs: usize) -> usize {
     pairs / 2 + 1
 }

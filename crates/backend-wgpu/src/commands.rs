@@ -317,8 +317,9 @@ fn bind(device: &wgpu::Device, call: &Call, uniforms: &wgpu::Buffer) -> wgpu::Bi
     })
 }
 
-/// Workgroups for `count` invocations of so many each, over two dimensions where one does not have as many: a shader takes
-/// `y * 65535 + x` as the number of its workgroup and compares it with what there is to do.
+/// Workgroups for `count` invocations, `size` per workgroup, over two dimensions if one is too
+/// small. A shader takes `y * 65535 + x` as the number of its workgroup and compares it with the
+/// amount of work.
 pub(crate) fn grid(count: usize, size: usize) -> [u32; 3] {
     let groups = count.div_ceil(size);
     // sizes of models fit; what does not is caught by the device's own limit

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) struct Sizes<'s> {
     pub(crate) config: &'s ModelConfig,
     pub(crate) plan: &'s Plan,
-    /// Bytes of a scratch buffer, at most, where an operation can do its work in several goes.
+    /// Maximum bytes of a scratch buffer, for operations that can split their work into passes.
     pub(crate) scratch: u64,
     /// Bytes that a buffer may have.
     pub(crate) most: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Compiler<'c> {
     pub(crate) rotation: &'c Rotation,
     pub(crate) weights: &'c DeviceWeights,
     pub(crate) cache_type: CacheType,
-    /// Bytes of a scratch buffer, at most, where an operation can do its work in several goes.
+    /// Maximum bytes of a scratch buffer, for operations that can split their work into passes.
     pub(crate) scratch: u64,
     /// Operations of a portion of a step.
     pub(crate) portion: f64,

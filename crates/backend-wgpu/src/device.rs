@@ -163,7 +163,8 @@ impl Device {
         problem.map_or(Ok(made), |problem| Err(self.refused(what, problem)))
     }
 
-    /// Makes calls that take so many bytes of memory, which are counted until [`released`](Self::released).
+    /// Runs calls that allocate `bytes` bytes. The bytes are counted until
+    /// [`released`](Self::released).
     pub(crate) fn memory<T>(&self, what: &str, bytes: u64, calls: impl FnOnce() -> T) -> Result<T, GpuError> {
         // what it lacked before is not what it lacks now
         self.alive()?;
@@ -225,10 +226,11 @@ impl Device {
             Ok(()) => Ok(()),
             Err(wgpu::PollError::Timeout) => {
                 let error = GpuError::Hung { device, seconds: self.patience.as_secs() };
-                // nobody waits for it once more
+                // later calls fail at once
                 note(&self.fault, Fault::Lost(error.to_string()));
-                // nor does wgpu: the last handle of a queue waits, without an end, until the queue is idle. What the device has is lost to this process, which
-                // can go on on the CPU.
+                // wgpu must not wait either: dropping the last handle of a queue blocks until the
+                // queue is idle. The device's memory is leaked, but the process can continue on the
+                // CPU.
                 std::mem::forget((self.raw.clone(), self.queue.clone()));
                 Err(error)
             }
@@ -238,7 +240,7 @@ impl Device {
         }
     }
 
-    /// Most bytes that buffers may have together; the largest number where nobody has set one.
+    /// Maximum total size of buffers in bytes; `u64::MAX` if unlimited.
     pub(crate) fn memory_limit(&self) -> u64 {
         self.most.load(Ordering::Relaxed)
     }
@@ -305,7 +307,7 @@ mod tests {
         commands.submit(&[]).unwrap();
         let error = device.wait().unwrap_err().to_string();
         assert!(error.contains("no answer within 0 s") && error.contains(device.name()), "{error}");
-        // whoever drops it does not wait for the shader: a queue that is dropped says when it is idle
+        // dropping the device does not wait for the shader: a dropped queue reports when it is idle
         let (says, idle) = std::sync::mpsc::channel();
         device.queue.on_submitted_work_done(move || says.send(()).unwrap());
         drop((results, multiply, device));

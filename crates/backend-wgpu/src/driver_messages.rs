@@ -38,7 +38,7 @@ pub(crate) fn without_desktop<T>(work: impl FnOnce() -> T) -> T {
     if file.rewind().and_then(|()| file.read_to_end(&mut printed)).is_ok() {
         for line in printed.split_inclusive(|byte| *byte == b'\n') {
             if !String::from_utf8_lossy(line).contains("XDG_RUNTIME_DIR") {
-                // a closed standard error is no reason to stop
+                // ignore a closed standard error
                 let _ = std::io::stderr().write_all(line);
             }
         }

@@ -8,19 +8,19 @@ use latent_backend::BackendError;
 pub enum GpuError {
     /// No driver offers an adapter.
     #[error(
-        "no GPU was found: no driver for Vulkan, Metal or DX12 offers an adapter (on Linux, is the vendor's Vulkan driver installed? `vulkaninfo` shows what it offers); take --device cpu"
+        "no GPU was found: no driver for Vulkan, Metal or DX12 offers an adapter (on Linux, is the vendor's Vulkan driver installed? `vulkaninfo` lists its adapters); use --device cpu"
     )]
     NoAdapter,
     /// There are fewer adapters than asked for.
-    #[error("there is no adapter {index}: {count} found, numbered from 0; `latent devices` lists them")]
+    #[error("no adapter {index}: {count} found, numbered from 0; `latent devices` lists them")]
     NoSuchAdapter {
-        /// The number that was asked for.
+        /// The requested number.
         index: usize,
-        /// How many there are.
+        /// The number of adapters.
         count: usize,
     },
     /// The adapter lacks what every shader needs.
-    #[error("{device}: {problem}; take --device cpu")]
+    #[error("{device}: {problem}; use --device cpu")]
     Lacking {
         /// The adapter.
         device: String,
@@ -45,9 +45,9 @@ pub enum GpuError {
         device: String,
         /// What the memory was for.
         what: String,
-        /// How much was asked for, where the call says.
+        /// The requested size, if the call names one.
         bytes: Option<u64>,
-        /// What Latent has allocated there before.
+        /// Bytes that Latent has already allocated there.
         in_use: u64,
     },
     /// The weights of a model do not fit.
@@ -61,10 +61,10 @@ pub enum GpuError {
         device: String,
         /// Bytes of all weights there.
         needed: u64,
-        /// Bytes of those that were still to come when the device refused.
+        /// Bytes not yet uploaded when the device refused.
         missing: u64,
     },
-    /// Something is larger than the device takes in one piece.
+    /// A buffer exceeds the device's limit.
     #[error("{device}: {what} takes {}, and the device allows {} in one piece", mib(*bytes), mib(*most))]
     TooLarge {
         /// The device.
@@ -78,7 +78,7 @@ pub enum GpuError {
     },
     /// The device is gone: a driver that was reset, a hung shader, a card that was removed.
     #[error(
-        "{device}: the device was lost: {problem}; load the model again, or take --device cpu (`latent serve --gpu-fallback cpu` does so by itself)"
+        "{device}: the device was lost: {problem}; load the model again, or use --device cpu (`latent serve --gpu-fallback cpu` does so automatically)"
     )]
     Lost {
         /// The device.
@@ -107,14 +107,14 @@ pub enum GpuError {
 }
 
 impl GpuError {
-    /// The same for a page, where there are no flags and no other devices.
+    /// The message for a web page, which has neither flags nor other devices.
     pub fn for_page(&self) -> String {
         let subject = |what: &str| what.split(" (a smaller").next().unwrap_or_default().to_owned();
         match self {
             GpuError::NoAdapter | GpuError::NoSuchAdapter { .. } => {
                 "this browser offers no GPU: WebGPU is switched off, or it knows no driver for it".into()
             }
-            GpuError::Lacking { problem, .. } => format!("this browser's GPU will not do: {problem}"),
+            GpuError::Lacking { problem, .. } => format!("this browser's GPU is not supported: {problem}"),
             GpuError::NotOpened { problem, .. } => format!("the browser did not open the GPU: {problem}"),
             GpuError::OutOfMemory { what, .. } => {
                 format!(

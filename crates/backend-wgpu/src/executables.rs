@@ -24,7 +24,8 @@ pub(crate) struct Executables {
 
 impl Drop for Executables {
     fn drop(&mut self) {
-        // SAFETY: both were made by `open`, nothing that was made with them is left, and nobody uses them after this.
+        // SAFETY: `open` created both, all objects created from them are destroyed, and neither is
+        // used after this.
         unsafe {
             self.device.destroy_device(None);
             self.instance.destroy_instance(None);
@@ -187,7 +188,7 @@ fn opened(instance: &ash::Instance, name: &str) -> Option<ash::Device> {
                 features = features.push_next(&mut matrix);
                 extensions.push(khr::cooperative_matrix::NAME.as_ptr());
             }
-            // all that there are are then asked for
+            // the device is then created with every supported feature
             instance.get_physical_device_features2(physical, &mut features);
             let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
             let wanted = vk::DeviceCreateInfo::default()

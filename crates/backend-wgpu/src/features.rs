@@ -17,8 +17,10 @@ pub(crate) fn experimental(description: &AdapterDescription) -> wgpu::Experiment
     if description.coop_matrices.is_empty() {
         return wgpu::ExperimentalFeatures::disabled();
     }
-    // SAFETY: the contract is to know that wgpu's translation of these features may have errors. Shaders that use cooperative matrices are those of
-    // `matmul/gemm.rs` and `matmul/w4`, whose results tests hold against sums in f64, of `matrix_trial.rs`, which tries them, and of `limits.rs`, whose results nobody reads: each is validated by naga, and loads
-    // and stores stay inside of arrays of a size that is known when they are compiled.
+    // SAFETY: the caller accepts that wgpu's translation of these features may have errors. The
+    // shaders with cooperative matrices are those of `matmul/gemm.rs` and `matmul/w4`, whose
+    // results tests compare with sums in f64, those of `matrix_trial.rs`, which checks them, and
+    // those of `limits.rs`, whose results are not read. naga validates each, and loads and stores
+    // stay inside arrays whose size is known at compile time.
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }

@@ -21,16 +21,16 @@ fn token_at(at: u32) -> u32 { return source[2u * at]; }
 fn bits_at(at: u32) -> u32 { return source[2u * at + 1u]; }
 ";
 
-/// Logits that a workgroup goes through: of longer rows the largest of each slice are found first.
+/// Logits per workgroup. Longer rows are split into slices, whose largest logits are found first.
 const SLICE: usize = 4096;
 
 /// Bytes of a token with its logit.
 const PAIR: u64 = 8;
 
-/// The token where a row has fewer logits than are wanted.
-const NOBODY: u32 = u32::MAX;
+/// The token of an unused pair: the row has fewer logits than requested.
+const EMPTY_PAIR: u32 = u32::MAX;
 
-/// Finds them, in two goes where a row has several slices.
+/// Finds the largest logits, in two passes if a row has several slices.
 pub(crate) struct Largest {
     of_logits: Arc<Pipeline>,
     of_pairs: Arc<Pipeline>,
@@ -74,7 +74,7 @@ impl Largest {
         })
     }
 
-    /// Finds so many of each of these rows.
+    /// Finds the `keep` largest logits of each row.
     pub(crate) fn record(&self, commands: &mut Commands, logits: &Buffer, rows: usize, keep: usize) {
         let (slices, words) = (slices(self.vocab), |sizes: [usize; 3]| sizes.map(|size| size as u32));
         let groups = |slices: usize| [slices as u32, rows as u32, 1];
@@ -104,7 +104,7 @@ pub(crate) fn pairs(bytes: &[u8]) -> Vec<TokenLogit> {
         TokenLogit { token, logit: f32::from_bits(bits) }
     };
     let mut found: Vec<TokenLogit> = bytes.as_chunks().0.iter().map(words).collect();
-    found.retain(|pair| pair.token != NOBODY);
+    found.retain(|pair| pair.token != EMPTY_PAIR);
     found.sort_unstable_by_key(|pair| pair.token);
     found
 }

@@ -16,8 +16,9 @@
 //! * `weights`: decoded and sent.
 //! * `values`, `memory`: where the values of a plan are; `needs`: how much they take.
 //! * `cache`, `kv_store`: the KV cache.
-//! * `compile`, `ops`, `program`: operations become calls, one file each, beside their shaders.
-//! * `step_data`, `run`: what a step tells the shaders. `portions`: what of it the device gets at once.
+//! * `compile`, `ops`, `program`: operations become calls. Each operation has a file and its
+//!   shaders.
+//! * `step_data`, `run`: the data of a step for the shaders. `portions`: the size of submissions.
 //! * `largest`: the largest logits of a row, where these are enough.
 //! * `observe`, `limits`: timing, recording and listing of calls; what the device can do at best.
 //! * `kernel_facts`, `bank_conflicts`: what texts of shaders say of their workgroups, and of accesses to their memory; `executables`: what a driver makes of them.

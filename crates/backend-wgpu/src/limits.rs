@@ -24,14 +24,14 @@ const THREADS: u32 = 256;
 /// Bytes that are read, at most: more than caches hold. The first is for devices with memory of their own, where it has room.
 const BYTES: [u64; 2] = [1 << 30, 256 << 20];
 /// Bytes that are read at least.
-const LEAST_BYTES: u64 = 16 << 20;
+const MIN_BYTES: u64 = 16 << 20;
 /// Multiply-accumulates of an invocation in one turn of the loop: of `multiply.wgsl` and of `dot.wgsl`.
 const MACS: [f64; 2] = [16.0, 32.0];
 /// Sums that a subgroup has at a time, each of which waits for its last multiplication.
 const SUMS: usize = 8;
-/// A measurement takes at least so long, beside which starting and ending workgroups does not count.
+/// Minimum time of a measurement, which makes the start and end of workgroups negligible.
 const SECONDS: f64 = 4e-3;
-/// Each is done so often; the best counts.
+/// Runs of each measurement; the best counts.
 const RUNS: usize = 5;
 
 /// Measures the bandwidth, and each kind of arithmetic that shaders here use.
@@ -72,10 +72,10 @@ fn bandwidth(device: &Arc<Device>, results: &Buffer) -> Result<f64, GpuError> {
     let shares = device.description.shares_memory();
     let most = |bytes: u64| largest_binding(&device.limits).min(bytes);
     let mut bytes = most(BYTES[usize::from(shares)]);
-    // beside a model there may be little
+    // a loaded model may leave little memory
     let source = loop {
         match Buffer::new(device, "a measurement", bytes) {
-            Err(GpuError::OutOfMemory { .. }) if bytes > LEAST_BYTES => bytes /= 2,
+            Err(GpuError::OutOfMemory { .. }) if bytes > MIN_BYTES => bytes /= 2,
             made => break made?,
         }
     };

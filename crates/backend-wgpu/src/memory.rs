@@ -7,7 +7,7 @@ use crate::matmul::sort::SortMemory;
 use crate::values::Home;
 use std::sync::Arc;
 
-/// Bytes of one scratch buffer, at most, where an operation can do its rows or heads in several goes.
+/// Maximum bytes of a scratch buffer, for operations that can split rows or heads into passes.
 pub(crate) const SCRATCH: u64 = 32 << 20;
 
 /// Scratch buffers.

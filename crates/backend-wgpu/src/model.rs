@@ -63,8 +63,8 @@ struct Sinks<'s, 'l> {
 }
 
 impl GpuModel {
-    /// `scratch` bytes are what a scratch buffer takes at most where an operation can do its work in several goes; `portion` is how many operations the device
-    /// gets at once.
+    /// Loads a model. `scratch` is the maximum size of a scratch buffer for operations that can
+    /// split their work into passes. `portion` is the number of operations per submission.
     pub(crate) fn load(
         device: &Arc<Device>,
         (scratch, portion): (u64, f64),
@@ -156,7 +156,7 @@ impl GpuModel {
             self.record(head, batch, &data, kv, first..last, &mut portions)?;
             self.logits(portions.take(), first..last, &mut sinks)?;
         }
-        // whoever reads logits has waited for all before them
+        // reading logits waits for all earlier work
         if batch.wanted.is_empty() {
             self.observer.submit(portions.take(), &[])?;
             self.device.wait()?;

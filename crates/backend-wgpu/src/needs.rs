@@ -7,8 +7,8 @@ use crate::{buffers, largest, ops, step_data};
 use latent_backend::ModelOptions;
 use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage};
 
-/// All but the registers, which grow while plans are compiled. `scratch` bytes are what a scratch buffer takes at most where an operation can do its work in
-/// several goes.
+/// All memory except the registers, which grow while plans are compiled. `scratch` is the maximum
+/// size of a scratch buffer for operations that can split their work into passes.
 pub(crate) fn needs(
     stages: &[Stage],
     config: &ModelConfig,
@@ -25,7 +25,7 @@ pub(crate) fn needs(
         largest: largest::bytes(config.vocab_size),
         // logits come back, or the residual stream does
         results: logits.max(hidden),
-        step: step_data::most_bytes(rows, &config.attention, options.context),
+        step: step_data::max_bytes(rows, &config.attention, options.context),
         ..Needs::default()
     };
     let most = buffers::largest_binding(&products.device().limits);

@@ -42,7 +42,7 @@ impl Observer {
         clocks.into_iter().map(|phases| PlanTimes { phases, nodes: Vec::new() }).collect()
     }
 
-    /// From here on lists of operations are looked at; nobody hands them to the device.
+    /// From now on lists of operations are recorded and not submitted to the device.
     pub(crate) fn start_listing(&mut self) {
         self.listing = Some((Vec::new(), 0));
     }

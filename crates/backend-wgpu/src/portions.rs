@@ -1,4 +1,5 @@
-//! A step in portions: drivers reset a GPU that works for seconds on what it was given at once, and whoever waits for a prompt may want to stop it.
+//! A step is submitted in portions. Drivers reset a GPU that works for seconds on one submission,
+//! and a user may cancel a long prompt.
 
 use crate::commands::Commands;
 use crate::device::Device;
@@ -11,15 +12,17 @@ use latent_graph::passes::BatchBucket;
 use latent_types::CacheType;
 use std::sync::Arc;
 
-/// Operations of a portion: some tenths of a second on the slowest GPUs that run models, a tenth of what Windows allows. What cannot be cut may have more: one go of experts, keys that are expanded, and products of one weight.
+/// Arithmetic operations of a portion: some tenths of a second on the slowest GPUs that run models,
+/// a tenth of what Windows allows. Indivisible work may exceed it: one pass of experts, expanded
+/// keys, and products of one weight.
 pub(crate) const PORTION: f64 = (1u64 << 36) as f64;
 
-/// The commands of a step that the device has not got yet.
+/// The commands of a step that are not submitted yet.
 pub(crate) struct Portions<'c> {
     pub(crate) commands: Commands,
-    /// Operations of a portion, at most.
+    /// Maximum operations of a portion.
     most: f64,
-    /// Those of the commands.
+    /// Operations of the commands.
     work: f64,
     /// The portion before: the device works on it while the next one is put together and waits.
     before: Option<Submitted>,
@@ -31,10 +34,12 @@ impl<'c> Portions<'c> {
         Portions { commands: Commands::new(device), most, work: 0.0, before: None, cancel }
     }
 
-    /// Before an operation of so much work: hands the device those before it, where together they would be more than a portion.
+    /// Called before an operation of `work` arithmetic operations. Submits the pending commands if
+    /// both together exceed a portion.
     ///
     /// # Errors
-    /// [`BackendError::Cancelled`]: the rest is not handed over. What the device has, it ends; that writes nothing but slots of the step's rows.
+    /// [`BackendError::Cancelled`]: the rest is not submitted. The device completes what was
+    /// submitted, which writes only slots of the step's rows.
     pub(crate) fn before(&mut self, work: f64, observer: &mut Observer) -> Result<(), BackendError> {
         if self.work > 0.0 && self.work + work > self.most {
             let device = Arc::clone(self.commands.device());
@@ -50,7 +55,7 @@ impl<'c> Portions<'c> {
         Ok(())
     }
 
-    /// What the device has not got yet.
+    /// Takes the commands that are not submitted yet.
     pub(crate) fn take(&mut self) -> Commands {
         self.work = 0.0;
         let next = Commands::new(self.commands.device());

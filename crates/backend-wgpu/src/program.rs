@@ -23,7 +23,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// What a node of the plan multiplies in, in a step of so many rows.
+    /// The arithmetic of a node of the plan in a step of `rows` rows.
     pub(crate) fn arithmetic(&self, node: usize, rows: usize) -> Arithmetic {
         let instruction = self.instructions.iter().find(|instruction| instruction.node == node);
         instruction.map_or(Arithmetic::F32, |found| found.operation.arithmetic(rows))

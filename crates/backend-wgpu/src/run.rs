@@ -80,7 +80,7 @@ pub(crate) struct Queries {
     pub(crate) y: (Binding, [u32; 3]),
 }
 
-/// The rows on a path, of so many.
+/// The ranges of the `rows` rows that are on a path.
 pub(crate) fn ranges(batch: &Batch, rows: usize, path: AttentionPath) -> Vec<Range<usize>> {
     match path {
         AttentionPath::All => std::iter::once(0..rows).collect(),
@@ -103,50 +103,55 @@ pub(crate) trait Operation: Send {
         self.record(run, path)
     }
 
-    /// What most of its products of so many rows are computed in.
+    /// The arithmetic of most of its products for `_rows` rows.
     fn arithmetic(&self, _rows: usize) -> Arithmetic {
         Arithmetic::F32
     }
 }
 
-/// An operation whose calls come in goes, each of which the device may get by itself.
-pub(crate) trait InGoes: Send {
-    /// What one of them works on.
-    type Go<'s>;
+/// An operation that runs in passes, each of which can be submitted separately.
+pub(crate) trait MultiPass: Send {
+    /// The work of one pass.
+    type Pass<'s>;
 
-    /// Those of a step with so many rows, in order.
-    fn goes<'s>(
+    /// The passes of a step for a batch and its number of rows, in order.
+    fn passes<'s>(
         &'s self,
         step: &'s StepData,
         rows: (&Batch, usize),
         path: AttentionPath,
-    ) -> impl Iterator<Item = Self::Go<'s>>;
+    ) -> impl Iterator<Item = Self::Pass<'s>>;
 
-    /// Adds the calls of one.
-    fn go(&self, run: &mut Run<'_>, path: AttentionPath, go: Self::Go<'_>) -> Result<(), GpuError>;
+    /// Adds the calls of one pass.
+    fn record_pass(
+        &self,
+        run: &mut Run<'_>,
+        path: AttentionPath,
+        pass: Self::Pass<'_>,
+    ) -> Result<(), GpuError>;
 
-    /// As of [`Operation`].
+    /// See [`Operation::arithmetic`].
     fn arithmetic(&self, _rows: usize) -> Arithmetic {
         Arithmetic::F32
     }
 }
 
-impl<T: InGoes> Operation for T {
+impl<T: MultiPass> Operation for T {
     fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
         let (step, rows) = (run.step, (run.batch, run.rows));
-        self.goes(step, rows, path).try_for_each(|go| self.go(run, path, go))
+        self.passes(step, rows, path).try_for_each(|pass| self.record_pass(run, path, pass))
     }
 
     fn parts(&self, step: &StepData, rows: (&Batch, usize), path: AttentionPath) -> usize {
-        self.goes(step, rows, path).count().max(1)
+        self.passes(step, rows, path).count().max(1)
     }
 
     fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
         let (step, rows) = (run.step, (run.batch, run.rows));
-        self.goes(step, rows, path).nth(part).map_or(Ok(()), |go| self.go(run, path, go))
+        self.passes(step, rows, path).nth(part).map_or(Ok(()), |pass| self.record_pass(run, path, pass))
     }
 
     fn arithmetic(&self, rows: usize) -> Arithmetic {
-        InGoes::arithmetic(self, rows)
+        MultiPass::arithmetic(self, rows)
     }
 }

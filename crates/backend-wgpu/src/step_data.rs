@@ -17,11 +17,12 @@ pub(crate) const TILE_QUERIES: usize = 64;
 /// Words of a task: first row of the span, first query in it, queries, block table, and rows that the sequence had before.
 pub(crate) const TASK_WORDS: u32 = 5;
 
-/// In the place of a token where there is none.
+/// Marks a row without a token.
 const NO_TOKEN: u32 = u32::MAX;
 
-/// Most bytes of a step of so many rows, whose sequences have the blocks of a context of so many tokens together, and one more each.
-pub(crate) fn most_bytes(rows: usize, shape: &AttentionShape, context: usize) -> u64 {
+/// Maximum bytes of the data of a step of `rows` rows. Its sequences share the blocks of a context
+/// of `context` tokens, plus one block each.
+pub(crate) fn max_bytes(rows: usize, shape: &AttentionShape, context: usize) -> u64 {
     // token, slot, scale, angles, wanted
     let of_rows = rows * (4 + shape.rope);
     let tables = context.div_ceil(KV_BLOCK) + rows;
@@ -60,7 +61,8 @@ impl Tasks {
         Tasks { at: self.at + before * TASK_WORDS, count: self.count - before, ..self }
     }
 
-    /// As many of them together as a portion of a step and a grid have room for, where one of them takes so many operations.
+    /// Cuts the tasks into pieces that fit a portion of a step and a grid. A task takes `work`
+    /// operations.
     pub(crate) fn pieces(self, portion: f64, work: f64) -> impl Iterator<Item = Tasks> {
         // what is beyond its range becomes the largest count
         let at_once = ((portion / work) as u32).clamp(1, GRID_WIDTH as u32);
@@ -159,7 +161,7 @@ impl StepData {
         at
     }
 
-    /// Adds the tasks of a span, `sharing` heads of a row together, of so many queries each.
+    /// Adds the tasks of a span, `sharing` heads of a row together, with up to `most` queries each.
     fn tasks(&mut self, span: &SeqSpan, blocks: u32, (sharing, most): (usize, usize)) -> Tasks {
         let (at, queries) = (self.at(), span.rows.len() * sharing);
         for first in (0..queries).step_by(most) {

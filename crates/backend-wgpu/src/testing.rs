@@ -7,7 +7,8 @@ use crate::variants::{Variant, Variants};
 use latent_graph::passes::Precision;
 use std::sync::{Arc, Mutex};
 
-/// A device of its own for a test, if there is an adapter; says so where there is none, and fails there if `REQUIRE_GPU` is set.
+/// Opens a separate device for a test. Without an adapter it prints that the test is skipped, or
+/// panics if `REQUIRE_GPU` is set.
 pub(crate) fn device() -> Option<Arc<Device>> {
     open(None)
 }

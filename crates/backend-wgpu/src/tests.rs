@@ -238,7 +238,7 @@ fn small_scratch_memory_takes_several_goes_to_the_same_logits() {
         (MlaChoice::Absorbed, CacheForm::Latent),
     ] {
         let way = Way { mla, form, cache: CacheType::F32 };
-        // 64 positions at a time: the later steps begin within the second goes
+        // 64 positions at a time: the later steps begin within the second pass
         let steps = [70, 1, 20];
         let mut reference = load(&ReferenceBackend::default(), &path, way).unwrap();
         let expected = run(&mut *reference, way, &steps);
@@ -262,9 +262,9 @@ fn calls(gpu: &GpuBackend, path: &Path) -> u64 {
         let mut batch = Batch::default();
         batch.push(InputRows::Tokens(tokens), first, &[0], way.mla.path(tokens.len(), &shape));
         batch.wanted.push(tokens.len() as u32 - 1);
-        let (cancel, mut nobody) = (CancelToken::new(), |_: usize, _: &[f32]| {});
+        let (cancel, mut ignore) = (CancelToken::new(), |_: usize, _: &[f32]| {});
         let step =
-            Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut nobody, on_hidden: None };
+            Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut ignore, on_hidden: None };
         model.step(step).unwrap();
         gpu.device().calls.load(Ordering::Relaxed) - before
     };
@@ -304,8 +304,8 @@ fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
     batch.push(InputRows::Tokens(&[1]), 0, &[0], MlaChoice::Absorbed.path(1, &model.config().attention));
     let cancel = CancelToken::new();
     let mut step = |kv: &mut dyn KvStore| {
-        let mut nobody = |_: usize, _: &[f32]| {};
-        model.step(Step { batch: &batch, kv, cancel: &cancel, on_logits: &mut nobody, on_hidden: None })
+        let mut ignore = |_: usize, _: &[f32]| {};
+        model.step(Step { batch: &batch, kv, cancel: &cancel, on_logits: &mut ignore, on_hidden: None })
     };
     assert!(matches!(step(&mut *foreign), Err(BackendError::ForeignStore)));
 }
@@ -323,9 +323,9 @@ fn rows_of_int8_are_those_of_the_cpu() {
         let mut batch = Batch::default();
         // the second block of the store, then 36 rows of the first
         batch.push(InputRows::Tokens(&tokens), 0, &[1, 0], way.mla.path(100, &model.config().attention));
-        let (cancel, mut nobody) = (CancelToken::new(), |_: usize, _: &[f32]| {});
+        let (cancel, mut ignore) = (CancelToken::new(), |_: usize, _: &[f32]| {});
         let step =
-            Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut nobody, on_hidden: None };
+            Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut ignore, on_hidden: None };
         model.step(step).unwrap();
         kv
     });

@@ -21,7 +21,7 @@ pub(crate) struct Timestamps {
 }
 
 impl Timestamps {
-    /// Room for so many passes.
+    /// Allocates timestamps for `passes` passes.
     pub(crate) fn new(device: &Arc<Device>, passes: usize) -> Result<Timestamps, GpuError> {
         let (each, sets) = (QUERIES as usize / 2, passes.div_ceil(QUERIES as usize / 2).max(1));
         let bytes = u64::from(QUERIES * wgpu::QUERY_SIZE) * sets as u64;
@@ -44,7 +44,8 @@ impl Timestamps {
         Ok(Timestamps { sets, passes: Vec::new(), resolved, results: Readback::new(device, bytes)?, period })
     }
 
-    /// What the next pass writes, whose time counts for this number. None where there are more passes than were told.
+    /// The timestamps of the next pass, whose time is added to `number`. None if the passes exceed
+    /// the allocated number.
     pub(crate) fn pass(&mut self, number: usize) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
         let each = QUERIES as usize / 2;
         let query_set = self.sets.get(self.passes.len() / each)?;

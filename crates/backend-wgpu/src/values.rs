@@ -66,9 +66,9 @@ pub(crate) fn internal<T>(problem: String) -> Result<T, BackendError> {
     Err(BackendError::Graph(GraphError::Internal { pass: "gpu backend", problem }))
 }
 
-/// A size as shaders count: what does not fit is no plan for a GPU.
+/// A size as u32, as shaders count. A plan with larger sizes cannot run on a GPU.
 pub(crate) fn count(size: usize) -> Result<u32, BackendError> {
-    u32::try_from(size).or_else(|_| internal(format!("{size} elements are more than a shader counts")))
+    u32::try_from(size).or_else(|_| internal(format!("{size} elements exceed the range of u32 in shaders")))
 }
 
 /// The register of each value of a plan that has a buffer of its own.
@@ -77,7 +77,8 @@ pub(crate) struct Registers {
 }
 
 impl Registers {
-    /// Gives every value a register. `sizes` are the bytes of those that there are; they grow where this plan needs more.
+    /// Assigns every value a register. `sizes` are the bytes of the existing registers. They grow
+    /// if this plan needs more.
     pub(crate) fn assign(plan: &Plan, sizes: &mut Vec<u64>) -> Registers {
         let mut lives = lifetimes(&plan.ir, &plan.phases, plan.max_rows);
         lives.sort_by_key(|life| (life.first, life.value));
@@ -132,7 +133,7 @@ impl Registers {
                     ..parent
                 }
             }
-            Storage::Tokens => return internal("token ids are no matrix".into()),
+            Storage::Tokens => return internal("expected a matrix, found token ids".into()),
         })
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 /// Which variants of the kernels multiply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Variants {
-    /// Weights whose blocks are no multiples of four bytes are repacked while they are sent.
+    /// Repack weights while uploading if the block size is not a multiple of four bytes.
     pub planes: bool,
     /// Lanes add the sums of a GEMV within subgroups, of which this is the smallest.
     pub subgroups: Option<usize>,

@@ -110,7 +110,8 @@ fn send_vector(
     Ok(DeviceVector { buffer, len: elements.len() })
 }
 
-/// Copies a weight's blocks, with the factors that its file has beside them. A single matrix is cut into as many as there are heads.
+/// Uploads a weight's blocks and the separate factors of its file. A single matrix is cut into one
+/// matrix per head.
 fn send_blocks(
     products: &Arc<Products>,
     weight: &Weight,

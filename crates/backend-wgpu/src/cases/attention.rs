@@ -100,7 +100,7 @@ impl Buffers {
         })
     }
 
-    /// Rows of so many heads with these widths.
+    /// Rows of `heads` heads with these widths of queries and results.
     fn queries(&self, scales: u32, heads: usize, [q, y]: [usize; 2]) -> Queries {
         let place = |width: usize| [0, (heads * width) as u32, width as u32];
         Queries {

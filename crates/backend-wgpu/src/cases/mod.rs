@@ -14,7 +14,7 @@ use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::layout::{Layout, layout};
 use crate::matmul::products::Products;
-use crate::matmul::tiles::MOST_GEMV_ROWS;
+use crate::matmul::tiles::MAX_GEMV_ROWS;
 use crate::variants::{Variant, Variants};
 use job::{GpuJob, Recorded};
 use latent_backend::KernelCalls;
@@ -49,34 +49,35 @@ type Served = (&'static str, fn(&Case) -> bool);
 /// Kernels at the head of the list that have variants.
 const PRODUCTS: usize = 3;
 
-/// What quantized weights are multiplied by in default precision: kernels beside those of exact precision, what they need, and the variants that have it.
+/// Kernels that multiply quantized weights in default precision, in addition to those of exact
+/// precision: the kernel, the feature that it needs, and the variants with this feature.
 type Rounded = (Served, &'static str, fn(&AdapterDescription) -> Option<Variants>);
 
 const ROUNDED: [Rounded; 3] = [
     (
-        ("gpu_gemv_int8", |case| integers(case).is_some_and(|case| case.rows <= MOST_GEMV_ROWS)),
+        ("gpu_gemv_int8", |case| integers(case).is_some_and(|case| case.rows <= MAX_GEMV_ROWS)),
         "int8 dot products",
         integer_variants,
     ),
     (
-        ("gpu_gemm_int8", |case| integers(case).is_some_and(|case| case.rows > MOST_GEMV_ROWS)),
+        ("gpu_gemm_int8", |case| integers(case).is_some_and(|case| case.rows > MAX_GEMV_ROWS)),
         "int8 dot products",
         integer_variants,
     ),
     (
-        ("gpu_gemm_f16", |case| halves(case).is_some_and(|case| case.rows > MOST_GEMV_ROWS)),
+        ("gpu_gemm_f16", |case| halves(case).is_some_and(|case| case.rows > MAX_GEMV_ROWS)),
         "f16",
         half_variants,
     ),
 ];
 
-/// int8 dot products, beside what costs no bits.
+/// int8 dot products in addition to the variants of exact precision.
 fn integer_variants(adapter: &AdapterDescription) -> Option<Variants> {
     let integers = Variant::Integers.alone(adapter)?.integers;
     Some(Variants { integers, ..exact_variants(adapter) })
 }
 
-/// Cooperative matrices in f16, or f16 tiles where there are none.
+/// Cooperative matrices in f16, otherwise f16 tiles.
 fn half_variants(adapter: &AdapterDescription) -> Option<Variants> {
     let exact = exact_variants(adapter);
     match Variant::MatricesF16.alone(adapter) {
@@ -91,8 +92,8 @@ fn exact_variants(adapter: &AdapterDescription) -> Variants {
 
 /// The kernels.
 const KERNELS: [Served; 11] = [
-    ("gpu_gemv", |case| product(case).is_some_and(|case| !case.across && case.rows <= MOST_GEMV_ROWS)),
-    ("gpu_gemm", |case| product(case).is_some_and(|case| !case.across && case.rows > MOST_GEMV_ROWS)),
+    ("gpu_gemv", |case| product(case).is_some_and(|case| !case.across && case.rows <= MAX_GEMV_ROWS)),
+    ("gpu_gemm", |case| product(case).is_some_and(|case| !case.across && case.rows > MAX_GEMV_ROWS)),
     ("gpu_transposed", |case| product(case).is_some_and(|case| case.across)),
     ("gpu_gather", |case| match case {
         Case::Row(case) => matches!(case.op, RowOp::Embed(ty, layout) if embed::serves(ty, layout)),
@@ -215,7 +216,7 @@ impl Gpu {
 
     /// A matmul of eight rows with as many as a prompt has.
     fn prompt(case: &Case) -> Option<Case> {
-        let case = product(case).filter(|case| case.rows == MOST_GEMV_ROWS)?;
+        let case = product(case).filter(|case| case.rows == MAX_GEMV_ROWS)?;
         Some(Case::Product(ProductCase { rows: 512, ..*case }))
     }
 }

@@ -2,7 +2,7 @@
 // how many logits have each value of the next digit. Of equal logits those of the lower tokens are taken.
 
 struct Params {
-    // logits of a row, of which a slice has so many
+    // logits of a row, and logits of a slice
     items: u32,
     slice: u32,
     // how many are found: pairs of a token and the bits of its logit
@@ -16,7 +16,7 @@ const THREADS: u32 = 256u;
 const DIGITS: u32 = 256u;
 // four digits of the logit, then four of the token
 const DIGITS_OF_KEY: u32 = 8u;
-const NOBODY: u32 = 0xffffffffu;
+const EMPTY_PAIR: u32 = 0xffffffffu;
 const MINUS_INFINITY: u32 = 0xff800000u;
 
 var<workgroup> counts: array<atomic<u32>, DIGITS>;
@@ -114,7 +114,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     }
     workgroupBarrier();
     for (var place = atomicLoad(&places) + thread; place < params.keep; place += THREADS) {
-        found[2u * (results + place)] = NOBODY;
+        found[2u * (results + place)] = EMPTY_PAIR;
         found[2u * (results + place) + 1u] = MINUS_INFINITY;
     }
 }

@@ -107,12 +107,13 @@ impl GemmForm {
         if self == GemmForm::Integers && !quantized { GemmForm::F32 } else { self }
     }
 
-    /// Units of so many inputs of a row, which a thread reads and writes at once: four floats, or eight integers.
+    /// Units of a row of `inputs` inputs. A thread reads and writes one unit at a time: four
+    /// floats, or eight integers.
     fn row_units(self, inputs: usize) -> usize {
         if self == GemmForm::Integers { inputs / 8 } else { inputs / 4 }
     }
 
-    /// Words of 4 bytes that so many inputs of a row take.
+    /// 4-byte words of a row of `inputs` inputs.
     fn row_words(self, inputs: usize) -> usize {
         match self {
             GemmForm::F16 => inputs / 2,

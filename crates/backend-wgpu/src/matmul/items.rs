@@ -15,7 +15,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Contiguous rows of so many slots of so many elements.
+    /// Contiguous rows of `slots` slots of `width` elements.
     #[cfg(any(test, feature = "cases"))]
     pub(crate) fn rows(buffer: &Buffer, slots: usize, width: usize) -> Place {
         Place { binding: Binding::from(buffer), address: [0, (slots * width) as u32, width as u32] }

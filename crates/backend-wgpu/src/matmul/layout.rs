@@ -285,7 +285,8 @@ impl Layout {
         self.ty.block_bytes().is_multiple_of(4)
     }
 
-    /// Bytes of a block's scale `d`, and the byte at which it begins, if the blocks are no multiples of four bytes but are without it.
+    /// Size and offset in bytes of a block's scale `d`, if the block size is a multiple of four
+    /// bytes only without the scale.
     pub fn odd_scale(&self) -> Option<(usize, usize)> {
         let at = self.fields.iter().find(|(name, _)| *name == "D_AT")?.1;
         let bytes = if self.scales == Scales::E8m0 { 1 } else { 2 };

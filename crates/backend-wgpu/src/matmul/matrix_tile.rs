@@ -25,7 +25,7 @@ pub(super) struct MatrixTile {
 }
 
 impl MatrixTile {
-    /// Rectangles of subgroups below and beside one another, and matrices of each.
+    /// Rows and columns of subgroup rectangles, and matrices of each rectangle.
     fn grid(&self) -> ([usize; 2], [usize; 2]) {
         let side = self.matrix.side;
         let down = if self.rows >= 4 * side { 2 } else { 1 };
@@ -38,7 +38,7 @@ impl MatrixTile {
         (0..high).flat_map(move |i| (0..wide).map(move |j| (i, j)))
     }
 
-    /// Bytes of workgroup memory, with so many tiles of inputs and of weights.
+    /// Bytes of workgroup memory with `buffers` tiles of inputs and of weights.
     #[cfg(test)]
     pub(super) fn memory(&self, buffers: usize) -> usize {
         let CoopMatrix { side, f16, .. } = self.matrix;

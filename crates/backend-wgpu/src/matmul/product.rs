@@ -6,7 +6,7 @@ use super::limits::{folded, refused, too_large};
 use super::products::QuantizedItems;
 use super::shader::{Inputs, Kernel, ProductShader, Slot};
 use super::sort::SortedItems;
-use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, MOST_GEMV_ROWS, TRANSPOSED};
+use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, MAX_GEMV_ROWS, TRANSPOSED};
 use super::weight::{Chunk, Weight};
 use crate::commands::{Binding, Commands, GRID_WIDTH};
 use crate::device::Device;
@@ -21,7 +21,8 @@ pub(crate) enum Matrices {
     One,
     /// That of the slot's number, counted from this one.
     PerSlot(usize),
-    /// The one that element `offset + row · slots + slot` of these u32 names. A number that is no matrix leaves its result as it was.
+    /// The matrix named by element `offset + row · slots + slot` of these u32. A number out of
+    /// range leaves its result unchanged.
     ByIds {
         /// The numbers.
         ids: Binding,
@@ -145,7 +146,8 @@ impl<'c, 'w> Product<'c, 'w> {
         Ok(Product { commands, device, weight, part: part.clone(), keep: (Keep::Store, 0.0) })
     }
 
-    /// The part's rows of a chunk: matrices that it has, and of the only matrix the rows that it has. None where there are none.
+    /// The part's rows in a chunk: its matrices, or its rows of the only matrix. None if the chunk
+    /// has none of them.
     fn params(&self, chunk: &Chunk) -> Option<Params> {
         let (shape, row_bytes) = (self.weight.shape, self.weight.row_bytes);
         let only = shape.matrices == 1;
@@ -227,7 +229,7 @@ impl<'c, 'w> Product<'c, 'w> {
         let rows = items.rows.len();
         let variants = self.weight.products.variants;
         let form = self.weight.gemm_form();
-        let few = ids.is_some() || rows <= MOST_GEMV_ROWS;
+        let few = ids.is_some() || rows <= MAX_GEMV_ROWS;
         let integers = !self.part.transposed
             && if few { self.weight.multiplies_integers() } else { form == GemmForm::Integers };
         let quantized = self.quantized(items, integers)?;
@@ -279,7 +281,8 @@ impl<'c, 'w> Product<'c, 'w> {
     }
 }
 
-/// The rows of each call: a call has at most so many workgroups of `each` rows and one slot as one dimension holds.
+/// The rows of each call. A workgroup has `each` rows of one slot, and the workgroups of a call fit
+/// one dimension.
 fn calls(rows: &Range<usize>, slots: usize, each: usize) -> impl Iterator<Item = Range<usize>> {
     let (end, most) = (rows.end, (GRID_WIDTH / slots).max(1) * each);
     rows.clone().step_by(most).map(move |first| first..end.min(first + most))
@@ -400,7 +403,8 @@ pub(crate) fn multiply_sorted_into(
     Ok(())
 }
 
-/// Dequantizes rows of the first matrix: result i is row `ids[offset + i]`, and is left as it was where there is no such row.
+/// Dequantizes rows of the first matrix: result i is row `ids[offset + i]`. If the row does not
+/// exist, the result is unchanged.
 ///
 /// # Errors
 /// As for [`multiply`].

@@ -92,7 +92,8 @@ impl Products {
         }
     }
 
-    /// Most bytes of quantized inputs that products with weights of a format take: of so many rows together, or of up to `by_one` rows that are multiplied one by one.
+    /// Maximum bytes of quantized inputs of products with weights of a format: of `rows` rows
+    /// together, or of up to `by_one` rows that are multiplied one by one.
     pub(crate) fn quantized_bytes(
         &self,
         (format, inputs): (TensorType, usize),
@@ -108,7 +109,7 @@ impl Products {
         if bytes <= largest_binding(&self.device.limits) { bytes } else { 0 }
     }
 
-    /// Makes room for so many bytes of quantized inputs, so that steps need not.
+    /// Allocates `bytes` bytes for quantized inputs in advance, so that steps do not allocate.
     ///
     /// # Errors
     /// No memory.
@@ -178,7 +179,7 @@ impl Products {
     }
 }
 
-/// Bytes of the blocks of so many slots of rows.
+/// Bytes of the blocks of `rows` rows of `slots` slots.
 fn block_bytes(rows: usize, slots: usize, inputs: usize) -> u64 {
     let blocks = rows.saturating_mul(slots).saturating_mul(inputs / Q8_BLOCK);
     (blocks as u64).saturating_mul(4 * BLOCK_WORDS as u64)

@@ -1,7 +1,9 @@
-//! Blocks that are no multiples of four bytes, in two planes of whole words: a lossless repack, piece by piece while a weight is sent.
+//! Lossless repacking of blocks whose size is not a multiple of four bytes, into two planes of
+//! whole words, piece by piece during the upload.
 //!
-//! Rows of blocks without their scale `d` come first, then the `d` of all blocks in the same order. Nothing grows, and the numbers of bytes between rows stay
-//! regular, so that parts of matrices are addressed as in the file.
+//! Rows of blocks without their scale `d` come first, then the `d` of all blocks in the same order.
+//! The size does not change, and rows keep a constant stride, so parts of matrices are addressed as
+//! in the file.
 
 use super::layout::Layout;
 use crate::buffers::Buffer;
@@ -13,7 +15,7 @@ const PIECE_BLOCKS: usize = 16 << 10;
 /// Pieces after which the driver's copies are freed.
 const PIECES: usize = 8;
 
-/// Where the scales of so many blocks begin: behind the rest of each.
+/// Offset of the scales of `blocks` blocks: they follow the other bytes of all blocks.
 pub(super) fn scales_at(layout: &Layout, blocks: usize) -> usize {
     let (bytes, _) = layout.odd_scale().unwrap_or((0, 0));
     blocks * (layout.block_bytes() - bytes)

@@ -27,7 +27,7 @@ impl Matrix {
         Matrix { binding: Binding::from(buffer), first: 0, stride: cols }
     }
 
-    /// Its rows as slots, so many of one row.
+    /// Its rows as slots, `slots` per row.
     fn place(&self, commands: &Commands, slots: usize, slot_stride: usize) -> Result<Place, GpuError> {
         let word = |value: usize| u32::try_from(value).map_err(|_| too_large(commands.device(), value));
         let row = if slot_stride == 0 { self.stride } else { self.stride.saturating_mul(slots) };

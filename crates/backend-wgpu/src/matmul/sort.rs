@@ -17,12 +17,12 @@ pub(crate) struct SortMemory {
 }
 
 impl SortMemory {
-    /// Bytes of both for so many pairs at most.
+    /// Bytes of both buffers for at most `pairs` pairs.
     pub(crate) fn bytes(pairs: usize, experts: usize) -> [u64; 2] {
         [4 * pairs as u64, 16 * tiles(pairs, experts, GEMM[0]) as u64]
     }
 
-    /// Of so many bytes.
+    /// Allocates buffers of these sizes in bytes.
     pub(crate) fn new(device: &Arc<Device>, [order, tiles]: [u64; 2]) -> Result<SortMemory, GpuError> {
         Ok(SortMemory {
             order: Buffer::new(device, "rows sorted by expert", order)?,
@@ -36,8 +36,8 @@ fn tiles(pairs: usize, experts: usize, tile: GemmTile) -> usize {
     pairs / tile.rows + experts.min(pairs)
 }
 
-/// Most pairs whose tiles are as many workgroups as one dimension of a call has, whatever the tile.
-pub(crate) const MOST_PAIRS: usize = (GRID_WIDTH - MAX_EXPERTS) * GEMM[0].rows;
+/// Maximum pairs whose tiles fit one dimension of a call, for every tile.
+pub(crate) const MAX_PAIRS: usize = (GRID_WIDTH - MAX_EXPERTS) * GEMM[0].rows;
 
 /// Pairs of rows and slots, sorted on the device by the matrix that they name.
 pub(crate) struct SortedItems {

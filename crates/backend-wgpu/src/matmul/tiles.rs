@@ -20,10 +20,10 @@ pub const GEMV_NARROW: GemvTile = GemvTile { threads: 64, lanes: 16, outputs: 2 
 /// Row counts that a GEMV is compiled for; others take the next larger one.
 pub const GEMV_ROWS: [usize; 4] = [1, 2, 4, 8];
 
-/// Most rows of a GEMV. More are decoded once per tile by a GEMM.
-pub(crate) const MOST_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
+/// Maximum rows of a GEMV. For more rows a GEMM decodes weights once per tile.
+pub(crate) const MAX_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
 
-/// Fewest octets per row for [`GEMV_WIDE`]: two for every lane.
+/// Minimum octets per row for [`GEMV_WIDE`]: two for every lane.
 const WIDE_OCTETS: usize = 128;
 
 impl GemvTile {
@@ -37,12 +37,13 @@ impl GemvTile {
         self.threads / self.lanes * self.outputs
     }
 
-    /// Sums of all outputs of a thread's number, where subgroups of at least so many lanes have added theirs.
+    /// Sums of all outputs with a thread's number, after subgroups of at least `smallest` lanes
+    /// have added theirs.
     pub const fn subgroup_sums(&self, smallest: usize) -> usize {
         self.threads / if smallest < self.lanes { smallest } else { self.lanes }
     }
 
-    /// Bytes of workgroup memory with as many rows.
+    /// Bytes of workgroup memory for `rows` rows.
     #[cfg(test)]
     pub const fn memory(&self, rows: usize) -> usize {
         4 * rows * self.outputs * self.threads

@@ -6,7 +6,7 @@ use super::layout::{Layout, Storage, layout};
 use super::products::Products;
 use super::repack;
 use super::shader::ProductShader;
-use super::tiles::MOST_GEMV_ROWS;
+use super::tiles::MAX_GEMV_ROWS;
 use crate::buffers::{Buffer, float_bytes, largest_binding, word_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
@@ -125,7 +125,7 @@ impl Weight {
         Weight::upload_for(&products, what, (format, shape), bytes, scales)
     }
 
-    /// The same in buffers of at most so many bytes.
+    /// The same in buffers of at most `most` bytes.
     pub(super) fn upload_in(
         most: u64,
         products: &Arc<Products>,
@@ -154,10 +154,10 @@ impl Weight {
         let step = if matrices > 1 { outputs } else { 1 };
         // shaders address bytes with 32 bits
         let most = usize::try_from(most.min(u32::MAX.into())).unwrap_or(usize::MAX);
-        let most_rows = (most / row_bytes / step).max(1) * step;
+        let max_rows = (most / row_bytes / step).max(1) * step;
         let mut chunks = Vec::new();
-        for first in (0..rows).step_by(most_rows) {
-            let rows = first..rows.min(first.saturating_add(most_rows));
+        for first in (0..rows).step_by(max_rows) {
+            let rows = first..rows.min(first.saturating_add(max_rows));
             let part = &bytes[rows.start * row_bytes..rows.end * row_bytes];
             chunks.push(Chunk::send(products, what, layout, part, rows)?);
         }
@@ -204,9 +204,9 @@ impl Weight {
         self.products.gemm_form(self.format, self.multiplies_integers())
     }
 
-    /// What products of so many rows with it are computed in.
+    /// The arithmetic of products with `rows` rows.
     pub(crate) fn arithmetic(&self, rows: usize) -> Arithmetic {
-        if rows <= MOST_GEMV_ROWS {
+        if rows <= MAX_GEMV_ROWS {
             return if self.multiplies_integers() { Arithmetic::Int8 } else { Arithmetic::F32 };
         }
         match self.gemm_form() {

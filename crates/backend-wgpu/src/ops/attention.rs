@@ -4,7 +4,7 @@ use super::latent_attention::{LatentAttention, LatentBuffers};
 use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
-use crate::run::{InGoes, Operation, Run};
+use crate::run::{MultiPass, Operation, Run};
 use crate::step_data::{StepData, TASK_WORDS, Tasks};
 use crate::values::{Home, Operand, internal};
 use latent_backend::{BackendError, Batch};
@@ -25,43 +25,44 @@ struct AttendLatent {
     portion: f64,
 }
 
-/// Tasks that the device gets together.
-struct Go {
+/// Tasks that are submitted together.
+struct Pass {
     tasks: Tasks,
-    /// All that stand in their list.
+    /// All tasks of their list.
     list: Tasks,
-    /// Whether they are the last of it.
+    /// Whether they end the list.
     is_last: bool,
 }
 
-impl InGoes for AttendLatent {
-    type Go<'s> = Go;
+impl MultiPass for AttendLatent {
+    type Pass<'s> = Pass;
 
     /// The tasks on a path, as many at a time as a portion of a step has room for.
-    fn goes<'s>(
+    fn passes<'s>(
         &'s self,
         step: &'s StepData,
         _rows: (&Batch, usize),
         path: AttentionPath,
-    ) -> impl Iterator<Item = Go> {
+    ) -> impl Iterator<Item = Pass> {
         step.shared(path).flat_map(|list| {
             let end = list.at + list.count * TASK_WORDS;
             let pieces = list.pieces(self.portion, self.shaders.work * list.kv_len as f64);
-            pieces.map(move |tasks| Go { tasks, list, is_last: tasks.at + tasks.count * TASK_WORDS == end })
+            pieces.map(move |tasks| Pass { tasks, list, is_last: tasks.at + tasks.count * TASK_WORDS == end })
         })
     }
 
-    /// Adds the calls of some tasks. How their KV ranges are cut depends on the whole list, so that bits do not depend on what goes together.
-    fn go(&self, run: &mut Run<'_>, path: AttentionPath, go: Go) -> Result<(), GpuError> {
+    /// Adds the calls of some tasks. The KV splits depend on the whole list, so the bits of the
+    /// results do not depend on the passes.
+    fn record_pass(&self, run: &mut Run<'_>, path: AttentionPath, pass: Pass) -> Result<(), GpuError> {
         let buffers = LatentBuffers {
             queries: run.queries(&self.q, &self.y),
             kv: run.kv.layer(run.first_kv_layer + self.kv_layer).into(),
             partials: (&run.memory.scratch[0]).into(),
         };
         let few = run.rows <= SPLIT_ROWS;
-        let splits = few.then(|| self.shaders.splits(run.rows, go.list, self.scratch)).flatten();
-        self.shaders.attend(run.commands, &buffers, go.tasks, splits);
-        if let Some(splits) = splits.filter(|_| go.is_last) {
+        let splits = few.then(|| self.shaders.splits(run.rows, pass.list, self.scratch)).flatten();
+        self.shaders.attend(run.commands, &buffers, pass.tasks, splits);
+        if let Some(splits) = splits.filter(|_| pass.is_last) {
             for rows in run.ranges(path) {
                 self.shaders.combine(run.commands, &buffers, &rows, splits);
             }

@@ -76,7 +76,7 @@ fn key(row: u32, i: u32) -> f32 {
 enum Groups {
     /// Rows: one each.
     Rows,
-    /// Words of rows, which have so many.
+    /// Words of rows of this number of words.
     Words(usize),
 }
 

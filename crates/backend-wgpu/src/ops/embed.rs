@@ -37,7 +37,7 @@ impl Operation for Sent {
 struct LookUp {
     table: Arc<Weight>,
     scale: Option<Elementwise>,
-    /// Rows that are no tokens.
+    /// Rows given as embeddings, not as tokens.
     sent: Sent,
 }
 

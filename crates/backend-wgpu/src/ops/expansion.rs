@@ -8,7 +8,7 @@ use crate::compile::{Compiler, Sizes};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
-use crate::run::{InGoes, Operation, Run};
+use crate::run::{MultiPass, Operation, Run};
 use crate::shader::Shader;
 use crate::step_data::{SpanTasks, StepData, Tasks};
 use crate::values::{Home, Operand, count, internal};
@@ -26,8 +26,8 @@ const CACHE: &str = "
 @group(0) @binding(3) var<storage, read> cache: array<u32>;
 ";
 
-/// Positions whose keys and values are expanded at a time, at most: more are no faster.
-const MOST_AT_ONCE: u64 = 4096;
+/// Maximum positions whose keys and values are expanded at a time: more are not faster.
+const MAX_AT_ONCE: u64 = 4096;
 
 /// Attention to rows of heads in the cache.
 struct AttendHeads {
@@ -35,10 +35,10 @@ struct AttendHeads {
     kv_layer: usize,
 }
 
-impl InGoes for AttendHeads {
-    type Go<'s> = Tasks;
+impl MultiPass for AttendHeads {
+    type Pass<'s> = Tasks;
 
-    fn goes<'s>(
+    fn passes<'s>(
         &'s self,
         step: &'s StepData,
         _rows: (&Batch, usize),
@@ -47,7 +47,7 @@ impl InGoes for AttendHeads {
         step.by_head(path).flat_map(|tasks| self.flash.pieces(tasks, tasks.kv_len))
     }
 
-    fn go(&self, run: &mut Run<'_>, _path: AttentionPath, tasks: Tasks) -> Result<(), GpuError> {
+    fn record_pass(&self, run: &mut Run<'_>, _path: AttentionPath, tasks: Tasks) -> Result<(), GpuError> {
         let kv = [Binding::from(run.kv.layer(run.first_kv_layer + self.kv_layer))];
         self.flash.record(run, tasks, &(0..tasks.kv_len), &kv);
         Ok(())
@@ -66,8 +66,8 @@ struct AttendExpanded {
     at_once: usize,
 }
 
-/// Queries and keys that the device gets together.
-struct Go<'s> {
+/// Queries and keys that are submitted together.
+struct Pass<'s> {
     span: &'s SpanTasks,
     positions: Range<usize>,
     tasks: Tasks,
@@ -75,16 +75,17 @@ struct Go<'s> {
     expands: bool,
 }
 
-impl InGoes for AttendExpanded {
-    type Go<'s> = Go<'s>;
+impl MultiPass for AttendExpanded {
+    type Pass<'s> = Pass<'s>;
 
-    /// The spans on a path, each with as many positions as scratch memory holds, in order; and of their queries, as many as a portion of a step has room for.
-    fn goes<'s>(
+    /// The spans on a path, cut into ranges of positions that fit scratch memory, in order. The queries
+    /// of each range are cut into portions.
+    fn passes<'s>(
         &'s self,
         step: &'s StepData,
         _rows: (&Batch, usize),
         path: AttentionPath,
-    ) -> impl Iterator<Item = Go<'s>> {
+    ) -> impl Iterator<Item = Pass<'s>> {
         let at_once = self.at_once;
         let ranges = step.spans(path).flat_map(move |span| {
             let firsts = (0..span.kv_len).step_by(at_once);
@@ -93,7 +94,7 @@ impl InGoes for AttendExpanded {
         ranges.flat_map(|(span, positions)| {
             let all = span.by_head.not_before(span.past, positions.start);
             let pieces = self.flash.pieces(all, positions.len());
-            pieces.map(move |tasks| Go {
+            pieces.map(move |tasks| Pass {
                 span,
                 positions: positions.clone(),
                 tasks,
@@ -102,12 +103,12 @@ impl InGoes for AttendExpanded {
         })
     }
 
-    fn go(&self, run: &mut Run<'_>, _path: AttentionPath, go: Go<'_>) -> Result<(), GpuError> {
-        if go.expands {
-            self.expand(run, go.span, &go.positions)?;
+    fn record_pass(&self, run: &mut Run<'_>, _path: AttentionPath, pass: Pass<'_>) -> Result<(), GpuError> {
+        if pass.expands {
+            self.expand(run, pass.span, &pass.positions)?;
         }
         let kv = [0, 1, 2].map(|scratch| Binding::from(&run.memory.scratch[scratch]));
-        self.flash.record(run, go.tasks, &go.positions, &kv);
+        self.flash.record(run, pass.tasks, &pass.positions, &kv);
         Ok(())
     }
 }
@@ -148,7 +149,7 @@ fn widths(sizes: &Sizes<'_>, rows: &KvLayer) -> [usize; 3] {
 fn at_once(sizes: &Sizes<'_>, rows: &KvLayer) -> usize {
     let widest = widths(sizes, rows).into_iter().fold(1, usize::max);
     let most = sizes.scratch.min(sizes.most) / (4 * widest as u64) / KV_BLOCK as u64;
-    most.clamp(1, MOST_AT_ONCE / KV_BLOCK as u64) as usize * KV_BLOCK
+    most.clamp(1, MAX_AT_ONCE / KV_BLOCK as u64) as usize * KV_BLOCK
 }
 
 /// Bytes of scratch buffers, and rows that are expanded together.

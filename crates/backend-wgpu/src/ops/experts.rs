@@ -6,11 +6,11 @@ use crate::error::GpuError;
 use crate::matmul::product::{Keep, Matrices, Part, multiply_into, multiply_sorted_into};
 use crate::matmul::products::Products;
 use crate::matmul::rows::{Matrix, pairs, sort_by_expert};
-use crate::matmul::sort::{MOST_PAIRS, SortMemory, SortedItems};
+use crate::matmul::sort::{MAX_PAIRS, SortMemory, SortedItems};
 use crate::matmul::weight::Weight;
 use crate::memory::SCRATCHES;
 use crate::pipeline::Pipeline;
-use crate::run::{InGoes, Operation, Run, ranges};
+use crate::run::{MultiPass, Operation, Run, ranges};
 use crate::shader::Shader;
 use crate::step_data::StepData;
 use crate::values::{Operand, count, internal};
@@ -21,10 +21,12 @@ use latent_types::Arithmetic;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pairs that are multiplied one by one: of more, an expert's weights are decoded for several at once.
+/// Maximum pairs that are multiplied one by one. For more, an expert's weights are decoded once for
+/// several pairs.
 const FEW_PAIRS: usize = 64;
 
-/// Scratch memory of experts is so many times that of other operations: every go reads the weights of nearly all experts.
+/// Scratch memory of experts as a multiple of that of other operations: every pass reads the
+/// weights of nearly all experts again.
 const SHARE: u64 = 8;
 
 /// Rows of each of a weight's matrices.
@@ -55,7 +57,7 @@ struct Pairs {
     /// Where theirs begin.
     offset: u32,
     count: usize,
-    /// Where there are enough of them that experts are shared by some.
+    /// Set if the pairs are so numerous that several share an expert.
     sorted: Option<SortedItems>,
 }
 
@@ -80,11 +82,11 @@ impl Pairs {
     }
 }
 
-impl InGoes for Experts {
-    type Go<'s> = Range<usize>;
+impl MultiPass for Experts {
+    type Pass<'s> = Range<usize>;
 
-    /// The rows on a path, as many at a time as scratch memory holds.
-    fn goes<'s>(
+    /// The rows on a path, cut into ranges that fit scratch memory.
+    fn passes<'s>(
         &'s self,
         _step: &'s StepData,
         (batch, rows): (&Batch, usize),
@@ -96,8 +98,13 @@ impl InGoes for Experts {
         })
     }
 
-    fn go(&self, run: &mut Run<'_>, _path: AttentionPath, go: Range<usize>) -> Result<(), GpuError> {
-        let (first, rows) = (go.start, go.len());
+    fn record_pass(
+        &self,
+        run: &mut Run<'_>,
+        _path: AttentionPath,
+        pass: Range<usize>,
+    ) -> Result<(), GpuError> {
+        let (first, rows) = (pass.start, pass.len());
         let (used, ffn, hidden) = (self.used, self.ffn, self.y.row_width());
         let count = rows * used;
         let (ids, offset) = (run.bind(&self.ids), self.ids.offset + (first * used) as u32);
@@ -138,13 +145,14 @@ pub(super) fn shader() -> Shader {
 /// Rows whose results scratch memory holds.
 fn rows_at_once(sizes: &Sizes<'_>, moe: &MoeShape) -> usize {
     let widest = moe.intermediate.max(sizes.config.hidden_size);
-    rows_of_go(sizes.rows(), (moe.num_experts_per_tok, widest), (SHARE * sizes.scratch).min(sizes.most))
+    rows_per_pass(sizes.rows(), (moe.num_experts_per_tok, widest), (SHARE * sizes.scratch).min(sizes.most))
 }
 
-/// Rows of a go, of as few goes as so many bytes allow; a row's experts have `used` results of so many elements.
-fn rows_of_go(rows: usize, (used, width): (usize, usize), bytes: u64) -> usize {
+/// Rows per pass, for the smallest number of passes with `bytes` bytes of scratch memory. Each row
+/// has `used` results of `width` elements.
+fn rows_per_pass(rows: usize, (used, width): (usize, usize), bytes: u64) -> usize {
     let row = 4 * (used.max(1) * width.max(1)) as u64;
-    let fit = usize::try_from(bytes / row).unwrap_or(usize::MAX).min(MOST_PAIRS / used.max(1));
+    let fit = usize::try_from(bytes / row).unwrap_or(usize::MAX).min(MAX_PAIRS / used.max(1));
     rows.div_ceil(rows.div_ceil(fit.max(1)))
 }
 
@@ -209,18 +217,18 @@ mod tests {
     use crate::memory::SCRATCH;
 
     #[test]
-    fn experts_take_few_goes_and_sizes_of_files_at_least_one_row() {
+    fn experts_take_few_passes_and_sizes_of_files_at_least_one_row() {
         let bytes = SHARE * SCRATCH;
-        // DeepSeek-V3: a step of 512 rows in one go, and one of 4096 in four
+        // DeepSeek-V3: a step of 512 rows takes one pass, and one of 4096 takes four
         let v3 = (8, 7168);
-        assert_eq!([16, 512, 4096].map(|rows| rows_of_go(rows, v3, bytes)), [16, 512, 1024]);
+        assert_eq!([16, 512, 4096].map(|rows| rows_per_pass(rows, v3, bytes)), [16, 512, 1024]);
         // in bindings of 128 MiB
-        assert_eq!([512, 4096].map(|rows| rows_of_go(rows, v3, 128 << 20)), [512, 512]);
-        // a row's results alone exceed what there is, and the widest that files may claim
-        assert_eq!(rows_of_go(512, (9, 1 << 20), 32 << 20), 1);
-        assert_eq!(rows_of_go(1, (1024, 1 << 20), 1), 1);
+        assert_eq!([512, 4096].map(|rows| rows_per_pass(rows, v3, 128 << 20)), [512, 512]);
+        // one row alone exceeds the scratch memory; and the widest row that files may claim
+        assert_eq!(rows_per_pass(512, (9, 1 << 20), 32 << 20), 1);
+        assert_eq!(rows_per_pass(1, (1024, 1 << 20), 1), 1);
         // more tiles than a call has workgroups, in 2 GiB of tiny rows
-        let rows = rows_of_go(1 << 20, (64, 8), 2 << 30);
+        let rows = rows_per_pass(1 << 20, (64, 8), 2 << 30);
         assert!(rows * 64 / 16 + 1024 <= 65535, "{rows}");
     }
 }

@@ -189,7 +189,7 @@ impl Flash {
         Ok(Flash { shader, q, r, y, portion: compiler.portion, work })
     }
 
-    /// Tasks that attend to so many positions, as many at a time as a portion of a step has room for.
+    /// Cuts tasks that attend to `positions` positions into pieces that fit a portion of a step.
     pub(super) fn pieces(&self, tasks: Tasks, positions: usize) -> impl Iterator<Item = Tasks> + use<> {
         tasks.pieces(self.portion, self.work * positions as f64)
     }

@@ -63,7 +63,7 @@ impl HeadProducts {
         self.heads
     }
 
-    /// What they are computed in, for so many rows.
+    /// The arithmetic of the products for `rows` rows.
     pub(super) fn arithmetic(&self, rows: usize) -> Arithmetic {
         if self.part.transposed { Arithmetic::F32 } else { self.weight.arithmetic(rows) }
     }

@@ -12,12 +12,12 @@ use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
 use latent_types::Arithmetic;
 
-/// Products of each head with its matrix, and what is copied beside their results.
+/// Products of each head with its matrix, and an optional copy next to their results.
 struct PerHead {
     products: HeadProducts,
     x: Operand,
     y: Operand,
-    beside: Option<Box<dyn Operation>>,
+    copy: Option<Box<dyn Operation>>,
 }
 
 impl Operation for PerHead {
@@ -25,7 +25,7 @@ impl Operation for PerHead {
         for rows in run.ranges(path) {
             self.products.record(run, rows, [&self.x, &self.y], 0..self.products.heads())?;
         }
-        self.beside.iter().try_for_each(|copy| copy.record(run, path))
+        self.copy.iter().try_for_each(|copy| copy.record(run, path))
     }
 
     fn arithmetic(&self, rows: usize) -> Arithmetic {
@@ -40,15 +40,15 @@ pub(super) fn absorb_query(compiler: &Compiler<'_>, node: &Node) -> Result<Box<d
     let (x, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
     let latent = count(compiler.config.attention.kv_lora_rank)?;
     let rope = compiler.input_at(node, "q_rope")?;
-    let beside = |rope: Operand| -> Result<Box<dyn Operation>, BackendError> {
+    let copy = |rope: Operand| -> Result<Box<dyn Operation>, BackendError> {
         let y = y.part(latent, rope.width);
         if node.prologue.rope {
             return rotate(compiler, rope, y);
         }
         Ok(Box::new(Elementwise::copy(compiler, rope, y)?))
     };
-    let beside = rope.map(beside).transpose()?;
-    Ok(Box::new(PerHead { products, x, y: y.part(0, latent), beside }))
+    let copy = rope.map(copy).transpose()?;
+    Ok(Box::new(PerHead { products, x, y: y.part(0, latent), copy }))
 }
 
 /// W_UV õ.
@@ -60,5 +60,5 @@ pub(super) fn project_value(
     let products = HeadProducts::new(compiler, id, Projection::Values)?;
     let v = compiler.config.attention.v;
     let (x, y) = (compiler.input(node, 0)?, compiler.cut(compiler.output(node, 0)?, v)?);
-    Ok(Box::new(PerHead { products, x, y, beside: None }))
+    Ok(Box::new(PerHead { products, x, y, copy: None }))
 }

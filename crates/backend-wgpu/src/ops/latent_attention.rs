@@ -44,7 +44,7 @@ fn keep_state(row: u32, head: u32, split: u32, most: f32, total: f32) {
 ";
 
 /// Cached rows of a split, at least.
-const LEAST_SPLIT: usize = 64;
+const MIN_SPLIT: usize = 64;
 /// Workgroups that keep a device busy.
 const BUSY: usize = 256;
 
@@ -100,7 +100,7 @@ pub(crate) struct LatentBuffers {
     pub(crate) partials: Binding,
 }
 
-/// How the KV range of tasks is cut: each split has so many rows.
+/// How the KV range of tasks is cut into splits of equal size.
 #[derive(Clone, Copy)]
 pub(crate) struct Splits {
     rows: u32,
@@ -122,14 +122,15 @@ impl LatentAttention {
         Ok(LatentAttention { whole, partial, combine, heads, partial_width, work })
     }
 
-    /// Bytes of the partial results of so many rows, for each split.
+    /// Bytes of the partial results of `rows` rows, for each split.
     pub(crate) fn partial_bytes(&self, rows: usize) -> usize {
         4 * rows * self.heads * self.partial_width
     }
 
-    /// As many splits as keep the device busy with tasks of so many rows, and have room for their partial results; none where it is one.
+    /// The number of splits that keeps the device busy with tasks of `rows` rows and whose partial
+    /// results fit `room` bytes. None if one split suffices.
     pub(crate) fn splits(&self, rows: usize, tasks: Tasks, room: u64) -> Option<Splits> {
-        let wanted = BUSY.div_ceil(tasks.count as usize).min(tasks.kv_len.div_ceil(LEAST_SPLIT));
+        let wanted = BUSY.div_ceil(tasks.count as usize).min(tasks.kv_len.div_ceil(MIN_SPLIT));
         Splits::of(tasks.kv_len, wanted.min(room as usize / self.partial_bytes(rows)))
     }
 
@@ -172,12 +173,13 @@ impl LatentAttention {
 }
 
 impl Splits {
-    /// So many, of as many whole tiles as make them equal; fewer where these hold all rows.
+    /// Cuts `kv_len` rows into at most `count` equal splits of whole tiles. None if `count` is less
+    /// than 2.
     pub(crate) fn of(kv_len: usize, count: usize) -> Option<Splits> {
         if count < 2 {
             return None;
         }
-        let rows = kv_len.div_ceil(count).next_multiple_of(LEAST_SPLIT);
+        let rows = kv_len.div_ceil(count).next_multiple_of(MIN_SPLIT);
         Some(Splits { rows: rows as u32, count: kv_len.div_ceil(rows) as u32 })
     }
 }

@@ -20,7 +20,7 @@ pub(crate) use embed::rows as embedded_rows;
 
 use crate::compile::{Compiler, Sizes};
 use crate::matmul::products::Products;
-use crate::matmul::tiles::MOST_GEMV_ROWS;
+use crate::matmul::tiles::MAX_GEMV_ROWS;
 use crate::memory::{Needs, SCRATCHES};
 use crate::run::Operation;
 #[cfg(test)]
@@ -71,7 +71,7 @@ pub(crate) fn needs(sizes: &Sizes<'_>, products: &Products, node: &Node, needs: 
     needs.scratch(scratch);
     for (_, id) in &node.weights {
         let weight = sizes.plan.ir.weight(*id);
-        let bytes = products.quantized_bytes((weight.ty, weight.inputs()), (rows, MOST_GEMV_ROWS), slots);
+        let bytes = products.quantized_bytes((weight.ty, weight.inputs()), (rows, MAX_GEMV_ROWS), slots);
         needs.quantized = needs.quantized.max(bytes);
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
     Ok(Box::new(RmsNorm { pipeline, weight, x, y }))
 }
 
-/// The text for rows or heads of so many elements.
+/// The shader for rows or heads of `width` elements.
 pub(super) fn shader(width: usize, eps: f64) -> Shader {
     with_norm(Shader::new("rms_norm", include_str!("rms_norm.wgsl")), width, eps)
 }

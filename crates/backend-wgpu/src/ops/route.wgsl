@@ -126,7 +126,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
         if (thread == 0u) {
-            // scores that are no numbers are chosen in order
+            // NaN scores are chosen in order
             let found = select(k, best_at[0], best_at[0] < EXPERTS);
             chosen[k] = found;
             choice[found] = NONE;

@@ -41,7 +41,7 @@ fn steps_take_no_memory_that_was_not_planned() {
     }
 }
 
-/// Rows behind a cut come as embeddings, so that their table would be looked up by nobody.
+/// Rows behind a cut arrive as embeddings, so the embedding table is not needed.
 #[test]
 fn the_side_behind_a_cut_has_no_table_of_embeddings() {
     let Some(device) = crate::testing::device() else { return };

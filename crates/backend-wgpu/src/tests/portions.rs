@@ -113,9 +113,9 @@ fn portions_are_timed_as_the_whole_step_is() {
     assert!(timed * 2 > phases.len(), "{timed} of {} phases", phases.len());
 }
 
-/// Keys are expanded, and experts run, in several goes where scratch memory is small.
+/// With little scratch memory, keys are expanded and experts run in several passes.
 #[test]
-fn goes_of_an_operation_are_handed_over_apart() {
+fn passes_of_an_operation_are_submitted_separately() {
     let Some(device) = crate::testing::device() else { return };
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let way = Way { mla: MlaChoice::Naive, ..WAY };
@@ -129,10 +129,10 @@ fn goes_of_an_operation_are_handed_over_apart() {
     };
     let gpu = || GpuBackend::on(Arc::clone(&device));
     let (expected, one) = run(gpu().with_scratch(1 << 14));
-    let (found, of_goes) = run(gpu().with_scratch(1 << 14).with_portions_of(1.0));
+    let (found, of_passes) = run(gpu().with_scratch(1 << 14).with_portions_of(1.0));
     let (_, of_operations) = run(gpu().with_portions_of(1.0));
     assert!(found == expected, "other bits");
-    assert!(one < of_operations && of_operations < of_goes, "{one} {of_operations} {of_goes}");
+    assert!(one < of_operations && of_operations < of_passes, "{one} {of_operations} {of_passes}");
 }
 
 /// One call of attention is as many as portions make necessary: of a prompt, and of a few rows whose KV ranges are cut into splits besides.

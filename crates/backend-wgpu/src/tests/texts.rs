@@ -1,4 +1,4 @@
-//! Every text beside those of products translates, on any machine.
+//! Every shader except those of products translates, on any machine.
 
 use super::random_model;
 use crate::matmul::tests::translate::translate;

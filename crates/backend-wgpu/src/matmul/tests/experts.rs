@@ -33,7 +33,7 @@ fn make(format: TensorType, shape: WeightShape) -> Made {
 }
 
 impl Made {
-    /// On the device, in buffers of at most so many bytes.
+    /// Uploads the weight in buffers of at most `most` bytes.
     fn upload(&self, device: &Arc<Device>, most: u64) -> Weight {
         let products = Products::new(device, Precision::Exact);
         Weight::upload_in(most, &products, "w", (self.format, self.shape), &self.bytes, None).unwrap()
@@ -253,7 +253,7 @@ fn weights_may_be_in_several_buffers() {
         });
         assert_eq!(found[0], found[1]);
         assert_eq!(found[0][..shape.inputs], made.elements[100 * shape.inputs..][..shape.inputs]);
-        // there is no row 101
+        // row 101 does not exist
         assert!(found[0][4 * shape.inputs..].iter().all(|v| *v == 0.0));
     }
 }

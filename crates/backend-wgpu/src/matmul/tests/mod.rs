@@ -1,4 +1,4 @@
-//! Tests of the shaders, on the adapter that there is: in CI, Mesa's lavapipe.
+//! Tests of the shaders on the machine's adapter: in CI, Mesa's lavapipe.
 
 mod decode;
 mod experts;

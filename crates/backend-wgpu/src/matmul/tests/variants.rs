@@ -122,7 +122,7 @@ fn products(device: &Arc<Device>, variant: Option<Variant>) -> Vec<Vec<f32>> {
     all
 }
 
-/// Whether a variant changes products of so many rows.
+/// Whether a variant changes products of `rows` rows.
 fn multiplies(variant: Option<Variant>, rows: usize) -> bool {
     match variant {
         Some(Variant::Subgroups) => rows <= 8,

@@ -92,7 +92,7 @@ fn check(commands: &Commands, W4Inputs { rows: x, .. }: W4Inputs<'_>) -> Result<
     Err(GpuError::Refused {
         device: commands.device().name().to_owned(),
         what: "a 4-bit product".into(),
-        problem: format!("rows of inputs at {} + r · {}, which are no multiples of 4", x.first, x.stride),
+        problem: format!("rows of inputs at {} + r · {}: not multiples of 4", x.first, x.stride),
     })
 }
 

@@ -14,7 +14,7 @@ use std::fmt::Write;
 /// What a shader computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Entry {
-    /// So many rows per workgroup, codes decoded in registers.
+    /// `rows` rows per workgroup, codes decoded in registers.
     Fused {
         /// Rows.
         rows: usize,

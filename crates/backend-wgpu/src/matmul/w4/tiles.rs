@@ -11,7 +11,7 @@ pub struct W4FusedTile {
     pub lanes: usize,
 }
 
-/// The only one: 64 bytes of each row of words, and enough workgroups where there are few columns.
+/// The only fused tile: 64 bytes of each row of words, and enough workgroups for few columns.
 pub const W4_FUSED: W4FusedTile = W4FusedTile { columns: 16, lanes: 16 };
 
 /// A tile of a 4-bit GEMM: inputs and decoded weights are in workgroup memory twice, one being filled while the other is multiplied.

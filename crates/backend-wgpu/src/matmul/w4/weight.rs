@@ -88,7 +88,7 @@ impl W4Weight {
                 device: device.name().to_owned(),
                 what: what.to_owned(),
                 problem: format!(
-                    "{words} words, {count} scales and {zeros} zero points are no weight of {k} × {n} in groups of {group}; K is a multiple of 8 and of the group"
+                    "{words} words, {count} scales and {zeros} zero points do not match a weight of {k} × {n} in groups of {group}; K must be a multiple of 8 and of the group"
                 ),
             });
         }

@@ -1,5 +1,5 @@
 
-// E4M3 without infinities: 0x7f and 0xff are no numbers
+// E4M3 without infinities: 0x7f and 0xff are NaN
 fn e4m3(code: vec4<u32>) -> vec4<f32> {
   let size = code & vec4<u32>(0x7fu);
   let normal = bitcast<vec4<f32>>((size << vec4<u32>(20u)) + vec4<u32>(120u << 23u));
