@@ -95,7 +95,7 @@ function startCamera() {
   };
   canvas.addEventListener("pointerup", lift);
   canvas.addEventListener("pointercancel", lift);
-  // a drag is no click
+  // ignore the click that ends a drag
   canvas.addEventListener("click", (event) => moved > 4 && (event.stopPropagation(), event.preventDefault()), true);
   new ResizeObserver(() => camera.fitted && camera.fitted !== "reset" && fit(camera.fitted)).observe(canvas);
   $("zoom-in").addEventListener("click", () => zoomMiddle(1.25));

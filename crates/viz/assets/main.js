@@ -14,7 +14,7 @@ function startHeader() {
   $("facts").textContent = facts.filter((fact) => fact !== null).join(" · ");
   if (model.assumed) {
     $("notice").hidden = false;
-    $("notice").textContent = `There is no file with weights: every matrix is assumed to be ${model.assumed}, as the configuration says; sizes and kernels follow from that.`;
+    $("notice").textContent = `No file with weights: every matrix is assumed to be ${model.assumed}, as the configuration says. Sizes and kernels follow from that.`;
   }
 }
 

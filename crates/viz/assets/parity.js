@@ -9,7 +9,7 @@ const VERDICTS = new Map([
   ["parts", ["attention", "PARTS", "beyond the tolerance and the errors of the inputs"]],
 ]);
 const verdictOf = (point) => VERDICTS.get(point.verdict) ?? ["sum", point.verdict, ""];
-const MOST_POINTS = 2000; // rows of the table
+const MAX_POINTS = 2000; // rows of the table
 
 function renderParity() {
   const parts = [
@@ -29,7 +29,7 @@ function parityParts(parity) {
   for (const point of points) tally.set(verdictOf(point)[1], (tally.get(verdictOf(point)[1]) ?? 0) + 1);
   const largest = Math.max(0, ...points.map((point) => numberOf(point.relative) ?? 0));
   const parted = points[numberOf(parity.report.parted) ?? -1];
-  const kept = points.slice(0, MOST_POINTS);
+  const kept = points.slice(0, MAX_POINTS);
   const rows = kept.map((point) => {
     const [family, word] = verdictOf(point);
     const row = [
@@ -61,7 +61,7 @@ function parityParts(parity) {
     html("div", { class: "verdicts" }, ...[...VERDICTS.values()].map(([family, word, about]) => html("span", { class: `verdict ${family}` }, html("i"), `${word}: ${about}`))),
     html("h3", {}, "Values"),
     wideTable(["value", "operation", "relative", "worst row", "of its inputs", "cosine", "largest |b − a|", "verdict"], rows, ["", "", "n", "n", "n", "n", "n", ""]),
-    ...(points.length > kept.length ? [html("p", { class: "source" }, `The first ${whole(MOST_POINTS)} of ${whole(points.length)}.`)] : []),
+    ...(points.length > kept.length ? [html("p", { class: "source" }, `The first ${whole(MAX_POINTS)} of ${whole(points.length)}.`)] : []),
     ...(missing.length > 0 ? [html("details", {}, html("summary", {}, `${whole(missing.length)} values that a side did not keep`), html("p", { class: "mono" }, missing.join(", ")))] : []),
   ];
 }

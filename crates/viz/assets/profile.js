@@ -1,4 +1,5 @@
-// The profile view: what `latent profile --json` measured, beside the limits of the machine that measured it.
+// The profile view: the results of `latent profile --json`, compared with the limits of its
+// machine.
 const isProfile = (value) =>
   value !== null &&
   typeof value === "object" &&
@@ -28,8 +29,8 @@ function renderProfile() {
   const pane = $("profile-tab");
   const parts = [
     html("h2", {}, "Profile"),
-    html("p", {}, "Time of each phase beside the limit that binds it, as ", html("code", {}, "latent profile --json > profile.json"), " measures them."),
-    ...fileLoader("profile", "Profile", isProfile, "it is no profile: it has no limits and steps. Make one with latent profile --json."),
+    html("p", {}, "Time of each phase compared with the limit that binds it, as ", html("code", {}, "latent profile --json > profile.json"), " measures them."),
+    ...fileLoader("profile", "Profile", isProfile, "not a profile: it has no limits and steps. Make one with latent profile --json."),
   ];
   if (!state.profile) {
     parts.push(html("div", { class: "empty" }, "No profile is loaded. Choose the JSON file of a profile, or make the page with --profile FILE."));

@@ -1,6 +1,6 @@
 // The weights by type: sizes from the drawing, and statistics as `latent verify --weights --json` prints them.
 const isWeights = (value) => isObject(value) && Array.isArray(value.tensors) && value.tensors.every((tensor) => isObject(tensor) && typeof tensor.name === "string" && typeof tensor.type === "string" && "rms" in tensor);
-const MOST_TENSORS = 400; // rows of a table of tensors
+const MAX_TENSORS = 400; // rows of a table of tensors
 
 function renderWeights() {
   const parts = [
@@ -75,7 +75,7 @@ function statisticsParts(file) {
     html("h3", {}, `Statistics of ${textOf(file.file) || "a file"}`),
     html("div", { class: "cards" }, cardBox(whole(all.tensors), "tensors"), cardBox(count(all.elements), "elements"), cardBox(whole(all.bad), "NaN or infinite"), cardBox(whole(odd.length), "tensors with findings")),
     wideTable(["type", "tensors", "elements", "min", "max", "mean", "rms", "zeros", "NaN, ∞", "findings"], rows, ["", "n", "n", "n", "n", "n", "n", "n", "n", "n"]),
-    ...(odd.length > 0 ? [html("h3", {}, "Findings"), html("ul", { class: "findings" }, ...odd.slice(0, MOST_TENSORS).map((tensor) => html("li", {}, html("span", { class: "mono" }, tensor.name), `: ${problemsOf(tensor).join("; ")}`)))] : []),
+    ...(odd.length > 0 ? [html("h3", {}, "Findings"), html("ul", { class: "findings" }, ...odd.slice(0, MAX_TENSORS).map((tensor) => html("li", {}, html("span", { class: "mono" }, tensor.name), `: ${problemsOf(tensor).join("; ")}`)))] : []),
     html("h3", {}, "Every tensor, by type"),
     ...list.map(({ name, tensors }) => tensorList(name, tensors)),
   ];
@@ -89,9 +89,9 @@ function tensorList(name, tensors) {
   details.addEventListener("toggle", () => {
     if (!details.open || details.children.length > 1) return;
     const order = [...tensors].sort((a, b) => problemsOf(b).length - problemsOf(a).length);
-    const rows = order.slice(0, MOST_TENSORS).map((tensor) => [html("span", { class: "mono" }, tensor.name), listOf(tensor.shape).join(" × "), ...figuresOf(pooled([tensor])), problemsOf(tensor).join("; ")]);
+    const rows = order.slice(0, MAX_TENSORS).map((tensor) => [html("span", { class: "mono" }, tensor.name), listOf(tensor.shape).join(" × "), ...figuresOf(pooled([tensor])), problemsOf(tensor).join("; ")]);
     details.append(wideTable(["tensor", "shape", "min", "max", "mean", "rms", "zeros", "findings"], rows, ["", "", "n", "n", "n", "n", "n", ""]));
-    if (tensors.length > MOST_TENSORS) details.append(html("p", { class: "source" }, `The first ${MOST_TENSORS} of ${whole(tensors.length)}.`));
+    if (tensors.length > MAX_TENSORS) details.append(html("p", { class: "source" }, `The first ${MAX_TENSORS} of ${whole(tensors.length)}.`));
   });
   return details;
 }

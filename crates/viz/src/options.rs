@@ -14,7 +14,7 @@ pub struct Options {
     pub layers: Range<usize>,
     /// Draw the stages of the MTP layer in the place of the layers.
     pub mtp: bool,
-    /// The assumed weight format, if there is no file with weights.
+    /// The assumed weight format, if no file has weights.
     pub assumed: Option<&'static str>,
     /// Whether boxes name kernels. They depend on the machine, so documents leave them out.
     pub kernels: bool,

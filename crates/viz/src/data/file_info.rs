@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// What the page says about a model file besides its tensors. Long texts are cut by whoever makes it.
+/// Information about a model file, except its tensors. The caller truncates long texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FileInfo {
     /// Properties of the tokenizer, with their values.

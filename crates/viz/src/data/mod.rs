@@ -59,7 +59,7 @@ pub struct ModelSummary {
     pub name: Option<String>,
     /// The description in the circuit file.
     pub about: String,
-    /// The assumed weight format, if there is no file with weights.
+    /// The assumed weight format, if no file has weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub assumed: Option<&'static str>,
     /// Elements of all weights that a plan uses.

@@ -1,4 +1,4 @@
-//! Edges as polylines: through the bends of their ranks, or along channels beside a rank.
+//! Edges as polylines: through the bends of their ranks, or along channels at the sides of a rank.
 
 use crate::layout::graph::{
     CACHE_CHANNEL, Edge, EdgeKind, Endpoint, LayoutGraph, RESIDUAL_X, VertexKind, WRITE_CHANNEL,
@@ -69,15 +69,15 @@ impl Router<'_> {
 
     /// Top of the tallest box in the rank of `vertex`.
     fn rank_top(&self, vertex: usize) -> f64 {
-        self.beside(vertex).map(|b| b.1).fold(f64::INFINITY, f64::min)
+        self.same_rank(vertex).map(|b| b.1).fold(f64::INFINITY, f64::min)
     }
 
     fn rank_bottom(&self, vertex: usize) -> f64 {
-        self.beside(vertex).map(|b| b.1 + b.3).fold(0.0, f64::max)
+        self.same_rank(vertex).map(|b| b.1 + b.3).fold(0.0, f64::max)
     }
 
-    /// The boxes of a rank share their vertical centre.
-    fn beside(&self, vertex: usize) -> impl Iterator<Item = &(f64, f64, f64, f64)> {
+    /// The boxes of a vertex's rank: those with the same vertical centre.
+    fn same_rank(&self, vertex: usize) -> impl Iterator<Item = &(f64, f64, f64, f64)> {
         let middle = |b: &(f64, f64, f64, f64)| b.1 + b.3 / 2.0;
         let level = middle(&self.boxes[vertex]);
         let all = self.boxes.iter().enumerate();

@@ -1,4 +1,4 @@
-//! Vertical coordinates: ranks, phases, and the KV layer beside them.
+//! Vertical coordinates: ranks, phases, and the KV layer at their side.
 
 use crate::layout::graph::{
     CACHE_CHANNEL, EdgeKind, Endpoint, HEADER, LayoutGraph, VertexKind, WRITE_CHANNEL,

@@ -40,12 +40,13 @@ struct Candidate {
     y: f64,
     ends: bool,
     /// The x coordinate of its edge.
-    beside: f64,
+    edge_x: f64,
     penalty: f64,
 }
 
-/// Places the name and shape of each value beside the start of its edge. The first of several outputs of a vertex goes left of its
-/// edge and the others right, one per line, unless another candidate position overlaps less. A split labels its outputs itself.
+/// Places the name and shape of each value next to the start of its edge. The first of several
+/// outputs of a vertex goes left of its edge and the others right, one per line, unless another
+/// candidate position overlaps less. A split labels its outputs itself.
 pub(crate) fn place(graph: &LayoutGraph, layout: &Layout, width: f64, primitives: &mut Vec<Primitive>) {
     let edges: Vec<Vec<(f64, f64)>> =
         graph.edges.iter().zip(&layout.edges).map(|(edge, points)| samples(edge, points)).collect();
@@ -70,7 +71,7 @@ pub(crate) fn place(graph: &LayoutGraph, layout: &Layout, width: f64, primitives
                 let area = area(candidate, long);
                 // an edge between a label and its own edge would seem to have that label
                 let between =
-                    Area(area.0.min(candidate.beside), area.1, area.2.max(candidate.beside), area.3);
+                    Area(area.0.min(candidate.edge_x), area.1, area.2.max(candidate.edge_x), area.3);
                 let crosses = |(same, points): &&(bool, Vec<(f64, f64)>)| {
                     let area = if *same { &area } else { &between };
                     points.iter().any(|point| area.has(*point))
@@ -107,21 +108,22 @@ fn ports<'a>(graph: &'a LayoutGraph, layout: &'a Layout, vertex: usize) -> Vec<(
     ports
 }
 
-/// Candidates by preference: the preferred side, the other side, farther away, a line up or down, and beside vertical pieces after a bend.
+/// Candidates by preference: the preferred side, the other side, farther away, a line up or down,
+/// and next to vertical pieces after a bend.
 fn candidates(points: &[(f64, f64)], ends: bool, line: usize) -> Vec<Candidate> {
     let (x, y) = points[0];
     let mut candidates = Vec::new();
     for (other, side) in [ends, !ends].into_iter().enumerate() {
         for (step, away) in [NEAR, 16.0, 28.0, 42.0].into_iter().enumerate() {
             for (rank, at) in [line, 1 - line.min(1), 2].into_iter().enumerate() {
-                let beside = x;
+                let edge_x = x;
                 let x = if side { x - away } else { x + away };
                 let penalty = other as f64 * 0.5 + step as f64 * 0.4 + rank as f64 * 0.6;
                 candidates.push(Candidate {
                     x,
                     y: y + FIRST + LINE * at as f64,
                     ends: side,
-                    beside,
+                    edge_x,
                     penalty,
                 });
             }
@@ -132,7 +134,7 @@ fn candidates(points: &[(f64, f64)], ends: bool, line: usize) -> Vec<Candidate> 
             let x = if side { pair[0].0 - NEAR } else { pair[0].0 + NEAR };
             for (rank, down) in [FIRST, FIRST + LINE].into_iter().enumerate() {
                 let penalty = 1.0 + other as f64 * 0.5 + rank as f64 * 0.6;
-                candidates.push(Candidate { x, y: pair[0].1 + down, ends: side, beside: pair[0].0, penalty });
+                candidates.push(Candidate { x, y: pair[0].1 + down, ends: side, edge_x: pair[0].0, penalty });
             }
         }
     }
