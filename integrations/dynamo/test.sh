@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 for needed in protoc cmake python3; do
-    command -v "$needed" >/dev/null || { echo "there is no $needed (Debian: protobuf-compiler cmake python3-venv)" >&2; exit 1; }
+    command -v "$needed" >/dev/null || { echo "missing $needed (Debian: protobuf-compiler cmake python3-venv)" >&2; exit 1; }
 done
 cargo test
 environment=${TMPDIR:-/tmp}/latent-dynamo

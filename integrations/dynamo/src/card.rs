@@ -32,7 +32,7 @@ pub fn card(options: &Options) -> Result<PathBuf> {
 fn existing(folder: &Path) -> Result<PathBuf> {
     for name in ["config.json", "tokenizer_config.json"] {
         if !folder.join(name).is_file() {
-            bail!("{}: there is no {name}, which Dynamo's frontend reads", folder.display());
+            bail!("{}: missing {name}, which Dynamo's frontend reads", folder.display());
         }
     }
     folder.canonicalize().with_context(|| folder.display().to_string())

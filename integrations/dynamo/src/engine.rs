@@ -220,7 +220,8 @@ impl LLMEngine for LatentEngine {
         })))
     }
 
-    /// A worker whose engine has failed leaves the router's list and ends, so that whoever started it starts it again.
+    /// A worker whose engine has failed leaves the router's list and exits, so that its supervisor
+    /// can restart it.
     async fn on_endpoint_ready(&self, endpoint: Endpoint) -> Result<(), DynamoError> {
         let (fault, broken) = {
             let mut state = self.state();

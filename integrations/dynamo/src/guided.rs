@@ -55,7 +55,7 @@ pub(crate) fn source(options: &GuidedDecodingOptions) -> Result<Option<Source>, 
 fn json(schema: &Value) -> Result<Source, DynamoError> {
     let schema = match schema {
         Value::String(text) => serde_json::from_str(text)
-            .map_err(|problem| invalid(format!("the JSON schema is no JSON: {problem}")))?,
+            .map_err(|problem| invalid(format!("the JSON schema is not valid JSON: {problem}")))?,
         schema => schema.clone(),
     };
     let any_object = schema.as_object().is_some_and(|map| map.len() == 1 && map["type"] == "object");

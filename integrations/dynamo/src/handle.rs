@@ -21,7 +21,7 @@ impl Handle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody waits for the answer any more.
+    /// The client no longer waits for the answer.
     pub(crate) fn cancel(&self) {
         if let State::Taken(canceller, job) = std::mem::replace(&mut *self.state(), State::Gone) {
             canceller.cancel(job);

@@ -1,6 +1,8 @@
-//! What is cached, for Dynamo's router: it sends a prompt to the worker that has most of it.
+//! KV cache events for Dynamo's router, which sends a prompt to the worker that has cached most of
+//! it.
 //!
-//! Blocks go by their own hashes, which stand for all tokens up to their end; beside each stands the hash by which the router looks for its tokens.
+//! A block is identified by its hash of all tokens up to its end. The event also carries the hash
+//! by which the router looks up the block's tokens.
 
 use dynamo_backend_common::KvEventPublisher;
 use dynamo_kv_router::protocols::{

@@ -4,7 +4,7 @@ use dynamo_backend_common::{DynamoError, StopConditions};
 use latent_engine::LogitsProcessor;
 use latent_text::Tokenizer;
 
-/// Where an answer ends beside the model's own end.
+/// Stop conditions in addition to the model's end-of-generation tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Stops {
     /// Tokens that end it, sorted.
@@ -37,7 +37,8 @@ impl Stops {
     }
 }
 
-/// Forbids the end until the text has so many tokens. Where a grammar leaves nothing else, the answer ends all the same.
+/// Forbids the end until the text has `len` tokens. If a grammar allows only the end, the answer
+/// ends anyway.
 struct AtLeast {
     ends: Vec<u32>,
     len: usize,

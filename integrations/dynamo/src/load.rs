@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Longest default of a request's context: a cache of several of the model's own limit would seldom fit.
 const DEFAULT_CONTEXT: usize = 32_768;
 
-/// Contexts that the KV cache holds where nobody says otherwise and memory allows.
+/// Default number of contexts in the KV cache, memory permitting.
 const CONTEXTS: usize = 4;
 
 /// What requests need to know of a loaded model.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 /// A worker of NVIDIA Dynamo that runs a model with Latent.
 ///
-/// Run `python -m dynamo.frontend --router-mode kv` beside it; both need the same --discovery-backend. See README.md.
+/// Also run `python -m dynamo.frontend --router-mode kv` with the same --discovery-backend. See
+/// README.md.
 #[derive(Parser)]
 #[command(name = "latent-dynamo", version)]
 struct Arguments {
@@ -19,10 +20,11 @@ struct Arguments {
     options: Options,
 }
 
-/// Of the time that Dynamo gives a worker to end, what it takes beside its requests.
+/// The part of Dynamo's shutdown time that the worker needs after its requests have ended.
 const RESERVE: Duration = Duration::from_secs(1);
 
-/// How long requests may take once this worker has been told to end: Dynamo's time for that, which is counted as Dynamo counts it.
+/// How long requests may take after the worker has been told to shut down: Dynamo's shutdown time,
+/// with Dynamo's default.
 fn patience() -> Duration {
     let own = if cfg!(debug_assertions) { 5 } else { 30 };
     let told =

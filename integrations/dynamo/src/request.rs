@@ -37,11 +37,11 @@ pub(crate) fn prepare(
         request;
     let routing = routing.unwrap_or_default();
     if let Some(adapter) = routing.lora_name {
-        return Err(invalid(format!("there is no adapter {adapter:?}: this worker runs the model alone")));
+        return Err(invalid(format!("unknown adapter {adapter:?}: this worker does not load LoRA adapters")));
     }
     if routing.dp_rank.is_some_and(|rank| rank != 0) {
         let rank = routing.dp_rank.unwrap_or_default();
-        return Err(invalid(format!("there is no data-parallel rank {rank}: this worker has one, 0")));
+        return Err(invalid(format!("unknown data-parallel rank {rank}: this worker only has rank 0")));
     }
     limits::check(&stop_conditions)?;
     let stops = Stops::new(&stop_conditions);

@@ -47,7 +47,7 @@ fn one_answer(asked: &SamplingOptions) -> Result<(), DynamoError> {
         }
     }
     if asked.use_beam_search == Some(true) {
-        return Err(invalid("use_beam_search: there is no beam search"));
+        return Err(invalid("use_beam_search: beam search is not supported"));
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ pub(crate) enum Notice {
     Ended(String),
 }
 
-/// A job for the scheduler, and who hears of it.
+/// A job for the scheduler, and the receivers of its events.
 pub(crate) struct Submission {
     pub(crate) prepared: Prepared,
     pub(crate) handle: Handle,
@@ -36,11 +36,11 @@ pub(crate) struct Submission {
 
 pub(crate) enum Command {
     Submit(Box<Submission>),
-    /// Who wants to know what is cached.
+    /// Publish KV cache events here.
     TellBlocks(Arc<KvEventPublisher>),
-    /// Who wants to know how full the cache is.
+    /// Publish the load of the cache here.
     TellLoad(Arc<SnapshotPublisher>),
-    /// No more jobs come; those that there are have so long to end.
+    /// No more jobs follow; running jobs have this much time to end.
     Close(Duration),
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn start(options: Options, before_step: Option<Hook>) -> std::io::Res
         let (scheduler, served) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
-                // whoever has started it may be gone
+                // the receiver may have been dropped
                 let _ = tell_ready.send(Err(format!("{error:#}")));
                 return;
             }
@@ -100,7 +100,7 @@ pub(crate) fn start(options: Options, before_step: Option<Hook>) -> std::io::Res
 /// What went wrong with a step.
 enum Fault {
     Step(String),
-    /// Nobody knows what state the engine is in.
+    /// A panic left the engine in an unknown state.
     Panic(String),
 }
 
@@ -162,7 +162,8 @@ impl Worker {
         }
     }
 
-    /// Takes commands: all that there are while the engine is busy, else after waiting for one. Whether there is a job among them.
+    /// Takes all pending commands; if the engine is idle, waits for one first. Returns whether a
+    /// job was among them.
     fn take(&mut self, busy: bool) -> bool {
         let mut took = false;
         loop {
@@ -212,7 +213,7 @@ impl Worker {
                 handle.taken(self.scheduler.canceller(), id);
             }
             Err(refusal) => {
-                // whoever asked may be gone
+                // the receiver may have been dropped
                 let _ = notices.send(Notice::Refused(refusal));
             }
         }

@@ -227,7 +227,7 @@ def prefix_affinity(frontend, workers):
 
 
 def namespaces(frontend):
-    """Requests of a cache_salt find their own prefixes, on the worker that has them, and nobody else's."""
+    """Requests with a cache_salt find prefixes with the same salt, on the worker that has them, and no others."""
     found = []
     for salt in ["alice", "bob"]:
         for prompt in [words(kind, 320) for kind in range(4)]:
@@ -284,7 +284,7 @@ def drain(frontend, leaving):
     streams, whole = begin(frontend, 12)
     running = leaving.running()
     leaving.process.send_signal(signal.SIGTERM)
-    # new ones meanwhile, from which nobody may be turned away
+    # requests that arrive meanwhile must be accepted too
     late = [frontend.ask("/v1/completions", long_answer(words(kind, 20), 4)) for kind in range(6)]
     same = complete(streams, whole)
     code = leaving.process.wait(60)

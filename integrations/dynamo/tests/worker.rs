@@ -249,7 +249,7 @@ async fn an_aborted_request_ends_and_the_others_go_on() {
     let mut stream = engine.generate(endless(), GenerateContext::new(context.clone(), None)).await.unwrap();
     assert!(stream.next().await.unwrap().unwrap().finish_reason.is_none());
     assert_eq!(engine.is_quiescent().await.unwrap(), Some(false));
-    // the job ends by this alone, whoever reads the stream
+    // this alone ends the job; reading the stream is not needed
     engine.abort(context).await;
     let other = ask(&engine, request(30)).await.unwrap();
     assert_eq!(other.tokens, alone.tokens);
