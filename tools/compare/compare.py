@@ -100,7 +100,7 @@ def kind_of(path: Path) -> str:
     """Which program a llama-bench is: ik_llama.cpp's has a way to say how latent attention runs."""
     done = subprocess.run([str(path), "--help"], capture_output=True, text=True)
     if "--n-prompt" not in done.stdout + done.stderr:
-        sys.exit(f"{path} is no llama-bench: its --help names no --n-prompt")
+        sys.exit(f"{path} is not llama-bench: its --help does not list --n-prompt")
     return "ik_llama.cpp" if "-mla" in done.stdout + done.stderr else "llama.cpp"
 
 

@@ -23,7 +23,7 @@ from corpus.documents import USER as USER_ROLE
 from tokenizer import ASSISTANT, BOS, EOS, PAD, USER, load_or_train
 
 WORK = Path(__file__).parent / "work"
-# A document is generated and tokenised in rounds of so many, to bound the memory of a process.
+# Documents per round of generation and tokenisation, which bounds the memory of a process.
 ROUND = 1000
 VALIDATION_DOCUMENTS = 300
 # User turns longer than this hold a story or a list.
@@ -42,7 +42,7 @@ class TokenDocument(NamedTuple):
 
 
 def is_unpredictable(kind: str, text: str) -> bool:
-    """Whether a user turn is random by nature, so that there is nothing to learn in predicting it."""
+    """Whether a user turn is random by nature, so that its prediction teaches nothing."""
     if kind in "cdr" or len(text) > LONG_USER_TURN:
         return True
     return kind in "em" and any(character.isdigit() for character in text[:60])

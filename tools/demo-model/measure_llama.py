@@ -93,7 +93,7 @@ class Client:
         return self.post("/tokenize", {"content": text, "add_special": True})["tokens"]
 
     def greedy(self, prompt: list[int], tokens: int) -> dict[str, Any]:
-        """The reply to greedy decoding of up to so many tokens."""
+        """The reply of greedy decoding, up to a maximum number of tokens."""
         body = {"prompt": prompt, "n_predict": tokens, "temperature": 0}
         return self.post("/completion", body | {"return_tokens": True, "cache_prompt": False})
 

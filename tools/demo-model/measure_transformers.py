@@ -13,7 +13,7 @@ from export import write_folder
 from model import Model
 
 ANSWER_TOKENS = 64
-# Decoding with MTP is slow: of the questions, so many.
+# Number of questions for decoding with MTP, which is slow.
 MTP_QUESTIONS = 20
 
 

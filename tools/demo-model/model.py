@@ -12,7 +12,7 @@ import ops
 from autograd import CausalAttention, GroupedLinear, ToExpertOrder, ToTokenOrder
 from config import DEMO, ModelConfig
 
-# The MTP layer is trained on one row in so many of a batch, to save time.
+# The MTP layer is trained on one of this many rows of a batch, to save time.
 MTP_ROW_SHARE = 4
 
 

@@ -46,7 +46,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--init", default="", help="checkpoint in the work folder to go on from (weights only)")
     add("--out", default="checkpoint.pt", help="checkpoint to write in the work folder")
     add("--minutes", type=float, default=38, help="length of the run; the schedule follows it")
-    add("--steps", type=int, default=0, help="stop after so many steps (0: by the clock alone)")
+    add("--steps", type=int, default=0, help="stop after this number of steps (0: by the clock alone)")
     add("--tokens", type=int, default=8192, help="tokens in a step, of all processes together")
     add("--processes", type=int, default=2, help="single-threaded training processes")
     add("--optimizer", choices=["adamw", "muon"], default="adamw", help="optimiser of the matrices")

@@ -147,7 +147,7 @@ fn main() {
     };
     let number = |text: &str| {
         text.parse::<f64>().ok().filter(|number| *number >= 0.0).unwrap_or_else(|| {
-            eprintln!("relay: {text:?} is no number");
+            eprintln!("relay: {text:?} is not a number");
             std::process::exit(2);
         })
     };
