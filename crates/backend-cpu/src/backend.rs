@@ -51,7 +51,7 @@ impl Backend for CpuBackend {
         let best = latent_kernels::features().tier();
         match limit {
             Some(tier) if tier > best => Err(BackendError::Unsupported(format!(
-                "this machine has no {tier}: the best that it offers is {best}; leave --isa at auto"
+                "this machine does not support {tier}: its best ISA is {best}; use --isa auto"
             ))),
             Some(tier) => Ok(tier),
             None => Ok(latent_kernels::native_tier()),

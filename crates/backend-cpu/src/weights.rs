@@ -166,7 +166,7 @@ impl LoadedWeight {
         };
         let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, name))?;
         if info.tile_rows.is_some() {
-            return Err(misplaced(checkpoint, name, "holds scales, which cannot lie in tiles".into()));
+            return Err(misplaced(checkpoint, name, "holds scales, which cannot be stored in tiles".into()));
         }
         let rows = checkpoint.rows(name)?.ok_or_else(|| missing(checkpoint, name))?;
         let count: usize = info.shape.iter().product();
@@ -252,15 +252,15 @@ impl LoadedWeight {
     }
 }
 
-/// A weight that is put together from several tensors has to be a matrix of exactly these sides, in a format with tiles.
+/// Checks that a weight joined from several tensors is a matrix of these sides, in a format with
+/// tiles.
 fn check_joined(part: &Part, weight: &Weight, checkpoint: &Checkpoint) -> Result<(), BackendError> {
     let sides = [weight.outputs(), weight.inputs()];
     let info = checkpoint.info(&part.tensor).ok_or_else(|| missing(checkpoint, &part.tensor))?;
     if weight.shape.len() > 1 && info.shape == sides && TileLayout::new(weight.ty, sides[1]).is_some() {
         return Ok(());
     }
-    let problem =
-        format!("its 4-bit weights have shape {:?}, where {:?} was expected", info.shape, weight.shape);
+    let problem = format!("its 4-bit weights have shape {:?}, expected {:?}", info.shape, weight.shape);
     Err(misplaced(checkpoint, &part.tensor, problem))
 }
 

@@ -179,7 +179,7 @@ impl Backend for GpuBackend {
     fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
         if request.communicator.is_some() {
             let problem =
-                "a GPU does not run a rank's part of a model yet; take --device cpu, or no --partition";
+                "the GPU backend does not run a part of a model yet; use --device cpu, or omit --partition";
             return Err(BackendError::Unsupported(problem.into()));
         }
         let model = GpuModel::load(&self.device, (self.scratch, self.portion), request)?;

@@ -58,7 +58,7 @@ pub(crate) fn row_words(kv_layer: &KvLayer, ty: CacheType) -> Result<usize, Back
     match whole {
         true => Ok(row.bytes() / 4),
         false => Err(BackendError::Unsupported(format!(
-            "the rows of the KV cache have {} elements, {} of them rotated, which the GPU backend does not store as {ty}: take --cache-type f32",
+            "the GPU backend cannot store KV cache rows of {} elements, {} of them rotated, as {ty}: use --cache-type f32",
             kv_layer.width, kv_layer.rope
         ))),
     }

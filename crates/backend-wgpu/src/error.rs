@@ -37,7 +37,7 @@ pub enum GpuError {
     },
     /// The device has no memory left.
     #[error(
-        "{device}: out of device memory: {what} takes {}, where {} are in use already; a smaller -ngl N leaves layers on the CPU",
+        "{device}: out of device memory: {what} takes {}, with {} already in use; a smaller -ngl N leaves layers on the CPU",
         more(*bytes), mib(*in_use)
     )]
     OutOfMemory {
@@ -52,8 +52,8 @@ pub enum GpuError {
     },
     /// The weights of a model do not fit.
     #[error(
-        "{device}: the model's weights take {} of device memory, {} more than the device has left; leave layers on the CPU by a smaller -ngl N \
-         (-ngl auto tries how many fit), take a smaller model, or --device cpu",
+        "{device}: the model's weights take {} of device memory, {} more than available; leave layers on the CPU with a smaller -ngl N \
+         (-ngl auto finds how many fit), use a smaller model, or --device cpu",
         mib(*needed), mib(*missing)
     )]
     TooManyWeights {
@@ -87,7 +87,7 @@ pub enum GpuError {
         problem: String,
     },
     /// The device does not answer.
-    #[error("{device}: no answer within {seconds} s: a shader hangs, or the device is far too busy")]
+    #[error("{device}: no answer within {seconds} s: a shader hangs, or the device is overloaded")]
     Hung {
         /// The device.
         device: String,
@@ -112,7 +112,7 @@ impl GpuError {
         let subject = |what: &str| what.split(" (a smaller").next().unwrap_or_default().to_owned();
         match self {
             GpuError::NoAdapter | GpuError::NoSuchAdapter { .. } => {
-                "this browser offers no GPU: WebGPU is switched off, or it knows no driver for it".into()
+                "this browser offers no GPU: WebGPU is disabled, or the GPU's driver is not supported".into()
             }
             GpuError::Lacking { problem, .. } => format!("this browser's GPU is not supported: {problem}"),
             GpuError::NotOpened { problem, .. } => format!("the browser did not open the GPU: {problem}"),

@@ -39,7 +39,7 @@ impl GpuKvStore {
         let mut layers = Vec::new();
         for state in &layout.layers {
             let Some(kv_layer) = state.per_token() else {
-                let problem = "the GPU backend has no recurrent layers; take --device cpu";
+                let problem = "the GPU backend does not support recurrent layers; use --device cpu";
                 return Err(BackendError::Unsupported(problem.into()));
             };
             let row_bytes = kv_layer.row(layout.cache_type).bytes();
@@ -137,5 +137,5 @@ impl KvStore for GpuKvStore {
 }
 
 fn no_states() -> BackendError {
-    BackendError::Unsupported("the GPU backend has no recurrent layers; take --device cpu".into())
+    BackendError::Unsupported("the GPU backend does not support recurrent layers; use --device cpu".into())
 }

@@ -80,16 +80,17 @@ pub enum BackendError {
     /// The device failed, or cannot hold the model.
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),
-    /// The device is gone, or does not answer: nothing runs there any more until it is opened and the model loaded again.
+    /// The device is lost or does not answer. It is unusable until it is opened and the model
+    /// loaded again.
     #[error(transparent)]
     Lost(Box<dyn std::error::Error + Send + Sync>),
     /// Settings that this backend or this machine cannot serve.
     #[error("{0}")]
     Unsupported(String),
     /// A KV store of another backend, or of another model.
-    #[error("this KV cache was made by another backend: a model runs with the cache that it made itself")]
+    #[error("this KV cache belongs to another backend or model: use a cache that this model created")]
     ForeignStore,
-    /// Another rank of a model that several share does not do its part.
+    /// Another rank of the model failed.
     #[error(transparent)]
     Rank(#[from] RankError),
     /// The step was cancelled. Its rows are not in the KV cache.

@@ -294,7 +294,7 @@ pub trait Model: Send {
     /// [`BackendError::Unsupported`] where the backend does not.
     fn start_input_squares(&mut self) -> Result<(), BackendError> {
         Err(BackendError::Unsupported(
-            "this device does not sum up the inputs of weights; take --device cpu".into(),
+            "this device does not collect input statistics of weights; use --device cpu".into(),
         ))
     }
 

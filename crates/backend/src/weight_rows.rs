@@ -103,7 +103,7 @@ impl WeightRows<'_> {
             return Ok(());
         }
         Err(BackendError::Unsupported(format!(
-            "{}: packed for the CPU backend; other devices read the model that it was packed from",
+            "{}: packed for the CPU backend; for other devices use the model that it was packed from",
             self.checkpoint.display_name()
         )))
     }

@@ -36,7 +36,7 @@ fn opened(name: &str, hollow: bool) -> Result<DeviceKernels, BackendError> {
     match chosen(name)? {
         Device::Gpu(index) => of_adapter(index, hollow),
         Device::Reference => Err(BackendError::Unsupported(
-            "the reference has no kernels: it computes each operation by its definition; take cpu, gpu or gpu:N".into(),
+            "the reference backend has no kernels: it computes each operation by its definition; use cpu, gpu or gpu:N".into(),
         )),
         Device::Cpu | Device::Auto => {
             Ok(DeviceKernels { kernels: Box::new(Cpu::new()), backend: Box::new(CpuBackend::new()), gpu: None })

@@ -31,12 +31,12 @@ pub(crate) fn parse(name: &str) -> Option<Device> {
 /// The error of a word that means nothing.
 pub(crate) fn unknown(name: &str) -> BackendError {
     BackendError::Unsupported(format!(
-        "no device is called {name:?}; there are {}, auto, gpu and gpu:N",
+        "unknown device {name:?}: expected {}, auto, gpu or gpu:N",
         NAMES.join(", ")
     ))
 }
 
-/// The device of this name; what stands for `auto` if there is a GPU.
+/// Parses a device name; `auto` becomes a GPU if one is available.
 pub(crate) fn chosen(name: &str) -> Result<Device, BackendError> {
     Ok(match parse(name).ok_or_else(|| unknown(name))? {
         Device::Auto => {

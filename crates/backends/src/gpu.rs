@@ -48,7 +48,7 @@ pub(crate) fn open(_index: usize) -> Result<Box<dyn Backend>, BackendError> {
 #[cfg(not(feature = "gpu"))]
 pub(crate) fn absent() -> BackendError {
     BackendError::Unsupported(
-        "this build has no GPU backend: build Latent with the feature gpu (a default of `cargo build --release`), or take --device cpu".into(),
+        "this build has no GPU backend: build Latent with the feature gpu (a default of `cargo build --release`), or use --device cpu".into(),
     )
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// The system refuses it.
+    /// The operating system refuses access.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file.
@@ -17,29 +17,29 @@ pub enum InputError {
         error: std::io::Error,
     },
     /// It is not a regular file: reading it might block, or never end.
-    #[error("{}: it is {what}, and only plain files are read: copy what it gives into a file", path.display())]
+    #[error("{}: it is {what}, but only plain files are read; copy its contents into a file", path.display())]
     NotAFile {
         /// Its path.
         path: PathBuf,
-        /// Name, type and shape.
+        /// Its kind.
         what: &'static str,
     },
     /// It is larger than any file of its kind.
-    #[error("{}: it has {bytes} bytes, more than the limit of {limit} for such a file", path.display())]
+    #[error("{}: {bytes} bytes, more than the limit of {limit} for this kind of file", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
         /// Its bytes, as far as they were read.
         bytes: u64,
-        /// The most that it may have.
+        /// The maximum size in bytes.
         limit: u64,
     },
     /// It is not UTF-8.
-    #[error("{}: it is not UTF-8 text: {error}", path.display())]
+    #[error("{}: not UTF-8 text: {error}", path.display())]
     NotText {
         /// The file.
         path: PathBuf,
-        /// Where it stops to be.
+        /// The position of the first invalid byte.
         error: std::str::Utf8Error,
         /// Whether it begins as UTF-16 does.
         utf16: bool,
@@ -59,7 +59,7 @@ pub(crate) fn kind(ty: FileType) -> &'static str {
             return "a socket";
         }
     }
-    if ty.is_dir() { "a folder" } else { "no plain file" }
+    if ty.is_dir() { "a folder" } else { "a special file" }
 }
 
 /// Options that neither wait for a pipe or device nor, unless `follow`, go through a symbolic link.
@@ -75,8 +75,9 @@ pub(crate) fn guarded(options: &mut OpenOptions, follow: bool) -> &mut OpenOptio
     options
 }
 
-/// Opens a plain file, whose metadata it gives too. Nothing else is opened: a pipe or a device may wait for ever, and some devices act when they
-/// are opened. Should one take the file's place in between, opening it does not wait, and it is refused then.
+/// Opens a plain file and returns its metadata too. Other kinds of files are not opened: a pipe or
+/// a device may block forever, and opening some devices has effects. If one replaces the file
+/// between the check and the opening, the call does not block, and refuses it.
 ///
 /// # Errors
 /// [`InputError::Io`], [`InputError::NotAFile`].
@@ -93,7 +94,8 @@ pub fn open(path: &Path) -> Result<(File, Metadata), InputError> {
     Ok((file, metadata))
 }
 
-/// Reads a plain file of at most `limit` bytes. One that grows while it is read is read no further than that.
+/// Reads a plain file of at most `limit` bytes. Reading stops at the limit if the file grows
+/// meanwhile.
 ///
 /// # Errors
 /// [`InputError`].

@@ -153,7 +153,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "cache_type", Fails("--mla naive --expanded-cache --cache-type int8", "int8 cache holds latents")),
     (LOADS, "precision", With("-v", "-v --precision exact", "f32 KV cache")),
     (ANY, "precision", Shows("--precision exact", "f32")),
-    (ANY, "device", Fails("--device nowhere", "no device is called")),
+    (ANY, "device", Fails("--device nowhere", "unknown device")),
     (ANY, "n_gpu_layers", Shows("--device cpu -ngl 7", "--n-gpu-layers 7 is ignored")),
     (ANY, "draft", Fails("--draft mtp", "MTP")),
     (
@@ -367,7 +367,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (
         &["kernels test", "kernels perf", "kernels count", "kernels support"],
         "device",
-        Fails("--device nowhere", "no device is called"),
+        Fails("--device nowhere", "unknown device"),
     ),
     (&["kernels test"], "isa", Fails("--isa avx9", "avx9")),
     (&["kernels perf"], "isa", Shows("--isa portable", "portable")),
