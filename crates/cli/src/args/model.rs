@@ -104,7 +104,7 @@ pub(crate) struct EngineArgs {
     pub(crate) expanded_cache: bool,
 
     /// Highest instruction set to use: auto, portable, avx2, avx512 or amx
-    #[arg(long, default_value = "auto", value_name = "TIER", value_parser = isa, help_heading = DEVELOPER)]
+    #[arg(long, env = "LATENT_ISA", hide_env = true, default_value = "auto", value_name = "TIER", value_parser = isa, help_heading = DEVELOPER)]
     pub(crate) isa: Isa,
 
     /// Bind threads to CPUs: cores (each to its own), nodes (each to those of its NUMA node), off, or auto (nodes where there are

@@ -10,6 +10,11 @@ use latent_types::{CpuFeatures, Tier};
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
+/// The variable that names the highest tier whose instructions count as present. It applies to the whole process, so the test suite runs as it
+/// would on a CPU of that tier. Values that name no tier have no effect; the program refuses them.
+#[cfg(target_arch = "x86_64")]
+const ISA: &str = "LATENT_ISA";
+
 /// If this variable is set, AVX-VNNI counts as absent: for tuning the kernels of processors without it elsewhere.
 #[cfg(target_arch = "x86_64")]
 const NO_AVX_VNNI: &str = "LATENT_NO_AVX_VNNI";
@@ -68,14 +73,32 @@ pub fn features() -> CpuFeatures {
 #[cfg(target_arch = "x86_64")]
 fn native_features() -> CpuFeatures {
     static FOUND: OnceLock<CpuFeatures> = OnceLock::new();
-    *FOUND.get_or_init(|| CpuFeatures {
+    *FOUND.get_or_init(|| {
+        let limit = std::env::var(ISA).ok();
+        let found = limited(detected(), limit.as_deref());
+        CpuFeatures { avx_vnni: found.avx_vnni && std::env::var_os(NO_AVX_VNNI).is_none(), ..found }
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detected() -> CpuFeatures {
+    CpuFeatures {
         avx2: has_avx2(),
-        avx_vnni: is_x86_feature_detected!("avxvnni") && std::env::var_os(NO_AVX_VNNI).is_none(),
+        avx_vnni: is_x86_feature_detected!("avxvnni"),
         avx512: has_avx512(),
         avx512_bf16: is_x86_feature_detected!("avx512bf16"),
         avx512_fp16: is_x86_feature_detected!("avx512fp16"),
         amx: amx::found(),
-    })
+    }
+}
+
+/// `found` without the features above the tier that `limit` names.
+#[cfg(target_arch = "x86_64")]
+fn limited(found: CpuFeatures, limit: Option<&str>) -> CpuFeatures {
+    match limit.and_then(|word| word.parse().ok()) {
+        Some(tier) => found.limited_to(tier),
+        None => found,
+    }
 }
 
 /// The features of this CPU: on this architecture only portable code.
@@ -92,4 +115,27 @@ fn native_features() -> CpuFeatures {
 /// The best tier of this CPU, without instructions that are emulated in it (`assume_amx`). What runs without a choice of tier uses this one.
 pub fn native_tier() -> Tier {
     native_features().tier()
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_hides_the_tiers_above_it() {
+        let all = CpuFeatures {
+            avx2: true,
+            avx_vnni: true,
+            avx512: true,
+            avx512_bf16: true,
+            avx512_fp16: true,
+            amx: true,
+        };
+        for tier in Tier::ALL {
+            assert_eq!(limited(all, Some(tier.name())).tier(), tier);
+        }
+        for limit in [None, Some("auto"), Some("sse9"), Some("")] {
+            assert_eq!(limited(all, limit), all);
+        }
+    }
 }

@@ -1,0 +1,1 @@
+//! Features of third-party crates that the whole workspace shares. See `Cargo.toml`.
