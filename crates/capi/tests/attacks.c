@@ -1,5 +1,6 @@
 /* Every function with every pointer NULL, sizes that overflow, callbacks that call back, threads that meet in one model, and forks in the middle of an
    answer. Prints what is not as it should be. */
+#include "check.h"
 #include "latent.h"
 
 #include <math.h>
@@ -9,16 +10,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static int problems = 0;
-
-#define CHECK(condition)                                           \
-    do {                                                           \
-        if (!(condition)) {                                        \
-            printf("line %d: not so: %s\n", __LINE__, #condition); \
-            problems++;                                            \
-        }                                                          \
-    } while (0)
 
 /* A call that must fail as an error of the caller, with a message, also if the caller does not take the message. */
 #define WRONG(call)                                                                                  \

@@ -1,4 +1,5 @@
 /* What a caller can get wrong, from several threads and from a forked child too. Prints what is not as it should be. */
+#include "check.h"
 #include "latent.h"
 
 #include <math.h>
@@ -8,16 +9,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static int problems = 0;
-
-#define CHECK(condition)                                              \
-    do {                                                              \
-        if (!(condition)) {                                           \
-            printf("line %d: not so: %s\n", __LINE__, #condition);    \
-            problems++;                                               \
-        }                                                             \
-    } while (0)
 
 /* A call that must fail with this code, and words in its message. */
 #define REFUSED(code, words, call)                                                                       \
