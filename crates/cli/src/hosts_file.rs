@@ -38,7 +38,7 @@ struct LinkEntry {
 #[serde(deny_unknown_fields)]
 struct HostEntry {
     name: String,
-    /// None where nobody knows: then everything fits.
+    /// `None` if unknown: everything fits.
     memory_gb: Option<f64>,
     read_gb_per_s: f64,
     gflops: Option<f64>,
@@ -108,7 +108,7 @@ impl Written {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match &self.link {
             None if self.host.len() > 1 => {
-                return Err(Usage("there is no [link] between the hosts".into()).into());
+                return Err(Usage("no [link] between the hosts".into()).into());
             }
             Some(link) if link.sum_gbit_per_s.is_some() != link.sum_latency_us.is_some() => {
                 let both = "sum_gbit_per_s and sum_latency_us: give both, or none of them";

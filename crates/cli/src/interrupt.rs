@@ -224,7 +224,7 @@ mod unix {
     /// Whether SIGHUP is ignored, as under `nohup`: then it stays so.
     fn hangups_are_ignored() -> bool {
         let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
-            // elsewhere nobody can say without a system call that is not safe: the program ends by SIGHUP, or not, as it did before
+            // elsewhere the disposition cannot be read without an unsafe system call, so it stays
             return true;
         };
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

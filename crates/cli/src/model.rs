@@ -47,7 +47,7 @@ pub(crate) fn open_shared(args: &ModelArgs) -> Result<Arc<Checkpoint>> {
     open_for_rank(args.model.as_deref(), args.engine.partition.as_ref())
 }
 
-/// Warns if the source of a packed file is still beside it and has changed since it was packed.
+/// Warns if the source of a packed file is in the same folder and has changed since.
 fn warn_if_older(checkpoint: &Checkpoint) {
     let Some(from) = checkpoint.packed_from() else { return };
     // only the bare name: nothing outside this folder is opened, whatever the file says
@@ -61,7 +61,7 @@ fn warn_if_older(checkpoint: &Checkpoint) {
     match opened {
         Ok(there) if there.identity() == from.identity => {}
         Ok(_) => output::note(&format!(
-            "warning: {file} was packed from another {source} than the one beside it, or that has changed since; \
+            "warning: {source} in the same folder is not the file that {file} was packed from, or has changed since; \
              `latent pack -m {source} --force` packs it again"
         )),
         Err(error) => output::note(&format!("warning: {file} cannot be compared with its source: {error}")),

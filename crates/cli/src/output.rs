@@ -156,7 +156,7 @@ fn coloured(text: &str, colour: Colour) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
-/// Writes one line to standard error, the words `error` and `warning` at its beginning in colour. Errors (a full disk, a closed pipe) are no reason to
+/// Writes one line to standard error, the words `error` and `warning` at its beginning in colour. Errors (a full disk, a closed pipe) do not
 /// stop.
 pub(crate) fn note(text: &str) {
     let text = printable(text);
@@ -219,7 +219,7 @@ pub(crate) fn width() -> usize {
 /// Columns and rows of the terminal that standard output is, or 80 and 24.
 pub(crate) fn size() -> (usize, usize) {
     let size = stdout().is_terminal().then(|| terminal_size::terminal_size_of(stdout())).flatten();
-    // a terminal that nobody has told its size says 0
+    // a terminal of unknown size reports 0
     let size = size.map(|(width, height)| (usize::from(width.0), usize::from(height.0)));
     let (columns, rows) = size.unwrap_or_default();
     (if columns == 0 { USUAL } else { columns }, if rows == 0 { 24 } else { rows })

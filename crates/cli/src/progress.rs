@@ -52,7 +52,7 @@ impl LateBar {
                 shown.tick();
             }
         };
-        // without the thread there is no bar; the work goes on
+        // without the thread the bar is not shown; the work continues
         let thread = thread::Builder::new().name("bar".into()).spawn(wait).ok();
         LateBar { bar, waiting: thread.map(|thread| (stop, thread)) }
     }

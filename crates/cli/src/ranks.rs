@@ -28,7 +28,7 @@ pub(crate) fn follows(partition: Option<&Partition>) -> Result<bool> {
     Ok(hosts(partition)?.is_some_and(|hosts| hosts.rank() > 0))
 }
 
-/// Ends this process's part in the job, all others with it where it failed. To be called last; gives back the exit code.
+/// Ends this process's part in the job, all others with it where it failed. To be called last; returns the exit code.
 pub(crate) fn end(code: u8, failed: bool) -> u8 {
     let result = if failed { Ok(()) } else { job::finish() };
     let lost = result.is_err();

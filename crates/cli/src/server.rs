@@ -15,7 +15,7 @@ use ureq::http::{Response, Uri};
 use ureq::tls::TlsConfig;
 use ureq::{Agent, Body};
 
-/// Longest time for a connection, and the usual one for a whole answer that is no stream.
+/// Connection timeout, and the default timeout of a whole answer without a stream.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often signals are looked at while a server is waited for.
@@ -152,7 +152,7 @@ impl Server {
         let (own, body) = (agent.clone(), body.to_string());
         let read = move || {
             if let Err(trouble) = asking.stream(&own, path, &body, &sender) {
-                // nobody listens when the answer was stopped
+                // the receiver is dropped when the answer was stopped
                 let _ = sender.send(Err(trouble));
             }
         };
@@ -273,7 +273,7 @@ impl Drop for Lines {
 fn address(url: &str) -> Result<String, &'static str> {
     let url = url.trim();
     let whole = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    let uri: Uri = whole.parse().map_err(|_| "it is no web address")?;
+    let uri: Uri = whole.parse().map_err(|_| "not a web address")?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err("expected an address that begins with http:// or https://");
     }

@@ -110,7 +110,7 @@ fn agent() -> Result<Agent> {
         .into())
 }
 
-/// A short completion. A full queue is no answer: it must be waited for.
+/// A short completion. A full queue (429) is retried.
 fn ask_plainly(agent: &Agent, url: &str) -> Result<()> {
     let body = json!({"prompt": [300, 301, 302, 303, 304, 305, 306, 307], "n_predict": 16, "ignore_eos": true, "cache_prompt": false});
     let mut response = agent.post(format!("{url}/completion")).send(body.to_string())?;

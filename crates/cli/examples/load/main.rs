@@ -10,7 +10,7 @@
 //! more memory than allowed. Otherwise it measures throughput:
 //!
 //! It speaks llama.cpp's interface, so that llama-server can be measured by the same clients. Prompts are random token ids; every client sends its
-//! next request when the last one has ended, and leaves the one that runs when time is over: tokens are counted as they come. Exits with 1 if a request failed (429 and 503 are no failure), if blocks of the KV cache are still held
+//! next request when the last one has ended, and leaves the one that runs when time is over: tokens are counted as they come. Exits with 1 if a request failed (429 and 503 do not count), if blocks of the KV cache are still held
 //! once all have ended, or if resident memory after warm-up spread by more than `--memory-spread`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]

@@ -57,7 +57,7 @@ fn ask_to_stop(child: &mut Child) -> Result<()> {
     Ok(kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGTERM)?)
 }
 
-/// Without signals there is no way to ask.
+/// Without signals the server cannot be asked to stop.
 #[cfg(not(unix))]
 fn ask_to_stop(child: &mut Child) -> Result<()> {
     Ok(child.kill()?)

@@ -72,7 +72,7 @@ impl Before {
     }
 
     fn parse(text: &str, here: &Value) -> Result<Before, String> {
-        let kept: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+        let kept: Value = serde_json::from_str(text).map_err(|error| format!("not valid JSON: {error}"))?;
         let rows = kept["rows"].as_array().filter(|_| kept["format"] == FORMAT);
         let rows = rows.ok_or("it holds no measurements: give a file that `latent bench --save` wrote")?;
         if rows.iter().any(|row| speed(row).is_none()) {
@@ -83,7 +83,7 @@ impl Before {
         Ok(Before { rows: rows.clone(), machine })
     }
 
-    /// Compares each row with the one of the same test, where there is one and the machine is the same.
+    /// Compares each row with the row of the same test if the machine is the same.
     pub(super) fn compare(&self, now: &[Value]) -> Comparison {
         let pair = |now: &Value| {
             let (name, speed_now) = speed(now)?;
@@ -147,7 +147,7 @@ struct Compared {
     ratio: Option<Ratio>,
 }
 
-/// A run beside an earlier one.
+/// A run compared with an earlier one.
 pub(super) struct Comparison {
     rows: Vec<Compared>,
     settings: Vec<String>,

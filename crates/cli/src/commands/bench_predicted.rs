@@ -1,4 +1,4 @@
-//! What was predicted of a model over ranks, beside what was measured.
+//! Predicted speed of a model over ranks, compared with the measured speed.
 
 use crate::args::ModelArgs;
 use crate::{output, prediction};

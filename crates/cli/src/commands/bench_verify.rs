@@ -1,4 +1,4 @@
-//! `latent bench --verify`: what a step costs that verifies several tokens of one sequence at once, beside what the bytes that it reads cost.
+//! `latent bench --verify`: the cost of a step that verifies several tokens of one sequence, compared with the cost of the bytes that it reads.
 
 use super::batched::{fit, token};
 use super::median::median;
@@ -177,7 +177,7 @@ impl<'e> VerifyBench<'e> {
         Ok(routing)
     }
 
-    /// Rounds in which every number of rows is timed in turn, beside one row.
+    /// Rounds in which every number of rows is timed in turn, compared with one row.
     fn measure(&mut self, text: Text, counts: &[usize], rounds: usize) -> Result<Vec<Measured>, EngineError> {
         let vocab = self.engine.config().vocab_size;
         let mut all = vec![(1, Vec::new())];

@@ -75,7 +75,7 @@ impl TextSide {
         };
         let tokenizer = match (kind, Tokenizer::from_source(source)) {
             (_, Err(TextError::Missing)) => {
-                Part::None("none beside the configuration: prompts are token ids (--tokens)")
+                Part::None("only the configuration: prompts are token ids (--tokens)")
             }
             (kind, Ok(tokenizer)) => {
                 Part::Supported(format!("{}, {} tokens", kind.unwrap_or_default(), tokenizer.vocab_size()))
@@ -195,7 +195,7 @@ fn text(support: &SupportReport, side: &TextSide, args: &EngineArgs, tier: &str)
     output::joined(&lines)
 }
 
-/// Known circuits beside an unknown architecture.
+/// Known circuits, compared with an unknown architecture.
 fn alike(support: &SupportReport, lines: &mut Vec<String>) {
     let Some(best) = support.closest.first() else { return };
     lines.push(String::new());

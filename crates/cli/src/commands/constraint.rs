@@ -48,7 +48,7 @@ impl AnswerConstraint {
         template: Option<&str>,
     ) -> Result<Option<AnswerConstraint>> {
         let Some((name, source)) = asked(args)? else { return Ok(None) };
-        // whoever types a command waits for its own grammar
+        // a user of the command line waits only for their own grammar
         let limits = GrammarLimits {
             source_bytes: MAX_BYTES as usize,
             compile_time: Duration::from_secs(30),

@@ -32,7 +32,7 @@ impl Conversation {
         self.messages.push(prompt::message(role, text));
     }
 
-    /// Adds an answer; reasoning is kept beside it, where templates look for it.
+    /// Adds an answer; reasoning is a separate field, which templates read.
     pub(super) fn push_answer(&mut self, text: &str, reasoning: &str) {
         self.push("assistant", text);
         if let Some(message) = self.messages.last_mut().filter(|_| !reasoning.is_empty()) {

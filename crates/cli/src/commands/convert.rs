@@ -50,7 +50,7 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
     let size = args.types.target_size.map(|size| format_bytes(size).replace(' ', ""));
     let end = size.as_deref().unwrap_or(mix.name());
     let file = || PathBuf::from(named_by_type(&own_name(checkpoint, given), end));
-    let out = args.out.clone().unwrap_or_else(|| beside(checkpoint, given, &file()));
+    let out = args.out.clone().unwrap_or_else(|| next_to_model(checkpoint, given, &file()));
     let mut bar = LateBar::bytes(true, "converting");
     let written = weights.write(&assignment, &out, &options, &mut |done, total| {
         bar.set(done, total);
@@ -84,7 +84,7 @@ fn into_folder(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Res
     let ty = ty.map_err(|error| Usage(error.to_string()))?;
     let options = FolderOptions { ty, split: args.split_max_size, force: args.force };
     let name = || PathBuf::from(own_name(checkpoint, given));
-    let out = args.out.clone().unwrap_or_else(|| beside(checkpoint, given, &name()));
+    let out = args.out.clone().unwrap_or_else(|| next_to_model(checkpoint, given, &name()));
     let mut bar = LateBar::bytes(true, "converting");
     let report = to_folder(checkpoint, &out, &options, &mut |done, total| {
         bar.set(done, total);
@@ -130,8 +130,8 @@ fn own_name(checkpoint: &Checkpoint, model: &Path) -> String {
     hub::local_name(model).or_else(name).unwrap_or_else(|| "model".into())
 }
 
-/// A name beside the model; in this folder for a model of the hub.
-fn beside(checkpoint: &Checkpoint, model: &Path, name: &Path) -> PathBuf {
+/// A path next to the model; in the current folder for a model of the hub.
+fn next_to_model(checkpoint: &Checkpoint, model: &Path, name: &Path) -> PathBuf {
     let path = checkpoint.path();
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     match path.parent() {

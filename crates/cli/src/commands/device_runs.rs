@@ -25,7 +25,7 @@ pub(super) fn device_runs(
     }
     let runs = DeviceRuns::new(args.device_name());
     if outline.whole().is_none() {
-        output::note("there are no weights: which kernels a GPU has for them is not shown");
+        output::note("the file has no weights, so their GPU kernels are not shown");
         return Ok(runs);
     }
     let most = rows.iter().copied().max().unwrap_or(1);

@@ -228,7 +228,7 @@ fn not_finite(report: &Report) -> Result<bool> {
     let place =
         if d.max_abs == 0.0 { format!(" at row {}, column {}", d.row, d.column) } else { String::new() };
     let text = format!(
-        "{} numbers of {} values are NaN or infinite on both sides, the first in {}{place}: of those nobody can say whether the \
+        "{} numbers of {} values are NaN or infinite on both sides, the first in {}{place}: for those, no comparison can tell whether the \
          sides agree. `latent verify --weights` says which weights are not finite.",
         report.not_finite,
         bad.len(),

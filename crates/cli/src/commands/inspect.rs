@@ -84,7 +84,7 @@ struct Report<'a> {
     layers: Vec<LayerRun>,
     kind: String,
     data: Data,
-    /// The assumed type of matrices, if there are no tensors.
+    /// The assumed type of matrices if the file has no tensors.
     assumed: Option<TensorType>,
     tensors: Vec<Listed<'a>>,
     packed: Option<PackedFrom>,

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 /// Latent's own terms; the notices of others follow.
 const OWN: &str = "Latent may be used under the terms of the MIT License or of the Apache License, version 2.0, as you choose.
-The program holds the packages of others that are named here with their licences, beside the Rust standard library
+The program contains the Rust standard library and the third-party packages listed here with their licences
 (MIT or Apache-2.0).
 
 ";

@@ -119,7 +119,9 @@ fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
         "last" => vec![count - 1],
         list => {
             let number = |s: &str| {
-                s.trim().parse().map_err(|_| wrong(format!("{s:?} is no row number; give all, last or 0,5")))
+                s.trim().parse().map_err(|_| {
+                    wrong(format!("invalid row number {s:?}: expected all, last, or numbers such as 0,5"))
+                })
             };
             list.split(',').map(number).collect::<Result<Vec<usize>>>()?
         }
@@ -128,7 +130,7 @@ fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
     rows.dedup();
     match rows.iter().find(|&&row| row >= count) {
         Some(row) => {
-            Err(wrong(format!("there is no row {row}; the {count} tokens have rows 0 to {}", count - 1)))
+            Err(wrong(format!("row {row} does not exist; the {count} tokens have rows 0 to {}", count - 1)))
         }
         None => Ok(rows),
     }

@@ -15,7 +15,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
     }
     let out = args.out.clone().unwrap_or_else(|| match args.model.as_deref().and_then(hub::local_name) {
         Some(name) => PathBuf::from(format!("{name}.{EXTENSION}")),
-        None => beside(checkpoint.path()),
+        None => packed_path(checkpoint.path()),
     });
     if !args.force && out.try_exists()? {
         match older(&checkpoint, &out) {
@@ -53,8 +53,8 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
     }
 }
 
-/// `model.latent` beside `model.gguf`; `folder.latent` beside a folder.
-fn beside(path: &Path) -> PathBuf {
+/// `model.latent` next to `model.gguf`; `folder.latent` next to a folder.
+fn packed_path(path: &Path) -> PathBuf {
     // `.` and `..` have no file name
     let path = if path.file_name().is_none() {
         path.canonicalize().unwrap_or(path.to_owned())

@@ -15,7 +15,7 @@ pub(super) struct Printer {
 }
 
 impl Printer {
-    /// `bar`: whether there may be a bar for a prompt of so many `tokens`; `stream`: whether text is printed.
+    /// `bar`: whether to show a progress bar for a prompt of `tokens` tokens; `stream`: whether text is printed.
     pub(super) fn new(bar: bool, tokens: usize, stream: bool) -> Printer {
         Printer { bar: LateBar::new(bar, "prompt", tokens), stream, logprobs: Vec::new(), failed: None }
     }

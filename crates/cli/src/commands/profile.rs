@@ -111,7 +111,7 @@ fn measure(
     Ok(profile)
 }
 
-/// The steps of the MTP layer beside those of a prompt: it is a row behind.
+/// The steps of the MTP layer during a prompt; it is one row behind.
 fn mtp_of_prompt(sizes: &[StepSize], depth: usize) -> Vec<StepSize> {
     let of = |size: &StepSize| {
         let behind = usize::from(size.cached == 0 && depth == 0);
@@ -173,7 +173,7 @@ fn print(step: &StepProfile) -> Result<()> {
     Ok(())
 }
 
-/// Another rank's time, beside the phases of this one.
+/// Another rank's time, in addition to the phases of this one.
 fn rank(rank: &RankProfile) -> Result<()> {
     let RankProfile { rank, host, millis, idle_millis, collective_millis, operations } = rank;
     output::line(&format!(

@@ -85,7 +85,7 @@ pub(super) fn named_by_type(set: &str, ty: &str) -> String {
     }
 }
 
-/// `model-Q4_K_M.gguf` beside `model-BF16.gguf` and `model.gguf`; in this folder where the model is of the hub.
+/// `model-Q4_K_M.gguf` next to `model-BF16.gguf` or `model.gguf`; in the current folder for a model of the hub.
 fn named(given: &Path, model: &Path, ty: &str) -> PathBuf {
     let name = hub::local_name(given);
     let file = named_by_type(name.as_deref().or_else(|| hub::file_set_name(model)).unwrap_or("model"), ty);

@@ -1,4 +1,4 @@
-//! What types do to the model's next tokens: trials that are written beside the target, run over a text, and removed.
+//! KL divergence of quantization types: trial files are written next to the target, run over a text, and removed.
 
 use super::chunks::chunks;
 use crate::args::QuantizeArgs;

@@ -97,8 +97,10 @@ fn shape(tensor: &AssignedTensor) -> String {
 }
 
 fn types(tensor: &AssignedTensor) -> String {
-    let note =
-        tensor.meant.map(|meant| format!(" (rows are no whole blocks of {meant})")).unwrap_or_default();
+    let note = tensor
+        .meant
+        .map(|meant| format!(" (row length is not a multiple of {meant} blocks)"))
+        .unwrap_or_default();
     match tensor.from == tensor.to {
         true => format!("{:>8}  as it is{note}", tensor.from),
         false => format!("{:>8} → {:<8}{note}", tensor.from, tensor.to),

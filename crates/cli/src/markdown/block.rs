@@ -109,7 +109,7 @@ impl Fence {
             .then(|| (fence, info.split_whitespace().next().unwrap_or_default()))
     }
 
-    /// Whether a line, or what there is of it, may close the fence.
+    /// Whether a line, complete or partial, may close the fence.
     pub(super) fn may_close(&self, line: &str) -> bool {
         let inner = line.trim_start_matches(' ');
         inner.trim_start_matches(self.mark).chars().all(|c| c == ' ')

@@ -260,7 +260,7 @@ impl Inline {
     }
 }
 
-/// `$x_1 * y_1$` is shown as it is; a price is no formula.
+/// `$x_1 * y_1$` is shown unchanged; a price is not a formula.
 fn formula(text: &[char], at: usize, style: Style, row: &mut Row) -> usize {
     let marks = run(text, at);
     let from = at + marks;

@@ -52,7 +52,7 @@ enum Block {
 pub(crate) struct Markdown {
     colours: bool,
     block: Block,
-    /// What there is of the present line.
+    /// The received part of the current line.
     line: String,
     /// Rows that may change; the cursor stands behind the last.
     shown: Vec<Row>,
@@ -204,7 +204,7 @@ impl Markdown {
         self.passed = self.line.len();
     }
 
-    /// Shows what there is of the present line.
+    /// Shows the received part of the current line.
     fn preview(&mut self) {
         if self.line.is_empty() || self.frozen || matches!(self.block, Block::Code(_)) {
             return;

@@ -167,11 +167,11 @@ y_2 * z$ costs $5 or *6.";
 
 #[test]
 fn tables_are_aligned_and_narrowed() {
-    let text = "Before | it\nis no table\n\n| Name | Count | What it is |\n|:-----|------:|:---:|\n| `a\\|b` | 12 | short |\n\
+    let text = "Before | it\nnot a table\n\n| Name | Count | What it is |\n|:-----|------:|:---:|\n| `a\\|b` | 12 | short |\n\
                 | **Latent** | 3 | a long description that cannot stand in one row of it |\n\nAfter";
     let expected = "\
 Before | it
-is no table
+not a table
 
 Name   │ Count │       What it is
 ───────┼───────┼────────────────────────

@@ -42,12 +42,12 @@ fn lines_are_messages_and_commands_answer() {
     let (code, stdout, stderr) =
         chat(&["-q"], "/usr is a folder\n/help\n/system Be brief.\n/system\n/system -\n/regen\n");
     assert_eq!((code, stdout.as_str()), (1, ""));
-    for said in ["/usr: no such command", "/load FILE", "there is no question yet", "2 of 6"] {
+    for said in ["/usr: no such command", "/load FILE", "no question yet", "2 of 6"] {
         assert!(stderr.contains(said), "no {said:?} in {stderr}");
     }
     assert!(!stderr.contains("Be brief"), "-q says nothing but answers and errors: {stderr}");
     let (_, _, stderr) = chat(&[], "/system Be brief.\n/system\n/system -\n/system\n");
-    assert!(stderr.contains("is: Be brief.") && stderr.contains("there is no system message"), "{stderr}");
+    assert!(stderr.contains("is: Be brief.") && stderr.contains("no system message is set"), "{stderr}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_saved_conversation_goes_on_where_it_stopped() {
     // what was cached is not read again
     let prompt = stderr.split("prompt ").nth(1).unwrap().split(',').next().unwrap().parse::<usize>().unwrap();
     assert!(prompt < 20, "{stderr}");
-    // the same by the flag; an answer of `run` can be gone on from too
+    // the same by the flag; an answer of `run` can be continued too
     let (_, flagged, _) = chat(&["-q", "-n", "30", "--restore", &file], &format!("{follow}\n"));
     assert_eq!(flagged, stdout);
     let run = ["run", "-q", "--precision", "exact", "--temp", "0", "-n", "30", "--save", &file, STORY];

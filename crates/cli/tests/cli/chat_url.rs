@@ -142,7 +142,7 @@ fn every_failure_says_what_to_do_and_loses_nothing() {
         "(what came of the answer is kept; /regen asks again)",
         "refuses the request (status 400): too long",
         "sends on to \"http://evil/\"",
-        "an event is no JSON",
+        "an event is not valid JSON",
         "6 of 11 messages",
     ] {
         assert!(stderr.contains(said), "no {said:?} in {stderr}");
@@ -183,14 +183,14 @@ fn what_cannot_work_is_refused_at_once() {
     }
 }
 
-/// Answers that never end, each in its own way: bytes that are no part of an answer are counted, and so is the time without one.
+/// Answers that never end, each in its own way: bytes outside of the answer are counted, and so is the time without progress.
 #[test]
 fn an_answer_that_does_not_grow_is_given_up() {
     const EMPTY: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n";
     const CALL: &str = "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":7,\"function\":{\"arguments\":\"x\"}}]}}]}\n\n";
     let stream = |start: &str| EVENTS.to_owned() + start;
     let (flood, drip) = (Duration::ZERO, Duration::from_millis(20));
-    let idle = "more than 1048576 bytes came that are no part of an answer";
+    let idle = "more than 1048576 bytes without a part of an answer";
     let stalled = "has not grown for 1 s: it is given up (--timeout";
     let cases = [
         (Answer::Endless(stream(""), ": ping\n\n".repeat(4000), flood), idle),

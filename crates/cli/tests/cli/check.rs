@@ -437,7 +437,7 @@ fn likeness_is_whole_only_where_nothing_differs() {
 #[test]
 fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
     let folder = tempfile::tempdir().unwrap();
-    // a folder of another family, with a norm of queries beside the others
+    // a folder of another family, with a norm of queries in addition to the others
     let path = folder.path().join("model");
     assert_eq!(latent(&["make-model", "tiny-v3", "F32", &path.display().to_string()]).0, 0);
     let config = path.join("config.json");
@@ -503,7 +503,7 @@ fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
     assert!(other["unread"][0].as_str().unwrap().starts_with("deepseek9.output_weights_scale"), "{other}");
 }
 
-/// A folder whose files beside config.json say how text becomes tokens.
+/// A folder with tokenizer files.
 fn with_files(files: &[(&str, &str)]) -> Config {
     let given = config(&deepseek_v3());
     for (name, text) in files {
@@ -612,7 +612,7 @@ fn check_gives_the_reason_that_run_gives() {
             assert!(!told.contains("supported yes") && !told.contains("\"supported\": true"), "{told}");
         }
     }
-    // a header alone is no damage: nothing of its data was to be there
+    // a header alone is not damaged: its data was never written
     let Config(_folder, path) = damaged(&cut(0));
     let (code, support) = support(&path);
     assert_eq!((code, &support["supported"], &support["refused"]), (0, &json!(true), &Value::Null));

@@ -1,4 +1,4 @@
-//! What deploy/ holds can be read, and names subcommands and flags that there are; so do the commands of README.md and docs/hosts.md.
+//! The files of deploy/ parse and name existing subcommands and flags; so do README.md and docs/hosts.md.
 
 use crate::support::latent;
 use saphyr_parser::{Event, Parser};
@@ -153,7 +153,7 @@ fn wrong(words: &[String]) -> Option<String> {
     let nested = words.get(1).map(|second| help(&[command, second])).filter(|help| help.status.success());
     let help = nested.unwrap_or_else(|| help(&[command]));
     if !help.status.success() {
-        return Some(format!("there is no subcommand {command}"));
+        return Some(format!("unknown subcommand {command}"));
     }
     let help = String::from_utf8(help.stdout).unwrap();
     let known: Vec<&str> = help.split([' ', ',', '\n', '[', ']', '=']).collect();
@@ -209,7 +209,7 @@ fn check(path: &Path, commands: &[Vec<String>]) -> usize {
 fn scripts_can_be_read_by_bash() {
     let scripts = [files("sh"), files("sbatch")].concat();
     for script in &scripts {
-        // where there is no bash, nothing of this runs either
+        // no script runs without bash
         let Ok(output) = Command::new("bash").arg("-n").arg(script).output() else { return };
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(read(script).contains("\nset -euo pipefail\n"), "{}", script.display());
@@ -304,7 +304,7 @@ fn images_copy_what_there_is_and_start_what_they_have() {
                 }
                 "USER" => {
                     let number = rest.split(':').all(|id| id.parse::<u32>().is_ok_and(|id| id > 0));
-                    assert!(number || users.contains(&rest), "{name}: there is no user {rest}");
+                    assert!(number || users.contains(&rest), "{name}: unknown user {rest}");
                 }
                 "ENV" => {}
                 other => panic!("{}: {other} {rest}", path.display()),

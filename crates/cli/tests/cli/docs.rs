@@ -104,7 +104,7 @@ const RULES: [(&str, Run); 55] = [
     ("latent", Exit(0)),
 ];
 
-/// Blocks without a language that are no commands: page, and what their first line begins with.
+/// Blocks without a language that are not commands: page, and what their first line begins with.
 const OTHER_BLOCKS: [(&str, &str); 15] = [
     ("docs/ir.md", ""),
     ("docs/mla.md", ""),
@@ -123,7 +123,7 @@ const OTHER_BLOCKS: [(&str, &str); 15] = [
     ("docs/adr/", ""),
 ];
 
-/// Languages of blocks that are no commands.
+/// Languages of blocks that are not commands.
 const LANGUAGES: [&str; 6] = ["rust", "json", "python", "c", "text", "toml"];
 
 struct Block {
@@ -160,7 +160,7 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The commands of a block, without what is said beside them.
+/// The commands of a block, without their comments.
 fn commands(block: &Block) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let mut open = false;
@@ -361,7 +361,7 @@ fn page(name: &str, shared: &Path, used: &Mutex<HashSet<usize>>) -> Vec<String> 
         for command in commands {
             let Some((at, run)) = rule(&command) else {
                 problems.push(format!(
-                    "{place}: {command:?} is no known command; add it to RULES or the block to OTHER_BLOCKS"
+                    "{place}: unknown command {command:?}; add it to RULES or the block to OTHER_BLOCKS"
                 ));
                 continue;
             };

@@ -102,7 +102,7 @@ fn wrong_words_are_explained() {
         error(&["graph", "--html", &out, "--weights", &list], 1).contains("latent verify --weights --json")
     );
     assert!(error(&["graph", "--html", &out, "--parity", &empty], 1).contains("latent diff --json"));
-    // without --weights there are no statistics
+    // without --weights the page has no statistics
     let shallow = write("shallow.json", &stdout(&["verify", "--json"]));
     assert!(error(&["graph", "--html", &out, "--weights", &shallow], 1).contains("verify --weights"));
     assert!(error(&["graph", "--weights", &list], 64).contains("--html"));

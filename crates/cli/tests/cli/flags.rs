@@ -115,7 +115,7 @@ fn check(words: &[String], folder: &std::path::Path) {
     // 101 is a panic, none a signal or a process that did not end
     assert!(matches!(output.status.code(), Some(0 | 1 | 2 | 64)), "{words:?}: {:?} {stderr}", output.status);
     assert!(!stderr.contains("panicked"), "{words:?}: {stderr}");
-    // two sides that part are no error
+    // two sides that differ are not an error
     if output.status.code() != Some(0) && words[0] != "diff" {
         assert!(stderr.lines().any(|line| line.starts_with("error:")), "{words:?}: {stderr}");
     }

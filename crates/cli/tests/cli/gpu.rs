@@ -87,7 +87,7 @@ fn kernels_of_an_adapter_are_tested_measured_and_listed() {
     let (memory, arithmetic) = (of("gb_per_s", "read_bandwidth"), of("gflop_per_s", "f32_macs") / 2.0);
     assert_eq!(measured["bound"], if memory >= arithmetic { "memory" } else { "arithmetic" }, "{measured}");
     let share = measured["of_limit"].as_f64().unwrap();
-    // other tests run beside it, while the limits are measured or while the kernel is
+    // other tests run concurrently, while the limits are measured or while the kernel is
     assert!(share > 0.0 && share.is_finite(), "{measured}");
     assert!(measured["limits"]["f32_macs"].as_f64().unwrap() > 0.0, "{measured}");
 

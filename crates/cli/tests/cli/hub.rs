@@ -191,7 +191,7 @@ fn every_command_takes_a_model_of_the_hub_and_pulls_it() {
     let by_variable =
         place.command(&["run", "-q", "-n", "2", "Hi"]).env("LATENT_MODEL", model).output().unwrap();
     assert!(by_variable.status.success(), "{}", stderr(&by_variable));
-    // a packed file does not go into the cache folder, where nobody looks for it
+    // a packed file does not go into the cache folder, where no command looks for it
     place.says(&["pack", "-t", "1", "-m", model]);
     assert!(place.home.path().join("n-Q4_K_M.latent").exists());
     assert_eq!(place.hub.downloads(FILE).len(), 1);
@@ -280,7 +280,7 @@ fn two_programs_at_once_download_one_time() {
     for output in &outputs {
         assert!(output.status.success(), "{}", stderr(output));
     }
-    assert!(outputs.iter().any(|output| stderr(output).contains("waiting for it")), "nobody waited");
+    assert!(outputs.iter().any(|output| stderr(output).contains("waiting for it")), "no process waited");
     assert_eq!(std::fs::read(place.folder().join(COMMIT).join(FILE)).unwrap(), bytes);
     assert_eq!(place.hub.downloads(FILE).len(), 1);
 }

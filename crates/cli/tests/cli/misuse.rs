@@ -218,7 +218,7 @@ fn words_that_no_kernel_has() {
 
 #[test]
 fn files_that_cannot_be_written_or_restored() {
-    let (_folder, other) = file("other.kv", b"this is no saved cache at all, but long enough");
+    let (_folder, other) = file("other.kv", b"not a saved cache at all, but long enough");
     refused(&mut latent(&["run", "-q", "-n", "1", "--restore", &other, "Hi"]), ERROR, &[&other, "LATNTKV1"]);
     refused(
         &mut latent(&["run", "-q", "-n", "1", "--save", "/no/such/folder/x.kv", "Hi"]),

@@ -1,5 +1,5 @@
 //! `latent serve --restart`: ranks that are gone come back, with their cache on disk, and end with the process that started them. Built with the feature
-//! `mpi`; where there is no mpirun, each test says that it is skipped.
+//! `mpi`; without mpirun, each test reports that it is skipped.
 #![allow(missing_docs, clippy::print_stderr, reason = "tests")]
 
 use crate::support::mpirun;
@@ -39,7 +39,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Serves the demo model over ranks; none where there is no mpirun.
+    /// Serves the demo model over ranks; none without mpirun.
     fn start() -> Option<Server> {
         mpirun::mpirun()?;
         let folder = tempfile::tempdir().unwrap();
@@ -235,5 +235,5 @@ fn what_would_go_wrong_again_is_not_started_again() {
     let absent = wrong("/no/such/launcher -n 2");
     assert!(absent.contains("--launch: /no/such/launcher cannot be started"), "{absent}");
     let refused = wrong("env");
-    assert!(refused.matches("there is no such file").count() == 1 && !refused.contains("again"), "{refused}");
+    assert!(refused.matches("file not found").count() == 1 && !refused.contains("again"), "{refused}");
 }

@@ -229,7 +229,7 @@ fn threads_follow_the_cpus_that_are_left() {
         let latent = latent(&[]);
         let mut command = std::process::Command::new("taskset");
         command.args(["-c", first]).arg(latent.get_program()).args(bench).args(extra);
-        // where there is no taskset, there is nothing to honour
+        // without taskset the mask cannot be set
         let output = command.env_remove("LATENT_MODEL").output().ok()?;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Some(serde_json::from_slice(&output.stdout).unwrap())
@@ -338,7 +338,7 @@ fn layers_of_a_gpu_are_ignored_with_a_warning_on_the_cpu() {
     let expected = if hardware { "GPU" } else { "warning: --n-gpu-layers 99 is ignored: " };
     assert!(message.contains(expected), "{message}");
     assert!(stderr(&["run", "-ngl", "many", "Hi"], 64).contains("`all`, or `auto`"));
-    // what is no flag is left alone
+    // arguments that are not flags stay unchanged
     let text = stdout(&["tokenize", "--", "-ngl"]);
     assert!(text.contains("\"g\"") && !text.contains("\"p\""), "{text}");
     stdout(&["run", "-ngl", "0", "-n", "1", "Hi"]);
@@ -473,7 +473,7 @@ fn plan_hosts_gives_the_faster_host_what_fits_and_predicts_it() {
     assert_eq!(found["partition"], format!("layers=1:{}", layers(1)));
     let text = String::from_utf8(plan(&two, &[]).stdout).unwrap();
     assert!(text.contains("mpirun -n 2 latent run -m MODEL --partition layers=1:"), "{text}");
-    // the other kinds stand beside it, each with what it loses by, or why it cannot be
+    // the other kinds are listed too, each with the reason why it is slower or impossible
     for part in ["tensor=2 |", "| best |", "ms longer"] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -42,7 +42,7 @@ fn what_is_not_safe_or_not_known_is_refused() {
     let demo = demo();
     let several = |more: &[&str]| misuse(&[&["serve", "-m", &format!("a={demo}")], more].concat());
     assert!(several(&["-m", &format!("a={demo}")]).contains("a name of its own"));
-    assert!(several(&["-m", "b=/no/such.gguf"]).contains("--model b=/no/such.gguf: there is no such file"));
+    assert!(several(&["-m", "b=/no/such.gguf"]).contains("--model b=/no/such.gguf: file not found"));
     assert!(several(&["-m", &format!("b={demo}"), "--alias", "c"]).contains("NAME=MODEL"));
     let endpoint = if cfg!(feature = "otel") { "localhost:4318" } else { "http://127.0.0.1:4318" };
     let word = if cfg!(feature = "otel") { "expected a URL" } else { "--features otel" };
@@ -58,7 +58,7 @@ fn a_model_that_is_not_supported_is_refused_once_and_with_its_exit_code() {
     assert!(latent(&["make-model", "tiny-v3", "F32", &name]).output().unwrap().status.success());
     let text = std::fs::read_to_string(path.join("config.json")).unwrap();
     std::fs::write(path.join("config.json"), text.replace("deepseek_v3", "llama")).unwrap();
-    // a folder without a tokenizer cannot be served either, which is no reason to advise flags of other commands
+    // a folder without a tokenizer cannot be served either, and flags of other commands are not advised
     for tokenizer in [None, Some(TOKENIZER)] {
         let (code, reason) = (2, "\"llama\" is not supported");
         if let Some(tokenizer) = tokenizer {
@@ -178,7 +178,7 @@ mod running {
             stream
         }
 
-        /// Sends a request's head, which announces so many bytes, and what is given of them.
+        /// Sends a request's head with a content length, and a part of the body.
         pub fn begin(&self, line: &str, announced: usize, body: &str) -> TcpStream {
             let mut stream = self.connect();
             let host = &self.address;

@@ -100,7 +100,7 @@ fn a_path_is_escaped_in_errors_and_reports() {
     }
 }
 
-/// What a model says is passed on as it is where nobody looks at it on a terminal.
+/// The text of a model is passed on unchanged if the output is not a terminal.
 #[test]
 fn text_that_is_piped_keeps_every_byte() {
     let args = ["run", "-q", "-n", "24", "--temp", "0", "Tell me a story about a fox and a lantern."];

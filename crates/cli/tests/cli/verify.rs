@@ -87,7 +87,7 @@ fn a_tensor_that_nothing_reads_is_a_finding_and_refuses_the_model() {
     let (code, _, error) = latent(&["logits", "-m", &path, "--tokens", "1"]);
     assert_eq!(code, 1);
     assert!(error.contains("A30") && error.contains("self_attn.sinks"), "{error}");
-    // one that is declared is no finding
+    // a declared one is not a finding
     let folder = with_tensor("vision_tower.patch_embed.weight");
     let (code, report) = json(&["verify", "-m", &folder.path().display().to_string(), "--json"]);
     assert_eq!((code, &report["unused"][0]["tensor"]), (0, &"vision_tower.patch_embed.weight".into()));

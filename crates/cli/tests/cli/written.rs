@@ -229,7 +229,7 @@ fn saving_leaves_what_lies_beside_it_alone() {
     assert_eq!(names(folder.path()), ["baz.kv", "baz.part", "fox.kv", "fox.part", "model.gguf"]);
 }
 
-/// Runs `latent` where no file may have more than so many blocks of 512 bytes (POSIX; some shells take kilobytes).
+/// Runs `latent` with a limit on file sizes in blocks of 512 bytes (POSIX; some shells take kilobytes).
 fn limited(blocks: usize, words: &[String]) -> Output {
     let program = program();
     let script = format!("ulimit -f {blocks}; exec \"$0\" \"$@\"");
@@ -295,7 +295,7 @@ fn shards_are_named_and_counted_alike() {
     }
 }
 
-/// What a full disk has left is gone on with, and the file is that of a run without it.
+/// A run after a full disk continues, and writes the same file.
 #[test]
 fn quantizing_goes_on_where_there_was_no_room() {
     let (folder, model) = folder();
@@ -402,7 +402,7 @@ fn types_are_chosen_for_a_nearness() {
     assert_eq!(names(folder.path()), ["model.gguf", "near.gguf", "text"]);
 }
 
-/// A folder in a mix: the file of two passes, what was said before, and what a full disk has left is gone on with.
+/// A folder in a mix: the file of two passes, the report before it, and continuing after a full disk.
 #[test]
 fn a_folder_is_quantized_in_one_pass() {
     let (folder, _) = folder();

@@ -63,7 +63,7 @@ impl Chunks {
                 return Ok(Vec::new());
             }
         } else if !line.is_empty() {
-            // comments, names and ids of events; an error that is no event
+            // comments, names and ids of events; an error outside of events
             return match serde_json::from_str::<Value>(line).ok().as_ref().and_then(message) {
                 Some(said) => Err(said),
                 None => Ok(Vec::new()),
@@ -73,8 +73,10 @@ impl Chunks {
         match data.trim() {
             "" => Ok(Vec::new()),
             "[DONE]" => Ok(vec![Chunk::Over]),
-            text => self
-                .event(&serde_json::from_str(text).map_err(|error| format!("an event is no JSON: {error}"))?),
+            text => self.event(
+                &serde_json::from_str(text)
+                    .map_err(|error| format!("an event is not valid JSON: {error}"))?,
+            ),
         }
     }
 

@@ -16,7 +16,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Reads the history; none if there is no place for it. Problems are reported once and are not fatal.
+    /// Reads the history; none without a folder for it. Problems are reported once and are not fatal.
     pub(super) fn open(entries: &mut FileHistory) -> Option<History> {
         let path = place(&|name| std::env::var_os(name))?;
         match read(&path, entries) {

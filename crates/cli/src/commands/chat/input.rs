@@ -71,10 +71,10 @@ impl Input {
         Ok(Input::Terminal(Box::new(Terminal { editor, history, ended })))
     }
 
-    /// A text as the user edits it; none if he leaves it, or there is no terminal to edit it on.
+    /// A text as the user edits it; none if the user cancels, or without a terminal.
     ///
     /// # Errors
-    /// When the terminal cannot be read, and where there is none.
+    /// If the terminal cannot be read, or without a terminal.
     pub(super) fn edit(&mut self, text: &str) -> Result<Option<String>> {
         let _at_once = interrupt::at_once();
         match self {
@@ -82,7 +82,7 @@ impl Input {
                 Entered::Line(line) => Ok(Some(line)),
                 Entered::Interrupted { .. } | Entered::End => Ok(None),
             },
-            Input::Pipe(_) => bail!("/edit needs the new text behind it where there is no terminal"),
+            Input::Pipe(_) => bail!("without a terminal, /edit needs the new text: /edit TEXT"),
         }
     }
 

@@ -248,7 +248,7 @@ impl Chat<'_> {
                     Err(error) => Err(error),
                 }
             }
-            ("/undo" | "/regen" | "/edit", _) => Err(anyhow!("there is no question yet")),
+            ("/undo" | "/regen" | "/edit", _) => Err(anyhow!("no question yet")),
             ("/system", text) => Ok(self.system(text)),
             ("/context" | "/tokens", _) => Ok(self.fullness()),
             ("/stats", _) => Ok(self.stats.text()),
@@ -266,7 +266,7 @@ impl Chat<'_> {
         Ok(done.is_ok())
     }
 
-    /// Answers the last question again, with another seed. The old answer stays where there is no new one.
+    /// Answers the last question again, with another seed. The old answer stays if no new one arrives.
     fn regenerate(&mut self) -> Result<bool> {
         let before = self.conversation.clone();
         self.conversation.take_back_answer();
@@ -319,7 +319,7 @@ impl Chat<'_> {
         match text {
             "" => match self.conversation.system() {
                 Some(system) => format!("the system message is: {system}"),
-                None => "there is no system message".into(),
+                None => "no system message is set".into(),
             },
             "-" => {
                 self.conversation.set_system("");

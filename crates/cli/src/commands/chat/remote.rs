@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Where questions go.
 const CHAT: &str = "/v1/chat/completions";
 
-/// Most bytes of a stream in a row that are no part of the answer.
+/// Maximum consecutive bytes of a stream without a part of the answer.
 const MAX_IDLE: usize = 1 << 20;
 
 /// Most bytes of the list of models, and of the server's properties.
@@ -41,7 +41,7 @@ pub(super) struct Remote<'a> {
 }
 
 impl Remote<'_> {
-    /// Asks the server for its models. One that is not ready yet is no error.
+    /// Asks the server for its models. A server that still loads is not an error.
     pub(super) fn open<'a>(url: &str, args: &'a ChatArgs) -> Result<Remote<'a>> {
         // there is nothing to clean up yet
         let _at_once = interrupt::at_once();
@@ -129,14 +129,15 @@ impl Remote<'_> {
                     Chunk::Over => return Ok((Ok(()), chunks)),
                 }
             }
-            // comments, empty events and calls that belong to no answer are no progress
+            // comments, empty events and calls outside of the answer do not count as progress
             if reply.len() > length {
                 (length, grown, idle) = (reply.len(), Instant::now(), 0);
             } else {
                 idle += line.len() + 1;
             }
             if idle > MAX_IDLE {
-                let problem = format!("more than {MAX_IDLE} bytes came that are no part of an answer");
+                let problem =
+                    format!("the server sent more than {MAX_IDLE} bytes without a part of an answer");
                 return Ok((Err(Trouble::Response { url: self.server.url().to_owned(), problem }), chunks));
             }
         }
@@ -193,7 +194,7 @@ impl Partner for Remote<'_> {
         // says why it cannot be read, where that is so
         input_file::open(path)?;
         anyhow::bail!(
-            "{}: it is no conversation as JSON; one saved with its cache can be loaded without --url, and saved as a .json file",
+            "{}: not a conversation in JSON; load one that was saved with its cache without --url, and save it as a .json file",
             path.display()
         )
     }
@@ -210,7 +211,7 @@ impl Remote<'_> {
     }
 }
 
-/// The model to ask for, and what else there is where nobody has named it.
+/// The requested model, and the server's other models if the user did not name one.
 #[derive(Default)]
 struct Choice {
     model: Option<String>,

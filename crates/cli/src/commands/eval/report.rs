@@ -16,7 +16,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<()> {
     for path in &args.results {
         let text = input_file::read_text(path, MAX_RESULT)?;
         let evaluation = serde_json::from_str(&text).map_err(|error| {
-            Usage(format!("{}: it is no result of `latent eval --json`: {error}", path.display()))
+            Usage(format!("{}: not a result of `latent eval --json`: {error}", path.display()))
         })?;
         evaluations.push(evaluation);
     }

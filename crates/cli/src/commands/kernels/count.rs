@@ -14,7 +14,7 @@ struct Multiprocessor {
     name: &'static str,
     threads: u32,
     workgroups: u32,
-    /// Bytes of memory for workgroups, and what each takes of it beside its own.
+    /// Bytes of workgroup memory, and what the driver adds per workgroup.
     memory: u32,
     reserved: u32,
 }

@@ -1,4 +1,4 @@
-//! Speed of kernels beside the limits of the device.
+//! Speed of kernels compared with the limits of the device.
 
 use super::device::{device_name, filter, nothing};
 use crate::args::KernelsPerfArgs;
@@ -25,14 +25,14 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
             format!("--threads {} is for the CPU: a GPU runs one kernel after the other", args.threads);
         return Err(Usage(problem).into());
     }
-    // software keeps its copies beside those that are made for it
+    // a software adapter keeps copies in addition to the buffers
     let copies = 1 + u64::from(device.gpu.as_ref().is_some_and(|gpu| gpu.software));
     let wanted = copies * (u64::from(args.memory) << 20);
     if let Some(available) = latent_engine::memory::available()
         && available.bytes < wanted + MEASURING
     {
         bail!(
-            "--memory {} needs {} beside {} for measuring the limits, but {} are available: give less",
+            "--memory {} needs {} in addition to {} for measuring the limits, but {} are available: use a smaller --memory",
             args.memory,
             format_bytes(wanted),
             format_bytes(MEASURING),

@@ -44,7 +44,7 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsSupportArgs) -> Result<(
         gpu.offers.iter().try_for_each(|offer| output::line(offer))?;
         return by_shaders(&found);
     }
-    output::line("yes: runs here; no: the machine lacks what it needs; –: there is no such kernel")?;
+    output::line("yes: runs here; no: this machine lacks the instructions; –: not implemented")?;
     output::line("")?;
     let columns = |cells: Vec<String>| cells.iter().map(|cell| format!("{cell:>9}")).collect::<String>();
     output::line(&format!(

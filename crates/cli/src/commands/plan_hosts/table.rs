@@ -6,7 +6,7 @@ use anyhow::Result;
 use latent_hosts::predict::{Case, Prediction, Proposal, RankPrediction};
 use serde_json::{Value, json};
 
-/// The best proposal in full, and the others beside it.
+/// The best proposal in full, and the others in one table.
 pub(super) fn print(proposals: &[Proposal], case: &Case, files: &RankFiles) -> Result<()> {
     let best = best(proposals)?;
     output::line("| rank | host | layers | memory | ms per step |")?;
@@ -50,7 +50,7 @@ pub(super) fn best(proposals: &[Proposal]) -> Result<&Prediction> {
     match proposals.first().map(|proposal| &proposal.best) {
         Some(Ok(best)) => Ok(best),
         Some(Err(error)) => Err(error.clone().into()),
-        None => Err(crate::exit::Usage("there are no hosts".into()).into()),
+        None => Err(crate::exit::Usage("the hosts file lists no hosts".into()).into()),
     }
 }
 
@@ -92,7 +92,7 @@ fn why(found: &Prediction, best: &Prediction) -> String {
     }
 }
 
-/// All proposals; the fields of the best one stand beside them.
+/// All proposals; the fields of the best one are at the top level.
 pub(super) fn json(proposals: &[Proposal], case: &Case, files: &RankFiles) -> Result<()> {
     let mut value = object(best(proposals)?);
     for (rank, needed) in files.needed.iter().enumerate() {

@@ -59,7 +59,7 @@ pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -
             return Err(Usage(problem).into());
         }
         if !hub::is_reference(&path)? && !path.exists() {
-            return Err(Usage(format!("--model {name}={}: there is no such file", path.display())).into());
+            return Err(Usage(format!("--model {name}={}: file not found", path.display())).into());
         }
         let naming = Naming { name, ..Naming::default() };
         sources.push(load::unopened(&with_context(setup, ctx_size), naming, path));

@@ -29,7 +29,7 @@ impl History {
     }
 }
 
-/// Lines of a view on so many columns, the most important first.
+/// Lines of a view for `columns` columns, the most important first.
 pub(super) fn lines(view: &View, history: &History, columns: usize) -> Vec<String> {
     let mut lines = vec![requests(view), batch(view)];
     let spark = |values: &VecDeque<f64>| sparkline(values, columns.saturating_sub(LABEL + 18));

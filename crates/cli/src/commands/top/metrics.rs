@@ -26,7 +26,7 @@ pub(super) struct Metrics {
     models: Vec<String>,
 }
 
-/// The labels that are looked at; empty where there is none.
+/// The labels that the view uses; empty if absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Labels {
     state: String,
@@ -34,7 +34,7 @@ struct Labels {
 }
 
 impl Metrics {
-    /// Reads a page; lines that are none of the format are left out.
+    /// Reads a page; lines in another format are skipped.
     pub(super) fn parse(text: &str) -> Metrics {
         let mut metrics = Metrics::default();
         for line in text.lines().take(MAX_LINES) {

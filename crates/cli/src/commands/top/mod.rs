@@ -171,7 +171,7 @@ fn page(
         None if trouble.is_none() => lines.push("asking the server …".into()),
         None => {}
     }
-    // the last row says how to leave, where there is one to spare
+    // the last row says how to leave, if the screen has room
     if rows > 2 {
         lines.truncate(rows - 1);
         lines.resize(rows - 1, String::new());

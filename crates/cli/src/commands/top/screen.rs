@@ -50,7 +50,7 @@ impl Drop for Screen {
     }
 }
 
-/// Keys come one by one and are not shown; Ctrl-C stays a signal, Ctrl-Z would leave a screen that nobody draws.
+/// Keys come one by one and are not shown; Ctrl-C stays a signal, Ctrl-Z would leave a screen that is no longer drawn.
 fn keys_at_once() {
     #[cfg(unix)]
     {
@@ -58,7 +58,7 @@ fn keys_at_once() {
         let Ok(mut terminal) = tcgetattr(stdin()) else { return };
         terminal.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
         terminal.control_chars[SpecialCharacterIndices::VSUSP as usize] = 0;
-        // without it a key needs Enter, which is no reason to stop
+        // without it a key needs Enter, so continue
         let _ = tcsetattr(stdin(), SetArg::TCSANOW, &terminal);
     }
 }

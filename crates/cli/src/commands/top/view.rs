@@ -59,10 +59,10 @@ pub(super) struct View {
     pub(super) preemptions: Option<f64>,
     pub(super) drafted: Option<f64>,
     pub(super) accepted: Option<f64>,
-    /// Where there are several.
+    /// If the server has several models.
     pub(super) models: Vec<Model>,
     pub(super) phases: Vec<Phase>,
-    /// Whose they are, where there are several models.
+    /// The model, if the server has several.
     pub(super) phases_of: Option<String>,
 }
 

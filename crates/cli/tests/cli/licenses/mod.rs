@@ -1,4 +1,4 @@
-//! The notices of third parties, which `latent licenses` prints, name exactly the packages that the program is made from; so do those beside the C library, the Python package and the page.
+//! The notices of third parties, which `latent licenses` prints, name exactly the packages that the program is made from; so do those of the C library, the Python package and the page.
 //!
 //! `UPDATE_LICENSES=1 cargo test --release -p latent --test cli licenses` writes them anew, from what cargo knows of all platforms.
 

@@ -55,7 +55,7 @@ fn one(rest: &mut &[&str]) -> Option<Vec<usize>> {
         let inside = either(rest);
         return word(rest).filter(|end| *end == ")").and(inside);
     }
-    // a licence with an exception is another one: the plain one stands beside it where it is used
+    // a licence with an exception is another one: the plain one is listed separately where it is used
     if rest.first() == Some(&"WITH") {
         *rest = &rest[2.min(rest.len())..];
         return None;

@@ -39,7 +39,7 @@ pub fn mpirun() -> Option<Command> {
     Some(command)
 }
 
-/// So many ranks of one command.
+/// `ranks` processes of one command.
 pub fn ranks(count: usize, args: &[&str]) -> Option<Command> {
     let mut command = mpirun()?;
     command.args(["-n", &count.to_string(), LATENT]).args(args);
