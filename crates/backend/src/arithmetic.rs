@@ -1,9 +1,9 @@
-//! What the operations of a plan multiply in.
+//! The arithmetic of a plan's operations.
 
 use latent_graph::ir::Node;
 use latent_types::Arithmetic;
 
-/// Of a node for which the target's kernels were chosen; f32 where it has none.
+/// The arithmetic of a node from the target's kernels; f32 if it has none.
 pub(crate) fn of_kernels(node: &Node) -> Arithmetic {
     let any = |activation: &str| node.kernels.iter().any(|kernel| kernel.activation == activation);
     // attention over expanded keys has both: its scores and sums are more than its values' product

@@ -1,4 +1,4 @@
-//! A batch: the rows of one step and whose they are.
+//! Batches: the rows of one step and their sequences.
 
 use crate::{InputRow, InputRows};
 use latent_graph::ir::AttentionPath;
@@ -9,34 +9,35 @@ use std::ops::Range;
 pub struct SeqSpan {
     /// Its rows in the batch.
     pub rows: Range<usize>,
-    /// Position of its first row: rows that the sequence has cached before.
+    /// Position of its first row: the number of rows that the sequence has cached before.
     pub first: usize,
-    /// Block table of the sequence, room for its new rows included.
+    /// Block table of the sequence, including blocks for its new rows.
     pub block_table: Vec<u32>,
-    /// The formulation that it runs.
+    /// Its MLA formulation.
     pub path: AttentionPath,
-    /// Where its recurrent state is, in a model that has one.
+    /// The slots of its recurrent state, if the model has one.
     pub state: Option<SpanState>,
 }
 
-/// Slots of recurrent state that a span reads and writes, the same in every recurrent layer. Reading and writing apart is what leaves a
-/// sequence as it was when the step fails.
+/// Slots of recurrent state that a span reads and writes, the same in every recurrent layer. They
+/// differ, so that a failed step leaves the sequence unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanState {
-    /// The state before the span's first row; none: all zero, since the sequence begins here. Never written.
+    /// The state before the span's first row; none at the beginning of a sequence (all zeros).
+    /// Never written.
     pub from: Option<u32>,
-    /// Where the state after the span's last row is written.
+    /// The slot for the state after the span's last row.
     pub to: u32,
     /// Snapshots inside the span, in ascending order: (number of rows, slot). The state after that
     /// many rows is written to the slot. The number is less than the rows of the span.
     pub kept: Vec<(usize, u32)>,
 }
 
-/// What a row of a batch is.
+/// The kind of a batch row.
 #[derive(Clone, Copy, Debug)]
 enum Input {
     Token(u32),
-    /// An embedding: its place among those of the batch.
+    /// An embedding: its index among those of the batch.
     Embedding {
         start: usize,
         width: usize,
@@ -46,22 +47,22 @@ enum Input {
 /// The flat rows of a step and its spans, in row order.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// What each row is; empty in a batch for a stage that reads none.
+    /// The kind of each row; empty in a batch for a stage that does not read it.
     inputs: Vec<Input>,
-    /// The elements of the rows that are embeddings.
+    /// The elements of the embedding rows.
     embeddings: Vec<f32>,
     /// Position of each row.
     pub positions: Vec<usize>,
-    /// The spans, which together are all rows, in order.
+    /// The spans, which cover all rows in order.
     pub spans: Vec<SeqSpan>,
-    /// Rows whose logits are wanted.
+    /// Rows whose logits are requested.
     pub wanted: Vec<u32>,
-    /// Block tables of earlier steps, whose memory is used again.
+    /// Block tables of earlier steps, kept for reuse of their memory.
     spare: Vec<Vec<u32>>,
 }
 
 impl Batch {
-    /// The rows of `batch` whose logits are wanted, for a stage that works on no others.
+    /// The rows of `batch` whose logits are requested, for a stage that processes only those.
     pub fn wanted_of(batch: &Batch) -> Batch {
         let positions = batch.wanted.iter().map(|row| batch.positions[*row as usize]).collect();
         Batch { wanted: batch.wanted.clone(), positions, ..Batch::default() }
@@ -72,7 +73,7 @@ impl Batch {
         self.positions.len()
     }
 
-    /// What a row is.
+    /// The kind of a row.
     ///
     /// # Panics
     /// When the batch has no such row, or is [for a stage that reads none](Self::wanted_of).
@@ -92,7 +93,8 @@ impl Batch {
         self.wanted.clear();
     }
 
-    /// Adds a span of `rows` that continues a sequence of `first` cached rows, without recurrent state; returns it, so that one can be set.
+    /// Adds a span of `rows` that continues a sequence of `first` cached rows. Returns the span, so
+    /// that a recurrent state can be set.
     pub fn push(
         &mut self,
         rows: InputRows<'_>,
@@ -124,7 +126,8 @@ impl Batch {
         self.spans.iter().filter(move |span| path == AttentionPath::All || span.path == path)
     }
 
-    /// The rows on this attention path, or all: as few ranges as possible, so that each weight is read once for several sequences.
+    /// The rows on this attention path, or all, in as few ranges as possible: each weight is read
+    /// once per range.
     pub fn ranges_in(&self, path: AttentionPath) -> impl Iterator<Item = Range<usize>> {
         let mut spans = self.on_path(path).map(|span| span.rows.clone()).peekable();
         std::iter::from_fn(move || {

@@ -1,9 +1,9 @@
-//! Asking a running step to stop.
+//! Cancellation of running steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A request to stop, which any thread may make while a step runs. Clones share the request.
+/// A token with which any thread can cancel a running step. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -13,17 +13,18 @@ impl CancelToken {
         CancelToken::default()
     }
 
-    /// Asks for the end: a running step returns [`BackendError::Cancelled`](crate::BackendError::Cancelled) after its present phase.
+    /// Cancels: a running step returns [`BackendError::Cancelled`](crate::BackendError::Cancelled)
+    /// after its current phase.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the request back, for the next step.
+    /// Resets the token for the next step.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Whether somebody has asked.
+    /// Whether the token is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,10 +1,10 @@
-//! What ranks of one model say to each other.
+//! Messages between the ranks of a model.
 
 use crate::pulse::Pulse;
 use std::sync::Arc;
 
-/// Messages between the ranks that share a model. Those from one rank on one channel arrive in the order in which they were sent; a message is never lost
-/// without an error.
+/// Transport between the ranks that share a model. Messages from one rank on one channel arrive in
+/// order. A lost message always causes an error.
 pub trait Communicator: Send + Sync {
     /// This rank.
     fn rank(&self) -> usize;
@@ -12,38 +12,39 @@ pub trait Communicator: Send + Sync {
     /// Number of ranks.
     fn ranks(&self) -> usize;
 
-    /// The host that a rank runs on, as errors name it.
+    /// The name of a rank's host in errors.
     fn host(&self, rank: usize) -> String;
 
-    /// Sends a message. It does not wait until somebody receives it.
+    /// Sends a message without waiting for its receipt.
     ///
     /// # Errors
-    /// [`RankError`] when a rank is gone.
+    /// [`RankError`] when a rank is lost.
     fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError>;
 
-    /// Waits for the next message of a rank, which takes the place of what `message` held.
+    /// Waits for the next message of a rank, which replaces the contents of `message`.
     ///
     /// # Errors
-    /// [`RankError`] when a rank, this one or another, is gone or says that it has failed.
+    /// [`RankError`] when any rank is lost or reports a failure.
     fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError>;
 
-    /// Tells all others that this rank ends, and why, so that none waits for it.
+    /// Informs all other ranks that this rank ends, and why, so that they do not wait for it.
     fn fail(&self, cause: &str);
 
-    /// What this rank's threads tell of how far they are, where somebody looks whether they hang.
+    /// The progress counter of this rank's threads, if hangs are detected.
     fn pulse(&self) -> Option<Arc<Pulse>> {
         None
     }
 }
 
-/// What a message is about: messages of one channel do not overtake each other, those of different ones may.
+/// The channel of a message. Messages of one channel keep their order; those of different channels
+/// may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Channel {
     /// Values of a step.
     Values,
-    /// What rank 0 tells others to do.
+    /// Commands of rank 0.
     Commands,
-    /// What they answer.
+    /// Replies to commands.
     Answers,
 }
 
@@ -52,21 +53,21 @@ impl Channel {
     pub const ALL: [Channel; 3] = [Channel::Values, Channel::Commands, Channel::Answers];
 }
 
-/// Another rank does not do its part.
+/// A failure of another rank.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankError {
-    /// It is gone, or does not answer.
+    /// The rank is lost or does not answer.
     #[error("rank {rank} on host {host} is gone: {cause}")]
     Lost {
         /// The rank.
         rank: usize,
         /// Where it ran.
         host: String,
-        /// How that was noticed.
+        /// How the loss was detected.
         cause: String,
     },
-    /// It has ended as it should, and does not answer any more.
+    /// The rank has ended regularly.
     #[error("rank {rank} on host {host} has ended")]
     Ended {
         /// The rank.
@@ -74,20 +75,20 @@ pub enum RankError {
         /// Where it ran.
         host: String,
     },
-    /// It said that it cannot go on.
+    /// The rank reported a failure.
     #[error("rank {rank} on host {host} failed: {cause}")]
     Failed {
         /// The rank.
         rank: usize,
         /// Where it runs.
         host: String,
-        /// What it said.
+        /// The reported cause.
         cause: String,
     },
-    /// Ranks do not fit together.
+    /// Ranks have different settings or files.
     #[error(transparent)]
     Differs(Box<Difference>),
-    /// A message is not what this rank waits for: an error of Latent.
+    /// An unexpected message: a bug in Latent.
     #[error("rank {rank} on host {host} sent {problem} (please report this)")]
     Message {
         /// The rank.
@@ -97,12 +98,12 @@ pub enum RankError {
         /// What is wrong with it.
         problem: String,
     },
-    /// The machinery between ranks cannot be started, or not used as asked.
+    /// The transport between ranks cannot be started, or not used as requested.
     #[error("{0}")]
     Setup(String),
 }
 
-/// Something in which a rank differs from another one, mostly rank 0, and must not.
+/// A forbidden difference between a rank and another one, usually rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "rank {rank} on host {host} differs from rank {other} in {what}: {found}, there {expected}; {advice}"
@@ -116,9 +117,9 @@ pub struct Difference {
     pub other: usize,
     /// What differs.
     pub what: String,
-    /// What it has.
+    /// The rank's value.
     pub found: String,
-    /// What the other one has.
+    /// The other rank's value.
     pub expected: String,
     /// What to do.
     pub advice: String,

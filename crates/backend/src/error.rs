@@ -1,4 +1,4 @@
-//! What can go wrong in a backend.
+//! Backend errors.
 
 use crate::RankError;
 use latent_formats::{FormatError, OutputError};
@@ -9,13 +9,13 @@ use latent_types::TensorType;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// The file cannot be read any more, or states what cannot be.
+    /// The file cannot be read, or contains impossible values.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// Its hyper-parameters are missing, lie, or are not supported.
+    /// Hyper-parameters are missing, contradictory or unsupported.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A plan holds what the backend does not run: an error of Latent, not of the file.
+    /// The backend cannot run an operation of the plan: a bug in Latent, not in the file.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// A tensor that the plan uses is not in the file.
@@ -72,9 +72,9 @@ pub enum BackendError {
     /// The operating system, or the device's driver, refused memory or a thread.
     #[error("{what}: {error}")]
     System {
-        /// What was asked of it.
+        /// The requested resource.
         what: &'static str,
-        /// Its answer.
+        /// The operating system's or driver's error.
         error: std::io::Error,
     },
     /// The device failed, or cannot hold the model.

@@ -1,12 +1,13 @@
-//! What a model reads: tokens, or embeddings in place of them.
+//! Inputs of a model: tokens or embeddings.
 
-/// Consecutive rows of one sequence, as a step takes them.
+/// Consecutive input rows of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InputRows<'a> {
-    /// Token ids, whose rows of the embedding the model looks up.
+    /// Token ids, for embedding lookup.
     Tokens(&'a [u32]),
-    /// Rows in place of looked-up ones: from a vision encoder, for example. They are the residual stream as the first layer reads it, after the
-    /// factor that some models put on their embedding: what is computed from them is what is computed from a token with the same row.
+    /// Embedding rows, for example from a vision encoder. They are the input of the first layer,
+    /// after the factor that some models apply to embeddings. Equal rows give the same results as
+    /// tokens.
     Embeddings {
         /// Rows × width.
         values: &'a [f32],
@@ -25,7 +26,7 @@ pub enum InputRow<'a> {
 }
 
 impl<'a> InputRows<'a> {
-    /// Rows; a last one that is not whole does not count.
+    /// Number of rows, without an incomplete last one.
     pub fn len(&self) -> usize {
         match self {
             InputRows::Tokens(tokens) => tokens.len(),
@@ -33,7 +34,7 @@ impl<'a> InputRows<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the input has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

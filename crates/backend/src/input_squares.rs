@@ -1,4 +1,4 @@
-//! What weights are multiplied by: sums of squares per column, from which importances of columns are made.
+//! Input statistics of weights: sums of squares per column, the basis of column importances.
 
 /// Sums over the inputs of one weight.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,7 +15,7 @@ impl InputSquares {
         InputSquares { counts: vec![0; matrices], sums: vec![0.0; matrices * columns] }
     }
 
-    /// Counts one row that the matrix is multiplied by.
+    /// Adds one input row of the matrix.
     ///
     /// # Panics
     /// When the weight has no such matrix, or a row is longer than its columns.

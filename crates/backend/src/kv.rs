@@ -1,10 +1,11 @@
-//! The KV cache as a backend stores it: blocks of rows, addressed by slots, and recurrent states in slots of their own.
+//! The KV cache of a backend: blocks of rows, addressed by slots, and recurrent states in separate
+//! slots.
 
 use crate::{BackendError, LayerState, RecurrentLayer};
 use latent_types::{CacheRow, CacheType};
 use std::any::Any;
 
-/// Tokens per block of the KV cache. Attention kernels work through the cache in tiles of as many rows.
+/// Tokens per block of the KV cache, and rows per tile of attention kernels.
 pub const KV_BLOCK: usize = 64;
 
 /// The slot of a token: its row in the memory of every layer. `block_table` lists the blocks of its sequence in order.
@@ -16,10 +17,10 @@ pub fn slot(block_table: &[u32], position: usize) -> usize {
     block_table[position / KV_BLOCK] as usize * KV_BLOCK + position % KV_BLOCK
 }
 
-/// What a KV cache stores, and how much it has room for.
+/// Layout and capacity of a KV cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// What each layer keeps, in the order of the plans' `kv_layers`.
+    /// The state of each layer, in the order of the plans' `kv_layers`.
     pub layers: Vec<LayerState>,
     /// Element type of rows. Recurrent states are f32.
     pub cache_type: CacheType,
@@ -30,12 +31,12 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// Slots of each layer with rows.
+    /// Number of row slots per layer.
     pub fn slots(&self) -> usize {
         self.blocks as usize * KV_BLOCK
     }
 
-    /// How a row of this layer is stored.
+    /// The encoding of a row of this layer.
     ///
     /// # Panics
     /// When the layer is recurrent and has no rows.
@@ -51,49 +52,50 @@ impl KvLayout {
         self.layers.iter().enumerate().filter_map(|(index, layer)| Some((index, layer.recurrent()?)))
     }
 
-    /// Whether any layer is recurrent, so that sequences need slots of state.
+    /// Whether any layer is recurrent. If so, sequences need state slots.
     pub fn is_recurrent(&self) -> bool {
         self.recurrent().next().is_some()
     }
 
-    /// Bytes that one token takes, in all layers together.
+    /// Bytes per token, over all layers.
     pub fn token_bytes(&self) -> usize {
         LayerState::token_bytes(&self.layers, self.cache_type)
     }
 
-    /// Bytes of one slot of recurrent state, in all layers together.
+    /// Bytes per slot of recurrent state, over all layers.
     pub fn state_bytes(&self) -> usize {
         LayerState::state_bytes(&self.layers)
     }
 }
 
-/// Storage of the KV cache in a backend's memory. A row has the encoding of [`CacheRow`], whatever the backend does with it inside; a recurrent
-/// state is f32, little-endian.
+/// Storage of the KV cache in a backend's memory. The interface uses the row encoding of
+/// [`CacheRow`], regardless of the internal one. A recurrent state is f32, little-endian.
 ///
-/// A store takes slots as they come: the engine alone knows which are in use, and never lets two sequences write one block.
+/// A store does not track slots: the engine knows which are in use, and never lets two sequences
+/// write the same block.
 ///
 /// A slot of recurrent state is written once, by a step or while a file is loaded. Until it is
 /// freed it is only read: a step reads one slot and writes others
 /// ([`SpanState`](crate::SpanState)). Snapshots, forks and the state before a failed step therefore
 /// need no copy.
 pub trait KvStore: Any + Send {
-    /// What is stored.
+    /// The layout.
     fn layout(&self) -> &KvLayout;
 
-    /// Copies a block in every layer with rows, for a sequence that is about to write to a block which others share.
+    /// Copies a block in every layer with rows, before a sequence writes to a shared block.
     ///
     /// # Errors
     /// When the device fails.
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError>;
 
-    /// Reads the rows of slots that follow one another from `first` on, [`CacheRow::bytes`] each, as many as fill `rows`. Devices and other hosts take as long
-    /// for one as for many.
+    /// Reads rows of consecutive slots from `first` into `rows`, [`CacheRow::bytes`] each, until it
+    /// is full. On devices and other hosts one row takes as long as many.
     ///
     /// # Errors
     /// When the device fails.
     fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError>;
 
-    /// Writes such rows.
+    /// Writes rows of consecutive slots from `first`.
     ///
     /// # Errors
     /// When the device fails.
@@ -111,8 +113,9 @@ pub trait KvStore: Any + Send {
     /// When the device fails.
     fn write_state(&mut self, layer: usize, slot: u32, state: &[u8]) -> Result<(), BackendError>;
 
-    /// Copies the row of every layer with rows from one slot to another and rotates its rope part by `distance` positions: a context shift.
-    /// Elements without position keep their very bits. Never asked of a model with recurrent layers.
+    /// Copies the row of every layer with rows from one slot to another and rotates its rope part
+    /// by `distance` positions: a context shift. The other elements keep their bits. Not called for
+    /// models with recurrent layers.
     ///
     /// # Errors
     /// When the device fails.

@@ -1,15 +1,19 @@
-//! What a backend is. The engine talks to these traits only; which backends a build has, `latent-backends` says.
+//! The backend interface. The engine uses only these traits; `latent-backends` lists the backends
+//! of a build.
 //!
-//! * [`Backend`]: a kind of device. It states its [`Target`](latent_graph::Target), for which plans are made, and loads models.
+//! * [`Backend`]: a kind of device. It defines the [`Target`](latent_graph::Target) of plans and
+//!   loads models.
 //! * [`Model`]: the weights of one model in a backend's memory, with its compiled plans. It runs steps.
-//! * [`KvStore`]: the memory of the KV cache. Which block belongs to which sequence, the engine keeps; [`slot`] turns a block table and a
-//!   position into the place of a row.
-//! * [`LayerState`]: what a layer keeps of a sequence there: a row per token, or a recurrent state of fixed size.
-//! * [`Batch`]: the rows of one step, and whose they are.
-//! * [`WeightRows`], [`Rotation`]: weights and rotations as plain numbers, for backends that begin with those.
+//! * [`KvStore`]: the memory of the KV cache. The engine assigns blocks to sequences; [`slot`] maps
+//!   a block table and a position to a row.
+//! * [`LayerState`]: the state of a layer per sequence: a row per token, or a recurrent state of
+//!   fixed size.
+//! * [`Batch`]: the rows of one step and their sequences.
+//! * [`WeightRows`], [`Rotation`]: weights and rotations as plain numbers, for backends that
+//!   convert them.
 //!
-//! A step can fail and can be cancelled between phases. Timing and the recording of activations are part of [`Model`], so that every backend can
-//! be profiled and compared with another one.
+//! A step can fail and can be cancelled between phases. [`Model`] includes timing and recording of
+//! activations, so every backend can be profiled and compared with others.
 #![forbid(unsafe_code)]
 
 mod arithmetic;

@@ -1,10 +1,10 @@
-//! The limits that a step is held against.
+//! Device limits, with which steps are compared.
 
 use latent_types::Arithmetic;
 use serde::Serialize;
 use std::fmt;
 
-/// What a device can do at best, measured in the same run with as many threads as the model has.
+/// Peak rates of a device, measured in the same run with the model's number of threads.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Limits {
     /// Bytes per second from memory.
@@ -13,11 +13,12 @@ pub struct Limits {
     pub int8_macs: f64,
     /// Multiply-accumulates of f32 per second.
     pub f32_macs: f64,
-    /// The same of f16, on a GPU the quicker of vectors and cooperative matrices; 0 where it does not multiply them.
+    /// The same for f16; on a GPU the faster of vectors and cooperative matrices; 0 if unsupported.
     pub f16_macs: f64,
-    /// The same of bf16, by AMX tiles or AVX512-BF16; 0 where no kernel multiplies them.
+    /// The same for bf16, by AMX tiles or AVX512-BF16; 0 without such kernels.
     pub bf16_macs: f64,
-    /// The same of 8-bit integers by AMX tiles. No kernel uses them; others state their speed in it.
+    /// The same for 8-bit integers by AMX tiles. Kernels do not use them, but other programs quote
+    /// this rate.
     pub amx_int8_macs: f64,
 }
 
@@ -34,7 +35,7 @@ impl Limits {
 }
 
 impl fmt::Display for Limits {
-    /// In words, without what the processor lacks.
+    /// As text, without unsupported arithmetic.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let speed = |macs: f64| 2e-9 * macs;
         let (integers, floats) = (speed(self.int8_macs), speed(self.f32_macs));

@@ -1,4 +1,4 @@
-//! The collectives of a rank's plans: whom a rank speaks to, and how values that ranks share are added up.
+//! The collectives of a rank's plans: the ranks to communicate with, and sums of values over ranks.
 
 use crate::communicator::{Channel, Communicator, RankError};
 use crate::pulse::Pulse;
@@ -9,18 +9,19 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The collectives of a rank's plans: what [`Part`] says whom to speak to, and a [`Communicator`] carries.
+/// The collectives of a rank's plans. [`Part`] names the other ranks; a [`Communicator`] carries
+/// the messages.
 pub struct Links {
     communicator: Arc<dyn Communicator>,
     part: Part,
     buffers: Mutex<Buffers>,
-    /// Hears how far steps are, where somebody looks whether they hang.
+    /// Receives the progress of steps, if hangs are detected.
     pulse: Option<Arc<Pulse>>,
-    /// Whether returned rows are received apart from the step.
+    /// Whether returned rows are received separately from the step.
     later: AtomicBool,
 }
 
-/// What collectives work in, kept from one to the next: the bytes of a message that is sent, those of one that came, and its values.
+/// Reusable buffers of collectives: the bytes of a sent message, of a received one, and its values.
 #[derive(Default)]
 struct Buffers {
     sent: Vec<u8>,
@@ -46,9 +47,9 @@ pub fn collective_bytes((members, stretches): (usize, usize), wire: Wire, elemen
     if members * stretches < 2 {
         return 0;
     }
-    // copied out of the arena, and what came of another rank
+    // the copy from the arena, and the values received from another rank
     let mut floats = 2 * elements;
-    // the last message that was sent or came, and those that wait to be sent or taken
+    // the last message sent or received, and the queued ones
     let mut messages = 2 * elements;
     if members > 1 {
         floats += elements;
@@ -63,7 +64,7 @@ pub fn collective_bytes((members, stretches): (usize, usize), wire: Wire, elemen
 }
 
 impl Links {
-    /// For the plans of this part.
+    /// Creates the collectives for the plans of this part.
     pub fn new(communicator: Arc<dyn Communicator>, part: Part) -> Links {
         let pulse = communicator.pulse();
         Links { communicator, part, buffers: Mutex::default(), later: AtomicBool::new(false), pulse }
@@ -76,36 +77,38 @@ impl Links {
         collective_bytes((members, part.ranks / members), part.wire, elements)
     }
 
-    /// Says that a step has got on: see [`Pulse`].
+    /// Reports progress of a step: see [`Pulse`].
     pub fn beat(&self) {
         if let Some(pulse) = &self.pulse {
             pulse.beat();
         }
     }
 
-    /// How many steps this rank can have begun before it needs the first one's result: as many as the pipeline has stretches of layers. 1 on every rank to which
-    /// no rows are returned.
+    /// Number of steps that this rank can begin before it needs the result of the first: the number
+    /// of stretches of layers in the pipeline. 1 on ranks that receive no returned rows.
     pub fn steps_in_flight(&self) -> usize {
         self.part.returned_by.map_or(1, |_| self.part.ranks / self.part.members.len().max(1))
     }
 
-    /// Says whether the steps to come leave the rows that are returned to who calls [`receive_rows`](Self::receive_rows) later.
+    /// Sets whether later steps leave returned rows to a later call of
+    /// [`receive_rows`](Self::receive_rows).
     pub fn leave_returned(&self, later: bool) {
         self.later.store(later, Ordering::Relaxed);
     }
 
-    /// Whether the operation that waits for returned rows has nothing to do in this step.
+    /// Whether the operation that waits for returned rows is skipped in this step.
     pub fn leaves_returned(&self) -> bool {
         self.part.returned_by.is_some() && self.later.load(Ordering::Relaxed)
     }
 
-    /// Of a model that is loaded; none where one rank has all of it.
+    /// The collectives of a loaded model; none if one rank has all of it.
     pub fn of(communicator: Option<Arc<dyn Communicator>>, config: &ModelConfig) -> Option<Links> {
         Some(Links::new(communicator?, config.part.as_deref()?.clone()))
     }
 
-    /// Adds up `values` over the ranks that share the layers. Every element is summed in the order of the ranks, whatever their number of elements, so that all
-    /// of them end with the same bits. Terms cross as [`Part::wire`] says, also the rank's own is rounded; sums cross as they are.
+    /// Sums `values` over the ranks that share the layers. Every element is summed in rank order,
+    /// for any number of elements, so that all ranks get the same bits. Terms, including the rank's
+    /// own, are rounded to [`Part::wire`]; sums are sent unrounded.
     ///
     /// # Errors
     /// As for [`Communicator::receive`].
@@ -137,7 +140,7 @@ impl Links {
         Ok(())
     }
 
-    /// Adds what each other member sends to what this one has, in the order of the ranks.
+    /// Adds the terms of the other members to this rank's, in rank order.
     fn sum(&self, values: &mut [f32]) -> Result<(), RankError> {
         let mut sums = std::mem::take(&mut self.buffers().sums);
         sums.clear();
@@ -154,7 +157,7 @@ impl Links {
         Ok(())
     }
 
-    /// Sends rows of the residual stream on.
+    /// Sends rows of the residual stream to the next rank.
     ///
     /// # Errors
     /// As for [`Communicator::send`].
@@ -162,7 +165,7 @@ impl Links {
         self.part.sends_to.map_or(Ok(()), |to| self.send(to, rows, self.part.wire))
     }
 
-    /// Waits for as many rows of the residual stream as `rows` has room for.
+    /// Waits for rows of the residual stream and fills `rows`.
     ///
     /// # Errors
     /// As for [`Communicator::receive`].
@@ -175,7 +178,7 @@ impl Links {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes values what other ranks get of them.
+    /// Rounds values to what other ranks receive.
     fn round(&self, values: &mut [f32]) -> Result<(), RankError> {
         let bytes = &mut self.buffers().sent;
         encode(self.part.wire, values, bytes)?;
@@ -188,7 +191,7 @@ impl Links {
         self.communicator.send(to, Channel::Values, message)
     }
 
-    /// Puts each number of a message where it belongs, which must be as many as `values`.
+    /// Applies `put` to each number of a message, which must have the length of `values`.
     fn receive(
         &self,
         from: usize,

@@ -1,4 +1,4 @@
-//! Rows of logits, whole or only their largest.
+//! Rows of logits: whole rows, or only the largest.
 
 /// A token and its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,18 +14,20 @@ pub struct TokenLogit {
 pub enum Logits<'a> {
     /// One for each token of the vocabulary.
     Whole(&'a [f32]),
-    /// The largest that are numbers above −∞, in ascending order of their tokens. Of equal ones (0 and −0 are equal) those of the lower tokens.
+    /// The largest logits above −∞, without NaN, in ascending order of tokens. Among equal logits
+    /// (0 equals −0), lower tokens are preferred.
     Largest(&'a [TokenLogit]),
 }
 
-/// Largest logits of a row that may be asked for.
+/// Maximum number of largest logits that a caller can request per row.
 pub const MAX_TOP_LOGITS: usize = 128;
 
-/// The wish of a caller who chooses among the largest logits of rows.
+/// A request for only the largest logits of rows.
 pub struct LargestLogits<'a> {
-    /// For each row of [`Batch::wanted`](crate::Batch::wanted), how many of its largest logits are enough, at most [`MAX_TOP_LOGITS`]; 0 where the
-    /// whole row is wanted.
+    /// For each row of [`Batch::wanted`](crate::Batch::wanted), the required number of largest
+    /// logits, at most [`MAX_TOP_LOGITS`]; 0 requests the whole row.
     pub counts: &'a [usize],
-    /// Hears of a row, by its index there, its [largest logits](Logits::Largest): at least as many as are enough, or all that are numbers above −∞.
+    /// Called with a row's index there and its [largest logits](Logits::Largest): at least the
+    /// required number, or all that are above −∞.
     pub on_largest: &'a mut dyn FnMut(usize, &[TokenLogit]),
 }

@@ -1,14 +1,14 @@
-//! How much memory a model takes.
+//! Memory estimates of a model.
 
 use latent_formats::Checkpoint;
 use latent_graph::circuit::TensorIndex;
 
-/// What a loaded model and its KV cache take, in bytes.
+/// Memory of a loaded model and its KV cache, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct MemoryEstimate {
-    /// Weights in memory of their own: repacked ones, and scales.
+    /// Weights in allocated memory: repacked ones, and scales.
     pub weights: u64,
-    /// Weights that are read from the mapped file, whose pages the system can drop and read again.
+    /// Weights in the mapped file, whose pages the system can evict and read again.
     pub mapped: u64,
     /// KV cache of the whole context.
     pub cache: u64,
@@ -23,7 +23,7 @@ pub struct MemoryEstimate {
 impl std::ops::Add for MemoryEstimate {
     type Output = MemoryEstimate;
 
-    /// What two models take together, or two parts of one.
+    /// The sum for two models, or two parts of one.
     fn add(self, other: MemoryEstimate) -> MemoryEstimate {
         MemoryEstimate {
             weights: self.weights.saturating_add(other.weights),
@@ -37,12 +37,12 @@ impl std::ops::Add for MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// All together.
+    /// The total.
     pub fn total(&self) -> u64 {
         self.resident().saturating_add(self.mapped)
     }
 
-    /// What the system cannot drop.
+    /// The part that the system cannot evict.
     pub fn resident(&self) -> u64 {
         [self.cache, self.state, self.arena, self.expanded]
             .iter()
@@ -66,17 +66,17 @@ impl MemoryEstimate {
 /// Bytes of a model's weights; a tied embedding counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightBytes {
-    /// In memory of their own.
+    /// In allocated memory.
     pub owned: u64,
     /// Read from the mapped file.
     pub mapped: u64,
 }
 
-/// Where the types and shapes of weights come from.
+/// The source of the types and shapes of weights.
 #[derive(Clone, Copy)]
 pub enum WeightSource<'a> {
     /// A file with its data.
     File(&'a Checkpoint),
-    /// A header alone, or what a config implies.
+    /// A header without data, or the values that a config implies.
     Declared(&'a dyn TensorIndex),
 }

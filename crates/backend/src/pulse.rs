@@ -1,4 +1,4 @@
-//! Whether a rank that is in a step computes anything.
+//! Detection of ranks that hang within a step.
 
 use crate::clock::Instant;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ impl Default for Pulse {
     }
 }
 
-/// Since when, and until it is dropped, a thread works or rests.
+/// Marks a thread as working or resting until it is dropped.
 #[derive(Debug)]
 pub struct PulseGuard<'p> {
     pulse: &'p Pulse,
@@ -34,29 +34,30 @@ pub struct PulseGuard<'p> {
 }
 
 impl Pulse {
-    /// Sets how long a rank may work without a beat; without an end where that is 0.
+    /// Sets how long a rank may work without a beat; 0 disables the limit.
     pub fn set_limit(&self, limit: Duration) {
         self.limit.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How long that is.
+    /// The limit, if any.
     pub fn limit(&self) -> Option<Duration> {
         let limit = self.limit.load(Ordering::Relaxed);
         (limit > 0).then(|| Duration::from_millis(limit))
     }
 
-    /// Says that something has been done.
+    /// Records a beat.
     pub fn beat(&self) {
         self.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says that from now on this rank does what others wait for.
+    /// Marks the rank as working: others wait for it.
     #[must_use]
     pub fn work(&self) -> PulseGuard<'_> {
         self.guard(&self.working)
     }
 
-    /// Says that it waits meanwhile: for another rank, or for what is none of a step's work and may take as long as it likes.
+    /// Marks a thread as resting: it waits for another rank, or for work outside of steps without a
+    /// time limit.
     #[must_use]
     pub fn rest(&self) -> PulseGuard<'_> {
         self.guard(&self.resting)
@@ -68,7 +69,7 @@ impl Pulse {
         PulseGuard { pulse: self, count }
     }
 
-    /// The beats so far of a rank that works and does not rest.
+    /// The number of beats, if the rank works and does not rest.
     pub fn at_work(&self) -> Option<u64> {
         let works = self.working.load(Ordering::Relaxed) > 0 && self.resting.load(Ordering::Relaxed) == 0;
         works.then(|| self.beats.load(Ordering::Relaxed))
@@ -82,7 +83,7 @@ impl Drop for PulseGuard<'_> {
     }
 }
 
-/// Looks at a pulse from time to time.
+/// Polls a pulse.
 #[derive(Debug)]
 pub struct PulseWatch {
     seen: Option<u64>,
@@ -90,12 +91,12 @@ pub struct PulseWatch {
 }
 
 impl PulseWatch {
-    /// From now on.
+    /// Starts the watch at `now`.
     pub fn new(now: Instant) -> PulseWatch {
         PulseWatch { seen: None, since: now }
     }
 
-    /// Looks; for how long a rank has done nothing that hangs by now.
+    /// Polls the pulse. If the rank hangs, returns the limit that it has exceeded.
     pub fn hangs(&mut self, pulse: &Pulse, now: Instant) -> Option<Duration> {
         let at_work = pulse.at_work();
         if at_work.is_none() || at_work != self.seen {

@@ -1,4 +1,4 @@
-//! Where the time of plans goes.
+//! Times of plans.
 
 use latent_graph::{Plan, Stage};
 use std::collections::BTreeMap;
@@ -8,20 +8,22 @@ use std::collections::BTreeMap;
 pub struct PlanTimes {
     /// Nanoseconds of each phase.
     pub phases: Vec<u64>,
-    /// Nanoseconds that the first host thread spent in each node's kernels, without waiting for others. Empty of a backend that does not know them.
+    /// Nanoseconds of the first host thread in each node's kernels, without waiting. Empty if the
+    /// backend does not measure them.
     pub nodes: Vec<u64>,
 }
 
-/// How a backend takes the times of a profile.
+/// The clock of a profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProfileClock {
     /// The first host thread reads the clock around each operation.
     #[default]
     HostThread,
-    /// The device writes timestamps around each operation, and gets them in one list.
+    /// The device writes timestamps around each operation; all operations are submitted together.
     Timestamps,
-    /// The device gets one operation at a time, and the host waits for it: times hold the way there and back.
+    /// Operations are submitted one at a time and the host waits for each: times include the round
+    /// trip.
     OneByOne,
 }
 
@@ -34,14 +36,15 @@ pub struct RankTimes {
     pub host: String,
     /// Nanoseconds of its phases.
     pub nanos: u64,
-    /// Nanoseconds between its steps, in which it waited to be told the next one.
+    /// Nanoseconds between its steps, waiting for the next one.
     pub idle: u64,
-    /// Nanoseconds of its first host thread in the operations of each kind, by their word; empty where the backend does not know them.
+    /// Nanoseconds of its first host thread per kind of operation, by name; empty if the backend
+    /// does not measure them.
     pub operations: Vec<(String, u64)>,
 }
 
 impl RankTimes {
-    /// Of what was measured of a model's plans, the longest first.
+    /// Sums the measured times of a model's plans, the longest first.
     pub fn new((rank, host): (usize, String), stages: &[Stage], times: &[PlanTimes], idle: u64) -> RankTimes {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         let plans = stages.iter().flat_map(|stage| &stage.plans);

@@ -1,59 +1,59 @@
-//! A trace: the values that a run passes through, at the points that mean the same in every plan.
+//! Activation traces: the values of a run at points that have the same meaning in every plan.
 
 use latent_graph::activations::{Activation, Activations};
 use std::ops::Range;
 
-/// Values of one run at each point, a row a token.
+/// Values of one run at each point, one row per token.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     tokens: Vec<u32>,
     /// Position of the first row.
     first: usize,
-    /// One for each point; none where it is not wanted.
+    /// One entry per point; none if the point is not recorded.
     values: Vec<Option<Values>>,
 }
 
 /// The values of one point.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
-    /// Numbers of a row.
+    /// Elements per row.
     pub width: usize,
     /// Rows × width.
     pub numbers: Vec<f32>,
-    /// Which rows there are: a plan may keep a value for some and not for others.
+    /// Which rows are recorded: a plan may keep a value only for some rows.
     pub have: Vec<bool>,
-    /// The operation that made them, as a plan prints it.
+    /// The operation that computed them, as a plan prints it.
     pub made_by: String,
-    /// What rounding alone may have done to a number, where the values are differences of larger ones.
+    /// Maximum rounding error of a number, if the values are differences of larger ones.
     pub noise: f64,
 }
 
 impl Values {
-    /// `rows` rows that are still to come.
+    /// Reserves `rows` rows without values.
     pub fn new(rows: usize, width: usize) -> Values {
         Values { width, numbers: vec![0.0; rows * width], have: vec![false; rows], ..Values::default() }
     }
 
-    /// The row, if it is there.
+    /// The row, if it is recorded.
     pub fn row(&self, row: usize) -> Option<&[f32]> {
         let there = self.have.get(row).copied().unwrap_or(false);
         there.then(|| &self.numbers[row * self.width..(row + 1) * self.width])
     }
 
-    /// Whether any row is there.
+    /// Whether any row is recorded.
     pub fn any(&self) -> bool {
         self.have.contains(&true)
     }
 
-    /// Whether every row is there.
+    /// Whether every row is recorded.
     pub fn all(&self) -> bool {
         !self.have.contains(&false)
     }
 }
 
 impl Trace {
-    /// A trace of `tokens` at the activations of `layers`, those outside of layers, and residual stream and routing of every layer; still
-    /// empty.
+    /// Creates an empty trace of `tokens`: the activations of `layers`, those outside of layers,
+    /// and residual stream and routing of every layer.
     pub fn new(points: &Activations, layers: Range<usize>, tokens: &[u32]) -> Trace {
         let values = points
             .list()
@@ -62,25 +62,27 @@ impl Trace {
         Trace { tokens: tokens.to_vec(), first: 0, values: values.collect() }
     }
 
-    /// Bytes that [`Trace::new`] takes with the same arguments.
+    /// Bytes of [`Trace::new`] with the same arguments.
     pub fn bytes(points: &Activations, layers: &Range<usize>, tokens: usize) -> u64 {
         let covered = points.list().iter().filter(|point| Trace::covers(point, layers));
         let elements: usize = covered.map(Activation::row_width).sum();
         (elements as u64).saturating_mul(4).saturating_mul(tokens as u64)
     }
 
-    /// Residual stream and routing are always there: the first says with which error a layer begins, the second why it may jump in another.
+    /// Residual stream and routing are always recorded. The first shows the error at the start of a
+    /// layer, the second explains jumps within it.
     fn covers(point: &Activation, layers: &Range<usize>) -> bool {
         let always = point.value == "h" || point.value == "router_logits" || point.op == "route";
         always || point.layer.is_none_or(|layer| layers.contains(&layer))
     }
 
-    /// A trace of `tokens` without values, to be set.
+    /// Creates a trace of `tokens` whose values are set later.
     pub fn empty(points: &Activations, tokens: Vec<u32>) -> Trace {
         Trace { tokens, first: 0, values: vec![None; points.list().len()] }
     }
 
-    /// A trace of the routing of `tokens` from position `first` on, and of nothing else; still empty. Rows are counted from `first`.
+    /// Creates an empty trace of only the routing of `tokens` from position `first`. Rows are
+    /// counted from `first`.
     pub fn routing(points: &Activations, first: usize, tokens: &[u32]) -> Trace {
         let values = points
             .list()
@@ -89,22 +91,22 @@ impl Trace {
         Trace { tokens: tokens.to_vec(), first, values: values.collect() }
     }
 
-    /// The tokens that were run.
+    /// The tokens of the run.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The values of the point at `index`; none where the run did not keep them.
+    /// The values of the point at `index`; none if the run did not keep them.
     pub fn values(&self, index: usize) -> Option<&Values> {
         self.values.get(index).and_then(Option::as_ref).filter(|values| values.any())
     }
 
-    /// Whether the point is to be copied.
+    /// Whether the point is recorded.
     pub fn wants(&self, point: usize) -> bool {
         self.values.get(point).is_some_and(Option::is_some)
     }
 
-    /// The row of a point at a position, to be filled; nothing where the trace does not want it.
+    /// The row of a point at a position, to be filled; none if the trace does not record it.
     pub fn row(&mut self, point: usize, position: usize, made_by: &str) -> &mut [f32] {
         let Some(values) = self.values.get_mut(point).and_then(Option::as_mut) else { return &mut [] };
         let Some(row) = position.checked_sub(self.first) else { return &mut [] };
@@ -120,7 +122,7 @@ impl Trace {
         self.values[point] = Some(values);
     }
 
-    /// Gets terms back that plans fold into sums: `(sum − base) ÷ factor`, where both are there.
+    /// Recovers terms that plans fold into sums: `(sum − base) ÷ factor`, if both are recorded.
     pub fn derive_terms(&mut self, points: &Activations) {
         for (index, point) in points.list().iter().enumerate() {
             let Some(term) = point.term.filter(|_| self.wants(index) && self.values(index).is_none()) else {

@@ -1,4 +1,4 @@
-//! The traits.
+//! The backend traits: devices, loaded models and their steps.
 
 use crate::arithmetic::of_kernels;
 use crate::kernel_calls::NodeCalls;
@@ -13,14 +13,14 @@ use latent_threads::Placement;
 use latent_types::{Arithmetic, CacheType, Tier};
 use std::sync::Arc;
 
-/// How a model is run, fixed when it is loaded.
+/// Options of a model, fixed at load time.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelOptions {
-    /// What its plans are made with.
+    /// The options of its plans.
     pub stages: StageOptions,
-    /// Tokens of context, which decide between the two sets of factors of LongRoPE.
+    /// Context size in tokens. It selects one of the two factor sets of LongRoPE.
     pub context: usize,
-    /// Host threads that compute, the caller counted.
+    /// Number of computing host threads, including the caller.
     pub threads: usize,
 }
 
@@ -32,13 +32,14 @@ pub struct LoadRequest<'a> {
     pub config: ModelConfig,
     /// The plans, made for this backend's target.
     pub stages: Vec<Stage>,
-    /// How it is run.
+    /// Its options.
     pub options: ModelOptions,
-    /// Where host threads run.
+    /// CPU placement of the host threads.
     pub placement: &'a Placement,
-    /// What carries the collectives of a model that several ranks share, of which [`ModelConfig::part`] says what this one has.
+    /// The communicator of a model shared by several ranks. [`ModelConfig::part`] describes this
+    /// rank's part.
     pub communicator: Option<Arc<dyn Communicator>>,
-    /// Whether all weights fit into memory, so that reading them before they are needed pushes nothing else out.
+    /// Whether all weights fit into memory. If so, reading them ahead evicts nothing.
     pub weights_fit: bool,
     /// Whether file pages read during loading may stay in the page cache in addition to the packed
     /// weights.
@@ -47,12 +48,13 @@ pub struct LoadRequest<'a> {
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
-/// Hears rows of the residual stream.
+/// Callback for rows of the residual stream.
 pub type HiddenSink<'a> = &'a mut dyn FnMut(&[f32]);
 
 /// One step: new rows of one or several sequences.
 pub struct Step<'a> {
-    /// The rows: tokens of the vocabulary, and embeddings as wide as the hidden size. Every span's block table has room for them.
+    /// The rows: tokens of the vocabulary, or embeddings of hidden-size elements. The block table
+    /// of every span has room for them.
     pub batch: &'a Batch,
     /// The KV cache, made by the same model's [`new_kv_store`](Model::new_kv_store).
     pub kv: &'a mut dyn KvStore,
@@ -66,41 +68,43 @@ pub struct Step<'a> {
     pub on_hidden: Option<HiddenSink<'a>>,
 }
 
-/// A step of the MTP layer over rows that the model has run: what drafts tokens.
+/// A step of the MTP layer over rows that the model has run, which drafts tokens.
 pub struct DraftStep<'a> {
-    /// The rows, as the model ran them, at the same positions; in the place of each row's token the one after it. Logits are those of the token
-    /// after that.
+    /// The rows that the model ran, at the same positions, but with each row's next token. Logits
+    /// predict the token after that.
     pub batch: &'a Batch,
-    /// Of each span of the batch, its rows of the residual stream as [`Step::on_hidden`] heard them.
+    /// For each span of the batch, its rows of the residual stream, as passed to
+    /// [`Step::on_hidden`].
     pub hidden: &'a [&'a [f32]],
-    /// The KV cache that the model's own steps have, whose last layer is the MTP layer's.
+    /// The KV cache of the model's own steps. Its last layer is the MTP layer's.
     pub kv: &'a mut dyn KvStore,
     /// Asked between phases.
     pub cancel: &'a CancelToken,
-    /// Hears logits, as [`Step::on_logits`] does.
+    /// Called with logits, like [`Step::on_logits`].
     pub on_logits: &'a mut dyn FnMut(usize, &[f32]),
 }
 
-/// A kind of device that computes.
+/// A kind of compute device.
 pub trait Backend: Send + Sync {
-    /// The word for it on the command line: `cpu`.
+    /// Its name on the command line, for example `cpu`.
     fn name(&self) -> &'static str;
 
-    /// What it runs on where that is not the host's CPU, by the name that its driver has for it.
+    /// The driver's name of the device, or none for the host's CPU.
     fn device(&self) -> Option<String> {
         None
     }
 
-    /// What plans are made for.
+    /// The target for which plans are made.
     fn target(&self) -> &Target;
 
     /// The highest ISA level that this machine and `limit` allow.
     ///
     /// # Errors
-    /// [`BackendError::Unsupported`] when the limit asks for more than the machine has.
+    /// [`BackendError::Unsupported`] when `limit` exceeds the machine's ISA.
     fn isa(&self, limit: Option<Tier>) -> Result<Tier, BackendError>;
 
-    /// What the layers of these stages keep between steps, in the order of [`KvLayout::layers`](crate::KvLayout::layers).
+    /// The state that the layers of these stages keep between steps, in the order of
+    /// [`KvLayout::layers`](crate::KvLayout::layers).
     fn layer_states(&self, stages: &[Stage]) -> Vec<LayerState> {
         LayerState::of_stages(stages)
     }
@@ -110,7 +114,7 @@ pub trait Backend: Send + Sync {
         if exact { CacheType::F32 } else { CacheType::F16 }
     }
 
-    /// Bytes that the weights of these stages take in the backend's memory.
+    /// Bytes of the weights of these stages in the backend's memory.
     fn weight_bytes(&self, stages: &[Stage], source: WeightSource<'_>) -> WeightBytes;
 
     /// Bytes of activations and of expanded keys and values: [`MemoryEstimate::arena`] and [`MemoryEstimate::expanded`] for a context of
@@ -123,21 +127,22 @@ pub trait Backend: Send + Sync {
         context: usize,
     ) -> MemoryEstimate;
 
-    /// Whether models are in memory of its own, and what they take does not count in the host's.
+    /// Whether models are in separate device memory, which does not count as host memory.
     fn has_own_memory(&self) -> bool {
         false
     }
 
-    /// How many of `wanted` bytes there is room for in memory of its own. Where no driver says it, they are taken for a moment.
+    /// How many of `wanted` bytes fit into the device's memory. If the driver does not report free
+    /// memory, they are allocated for a moment.
     ///
     /// # Errors
-    /// When the device fails otherwise than by being full.
+    /// When the device fails for another reason than full memory.
     fn room(&self, wanted: u64) -> Result<u64, BackendError> {
         Ok(wanted)
     }
 
-    /// Bytes of the largest piece of memory that it gives out, where that is limited: a layer's rows of the KV cache are one piece, and so is each value of a
-    /// step.
+    /// Maximum bytes of a single allocation, if limited. A layer's rows of the KV cache are one
+    /// allocation, and so is each value of a step.
     fn largest_piece(&self) -> u64 {
         u64::MAX
     }
@@ -145,13 +150,14 @@ pub trait Backend: Send + Sync {
     /// Loads a model.
     ///
     /// # Errors
-    /// Weights that are missing or cannot be decoded; memory or threads that the system refuses.
+    /// When weights are missing or cannot be decoded, or the system refuses memory or threads.
     fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError>;
 
-    /// Measures what the device can do with threads at these places.
+    /// Measures the device's limits with threads at this placement.
     ///
     /// # Errors
-    /// When threads cannot be started or memory is refused; [`BackendError::Unsupported`] where nothing is measured.
+    /// When threads cannot be started or memory is refused; [`BackendError::Unsupported`] if the
+    /// backend cannot measure limits.
     fn limits(&self, placement: &Placement, tier: Tier) -> Result<Limits, BackendError>;
 }
 
@@ -163,21 +169,25 @@ pub trait Model: Send {
     /// Its plans.
     fn stages(&self) -> &[Stage];
 
-    /// An empty KV cache for this model: `blocks` blocks of rows, and `state_slots` slots for the states of its recurrent layers, if it has any.
+    /// Creates an empty KV cache for this model: `blocks` blocks of rows, and `state_slots` slots
+    /// for the states of its recurrent layers, if it has any.
     ///
     /// # Errors
     /// When the memory is refused.
     fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError>;
 
-    /// Runs a step. When it returns, the rows of the batch are in the KV cache, and the states that its spans ask for.
+    /// Runs a step. When it returns, the rows of the batch and the requested states of its spans
+    /// are in the KV cache.
     ///
     /// # Errors
-    /// [`BackendError::Cancelled`]; [`BackendError::ForeignStore`]; a failing device. What slots of the batch's rows hold is undefined then, and
-    /// so are the states that were to be written; all other slots are as they were.
+    /// [`BackendError::Cancelled`]; [`BackendError::ForeignStore`]; a failing device. The slots of
+    /// the batch's rows and the states to be written are then undefined. All other slots are
+    /// unchanged.
     fn step(&mut self, step: Step<'_>) -> Result<(), BackendError>;
 
-    /// Runs a step of which callers need only the largest logits of some rows. A backend that reads rows back from a device gives those; one whose
-    /// rows are in host memory gives [`Step::on_logits`] whole rows, as here.
+    /// Runs a step whose caller needs only the largest logits of some rows. A backend that reads
+    /// back rows from a device returns only those. A backend with rows in host memory passes whole
+    /// rows to [`Step::on_logits`], as does this default.
     ///
     /// # Errors
     /// As for [`step`](Self::step).
@@ -185,38 +195,44 @@ pub trait Model: Send {
         self.step(step)
     }
 
-    /// How many steps may be in flight at once: begun by [`submit`](Self::submit), and not yet ended by [`collect`](Self::collect). 1: none can be, and a step
-    /// runs by [`step`](Self::step) alone.
+    /// Maximum number of steps in flight: begun by [`submit`](Self::submit) and not yet ended by
+    /// [`collect`](Self::collect). If 1, steps run only by [`step`](Self::step).
     fn steps_in_flight(&self) -> usize {
         1
     }
 
-    /// Begins a step, and returns while it still runs elsewhere. What was told before to the KV store, and is told after, is done before and after it wherever
-    /// its rows are, so that the blocks of a step in flight may already be given to a later one.
+    /// Begins a step and returns while it still runs elsewhere. Operations on the KV store keep
+    /// their order relative to the step, wherever its rows are. The blocks of a step in flight may
+    /// therefore be reused by a later step.
     ///
     /// # Errors
-    /// As for [`step`](Self::step), but it cannot be cancelled; [`BackendError::Unsupported`] where no step can be in flight.
+    /// As for [`step`](Self::step), but it cannot be cancelled; [`BackendError::Unsupported`] if
+    /// the model does not support steps in flight.
     fn submit(&mut self, _batch: &Batch, _kv: &mut dyn KvStore) -> Result<(), BackendError> {
         Err(BackendError::Unsupported("this model runs one step at a time".into()))
     }
 
-    /// Waits for the end of the step that was submitted first, whose batch `step` has, and computes its logits. It is not cancelled.
+    /// Waits for the end of the oldest submitted step, whose batch is that of `step`, and computes
+    /// its logits. It is not cancelled.
     ///
     /// # Errors
-    /// As for [`submit`](Self::submit). All steps in flight have failed then.
+    /// As for [`submit`](Self::submit). All steps in flight have then failed.
     fn collect(&mut self, _step: Step<'_>) -> Result<(), BackendError> {
         Err(BackendError::Unsupported("this model runs one step at a time".into()))
     }
 
-    /// Runs the MTP layer, in a model that was loaded with its stages. When it returns, its rows are in the KV cache.
+    /// Runs the MTP layer of a model loaded with its stages. When it returns, its rows are in the
+    /// KV cache.
     ///
     /// # Errors
-    /// As for [`step`](Self::step); [`BackendError::Unsupported`] where the model has no such stages, or the backend does not run them.
+    /// As for [`step`](Self::step); [`BackendError::Unsupported`] if the model lacks these stages,
+    /// or the backend does not run them.
     fn draft(&mut self, _step: DraftStep<'_>) -> Result<(), BackendError> {
         Err(BackendError::Unsupported("the model was loaded without an MTP layer that drafts".into()))
     }
 
-    /// The same where the largest logits of some rows are enough, as in [`step_for_largest`](Self::step_for_largest).
+    /// Like [`draft`](Self::draft), if the largest logits of some rows suffice: see
+    /// [`step_for_largest`](Self::step_for_largest).
     ///
     /// # Errors
     /// As for [`draft`](Self::draft).
@@ -228,19 +244,20 @@ pub trait Model: Send {
         self.draft(step)
     }
 
-    /// Blocks until all weights are in memory, where the backend reads them before they are needed.
+    /// Blocks until all weights are in memory, if the backend reads them ahead.
     fn wait_for_weights(&mut self) {}
 
-    /// Runs `job` once for each index below `tasks`, on several threads where the backend has them: work on the host between two steps, such
-    /// as sampling.
+    /// Runs `job` once for each index below `tasks`, on several threads if the backend has them. It
+    /// is for host work between two steps, such as sampling.
     fn parallel(&mut self, tasks: usize, job: &(dyn Fn(usize) + Sync)) {
         (0..tasks).for_each(job);
     }
 
-    /// The calls of kernels that a step of this batch would be, for each node; nothing runs. None of a backend whose kernels are functions.
+    /// The kernel calls of a step of this batch, for each node, without running it. Empty for a
+    /// backend whose kernels are functions.
     ///
     /// # Errors
-    /// What a step fails with before it runs.
+    /// The errors of a step before it runs.
     fn kernel_calls(&mut self, _batch: &Batch, _kv: &dyn KvStore) -> Result<Vec<NodeCalls>, BackendError> {
         Ok(Vec::new())
     }
@@ -252,7 +269,7 @@ pub trait Model: Send {
         node.map_or(Arithmetic::F32, of_kernels)
     }
 
-    /// What times of a profile are taken by.
+    /// The clock of a profile.
     fn profile_clock(&self) -> ProfileClock {
         ProfileClock::default()
     }
@@ -260,10 +277,10 @@ pub trait Model: Send {
     /// Starts timing each phase.
     fn start_profile(&mut self);
 
-    /// Stops timing: what was measured since the start, for each plan of each stage in their order.
+    /// Stops timing and returns the times since the start, for each plan of each stage in order.
     fn stop_profile(&mut self) -> Vec<PlanTimes>;
 
-    /// Starts timing on the other ranks that share the model, if there are any.
+    /// Starts timing on the other ranks of the model, if any.
     ///
     /// # Errors
     /// A rank that is gone.
@@ -271,7 +288,7 @@ pub trait Model: Send {
         Ok(())
     }
 
-    /// Stops that: what was measured since the start, of each other rank.
+    /// Stops timing on the other ranks and returns the times of each since the start.
     ///
     /// # Errors
     /// A rank that is gone.
@@ -279,26 +296,27 @@ pub trait Model: Send {
         Ok(Vec::new())
     }
 
-    /// Starts to record activations into `trace`, in the steps of one sequence.
+    /// Starts recording activations into `trace`, in the steps of one sequence.
     ///
     /// # Errors
-    /// When a plan has no place for a value: an error of Latent.
+    /// When a plan has no location for a value: a bug in Latent.
     fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError>;
 
-    /// Stops recording; what was recorded, if anything was started.
+    /// Stops recording and returns the trace, if recording was started.
     fn stop_trace(&mut self) -> Option<Trace>;
 
-    /// Starts to sum the squares of what weights are multiplied by, column by column, over all steps.
+    /// Starts summing the squares of the inputs of weights, per column, over all steps.
     ///
     /// # Errors
-    /// [`BackendError::Unsupported`] where the backend does not.
+    /// [`BackendError::Unsupported`] if the backend does not support this.
     fn start_input_squares(&mut self) -> Result<(), BackendError> {
         Err(BackendError::Unsupported(
             "this device does not collect input statistics of weights; use --device cpu".into(),
         ))
     }
 
-    /// Stops that; the sums by the name of the weight's first tensor. A weight that was not multiplied has none.
+    /// Stops summing and returns the sums by the name of each weight's first tensor. Unused weights
+    /// are omitted.
     fn stop_input_squares(&mut self) -> Vec<(String, InputSquares)> {
         Vec::new()
     }

@@ -17,7 +17,7 @@ pub struct Factors {
     pub inputs: usize,
 }
 
-/// The weights of a model, as the file has them.
+/// The weights of a model, as stored in the file.
 #[derive(Clone, Copy)]
 pub struct WeightRows<'c> {
     /// The file.
@@ -28,7 +28,7 @@ impl WeightRows<'_> {
     /// Rows of one matrix of a weight (an expert, a head; 0 of a plain matrix), scales applied. A vector is one row.
     ///
     /// # Errors
-    /// A tensor that is missing, packed for the CPU, or does not decode.
+    /// When a tensor is missing, packed for the CPU, or cannot be decoded.
     pub fn rows(&self, weight: &Weight, matrix: usize, rows: Range<usize>) -> Result<Vec<f32>, BackendError> {
         let (inputs, outputs) = (weight.inputs(), weight.outputs());
         // one tensor per matrix, or all matrices in one tensor
@@ -51,7 +51,8 @@ impl WeightRows<'_> {
         self.rows(weight, 0, 0..1)
     }
 
-    /// Hands out all rows of a weight as they are stored, in blocks of its type, matrix after matrix. Scales are [apart](Self::factors).
+    /// Passes all rows of a weight to `take` as stored, in blocks of its type, matrix after matrix.
+    /// Scales are [separate](Self::factors).
     ///
     /// # Errors
     /// As for [`rows`](Self::rows).
