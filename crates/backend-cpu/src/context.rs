@@ -1,5 +1,4 @@
-//! What one worker sees of a step: the model, the batch, the KV cache, and the buffers that the workers
-//! share.
+//! A worker's view of a step: the model, the batch, the KV cache, and the shared buffers.
 #![allow(unsafe_code, reason = "workers write disjoint parts of shared buffers between barriers")]
 
 use crate::disjoint::{Access, Block, Disjoint, Taker, Uses};
@@ -17,7 +16,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What every operation of a model needs.
+/// Data that every operation of a model needs.
 pub(crate) struct ModelData {
     /// Hyper-parameters.
     pub config: ModelConfig,
@@ -49,7 +48,7 @@ pub(crate) struct SharedMemory<'m> {
     pub kv_rows: Uses,
 }
 
-/// What one worker sees of a step.
+/// A worker's view of a step.
 pub(crate) struct Context<'a> {
     /// This worker.
     pub worker: &'a Worker<'a>,
@@ -71,7 +70,7 @@ pub(crate) struct Context<'a> {
     pub barriers: Cell<u64>,
     /// The other ranks, where several share the model.
     pub links: Option<&'a Links>,
-    /// What a collective of this step ended with.
+    /// The result of this step's collective.
     pub failure: &'a Mutex<Option<RankError>>,
 }
 
@@ -82,12 +81,13 @@ impl<'a> Context<'a> {
         self.barriers.set(self.barriers.get() + 1);
     }
 
-    /// Whether anybody looks.
+    /// Whether other ranks detect hangs of this rank.
     pub(crate) fn is_watched(&self) -> bool {
         self.links.is_some()
     }
 
-    /// Says that the step has got on, where others look whether this rank hangs: after each phase, and each part of what may take long in one: products, attention, experts.
+    /// Reports progress of the step to the detection of hangs: after each phase, and after each
+    /// part of long phases (products, attention, experts).
     pub(crate) fn beat(&self) {
         if let Some(links) = self.links {
             links.beat();

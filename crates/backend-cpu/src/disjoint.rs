@@ -12,7 +12,7 @@ use std::ops::Range;
 #[cfg(any(test, debug_assertions))]
 use std::sync::{Mutex, PoisonError};
 
-/// Who takes a part of a buffer, and when.
+/// The worker that uses a part of a buffer, and the interval between barriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taker {
     /// Index of the worker.
@@ -22,7 +22,7 @@ pub(crate) struct Taker {
     pub interval: u64,
 }
 
-/// A buffer of which workers take disjoint parts.
+/// A buffer whose workers use disjoint parts.
 pub(crate) struct Disjoint<'m, T> {
     start: *mut T,
     len: usize,

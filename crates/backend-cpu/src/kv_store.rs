@@ -18,7 +18,7 @@ pub(crate) struct CpuKvStore {
     rotation: Rotation,
 }
 
-/// What a context shift must know about the model.
+/// Model data for context shifts.
 #[derive(Clone)]
 pub(crate) struct Rotation {
     /// Rotation angles.

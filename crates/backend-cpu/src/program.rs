@@ -237,7 +237,7 @@ pub(crate) struct Elementwise {
     pub overwritten: Operand,
     /// The other input, of operations of two.
     pub other: Option<Operand>,
-    /// What operations with a factor multiply by.
+    /// The factor of operations that scale.
     pub factor: f32,
     pub out: Operand,
 }

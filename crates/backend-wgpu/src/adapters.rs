@@ -1,4 +1,4 @@
-//! Which adapters the drivers of this machine offer.
+//! Enumeration of the machine's adapters.
 
 use crate::coop_matrix::CoopMatrix;
 use crate::driver_messages;

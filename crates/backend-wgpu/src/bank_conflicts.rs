@@ -1,5 +1,6 @@
-//! How evenly the threads of a subgroup spread over the banks of workgroup memory, read from a shader's text: 32 threads run it, each branch that they may
-//! take and each loop once. What depends on parameters or buffers is not known; an index that does is not counted.
+//! Bank conflicts in workgroup memory, computed from a shader's text. 32 threads evaluate it: each
+//! possible branch, and each loop once. Values that depend on parameters or buffers are unknown;
+//! accesses with such an index are not counted.
 
 use latent_backend::BankConflicts;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,4 +1,4 @@
-//! What shaders check as they run (see `module` in `shader.rs`).
+//! Run-time checks of shaders (see `module` in `shader.rs`).
 
 use wgpu::ShaderRuntimeChecks;
 

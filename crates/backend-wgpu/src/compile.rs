@@ -1,4 +1,4 @@
-//! What operations are compiled with: where values and weights are.
+//! Context for compiling operations: the locations of values and weights.
 
 use crate::buffers::largest_binding;
 use crate::device::Device;

@@ -1,6 +1,7 @@
-//! What drivers print while adapters are enumerated.
+//! Suppression of driver messages during the enumeration of adapters.
 //!
-//! Mesa asks for the device of a Wayland desktop. Without a desktop, libwayland prints an error about `XDG_RUNTIME_DIR` each time.
+//! Mesa queries the device of a Wayland desktop. Without a desktop, libwayland prints an error
+//! about `XDG_RUNTIME_DIR` each time.
 
 /// Runs `work`. On a machine without a desktop, lines about it are left out of what is printed on standard error meanwhile.
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! What can go wrong on a device.
+//! GPU errors.
 
 use latent_backend::BackendError;
 

@@ -1,7 +1,8 @@
-//! What the compiler of a Vulkan driver makes of shaders, as the driver states it (`VK_KHR_pipeline_executable_properties`: RADV, ANV, Turnip, NVIDIA).
+//! Statistics of compiled shaders from Vulkan drivers (`VK_KHR_pipeline_executable_properties`:
+//! RADV, ANV, Turnip, NVIDIA).
 //!
-//! Each text becomes a pipeline of its own, on a device of its own: wgpu asks for no statistics, and drivers that stand in for hardware that is not there
-//! (`RADV_FORCE_FAMILY`) compile, but do not open as wgpu wants.
+//! Each text becomes a separate pipeline on a separate device. wgpu does not query statistics, and
+//! wgpu cannot open drivers that only compile for absent hardware (`RADV_FORCE_FAMILY`).
 #![allow(unsafe_code, reason = "Vulkan is called directly, where wgpu has no words for it")]
 
 use crate::checks::DRIVER_BOUNDS;

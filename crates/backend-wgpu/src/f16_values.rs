@@ -1,4 +1,4 @@
-//! How shaders make f32 of f16.
+//! Conversion of f16 to f32 in shaders.
 
 use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};

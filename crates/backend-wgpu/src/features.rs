@@ -1,4 +1,4 @@
-//! What is asked of a device when it is opened: features that shaders of this crate can use, where the adapter offers them, and no others.
+//! Requested device features: those that this crate's shaders use and the adapter supports.
 
 use crate::adapters::AdapterDescription;
 

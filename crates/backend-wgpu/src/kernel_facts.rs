@@ -1,4 +1,4 @@
-//! What a shader's text says of its workgroups.
+//! Workgroup properties from a shader's text.
 
 use latent_backend::{BankConflicts, Compiled};
 

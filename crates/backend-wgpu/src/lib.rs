@@ -9,7 +9,7 @@
 //! * `variants`: what kernels of products use beyond what every device has.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
 //! * `coop_matrix`: a kind of cooperative matrices. `matrix_trial`: whether the device multiplies them right. `f16_values`: how f16 becomes f32.
-//! * `error`: what can go wrong.
+//! * `error`: the errors.
 //!
 //! A model on it:
 //! * `backend`, `model`: the traits of `latent-backend`.

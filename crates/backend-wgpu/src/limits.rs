@@ -1,4 +1,4 @@
-//! What a device can do at best, measured by a shader for each limit.
+//! Device limits, measured by one shader each.
 
 use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Binding, Commands};

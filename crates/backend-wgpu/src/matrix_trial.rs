@@ -1,5 +1,6 @@
-//! Whether a device multiplies cooperative matrices as it should. wgpu calls them experimental, and how many lanes a subgroup has is for some drivers what they are known
-//! to choose, not what they promise: each kind is tried once, before the first product.
+//! A trial of cooperative matrices on a device. They are experimental in wgpu, and some drivers do
+//! not guarantee the subgroup size that they usually choose. Each kind is therefore tried once,
+//! before the first product.
 
 use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};

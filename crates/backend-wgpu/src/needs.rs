@@ -1,4 +1,4 @@
-//! What a model takes of the device's memory besides its weights and its KV cache, counted from its plans.
+//! Device memory of a model in addition to weights and KV cache, computed from its plans.
 
 use crate::compile::Sizes;
 use crate::matmul::products::Products;

@@ -1,4 +1,4 @@
-//! What an operation sees when its calls are recorded.
+//! Context for recording an operation's calls.
 
 use crate::buffers::Buffer;
 use crate::commands::{Binding, Commands};

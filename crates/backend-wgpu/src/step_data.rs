@@ -1,4 +1,5 @@
-//! What a step tells the shaders of its rows: slots, angles, block tables and the tasks of attention, in one buffer.
+//! The step's data for shaders: slots, angles, block tables and the tasks of attention, in one
+//! buffer.
 
 use crate::buffers::{Buffer, word_bytes};
 use crate::commands::GRID_WIDTH;

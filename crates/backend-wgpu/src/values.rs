@@ -1,4 +1,4 @@
-//! Where the values of a plan are: buffers that values share which are never alive at the same time.
+//! Locations of a plan's values: values with disjoint lifetimes share buffers.
 
 use latent_backend::BackendError;
 use latent_graph::ir::{Storage, ValueId};

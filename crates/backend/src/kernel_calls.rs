@@ -1,4 +1,4 @@
-//! What operations become on a device.
+//! Kernel calls of operations on a device.
 
 use serde::Serialize;
 

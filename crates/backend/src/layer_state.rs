@@ -1,4 +1,4 @@
-//! What one layer keeps of a sequence between steps.
+//! State of one layer per sequence, kept between steps.
 
 use latent_graph::Stage;
 use latent_graph::ir::KvLayer;

@@ -17,7 +17,7 @@ pub(crate) enum Device {
     Gpu(usize),
 }
 
-/// What a word means, if anything.
+/// Parses a device name.
 pub(crate) fn parse(name: &str) -> Option<Device> {
     Some(match name {
         "auto" => Device::Auto,

@@ -7,11 +7,11 @@ use latent_backend::{Backend, BackendError};
 pub struct GpuDevice {
     /// Its name, as the driver has it.
     pub name: String,
-    /// What it is, and how it is reached: `discrete GPU, Vulkan, driver NVIDIA 550.54`.
+    /// Kind, API and driver: `discrete GPU, Vulkan, driver NVIDIA 550.54`.
     pub kind: String,
-    /// Whether it is a program on the CPU, which `--device auto` never takes.
+    /// Whether it is a software adapter, which `--device auto` never selects.
     pub software: bool,
-    /// What it offers, a line for each.
+    /// Its features, one per line.
     pub offers: Vec<String>,
 }
 

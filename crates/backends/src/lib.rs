@@ -35,7 +35,7 @@ pub fn reference() -> Box<dyn Backend> {
     Box::new(ReferenceBackend::default())
 }
 
-/// Whether [`by_name`] understands the name; nothing is opened.
+/// Checks that [`by_name`] accepts the name, without opening a device.
 ///
 /// # Errors
 /// [`BackendError::Unsupported`], which lists the names, for any other one.
@@ -57,7 +57,8 @@ pub fn by_name(name: &str) -> Result<Box<dyn Backend>, BackendError> {
     }
 }
 
-/// The same for looking at what models become there, which takes none of an adapter's memory: they are loaded, but not run.
+/// Like [`by_name`], for inspecting compiled models: models are loaded without using an adapter's
+/// memory, and cannot run.
 ///
 /// # Errors
 /// As of [`by_name`].
@@ -68,10 +69,11 @@ pub fn hollow(name: &str) -> Result<Box<dyn Backend>, BackendError> {
     }
 }
 
-/// What the machine can do where the threads of `backend` run. A backend of the host that measures nothing has the limits of its CPU.
+/// Measures the limits of the device of `backend`. A host backend without measurements has the
+/// CPU's limits.
 ///
 /// # Errors
-/// What the backend says of a measurement that fails.
+/// The backend's error if the measurement fails.
 pub fn limits(backend: &dyn Backend, placement: &Placement, tier: Tier) -> Result<Limits, BackendError> {
     match backend.limits(placement, tier) {
         Err(BackendError::Unsupported(_)) if NAMES.contains(&backend.name()) => cpu().limits(placement, tier),

@@ -1,4 +1,4 @@
-//! What calls of kernels do at the sizes of real models, counted instead of timed.
+//! Counts of kernel calls at the sizes of real models, as a substitute for timing.
 
 use crate::backend::Backend;
 use crate::case::Case;

@@ -1,4 +1,4 @@
-//! What products of packed weights gain over products of the same weights unpacked to floats.
+//! Speedup of products of packed weights over products of the same weights unpacked to floats.
 
 use crate::perf::Measurement;
 use crate::product::ProductCase;

@@ -1,4 +1,4 @@
-//! Which kernels run on this machine.
+//! The kernels that run on this machine.
 
 use crate::backend::{Backend, Kernel};
 use crate::case::{Case, Family};

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// How often each file is open, by device and inode.
 static OPEN: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 
-/// What tells a file from all others, under whatever name; none where the system has no such thing.
+/// The identity of a file, independent of its name; none if the system does not provide one.
 fn id(metadata: &Metadata) -> Option<(u64, u64)> {
     #[cfg(unix)]
     {

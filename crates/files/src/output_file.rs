@@ -31,7 +31,7 @@ pub enum OutputError {
     Refused {
         /// The file that was to be written.
         path: PathBuf,
-        /// What exists there instead, and what to do.
+        /// The existing object, and what to do.
         problem: String,
     },
 }
@@ -54,7 +54,8 @@ pub struct CompleteFile {
 }
 
 impl OutputFile {
-    /// Whether a file can be written at `target`, as far as that can be known before: for callers with much to do until then.
+    /// Checks in advance, as far as possible, that a file can be written at `target`. Use it before
+    /// long work.
     ///
     /// # Errors
     /// As for [`create`](Self::create).
@@ -75,7 +76,8 @@ impl OutputFile {
         OutputFile::begin(target, false)
     }
 
-    /// The same for what tells of conversations: only its owner may read the file, whatever the umask and the permissions of the file there.
+    /// The same for files with conversation contents: only the owner may read the file, regardless
+    /// of the umask and the permissions of an existing file.
     ///
     /// # Errors
     /// As for [`create`](Self::create).

@@ -1,4 +1,4 @@
-//! What is written, and where nothing is: targets, permissions, failures, several writers.
+//! Output files: targets, permissions, failures, several writers.
 #![cfg(unix)]
 #![allow(missing_docs, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! What opens a file: headers of every kind of file, and the config from config.json.
+//! Opening files: headers of every kind of file, and the config from config.json.
 
 use latent_formats::gguf::{GgufError, Header, Value};
 use latent_formats::pack::{Directory, PAGE};

@@ -1,4 +1,4 @@
-//! How far products are from f64: `cargo run --release -p latent-marlin --example errors`.
+//! Errors of products relative to f64: `cargo run --release -p latent-marlin --example errors`.
 //!
 //! Sixteen rows of random inputs, a weight of [4096, 1024] in groups of 32; the normalized mean square error Σ (y − truth)² / Σ truth² of every precision.
 #![allow(clippy::print_stdout, reason = "an example")]

@@ -1,4 +1,4 @@
-//! What can be wrong with a weight, an input or a choice.
+//! Errors of weights, inputs and options.
 
 use latent_types::Tier;
 

@@ -1,4 +1,4 @@
-//! Which kernel multiplies: by shape, or as asked for.
+//! Kernel selection: by shape, or as requested.
 
 use crate::error::Error;
 use crate::weight::Shape;

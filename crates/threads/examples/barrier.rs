@@ -1,7 +1,8 @@
-//! What a barrier of the thread pool costs: `cargo run --release -p latent-threads --example barrier -- 2 8`.
+//! Cost of the thread pool's barrier: `cargo run --release -p latent-threads --example barrier -- 2
+//! 8`.
 //!
-//! For each number of threads, the time of a barrier with nothing between two of them, and the time that it adds to phases of 50 µs of work
-//! in all, shared out equally.
+//! For each number of threads it prints the time of a barrier without work, and the time that a
+//! barrier adds to phases of 50 µs of total work, shared equally.
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
 use latent_threads::{Pin, Placement, ThreadPool, Topology, parallelism};

@@ -1,4 +1,4 @@
-//! How many workers of all thread pools of this process are awake.
+//! Number of awake workers over all thread pools of the process.
 //!
 //! If more workers are awake than there are CPUs, a spinning waiter takes the CPU from a worker that it may wait for. Several pools are awake
 //! at once when a process runs several engines.

@@ -1,4 +1,4 @@
-//! How work is divided: static shares where it is even, chunks from work queues where it is not.
+//! Division of work: static shares for even work, chunks from work queues otherwise.
 
 use super::{Chunk, Worker};
 use std::ops::Range;

@@ -1,6 +1,6 @@
-//! What multiplications and additions are done in.
+//! Arithmetic of multiplications and additions.
 
-/// What the multiplications and additions of a kernel are done in: which of a device's limits they are held against.
+/// The arithmetic of a kernel. It selects the device limit with which the kernel is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Integers of 8 bits.

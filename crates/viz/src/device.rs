@@ -1,4 +1,4 @@
-//! What operations become on a device whose kernels are calls.
+//! Kernel calls of operations on a device.
 
 use crate::data::{KernelCall, OperationRun};
 use latent_graph::ir::{Ir, Node};

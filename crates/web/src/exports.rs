@@ -1,4 +1,5 @@
-//! What a page calls. Arguments and results that are more than a text are JSON; errors are what a rejected promise is rejected with.
+//! Functions exported to the page. Structured arguments and results are JSON. Errors reject the
+//! promise.
 
 #![expect(deprecated, reason = "wasm-bindgen marks `jspi` so as long as it is new")]
 

@@ -1,7 +1,8 @@
-//! What the frontend needs of a model: a folder with its configuration, tokenizer and chat template.
+//! Model cards for the frontend: a folder with configuration, tokenizer and chat template.
 //!
-//! Dynamo takes workers for replicas of one model only if their folders have the same path and the same files. So what is made of a GGUF file
-//! stands in the user's cache, under a name that the model decides, and stays there.
+//! Dynamo treats workers as replicas of one model only if their folders have the same path and the
+//! same files. So the folder of a GGUF file is in the user's cache, under a name derived from the
+//! model, and is kept.
 
 use crate::options::Options;
 use anyhow::{Context, Result, bail};

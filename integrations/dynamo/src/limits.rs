@@ -1,4 +1,4 @@
-//! Where an answer may end, and must: tokens that stop it, and how many it has at least.
+//! Stop conditions and minimum length of answers.
 
 use dynamo_backend_common::{DynamoError, StopConditions};
 use latent_engine::LogitsProcessor;

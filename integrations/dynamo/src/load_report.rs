@@ -1,4 +1,4 @@
-//! How full the cache is, for Dynamo's router and its metrics.
+//! Cache load reports for Dynamo's router and its metrics.
 
 use dynamo_backend_common::{ComponentSnapshot, SnapshotPublisher};
 use latent_engine::scheduler::SchedulerStats;

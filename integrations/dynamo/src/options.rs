@@ -1,4 +1,4 @@
-//! What the command line says.
+//! Command line options.
 
 use clap::Args;
 use dynamo_backend_common::{CommonArgs, WorkerConfig};

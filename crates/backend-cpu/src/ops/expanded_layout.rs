@@ -1,4 +1,4 @@
-//! Where expanded keys and values are stored in shared memory.
+//! Layout of expanded keys and values in shared memory.
 
 use latent_graph::config::AttentionShape;
 use latent_kernels::KvElement;

@@ -1,4 +1,4 @@
-//! What products read and write: slots of rows in buffers.
+//! Operands of products: slots of rows in buffers.
 
 #[cfg(any(test, feature = "cases"))]
 use crate::buffers::Buffer;

@@ -1,4 +1,4 @@
-//! What shaders can count, and workgroups.
+//! Limits of indices and workgroups in shaders.
 
 use crate::commands::GRID_WIDTH;
 use crate::device::Device;

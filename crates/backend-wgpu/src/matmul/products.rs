@@ -1,4 +1,4 @@
-//! What the products of a model share: the variants of their kernels, and memory for quantized inputs.
+//! State shared by the products of a model: kernel variants, and memory for quantized inputs.
 
 use super::gemm::GemmForm;
 use super::items::Items;

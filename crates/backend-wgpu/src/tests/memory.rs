@@ -1,4 +1,4 @@
-//! What a model takes is what was planned.
+//! The memory of a model equals the plan.
 
 use super::{CONTEXT, Planned, Way, random_model, run};
 use crate::device::Device;

@@ -1,4 +1,4 @@
-//! What attention kernels take.
+//! Arguments of attention kernels.
 
 use super::expanded::{Expanded, KeyBlocks, KeyOrder};
 use super::kv_element::KvElement;

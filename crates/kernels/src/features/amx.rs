@@ -1,4 +1,4 @@
-//! Whether AMX can be used: CPU, operating system, permission.
+//! Detection of AMX: CPU, operating system, permission.
 #![allow(unsafe_code, reason = "cpuid, xgetbv and a system call")]
 
 use std::sync::atomic::{AtomicBool, Ordering};

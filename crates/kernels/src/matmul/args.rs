@@ -1,4 +1,4 @@
-//! What a matmul kernel takes.
+//! Arguments of matmul kernels.
 
 use crate::{QuantizedInput, RowsMut, Scratch, WeightMatrix};
 use std::ops::Range;

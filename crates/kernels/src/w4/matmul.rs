@@ -1,4 +1,5 @@
-//! What every product shares: arguments, their checks, scratch memory, and the columns behind the last whole vector.
+//! Shared code of 4-bit products: arguments, their checks, scratch memory, and the columns after
+//! the last whole vector.
 
 use super::input::W4Input;
 use super::matrix::{W4Matrix, WORD};

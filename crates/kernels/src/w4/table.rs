@@ -1,4 +1,4 @@
-//! What a kernel for 4-bit weights is described by.
+//! Descriptions of kernels for 4-bit weights.
 
 use super::input::W4Form;
 use super::matmul::{W4MatmulFn, W4Scratch};

@@ -1,4 +1,5 @@
-//! What a program without unsafe code can ask of kernels, and must be refused: sizes that wrap, shapes that memory does not have.
+//! Invalid arguments from safe code that kernels must refuse: sizes that wrap, shapes larger than
+//! memory.
 #![forbid(unsafe_code)]
 
 use latent_kernels::{

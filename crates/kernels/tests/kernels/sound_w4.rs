@@ -1,4 +1,4 @@
-//! What a program without unsafe code can ask of the kernels for 4-bit weights, and must be refused.
+//! Invalid arguments from safe code that kernels for 4-bit weights must refuse.
 #![forbid(unsafe_code)]
 
 use latent_kernels::{

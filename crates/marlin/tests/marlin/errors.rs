@@ -1,4 +1,4 @@
-//! What is refused, and the words.
+//! Refused arguments and their error messages.
 
 use latent_marlin::half::f16;
 use latent_marlin::{

@@ -1,4 +1,4 @@
-//! How a random model is quantized to four bits.
+//! Quantization of random models to four bits.
 
 use latent_types::TensorType;
 

@@ -1,4 +1,4 @@
-//! What the first layer reads: rows of the embedding, and the toy recurrences that they pass through.
+//! Inputs of the first layer: rows of the embedding, passed through the toy recurrences.
 
 use super::interpret::{Interpreter, internal};
 use latent_backend::{BackendError, InputRow};

@@ -1,4 +1,4 @@
-//! Which file of a crate needs which: paths of its code, resolved to the files that define what they name.
+//! Dependencies between the files of a crate: paths in the code, resolved to the defining files.
 
 use super::graph::Graph;
 use super::lexer::{Token, after_group, tokens};

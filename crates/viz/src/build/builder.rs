@@ -1,4 +1,4 @@
-//! What the views of a drawing share: weights, kernel bindings and blocks, each stored once.
+//! Data shared by the views of a drawing: weights, kernel bindings and blocks, each stored once.
 
 use crate::data::{Binding, Block, RejectedKernel, WeightInfo};
 use crate::device::DeviceRuns;

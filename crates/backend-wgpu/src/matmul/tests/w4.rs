@@ -1,4 +1,5 @@
-//! What the entries for 4-bit weights refuse, and f16 inputs; results of f32 inputs are held by the table of cases.
+//! Errors of the entries for 4-bit weights, and f16 inputs. The table of cases tests results of f32
+//! inputs.
 
 use super::Random;
 use crate::buffers::{Buffer, float_bytes, floats};

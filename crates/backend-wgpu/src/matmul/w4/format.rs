@@ -1,4 +1,4 @@
-//! What codes and scales are.
+//! Formats of codes and scales.
 
 /// What the sixteen codes mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! How each float format is read from tiles: one vector of 64 bytes at a time.
+//! Reading float formats from tiles, one vector of 64 bytes at a time.
 
 use crate::simd::Simd;
 use latent_types::TensorType;

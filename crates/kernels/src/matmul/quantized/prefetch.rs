@@ -1,4 +1,4 @@
-//! What GEMV and small batches prefetch, and how far ahead.
+//! Prefetch order and distance of GEMV and small batches.
 
 use super::formats::{Format, Planes};
 use crate::cpu_vendor::Vendor;

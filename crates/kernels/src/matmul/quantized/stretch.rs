@@ -1,4 +1,4 @@
-//! What one microkernel block multiplies.
+//! Operands of one microkernel block.
 
 use crate::activation::Q8Block;
 use crate::matmul::scratch::CacheLine;

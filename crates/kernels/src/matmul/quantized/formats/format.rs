@@ -1,4 +1,5 @@
-//! What a quantized format in tiles provides (quants, scales and mins of 32 inputs at a time), and the parts that formats share.
+//! The interface of quantized formats in tiles (quants, scales and mins of 32 inputs at a time),
+//! and code that formats share.
 
 use crate::simd::Simd;
 use latent_types::TensorType;

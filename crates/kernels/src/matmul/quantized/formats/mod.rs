@@ -1,4 +1,4 @@
-//! How each quantized format is read from tiles.
+//! Reading quantized formats from tiles.
 
 mod format;
 mod k_quants;
