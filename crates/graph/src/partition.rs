@@ -43,7 +43,7 @@ pub enum PartitionError {
     },
     /// Ranks of one stretch of layers share both heads and experts, or one of them.
     #[error(
-        "tensor={tensor} with experts={experts}: the same ranks share both, so give the same number, or leave one out"
+        "tensor={tensor} and experts={experts} differ, but the same ranks share both: use equal numbers, or omit one"
     )]
     Groups {
         /// Ranks that share heads.
@@ -52,7 +52,7 @@ pub enum PartitionError {
         experts: usize,
     },
     /// There are more or fewer ranks.
-    #[error("partition {partition} is for {needs} ranks, and there are {ranks}: start mpirun -n {needs}")]
+    #[error("partition {partition} needs {needs} ranks, but the job has {ranks}: start mpirun -n {needs}")]
     Ranks {
         /// The partition.
         partition: String,
@@ -62,7 +62,7 @@ pub enum PartitionError {
         ranks: usize,
     },
     /// Too few layers.
-    #[error("{stretches} stretches of layers of a model that has {layers}: each needs a layer at least")]
+    #[error("cannot split {layers} layers into {stretches} stretches: each needs at least one layer")]
     Layers {
         /// Stretches asked for.
         stretches: usize,
@@ -70,7 +70,7 @@ pub enum PartitionError {
         layers: usize,
     },
     /// Lengths of stretches that are not the model's layers.
-    #[error("layers={given} are {sum} layers, the model has {layers}")]
+    #[error("layers={given} are {sum} layers, but the model has {layers}")]
     Counts {
         /// As they were given.
         given: String,
@@ -80,7 +80,7 @@ pub enum PartitionError {
         layers: usize,
     },
     /// What is to be shared cannot be cut so often.
-    #[error("{members} ranks cannot share the model's {what}, of which it has {of}: give fewer")]
+    #[error("cannot split {of} {what} across {members} ranks; use fewer ranks")]
     TooFew {
         /// Heads, experts or columns.
         what: &'static str,
@@ -90,16 +90,16 @@ pub enum PartitionError {
         members: usize,
     },
     /// Expert parallel of a model without experts.
-    #[error("experts={0} of a model without experts: take tensor={0} or pipeline={0}")]
+    #[error("experts={0} needs a model with experts: use tensor={0} or pipeline={0}")]
     NoExperts(usize),
     /// Gate and up of experts in one tensor, which is not cut by columns.
     #[error(
-        "the experts of this model keep gate and up in one tensor, which is not cut by columns: give tensor={0},experts={0}"
+        "the experts of this model store gate and up in one tensor, which cannot be split by columns: use tensor={0},experts={0}"
     )]
     FusedExperts(usize),
     /// A cut within what has one scale in the file.
     #[error(
-        "tensor {tensor} would be cut at {at}, within a block of {block} that shares a scale: give fewer ranks for tensor, or cut by layers or experts"
+        "tensor {tensor} would be split at {at}, inside a block of {block} elements with one scale: use fewer ranks for tensor, or split by layers or experts"
     )]
     ScaleBlock {
         /// The tensor.
@@ -379,7 +379,7 @@ mod tests {
         for (text, part) in [
             ("", "key=number"),
             ("pipeline", "key=number"),
-            ("pipeline=0", "no number from 1"),
+            ("pipeline=0", "not a number from 1"),
             ("pipeline=2,layers=1:2", "said twice"),
             ("tensors=2", "\"tensors\" is unknown"),
             ("pipeline=1024,tensor=1024", "more than 1024"),
@@ -438,10 +438,10 @@ mod tests {
         };
         for (text, ranks, part) in [
             ("pipeline=2", 3, "mpirun -n 2"),
-            ("pipeline=3", 3, "each needs a layer"),
-            ("layers=2:2", 2, "are 4 layers, the model has 2"),
-            ("tensor=5", 5, "heads, of which it has 4"),
-            ("experts=9", 9, "experts, of which it has 8"),
+            ("pipeline=3", 3, "each needs at least one layer"),
+            ("layers=2:2", 2, "are 4 layers, but the model has 2"),
+            ("tensor=5", 5, "cannot split 4 heads across 5 ranks"),
+            ("experts=9", 9, "cannot split 8 experts across 9 ranks"),
         ] {
             let error = error(&config, text, ranks);
             assert!(error.contains(part), "{error}");

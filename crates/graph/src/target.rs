@@ -1,4 +1,4 @@
-//! What a plan is made for: the kernels of a backend, and which rewrites pay there.
+//! The target of a plan: the kernels of a backend, and the rewrites that pay off there.
 
 use latent_types::KernelContract;
 

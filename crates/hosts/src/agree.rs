@@ -1,4 +1,4 @@
-//! What must be the same on all ranks, found at start.
+//! Checks at start of what must be equal on all ranks.
 
 use crate::wire::{Reader, Writer};
 use crate::wrong_message;

@@ -1,4 +1,4 @@
-//! What rank 0 tells the others, as bytes.
+//! Commands from rank 0 to the other ranks, as bytes.
 
 use crate::wire::{Reader, Writer};
 use latent_backend::{Batch, InputRow, InputRows};

@@ -1,4 +1,5 @@
-//! Which files of the model each rank has: what two of them have must be the same, and what one lacks others tell it of.
+//! Model files of each rank: shared files must be equal, and ranks exchange descriptions of missing
+//! ones.
 
 use crate::wire::{Reader, Writer};
 use crate::wrong_message;
@@ -18,8 +19,9 @@ struct Has {
     files: Vec<FileIdentity>,
 }
 
-/// Compares the model files of all ranks, and completes a checkpoint of which some files are not here by names, types and shapes of the tensors in them, as
-/// other ranks have them: so all plan the same model. All ranks call it.
+/// Compares the model files of all ranks. Completes a checkpoint with missing files by the names,
+/// types and shapes of their tensors on other ranks, so that all ranks plan the same model. All
+/// ranks must call it.
 ///
 /// # Errors
 /// [`RankError::Differs`] names a file that is not the same on two ranks, and both; a rank that is gone.

@@ -1,4 +1,4 @@
-//! Ranks other than 0: they do what rank 0 tells them.
+//! Ranks other than 0, which run the commands of rank 0.
 
 use crate::command::Command;
 use crate::{times, wrong_message};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 /// Runs the steps of rank 0 on this rank's part of the model until rank 0 ends.
 ///
 /// # Errors
-/// A rank that is gone or failed; a step that fails here, of which the others hear.
+/// A lost or failed rank; a step that fails here, which the other ranks are told.
 ///
 /// # Panics
-/// When a step panics; the others hear with what.
+/// When a step panics. The other ranks receive the message.
 pub fn follow(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), BackendError> {
     let pulse = communicator.pulse();
     // at work but while it waits for the next command

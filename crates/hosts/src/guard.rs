@@ -1,4 +1,4 @@
-//! What ranks do together, and what becomes of it where it fails.
+//! Collective operations of ranks, and their failure.
 
 use latent_backend::{BackendError, Communicator, Pulse};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,8 @@ impl Guard {
         Guard { communicator, pulse, failed: Mutex::default() }
     }
 
-    /// Runs something that the other ranks take part in; where it fails they hear why, and nothing runs after it.
+    /// Runs a collective operation. If it fails, the other ranks receive the reason, and later
+    /// operations are refused.
     pub(crate) fn run<T>(&self, run: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
         if let Some(cause) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
             let problem = format!("the ranks of this model have stopped: {cause}; start them again");

@@ -1,4 +1,4 @@
-//! Rank 0: a model whose every step the other ranks run too.
+//! Rank 0: a model that forwards every step to the other ranks.
 
 use crate::command::{Command, step_message};
 use crate::guard::Guard;
@@ -58,7 +58,8 @@ impl Leader {
         if cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
     }
 
-    /// Runs something that the other ranks take part in; where it fails they hear why, and nothing runs after it.
+    /// Runs a collective operation. If it fails, the other ranks receive the reason, and later
+    /// operations are refused.
     fn guarded(
         &mut self,
         run: impl FnOnce(&mut Leader) -> Result<(), BackendError>,

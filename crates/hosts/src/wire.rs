@@ -1,4 +1,4 @@
-//! Numbers in messages: little-endian, whatever the host.
+//! Little-endian encoding of numbers in messages.
 
 /// Writes a message.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! What the thread that speaks to MPI shares with all others: messages on their way, and what has gone wrong.
+//! State shared with the MPI thread: message queues and the first error.
 
 use latent_backend::{Channel, Pulse, RankError};
 use std::collections::{HashMap, VecDeque};
@@ -129,7 +129,7 @@ impl Office {
     /// Wakes all who wait for a message.
     pub(crate) fn tell(&self) {
         self.news.fetch_add(1, Ordering::Release);
-        // not between somebody's look and its sleep, which are under the lock
+        // wait for the lock, which a waiting thread holds between its check and its sleep
         drop(self.mail());
         self.came.notify_all();
     }

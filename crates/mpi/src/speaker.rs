@@ -1,4 +1,4 @@
-//! The one thread that speaks to MPI.
+//! The MPI thread, which makes all MPI calls.
 
 use crate::office::{AWAKE, End, Kind, Letter, Office, SILENCE, Started};
 use latent_backend::{PulseWatch, RankError};
@@ -265,7 +265,7 @@ impl Speaker<'_> {
                 .filter(|to| !not_to.contains(to))
                 .for_each(|to| self.say(to, Kind::Heartbeat, lives));
         }
-        // who has been silent longest is the cause
+        // the rank that has been silent longest is the cause
         let silent = self.others().filter(|rank| !ended.contains(rank)).min_by_key(|rank| lives.heard[*rank]);
         if let Some(rank) = silent.filter(|rank| now - lives.heard[*rank] > silence) {
             let cause = format!("nothing was heard of it for {} s", silence.as_secs_f32());
@@ -295,7 +295,7 @@ impl Speaker<'_> {
         self.office.went_wrong(RankError::Failed { rank, host, cause });
     }
 
-    /// The last thing that this thread does: whatever it was at, the others hear why, and all ranks end.
+    /// Ends this thread: sends the cause to the other ranks, and all ranks end.
     fn give_up(&self, cause: &str) {
         self.went_wrong_here(cause.to_owned());
         // sent for as long as this process lives
@@ -314,8 +314,9 @@ impl Speaker<'_> {
         self.world.abort(1);
     }
 
-    /// Waits for work: awake while somebody waits and something may arrive at any moment, then from time to time, and less often where nothing has come for a
-    /// while: the first message after that waits for as long.
+    /// Waits for work. It polls while a thread waits for a message that may arrive at any moment,
+    /// then sleeps in between, longer after some time without messages. The first message after
+    /// that is late by one such sleep.
     fn rest(&self, idle: Duration) {
         let mail = self.office.mail();
         if !mail.outgoing.is_empty() {

@@ -93,7 +93,7 @@ fn ranks_that_do_not_fit_together_end_with_an_error_that_says_how() {
     let output = command.output().unwrap();
     assert!(
         !output.status.success()
-            && stderr(&output).contains("for 2 ranks, and there are 3: start mpirun -n 2"),
+            && stderr(&output).contains("needs 2 ranks, but the job has 3: start mpirun -n 2"),
         "{}",
         stderr(&output)
     );

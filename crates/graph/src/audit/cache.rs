@@ -1,4 +1,4 @@
-//! What the circuit states about the cache, against the KV layers, stores and reads of an IR.
+//! The circuit's cache streams, checked against the KV layers, stores and reads of an IR.
 
 use super::findings::Findings;
 use super::mla::origin;

@@ -1,4 +1,4 @@
-//! Edges: who makes what, who reads it, for which rows, and in which slot.
+//! Edges: producer, readers, rows and slot of each value.
 
 use super::findings::Findings;
 use super::rules::Code;
@@ -51,7 +51,7 @@ fn slots(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A16: who reads the result of attention that may have left the partial results of its KV splits instead reads those too.
+/// A16: a reader of attention that may leave partial results of its KV splits also reads those.
 fn kv_splits(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let partials = node.inputs.last().filter(|_| node.prologue.kv_splits);

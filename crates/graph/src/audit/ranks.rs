@@ -1,4 +1,5 @@
-//! What ranks that share a model say to each other: sums of what each of them has of a value, and rows of the residual stream at the ends of their layers.
+//! Communication between ranks: sums of partial values, and rows of the residual stream at the ends
+//! of their layers.
 
 use super::findings::Findings;
 use super::rules::Code;

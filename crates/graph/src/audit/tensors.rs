@@ -152,7 +152,7 @@ impl<'a> Kept<'a> {
         Kept { circuit, vars: ConfigVars::of(config, None), layers }
     }
 
-    /// Why nothing reads the tensor of this name; none where nothing says so.
+    /// Why no node reads the tensor of this name, if a reason is known.
     fn declared(&self, naming: Naming, name: &str) -> Option<String> {
         let prefixes: &[&str] = if naming == Naming::HuggingFace { &HF_PREFIXES } else { &[""] };
         prefixes.iter().rev().filter_map(|prefix| name.strip_prefix(prefix)).find_map(|name| {

@@ -1,4 +1,4 @@
-//! Where each value is stored, who makes it and who reads it: found once for all rules.
+//! Storage, producer and readers of each value, collected once for all rules.
 
 use super::findings::Findings;
 use super::rules::Code;

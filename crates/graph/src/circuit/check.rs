@@ -1,4 +1,5 @@
-//! What must hold of a circuit whatever the config: names that exist, kinds that fit, slots and streams with an owner.
+//! Checks of a circuit that hold for every config: names that exist, kinds that fit, slots and
+//! streams with an owner.
 
 use super::block::{Block, BlockKind, OP_WORDS};
 use super::form::{Circuit, LayerRule, StagePart};

@@ -1,4 +1,5 @@
-//! What each layer is made of: one attention block and one feed-forward block, by the circuit's rules.
+//! The blocks of each layer: one attention block and one feed-forward block, by the circuit's
+//! rules.
 
 use super::block::BlockKind;
 use super::form::{Circuit, LayerRule};

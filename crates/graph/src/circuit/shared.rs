@@ -1,4 +1,5 @@
-//! Blocks that several circuits have: in `blocks` of a circuit file, a name stands for the shared block of that name.
+//! Blocks shared by several circuits: in `blocks` of a circuit file, a name refers to the shared
+//! block of that name.
 
 use super::block::Block;
 use serde::de::value::MapAccessDeserializer;
@@ -36,7 +37,7 @@ impl<'de> Deserialize<'de> for OwnOrShared {
             fn visit_str<E: Error>(self, name: &str) -> Result<OwnOrShared, E> {
                 let Some((_, text)) = FILES.iter().find(|(known, _)| *known == name) else {
                     let known = FILES.map(|(known, _)| known).join(", ");
-                    return Err(E::custom(format!("no shared block is called {name:?}; there are {known}")));
+                    return Err(E::custom(format!("unknown shared block {name:?}; expected one of {known}")));
                 };
                 serde_json::from_str(text).map(OwnOrShared).map_err(E::custom)
             }

@@ -1,4 +1,4 @@
-//! What a block states about the cache, checked against its operations and evaluated for one layer.
+//! A block's cache streams, checked against its operations and evaluated for one layer.
 
 use super::block::{Block, BlockKind, CacheKind, OpSpec, ReadRange, StreamSpec};
 use super::form::Circuit;

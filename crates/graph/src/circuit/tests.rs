@@ -1,4 +1,4 @@
-//! Circuit files that are right, and every way of being wrong, with what is said of it.
+//! Tests of valid circuit files, and of the error for each way to break one.
 
 use super::*;
 use crate::config::{LayerKind, ModelConfig};
@@ -135,7 +135,7 @@ fn the_old_form_is_refused_with_what_changed() {
 fn json_that_is_no_circuit_is_refused_with_its_place() {
     says(&problem(Circuit::parse("{").unwrap_err()), &["EOF", "line 1"]);
     let error = refused(|c| c["blocks"]["mla"] = json!("mlaa"));
-    says(&error, &["no shared block is called \"mlaa\"", "mla, moe", "line 1"]);
+    says(&error, &["unknown shared block \"mlaa\"", "mla, moe", "line 1"]);
     let error = refused(|c| c["blocks"]["mla"]["kind"] = json!("sliding"));
     says(&error, &["sliding", "attention", "line 1"]);
     says(&refused(|c| c["blocks"]["mla"] = json!(1)), &["a block, or the name of a shared one"]);

@@ -1,4 +1,4 @@
-//! Whether two configs compute the same.
+//! Comparison of two configs by what they compute.
 
 use super::ModelConfig;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What a model file can say wrongly about itself.
+//! Errors of a model file's configuration.
 
 use super::families::lacks;
 
@@ -9,7 +9,7 @@ use super::families::lacks;
 #[non_exhaustive]
 pub enum ConfigError {
     /// The architecture has no circuit.
-    #[error("{file}: architecture {architecture:?} is not supported{}; known are {}", lacks(architecture), known.join(", "))]
+    #[error("{file}: architecture {architecture:?} is not supported{}; supported: {}", lacks(architecture), known.join(", "))]
     Unsupported {
         /// The model file.
         file: String,

@@ -1,4 +1,5 @@
-//! The indexer of sparse attention: nothing here runs it, but files that are written anew must go on describing it.
+//! The indexer of sparse attention. Latent does not run it, but keeps its keys in files that it
+//! writes.
 
 use super::error::ConfigError;
 use super::hf;

@@ -1,4 +1,4 @@
-//! What each known kind of model says about itself, for comparing an unknown one with it.
+//! Profiles of known models, for comparison with an unknown one.
 
 use super::{FfnActivation, Gating, families, gguf_file};
 

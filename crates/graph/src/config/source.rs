@@ -1,4 +1,4 @@
-//! What a config is read from: keys and tensors, the same for a GGUF file, config.json, and a test's memory.
+//! The source of a config: keys and tensors of a GGUF file, of config.json, or in a test's memory.
 
 /// The value of a metadata key, in the few kinds that hyper-parameters have.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! What can be wrong with a circuit, in itself or under a config.
+//! Errors of a circuit, by itself or with a config.
 
 /// What is wrong with a circuit. Places are named as in its file: `block mla`, `stage lm_head`, `block mla, cache latent`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -188,13 +188,13 @@ pub enum CircuitError {
         problem: String,
     },
     /// A condition that names no config variable.
-    #[error("no config variable is called {word:?}")]
+    #[error("unknown config variable {word:?}")]
     Condition {
         /// The word.
         word: String,
     },
     /// A factor that does not exist.
-    #[error("no factor is called {name:?}")]
+    #[error("unknown factor {name:?}")]
     Factor {
         /// Its name.
         name: String,

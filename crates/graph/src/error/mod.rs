@@ -1,4 +1,4 @@
-//! What can go wrong between a config and a plan.
+//! Errors between a config and a plan.
 
 mod circuit;
 
@@ -12,7 +12,7 @@ use latent_types::{CacheType, TensorType};
 #[non_exhaustive]
 pub enum GraphError {
     /// No circuit has this name.
-    #[error("no circuit is called {name:?}; there are {}", known.join(", "))]
+    #[error("unknown circuit {name:?}; expected one of {}", known.join(", "))]
     NoCircuit {
         /// The unknown name.
         name: String,
@@ -38,7 +38,7 @@ pub enum GraphError {
         hint: String,
     },
     /// The MTP layer is to draft tokens, and there is none.
-    #[error("the model cannot draft tokens by itself: {what}; leave --draft mtp out")]
+    #[error("the model cannot draft tokens by itself: {what}; omit --draft mtp")]
     NoMtp {
         /// What is not there.
         what: String,
@@ -80,7 +80,7 @@ pub enum GraphError {
         most: usize,
     },
     /// No pass has this name.
-    #[error("no pass is called {name:?}; in order there are {}", known.join(", "))]
+    #[error("unknown pass {name:?}; the passes are, in order, {}", known.join(", "))]
     NoPass {
         /// The unknown name.
         name: String,

@@ -3,7 +3,7 @@
 use super::{Epilogue, Ir, Node, ValueId};
 use crate::ops::{Outputs, PARTIALS, Port};
 
-/// One edge of an IR: who makes a value, who reads it, and at which port.
+/// One edge of an IR: producer of a value, reader, and the reader's port.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Edge {
     /// Index of the node that makes it; none for what enters the span.

@@ -156,7 +156,7 @@ operations! {
     ExpertDown in expert_down::ExpertDown;
     /// x → the sum of what x is on each rank that shares the layer, in place.
     AllReduce in all_reduce::AllReduce;
-    /// Rows of the residual stream → the rank that goes on with them.
+    /// Rows of the residual stream → the rank that continues with them.
     SendRows in send_rows::SendRows;
     /// Rows of the residual stream ← the rank that made them, in place.
     ReceiveRows in receive_rows::ReceiveRows;

@@ -1,4 +1,5 @@
-//! Inserts what ranks say to each other: sums of terms, and rows of the residual stream at the ends of a rank's layers.
+//! Inserts communication between ranks: sums of partial values, and rows of the residual stream at
+//! the ends of a rank's layers.
 
 use crate::config::Part;
 use crate::ir::{Ir, Node, Op, Storage, Value, ValueId};

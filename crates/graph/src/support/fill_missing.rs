@@ -100,7 +100,7 @@ impl Read {
         let (what, problem, wrong) = match error {
             ConfigError::Unsupported { architecture, known, .. } => {
                 let problem =
-                    format!("no circuit runs it{}; known are {}", lacks(&architecture), known.join(", "));
+                    format!("no circuit runs it{}; supported: {}", lacks(&architecture), known.join(", "));
                 self.missing.push(Missing::new(MissingKind::Architecture, &architecture, problem));
                 self.unsupported = true;
                 return false;

@@ -1,4 +1,4 @@
-//! What a support report looks at: the machine, and the tensors that are known.
+//! The machine and the known tensors that a support report describes.
 
 use crate::circuit::{Circuit, DeclaredTensors, Naming, TensorIndex};
 use crate::passes::{BindOptions, CacheForm, MlaChoice};

@@ -1,4 +1,4 @@
-//! What stands between a model and running it.
+//! Obstacles to running a model.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What parts of a model take: memory, and the work of a step and of a prompt.
+//! Memory and work of parts of a model, per step and per prompt.
 
 use super::routing::Routing;
 use latent_graph::config::{ModelConfig, Wire};

@@ -1,4 +1,4 @@
-//! Which of several hosts should have what of a model, and how fast the model is then.
+//! Proposes a partition of a model over given hosts, and predicts its speed.
 //!
 //! A step of few rows reads the weights of its layers once: a rank takes as long as its bytes take at its read bandwidth, or its operations at its speed. The
 //! bytes and operations are those of the rank's own plans. A step goes through all stretches of layers before it ends, and residual rows cross a link between two of

@@ -1,4 +1,4 @@
-//! Hosts and the links between them, as they were measured.
+//! Measured hosts and the links between them.
 
 use super::load::Work;
 use latent_backend::DIRECT_SUM;

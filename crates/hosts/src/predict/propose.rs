@@ -1,4 +1,4 @@
-//! What is expected of partitions, and the best of them.
+//! Predicted performance of partitions, and the best of them.
 
 use super::company::{self, Seconds};
 use super::group::groups;

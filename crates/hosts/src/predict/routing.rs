@@ -1,4 +1,4 @@
-//! How much of the routed experts' work the busiest of several ranks has, for which the others wait.
+//! The share of the routed experts' work on the busiest rank, for which the other ranks wait.
 
 use latent_graph::config::{ModelConfig, Share};
 use std::cell::RefCell;

@@ -1,4 +1,4 @@
-//! A model as ranks that share its layers see it.
+//! The load of a model whose layers several ranks share.
 
 use super::load::{Case, Load, Loads};
 use latent_graph::config::ModelConfig;

@@ -1,4 +1,4 @@
-//! Which layers each group of ranks should have.
+//! Assignment of layers to groups of ranks.
 
 use super::company::{Company, Seconds};
 use super::group::{Group, groups};
@@ -11,7 +11,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PredictError {
     /// Each rank needs a layer.
-    #[error("{stretches} stretches of layers of a model of {layers}: each needs a layer at least")]
+    #[error("cannot split {layers} layers into {stretches} stretches: each needs at least one layer")]
     TooMany {
         /// Stretches of layers.
         stretches: usize,
@@ -20,8 +20,8 @@ pub enum PredictError {
     },
     /// Too little memory.
     #[error(
-        "the model does not fit: weights, a cache of {context} tokens and what steps work in take {needed:.1} GB, the hosts have {memory:.1} GB, in pieces of whole layers; \
-         give more hosts, a smaller --ctx-size, or a file of fewer bits"
+        "the model does not fit: weights, a cache of {context} tokens and scratch memory need {needed:.1} GB, the hosts have {memory:.1} GB, and layers are not split; \
+         use more hosts, a smaller --ctx-size, or a smaller quantization"
     )]
     Memory {
         /// Tokens of context, of all sequences.

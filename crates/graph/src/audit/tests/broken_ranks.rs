@@ -66,7 +66,7 @@ fn of_op(plan: &Plan, op: Op) -> Vec<usize> {
     (0..plan.ir.nodes.len()).filter(|n| plan.ir.nodes[*n].op == op).collect()
 }
 
-/// Takes a node away; who reads what it makes reads what it read.
+/// Removes a node; readers of its output read its input instead.
 fn leave_out(plan: &mut Plan, n: usize) {
     let node = plan.ir.nodes.remove(n);
     plan.phases.remove(n);
