@@ -1,4 +1,4 @@
-//! Files of a model that are not here: one of several ranks needs only those with its own tensors.
+//! Missing files of a model: each of several ranks needs only those with its own tensors.
 
 use std::collections::HashMap;
 
@@ -18,14 +18,14 @@ pub(crate) struct Absent {
     pub(crate) files: Vec<String>,
     /// Which of them has a tensor, or one of a module's tensors, by name.
     pub(crate) places: HashMap<String, usize>,
-    /// How many tensors they have, where the set says so.
+    /// The number of their tensors, if the set records it.
     pub(crate) tensors: Option<u64>,
     /// Those that no other rank has either.
     pub(crate) nowhere: Vec<String>,
 }
 
 impl Absent {
-    /// The file that is needed for a tensor, as far as anybody has said so.
+    /// The file of a tensor, if known.
     pub(crate) fn file_of(&self, tensor: &str) -> Option<&str> {
         let place = self.places.get(tensor).or_else(|| self.places.get(module_of(tensor)?))?;
         self.files.get(*place).map(String::as_str)

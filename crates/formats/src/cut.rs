@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// A model would have more files than one may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{count} files are more than a model may have: at most {MAX_SHARDS}; allow larger ones")]
+#[error("{count} files exceed the limit of {MAX_SHARDS} per model; allow larger files")]
 pub struct TooManyFiles {
     /// Files that there would be.
     pub count: usize,

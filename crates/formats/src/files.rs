@@ -51,7 +51,8 @@ impl Checkpoint {
         files.into_iter().map(|file| self.headers[file].0.as_str()).collect()
     }
 
-    /// The file that a tensor counts to: of one that is put together from several tensors that of its quants. None where it is not here.
+    /// The file of a tensor; for a 4-bit weight the file of its quants. `None` if it is not present
+    /// here.
     pub(crate) fn file_of(&self, info: &TensorInfo) -> Option<usize> {
         self.places_in(info).first().copied()
     }

@@ -1,4 +1,4 @@
-//! How a model is told from others, and how a packed file names its source.
+//! Identity of a model, which a packed file stores for its source.
 
 /// The version of packed files that is written, and the only one that is read.
 pub const VERSION: u32 = 1;

@@ -108,7 +108,7 @@ impl Index {
         let mut names: Vec<&str> = self.tensors.iter().map(|(name, _)| &**name).collect();
         names.sort_unstable();
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(format!("tensor {:?} stands twice in it", pair[0])),
+            Some(pair) => Err(format!("tensor {:?} occurs twice in it", pair[0])),
             None => Ok(()),
         }
     }
@@ -147,7 +147,7 @@ impl<'de> Deserialize<'de> for File {
                     if key != "weight_map" {
                         map.next_value::<IgnoredAny>()?;
                     } else if found.replace(map.next_value::<Index>()?).is_some() {
-                        return Err(A::Error::custom("weight_map stands twice"));
+                        return Err(A::Error::custom("weight_map occurs twice"));
                     }
                 }
                 Ok(File(found))

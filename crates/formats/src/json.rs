@@ -76,7 +76,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {
     parse(&text).map(Some).map_err(|problem| failed(path, &text, problem))
 }
 
-/// The error of a file that is not JSON; if it is something else altogether, the error says so.
+/// The error of a file that is not JSON; names the file's type if it is recognized.
 pub(crate) fn failed(path: &Path, text: &str, problem: String) -> FormatError {
     let problem = match known_non_model(text.as_bytes()) {
         Some(known) => known.to_owned(),
@@ -144,7 +144,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
         let mut object = Map::new();
         while let Some(key) = map.next_key::<String>()? {
             if object.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+                return Err(A::Error::custom(format_args!("the key {key:?} occurs twice")));
             }
             let Strict(value) = map.next_value()?;
             object.insert(key, value);

@@ -124,7 +124,7 @@ impl Bytes {
         Some((bits, page))
     }
 
-    /// Takes the whole pages of a range out of the page cache, unless somebody maps or writes them.
+    /// Evicts the whole pages of a range from the page cache, unless a process maps or writes them.
     pub(crate) fn evict(&self, range: Range<usize>) {
         use std::os::fd::AsRawFd;
         let Bytes::Map(Mapped { file, map, .. }) = self else { return };

@@ -1,4 +1,4 @@
-//! A checkpoint of which only some files are here, and what other ranks say of the rest.
+//! A checkpoint with some files missing on this rank, completed with descriptions from other ranks.
 
 use crate::absent::Absent;
 use crate::builder::by_name;
@@ -30,7 +30,8 @@ impl Checkpoint {
         &self.absent.files
     }
 
-    /// The error of a rank that needs a tensor of a file that is not here, as far as the index says so of the tensor or of what belongs to it.
+    /// The error of a rank that needs a tensor of a missing file, if the index lists the tensor or
+    /// its companions.
     pub fn needs(&self, tensor: &str) -> Option<FormatError> {
         let files = vec![self.absent.file_of(tensor)?.to_owned()];
         Some(FormatError::Absent { path: self.path.clone(), files, tensor: tensor.to_owned(), tensors: 1 })

@@ -1,4 +1,5 @@
-//! Guesses what a file is that is not a model: users pass a download page, a Git LFS pointer or a pickle more often than a damaged file.
+//! Guesses the type of a file that is not a model: often a download page, a Git LFS pointer or a
+//! pickle.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! From a source to a grammar that can be followed: within limits, on a thread of its own.
+//! Compiles a source to a grammar, within limits, on a separate thread.
 
 use crate::cache::Cache;
 use crate::cost;

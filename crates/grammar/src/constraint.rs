@@ -1,4 +1,4 @@
-//! A grammar that an answer follows.
+//! A grammar as a constraint on one answer.
 
 use crate::error::{GrammarError, shorten};
 use crate::grammar::Grammar;

@@ -1,4 +1,4 @@
-//! Why an output cannot be constrained.
+//! Errors of constrained output.
 
 use std::fmt;
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub enum GrammarError {
     #[error("output cannot be constrained with this tokenizer: {0}")]
     Vocabulary(String),
     /// A step at which the grammar allows no token, or is too ambiguous to say which.
-    #[error("the output cannot go on by its {what}: {problem}")]
+    #[error("the {what} allows no next token: {problem}")]
     Step {
         /// The kind of constraint.
         what: &'static str,

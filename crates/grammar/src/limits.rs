@@ -1,4 +1,4 @@
-//! How much a grammar may cost.
+//! Limits on the cost of a grammar.
 
 use crate::error::GrammarError;
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! What an output can be constrained to.
+//! Sources of constraints: schemas, grammars and tool calls.
 
 use crate::tools::ToolCalls;
 use serde_json::Value;

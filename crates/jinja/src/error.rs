@@ -1,4 +1,4 @@
-//! The one error that a template can end in.
+//! Errors of templates.
 
 use std::fmt;
 
@@ -70,7 +70,7 @@ impl Error {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// Sets the line where none is set yet: the innermost statement wins.
+    /// Sets the line if it is unset: the innermost statement wins.
     pub(crate) fn at(mut self, line: u32) -> Error {
         if self.inner.line == 0 {
             self.inner.line = line;

@@ -1,4 +1,4 @@
-//! What a template may use.
+//! Limits on the work and memory of a template.
 
 /// Limits on parsing and rendering. Reaching one ends in an [`ErrorKind::Limit`](crate::ErrorKind::Limit) error.
 ///

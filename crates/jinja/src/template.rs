@@ -1,4 +1,4 @@
-//! The public face: parse once, render often.
+//! The public API: parse once, render often.
 
 use crate::ast::Program;
 use crate::error::Error;

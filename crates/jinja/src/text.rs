@@ -1,4 +1,4 @@
-//! Strings that know which of their bytes came from the inputs.
+//! Strings that track which of their bytes came from the inputs.
 
 use crate::error::{Error, Result};
 use crate::meter::{Charge, Meter};

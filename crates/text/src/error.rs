@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum TextError {
     /// A tokenizer whose rules are not known: text would silently be split wrongly.
-    #[error("the {what} {found:?} is not known; known are {known}")]
+    #[error("unknown {what} {found:?}; supported: {known}")]
     Unknown {
         /// Such as `tokenizer model`.
         what: &'static str,
@@ -16,8 +16,8 @@ pub enum TextError {
     },
     /// A pre-tokenizer without rules here: text would silently be split wrongly.
     #[error(
-        "tokenizer.ggml.pre is {found:?}, a way of splitting text that Latent has no rules for; it has those of {known}. The original folder \
-         works, whose tokenizer.json holds the rules; of the same rules under another name, `latent convert --pre NAME` makes a file"
+        "unknown pre-tokenizer {found:?} in tokenizer.ggml.pre; supported: {known}. Use the original folder, \
+         whose tokenizer.json holds the rules, or, if a supported one has the same rules, `latent convert --pre NAME`"
     )]
     UnknownPre {
         /// The name in the file.

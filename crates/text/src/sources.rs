@@ -1,4 +1,4 @@
-//! Where a model's files keep its templates.
+//! Locations of chat templates in a model's files.
 
 use latent_formats::{Checkpoint, FormatError, Source};
 use serde_json::Value;

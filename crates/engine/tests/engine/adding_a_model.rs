@@ -25,7 +25,7 @@ fn circuit(document: &str) -> Value {
     for block in blocks(document, "json") {
         let Value::Object(part) = serde_json::from_str(&block).unwrap() else { panic!("no object: {block}") };
         for (key, value) in part {
-            assert!(whole.insert(key.clone(), value).is_none(), "{key} stands twice");
+            assert!(whole.insert(key.clone(), value).is_none(), "{key} occurs twice");
         }
     }
     Value::Object(whole)

@@ -1,4 +1,4 @@
-//! What can be wrong with the 4-bit weights of a GPTQ, AWQ or compressed-tensors checkpoint.
+//! Errors of the 4-bit weights of a GPTQ, AWQ or compressed-tensors checkpoint.
 
 use latent_types::TensorType;
 

@@ -1,10 +1,10 @@
-//! What can be wrong with a GGUF file.
+//! Errors of GGUF files.
 
 /// An error of a GGUF header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufError {
-    /// The bytes given end inside the header, although the file goes on: give more of it.
+    /// The given bytes end inside the header: read more of the file.
     #[error("the first {have} bytes end inside the header, in {what}; at least {need} bytes are needed")]
     NeedMore {
         /// What was being read.
@@ -65,7 +65,7 @@ pub enum GgufError {
         problem: String,
     },
     /// A duplicate of something that must be unique.
-    #[error("{what} {name:?} stands twice")]
+    #[error("{what} {name:?} occurs twice")]
     Duplicate {
         /// `metadata key` or `tensor`.
         what: &'static str,

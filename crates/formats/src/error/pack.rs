@@ -1,4 +1,4 @@
-//! What can be wrong with a packed file.
+//! Errors of packed files.
 
 use super::GgufError;
 use crate::identity::VERSION;

@@ -1,4 +1,4 @@
-//! What can be wrong with a safetensors file.
+//! Errors of safetensors files.
 
 use crate::limits;
 
@@ -6,7 +6,7 @@ use crate::limits;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SafetensorsError {
-    /// The bytes given end inside the header, although the file goes on: give more of it.
+    /// The given bytes end inside the header: read more of the file.
     #[error("the first {have} bytes end inside the header; {need} bytes are needed")]
     NeedMore {
         /// Bytes that were given.
@@ -40,7 +40,7 @@ pub enum SafetensorsError {
         problem: String,
     },
     /// A duplicate name.
-    #[error("tensor {name:?} stands twice")]
+    #[error("tensor {name:?} occurs twice")]
     Duplicate {
         /// The name.
         name: String,

@@ -176,7 +176,7 @@ impl Writer {
                 return refuse(format!("the metadata key {key:?} is empty or too long"));
             }
             if !names.insert(key) {
-                return refuse(format!("the metadata key {key} stands twice"));
+                return refuse(format!("the metadata key {key} occurs twice"));
             }
             if key == "general.alignment" {
                 match &plain(value) {
@@ -193,7 +193,7 @@ impl Writer {
                 return refuse(format!("the name {name:?} of a tensor is empty or too long"));
             }
             if !names.insert(name) {
-                return refuse(format!("tensor {name} stands twice"));
+                return refuse(format!("tensor {name} occurs twice"));
             }
             if shape.len() > limits::MAX_DIMENSIONS as usize {
                 return refuse(format!("tensor {name} has more than {} dimensions", limits::MAX_DIMENSIONS));

@@ -76,7 +76,7 @@ where
         while let Some(name) = map.next_key::<String>()? {
             if name == "__metadata__" {
                 if noted {
-                    return Err(A::Error::custom("__metadata__ stands twice"));
+                    return Err(A::Error::custom("__metadata__ occurs twice"));
                 }
                 noted = true;
                 map.next_value::<Notes>()?;

@@ -55,7 +55,7 @@ impl Writer {
             };
             let entry = serde_json::json!({"dtype": ty.name(), "shape": shape, "data_offsets": [at, end]});
             if header.insert(name.clone(), entry).is_some() || name == "__metadata__" {
-                return refuse(format!("tensor {name} stands twice, or has a reserved name"));
+                return refuse(format!("tensor {name} occurs twice, or has a reserved name"));
             }
             at = end;
         }

@@ -206,7 +206,7 @@ fn tensors_twice_overlapping_or_with_holes() {
         };
         safetensors(&format!("{{{},{}}}", entry(a, 0), entry(b, start)), data)
     };
-    refused_weights(&two("x", "x", 8, 16), &["tensor \"x\" stands twice"]);
+    refused_weights(&two("x", "x", 8, 16), &["tensor \"x\" occurs twice"]);
     refused_weights(&two("x", "y", 4, 12), &["tensors x and y overlap at byte 4"]);
     refused_weights(&two("x", "y", 0, 8), &["overlap at byte 0"]);
     refused_weights(&two("x", "y", 12, 20), &["bytes 8 to 12", "belong to no tensor"]);
@@ -214,7 +214,7 @@ fn tensors_twice_overlapping_or_with_holes() {
     refused_weights(&safetensors(r#"{"__metadata__":{"a":1}}"#, 0), &["header is malformed"]);
     refused_weights(
         &safetensors(r#"{"__metadata__":{},"__metadata__":{}}"#, 0),
-        &["__metadata__ stands twice"],
+        &["__metadata__ occurs twice"],
     );
 }
 
@@ -475,10 +475,10 @@ fn indexes_that_lie() {
     );
     lie(
         r#"{"weight_map":{"a":"m-00001.safetensors","a":"m-00001.safetensors"}}"#,
-        &[file, "tensor \"a\" stands twice"],
+        &[file, "tensor \"a\" occurs twice"],
     );
     lie(r#"{"weight_map":{"a":7}}"#, &[file, "string"]);
-    lie(r#"{"weight_map":{},"weight_map":{}}"#, &[file, "weight_map stands twice"]);
+    lie(r#"{"weight_map":{},"weight_map":{}}"#, &[file, "weight_map occurs twice"]);
     lie("{}", &[file, "no object weight_map"]);
     lie("[", &[file]);
 }
@@ -545,7 +545,7 @@ fn json_files_that_are_none() {
     let lie = |config: &str, parts: &[&str]| says(Checkpoint::open(model(config, &weights).path()), parts);
     lie("", &["config.json", "no valid JSON"]);
     lie("[1]", &["config.json", "no JSON object"]);
-    lie(r#"{"a":1,"b":{"c":1,"c":2}}"#, &["config.json", "the key \"c\" stands twice", "line 1"]);
+    lie(r#"{"a":1,"b":{"c":1,"c":2}}"#, &["config.json", "the key \"c\" occurs twice", "line 1"]);
     lie("<html>", &["config.json", "web page"]);
     lie("version https://git-lfs.github.com/spec/v1", &["config.json", "Git LFS pointer"]);
     lie(&format!("{{\"a\":[1{}]}}", ",1".repeat(1 << 17)), &["config.json", "values", "limit of 131072"]);
@@ -646,7 +646,7 @@ fn the_writer_checks_what_it_is_given() {
     assert!(writer.tensor("q", TensorType::Q4_0, &[32]).is_err(), "safetensors has no block formats");
     writer.tensor("a", TensorType::F32, &[1]).unwrap().tensor("a", TensorType::F32, &[1]).unwrap();
     let error = writer.write(&mut Vec::new(), |_, out| out.write_all(&[0; 4])).unwrap_err();
-    assert!(error.to_string().contains("tensor a stands twice"));
+    assert!(error.to_string().contains("tensor a occurs twice"));
     let mut short = Writer::new();
     short.tensor("a", TensorType::F32, &[1]).unwrap();
     let error = short.write(&mut Vec::new(), |_, out| out.write_all(&[0; 3])).unwrap_err();

@@ -173,10 +173,10 @@ fn the_writer_checks_what_it_is_given() {
     let message = |writer: &Writer| writer.write(&mut Vec::new(), |_, _| Ok(())).unwrap_err().to_string();
     let mut twice = Writer::new();
     twice.key("k", WriterValue::U8(1)).key("k", WriterValue::U8(1));
-    assert!(message(&twice).contains("k stands twice"));
+    assert!(message(&twice).contains("k occurs twice"));
     let mut same = Writer::new();
     same.tensor("t", TensorType::I8, &[1]).unwrap().tensor("t", TensorType::I8, &[1]).unwrap();
-    assert!(message(&same).contains("tensor t stands twice"));
+    assert!(message(&same).contains("tensor t occurs twice"));
     let mut alignment = Writer::new();
     alignment.key("general.alignment", WriterValue::U32(24));
     assert!(message(&alignment).contains("general.alignment"));

@@ -113,7 +113,7 @@ fn array_of_arrays() {
 fn duplicate_key() {
     refused(
         with(|f| f.keys.push(f.keys[1].clone())),
-        &["metadata key \"deepseek2.block_count\" stands twice"],
+        &["metadata key \"deepseek2.block_count\" occurs twice"],
     );
 }
 
@@ -255,7 +255,7 @@ fn offset_past_the_end() {
 
 #[test]
 fn duplicate_tensor() {
-    refused(with(|f| f.tensors[1].name = b"a".to_vec()), &["tensor \"a\" stands twice"]);
+    refused(with(|f| f.tensors[1].name = b"a".to_vec()), &["tensor \"a\" occurs twice"]);
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn conflicts(
     let (mut found, mut budget) = (Vec::new(), STEPS);
     for lexeme in live(grammar) {
         deadline.check()?;
-        // what nothing can follow, may be as long as it likes
+        // a final lexeme may match any length
         if follows[lexeme] == Bytes::default() {
             continue;
         }

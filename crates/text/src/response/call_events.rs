@@ -1,4 +1,4 @@
-//! What becomes of a call: it is announced, ends, or was none.
+//! Events of a tool call: start, end, or rejection.
 
 use super::call::is_name;
 use super::event::{CallEnding, ResponseEvent, append};

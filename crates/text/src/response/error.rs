@@ -1,4 +1,4 @@
-//! Why a response template is refused.
+//! Errors of response templates.
 
 /// A response template that cannot be used. The model can be served without it: by one of ours, or unparsed.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum ResponseFormatError {
         problem: String,
     },
     /// A version that is not known.
-    #[error("the response template has version {0}; known is 1")]
+    #[error("response template version {0} is not supported; expected 1")]
     Version(String),
     /// A regular expression that cannot be matched incrementally.
     #[error("the response template's {place} {pattern:?} is not supported: {problem}")]

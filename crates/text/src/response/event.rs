@@ -1,4 +1,4 @@
-//! What a parsed response consists of.
+//! Events of a parsed response.
 
 use serde_json::Value;
 

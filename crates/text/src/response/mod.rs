@@ -1,9 +1,11 @@
-//! What a model wrote, taken apart: reasoning, answer, tool calls.
+//! Parsing of responses into reasoning, answer and tool calls.
 //!
-//! One executor serves streams and whole responses. What it looks for is data: a response template in Hugging Face's form, the checkpoint's
-//! own or one of ours (`response_templates/`), compiled to a [`ResponseFormat`]. See docs/response-parsing.md.
+//! The same parser handles streams and whole responses. The markers that it searches for are data: a
+//! response template in Hugging Face's form, the checkpoint's own or a built-in one
+//! (`response_templates/`), compiled to a [`ResponseFormat`]. See docs/response-parsing.md.
 //!
-//! * [`ResponseFormat::for_model`] chooses; [`ResponseParser`] parses; [`ResponseEvent`] is what comes out.
+//! * [`ResponseFormat::for_model`] chooses a format; [`ResponseParser`] parses text into
+//!   [`ResponseEvent`]s.
 //! * [`ToolGrammar`] describes the format's tool calls for constrained decoding.
 
 mod call;

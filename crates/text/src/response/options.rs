@@ -1,4 +1,4 @@
-//! What a caller of the parser decides.
+//! Options of the response parser.
 
 /// How to parse.
 #[derive(Clone, Debug)]

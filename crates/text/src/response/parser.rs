@@ -1,4 +1,4 @@
-//! The parser: what it knows of the format, and where it is.
+//! The response parser: its format and its state.
 
 use super::call::ToolTypes;
 use super::event::ResponseEvent;

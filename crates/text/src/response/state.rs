@@ -1,4 +1,4 @@
-//! Where the parser is: outside all fields, in one, or in a part of a tool call.
+//! States of the parser: outside all fields, in a field, or in a part of a tool call.
 
 use super::call::{JsonArguments, Kind, ObjectCalls, escape_into, quoted};
 use super::event::{ResponseEvent, append};

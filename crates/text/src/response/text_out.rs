@@ -1,4 +1,5 @@
-//! Text of the reasoning or the answer on its way out: white space at its edges is held back until it is known what follows.
+//! Output of reasoning and answer text, which holds back white space at its edges until the
+//! following text is known.
 
 use super::event::{ResponseEvent, append};
 use super::format::Strip;

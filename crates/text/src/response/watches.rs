@@ -1,4 +1,4 @@
-//! What is searched in which state.
+//! The markers that the parser searches for in each state.
 
 use super::format::{Arguments, Body, CallShape, Delimiter, Field, FieldKind, Format, Tagged};
 use super::options::ParserOptions;

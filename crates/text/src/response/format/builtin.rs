@@ -1,4 +1,4 @@
-//! The response templates that we bring, and which of them is a model's.
+//! Built-in response templates, and the choice of one for a model.
 
 use super::compile::compile;
 use super::shape::{Format, FormatSource};

@@ -1,4 +1,4 @@
-//! From a response template to what the parser runs.
+//! Compiles a response template to a parser format.
 
 use super::super::call::ObjectKeys;
 use super::super::error::ResponseFormatError;

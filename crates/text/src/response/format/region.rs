@@ -91,7 +91,7 @@ impl Content {
             },
             other => {
                 let known = "text, int, float, bool, json, xml-inline, kv-lines";
-                let problem = format!("the content parser {other:?} is not known; known are {known}");
+                let problem = format!("unknown content parser {other:?}; supported: {known}");
                 return Err(ResponseFormatError::malformed(place, problem));
             }
         })

@@ -1,4 +1,4 @@
-//! A format as the parser runs it.
+//! The compiled format that the parser runs.
 
 use super::region::Region;
 use crate::response::call::ObjectKeys;

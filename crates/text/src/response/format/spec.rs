@@ -111,7 +111,7 @@ pub(super) struct CallSpec {
     /// Expressions with groups `name` and perhaps `id`, tried in order on what stands where the name is.
     #[serde(default)]
     pub name_patterns: Vec<String>,
-    /// What the model itself writes, where it is not the first of what is read.
+    /// The text that the model writes itself, if other text precedes it in the parsed output.
     #[serde(default)]
     pub written: WrittenSpec,
     /// Names and keys are escaped as XML's attributes.
