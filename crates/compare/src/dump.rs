@@ -43,13 +43,13 @@ pub enum DumpError {
         problem: String,
     },
     /// It does not say which tokens were run.
-    #[error("{}: it has no tensor `tokens`: give --tokens with the ids that the dump was made of", path.display())]
+    #[error("{}: it has no tensor `tokens`: pass the token IDs of the dump as --tokens", path.display())]
     NoTokens {
         /// The file.
         path: PathBuf,
     },
     /// It was made of other tokens than those asked for.
-    #[error("{}: it was made of {found} tokens, other than the {given} given: leave --tokens away", path.display())]
+    #[error("{}: its {found} tokens differ from the {given} of --tokens: omit --tokens", path.display())]
     OtherTokens {
         /// The file.
         path: PathBuf,
@@ -87,7 +87,8 @@ pub fn write(trace: &Trace, points: &Activations, path: &Path) -> Result<usize, 
     Ok(kept.len())
 }
 
-/// Reads a dump of a model with these points. `tokens` are those that it must have been made of; without them, it says so itself.
+/// Reads a dump of a model with these points. Its tokens must equal `tokens`; without them, the
+/// dump must contain its own.
 ///
 /// # Errors
 /// [`DumpError`]: what is wrong, and where.

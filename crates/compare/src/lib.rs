@@ -107,7 +107,7 @@ pub struct Report {
 pub enum DiffError {
     /// A point has rows of different widths.
     #[error(
-        "{point} has {a} numbers a row on side A and {b} on side B: these are models of different shapes"
+        "{point} has {a} numbers per row on side A and {b} on side B: these are models of different shapes"
     )]
     Width {
         /// The point.
@@ -117,9 +117,9 @@ pub enum DiffError {
         /// On side B.
         b: usize,
     },
-    /// The sides ran other tokens.
+    /// The sides ran different tokens.
     #[error(
-        "the two sides ran other tokens: {a} on side A and {b} on side B, the first difference at position {at}"
+        "the two sides ran different tokens: {a} on side A and {b} on side B, the first difference at position {at}"
     )]
     Tokens {
         /// Tokens of side A.

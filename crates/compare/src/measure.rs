@@ -1,4 +1,4 @@
-//! How far apart two matrices are.
+//! Distance between two matrices.
 
 use latent_backend::Values;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! How far apart two runs may be.
+//! Tolerance of a comparison.
 
 use latent_engine::Engine;
 use latent_graph::passes::Precision;

@@ -17,7 +17,7 @@ const WORTH_A_THREAD: usize = 1 << 16;
 /// From this on, a number is infinite as an F16.
 const F16_LIMIT: f32 = 65520.0;
 
-/// How far a conversion is, and whether it goes on.
+/// Progress of a conversion, and whether to continue.
 pub(crate) struct Progress<'a> {
     done: u64,
     total: u64,

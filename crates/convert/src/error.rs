@@ -1,4 +1,4 @@
-//! Why a model is not converted.
+//! Conversion errors.
 
 use latent_formats::{FormatError, OutputError, TooManyFiles};
 use latent_graph::config::Inexpressible;
@@ -33,7 +33,7 @@ pub enum ConvertError {
     Output(#[from] OutputError),
     /// Its architecture is not known in GGUF files.
     #[error(
-        "{file}: Latent reads and writes no GGUF files of the architecture {architecture:?}; llama.cpp's convert_hf_to_gguf.py may, for llama.cpp"
+        "{file}: Latent does not support GGUF files of architecture {architecture:?}; llama.cpp's convert_hf_to_gguf.py may convert the model for llama.cpp"
     )]
     NoGguf {
         /// The model.
@@ -66,7 +66,7 @@ pub enum ConvertError {
         path: PathBuf,
     },
     /// The target lies in the folder of the model.
-    #[error("{}: it lies in the model's own folder {}; give a place outside of it", path.display(), folder.display())]
+    #[error("{}: it is inside the model's own folder {}; choose a path outside it", path.display(), folder.display())]
     Inside {
         /// The target.
         path: PathBuf,
@@ -82,7 +82,7 @@ pub enum ConvertError {
         name: String,
     },
     /// Tensors that no circuit knows.
-    #[error("{file}: {} not known: nothing says what to make of {}", counted(tensors), listed(tensors))]
+    #[error("{file}: {} unknown to the circuit: {}", counted(tensors), listed(tensors))]
     Unknown {
         /// The model.
         file: String,
@@ -128,7 +128,7 @@ pub enum ConvertError {
         error: QuantError,
     },
     /// A type that is not offered.
-    #[error("{ty} cannot be written here; types are {known}")]
+    #[error("{ty} cannot be written here; supported types: {known}")]
     Type {
         /// The type.
         ty: TensorType,

@@ -1,4 +1,4 @@
-//! Types in which nothing is lost.
+//! Lossless choice of tensor types.
 
 use crate::error::ConvertError;
 use crate::rows::OldFile;

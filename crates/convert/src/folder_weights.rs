@@ -30,7 +30,7 @@ use std::thread;
 pub struct FolderWeights<'a> {
     checkpoint: &'a Checkpoint,
     old: OldFile<'a>,
-    /// With the types that they get where none is chosen.
+    /// With their default types.
     tensors: Vec<NewTensor>,
     metadata: Metadata,
     types: Options,
@@ -242,7 +242,7 @@ fn about(
         Source::Gguf(_) => None,
     };
     let folder = card::id_of(checkpoint.path());
-    // a path says where somebody kept the model
+    // a path reveals where the user kept the model
     let ids = [options.id, own.filter(|id| id.matches('/').count() <= 1), Some(&folder)];
     let ids: Vec<&str> = ids.into_iter().flatten().collect();
     About::new(&card.unwrap_or_default(), &ids, list.iter().map(NewTensor::elements).sum())

@@ -1,4 +1,4 @@
-//! What a GGUF file is to be like.
+//! Options of the GGUF writer.
 
 use latent_quantize::{Importances, Options};
 

@@ -1,4 +1,4 @@
-//! What a conversion did.
+//! The result of a conversion.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

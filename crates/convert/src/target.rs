@@ -1,4 +1,4 @@
-//! Where the new files go, and what may not be there.
+//! Checks of the target paths.
 
 use crate::error::ConvertError;
 use latent_formats::{Checkpoint, OutputError, OutputFile, Source};

@@ -70,8 +70,9 @@ impl Position<'_> {
     }
 }
 
-/// Runs all chunks and passes on what counts, in order. The first token of each chunk is replaced by `bos`, where the model has one. `progress`
-/// hears how many tokens are done; it stops the work by answering false.
+/// Runs all chunks and passes on the positions that count, in order. The model's `bos` token, if
+/// any, replaces the first token of each chunk. `progress` is called with the number of finished
+/// tokens; if it returns false, the run stops.
 ///
 /// # Errors
 /// What the engine or `sink` fails with.

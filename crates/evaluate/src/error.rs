@@ -1,4 +1,4 @@
-//! Why an evaluation fails.
+//! Evaluation errors.
 
 use latent_engine::EngineError;
 use latent_formats::{FormatError, InputError, OutputError};
@@ -40,7 +40,7 @@ pub enum EvalError {
         path: PathBuf,
     },
     /// A model without routed experts.
-    #[error("the model has no routers: router statistics are of models with routed experts")]
+    #[error("the model has no routed experts, and so no router statistics")]
     NoRouter,
     /// Two files without a tensor of the same name and shape.
     #[error(

@@ -1,4 +1,4 @@
-//! How good a model is: numbers that can be compared with those of other programs, and a page of pictures.
+//! Evaluation of models: metrics comparable with other programs, and an HTML report.
 //!
 //! * [`perplexity`]: how well a model predicts a text, computed as llama.cpp's tool does.
 //! * [`Divergence`]: how far its next-token probabilities are from those in a [logits file](LogitsReader) of llama.cpp's form.

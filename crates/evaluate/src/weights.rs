@@ -77,8 +77,8 @@ impl Sums {
     }
 }
 
-/// Compares the weights of two files with `threads` threads. `progress` hears how many of how many pieces are done; it stops the work by
-/// answering false.
+/// Compares the weights of two files with `threads` threads. `progress` is called with the finished
+/// and the total pieces; if it returns false, the comparison stops.
 ///
 /// # Errors
 /// Files without a tensor in common; [`Stopped`](latent_engine::EngineError::Stopped).

@@ -1,4 +1,4 @@
-//! Answers of servers, and why there is none.
+//! Responses of servers, and transport errors.
 
 use crate::address::Origin;
 use crate::error::HubError;

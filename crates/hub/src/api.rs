@@ -1,4 +1,4 @@
-//! The hub's interface: which commit a revision is, which files it has, where their bytes are.
+//! The hub's API: the commit of a revision, its files, and their addresses.
 
 use crate::answer::{Answer, Fault, bad, message};
 use crate::client::Client;

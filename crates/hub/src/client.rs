@@ -209,7 +209,7 @@ impl<'c> Exchange<'c> {
         self.deadline.extend(self.client.idle * 5);
     }
 
-    /// A body begins, or goes on fast enough.
+    /// A body begins, or arrives fast enough.
     fn receiving(&self) {
         self.came.set(0);
         self.deadline.extend(self.client.idle);
@@ -319,7 +319,7 @@ impl Drop for Exchange<'_> {
 fn reason(error: &HubError) -> String {
     match error {
         HubError::Unreachable { host, problem } => format!("{host}: {problem}"),
-        HubError::RateLimited { host, .. } => format!("{host} asks for fewer requests"),
+        HubError::RateLimited { host, .. } => format!("{host} limits the rate of requests"),
         other => other.to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! What the bytes of a file must hash to.
+//! Expected hashes of files.
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! One file: resumed, checked, and named only when it is whole.
+//! Download of one file: resumed, verified, and renamed when complete.
 
 use crate::answer::{Answer, Fault, bad, unreachable};
 use crate::api::Question;
@@ -28,8 +28,8 @@ pub(crate) struct Download<'a> {
 }
 
 impl Download<'_> {
-    /// Where the bytes of a file wait until it is whole: named by what they must be, so that another commit with the same file goes on with
-    /// them.
+    /// The partial file of a download. Its name is the expected hash, so that another commit with
+    /// the same file can resume it.
     pub(crate) fn part_path(&self, file: &RepoFile) -> PathBuf {
         let name = match &file.digest {
             Some(digest) => digest.digits().to_owned(),

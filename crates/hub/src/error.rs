@@ -1,4 +1,4 @@
-//! Why a model is not there: each reason says what to do.
+//! Hub errors, each with advice.
 
 use crate::repo::Repo;
 use latent_files::OutputError;
@@ -113,7 +113,7 @@ pub enum HubError {
         page: String,
     },
     /// No such branch, tag or commit.
-    #[error("{repo}: it has no revision {revision:?}; without @{revision} its newest state is taken")]
+    #[error("{repo}: it has no revision {revision:?}; omit @{revision} to use the newest one")]
     NoRevision {
         /// The repository.
         repo: Repo,
@@ -151,7 +151,7 @@ pub enum HubError {
         problem: String,
     },
     /// 429, and the wait is longer than this waits.
-    #[error("{host} asks for fewer requests{}; try again later{advice}", wait_of(.wait))]
+    #[error("{host} limits the rate of requests{}; try again later{advice}", wait_of(.wait))]
     RateLimited {
         /// Scheme, host and port.
         host: String,

@@ -1,9 +1,11 @@
-//! Models from Hugging Face's hub: what a reference names, downloads that can be broken off and are checked, and the cache folder.
+//! Models from the Hugging Face Hub: references, resumable and verified downloads, and the cache
+//! folder.
 //!
-//! * [`ModelRef`], `hf:OWNER/NAME[@REVISION][:QUANT]`.
-//! * [`Settings`], where the hub and the cache folder are, and who asks; from the environment.
-//! * [`find()`] looks for a model on this machine, [`pull()`] brings one; [`list()`] and [`remove()`], what is here, and away with it.
-//! * [`HubError`], why not, and what to do.
+//! * [`ModelRef`]: a reference, `hf:OWNER/NAME[@REVISION][:QUANT]`.
+//! * [`Settings`]: the hub's address, the token and the cache folder, from the environment.
+//! * [`find()`] looks for a model on this machine, [`pull()`] downloads one; [`list()`] and
+//!   [`remove()`] manage the cache folder.
+//! * [`HubError`]: errors, each with advice.
 //!
 //! ```
 //! use latent_hub::{Choice, ModelRef};

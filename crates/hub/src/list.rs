@@ -79,7 +79,7 @@ fn listed(repo: &Repo, store: &RepoStore, commit: &str, set: PulledSet) -> Optio
     })
 }
 
-/// `hf:OWNER/NAME:Q4_K_M`, with the revision where it is not the usual one.
+/// `hf:OWNER/NAME:Q4_K_M`, with the revision unless it is the default one.
 pub(crate) fn reference(repo: &Repo, set: &PulledSet) -> String {
     let revision =
         if set.revision == "main" { String::new() } else { format!("@{}", set.revision.replace('/', "%2F")) };

@@ -10,7 +10,7 @@ pub(crate) struct RepoFile {
     pub(crate) path: String,
     /// Bytes.
     pub(crate) size: u64,
-    /// What its bytes must hash to, where the hub says so.
+    /// Its expected hash, if the hub reports one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<Digest>,
 }

@@ -1,4 +1,4 @@
-//! One download of a file at a time, also among processes.
+//! A lock that allows one download of a file at a time, across processes.
 
 use crate::client::Client;
 use crate::error::HubError;

@@ -1,4 +1,4 @@
-//! `latent pull`: a model of the hub comes into the cache folder.
+//! `latent pull`: downloads a model into the cache folder.
 
 use crate::client::Client;
 use crate::download::Download;

@@ -1,4 +1,4 @@
-//! What `hf:OWNER/NAME[@REVISION][:QUANT]` names.
+//! References to models: `hf:OWNER/NAME[@REVISION][:QUANT]`.
 
 use crate::error::HubError;
 use crate::repo::Repo;

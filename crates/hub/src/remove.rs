@@ -1,4 +1,4 @@
-//! `latent rm`: models leave the cache folder.
+//! `latent rm`: removes models from the cache folder.
 
 use crate::error::HubError;
 use crate::list::{reference, repos};

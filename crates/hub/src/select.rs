@@ -1,4 +1,4 @@
-//! Which files of a repository make the model that a reference names.
+//! Selection of a repository's files for a reference.
 
 use crate::error::{HubError, ModelChoice};
 use crate::listing::RepoFile;

@@ -1,4 +1,5 @@
-//! Where the hub is, who asks, and where models are kept: from the environment, with the names that Hugging Face's own tools use.
+//! Settings from the environment: hub, token and cache folder, with the names of Hugging Face's own
+//! tools.
 
 use crate::error::HubError;
 use latent_files::{InputError, input_file};
@@ -46,7 +47,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Where the hub is, who asks, and where models are kept.
+/// Address of the hub, the user's token, and the cache folder.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Scheme, host and perhaps a path, without a slash at the end.

@@ -93,7 +93,7 @@ impl RepoStore {
         fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == file.size)
     }
 
-    /// Notes that a set is there, or with none of it, that it is no more.
+    /// Updates the record of pulled sets; deletes it when no set is left.
     pub(crate) fn change(
         &self,
         commit: &str,

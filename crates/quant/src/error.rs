@@ -1,4 +1,4 @@
-//! What can go wrong in decoding and encoding.
+//! Errors of decoding and encoding.
 
 use latent_types::TensorType;
 
@@ -10,7 +10,7 @@ pub enum QuantError {
     #[error("{0} cannot be decoded to numbers")]
     NotDecodable(TensorType),
     /// The type has no encoder.
-    #[error("{0} cannot be encoded; the types that can are {list}", list = crate::encodable().map(TensorType::name).collect::<Vec<_>>().join(", "))]
+    #[error("{0} cannot be encoded; supported types: {list}", list = crate::encodable().map(TensorType::name).collect::<Vec<_>>().join(", "))]
     NotEncodable(TensorType),
     /// Bytes and numbers do not agree.
     #[error("{numbers} numbers of {ty} do not take {bytes} bytes")]
@@ -23,7 +23,7 @@ pub enum QuantError {
         numbers: usize,
     },
     /// Not one importance per number.
-    #[error("{importance} importances do not go with {numbers} numbers")]
+    #[error("{importance} importances for {numbers} numbers; the numbers must be equal")]
     Importance {
         /// Importances given.
         importance: usize,

@@ -1,4 +1,4 @@
-//! What becomes of each tensor.
+//! The target type of each tensor.
 
 use crate::error::QuantizeError;
 use crate::importance::Importances;

@@ -1,4 +1,4 @@
-//! What keeps a model from being quantized.
+//! Quantization errors.
 
 use crate::mix::Mix;
 use latent_formats::{FormatError, InputError, OutputError, TooManyFiles};
@@ -42,7 +42,7 @@ pub enum QuantizeError {
         problem: String,
     },
     /// A type that was asked for by name cannot be written.
-    #[error("tensors cannot be written as {0}; they can as {list}", list = writable())]
+    #[error("tensors cannot be written as {0}; supported types: {list}", list = writable())]
     NotWritable(TensorType),
     /// A type that was asked for by name does not fit a tensor.
     #[error("tensor {tensor}: row length {columns} is not a multiple of the {ty} block size ({block}); choose another type for it", block = ty.block_len())]
@@ -56,7 +56,7 @@ pub enum QuantizeError {
     },
     /// The tensor is quantized already.
     #[error(
-        "tensor {tensor} is {from} already, and would lose quality once more as {to}: take a file with F32, F16 or BF16 weights, or allow it by --allow-requantize"
+        "tensor {tensor} is already quantized ({from}), and loses more quality as {to}: use a file with F32, F16 or BF16 weights, or pass --allow-requantize"
     )]
     Requantize {
         /// The tensor.
@@ -75,9 +75,7 @@ pub enum QuantizeError {
         ty: TensorType,
     },
     /// The type needs importances, and there are none for the tensor.
-    #[error(
-        "tensor {tensor} would be {ty}, which is of no use without importances for it: give them by --imatrix, or choose another type"
-    )]
+    #[error("{ty} requires an importance matrix for tensor {tensor}: pass --imatrix, or choose another type")]
     NeedsImportance {
         /// The tensor.
         tensor: String,
@@ -93,8 +91,8 @@ pub enum QuantizeError {
         problem: String,
     },
     /// One row of importances for all heads or experts of a tensor.
-    #[error("{}: it has one row of importances for all {matrices} matrices of {tensor}, and each needs its own: it was made by a program that does not tell \
-         heads or experts apart; make it again with `latent imatrix` or a newer llama-imatrix", path.display())]
+    #[error("{}: it has one row of importances for all {matrices} matrices of {tensor}, but each matrix needs its own; \
+         create the file again with `latent imatrix` or a newer llama-imatrix", path.display())]
     SharedImportance {
         /// The file of importances.
         path: PathBuf,

@@ -1,8 +1,8 @@
-//! Models in other types.
+//! Quantization of GGUF models.
 //!
 //! * [`Assignment`]: which type each tensor gets, by a [`Mix`] with llama.cpp's choice per tensor, by [`Pattern`]s of names, and with [`Importances`].
 //! * [`Weights`]: where the weights come from: a GGUF file here, a folder of safetensors in the crate `convert`.
-//! * [`write()`]: the file, or the files of a set, by all cores; an interrupted run goes on where it was.
+//! * [`write()`]: writes the file, or the files of a set, on all cores; an interrupted run can be resumed.
 //! * [`quantize_row`]: a row of weights in a type, by the instructions of this CPU.
 #![deny(unsafe_code)]
 

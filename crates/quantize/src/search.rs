@@ -1,4 +1,4 @@
-//! Types of tensors for a file of a given size: where a bit lowers the error most, there it goes.
+//! Search of tensor types for a file of a given size: spends bits where they reduce the error most.
 
 use crate::assignment::{AssignedTensor, Assignment};
 use crate::error::QuantizeError;

@@ -1,4 +1,4 @@
-//! How much an error of a group of tensors tells on the model's answers.
+//! Sensitivity: the effect of an error in a group of tensors on the model's output.
 
 use crate::assignment::{AssignedTensor, Assignment};
 use crate::error::QuantizeError;

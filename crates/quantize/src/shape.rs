@@ -1,4 +1,4 @@
-//! What rules ask about a model and its tensors.
+//! Properties of a model and its tensors that the rules of a mix use.
 
 use crate::weights::SourceTensor;
 use latent_formats::FormatError;

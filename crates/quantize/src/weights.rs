@@ -1,4 +1,4 @@
-//! The weights that are to be written in other types, wherever they come from.
+//! The source of the weights to quantize: a file or a conversion.
 
 use crate::error::QuantizeError;
 use latent_formats::gguf::Metadata;

@@ -149,7 +149,7 @@ fn wrong_uses_say_what_is_wrong() {
     refused(
         &["diff", "-m", &model, "--model-b", &fixture("youtu")],
         1,
-        &["numbers a row", "different shapes"],
+        &["numbers per row", "different shapes"],
     );
     refused(&["diff", "--circuit", &bad], 1, &["bad.json", "expected a string"]);
     refused(&["diff", "--a", "expanded-cache"], 1, &["--mla naive"]);

@@ -155,7 +155,7 @@ fn inputs_that_cannot_be_measured_are_named() {
     );
     let dense = folder.path("dense.gguf");
     latent(&["make-model", "tiny-dense", "Q8_0", &dense, "--layers", "1"]).assert().success();
-    refused(&["eval", "routing", "-m", &dense, &folder.text()], 1, &["no routers"]);
+    refused(&["eval", "routing", "-m", &dense, &folder.text()], 1, &["no routed experts"]);
     let hf = folder.path("hf");
     latent(&["make-model", "tiny-dense", "BF16", &hf, "--layers", "1"]).assert().success();
     refused(&["eval", "weights", "--base-model", &hf], 1, &["no tensor of the same name"]);

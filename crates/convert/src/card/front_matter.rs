@@ -67,7 +67,7 @@ fn is_item(line: &str) -> bool {
     line == "-" || line.starts_with("- ")
 }
 
-/// Whether a line goes on with the value of the key above it.
+/// Whether a line continues the value of the key above it.
 fn belongs_to_a_key(line: &str) -> bool {
     line.is_empty() || line.starts_with([' ', '\t', '#']) || is_item(line)
 }

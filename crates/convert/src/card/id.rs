@@ -170,7 +170,7 @@ fn annotated(word: &str, first: bool, parameters: u64) -> (String, Roles) {
     (word.to_owned(), roles)
 }
 
-/// Sizes in words count only where none is in digits.
+/// Sizes in words count only without a size in digits.
 fn only_sizes_with_digits(words: &mut [(String, Roles)]) {
     let digits = |word: &str| word.bytes().any(|byte| byte.is_ascii_digit());
     if words.iter().any(|(word, roles)| roles.size && digits(word)) {
