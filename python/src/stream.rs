@@ -93,7 +93,8 @@ impl Stream {
         self.state()?.answer(py)
     }
 
-    /// Ends the answer where it is; the stream has no more pieces then, and its answer is what was read.
+    /// Ends the answer at the current position. The stream yields no more pieces, and its answer is
+    /// the text read so far.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut state = self.state()?;
         if let Some(generating) = &mut state.generating {

@@ -68,7 +68,7 @@ pub struct Generating {
     text: String,
     tokens: Vec<u32>,
     parser: Option<MessageParser>,
-    /// Whether the reader wants no more of it.
+    /// Whether the reader has stopped the answer.
     stopped: bool,
     ended: Option<(StopReason, Usage)>,
 }

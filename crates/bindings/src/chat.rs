@@ -1,4 +1,4 @@
-//! Conversations: rendered by the model's template, answered, and taken apart.
+//! Conversations: rendering by the model's template, generation, and parsing of the answer.
 
 use crate::answer::Generating;
 use crate::error::{Error, ErrorKind};

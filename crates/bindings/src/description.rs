@@ -1,4 +1,4 @@
-//! What was loaded, for people and programs.
+//! A description of a loaded model, for people and programs.
 
 use latent_engine::Engine;
 use latent_formats::Checkpoint;

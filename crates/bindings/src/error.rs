@@ -1,4 +1,4 @@
-//! What can go wrong, as other languages distinguish it.
+//! Errors with a kind, which each language maps to its own error type.
 
 use latent_backend::BackendError;
 use latent_engine::EngineError;
@@ -63,7 +63,7 @@ impl Error {
 
     /// A request to a thread that has ended.
     pub(crate) fn gone() -> Error {
-        Error::new(ErrorKind::Engine, "the engine failed before, and runs no more: load the model again")
+        Error::new(ErrorKind::Engine, "the engine has failed and no longer runs: load the model again")
     }
 
     /// The caller stopped it.

@@ -1,4 +1,4 @@
-//! FP4 and INT4 GEMM, with threads of its own.
+//! FP4 and INT4 GEMM with its own thread pool.
 
 use crate::error::{Error, ErrorKind};
 use crate::process::Process;

@@ -1,4 +1,4 @@
-//! Asking for an answer.
+//! Requests for generation.
 
 use crate::answer::Generating;
 use crate::error::Error;

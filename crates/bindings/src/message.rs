@@ -1,4 +1,4 @@
-//! What a model's answer in a conversation consists of.
+//! The parsed answer of a model in a conversation.
 
 use latent_text::{ParserOptions, Rendered, ResponseEvent, ResponseFormat, ResponseParser, Tokenizer};
 use serde_json::{Value, json};

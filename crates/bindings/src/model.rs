@@ -135,8 +135,8 @@ impl Model {
         self.inner.template_source.as_deref()
     }
 
-    /// The tokens of a text, with those that begin (and end) a prompt where `add_special` says so; names of control tokens count as such with
-    /// `parse_special`, which is not for text that others have written.
+    /// The tokens of a text. `add_special` adds the tokens that begin (and end) a prompt.
+    /// `parse_special` recognizes names of control tokens; do not set it for untrusted text.
     ///
     /// # Errors
     /// A text that cannot be encoded.

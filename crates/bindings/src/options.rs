@@ -1,4 +1,4 @@
-//! How a model is run: words as the command line has them.
+//! Load options, by the names of the command line's flags.
 
 use crate::error::Error;
 use latent_engine::EngineOptions;

@@ -1,4 +1,4 @@
-//! Where the time of steps goes.
+//! Time per phase of steps.
 
 use crate::error::Error;
 use crate::model::Model;

@@ -1,4 +1,4 @@
-//! Waiting for the model's thread, as long as the caller likes.
+//! Interruptible waiting for the model's thread.
 
 use crate::error::Error;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

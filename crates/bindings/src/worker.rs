@@ -1,4 +1,4 @@
-//! The thread that runs a model: it owns the scheduler, takes jobs from a channel and tells what becomes of them.
+//! The thread of a model: owns the scheduler, takes jobs from a channel and sends their events.
 
 use crate::error::{Error, ErrorKind};
 use crate::listening::Telling;
@@ -86,7 +86,7 @@ impl Drop for Worker {
         self.commands = None;
         if let Some(thread) = self.thread.take() {
             self.cancel.cancel();
-            // it has no panics of its own that somebody would want to hear of
+            // the thread catches its panics and reports them as errors
             let _ = thread.join();
         }
     }

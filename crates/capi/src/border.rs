@@ -1,4 +1,4 @@
-//! What every function does at the border: no panic passes it, no pointer is taken unseen.
+//! Checks at the C boundary: catches panics and validates pointers.
 
 use crate::error::{latent_error, latent_status};
 use latent_bindings::Error;

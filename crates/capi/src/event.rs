@@ -1,4 +1,4 @@
-//! What a callback hears.
+//! Events passed to a callback.
 
 use latent_bindings::Piece;
 use std::ffi::{c_char, c_void};
@@ -24,7 +24,7 @@ pub struct latent_event {
     pub size: usize,
     /// What it is.
     pub kind: latent_event_kind,
-    /// The token; 0 where none was chosen.
+    /// The token; 0 if none was chosen.
     pub token: u32,
     /// UTF-8 with a NUL behind it. It lives until the callback returns.
     pub text: *const c_char,

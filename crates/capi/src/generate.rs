@@ -1,4 +1,4 @@
-//! Answers.
+//! Generation.
 
 use crate::border::{self, guarded};
 use crate::buffers::{give, latent_string};

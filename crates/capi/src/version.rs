@@ -1,4 +1,4 @@
-//! Which interface, and which version of Latent.
+//! Versions of the interface and of the library.
 
 use std::ffi::{CStr, c_char};
 

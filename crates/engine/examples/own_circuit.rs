@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // an operation that reads an undefined value is refused at load
     let mut broken = own.clone();
-    broken["blocks"]["mla"]["ops"][0]["in"] = serde_json::json!(["undefined"]);
+    broken["blocks"]["mla"]["ops"][0]["in"] = serde_json::json!(["undefined_value"]);
     let refused = Circuit::parse(&broken.to_string())
         .map_err(|error| error.to_string())
         .and_then(|circuit| logits(&checkpoint, Some(circuit)).map_err(|error| error.to_string()));

@@ -416,7 +416,8 @@ fn wait_for_any(late: &mut [&mut Generation]) {
     }
 }
 
-/// Chooses the next token of an answer, and, where its draft is chosen and the answer goes on, the one after it. The draft's row stays then.
+/// Chooses the next token of an answer. If that is its draft and the answer continues, chooses the
+/// token after it as well, and keeps the draft's row.
 fn choose(generation: &mut Generation, part: &Part, until: Instant) -> Result<Progress, EngineError> {
     let Some(first) = generation.choose_until(until)? else { return Ok(Progress::Late) };
     let Some(draft) = part.draft else { return Ok(Progress::Token(first)) };

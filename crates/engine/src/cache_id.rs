@@ -1,4 +1,4 @@
-//! What decides what cached rows hold, as one number.
+//! A number that identifies the contents of cached rows.
 
 use crate::engine::Engine;
 use latent_graph::Partition;

@@ -1,4 +1,4 @@
-//! Code of one answer, whose panics are its own.
+//! Runs code of one answer and catches its panics.
 
 use crate::error::EngineError;
 use latent_types::panic_text;

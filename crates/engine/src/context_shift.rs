@@ -1,4 +1,4 @@
-//! What happens when the context is full: old tokens are discarded, and the rows behind them move down.
+//! Context shift: when the context is full, old tokens are discarded and later rows move down.
 
 use crate::error::EngineError;
 use std::ops::Range;

@@ -81,8 +81,9 @@ impl Engine {
         len <= self.context() && room && rows <= self.max_batch_tokens() && self.can_draft(sequence)
     }
 
-    /// Says whether anybody wants drafts for this sequence. Without, its steps do not run the MTP layer; what this has of the sequence is
-    /// forgotten, so that nothing can be drafted for it again before it is empty.
+    /// Enables or disables drafts for this sequence. Without drafts, its steps do not run the MTP
+    /// layer and its draft rows are discarded, so that drafts cannot be enabled again before the
+    /// sequence is empty.
     pub fn keep_drafts(&self, sequence: &mut Sequence, wanted: bool) {
         sequence.draft.turn(wanted);
     }
@@ -107,7 +108,7 @@ impl Engine {
         self.draft_for(inputs, &mut WholeRows(&mut |input, _, logits| sink(input, logits)))
     }
 
-    /// The same for somebody whom the largest logits are enough.
+    /// Like [`draft`](Self::draft), for a taker that needs only the largest logits.
     pub(crate) fn draft_for(
         &mut self,
         inputs: &mut [DraftInput<'_>],
@@ -190,7 +191,7 @@ impl Engine {
         self.run_mtp(rows.filter(|rows| !rows.tokens.is_empty()), None)
     }
 
-    /// Runs the MTP layer; `taker` hears, for each sequence, the logits of its last row.
+    /// Runs the MTP layer; calls `taker` with the logits of each sequence's last row.
     fn run_mtp<'a>(
         &mut self,
         rows: impl Iterator<Item = MtpRows<'a>>,

@@ -1,4 +1,4 @@
-//! What drafts tokens, and how many drafts were accepted.
+//! Kinds of drafting, and counts of accepted drafts.
 
 /// What drafts tokens, which the model then verifies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What can go wrong in the engine.
+//! Errors of the engine.
 
 use crate::cache::{CacheFileError, CacheFull, KvError, StatesFull};
 use crate::seq_error::SeqError;
@@ -68,7 +68,7 @@ pub enum EngineError {
     StatesFull(#[from] StatesFull),
     /// A context shift of a model with recurrent layers.
     #[error(
-        "this model has recurrent layers, whose state cannot forget tokens: its context cannot be shifted; start with a larger --ctx-size, or          without --context-shift"
+        "this model has recurrent layers, whose state cannot forget tokens, so its context cannot be shifted; use a larger --ctx-size, or omit --context-shift"
     )]
     NoContextShift,
     /// A processor of the answer's logits cannot go on: see [`LogitsProcessor::failure`](crate::LogitsProcessor::failure).

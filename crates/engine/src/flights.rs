@@ -1,4 +1,4 @@
-//! The steps of an engine that are on their way through several ranks.
+//! The queue of steps in flight.
 
 use latent_backend::Batch;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The one prompt → text loop.
+//! The loop from a prompt to text.
 
 use crate::cache::Sequence;
 use crate::context_shift::ContextShift;

@@ -130,8 +130,8 @@ impl Generation {
         &self.context
     }
 
-    /// Says that the KV cache holds the first `rows` tokens of the context and no more: the others are pending, those that were chosen too. At
-    /// least one is, whose logits are needed.
+    /// Sets the number of context tokens in the KV cache. The others are pending, including chosen
+    /// ones. At least one stays pending, since its logits are needed.
     pub(crate) fn resume_after(&mut self, rows: usize) {
         self.fed = rows.min(self.context.len().saturating_sub(1));
         self.late = false;

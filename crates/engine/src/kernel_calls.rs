@@ -1,4 +1,4 @@
-//! What a step becomes on a device.
+//! Kernel calls of a step, without running it.
 
 use crate::engine::Engine;
 use crate::error::EngineError;

@@ -1,4 +1,4 @@
-//! Loading: from an opened file to an engine that is ready for the first step.
+//! Loading: from an opened file to an engine that is ready for its first step.
 
 use crate::cache::KvCache;
 use crate::embedding::FinalNorm;
@@ -55,7 +55,8 @@ struct Loading<'a> {
 type Pool<'p> = (&'p Available, Box<dyn Fn(usize) -> MemoryEstimate + 'p>);
 
 impl Engine {
-    /// Loads a model into `backend`. `progress` hears how many bytes of the weights in the file, of how many, have been gone through.
+    /// Loads a model into `backend`. `progress` is called with the processed and the total bytes of
+    /// the weights in the file.
     ///
     /// # Errors
     /// A hyper-parameter, tensor or kernel that is missing or wrong; too little memory, with the table of what is needed.
@@ -290,7 +291,7 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// The memories that parts of the model are in, as far as anybody says how large they are.
+    /// The memory pools of the model's parts, if their sizes are known.
     fn pools(&self) -> impl Iterator<Item = Pool<'_>> {
         let host = self.available.as_ref().map(|here| -> Pool<'_> { (here, Box::new(|n| self.on_host(n))) });
         let device = self.room.as_ref().map(|here| -> Pool<'_> { (here, Box::new(|n| self.on_device(n))) });

@@ -1,4 +1,4 @@
-//! Who hears the logits of a step, and how much of each row is enough.
+//! Receivers of a step's logits, and the part of each row that they need.
 
 use latent_backend::{Logits, TokenLogit};
 

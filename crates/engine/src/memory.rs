@@ -1,11 +1,11 @@
-//! How much memory there is, and whether a model with its cache fits.
+//! Available memory, and whether a model with its cache fits into it.
 
 use latent_backend::MemoryEstimate;
 use latent_types::format_bytes;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Memory that may be used, and what says so.
+/// Available memory, and the limit that determines it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Available {
     /// Bytes.
@@ -79,7 +79,7 @@ impl fmt::Display for OutOfMemory {
             Some(context) => write!(f, "try --ctx-size {context}, or --force to go on all the same"),
             None if self.needed.resident() - self.needed.weights < self.available.bytes => write!(
                 f,
-                "use a smaller model, or pack it with `latent pack`: the system can page the weights of a packed file; --force goes on all the same"
+                "use a smaller model, or pack it with `latent pack`: the system can page the weights of a packed file; or load it anyway with --force"
             ),
             None => write!(f, "no context fits; use a smaller model, or --force to go on all the same"),
         }

@@ -67,7 +67,8 @@ pub struct EngineOptions {
     pub first_layers: Option<usize>,
     /// What crosses between those ranks.
     pub wire: Wire,
-    /// How long a rank may be in a step without computing anything before it counts as hung; zero: as long as it likes. None: [`HUNG_AFTER`](latent_backend::HUNG_AFTER).
+    /// How long a rank may be in a step without progress before it counts as hung; zero disables
+    /// the check. None: [`HUNG_AFTER`](latent_backend::HUNG_AFTER).
     pub hung_after: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! What a device must give out in one piece: a layer's rows of the KV cache, and each value of a step.
+//! Single allocations of a device: a layer's rows of the KV cache, and each value of a step.
 
 use latent_types::format_bytes;
 use std::fmt;

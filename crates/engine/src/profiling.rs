@@ -1,4 +1,4 @@
-//! What steps cost, and where their time goes.
+//! Cost of steps, and time per phase.
 
 use crate::engine::Engine;
 use crate::error::EngineError;

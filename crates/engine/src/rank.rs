@@ -1,4 +1,4 @@
-//! Ranks that share a model: what is settled between them while it is loaded, and those that follow.
+//! Loading on several ranks: checks between ranks, and the ranks that follow rank 0.
 
 use crate::draft_kind::Draft;
 use crate::engine::Engine;
@@ -42,7 +42,7 @@ impl Follower {
     /// Runs steps until rank 0 drops its engine.
     ///
     /// # Errors
-    /// A rank that is gone or failed; a step that fails here, of which the other ranks hear.
+    /// A lost or failed rank; a step that fails here, which the other ranks are told.
     pub fn run(mut self) -> Result<(), EngineError> {
         Ok(latent_hosts::follow(&mut *self.model, &*self.communicator)?)
     }
@@ -107,7 +107,7 @@ pub(crate) fn config_of_part(
     let part = hosts.partition.part(whole, communicator.rank(), communicator.ranks());
     let refuse = |what, advice| Err(GraphError::from(PartitionError::NotBuilt(what, advice)).into());
     if options.draft == Draft::Mtp {
-        return refuse("drafting by the MTP layer", "leave --draft mtp out");
+        return refuse("drafting by the MTP layer", "omit --draft mtp");
     }
     if options.form == CacheForm::Expanded {
         return refuse("a cache of expanded keys and values", "leave --kv-cache out");

@@ -1,4 +1,4 @@
-//! What is asked of a generation, and what it tells.
+//! Requests for generation, and its results.
 
 use crate::context_shift::ContextShift;
 use crate::draft_kind::DraftCount;

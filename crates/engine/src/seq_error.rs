@@ -1,4 +1,4 @@
-//! Why one sequence of a step cannot run.
+//! Errors of one sequence of a step.
 
 use crate::cache::{CacheFull, StatesFull};
 
@@ -7,7 +7,7 @@ use crate::cache::{CacheFull, StatesFull};
 #[non_exhaustive]
 pub enum SeqError {
     /// Neither tokens nor embeddings.
-    #[error("a sequence without new tokens or embeddings takes no part in a step")]
+    #[error("the input has neither new tokens nor embeddings")]
     NoRows,
     /// A token id that the vocabulary does not have.
     #[error("token id {token} at position {position} is out of range: the vocabulary has {vocab} tokens")]
@@ -40,7 +40,7 @@ pub enum SeqError {
         element: usize,
     },
     /// Logits of a row that does not exist.
-    #[error("logits of row {row} are wanted, but there are {rows} rows")]
+    #[error("logits of row {row} requested, but the input has {rows} rows")]
     Wanted {
         /// The row.
         row: usize,

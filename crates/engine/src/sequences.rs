@@ -1,4 +1,4 @@
-//! What can be done with a sequence besides running it: forget, go back, share, shift, save.
+//! Operations on sequences besides running them: truncate, snapshot, share, shift, save.
 
 use crate::cache::Sequence;
 use crate::engine::Engine;

@@ -117,7 +117,8 @@ impl<'e> StepOutcome<'e> {
 }
 
 impl Engine {
-    /// Runs new rows of one or several sequences. `sink` hears the input, the row within it, and that row's logits.
+    /// Runs new rows of one or several sequences. `sink` is called with the input, the row within
+    /// it, and that row's logits.
     ///
     /// An input that cannot run (see [`SeqError`]) stays as it was and does not keep the others from running: [`StepOutcome`] names it.
     ///
@@ -134,7 +135,7 @@ impl Engine {
         self.step_for(inputs, &mut WholeRows(sink))
     }
 
-    /// The same for somebody whom the largest logits of some rows are enough.
+    /// Like [`step`](Self::step), for a taker that needs only the largest logits of some rows.
     pub(crate) fn step_for(
         &mut self,
         inputs: &mut [SeqInput<'_>],
@@ -298,8 +299,9 @@ impl Engine {
         }
     }
 
-    /// Runs tokens of one sequence in chunks of at most `chunk` tokens; `sink` hears rows counted from the first token, `progress` how many tokens
-    /// are done, and it stops the work by answering false.
+    /// Runs tokens of one sequence in chunks of at most `chunk` tokens. `sink` is called with rows
+    /// counted from the first token, `progress` with the number of finished tokens; if it returns
+    /// false, the run stops.
     ///
     /// # Errors
     /// As for [`step`](Self::step), and [`EngineError::Sequence`]; chunks before the failing one stay in the cache.
@@ -316,7 +318,7 @@ impl Engine {
         self.prefill_for(sequence, tokens, chunk, wanted, &mut WholeRows(&mut sink), progress)
     }
 
-    /// The same for somebody whom the largest logits of some rows are enough.
+    /// Like [`prefill`](Self::prefill), for a taker that needs only the largest logits of some rows.
     pub(crate) fn prefill_for(
         &mut self,
         sequence: &mut Sequence,

@@ -72,7 +72,7 @@ fn what_a_model_lacks_for_drafts_is_said() {
     let message = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1));
     assert!(
-        message.contains("no tensors of an MTP layer") && message.contains("leave --draft mtp out"),
+        message.contains("no tensors of an MTP layer") && message.contains("omit --draft mtp"),
         "{message}"
     );
     let refused = latent(&["run", "--draft", "eagle", "Hi"]).output().unwrap();

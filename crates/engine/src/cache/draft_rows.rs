@@ -37,7 +37,7 @@ impl DraftRows {
         !self.off && self.done + self.tokens.len() == len
     }
 
-    /// Keeps nothing more, or goes on where nothing is missing.
+    /// Disables drafts and discards the rows, or enables them again if none are missing.
     pub(crate) fn turn(&mut self, on: bool) {
         if !on {
             *self = DraftRows::default();
@@ -111,7 +111,7 @@ impl DraftRows {
         }
     }
 
-    /// Gives up: what is in the cache counts no more.
+    /// Discards all rows, including those in the cache.
     pub(crate) fn clear(&mut self) {
         *self = DraftRows::default();
     }

@@ -1,4 +1,4 @@
-//! The errors of a KV cache without room.
+//! Errors of a full KV cache.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Which layers are where.
+//! Placement of layers on backends.
 
 use super::planned::Planned;
 use crate::device_layers::{DeviceLayers, Offload};

@@ -1,4 +1,4 @@
-//! Which of the waiting jobs run, and with what of their prompts from the prefix cache.
+//! Admission: starts waiting jobs, with cached prefixes of their prompts.
 
 use super::ending::End;
 use super::event::JobError;

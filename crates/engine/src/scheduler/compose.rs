@@ -1,4 +1,4 @@
-//! Whose tokens run in a step, and how many.
+//! Composes a step: selects jobs and the number of tokens of each.
 
 use super::Scheduler;
 use super::job::JobId;
@@ -30,7 +30,7 @@ impl Scheduler {
     pub(super) fn compose(&mut self) -> StepPlan {
         let most = self.engine.max_batch_tokens();
         let mut decoding: Vec<_> = self.running.iter().filter(|task| task.decodes()).collect();
-        // where a step has no room for all, who waits longest goes first
+        // if not all fit into the step, the job that has waited longest runs first
         decoding.sort_by_key(|task| (task.last_token, task.id));
         // as many steps in flight as there can be have equal parts of them
         let in_flight = self.engine.steps_in_flight();

@@ -1,4 +1,4 @@
-//! The end of jobs: what they held is given back, then their last event is heard.
+//! Ends jobs: releases their resources, then emits their final event.
 
 use super::Scheduler;
 use super::event::{JobError, JobEvent};
@@ -106,7 +106,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives the prefix cache the blocks that a job has filled, and the last one too where `with_rest` says so.
+    /// Caches the full blocks of a job, and its last, partial block if `with_rest`.
     pub(super) fn keep_blocks(&mut self, task: &mut Task, with_rest: bool) {
         let full = task.sequence.len() / KV_BLOCK;
         if !self.options.prefix_cache || task.embed || task.sequence.is_empty() {

@@ -1,4 +1,4 @@
-//! What a job goes through, as its owner hears it.
+//! Events of a job.
 
 use super::job::JobId;
 use crate::draft_kind::DraftCount;
@@ -7,11 +7,12 @@ use crate::generation::Chosen;
 use crate::request::StopReason;
 use std::time::Duration;
 
-/// Hears what becomes of jobs.
+/// A callback for the events of jobs.
 pub type JobListener<'a> = &'a mut dyn FnMut(JobId, JobEvent);
 
-/// What has become of a job. Each job has one last event: [`Finished`](Self::Finished), [`Embedded`](Self::Embedded) or
-/// [`Failed`](Self::Failed). Its blocks of KV cache have been given back when that one is heard.
+/// An event of a job. Each job has one final event: [`Finished`](Self::Finished),
+/// [`Embedded`](Self::Embedded) or [`Failed`](Self::Failed). Its blocks of the KV cache are
+/// released before that.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum JobEvent {

@@ -21,7 +21,7 @@ pub(super) struct Fairness {
     keys: HashMap<FairnessKey, Counter>,
     /// The counter of the key that left last.
     last: u64,
-    /// The virtual time, and the tokens since it last went on.
+    /// The virtual time, and the tokens since its last advance.
     time: u64,
     rest: u64,
 }

@@ -1,4 +1,4 @@
-//! What is in a step: the jobs, and, where several steps are on their way, each of these.
+//! The jobs of a step, and of each step in flight.
 
 use super::job::JobId;
 use super::task::Task;

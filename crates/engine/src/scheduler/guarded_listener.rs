@@ -1,4 +1,4 @@
-//! The listener of a step, whose panics end the jobs that they are about.
+//! A listener whose panics end only the job of the event.
 
 use super::event::{JobError, JobEvent, JobListener};
 use super::job::JobId;
@@ -16,7 +16,8 @@ impl<'a> GuardedListener<'a> {
         GuardedListener { listener, panicked: Vec::new() }
     }
 
-    /// Tells an event. Of a job at whose event the listener has panicked it hears the end only.
+    /// Emits an event. After a panic at an event of a job, the listener gets only the final event
+    /// of that job.
     pub(super) fn tell(&mut self, id: JobId, event: JobEvent) {
         let last = event.is_last();
         if !last && self.panicked.iter().any(|(job, _)| *job == id) {

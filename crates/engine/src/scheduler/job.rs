@@ -1,4 +1,4 @@
-//! What is asked of the scheduler.
+//! Jobs submitted to the scheduler.
 
 use crate::cache::CacheSalt;
 use crate::embedding::Pooling;

@@ -7,7 +7,7 @@
 //! * `compose.rs`: which tokens run in a step; `pace.rs`: how many prompt tokens may run while other jobs decode; `fairness.rs`: the order of tenants.
 //! * `room.rs`: blocks for the step: from the prefix cache, then from jobs of lower rank.
 //! * `run.rs`: the step, and what follows for each job; `in_flight.rs`: several steps at once, over ranks; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
-//! * `resume.rs`: going on with another engine, when a device was lost; `suspended.rs`: the jobs on their way.
+//! * `resume.rs`: moves jobs to another engine after a device was lost; `suspended.rs`: the jobs in between.
 
 mod admission;
 mod cancel;
@@ -129,7 +129,7 @@ impl Scheduler {
         &self.tokenizer
     }
 
-    /// Ends a job at the next [`step`](Self::step), which says so.
+    /// Cancels a job at the next [`step`](Self::step), which emits its final event.
     pub fn cancel(&mut self, job: JobId) {
         self.canceller.cancel(job);
     }
@@ -139,7 +139,7 @@ impl Scheduler {
         self.canceller.clone()
     }
 
-    /// Takes no more jobs. Those that it has run to their end.
+    /// Closes the queue. Accepted jobs run to their end.
     pub fn close(&mut self) {
         self.closed = true;
     }

@@ -1,4 +1,4 @@
-//! How jobs are scheduled.
+//! Options of the scheduler.
 
 use crate::cache::DiskCache;
 use std::sync::Arc;
@@ -16,9 +16,10 @@ pub struct SchedulerOptions {
     pub max_waiting: usize,
     /// Most tokens of prompts that wait. A single job is taken whatever its length.
     pub max_waiting_tokens: usize,
-    /// How long a step may take while somebody decodes, as a multiple of a step without prompts: bounds the tokens of prompts in it.
+    /// Maximum time of a step while jobs decode, as a multiple of a step without prompts. It bounds
+    /// the prompt tokens of the step.
     pub prompt_slowdown: f64,
-    /// Fewest tokens of prompts in a step, whatever it takes, so that prompts never stand still.
+    /// Minimum prompt tokens of a step, however long it takes, so that prompts always progress.
     pub min_chunk: usize,
     /// Whether blocks of finished jobs are kept for later jobs with the same prefix, until others need them.
     pub prefix_cache: bool,
@@ -59,5 +60,5 @@ impl std::fmt::Debug for SchedulerOptions {
     }
 }
 
-/// Shortest and longest time after which somebody who was refused is told to try again.
+/// Minimum and maximum of the retry time in a refusal.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));

@@ -1,4 +1,4 @@
-//! Watching where the time of steps goes.
+//! Time per phase of the scheduler's steps.
 
 use super::Scheduler;
 use crate::phase_times::PhaseTime;

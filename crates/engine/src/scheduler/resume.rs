@@ -1,4 +1,5 @@
-//! From one engine to another: a device that is lost takes the rows of its sequences with it, and the jobs run their tokens again elsewhere.
+//! Resuming jobs on another engine: a lost device takes the rows of its sequences with it, so the
+//! jobs run their tokens again.
 
 use super::Scheduler;
 use super::options::SchedulerOptions;
@@ -25,7 +26,8 @@ impl Scheduler {
         (engine, SuspendedJobs { waiting, canceller, next_id, fairness, counts, closed })
     }
 
-    /// A scheduler that goes on with the jobs of another, on an engine with the same model. Handles that cancel them stay as they are.
+    /// A scheduler that continues the jobs of another on an engine with the same model. Handles
+    /// that cancel them remain valid.
     pub fn resume(
         mut engine: Engine,
         tokenizer: Arc<Tokenizer>,

@@ -1,4 +1,4 @@
-//! The step itself, and what follows from it for each job.
+//! Runs a step and processes its results for each job.
 
 use super::Scheduler;
 use super::compose::StepPlan;

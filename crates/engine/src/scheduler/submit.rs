@@ -1,4 +1,4 @@
-//! Taking jobs, or refusing them.
+//! Submission: accepts or refuses jobs.
 
 use super::Scheduler;
 use super::event::{Refusal, Usage};

@@ -257,8 +257,11 @@ fn packed_files_and_scales_are_cut_by_plans_as_by_loading() {
         }
     }
     for (what, partition, problem) in &refused {
-        let advice =
-            if *what == "fp8" { "that shares a scale" } else { "a packed file can be cut between layers" };
+        let advice = if *what == "fp8" {
+            "elements with one scale"
+        } else {
+            "a packed file can be cut between layers"
+        };
         assert!(problem.contains(advice), "{what} {partition}: {problem}");
     }
     let refused: Vec<_> = refused.iter().map(|(what, partition, _)| (*what, *partition)).collect();

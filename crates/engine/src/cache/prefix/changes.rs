@@ -27,7 +27,7 @@ pub enum PrefixChange {
     },
 }
 
-/// Changes since they were last asked for, once somebody has.
+/// Changes since the last call, recorded once a watcher is registered.
 #[derive(Debug, Default)]
 pub(super) struct Changes(Option<Vec<PrefixChange>>);
 

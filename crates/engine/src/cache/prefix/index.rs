@@ -167,7 +167,8 @@ impl PrefixIndex {
         }
     }
 
-    /// Keeps the full blocks of a sequence that holds the first rows of `tokens`, and its last one where `with_rest` says so. `chain` names them all.
+    /// Caches the full blocks of a sequence that holds the first rows of `tokens`, and its last,
+    /// partial block if `with_rest`. `chain` holds the names of all blocks.
     pub(crate) fn insert(&mut self, chain: &HashChain, tokens: &[u32], sequence: &Sequence, with_rest: bool) {
         let states: Vec<Snapshot> =
             sequence.recurrent.as_ref().map_or_else(Vec::new, |state| state.states(sequence.len()));
@@ -276,8 +277,8 @@ impl PrefixIndex {
         self.pool.blocks().forget(node.block);
     }
 
-    /// Gives up the least recently used block that frees one, or, where none does and `any` is given, any that nothing is behind. Returns whether one
-    /// was there.
+    /// Evicts the least recently used leaf that frees a block. If none does and `any` is set,
+    /// evicts any leaf. Returns whether a leaf was evicted.
     pub(crate) fn evict(&mut self, any: bool) -> bool {
         let leaf = self.idle_leaf(u64::MAX).or_else(|| {
             // an idle block may be behind one that is in use
@@ -417,15 +418,17 @@ impl PrefixIndex {
         Some(self.keep(node))
     }
 
-    /// Notes that the blocks of these names, a text from its beginning on, are to be written to disk where they are not there.
+    /// Queues blocks for writing to disk, unless they are stored already. `names` are the blocks of
+    /// a text from its beginning.
     pub(crate) fn save(&mut self, names: &[BlockHash]) {
         if let Some(disk) = &mut self.disk {
             disk.want(names);
         }
     }
 
-    /// Hands blocks that are to be written to the writer, at most about `budget` bytes. Where `wait` says so, waits for the writer, else leaves what it
-    /// has no room for to a later call. Returns whether anything is left.
+    /// Submits queued blocks to the writer, at most about `budget` bytes. If `wait`, blocks until
+    /// the writer accepts them; otherwise leaves the rest to a later call. Returns whether any
+    /// blocks remain.
     pub(crate) fn write_some(&mut self, cache: &KvCache, budget: usize, wait: bool) -> bool {
         let Some(disk) = &mut self.disk else { return false };
         let tree = &self.tree;

@@ -1,4 +1,4 @@
-//! What the prefix cache holds and has been good for.
+//! Statistics of the prefix cache.
 
 use latent_formats::{OutputError, OutputFile, output_file};
 use std::path::PathBuf;

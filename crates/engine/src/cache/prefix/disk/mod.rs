@@ -111,7 +111,7 @@ impl Disk {
         stored
     }
 
-    /// Notes that blocks of a text are to be written where they are not there, and that those which are there are used.
+    /// Queues the missing blocks of a text for writing, and marks the existing ones as used.
     pub(super) fn want(&mut self, names: &[BlockHash]) {
         let mut shared = lock(&self.shared);
         shared.folder.refresh();
