@@ -390,7 +390,7 @@ typedef struct latent_event {
    */
   latent_event_kind kind;
   /**
-   * The token; 0 where none was chosen.
+   * The token; 0 if none was chosen.
    */
   uint32_t token;
   /**
