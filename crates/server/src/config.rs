@@ -30,6 +30,8 @@ pub struct ServerConfig {
     pub cors_credentials: bool,
     /// PEM files of a certificate chain and its key.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// Whether `GET /slots` shows what runs.
+    pub slots: bool,
     /// Limits on connections and requests.
     pub limits: Limits,
     /// Whether cached prefixes are shared between keys.
@@ -60,6 +62,7 @@ impl Default for ServerConfig {
             cors: Vec::new(),
             cors_credentials: false,
             tls: None,
+            slots: true,
             limits: Limits::default(),
             share_prefixes: false,
             otlp: None,

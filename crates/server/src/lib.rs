@@ -54,6 +54,7 @@ mod params;
 mod spans;
 mod store;
 mod stream;
+mod template_caps;
 mod worker;
 
 pub use app::Extras;

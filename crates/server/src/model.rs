@@ -8,6 +8,7 @@ use crate::items::{
 use crate::json::count_values;
 use crate::limits::Limits;
 use crate::memory::Charge;
+use crate::template_caps::template_caps;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, Pooling};
 use latent_grammar::{GrammarError, GrammarLimits, Grammars, Source};
@@ -151,6 +152,7 @@ pub(crate) struct Served {
     /// Control tokens that are, or are in, markers of these formats.
     pub(crate) control_tokens: Vec<String>,
     grammars: OnceLock<Result<Grammars, GrammarError>>,
+    caps: OnceLock<Value>,
     /// Tokens of context of one request.
     pub(crate) context: usize,
     pub(crate) architecture: String,
@@ -200,6 +202,7 @@ impl Served {
             tool_format,
             control_tokens,
             grammars: OnceLock::new(),
+            caps: OnceLock::new(),
             about: about.clone(),
             tokenizer: Arc::clone(tokenizer),
             template,
@@ -219,6 +222,14 @@ impl Served {
         let own = GrammarLimits { source_bytes: limits.grammar_bytes, ..GrammarLimits::default() };
         let made = self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, own));
         made.as_ref().map_err(|error| ApiError::invalid(error.to_string()))
+    }
+
+    /// What its chat template makes use of; null without one.
+    pub(crate) fn template_caps(&self) -> &Value {
+        self.caps.get_or_init(|| match (&self.template, &self.about.chat_template) {
+            (Some(template), Some(source)) => template_caps(template, source),
+            _ => Value::Null,
+        })
     }
 
     /// The name of a token in the vocabulary.

@@ -253,6 +253,10 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) cors_credentials: bool,
 
+    /// Do not show at /slots what runs: numbers of tokens and sampling settings, without any text
+    #[arg(long)]
+    pub(crate) no_slots: bool,
+
     /// PEM file with a certificate chain, for HTTPS
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,

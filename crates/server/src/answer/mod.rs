@@ -20,8 +20,9 @@ use crate::error::{ApiError, ContextOverflow, ErrorKind};
 use crate::memory::Charge;
 use crate::model::Served;
 use crate::models::Lease;
+use crate::params::Params;
 use crate::spans::{Ended, RequestSpan};
-use crate::worker::{Listening, Notice};
+use crate::worker::{Listening, Notice, SlotHold};
 use latent_engine::scheduler::{JobError, JobEvent, Refusal};
 use latent_engine::{Chosen, StopReason};
 use latent_text::CallEnding;
@@ -42,6 +43,7 @@ pub(crate) struct Answer {
     stop: Vec<String>,
     /// Tokens of the prompt.
     prompt: usize,
+    params: Arc<Params>,
     span: RequestSpan,
     charge: Arc<Charge>,
     /// When the request was given to the engine.
@@ -56,6 +58,8 @@ struct Choice {
     reasoning_tokens: usize,
     /// How its last tool call ended; cut off, as long as it is open.
     called: Option<CallEnding>,
+    /// What shows its figures while it runs.
+    slot: Option<SlotHold>,
     /// A part of the prompt that the answer begins with (`echo`).
     echo: String,
 }
@@ -118,20 +122,33 @@ impl Answer {
         match event {
             JobEvent::Started { cached_tokens, .. } => {
                 state.cached = cached_tokens;
+                if state.slot.is_none() {
+                    let slots = &self.served.engineering().slots;
+                    state.slot = Some(slots.take(&self.params, self.prompt, cached_tokens));
+                }
                 push(&mut self.queue, What::Started { prompt: self.prompt, cached: cached_tokens });
                 let echo = std::mem::take(&mut state.echo);
                 state.parser.push(&echo, &mut pieces);
             }
             JobEvent::Prompt { done, total } => {
+                let processed = done.saturating_sub(state.cached);
+                state.slot.iter().for_each(|slot| slot.update(|task| task.processed = processed));
                 push(&mut self.queue, What::Prompt { done, total, cached: state.cached });
             }
             JobEvent::Token(chosen) => {
+                state.slot.iter().for_each(|slot| {
+                    slot.update(|task| {
+                        task.decoded += 1;
+                        task.has_new_line |= chosen.text.contains('\n');
+                    });
+                });
                 let token = state.take(&chosen, &self.served, &mut pieces);
                 if self.show_tokens {
                     push(&mut self.queue, What::Token(token));
                 }
             }
             JobEvent::Finished { reason, rest, usage } => {
+                state.slot = None;
                 state.parser.push(&rest, &mut pieces);
                 state.parser.finish(reason.is_cut(), &mut pieces);
                 state.note_calls(&pieces);

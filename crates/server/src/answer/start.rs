@@ -6,7 +6,7 @@ use crate::keys::Tenant;
 use crate::memory::Charge;
 use crate::model::Prompt;
 use crate::models::Lease;
-use crate::params::Params;
+use crate::params::{Params, Shape};
 use crate::spans::{Asked, RequestSpan};
 use crate::worker::{Submission, events};
 use latent_engine::LogitsProcessor;
@@ -89,6 +89,8 @@ pub(crate) async fn begin(
         .map(|(i, processors)| FurtherChoice { seed: seed.wrapping_add(i as u64 + 1), processors })
         .collect();
     let length = prompt.tokens.len();
+    params.shape = Shape::default();
+    let shown = Arc::new(params.clone());
     let request = Request {
         prompt: prompt.tokens,
         sampling: params.sampling,
@@ -115,6 +117,7 @@ pub(crate) async fn begin(
         parser,
         tokens: Vec::new(),
         cached: 0,
+        slot: None,
         reasoning_tokens: 0,
         called: None,
         echo: echo.clone(),
@@ -128,6 +131,7 @@ pub(crate) async fn begin(
         show_tokens,
         stop: params.stop,
         prompt: length,
+        params: shown,
         span: span.clone(),
         charge: Arc::clone(charge),
         submitted,

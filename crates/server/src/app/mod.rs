@@ -10,7 +10,7 @@ mod query;
 pub(crate) use asker::{Asker, Received};
 pub(crate) use coding::{ContentCodings, SUPPORTED as SUPPORTED_CODINGS};
 pub(crate) use name::Name;
-pub(crate) use query::percent_decoded;
+pub(crate) use query::{parameter, percent_decoded};
 
 use crate::config::ServerConfig;
 use crate::memory::Memory;

@@ -3,7 +3,7 @@
 use axum::http::Uri;
 
 /// The value of a parameter of an address's query.
-pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
+pub(crate) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pair = uri.query()?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     String::from_utf8(percent_decoded(&pair.replace('+', " "))?).ok()
 }

@@ -65,6 +65,18 @@ routes! {
     post "/embeddings" openai_embeddings::handle, "EmbeddingRequest", "As /v1/embeddings";
     get "/props" llama_cpp::props, "", "What the server runs (llama.cpp); `?model=` names one of several models";
     get "/slots" llama_cpp::slots, "", "What runs just now (llama.cpp), without any text; `?model=` names one of several models";
+    post "/slots/{id}" llama_cpp::slot_action, "", "Refused: prompts are cached by themselves, on disk with --cache-disk";
+    post "/props" llama_cpp::change_props, "", "Refused: properties do not change while the server runs";
+    post "/rerank" llama_cpp::rerank, "", "Refused: no model of these families was trained for it";
+    post "/reranking" llama_cpp::rerank, "", "The same";
+    post "/v1/rerank" llama_cpp::rerank, "", "The same";
+    post "/v1/reranking" llama_cpp::rerank, "", "The same";
+    get "/lora-adapters" llama_cpp::lora_adapters, "", "Refused: adapters are merged into the weights";
+    post "/lora-adapters" llama_cpp::lora_adapters, "", "The same";
+    get "/cors-proxy" llama_cpp::cors_proxy, "", "Refused: requests are not forwarded";
+    post "/cors-proxy" llama_cpp::cors_proxy, "", "The same";
+    get "/tools" llama_cpp::tools, "", "Refused: clients run tools";
+    post "/tools" llama_cpp::tools, "", "The same";
     get "/health" llama_cpp::health, "", "Whether requests are taken: 503 while the model loads and while the server shuts down";
     get "/v1/health" llama_cpp::health, "", "The same";
     get "/metrics" llama_cpp::metrics, "", "Figures for Prometheus";

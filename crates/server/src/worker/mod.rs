@@ -4,6 +4,7 @@ mod events;
 mod live;
 mod profile;
 mod run;
+mod slots;
 mod stand_in;
 
 pub(crate) use events::{Listening, Notice, events};
@@ -11,6 +12,7 @@ pub(crate) use live::Live;
 pub(crate) use profile::Watched;
 pub use run::Hook;
 pub(crate) use run::{Started, Worker};
+pub(crate) use slots::{SlotHold, SlotTask, Slots};
 pub use stand_in::TakenJob;
 pub(crate) use stand_in::stand_in;
 
@@ -56,6 +58,7 @@ pub(crate) struct Engineering {
     queued: AtomicUsize,
     pub(crate) live: Live,
     pub(crate) watched: Watched,
+    pub(crate) slots: Arc<Slots>,
     commands: Sender<Command>,
 }
 
@@ -70,6 +73,7 @@ impl Engineering {
             queued: AtomicUsize::new(0),
             live: Live::default(),
             watched: Watched::default(),
+            slots: Arc::default(),
             commands,
         }
     }

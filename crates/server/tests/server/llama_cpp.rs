@@ -1,6 +1,7 @@
 //! llama.cpp's interface.
 
-use crate::support::demo;
+use crate::support::{Running, config, demo, start, until};
+use latent_server::ServerConfig;
 use serde_json::{Value, json};
 
 #[test]
@@ -144,4 +145,68 @@ fn phases_are_timed_while_somebody_watches() {
     assert!(profile["rows"].as_f64().unwrap() >= 1.0 && profile["step_microseconds"].as_f64().unwrap() > 0.0);
     assert!(server.get("/").text().contains("<!DOCTYPE html>"));
     assert!(server.get("/assets/main.js").header("content-type").unwrap().starts_with("text/javascript"));
+}
+
+#[test]
+fn slots_show_figures_of_requests_and_none_of_their_texts() {
+    let mut config = config();
+    config.scheduler.max_running = 2;
+    let server = start(config);
+    let slots = |server: &Running| server.get("/slots").ok().as_array().unwrap().clone();
+    let idle = slots(&server);
+    assert_eq!(idle.len(), 2);
+    assert!(idle.iter().all(|slot| slot.get("params").is_none() && slot["is_processing"] == false));
+    let body = json!({"prompt": "The secret fox", "n_predict": 5, "ignore_eos": true, "temperature": 0.25, "stop": ["secret stop"]});
+    let answer = server.post("/completion", &body).ok();
+    until("idle", || slots(&server).iter().all(|slot| slot["is_processing"] == false));
+    let line = answer["content"].as_str().unwrap().contains('\n');
+    let [first, second] = <[Value; 2]>::try_from(slots(&server)).unwrap();
+    assert_eq!(first["id_task"], 0);
+    assert_eq!(first["n_prompt_tokens"], answer["tokens_evaluated"]);
+    assert_eq!(first["n_prompt_tokens_processed"], answer["timings"]["prompt_n"]);
+    assert_eq!(
+        first["next_token"],
+        json!([{"has_next_token": false, "has_new_line": line, "n_remain": 0, "n_decoded": 5}])
+    );
+    assert_eq!(first["params"]["temperature"], 0.25);
+    assert!(second.get("id_task").is_none() && !first.to_string().contains("secret"), "{first}");
+    // a stream that is not read to its end
+    let stream = server
+        .begin("/completion", &json!({"prompt": "A", "n_predict": 400, "ignore_eos": true, "stream": true}));
+    until("running", || slots(&server)[0]["is_processing"] == true);
+    assert_eq!(server.get("/slots?fail_on_no_slot=1").status, 200);
+    drop(stream);
+    until("idle", || slots(&server)[0]["is_processing"] == false);
+    server.assert_idle();
+}
+
+#[test]
+fn slots_are_hidden_and_refused_by_name() {
+    let server = start(ServerConfig { slots: false, ..config() });
+    assert!(server.get("/slots").error(501).0.contains("--no-slots"));
+    assert_eq!(server.get("/props").ok()["endpoint_slots"], false);
+    for (method, path, status, word) in [
+        ("POST", "/rerank", 501, "embeddings"),
+        ("POST", "/v1/rerank", 501, "reranker"),
+        ("POST", "/reranking", 501, "reranker"),
+        ("GET", "/lora-adapters", 501, "merge"),
+        ("POST", "/lora-adapters", 501, "merge"),
+        ("GET", "/cors-proxy", 403, "forwards"),
+        ("GET", "/tools", 403, "tools"),
+        ("POST", "/props", 501, "flags"),
+        ("POST", "/slots/0?action=save", 501, "--cache-disk"),
+    ] {
+        let (message, _) = server.ask(method, path, &[], "").error(status);
+        assert!(message.contains(word), "{path}: {message}");
+    }
+}
+
+#[test]
+fn props_tell_what_the_template_and_the_server_can_do() {
+    let props = demo().get("/props").ok();
+    assert_eq!(props["chat_template_caps"]["supports_string_content"], true);
+    assert_eq!(props["chat_template_caps"]["supports_system_role"], true);
+    assert_eq!(props["modalities"], json!({"vision": false, "video": false, "audio": false}));
+    assert_eq!((&props["endpoint_slots"], &props["endpoint_metrics"]), (&json!(true), &json!(true)));
+    assert!(props["build_info"].as_str().unwrap().starts_with('b'));
 }

@@ -1,7 +1,7 @@
 //! Several models in one server.
 
 use crate::client::receive;
-use crate::support::{CHAT, Running, ask, config, loader_of, open_demo, source, until, wrap};
+use crate::support::{CHAT, Running, ask, config, loader, loader_of, open_demo, source, until, wrap};
 use latent_engine::{Engine, EngineError, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_server::{Attempt, Extras, Loader, ModelSource, Server, ServerConfig};
@@ -217,6 +217,18 @@ fn requests_wait_for_one_load_together() {
         assert_eq!(whole(&receive(stream).chunks()), 5);
     }
     assert_eq!(loads.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn props_of_several_models_are_those_of_a_router() {
+    let both = vec![source("demo", loader()), source("tiny", loader())];
+    let server = serve(ServerConfig { models_max: 1, ..config() }, both);
+    let props = server.get("/props").ok();
+    assert_eq!((&props["role"], &props["max_instances"]), (&json!("router"), &json!(1)));
+    assert_eq!(props["models_autoload"], true);
+    let one = server.get("/props?model=tiny").ok();
+    assert_eq!((&one["model_alias"], &one["is_sleeping"]), (&json!("tiny"), &json!(true)));
+    assert!(one.get("role").is_none());
 }
 
 #[test]

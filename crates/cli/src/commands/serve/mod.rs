@@ -136,6 +136,7 @@ fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
         cors: if args.cors.is_empty() { file.cors.clone() } else { args.cors.clone() },
         cors_credentials: args.cors_credentials || file.cors_credentials.unwrap_or(false),
         tls,
+        slots: !args.no_slots,
         limits: limits(args, file),
         share_prefixes: args.share_prefixes || file.share_prefixes.unwrap_or(false),
         otlp: otlp(args.otlp_endpoint.as_ref().or(file.otlp_endpoint.as_ref())),

@@ -2,9 +2,11 @@
 
 mod completion;
 mod status;
+mod unavailable;
 
 pub(crate) use completion::{completion, infill};
 pub(crate) use status::{health, metrics, props, slots};
+pub(crate) use unavailable::{change_props, cors_proxy, lora_adapters, rerank, slot_action, tools};
 
 use super::openai_chat::read_conversation;
 use crate::app::Asker;

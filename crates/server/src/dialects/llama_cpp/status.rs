@@ -1,15 +1,20 @@
 //! What the server runs and does.
 
-use crate::app::Asker;
+use crate::app::{Asker, parameter};
+use crate::config::ServerConfig;
 use crate::dialect::{Dialect, json_response};
+use crate::error::{ApiError, ErrorKind};
 use crate::model::Served;
 use crate::models::Status;
 use crate::params::Params;
+use crate::worker::SlotTask;
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::Response;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// `GET /health`: answered by the HTTP thread alone, whatever the engine does.
 pub(crate) async fn health(asker: Asker) -> Response {
@@ -68,13 +73,37 @@ fn token_text(served: &Served, id: Option<u32>) -> &str {
     id.and_then(|id| served.tokenizer.token_text(id)).unwrap_or_default()
 }
 
+/// As llama.cpp numbers its builds.
+const BUILD: &str = concat!("b", env!("CARGO_PKG_VERSION"), "-latent");
+
 /// `GET /props`. A model that is not loaded is not loaded for it.
 pub(crate) async fn props(asker: Asker) -> Response {
-    let slots = asker.app.config.scheduler.max_running;
-    asker.reply_json(Dialect::LlamaCpp, asker.model().map(|model| properties(&model, slots)))
+    let app = Arc::clone(&asker.app);
+    if !app.models.is_single() && asker.model.is_none() {
+        return asker.reply_json(Dialect::LlamaCpp, app.models.open().map(|()| of_all_models(&app.config)));
+    }
+    let model = asker.model();
+    // templates are rendered for it
+    let value = asker.blocking(move || model.map(|model| properties(&model, &app.config))).await;
+    asker.reply_json(Dialect::LlamaCpp, value)
 }
 
-fn properties(model: &Status, slots: usize) -> Value {
+/// As the router of llama.cpp's server has it.
+fn of_all_models(config: &ServerConfig) -> Value {
+    json!({
+        "role": "router",
+        "max_instances": config.models_max,
+        "models_autoload": true,
+        "model_alias": "latent",
+        "model_path": "none",
+        "default_generation_settings": {"params": {}, "n_ctx": 0},
+        "total_slots": config.scheduler.max_running,
+        "build_info": BUILD,
+        "cors_proxy_enabled": false,
+    })
+}
+
+fn properties(model: &Status, config: &ServerConfig) -> Value {
     let served = model.served.as_deref();
     json!({
         "default_generation_settings": {
@@ -82,15 +111,20 @@ fn properties(model: &Status, slots: usize) -> Value {
             "n_ctx": served.map_or(0, |served| served.context),
             "params": served.map(default_settings),
         },
-        "total_slots": slots,
+        "total_slots": config.scheduler.max_running,
         "model_alias": model.name,
         "model_path": served.map_or(&model.path, |served| &served.about.path),
-        "modalities": {"vision": false, "audio": false},
+        "modalities": {"vision": false, "video": false, "audio": false},
+        "endpoint_slots": config.slots,
+        "endpoint_props": false,
+        "endpoint_metrics": true,
         "chat_template": served.and_then(|served| served.about.chat_template.as_deref()),
+        "chat_template_caps": served.map(Served::template_caps),
         "bos_token": served.map_or("", |served| token_text(served, served.tokenizer.bos())),
         "eos_token": served.map_or("", |served| token_text(served, served.tokenizer.eos())),
-        "build_info": concat!("latent ", env!("CARGO_PKG_VERSION")),
+        "build_info": BUILD,
         "is_sleeping": served.is_none(),
+        "cors_proxy_enabled": false,
     })
 }
 
@@ -100,13 +134,50 @@ fn default_settings(served: &Served) -> Value {
     settings(&Params { logprobs: defaults.logprobs, ..Params::new(&served.about) }, defaults.seed)
 }
 
-/// `GET /slots`: how many are busy. What they answer stays between them and their clients.
-pub(crate) async fn slots(asker: Asker) -> Response {
-    let value = asker.model().map(|model| {
-        let context = model.served.as_ref().map_or(0, |served| served.context);
-        let running = model.engineering.map_or(0, |engineering| engineering.live.stats().running);
-        let slot = |id: usize| json!({"id": id, "n_ctx": context, "speculative": false, "is_processing": id < running});
-        (0..asker.app.config.scheduler.max_running).map(slot).collect()
-    });
-    asker.reply_json(Dialect::LlamaCpp, value)
+/// `GET /slots`: what runs, without any text. What requests ask and hear stays between them and their clients.
+pub(crate) async fn slots(asker: Asker, uri: Uri) -> Response {
+    asker.reply_json(Dialect::LlamaCpp, slot_list(&asker, &uri))
+}
+
+fn slot_list(asker: &Asker, uri: &Uri) -> Result<Value, ApiError> {
+    if !asker.app.config.slots {
+        let problem = "this server does not show its slots: start it without --no-slots";
+        return Err(ApiError::new(ErrorKind::NotImplemented, problem));
+    }
+    let model = asker.model()?;
+    let tasks = model.engineering.as_ref().map(|engineering| engineering.slots.list()).unwrap_or_default();
+    let count = asker.app.config.scheduler.max_running;
+    let wanted = parameter(uri, "fail_on_no_slot").is_some_and(|value| !value.is_empty());
+    if wanted && tasks.iter().filter(|task| task.is_running).count() >= count {
+        return Err(ApiError::new(ErrorKind::Unavailable, "no slot available").retry(Duration::from_secs(1)));
+    }
+    let context = model.served.as_ref().map_or(0, |served| served.context);
+    Ok((0..count).map(|id| slot(id, context, tasks.get(id))).collect())
+}
+
+/// Settings that hold texts of a request.
+const PRIVATE: [&str; 4] = ["stop", "grammar", "logit_bias", "dry_sequence_breakers"];
+
+fn slot(id: usize, context: usize, task: Option<&SlotTask>) -> Value {
+    let running = task.is_some_and(|task| task.is_running);
+    let mut value = json!({"id": id, "n_ctx": context, "speculative": false, "is_processing": running});
+    if let Some(task) = task {
+        let remain = task.params.max_tokens.map(|limit| limit.saturating_sub(task.decoded));
+        value["id_task"] = task.id.into();
+        value["n_prompt_tokens"] = task.prompt.into();
+        value["n_prompt_tokens_processed"] = task.processed.into();
+        value["n_prompt_tokens_cache"] = task.cached.into();
+        let mut params = settings(&task.params, Some(task.params.sampling.seed));
+        if let Some(params) = params.as_object_mut() {
+            params.retain(|name, _| !PRIVATE.contains(&name.as_str()));
+        }
+        value["params"] = params;
+        value["next_token"] = json!([{
+            "has_next_token": running,
+            "has_new_line": task.has_new_line,
+            "n_remain": remain.map_or_else(|| json!(-1), Value::from),
+            "n_decoded": task.decoded,
+        }]);
+    }
+    value
 }
