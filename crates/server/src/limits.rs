@@ -78,6 +78,8 @@ limits! {
     socket_send_bytes: usize = 0,
     /// Bytes of stored responses (`store`, `previous_response_id`), the oldest go first.
     store_bytes: usize = 67_108_864,
+    /// Bytes of the streams of named conversations (`X-Conversation-Id`), the oldest go first.
+    stream_bytes: usize = 33_554_432,
     /// Seconds that a request waits until its model is loaded.
     load_seconds: u64 = 600,
     /// Seconds after which a stream begins although its model is still being loaded, and between the comments or blanks that it sends meanwhile.

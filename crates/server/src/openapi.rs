@@ -288,6 +288,14 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
             ("stream", "boolean", "JSON lines as they come, unless false"),
         ]],
     ),
+    (
+        "StreamLookupRequest",
+        &[&[(
+            "conversation_ids",
+            "string[]!",
+            "Names of conversations; also those of NAME::MODEL are found",
+        )]],
+    ),
     ("ModelRequest", &[&[("model", "string!", "The model's name")]]),
     ("OllamaShowRequest", &[&[("model", "string", "The model's name")]]),
 ];

@@ -300,6 +300,8 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
         With("--host 0.0.0.0", "--host 0.0.0.0 --allow-unauthenticated", ""),
     ),
     (&["serve"], "cors", Tested("server/tests/server/auth.rs", "cors")),
+    (&["serve"], "cors_credentials", Tested("server/tests/server/auth.rs", "cors_credentials")),
+    (&["serve"], "no_slots", Tested("server/tests/server/llama_cpp.rs", "slots: false")),
     (&["serve"], "tls_cert", Clashes("--tls-cert x")),
     (&["serve"], "tls_key", Clashes("--tls-key x")),
     (&["serve"], "share_prefixes", Tested("server/src/config.rs", "share_prefixes")),

@@ -6,11 +6,13 @@ mod coding;
 mod early;
 mod name;
 mod query;
+mod resumable;
 
 pub(crate) use asker::{Asker, Received};
 pub(crate) use coding::{ContentCodings, SUPPORTED as SUPPORTED_CODINGS};
 pub(crate) use name::Name;
 pub(crate) use query::{parameter, percent_decoded};
+pub(crate) use resumable::{MAX_NAME as MAX_CONVERSATION, StreamSessions};
 
 use crate::config::ServerConfig;
 use crate::memory::Memory;
@@ -37,6 +39,8 @@ pub(crate) struct App {
     pub(crate) memory: Arc<Memory>,
     pub(crate) store: Mutex<Store>,
     pub(crate) spans: Spans,
+    /// Streams that outlive their connection.
+    pub(crate) streams: Arc<StreamSessions>,
 }
 
 impl App {
@@ -49,7 +53,8 @@ impl App {
         let store = Mutex::new(Store::new(config.limits.store_bytes));
         let models = Arc::new(models);
         let memory = Memory::new(config.limits.bodies_bytes);
-        App { config, models, metrics: Metrics::new(Arc::clone(&memory)), memory, store, spans }
+        let streams = StreamSessions::new(config.limits.stream_bytes);
+        App { streams, config, models, metrics: Metrics::new(Arc::clone(&memory)), memory, store, spans }
     }
 }
 

@@ -8,6 +8,7 @@ mod guard;
 mod page;
 mod router;
 mod serve;
+mod streams;
 mod timed;
 mod tls;
 

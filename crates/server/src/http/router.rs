@@ -1,6 +1,6 @@
 //! The table of addresses.
 
-use super::page;
+use super::{page, streams};
 use crate::app::Asker;
 use crate::dialect::{Dialect, json_response};
 use crate::dialects::{
@@ -86,6 +86,9 @@ routes! {
     get "/api/ps" ollama::ps, "", "The loaded models (Ollama)";
     post "/api/show" ollama::show, "OllamaShowRequest", "About a model (Ollama)";
     get "/api/version" ollama::version, "", "The version (Ollama)";
+    get "/v1/stream" streams::read, "", "The stream of the conversation in `?conv_id=` again, from byte `?from=` on (llama.cpp); requests name theirs in `X-Conversation-Id`";
+    delete "/v1/stream" streams::stop, "", "End the stream of a conversation";
+    post "/v1/streams/lookup" streams::lookup, "StreamLookupRequest", "Which conversations have streams";
     get "/openapi.json" description, "", "This description";
     get "/latent/stats" page::stats, "", "What the scheduler of a model does (`?model=`, else the one used last), for the page";
     get "/latent/profile" page::profile, "", "What each phase of a step takes (`?model=`, else the model used last), for the page";

@@ -3,7 +3,7 @@
 use super::connections::{Connections, Watched};
 use super::timed::Timed;
 use super::tls::{self, Acceptor, TlsError};
-use super::{address, cors, guard, router};
+use super::{address, cors, guard, router, streams};
 use crate::app::{App, Asker, ContentCodings, Extras};
 use crate::config::ServerConfig;
 use crate::dialect::Dialect;
@@ -402,8 +402,17 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
                     charge: Arc::clone(&charge),
                 });
                 let mut router = router;
-                let Ok(response) = router.call(request).await;
-                response
+                match streams::conversation(&method, &asked) {
+                    None => {
+                        let Ok(response) = router.call(request).await;
+                        response
+                    }
+                    Some(name) => {
+                        let charge = Arc::clone(&charge);
+                        let answered = streams::answer(app, tenant, name, charge, router, request).await;
+                        answered.unwrap_or_else(|error| Dialect::of_path(&path).error(&error, &id))
+                    }
+                }
             }
             Err(error) => {
                 tracing::info!(request = id, trace, %method, path, "refused: {error}");

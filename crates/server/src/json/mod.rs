@@ -89,7 +89,7 @@ pub(crate) fn text_len(value: &Value) -> usize {
 /// The fields that some interface reads, or repeats in its answer: prompts, what answers, how it is prepared, sampling, length and number,
 /// shape, how the answer is written.
 const FIELDS: &str = "
-    content conversation input input_extra input_prefix input_suffix instructions messages previous_response_id prompt suffix system template tokens images
+    content conversation conversation_ids input input_extra input_prefix input_suffix instructions messages previous_response_id prompt suffix system template tokens images
     background keep_alive model name priority store
     add_generation_prompt add_special chat_template_kwargs continue_final_message parallel_tool_calls parse_special raw reasoning
     reasoning_effort think thinking tool_choice tools

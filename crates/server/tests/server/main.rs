@@ -26,6 +26,7 @@ mod plain;
 mod responses;
 #[cfg(feature = "otel")]
 mod spans;
+mod streams;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

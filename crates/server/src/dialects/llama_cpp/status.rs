@@ -93,7 +93,7 @@ fn of_all_models(config: &ServerConfig) -> Value {
     json!({
         "role": "router",
         "max_instances": config.models_max,
-        "models_autoload": true,
+        "models_autoload": config.autoload,
         "model_alias": "latent",
         "model_path": "none",
         "default_generation_settings": {"params": {}, "n_ctx": 0},
@@ -118,6 +118,7 @@ fn properties(model: &Status, config: &ServerConfig) -> Value {
         "endpoint_slots": config.slots,
         "endpoint_props": false,
         "endpoint_metrics": true,
+        "ui": config.page,
         "chat_template": served.and_then(|served| served.about.chat_template.as_deref()),
         "chat_template_caps": served.map(Served::template_caps),
         "bos_token": served.map_or("", |served| token_text(served, served.tokenizer.bos())),

@@ -1,0 +1,370 @@
+//! Streams that outlive their connection: a client that names its conversation can read an answer again, from any byte on.
+
+use crate::error::{ApiError, ErrorKind};
+use crate::ids;
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use latent_engine::scheduler::FairnessKey;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// Bytes of one stream that are kept; of a longer one the last.
+const MAX_BYTES: usize = 4 << 20;
+
+/// How long an answer is kept after its end.
+const KEPT: Duration = Duration::from_secs(300);
+
+/// Bytes of a conversation's name.
+pub(crate) const MAX_NAME: usize = 1024;
+
+/// Bytes of a piece that a reader is given.
+const PIECE: usize = 65_536;
+
+/// Whose conversation it is, and its name.
+type Key = (FairnessKey, String);
+
+/// The streams of named conversations.
+pub(crate) struct StreamSessions {
+    inner: Mutex<Inner>,
+    /// Most bytes of all streams together.
+    budget: usize,
+}
+
+#[derive(Default)]
+struct Inner {
+    sessions: HashMap<Key, Session>,
+    /// Bytes that all of them hold.
+    bytes: usize,
+    /// Sessions so far.
+    count: u64,
+}
+
+struct Session {
+    /// Its number: a conversation may begin another stream.
+    number: u64,
+    is_streaming: bool,
+    /// When it ended: for its age, and in seconds since 1970.
+    ended: Option<(Instant, u64)>,
+    started: u64,
+    /// The bytes that are kept, and how many came before them.
+    bytes: Vec<u8>,
+    dropped: usize,
+    /// Tells readers of changes; they end when it is dropped.
+    changes: watch::Sender<()>,
+    producer: Option<AbortHandle>,
+}
+
+/// A stream as lists show it.
+pub(crate) struct SessionStatus {
+    pub(crate) name: String,
+    pub(crate) is_done: bool,
+    pub(crate) total_bytes: usize,
+    pub(crate) started: u64,
+    pub(crate) ended: u64,
+}
+
+/// What writes a stream. The stream ends when it is dropped.
+pub(crate) struct StreamProducer {
+    sessions: Arc<StreamSessions>,
+    key: Key,
+    number: u64,
+}
+
+impl Inner {
+    fn remove(&mut self, key: &Key) {
+        let Some(session) = self.sessions.remove(key) else { return };
+        self.bytes -= session.bytes.len();
+        if let Some(producer) = session.producer.filter(|_| session.ended.is_none()) {
+            producer.abort();
+        }
+    }
+
+    /// Removes what ended long ago.
+    fn remove_old(&mut self) {
+        let now = Instant::now();
+        let is_old = |session: &Session| session.ended.is_some_and(|(at, _)| now - at > KEPT);
+        let old: Vec<Key> =
+            self.sessions.iter().filter(|(_, session)| is_old(session)).map(|(key, _)| key.clone()).collect();
+        old.iter().for_each(|key| self.remove(key));
+    }
+
+    /// Removes streams that have ended, the oldest first, until all hold at most so many bytes.
+    fn shrink(&mut self, budget: usize) {
+        while self.bytes > budget {
+            let ended = self.sessions.iter().filter_map(|(key, session)| Some((session.ended?.0, key)));
+            let Some(key) = ended.min_by_key(|(at, _)| *at).map(|(_, key)| key.clone()) else { return };
+            self.remove(&key);
+        }
+    }
+
+    fn session(&mut self, key: &Key, number: u64) -> Option<&mut Session> {
+        self.sessions.get_mut(key).filter(|session| session.number == number)
+    }
+}
+
+impl StreamSessions {
+    pub(crate) fn new(budget: usize) -> Arc<StreamSessions> {
+        Arc::new(StreamSessions { inner: Mutex::default(), budget })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request of a conversation begins, whose earlier stream ends.
+    pub(crate) fn begin(self: &Arc<StreamSessions>, owner: FairnessKey, name: String) -> StreamProducer {
+        let key = (owner, name);
+        let mut inner = self.lock();
+        inner.remove_old();
+        inner.remove(&key);
+        inner.count += 1;
+        let number = inner.count;
+        let session = Session {
+            number,
+            is_streaming: false,
+            ended: None,
+            started: ids::now(),
+            bytes: Vec::new(),
+            dropped: 0,
+            changes: watch::Sender::new(()),
+            producer: None,
+        };
+        inner.sessions.insert(key.clone(), session);
+        StreamProducer { sessions: Arc::clone(self), key, number }
+    }
+
+    /// The stream of a conversation from a byte on: what was sent so far, then what comes.
+    pub(crate) fn read(
+        self: &Arc<StreamSessions>,
+        owner: FairnessKey,
+        name: &str,
+        from: usize,
+    ) -> Result<Body, ApiError> {
+        let key = (owner, name.to_owned());
+        let mut inner = self.lock();
+        inner.remove_old();
+        let Some(session) = inner.sessions.get(&key) else {
+            let problem = "no stream of this conversation is running or was running in the last minutes";
+            return Err(ApiError::new(ErrorKind::NotFound, problem));
+        };
+        if !session.is_streaming {
+            let problem =
+                "the answer of this conversation has not begun: its model is being loaded, or it waits";
+            return Err(ApiError::new(ErrorKind::Unavailable, problem).retry(Duration::from_secs(1)));
+        }
+        let end = session.dropped + session.bytes.len();
+        if from < session.dropped || from > end {
+            let problem =
+                format!("byte {from} is not kept: the stream has bytes {} to {end}", session.dropped);
+            return Err(ApiError::field("from", problem));
+        }
+        Ok(self.body(&key, session, from))
+    }
+
+    fn body(self: &Arc<StreamSessions>, key: &Key, session: &Session, from: usize) -> Body {
+        struct Reader {
+            sessions: Arc<StreamSessions>,
+            key: Key,
+            number: u64,
+            changes: watch::Receiver<()>,
+            at: usize,
+        }
+        let reader = Reader {
+            sessions: Arc::clone(self),
+            key: key.clone(),
+            number: session.number,
+            changes: session.changes.subscribe(),
+            at: from,
+        };
+        Body::from_stream(unfold(reader, |mut reader| async move {
+            loop {
+                reader.changes.borrow_and_update();
+                match reader.sessions.piece(&reader.key, reader.number, reader.at) {
+                    Piece::Bytes(bytes) => {
+                        reader.at += bytes.len();
+                        return Some((Ok(bytes), reader));
+                    }
+                    Piece::Lost => {
+                        reader.at = usize::MAX;
+                        return Some((
+                            Err(io::Error::other("the reader is too slow for this stream")),
+                            reader,
+                        ));
+                    }
+                    Piece::End => return None,
+                    // the session may be removed while it is waited for
+                    Piece::None => reader.changes.changed().await.ok()?,
+                }
+            }
+        }))
+    }
+
+    fn piece(&self, key: &Key, number: u64, at: usize) -> Piece {
+        let mut inner = self.lock();
+        let Some(session) = inner.session(key, number) else { return Piece::End };
+        let Some(start) = at.checked_sub(session.dropped) else { return Piece::Lost };
+        match session.bytes.get(start..) {
+            Some(rest) if !rest.is_empty() => {
+                Piece::Bytes(Bytes::copy_from_slice(&rest[..rest.len().min(PIECE)]))
+            }
+            _ if session.ended.is_some() || at == usize::MAX => Piece::End,
+            _ => Piece::None,
+        }
+    }
+
+    /// Ends the stream of a conversation, and forgets it.
+    pub(crate) fn remove(&self, owner: FairnessKey, name: &str) {
+        self.lock().remove(&(owner, name.to_owned()));
+    }
+
+    /// The streams of these conversations, and of `NAME::MODEL` for each.
+    pub(crate) fn find(&self, owner: FairnessKey, names: &[String]) -> Vec<SessionStatus> {
+        let mut inner = self.lock();
+        inner.remove_old();
+        let is_asked = |name: &str| {
+            names.iter().any(|asked| {
+                name.strip_prefix(asked.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+            })
+        };
+        let own = inner.sessions.iter().filter(|((key, name), _)| *key == owner && is_asked(name));
+        let mut found: Vec<SessionStatus> = own
+            .map(|((_, name), session)| SessionStatus {
+                name: name.clone(),
+                is_done: session.ended.is_some(),
+                total_bytes: session.dropped + session.bytes.len(),
+                started: session.started,
+                ended: session.ended.map_or(0, |(_, at)| at),
+            })
+            .collect();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        found
+    }
+}
+
+/// What a reader finds.
+enum Piece {
+    Bytes(Bytes),
+    /// Nothing yet.
+    None,
+    End,
+    /// What it would read was dropped.
+    Lost,
+}
+
+impl StreamProducer {
+    /// Sets what ends the stream if the conversation is removed.
+    pub(crate) fn aborts(&self, producer: AbortHandle) {
+        match self.sessions.lock().session(&self.key, self.number) {
+            Some(session) => session.producer = Some(producer),
+            None => producer.abort(),
+        }
+    }
+
+    /// The answer is a stream. Its first reader.
+    pub(crate) fn start(&self) -> Body {
+        let mut inner = self.sessions.lock();
+        let Some(session) = inner.session(&self.key, self.number) else { return Body::empty() };
+        session.is_streaming = true;
+        self.sessions.body(&self.key, session, 0)
+    }
+
+    /// The answer is no stream, or there is none.
+    pub(crate) fn forget(&self) {
+        let mut inner = self.sessions.lock();
+        if let Some(session) = inner.session(&self.key, self.number) {
+            // it ends by itself
+            session.producer = None;
+            inner.remove(&self.key);
+        }
+    }
+
+    /// Adds bytes. Those that are too many are dropped from the beginning.
+    pub(crate) fn push(&self, bytes: &[u8]) {
+        let mut inner = self.sessions.lock();
+        inner.bytes += bytes.len();
+        inner.shrink(self.sessions.budget);
+        let over = inner.bytes.saturating_sub(self.sessions.budget);
+        let Some(session) = inner.session(&self.key, self.number) else {
+            inner.bytes -= bytes.len();
+            return;
+        };
+        session.bytes.extend_from_slice(bytes);
+        let long = session.bytes.len().saturating_sub(MAX_BYTES);
+        let mut drop = long.max(over).min(session.bytes.len());
+        if drop > 0 {
+            // in large steps: what is kept is moved
+            drop = drop.max(session.bytes.len() / 4);
+            session.bytes.drain(..drop);
+            session.dropped += drop;
+        }
+        session.changes.send_replace(());
+        inner.bytes -= drop;
+    }
+}
+
+impl Drop for StreamProducer {
+    fn drop(&mut self) {
+        let mut inner = self.sessions.lock();
+        let Some(session) = inner.session(&self.key, self.number) else { return };
+        session.ended = Some((Instant::now(), ids::now()));
+        session.bytes.shrink_to_fit();
+        session.changes.send_replace(());
+        if !session.is_streaming {
+            inner.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(sessions: &StreamSessions, asked: &[&str]) -> Vec<(String, bool, usize)> {
+        let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
+        let found = sessions.find(FairnessKey(1), &asked);
+        found.into_iter().map(|status| (status.name, status.is_done, status.total_bytes)).collect()
+    }
+
+    #[test]
+    fn streams_are_bounded_together_and_the_oldest_that_ended_go_first() {
+        let sessions = StreamSessions::new(1000);
+        let begin = |name: &str| {
+            let producer = sessions.begin(FairnessKey(1), name.into());
+            producer.start();
+            producer
+        };
+        let first = begin("a");
+        first.push(&[0; 400]);
+        drop(first);
+        let second = begin("b::model");
+        second.push(&[0; 500]);
+        assert_eq!(
+            names(&sessions, &["a", "b", "c"]),
+            [("a".into(), true, 400), ("b::model".into(), false, 500)]
+        );
+        second.push(&[0; 200]);
+        assert_eq!(names(&sessions, &["a", "b"]), [("b::model".into(), false, 700)]);
+        // alone, it loses its own beginning
+        second.push(&[0; 900]);
+        assert!(sessions.lock().bytes <= 1000);
+        assert_eq!(names(&sessions, &["b"]), [("b::model".into(), false, 1600)]);
+        assert!(sessions.read(FairnessKey(1), "b::model", 0).unwrap_err().message.contains("byte 0"));
+        assert!(sessions.read(FairnessKey(1), "b::model", 1600).is_ok());
+        // of another owner
+        assert!(sessions.read(FairnessKey(2), "b::model", 1600).is_err());
+        // the conversation goes on: the old stream is gone, and its producer writes nothing any more
+        let third = begin("b::model");
+        second.push(&[0; 10]);
+        drop(second);
+        assert_eq!(names(&sessions, &["b"]), [("b::model".into(), false, 0)]);
+        sessions.remove(FairnessKey(1), "b::model");
+        third.push(&[0; 10]);
+        assert_eq!((names(&sessions, &["b"]).len(), sessions.lock().bytes), (0, 0));
+    }
+}
