@@ -150,7 +150,7 @@ function ask(text) {
         answer.append(cut);
       }
       $("prompt-speed").textContent = speed(done.prompt_tokens - done.cached_tokens, done.prompt_seconds);
-      $("answer-speed").textContent = speed(done.tokens, done.generate_seconds);
+      $("answer-speed").textContent = speed(Math.max(done.tokens - 1, 0), done.generate_seconds);
       cache(done.cache_bytes, done.expanded_cache_bytes, `${done.cached_rows} tokens of this conversation`);
     } catch (error) {
       if (!written.length) answer.remove();

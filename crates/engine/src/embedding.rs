@@ -26,6 +26,8 @@ pub(crate) struct Embedding {
     pooling: Pooling,
     /// The sum, or the state, that becomes the embedding.
     pooled: Vec<f64>,
+    /// How many states the sum has.
+    count: usize,
     /// All states, without pooling.
     rows: Vec<f32>,
 }
@@ -41,6 +43,7 @@ impl Embedding {
         match self.pooling {
             Pooling::Mean => {
                 self.pooled.resize(width, 0.0);
+                self.count += residual.len() / width;
                 for row in residual.chunks_exact(width) {
                     self.pooled.iter_mut().zip(norm.apply(row)).for_each(|(sum, element)| *sum += element);
                 }
@@ -62,12 +65,24 @@ impl Embedding {
         }
     }
 
+    /// The length of what was pooled, which [`values`](Self::values) leave out; 1 without pooling.
+    pub(crate) fn length(&self) -> f32 {
+        match self.pooling {
+            Pooling::None => 1.0,
+            _ => (self.pooled_length() / self.count.max(1) as f64) as f32,
+        }
+    }
+
+    fn pooled_length(&self) -> f64 {
+        self.pooled.iter().map(|element| element * element).sum::<f64>().sqrt()
+    }
+
     /// The direction of what was pooled: a vector of length 1, or of zeros where nothing has a direction. Without pooling all states.
     pub(crate) fn values(&self) -> Vec<f32> {
         if self.pooling == Pooling::None {
             return self.rows.clone();
         }
-        let length = self.pooled.iter().map(|element| element * element).sum::<f64>().sqrt();
+        let length = self.pooled_length();
         let factor = if length > 0.0 { length.recip() } else { 0.0 };
         self.pooled.iter().map(|element| (element * factor) as f32).collect()
     }

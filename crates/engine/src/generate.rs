@@ -81,14 +81,19 @@ impl Engine {
         // places to go back to: the end of what was said before, and the last token of the prompt, for another answer
         self.snapshot(&mut session.sequence)?;
         self.snapshot_at(&mut session.sequence, prompt.len() - 1)?;
+        let mut out_of_time = false;
         let fed = self.feed(session, &prompt[cached..], &mut generation, &mut |done| {
-            listener.prompt(cached + done, prompt.len())
+            out_of_time = request.max_prompt_time.is_some_and(|limit| start.elapsed() >= limit);
+            // a step that is the last has an end anyway
+            listener.prompt(cached + done, prompt.len()) && (!out_of_time || cached + done == prompt.len())
         });
         let prompt_seconds = start.elapsed().as_secs_f64();
         let mut answering = Answering::default();
         let start = Instant::now();
         match fed {
+            Ok(()) if out_of_time => generation.give_up(),
             Ok(()) => self.answer(session, &mut generation, request.shift, listener, &mut answering)?,
+            Err(EngineError::Stopped) if out_of_time => generation.give_up(),
             Err(EngineError::Stopped) => generation.stop(StopReason::Interrupted),
             Err(error) => return Err(error),
         }

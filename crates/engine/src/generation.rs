@@ -3,10 +3,11 @@
 use crate::caught::caught;
 use crate::draft_kind::DraftCount;
 use crate::error::EngineError;
+use crate::indent::IndentLimit;
 use crate::logits_taker::KeptLogits;
 use crate::request::{Request, StopReason};
 use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};
-use latent_backend::Logits;
+use latent_backend::{Instant as Clock, Logits};
 use latent_text::{Detokenizer, Tokenizer};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +44,6 @@ pub trait LogitsProcessor: Send {
 /// send::<latent_engine::Generation>();
 /// ```
 pub struct Generation {
-    tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer<Arc<Tokenizer>>,
     sampler: Sampler,
     stops: StopStrings,
@@ -52,7 +52,20 @@ pub struct Generation {
     context: Vec<u32>,
     prompt_len: usize,
     max_tokens: usize,
+    min_tokens: usize,
+    /// Tokens that end the answer: the model's own, then the request's.
+    ends: Vec<u32>,
+    /// How many of them are never chosen.
+    banned_ends: usize,
+    bad_words: Vec<Vec<u32>>,
+    /// Tokens that must not be chosen next; kept so that nothing is allocated per token.
+    banned: Vec<u32>,
+    indent: IndentLimit,
+    max_time: Option<Duration>,
+    /// When the first token was chosen.
+    began: Option<Clock>,
     logprobs: Option<usize>,
+    sampled_logprobs: bool,
     vocab: usize,
     logits: KeptLogits,
     /// Whether the next token is to be chosen from these logits once the processors are ready.
@@ -61,6 +74,8 @@ pub struct Generation {
     fed: usize,
     text: String,
     stop: Option<StopReason>,
+    /// Whether it has ended before its first token.
+    given_up: bool,
     drafts: DraftCount,
 }
 
@@ -71,6 +86,8 @@ pub struct Chosen {
     pub token: u32,
     /// Text that is certain now; may be empty.
     pub text: String,
+    /// Whether it ends the answer, so that it has no text.
+    pub ends: bool,
     /// ln of its probability under the model, and the likeliest tokens with theirs, where asked for.
     pub logprob: Option<(f32, Vec<LogProbability>)>,
 }
@@ -85,27 +102,37 @@ impl Generation {
         vocab: usize,
         request: &Request,
     ) -> Result<Generation, EngineError> {
-        let dry = request.sampling.dry_multiplier != 0.0;
-        let breakers = if dry { breakers(&tokenizer, vocab) } else { Vec::new() };
-        let mut sampler = Sampler::new(request.sampling.clone(), vocab, breakers)?;
+        let mut sampler = Sampler::of_tokenizer(request.sampling.clone(), vocab, &tokenizer)?;
         request.prompt.iter().for_each(|token| sampler.accept(*token));
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX);
+        let ends = [tokenizer.end_of_generation(), &request.stop_tokens].concat();
+        let banned_ends = if request.ignore_eos { tokenizer.end_of_generation().len() } else { 0 };
+        let bad_words = request.bad_words.iter().filter(|word| !word.is_empty()).cloned().collect();
         Ok(Generation {
-            detokenizer: Detokenizer::new(Arc::clone(&tokenizer), false),
-            tokenizer,
+            detokenizer: Detokenizer::new(tokenizer, false),
             sampler,
             stops: StopStrings::new(&request.stop),
             processors: Vec::new(),
             context: request.prompt.clone(),
             prompt_len: request.prompt.len(),
             max_tokens,
+            min_tokens: request.min_tokens,
+            ends,
+            banned_ends,
+            bad_words,
+            banned: Vec::new(),
+            indent: IndentLimit::new(request.min_indent),
+            max_time: request.max_time,
+            began: None,
             logprobs: request.logprobs,
+            sampled_logprobs: request.sampled_logprobs,
             vocab,
             logits: KeptLogits::default(),
             late: false,
             fed: 0,
             text: String::new(),
             stop: (max_tokens == 0).then_some(StopReason::Length),
+            given_up: false,
             drafts: DraftCount::default(),
         })
     }
@@ -159,8 +186,29 @@ impl Generation {
     /// How many of the largest logits of a row are enough to choose from once `accepted` more tokens are chosen; 0: all of it is needed.
     pub(crate) fn enough(&self, accepted: usize) -> usize {
         match self.processors.is_empty() && self.logprobs.is_none() {
-            true => self.sampler.enough(accepted),
+            true => self.sampler.enough(accepted, self.most_banned()),
             false => 0,
+        }
+    }
+
+    /// The number of tokens that may be banned at a step.
+    fn most_banned(&self) -> usize {
+        let ends = if self.min_tokens > self.tokens().len() { self.ends.len() } else { self.banned_ends };
+        ends + self.bad_words.len()
+    }
+
+    /// Finds the tokens that must not be chosen next.
+    fn find_banned(&mut self) {
+        self.banned.clear();
+        let chosen = &self.context[self.prompt_len..];
+        let ends = if chosen.len() < self.min_tokens { self.ends.len() } else { self.banned_ends };
+        self.banned.extend_from_slice(&self.ends[..ends]);
+        for word in &self.bad_words {
+            if let Some((last, before)) = word.split_last()
+                && chosen.ends_with(before)
+            {
+                self.banned.push(*last);
+            }
         }
     }
 
@@ -207,25 +255,46 @@ impl Generation {
                 return Err(EngineError::Constraint(problem));
             }
         }
-        let token = self.sampler.sample_of(self.logits.logits())?;
-        self.sampler.accept(token);
-        self.context.push(token);
-        self.processors.iter_mut().for_each(|processor| processor.accepted(&self.context));
-        let ends = self.tokenizer.end_of_generation().contains(&token);
-        let text = if ends { String::new() } else { self.detokenizer.push(token) };
-        let text = self.stops.push(&text);
-        self.text.push_str(&text);
+        self.find_banned();
+        let token = self.sampler.sample_of(self.logits.logits(), &self.banned)?;
         let logprob = match (self.logprobs, self.logits.whole_mut()) {
+            (Some(top), Some(_)) if self.sampled_logprobs => {
+                Some(self.sampler.sampled_probabilities(token, top))
+            }
             (Some(top), Some(logits)) => Some(log_probabilities(logits, token, top)),
             _ => None,
         };
+        self.sampler.accept(token);
+        self.context.push(token);
+        self.processors.iter_mut().for_each(|processor| processor.accepted(&self.context));
+        let ends = self.ends.contains(&token);
+        let text = if ends { String::new() } else { self.detokenizer.push(token) };
+        let text = self.indent.push(text);
+        let out_of_time = self.is_out_of_time(&text);
+        // stop strings count from the minimum number of tokens on
+        let unchecked = self.tokens().len() <= self.min_tokens;
+        let text = if unchecked { text } else { self.stops.push(&text) };
+        self.text.push_str(&text);
         self.stop = match (ends, self.stops.found()) {
             (true, _) => Some(StopReason::End),
             (_, true) => Some(StopReason::StopString),
+            _ if self.indent.is_broken() || out_of_time => Some(StopReason::Length),
             _ if self.tokens().len() >= self.max_tokens => Some(StopReason::Length),
             _ => None,
         };
-        Ok(Chosen { token, text, logprob })
+        Ok(Chosen { token, text, ends, logprob })
+    }
+
+    /// Whether the answer's time is over with a text that ends a line.
+    fn is_out_of_time(&mut self, text: &str) -> bool {
+        let Some(limit) = self.max_time else { return false };
+        match self.began {
+            None => {
+                self.began = Some(Clock::now());
+                false
+            }
+            Some(began) => text.contains('\n') && began.elapsed() >= limit,
+        }
     }
 
     /// Counts a draft that was verified.
@@ -242,6 +311,15 @@ impl Generation {
     /// Ends the answer for a reason from outside, whatever reason it had.
     pub fn stop(&mut self, reason: StopReason) {
         self.stop = Some(reason);
+    }
+
+    /// Ends the answer without a token: one that was chosen is forgotten.
+    pub(crate) fn give_up(&mut self) {
+        self.context.truncate(self.prompt_len);
+        self.text.clear();
+        self.stops = StopStrings::new(&[]);
+        self.given_up = true;
+        self.stop = Some(StopReason::Length);
     }
 
     /// Ends the answer on its reader's wish; an answer that the model or a stop string has ended keeps that reason.
@@ -278,7 +356,10 @@ impl Generation {
 
     /// Text that was held back, once no more tokens come.
     pub fn finish(&mut self) -> String {
-        let unfinished = self.detokenizer.finish();
+        if self.given_up {
+            return String::new();
+        }
+        let unfinished = self.indent.push(self.detokenizer.finish());
         let before = self.stops.found();
         let mut text = self.stops.push(&unfinished);
         if !self.stops.found() {
@@ -295,13 +376,4 @@ impl Generation {
         let tokens = self.context[self.prompt_len..].to_vec();
         (tokens, self.text, self.stop.unwrap_or(StopReason::Interrupted))
     }
-}
-
-/// Tokens at which DRY stops looking for a repetition: those that end a line or a clause, and control tokens.
-fn breakers(tokenizer: &Tokenizer, vocab: usize) -> Vec<u32> {
-    let ends = |id: &u32| {
-        let piece = tokenizer.piece(*id).unwrap_or_default();
-        tokenizer.is_control(*id) || piece.iter().any(|b| matches!(b, b'\n' | b':' | b'"' | b'*'))
-    };
-    (0..vocab as u32).filter(ends).collect()
 }

@@ -50,6 +50,7 @@ mod flights;
 mod generate;
 mod generation;
 mod in_flight;
+mod indent;
 mod kernel_calls;
 mod load;
 mod logits_taker;

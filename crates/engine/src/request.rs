@@ -3,6 +3,7 @@
 use crate::context_shift::ContextShift;
 use crate::draft_kind::DraftCount;
 use crate::sampling::{LogProbability, SamplingParams};
+use std::time::Duration;
 
 /// What is to be generated.
 #[derive(Clone, Debug, Default)]
@@ -15,8 +16,24 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Texts before which the answer ends.
     pub stop: Vec<String>,
+    /// Tokens that end the answer as the model's own end does.
+    pub stop_tokens: Vec<u32>,
+    /// Whether the model's own end is banned.
+    pub ignore_eos: bool,
+    /// Minimum number of tokens of the answer: until then no token that ends it is chosen, and stop strings are not looked for.
+    pub min_tokens: usize,
+    /// Token sequences that the answer must not contain: the last token of one is never chosen after the others.
+    pub bad_words: Vec<Vec<u32>>,
+    /// Minimum number of blanks and tabs at the beginning of each line but the first: the answer ends before a line with fewer.
+    pub min_indent: usize,
+    /// Time after which the answer ends at the next end of a line, from its first token on; none: no limit.
+    pub max_time: Option<Duration>,
+    /// Time that the prompt may take; where it takes longer, the answer ends without a token. None: no limit.
+    pub max_prompt_time: Option<Duration>,
     /// Report log-probabilities of this many alternatives; none: of none, not even of the chosen token.
     pub logprobs: Option<usize>,
+    /// Whether these are the probabilities after all samplers, in place of the model's.
+    pub sampled_logprobs: bool,
     /// What to discard when the context is full; none: the answer ends there.
     pub shift: Option<ContextShift>,
     /// Draft nothing for this answer, in an engine that could. A later answer with drafts runs the session's tokens again.
@@ -31,7 +48,7 @@ pub enum StopReason {
     End,
     /// A stop string came.
     StopString,
-    /// It has as many tokens as were asked for.
+    /// It has as many tokens as were asked for, or has run into another limit of the request: of time, or of indentation.
     Length,
     /// The context is full.
     Context,

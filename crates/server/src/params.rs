@@ -4,10 +4,12 @@ use crate::error::ApiError;
 use crate::ids;
 use crate::json::{Fields, kind, text_len};
 use crate::limits::Limits;
-use crate::model::AboutModel;
-use latent_engine::sampling::SamplingParams;
+use crate::model::{AboutModel, Served};
+use latent_engine::sampling::{SamplerKind, SamplingParams};
 use latent_grammar::Source;
+use latent_text::Encode;
 use serde_json::Value;
+use std::time::Duration;
 
 /// How an answer is generated, whoever asked.
 #[derive(Clone, Debug)]
@@ -20,8 +22,24 @@ pub(crate) struct Params {
     pub(crate) logprobs: Option<usize>,
     /// Answers.
     pub(crate) n: usize,
+    /// Whether these are the probabilities after all samplers.
+    pub(crate) post_sampling_probs: bool,
     /// Whether the model's end is banned.
     pub(crate) ignore_eos: bool,
+    /// Tokens that end the answer as the model's end does.
+    pub(crate) stop_tokens: Vec<u32>,
+    /// Tokens of the answer before it may end.
+    pub(crate) min_tokens: usize,
+    /// Token sequences that the answer must not contain.
+    pub(crate) bad_words: Vec<Vec<u32>>,
+    /// Minimum indentation of the answer's lines.
+    pub(crate) min_indent: usize,
+    /// Time for the answer, which then ends with a line.
+    pub(crate) max_time: Option<Duration>,
+    /// Time for the prompt.
+    pub(crate) max_prompt_time: Option<Duration>,
+    /// Whether the whole prompt runs, whatever of it is cached.
+    pub(crate) uncached: bool,
     /// What the text must be.
     pub(crate) shape: Shape,
     pub(crate) priority: i32,
@@ -45,7 +63,23 @@ pub(crate) enum Shape {
 }
 
 /// More tokens than any model takes; few enough that sums cannot overflow.
-const MAX_TOKENS: usize = 1 << 30;
+pub(crate) const MAX_TOKENS: usize = 1 << 30;
+
+/// Maximum bytes of a sequence breaker of DRY, as in llama.cpp.
+const MAX_BREAKER: usize = 40;
+
+/// What parameters need of a model's vocabulary.
+struct Vocabulary<'a> {
+    size: usize,
+    encode: &'a dyn Fn(&str) -> Result<Vec<u32>, String>,
+}
+
+impl Vocabulary<'_> {
+    /// The tokens of a text in a field.
+    fn tokens(&self, fields: &Fields<'_>, name: &str, text: &str) -> Result<Vec<u32>, ApiError> {
+        (self.encode)(text).map_err(|problem| fields.error(name, problem))
+    }
+}
 
 impl Params {
     /// The settings of a request that says nothing.
@@ -57,16 +91,38 @@ impl Params {
             stop: about.defaults.stop.clone(),
             logprobs: None,
             n: 1,
+            post_sampling_probs: false,
             ignore_eos: about.defaults.ignore_eos,
+            stop_tokens: Vec::new(),
+            min_tokens: 0,
+            bad_words: Vec::new(),
+            min_indent: 0,
+            max_time: None,
+            max_prompt_time: None,
+            uncached: false,
             shape: Shape::Free,
             priority: 0,
         }
     }
 
-    /// Reads the fields of all samplers, `seed`, `stop`, `logit_bias`, `ignore_eos`, `n` and `priority`.
-    pub(crate) fn read(fields: &Fields<'_>, about: &AboutModel, limits: &Limits) -> Result<Params, ApiError> {
+    /// Reads the fields of all samplers and limits, `seed`, `stop`, `logit_bias`, `ignore_eos`, `n` and `priority`.
+    pub(crate) fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<Params, ApiError> {
+        let encode = |text: &str| {
+            let how = Encode { add_special: false, parse_special: false };
+            served.tokenizer.encode(text, how).map_err(|error| error.to_string())
+        };
+        let vocabulary = Vocabulary { size: served.vocab, encode: &encode };
+        Params::read_for(fields, &served.about, &vocabulary, limits)
+    }
+
+    fn read_for(
+        fields: &Fields<'_>,
+        about: &AboutModel,
+        vocabulary: &Vocabulary<'_>,
+        limits: &Limits,
+    ) -> Result<Params, ApiError> {
         let mut params = Params::new(about);
-        params.read_samplers(fields)?;
+        params.read_samplers(fields, limits)?;
         if let Some(n) = fields.usize("n")? {
             if n == 0 {
                 return Err(fields.error("n", "expected at least 1"));
@@ -75,17 +131,25 @@ impl Params {
             params.n = n;
         }
         params.read_stop(fields, "stop", limits)?;
-        params.sampling.logit_bias.extend(logit_bias(fields, limits)?);
+        params.sampling.logit_bias.extend(logit_bias(fields, vocabulary, limits)?);
         params.ignore_eos = fields.bool("ignore_eos")?.unwrap_or(params.ignore_eos);
+        params.post_sampling_probs = fields.bool("post_sampling_probs")?.unwrap_or(false);
+        params.read_tokens(fields, vocabulary, limits)?;
+        params.min_tokens = fields.usize("min_tokens")?.unwrap_or(0);
+        params.min_indent = fields.usize("n_indent")?.unwrap_or(0);
+        params.max_time = milliseconds(fields, "t_max_predict_ms")?;
+        params.max_prompt_time = milliseconds(fields, "t_max_prompt_ms")?;
+        params.uncached = fields.bool("cache_prompt")?.is_some_and(|cached| !cached);
+        params.check(fields, vocabulary)?;
         let priority = fields.i64("priority")?.unwrap_or(0);
         // vLLM's numbers: a smaller one goes first
         params.priority = i32::try_from(-priority.clamp(-1000, 1000)).unwrap_or(0);
         Ok(params)
     }
 
-    fn read_samplers(&mut self, fields: &Fields<'_>) -> Result<(), ApiError> {
+    fn read_samplers(&mut self, fields: &Fields<'_>, limits: &Limits) -> Result<(), ApiError> {
         let p = &mut self.sampling;
-        let reals: [(&[&'static str], &mut f32); 12] = [
+        let reals: [(&[&'static str], &mut f32); 18] = [
             (&["temperature"], &mut p.temperature),
             (&["top_p"], &mut p.top_p),
             (&["min_p"], &mut p.min_p),
@@ -97,7 +161,13 @@ impl Params {
             (&["dry_base"], &mut p.dry_base),
             (&["xtc_probability"], &mut p.xtc_probability),
             (&["xtc_threshold"], &mut p.xtc_threshold),
-            (&[], &mut 0.0),
+            (&["top_n_sigma"], &mut p.top_n_sigma),
+            (&["dynatemp_range"], &mut p.dynatemp_range),
+            (&["dynatemp_exponent"], &mut p.dynatemp_exponent),
+            (&["mirostat_tau"], &mut p.mirostat_tau),
+            (&["mirostat_eta"], &mut p.mirostat_eta),
+            (&["adaptive_target"], &mut p.adaptive_target),
+            (&["adaptive_decay"], &mut p.adaptive_decay),
         ];
         for (names, target) in reals {
             for name in names {
@@ -107,11 +177,12 @@ impl Params {
             }
         }
         // −1 stands for "all" in llama.cpp and vLLM
-        let counts: [(&str, &mut usize, usize); 4] = [
+        let counts: [(&str, &mut usize, usize); 5] = [
             ("top_k", &mut p.top_k, 0),
             ("repeat_last_n", &mut p.penalty_last, MAX_TOKENS),
             ("dry_allowed_length", &mut p.dry_allowed, 0),
-            ("dry_penalty_last_n", &mut p.dry_last, 0),
+            ("dry_penalty_last_n", &mut p.dry_last, MAX_TOKENS),
+            ("min_keep", &mut p.min_keep, 0),
         ];
         for (name, target, all) in counts {
             match fields.i64(name)? {
@@ -124,12 +195,74 @@ impl Params {
                 }
             }
         }
-        match fields.i64("seed")? {
+        if let Some(version) = fields.usize("mirostat")? {
+            p.mirostat = u32::try_from(version).unwrap_or(u32::MAX);
+        }
+        if let Some(order) = samplers(fields)? {
+            p.samplers = Some(order);
+        }
+        if let Some(breakers) = dry_breakers(fields, limits)? {
+            p.dry_breakers = Some(breakers);
+        }
+        match fields.seed("seed")? {
             None => {}
-            Some(-1) => p.seed = ids::seed(),
-            Some(seed) => p.seed = seed as u64,
+            Some(None) => p.seed = ids::seed(),
+            Some(Some(seed)) => p.seed = seed,
         }
         Ok(())
+    }
+
+    /// Reads which tokens may be chosen, and which end the answer.
+    fn read_tokens(
+        &mut self,
+        fields: &Fields<'_>,
+        vocabulary: &Vocabulary<'_>,
+        limits: &Limits,
+    ) -> Result<(), ApiError> {
+        if let Some(stop) = token_ids(fields, "stop_token_ids", vocabulary)? {
+            limits.check(&fields.path("stop_token_ids"), "logit_bias", stop.len(), limits.logit_bias)?;
+            self.stop_tokens = stop;
+        }
+        if let Some(allowed) = token_ids(fields, "allowed_token_ids", vocabulary)? {
+            if allowed.is_empty() {
+                return Err(fields.error("allowed_token_ids", "the list is empty: name at least one token"));
+            }
+            self.sampling.allowed_tokens = Some(allowed);
+        }
+        let words = texts(fields, "bad_words")?;
+        limits.check(&fields.path("bad_words"), "logit_bias", words.len(), limits.logit_bias)?;
+        for word in words {
+            let word = word.trim_start();
+            if word.is_empty() {
+                return Err(fields.error("bad_words", "a word is empty: leave it out"));
+            }
+            let tokens = |text: &str| vocabulary.tokens(fields, "bad_words", text);
+            let (plain, spaced) = (tokens(word)?, tokens(&format!(" {word}"))?);
+            if spaced != plain {
+                self.bad_words.push(spaced);
+            }
+            self.bad_words.push(plain);
+        }
+        Ok(())
+    }
+
+    /// Refuses samplers out of their range, by the name that the request has for them.
+    fn check(&self, fields: &Fields<'_>, vocabulary: &Vocabulary<'_>) -> Result<(), ApiError> {
+        let Err(error) = self.sampling.check(vocabulary.size) else { return Ok(()) };
+        let names: &[&'static str] = match error.name {
+            "typical" => &["typical_p", "typical"],
+            "repeat_penalty" => &["repeat_penalty", "repetition_penalty"],
+            "allowed_tokens" => &["allowed_token_ids"],
+            _ => &[],
+        };
+        let given = fields.any(names).map_or(error.name, |(name, _)| name);
+        Err(fields.error(given, &error))
+    }
+
+    /// The tokens with a bias, with those that [`ignore_eos`](Self::ignore_eos) bans.
+    pub(crate) fn all_biases(&self, ends: &[u32]) -> Vec<(u32, f32)> {
+        let banned = ends.iter().filter(|_| self.ignore_eos).map(|id| (*id, f32::NEG_INFINITY));
+        self.sampling.logit_bias.iter().copied().chain(banned).collect()
     }
 
     /// Reads stop strings. As in `llama-server`, an empty list leaves those of the command line.
@@ -149,6 +282,8 @@ impl Params {
 
 /// Most tokens of the answer under one of several names; −1 is none.
 pub(crate) fn max_tokens(fields: &Fields<'_>, names: &[&'static str]) -> Result<Option<usize>, ApiError> {
+    // the first of several counts, and the others are no fields without effect
+    let _ = names.iter().filter(|name| fields.get(name).is_some()).count();
     for name in names {
         match fields.i64(name)? {
             None => {}
@@ -161,6 +296,58 @@ pub(crate) fn max_tokens(fields: &Fields<'_>, names: &[&'static str]) -> Result<
         }
     }
     Ok(None)
+}
+
+/// A time limit; −1 and 0 are none.
+fn milliseconds(fields: &Fields<'_>, name: &str) -> Result<Option<Duration>, ApiError> {
+    let count = fields.i64(name)?.filter(|count| *count > 0);
+    Ok(count.map(|count| Duration::from_millis(count.unsigned_abs())))
+}
+
+/// Token ids, each within the vocabulary.
+fn token_ids(
+    fields: &Fields<'_>,
+    name: &str,
+    vocabulary: &Vocabulary<'_>,
+) -> Result<Option<Vec<u32>>, ApiError> {
+    let Some(list) = fields.array(name)? else { return Ok(None) };
+    let id = |(i, value): (usize, &Value)| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.filter(|id| (*id as usize) < vocabulary.size).ok_or_else(|| {
+            let problem = format!("expected a token id below {}, found {value}", vocabulary.size);
+            fields.error(&format!("{name}[{i}]"), problem)
+        })
+    };
+    list.iter().enumerate().map(id).collect::<Result<_, _>>().map(Some)
+}
+
+/// `samplers`: a list of names, or a text of letters.
+fn samplers(fields: &Fields<'_>) -> Result<Option<Vec<SamplerKind>>, ApiError> {
+    const NAME: &str = "samplers";
+    let order = match fields.get(NAME) {
+        None => return Ok(None),
+        Some(Value::String(words)) if words.contains(';') => SamplerKind::order_of_names(words.split(';')),
+        Some(Value::String(letters)) => SamplerKind::order_of_letters(letters),
+        Some(_) => SamplerKind::order_of_names(texts(fields, NAME)?.iter().map(String::as_str)),
+    };
+    order.map(Some).map_err(|error| fields.error(NAME, error))
+}
+
+/// `dry_sequence_breakers`: a list of texts, or such a list as JSON text.
+fn dry_breakers(fields: &Fields<'_>, limits: &Limits) -> Result<Option<Vec<String>>, ApiError> {
+    const NAME: &str = "dry_sequence_breakers";
+    let listed = fields.get(NAME).and_then(Value::as_str);
+    let list = match listed.and_then(|text| serde_json::from_str::<Vec<String>>(text).ok()) {
+        Some(list) => list,
+        None if fields.get(NAME).is_none() => return Ok(None),
+        None => texts(fields, NAME)?,
+    };
+    limits.check(&fields.path(NAME), "stop", list.len(), limits.stop)?;
+    if let Some(long) = list.iter().find(|text| text.len() > MAX_BREAKER) {
+        let problem = format!("a breaker has {} bytes, more than the limit of {MAX_BREAKER}", long.len());
+        return Err(fields.error(NAME, problem));
+    }
+    Ok(Some(list))
 }
 
 /// A text or a list of texts.
@@ -199,38 +386,60 @@ fn stop(fields: &Fields<'_>, name: &str, limits: &Limits) -> Result<Vec<String>,
     Ok(stop)
 }
 
-/// `{"ID": bias}` as in OpenAI's interface, or `[[ID, bias], [ID, false]]` as in llama.cpp's.
-fn logit_bias(fields: &Fields<'_>, limits: &Limits) -> Result<Vec<(u32, f32)>, ApiError> {
+/// `{"ID": bias}` as in OpenAI's interface, or `[[ID, bias], [ID, false]]` as in llama.cpp's, where a text in place of an id stands for each
+/// of its tokens.
+fn logit_bias(
+    fields: &Fields<'_>,
+    vocabulary: &Vocabulary<'_>,
+    limits: &Limits,
+) -> Result<Vec<(u32, f32)>, ApiError> {
     const NAME: &str = "logit_bias";
+    let path = fields.path(NAME);
     let wrong = |problem: String| fields.error(NAME, problem);
-    let id = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong(format!("{text:?} is no token id")));
     let bias = |value: &Value| match value {
         Value::Bool(false) => Ok(f32::NEG_INFINITY),
         value => value
             .as_f64()
             .map(|bias| bias as f32)
             .filter(|bias| bias.is_finite())
-            .ok_or_else(|| wrong(format!("a bias is a finite number, found {}", kind(value)))),
+            .ok_or_else(|| wrong(format!("a bias is a finite number or false, found {}", kind(value)))),
     };
-    let pairs: Vec<(u32, f32)> = match fields.get(NAME) {
+    let id = |key: i64| {
+        let id = u32::try_from(key).ok().filter(|id| (*id as usize) < vocabulary.size);
+        id.ok_or_else(|| wrong(format!("expected a token id below {}, found {key}", vocabulary.size)))
+    };
+    let tokens = |key: &str| match key.trim().parse::<i64>() {
+        Ok(key) => Ok(vec![id(key)?]),
+        Err(_) => vocabulary.tokens(fields, NAME, key),
+    };
+    let mut pairs = Vec::new();
+    match fields.get(NAME) {
         None => return Ok(Vec::new()),
         Some(Value::Object(map)) => {
-            limits.check(NAME, NAME, map.len(), limits.logit_bias)?;
-            map.iter().map(|(key, value)| Ok((id(key)?, bias(value)?))).collect::<Result<_, ApiError>>()?
+            limits.check(&path, NAME, map.len(), limits.logit_bias)?;
+            for (key, value) in map {
+                let bias = bias(value)?;
+                pairs.extend(tokens(key)?.into_iter().map(|id| (id, bias)));
+            }
         }
         Some(Value::Array(list)) => {
-            limits.check(NAME, NAME, list.len(), limits.logit_bias)?;
-            let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
-                Some([key, value]) => match key.as_u64() {
-                    Some(key) => Ok((id(&key.to_string())?, bias(value)?)),
-                    None => Err(wrong("a token is given by its id".into())),
-                },
-                _ => Err(wrong("expected pairs of a token id and a bias".into())),
-            };
-            list.iter().map(pair).collect::<Result<_, ApiError>>()?
+            limits.check(&path, NAME, list.len(), limits.logit_bias)?;
+            for pair in list {
+                let Some([key, value]) = pair.as_array().map(Vec::as_slice) else {
+                    return Err(wrong("expected pairs of a token id or a text and a bias".into()));
+                };
+                let bias = bias(value)?;
+                let tokens = match (key.as_i64(), key.as_str()) {
+                    (Some(key), _) => vec![id(key)?],
+                    (None, Some(text)) => vocabulary.tokens(fields, NAME, text)?,
+                    (None, None) => return Err(wrong("a token is given by its id or as a text".into())),
+                };
+                pairs.extend(tokens.into_iter().map(|id| (id, bias)));
+            }
         }
         Some(other) => return Err(wrong(format!("expected an object or a list, found {}", kind(other)))),
-    };
+    }
+    limits.check(&path, NAME, pairs.len(), limits.logit_bias)?;
     Ok(pairs)
 }
 
@@ -305,6 +514,11 @@ impl Shape {
         })
     }
 
+    /// The text of a grammar, which llama.cpp's settings repeat; empty for other shapes.
+    pub(crate) fn grammar(&self) -> &str {
+        if let Shape::Grammar(text) = self { text } else { "" }
+    }
+
     /// Refuses what is too large to compile.
     pub(crate) fn check(&self, param: &str, limits: &Limits) -> Result<(), ApiError> {
         let bytes = match self {
@@ -332,8 +546,12 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// Reads parameters for a vocabulary of 500 tokens, of which a text has one for each byte.
     fn read(value: Value) -> Result<Params, ApiError> {
-        Params::read(&Fields::of(&value, "").unwrap(), &AboutModel::default(), &Limits::default())
+        let encode = |text: &str| Ok(text.bytes().map(u32::from).collect());
+        let vocabulary = Vocabulary { size: 500, encode: &encode };
+        let fields = Fields::of(&value, "").unwrap();
+        Params::read_for(&fields, &AboutModel::default(), &vocabulary, &Limits::default())
     }
 
     #[test]
@@ -365,15 +583,111 @@ mod tests {
             (json!({"stop": "a".repeat(257)}), "stop"),
             (json!({"stop": [1]}), "stop[0]"),
             (json!({"logit_bias": many}), "logit_bias"),
-            (json!({"logit_bias": {"x": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"x": "1"}}), "logit_bias"),
+            (json!({"logit_bias": {"500": 1}}), "logit_bias"),
             (json!({"logit_bias": {"-1": 1}}), "logit_bias"),
+            (json!({"logit_bias": [["a".repeat(2000), 1]]}), "logit_bias"),
             (json!({"logit_bias": [[1]]}), "logit_bias"),
             (json!({"top_k": -2}), "top_k"),
             (json!({"seed": 1.5}), "seed"),
+            (json!({"seed": 1e30}), "seed"),
+            (json!({"seed": -1e30}), "seed"),
+            (json!({"temperature": -1}), "temperature"),
+            (json!({"temperature": 1e39}), "temperature"),
+            (json!({"top_p": 1.5}), "top_p"),
+            (json!({"min_p": -0.5}), "min_p"),
+            (json!({"typical_p": 2}), "typical_p"),
+            (json!({"typical": 2}), "typical"),
+            (json!({"repeat_penalty": 0}), "repeat_penalty"),
+            (json!({"repetition_penalty": 1000}), "repetition_penalty"),
+            (json!({"presence_penalty": 101}), "presence_penalty"),
+            (json!({"dry_base": 0.5}), "dry_base"),
+            (json!({"xtc_threshold": 2}), "xtc_threshold"),
+            (json!({"mirostat": 3}), "mirostat"),
+            (json!({"mirostat": -1}), "mirostat"),
+            (json!({"mirostat_tau": -1}), "mirostat_tau"),
+            (json!({"mirostat_eta": 11}), "mirostat_eta"),
+            (json!({"dynatemp_range": -1}), "dynatemp_range"),
+            (json!({"dynatemp_exponent": -1}), "dynatemp_exponent"),
+            (json!({"adaptive_target": 1.5}), "adaptive_target"),
+            (json!({"adaptive_decay": 1}), "adaptive_decay"),
+            (json!({"top_n_sigma": "1"}), "top_n_sigma"),
+            (json!({"min_keep": -2}), "min_keep"),
+            (json!({"samplers": ["top_k", "unknown"]}), "samplers"),
+            (json!({"samplers": "kz"}), "samplers"),
+            (json!({"samplers": 5}), "samplers"),
+            (json!({"dry_sequence_breakers": [1]}), "dry_sequence_breakers[0]"),
+            (json!({"dry_sequence_breakers": ["x".repeat(41)]}), "dry_sequence_breakers"),
+            (json!({"stop_token_ids": [500]}), "stop_token_ids[0]"),
+            (json!({"stop_token_ids": [1, -1]}), "stop_token_ids[1]"),
+            (json!({"stop_token_ids": "1"}), "stop_token_ids"),
+            (json!({"allowed_token_ids": []}), "allowed_token_ids"),
+            (json!({"allowed_token_ids": [1e9]}), "allowed_token_ids[0]"),
+            (json!({"bad_words": [" "]}), "bad_words"),
+            (json!({"min_tokens": -1}), "min_tokens"),
+            (json!({"n_indent": -1}), "n_indent"),
+            (json!({"t_max_predict_ms": "1"}), "t_max_predict_ms"),
+            (json!({"cache_prompt": 1}), "cache_prompt"),
         ] {
             let error = read(value.clone()).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(field), "{value}: {}", error.message);
         }
+    }
+
+    #[test]
+    fn tokens_are_named_by_id_and_by_text() {
+        let params = read(json!({"logit_bias": [[7, 1], ["ab", -2.5], [" ", false]]})).unwrap();
+        let expected = [(7, 1.0), (97, -2.5), (98, -2.5), (32, f32::NEG_INFINITY)];
+        assert_eq!(params.sampling.logit_bias, expected);
+        let params = read(json!({"logit_bias": {" 7 ": 1, "a7": false}})).unwrap();
+        let expected = [(7, 1.0), (97, f32::NEG_INFINITY), (55, f32::NEG_INFINITY)];
+        assert_eq!(params.sampling.logit_bias, expected);
+        let params = read(json!({"bad_words": [" ab", "c"], "stop_token_ids": [5, 6], "min_tokens": 3,
+            "allowed_token_ids": [9], "ignore_eos": true}))
+        .unwrap();
+        assert_eq!(params.bad_words, [vec![32, 97, 98], vec![97, 98], vec![32, 99], vec![99]]);
+        assert_eq!((params.stop_tokens, params.min_tokens), (vec![5, 6], 3));
+        assert_eq!(params.sampling.allowed_tokens, Some(vec![9]));
+    }
+
+    #[test]
+    fn samplers_of_llama_cpp_are_read() {
+        let params = read(json!({"mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2, "top_n_sigma": 1.5,
+            "dynatemp_range": 0.5, "dynatemp_exponent": 2, "adaptive_target": 0.3, "adaptive_decay": 0.5, "min_keep": 3,
+            "dry_penalty_last_n": -1, "dry_sequence_breakers": "[\"x\", \"\\n\"]", "samplers": ["top_k", "temperature"],
+            "t_max_predict_ms": 500, "t_max_prompt_ms": -1, "n_indent": 2, "cache_prompt": false}))
+        .unwrap();
+        let p = &params.sampling;
+        assert_eq!((p.mirostat, p.mirostat_tau, p.mirostat_eta, p.top_n_sigma), (2, 4.0, 0.2, 1.5));
+        assert_eq!((p.dynatemp_range, p.dynatemp_exponent), (0.5, 2.0));
+        assert_eq!((p.adaptive_target, p.adaptive_decay, p.min_keep), (0.3, 0.5, 3));
+        assert_eq!((p.dry_last, p.dry_breakers.clone()), (MAX_TOKENS, Some(vec!["x".into(), "\n".into()])));
+        assert_eq!(p.samplers, Some(vec![SamplerKind::TopK, SamplerKind::Temperature]));
+        assert_eq!((params.max_time, params.max_prompt_time), (Some(Duration::from_millis(500)), None));
+        assert_eq!((params.min_indent, params.uncached), (2, true));
+        let order = |value: Value| read(json!({"samplers": value})).unwrap().sampling.samplers;
+        assert_eq!(order("kt".into()), order(json!(["top-k", "temp"])));
+        assert_eq!(order("top_k;temperature".into()), order(json!(["topk", "temperature"])));
+        assert_eq!(order(json!([])), Some(vec![]));
+        assert_eq!(read(json!({"dry_penalty_last_n": 0})).unwrap().sampling.dry_last, 0);
+    }
+
+    #[test]
+    fn seeds_are_any_numbers_of_64_bits() {
+        let seed = |value: Value| read(json!({"seed": value})).unwrap().sampling.seed;
+        assert_eq!(seed(json!(9_223_372_036_854_775_808u64)), 1 << 63);
+        assert_eq!(seed(json!(u64::MAX)), u64::MAX);
+        assert_eq!(seed(json!(7.0)), 7);
+        assert_eq!(seed(json!(-5)), (-5i64) as u64);
+        assert_ne!(seed(json!(-1)), seed(json!(-1)));
+        // what is larger than any number that is counted is as good as that
+        let most = |value: Value| {
+            let value = json!({"n_predict": value});
+            max_tokens(&Fields::of(&value, "").unwrap(), &["n_predict"])
+        };
+        assert_eq!(most(json!(u64::MAX)).unwrap(), Some(MAX_TOKENS));
+        assert_eq!(most(json!(1e300)).unwrap(), Some(MAX_TOKENS));
+        assert!(most(json!(1.5)).is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::limits::{MAX_TOKENS, tokens_or_all};
 use clap::Args;
+use latent_engine::sampling::SamplerKind;
 use std::str::FromStr;
 
 /// How tokens are sampled. A setting comes from its flag, else from the model (generation_config.json, or the keys general.sampling.* of a
@@ -68,6 +69,14 @@ pub(crate) struct SamplingArgs {
     #[arg(long, alias = "dry-allowed", default_value_t = 2, value_name = "N")]
     pub(crate) dry_allowed_length: usize,
 
+    /// How many tokens back DRY looks (-1: the whole context; 0: DRY is off) [default: -1]
+    #[arg(long, value_name = "N", value_parser = tokens_or_all(MAX_TOKENS as usize), allow_negative_numbers = true)]
+    pub(crate) dry_penalty_last_n: Option<usize>,
+
+    /// A text that no repetition reaches across for DRY, in place of the default ones (\n : " *); may be given several times; none: no text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) dry_sequence_breaker: Vec<String>,
+
     /// Chance of removing the likeliest tokens (XTC; 0: off) [default: the model's, else 0]
     #[arg(long, value_name = "P")]
     pub(crate) xtc_probability: Option<f32>,
@@ -76,11 +85,59 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "P")]
     pub(crate) xtc_threshold: Option<f32>,
 
+    /// Keep logits within this many standard deviations of the largest (0 or less: off) [default: -1]
+    #[arg(long, alias = "top-nsigma", value_name = "N", allow_negative_numbers = true)]
+    pub(crate) top_n_sigma: Option<f32>,
+
+    /// Move the temperature by at most this, up and down with the entropy of the candidates (0: off) [default: 0]
+    #[arg(long, value_name = "T")]
+    pub(crate) dynatemp_range: Option<f32>,
+
+    /// Exponent of the entropy for --dynatemp-range [default: 1]
+    #[arg(long, value_name = "X")]
+    pub(crate) dynatemp_exp: Option<f32>,
+
+    /// Version of Mirostat, 1 or 2, in place of all samplers that drop tokens (0: off) [default: the model's, else 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) mirostat: Option<u32>,
+
+    /// Learning rate of Mirostat [default: the model's, else 0.1]
+    #[arg(long, value_name = "X")]
+    pub(crate) mirostat_lr: Option<f32>,
+
+    /// Surprise that Mirostat aims at, in bits per token [default: the model's, else 5]
+    #[arg(long, value_name = "X")]
+    pub(crate) mirostat_ent: Option<f32>,
+
+    /// Prefer tokens near this probability (adaptive-p; less than 0: off) [default: -1]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) adaptive_target: Option<f32>,
+
+    /// Decay of the average by which adaptive-p moves its target, from 0 to 0.99 [default: 0.9]
+    #[arg(long, value_name = "X")]
+    pub(crate) adaptive_decay: Option<f32>,
+
+    /// Leave at least this many tokens in top-p, min-p, typical and XTC [default: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) min_keep: Option<usize>,
+
+    /// The samplers that run, in this order: penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature, adaptive_p, infill
+    #[arg(long, value_name = "NAME;NAME", value_parser = sampler_names, conflicts_with = "sampler_seq")]
+    pub(crate) samplers: Option<SamplerOrder>,
+
+    /// The same by letters, such as edskypmxt
+    #[arg(long, alias = "sampling-seq", value_name = "LETTERS", value_parser = sampler_letters)]
+    pub(crate) sampler_seq: Option<SamplerOrder>,
+
+    /// Ban the tokens that end an answer, so that only --n-predict, --stop or a full context does
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+
     /// Use no sampling settings from the model, only flags and Latent's own defaults
     #[arg(long)]
     pub(crate) no_model_sampling: bool,
 
-    /// Add to the logit of a token: ID=BIAS, or ID=-inf to ban it; may be given several times
+    /// Add to the logit of a token: ID=BIAS, or ID=-inf to ban it, also as ID+BIAS and ID-BIAS; may be given several times
     #[arg(long, value_name = "ID=BIAS")]
     pub(crate) logit_bias: Vec<String>,
 
@@ -95,6 +152,19 @@ pub(crate) struct SamplingArgs {
     /// Report the log-probabilities of this many alternatives (with --json)
     #[arg(long, value_name = "N")]
     pub(crate) logprobs: Option<usize>,
+}
+
+/// An order of samplers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SamplerOrder(pub(crate) Vec<SamplerKind>);
+
+fn sampler_names(words: &str) -> Result<SamplerOrder, String> {
+    let names = words.split([';', ',']).filter(|name| !name.trim().is_empty());
+    SamplerKind::order_of_names(names).map(SamplerOrder).map_err(|error| error.to_string())
+}
+
+fn sampler_letters(letters: &str) -> Result<SamplerOrder, String> {
+    SamplerKind::order_of_letters(letters).map(SamplerOrder).map_err(|error| error.to_string())
 }
 
 /// How long an answer may be.
@@ -150,6 +220,18 @@ impl SamplingArgs {
     /// Whether an answer ends when the context is full.
     pub(crate) fn ends_with_context(&self) -> bool {
         self.n_predict == Some(AnswerLimit::Context)
+    }
+
+    /// The order of samplers, if one is given.
+    pub(crate) fn order(&self) -> Option<Vec<SamplerKind>> {
+        self.samplers.as_ref().or(self.sampler_seq.as_ref()).map(|order| order.0.clone())
+    }
+
+    /// The sequence breakers of DRY, if any are given. The word `none` stands for no breaker, escapes for characters.
+    pub(crate) fn breakers(&self) -> Option<Vec<String>> {
+        let texts = &self.dry_sequence_breaker;
+        let text = |text: &String| text.replace("\\n", "\n").replace("\\t", "\t");
+        (!texts.is_empty()).then(|| texts.iter().filter(|text| *text != "none").map(text).collect())
     }
 
     /// The seed, if it is fixed.

@@ -108,10 +108,6 @@ pub(crate) struct AnswerArgs {
     #[arg(long, value_name = "LEVEL")]
     pub(crate) reasoning_effort: Option<String>,
 
-    /// Ban the tokens that end an answer
-    #[arg(long)]
-    pub(crate) ignore_eos: bool,
-
     /// Show control tokens in answers to plain prompts
     #[arg(long)]
     pub(crate) special: bool,

@@ -34,6 +34,8 @@ pub(super) struct Drafting {
     count: DraftCount,
     /// Tokens of the answers, which are the same without drafts.
     tokens: usize,
+    /// The same but for the first token of each answer, which its prompt's step gives.
+    stepped: usize,
     /// Seconds of the answers, with and without drafts, in each repetition.
     with: Vec<f64>,
     without: Vec<f64>,
@@ -57,7 +59,7 @@ impl Drafting {
     }
 
     fn speed(&self, seconds: &[f64]) -> f64 {
-        self.tokens as f64 / median(seconds)
+        self.stepped as f64 / median(seconds)
     }
 
     pub(super) fn object(&self) -> Value {
@@ -122,6 +124,7 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
     let mut made = Drafting {
         count: DraftCount::default(),
         tokens: 0,
+        stepped: 0,
         with: Vec::new(),
         without: Vec::new(),
         one: 0.0,
@@ -153,6 +156,7 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
             without += plain.generate_seconds;
             if repetition == 0 {
                 made.tokens += drafted.tokens.len();
+                made.stepped += drafted.tokens.len().saturating_sub(1);
                 made.count.drafted += drafted.drafts.drafted;
                 made.count.accepted += drafted.drafts.accepted;
                 last = [prompt, plain.tokens].concat();

@@ -45,3 +45,8 @@ impl Listener for Printer {
 pub(super) fn speed(tokens: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }
+
+/// Tokens of an answer per second of its steps: the prompt's step has given the first one.
+pub(super) fn answer_speed(tokens: usize, seconds: f64) -> f64 {
+    speed(tokens.saturating_sub(1), seconds)
+}

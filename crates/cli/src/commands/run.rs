@@ -4,7 +4,7 @@ use super::chat;
 use super::chat_options::ChatOptions;
 use super::constraint::{AnswerConstraint, processors};
 use super::conversation::{self, Conversation};
-use super::printer::{Printer, speed};
+use super::printer::{Printer, answer_speed, speed};
 use super::prompt::{ChatFormatter, RUN_AGAIN};
 use super::sampling::Sampling;
 use crate::args::RunArgs;
@@ -69,12 +69,13 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let shift = args.shift.shift(&args.sampling, prompt.keep, prompt.tokens.len());
     let request = Request {
         prompt: prompt.tokens,
+        ignore_eos: args.sampling.ignore_eos,
         sampling: sampling.params.clone(),
         max_tokens: args.sampling.max_tokens(),
         stop: args.sampling.stop.clone(),
         logprobs: args.sampling.logprobs,
         shift,
-        undrafted: false,
+        ..Request::default()
     };
     let mut printer = Printer::new(!quiet, request.prompt.len(), !args.json);
     let answer =
@@ -205,7 +206,7 @@ fn report(
             "prompt_per_second": speed(answer.prompt_tokens - answer.cached_tokens, answer.prompt_seconds),
             "predicted_n": answer.tokens.len(),
             "predicted_seconds": answer.generate_seconds,
-            "predicted_per_second": speed(answer.tokens.len(), answer.generate_seconds),
+            "predicted_per_second": answer_speed(answer.tokens.len(), answer.generate_seconds),
         },
     });
     if engine.drafts() {
@@ -224,7 +225,7 @@ fn footer(answer: &Answer) {
         answer.prompt_tokens,
         speed(new, answer.prompt_seconds),
         answer.tokens.len(),
-        speed(answer.tokens.len(), answer.generate_seconds),
+        answer_speed(answer.tokens.len(), answer.generate_seconds),
         drafts(answer),
         match answer.stop {
             StopReason::End => "the model",

@@ -3,7 +3,7 @@
 use crate::args::SamplingArgs;
 use crate::exit::Usage;
 use anyhow::{Context, Result};
-use latent_engine::sampling::{Recommended, SamplingParams};
+use latent_engine::sampling::{Recommended, SamplerKind, SamplingParams};
 use latent_formats::Checkpoint;
 use serde_json::{Value, json};
 
@@ -38,7 +38,8 @@ impl Sampling {
             dry_multiplier: args.dry_multiplier,
             dry_base: args.dry_base,
             dry_allowed: args.dry_allowed_length,
-            dry_last: own.dry_last,
+            dry_last: args.dry_penalty_last_n.unwrap_or(own.dry_last),
+            dry_breakers: args.breakers(),
             xtc_probability: pick.one(
                 "xtc_probability",
                 args.xtc_probability,
@@ -51,6 +52,17 @@ impl Sampling {
                 model.xtc_threshold,
                 own.xtc_threshold,
             ),
+            top_n_sigma: args.top_n_sigma.unwrap_or(own.top_n_sigma),
+            dynatemp_range: args.dynatemp_range.unwrap_or(own.dynatemp_range),
+            dynatemp_exponent: args.dynatemp_exp.unwrap_or(own.dynatemp_exponent),
+            mirostat: pick.one("mirostat", args.mirostat, model.mirostat, own.mirostat),
+            mirostat_tau: pick.one("mirostat_tau", args.mirostat_ent, model.mirostat_tau, own.mirostat_tau),
+            mirostat_eta: pick.one("mirostat_eta", args.mirostat_lr, model.mirostat_eta, own.mirostat_eta),
+            adaptive_target: args.adaptive_target.unwrap_or(own.adaptive_target),
+            adaptive_decay: args.adaptive_decay.unwrap_or(own.adaptive_decay),
+            min_keep: args.min_keep.unwrap_or(own.min_keep),
+            samplers: pick.one("samplers", args.order().map(Some), model.samplers.map(Some), None),
+            allowed_tokens: None,
             logit_bias: args.logit_bias.iter().map(|word| bias(word)).collect::<Result<_>>()?,
             seed: args.fixed_seed().unwrap_or_else(drawn_seed),
         };
@@ -86,6 +98,10 @@ impl Sampling {
             "penalty_last": p.penalty_last,
             "xtc_probability": real(p.xtc_probability),
             "xtc_threshold": real(p.xtc_threshold),
+            "mirostat": p.mirostat,
+            "mirostat_tau": real(p.mirostat_tau),
+            "mirostat_eta": real(p.mirostat_eta),
+            "samplers": p.order().into_iter().map(SamplerKind::name).collect::<Vec<_>>(),
             "from_model": self.from_model,
         })
     }

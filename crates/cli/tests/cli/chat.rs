@@ -163,6 +163,44 @@ fn an_answer_of_run_goes_on_beyond_the_context() {
 }
 
 #[test]
+fn samplers_of_llama_cpp_are_flags() {
+    let report = |more: &[&str]| -> Value {
+        let base =
+            ["run", "--json", "--seed", "5", "--temp", "2", "--top-k", "0", "--top-p", "1", "--min-p", "0"];
+        let output = latent(&[&base, more, &["-n", "40", STORY]].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let plain = report(&[])["tokens"].clone();
+    for more in [
+        &["--top-n-sigma", "1"][..],
+        &["--top-nsigma", "1"],
+        &["--mirostat", "1", "--mirostat-ent", "2"],
+        &["--mirostat", "2", "--mirostat-lr", "0.5"],
+        &["--dynatemp-range", "1.5", "--dynatemp-exp", "2"],
+        &["--adaptive-target", "0.1", "--adaptive-decay", "0.5"],
+        &["--samplers", "top_n_sigma", "--top-n-sigma", "0.5"],
+        &["--sampling-seq", "ts", "--top-n-sigma", "0.5"],
+    ] {
+        let answer = report(more);
+        assert_ne!(answer["tokens"], plain, "{more:?}");
+        assert_eq!(answer["tokens"], report(more)["tokens"], "{more:?}");
+    }
+    let wrong = refused(&["run", "--samplers", "top_q", "Hi"], 64);
+    assert!(wrong.contains("unknown sampler \"top_q\"") && wrong.contains("top_n_sigma"), "{wrong}");
+    let greedy = |more: &[&str]| -> Value {
+        let output = latent(&[&["run", "--json", "--temp", "0"], more, &[STORY]].concat()).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let whole = greedy(&[]);
+    assert_eq!(whole["stop"], "end");
+    let length = whole["tokens"].as_array().unwrap().len() + 20;
+    let longer = greedy(&["--ignore-eos", "-n", &length.to_string()]);
+    assert_eq!((&longer["stop"], longer["tokens"].as_array().unwrap().len()), (&json!("length"), length));
+    assert_eq!(greedy(&["--logit-bias", "1-100"])["sampling"], whole["sampling"]);
+}
+
+#[test]
 fn a_model_recommends_and_flags_decide() {
     let (_folder, path) = demo_with(
         None,

@@ -188,6 +188,44 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "dry_base", Fails("--dry-base 101", "dry_base is 101")),
     (ANY, "xtc_probability", Fails("--xtc-probability 2", "xtc_probability is 2")),
     (ANY, "xtc_threshold", Fails("--xtc-threshold 2", "xtc_threshold is 2")),
+    (ANY, "top_n_sigma", Fails("--top-n-sigma nan", "top_n_sigma is NaN")),
+    (ANY, "dynatemp_range", Fails("--dynatemp-range 101", "dynatemp_range is 101")),
+    (ANY, "dynatemp_exp", Fails("--dynatemp-exp 101", "dynatemp_exponent is 101")),
+    (ANY, "mirostat", Fails("--mirostat 3", "mirostat is 3")),
+    (ANY, "mirostat_lr", Fails("--mirostat-lr 11", "mirostat_eta is 11")),
+    (ANY, "mirostat_ent", Fails("--mirostat-ent 101", "mirostat_tau is 101")),
+    (ANY, "adaptive_target", Fails("--adaptive-target 2", "adaptive_target is 2")),
+    (ANY, "adaptive_decay", Fails("--adaptive-decay 1", "adaptive_decay is 1")),
+    (
+        &["run", "chat"],
+        "min_keep",
+        With("-n 20 --temp 9 --top-k 0 --top-p 0", "-n 20 --temp 9 --top-k 0 --top-p 0 --min-keep 99", ""),
+    ),
+    (
+        &["run", "chat"],
+        "samplers",
+        With("-n 20 --temp 9 --top-k 1", "-n 20 --temp 9 --top-k 1 --samplers temperature", ""),
+    ),
+    (
+        &["run", "chat"],
+        "sampler_seq",
+        With("-n 20 --temp 9 --top-k 1", "-n 20 --temp 9 --top-k 1 --sampler-seq t", ""),
+    ),
+    (
+        &["run", "chat"],
+        "dry_penalty_last_n",
+        With("-n 40 --dry-multiplier 50", "-n 40 --dry-multiplier 50 --dry-penalty-last-n 0", ""),
+    ),
+    (
+        &["run", "chat"],
+        "dry_sequence_breaker",
+        With(
+            "-n 40 --dry-multiplier 50 --dry-allowed-length 0",
+            "-n 40 --dry-multiplier 50 --dry-allowed-length 0 --dry-sequence-breaker e",
+            "",
+        ),
+    ),
+    (&["run", "chat"], "ignore_eos", Tested("cli/tests/cli/chat.rs", "--ignore-eos")),
     (ANY, "logit_bias", Fails("--logit-bias 99999=1", "token 99999")),
     (&["run", "chat"], "n_predict", With("-n 2", "-n 5", "")),
     (
@@ -223,7 +261,8 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["run", "chat"], "no_model_sampling", Tested("cli/src/commands/sampling.rs", "args.no_model_sampling")),
     (
         &["serve"],
-        "n_predict seed stop logprobs top_k repeat_last_n dry_allowed_length no_model_sampling",
+        "n_predict seed stop logprobs top_k repeat_last_n dry_allowed_length dry_penalty_last_n dry_sequence_breaker min_keep samplers \
+         sampler_seq ignore_eos no_model_sampling",
         Tested("cli/tests/cli/serve.rs", "fn defaults_of_requests_come_from_flags"),
     ),
     // prompts and output
@@ -268,7 +307,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["serve"], "chat_template_kwargs", Fails("--chat-template-kwargs [", "--chat-template-kwargs")),
     (
         &["serve"],
-        "reasoning reasoning_effort ignore_eos special no_prefill_assistant tags api_prefix no_ui",
+        "reasoning reasoning_effort special no_prefill_assistant tags api_prefix no_ui",
         Tested("cli/tests/cli/serve.rs", "fn flags_of_llama_server_have_their_effects"),
     ),
     (&["serve"], "timeout", Tested("cli/src/commands/serve/mod.rs", "fn timeout_bounds_both_directions")),

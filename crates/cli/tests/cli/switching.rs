@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Values of flags that do not take `1`.
-const VALUES: [(&str, &str); 26] = [
+const VALUES: [(&str, &str); 28] = [
+    ("--samplers", "top_k;temperature"),
+    ("--sampler-seq", "kt"),
     ("--model", "m.gguf"),
     ("--hf-repo", "o/n:Q4_K_M"),
     ("--hf-file", "x.gguf"),

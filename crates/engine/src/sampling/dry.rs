@@ -1,12 +1,13 @@
 //! DRY ("don't repeat yourself", p-e-w 2024): a token that would continue a repetition of what was said before is penalised, the
 //! more the longer the repetition: multiplier · base^(length − allowed).
 
-use super::candidate::Candidate;
+use super::breakers::Breakers;
+use super::candidate::{Candidate, of_token};
 use super::params::SamplingParams;
 
 pub(super) struct Dry {
-    /// Tokens that no repetition reaches across, sorted.
-    breakers: Vec<u32>,
+    /// What no repetition reaches across.
+    breakers: Breakers,
     /// How many tokens before each place agree with the end (Z-algorithm, over the reversed text).
     lengths: Vec<usize>,
 }
@@ -15,8 +16,7 @@ pub(super) struct Dry {
 const MAX_LENGTH: usize = 80;
 
 impl Dry {
-    pub(super) fn new(mut breakers: Vec<u32>) -> Dry {
-        breakers.sort_unstable();
+    pub(super) fn new(breakers: Breakers) -> Dry {
         Dry { breakers, lengths: Vec::new() }
     }
 
@@ -25,10 +25,9 @@ impl Dry {
         if params.dry_multiplier == 0.0 {
             return;
         }
-        let window = if params.dry_last == 0 { seen.len() } else { params.dry_last };
-        let seen = &seen[seen.len().saturating_sub(window)..];
+        let seen = &seen[seen.len().saturating_sub(params.dry_last)..];
         // nothing before the last breaker counts for the end of the text
-        let reach = seen.iter().rev().take_while(|token| self.breakers.binary_search(token).is_err()).count();
+        let reach = self.breakers.tokens_after_last(seen);
         if reach == 0 {
             return;
         }
@@ -52,8 +51,8 @@ impl Dry {
 
     /// The penalty of a token is that of the longest repetition that it continues. Kept in `probability` until all are known.
     fn keep_largest(&self, candidates: &mut [Candidate], token: u32, penalty: f32) {
-        if self.breakers.binary_search(&token).is_err()
-            && let Some(candidate) = candidates.get_mut(token as usize)
+        if !self.breakers.is_breaker(token)
+            && let Some(candidate) = of_token(candidates, token)
         {
             candidate.probability = candidate.probability.max(penalty);
         }

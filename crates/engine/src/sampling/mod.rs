@@ -1,11 +1,17 @@
 //! Sampling: from logits to the next token.
 //!
-//! The chain, in llama.cpp's order: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC, temperature; at temperature 0 the
-//! likeliest token after bias, penalties and DRY. Probabilities that are reported are those of the model: before any of it.
+//! The chain, in llama.cpp's order: logit bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature, adaptive-p; at
+//! temperature 0 the likeliest token after bias, penalties and DRY. [`SamplingParams::samplers`] sets another order. Mirostat takes the place of
+//! the samplers that truncate. Probabilities that are reported are those of the model, before any of it, unless those of the chain are asked for.
 
+mod adaptive;
+mod breakers;
 mod candidate;
 mod dry;
+mod infill;
+mod kind;
 mod logprob;
+mod mirostat;
 mod params;
 mod penalties;
 mod random;
@@ -14,10 +20,13 @@ mod sampler;
 mod stop;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_chains;
 mod truncation;
 
+pub use kind::SamplerKind;
 pub use logprob::{LogProbability, log_probabilities};
-pub use params::SamplingParams;
+pub use params::{ParamError, SamplingParams};
 pub use recommended::Recommended;
 pub use sampler::Sampler;
 pub use stop::StopStrings;

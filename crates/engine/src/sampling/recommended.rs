@@ -1,6 +1,6 @@
 //! The sampling parameters that a model's files recommend.
 
-use super::SamplingParams;
+use super::{SamplerKind, SamplingParams};
 use crate::error::EngineError;
 use latent_formats::gguf::Metadata;
 use latent_formats::{Checkpoint, Source};
@@ -19,6 +19,10 @@ pub struct Recommended {
     pub penalty_last: Option<usize>,
     pub xtc_probability: Option<f32>,
     pub xtc_threshold: Option<f32>,
+    pub mirostat: Option<u32>,
+    pub mirostat_tau: Option<f32>,
+    pub mirostat_eta: Option<f32>,
+    pub samplers: Option<Vec<SamplerKind>>,
 }
 
 impl Recommended {
@@ -52,11 +56,15 @@ impl Recommended {
             penalty_last: self.penalty_last.unwrap_or(own.penalty_last),
             xtc_probability: self.xtc_probability.unwrap_or(own.xtc_probability),
             xtc_threshold: self.xtc_threshold.unwrap_or(own.xtc_threshold),
+            mirostat: self.mirostat.unwrap_or(own.mirostat),
+            mirostat_tau: self.mirostat_tau.unwrap_or(own.mirostat_tau),
+            mirostat_eta: self.mirostat_eta.unwrap_or(own.mirostat_eta),
+            samplers: self.samplers.clone(),
             ..own
         }
     }
 
-    /// The keys that llama.cpp's converter writes. Those of samplers that Latent does not have (Mirostat, an order of samplers) are not read.
+    /// The keys that llama.cpp's converter writes.
     fn of_gguf(metadata: &Metadata) -> Result<Recommended, EngineError> {
         let real = |name: &str| -> Result<Option<f32>, EngineError> {
             Ok(metadata.f64(&format!("general.sampling.{name}"))?.map(|value| value as f32))
@@ -64,6 +72,8 @@ impl Recommended {
         let count = |name: &str| -> Result<Option<usize>, EngineError> {
             metadata.f64(&format!("general.sampling.{name}"))?.map(|value| whole(name, value)).transpose()
         };
+        let sequence = metadata.str("general.sampling.sequence")?.filter(|names| !names.is_empty());
+        let order = |names: &str| SamplerKind::order_of_names(names.split(';'));
         Ok(Recommended {
             temperature: real("temp")?,
             top_k: count("top_k")?,
@@ -74,6 +84,10 @@ impl Recommended {
             penalty_last: count("penalty_last_n")?,
             xtc_probability: real("xtc_probability")?,
             xtc_threshold: real("xtc_threshold")?,
+            mirostat: count("mirostat")?.map(|version| u32::try_from(version).unwrap_or(u32::MAX)),
+            mirostat_tau: real("mirostat_tau")?,
+            mirostat_eta: real("mirostat_eta")?,
+            samplers: sequence.map(order).transpose()?,
         })
     }
 

@@ -65,7 +65,7 @@ fn large_vocabularies_are_cut_like_small_ones() {
         let params = SamplingParams { top_p, ..neutral() };
         let candidate = |(id, l): (usize, &f32)| Candidate { id: id as u32, logit: *l, probability: 0.0 };
         let mut candidates: Vec<Candidate> = logits.iter().enumerate().map(candidate).collect();
-        truncation::truncate(&params, &mut random, &mut candidates, &mut truncation::Scratch::default());
+        truncation::keep_top_p(params.top_p, 0, false, &mut candidates);
         let found = candidates.len() as i64;
         assert!(
             (found - expected as i64).abs() <= 1 + expected as i64 / 1000,
@@ -118,7 +118,7 @@ fn dry_finds_what_a_plain_search_finds() {
         let params = SamplingParams { dry_multiplier: 0.8, ..SamplingParams::greedy() };
         let mut candidates: Vec<Candidate> =
             (0..3).map(|id| Candidate { id, logit: 0.0, probability: 0.0 }).collect();
-        dry::Dry::new(vec![]).apply(&params, &seen, &mut candidates);
+        dry::Dry::new(breakers::Breakers::default()).apply(&params, &seen, &mut candidates);
         for token in 0..3u32 {
             let repeats =
                 |end: usize| (0..end).take_while(|k| seen[end - 1 - k] == seen[seen.len() - 1 - k]).count();
@@ -231,7 +231,7 @@ fn dry_gives_the_figures_of_llama_cpp() {
         let mut candidates: Vec<Candidate> = (0..expected.len() as u32)
             .map(|id| Candidate { id, logit: (1.0 / expected.len() as f32).ln(), probability: 0.0 })
             .collect();
-        dry::Dry::new(breakers.to_vec()).apply(&params, seen, &mut candidates);
+        dry::Dry::new(breakers::Breakers::of_tokens(breakers.to_vec())).apply(&params, seen, &mut candidates);
         truncation::softmax(&mut candidates, 1.0);
         for (found, expected) in candidates.iter().zip(expected) {
             assert!((found.probability - expected).abs() < 1e-5, "{seen:?}: {found:?}, expected {expected}");
@@ -307,10 +307,10 @@ fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
                 let mut row: Vec<f32> =
                     (0..vocab).map(|_| value(&mut random) * 12.0 / values as f32 - 6.0).collect();
                 (row[5], row[7], row[8]) = (f32::NAN, f32::NEG_INFINITY, -0.0);
-                let enough = cut.enough(0);
+                let enough = cut.enough(0, 0);
                 assert!((1..=MAX_TOP_LOGITS).contains(&enough), "chain {chain}: {enough}");
                 let expected = whole.sample(&row).unwrap();
-                let found = cut.sample_of(Logits::Largest(&largest(&row, enough))).unwrap();
+                let found = cut.sample_of(Logits::Largest(&largest(&row, enough)), &[]).unwrap();
                 assert_eq!(found, expected, "chain {chain}, {vocab} tokens, step {step}");
                 whole.accept(expected);
                 cut.accept(found);
@@ -326,6 +326,6 @@ fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
         SamplingParams { logit_bias: vec![(1, 0.5)], ..SamplingParams::greedy() },
     ];
     for params in whole_rows {
-        assert_eq!(Sampler::new(params.clone(), 1000, vec![]).unwrap().enough(0), 0, "{params:?}");
+        assert_eq!(Sampler::new(params.clone(), 1000, vec![]).unwrap().enough(0, 0), 0, "{params:?}");
     }
 }

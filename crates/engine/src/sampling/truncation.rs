@@ -1,4 +1,4 @@
-//! Samplers that drop candidates: top-k, typical, top-p, min-p, XTC.
+//! Samplers that drop candidates or change their distribution: top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature.
 
 use super::candidate::Candidate;
 use super::params::SamplingParams;
@@ -13,7 +13,7 @@ pub(super) struct Scratch {
 }
 
 /// Likeliest first, the lower id of equal ones (0 and −0 are equal, as for the greedy choice). No candidate is NaN.
-fn likelier(a: &Candidate, b: &Candidate) -> Ordering {
+pub(super) fn likelier(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
@@ -30,32 +30,66 @@ pub(super) fn softmax(candidates: &mut [Candidate], temperature: f32) {
     candidates.iter_mut().for_each(|c| c.probability = (f64::from(c.probability) / sum) as f32);
 }
 
-/// The whole chain. Something always remains.
-pub(super) fn truncate(
-    params: &SamplingParams,
-    random: &mut Random,
-    candidates: &mut Vec<Candidate>,
-    scratch: &mut Scratch,
-) {
-    top_k(params.top_k, candidates);
-    if params.typical < 1.0 {
-        typical(params.typical, candidates, scratch);
+/// Divides logits by a temperature; at 0 only the likeliest remains. With `shifts` logits become distances from the largest, which leaves their
+/// probabilities as they are, but not their signs.
+pub(super) fn temperature(temperature: f32, shifts: bool, candidates: &mut Vec<Candidate>) {
+    if temperature <= 0.0 {
+        keep_likeliest(candidates);
+        return;
     }
-    let sorts = params.top_p < 1.0 || params.xtc_probability > 0.0;
-    if sorts && !cut_large(params.top_p, candidates) {
-        candidates.sort_unstable_by(likelier);
-        if params.top_p < 1.0 {
-            top_p(params.top_p, candidates);
-        }
+    let max = candidates.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
+    let shift = if shifts { max } else { 0.0 };
+    for candidate in candidates.iter_mut() {
+        // an infinite logit is certain
+        let largest = shifts && candidate.logit == max;
+        candidate.logit = if largest { 0.0 } else { (candidate.logit - shift) / temperature };
     }
-    min_p(params.min_p, candidates);
-    // the chance is drawn whether it is needed or not, so that the seed's sequence does not depend on the candidates
-    if params.xtc_probability > 0.0 && random.unit() < f64::from(params.xtc_probability) {
-        xtc(params.xtc_threshold, candidates);
+    candidates.retain(|c| c.logit > f32::NEG_INFINITY);
+}
+
+/// Drops all candidates but the likeliest.
+pub(super) fn keep_likeliest(candidates: &mut Vec<Candidate>) {
+    if let Some(best) = candidates.iter().min_by(|a, b| likelier(a, b)).copied() {
+        candidates.clear();
+        candidates.push(Candidate { probability: 1.0, ..best });
     }
 }
 
-fn top_k(k: usize, candidates: &mut Vec<Candidate>) {
+/// The temperature for the entropy of the candidates: from `temperature − range` for a certain token to `temperature + range` for equal ones.
+pub(super) fn dynamic_temperature(params: &SamplingParams, candidates: &mut [Candidate]) -> f32 {
+    let (low, high) =
+        ((params.temperature - params.dynatemp_range).max(0.0), params.temperature + params.dynatemp_range);
+    softmax(candidates, 1.0);
+    let information = |p: f64| if p > 0.0 { -p * p.ln() } else { 0.0 };
+    let entropy: f64 = candidates.iter().map(|c| information(f64::from(c.probability))).sum();
+    let normalised = (entropy / (candidates.len() as f64).ln()) as f32;
+    low + (high - low) * normalised.powf(params.dynatemp_exponent)
+}
+
+/// Keeps logits within so many standard deviations of the largest.
+pub(super) fn top_n_sigma(n: f32, candidates: &mut Vec<Candidate>) {
+    if n <= 0.0 || candidates.len() < 2 {
+        return;
+    }
+    let count = candidates.len() as f64;
+    let max = candidates.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
+    let mean = candidates.iter().map(|c| f64::from(c.logit)).sum::<f64>() / count;
+    let variance = candidates.iter().map(|c| (f64::from(c.logit) - mean).powi(2)).sum::<f64>() / count;
+    let least = f64::from(max) - f64::from(n) * variance.sqrt();
+    candidates.retain(|c| c.logit == max || f64::from(c.logit) >= least);
+}
+
+/// Top-p. With `sorts` candidates are sorted also where nothing is dropped.
+pub(super) fn keep_top_p(p: f32, min_keep: usize, sorts: bool, candidates: &mut Vec<Candidate>) {
+    if (p < 1.0 || sorts) && !cut_large(p, min_keep, candidates) {
+        candidates.sort_unstable_by(likelier);
+        if p < 1.0 {
+            top_p(p, min_keep, candidates);
+        }
+    }
+}
+
+pub(super) fn top_k(k: usize, candidates: &mut Vec<Candidate>) {
     if k > 0 && k < candidates.len() {
         candidates.select_nth_unstable_by(k - 1, likelier);
         candidates.truncate(k);
@@ -65,9 +99,9 @@ fn top_k(k: usize, candidates: &mut Vec<Candidate>) {
 }
 
 /// Top-p of a large vocabulary, where a few tokens usually reach p: only those are sorted. Whether it was done; what remains is sorted.
-fn cut_large(p: f32, candidates: &mut Vec<Candidate>) -> bool {
+fn cut_large(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>) -> bool {
     const FEW: usize = 1024;
-    if candidates.len() <= 4 * FEW || p >= 1.0 {
+    if candidates.len() <= 4 * FEW || p >= 1.0 || min_keep > FEW {
         return false;
     }
     softmax(candidates, 1.0);
@@ -79,13 +113,13 @@ fn cut_large(p: f32, candidates: &mut Vec<Candidate>) -> bool {
         sum >= f64::from(p)
     });
     if let Some(last) = reached {
-        candidates.truncate(last + 1);
+        candidates.truncate((last + 1).max(min_keep));
     }
     reached.is_some()
 }
 
 /// Candidates are sorted.
-fn top_p(p: f32, candidates: &mut Vec<Candidate>) {
+fn top_p(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>) {
     softmax(candidates, 1.0);
     let mut sum = 0.0;
     let reached = candidates.iter().position(|c| {
@@ -93,21 +127,30 @@ fn top_p(p: f32, candidates: &mut Vec<Candidate>) {
         sum >= f64::from(p)
     });
     if let Some(last) = reached {
-        candidates.truncate(last + 1);
+        candidates.truncate((last + 1).max(min_keep));
     }
 }
 
-fn min_p(p: f32, candidates: &mut Vec<Candidate>) {
+pub(super) fn min_p(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>) {
     if p <= 0.0 {
         return;
     }
     let max = candidates.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
     let least = max + p.ln();
-    candidates.retain(|c| c.logit >= least || c.logit == max);
+    let likely = |c: &Candidate| c.logit >= least || c.logit == max;
+    if min_keep < 2 || candidates.iter().filter(|c| likely(c)).count() >= min_keep {
+        candidates.retain(likely);
+        return;
+    }
+    candidates.sort_unstable_by(likelier);
+    candidates.truncate(min_keep);
 }
 
 /// Keeps what is closest to the expected information (Meister et al. 2022).
-fn typical(p: f32, candidates: &mut Vec<Candidate>, scratch: &mut Scratch) {
+pub(super) fn typical(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>, scratch: &mut Scratch) {
+    if p >= 1.0 {
+        return;
+    }
     softmax(candidates, 1.0);
     let information = |c: &Candidate| -f64::from(c.probability).max(f64::MIN_POSITIVE).ln();
     let expected: f64 = candidates.iter().map(|c| f64::from(c.probability) * information(c)).sum();
@@ -122,7 +165,7 @@ fn typical(p: f32, candidates: &mut Vec<Candidate>, scratch: &mut Scratch) {
     for (_, i) in &scratch.surprise {
         scratch.kept.push(candidates[*i]);
         sum += f64::from(candidates[*i].probability);
-        if sum >= f64::from(p) {
+        if sum >= f64::from(p) && scratch.kept.len() >= min_keep {
             break;
         }
     }
@@ -130,10 +173,15 @@ fn typical(p: f32, candidates: &mut Vec<Candidate>, scratch: &mut Scratch) {
 }
 
 /// Drops all candidates above the threshold but the least likely of them ("exclude top choices", p-e-w 2024).
-fn xtc(threshold: f32, candidates: &mut Vec<Candidate>) {
+pub(super) fn xtc(params: &SamplingParams, random: &mut Random, candidates: &mut Vec<Candidate>) {
+    // the chance is drawn whether it is needed or not, so that the seed's sequence does not depend on the candidates
+    if params.xtc_probability <= 0.0 || random.unit() >= f64::from(params.xtc_probability) {
+        return;
+    }
+    candidates.sort_unstable_by(likelier);
     softmax(candidates, 1.0);
-    let above = candidates.iter().filter(|c| c.probability >= threshold).count();
-    if above >= 2 {
+    let above = candidates.iter().filter(|c| c.probability >= params.xtc_threshold).count();
+    if above >= 2 && candidates.len() - (above - 1) >= params.min_keep {
         // candidates are sorted, so that those above the threshold come first
         candidates.drain(..above - 1);
     }

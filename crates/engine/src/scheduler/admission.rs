@@ -78,7 +78,9 @@ impl Scheduler {
 
     /// Gives a job the longest prefix that is cached, where it is longer than what it has.
     fn adopt(&mut self, task: &mut Task) {
-        if task.embed || task.ran > 0 {
+        // a job that goes on after it was set back has run its prompt once
+        let whole = task.uncached && task.prompt_done.is_none();
+        if task.embed || whole || task.ran > 0 {
             return;
         }
         task.name_blocks();
@@ -124,7 +126,7 @@ impl Scheduler {
     /// Looks again what is cached of a prompt that is about to run, also on disk. False where more of it is being read.
     pub(super) fn extend_prefix(&mut self, at: usize, decoding: bool) -> bool {
         let task = &self.running[at];
-        if task.embed || task.ran > 0 || !self.options.prefix_cache {
+        if task.embed || task.uncached || task.ran > 0 || !self.options.prefix_cache {
             return true;
         }
         let budget = if decoding { DISK_BYTES } else { 8 * DISK_BYTES };

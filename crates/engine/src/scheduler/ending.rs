@@ -88,7 +88,11 @@ impl Scheduler {
             End::Engine(problem) => JobEvent::Failed(JobError::Engine(problem)),
             End::Stopped(reason) => finish(&mut task, Some(reason)),
             End::Finished => match &task.embedding {
-                Some(embedding) => JobEvent::Embedded { values: embedding.values(), usage: task.usage },
+                Some(embedding) => JobEvent::Embedded {
+                    values: embedding.values(),
+                    length: embedding.length(),
+                    usage: task.usage,
+                },
                 None => finish(&mut task, None),
             },
         };

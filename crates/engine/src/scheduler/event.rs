@@ -48,6 +48,8 @@ pub enum JobEvent {
         /// The pooled last hidden states (after the final norm): as many elements as the model's hidden size, or, without pooling, as many for
         /// each token.
         values: Vec<f32>,
+        /// The length that the embedding was divided by.
+        length: f32,
         /// What it took.
         usage: Usage,
     },

@@ -29,6 +29,8 @@ pub struct Job {
     pub priority: i32,
     /// The time after which the job fails with [`JobError::Deadline`](super::JobError::Deadline).
     pub deadline: Option<Instant>,
+    /// The whole prompt runs: nothing of it is taken from the prefix cache, which gets its rows all the same.
+    pub uncached: bool,
     /// The prompt's embedding is wanted, in place of an answer.
     pub embed: bool,
     /// Which hidden states make the embedding.

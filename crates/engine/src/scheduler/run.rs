@@ -165,7 +165,7 @@ impl Scheduler {
             Ok(Progress::Prompt) => self.follow_prompt(at, share, now, listener),
             Ok(Progress::Late) => {
                 self.follow_rows(at, share, now, listener);
-                None
+                self.gives_up_prompt(at).then_some(End::Finished)
             }
             Ok(Progress::Token(chosen)) => self.follow_tokens(at, share, vec![chosen], now, listener),
             Ok(Progress::Tokens(chosen)) => self.follow_tokens(at, share, chosen, now, listener),
@@ -217,6 +217,11 @@ impl Scheduler {
         let task = &mut self.running[at];
         if task.prompt_done.is_none() {
             listener.tell(task.id, JobEvent::Prompt { done, total: task.prompt_len });
+            let spent = now.saturating_duration_since(task.started.unwrap_or(now));
+            if task.max_prompt_time.is_some_and(|limit| spent >= limit) && done < task.prompt_len {
+                task.usage.prompt_time = spent;
+                return Some(End::Stopped(StopReason::Length));
+            }
         }
         if !task.embed || done < task.prompt_len {
             return None;
@@ -245,7 +250,11 @@ impl Scheduler {
         now: Instant,
         listener: &mut GuardedListener<'_>,
     ) -> Option<End> {
+        let first = self.running[at].prompt_done.is_none();
         self.follow_rows(at, share, now, listener);
+        if first && self.gives_up_prompt(at) {
+            return Some(End::Finished);
+        }
         let context = self.engine.context();
         let task = &mut self.running[at];
         match task.last_token.replace(now) {
@@ -267,6 +276,16 @@ impl Scheduler {
             return Some(End::Finished);
         }
         (task.sequence.len() >= context).then_some(End::Stopped(StopReason::Context))
+    }
+
+    /// Ends a job whose prompt has taken longer than it may, without a token; whether it has.
+    fn gives_up_prompt(&mut self, at: usize) -> bool {
+        let task = &mut self.running[at];
+        let late = task.max_prompt_time.is_some_and(|limit| task.usage.prompt_time >= limit);
+        if let Some(generation) = task.generation.as_mut().filter(|_| late) {
+            generation.give_up();
+        }
+        late
     }
 
     /// The prompt has run to its end: jobs that wait for it share its rows.

@@ -56,6 +56,8 @@ impl Scheduler {
                 priority,
                 deadline,
                 undrafted: asked.0.undrafted,
+                uncached: job.uncached,
+                max_prompt_time: asked.0.max_prompt_time,
                 prompt_len: asked.0.prompt.len(),
                 max_tokens: asked.0.max_tokens.unwrap_or(usize::MAX),
                 asked: Some(asked),

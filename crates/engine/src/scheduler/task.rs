@@ -8,7 +8,7 @@ use crate::embedding::{Embedding, Pooling};
 use crate::generation::{Generation, LogitsProcessor};
 use crate::request::Request;
 use std::cmp::Reverse;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A prompt yields to others each time that it has run this many tokens more than they, so that a
 /// short prompt does not wait for a long one.
@@ -38,6 +38,10 @@ pub(super) struct Task {
     pub pooling: Pooling,
     pub undrafted: bool,
     pub prompt_len: usize,
+    /// Whether it takes nothing from the prefix cache.
+    pub uncached: bool,
+    /// Time after which its prompt is given up.
+    pub max_prompt_time: Option<Duration>,
     /// Most tokens of its answer, for estimates.
     pub max_tokens: usize,
     /// Tokens that have run since it was admitted last.

@@ -5,6 +5,7 @@ mod adding_a_model;
 mod bits;
 mod circuits;
 mod context_shift;
+mod controls;
 mod demo;
 mod diff;
 mod draft_steps;

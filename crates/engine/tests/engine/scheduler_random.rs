@@ -95,6 +95,7 @@ fn jobs_at_random_have_their_texts_and_lose_no_block() {
                     key: FairnessKey(random.below(3) as u64),
                     priority: random.below(6) as i32 / 4,
                     deadline,
+                    uncached: random.one_in(5),
                     embed: random.one_in(10),
                     pooling: POOLINGS[random.below(POOLINGS.len())],
                     processors: Vec::new(),

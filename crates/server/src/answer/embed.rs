@@ -11,14 +11,14 @@ use latent_engine::scheduler::{Job, JobEvent, Usage};
 use std::future::poll_fn;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The embedding of a prompt, as many elements as the model's hidden size.
+/// The embedding of a prompt, as many elements as the model's hidden size, and the length that it was divided by.
 pub(crate) async fn embed(
     model: &Lease,
     tenant: Tenant,
     prompt: Vec<u32>,
     timeout: Option<Duration>,
     span: &RequestSpan,
-) -> Result<(Vec<f32>, Usage), ApiError> {
+) -> Result<(Vec<f32>, f32, Usage), ApiError> {
     let name = &model.about.id;
     span.asked(&Asked { model: name, prompt: prompt.len(), max_tokens: None, choices: 1, sampling: None });
     let submitted = SystemTime::now();
@@ -37,9 +37,9 @@ pub(crate) async fn embed(
         match poll_fn(|context| listening.poll(context)).await {
             None => return Err(ApiError::internal("the engine has gone away")),
             Some(Notice::Refused(refusal)) => return Err(refused(&refusal)),
-            Some(Notice::Event { event: JobEvent::Embedded { values, usage }, .. }) => {
+            Some(Notice::Event { event: JobEvent::Embedded { values, length, usage }, .. }) => {
                 span.ended(&Ended { submitted, choice: 0, usage, reasoning: 0, reason: None });
-                return Ok((values, usage));
+                return Ok((values, length, usage));
             }
             Some(Notice::Event { event: JobEvent::Failed(error), .. }) => return Err(failed(&error)),
             Some(Notice::Event { event: JobEvent::Finished { .. }, .. }) => {

@@ -40,6 +40,8 @@ pub(crate) struct Answer {
     queue: VecDeque<Update>,
     open: usize,
     show_tokens: bool,
+    /// Whether log-probabilities are those after all samplers.
+    sampled: bool,
     stop: Vec<String>,
     /// Tokens of the prompt.
     prompt: usize,
@@ -144,7 +146,7 @@ impl Answer {
                 });
                 let token = state.take(&chosen, &self.served, &mut pieces);
                 if self.show_tokens {
-                    push(&mut self.queue, What::Token(token));
+                    push(&mut self.queue, What::Token(Token { sampled: self.sampled, ..token }));
                 }
             }
             JobEvent::Finished { reason, rest, usage } => {
@@ -233,11 +235,10 @@ impl Choice {
 
     /// Takes a chosen token: its text goes through the parser, and the name of a control token apart from it.
     fn take(&mut self, chosen: &Chosen, served: &Served, pieces: &mut Vec<Piece>) -> Token {
-        let Chosen { token, text, logprob } = chosen;
+        let Chosen { token, text, ends, logprob } = chosen;
         self.tokens.push(*token);
         self.parser.push(text, pieces);
         let tokenizer = &served.tokenizer;
-        let ends = tokenizer.end_of_generation().contains(token);
         if !ends && tokenizer.is_control(*token) {
             let name = tokenizer.token_text(*token).unwrap_or_default();
             match &self.parser {
@@ -246,7 +247,7 @@ impl Choice {
             }
         }
         self.reasoning_tokens += usize::from(!ends && self.parser.in_reasoning());
-        Token { id: *token, ends, logprob: logprob.clone() }
+        Token { id: *token, ends: *ends, logprob: logprob.clone(), sampled: false }
     }
 }
 

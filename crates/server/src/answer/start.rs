@@ -10,8 +10,8 @@ use crate::params::{Params, Shape};
 use crate::spans::{Asked, RequestSpan};
 use crate::worker::{Submission, events};
 use latent_engine::LogitsProcessor;
+use latent_engine::Request;
 use latent_engine::scheduler::{Choice as FurtherChoice, Job};
-use latent_engine::{Pooling, Request};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -69,11 +69,7 @@ pub(crate) async fn begin(
     span: &RequestSpan,
     charge: &Arc<Charge>,
 ) -> Result<Answer, ApiError> {
-    let Prepared { served, prompt, mut params, parsers, mut processors, show_tokens, echo, .. } = prepared;
-    if params.ignore_eos {
-        let ends = served.tokenizer.end_of_generation();
-        params.sampling.logit_bias.extend(ends.iter().map(|id| (*id, f32::NEG_INFINITY)));
-    }
+    let Prepared { served, prompt, params, parsers, mut processors, show_tokens, echo, .. } = prepared;
     span.asked(&Asked {
         model: &served.about.id,
         prompt: prompt.tokens.len(),
@@ -96,7 +92,15 @@ pub(crate) async fn begin(
         sampling: params.sampling,
         max_tokens: params.max_tokens,
         stop: params.stop.clone(),
+        ignore_eos: params.ignore_eos,
+        stop_tokens: params.stop_tokens,
+        min_tokens: params.min_tokens,
+        bad_words: params.bad_words,
+        min_indent: params.min_indent,
+        max_time: params.max_time,
+        max_prompt_time: params.max_prompt_time,
         logprobs: params.logprobs,
+        sampled_logprobs: params.post_sampling_probs,
         ..Request::default()
     };
     let job = Job {
@@ -105,9 +109,9 @@ pub(crate) async fn begin(
         salt: tenant.salt,
         key: tenant.key,
         priority: params.priority,
+        uncached: params.uncached,
         deadline: timeout.map(|timeout| Instant::now() + timeout),
-        embed: false,
-        pooling: Pooling::default(),
+        ..Job::default()
     };
     let (sender, listening) = events(outbound);
     let submitted = SystemTime::now();
@@ -129,6 +133,7 @@ pub(crate) async fn begin(
         queue: VecDeque::new(),
         open,
         show_tokens,
+        sampled: params.post_sampling_probs,
         stop: params.stop,
         prompt: length,
         params: shown,

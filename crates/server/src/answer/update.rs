@@ -111,10 +111,27 @@ pub(crate) struct Token {
     /// Whether it ends the answer, so that it has no text.
     pub(crate) ends: bool,
     pub(crate) logprob: Option<TokenLogprob>,
+    /// Whether that is the probability after all samplers, and not the model's.
+    pub(crate) sampled: bool,
 }
 
 /// ln of a token's probability, and the likeliest ones.
 pub(crate) type TokenLogprob = (f32, Vec<LogProbability>);
+
+impl Token {
+    /// The names of a token's probability and of the list of the likeliest ones, and what stands there.
+    pub(crate) fn probability_names(&self) -> (&'static str, &'static str) {
+        if self.sampled { ("prob", "top_probs") } else { ("logprob", "top_logprobs") }
+    }
+
+    /// A probability as it is reported under that name. JSON has no −∞: the least logarithm is the one that OpenAI's interface knows.
+    pub(crate) fn probability(&self, logprob: f32) -> Value {
+        match self.sampled {
+            true => f64::from(logprob).exp().into(),
+            false => f64::from(logprob.max(-9999.0)).into(),
+        }
+    }
+}
 
 impl Finish {
     /// llama.cpp's `timings`.
@@ -128,6 +145,8 @@ pub(super) fn timings(usage: &Usage) -> Value {
     let ran = usage.prompt.saturating_sub(usage.cached);
     let [prompt_ms, predicted_ms] =
         [usage.prompt_time, usage.generate_time].map(|time| time.as_secs_f64() * 1e3);
+    // the prompt's step has given the first token
+    let stepped = usage.completion.saturating_sub(1);
     let per_token = |ms: f64, tokens: usize| if tokens > 0 { ms / tokens as f64 } else { 0.0 };
     let per_second = |ms: f64, tokens: usize| if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 };
     json!({
@@ -138,8 +157,8 @@ pub(super) fn timings(usage: &Usage) -> Value {
         "prompt_per_second": per_second(prompt_ms, ran),
         "predicted_n": usage.completion,
         "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": per_token(predicted_ms, usage.completion),
-        "predicted_per_second": per_second(predicted_ms, usage.completion),
+        "predicted_per_token_ms": per_token(predicted_ms, stepped),
+        "predicted_per_second": per_second(predicted_ms, stepped),
         "draft_n": usage.drafts.drafted,
         "draft_n_accepted": usage.drafts.accepted,
     })

@@ -1,6 +1,6 @@
 //! What a handler takes beside the body: who asks, and the steps from a body to an answer.
 
-use super::{App, ContentCodings, body, query};
+use super::{App, ContentCodings, IgnoredFields, body, query};
 use crate::answer::{Answer, Prepared, begin, embed};
 use crate::dialect::{Dialect, json_response};
 use crate::document::Document;
@@ -35,6 +35,8 @@ pub(crate) struct Asker {
     pub(crate) span: RequestSpan,
     /// The memory that the request holds.
     pub(crate) charge: Arc<Charge>,
+    /// Fields of the request that have no effect.
+    pub(crate) ignored: Arc<IgnoredFields>,
 }
 
 /// A JSON body that has been read, and the model that it names. It waits as bytes, and is parsed when it is prepared: values take many times
@@ -143,12 +145,16 @@ impl Asker {
     ) -> Result<T, ApiError> {
         let Received { body, index, .. } = received;
         let (app, lease) = (Arc::clone(&self.app), self.app.models.lease(index).await?);
+        let ignored = Arc::clone(&self.ignored);
         let lane = self.app.memory.lane(body.len()).await;
         let prepare = move || {
             let _lane = lane;
-            let value = json::parse(&body)?;
+            let (value, skipped) = json::parse_all(&body)?;
             drop(body);
-            work(&app, &lease, &Fields::of(&value, "")?)
+            let fields = Fields::tracked(&value)?;
+            let made = work(&app, &lease, &fields)?;
+            app.logged_fields.log(&ignored.add(skipped.into_iter().chain(fields.unread())));
+            Ok(made)
         };
         self.blocking(prepare).await
     }
@@ -195,8 +201,12 @@ impl Asker {
         Ok((served, answers))
     }
 
-    /// The embedding of a prompt.
-    pub(crate) async fn embed(&self, model: &Lease, prompt: Vec<u32>) -> Result<(Vec<f32>, Usage), ApiError> {
+    /// The embedding of a prompt, and the length that it was divided by.
+    pub(crate) async fn embed(
+        &self,
+        model: &Lease,
+        prompt: Vec<u32>,
+    ) -> Result<(Vec<f32>, f32, Usage), ApiError> {
         embed(model, self.tenant, prompt, self.timeout(), &self.span).await
     }
 

@@ -4,12 +4,14 @@ mod asker;
 mod body;
 mod coding;
 mod early;
+mod ignored;
 mod name;
 mod query;
 mod resumable;
 
 pub(crate) use asker::{Asker, Received};
 pub(crate) use coding::{ContentCodings, SUPPORTED as SUPPORTED_CODINGS};
+pub(crate) use ignored::{HEADER as IGNORED_FIELDS_HEADER, IgnoredFields, LoggedFields};
 pub(crate) use name::Name;
 pub(crate) use query::{parameter, percent_decoded};
 pub(crate) use resumable::{MAX_NAME as MAX_CONVERSATION, StreamSessions};
@@ -41,6 +43,8 @@ pub(crate) struct App {
     pub(crate) spans: Spans,
     /// Streams that outlive their connection.
     pub(crate) streams: Arc<StreamSessions>,
+    /// Fields without effect that the log has named.
+    pub(crate) logged_fields: LoggedFields,
 }
 
 impl App {
@@ -54,7 +58,16 @@ impl App {
         let models = Arc::new(models);
         let memory = Memory::new(config.limits.bodies_bytes);
         let streams = StreamSessions::new(config.limits.stream_bytes);
-        App { streams, config, models, metrics: Metrics::new(Arc::clone(&memory)), memory, store, spans }
+        App {
+            streams,
+            config,
+            models,
+            metrics: Metrics::new(Arc::clone(&memory)),
+            memory,
+            store,
+            spans,
+            logged_fields: LoggedFields::default(),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::infill::gap_prompt;
 use super::openai_chat::{FINGERPRINT, finite, usage_of};
 use super::prepare;
 use super::prepare::{PromptInput, prompts};
-use crate::answer::{Finish, Outcome, Piece, Token, TokenLogprob, Update, What};
+use crate::answer::{Finish, Outcome, Piece, Running, Token, TokenLogprob, Update, What};
 use crate::app::{Asker, Received};
 use crate::dialect::Dialect;
 use crate::document::{Document, write};
@@ -31,6 +31,8 @@ struct About {
     include_usage: bool,
     logprobs: bool,
     echo: bool,
+    /// Whether every chunk of a stream has timings.
+    timings: bool,
     /// Answers to each prompt.
     n: usize,
 }
@@ -51,6 +53,7 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
             };
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
             let mut all = prepare::texts(served, prompts, params, limits)?;
+            all.iter_mut().for_each(|prepared| prepared.show_tokens |= about.timings);
             if about.echo {
                 for prepared in &mut all {
                     prepared.echo = served.tokenizer.decode(&prepared.prompt.tokens, false);
@@ -68,6 +71,7 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
             created: ids::now(),
             finishes: Vec::new(),
             tokens: Vec::new(),
+            running: Vec::new(),
         };
         return Ok(stream_all(answers, Box::new(encoder)));
     }
@@ -82,13 +86,15 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
 }
 
 fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params, About), ApiError> {
-    let mut params = Params::read(fields, &served.about, limits)?;
+    let mut params = Params::read(fields, served, limits)?;
     // OpenAI's default
     let given = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"]).is_some();
     let most = params::max_tokens(fields, &["max_tokens", "max_completion_tokens", "n_predict"])?;
     params.max_tokens = if given { most } else { served.about.defaults.max_tokens.or(Some(16)) };
     params.shape = params::shape(fields, limits)?;
-    params.logprobs = fields.usize("logprobs")?;
+    // llama.cpp's name for the same
+    let n_probs = fields.usize("n_probs")?.filter(|count| *count > 0);
+    params.logprobs = fields.usize("logprobs")?.or(n_probs);
     if let Some(top) = params.logprobs {
         limits.check("logprobs", "top_logprobs", top, limits.top_logprobs)?;
     }
@@ -113,6 +119,7 @@ fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params
         include_usage: include_usage.unwrap_or(false),
         logprobs: params.logprobs.is_some(),
         echo,
+        timings: fields.bool("timings_per_token")?.unwrap_or(false),
         n: params.n,
     };
     Ok((params, about))
@@ -214,6 +221,8 @@ struct CompletionStream {
     created: u64,
     finishes: Vec<(usize, Finish)>,
     tokens: Vec<(usize, Token)>,
+    /// The figures of each choice.
+    running: Vec<Running>,
 }
 
 impl CompletionStream {
@@ -242,9 +251,19 @@ fn send(out: &mut String, value: &Value) {
 impl Encoder for CompletionStream {
     fn update(&mut self, update: Update, out: &mut String) {
         let Update { choice, what } = update;
+        if self.running.len() <= choice {
+            self.running.resize(choice + 1, Running::default());
+        }
+        self.running[choice].follow(&what);
         match what {
             What::Token(token) if self.about.logprobs => self.tokens.push((choice, token)),
-            What::Piece(Piece::Content(text)) => send(out, &self.chunk(choice, &text, None)),
+            What::Piece(Piece::Content(text)) => {
+                let mut chunk = self.chunk(choice, &text, None);
+                if self.about.timings {
+                    chunk["timings"] = self.running[choice].timings();
+                }
+                send(out, &chunk);
+            }
             What::Finished(finish) => {
                 let mut chunk = self.chunk(choice, "", Some(finish.reason.word()));
                 chunk["timings"] = finish.timings();

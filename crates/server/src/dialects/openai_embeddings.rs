@@ -18,7 +18,7 @@ pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
 }
 
 async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
-    let (served, prompts, model, base64) = asker
+    let (served, prompts, model, base64, norm) = asker
         .read(body, |app, served, fields| {
             let name = if fields.get("input").is_some() { "input" } else { "content" };
             let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)?;
@@ -39,16 +39,21 @@ async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
                 }
             };
             let model = fields.str("model")?.unwrap_or(&served.about.id).to_owned();
-            Ok((Arc::clone(served), prompts, model, base64))
+            let norm = fields.i64("embd_normalize")?.unwrap_or(EUCLIDEAN);
+            if !(-1..=MAX_NORM).contains(&norm) {
+                let problem = format!("{norm} is no norm: expected a whole number from -1 to {MAX_NORM}");
+                return Err(fields.error("embd_normalize", problem));
+            }
+            Ok((Arc::clone(served), prompts, model, base64, norm))
         })
         .await?;
     let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     asker.charge.grow(size_of::<u32>() * (prompt_tokens + prompts.len() * served.hidden))?;
     let (mut all, mut tokens) = (Vec::with_capacity(prompts.len()), 0);
     for prompt in prompts {
-        let (values, usage) = asker.embed(&served, prompt.tokens).await?;
+        let (values, length, usage) = asker.embed(&served, prompt.tokens).await?;
         tokens += usage.prompt;
-        all.push(values);
+        all.push(normalised(values, length, norm));
     }
     let value = json!({
         "object": "list", "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
@@ -62,4 +67,28 @@ async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
         document.list(values.into_iter(), |value, out| write(out, &f64::from(value))).close()
     };
     Ok(Document::open(&value).field("data").documents(all.into_iter().enumerate().map(one)).close())
+}
+
+/// llama.cpp's number of the Euclidean norm.
+const EUCLIDEAN: i64 = 2;
+
+/// The largest p of a p-norm.
+const MAX_NORM: i64 = 64;
+
+/// An embedding of length 1 under another of llama.cpp's norms: −1 is none, so that it gets the length back that it was divided by, 0 the range of
+/// 16-bit integers, and others are p-norms.
+fn normalised(mut values: Vec<f32>, length: f32, norm: i64) -> Vec<f32> {
+    let factor = match norm {
+        EUCLIDEAN => return values,
+        -1 => f64::from(length),
+        0 => 32760.0 / values.iter().fold(0.0, |most: f64, value| most.max(f64::from(value.abs()))),
+        p => {
+            let p = p as f64;
+            values.iter().map(|value| f64::from(value.abs()).powf(p)).sum::<f64>().powf(p.recip()).recip()
+        }
+    };
+    if factor.is_finite() {
+        values.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+    }
+    values
 }

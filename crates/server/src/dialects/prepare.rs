@@ -192,11 +192,16 @@ pub(super) fn prompts(
     limits: &Limits,
     input: PromptInput,
 ) -> Result<Vec<Prompt>, ApiError> {
+    for media in ["multimodal_data", "image_data"] {
+        if fields.get(media).is_some_and(is_given) {
+            return Err(fields.error(media, no_multimodal()));
+        }
+    }
     let value = fields.get(name).ok_or_else(|| fields.missing(name))?;
     let path = fields.path(name);
     let one = |path: &str, value: &Value| one_prompt(served, path, value, input);
     let prompts = match value {
-        Value::Array(list) if list.iter().any(|value| value.is_string() || value.is_array()) => {
+        Value::Array(list) if list.iter().any(|value| !value.is_number()) => {
             let mixed = list.iter().any(Value::is_number);
             if mixed {
                 return Ok(vec![mixed_prompt(served, &path, list, input)?]);
@@ -210,6 +215,16 @@ pub(super) fn prompts(
     Ok(prompts)
 }
 
+/// What a request with images or sounds beside its prompt is told.
+fn no_multimodal() -> String {
+    "this model does not support multimodal requests: send text alone".into()
+}
+
+/// Whether a field holds anything.
+fn is_given(value: &Value) -> bool {
+    !(value.is_null() || value.as_array().is_some_and(Vec::is_empty))
+}
+
 fn one_prompt(served: &Served, path: &str, value: &Value, input: PromptInput) -> Result<Prompt, ApiError> {
     let prompt = match value {
         Value::String(text) => served.text_prompt(text, input.encode())?,
@@ -219,6 +234,9 @@ fn one_prompt(served: &Served, path: &str, value: &Value, input: PromptInput) ->
             served.token_prompt(path, tokens)?
         }
         // llama.cpp's form of a prompt with media
+        Value::Object(map) if map.get("multimodal_data").is_some_and(is_given) => {
+            return Err(ApiError::field(format!("{path}.multimodal_data"), no_multimodal()));
+        }
         Value::Object(map) => match map.get("prompt_string").and_then(Value::as_str) {
             Some(text) => served.text_prompt(text, input.encode())?,
             None => return Err(ApiError::field(path, "expected a string or token ids, found an object")),

@@ -4,7 +4,7 @@ use super::connections::{Connections, Watched};
 use super::timed::Timed;
 use super::tls::{self, Acceptor, TlsError};
 use super::{address, cors, guard, router, streams};
-use crate::app::{App, Asker, ContentCodings, Extras};
+use crate::app::{App, Asker, ContentCodings, Extras, IGNORED_FIELDS_HEADER, IgnoredFields};
 use crate::config::ServerConfig;
 use crate::dialect::Dialect;
 use crate::ids;
@@ -381,6 +381,7 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
     let trace = span.trace_id();
     let asked = request.headers().clone();
     let charge = app.memory.charge();
+    let ignored = Arc::<IgnoredFields>::default();
     let mut response = if method == Method::OPTIONS && asked.contains_key(ORIGIN) {
         let mut preflight = Response::new(Body::empty());
         if app.config.cors.is_empty() {
@@ -400,6 +401,7 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
                     codings: ContentCodings::default(),
                     span: span.clone(),
                     charge: Arc::clone(&charge),
+                    ignored: Arc::clone(&ignored),
                 });
                 let mut router = router;
                 match streams::conversation(&method, &asked) {
@@ -421,6 +423,9 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
             }
         }
     };
+    if let Some(names) = ignored.header() {
+        response.headers_mut().insert(IGNORED_FIELDS_HEADER, names);
+    }
     add_headers(app, &mut response, &method, &asked, &id);
     let (status, seconds) = (response.status().as_u16(), start.elapsed().as_secs_f64());
     app.metrics.count(route, status);

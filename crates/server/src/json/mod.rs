@@ -8,6 +8,9 @@ use crate::error::ApiError;
 use crate::limits::Limits;
 use latent_formats::json::outside_strings;
 use serde_json::{Map, Value};
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
 
 /// Checks a request body: an object, with bounded depth and number of values. Returns the fields that are needed before it is prepared.
 pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
@@ -35,7 +38,14 @@ pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError
 
 /// Parses a body that has been checked. Fields that no interface reads are skipped, not stored.
 pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
-    tree::object(text(body)?, is_read).map_err(invalid)
+    parse_all(body).map(|(value, _)| value)
+}
+
+/// The same, and the names of the fields that were skipped.
+pub(crate) fn parse_all(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
+    let mut skipped = Vec::new();
+    let value = tree::object(text(body)?, is_read, &mut skipped).map_err(invalid)?;
+    Ok((value, skipped))
 }
 
 /// Names what clients send in place of JSON in UTF-8: its first byte is always one of ASCII, and none is 0.
@@ -93,13 +103,15 @@ const FIELDS: &str = "
     background keep_alive model name priority store
     add_generation_prompt add_special chat_template_kwargs continue_final_message parallel_tool_calls parse_special raw reasoning
     reasoning_effort think thinking tool_choice tools
-    dry_allowed_length dry_base dry_multiplier dry_penalty_last_n frequency_penalty ignore_eos logit_bias min_p options
-    presence_penalty repeat_last_n repeat_penalty repetition_penalty seed temperature top_k top_p typical typical_p xtc_probability
-    xtc_threshold
+    adaptive_decay adaptive_target allowed_token_ids bad_words dry_allowed_length dry_base dry_multiplier dry_penalty_last_n
+    dry_sequence_breakers dynatemp_exponent dynatemp_range frequency_penalty ignore_eos logit_bias min_keep min_p mirostat mirostat_eta
+    mirostat_tau options presence_penalty repeat_last_n repeat_penalty repetition_penalty samplers seed temperature top_k top_n_sigma top_p
+    typical typical_p xtc_probability xtc_threshold
+    cache_prompt image_data min_tokens multimodal_data n_indent stop_token_ids t_max_predict_ms t_max_prompt_ms
     best_of max_completion_tokens max_output_tokens max_tokens max_tool_calls n n_predict stop stop_sequences truncation
     format grammar guided_choice guided_grammar guided_json guided_regex json_schema output_config output_format response_format
     structured_outputs text
-    dimensions echo encoding_format include include_usage logprobs metadata n_probs prompt_cache_key return_progress return_tokens
+    dimensions echo embd_normalize encoding_format include include_usage logprobs metadata n_probs post_sampling_probs prompt_cache_key response_fields return_progress return_tokens
     safety_identifier stream stream_options timings_per_token top_logprobs user with_pieces
 ";
 
@@ -142,16 +154,38 @@ pub(crate) fn kind(value: &Value) -> &'static str {
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     path: String,
+    /// The paths of fields that were looked at, where that is followed.
+    looked_at: Option<Rc<RefCell<HashSet<String>>>>,
 }
+
+/// The one field with an object whose own fields are followed as well: Ollama's samplers.
+const FOLLOWED: &str = "options";
 
 impl<'a> Fields<'a> {
     /// The object at `path`.
     pub(crate) fn of(value: &'a Value, path: impl Into<String>) -> Result<Fields<'a>, ApiError> {
         let path = path.into();
         match value {
-            Value::Object(map) => Ok(Fields { map, path }),
+            Value::Object(map) => Ok(Fields { map, path, looked_at: None }),
             other => Err(ApiError::field(path, format!("expected an object, found {}", kind(other)))),
         }
+    }
+
+    /// The object of a request, which remembers what was looked at.
+    pub(crate) fn tracked(value: &'a Value) -> Result<Fields<'a>, ApiError> {
+        Ok(Fields { looked_at: Some(Rc::default()), ..Fields::of(value, "")? })
+    }
+
+    /// The paths of fields that hold something and were never looked at.
+    pub(crate) fn unread(&self) -> Vec<String> {
+        let Some(looked_at) = self.looked_at.as_ref().map(|paths| paths.borrow()) else { return Vec::new() };
+        let nested =
+            self.map.get(FOLLOWED).and_then(Value::as_object).filter(|_| looked_at.contains(FOLLOWED));
+        let nested = nested.into_iter().flatten().map(|(name, value)| (format!("{FOLLOWED}.{name}"), value));
+        let all = self.map.iter().map(|(name, value)| (name.clone(), value)).chain(nested);
+        all.filter(|(path, value)| !value.is_null() && !looked_at.contains(path))
+            .map(|(path, _)| path)
+            .collect()
     }
 
     /// The path of a field.
@@ -165,6 +199,9 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
+        if let Some(looked_at) = &self.looked_at {
+            looked_at.borrow_mut().insert(self.path(name));
+        }
         self.map.get(name).filter(|value| !value.is_null())
     }
 
@@ -221,12 +258,25 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// A seed: any whole number of 64 bits, with a sign or without; the inner none for −1, which stands for a new one.
+    pub(crate) fn seed(&self, name: &str) -> Result<Option<Option<u64>>, ApiError> {
+        self.typed(name, "a whole number from -2^63 to 2^64 - 1", |value| {
+            let float = || value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);
+            match value.as_u64() {
+                Some(seed) => Some(Some(seed)),
+                None => value.as_i64().or_else(float).map(|seed| (seed != -1).then_some(seed as u64)),
+            }
+        })
+    }
+
     pub(crate) fn array(&self, name: &str) -> Result<Option<&'a Vec<Value>>, ApiError> {
         self.typed(name, "a list", Value::as_array)
     }
 
     pub(crate) fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ApiError> {
-        self.get(name).map(|value| Fields::of(value, self.path(name))).transpose()
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let looked_at = self.looked_at.clone().filter(|_| name == FOLLOWED);
+        Fields::of(value, self.path(name)).map(|fields| Some(Fields { looked_at, ..fields }))
     }
 
     /// The objects of a list.
@@ -241,9 +291,11 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// A whole number. Numbers beyond 64 bits become the largest or the smallest.
 fn whole(value: &Value) -> Option<i64> {
-    let float = || value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);
-    value.as_i64().or_else(float)
+    let float = || value.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i64);
+    let large = || value.as_u64().map(|_| i64::MAX);
+    value.as_i64().or_else(large).or_else(float)
 }
 
 #[cfg(test)]

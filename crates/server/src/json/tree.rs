@@ -5,10 +5,18 @@ use serde_json::{Map, Number, Value};
 use std::cell::Cell;
 use std::fmt;
 
-/// The object in valid JSON text, with the fields to keep. If the text is not an object, only the kind of the value is right.
-pub(super) fn object(text: &str, keep: impl Fn(&str) -> bool) -> Result<Value, serde_json::Error> {
-    read(text, Object { counts: &Counts::of(text), keep })
+/// The object in valid JSON text, with the fields to keep; `skipped` gets the names of others that are not null, as far as it has room. If the
+/// text is not an object, only the kind of the value is right.
+pub(super) fn object(
+    text: &str,
+    keep: impl Fn(&str) -> bool,
+    skipped: &mut Vec<String>,
+) -> Result<Value, serde_json::Error> {
+    read(text, Object { counts: &Counts::of(text), keep, skipped })
 }
+
+/// Maximum number of names of skipped fields that are kept.
+const MAX_SKIPPED: usize = 64;
 
 /// Checks a text, and reads those fields of its object that are neither lists nor objects.
 pub(super) fn flat_object(text: &str, keep: impl Fn(&str) -> bool) -> Result<Value, serde_json::Error> {
@@ -164,7 +172,7 @@ impl<'de> Visitor<'de> for Flat {
     }
 }
 
-/// A value that is not kept, whose lists and objects are counted.
+/// A value that is not kept, whose lists and objects are counted. They are read as true.
 #[derive(Clone, Copy)]
 struct Skip<'c>(&'c Counts);
 
@@ -178,7 +186,7 @@ impl<'de> Visitor<'de> for Skip<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         self.0.next();
         while items.next_element_seed(self)?.is_some() {}
-        Ok(Value::Null)
+        Ok(Value::Bool(true))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
@@ -186,7 +194,7 @@ impl<'de> Visitor<'de> for Skip<'_> {
         while fields.next_key::<IgnoredAny>()?.is_some() {
             fields.next_value_seed(self)?;
         }
-        Ok(Value::Null)
+        Ok(Value::Bool(true))
     }
 }
 
@@ -194,6 +202,7 @@ impl<'de> Visitor<'de> for Skip<'_> {
 struct Object<'c, K> {
     counts: &'c Counts,
     keep: K,
+    skipped: &'c mut Vec<String>,
 }
 
 impl<'de, K: Fn(&str) -> bool> Visitor<'de> for Object<'_, K> {
@@ -212,7 +221,10 @@ impl<'de, K: Fn(&str) -> bool> Visitor<'de> for Object<'_, K> {
             if (self.keep)(&name) {
                 map.insert(name, fields.next_value_seed(Tree(self.counts))?);
             } else {
-                fields.next_value_seed(Skip(self.counts))?;
+                let given = !fields.next_value_seed(Skip(self.counts))?.is_null();
+                if given && self.skipped.len() < MAX_SKIPPED {
+                    self.skipped.push(name);
+                }
             }
         }
         Ok(Value::Object(map))
@@ -254,7 +266,8 @@ mod tests {
         let text = r#" {"a]": [ ] , "b": [1, "x,y\"", {}, [ [] ]], "skip": [[1,2],{"c":{}}], "d": {"e": 1, "f": [null, true]}} "#;
         let counts = Counts::of(text);
         assert_eq!(counts.list, [4, 0, 4, 0, 1, 0, 2, 2, 1, 0, 2, 2]);
-        let value = object(text, |name| name != "skip").unwrap();
+        let mut skipped = Vec::new();
+        let value = object(text, |name| name != "skip", &mut skipped).unwrap();
         assert_eq!(value, json!({"a]": [], "b": [1, "x,y\"", {}, [[]]], "d": {"e": 1, "f": [null, true]}}));
         for list in [&value["a]"], &value["b"], &value["d"]["f"]].map(|list| list.as_array().unwrap()) {
             assert_eq!(list.len(), list.capacity());
@@ -262,6 +275,6 @@ mod tests {
         assert_eq!(flat_object(text, |name| name != "a]").unwrap(), json!({"b": [], "skip": [], "d": {}}));
         assert_eq!(super::value("[1, {\"a\": [2]}]").unwrap(), json!([1, {"a": [2]}]));
         assert!(super::value("[1] 2").is_err() && super::value("[,,,,]").is_err());
-        assert!(object("[1, 2]", |_| true).unwrap().is_array());
+        assert!(object("[1, 2]", |_| true, &mut skipped).unwrap().is_array());
     }
 }

@@ -63,7 +63,7 @@ fn answer(served: &Served, submission: Submission, taken: &Sender<TakenJob>) {
     events.send(Notice::Accepted);
     for choice in 0..=choices.len() {
         let end = match job.embed {
-            true => JobEvent::Embedded { values: vec![0.0; served.hidden], usage },
+            true => JobEvent::Embedded { values: vec![0.0; served.hidden], length: 1.0, usage },
             false => JobEvent::Finished { reason: StopReason::End, rest: String::new(), usage },
         };
         events.send(Notice::Event { choice, event: end });

@@ -10,6 +10,7 @@ mod crowds;
 mod deadlines;
 mod defaults;
 mod errors;
+mod generation;
 mod hostile;
 mod infill;
 mod kimi_k3;

@@ -160,10 +160,10 @@ impl Partner for Local<'_> {
             prompt,
             sampling,
             max_tokens: self.args.sampling.max_tokens(),
+            ignore_eos: self.args.sampling.ignore_eos,
             stop: self.args.sampling.stop.clone(),
-            logprobs: None,
             shift: self.shift,
-            undrafted: false,
+            ..Request::default()
         };
         let processors = processors(self.constraint.as_ref(), &request.prompt)?;
         let tokenizer = &self.formatter.tokenizer;

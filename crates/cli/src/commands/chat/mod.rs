@@ -14,7 +14,7 @@ mod screen;
 mod stats;
 
 use super::conversation::Conversation;
-use super::printer::speed;
+use super::printer::{answer_speed, speed};
 use crate::args::ChatArgs;
 use crate::exit::{Found, Usage};
 use crate::interrupt;
@@ -218,7 +218,7 @@ impl Chat<'_> {
             0 => String::new(),
             _ => format!("; prompt {new}, {:.1} t/s", speed(new, prompt_seconds)),
         };
-        format!("[{tokens} tokens, {:.1} t/s{drafts}{read}{context}]", speed(tokens, seconds))
+        format!("[{tokens} tokens, {:.1} t/s{drafts}{read}{context}]", answer_speed(tokens, seconds))
     }
 
     /// Follows a command; whether it could. What it did, or why not, is said.

@@ -13,6 +13,7 @@ use crate::interrupt;
 use crate::output::say;
 use crate::server::{PATIENCE, Piece, Server, Trouble, of_model};
 use anyhow::Result;
+use latent_engine::sampling::SamplerKind;
 use latent_formats::input_file;
 use latent_grammar::Source;
 use serde_json::{Map, Value, json};
@@ -276,6 +277,20 @@ fn parameters(args: &ChatArgs) -> Result<Map<String, Value>> {
         put("dry_base", number(Some(sampling.dry_base)));
         put("dry_allowed_length", Some(sampling.dry_allowed_length.into()));
     }
+    put("dry_penalty_last_n", sampling.dry_penalty_last_n.map(Value::from));
+    put("dry_sequence_breakers", sampling.breakers().map(Value::from));
+    put("top_n_sigma", number(sampling.top_n_sigma));
+    put("dynatemp_range", number(sampling.dynatemp_range));
+    put("dynatemp_exponent", number(sampling.dynatemp_exp));
+    put("mirostat", sampling.mirostat.map(Value::from));
+    put("mirostat_tau", number(sampling.mirostat_ent));
+    put("mirostat_eta", number(sampling.mirostat_lr));
+    put("adaptive_target", number(sampling.adaptive_target));
+    put("adaptive_decay", number(sampling.adaptive_decay));
+    put("min_keep", sampling.min_keep.map(Value::from));
+    let names = |order: Vec<SamplerKind>| order.into_iter().map(SamplerKind::name).collect();
+    put("samplers", sampling.order().map(names));
+    put("ignore_eos", sampling.ignore_eos.then_some(true.into()));
     put("xtc_probability", number(sampling.xtc_probability));
     put("xtc_threshold", number(sampling.xtc_threshold));
     put("stop", (!sampling.stop.is_empty()).then(|| sampling.stop.clone().into()));

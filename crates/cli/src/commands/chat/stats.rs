@@ -8,6 +8,8 @@ use crate::commands::printer::speed;
 pub(super) struct Stats {
     answers: usize,
     sum: Figures,
+    /// Tokens but for the first of each answer, which its prompt's step has given.
+    stepped: usize,
     slowest_start: f64,
 }
 
@@ -17,6 +19,7 @@ impl Stats {
         self.sum.prompt += figures.prompt;
         self.sum.cached += figures.cached;
         self.sum.tokens += figures.tokens;
+        self.stepped += figures.tokens.saturating_sub(1);
         self.sum.prompt_seconds += figures.prompt_seconds;
         self.sum.seconds += figures.seconds;
         self.sum.drafted += figures.drafted;
@@ -37,7 +40,7 @@ impl Stats {
             format!(
                 "{} answer{s}: {tokens} tokens in {seconds:.2} s, {:.1} t/s",
                 self.answers,
-                speed(tokens, seconds)
+                speed(self.stepped, seconds)
             ),
             format!(
                 "prompts: {prompt} tokens, {cached} of them cached ({:.0} %); {new} computed in {prompt_seconds:.2} s, {:.1} t/s",

@@ -41,7 +41,6 @@ impl AnswerDefaults {
         Ok(AnswerDefaults {
             template: args.chat_template.as_deref().map(template).transpose()?,
             defaults: RequestDefaults {
-                ignore_eos: args.ignore_eos,
                 special: args.special,
                 no_prefill: args.no_prefill_assistant,
                 template_kwargs: variables(args)?,

@@ -122,6 +122,7 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutMode
             max_tokens: setup.sampling.max_tokens(),
             stop: setup.sampling.stop.clone(),
             logprobs: setup.sampling.logprobs,
+            ignore_eos: setup.sampling.ignore_eos,
             ..setup.answers.defaults.clone()
         },
         bytes: std::fs::metadata(checkpoint.path()).map_or(0, |file| file.len()),

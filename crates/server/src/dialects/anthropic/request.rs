@@ -23,7 +23,7 @@ pub(super) fn read(
     limits: &Limits,
 ) -> Result<ChatRequest<About>, ApiError> {
     let (conversation, _) = read_conversation(fields, limits)?;
-    let mut params = Params::read(fields, &served.about, limits)?;
+    let mut params = Params::read(fields, served, limits)?;
     params.n = 1;
     let most = params::max_tokens(fields, &["max_tokens"])?;
     params.max_tokens = Some(most.ok_or_else(|| fields.missing("max_tokens"))?);

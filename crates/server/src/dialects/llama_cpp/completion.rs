@@ -4,7 +4,6 @@ use super::status::settings;
 use crate::answer::{Finish, Outcome, Piece, Reason, Running, Token, Update, What};
 use crate::app::{Asker, Received};
 use crate::dialect::Dialect;
-use crate::dialects::openai_chat::finite;
 use crate::dialects::prepare::{PromptInput, prompts};
 use crate::dialects::{infill, prepare};
 use crate::document::{Document, write};
@@ -34,6 +33,8 @@ struct About {
     prompts: Vec<String>,
     settings: Value,
     n: usize,
+    /// The only fields of the answer that are wanted, as paths; none: all.
+    response_fields: Vec<String>,
 }
 
 /// Reads the prompts of a request, whose answer has at most so many tokens.
@@ -55,7 +56,7 @@ async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<R
     let (prepared, about) = asker
         .prepare(received, move |app, served, fields| {
             let limits = &app.config.limits;
-            let mut params = Params::read(fields, &served.about, limits)?;
+            let mut params = Params::read(fields, served, limits)?;
             let asked = params::max_tokens(fields, &["n_predict", "max_tokens"])?;
             params.max_tokens = served.about.defaults.bounded(asked);
             params.shape = params::shape(fields, limits)?;
@@ -69,16 +70,23 @@ async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<R
             let prompts = read(served, fields, limits, params.max_tokens)?;
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
             let text = |prompt: &Prompt| served.tokenizer.decode(&prompt.tokens, true);
-            let settings = settings(&params, Some(params.sampling.seed));
+            let progress = fields.bool("return_progress")?.unwrap_or(false);
+            let timings = fields.bool("timings_per_token")?.unwrap_or(false);
+            let mut settings = settings(&params, served.tokenizer.end_of_generation(), Some(params.sampling.seed));
+            settings["stream"] = stream.into();
+            settings["timings_per_token"] = timings.into();
+            let response_fields = params::texts(fields, "response_fields")?;
+            limits.check("response_fields", "inputs", response_fields.len(), limits.inputs)?;
             let about = About {
                 stream,
                 return_tokens,
                 n_probs,
-                progress: fields.bool("return_progress")?.unwrap_or(false),
-                timings: fields.bool("timings_per_token")?.unwrap_or(false),
+                progress,
+                timings,
                 prompts: prompts.iter().map(text).collect(),
                 settings,
                 n: params.n,
+                response_fields,
             };
             let mut all = prepare::texts(served, prompts, params, limits)?;
             all.iter_mut().for_each(|prepared| prepared.show_tokens |= return_tokens || stream);
@@ -102,15 +110,27 @@ async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<R
 }
 
 fn probability(tokenizer: &Tokenizer, token: &Token) -> Option<Value> {
+    let (own_name, list_name) = token.probability_names();
     let one = |id: u32, logprob: f32| {
         let bytes = tokenizer.piece(id).unwrap_or_default();
         let text = String::from_utf8_lossy(bytes);
-        json!({"id": id, "token": text, "bytes": bytes, "logprob": finite(logprob)})
+        let mut entry = json!({"id": id, "token": text, "bytes": bytes});
+        entry[own_name] = token.probability(logprob);
+        entry
     };
     let (own, top) = token.logprob.as_ref()?;
     let mut value = one(token.id, *own);
-    value["top_logprobs"] = top.iter().map(|other| one(other.id, other.logprob)).collect();
+    value[list_name] = top.iter().map(|other| one(other.id, other.logprob)).collect();
     Some(value)
+}
+
+/// The fields of an answer that are wanted. A path with slashes leads into objects, and stands whole as the field's name.
+fn selected(value: &Value, paths: &[String]) -> Value {
+    let found = |path: &String| {
+        let part = path.split('/').try_fold(value, |value, name| value.as_object()?.get(name))?;
+        Some((path.clone(), part.clone()))
+    };
+    Value::Object(paths.iter().filter_map(found).collect())
 }
 
 /// What the last event, or the whole answer, says beside the text.
@@ -144,6 +164,15 @@ fn whole(served: &Lease, about: &About, index: usize, outcome: Outcome) -> Docum
     let Outcome { content, tokens, finish, .. } = outcome;
     let mut value = ending(served, about, index, &finish);
     value["has_new_line"] = content.contains('\n').into();
+    if !about.response_fields.is_empty() {
+        value["content"] = content.into();
+        value["tokens"] = if about.return_tokens { finish.tokens.into() } else { json!([]) };
+        if about.n_probs > 0 {
+            let one = |token: &Token| probability(&served.tokenizer, token);
+            value["completion_probabilities"] = tokens.iter().filter_map(one).collect();
+        }
+        return Document::default().value(&selected(&value, &about.response_fields));
+    }
     if let Some(fields) = value.as_object_mut() {
         fields.shift_remove("content");
         fields.shift_remove("tokens");
@@ -223,7 +252,15 @@ impl Encoder for CompletionStream {
                     &json!({"index": choice, "content": "", "tokens": [], "stop": false, "prompt_progress": progress}),
                 );
             }
-            What::Finished(finish) => send(out, &ending(&self.served, &self.about, choice, &finish)),
+            What::Finished(finish) => {
+                let mut value = ending(&self.served, &self.about, choice, &finish);
+                if !self.about.response_fields.is_empty() {
+                    value = selected(&value, &self.about.response_fields);
+                    // clients know the end of a stream by it
+                    value["stop"] = true.into();
+                }
+                send(out, &value);
+            }
             _ => {}
         }
     }

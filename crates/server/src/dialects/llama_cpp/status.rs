@@ -6,12 +6,13 @@ use crate::dialect::{Dialect, json_response};
 use crate::error::{ApiError, ErrorKind};
 use crate::model::Served;
 use crate::models::Status;
-use crate::params::Params;
+use crate::params::{MAX_TOKENS, Params};
 use crate::worker::SlotTask;
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::Response;
+use latent_engine::sampling::SamplerKind;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,32 +42,83 @@ pub(crate) async fn metrics(asker: Asker) -> Response {
 }
 
 /// Settings of an answer under llama.cpp's names. Without a seed each request draws one.
-pub(super) fn settings(answer: &Params, seed: Option<u64>) -> Value {
+/// `ends` are the tokens that `ignore_eos` bans.
+pub(super) fn settings(answer: &Params, ends: &[u32], seed: Option<u64>) -> Value {
     let params = &answer.sampling;
     // the shortest decimal that parses to the same f32
     let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
-    json!({
-        "n_predict": answer.max_tokens.map_or_else(|| json!(-1), Value::from),
+    let limit = answer.max_tokens.map_or_else(|| json!(-1), Value::from);
+    let window = |tokens: usize| if tokens >= MAX_TOKENS { json!(-1) } else { tokens.into() };
+    // a ban has no number: it is null
+    let bias = |(token, bias): (u32, f32)| json!({"token": token, "bias": Some(real(bias)).filter(|_| bias.is_finite())});
+    let biases: Vec<Value> = answer.all_biases(ends).into_iter().map(bias).collect();
+    let breakers = params.dry_breakers.clone();
+    let mut value = json!({
         "seed": seed.map_or_else(|| json!(-1), Value::from),
-        "stop": answer.stop,
-        "n_probs": answer.logprobs.unwrap_or(0),
         "temperature": real(params.temperature),
+        "dynatemp_range": real(params.dynatemp_range),
+        "dynatemp_exponent": real(params.dynatemp_exponent),
         "top_k": params.top_k,
         "top_p": real(params.top_p),
         "min_p": real(params.min_p),
+        "top_n_sigma": real(params.top_n_sigma),
+        "xtc_probability": real(params.xtc_probability),
+        "xtc_threshold": real(params.xtc_threshold),
         "typical_p": real(params.typical),
-        "repeat_last_n": params.penalty_last,
+        "repeat_last_n": window(params.penalty_last),
         "repeat_penalty": real(params.repeat_penalty),
         "presence_penalty": real(params.presence_penalty),
         "frequency_penalty": real(params.frequency_penalty),
         "dry_multiplier": real(params.dry_multiplier),
         "dry_base": real(params.dry_base),
         "dry_allowed_length": params.dry_allowed,
-        "dry_penalty_last_n": params.dry_last,
-        "xtc_probability": real(params.xtc_probability),
-        "xtc_threshold": real(params.xtc_threshold),
-        "samplers": ["penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
-    })
+        "dry_penalty_last_n": window(params.dry_last),
+        "dry_sequence_breakers": breakers.unwrap_or_else(|| ["\n", ":", "\"", "*"].map(str::to_owned).to_vec()),
+        "mirostat": params.mirostat,
+        "mirostat_tau": real(params.mirostat_tau),
+        "mirostat_eta": real(params.mirostat_eta),
+        "adaptive_target": real(params.adaptive_target),
+        "adaptive_decay": real(params.adaptive_decay),
+        "min_keep": params.min_keep,
+        "samplers": params.order().into_iter().map(SamplerKind::name).collect::<Vec<_>>(),
+    });
+    let limits = json!({
+        "stop": answer.stop,
+        "max_tokens": limit,
+        "n_predict": limit,
+        "n_keep": 0,
+        "n_discard": 0,
+        "n_indent": answer.min_indent,
+        "min_tokens": answer.min_tokens,
+        "t_max_predict_ms": milliseconds(answer.max_time),
+        "t_max_prompt_ms": milliseconds(answer.max_prompt_time),
+        "ignore_eos": answer.ignore_eos,
+        "cache_prompt": !answer.uncached,
+        "stream": false,
+        "logit_bias": biases,
+        "n_probs": answer.logprobs.unwrap_or(0),
+        "post_sampling_probs": answer.post_sampling_probs,
+        "timings_per_token": false,
+        "grammar": answer.shape.grammar(),
+        "grammar_lazy": false,
+        "grammar_triggers": [],
+        "preserved_tokens": [],
+        "chat_format": "Content-only",
+        "reasoning_format": "deepseek",
+        "reasoning_in_content": false,
+        "generation_prompt": "",
+        "backend_sampling": false,
+        "lora": [],
+    });
+    if let (Some(all), Value::Object(more)) = (value.as_object_mut(), limits) {
+        all.extend(more);
+    }
+    value
+}
+
+/// A time limit; none is −1.
+fn milliseconds(limit: Option<Duration>) -> Value {
+    limit.map_or_else(|| json!(-1), |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).into())
 }
 
 fn token_text(served: &Served, id: Option<u32>) -> &str {
@@ -132,7 +184,8 @@ fn properties(model: &Status, config: &ServerConfig) -> Value {
 /// Settings of a request that says nothing.
 fn default_settings(served: &Served) -> Value {
     let defaults = &served.about.defaults;
-    settings(&Params { logprobs: defaults.logprobs, ..Params::new(&served.about) }, defaults.seed)
+    let params = Params { logprobs: defaults.logprobs, ..Params::new(&served.about) };
+    settings(&params, served.tokenizer.end_of_generation(), defaults.seed)
 }
 
 /// `GET /slots`: what runs, without any text. What requests ask and hear stays between them and their clients.
@@ -168,7 +221,7 @@ fn slot(id: usize, context: usize, task: Option<&SlotTask>) -> Value {
         value["n_prompt_tokens"] = task.prompt.into();
         value["n_prompt_tokens_processed"] = task.processed.into();
         value["n_prompt_tokens_cache"] = task.cached.into();
-        let mut params = settings(&task.params, Some(task.params.sampling.seed));
+        let mut params = settings(&task.params, &[], Some(task.params.sampling.seed));
         if let Some(params) = params.as_object_mut() {
             params.retain(|name, _| !PRIVATE.contains(&name.as_str()));
         }

@@ -16,7 +16,7 @@ pub(super) fn read_params(fields: &Fields<'_>, served: &Served, limits: &Limits)
     let mut params = match fields.object("options")? {
         None => Params::new(&served.about),
         Some(options) => {
-            let mut params = Params::read(&options, &served.about, limits)?;
+            let mut params = Params::read(&options, served, limits)?;
             params.n = 1;
             // −2 fills the context, as −1 does here
             if let Some(count) = options.i64("num_predict")? {

@@ -27,14 +27,19 @@ pub(super) fn read(
     limits: &Limits,
 ) -> Result<ChatRequest<About>, ApiError> {
     let conversation = read_conversation(fields, limits)?;
-    let mut params = Params::read(fields, &served.about, limits)?;
+    let mut params = Params::read(fields, served, limits)?;
     params.max_tokens = params::max_tokens(fields, &["max_completion_tokens", "max_tokens", "n_predict"])?;
     if params.max_tokens == Some(0) {
         return Err(fields.error("max_tokens", "expected at least 1"));
     }
     params.shape = params::shape(fields, limits)?;
     let default = served.about.defaults.logprobs;
-    let logprobs = fields.bool("logprobs")?.unwrap_or(default.is_some());
+    // llama.cpp's field says both
+    let n_probs = fields.usize("n_probs")?.filter(|count| *count > 0);
+    if let Some(count) = n_probs {
+        limits.check("n_probs", "top_logprobs", count, limits.top_logprobs)?;
+    }
+    let logprobs = fields.bool("logprobs")?.unwrap_or(n_probs.or(default).is_some());
     let top = fields.usize("top_logprobs")?;
     if let Some(top) = top {
         limits.check("top_logprobs", "top_logprobs", top, limits.top_logprobs)?;
@@ -42,7 +47,7 @@ pub(super) fn read(
             return Err(fields.error("top_logprobs", "this needs `logprobs`: true"));
         }
     }
-    params.logprobs = logprobs.then(|| top.or(default).unwrap_or(0));
+    params.logprobs = logprobs.then(|| top.or(n_probs).or(default).unwrap_or(0));
     let options = fields.object("stream_options")?;
     let include_usage = options.as_ref().map(|options| options.bool("include_usage")).transpose()?.flatten();
     let about = About {

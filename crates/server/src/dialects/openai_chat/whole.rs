@@ -91,19 +91,20 @@ pub(crate) fn logprobs(tokenizer: &Tokenizer, tokens: &[Token]) -> Value {
 
 /// One entry of them.
 pub(crate) fn logprob(tokenizer: &Tokenizer, token: &Token) -> Option<Value> {
+    let (own_name, list_name) = token.probability_names();
     let one = |id: u32, logprob: f32| {
         let bytes = tokenizer.piece(id).unwrap_or_default();
         let mut entry = Map::new();
         entry.insert("token".into(), String::from_utf8_lossy(bytes).into());
         entry.insert("id".into(), id.into());
-        entry.insert("logprob".into(), finite(logprob));
+        entry.insert(own_name.into(), token.probability(logprob));
         entry.insert("bytes".into(), bytes.into());
         entry
     };
     let (own, top) = token.logprob.as_ref().filter(|_| !token.ends)?;
     let mut entry = one(token.id, *own);
     let top: Vec<Value> = top.iter().map(|other| one(other.id, other.logprob).into()).collect();
-    entry.insert("top_logprobs".into(), top.into());
+    entry.insert(list_name.into(), top.into());
     Some(entry.into())
 }
 

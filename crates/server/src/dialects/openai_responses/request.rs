@@ -36,7 +36,7 @@ pub(super) fn read(
 ) -> Result<ChatRequest<About>, ApiError> {
     refuse(fields)?;
     let conversation = read_conversation(fields, limits, earlier)?;
-    let mut params = Params::read(fields, &served.about, limits)?;
+    let mut params = Params::read(fields, served, limits)?;
     params.n = 1;
     params.max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     if params.max_tokens == Some(0) {
