@@ -143,7 +143,13 @@ fn demo() -> Result<Checkpoint> {
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool) -> Result<Engine> {
     let mut bar = LateBar::bytes(!quiet, "loading");
     let circuit = circuit(args.circuit.as_deref())?.map(Arc::new);
-    let (backend, hosts) = (backend(args)?, ranks::hosts(args.partition.as_ref())?);
+    let hosts = ranks::hosts(args.partition.as_ref())?;
+    if args.hosts_file.is_some() && hosts.is_none() {
+        let problem = "--hosts-file predicts a model that several ranks share, and this process runs the model alone: start ranks with mpirun \
+                       (docs/hosts.md), or leave the flag out; `latent plan-hosts` predicts without ranks";
+        return Err(crate::exit::Usage(problem.into()).into());
+    }
+    let backend = backend(args)?;
     // what is wrong with a configuration is said by the engine
     let limit = ModelConfig::before_loading(checkpoint).map(|config| config.context_length);
     let args = &*limit.map_or(Cow::Borrowed(args), |limit| with_context(args, limit));

@@ -31,6 +31,11 @@ use latent_graph::config::{KvForm, LayerKind, ModelConfig};
 use latent_types::TensorType;
 use std::path::PathBuf;
 
+/// Whether tests cover every combination, as with `LATENT_TEST_EXHAUSTIVE=1`. Otherwise they skip those that add least.
+pub fn exhaustive() -> bool {
+    std::env::var_os("LATENT_TEST_EXHAUSTIVE").is_some()
+}
+
 /// The layer for multi-token prediction that a random model has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mtp {

@@ -80,8 +80,7 @@ fn no_number_makes_a_command_panic() {
     let model = folder.path().join("tiny.gguf").display().to_string();
     latent(&["make-model", "tiny-dense", "Q8_0", &model, "--layers", "1"]).assert().success();
     std::fs::write(folder.path().join("text"), "a word ".repeat(200)).unwrap();
-    let values =
-        if std::env::var_os("LATENT_TEST_EXHAUSTIVE").is_some() { &VALUES[..] } else { &VALUES[..3] };
+    let values = if latent_testing::exhaustive() { &VALUES[..] } else { &VALUES[..3] };
     let mut cases = Vec::new();
     for (command, base) in COMMANDS {
         let flags = flags(command);

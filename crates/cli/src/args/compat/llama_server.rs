@@ -28,6 +28,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--lora-scaled", "", Value, Refused, "adapters cannot be applied: merge it into the model before it is converted"),
     row("--lora-init-without-apply", "", Nothing, Refused, "adapters cannot be applied: merge them into the model before it is converted"),
     row("--control-vector", "", Value, Refused, "control vectors cannot be applied"),
+    row("--control-vector-layer-range", "", Value, Refused, "control vectors cannot be applied"),
     row("--control-vector-scaled", "", Value, Refused, "control vectors cannot be applied"),
     row("--mmproj -mm", "LLAMA_ARG_MMPROJ", Value, Refused, "images and sounds are not read: leave the flag out to serve the text model alone"),
     row("--mmproj-url -mmu", "LLAMA_ARG_MMPROJ_URL", Value, Refused, "images and sounds are not read: leave the flag out to serve the text model alone"),
@@ -36,6 +37,12 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--mmproj-offload --no-mmproj-offload", "", Nothing, Ignored, "images are not read"),
     row("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS", Value, Ignored, "images are not read"),
     row("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS", Value, Ignored, "images are not read"),
+    row("--mmproj-device -mmdev", "MTMD_BACKEND_DEVICE", Value, Ignored, "images are not read"),
+    row("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", Value, Ignored, "images are not read"),
+    row("--video-fps", "LLAMA_ARG_VIDEO_FPS", Value, Ignored, "images are not read"),
+    row("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", Value, Ignored, "images are not read"),
+    row("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR", Value, Ignored, "images are not read"),
+    row("--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default --fim-qwen-7b-spec --fim-qwen-14b-spec --fim-qwen-30b-default --gpt-oss-20b-default --gpt-oss-120b-default --vision-gemma-4b-default --vision-gemma-12b-default", "", Nothing, Refused, "name a model as -m FILE or -m hf:OWNER/NAME:QUANT; `latent check` tells whether it is supported"),
     row("--media-path", "", Value, Refused, "images and sounds are not read"),
 
     // context, batches and the cache
@@ -51,7 +58,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--no-cont-batching -nocb", "!LLAMA_ARG_CONT_BATCHING", Nothing, Refused, "give --parallel 1 to run one request at a time"),
     row("--cache-type-k -ctk", "LLAMA_ARG_CACHE_TYPE_K", Value, Becomes("--cache-type"), "f32, f16, bf16, or q8_0 (int8); one type for keys and values"),
     row("--cache-type-v -ctv", "LLAMA_ARG_CACHE_TYPE_V", Value, Own, "must be that of `--cache-type-k`: one type holds for keys and values"),
-    row("--cache-prompt", "", Nothing, Ignored, "prompts are cached"),
+    row("--cache-prompt", "LLAMA_ARG_CACHE_PROMPT", Nothing, Ignored, "prompts are cached"),
     row("--cache-reuse", "LLAMA_ARG_CACHE_REUSE", Value, Ignored, "common beginnings of prompts are reused; later parts are not moved"),
     row("--cache-ram -cram", "LLAMA_ARG_CACHE_RAM", Value, Ignored, "cached prompts stay in the KV cache, whose size is `--cache-tokens`; `--cache-disk` keeps more"),
     row("--cache-idle-slots --no-cache-idle-slots", "LLAMA_ARG_CACHE_IDLE_SLOTS", Nothing, Ignored, "cached prompts stay in the KV cache"),
@@ -102,6 +109,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     // GPUs and several hosts
     row("--gpu-layers --n-gpu-layers -ngl", "LLAMA_ARG_N_GPU_LAYERS", Value, Becomes("--n-gpu-layers"), "without a GPU it is ignored with a warning"),
     row("--device -dev", "LLAMA_ARG_DEVICE", Value, ByValue(values::device), "`none`: `cpu`; `CUDA1`, `Vulkan1`, …: `gpu:1`; a list is refused"),
+    row("--completion-bash", "", Nothing, Refused, "`latent completions bash` prints a completion script"),
     row("--list-devices", "", Nothing, Refused, "`latent devices` lists them"),
     row("--main-gpu -mg", "LLAMA_ARG_MAIN_GPU", Value, ByValue(values::main_gpu), "0: no effect; N: `--device gpu:N`"),
     row("--split-mode -sm", "LLAMA_ARG_SPLIT_MODE", Value, ByValue(values::split_mode), "`none` and `layer`: no effect with one GPU; `row` and `tensor`: see `--partition`"),
@@ -125,6 +133,8 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--yarn-attn-factor", "LLAMA_ARG_YARN_ATTN_FACTOR", Value, Refused, "positions are scaled as the model's file says"),
     row("--yarn-beta-slow", "LLAMA_ARG_YARN_BETA_SLOW", Value, Refused, "positions are scaled as the model's file says"),
     row("--yarn-beta-fast", "LLAMA_ARG_YARN_BETA_FAST", Value, Refused, "positions are scaled as the model's file says"),
+    row("--grp-attn-n -gan", "LLAMA_ARG_GRP_ATTN_N", Value, Refused, "positions are scaled as the model's file says"),
+    row("--grp-attn-w -gaw", "LLAMA_ARG_GRP_ATTN_W", Value, Refused, "positions are scaled as the model's file says"),
 
     // drafts
     row("--spec-type", "LLAMA_ARG_SPEC_TYPE", Value, ByValue(values::spec_type), "`draft-mtp`: `--draft mtp`; `none`: no drafts; others are refused"),
@@ -141,6 +151,14 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--cache-type-k-draft -ctkd --spec-draft-type-k", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", Value, Ignored, "the MTP layer's cache has the type of the others"),
     row("--cache-type-v-draft -ctvd --spec-draft-type-v", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", Value, Ignored, "the MTP layer's cache has the type of the others"),
     row("--threads-draft -td --spec-draft-threads", "", Value, Ignored, "drafts are computed by the threads of `--threads`"),
+    row("--threads-batch-draft -tbd --spec-draft-threads-batch --cpu-mask-draft -Cd --spec-draft-cpu-mask --cpu-range-draft -Crd --spec-draft-cpu-range --cpu-strict-draft --spec-draft-cpu-strict --prio-draft --spec-draft-prio --poll-draft --spec-draft-poll --cpu-mask-batch-draft -Cbd --spec-draft-cpu-mask-batch --cpu-strict-batch-draft --spec-draft-cpu-strict-batch --prio-batch-draft --spec-draft-prio-batch --poll-batch-draft --spec-draft-poll-batch --override-tensor-draft -otd --spec-draft-override-tensor", "", Value, Ignored, "a second model does not draft"),
+    row("--cpu-moe-draft -cmoed --spec-draft-cpu-moe", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE", Nothing, Ignored, "a second model does not draft"),
+    row("--n-cpu-moe-draft -ncmoed --spec-draft-n-cpu-moe --spec-draft-ncmoe", "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE", Value, Ignored, "a second model does not draft"),
+    row("--spec-draft-backend-sampling --no-spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", Nothing, Ignored, "drafts are sampled on the CPU; the result is the same"),
+    row("--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n --spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits --spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits", "", Value, Ignored, "texts are not looked up for drafts"),
+    row("--spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN", Value, Refused, "drafts are never invented"),
+    row("--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES", Value, Refused, "drafts are never invented"),
+    row("--spec-default", "", Nothing, Refused, "`--draft mtp` drafts with the model's own MTP layer"),
     row("--lookup-cache-static -lcs", "", Value, Refused, "texts are not looked up for drafts: `--draft mtp` drafts with the model's own MTP layer"),
     row("--lookup-cache-dynamic -lcd", "", Value, Refused, "texts are not looked up for drafts: `--draft mtp` drafts with the model's own MTP layer"),
 

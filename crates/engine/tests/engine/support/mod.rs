@@ -310,10 +310,7 @@ pub fn side_by_side<T: Sync>(cases: &[T], work: impl Fn(&T) + Sync) {
     });
 }
 
-/// Whether tests cover every combination on every tier, as with `LATENT_TEST_EXHAUSTIVE=1`. Otherwise lower tiers run fewer of them.
-pub fn exhaustive() -> bool {
-    std::env::var_os("LATENT_TEST_EXHAUSTIVE").is_some()
-}
+pub use latent_testing::exhaustive;
 
 pub fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     rows.iter().map(|row| row.iter().map(|v| v.to_bits()).collect()).collect()
