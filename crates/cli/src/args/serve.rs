@@ -5,6 +5,7 @@ use super::limits::{bytes, count_to, up_to};
 use super::model::{EngineArgs, cache_type};
 use super::sampling::SamplingArgs;
 use clap::Args;
+use latent_engine::Pooling;
 use latent_server::Fallback;
 use latent_types::CacheType;
 use std::mem::take;
@@ -115,6 +116,21 @@ pub(crate) struct AnswerArgs {
     /// Answer an assistant's last message instead of continuing it
     #[arg(long)]
     pub(crate) no_prefill_assistant: bool,
+
+    /// Which last hidden states make an embedding: their mean, that of the last token (last), or that of the first token (cls) [default: mean]
+    #[arg(long, value_name = "HOW", value_parser = pooling)]
+    pub(crate) pooling: Option<Pooling>,
+}
+
+fn pooling(word: &str) -> Result<Pooling, String> {
+    match word {
+        "mean" => Ok(Pooling::Mean),
+        "last" => Ok(Pooling::Last),
+        "cls" => Ok(Pooling::First),
+        "none" => Err("an embedding is one vector: mean, last or cls".into()),
+        "rank" => Err("no model of these families reranks: mean, last or cls".into()),
+        _ => Err("expected mean, last or cls".into()),
+    }
 }
 
 /// Whether a model thinks before it answers.

@@ -307,7 +307,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["serve"], "chat_template_kwargs", Fails("--chat-template-kwargs [", "--chat-template-kwargs")),
     (
         &["serve"],
-        "reasoning reasoning_effort special no_prefill_assistant tags api_prefix no_ui",
+        "reasoning reasoning_effort special no_prefill_assistant tags api_prefix no_ui pooling",
         Tested("cli/tests/cli/serve.rs", "fn flags_of_llama_server_have_their_effects"),
     ),
     (&["serve"], "timeout", Tested("cli/src/commands/serve/mod.rs", "fn timeout_bounds_both_directions")),

@@ -371,8 +371,17 @@ fn flags_of_llama_server_have_their_effects() {
         "root ::= \"ab\"+",
         "--host",
         "127.0.0.1,::1",
+        "--no-slots",
+        "--pooling",
+        "cls",
     ]);
     assert_eq!(server.name, "first");
+    let slots = server.get("/llm/slots");
+    assert!(slots.starts_with("HTTP/1.1 501") && slots.contains("--no-slots"), "{slots}");
+    // all texts begin with the same token
+    let body = r#"{"input":["A fox","The lantern"]}"#;
+    let vectors = json(&running::rest(server.post("/llm/v1/embeddings", body)));
+    assert_eq!(vectors["data"][0]["embedding"], vectors["data"][1]["embedding"], "{vectors}");
     // everything is below the prefix, and the page is not there
     let outside = server.get("/v1/models");
     assert!(outside.starts_with("HTTP/1.1 404") && outside.contains("/llm"), "{outside}");

@@ -63,8 +63,6 @@ const BY_VALUE: [(&str, &str, Result<&[&str], &str>); 40] = [
     ("--split-mode", "row", Err("--partition tensor=N")),
     ("--spec-type", "draft-mtp", Ok(&["--draft", "mtp"])),
     ("--spec-type", "ngram-mod", Err("draft-mtp")),
-    ("--pooling", "mean", Ok(&[])),
-    ("--pooling", "cls", Err("mean")),
     ("--embd-normalize", "2", Ok(&[])),
     ("--embd-normalize", "-1", Err("length 1")),
     ("--sleep-idle-seconds", "90", Ok(&["--unload-idle", "90s"])),

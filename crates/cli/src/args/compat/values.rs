@@ -80,14 +80,6 @@ pub(super) fn spec_type(value: &str) -> Outcome {
     }
 }
 
-/// `--pooling`.
-pub(super) fn pooling(value: &str) -> Outcome {
-    match value {
-        "mean" => Outcome::Ignored("embeddings are means of the last hidden states"),
-        _ => Outcome::Refused("embeddings are means of the last hidden states (mean)".into()),
-    }
-}
-
 /// `--embd-normalize`.
 pub(super) fn embd_normalize(value: &str) -> Outcome {
     match value {

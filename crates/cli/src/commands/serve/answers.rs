@@ -43,6 +43,7 @@ impl AnswerDefaults {
             defaults: RequestDefaults {
                 special: args.special,
                 no_prefill: args.no_prefill_assistant,
+                pooling: args.pooling.unwrap_or_default(),
                 template_kwargs: variables(args)?,
                 constraint: constraint.map(|(_, source)| source),
                 ..RequestDefaults::default()
