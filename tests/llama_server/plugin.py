@@ -1,0 +1,154 @@
+"""A pytest plugin that runs llama.cpp's server tests against `latent serve`.
+
+It replaces the model in the server's command line by the demo model, and records the outcome of each test for run.py.
+"""
+
+import json
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+import types
+from pathlib import Path
+
+from model import with_gaps
+
+LATENT = os.environ["LATENT"]
+OUTCOMES = os.environ["LATENT_OUTCOMES"]
+HERE = Path(__file__).resolve().parent
+MODEL = str(HERE.parents[1] / "models" / "mla-demo-Q4_K_M.gguf")
+INFILL_MODEL = Path(OUTCOMES).parent / f"infill-{os.getpid()}.gguf"
+ARGUMENTS = tomllib.loads((HERE / "adapted.toml").read_text())["arguments"]
+
+# what names llama.cpp's test models
+MODEL_FLAGS = {"--model", "--model-url", "--hf-repo", "--hf-file"}
+# what is left out: the model that drafts, and what concerns downloads and images
+LEFT_OUT = MODEL_FLAGS | {"--model-draft", "--offline", "--media-path"}
+# templates that llama-server has under a name
+TEMPLATES = {"llama3", "command-r"}
+# models of llama.cpp's router tests, in the cache of their machine
+ROUTER_MODELS = [
+    "ggml-org/tinygemma3-GGUF:Q8_0",
+    "ggml-org/test-model-stories260K:F32",
+    "ggml-org/test-model-stories260K-infill:F32",
+]
+# the test that runs, without the number of its parameters
+current = {"test": ""}
+
+
+def options(arguments):
+    """The arguments as [option, value or None] pairs."""
+    pairs = []
+    for argument in arguments:
+        if argument.startswith("-") and not argument[1:].isdigit():
+            pairs.append([argument, None])
+        else:
+            pairs[-1][1] = argument
+    return pairs
+
+
+def command_line(arguments):
+    """Translates the arguments of llama-server to those of `latent serve`."""
+    model = MODEL
+    if current["test"].startswith("infill::"):
+        model = str(INFILL_MODEL)
+        if not INFILL_MODEL.exists():
+            INFILL_MODEL.write_bytes(with_gaps(Path(MODEL).read_bytes()))
+    pairs = options(arguments)
+    given = dict(pairs)
+    models = ["--model", model] if given.keys() & MODEL_FLAGS else [f"{name}={model}" for name in ROUTER_MODELS]
+    pairs = [pair for pair in pairs if pair[0] not in LEFT_OUT]
+    # llama-server divides its context among its slots unless they share it; here each request has its own
+    if "--ctx-size" in given and "--parallel" in given and "--kv-unified" not in given:
+        for pair in pairs:
+            if pair[0] == "--ctx-size":
+                pair[1] = str(int(pair[1]) // int(given["--parallel"]))
+    for pair in pairs:
+        if pair[0] == "--chat-template" and pair[1] in TEMPLATES:
+            pair[1] = str(HERE / "templates" / f"{pair[1]}.jinja")
+        elif pair[0] == "--chat-template" and " " in pair[1] and "{" not in pair[1]:
+            # a text without a placeholder, which could be the name of a file
+            pair[1] = "{# #}" + pair[1]
+        # llama-server's default is to think, and not what the template has
+        if pair == ["--reasoning", "auto"]:
+            pair[1] = "on"
+        # the demo model's own layer drafts in place of a second model
+        if pair == ["--spec-type", "draft-simple"]:
+            pair[1] = "draft-mtp"
+    for name, value in options(ARGUMENTS.get(current["test"], [])):
+        pairs = [pair for pair in pairs if pair[0] != name] + [[name, value]]
+    return [word for pair in pairs for word in pair if word is not None] + models
+
+
+class Subprocess(types.ModuleType):
+    """The module `subprocess` with a `Popen` that starts `latent serve` in place of llama-server."""
+
+    def __getattr__(self, name):
+        return getattr(subprocess, name)
+
+    @staticmethod
+    def Popen(command, **options):
+        command = [LATENT, "serve", "--threads", "2", "--stop-at-eof", *command_line(command[1:])]
+        print("started:", *command)
+        # the pipe closes when this process ends, however it does
+        return subprocess.Popen(command, stdin=subprocess.PIPE, **options)
+
+
+def free_port():
+    """A port outside of the range that connections take theirs from."""
+    while True:
+        port = random.randrange(20000, 30000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+
+
+# `utils` imports it for downloads, which no test here makes
+sys.modules["wget"] = types.ModuleType("wget")
+
+
+def pytest_configure(config):
+    import utils
+
+    utils.subprocess = Subprocess("subprocess")
+    utils.ServerPreset.load_all = staticmethod(lambda: None)
+    utils.download_file = lambda url, output_file_path=None: MODEL
+    # their conftest.py sets it to 8080 and above
+    initialise, port = utils.ServerProcess.__init__, free_port()
+
+    def with_port(server):
+        initialise(server)
+        server.server_port = port
+
+    utils.ServerProcess.__init__ = with_port
+
+
+keys = {}
+
+
+def pytest_collection_modifyitems(items):
+    """Names each test `file::test` or, if it has parameters, `file::test[3]` with the number of their set."""
+    numbers = {}
+    for item in items:
+        name = re.sub(r"^unit/test_(\w+)\.py", r"\1", item.nodeid).partition("[")[0]
+        numbers[name] = numbers.get(name, -1) + 1
+        keys[item.nodeid] = f"{name}[{numbers[name]}]" if hasattr(item, "callspec") else name
+
+
+def pytest_runtest_setup(item):
+    current["test"] = keys[item.nodeid].partition("[")[0]
+
+
+def pytest_runtest_logreport(report):
+    # with pytest-xdist the workers record
+    if report.nodeid not in keys or (report.when != "call" and report.passed):
+        return
+    line = {"test": keys[report.nodeid], "outcome": report.outcome, "seconds": round(report.duration, 2)}
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        line["error"] = crash.message if crash else str(report.longrepr)
+    with open(OUTCOMES, "a") as file:
+        file.write(json.dumps(line) + "\n")
