@@ -1,7 +1,6 @@
 //! JSON responses, and errors in the form of each dialect.
 
-use crate::app::SUPPORTED_CODINGS;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ErrorKind, SUPPORTED_CODINGS};
 use axum::http::HeaderValue;
 use axum::http::header::{ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};

@@ -3,6 +3,9 @@
 use axum::http::StatusCode;
 use std::time::Duration;
 
+/// The content codings of request bodies that the server decodes, as the header `Accept-Encoding` of a 415 lists them.
+pub(crate) const SUPPORTED_CODINGS: &str = "gzip, deflate, br, zstd";
+
 /// Kinds of errors, each with its status code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorKind {

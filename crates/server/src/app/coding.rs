@@ -1,6 +1,6 @@
 //! Content codings of request bodies: gzip, deflate, br and zstd, decoded within the limit of a body.
 
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ErrorKind, SUPPORTED_CODINGS};
 use crate::limits::Limits;
 use crate::memory::Charge;
 use axum::http::HeaderMap;
@@ -11,9 +11,6 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// The codings that are decoded, as the header `Accept-Encoding` of a 415 lists them.
-pub(crate) const SUPPORTED: &str = "gzip, deflate, br, zstd";
 
 /// Maximum number of codings that one body went through.
 const MAX_CODINGS: usize = 3;
@@ -90,7 +87,7 @@ impl ContentCodings {
     pub(super) fn check(&self) -> Result<(), ApiError> {
         let Err(value) = &self.0 else { return Ok(()) };
         let problem = format!(
-            "the body is sent with Content-Encoding: {value}; this server decodes {SUPPORTED}, at most \
+            "the body is sent with Content-Encoding: {value}; this server decodes {SUPPORTED_CODINGS}, at most \
              {MAX_CODINGS} one after the other"
         );
         Err(ApiError::new(ErrorKind::Unsupported, problem))

@@ -10,7 +10,7 @@ mod query;
 mod resumable;
 
 pub(crate) use asker::{Asker, Received};
-pub(crate) use coding::{ContentCodings, SUPPORTED as SUPPORTED_CODINGS};
+pub(crate) use coding::ContentCodings;
 pub(crate) use ignored::{HEADER as IGNORED_FIELDS_HEADER, IgnoredFields, LoggedFields};
 pub(crate) use name::Name;
 pub(crate) use query::{parameter, percent_decoded};

@@ -1,8 +1,9 @@
 //! The flags of llama.cpp's `llama-server`.
 
-use super::Meaning::{Becomes, ByValue, Ignored, Own, Refused};
-use super::Takes::{Nothing, Switch, Value};
-use super::{CompatFlag, row, values};
+use super::flag::Meaning::{Becomes, ByValue, Ignored, Own, Refused};
+use super::flag::Takes::{Nothing, Switch, Value};
+use super::flag::{CompatFlag, row};
+use super::values;
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[CompatFlag] = &[

@@ -1,6 +1,7 @@
 //! Reads the flags and variables of other servers as those of `latent serve`.
 
-use super::{CompatFlag, Meaning, Outcome, Takes, flags};
+use super::flag::{CompatFlag, Meaning, Outcome, Takes};
+use super::table::flags;
 use crate::args::words::is_model;
 use std::ffi::{OsStr, OsString};
 

@@ -1,6 +1,6 @@
 //! Flags whose value decides what they mean.
 
-use super::Outcome;
+use super::flag::Outcome;
 use serde_json::Value;
 
 /// The largest `--batch-size`.

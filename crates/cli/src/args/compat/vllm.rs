@@ -1,8 +1,9 @@
 //! The flags of `vllm serve`, except those that llama-server has under the same name.
 
-use super::Meaning::{Becomes, ByValue, Ignored, Refused};
-use super::Takes::{Nothing, Value, Values};
-use super::{CompatFlag, row, values};
+use super::flag::Meaning::{Becomes, ByValue, Ignored, Refused};
+use super::flag::Takes::{Nothing, Value, Values};
+use super::flag::{CompatFlag, row};
+use super::values;
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[CompatFlag] = &[
