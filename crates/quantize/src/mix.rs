@@ -57,6 +57,12 @@ impl Mix {
         Some(Mix { name: row.0, id: row.1, base: row.2 })
     }
 
+    /// The mix of a number in `general.file_type`, under its longest name.
+    pub fn from_id(id: u32) -> Option<Mix> {
+        let row = MIXES.iter().filter(|row| row.1 == id).max_by_key(|row| row.0.len())?;
+        Some(Mix { name: row.0, id, base: row.2 })
+    }
+
     /// All names.
     pub fn names() -> impl Iterator<Item = &'static str> {
         MIXES.iter().map(|row| row.0)
@@ -91,6 +97,9 @@ mod tests {
     fn names_are_found_in_any_case_and_aliases_are_the_same_mix() {
         assert_eq!(Mix::from_name("q4_k").unwrap().id(), Mix::from_name("Q4_K_M").unwrap().id());
         assert_eq!(Mix::from_name("iq2_s").unwrap().base(), IQ2_XS);
+        assert_eq!(Mix::from_id(15).unwrap().name(), "Q4_K_M");
+        assert_eq!(Mix::from_id(2).unwrap().name(), "Q4_0");
+        assert!(Mix::from_id(1024).is_none());
         assert!(Mix::from_name("Q4").is_none());
         assert!(Mix::from_name("Q5_K_M").unwrap().is(&["Q4_K_M", "Q5_K"]));
     }

@@ -46,6 +46,8 @@ pub struct AboutModel {
     pub defaults: RequestDefaults,
     /// Bytes of its files.
     pub bytes: u64,
+    /// The file type of its weights, such as Q4_K_M.
+    pub quantization: Option<String>,
     /// Whether its loader loads it elsewhere once its device is lost, so that running requests can go on there.
     pub falls_back: bool,
 }
@@ -194,6 +196,12 @@ impl Served {
         let ModelFigures { context, architecture, trained_context, vocab, hidden, parameters } = figures;
         let template = about.chat_template.as_deref().map(ChatTemplate::new).transpose()?;
         let forms = template.as_ref().map(template_forms).unwrap_or_default();
+        if let Some(problem) = template.as_ref().and_then(|template| changed_value(template, &forms)) {
+            tracing::warn!(
+                "the chat template of {:?} fails on conversations with tool calls, as in Transformers: {problem}; use a template that does not change its values",
+                about.id
+            );
+        }
         let format = response_format(about, &architecture);
         let tool_format = if format.has_tools() { format.clone() } else { common_tools(&format) };
         let control_tokens = control_tokens(tokenizer, &[&format, &tool_format]);
@@ -256,10 +264,23 @@ impl Served {
         input.extra = self.about.defaults.template_kwargs.clone();
         input.extra.extend(conversation.kwargs.clone());
         template.define_llama_cpp_variables(&mut input).map_err(template_error)?;
+        input.add_generation_prompt = conversation.generation_prompt || !started.is_empty();
         let mut rendered = template.render(&input).map_err(template_error)?;
         let open = self.format.opens_reasoning(&rendered);
         append_prefill(&mut rendered, started, open, self.format.reasoning_markers().unwrap_or(THINK));
         Ok(rendered)
+    }
+
+    /// The text of a conversation's prompt as [`text_prompt`](Self::text_prompt) is given it: without the token that begins it, where that is
+    /// added to every prompt.
+    pub(crate) fn render_text(&self, conversation: &Conversation) -> Result<String, ApiError> {
+        let mut rendered = self.render(conversation)?;
+        let bos = self.token_name(self.tokenizer.bos());
+        let written = rendered.content.first().is_none_or(|range| range.start >= bos.len());
+        if self.tokenizer.adds_bos() && !bos.is_empty() && written && rendered.text.starts_with(&bos) {
+            rendered.text.drain(..bos.len());
+        }
+        Ok(rendered.text)
     }
 
     /// The prompt of a conversation.
@@ -502,6 +523,32 @@ fn accepts_content(template: &ChatTemplate, role: &str, forms: &TemplateForms) -
     })
 }
 
+/// Why a template fails on the second turn of an agent, if it changes a list or a dictionary there: templates may not, here and in Transformers.
+/// Its first turn works, so that nobody would notice before.
+fn changed_value(template: &ChatTemplate, forms: &TemplateForms) -> Option<String> {
+    let say = |role: Role| Item::Message { role, name: None, text: "x".into() };
+    let call = |id: &str| Item::ToolCall { id: id.into(), name: "f".into(), arguments: "{}".into() };
+    let result = |id: &str| Item::ToolResult { id: id.into(), name: None, text: "x".into() };
+    let (first, second) = ("call00001", "call00002");
+    let items = [
+        say(Role::User),
+        call(first),
+        call(second),
+        result(first),
+        result(second),
+        say(Role::Assistant),
+        say(Role::User),
+    ];
+    let mut input = ChatInput::new(Value::Array(template_messages(&items, forms)));
+    input.tools = Some(
+        json!([{"type": "function", "function": {"name": "f", "description": "x", "parameters": {"type": "object", "properties": {}}}}]),
+    );
+    match template.render(&input) {
+        Err(TextError::Template(problem)) if problem.contains("would change") => Some(problem),
+        _ => None,
+    }
+}
+
 /// How a template wants arguments: it is asked with both forms, and the form is right that it does not quote like Python or like JSON in JSON.
 fn argument_form(template: &ChatTemplate) -> ArgumentForm {
     let render = |arguments: ArgumentForm| {
@@ -528,5 +575,30 @@ fn argument_form(template: &ChatTemplate) -> ArgumentForm {
     match render(ArgumentForm::Text).filter(|text| text.contains("\"probe_key\"")) {
         Some(_) => ArgumentForm::Text,
         None => ArgumentForm::Object,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_that_changes_a_list_is_found_when_it_is_loaded() {
+        let problem = |source: &str| {
+            let template = ChatTemplate::new(source).unwrap();
+            changed_value(&template, &template_forms(&template))
+        };
+        let queue = "{% set queue = namespace(ids=[]) %}{% for m in messages %}{% for call in m.tool_calls or [] %}{% set _ = queue.ids.append(call.id) %}{% endfor %}{{ m.content }}{% endfor %}";
+        let found = problem(queue).unwrap();
+        assert!(found.contains("append"), "{found}");
+        assert_eq!(
+            problem(&queue.replace(
+                "{% set _ = queue.ids.append(call.id) %}",
+                "{% set queue.ids = queue.ids + [call.id] %}"
+            )),
+            None
+        );
+        // what a template refuses on purpose is no such fault
+        assert_eq!(problem("{{ raise_exception('no tools') }}"), None);
     }
 }

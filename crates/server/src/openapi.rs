@@ -154,8 +154,12 @@ const COMMON: &[Field] = &[
 
 const CHAT: &[Field] = &[
     ("messages", "object[]!", "The conversation; an assistant's last message is continued"),
-    ("tools", "object[]", "Functions that the model may call; other types are left out"),
-    ("tool_choice", "string|object", "auto, none, required, or a function"),
+    (
+        "tools",
+        "object[]",
+        "Functions that the model may call; other types are left out, custom tools refused",
+    ),
+    ("tool_choice", "string|object", "auto, none, required, a function, or allowed_tools"),
     ("parallel_tool_calls", "boolean", "Whether several may be called at once"),
     ("max_completion_tokens", "integer", "Most tokens of the answer; also max_tokens"),
     ("logprobs", "boolean", "Report log-probabilities"),
@@ -168,10 +172,22 @@ const CHAT: &[Field] = &[
         "none, minimal, low, medium, high, …, as far as the chat template knows them",
     ),
     ("chat_template_kwargs", "object", "Variables of the chat template"),
+    ("reasoning_format", "string", "none: reasoning and its markers stay in the content; auto or deepseek"),
+    (
+        "reasoning_budget_tokens",
+        "integer",
+        "Ends the reasoning after so many tokens; also thinking_budget_tokens; -1: no limit",
+    ),
+    ("reasoning_budget_message", "string", "What is written before the marker that ends the reasoning"),
     ("continue_final_message", "boolean", "Continue the last message, which must be the assistant's"),
-    ("add_generation_prompt", "boolean", "Answer after the last message, even if it is the assistant's"),
+    (
+        "add_generation_prompt",
+        "boolean",
+        "Answer after the last message, even if it is the assistant's; false: the prompt ends with that message",
+    ),
     ("return_progress", "boolean", "Send prompt_progress while the prompt runs"),
     ("timings_per_token", "boolean", "Send timings with every piece of a stream"),
+    ("verbose", "boolean", "Add the prompt as the model reads it in __verbose"),
 ];
 
 /// The bodies of requests.
@@ -218,8 +234,12 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
                 ("previous_response_id", "string", "A stored response that this one goes on from"),
                 ("store", "boolean", "Keep the response in memory, within a budget"),
                 ("max_output_tokens", "integer", "Most tokens of the answer"),
-                ("tools", "object[]", "Functions; other types are left out"),
-                ("tool_choice", "string|object", "auto, none, required, or a function"),
+                (
+                    "tools",
+                    "object[]",
+                    "Functions, also in namespaces; other types are left out, custom tools refused",
+                ),
+                ("tool_choice", "string|object", "auto, none, required, a function, or allowed_tools"),
                 ("parallel_tool_calls", "boolean", "Whether several may be called at once"),
                 ("reasoning", "object", "effort"),
                 ("text", "object", "format: text, json_object, or json_schema"),
@@ -319,6 +339,7 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
                 "How long the model stays loaded afterwards, where there are several; 0: not, -1: for ever",
             ),
             ("prompt", "string", "The question; with `raw` the whole prompt"),
+            ("suffix", "string", "The text after the gap that the answer fills"),
             ("system", "string", "What the system says"),
             ("raw", "boolean", "Use no chat template"),
             ("think", "any", "true, false, or how much"),
@@ -336,5 +357,21 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
         )]],
     ),
     ("ModelRequest", &[&[("model", "string!", "The model's name")]]),
+    (
+        "OllamaEmbedRequest",
+        &[&[
+            ("model", "string", "The model's name"),
+            ("input", "string|array!", "A text or a list of texts"),
+            ("truncate", "boolean", "Use the beginning of texts that are too long, unless false"),
+            ("dimensions", "integer", "The model's hidden size, if anything"),
+        ]],
+    ),
+    (
+        "OllamaEmbeddingsRequest",
+        &[&[
+            ("model", "string", "The model's name"),
+            ("prompt", "string", "A text; without one the model is loaded"),
+        ]],
+    ),
     ("OllamaShowRequest", &[&[("model", "string", "The model's name")]]),
 ];

@@ -1,5 +1,6 @@
 //! What a schema may hold.
 
+use super::trivial;
 use super::walk::each_schema;
 use crate::error::{GrammarError, shorten};
 use crate::limits::GrammarLimits;
@@ -87,9 +88,7 @@ pub(super) fn keywords(schema: &mut Value, limits: &GrammarLimits) -> Result<(),
                 limit,
             });
         }
-        if object.get("uniqueItems") == Some(&Value::Bool(false)) {
-            object.remove("uniqueItems");
-        }
+        trivial::remove(object);
         // the library's own switches, one of which turns errors into warnings
         object.remove("x-guidance");
         let unknown = |format: &Value| format.as_str().is_some_and(|name| !FORMATS.contains(&name));

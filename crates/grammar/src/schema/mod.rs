@@ -4,6 +4,7 @@ mod check;
 mod close;
 mod numbers;
 mod shape;
+mod trivial;
 mod walk;
 
 use crate::error::GrammarError;

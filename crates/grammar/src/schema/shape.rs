@@ -31,7 +31,7 @@ const MAX_PLACES: u32 = 8;
 const APPLICATORS: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
 
 /// Keywords that say nothing about a value.
-const NOTES: [&str; 15] = [
+pub(super) const NOTES: [&str; 15] = [
     "$anchor",
     "$defs",
     "definitions",

@@ -90,6 +90,12 @@ fn what_cannot_be_followed_is_refused_by_name() {
     // a switch of the library's that would turn errors into warnings is none of a request
     let lenient = json!({"x-guidance": {"lenient": true}, "not": {}});
     assert!(compile(&schema(lenient)).is_err());
+    // zod 4 writes records with the names that every object has, and those of an enumeration with a list of them
+    let record = json!({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "boolean"}});
+    check(record, &[r#"{"a":true}"#, "{}"], &[r#"{"a":1}"#]);
+    let names = json!({"type": "string", "enum": ["a", "b"]});
+    let record = json!({"type": "object", "propertyNames": names, "additionalProperties": {"type": "boolean"}, "required": ["a", "b"]});
+    check(record, &[r#"{"a":true,"b":false}"#], &[r#"{"a":true}"#, r#"{"a":true,"b":false,"c":true}"#]);
     // a property may be called as a keyword is
     let named = json!({"type": "object", "properties": {"not": {"type": "null"}, "if": {"type": "null"}}});
     check(named, &[r#"{"not":null,"if":null}"#], &[r#"{"not":1}"#]);

@@ -44,6 +44,16 @@ impl Running {
         &self.usage
     }
 
+    /// Milliseconds that the prompt has taken.
+    pub(crate) fn prompt_ms(&self) -> f64 {
+        self.usage.prompt_time.as_secs_f64() * 1e3
+    }
+
+    /// llama.cpp's `timings` while the prompt runs, of which so many tokens have run.
+    pub(crate) fn timings_of(&self, ran: usize) -> Value {
+        timings(&Usage { prompt: self.usage.cached + ran, ..self.usage })
+    }
+
     /// llama.cpp's `timings`.
     pub(crate) fn timings(&self) -> Value {
         timings(&self.usage)

@@ -1,16 +1,74 @@
-//! Embeddings.
+//! Embeddings, in the forms of OpenAI and llama.cpp.
 
 use super::prepare::{PromptInput, prompts};
 use crate::app::Asker;
 use crate::dialect::Dialect;
 use crate::document::{Document, write};
 use crate::error::ApiError;
+use crate::json::Fields;
+use crate::model::{Prompt, Served};
+use crate::models::Lease;
 use axum::body::Body;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use latent_engine::Pooling;
 use serde_json::json;
 use std::sync::Arc;
+
+/// The embeddings of one request's texts, and how many tokens these have.
+pub(super) struct Embeddings {
+    pub(super) values: Vec<Vec<f32>>,
+    pub(super) tokens: usize,
+}
+
+impl Embeddings {
+    /// Embeds prompts one by one. `norm` is a number of [`normalized`]; without pooling, each token has a vector as the model computes it.
+    pub(super) async fn of(
+        asker: &Asker,
+        served: &Arc<Lease>,
+        prompts: Vec<Prompt>,
+        norm: i64,
+    ) -> Result<Embeddings, ApiError> {
+        let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let vectors = match served.about.defaults.pooling {
+            Pooling::None => prompt_tokens,
+            _ => prompts.len(),
+        };
+        asker.charge.grow(size_of::<u32>() * (prompt_tokens + vectors * served.hidden))?;
+        let mut embeddings = Embeddings { values: Vec::with_capacity(prompts.len()), tokens: 0 };
+        for prompt in prompts {
+            let (values, length, usage) = asker.embed(served, prompt.tokens).await?;
+            embeddings.tokens += usage.prompt;
+            embeddings.values.push(match served.about.defaults.pooling {
+                Pooling::None => values,
+                _ => normalized(values, length, norm),
+            });
+        }
+        Ok(embeddings)
+    }
+}
+
+/// A list of numbers as JSON text.
+pub(super) fn numbers(values: Vec<f32>) -> Document {
+    Document::default().list(values.into_iter(), |value, out| write(out, &f64::from(value)))
+}
+
+/// Refuses another number of dimensions than the model has, and a server that has no one vector for a text.
+pub(super) fn check_dimensions(fields: &Fields<'_>, served: &Served) -> Result<(), ApiError> {
+    if served.about.defaults.pooling == Pooling::None {
+        let problem = "the server runs without pooling and has a vector for each token: ask /embeddings, or start it with another --pooling";
+        return Err(ApiError::invalid(problem));
+    }
+    match fields.usize("dimensions")?.filter(|dimensions| *dimensions != served.hidden) {
+        None => Ok(()),
+        Some(dimensions) => {
+            let problem =
+                format!("the model has {} dimensions and cannot cut them to {dimensions}", served.hidden);
+            Err(fields.error("dimensions", problem))
+        }
+    }
+}
 
 /// `POST /v1/embeddings`: the mean of the last hidden states, divided by its length.
 pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
@@ -20,15 +78,9 @@ pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
 async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
     let (served, prompts, model, base64, norm) = asker
         .read(body, |app, served, fields| {
-            let name = if fields.get("input").is_some() { "input" } else { "content" };
+            let name = input_name(fields);
             let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)?;
-            if let Some(dimensions) =
-                fields.usize("dimensions")?.filter(|dimensions| *dimensions != served.hidden)
-            {
-                let problem =
-                    format!("{dimensions} are not the model's {}, which cannot be cut", served.hidden);
-                return Err(fields.error("dimensions", problem));
-            }
+            check_dimensions(fields, served)?;
             let base64 = match fields.str("encoding_format")? {
                 None | Some("float") => false,
                 Some("base64") => true,
@@ -39,22 +91,11 @@ async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
                 }
             };
             let model = fields.str("model")?.unwrap_or(&served.about.id).to_owned();
-            let norm = fields.i64("embd_normalize")?.unwrap_or(EUCLIDEAN);
-            if !(-1..=MAX_NORM).contains(&norm) {
-                let problem = format!("{norm} is no norm: expected a whole number from -1 to {MAX_NORM}");
-                return Err(fields.error("embd_normalize", problem));
-            }
+            let norm = norm(fields)?;
             Ok((Arc::clone(served), prompts, model, base64, norm))
         })
         .await?;
-    let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-    asker.charge.grow(size_of::<u32>() * (prompt_tokens + prompts.len() * served.hidden))?;
-    let (mut all, mut tokens) = (Vec::with_capacity(prompts.len()), 0);
-    for prompt in prompts {
-        let (values, length, usage) = asker.embed(&served, prompt.tokens).await?;
-        tokens += usage.prompt;
-        all.push(normalised(values, length, norm));
-    }
+    let Embeddings { values, tokens } = Embeddings::of(asker, &served, prompts, norm).await?;
     let value = json!({
         "object": "list", "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     });
@@ -66,22 +107,62 @@ async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
         }
         document.list(values.into_iter(), |value, out| write(out, &f64::from(value))).close()
     };
-    Ok(Document::open(&value).field("data").documents(all.into_iter().enumerate().map(one)).close())
+    Ok(Document::open(&value).field("data").documents(values.into_iter().enumerate().map(one)).close())
+}
+
+/// The field with the texts: llama.cpp's clients may call it `content`.
+fn input_name(fields: &Fields<'_>) -> &'static str {
+    if fields.get("input").is_none() && fields.get("content").is_some() { "content" } else { "input" }
+}
+
+/// `POST /embedding` and `POST /embeddings`: llama.cpp's form, a list of lists of vectors.
+pub(crate) async fn handle_llama_cpp(asker: Asker, body: Body) -> Response {
+    asker.reply_document(Dialect::LlamaCpp, llama_cpp(&asker, body).await)
+}
+
+async fn llama_cpp(asker: &Asker, body: Body) -> Result<Document, ApiError> {
+    let (served, prompts, norm) = asker
+        .read(body, |app, served, fields| {
+            let name = input_name(fields);
+            let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)?;
+            let norm = norm(fields)?;
+            Ok((Arc::clone(served), prompts, norm))
+        })
+        .await?;
+    let embeddings = Embeddings::of(asker, &served, prompts, norm).await?;
+    let hidden = served.hidden.max(1);
+    let one = move |(index, values): (usize, Vec<f32>)| {
+        let count = values.len().div_ceil(hidden);
+        let vectors =
+            (0..count).map(move |i| numbers(values[i * hidden..].iter().take(hidden).copied().collect()));
+        Document::open(&json!({"index": index})).field("embedding").documents(vectors).close()
+    };
+    Ok(Document::default().documents(embeddings.values.into_iter().enumerate().map(one)))
 }
 
 /// llama.cpp's number of the Euclidean norm.
-const EUCLIDEAN: i64 = 2;
+pub(super) const EUCLIDEAN: i64 = 2;
 
 /// The largest p of a p-norm.
 const MAX_NORM: i64 = 64;
 
+/// The field `embd_normalize`.
+fn norm(fields: &Fields<'_>) -> Result<i64, ApiError> {
+    let norm = fields.i64("embd_normalize")?.unwrap_or(EUCLIDEAN);
+    if !(-1..=MAX_NORM).contains(&norm) {
+        let problem = format!("{norm} is out of range: expected a whole number from -1 to {MAX_NORM}");
+        return Err(fields.error("embd_normalize", problem));
+    }
+    Ok(norm)
+}
+
 /// An embedding of length 1 under another of llama.cpp's norms: −1 is none, so that it gets the length back that it was divided by, 0 the range of
 /// 16-bit integers, and others are p-norms.
-fn normalised(mut values: Vec<f32>, length: f32, norm: i64) -> Vec<f32> {
+fn normalized(mut values: Vec<f32>, length: f32, norm: i64) -> Vec<f32> {
     let factor = match norm {
         EUCLIDEAN => return values,
         -1 => f64::from(length),
-        0 => 32760.0 / values.iter().fold(0.0, |most: f64, value| most.max(f64::from(value.abs()))),
+        0 => 32760.0 / values.iter().fold(0.0, |max: f64, value| max.max(f64::from(value.abs()))),
         p => {
             let p = p as f64;
             values.iter().map(|value| f64::from(value.abs()).powf(p)).sum::<f64>().powf(p.recip()).recip()
@@ -91,4 +172,24 @@ fn normalised(mut values: Vec<f32>, length: f32, norm: i64) -> Vec<f32> {
         values.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
     }
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_divided_by_their_norm() {
+        let of = |norm| normalized(vec![0.6, -0.8], 5.0, norm);
+        assert_eq!(of(2), [0.6, -0.8]);
+        let near = |found: Vec<f32>, expected: [f32; 2]| {
+            found.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs())
+        };
+        assert!(near(of(-1), [3.0, -4.0]));
+        assert!(near(of(1), [3.0 / 7.0, -4.0 / 7.0]));
+        assert!(near(of(0), [24570.0, -32760.0]));
+        let cube = of(3);
+        assert!((cube[0].powi(3) - cube[1].powi(3) - 1.0).abs() < 1e-5);
+        assert_eq!(normalized(vec![0.0, 0.0], 0.0, 1), [0.0, 0.0]);
+    }
 }

@@ -1,6 +1,7 @@
 //! What the dialects share: from items and parameters, or from plain prompts, to a request that is ready.
 
-use crate::answer::{Parser, Prepared};
+use super::openai_chat::content_text;
+use crate::answer::{Parser, Prepared, ReasoningBudget};
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;
 use crate::items::{Conversation, Tool, ToolChoice};
@@ -44,8 +45,9 @@ pub(super) fn conversation(
     let mut prepared = Prepared::new(Arc::clone(served), prompt, params);
     prepared.tool_bytes = conversation.offered().iter().map(|tool| tool.schema_bytes).sum();
     let rendered = prepared.prompt.rendered.take().unwrap_or_default();
-    for parser in &mut prepared.parsers {
+    let response_parser = |parse_reasoning: bool| {
         let options = ParserOptions {
+            parse_reasoning,
             parse_tools: offered,
             control_tokens: served.control_tokens.clone(),
             id_seed: ids::seed(),
@@ -53,7 +55,10 @@ pub(super) fn conversation(
         };
         let mut response = ResponseParser::new(format, &tools, &options);
         response.continue_prompt(&rendered);
-        *parser = Parser::chat(response);
+        response
+    };
+    for parser in &mut prepared.parsers {
+        *parser = Parser::chat(response_parser(!conversation.raw_reasoning));
     }
     let default = || served.about.defaults.constraint.clone().filter(|_| !offered);
     let source = prepared.params.shape.source().or_else(default);
@@ -62,6 +67,13 @@ pub(super) fn conversation(
         Some(source) => constrain(&mut prepared, &source, reasoning.as_ref(), limits, "response_format")?,
         None if offered => constrain_tools(&mut prepared, conversation, format, reasoning.as_ref(), limits)?,
         None => {}
+    }
+    if let (Some(limit), Some((_, end))) = (&conversation.reasoning_limit, format.reasoning_markers()) {
+        // after the grammar: what it forces is all that is left
+        for processors in &mut prepared.processors {
+            let budget = ReasoningBudget::new(&served.tokenizer, response_parser(true), end, limit);
+            processors.push(Box::new(budget.map_err(|error| served.text_error(error))?));
+        }
     }
     Ok(prepared)
 }
@@ -144,12 +156,12 @@ fn constrain_tools(
     };
     let Some(own) = format.tool_grammar() else {
         // only the checkpoint's own template knows how calls are written: they are parsed, but cannot be forced
-        if choice == GrammarChoice::Auto {
+        if choice == GrammarChoice::Auto && conversation.allowed.is_none() {
             return Ok(());
         }
         return Err(ApiError::field(
             "tool_choice",
-            "the form of this model's tool calls is not known well enough to force one",
+            "the form of this model's tool calls is not known well enough to force or restrict them",
         ));
     };
     let tool = |tool: &Tool| GrammarTool {
@@ -160,7 +172,7 @@ fn constrain_tools(
     let calls = ToolCalls {
         format: own.clone(),
         free_markers: format.free_markers(&prepared.served.control_tokens),
-        tools: conversation.tools.iter().map(tool).collect(),
+        tools: conversation.callable().map(tool).collect(),
         choice,
         parallel: conversation.parallel,
     };
@@ -201,7 +213,9 @@ pub(super) fn prompts(
     let path = fields.path(name);
     let one = |path: &str, value: &Value| one_prompt(served, path, value, input);
     let prompts = match value {
-        Value::Array(list) if list.iter().any(|value| !value.is_number()) => {
+        Value::Array(list)
+            if list.iter().any(|value| value.is_string() || value.is_array() || value.is_object()) =>
+        {
             let mixed = list.iter().any(Value::is_number);
             if mixed {
                 return Ok(vec![mixed_prompt(served, &path, list, input)?]);
@@ -225,21 +239,28 @@ fn is_given(value: &Value) -> bool {
     !(value.is_null() || value.as_array().is_some_and(Vec::is_empty))
 }
 
+/// The prompt of a text. A text that begins with the token that begins prompts gets no second one.
+fn plain_prompt(served: &Served, text: &str, input: PromptInput) -> Result<Prompt, ApiError> {
+    let mut prompt = served.text_prompt(text, input.encode())?;
+    let bos = served.tokenizer.bos();
+    let own = input == PromptInput::Raw && served.tokenizer.adds_bos();
+    if own && bos.is_some() && prompt.tokens.first().copied() == bos && prompt.tokens.get(1).copied() == bos {
+        prompt.tokens.remove(0);
+    }
+    Ok(prompt)
+}
+
 fn one_prompt(served: &Served, path: &str, value: &Value, input: PromptInput) -> Result<Prompt, ApiError> {
     let prompt = match value {
-        Value::String(text) => served.text_prompt(text, input.encode())?,
-        Value::Array(list) => {
-            let tokens =
-                list.iter().enumerate().map(|(i, value)| token(path, i, value)).collect::<Result<_, _>>()?;
-            served.token_prompt(path, tokens)?
-        }
+        Value::String(text) => plain_prompt(served, text, input)?,
+        Value::Array(list) => mixed_prompt(served, path, list, input)?,
         // llama.cpp's form of a prompt with media
         Value::Object(map) if map.get("multimodal_data").is_some_and(is_given) => {
             return Err(ApiError::field(format!("{path}.multimodal_data"), no_multimodal()));
         }
         Value::Object(map) => match map.get("prompt_string").and_then(Value::as_str) {
-            Some(text) => served.text_prompt(text, input.encode())?,
-            None => return Err(ApiError::field(path, "expected a string or token ids, found an object")),
+            Some(text) => plain_prompt(served, text, input)?,
+            None => plain_prompt(served, &parts_text(path, value)?, input)?,
         },
         other => {
             return Err(ApiError::field(
@@ -255,6 +276,17 @@ fn one_prompt(served: &Served, path: &str, value: &Value, input: PromptInput) ->
     Ok(prompt)
 }
 
+/// The text of `{"content": [parts]}`, llama.cpp's form of a text that may have media in it.
+fn parts_text(path: &str, value: &Value) -> Result<String, ApiError> {
+    let fields = Fields::of(value, path)?;
+    if fields.array("content")?.is_none_or(Vec::is_empty) {
+        let problem =
+            "expected a string, token ids, or an object with `prompt_string` or a list of parts in `content`";
+        return Err(ApiError::field(path, problem));
+    }
+    Ok(content_text(&fields, "content")?.concatenated())
+}
+
 /// llama.cpp's prompts of texts and token ids in turn.
 pub(super) fn mixed_prompt(
     served: &Served,
@@ -268,7 +300,11 @@ pub(super) fn mixed_prompt(
             Value::String(text) => {
                 let mut encode = input.encode();
                 encode.add_special &= i == 0;
-                tokens.extend(served.text_prompt(text, encode)?.tokens);
+                let text = match i {
+                    0 => plain_prompt(served, text, input)?,
+                    _ => served.text_prompt(text, encode)?,
+                };
+                tokens.extend(text.tokens);
             }
             value => tokens.push(token(path, i, value)?),
         }

@@ -61,8 +61,8 @@ routes! {
     post "/tokenize" llama_cpp::tokenize, "TokenizeRequest", "The tokens of a text";
     post "/detokenize" llama_cpp::detokenize, "DetokenizeRequest", "The text of tokens";
     post "/apply-template" llama_cpp::apply_template, "ChatCompletionRequest", "The prompt of a conversation";
-    post "/embedding" openai_embeddings::handle, "EmbeddingRequest", "As /v1/embeddings";
-    post "/embeddings" openai_embeddings::handle, "EmbeddingRequest", "As /v1/embeddings";
+    post "/embedding" openai_embeddings::handle_llama_cpp, "EmbeddingRequest", "Embeddings in llama.cpp's form: a list of vectors for each text";
+    post "/embeddings" openai_embeddings::handle_llama_cpp, "EmbeddingRequest", "The same";
     get "/props" llama_cpp::props, "", "What the server runs (llama.cpp); `?model=` names one of several models";
     get "/slots" llama_cpp::slots, "", "What runs just now (llama.cpp), without any text; `?model=` names one of several models";
     post "/slots/{id}" llama_cpp::slot_action, "", "Refused: prompts are cached by themselves, on disk with --cache-disk";
@@ -82,6 +82,8 @@ routes! {
     get "/metrics" llama_cpp::metrics, "", "Figures for Prometheus";
     post "/api/chat" ollama::chat, "OllamaChatRequest", "Answer a conversation (Ollama)";
     post "/api/generate" ollama::generate, "OllamaGenerateRequest", "Go on with a text (Ollama)";
+    post "/api/embed" ollama::embed, "OllamaEmbedRequest", "Embeddings of texts (Ollama)";
+    post "/api/embeddings" ollama::embed_one, "OllamaEmbeddingsRequest", "The embedding of a text (Ollama, older form)";
     get "/api/tags" ollama::tags, "", "The models (Ollama)";
     get "/api/ps" ollama::ps, "", "The loaded models (Ollama)";
     post "/api/show" ollama::show, "OllamaShowRequest", "About a model (Ollama)";

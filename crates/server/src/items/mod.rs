@@ -6,8 +6,12 @@ mod tools;
 
 pub(crate) use messages::{ArgumentForm, TemplateForms, template_messages};
 pub(crate) use text::{ContentForm, MessageText};
-pub(crate) use tools::{Tool, ToolChoice, read_function_tool};
+pub(crate) use tools::{
+    AllowedTools, MAX_TOOL_NAME, NamespacedTool, Tool, ToolChoice, qualified_name, read_function_tool,
+    refuse_custom_tool,
+};
 
+use crate::answer::ReasoningLimit;
 use serde_json::{Map, Value};
 
 /// Who speaks.
@@ -47,10 +51,18 @@ pub(crate) struct Conversation {
     pub(crate) items: Vec<Item>,
     pub(crate) tools: Vec<Tool>,
     pub(crate) tool_choice: ToolChoice,
+    /// The tools that may be called, where these are not all of which the model is told.
+    pub(crate) allowed: Option<Vec<String>>,
     /// Whether several tools may be called at once.
     pub(crate) parallel: bool,
     /// Variables of the chat template beside the messages.
     pub(crate) kwargs: Map<String, Value>,
+    /// How long the model may reason.
+    pub(crate) reasoning_limit: Option<ReasoningLimit>,
+    /// Whether reasoning and its markers stay in the content.
+    pub(crate) raw_reasoning: bool,
+    /// Whether the prompt ends where an answer begins.
+    pub(crate) generation_prompt: bool,
     /// Whether the last message, one of the assistant, is to be continued rather than answered.
     pub(crate) prefill: bool,
     /// Whether the request says that it is to be continued.
@@ -61,12 +73,18 @@ impl Conversation {
     pub(crate) fn new(items: Vec<Item>) -> Conversation {
         let prefill =
             matches!(items.last(), Some(Item::Message { role: Role::Assistant, .. } | Item::Reasoning(_)));
-        Conversation { items, prefill, parallel: true, ..Conversation::default() }
+        Conversation { items, prefill, parallel: true, generation_prompt: true, ..Conversation::default() }
     }
 
     /// The tools that the model is told of.
     pub(crate) fn offered(&self) -> &[Tool] {
         if self.tool_choice == ToolChoice::None { &[] } else { &self.tools }
+    }
+
+    /// The tools that may be called.
+    pub(crate) fn callable(&self) -> impl Iterator<Item = &Tool> {
+        let allowed = self.allowed.as_deref();
+        self.offered().iter().filter(move |tool| allowed.is_none_or(|allowed| allowed.contains(&tool.name)))
     }
 
     /// How much the model should think: `none`, `minimal`, `low`, `medium`, `high`, … Templates have three names for the switch; a variable that

@@ -15,6 +15,76 @@ pub(crate) struct Tool {
     /// Bytes of the schema as text.
     pub(crate) schema_bytes: usize,
     pub(crate) strict: bool,
+    /// Where its name is made of those of a namespace and of a tool in it.
+    pub(crate) namespaced: Option<NamespacedTool>,
+}
+
+/// A tool in a namespace, under the names that the client uses.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NamespacedTool {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// The name of a tool in a namespace, under which the model calls it.
+pub(crate) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
+    match namespace.filter(|namespace| !namespace.is_empty()) {
+        None => name.to_owned(),
+        Some(namespace) if namespace.ends_with('_') || name.starts_with('_') => format!("{namespace}{name}"),
+        Some(namespace) => format!("{namespace}__{name}"),
+    }
+}
+
+/// The error for a tool whose input is free text.
+pub(crate) fn refuse_custom_tool(tool: &Fields<'_>) -> ApiError {
+    tool.error(
+        "type",
+        "tools of the type \"custom\" are not supported: use a function with a parameter of the type string",
+    )
+}
+
+/// `tool_choice` of the type `allowed_tools`.
+pub(crate) struct AllowedTools {
+    required: bool,
+    names: Vec<String>,
+}
+
+impl AllowedTools {
+    /// Reads `mode` and `tools`; `name` reads the name of a function.
+    pub(crate) fn read(
+        choice: &Fields<'_>,
+        name: impl Fn(&Fields<'_>) -> Result<String, ApiError>,
+    ) -> Result<AllowedTools, ApiError> {
+        let required = match choice.require_str("mode")? {
+            "auto" => false,
+            "required" => true,
+            other => return Err(choice.error("mode", format!("{other:?} is neither auto nor required"))),
+        };
+        let mut names = Vec::new();
+        for tool in choice.objects("tools")? {
+            match tool.require_str("type")? {
+                "function" => names.push(name(&tool)?),
+                other => {
+                    return Err(tool.error(
+                        "type",
+                        format!("{other:?} is not \"function\", the type of tool that this server offers"),
+                    ));
+                }
+            }
+        }
+        if names.is_empty() {
+            return Err(
+                choice.error("tools", "at least one tool is needed; `tool_choice`: \"none\" allows none")
+            );
+        }
+        Ok(AllowedTools { required, names })
+    }
+
+    /// The choice that it makes for a conversation.
+    pub(crate) fn apply(self, allowed: &mut Option<Vec<String>>) -> ToolChoice {
+        *allowed = Some(self.names);
+        if self.required { ToolChoice::Required } else { ToolChoice::Auto }
+    }
 }
 
 /// Whether tools are called.
@@ -32,7 +102,7 @@ pub(crate) enum ToolChoice {
 }
 
 /// Longest name of a tool, as OpenAI has it, with room for names that clients make of paths.
-const MAX_NAME: usize = 128;
+pub(crate) const MAX_TOOL_NAME: usize = 128;
 
 /// Adds a function by its `name`, `description`, `parameters` and `strict`; the schema has one of several names.
 pub(crate) fn read_function_tool(
@@ -43,9 +113,9 @@ pub(crate) fn read_function_tool(
 ) -> Result<(), ApiError> {
     let name = fields.require_str("name")?;
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_-./:".contains(c);
-    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(allowed) {
+    if name.is_empty() || name.len() > MAX_TOOL_NAME || !name.chars().all(allowed) {
         let problem = format!(
-            "a tool's name has 1 to {MAX_NAME} letters, digits or any of _-./:, this one is {name:?}"
+            "a tool's name has 1 to {MAX_TOOL_NAME} letters, digits or any of _-./:, this one is {name:?}"
         );
         return Err(fields.error("name", problem));
     }
@@ -60,6 +130,7 @@ pub(crate) fn read_function_tool(
         parameters,
         schema_bytes,
         strict: fields.bool("strict")?.unwrap_or(false),
+        namespaced: None,
     });
     Ok(())
 }
@@ -77,16 +148,32 @@ impl Tool {
 }
 
 impl ToolChoice {
-    /// A choice must be one of the tools.
-    pub(crate) fn check(&self, param: &str, tools: &[Tool]) -> Result<(), ApiError> {
-        match self {
-            ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
-                Err(ApiError::field(param, format!("there is no tool named {name:?} in `tools`")))
-            }
-            ToolChoice::Required if tools.is_empty() => {
-                Err(ApiError::field(param, "a tool call is required, but `tools` is empty"))
-            }
-            _ => Ok(()),
+    /// A choice must be one of the tools, and so must all tools that are `allowed`. `sent`: how many tools the request has, those that are not
+    /// functions included.
+    pub(crate) fn check(
+        &self,
+        param: &str,
+        tools: &[Tool],
+        allowed: Option<&[String]>,
+        sent: usize,
+    ) -> Result<(), ApiError> {
+        let known = |name: &String| tools.iter().any(|tool| tool.name == *name);
+        let named = match self {
+            ToolChoice::Named(name) => std::slice::from_ref(name),
+            _ => allowed.unwrap_or_default(),
+        };
+        if let Some(name) = named.iter().find(|name| !known(name)) {
+            return Err(ApiError::field(param, format!("no function named {name:?} is in `tools`")));
         }
+        if *self != ToolChoice::Required || !tools.is_empty() {
+            return Ok(());
+        }
+        let problem = match sent {
+            0 => "a tool call is required, but `tools` is empty".to_owned(),
+            _ => format!(
+                "a tool call is required, but none of the {sent} tools in `tools` is a function: tools of other types are not available"
+            ),
+        };
+        Err(ApiError::field(param, problem))
     }
 }

@@ -111,7 +111,9 @@ const FIELDS: &str = "
     best_of max_completion_tokens max_output_tokens max_tokens max_tool_calls n n_predict stop stop_sequences truncation
     format grammar guided_choice guided_grammar guided_json guided_regex json_schema output_config output_format response_format
     structured_outputs text
-    dimensions echo embd_normalize encoding_format include include_usage logprobs metadata n_probs post_sampling_probs prompt_cache_key response_fields return_progress return_tokens
+    dimensions echo embd_normalize encoding_format include include_usage logprobs metadata n_probs post_sampling_probs
+    prompt_cache_key response_fields return_progress return_tokens
+    reasoning_budget_message reasoning_budget_tokens reasoning_format thinking_budget_tokens truncate verbose
     safety_identifier stream stream_options timings_per_token top_logprobs user with_pieces
 ";
 

@@ -142,3 +142,45 @@ fn the_header_that_claude_code_puts_first_is_left_out() {
     assert_eq!(cached("1a2b3"), 0);
     assert!(cached("4d5e6") >= 64);
 }
+
+#[test]
+fn messages_without_content_are_named() {
+    let server = demo();
+    for content in [json!(""), json!([])] {
+        let reply = server.post(PATH, &body(json!({"messages": [{"role": "user", "content": content}]})));
+        assert_eq!(reply.status, 400);
+        let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("messages[0].content") && message.contains("empty"), "{message}");
+    }
+    // an answer may have been empty
+    for content in [json!(""), json!([])] {
+        let mut messages = question();
+        messages.as_array_mut().unwrap().extend([
+            json!({"role": "assistant", "content": content}),
+            json!({"role": "user", "content": "x"}),
+        ]);
+        server.post(PATH, &body(json!({"messages": messages, "max_tokens": 2}))).ok();
+    }
+}
+
+#[test]
+fn an_image_in_a_tools_result_becomes_a_text() {
+    let server = demo();
+    let image =
+        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
+    let mut messages = question();
+    messages.as_array_mut().unwrap().extend([
+        json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]}),
+        json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "seen"}, image]}]}),
+    ]);
+    server.post(PATH, &body(json!({"messages": messages, "max_tokens": 2}))).ok();
+    let output = json!([{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]);
+    let input = json!([
+        {"role": "user", "content": "look"},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": output},
+    ]);
+    let response = server.post("/v1/responses", &json!({"input": input, "max_output_tokens": 2})).ok();
+    let path = format!("/v1/responses/{}/input_items", response["id"].as_str().unwrap());
+    assert!(server.get(&path).text().contains("An image was here"));
+}

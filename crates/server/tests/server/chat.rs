@@ -1,6 +1,6 @@
 //! OpenAI's chat completions.
 
-use crate::support::{CHAT, ask, demo, merge, only};
+use crate::support::{CHAT, Running, ask, demo, merge, only, question};
 use serde_json::{Value, json};
 
 /// The concatenated deltas of a field.
@@ -337,4 +337,144 @@ fn pieces_of_a_stream_carry_timings_where_they_are_wanted() {
     let first: Value = serde_json::from_str(&events[0].1).unwrap();
     assert_eq!(first["tokens_predicted"], first["timings"]["predicted_n"]);
     assert_eq!(first["tokens"].as_array().unwrap().len() as u64, first["tokens_predicted"].as_u64().unwrap());
+}
+
+fn function(name: &str) -> Value {
+    json!({"type": "function", "function": {"name": name, "parameters": {
+        "type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": false,
+    }}})
+}
+
+/// The names of the functions that an answer calls.
+fn called(server: &Running, path: &str, body: &Value) -> Vec<String> {
+    let whole = server.post(path, body).ok();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let list = whole["choices"][0]["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+    let items = whole["output"].as_array().cloned().unwrap_or_default();
+    let items = items.iter().filter(|item| item["type"] == "function_call").map(|item| text(&item["name"]));
+    list.iter().map(|call| text(&call["function"]["name"])).chain(items).collect()
+}
+
+#[test]
+fn only_allowed_tools_are_called() {
+    let server = demo();
+    let tools = json!([function("lamp"), function("door"), function("window")]);
+    for name in ["lamp", "door", "window"] {
+        let allowed =
+            json!({"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]});
+        let choice = json!({"type": "allowed_tools", "allowed_tools": allowed});
+        let more =
+            json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": false, "max_tokens": 200});
+        assert_eq!(called(&server, CHAT, &ask(more)), [name]);
+        let flat: Vec<Value> = ["lamp", "door", "window"]
+            .map(|name| {
+                let mut tool = function(name)["function"].clone();
+                tool["type"] = "function".into();
+                tool
+            })
+            .into();
+        let choice = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": name}]});
+        let body = json!({"input": question(), "tools": flat, "tool_choice": choice, "parallel_tool_calls": false, "temperature": 0});
+        assert_eq!(called(&server, "/v1/responses", &body), [name]);
+    }
+    let prompt = |choice: Value| {
+        let mut body = ask(json!({"tools": tools}));
+        if !choice.is_null() {
+            body["tool_choice"] = choice;
+        }
+        server.post("/apply-template", &body).ok()["prompt"].clone()
+    };
+    let allowed = |mode: &str, tools: Value| json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}});
+    let lamp = json!([{"type": "function", "function": {"name": "lamp"}}]);
+    // the model hears of all tools, so that the prompt stays cached
+    assert_eq!(prompt(Value::Null), prompt(allowed("auto", lamp.clone())));
+    for (choice, field) in [
+        (allowed("maybe", lamp), "tool_choice.allowed_tools.mode"),
+        (allowed("auto", json!([])), "tool_choice.allowed_tools.tools"),
+        (
+            allowed("auto", json!([{"type": "mcp", "server_label": "x"}])),
+            "tool_choice.allowed_tools.tools[0].type",
+        ),
+        (allowed("auto", json!([{"type": "function", "function": {"name": "other"}}])), "tool_choice"),
+        (json!({"type": "allowed_tools"}), "tool_choice.allowed_tools"),
+        (json!({"type": "web_search"}), "tool_choice.type"),
+    ] {
+        let (message, param) =
+            server.post(CHAT, &ask(json!({"tools": tools, "tool_choice": choice}))).error(400);
+        assert_eq!(param, field, "{message}");
+    }
+    let search =
+        json!({"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}});
+    assert_eq!(server.post("/v1/responses", &search).error(400).1, "tool_choice.type");
+}
+
+#[test]
+fn a_required_call_without_functions_says_what_is_missing() {
+    let server = demo();
+    let refused = |path: &str, body: Value| {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        reply.json()["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let of = |tools: Value| ask(json!({"tools": tools, "tool_choice": "required"}));
+    assert!(refused(CHAT, of(json!([]))).contains("is empty"));
+    let search = json!([{"type": "web_search"}, {"type": "mcp", "server_label": "x"}]);
+    assert!(refused(CHAT, of(search.clone())).contains("none of the 2 tools"));
+    assert!(
+        refused("/v1/responses", json!({"input": "x", "tools": search, "tool_choice": "required"}))
+            .contains("none of the 2 tools")
+    );
+    let tools = json!([{"type": "web_search_20250305", "name": "web_search"}]);
+    let body =
+        json!({"messages": question(), "max_tokens": 2, "tools": tools, "tool_choice": {"type": "any"}});
+    assert!(refused("/v1/messages", body).contains("none of the 1 tools"));
+    let custom = json!([{"type": "custom", "custom": {"name": "patch"}}]);
+    assert!(refused(CHAT, ask(json!({"tools": custom}))).contains("custom"));
+}
+
+#[test]
+fn records_of_zod_are_followed() {
+    let server = demo();
+    let record = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+        "propertyNames": {"type": "string"}, "additionalProperties": {"type": "boolean"}, "minProperties": 0,
+    });
+    let schema = json!({"type": "object", "properties": {"flags": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "boolean"}}}, "required": ["flags"], "additionalProperties": false});
+    for schema in [schema, record] {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+        let reply = server.post(CHAT, &ask(json!({"response_format": format, "max_tokens": 20})));
+        reply.ok();
+    }
+}
+
+#[test]
+fn prompts_of_the_template_begin_with_one_token_that_begins_them() {
+    let server = demo();
+    let props = server.get("/props").ok();
+    let bos = props["bos_token"].as_str().unwrap();
+    let count = |text: &str| {
+        server.post("/completion", &json!({"prompt": text, "n_predict": 1})).ok()["tokens_evaluated"]
+            .as_u64()
+            .unwrap()
+    };
+    let body = json!({"messages": question(), "max_tokens": 1});
+    let prompt = server.post("/apply-template", &body).ok()["prompt"].as_str().unwrap().to_owned();
+    let chat = server.post(CHAT, &body).ok()["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(!bos.is_empty() && !prompt.starts_with(bos), "{prompt}");
+    assert_eq!(count(&prompt), chat);
+    // nor does a prompt get a second one that has one
+    assert_eq!(count(&format!("{bos}{prompt}")), chat);
+    assert_eq!(count(&format!("{bos}{bos}{prompt}")), chat + 1);
+}
+
+#[test]
+fn a_prompt_may_end_with_the_last_message() {
+    let server = demo();
+    let prompt =
+        |more: Value| server.post("/apply-template", &ask(more)).ok()["prompt"].as_str().unwrap().to_owned();
+    let (with, without) = (prompt(json!({})), prompt(json!({"add_generation_prompt": false})));
+    assert!(with.starts_with(&without) && with.len() > without.len(), "{with:?} {without:?}");
+    assert_eq!(with, prompt(json!({"add_generation_prompt": true})));
+    let tokens = |more: Value| server.post(CHAT, &ask(more)).ok()["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(tokens(json!({"add_generation_prompt": false})) < tokens(json!({})));
 }

@@ -76,6 +76,8 @@ fn a_gap_stands_between_its_markers_and_names_of_tokens_in_code_are_text() {
     let body = json!({"prompt": format!("a {eos} b\n"), "suffix": "}\n", "max_tokens": 4});
     let whole = prompt(&check, "/v1/completions", &body);
     assert_eq!(shown(&tokenizer, &whole), format!("[BOS][PRE]a {eos} b\n[SUF]}}\n[MID]"));
+    // and in Ollama's
+    assert_eq!(prompt(&check, "/api/generate", &body), whole);
     let many = post(&check, "/v1/completions", &json!({"prompt": ["a", "b"], "suffix": "c"}));
     assert_eq!((many.status, many.jobs.len()), (200, 2));
     for (body, word) in [

@@ -210,3 +210,80 @@ fn props_tell_what_the_template_and_the_server_can_do() {
     assert_eq!((&props["endpoint_slots"], &props["endpoint_metrics"]), (&json!(true), &json!(true)));
     assert!(props["build_info"].as_str().unwrap().starts_with('b'));
 }
+
+#[test]
+fn embeddings_have_the_form_of_their_address() {
+    let server = demo();
+    let native = |path: &str, body: Value| -> Vec<f64> {
+        let value = server.post(path, &body).ok();
+        assert_eq!(value[0]["index"], 0);
+        let [vector] = value[0]["embedding"].as_array().unwrap().as_slice() else { panic!("{value}") };
+        vector.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+    };
+    let vector = native("/embedding", json!({"content": "hello world"}));
+    assert!((vector.iter().map(|x| x * x).sum::<f64>() - 1.0).abs() < 1e-3);
+    assert_eq!(native("/embeddings", json!({"input": "hello world"})), vector);
+    let sum = native("/embedding", json!({"content": "hello world", "embd_normalize": 1}));
+    assert!((sum.iter().map(|x| x.abs()).sum::<f64>() - 1.0).abs() < 1e-3);
+    let largest = native("/embedding", json!({"content": "hello world", "embd_normalize": 0}));
+    assert!((largest.iter().fold(0.0, |a: f64, x| a.max(x.abs())) - 32760.0).abs() < 1.0);
+    assert_eq!(server.post("/embedding", &json!({"content": "x", "embd_normalize": -1})).status, 400);
+    let input = json!([
+        "hello world",
+        {"content": [{"type": "text", "text": "hello "}, {"type": "text", "text": "world"}]},
+        {"prompt_string": "hello world"},
+        [5, "hello", 7],
+        [5, 6],
+    ]);
+    let list = server.post("/v1/embeddings", &json!({"input": input})).ok();
+    assert_eq!((&list["object"], list["data"].as_array().unwrap().len()), (&json!("list"), 5));
+    for i in 0..3 {
+        let own: Vec<f64> =
+            list["data"][i]["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+        assert_eq!(own, vector, "{i}");
+    }
+    assert_eq!(server.post("/embeddings", &json!({"input": input})).ok()[4]["index"], 4);
+    for input in [
+        json!([]),
+        json!({"content": "x"}),
+        json!({"content": [{"type": "unknown"}]}),
+        json!({"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}),
+    ] {
+        server.post("/v1/embeddings", &json!({"input": input})).error(400);
+    }
+    let (message, param) = server.post("/v1/embeddings", &json!({})).error(400);
+    assert!(param == "input" && message.contains("`input`"), "{message}");
+}
+
+#[test]
+fn progress_begins_with_the_cached_tokens() {
+    let server = demo();
+    let prompt = "The fox carried a lantern. ".repeat(30);
+    let body =
+        json!({"prompt": prompt, "n_predict": 3, "stream": true, "return_progress": true, "temperature": 0});
+    for cached in [false, true] {
+        let events = server.post("/completion", &body).events();
+        let values: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
+        let progress: Vec<&Value> =
+            values.iter().filter(|value| value["prompt_progress"].is_object()).collect();
+        let (first, last) = (progress[0], progress[progress.len() - 1]);
+        let of = |value: &Value, name: &str| value["prompt_progress"][name].as_f64().unwrap();
+        assert_eq!(of(first, "processed"), of(first, "cache"));
+        assert_eq!(of(first, "cache") > 0.0, cached, "{first}");
+        assert_eq!(of(last, "processed"), of(last, "total"));
+        assert!(
+            progress.windows(2).all(|pair| of(pair[0], "processed") < of(pair[1], "processed")),
+            "{progress:?}"
+        );
+        assert!(progress.windows(2).all(|pair| of(pair[0], "time_ms") <= of(pair[1], "time_ms")));
+        assert_eq!((&first["timings"]["prompt_n"], &first["timings"]["predicted_n"]), (&json!(0), &json!(0)));
+        assert_eq!(last["timings"]["prompt_n"].as_f64().unwrap(), of(last, "total") - of(last, "cache"));
+        let end = &values[values.len() - 1];
+        assert!(end["stop"] == true && end["has_new_line"] == false, "{end}");
+    }
+    let lines =
+        json!({"prompt": "A", "n_predict": 9, "stream": true, "grammar": crate::support::only("a\nb")});
+    let events = server.post("/completion", &lines).events();
+    let end: Value = serde_json::from_str(&events[events.len() - 1].1).unwrap();
+    assert_eq!(end["has_new_line"], true, "{end}");
+}

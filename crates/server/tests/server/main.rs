@@ -24,6 +24,7 @@ mod openapi;
 mod overflow;
 mod parts;
 mod plain;
+mod reasoning;
 mod responses;
 #[cfg(feature = "otel")]
 mod spans;

@@ -84,3 +84,40 @@ fn calls_carry_objects_and_errors_are_plain() {
     let shown = server.post("/api/show", &json!({"model": "demo"})).ok();
     assert!(shown["capabilities"].as_array().unwrap().contains(&json!("completion")));
 }
+
+#[test]
+fn models_have_a_digest_and_texts_an_embedding() {
+    let server = demo();
+    let of = |path: &str| server.get(path).ok()["models"][0].clone();
+    let (model, loaded) = (of("/api/tags"), of("/api/ps"));
+    let digest = model["digest"].as_str().unwrap();
+    assert!(digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digest}");
+    assert_eq!(loaded["digest"], digest);
+    assert!(!model["details"]["quantization_level"].as_str().unwrap().is_empty());
+    assert!(model["modified_at"].as_str().unwrap().ends_with('Z'));
+
+    let many = server.post("/api/embed", &json!({"model": "demo", "input": ["hello world", "fox"]})).ok();
+    let vectors = many["embeddings"].as_array().unwrap();
+    assert_eq!((vectors.len(), &many["model"]), (2, &json!("demo")));
+    assert!(many["prompt_eval_count"].as_u64().unwrap() > 2 && many["total_duration"].is_u64());
+    let one = server.post("/api/embed", &json!({"input": "hello world"})).ok();
+    assert_eq!(one["embeddings"][0], vectors[0]);
+    let native = server.post("/embedding", &json!({"content": "hello world", "model": "demo"})).ok();
+    assert_eq!(
+        server.post("/api/embeddings", &json!({"prompt": "hello world"})).ok()["embedding"],
+        vectors[0]
+    );
+    assert_eq!(native[0]["embedding"][0].as_array().unwrap().len(), vectors[0].as_array().unwrap().len());
+    assert_eq!(server.post("/api/embeddings", &json!({"model": "demo"})).ok()["embedding"], json!([]));
+    // a text that is too long is cut, unless that is an error
+    let long = "fox ".repeat(20_000);
+    server.post("/api/embed", &json!({"input": long})).ok();
+    let refused = server.post("/api/embed", &json!({"input": long, "truncate": false}));
+    assert_eq!(refused.status, 400);
+    assert!(refused.json()["error"].as_str().unwrap().contains("exceeds the available context size"));
+    for body in
+        [json!({}), json!({"input": 7}), json!({"input": ["x", 7]}), json!({"input": "x", "dimensions": 3})]
+    {
+        assert_eq!(server.post("/api/embed", &body).status, 400, "{body}");
+    }
+}

@@ -1,7 +1,7 @@
 //! OpenAI's responses.
 
 use crate::client::Reply;
-use crate::support::{config, demo, merge, only, start};
+use crate::support::{config, demo, merge, only, question, start};
 use latent_server::Limits;
 use serde_json::{Value, json};
 
@@ -173,4 +173,68 @@ fn what_is_not_done_is_refused_and_probes_are_answered() {
         let probe = server.post(PATH, &body(json!({"input": input, "max_output_tokens": 1}))).ok();
         assert_eq!(probe["usage"]["output_tokens"], 1);
     }
+}
+
+#[test]
+fn functions_in_a_namespace_are_called_by_both_names() {
+    let server = demo();
+    let schema = json!({"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": false});
+    let tools = json!([
+        {"type": "namespace", "name": "mcp__house", "description": "The house", "tools": [
+            {"type": "function", "name": "lamp", "description": "", "strict": false, "parameters": schema},
+        ]},
+        {"type": "web_search"},
+    ]);
+    let body = |more: Value| {
+        let mut body = json!({"input": question(), "tools": tools, "tool_choice": "required", "parallel_tool_calls": false, "temperature": 0});
+        crate::support::merge(&mut body, more);
+        body
+    };
+    let whole = server.post("/v1/responses", &body(json!({}))).ok();
+    let items = whole["output"].as_array().unwrap();
+    let call = items.iter().find(|item| item["type"] == "function_call").unwrap();
+    assert_eq!((&call["namespace"], &call["name"]), (&json!("mcp__house"), &json!("lamp")), "{whole}");
+    let events = server.post("/v1/responses", &body(json!({"stream": true}))).events();
+    let added: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
+    let added = added.iter().find(|event| event["item"]["type"] == "function_call").unwrap();
+    assert_eq!((&added["item"]["namespace"], &added["item"]["name"]), (&json!("mcp__house"), &json!("lamp")));
+    // the history has the names of the client, the prompt those of the model
+    let input = json!([
+        {"role": "user", "content": "light"}, call,
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "done"},
+    ]);
+    server
+        .post("/v1/responses", &body(json!({"input": input, "tool_choice": "auto", "max_output_tokens": 3})))
+        .ok();
+    let named = json!({"type": "function", "namespace": "mcp__house", "name": "lamp"});
+    server.post("/v1/responses", &body(json!({"tool_choice": named}))).ok();
+    let (_, param) = server
+        .post("/v1/responses", &body(json!({"tool_choice": {"type": "function", "name": "lamp"}})))
+        .error(400);
+    assert_eq!(param, "tool_choice");
+}
+
+#[test]
+fn tools_of_free_text_are_refused_and_their_history_is_kept() {
+    let server = demo();
+    let tools = json!([{"type": "custom", "name": "apply_patch", "format": {"type": "text"}}]);
+    let (message, param) = server.post("/v1/responses", &json!({"input": "x", "tools": tools})).error(400);
+    assert!(param == "tools[0].type" && message.contains("custom"), "{message}");
+    let history = json!([
+        {"role": "user", "content": "patch"},
+        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin Patch"},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "Success"},
+        {"role": "user", "content": "And now?"},
+    ]);
+    let response = server.post("/v1/responses", &json!({"input": history, "max_output_tokens": 2})).ok();
+    let path = format!("/v1/responses/{}/input_items", response["id"].as_str().unwrap());
+    let items = server.get(&path).ok();
+    let kinds: Vec<&str> =
+        items["data"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["message", "function_call_output", "function_call", "message"]);
+    let call = &items["data"][2];
+    assert_eq!(
+        (&call["name"], &call["arguments"]),
+        (&json!("apply_patch"), &json!(r#"{"input":"*** Begin Patch"}"#))
+    );
 }

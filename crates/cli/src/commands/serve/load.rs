@@ -9,11 +9,13 @@ use crate::{model, output, ranks};
 use anyhow::{Context, Result};
 use latent_backend::BackendError;
 use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions};
-use latent_formats::Checkpoint;
+use latent_formats::{Checkpoint, Source};
+use latent_quantize::Mix;
 use latent_server::{
     AboutModel, Attempt, Drawing, Fallback, LoadError, LoadedModel, Loader, ModelSource, RequestDefaults,
 };
 use latent_text::Tokenizer;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -126,8 +128,25 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutMode
             ..setup.answers.defaults.clone()
         },
         bytes: std::fs::metadata(checkpoint.path()).map_or(0, |file| file.len()),
+        quantization: Some(quantization(checkpoint)),
         falls_back: false,
     })
+}
+
+/// The file type that a GGUF file states, or the type of most of the weights.
+fn quantization(checkpoint: &Checkpoint) -> String {
+    let stated = match checkpoint.source() {
+        Source::Gguf(source) => source.metadata.u64("general.file_type").ok().flatten(),
+        _ => None,
+    };
+    if let Some(mix) = stated.and_then(|id| Mix::from_id(u32::try_from(id).ok()?)) {
+        return mix.name().to_owned();
+    }
+    let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
+    for tensor in checkpoint.tensors() {
+        *bytes.entry(tensor.ty.to_string()).or_default() += tensor.bytes as u64;
+    }
+    bytes.into_iter().max_by_key(|(_, count)| *count).map_or_else(|| "unknown".to_owned(), |(name, _)| name)
 }
 
 /// What loads the model. It keeps nothing of it in between, so that an unloaded model takes no memory.

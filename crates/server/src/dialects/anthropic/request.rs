@@ -1,5 +1,6 @@
 //! Reading Anthropic's requests.
 
+use crate::answer::ReasoningLimit;
 use crate::dialects::openai_chat::{left_out, no_media, read_kwargs, result_text};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::ApiError;
@@ -96,7 +97,7 @@ pub(super) fn read_conversation(
         };
         conversation.parallel = !choice.bool("disable_parallel_tool_use")?.unwrap_or(false);
     }
-    conversation.tool_choice.check("tool_choice", &conversation.tools)?;
+    conversation.tool_choice.check("tool_choice", &conversation.tools, None, tools.len())?;
     read_thinking(fields, limits, &mut conversation)?;
     Ok((conversation, reader.cached))
 }
@@ -109,7 +110,12 @@ fn read_thinking(
     read_kwargs(fields, limits, conversation)?;
     if let Some(thinking) = fields.object("thinking")? {
         match thinking.require_str("type")? {
-            "enabled" => conversation.think(true),
+            "enabled" => {
+                conversation.think(true);
+                if let Some(tokens) = thinking.usize("budget_tokens")? {
+                    conversation.reasoning_limit = Some(ReasoningLimit { tokens, message: String::new() });
+                }
+            }
             "disabled" => conversation.think(false),
             // as much as the model likes
             "adaptive" | "between-tools" => {}
@@ -126,6 +132,9 @@ fn read_thinking(
     }
     Ok(())
 }
+
+/// What is said about a message without content.
+const EMPTY: &str = "the content is empty: a message of the user needs a text or a block";
 
 /// How the block begins with which Claude Code precedes its system text. It is meant for Anthropic's accounting and not for a model.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
@@ -179,9 +188,15 @@ impl Reader {
         };
         match message.get("content") {
             None => Err(message.missing("content")),
+            Some(Value::String(text)) if text.is_empty() && role != Role::Assistant => {
+                Err(message.error("content", EMPTY))
+            }
             Some(Value::String(text)) => {
                 self.push(role, text.as_str());
                 Ok(())
+            }
+            Some(Value::Array(list)) if list.is_empty() && role != Role::Assistant => {
+                Err(message.error("content", EMPTY))
             }
             Some(Value::Array(_)) => self.blocks(role, &message.objects("content")?),
             Some(other) => {

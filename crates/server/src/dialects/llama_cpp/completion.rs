@@ -192,6 +192,7 @@ fn whole(served: &Lease, about: &About, index: usize, outcome: Outcome) -> Docum
 #[derive(Clone, Default)]
 struct Choice {
     tokens: Vec<Token>,
+    has_new_line: bool,
     running: Running,
 }
 
@@ -207,6 +208,19 @@ impl CompletionStream {
             self.choices.resize(index + 1, Choice::default());
         }
         &mut self.choices[index]
+    }
+
+    /// Reports how far the prompt has come: first what was cached.
+    fn progress(&mut self, index: usize, done: usize, total: usize, cached: usize, out: &mut String) {
+        let running = &self.choice(index).running;
+        let progress = json!({
+            "total": total, "cache": cached, "processed": done, "time_ms": running.prompt_ms(),
+        });
+        let value = json!({
+            "index": index, "content": "", "tokens": [], "stop": false, "prompt_progress": progress,
+            "timings": running.timings_of(done.saturating_sub(cached)),
+        });
+        send(out, &value);
     }
 
     fn text(&mut self, index: usize, text: &str) -> Value {
@@ -242,18 +256,19 @@ impl Encoder for CompletionStream {
         match what {
             What::Token(token) => self.choice(choice).tokens.push(token),
             What::Piece(Piece::Content(text)) => {
+                self.choice(choice).has_new_line |= text.contains('\n');
                 let value = self.text(choice, &text);
                 send(out, &value);
             }
-            What::Prompt { done, total, cached } if self.about.progress => {
-                let progress = json!({"total": total, "cache": cached, "processed": done});
-                send(
-                    out,
-                    &json!({"index": choice, "content": "", "tokens": [], "stop": false, "prompt_progress": progress}),
-                );
+            What::Started { prompt, cached } if self.about.progress => {
+                self.progress(choice, cached, prompt, cached, out)
+            }
+            What::Prompt { done, total, cached } if self.about.progress && done > cached => {
+                self.progress(choice, done, total, cached, out);
             }
             What::Finished(finish) => {
                 let mut value = ending(&self.served, &self.about, choice, &finish);
+                value["has_new_line"] = self.choice(choice).has_new_line.into();
                 if !self.about.response_fields.is_empty() {
                     value = selected(&value, &self.about.response_fields);
                     // clients know the end of a stream by it

@@ -92,7 +92,7 @@ pub(crate) async fn apply_template(asker: Asker, body: Body) -> Response {
     let charge = Arc::clone(&asker.charge);
     let document = asker.read(body, move |app, served, fields| {
         let conversation = read_conversation(fields, &app.config.limits)?;
-        let prompt = served.render(&conversation)?.text;
+        let prompt = served.render_text(&conversation)?;
         charge.set(prompt.capacity())?;
         Ok(Document::default().raw("{\"prompt\":").text(prompt).close())
     });

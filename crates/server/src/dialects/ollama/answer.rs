@@ -4,6 +4,7 @@ use super::request::{check_generate, read_chat, read_generate, read_keep_alive, 
 use crate::answer::{Call, Finish, Outcome, Piece, Reason, Update, What};
 use crate::app::{Asker, Received};
 use crate::dialect::{Dialect, json_response};
+use crate::dialects::infill::gap_prompt;
 use crate::dialects::prepare;
 use crate::dialects::prepare::{PromptInput, prompts};
 use crate::error::ApiError;
@@ -71,7 +72,11 @@ async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response
                 prepare::conversation(served, &read_chat(fields, limits)?, params, limits)?
             } else {
                 check_generate(fields)?;
-                if fields.bool("raw")?.unwrap_or(false) {
+                if let Some(suffix) = suffix(fields)? {
+                    let text = fields.str("prompt")?.unwrap_or_default();
+                    let prompt = gap_prompt(served, "suffix", text, suffix)?;
+                    prepare::texts(served, vec![prompt], params, limits)?.swap_remove(0)
+                } else if fields.bool("raw")?.unwrap_or(false) {
                     let mut prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
                     prompts.truncate(1);
                     prepare::texts(served, prompts, params, limits)?.swap_remove(0)
@@ -102,8 +107,13 @@ fn asks_nothing(fields: &Fields<'_>, chat: bool) -> Result<bool, ApiError> {
     Ok(if chat {
         fields.array("messages")?.is_none_or(Vec::is_empty)
     } else {
-        fields.str("prompt")?.is_none_or(str::is_empty)
+        fields.str("prompt")?.is_none_or(str::is_empty) && suffix(fields)?.is_none()
     })
+}
+
+/// The text after the gap that is to be filled.
+fn suffix<'v>(fields: &Fields<'v>) -> Result<Option<&'v str>, ApiError> {
+    Ok(fields.str("suffix")?.filter(|suffix| !suffix.is_empty()))
 }
 
 impl About {

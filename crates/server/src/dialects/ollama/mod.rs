@@ -1,9 +1,11 @@
 //! Ollama's interface: JSON lines.
 
 mod answer;
+mod embeddings;
 mod request;
 
 pub(crate) use answer::{chat, generate};
+pub(crate) use embeddings::{embed, embed_one};
 
 use crate::app::Asker;
 use crate::dialect::{Dialect, json_response};
@@ -13,6 +15,8 @@ use crate::models::Status;
 use axum::body::Body;
 use axum::response::Response;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::time::UNIX_EPOCH;
 
 /// The version of Ollama whose interface this is.
 const VERSION: &str = "0.12.0";
@@ -22,19 +26,38 @@ fn details(served: &Served) -> Value {
     let size = if billions >= 1.0 { format!("{billions:.1}B") } else { format!("{:.1}M", billions * 1e3) };
     json!({
         "parent_model": "", "format": "gguf", "family": served.architecture, "families": [served.architecture],
-        "parameter_size": size, "quantization_level": "",
+        "parameter_size": size, "quantization_level": served.about.quantization.as_deref().unwrap_or("unknown"),
     })
 }
 
 fn entry(model: &Status, created: u64) -> Value {
     let details = model.served.as_deref().map_or_else(
-        || json!({"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}),
+        || json!({"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": "unknown"}),
         details,
     );
     json!({
-        "name": model.name, "model": model.name, "modified_at": ids::rfc3339(created, 0),
-        "size": model.bytes, "digest": "", "details": details,
+        "name": model.name, "model": model.name, "modified_at": modified(model, created),
+        "size": model.bytes, "digest": digest(model), "details": details,
     })
+}
+
+/// 64 hexadecimal digits that name a model's file. Ollama hashes the whole file, which would take minutes here: the digest is of its path, size
+/// and time of modification.
+fn digest(model: &Status) -> String {
+    let modified = modified_seconds(&model.path).unwrap_or_default();
+    let identity = format!("{}\n{}\n{modified}", model.path, model.bytes);
+    Sha256::digest(identity.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// When a file was last modified, in seconds since 1970.
+fn modified_seconds(path: &str) -> Option<u64> {
+    let modified = std::fs::metadata(path).ok()?.modified().ok()?;
+    modified.duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs())
+}
+
+/// When the model's file was modified, or the server was started if it has none.
+fn modified(model: &Status, created: u64) -> String {
+    ids::rfc3339(modified_seconds(&model.path).unwrap_or(created), 0)
 }
 
 /// Until when a model stays loaded that nobody uses; a far day if nothing but another model's need ends it.

@@ -146,10 +146,11 @@ pub(super) fn read_generate(fields: &Fields<'_>) -> Result<Conversation, ApiErro
 
 /// What this server does not do and must not pretend to.
 pub(super) fn check_generate(fields: &Fields<'_>) -> Result<(), ApiError> {
-    for name in ["suffix", "template"] {
-        if fields.str(name)?.is_some_and(|text| !text.is_empty()) {
-            return Err(fields.error(name, "this is not supported: leave it away"));
-        }
+    if fields.str("template")?.is_some_and(|text| !text.is_empty()) {
+        return Err(fields.error(
+            "template",
+            "this is not supported: remove it, or use `raw` and a prompt that you render",
+        ));
     }
     Ok(())
 }

@@ -40,9 +40,16 @@ pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
 }
 
 async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
+    let charge = Arc::clone(&asker.charge);
     let (mut prepared, about) = asker
-        .prepare(received, |app, served, fields| {
-            request::read(fields, served, &app.config.limits)?.prepare(served, &app.config.limits)
+        .prepare(received, move |app, served, fields| {
+            let request = request::read(fields, served, &app.config.limits)?;
+            let (prepared, mut about) = request.prepare(served, &app.config.limits)?;
+            if about.verbose {
+                about.prompt = served.tokenizer.decode(&prepared.prompt.tokens, true);
+                charge.grow(2 * about.prompt.len())?;
+            }
+            Ok((prepared, about))
         })
         .await?;
     prepared.show_tokens |= about.stream_timings;

@@ -1,13 +1,16 @@
 //! Reading a request for a chat completion.
 
+use crate::answer::ReasoningLimit;
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, shortened};
-use crate::items::{Conversation, Item, MessageText, Role, ToolChoice, read_function_tool};
+use crate::items::{
+    AllowedTools, Conversation, Item, MessageText, Role, ToolChoice, read_function_tool, refuse_custom_tool,
+};
 use crate::json::{Fields, kind, text_len};
 use crate::limits::Limits;
 use crate::model::Served;
 use crate::params::{self, Params};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// How the answer is to be written.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +22,9 @@ pub(super) struct About {
     pub(super) progress: bool,
     pub(super) stream_timings: bool,
     pub(super) logprobs: bool,
+    pub(super) verbose: bool,
+    /// The prompt as the model reads it, for a verbose answer.
+    pub(super) prompt: String,
 }
 
 pub(super) fn read(
@@ -58,6 +64,8 @@ pub(super) fn read(
         progress: fields.bool("return_progress")?.unwrap_or(false),
         stream_timings: fields.bool("timings_per_token")?.unwrap_or(false),
         logprobs,
+        verbose: fields.bool("verbose")?.unwrap_or(false),
+        prompt: String::new(),
     };
     Ok(ChatRequest { conversation, params, about })
 }
@@ -76,6 +84,7 @@ pub(crate) fn read_conversation(fields: &Fields<'_>, limits: &Limits) -> Result<
     let mut conversation = Conversation::new(items);
     conversation.prefill = read_prefill(fields, conversation.prefill)?;
     conversation.prefill_asked = fields.bool("continue_final_message")? == Some(true);
+    conversation.generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(true);
     read_tools(fields, limits, &mut conversation)?;
     read_switches(fields, limits, &mut conversation)?;
     Ok(conversation)
@@ -94,10 +103,48 @@ pub(crate) fn read_switches(
 ) -> Result<(), ApiError> {
     conversation.parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
     read_kwargs(fields, limits, conversation)?;
+    read_reasoning(fields, limits, conversation)?;
     let reasoning = fields.object("reasoning")?;
     let nested = reasoning.map(|reasoning| reasoning.str("effort")).transpose()?.flatten();
     if let Some(effort) = fields.str("reasoning_effort")?.or(nested) {
         conversation.set_effort(effort);
+    }
+    Ok(())
+}
+
+/// llama.cpp's fields about reasoning: where it is written, and how long it may be.
+fn read_reasoning(
+    fields: &Fields<'_>,
+    limits: &Limits,
+    conversation: &mut Conversation,
+) -> Result<(), ApiError> {
+    match fields.str("reasoning_format")? {
+        None => {}
+        Some("none") => conversation.raw_reasoning = true,
+        Some("auto" | "deepseek") => conversation.raw_reasoning = false,
+        Some(other) => {
+            return Err(
+                fields.error("reasoning_format", format!("{other:?} is none of none, auto and deepseek"))
+            );
+        }
+    }
+    for name in ["reasoning_budget_tokens", "thinking_budget_tokens"] {
+        match fields.i64(name)? {
+            None => {}
+            Some(-1) => conversation.reasoning_limit = None,
+            Some(count) => {
+                let tokens = usize::try_from(count)
+                    .map_err(|_| fields.error(name, format!("{count} is less than 0; -1 sets no limit")))?;
+                conversation.reasoning_limit = Some(ReasoningLimit { tokens, message: String::new() });
+            }
+        }
+    }
+    if let (Some(message), Some(limit)) =
+        (fields.str("reasoning_budget_message")?, &mut conversation.reasoning_limit)
+    {
+        const NAME: &str = "reasoning_budget_message";
+        limits.check(NAME, "stop_bytes × 16", message.len(), limits.stop_bytes * 16)?;
+        limit.message = message.to_owned();
     }
     Ok(())
 }
@@ -187,6 +234,13 @@ fn read_assistant(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), Api
         items.push(Item::Message { role: Role::Assistant, name: None, text });
     }
     for (i, call) in calls.iter().enumerate() {
+        if let Some(custom) = call.object("custom")? {
+            // a tool of free text, called by another model
+            let arguments = json!({"input": custom.str("input")?.unwrap_or_default()}).to_string();
+            let id = call.str("id")?.map_or_else(|| format!("call_{i}"), str::to_owned);
+            items.push(Item::ToolCall { id, name: custom.require_str("name")?.to_owned(), arguments });
+            continue;
+        }
         let function = call.object("function")?.ok_or_else(|| call.missing("function"))?;
         let arguments = match function.get("arguments") {
             None => String::new(),
@@ -259,6 +313,12 @@ pub(crate) fn no_media(part: &str) -> String {
     format!("{what} (found a part of type {part:?}, expected \"text\")")
 }
 
+/// The name in `{"type": "function", "function": {"name": …}}`.
+fn function_name(fields: &Fields<'_>) -> Result<String, ApiError> {
+    let function = fields.object("function")?.ok_or_else(|| fields.missing("function"))?;
+    Ok(function.require_str("name")?.to_owned())
+}
+
 fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversation) -> Result<(), ApiError> {
     let tools = fields.objects("tools")?;
     limits.check("tools", "tools", tools.len(), limits.tools)?;
@@ -268,24 +328,33 @@ fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversat
                 let function = tool.object("function")?.ok_or_else(|| tool.missing("function"))?;
                 read_function_tool(&function, "parameters", limits, &mut conversation.tools)?;
             }
+            Some("custom") => return Err(refuse_custom_tool(tool)),
             Some(other) => left_out("a tool", other),
         }
     }
+    let mut allowed = None;
     conversation.tool_choice = read_tool_choice(fields, |choice| match choice.require_str("type")? {
-        "function" => {
-            let function = choice.object("function")?.ok_or_else(|| choice.missing("function"))?;
-            Ok(ToolChoice::Named(function.require_str("name")?.to_owned()))
+        "function" => Ok(ToolChoice::Named(function_name(choice)?)),
+        "allowed_tools" => {
+            let tools = choice.object("allowed_tools")?.ok_or_else(|| choice.missing("allowed_tools"))?;
+            Ok(AllowedTools::read(&tools, function_name)?.apply(&mut allowed))
         }
-        "allowed_tools" => Ok(ToolChoice::Auto),
-        other => Err(choice.error("type", format!("{other:?} is not \"function\""))),
+        other => {
+            Err(choice.error("type", format!("{other:?} is neither \"function\" nor \"allowed_tools\"")))
+        }
     })?;
-    conversation.tool_choice.check("tool_choice", &conversation.tools)
+    conversation.allowed = allowed;
+    conversation.tool_choice.check(
+        "tool_choice",
+        &conversation.tools,
+        conversation.allowed.as_deref(),
+        tools.len(),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn message(role: &str, content: &str) -> Value {
         json!({"role": role, "content": content})

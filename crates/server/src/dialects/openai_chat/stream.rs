@@ -1,7 +1,7 @@
 //! Chat completions as server-sent events.
 
 use super::request::About;
-use super::whole::{FINGERPRINT, logprobs, usage_of};
+use super::whole::{FINGERPRINT, logprobs, usage_of, verbose};
 use crate::answer::{Finish, Piece, Running, Token, Update, What};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
@@ -11,7 +11,6 @@ use crate::stream::Encoder;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Writes `chat.completion.chunk`s.
 pub(super) struct ChatStream {
@@ -19,7 +18,6 @@ pub(super) struct ChatStream {
     about: About,
     id: String,
     created: u64,
-    started: Instant,
     /// Tokens whose log-probabilities have not been written, of each answer.
     tokens: Vec<Vec<Token>>,
     finishes: Vec<Finish>,
@@ -34,17 +32,7 @@ impl ChatStream {
         let (tokens, begun) = (vec![Vec::new(); about.n], vec![false; about.n]);
         let running = vec![Running::default(); about.n];
         let (id, created) = (ids::unique("chatcmpl-"), ids::now());
-        ChatStream {
-            served,
-            about,
-            id,
-            created,
-            started: Instant::now(),
-            tokens,
-            finishes: Vec::new(),
-            begun,
-            running,
-        }
+        ChatStream { served, about, id, created, tokens, finishes: Vec::new(), begun, running }
     }
 
     /// A chunk around `choices`.
@@ -84,6 +72,19 @@ impl ChatStream {
         }
     }
 
+    /// Reports how far the prompt has come, where that is wanted: first what was cached.
+    fn progress(&self, choice: usize, done: usize, total: usize, cached: usize, out: &mut String) {
+        let Some(running) = self.running.get(choice).filter(|_| self.about.progress && choice == 0) else {
+            return;
+        };
+        let mut chunk = self.chunk(json!([]));
+        chunk["prompt_progress"] = json!({
+            "total": total, "cache": cached, "processed": done, "time_ms": running.prompt_ms(),
+        });
+        chunk["timings"] = running.timings_of(done.saturating_sub(cached));
+        send(out, &chunk);
+    }
+
     fn piece(&mut self, choice: usize, piece: Piece) -> Option<Value> {
         let delta = match piece {
             Piece::Reasoning(text) => json!({"reasoning_content": text, "reasoning": text}),
@@ -112,15 +113,10 @@ impl Encoder for ChatStream {
             running.follow(&what);
         }
         match what {
-            What::Started { .. } => {}
+            What::Started { prompt, cached } => self.progress(choice, cached, prompt, cached, out),
             What::Prompt { done, total, cached } => {
-                if self.about.progress && choice == 0 {
-                    let mut chunk = self.chunk(json!([]));
-                    chunk["prompt_progress"] = json!({
-                        "total": total, "cache": cached, "processed": done,
-                        "time_ms": self.started.elapsed().as_secs_f64() * 1e3,
-                    });
-                    send(out, &chunk);
+                if done > cached {
+                    self.progress(choice, done, total, cached, out);
                 }
             }
             What::Token(token) => {
@@ -142,6 +138,9 @@ impl Encoder for ChatStream {
                 let mut chunk = self.delta(choice, json!({}), Some(finish.reason.word()));
                 // llama.cpp's clients look for timings in the last chunk with a choice
                 chunk["timings"] = finish.timings();
+                if self.about.verbose {
+                    chunk["__verbose"] = verbose(&self.about, "", &finish);
+                }
                 send(out, &chunk);
                 self.finishes.push(*finish);
             }

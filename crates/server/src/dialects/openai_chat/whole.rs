@@ -26,12 +26,28 @@ pub(super) fn completion(served: &Lease, about: &About, outcomes: Vec<Outcome>) 
     if let Some(first) = finishes.first() {
         value["timings"] = first.timings();
     }
+    if let Some(first) = outcomes.first().filter(|_| about.verbose) {
+        value["__verbose"] = verbose(about, &first.content, &first.finish);
+    }
     let (tokenizer, logprobs) = (Arc::clone(&served.tokenizer), about.logprobs);
     let choices = outcomes
         .into_iter()
         .enumerate()
         .map(move |(index, outcome)| choice(&tokenizer, logprobs, index, outcome));
     Document::open(&value).field("choices").documents(choices).close()
+}
+
+/// What llama.cpp adds to a verbose answer: the prompt, and its own form of the answer.
+pub(super) fn verbose(about: &About, content: &str, finish: &Finish) -> Value {
+    json!({
+        "prompt": about.prompt,
+        "content": content,
+        "tokens_predicted": finish.usage.completion,
+        "tokens_evaluated": finish.usage.prompt,
+        "stop": true,
+        "stopping_word": finish.stop.as_deref().unwrap_or_default(),
+        "timings": finish.timings(),
+    })
 }
 
 fn choice(tokenizer: &Arc<Tokenizer>, with_logprobs: bool, index: usize, outcome: Outcome) -> Document {

@@ -29,11 +29,27 @@ pub(super) fn reasoning(id: &str, text: &str, status: &str) -> String {
         .to_string()
 }
 
-pub(super) fn function_call(id: &str, call_id: &str, name: &str, arguments: &str, status: &str) -> String {
-    json!({
-        "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status,
-    })
-    .to_string()
+/// The names of a called tool: its own, and that of its namespace.
+#[derive(Clone, Copy)]
+pub(super) struct CallName<'a> {
+    pub(super) namespace: Option<&'a str>,
+    pub(super) name: &'a str,
+}
+
+pub(super) fn function_call(
+    id: &str,
+    call_id: &str,
+    name: CallName<'_>,
+    arguments: &str,
+    status: &str,
+) -> String {
+    let mut value = json!({
+        "id": id, "type": "function_call", "call_id": call_id, "name": name.name, "arguments": arguments, "status": status,
+    });
+    if let Some(namespace) = name.namespace {
+        value["namespace"] = namespace.into();
+    }
+    value.to_string()
 }
 
 /// A new id for an item of the input.
@@ -57,7 +73,7 @@ pub(super) fn input_item(id: &str, item: &Item) -> String {
         .to_string(),
         Item::Reasoning(text) => reasoning(id, text, "completed"),
         Item::ToolCall { id: call_id, name, arguments } => {
-            function_call(id, call_id, name, arguments, "completed")
+            function_call(id, call_id, CallName { namespace: None, name }, arguments, "completed")
         }
         Item::ToolResult { id: call_id, text, .. } => json!({
             "id": id, "type": "function_call_output", "call_id": call_id, "output": text.joined(), "status": "completed",

@@ -5,12 +5,16 @@ use crate::dialects::openai_chat::{
 };
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, ErrorKind};
-use crate::items::{Conversation, Item, MessageText, Role, ToolChoice, read_function_tool};
+use crate::items::{
+    AllowedTools, Conversation, Item, MAX_TOOL_NAME, MessageText, NamespacedTool, Role, Tool, ToolChoice,
+    qualified_name, read_function_tool, refuse_custom_tool,
+};
 use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::Served;
 use crate::params::{self, Params, Shape};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::fmt::Write;
 
 /// How the answer is to be written, and what it repeats of the request.
@@ -23,6 +27,8 @@ pub(super) struct About {
     pub(super) repeated: String,
     /// The conversation, where the response is to be stored.
     pub(super) items: Vec<Item>,
+    /// Tools in namespaces, by the names under which the model calls them.
+    pub(super) namespaced: HashMap<String, NamespacedTool>,
 }
 
 /// The conversation of a stored response.
@@ -56,6 +62,11 @@ pub(super) fn read(
         logprobs,
         repeated: repeated(fields, served, &params)?,
         items: Vec::new(),
+        namespaced: conversation
+            .tools
+            .iter()
+            .filter_map(|tool| Some((tool.name.clone(), tool.namespaced.clone()?)))
+            .collect(),
     };
     Ok(ChatRequest { conversation, params, about })
 }
@@ -216,10 +227,16 @@ fn read_item(item: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
         }
         Some("function_call") => items.push(Item::ToolCall {
             id: item.require_str("call_id")?.to_owned(),
-            name: item.require_str("name")?.to_owned(),
+            name: tool_name(item)?,
             arguments: item.str("arguments")?.unwrap_or_default().to_owned(),
         }),
-        Some("function_call_output") => items.push(Item::ToolResult {
+        // a call of free text by another model, as a call of a function with one parameter
+        Some("custom_tool_call") => items.push(Item::ToolCall {
+            id: item.require_str("call_id")?.to_owned(),
+            name: tool_name(item)?,
+            arguments: json!({"input": item.str("input")?.unwrap_or_default()}).to_string(),
+        }),
+        Some("function_call_output" | "custom_tool_call_output") => items.push(Item::ToolResult {
             id: item.require_str("call_id")?.to_owned(),
             name: None,
             text: result_text(item, "output")?,
@@ -236,6 +253,11 @@ fn read_item(item: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
         Some(other) => left_out("an item", other),
     }
     Ok(())
+}
+
+/// The name of a tool, under which the model calls it.
+fn tool_name(fields: &Fields<'_>) -> Result<String, ApiError> {
+    Ok(qualified_name(fields.str("namespace")?, fields.require_str("name")?))
 }
 
 /// The text of a reasoning item: what was thought, or where that is hidden its summary.
@@ -259,13 +281,50 @@ fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversat
     for tool in &tools {
         match tool.require_str("type")? {
             "function" => read_function_tool(tool, "parameters", limits, &mut conversation.tools)?,
+            "namespace" => read_namespace(tool, limits, &mut conversation.tools)?,
+            "custom" => return Err(refuse_custom_tool(tool)),
             other => left_out("a tool", other),
         }
     }
+    let mut allowed = None;
     conversation.tool_choice = read_tool_choice(fields, |choice| match choice.require_str("type")? {
-        "function" => Ok(ToolChoice::Named(choice.require_str("name")?.to_owned())),
-        // a choice among tools that this server leaves out
-        _ => Ok(ToolChoice::Auto),
+        "function" => Ok(ToolChoice::Named(tool_name(choice)?)),
+        "allowed_tools" => Ok(AllowedTools::read(choice, tool_name)?.apply(&mut allowed)),
+        other => {
+            Err(choice.error("type", format!("{other:?} is neither \"function\" nor \"allowed_tools\"")))
+        }
     })?;
-    conversation.tool_choice.check("tool_choice", &conversation.tools)
+    conversation.allowed = allowed;
+    conversation.tool_choice.check(
+        "tool_choice",
+        &conversation.tools,
+        conversation.allowed.as_deref(),
+        tools.len(),
+    )
+}
+
+/// The functions in a namespace, as Codex groups those of an MCP server. The model knows each by a name made of both.
+fn read_namespace(namespace: &Fields<'_>, limits: &Limits, tools: &mut Vec<Tool>) -> Result<(), ApiError> {
+    for tool in namespace.objects("tools")? {
+        let name = namespace.require_str("name")?;
+        match tool.require_str("type")? {
+            "function" => {
+                limits.check("tools", "tools", tools.len() + 1, limits.tools)?;
+                read_function_tool(&tool, "parameters", limits, tools)?;
+                if let Some(tool) = tools.last_mut() {
+                    let own = std::mem::take(&mut tool.name);
+                    tool.name = qualified_name(Some(name), &own);
+                    tool.namespaced = Some(NamespacedTool { namespace: name.to_owned(), name: own });
+                }
+            }
+            "custom" => return Err(refuse_custom_tool(&tool)),
+            other => left_out("a tool", other),
+        }
+    }
+    if let Some(long) = tools.last().filter(|tool| tool.name.len() > MAX_TOOL_NAME) {
+        let problem =
+            format!("the name {:?} of a tool in it has more than {MAX_TOOL_NAME} letters", long.name);
+        return Err(namespace.error("name", problem));
+    }
+    Ok(())
 }

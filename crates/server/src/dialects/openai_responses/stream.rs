@@ -150,7 +150,8 @@ impl ResponseStream {
             }
             Open::Call { id, call } => {
                 let value = json!({
-                    "item_id": id, "output_index": index, "name": call.name, "arguments": call.arguments,
+                    "item_id": id, "output_index": index, "name": self.written.call_name(&call.name).name,
+                    "arguments": call.arguments,
                 });
                 self.send(out, "response.function_call_arguments.done", &value);
                 self.written.add_call(&id, &call)
@@ -177,7 +178,8 @@ impl Encoder for ResponseStream {
                 self.close(out);
                 self.tokens.clear();
                 let id = ids::unique("fc_");
-                self.added(out, &function_call(&id, &call_id, &name, "", "in_progress"));
+                let item = function_call(&id, &call_id, self.written.call_name(&name), "", "in_progress");
+                self.added(out, &item);
                 self.open = Some(Open::Call { id, call: Call { id: call_id, name, ..Call::default() } });
             }
             What::Piece(Piece::CallArguments { delta, .. }) => self.arguments(&delta, out),

@@ -1,6 +1,6 @@
 //! A response in the making, and as a whole.
 
-use super::item_values::{function_call, message, object_with, reasoning};
+use super::item_values::{CallName, function_call, message, object_with, reasoning};
 use super::request::About;
 use crate::answer::{Call, Finish, Outcome, Reason, Token};
 use crate::app::App;
@@ -62,9 +62,18 @@ impl Written {
     pub(super) fn add_call(&mut self, id: &str, call: &Call) -> &str {
         let Call { id: call_id, name, arguments, complete } = call.clone();
         let status = if complete { "completed" } else { "incomplete" };
-        self.output.push(function_call(id, &call_id, &name, &arguments, status));
+        let text = function_call(id, &call_id, self.call_name(&name), &arguments, status);
+        self.output.push(text);
         self.items.push(Item::ToolCall { id: call_id, name, arguments });
         &self.output[self.output.len() - 1]
+    }
+
+    /// The names under which the client knows a tool.
+    pub(super) fn call_name<'a>(&'a self, name: &'a str) -> CallName<'a> {
+        match self.about.namespaced.get(name) {
+            Some(tool) => CallName { namespace: Some(&tool.namespace), name: &tool.name },
+            None => CallName { namespace: None, name },
+        }
     }
 
     pub(super) fn add_outcome(&mut self, outcome: &Outcome) {

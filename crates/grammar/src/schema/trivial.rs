@@ -1,0 +1,187 @@
+//! Keywords that every instance satisfies, and those that another form says: they are removed before anything is refused.
+
+use super::shape::NOTES;
+use serde_json::{Map, Value, json};
+
+/// Removes what every instance satisfies.
+pub(super) fn remove(schema: &mut Map<String, Value>) {
+    let keep = |schema: &Map<String, Value>, keyword: &str, value: &Value| match keyword {
+        "propertyNames" => !of_every_name(value) && may_be(schema, "object"),
+        "uniqueItems" => *value != Value::Bool(false) && may_be(schema, "array") && most_items(schema) > 1,
+        "unevaluatedProperties" => !is_any(value) && may_be(schema, "object"),
+        "unevaluatedItems" => !is_any(value) && may_be(schema, "array"),
+        "dependentRequired" | "dependentSchemas" | "dependencies" => {
+            may_be(schema, "object")
+                && value.as_object().is_none_or(|dependent| !dependent.values().all(demands_nothing))
+        }
+        // these say something about `contains` alone
+        "minContains" | "maxContains" => schema.contains_key("contains"),
+        "contains" => {
+            let optional =
+                schema.get("minContains") == Some(&json!(0)) && !schema.contains_key("maxContains");
+            !optional && may_be(schema, "array")
+        }
+        // a condition without consequences, and consequences without a condition
+        "if" => ["then", "else"].iter().any(|keyword| schema.contains_key(*keyword)),
+        "then" | "else" => schema.contains_key("if"),
+        "not" => !is_never(value),
+        _ => true,
+    };
+    let mut superfluous = Vec::new();
+    for (keyword, value) in schema.iter() {
+        if !keep(schema, keyword, value) {
+            superfluous.push(keyword.clone());
+        }
+    }
+    for keyword in superfluous {
+        schema.remove(&keyword);
+        if keyword == "contains" {
+            schema.remove("minContains");
+        }
+    }
+    enumerate_names(schema);
+}
+
+/// An object whose names are out of a list has these properties and no others.
+fn enumerate_names(schema: &mut Map<String, Value>) {
+    let named = ["properties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"];
+    if named.iter().any(|keyword| schema.contains_key(*keyword)) {
+        return;
+    }
+    let Some(Value::Object(names)) = schema.get("propertyNames") else { return };
+    let says =
+        |keyword: &String| keyword != "enum" && keyword != "type" && !NOTES.contains(&keyword.as_str());
+    if names.keys().any(says) || names.get("type").is_some_and(|kind| kind != "string") {
+        return;
+    }
+    let Some(list) = names.get("enum").and_then(Value::as_array) else { return };
+    let Some(list) = list.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+    else {
+        return;
+    };
+    let value = schema.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
+    let properties: Map<String, Value> = list.into_iter().map(|name| (name, value.clone())).collect();
+    schema.remove("propertyNames");
+    schema.insert("properties".into(), properties.into());
+    schema.insert("additionalProperties".into(), false.into());
+}
+
+/// Whether a schema allows values of a type.
+fn may_be(schema: &Map<String, Value>, kind: &str) -> bool {
+    match schema.get("type") {
+        Some(Value::String(own)) => own == kind,
+        Some(Value::Array(kinds)) => kinds.iter().any(|own| own == kind),
+        _ => true,
+    }
+}
+
+fn most_items(schema: &Map<String, Value>) -> u64 {
+    schema.get("maxItems").and_then(Value::as_u64).unwrap_or(u64::MAX)
+}
+
+/// Whether a schema allows everything.
+fn is_any(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(any) => *any,
+        Value::Object(object) => object.keys().all(|keyword| NOTES.contains(&keyword.as_str())),
+        _ => false,
+    }
+}
+
+/// Whether a schema allows nothing.
+fn is_never(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(any) => !*any,
+        Value::Object(object) => {
+            object.get("not").is_some_and(is_any)
+                && object.keys().all(|keyword| keyword == "not" || NOTES.contains(&keyword.as_str()))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a schema allows every name of a property.
+fn of_every_name(schema: &Value) -> bool {
+    let Value::Object(object) = schema else { return is_any(schema) };
+    object.iter().all(|(keyword, value)| match keyword.as_str() {
+        "type" => may_be(object, "string"),
+        "minLength" => *value == json!(0),
+        keyword => NOTES.contains(&keyword),
+    })
+}
+
+/// Whether what depends on a property demands nothing: no other properties, or any object.
+fn demands_nothing(dependent: &Value) -> bool {
+    match dependent {
+        Value::Array(names) => names.is_empty(),
+        schema => is_any(schema),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn removed(schema: Value) -> Value {
+        let Value::Object(mut object) = schema else { panic!("{schema}") };
+        remove(&mut object);
+        object.into()
+    }
+
+    #[test]
+    fn what_every_instance_satisfies_is_removed() {
+        let base = json!({"type": "object", "additionalProperties": {"type": "number"}});
+        let with = |keyword: &str, value: Value| {
+            let mut schema = base.clone();
+            schema[keyword] = value;
+            schema
+        };
+        for (keyword, value) in [
+            ("propertyNames", json!({"type": "string"})),
+            ("propertyNames", json!({"type": ["string", "null"], "description": "x"})),
+            ("propertyNames", json!({"minLength": 0})),
+            ("propertyNames", json!(true)),
+            ("uniqueItems", json!(true)),
+            ("unevaluatedProperties", json!({})),
+            ("unevaluatedItems", json!(false)),
+            ("dependentRequired", json!({"a": []})),
+            ("dependentSchemas", json!({"a": true})),
+            ("dependencies", json!({})),
+            ("minContains", json!(3)),
+            ("contains", json!({"type": "string"})),
+            ("if", json!({"required": ["a"]})),
+            ("then", json!({"required": ["a"]})),
+            ("not", json!(false)),
+            ("not", json!({"not": {}})),
+        ] {
+            assert_eq!(removed(with(keyword, value.clone())), base, "{keyword}: {value}");
+        }
+        for (keyword, value) in [
+            ("propertyNames", json!({"type": "string", "pattern": "^a"})),
+            ("propertyNames", json!({"type": "string", "minLength": 1})),
+            ("propertyNames", json!({"type": "number"})),
+            ("propertyNames", json!(false)),
+            ("unevaluatedProperties", json!(false)),
+            ("dependentRequired", json!({"a": ["b"]})),
+            ("not", json!({"required": ["a"]})),
+        ] {
+            let schema = with(keyword, value);
+            assert_eq!(removed(schema.clone()), schema);
+        }
+        let list = json!({"contains": {"type": "string"}, "minContains": 0});
+        assert_eq!(removed(list), json!({}));
+        let few = json!({"type": "array", "uniqueItems": true, "maxItems": 1});
+        assert_eq!(removed(few), json!({"type": "array", "maxItems": 1}));
+    }
+
+    #[test]
+    fn names_out_of_a_list_become_properties() {
+        let record = json!({"type": "object", "propertyNames": {"type": "string", "enum": ["a", "b"]},
+            "additionalProperties": {"type": "number"}, "required": ["a", "b"]});
+        assert_eq!(
+            removed(record),
+            json!({"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+                "additionalProperties": false, "required": ["a", "b"]})
+        );
+    }
+}

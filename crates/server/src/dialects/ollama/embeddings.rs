@@ -1,0 +1,106 @@
+//! Embeddings in Ollama's forms.
+
+use crate::app::Asker;
+use crate::dialect::Dialect;
+use crate::dialects::openai_embeddings::{EUCLIDEAN, Embeddings, check_dimensions, numbers};
+use crate::document::Document;
+use crate::error::ApiError;
+use crate::json::{Fields, kind};
+use crate::limits::Limits;
+use crate::model::{Prompt, Served};
+use axum::body::Body;
+use axum::response::Response;
+use latent_text::Encode;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// `POST /api/embed`.
+pub(crate) async fn embed(asker: Asker, body: Body) -> Response {
+    asker.reply_document(Dialect::Ollama, many(&asker, body).await)
+}
+
+/// `POST /api/embeddings`: the older form, with one text.
+pub(crate) async fn embed_one(asker: Asker, body: Body) -> Response {
+    asker.reply_document(Dialect::Ollama, one(&asker, body).await)
+}
+
+async fn many(asker: &Asker, body: Body) -> Result<Document, ApiError> {
+    let (started, charge) = (Instant::now(), Arc::clone(&asker.charge));
+    let (served, prompts, model) = asker
+        .read(body, move |app, served, fields| {
+            let texts = texts(fields, &app.config.limits)?;
+            charge.grow(texts.iter().map(|text| size_of::<u32>() * text.len()).sum())?;
+            check_dimensions(fields, served)?;
+            let truncate = fields.bool("truncate")?.unwrap_or(true);
+            let prompts = texts
+                .into_iter()
+                .map(|text| prompt(served, text, truncate))
+                .collect::<Result<Vec<_>, _>>()?;
+            let model = fields.str("model")?.unwrap_or(&served.about.id).to_owned();
+            Ok((Arc::clone(served), prompts, model))
+        })
+        .await?;
+    let Embeddings { values, tokens } = Embeddings::of(asker, &served, prompts, EUCLIDEAN).await?;
+    let value = json!({
+        "model": model, "load_duration": 0, "prompt_eval_count": tokens,
+        "total_duration": u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+    });
+    Ok(Document::open(&value).field("embeddings").documents(values.into_iter().map(numbers)).close())
+}
+
+async fn one(asker: &Asker, body: Body) -> Result<Document, ApiError> {
+    let charge = Arc::clone(&asker.charge);
+    let (served, prompts) = asker
+        .read(body, move |_, served, fields| {
+            let text = fields.str("prompt")?.unwrap_or_default();
+            charge.grow(size_of::<u32>() * text.len())?;
+            // a request without a text only loads the model
+            let prompts = if text.is_empty() { Vec::new() } else { vec![prompt(served, text, true)?] };
+            Ok((Arc::clone(served), prompts))
+        })
+        .await?;
+    let mut embeddings = Embeddings::of(asker, &served, prompts, EUCLIDEAN).await?;
+    let values = embeddings.values.pop().unwrap_or_default();
+    Ok(Document::default()
+        .raw("{\"embedding\":")
+        .list(values.into_iter(), |value, out| {
+            crate::document::write(out, &f64::from(value));
+        })
+        .close())
+}
+
+/// A text or a list of texts.
+fn texts<'v>(fields: &Fields<'v>, limits: &Limits) -> Result<Vec<&'v str>, ApiError> {
+    let wrong = |path: &str, value: &Value| {
+        fields.error(path, format!("expected a string or a list of strings, found {}", kind(value)))
+    };
+    match fields.get("input") {
+        None => Err(fields.missing("input")),
+        Some(Value::String(text)) => Ok(vec![text]),
+        Some(Value::Array(list)) => {
+            limits.check("input", "inputs", list.len(), limits.inputs)?;
+            let text = |(i, value): (usize, &'v Value)| {
+                value.as_str().ok_or_else(|| wrong(&format!("input[{i}]"), value))
+            };
+            list.iter().enumerate().map(text).collect()
+        }
+        Some(other) => Err(wrong("input", other)),
+    }
+}
+
+/// The prompt of a text: its beginning where it is too long, unless that is an error.
+fn prompt(served: &Served, text: &str, truncate: bool) -> Result<Prompt, ApiError> {
+    let how = Encode { add_special: true, parse_special: false };
+    if !truncate {
+        let prompt = served.text_prompt(text, how)?;
+        served.check_length(&prompt)?;
+        return Ok(prompt);
+    }
+    let mut tokens = served.tokenizer.encode(text, how).map_err(|error| served.text_error(error))?;
+    tokens.truncate(served.context.saturating_sub(1));
+    if tokens.is_empty() {
+        return Err(ApiError::field("input", "the text has no tokens"));
+    }
+    Ok(Prompt { tokens, rendered: None })
+}
