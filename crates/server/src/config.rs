@@ -22,7 +22,7 @@ pub struct ServerConfig {
     pub port: u16,
     /// Keys that may ask; none: everybody may.
     pub keys: Keys,
-    /// Listen at other addresses than loopback although there are no keys.
+    /// Listen on addresses other than loopback without API keys.
     pub allow_unauthenticated: bool,
     /// Origins whose pages may ask, `localhost` for all of this machine, or `*`; none: only the server's own page.
     pub cors: Vec<String>,
@@ -42,7 +42,7 @@ pub struct ServerConfig {
     pub scheduler: SchedulerOptions,
     /// Most models that are loaded at once; 0: as many as fit into memory.
     pub models_max: usize,
-    /// How long a model stays loaded that nobody uses; none: until another needs its room.
+    /// Idle time after which a model is unloaded; none: when another model needs its memory.
     pub unload_idle: Option<Duration>,
     /// Whether a request loads its model; otherwise only `POST /models/load` does.
     pub autoload: bool,
@@ -100,7 +100,7 @@ pub struct FileConfig {
     pub models: Vec<FileModel>,
     /// `models_max`: most models that are loaded at once.
     pub models_max: Option<usize>,
-    /// `unload_idle`: how long a model stays loaded that nobody uses.
+    /// `unload_idle`: idle time after which a model is unloaded.
     pub unload_idle: Option<Duration>,
     /// `alias`: the name that requests use.
     pub alias: Option<String>,
@@ -184,11 +184,11 @@ pub struct FileModel {
 /// What is wrong with a configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It is no TOML.
+    /// The file is not valid TOML.
     #[error("no valid TOML: {0}")]
     Toml(String),
     /// A key that is not known.
-    #[error("`{0}` is no setting; docs/serving.md lists them")]
+    #[error("unknown setting `{0}`; docs/serving.md lists the settings")]
     Unknown(String),
     /// A value of the wrong type or out of range.
     #[error("`{key}`: expected {expected}, found {found}")]
@@ -310,7 +310,7 @@ fn file_model(value: &Value) -> Result<FileModel, ConfigError> {
     Ok(model)
 }
 
-/// Bytes of prefixes on disk where nobody says how many.
+/// Default maximum size of prefixes on disk, in bytes.
 pub const DEFAULT_DISK_BYTES: u64 = 16 << 30;
 
 fn wrong(key: &str, expected: &'static str, value: &Value) -> ConfigError {

@@ -15,7 +15,7 @@ pub(crate) enum ErrorKind {
     Key,
     /// The origin or host may not ask.
     Forbidden,
-    /// There is no such address, model or stored answer.
+    /// Unknown address, model or stored answer.
     NotFound,
     /// The address knows other methods only.
     Method,

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A name that no other thing in this process has, and that nobody can guess from another: keyed hashes of a counter.
+/// A unique name that cannot be guessed from another: a keyed hash of a counter.
 pub(crate) fn unique(prefix: &str) -> String {
     static KEYS: OnceLock<[RandomState; 2]> = OnceLock::new();
     static NEXT: AtomicU64 = AtomicU64::new(0);

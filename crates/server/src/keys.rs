@@ -33,7 +33,7 @@ pub(crate) struct Tenant {
 /// Shortest key that is taken.
 const SHORTEST: usize = 8;
 
-/// A key that nobody should use.
+/// An example key, which is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// It can be guessed.

@@ -57,6 +57,7 @@ mod stream;
 mod template_caps;
 mod worker;
 
+pub use answer::ReasoningLimit;
 pub use app::Extras;
 pub use config::{ConfigError, DEFAULT_DISK_BYTES, Fallback, FileConfig, FileModel, ServerConfig};
 pub use duration::parse_duration;

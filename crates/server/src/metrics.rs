@@ -138,7 +138,7 @@ const GAUGE: &str = "gauge";
 
 /// The figures of a model. Sums are counted from the start of the server, whether or not the model is loaded.
 struct Figures {
-    /// The label `model`, where there are several.
+    /// The label `model`, if the server has several.
     label: String,
     stats: SchedulerStats,
     rates: Rates,

@@ -1,5 +1,6 @@
 //! A loaded model as requests see it: its name, tokenizer, chat template and limits.
 
+use crate::answer::ReasoningLimit;
 use crate::error::{ApiError, ContextOverflow};
 use crate::ids;
 use crate::items::{
@@ -29,7 +30,7 @@ pub struct LoadedModel {
     pub about: AboutModel,
 }
 
-/// What is known about a model beside its engine.
+/// Facts about a model in addition to its engine.
 #[derive(Clone, Debug, Default)]
 pub struct AboutModel {
     /// The name that requests use and answers carry.
@@ -75,6 +76,10 @@ pub struct RequestDefaults {
     pub constraint: Option<Source>,
     /// Whether an assistant's last message is answered rather than continued.
     pub no_prefill: bool,
+    /// How long the model may reason. None: without a limit.
+    pub reasoning_limit: Option<ReasoningLimit>,
+    /// Whether reasoning and its markers stay in the content.
+    pub raw_reasoning: bool,
 }
 
 impl RequestDefaults {
@@ -524,7 +529,7 @@ fn accepts_content(template: &ChatTemplate, role: &str, forms: &TemplateForms) -
 }
 
 /// Why a template fails on the second turn of an agent, if it changes a list or a dictionary there: templates may not, here and in Transformers.
-/// Its first turn works, so that nobody would notice before.
+/// Its first turn works, so the fault would show only later.
 fn changed_value(template: &ChatTemplate, forms: &TemplateForms) -> Option<String> {
     let say = |role: Role| Item::Message { role, name: None, text: "x".into() };
     let call = |id: &str| Item::ToolCall { id: id.into(), name: "f".into(), arguments: "{}".into() };
@@ -598,7 +603,7 @@ mod tests {
             )),
             None
         );
-        // what a template refuses on purpose is no such fault
+        // a template that raises an error on purpose does not have this fault
         assert_eq!(problem("{{ raise_exception('no tools') }}"), None);
     }
 }

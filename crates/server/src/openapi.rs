@@ -142,11 +142,7 @@ const SHAPES: &[Field] = &[
 ];
 
 const COMMON: &[Field] = &[
-    (
-        "model",
-        "string",
-        "The model's name; the first where there is none. A model that is alone answers under any name",
-    ),
+    ("model", "string", "The model's name; by default the first. A single model answers under any name"),
     ("stream", "boolean", "Send the answer as it comes"),
     ("n", "integer", "How many answers"),
     ("stop", "string|array", "Texts before which the answer ends"),
@@ -176,7 +172,7 @@ const CHAT: &[Field] = &[
     (
         "reasoning_budget_tokens",
         "integer",
-        "Ends the reasoning after so many tokens; also thinking_budget_tokens; -1: no limit",
+        "Maximum number of reasoning tokens; also thinking_budget_tokens; -1: no limit",
     ),
     ("reasoning_budget_message", "string", "What is written before the marker that ends the reasoning"),
     ("continue_final_message", "boolean", "Continue the last message, which must be the assistant's"),
@@ -319,7 +315,7 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
             (
                 "keep_alive",
                 "string|number",
-                "How long the model stays loaded afterwards, where there are several; 0: not, -1: for ever",
+                "How long the model stays loaded afterwards if the server has several; 0: unload, -1: forever",
             ),
             ("messages", "object[]", "The conversation"),
             ("tools", "object[]", "Functions that the model may call"),
@@ -336,7 +332,7 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
             (
                 "keep_alive",
                 "string|number",
-                "How long the model stays loaded afterwards, where there are several; 0: not, -1: for ever",
+                "How long the model stays loaded afterwards if the server has several; 0: unload, -1: forever",
             ),
             ("prompt", "string", "The question; with `raw` the whole prompt"),
             ("suffix", "string", "The text after the gap that the answer fills"),

@@ -21,7 +21,7 @@ impl Pace {
         self.patience.saturating_sub(self.waited)
     }
 
-    /// So many bytes came after so long a time.
+    /// `bytes` bytes came after `elapsed`.
     pub(crate) fn came(&mut self, bytes: usize, after: Duration) {
         let bought = match (bytes, self.rate) {
             (0, _) => Duration::ZERO,

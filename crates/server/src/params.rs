@@ -11,7 +11,7 @@ use latent_text::Encode;
 use serde_json::Value;
 use std::time::Duration;
 
-/// How an answer is generated, whoever asked.
+/// How an answer is generated, in every dialect.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
     pub(crate) sampling: SamplingParams,
@@ -282,7 +282,7 @@ impl Params {
 
 /// Most tokens of the answer under one of several names; −1 is none.
 pub(crate) fn max_tokens(fields: &Fields<'_>, names: &[&'static str]) -> Result<Option<usize>, ApiError> {
-    // the first of several counts, and the others are no fields without effect
+    // the first of several names counts; the others are not reported as ignored
     let _ = names.iter().filter(|name| fields.get(name).is_some()).count();
     for name in names {
         match fields.i64(name)? {

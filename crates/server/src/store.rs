@@ -26,7 +26,7 @@ pub(crate) struct Store {
     budget: usize,
 }
 
-/// What an item takes beside its texts.
+/// Memory of an item in addition to its texts, in bytes.
 const ITEM: usize = 128;
 
 fn bytes_of(items: &[Item], text: &Bytes) -> usize {

@@ -23,7 +23,7 @@ pub(crate) trait Encoder: Send {
     fn update(&mut self, update: Update, out: &mut String);
     /// Writes an error, after which nothing comes.
     fn error(&mut self, error: &ApiError, out: &mut String);
-    /// What the stream ends with, where there was no error.
+    /// The end of the stream, if no error occurred.
     fn end(&mut self, out: &mut String);
     /// What keeps the connection alive while nothing happens.
     fn ping(&mut self, out: &mut String);

@@ -112,7 +112,7 @@ const CASES: &[(&str, &str, &str, &str, &str)] = &[
     ("tokens", "/tokenize", r#"{"content": "@"}"#, "a é1 ", ""),
     ("one token per byte", "/tokenize", r#"{"content": "@"}"#, "\u{7f}", ""),
     ("pieces", "/tokenize", r#"{"with_pieces": true, "content": "@"}"#, "a é1 ", ""),
-    ("pieces that are no text", "/tokenize", r#"{"with_pieces": true, "content": "@"}"#, "日🙂", ""),
+    ("pieces that are not text", "/tokenize", r#"{"with_pieces": true, "content": "@"}"#, "日🙂", ""),
     ("text of tokens", "/detokenize", r#"{"tokens": [@]}"#, "9", ","),
     ("wrong tokens", "/detokenize", r#"{"tokens": [@]}"#, "{}", ","),
     ("prompt", "/apply-template", r#"{"messages": [{"role": "user", "content": "@"}]}"#, "a\\u0001", ""),

@@ -20,7 +20,7 @@ pub(crate) const CHAT_HELP: &str = "In the conversation:
 Typed lines are kept in $XDG_STATE_HOME/latent/history (by default
 ~/.local/state/latent/history), for the arrow keys and Ctrl-R.
 
-Where standard input is no terminal, each line is one message or command (a line
+If standard input is not a terminal, each line is one message or command (a line
 that ends with \\ goes on in the next), and the exit code is 1 if one failed.
 
 Examples:

@@ -41,8 +41,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) sequences: Vec<u16>,
 
-    /// Measure steps of so many rows of one sequence, as they verify drafted tokens, in place of prompts and generation: 1..8 (both
-    /// included), or 1,2,4. Their time is shown beside the bytes that they read, each over those of one row
+    /// Measure steps that verify ROWS drafted tokens of one sequence, instead of prompts and generation: 1..8 (both
+    /// included), or 1,2,4. Time and bytes read are shown relative to one row
     #[arg(long, value_delimiter = ',', value_name = "ROWS", conflicts_with_all = ["n_prompt", "n_gen", "sequences"])]
     pub(crate) verify: Vec<RowCounts>,
 
@@ -102,7 +102,7 @@ pub(crate) struct ProfileArgs {
     after_help = "Examples:\n  latent kernels test\n  latent kernels test q4_k avx2\n  latent kernels perf linear tiles m=1\n  latent kernels support\n  latent kernels test --device gpu"
 )]
 pub(crate) struct KernelsArgs {
-    /// Whose kernels: those of the cpu, of gpu or gpu:N (see `latent devices`), or of auto (the first GPU that is no software, else the CPU)
+    /// Device of the kernels: cpu, gpu, gpu:N (see `latent devices`), or auto (the first hardware GPU, else the CPU)
     #[arg(long, global = true, default_value = "cpu", value_name = "NAME", value_parser = super::model::device)]
     pub(crate) device: String,
 
@@ -114,7 +114,7 @@ pub(crate) struct KernelsArgs {
 pub(crate) enum KernelsCommand {
     /// Compare every kernel with sums in f64, and instruction sets against each other
     Test(KernelsTestArgs),
-    /// Measure kernels at the sizes of real models, beside the machine's limits
+    /// Measure kernels at the sizes of real models, compared with the machine's limits
     Perf(KernelsPerfArgs),
     /// Count what kernels of a GPU do at the sizes of real models: bytes, operations, workgroups, and how these use their memory
     Count(KernelsCountArgs),

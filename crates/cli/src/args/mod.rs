@@ -46,7 +46,7 @@ pub(crate) use plan_hosts::PlanHostsArgs;
 pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, TypeArgs};
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
-pub(crate) use serve::{AnswerArgs, ReasoningSwitch, SERVE_HELP, ServeArgs, ServerArgs};
+pub(crate) use serve::{AnswerArgs, ReasoningPlace, ReasoningSwitch, SERVE_HELP, ServeArgs, ServerArgs};
 pub(crate) use top::{TOP_HELP, TopArgs};
 pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
 pub(crate) use write::{ConvertArgs, MakeModelArgs, PackArgs};
@@ -292,7 +292,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Measure how good a model is: perplexity, KL divergence, choices, questions, retrieval, routing, errors of weights
     Eval(Box<EvalArgs>),
-    /// Show where the time goes: each phase beside the limit that binds it
+    /// Show the time of each phase, compared with its limit
     #[command(
         after_help = "Examples:\n  latent profile -m model.gguf\n  latent profile -m model.gguf -p 0 -n 32 -d 4096"
     )]

@@ -47,7 +47,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "default", help_heading = PERFORMANCE)]
     pub(crate) precision: Precision,
 
-    /// What computes: cpu; gpu or gpu:N (see `latent devices`); auto (the first GPU that is no software, else the CPU); or reference (plain
+    /// Device: cpu; gpu or gpu:N (see `latent devices`); auto (the first hardware GPU, else the CPU); or reference (plain
     /// f32 from each operation's definition: slow, for comparing) [default: cpu]
     #[arg(long, value_name = "NAME", value_parser = device)]
     pub(crate) device: Option<String>,
@@ -73,7 +73,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "HOW", help_heading = HOSTS)]
     pub(crate) partition: Option<Partition>,
 
-    /// What was measured of the hosts (see `latent help plan-hosts`): what is predicted from it stands beside what was measured, at the
+    /// What was measured of the hosts (see `latent help plan-hosts`): the predicted speed is shown next to the measured one, at the
     /// end of run and bench
     #[arg(long, value_name = "FILE", help_heading = HOSTS)]
     pub(crate) hosts_file: Option<PathBuf>,
@@ -107,7 +107,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, env = "LATENT_ISA", hide_env = true, default_value = "auto", value_name = "TIER", value_parser = isa, help_heading = DEVELOPER)]
     pub(crate) isa: Isa,
 
-    /// Bind threads to CPUs: cores (each to its own), nodes (each to those of its NUMA node), off, or auto (nodes where there are
+    /// Bind threads to CPUs: cores (each to its own), nodes (each to those of its NUMA node), off, or auto (nodes on a machine with
     /// several)
     #[arg(long, default_value = "auto", value_name = "HOW", help_heading = DEVELOPER)]
     pub(crate) pin: Pin,
@@ -178,7 +178,7 @@ impl EngineArgs {
         latent_backends::hollow(self.device_name())
     }
 
-    /// Which layers the CPU runs of a model on this backend; none of one that is no GPU.
+    /// Which layers the CPU runs of a model on this backend; none for other devices.
     pub(crate) fn offload(&self, backend: &dyn Backend) -> Option<Offload> {
         let layers = self.n_gpu_layers.filter(|_| !latent_backends::NAMES.contains(&backend.name()))?;
         Some(Offload { front: latent_backends::cpu().into(), layers })

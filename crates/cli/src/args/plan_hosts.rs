@@ -15,7 +15,7 @@ pub(super) const PLAN_HOSTS_HELP: &str = "The file lists the hosts in the order 
   sum_latency_us = 60    # of a short sum
   [[host]]
   name = \"a\"
-  memory_gb = 240        # for the model; left out where nobody knows, and then everything fits
+  memory_gb = 240        # for the model; if omitted, everything fits
   read_gb_per_s = 180    # that steps of one row read
   gflops = 1500          # of prompts; may be left out
   [host.at_once]         # the same two while all other ranks compute; for ranks of one machine, or left out

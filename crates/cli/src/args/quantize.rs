@@ -74,7 +74,7 @@ pub(crate) struct QuantizeArgs {
     #[arg(short, long)]
     pub(crate) model: Option<PathBuf>,
 
-    /// The file to write [default: beside the model, TYPE in place of the name of a type at the end of its name]
+    /// The file to write [default: next to the model, with TYPE in place of the type at the end of its name]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 

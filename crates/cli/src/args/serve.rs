@@ -109,6 +109,18 @@ pub(crate) struct AnswerArgs {
     #[arg(long, value_name = "LEVEL")]
     pub(crate) reasoning_effort: Option<String>,
 
+    /// Maximum number of tokens of reasoning, after which it is ended; 0: none, -1: without a limit [default: -1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
+    pub(crate) reasoning_budget: Option<i32>,
+
+    /// Text that is written where --reasoning-budget ends the reasoning
+    #[arg(long, value_name = "TEXT", requires = "reasoning_budget")]
+    pub(crate) reasoning_budget_message: Option<String>,
+
+    /// Where reasoning is written: in a field of its own (deepseek or auto), or in the content (none) [default: auto]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) reasoning_format: Option<ReasoningPlace>,
+
     /// Show control tokens in answers to plain prompts
     #[arg(long)]
     pub(crate) special: bool,
@@ -131,6 +143,17 @@ fn pooling(word: &str) -> Result<Pooling, String> {
         "rank" => Err("no model of these families reranks: mean, last or cls".into()),
         _ => Err("expected mean, last or cls".into()),
     }
+}
+
+/// Where reasoning is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ReasoningPlace {
+    /// In a field of its own.
+    Auto,
+    /// In a field of its own.
+    Deepseek,
+    /// In the content, with its markers.
+    None,
 }
 
 /// Whether a model thinks before it answers.
@@ -228,7 +251,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, env = "LATENT_MODELS_MAX", value_name = "N", value_parser = count_to(1 << 16))]
     pub(crate) models_max: Option<usize>,
 
-    /// Unload a model that nobody has used for so long: 90s, 10m, 2h, or never; it is loaded again when it is asked for [default: never]
+    /// Unload a model after this idle time: 90s, 10m, 2h, or never; the next request loads it again [default: never]
     #[arg(long, env = "LATENT_UNLOAD_IDLE", value_name = "TIME", value_parser = idle)]
     pub(crate) unload_idle: Option<Idle>,
 
@@ -253,7 +276,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, env = "LATENT_API_KEY_FILE", value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
 
-    /// Listen at other addresses than loopback although there are no keys
+    /// Listen on addresses other than loopback without API keys
     #[arg(long)]
     pub(crate) allow_unauthenticated: bool,
 
@@ -326,7 +349,7 @@ pub(crate) struct ServerArgs {
     pub(crate) log: Option<String>,
 }
 
-/// How long a model stays loaded that nobody uses; none: for ever.
+/// Idle time after which a model is unloaded; none: never.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Idle(pub(crate) Option<Duration>);
 

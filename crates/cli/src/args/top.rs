@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub(crate) const TOP_HELP: &str = "Keys:
   q, Ctrl-C     leave
 
-Where standard output is no terminal, one snapshot is printed. Rates are what the
+If standard output is not a terminal, one snapshot is printed. Rates are what the
 counters of two readings differ by, so that a snapshot takes a second.
 
 Examples:

@@ -77,7 +77,7 @@ pub(crate) struct PackArgs {
     #[arg(short, long, env = "LATENT_MODEL", required_unless_present = "words")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The file to write [default: beside the model, or in this folder if that is of the hub, with the ending .latent]
+    /// The file to write [default: next to the model, or in this folder for a model of the hub, with the ending .latent]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
@@ -91,7 +91,7 @@ pub(crate) struct PackArgs {
 }
 
 pub(super) const CONVERT_HELP: &str = "Examples:
-  latent convert folder                               a folder of safetensors: writes folder-BF16.gguf beside it
+  latent convert folder                               a folder of safetensors: writes folder-BF16.gguf next to it
   latent convert folder --type Q4_K_M                 the same quantized: writes folder-Q4_K_M.gguf
   latent convert folder --type Q4_K_M --dry-run       size, memory and speed, without writing
   latent convert folder --split-max-size 20G          writes folder-BF16-00001-of-0000N.gguf and so on
@@ -109,7 +109,7 @@ pub(crate) struct ConvertArgs {
     #[arg(short, long, env = "LATENT_MODEL", required_unless_present = "path")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The .gguf file to write, or the folder where the model is a .gguf file [default: beside the model, or in this folder if that is of the hub]
+    /// The .gguf file to write, or the folder if the model is a .gguf file [default: next to the model, or in this folder for a model of the hub]
     #[arg(short, long, alias = "outfile", value_name = "PATH")]
     pub(crate) out: Option<PathBuf>,
 

@@ -441,7 +441,7 @@ fn flags_of_llama_server_have_their_effects() {
         (&["--chat-template", "llama3"], "only chatml is known by its name"),
         (&["--chat-template-kwargs", "[1]"], "expected a JSON object"),
         (&["--api-prefix", "llm"], "--api-prefix llm"),
-        (&["--host", "127.0.0.1,0.0.0.0"], "no loopback address"),
+        (&["--host", "127.0.0.1,0.0.0.0"], "not a loopback address"),
     ] {
         let refused = misuse(&[&["serve", "--port", "0", "-c", "64"], words].concat());
         assert!(refused.contains(text), "{words:?}: {refused}");

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Values of flags that do not take `1`.
-const VALUES: [(&str, &str); 28] = [
+const VALUES: [(&str, &str); 29] = [
     ("--samplers", "top_k;temperature"),
     ("--sampler-seq", "kt"),
     ("--model", "m.gguf"),
@@ -34,6 +34,7 @@ const VALUES: [(&str, &str); 28] = [
     ("--models-dir", "models"),
     ("--tags", "small,fast"),
     ("--timeout", "3600"),
+    ("--pooling", "last"),
 ];
 
 /// Flags that are nothing without others.
@@ -44,7 +45,7 @@ const WITH: [(&str, &[&str]); 3] = [
 ];
 
 /// Flags whose value decides: a value, and the words of Latent's own that say the same; none: no effect, for the refused ones what the error says.
-const BY_VALUE: [(&str, &str, Result<&[&str], &str>); 40] = [
+const BY_VALUE: [(&str, &str, Result<&[&str], &str>); 38] = [
     ("--parallel", "4", Ok(&["--parallel", "4"])),
     ("--parallel", "-1", Ok(&[])),
     ("--prio", "0", Ok(&[])),

@@ -97,7 +97,7 @@ fn the_dynamic_temperature_follows_the_entropy() {
     assert_close(&distribution(params, &logs(&[0.4, 0.6])), &[0.0, 1.0]);
 }
 
-/// Runs Mirostat beside its definition, which says how many of the likeliest tokens are kept.
+/// Runs Mirostat and its definition, which says how many of the likeliest tokens are kept.
 fn follow_mirostat(mirostat: u32, kept: impl Fn(&[f64], f64) -> usize) {
     let (tau, eta, steps) = (4.0, 0.1, 3000);
     let logits = zipf(2000);

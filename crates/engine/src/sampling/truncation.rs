@@ -66,7 +66,7 @@ pub(super) fn dynamic_temperature(params: &SamplingParams, candidates: &mut [Can
     low + (high - low) * normalised.powf(params.dynatemp_exponent)
 }
 
-/// Keeps logits within so many standard deviations of the largest.
+/// Keeps logits within `n` standard deviations of the largest.
 pub(super) fn top_n_sigma(n: f32, candidates: &mut Vec<Candidate>) {
     if n <= 0.0 || candidates.len() < 2 {
         return;

@@ -25,7 +25,7 @@ enum ObjectState {
     Before,
     Open,
     Closed,
-    /// The text is no object from here on.
+    /// The text is not an object from here on.
     Broken,
 }
 
@@ -91,7 +91,7 @@ impl PartialArguments {
         let held = self.text[self.complete..].trim_end();
         match self.state {
             ObjectState::Closed => String::new(),
-            // a number or a word may have gone on
+            // a number or a word may be incomplete
             ObjectState::Open if held.ends_with(['"', '}', ']']) && is_member(held) => format!("{held}}}"),
             _ if self.complete == 0 => "{}".to_owned(),
             _ => "}".to_owned(),

@@ -45,7 +45,7 @@ impl Parser {
         }
     }
 
-    /// Takes the end of the output. `cut`: the model would have gone on.
+    /// Takes the end of the output. `cut`: a limit ended the output.
     pub(crate) fn finish(&mut self, cut: bool, pieces: &mut Vec<Piece>) {
         if let Parser::Chat { parser, events } = self {
             if cut {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 /// How long a model may reason.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ReasoningLimit {
-    /// Tokens of reasoning.
-    pub(crate) tokens: usize,
-    /// What is written before the marker that ends it.
-    pub(crate) message: String,
+pub struct ReasoningLimit {
+    /// Maximum number of tokens of reasoning.
+    pub tokens: usize,
+    /// Text that is written before the marker that ends the reasoning.
+    pub message: String,
 }
 
 /// Ends the reasoning of one answer after a number of tokens: it then allows only the tokens of the marker that ends it, one after the other.

@@ -49,7 +49,7 @@ impl Running {
         self.usage.prompt_time.as_secs_f64() * 1e3
     }
 
-    /// llama.cpp's `timings` while the prompt runs, of which so many tokens have run.
+    /// llama.cpp's `timings` after `done` tokens of the prompt.
     pub(crate) fn timings_of(&self, ran: usize) -> Value {
         timings(&Usage { prompt: self.usage.cached + ran, ..self.usage })
     }

@@ -69,7 +69,7 @@ pub(crate) async fn begin(
     span: &RequestSpan,
     charge: &Arc<Charge>,
 ) -> Result<Answer, ApiError> {
-    let Prepared { served, prompt, params, parsers, mut processors, show_tokens, echo, .. } = prepared;
+    let Prepared { served, prompt, mut params, parsers, mut processors, show_tokens, echo, .. } = prepared;
     span.asked(&Asked {
         model: &served.about.id,
         prompt: prompt.tokens.len(),

@@ -18,12 +18,12 @@ pub(crate) struct Update {
 /// What has become of an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
-    /// It runs, with so many tokens of the prompt, of which so many were in the cache.
+    /// The request runs: tokens of the prompt, and how many of them were cached.
     Started {
         prompt: usize,
         cached: usize,
     },
-    /// So many tokens of the prompt are in the cache, of how many, of which so many had been there.
+    /// Progress of the prompt: processed, total and previously cached tokens.
     Prompt {
         done: usize,
         total: usize,

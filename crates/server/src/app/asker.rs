@@ -1,4 +1,4 @@
-//! What a handler takes beside the body: who asks, and the steps from a body to an answer.
+//! The client of a request, and the steps from a body to an answer.
 
 use super::{App, ContentCodings, IgnoredFields, body, query};
 use crate::answer::{Answer, Prepared, begin, embed};
@@ -169,7 +169,7 @@ impl Asker {
         self.prepare(received, work).await
     }
 
-    /// Runs work that takes time beside the requests' own thread. A panic in it is this request's alone.
+    /// Runs slow work on a blocking thread. A panic in it fails only this request.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,

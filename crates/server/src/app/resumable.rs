@@ -93,7 +93,7 @@ impl Inner {
         old.iter().for_each(|key| self.remove(key));
     }
 
-    /// Removes streams that have ended, the oldest first, until all hold at most so many bytes.
+    /// Removes streams that have ended, the oldest first, until all together fit the limit in bytes.
     fn shrink(&mut self, budget: usize) {
         while self.bytes > budget {
             let ended = self.sessions.iter().filter_map(|(key, session)| Some((session.ended?.0, key)));
@@ -274,7 +274,7 @@ impl StreamProducer {
         self.sessions.body(&self.key, session, 0)
     }
 
-    /// The answer is no stream, or there is none.
+    /// The answer is not a stream, or the request failed.
     pub(crate) fn forget(&self) {
         let mut inner = self.sessions.lock();
         if let Some(session) = inner.session(&self.key, self.number) {

@@ -4,7 +4,7 @@ use super::openai_chat::content_text;
 use crate::answer::{Parser, Prepared, ReasoningBudget};
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;
-use crate::items::{Conversation, Tool, ToolChoice};
+use crate::items::{Conversation, ReasoningLimitChoice, Tool, ToolChoice};
 use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::{Prompt, Served};
@@ -57,8 +57,9 @@ pub(super) fn conversation(
         response.continue_prompt(&rendered);
         response
     };
+    let raw = conversation.raw_reasoning.unwrap_or(served.about.defaults.raw_reasoning);
     for parser in &mut prepared.parsers {
-        *parser = Parser::chat(response_parser(!conversation.raw_reasoning));
+        *parser = Parser::chat(response_parser(!raw));
     }
     let default = || served.about.defaults.constraint.clone().filter(|_| !offered);
     let source = prepared.params.shape.source().or_else(default);
@@ -68,7 +69,12 @@ pub(super) fn conversation(
         None if offered => constrain_tools(&mut prepared, conversation, format, reasoning.as_ref(), limits)?,
         None => {}
     }
-    if let (Some(limit), Some((_, end))) = (&conversation.reasoning_limit, format.reasoning_markers()) {
+    let limit = match &conversation.reasoning_limit {
+        ReasoningLimitChoice::Server => served.about.defaults.reasoning_limit.as_ref(),
+        ReasoningLimitChoice::Unlimited => None,
+        ReasoningLimitChoice::Limited(limit) => Some(limit),
+    };
+    if let (Some(limit), Some((_, end))) = (limit, format.reasoning_markers()) {
         // after the grammar: what it forces is all that is left
         for processors in &mut prepared.processors {
             let budget = ReasoningBudget::new(&served.tokenizer, response_parser(true), end, limit);
@@ -182,7 +188,7 @@ fn constrain_tools(
 /// Whether the names of control tokens in a prompt are those tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PromptInput {
-    /// A prompt as the model gets it, control tokens included: whoever sends it has written the template himself.
+    /// A prompt as the model gets it, control tokens included: the client has applied the template itself.
     Raw,
     /// A text.
     Plain,
@@ -229,7 +235,7 @@ pub(super) fn prompts(
     Ok(prompts)
 }
 
-/// What a request with images or sounds beside its prompt is told.
+/// The error for a request with images or sounds.
 fn no_multimodal() -> String {
     "this model does not support multimodal requests: send text alone".into()
 }

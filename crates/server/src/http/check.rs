@@ -39,7 +39,7 @@ pub struct CheckedRequest {
     pub jobs: Vec<TakenJob>,
 }
 
-/// Why there is no such server.
+/// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// The model's chat template is malformed.

@@ -50,7 +50,7 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a new connection in. Where there are `most`, another one is asked to close; none if all are being answered.
+    /// Admits a new connection. At the maximum, an idle one is asked to close; returns `None` if all are busy.
     pub(crate) fn admit(self: &Arc<Self>, id: u64, most: usize) -> Option<Connection> {
         if self.lock().len() >= most && !self.evict() {
             return None;

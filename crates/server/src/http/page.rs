@@ -31,7 +31,7 @@ pub(super) async fn favicon() -> Response {
 }
 
 fn not_found(name: &str) -> Response {
-    Dialect::OpenAi.error(&ApiError::new(ErrorKind::NotFound, format!("there is no file {name:?}")), "")
+    Dialect::OpenAi.error(&ApiError::new(ErrorKind::NotFound, format!("unknown file {name:?}")), "")
 }
 
 fn file(name: &str) -> Option<Response> {

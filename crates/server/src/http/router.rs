@@ -25,7 +25,7 @@ struct Route {
 
 macro_rules! routes {
     ($($method:ident $path:literal $handler:path, $body:literal, $summary:literal;)+) => {
-        /// Every address. What has the same path and other methods stands beside each other.
+        /// Every address. Entries of one path with several methods are adjacent.
         static ROUTES: &[Route] = &[$(Route {
             operation: Operation { method: stringify!($method), path: $path, summary: $summary, body: $body },
             handler: || $method($handler),
@@ -171,7 +171,7 @@ pub(super) fn router() -> Router {
 }
 
 async fn unknown(asker: Asker, method: Method, uri: Uri) -> Response {
-    let problem = format!("there is no {method} {}; GET /openapi.json lists the addresses", uri.path());
+    let problem = format!("unknown address: {method} {}; GET /openapi.json lists the addresses", uri.path());
     Dialect::of_path(uri.path()).error(&ApiError::new(ErrorKind::NotFound, problem), &asker.id)
 }
 

@@ -39,7 +39,7 @@ use tokio::sync::watch;
 pub enum ServeError {
     /// Others could reach it without a key.
     #[error(
-        "{0} is no loopback address, so that others could use this server without a key: give --api-key-file FILE (or LATENT_API_KEY), or \
+        "{0} is not a loopback address, so other machines could use this server without a key: give --api-key-file FILE (or LATENT_API_KEY), or \
          --allow-unauthenticated if that is intended"
     )]
     Unauthenticated(String),

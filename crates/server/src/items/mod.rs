@@ -45,6 +45,18 @@ pub(crate) enum Item {
     ToolResult { id: String, name: Option<String>, text: MessageText },
 }
 
+/// The limit on reasoning that a request sets.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum ReasoningLimitChoice {
+    /// The request has no such field.
+    #[default]
+    Server,
+    /// The request asks for no limit.
+    Unlimited,
+    /// The request sets a limit.
+    Limited(ReasoningLimit),
+}
+
 /// A conversation that the model is to go on with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conversation {
@@ -55,12 +67,12 @@ pub(crate) struct Conversation {
     pub(crate) allowed: Option<Vec<String>>,
     /// Whether several tools may be called at once.
     pub(crate) parallel: bool,
-    /// Variables of the chat template beside the messages.
+    /// Variables of the chat template in addition to the messages.
     pub(crate) kwargs: Map<String, Value>,
-    /// How long the model may reason.
-    pub(crate) reasoning_limit: Option<ReasoningLimit>,
-    /// Whether reasoning and its markers stay in the content.
-    pub(crate) raw_reasoning: bool,
+    /// How long the model may reason: the server's default, or what the request says.
+    pub(crate) reasoning_limit: ReasoningLimitChoice,
+    /// Whether reasoning and its markers stay in the content. None: the server's default.
+    pub(crate) raw_reasoning: Option<bool>,
     /// Whether the prompt ends where an answer begins.
     pub(crate) generation_prompt: bool,
     /// Whether the last message, one of the assistant, is to be continued rather than answered.

@@ -171,7 +171,7 @@ impl ToolChoice {
         let problem = match sent {
             0 => "a tool call is required, but `tools` is empty".to_owned(),
             _ => format!(
-                "a tool call is required, but none of the {sent} tools in `tools` is a function: tools of other types are not available"
+                "a tool call is required, but `tools` ({sent}) has no function: tools of other types are not available"
             ),
         };
         Err(ApiError::field(param, problem))

@@ -70,7 +70,7 @@ fn text(body: &[u8]) -> Result<&str, ApiError> {
 }
 
 fn invalid(problem: impl std::fmt::Display) -> ApiError {
-    ApiError::invalid(format!("the body is no valid JSON: {problem}"))
+    ApiError::invalid(format!("the body is not valid JSON: {problem}"))
 }
 
 /// An upper bound on the number of values in JSON text.

@@ -37,7 +37,7 @@ pub(crate) struct Entry {
     pub(super) waiting: usize,
     /// When a request last began or ended to use it.
     pub(super) used: Instant,
-    /// When it is unloaded if nobody uses it until then.
+    /// When it is unloaded, if it stays idle.
     pub(super) expires: Option<Instant>,
     /// How long the last request wants it to be kept: none if for ever.
     pub(super) keep: Option<Option<Duration>>,
@@ -87,13 +87,13 @@ impl Entry {
         matches!(self.phase, Phase::Loaded(_))
     }
 
-    /// It is loaded, which took so long; `idle`: how long a model is kept that nobody uses.
+    /// It is loaded, which took `took`; `idle`: idle time after which it is unloaded.
     pub(super) fn loaded(&mut self, time: Duration, idle: Option<Duration>) {
         if let Phase::Loading(Some(engineering)) = &self.phase {
             self.phase = Phase::Loaded(Arc::clone(engineering));
         }
         self.used = Instant::now();
-        // whoever waits for it comes first, and takes this away with it
+        // a waiting request comes first and clears this
         let keep = if self.waiting == 0 { self.keep.take().unwrap_or(idle) } else { idle };
         self.expires = keep.and_then(|keep| self.used.checked_add(keep));
         self.counts.loads += 1;
@@ -147,7 +147,7 @@ impl Entry {
         }
     }
 
-    /// A request has ended; `idle`: how long a model is kept that nobody uses.
+    /// A request has ended; `idle`: idle time after which the model is unloaded.
     pub(super) fn release(&mut self, idle: Option<Duration>) {
         self.users -= 1;
         self.used = Instant::now();

@@ -135,7 +135,7 @@ fn own_options(options: &SchedulerOptions, several: bool, name: &str) -> Schedul
     own
 }
 
-/// Whether there is too little memory, which another model may give back.
+/// Whether memory is short, so that unloading another model may help.
 fn is_memory(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
     matches!(error.downcast_ref::<EngineError>(), Some(EngineError::Memory(_)))
 }

@@ -1,4 +1,4 @@
-//! The models of a server: loaded when they are first asked for, unloaded when nobody uses them or another needs their room.
+//! The models of a server: loaded when they are first asked for, unloaded when idle or when another model needs their memory.
 
 mod entry;
 mod lease;
@@ -31,7 +31,7 @@ pub(crate) struct Models {
     table: Arc<Table>,
     loading: Arc<Loading>,
     known: Vec<Known>,
-    /// The only model is being loaded for the first time: nobody has asked for it yet, and requests are refused.
+    /// The only model is being loaded for the first time: requests are refused until then.
     starting: AtomicBool,
     /// How long a request waits for its model.
     patience: Duration,
@@ -68,7 +68,7 @@ pub(crate) struct Status {
     pub(crate) problem: Option<String>,
     pub(crate) served: Option<Arc<Served>>,
     pub(crate) engineering: Option<Arc<Engineering>>,
-    /// How long it stays if nobody uses it; none: until another needs its room.
+    /// Idle time after which it is unloaded; none: when another model needs its memory.
     pub(crate) stays: Option<Duration>,
     pub(crate) counts: Counts,
     /// What its schedulers have done since the server started.
@@ -166,7 +166,7 @@ impl Models {
     /// The error for a name that no model has.
     pub(crate) fn unknown(&self, name: &str) -> ApiError {
         let names: Vec<String> = self.list().into_iter().map(|model| model.name).collect();
-        let problem = format!("there is no model {name:?}; this server has {}", names.join(", "));
+        let problem = format!("unknown model {name:?}; this server has {}", names.join(", "));
         ApiError::new(ErrorKind::NotFound, problem).with_code("model_not_found")
     }
 
@@ -193,7 +193,7 @@ impl Models {
         Ok(())
     }
 
-    /// Whether requests can be answered: as [`Models::open`], and where there is one model alone, it has not failed.
+    /// Whether requests can be answered: as [`Models::open`], and a single model has not failed.
     pub(crate) fn health(&self) -> Result<(), ApiError> {
         self.open()?;
         if !self.is_single() {
@@ -288,7 +288,7 @@ impl Models {
         self.table.lock()[index].is_loaded()
     }
 
-    /// Begins to load a model that nobody has asked yet. A load that failed is tried again.
+    /// Begins to load a model before its first request. A failed load is tried again.
     ///
     /// # Errors
     /// As [`Models::open`], or too many wait for it already.
@@ -337,7 +337,7 @@ impl Models {
         *self.known[index].drawn.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(page));
     }
 
-    /// Takes no more requests; those that there are run to their end.
+    /// Takes no more requests; running ones finish.
     pub(crate) fn drain(&self) {
         self.loading.drain();
     }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 pub(crate) struct Table {
     entries: Mutex<Vec<Entry>>,
     changed: watch::Sender<()>,
-    /// How long a model is kept that nobody uses; none: until another needs its room.
+    /// Idle time after which a model is unloaded; none: when another model needs its memory.
     idle: Option<Duration>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -29,7 +29,7 @@ impl Table {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a model, and tells whoever waits for changes.
+    /// Changes a model, and wakes the tasks that wait for changes.
     pub(super) fn change<T>(&self, index: usize, work: impl FnOnce(&mut Entry) -> T) -> T {
         let result = work(&mut self.lock()[index]);
         self.tell();
@@ -55,7 +55,7 @@ impl Table {
         self.change(index, |entry| entry.release(self.idle));
     }
 
-    /// Unloads what nobody has used for long enough. Returns when to look again.
+    /// Unloads models that were idle for long enough. Returns when to look again.
     pub(super) fn unload_expired(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next: Option<Instant> = None;

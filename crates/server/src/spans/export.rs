@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How long the last spans may take to be sent when the server ends.
 const FLUSH: Duration = Duration::from_secs(3);
 
-/// The spans of a server's requests; none where nobody has said where to send them.
+/// The spans of a server's requests; none without an endpoint.
 pub(crate) struct Spans(Option<(SdkTracerProvider, SdkTracer)>);
 
 impl Spans {
@@ -34,7 +34,7 @@ impl Spans {
         Ok(Spans(Some((provider, tracer))))
     }
 
-    /// The span of a request, which ends when nobody holds it any more.
+    /// The span of a request, which ends when its last handle is dropped.
     pub(crate) fn request<B>(&self, request: &Request<B>, route: &'static str, id: &str) -> RequestSpan {
         match &self.0 {
             Some((_, tracer)) => RequestSpan::start(tracer, request, route, id),

@@ -22,7 +22,7 @@ pub(crate) enum Notice {
 struct Shared {
     /// Bytes that the reader has not fetched, about.
     bytes: AtomicUsize,
-    /// Nobody listens any more.
+    /// The receiver was dropped.
     gone: AtomicBool,
     /// The reader was too slow.
     overrun: AtomicBool,
@@ -75,7 +75,7 @@ fn cost(notice: &Notice) -> usize {
 }
 
 impl Events {
-    /// Tells the request. False once nobody listens.
+    /// Sends an event to the request. False if the receiver was dropped.
     pub(super) fn send(&self, notice: Notice) -> bool {
         let bytes = cost(&notice);
         let waiting = self.shared.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;

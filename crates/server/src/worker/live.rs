@@ -1,4 +1,4 @@
-//! What the engine does just now, for whoever watches.
+//! The current state of the engine, for status endpoints.
 
 use latent_engine::scheduler::SchedulerStats;
 use std::sync::{Mutex, PoisonError};

@@ -34,7 +34,7 @@ pub(crate) struct Submission {
 
 enum Command {
     Submit(Box<Submission>),
-    /// No more jobs come; end when those that there are have ended.
+    /// No more jobs come; end when the running ones have ended.
     Stop,
 }
 
@@ -127,7 +127,7 @@ impl Engineering {
         self.commands.send(Command::Submit(Box::new(submission))).map_err(gone)
     }
 
-    /// Takes no more requests; those that there are run to their end.
+    /// Takes no more requests; running ones finish.
     pub(crate) fn drain(&self) {
         if !self.draining.swap(true, Ordering::SeqCst) {
             // a worker that has ended needs not hear it

@@ -94,7 +94,7 @@ impl Worker {
             Ok(loaded) => self.scheduler(loaded, None),
             Err(error) => {
                 self.engineering.set_state(ModelState::Failed(error.to_string()));
-                // whoever has started it may be gone
+                // the receiver may have been dropped
                 let _ = first.send(Err(error));
                 return;
             }
@@ -115,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// Gives back all that a scheduler has, but the jobs that outlive a lost device.
+    /// Releases everything that a scheduler has, except the jobs that outlive a lost device.
     fn take_apart(&self, scheduler: Scheduler, lost: Option<&str>) -> Option<SuspendedJobs> {
         let Some(problem) = lost.filter(|_| self.falls_back) else {
             // what failed may fail again while it is taken apart
@@ -225,7 +225,7 @@ impl Worker {
         }
     }
 
-    /// Takes commands: all that there are while the engine is busy, else after waiting for one.
+    /// Takes all pending commands while the engine is busy, else waits for one.
     fn take(&mut self, scheduler: &mut Scheduler, busy: bool) -> Took {
         let mut took = Took::Nothing;
         loop {

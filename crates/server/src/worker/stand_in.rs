@@ -58,7 +58,7 @@ fn answer(served: &Served, submission: Submission, taken: &Sender<TakenJob>) {
         return;
     }
     let usage = Usage { prompt: job.request.prompt.len(), ..Usage::default() };
-    // whoever wants no jobs any more still gets answers
+    // status requests are still answered after the last job
     let _ = taken.send(TakenJob { request: job.request, choices: 1 + choices.len(), embed: job.embed });
     events.send(Notice::Accepted);
     for choice in 0..=choices.len() {

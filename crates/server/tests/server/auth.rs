@@ -140,7 +140,7 @@ fn a_preflight_is_told_that_it_may_send_the_headers_that_it_asked_for() {
         let reply = preflight(&server, origin, sdk);
         assert!(reply.headers.iter().all(|(name, _)| !name.starts_with("access-control")), "{origin}");
     }
-    // what is no list of names is not repeated
+    // a value that is not a list of names is not repeated
     let odd = preflight(&server, "https://chat.example", "a b, {}");
     assert!(odd.header("access-control-allow-headers").unwrap().starts_with("authorization, "));
     // a page may read what clients look at: the id of the request, and when to try again

@@ -419,15 +419,15 @@ fn a_required_call_without_functions_says_what_is_missing() {
     let of = |tools: Value| ask(json!({"tools": tools, "tool_choice": "required"}));
     assert!(refused(CHAT, of(json!([]))).contains("is empty"));
     let search = json!([{"type": "web_search"}, {"type": "mcp", "server_label": "x"}]);
-    assert!(refused(CHAT, of(search.clone())).contains("none of the 2 tools"));
+    assert!(refused(CHAT, of(search.clone())).contains("`tools` (2) has no function"));
     assert!(
         refused("/v1/responses", json!({"input": "x", "tools": search, "tool_choice": "required"}))
-            .contains("none of the 2 tools")
+            .contains("`tools` (2) has no function")
     );
     let tools = json!([{"type": "web_search_20250305", "name": "web_search"}]);
     let body =
         json!({"messages": question(), "max_tokens": 2, "tools": tools, "tool_choice": {"type": "any"}});
-    assert!(refused("/v1/messages", body).contains("none of the 1 tools"));
+    assert!(refused("/v1/messages", body).contains("`tools` (1) has no function"));
     let custom = json!([{"type": "custom", "custom": {"name": "patch"}}]);
     assert!(refused(CHAT, ask(json!({"tools": custom}))).contains("custom"));
 }

@@ -148,7 +148,7 @@ fn a_gigabyte_that_is_announced_takes_no_memory() {
     until_alone(&server);
 }
 
-/// Bytes of the process's address space; 0 where nobody says.
+/// Bytes of the process's address space; 0 if unknown.
 fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));

@@ -67,7 +67,7 @@ fn what_runs_ends_before_the_server_does() {
     server.server().stop();
     let address = server.address;
     let reader = std::thread::spawn(move || receive(stream).chunks());
-    // who comes now is refused, or finds nobody
+    // a new client is refused, or finds no server
     std::thread::sleep(Duration::from_millis(30));
     if let Ok(probe) = std::net::TcpStream::connect(address) {
         drop(probe);

@@ -197,7 +197,7 @@ fn models_are_loaded_and_unloaded_by_hand() {
     }
     assert_eq!(server.metric("latent_model_loads_total{model=\"tiny\"}"), 2);
     let reply = server.post("/models/load", &json!({"model": "other"}));
-    assert_eq!(reply.error(404).0, "there is no model \"other\"; this server has demo, tiny");
+    assert_eq!(reply.error(404).0, "unknown model \"other\"; this server has demo, tiny");
     assert_eq!(server.post("/models/unload", &json!({})).error(400).0, "`model`: this field is required");
 }
 

@@ -96,7 +96,7 @@ impl Told {
     }
 }
 
-/// A server of the demo model on a device that is lost after so many steps; `falls_back`: it is loaded on the CPU then.
+/// A server of the demo model on a device that is lost after `steps` steps; `falls_back`: it is loaded on the CPU then.
 fn on_breaking(steps: usize, falls_back: bool, told: &Told) -> crate::support::Running {
     let (checkpoint, told) = (open_demo(), told.clone());
     let load = move |attempt: &mut Attempt<'_>| -> Result<LoadedModel, LoadError> {

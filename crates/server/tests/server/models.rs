@@ -119,7 +119,7 @@ fn an_unknown_name_is_an_error_in_each_dialect() {
     let server = serve(config(), both(folder.path()));
     let body = ask(json!({"model": "other"}));
     let reply = server.post(CHAT, &body);
-    assert_eq!(reply.error(404).0, "there is no model \"other\"; this server has demo, tiny");
+    assert_eq!(reply.error(404).0, "unknown model \"other\"; this server has demo, tiny");
     assert_eq!(reply.json()["error"]["code"], "model_not_found");
     let error = server.post("/v1/messages", &body);
     assert_eq!((error.status, &error.json()["error"]["type"]), (404, &json!("not_found_error")));

@@ -1,16 +1,21 @@
 //! Messages of several parts: joined by line ends, or handed as a list to templates that accept one.
 
 use crate::support::{CHAT, Running, config, demo, loader, source, wrap};
-use latent_server::{Attempt, Extras, LoadError, LoadedModel, Server};
+use latent_server::{Attempt, Extras, LoadError, LoadedModel, RequestDefaults, Server};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The demo model with another chat template.
 pub fn with_template(template: &str) -> Running {
+    with_defaults(template, RequestDefaults::default())
+}
+
+pub fn with_defaults(template: &str, defaults: RequestDefaults) -> Running {
     let (mut load, template) = (loader(), template.to_owned());
     let other = move |attempt: &mut Attempt<'_>| -> Result<LoadedModel, LoadError> {
         let mut loaded = load(attempt)?;
         loaded.about.chat_template = Some(template.clone());
+        loaded.about.defaults = defaults.clone();
         Ok(loaded)
     };
     let server = Server::start(config(), vec![source("demo", Box::new(other))], Extras::default()).unwrap();

@@ -1,7 +1,8 @@
 //! How long a model reasons, and where its reasoning is written.
 
-use crate::parts::with_template;
+use crate::parts::{with_defaults, with_template};
 use crate::support::{CHAT, Running, ask, question};
+use latent_server::{ReasoningLimit, RequestDefaults};
 use serde_json::{Value, json};
 
 /// A template that opens the reasoning.
@@ -68,6 +69,24 @@ fn a_budget_holds_for_every_answer_and_before_a_grammar() {
     let kinds: Vec<&str> =
         whole["content"].as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["thinking", "text"], "{whole}");
+}
+
+/// What `--reasoning-budget` and `--reasoning-format` of the command line set.
+#[test]
+fn defaults_of_the_server_hold_for_requests_that_say_nothing() {
+    let limit = ReasoningLimit { tokens: 4, message: "... enough.".into() };
+    let limited = RequestDefaults { reasoning_limit: Some(limit), ..RequestDefaults::default() };
+    let server = with_defaults(THINKS, limited.clone());
+    let plain = json!({"max_tokens": 40, "ignore_eos": true});
+    let (reasoning, content, _) = message(&server, plain.clone());
+    assert!(reasoning.ends_with("... enough.") && !content.is_empty(), "{reasoning:?} {content:?}");
+    let unlimited = json!({"max_tokens": 24, "ignore_eos": true, "reasoning_budget_tokens": -1});
+    assert!(!message(&server, unlimited).0.contains("... enough."));
+    let raw = with_defaults(THINKS, RequestDefaults { raw_reasoning: true, ..limited });
+    let (reasoning, content, _) = message(&raw, plain);
+    assert!(reasoning.is_empty() && content.contains("... enough."), "{reasoning:?} {content:?}");
+    let apart = json!({"max_tokens": 40, "ignore_eos": true, "reasoning_format": "auto"});
+    assert!(!message(&raw, apart).0.is_empty());
 }
 
 #[test]

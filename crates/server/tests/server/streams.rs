@@ -55,7 +55,7 @@ fn a_stream_is_read_again_from_any_byte_until_it_is_stopped() {
     server.get("/v1/stream").error(400);
     server.get(&format!("{path}&from=x")).error(400);
     server.post("/v1/streams/lookup", &json!({"conversation_ids": [1]})).error(400);
-    // an answer that is no stream, and an error, leave nothing behind
+    // an answer without a stream, and an error, leave nothing behind
     let whole = ask(json!({"max_tokens": 2}));
     receive(begin(&server, NAME, &whole)).ok();
     receive(begin(&server, NAME, &json!({"messages": 1, "stream": true}))).error(400);
@@ -76,7 +76,7 @@ fn an_answer_goes_on_without_its_client_and_ends_when_it_is_stopped() {
         whole.chunks().iter().filter(|chunk| !chunk["choices"][0]["delta"].is_null()).count() > 2,
         true
     );
-    // a long one, which nobody reads
+    // a long one that no client reads
     let mut stream = begin(&server, NAME, &body(400));
     stream.read_exact(&mut some).unwrap();
     drop(stream);

@@ -1,11 +1,11 @@
 //! Settings of answers whose requests do not set them: templates, their variables, and what texts must be.
 
-use crate::args::{AnswerArgs, ConstraintArgs, ReasoningSwitch};
+use crate::args::{AnswerArgs, ConstraintArgs, ReasoningPlace, ReasoningSwitch};
 use crate::commands::constraint::{self, AnswerConstraint};
 use crate::exit::Usage;
 use anyhow::Result;
 use latent_formats::{input_file, json};
-use latent_server::RequestDefaults;
+use latent_server::{ReasoningLimit, RequestDefaults};
 use latent_text::{ChatTemplate, Tokenizer};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -43,6 +43,8 @@ impl AnswerDefaults {
             defaults: RequestDefaults {
                 special: args.special,
                 no_prefill: args.no_prefill_assistant,
+                reasoning_limit: reasoning_limit(args),
+                raw_reasoning: matches!(args.reasoning_format, Some(ReasoningPlace::None)),
                 pooling: args.pooling.unwrap_or_default(),
                 template_kwargs: variables(args)?,
                 constraint: constraint.map(|(_, source)| source),
@@ -77,6 +79,12 @@ fn template(given: &str) -> Result<String> {
     };
     ChatTemplate::new(&source).map_err(|error| Usage(format!("--chat-template: {error}")))?;
     Ok(source)
+}
+
+/// The limit on reasoning; -1 is none.
+fn reasoning_limit(args: &AnswerArgs) -> Option<ReasoningLimit> {
+    let tokens = args.reasoning_budget.and_then(|tokens| usize::try_from(tokens).ok())?;
+    Some(ReasoningLimit { tokens, message: args.reasoning_budget_message.clone().unwrap_or_default() })
 }
 
 /// Variables of the chat template. Templates have three names for the switch; a variable that a template does not read does nothing.

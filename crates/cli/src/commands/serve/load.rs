@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Contexts that the KV cache holds where nobody says otherwise and memory allows.
+/// Default number of contexts in the KV cache, if memory allows.
 const CONTEXTS: usize = 4;
 
-/// Of short contexts it holds one for each request that may run, up to so many tokens.
+/// For short contexts the cache holds one per concurrent request, up to this number of tokens.
 const CACHE_TOKENS: usize = 32_768;
 
 /// Longest default of a request's context: a cache of several of the model's own limit would seldom fit.
@@ -209,7 +209,7 @@ fn is_of_device(error: &(dyn std::error::Error + Send + Sync + 'static), alone: 
     }
 }
 
-/// Loads the model with room for several contexts where nobody says otherwise and memory allows, else with one; a smaller one only where no other
+/// Loads the model with room for several contexts if memory allows, else with one; a smaller one only if no other
 /// model could make room.
 fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) -> Result<Engine, LoadError> {
     let config = latent_graph::ModelConfig::before_loading(checkpoint)?;
@@ -239,7 +239,7 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
     }
     let context = if attempt.alone { args.ctx_size } else { Some(context) };
     match load(&EngineOptions { context, ..options.clone() }) {
-        // nobody asked for as much, and no other model's end would make the device give it out
+        // the size is a default, and unloading another model would not free enough memory
         Err(EngineError::Piece(_)) if args.ctx_size.is_none() && context.is_some() => {
             Ok(load(&EngineOptions { context: None, ..options })?)
         }

@@ -4,7 +4,9 @@ use crate::answer::ReasoningLimit;
 use crate::dialects::openai_chat::{left_out, no_media, read_kwargs, result_text};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::ApiError;
-use crate::items::{Conversation, Item, MessageText, Role, ToolChoice, read_function_tool};
+use crate::items::{
+    Conversation, Item, MessageText, ReasoningLimitChoice, Role, ToolChoice, read_function_tool,
+};
 use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::Served;
@@ -113,7 +115,8 @@ fn read_thinking(
             "enabled" => {
                 conversation.think(true);
                 if let Some(tokens) = thinking.usize("budget_tokens")? {
-                    conversation.reasoning_limit = Some(ReasoningLimit { tokens, message: String::new() });
+                    let limit = ReasoningLimit { tokens, message: String::new() };
+                    conversation.reasoning_limit = ReasoningLimitChoice::Limited(limit);
                 }
             }
             "disabled" => conversation.think(false),

@@ -37,7 +37,7 @@ struct About {
     response_fields: Vec<String>,
 }
 
-/// Reads the prompts of a request, whose answer has at most so many tokens.
+/// Reads the prompts of a request. `max_tokens` bounds its answer.
 type ReadPrompts = fn(&Served, &Fields<'_>, &Limits, Option<usize>) -> Result<Vec<Prompt>, ApiError>;
 
 pub(crate) async fn completion(asker: Asker, body: Body) -> Response {
@@ -72,7 +72,8 @@ async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<R
             let text = |prompt: &Prompt| served.tokenizer.decode(&prompt.tokens, true);
             let progress = fields.bool("return_progress")?.unwrap_or(false);
             let timings = fields.bool("timings_per_token")?.unwrap_or(false);
-            let mut settings = settings(&params, served.tokenizer.end_of_generation(), Some(params.sampling.seed));
+            let mut settings =
+                settings(&params, served.tokenizer.end_of_generation(), Some(params.sampling.seed));
             settings["stream"] = stream.into();
             settings["timings_per_token"] = timings.into();
             let response_fields = params::texts(fields, "response_fields")?;
@@ -133,7 +134,7 @@ fn selected(value: &Value, paths: &[String]) -> Value {
     Value::Object(paths.iter().filter_map(found).collect())
 }
 
-/// What the last event, or the whole answer, says beside the text.
+/// Fields of the last event, or of the whole answer, in addition to the text.
 fn ending(served: &Served, about: &About, index: usize, finish: &Finish) -> Value {
     let prompt = about.prompts.get(index / about.n.max(1)).cloned().unwrap_or_default();
     let stop_type = match finish.reason {

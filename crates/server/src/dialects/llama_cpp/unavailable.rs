@@ -12,7 +12,7 @@ fn refused(asker: &Asker, kind: ErrorKind, problem: &str) -> Response {
 /// `POST /rerank` and its other names.
 pub(crate) async fn rerank(asker: Asker) -> Response {
     let problem = "reranking needs a model that was trained to score pairs of texts, and no model family of this server is; compare \
-                   embeddings of /v1/embeddings, or run a reranker in llama-server beside it";
+                   embeddings of /v1/embeddings, or run a reranker in a separate llama-server";
     refused(&asker, ErrorKind::NotImplemented, problem)
 }
 

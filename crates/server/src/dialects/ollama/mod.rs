@@ -60,7 +60,7 @@ fn modified(model: &Status, created: u64) -> String {
     ids::rfc3339(modified_seconds(&model.path).unwrap_or(created), 0)
 }
 
-/// Until when a model stays loaded that nobody uses; a far day if nothing but another model's need ends it.
+/// When an idle model is unloaded; a far day if only another model's need unloads it.
 fn expires(model: &Status) -> String {
     match model.stays {
         Some(time) => ids::rfc3339(ids::now().saturating_add(time.as_secs()), 0),

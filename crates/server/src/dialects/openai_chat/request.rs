@@ -4,7 +4,8 @@ use crate::answer::ReasoningLimit;
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, shortened};
 use crate::items::{
-    AllowedTools, Conversation, Item, MessageText, Role, ToolChoice, read_function_tool, refuse_custom_tool,
+    AllowedTools, Conversation, Item, MessageText, ReasoningLimitChoice, Role, ToolChoice,
+    read_function_tool, refuse_custom_tool,
 };
 use crate::json::{Fields, kind, text_len};
 use crate::limits::Limits;
@@ -120,8 +121,8 @@ fn read_reasoning(
 ) -> Result<(), ApiError> {
     match fields.str("reasoning_format")? {
         None => {}
-        Some("none") => conversation.raw_reasoning = true,
-        Some("auto" | "deepseek") => conversation.raw_reasoning = false,
+        Some("none") => conversation.raw_reasoning = Some(true),
+        Some("auto" | "deepseek") => conversation.raw_reasoning = Some(false),
         Some(other) => {
             return Err(
                 fields.error("reasoning_format", format!("{other:?} is none of none, auto and deepseek"))
@@ -131,15 +132,16 @@ fn read_reasoning(
     for name in ["reasoning_budget_tokens", "thinking_budget_tokens"] {
         match fields.i64(name)? {
             None => {}
-            Some(-1) => conversation.reasoning_limit = None,
+            Some(-1) => conversation.reasoning_limit = ReasoningLimitChoice::Unlimited,
             Some(count) => {
                 let tokens = usize::try_from(count)
                     .map_err(|_| fields.error(name, format!("{count} is less than 0; -1 sets no limit")))?;
-                conversation.reasoning_limit = Some(ReasoningLimit { tokens, message: String::new() });
+                conversation.reasoning_limit =
+                    ReasoningLimitChoice::Limited(ReasoningLimit { tokens, message: String::new() });
             }
         }
     }
-    if let (Some(message), Some(limit)) =
+    if let (Some(message), ReasoningLimitChoice::Limited(limit)) =
         (fields.str("reasoning_budget_message")?, &mut conversation.reasoning_limit)
     {
         const NAME: &str = "reasoning_budget_message";
@@ -194,7 +196,7 @@ fn read_prefill(fields: &Fields<'_>, last_is_own: bool) -> Result<bool, ApiError
             Err(fields.error("continue_final_message", "this excludes `add_generation_prompt`: true"))
         }
         (Some(true), _) if !last_is_own => {
-            Err(fields.error("continue_final_message", "the last message is none of the assistant"))
+            Err(fields.error("continue_final_message", "the last message must be an assistant message"))
         }
         (Some(false), _) | (None, Some(true)) => Ok(false),
         _ => Ok(last_is_own),
@@ -256,7 +258,7 @@ fn read_assistant(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), Api
     Ok(())
 }
 
-/// A text, or the texts of a list of parts. Parts that are no text are refused by name.
+/// A text, or the texts of a list of parts. Other parts are refused by name.
 pub(crate) fn content_text(fields: &Fields<'_>, name: &str) -> Result<MessageText, ApiError> {
     read_content(fields, name, |part, kind| Err(part.error("type", no_media(kind))))
 }
@@ -272,7 +274,7 @@ pub(crate) fn result_text(fields: &Fields<'_>, name: &str) -> Result<MessageText
     })
 }
 
-/// A text, or the texts of a list of parts; `other` reads a part that is no text, given its type.
+/// A text, or the texts of a list of parts; `other` reads a part of another type.
 fn read_content(
     fields: &Fields<'_>,
     name: &str,

@@ -70,7 +70,7 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
 fn unknown(id: &str) -> ApiError {
     ApiError::new(
         ErrorKind::NotFound,
-        format!("there is no stored response {id:?}: it was not stored, or has been forgotten"),
+        format!("no stored response {id:?}: it was not stored, or was dropped"),
     )
 }
 

@@ -86,7 +86,7 @@ fn refuse(fields: &Fields<'_>) -> Result<(), ApiError> {
     }
     if fields.get("prompt").is_some() {
         return Err(
-            fields.error("prompt", "there are no stored prompts here: send `instructions` and `input`")
+            fields.error("prompt", "stored prompts are not supported: send `instructions` and `input`")
         );
     }
     Ok(())
@@ -163,7 +163,7 @@ pub(super) fn read_conversation(
     if let Some(previous) = fields.str("previous_response_id")? {
         let Some(before) = earlier(previous) else {
             let problem = format!(
-                "there is no stored response {previous:?}: it was not stored, or has been forgotten; send all items instead"
+                "no stored response {previous:?}: it was not stored, or was dropped; send all items instead"
             );
             return Err(ApiError {
                 kind: ErrorKind::NotFound,

@@ -95,7 +95,7 @@ fn streams_and_embeddings_and_failures_have_spans_and_watchers_none() {
     assert_eq!(embeddings.attributes["gen_ai.operation.name"], "embeddings");
     assert_eq!(embeddings.attributes["gen_ai.response.model"], "demo");
     assert_eq!(refused.attributes["error.type"], "invalid_request");
-    // a mistake of the client's is none of the server's
+    // a client's mistake is not a server error
     assert_eq!((refused.status, &refused.attributes["http.response.status_code"]), (0, &json!(400)));
     assert_eq!(unknown.attributes["http.response.status_code"], 404);
     let traces: std::collections::BTreeSet<&str> = roots.iter().map(|span| span.trace.as_str()).collect();
