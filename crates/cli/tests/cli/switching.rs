@@ -38,7 +38,8 @@ const VALUES: [(&str, &str); 29] = [
 ];
 
 /// Flags that are nothing without others.
-const WITH: [(&str, &[&str]); 3] = [
+const WITH: [(&str, &[&str]); 4] = [
+    ("--reasoning-budget-message", &["--reasoning-budget", "8"]),
     ("--hf-file", &["--hf-repo", "o/n"]),
     ("--tls-key", &["--tls-cert", "c.pem"]),
     ("--tls-cert", &["--tls-key", "k.pem"]),

@@ -336,7 +336,7 @@ mod tests {
         let sessions = StreamSessions::new(1000);
         let begin = |name: &str| {
             let producer = sessions.begin(FairnessKey(1), name.into());
-            producer.start();
+            drop(producer.start());
             producer
         };
         let first = begin("a");
