@@ -51,13 +51,13 @@ mod models;
 mod openapi;
 mod pace;
 mod params;
+mod reasoning;
 mod spans;
 mod store;
 mod stream;
 mod template_caps;
 mod worker;
 
-pub use answer::ReasoningLimit;
 pub use app::Extras;
 pub use config::{ConfigError, DEFAULT_DISK_BYTES, Fallback, FileConfig, FileModel, ServerConfig};
 pub use duration::parse_duration;
@@ -67,5 +67,6 @@ pub use limits::Limits;
 pub use model::{
     AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelFigures, ModelSource, RequestDefaults,
 };
+pub use reasoning::ReasoningLimit;
 pub use spans::{Otlp, OtlpError};
 pub use worker::{Hook, TakenJob};

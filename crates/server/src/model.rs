@@ -1,6 +1,5 @@
 //! A loaded model as requests see it: its name, tokenizer, chat template and limits.
 
-use crate::answer::ReasoningLimit;
 use crate::error::{ApiError, ContextOverflow};
 use crate::ids;
 use crate::items::{
@@ -9,6 +8,7 @@ use crate::items::{
 use crate::json::count_values;
 use crate::limits::Limits;
 use crate::memory::Charge;
+use crate::reasoning::ReasoningLimit;
 use crate::template_caps::template_caps;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, Pooling};

@@ -75,7 +75,7 @@ impl TextSide {
         };
         let tokenizer = match (kind, Tokenizer::from_source(source)) {
             (_, Err(TextError::Missing)) => {
-                Part::None("only the configuration: prompts are token ids (--tokens)")
+                Part::None("none: the configuration alone; prompts are token ids (--tokens)")
             }
             (kind, Ok(tokenizer)) => {
                 Part::Supported(format!("{}, {} tokens", kind.unwrap_or_default(), tokenizer.vocab_size()))

@@ -60,7 +60,7 @@ fn a_conversation_goes_to_the_server_with_what_flags_say() {
     assert_eq!((code, stdout.as_str()), (0, "Hello **you**\nAgain\nThird\n"), "{stderr}");
     for said in [
         "owl at http",
-        "[5 tokens, 10.0 t/s; prompt 8, 80.0 t/s; context 25 of 4096]",
+        "[5 tokens, 8.0 t/s; prompt 8, 80.0 t/s; context 25 of 4096]",
         "25 of 4096 tokens (0 %), 3 messages",
         "3 answers: 15 tokens in 1.50 s",
         "36 of them cached (60 %)",

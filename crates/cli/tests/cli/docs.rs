@@ -28,12 +28,14 @@ use Run::{Exit, Instead, Serve, Skip};
 const NETWORK: Run = Skip("it needs the network; hub.rs runs it against a hub of its own");
 const BUILD: Run = Skip("it builds or installs something");
 const MPI: Run = Skip("it needs MPI; mpi.rs runs it");
+const CLIENT: Run = Skip("it starts another program; tests/clients runs clients that are packages");
 const GPU: Run = Skip("it needs a GPU; gpu.rs runs it");
 
 /// What commands that begin so need. The first rule that fits counts.
-const RULES: [(&str, Run); 55] = [
+const RULES: [(&str, Run); 61] = [
     ("latent pull hf:", NETWORK),
     ("latent run -m hf:", NETWORK),
+    ("latent run hf:", NETWORK),
     ("latent rm hf:", NETWORK),
     ("latent chat --url", Skip("it needs a server; chat_url.rs runs it")),
     ("latent top --url", Skip("it needs a server; top.rs runs it")),
@@ -91,6 +93,11 @@ const RULES: [(&str, Run); 55] = [
     ("LD_LIBRARY_PATH=target/release ./generate", BUILD),
     ("LD_LIBRARY_PATH=target/release ./gemm", BUILD),
     ("python3 -m venv", BUILD),
+    ("export ", CLIENT),
+    ("claude", CLIENT),
+    ("aider", CLIENT),
+    ("docker", CLIENT),
+    ("python tests/llama_server/", Skip("it needs the network; .ci/run runs it")),
     ("python3 -m http.server", Skip("it needs a build for browsers")),
     ("venv/bin/python", Skip("it needs packages of Python")),
     ("crates/web/build.sh", BUILD),
@@ -124,7 +131,7 @@ const OTHER_BLOCKS: [(&str, &str); 15] = [
 ];
 
 /// Languages of blocks that are not commands.
-const LANGUAGES: [&str; 6] = ["rust", "json", "python", "c", "text", "toml"];
+const LANGUAGES: [&str; 9] = ["rust", "json", "python", "c", "text", "toml", "yaml", "vim", "patterns"];
 
 struct Block {
     line: usize,

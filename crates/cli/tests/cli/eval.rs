@@ -116,7 +116,7 @@ fn endings_facts_experts_and_weights_are_measured_and_drawn_on_one_page() {
         assert!(html.contains(&format!("<h2>{heading}</h2>")), "{heading}");
     }
     assert!(html.matches("<svg").count() >= 6 && !html.contains("<script"));
-    refused(&["eval", "report", "--force", &page, &text], USAGE, &["no result"]);
+    refused(&["eval", "report", "--force", &page, &text], USAGE, &["not a result"]);
 }
 
 #[test]

@@ -213,16 +213,10 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     ),
     (
         &["run", "chat"],
-        "dry_penalty_last_n",
-        With("-n 40 --dry-multiplier 50", "-n 40 --dry-multiplier 50 --dry-penalty-last-n 0", ""),
-    ),
-    (
-        &["run", "chat"],
-        "dry_sequence_breaker",
-        With(
-            "-n 40 --dry-multiplier 50 --dry-allowed-length 0",
-            "-n 40 --dry-multiplier 50 --dry-allowed-length 0 --dry-sequence-breaker e",
-            "",
+        "dry_penalty_last_n dry_sequence_breaker",
+        Tested(
+            "engine/src/sampling/tests_of_chains.rs",
+            "fn breakers_of_several_tokens_bound_repetitions_of_dry",
         ),
     ),
     (&["run", "chat"], "ignore_eos", Tested("cli/tests/cli/chat.rs", "--ignore-eos")),

@@ -194,7 +194,7 @@ fn wrong_flags() {
         (&["run", "--isa", "sse9", "Hi"], "avx512"),
         (&["run", "--mla", "quick", "Hi"], "absorbed"),
         (&["run", "--precision", "double", "Hi"], "exact"),
-        (&["run", "--cache-type", "q8_0", "Hi"], "bf16"),
+        (&["run", "--cache-type", "q5_1", "Hi"], "bf16"),
         (&["run", "-t", "0", "Hi"], "0"),
         (&["logits"], "--tokens"),
         (&["run", "--tokens", "1", "text"], "cannot be used with"),

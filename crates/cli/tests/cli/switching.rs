@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Values of flags that do not take `1`.
-const VALUES: [(&str, &str); 29] = [
+const VALUES: [(&str, &str); 30] = [
     ("--samplers", "top_k;temperature"),
     ("--sampler-seq", "kt"),
     ("--model", "m.gguf"),
@@ -35,6 +35,7 @@ const VALUES: [(&str, &str); 29] = [
     ("--tags", "small,fast"),
     ("--timeout", "3600"),
     ("--pooling", "last"),
+    ("--reasoning-format", "none"),
 ];
 
 /// Flags that are nothing without others.

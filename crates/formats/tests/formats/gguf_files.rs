@@ -248,7 +248,7 @@ fn shards_that_were_joined_are_named_as_such() {
         let path = folder.path().join(name);
         std::fs::write(&path, &joined).unwrap();
         let at = format!("another GGUF file begins at byte {}", joined.len() - bytes(1).len());
-        says(Checkpoint::open(&path), &[name, &at, "joined into one file", "path of the first"]);
+        says(Checkpoint::open(&path), &[name, &at, "concatenated into one file", "path of the first"]);
     }
 }
 

@@ -5,6 +5,7 @@
 //! same is done here first, on a form that holds no more than what costs: with a budget, which ends it.
 
 use super::check::WHAT;
+use super::trivial::NOTES;
 use crate::cost::{MAX_PAIRS, Spread, Spreads, cost, too_many_pairs};
 use crate::error::{GrammarError, shorten};
 use crate::limits::Budget;
@@ -29,25 +30,6 @@ const MAX_PLACES: u32 = 8;
 
 /// Keywords by which other schemas apply to the same value.
 const APPLICATORS: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
-
-/// Keywords that say nothing about a value.
-pub(super) const NOTES: [&str; 15] = [
-    "$anchor",
-    "$defs",
-    "definitions",
-    "$schema",
-    "$id",
-    "id",
-    "$comment",
-    "title",
-    "description",
-    "default",
-    "readOnly",
-    "writeOnly",
-    "examples",
-    "contentMediaType",
-    "contentEncoding",
-];
 
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 

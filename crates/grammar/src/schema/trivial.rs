@@ -1,7 +1,25 @@
 //! Keywords that every instance satisfies, and those that another form says: they are removed before anything is refused.
 
-use super::shape::NOTES;
 use serde_json::{Map, Value, json};
+
+/// Keywords that say nothing about a value.
+pub(super) const NOTES: [&str; 15] = [
+    "$anchor",
+    "$defs",
+    "definitions",
+    "$schema",
+    "$id",
+    "id",
+    "$comment",
+    "title",
+    "description",
+    "default",
+    "readOnly",
+    "writeOnly",
+    "examples",
+    "contentMediaType",
+    "contentEncoding",
+];
 
 /// Removes what every instance satisfies.
 pub(super) fn remove(schema: &mut Map<String, Value>) {

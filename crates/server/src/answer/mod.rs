@@ -14,7 +14,6 @@ pub(crate) use embed::embed;
 pub(crate) use outcome::{Call, Outcome};
 pub(crate) use parser::{Parser, Piece};
 pub(crate) use reasoning_budget::ReasoningBudget;
-pub use reasoning_budget::ReasoningLimit;
 pub(crate) use running::Running;
 pub(crate) use start::{Prepared, begin};
 pub(crate) use update::{Finish, Reason, Token, TokenLogprob, Update, What};

@@ -1,18 +1,10 @@
 //! A limit on the tokens of reasoning.
 
+use crate::reasoning::ReasoningLimit;
 use latent_engine::LogitsProcessor;
 use latent_text::{Detokenizer, Encode, ResponseEvent, ResponseParser, TextError, Tokenizer};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// How long a model may reason.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ReasoningLimit {
-    /// Maximum number of tokens of reasoning.
-    pub tokens: usize,
-    /// Text that is written before the marker that ends the reasoning.
-    pub message: String,
-}
 
 /// Ends the reasoning of one answer after a number of tokens: it then allows only the tokens of the marker that ends it, one after the other.
 pub(crate) struct ReasoningBudget {

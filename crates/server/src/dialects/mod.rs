@@ -1,6 +1,7 @@
 //! The interfaces that clients speak. Each reads its requests into items and parameters, and writes answers in its own form.
 
 pub(crate) mod anthropic;
+mod content;
 mod infill;
 pub(crate) mod llama_cpp;
 pub(crate) mod models;

@@ -1,6 +1,6 @@
 //! What the dialects share: from items and parameters, or from plain prompts, to a request that is ready.
 
-use super::openai_chat::content_text;
+use super::content::content_text;
 use crate::answer::{Parser, Prepared, ReasoningBudget};
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;

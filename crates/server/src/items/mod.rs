@@ -11,7 +11,7 @@ pub(crate) use tools::{
     refuse_custom_tool,
 };
 
-use crate::answer::ReasoningLimit;
+use crate::reasoning::ReasoningLimit;
 use serde_json::{Map, Value};
 
 /// Who speaks.

@@ -1,7 +1,5 @@
 //! Control tokens of fill-in-the-middle prompts.
 
-use super::Tokenizer;
-
 /// Control tokens of fill-in-the-middle prompts, as a file names them or as vocabularies call them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FimTokens {
@@ -56,8 +54,8 @@ const FILE: [&str; 1] = ["<|file_sep|>"];
 
 impl FimTokens {
     /// The tokens that a vocabulary has under known names.
-    pub(super) fn named(tokenizer: &Tokenizer) -> FimTokens {
-        let find = |names: &[&str]| names.iter().find_map(|name| tokenizer.token_id(name));
+    pub(super) fn named(token_id: impl Fn(&str) -> Option<u32>) -> FimTokens {
+        let find = |names: &[&str]| names.iter().find_map(|name| token_id(name));
         FimTokens {
             prefix: find(&PREFIX),
             suffix: find(&SUFFIX),
@@ -93,21 +91,5 @@ impl FimTokens {
     pub fn missing(&self) -> Vec<&'static str> {
         let tokens = [("prefix", self.prefix), ("suffix", self.suffix), ("middle", self.middle)];
         tokens.into_iter().filter(|(_, token)| token.is_none()).map(|(name, _)| name).collect()
-    }
-}
-
-impl Tokenizer {
-    /// Control tokens of fill-in-the-middle prompts.
-    pub fn fim_tokens(&self) -> FimTokens {
-        self.fim
-    }
-
-    /// Takes the tokens that a file names, and those that are missing from the vocabulary's names.
-    pub(super) fn with_fim(mut self, named: FimTokens) -> Tokenizer {
-        self.fim = named.or(FimTokens::named(&self), self.vocab_size());
-        self.end.extend(self.fim.ends());
-        self.end.sort_unstable();
-        self.end.dedup();
-        self
     }
 }

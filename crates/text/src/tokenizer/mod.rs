@@ -85,6 +85,20 @@ const END_TEXTS: [&str; 12] = [
 ];
 
 impl Tokenizer {
+    /// Control tokens of fill-in-the-middle prompts.
+    pub fn fim_tokens(&self) -> FimTokens {
+        self.fim
+    }
+
+    /// Takes the tokens that a file names, and those that are missing from the vocabulary's names.
+    fn with_fim(mut self, named: FimTokens) -> Tokenizer {
+        self.fim = named.or(FimTokens::named(|name| self.token_id(name)), self.vocab_size());
+        self.end.extend(self.fim.ends());
+        self.end.sort_unstable();
+        self.end.dedup();
+        self
+    }
+
     /// Token ids of a text.
     ///
     /// # Errors

@@ -147,7 +147,7 @@ fn rules_that_are_not_known_and_broken_files_are_refused() {
     for (bytes, word) in [
         (piece(&[10, 1, 0xff]), "UTF-8"),
         (piece(&[10, 1, b'x', 0x18, 9]), "kind 9"),
-        (piece(&[10, 1, b'x', 0x15, 0, 0, 0xc0, 0x7f]), "no number"),
+        (piece(&[10, 1, b'x', 0x15, 0, 0, 0xc0, 0x7f]), "not a number"),
     ] {
         let said = refused(&bytes);
         assert!(said.contains("piece 0") && said.contains(word), "{said}");

@@ -7,10 +7,10 @@ use std::ffi::{OsStr, OsString};
 
 /// A command line in Latent's own flags.
 #[derive(Clone, Debug, Default)]
-pub(in crate::args) struct Translation {
-    pub(in crate::args) words: Vec<OsString>,
+pub(crate) struct Translation {
+    pub(crate) words: Vec<OsString>,
     /// A line for each flag or variable that has no effect.
-    pub(in crate::args) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// Words that mean "on" and "off" to llama-server, and the third one of some flags.
@@ -25,7 +25,7 @@ const SECRET: [&str; 1] = ["LLAMA_API_KEY"];
 ///
 /// # Errors
 /// A flag that is not available, or that lacks its value.
-pub(in crate::args) fn translate(words: &[OsString]) -> Result<Translation, String> {
+pub(crate) fn translate(words: &[OsString]) -> Result<Translation, String> {
     let (command, rest) = words.split_at(words.len().min(2));
     let mut made = Translation { words: command.to_vec(), notes: Vec::new() };
     let mut rest = rest.iter().peekable();
@@ -67,25 +67,25 @@ pub(in crate::args) fn translate(words: &[OsString]) -> Result<Translation, Stri
 }
 
 /// A variable that has become words.
-pub(in crate::args) struct FromVariable {
-    pub(in crate::args) variable: &'static str,
+pub(crate) struct FromVariable {
+    pub(crate) variable: &'static str,
     /// The flag that it sets.
-    pub(in crate::args) flag: String,
+    pub(crate) flag: String,
 }
 
 /// What the environment says.
-pub(in crate::args) struct Environment<'a> {
+pub(crate) struct Environment<'a> {
     /// The value of a variable.
-    pub(in crate::args) variable: &'a dyn Fn(&str) -> Option<OsString>,
+    pub(crate) variable: &'a dyn Fn(&str) -> Option<OsString>,
     /// Whether the command line, or a variable of Latent's own, has set a flag.
-    pub(in crate::args) is_set: &'a dyn Fn(&str) -> bool,
+    pub(crate) is_set: &'a dyn Fn(&str) -> bool,
 }
 
 /// Adds what variables of other servers say, where neither the command line nor a variable of Latent's own says it.
 ///
 /// # Errors
 /// As of [`translate`].
-pub(in crate::args) fn with_environment(
+pub(crate) fn with_environment(
     own: &Translation,
     environment: &Environment<'_>,
 ) -> Result<(Translation, Vec<FromVariable>), String> {

@@ -60,7 +60,7 @@ impl AnswerDefaults {
     /// What is wrong with it.
     pub(super) fn check(&self, tokenizer: &Arc<Tokenizer>) -> Result<()> {
         if let Some(args) = &self.constraint {
-            AnswerConstraint::new(args, tokenizer, None)?;
+            AnswerConstraint::new(args, tokenizer, None).map_err(|error| Usage(format!("{error:#}")))?;
         }
         Ok(())
     }

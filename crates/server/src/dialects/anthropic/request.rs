@@ -1,7 +1,7 @@
 //! Reading Anthropic's requests.
 
-use crate::answer::ReasoningLimit;
-use crate::dialects::openai_chat::{left_out, no_media, read_kwargs, result_text};
+use crate::dialects::content::{no_media, result_text};
+use crate::dialects::openai_chat::{left_out, read_kwargs};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::ApiError;
 use crate::items::{
@@ -11,6 +11,7 @@ use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::Served;
 use crate::params::{self, Params, Shape};
+use crate::reasoning::ReasoningLimit;
 use serde_json::Value;
 
 /// How the answer is to be written.

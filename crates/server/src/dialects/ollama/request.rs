@@ -1,6 +1,6 @@
 //! Reading Ollama's requests.
 
-use crate::dialects::openai_chat::no_media;
+use crate::dialects::content::no_media;
 use crate::duration::parse_duration;
 use crate::error::ApiError;
 use crate::items::{Conversation, Item, MessageText, Role, read_function_tool};

@@ -4,10 +4,7 @@ mod request;
 mod stream;
 mod whole;
 
-pub(crate) use request::{
-    content_text, left_out, no_media, read_conversation, read_kwargs, read_switches, read_tool_choice,
-    result_text,
-};
+pub(crate) use request::{left_out, read_conversation, read_kwargs, read_switches, read_tool_choice};
 pub(super) use whole::{FINGERPRINT, finite, logprob, usage_of};
 
 use crate::app::{Asker, Received};

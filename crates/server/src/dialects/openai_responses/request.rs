@@ -1,8 +1,7 @@
 //! Reading a request for a response.
 
-use crate::dialects::openai_chat::{
-    content_text, left_out, no_media, read_switches, read_tool_choice, result_text,
-};
+use crate::dialects::content::{content_text, no_media, result_text};
+use crate::dialects::openai_chat::{left_out, read_switches, read_tool_choice};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, ErrorKind};
 use crate::items::{
