@@ -97,7 +97,7 @@ const RULES: [(&str, Run); 61] = [
     ("claude", CLIENT),
     ("aider", CLIENT),
     ("docker", CLIENT),
-    ("python tests/llama_server/", Skip("it needs the network; .ci/run runs it")),
+    ("python tests/llama_server/run.py", Skip("it needs the network; .ci/run runs it")),
     ("python3 -m http.server", Skip("it needs a build for browsers")),
     ("venv/bin/python", Skip("it needs packages of Python")),
     ("crates/web/build.sh", BUILD),

@@ -336,7 +336,7 @@ fn bad_dumps_are_refused_with_what_is_wrong() {
     dump_of(&path, "layers.1.latnet", F32, &[4, 48], Some(&four));
     refused(&["layers.1.latnet", "attn_norm", "latent"]);
     dump_of(&path, "layers.9.latent", F32, &[4, 48], Some(&four));
-    refused(&["no layer 9", "0 to 2"]);
+    refused(&["layer 9 does not exist", "0 to 2"]);
     dump_of(&path, "model.norm", F32, &[4, 48], Some(&four));
     refused(&["model.norm", "final_norm", "logits"]);
     dump_of(&path, "layers.1.residual", F32, &[4, 95], Some(&four));

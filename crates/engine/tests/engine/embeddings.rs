@@ -190,7 +190,7 @@ fn what_is_no_embedding_is_refused_for_its_sequence_alone() {
     }
     assert_eq!(engine.kv_cache().available(), free);
     let said = SeqError::EmbeddingWidth { elements: 65, width: 65, hidden: 64 }.to_string();
-    assert!(said.contains("rows of 65") && said.contains("64, the model's hidden size"), "{said}");
+    assert!(said.contains("rows of 65") && said.contains("the model's hidden size (64)"), "{said}");
     let said = SeqError::EmbeddingNotFinite { position: 6, element: 5 }.to_string();
     assert!(said.contains("element 5 of the embedding at position 6 is not finite"), "{said}");
 }

@@ -58,7 +58,7 @@ impl AnswerDefaults {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn check(&self, tokenizer: &Arc<Tokenizer>) -> Result<()> {
+    pub(super) fn check(&self, tokenizer: &Arc<Tokenizer>) -> Result<(), Usage> {
         if let Some(args) = &self.constraint {
             AnswerConstraint::new(args, tokenizer, None).map_err(|error| Usage(format!("{error:#}")))?;
         }

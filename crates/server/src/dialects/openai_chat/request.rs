@@ -301,6 +301,7 @@ fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::items::MessageText;
 
     fn message(role: &str, content: &str) -> Value {
         json!({"role": role, "content": content})
