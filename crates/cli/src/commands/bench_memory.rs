@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn other_files_are_refused() {
         let refused = |text: &str| Before::parse(text, &json!({})).err().unwrap();
-        assert!(refused("").contains("no JSON"));
+        assert!(refused("").contains("not valid JSON"));
         assert!(refused("[]").contains("--save"));
         assert!(refused(r#"{"format": "latent-bench-1", "rows": [{"test": "x"}]}"#).contains("no speed"));
     }

@@ -208,7 +208,7 @@ impl Encoder for Lines {
                 if let Some(call) = self.calls.last_mut() {
                     call.complete = ending == CallEnding::Complete;
                 }
-                if let Some(whole) = self.calls.iter().enumerate().last().and_then(whole_call) {
+                if let Some(whole) = self.calls.iter().enumerate().next_back().and_then(whole_call) {
                     send(out, &self.about.part("", "", &[whole]));
                 }
             }
