@@ -66,6 +66,10 @@ pub(crate) fn from_boxed(error: Box<dyn Error + Send + Sync>) -> anyhow::Error {
         Ok(error) => return (*error).into(),
         Err(error) => error,
     };
+    let error = match error.downcast::<Usage>() {
+        Ok(error) => return (*error).into(),
+        Err(error) => error,
+    };
     let error = match error.downcast::<ConfigError>() {
         Ok(error) => return (*error).into(),
         Err(error) => error,

@@ -32,9 +32,8 @@ const CLIENT: Run = Skip("it starts another program; tests/clients runs clients 
 const GPU: Run = Skip("it needs a GPU; gpu.rs runs it");
 
 /// What commands that begin so need. The first rule that fits counts.
-const RULES: [(&str, Run); 61] = [
+const RULES: [(&str, Run); 59] = [
     ("latent pull hf:", NETWORK),
-    ("latent run -m hf:", NETWORK),
     ("latent run hf:", NETWORK),
     ("latent rm hf:", NETWORK),
     ("latent chat --url", Skip("it needs a server; chat_url.rs runs it")),
@@ -42,7 +41,6 @@ const RULES: [(&str, Run); 61] = [
     ("latent serve -m model.gguf --otlp-endpoint", Skip("it needs a program with the feature `otel`")),
     ("latent serve -m MODEL --partition", MPI),
     ("latent serve", Serve),
-    ("./target/release/latent serve &", Instead("./target/release/latent serve &", "latent serve")),
     ("latent kernels count", GPU),
     ("VK_DRIVER_FILES=", GPU),
     ("mpirun", MPI),
