@@ -329,7 +329,7 @@ mod tests {
             crate::buffers::Readback::new(&device, 15 << 20).err().unwrap(),
         ] {
             let refused = refused.to_string();
-            assert!(refused.contains("takes 15 MiB more, where 16 MiB are in use"), "{refused}");
+            assert!(refused.contains("takes 15 MiB more, with 16 MiB already in use"), "{refused}");
         }
         drop(held);
         assert_eq!(device.in_use(), 0);
