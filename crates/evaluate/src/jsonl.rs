@@ -94,7 +94,7 @@ mod tests {
     fn a_wrong_line_is_named_by_its_number() {
         assert_eq!(names("{\"name\": \"a\"}\n\n{\"title\": \"b\"}\n").unwrap(), ["a", "b"]);
         for (text, words) in [
-            ("{\"name\": \"a\"}\n{\"name\": ", ["line 2", "no JSON"]),
+            ("{\"name\": \"a\"}\n{\"name\": ", ["line 2", "invalid JSON"]),
             ("\n[1]", ["line 2", "not a JSON object"]),
             ("{\"x\": 1}", ["line 1", "name, title, and has x"]),
             ("{\"name\": 1}", ["line 1", "must be text"]),

@@ -450,7 +450,7 @@ mod tests {
         assert!(error(&config, "tensor=2", 2).contains("tensor=2,experts=2"));
         assert!(parse("tensor=2,experts=2").unwrap().part(&config, 1, 2).is_ok());
         config.moe = None;
-        assert!(error(&config, "experts=2", 2).contains("without experts"));
+        assert!(error(&config, "experts=2", 2).contains("needs a model with experts"));
     }
 
     #[test]

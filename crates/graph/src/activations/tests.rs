@@ -103,6 +103,6 @@ fn unknown_names_are_answered_with_those_that_exist() {
     let activations = activations();
     assert!(activations.unknown("layers.1.latnet").contains("q_rope"));
     assert!(activations.unknown("layers.2.latent").contains("layers 0 to 1"));
-    assert!(activations.unknown("layers.x.latent").contains("no layer x"));
+    assert!(activations.unknown("layers.x.latent").contains("layer x"));
     assert!(activations.unknown("final").contains("final_norm"));
 }

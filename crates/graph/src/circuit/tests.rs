@@ -145,9 +145,9 @@ fn json_that_is_no_circuit_is_refused_with_its_place() {
 #[test]
 fn blocks_that_do_not_exist_or_are_of_another_kind_are_named() {
     let error = refused(|c| c["layers"]["feed_forward"][1]["block"] = json!("experts"));
-    says(&error, &["layers, feed_forward", "no block \"experts\"", "dense, embed, head, mla, moe"]);
+    says(&error, &["layers, feed_forward", "unknown block \"experts\"", "dense, embed, head, mla, moe"]);
     let error = refused(|c| c["stages"][1]["blocks"] = json!(["tail"]));
-    says(&error, &["stage lm_head", "no block \"tail\""]);
+    says(&error, &["stage lm_head", "unknown block \"tail\""]);
     let error = refused(|c| c["layers"]["attention"][0]["block"] = json!("moe"));
     says(&error, &["layers, attention", "moe is of kind feed_forward", "expected attention"]);
     let error = refused(|c| c["stages"][0]["blocks"] = json!(["embed", "dense", "layers"]));
@@ -231,7 +231,7 @@ fn stages_behind_the_decoder_are_those_of_an_mtp_layer_or_are_not_run() {
 #[test]
 fn a_slot_that_stands_in_for_another_must_exist() {
     let error = refused(|c| c["mtp_weights"]["mtp_embed"]["else"] = json!(["embedding"]));
-    says(&error, &["weight slot mtp_embed of mtp_weights", "\"embedding\"", "no weight slot"]);
+    says(&error, &["weight slot mtp_embed of mtp_weights", "unknown weight slot \"embedding\""]);
 }
 
 #[test]

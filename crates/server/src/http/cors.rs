@@ -74,7 +74,8 @@ pub(super) fn is_allowed(config: &ServerConfig, origin: &HeaderValue) -> bool {
 /// Whether an origin is one of this machine: `localhost` or a loopback address, at any port.
 fn is_local(origin: &str) -> bool {
     let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    host.is_some_and(|host| is_local_name(host_name(host)))
+    // a user name before the host never belongs to an origin, and would hide the host
+    host.is_some_and(|host| !host.contains(['@', '/']) && is_local_name(host_name(host)))
 }
 
 /// Whether a host's name is one of this machine.
