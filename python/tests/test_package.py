@@ -46,7 +46,7 @@ def test_the_stubs_name_every_option(model):
     for name, call in [("load", latent.Model.load), ("generate", lambda **options: model.generate("x", **options))]:
         with pytest.raises(latent.errors.ArgumentError, match="expected one of") as raised:
             call(no_such_option=1)
-        known = set(str(raised.value).split("there are ")[1].split(", "))
+        known = set(str(raised.value).split("expected one of ")[1].split(", "))
         assert keywords[name] - {"variables"} == known
     assert keywords["generate"] == keywords["stream"] == keywords["chat"]
     weight = latent.pack_fp4_weights(np.zeros((8, 1), np.float32), 8)
@@ -58,7 +58,7 @@ def test_the_stubs_name_every_option(model):
         with pytest.raises(latent.errors.ArgumentError, match="expected one of") as raised:
             function(*positional, no_such_option=1)
         [stub] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
-        known = set(str(raised.value).split("there are ")[1].split(", "))
+        known = set(str(raised.value).split("expected one of ")[1].split(", "))
         assert {argument.arg for argument in stub.args.kwonlyargs} == known
 
 

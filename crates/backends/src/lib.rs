@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(parse("auto"), Some(Device::Auto));
         for wrong in ["", "gpu:", "gpu:-1", "gpu:x", "gpu0", "GPU", "cuda"] {
             let error = check_name(wrong).unwrap_err().to_string();
-            assert!(error.contains("cpu, reference, auto, gpu and gpu:N"), "{error}");
+            assert!(error.contains("cpu, reference, auto, gpu or gpu:N"), "{error}");
         }
     }
 
