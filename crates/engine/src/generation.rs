@@ -186,23 +186,22 @@ impl Generation {
     /// How many of the largest logits of a row are enough to choose from once `accepted` more tokens are chosen; 0: all of it is needed.
     pub(crate) fn enough(&self, accepted: usize) -> usize {
         match self.processors.is_empty() && self.logprobs.is_none() {
-            true => self.sampler.enough(accepted, self.most_banned()),
+            true => self.sampler.enough(accepted, self.ends_banned() + self.bad_words.len()),
             false => 0,
         }
     }
 
-    /// The number of tokens that may be banned at a step.
-    fn most_banned(&self) -> usize {
-        let ends = if self.min_tokens > self.tokens().len() { self.ends.len() } else { self.banned_ends };
-        ends + self.bad_words.len()
+    /// How many of the tokens that end the answer are banned at this step.
+    fn ends_banned(&self) -> usize {
+        if self.tokens().len() < self.min_tokens { self.ends.len() } else { self.banned_ends }
     }
 
-    /// Finds the tokens that must not be chosen next.
+    /// Finds the tokens that must not be chosen next, in ascending order.
     fn find_banned(&mut self) {
         self.banned.clear();
-        let chosen = &self.context[self.prompt_len..];
-        let ends = if chosen.len() < self.min_tokens { self.ends.len() } else { self.banned_ends };
+        let ends = self.ends_banned();
         self.banned.extend_from_slice(&self.ends[..ends]);
+        let chosen = &self.context[self.prompt_len..];
         for word in &self.bad_words {
             if let Some((last, before)) = word.split_last()
                 && chosen.ends_with(before)
@@ -210,6 +209,7 @@ impl Generation {
                 self.banned.push(*last);
             }
         }
+        self.banned.sort_unstable();
     }
 
     /// Chooses the next token from the logits that were taken last, and decides whether the answer ends with it.

@@ -4,7 +4,7 @@
 #[derive(Debug)]
 pub(crate) struct IndentLimit {
     /// Minimum number of blanks and tabs of a line; 0: any line will do.
-    least: usize,
+    min: usize,
     /// The indentation of the line so far, until its first other character.
     indentation: Option<usize>,
     broken: bool,
@@ -12,13 +12,13 @@ pub(crate) struct IndentLimit {
 
 impl IndentLimit {
     /// A limit that holds from the second line on.
-    pub(crate) fn new(least: usize) -> IndentLimit {
-        IndentLimit { least, indentation: None, broken: false }
+    pub(crate) fn new(min: usize) -> IndentLimit {
+        IndentLimit { min, indentation: None, broken: false }
     }
 
     /// Takes text; returns what comes before a line that is indented less than the limit.
     pub(crate) fn push(&mut self, mut text: String) -> String {
-        if self.least == 0 {
+        if self.min == 0 {
             return text;
         }
         if self.broken {
@@ -27,7 +27,7 @@ impl IndentLimit {
         for (at, character) in text.char_indices() {
             match (self.indentation, character) {
                 (Some(count), ' ' | '\t') => self.indentation = Some(count + 1),
-                (Some(count), _) if count < self.least => {
+                (Some(count), _) if count < self.min => {
                     self.broken = true;
                     text.truncate(at);
                     return text;
@@ -49,8 +49,8 @@ impl IndentLimit {
 mod tests {
     use super::*;
 
-    fn feed(least: usize, parts: &[&str]) -> (String, bool) {
-        let mut limit = IndentLimit::new(least);
+    fn feed(min: usize, parts: &[&str]) -> (String, bool) {
+        let mut limit = IndentLimit::new(min);
         let text = parts.iter().map(|part| limit.push((*part).to_owned())).collect();
         (text, limit.is_broken())
     }

@@ -355,14 +355,8 @@ pub(crate) fn texts(fields: &Fields<'_>, name: &str) -> Result<Vec<String>, ApiE
     match fields.get(name) {
         None => Ok(Vec::new()),
         Some(Value::String(text)) => Ok(vec![text.clone()]),
-        Some(Value::Array(list)) => {
-            let text = |(i, value): (usize, &Value)| {
-                let wrong = || {
-                    fields.error(&format!("{name}[{i}]"), format!("expected a string, found {}", kind(value)))
-                };
-                value.as_str().map(str::to_owned).ok_or_else(wrong)
-            };
-            list.iter().enumerate().map(text).collect()
+        Some(Value::Array(_)) => {
+            Ok(fields.texts(name)?.unwrap_or_default().into_iter().map(str::to_owned).collect())
         }
         Some(other) => {
             Err(fields.error(name, format!("expected a string or a list of strings, found {}", kind(other))))

@@ -2,8 +2,8 @@
 
 use latent_text::{Encode, Tokenizer};
 
-/// The breakers without any of the caller's own: ends of lines and clauses.
-const DEFAULT: [&str; 4] = ["\n", ":", "\"", "*"];
+/// The sequence breakers of DRY by default: ends of lines and clauses.
+pub const DEFAULT_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 /// Maximum number of tokens after the first of a breaker.
 const MAX_TAIL: usize = 20;
@@ -23,7 +23,7 @@ impl Breakers {
     pub(super) fn of_texts(tokenizer: &Tokenizer, vocab: usize, texts: Option<&[String]>) -> Breakers {
         let own: Vec<&str> = match texts {
             Some(texts) => texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect(),
-            None => DEFAULT.to_vec(),
+            None => DEFAULT_BREAKERS.to_vec(),
         };
         let mut begins = [false; 256];
         own.iter().filter_map(|text| text.bytes().next()).for_each(|byte| begins[usize::from(byte)] = true);

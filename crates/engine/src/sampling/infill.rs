@@ -4,8 +4,8 @@ use super::candidate::Candidate;
 use super::truncation::{likelier, softmax};
 use latent_text::Tokenizer;
 
-/// Candidates below it are dropped at first.
-const LEAST: f64 = 0.2;
+/// Candidates with a smaller probability are dropped at first.
+const MIN_PROBABILITY: f64 = 0.2;
 
 /// Maximum number of candidates that are compared with each other.
 const MAX_JOINED: usize = 256;
@@ -27,7 +27,7 @@ pub(super) fn infill(tokenizer: &Tokenizer, candidates: &mut Vec<Candidate>) {
     let likely = |candidates: &[Candidate], least: f64| -> Vec<bool> {
         candidates.iter().map(|c| ends(c) || f64::from(c.probability) >= least).collect()
     };
-    let kept = likely(candidates, LEAST);
+    let kept = likely(candidates, MIN_PROBABILITY);
     let texts = candidates.iter().zip(&kept).filter(|(c, kept)| **kept && !ends(c)).count();
     if texts == 0 {
         // nothing is likely enough to be suggested

@@ -24,6 +24,7 @@ mod tests;
 mod tests_of_chains;
 mod truncation;
 
+pub use breakers::DEFAULT_BREAKERS;
 pub use kind::SamplerKind;
 pub use logprob::{LogProbability, log_probabilities};
 pub use params::{ParamError, SamplingParams};

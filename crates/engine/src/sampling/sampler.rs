@@ -149,8 +149,8 @@ impl Sampler {
         self.params.mirostat == 0 && first == Some(&SamplerKind::TopK)
     }
 
-    /// The next token, of a whole row or of as many of its largest logits as are [enough](Self::enough). Tokens that are banned are chosen only
-    /// where nothing else can be.
+    /// The next token, of a whole row or of as many of its largest logits as are [enough](Self::enough). Tokens in `banned`, which is in
+    /// ascending order, are chosen only if nothing else can be.
     pub(crate) fn sample_of(&mut self, logits: Logits<'_>, banned: &[u32]) -> Result<u32, EngineError> {
         self.fill(logits);
         for (id, bias) in &self.params.logit_bias {
@@ -161,9 +161,8 @@ impl Sampler {
         if let Some(allowed) = &self.params.allowed_tokens {
             self.candidates.retain(|c| allowed.binary_search(&c.id).is_ok());
         }
-        let can_be_chosen = |c: &Candidate| !c.logit.is_nan() && c.logit != f32::NEG_INFINITY;
         if !banned.is_empty() {
-            let left = |c: &Candidate| can_be_chosen(c) && !banned.contains(&c.id);
+            let left = |c: &Candidate| can_be_chosen(c) && banned.binary_search(&c.id).is_err();
             if self.candidates.iter().any(left) {
                 self.candidates.retain(left);
             }
@@ -197,7 +196,6 @@ impl Sampler {
 
     /// Runs the samplers in their order. Those that truncate are left out where the likeliest token is wanted, and where Mirostat truncates.
     fn apply_chain(&mut self) {
-        let can_be_chosen = |c: &Candidate| !c.logit.is_nan() && c.logit != f32::NEG_INFINITY;
         let (params, candidates) = (&self.params, &mut self.candidates);
         let only_penalties = self.greedy || params.mirostat > 0;
         // penalties need candidates in the order of their ids
@@ -298,4 +296,9 @@ impl Sampler {
     pub(super) fn max_surprise(&self) -> f32 {
         self.mirostat.max_surprise()
     }
+}
+
+/// Whether a candidate has a probability above 0.
+fn can_be_chosen(candidate: &Candidate) -> bool {
+    !candidate.logit.is_nan() && candidate.logit != f32::NEG_INFINITY
 }

@@ -25,7 +25,7 @@ pub(super) const NOTES: [&str; 15] = [
 pub(super) fn remove(schema: &mut Map<String, Value>) {
     let keep = |schema: &Map<String, Value>, keyword: &str, value: &Value| match keyword {
         "propertyNames" => !of_every_name(value) && may_be(schema, "object"),
-        "uniqueItems" => *value != Value::Bool(false) && may_be(schema, "array") && most_items(schema) > 1,
+        "uniqueItems" => *value != Value::Bool(false) && may_be(schema, "array") && max_items(schema) > 1,
         "unevaluatedProperties" => !is_any(value) && may_be(schema, "object"),
         "unevaluatedItems" => !is_any(value) && may_be(schema, "array"),
         "dependentRequired" | "dependentSchemas" | "dependencies" => {
@@ -93,7 +93,7 @@ fn may_be(schema: &Map<String, Value>, kind: &str) -> bool {
     }
 }
 
-fn most_items(schema: &Map<String, Value>) -> u64 {
+fn max_items(schema: &Map<String, Value>) -> u64 {
     schema.get("maxItems").and_then(Value::as_u64).unwrap_or(u64::MAX)
 }
 

@@ -16,7 +16,7 @@ pub(crate) use parser::{Parser, Piece};
 pub(crate) use reasoning_budget::ReasoningBudget;
 pub(crate) use running::Running;
 pub(crate) use start::{Prepared, begin};
-pub(crate) use update::{Finish, Reason, Token, TokenLogprob, Update, What};
+pub(crate) use update::{Finish, Reason, Token, TokenLogprob, Update, What, finite};
 
 use crate::error::{ApiError, ContextOverflow, ErrorKind};
 use crate::memory::Charge;

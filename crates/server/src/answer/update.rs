@@ -124,13 +124,15 @@ impl Token {
         if self.sampled { ("prob", "top_probs") } else { ("logprob", "top_logprobs") }
     }
 
-    /// A probability as it is reported under that name. JSON has no −∞: the least logarithm is the one that OpenAI's interface knows.
+    /// A probability as it is reported under that name.
     pub(crate) fn probability(&self, logprob: f32) -> Value {
-        match self.sampled {
-            true => f64::from(logprob).exp().into(),
-            false => f64::from(logprob.max(-9999.0)).into(),
-        }
+        if self.sampled { f64::from(logprob).exp().into() } else { finite(logprob) }
     }
+}
+
+/// A logarithm as JSON, which has no −∞: the least one is that of OpenAI's interface.
+pub(crate) fn finite(logprob: f32) -> Value {
+    f64::from(logprob.max(-9999.0)).into()
 }
 
 impl Finish {

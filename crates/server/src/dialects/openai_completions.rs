@@ -1,10 +1,10 @@
 //! OpenAI's completions of plain prompts.
 
 use super::infill::gap_prompt;
-use super::openai_chat::{FINGERPRINT, finite, usage_of};
+use super::openai_chat::{FINGERPRINT, usage_of};
 use super::prepare;
 use super::prepare::{PromptInput, prompts};
-use crate::answer::{Finish, Outcome, Piece, Running, Token, TokenLogprob, Update, What};
+use crate::answer::{Finish, Outcome, Piece, Running, Token, TokenLogprob, Update, What, finite};
 use crate::app::{Asker, Received};
 use crate::dialect::Dialect;
 use crate::document::{Document, write};

@@ -304,11 +304,9 @@ pub(super) fn mixed_prompt(
     for (i, value) in list.iter().enumerate() {
         match value {
             Value::String(text) => {
-                let mut encode = input.encode();
-                encode.add_special &= i == 0;
                 let text = match i {
                     0 => plain_prompt(served, text, input)?,
-                    _ => served.text_prompt(text, encode)?,
+                    _ => served.text_prompt(text, Encode { add_special: false, ..input.encode() })?,
                 };
                 tokens.extend(text.tokens);
             }

@@ -3,7 +3,6 @@
 use crate::app::{App, Asker, MAX_CONVERSATION, parameter};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
-use crate::json::kind;
 use crate::keys::Tenant;
 use crate::memory::Charge;
 use crate::stream::event_stream;
@@ -106,14 +105,9 @@ pub(super) async fn lookup(asker: Asker, body: Body) -> Response {
     let names = async {
         let received = asker.receive(body).await?;
         let read = move |fields: &crate::json::Fields<'_>| {
-            let list = fields.array("conversation_ids")?.ok_or_else(|| fields.missing("conversation_ids"))?;
+            let list = fields.texts("conversation_ids")?.ok_or_else(|| fields.missing("conversation_ids"))?;
             limits.check("conversation_ids", "messages", list.len(), limits.messages)?;
-            let name = |(i, value): (usize, &Value)| {
-                let problem = || format!("expected a string, found {}", kind(value));
-                let wrong = || fields.error(&format!("conversation_ids[{i}]"), problem());
-                value.as_str().map(str::to_owned).ok_or_else(wrong)
-            };
-            list.iter().enumerate().map(name).collect::<Result<Vec<String>, ApiError>>()
+            Ok(list.into_iter().map(str::to_owned).collect::<Vec<String>>())
         };
         asker.look(received, read).await.map(|(_, names)| names)
     };

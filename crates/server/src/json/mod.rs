@@ -275,6 +275,17 @@ impl<'a> Fields<'a> {
         self.typed(name, "a list", Value::as_array)
     }
 
+    /// The texts of a list.
+    pub(crate) fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>, ApiError> {
+        let Some(list) = self.array(name)? else { return Ok(None) };
+        let text = |(i, value): (usize, &'a Value)| {
+            let wrong =
+                || self.error(&format!("{name}[{i}]"), format!("expected a string, found {}", kind(value)));
+            value.as_str().ok_or_else(wrong)
+        };
+        list.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
     pub(crate) fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let looked_at = self.looked_at.clone().filter(|_| name == FOLLOWED);

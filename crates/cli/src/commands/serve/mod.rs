@@ -201,18 +201,16 @@ fn keys(arguments: &[String], path: Option<&Path>) -> Result<Keys> {
         return Ok(Keys::parse(&text).map_err(|error| Usage(format!("--api-key: {error}")))?);
     }
     for name in ["LATENT_API_KEY", "LLAMA_API_KEY"] {
-        match std::env::var(name) {
+        let text = match std::env::var(name) {
             // llama-server separates keys by commas
-            Ok(text) if name == "LLAMA_API_KEY" => {
-                let keys = Keys::parse(&text.replace(',', "\n"));
-                return Ok(keys.map_err(|error| Usage(format!("{name}: {error}")))?);
-            }
-            Ok(text) => return Ok(Keys::parse(&text).map_err(|error| Usage(format!("{name}: {error}")))?),
-            Err(std::env::VarError::NotPresent) => {}
+            Ok(text) if name == "LLAMA_API_KEY" => text.replace(',', "\n"),
+            Ok(text) => text,
+            Err(std::env::VarError::NotPresent) => continue,
             Err(_) => {
                 return Err(Usage(format!("{name}: a key consists of visible ASCII characters")).into());
             }
-        }
+        };
+        return Ok(Keys::parse(&text).map_err(|error| Usage(format!("{name}: {error}")))?);
     }
     Ok(Keys::default())
 }

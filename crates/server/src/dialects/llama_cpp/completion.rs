@@ -110,6 +110,11 @@ async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<R
     Ok(Document::default().documents(outcomes.into_iter().enumerate().map(one)).into_response())
 }
 
+/// The probabilities of tokens, as far as they are known.
+fn probabilities(tokenizer: &Tokenizer, tokens: &[Token]) -> Value {
+    tokens.iter().filter_map(|token| probability(tokenizer, token)).collect()
+}
+
 fn probability(tokenizer: &Tokenizer, token: &Token) -> Option<Value> {
     let (own_name, list_name) = token.probability_names();
     let one = |id: u32, logprob: f32| {
@@ -169,8 +174,7 @@ fn whole(served: &Lease, about: &About, index: usize, outcome: Outcome) -> Docum
         value["content"] = content.into();
         value["tokens"] = if about.return_tokens { finish.tokens.into() } else { json!([]) };
         if about.n_probs > 0 {
-            let one = |token: &Token| probability(&served.tokenizer, token);
-            value["completion_probabilities"] = tokens.iter().filter_map(one).collect();
+            value["completion_probabilities"] = probabilities(&served.tokenizer, &tokens);
         }
         return Document::default().value(&selected(&value, &about.response_fields));
     }
@@ -238,8 +242,7 @@ impl CompletionStream {
             value["timings"] = timings;
         }
         if self.about.n_probs > 0 {
-            let one = |token| probability(&self.served.tokenizer, token);
-            value["completion_probabilities"] = tokens.iter().filter_map(one).collect();
+            value["completion_probabilities"] = probabilities(&self.served.tokenizer, &tokens);
         }
         value
     }

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::Response;
-use latent_engine::sampling::SamplerKind;
+use latent_engine::sampling::{DEFAULT_BREAKERS, SamplerKind};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(super) fn settings(answer: &Params, ends: &[u32], seed: Option<u64>) -> Valu
     // a ban has no number: it is null
     let bias = |(token, bias): (u32, f32)| json!({"token": token, "bias": Some(real(bias)).filter(|_| bias.is_finite())});
     let biases: Vec<Value> = answer.all_biases(ends).into_iter().map(bias).collect();
-    let breakers = params.dry_breakers.clone();
+    let breakers = params.dry_breakers.as_ref().map_or_else(|| json!(DEFAULT_BREAKERS), |own| json!(own));
     let mut value = json!({
         "seed": seed.map_or_else(|| json!(-1), Value::from),
         "temperature": real(params.temperature),
@@ -73,7 +73,7 @@ pub(super) fn settings(answer: &Params, ends: &[u32], seed: Option<u64>) -> Valu
         "dry_base": real(params.dry_base),
         "dry_allowed_length": params.dry_allowed,
         "dry_penalty_last_n": window(params.dry_last),
-        "dry_sequence_breakers": breakers.unwrap_or_else(|| ["\n", ":", "\"", "*"].map(str::to_owned).to_vec()),
+        "dry_sequence_breakers": breakers,
         "mirostat": params.mirostat,
         "mirostat_tau": real(params.mirostat_tau),
         "mirostat_eta": real(params.mirostat_eta),

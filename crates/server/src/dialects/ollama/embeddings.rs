@@ -3,7 +3,7 @@
 use crate::app::Asker;
 use crate::dialect::Dialect;
 use crate::dialects::openai_embeddings::{EUCLIDEAN, Embeddings, check_dimensions, numbers};
-use crate::document::Document;
+use crate::document::{Document, write};
 use crate::error::ApiError;
 use crate::json::{Fields, kind};
 use crate::limits::Limits;
@@ -64,28 +64,23 @@ async fn one(asker: &Asker, body: Body) -> Result<Document, ApiError> {
     let values = embeddings.values.pop().unwrap_or_default();
     Ok(Document::default()
         .raw("{\"embedding\":")
-        .list(values.into_iter(), |value, out| {
-            crate::document::write(out, &f64::from(value));
-        })
+        .list(values.into_iter(), |value, out| write(out, &f64::from(value)))
         .close())
 }
 
 /// A text or a list of texts.
 fn texts<'v>(fields: &Fields<'v>, limits: &Limits) -> Result<Vec<&'v str>, ApiError> {
-    let wrong = |path: &str, value: &Value| {
-        fields.error(path, format!("expected a string or a list of strings, found {}", kind(value)))
-    };
     match fields.get("input") {
         None => Err(fields.missing("input")),
         Some(Value::String(text)) => Ok(vec![text]),
         Some(Value::Array(list)) => {
             limits.check("input", "inputs", list.len(), limits.inputs)?;
-            let text = |(i, value): (usize, &'v Value)| {
-                value.as_str().ok_or_else(|| wrong(&format!("input[{i}]"), value))
-            };
-            list.iter().enumerate().map(text).collect()
+            Ok(fields.texts("input")?.unwrap_or_default())
         }
-        Some(other) => Err(wrong("input", other)),
+        Some(other) => {
+            let problem = format!("expected a string or a list of strings, found {}", kind(other));
+            Err(fields.error("input", problem))
+        }
     }
 }
 

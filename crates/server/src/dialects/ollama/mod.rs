@@ -35,29 +35,24 @@ fn entry(model: &Status, created: u64) -> Value {
         || json!({"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": "unknown"}),
         details,
     );
+    let modified = modified_seconds(&model.path);
     json!({
-        "name": model.name, "model": model.name, "modified_at": modified(model, created),
-        "size": model.bytes, "digest": digest(model), "details": details,
+        "name": model.name, "model": model.name, "modified_at": ids::rfc3339(modified.unwrap_or(created), 0),
+        "size": model.bytes, "digest": digest(model, modified), "details": details,
     })
 }
 
 /// 64 hexadecimal digits that name a model's file. Ollama hashes the whole file, which would take minutes here: the digest is of its path, size
 /// and time of modification.
-fn digest(model: &Status) -> String {
-    let modified = modified_seconds(&model.path).unwrap_or_default();
-    let identity = format!("{}\n{}\n{modified}", model.path, model.bytes);
+fn digest(model: &Status, modified: Option<u64>) -> String {
+    let identity = format!("{}\n{}\n{}", model.path, model.bytes, modified.unwrap_or_default());
     Sha256::digest(identity.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// When a file was last modified, in seconds since 1970.
+/// When a file was last modified, in seconds since 1970. A model without a file has none, and shows when the server was started.
 fn modified_seconds(path: &str) -> Option<u64> {
     let modified = std::fs::metadata(path).ok()?.modified().ok()?;
     modified.duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs())
-}
-
-/// When the model's file was modified, or the server was started if it has none.
-fn modified(model: &Status, created: u64) -> String {
-    ids::rfc3339(modified_seconds(&model.path).unwrap_or(created), 0)
 }
 
 /// When an idle model is unloaded; a far day if only another model's need unloads it.

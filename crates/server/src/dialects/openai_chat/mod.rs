@@ -5,7 +5,7 @@ mod stream;
 mod whole;
 
 pub(crate) use request::{left_out, read_conversation, read_kwargs, read_switches, read_tool_choice};
-pub(super) use whole::{FINGERPRINT, finite, logprob, usage_of};
+pub(super) use whole::{FINGERPRINT, logprob, usage_of};
 
 use crate::app::{Asker, Received};
 use crate::dialect::Dialect;

@@ -123,8 +123,3 @@ pub(crate) fn logprob(tokenizer: &Tokenizer, token: &Token) -> Option<Value> {
     entry.insert(list_name.into(), top.into());
     Some(entry.into())
 }
-
-/// JSON has no −∞: the least logarithm that OpenAI's interface knows.
-pub(crate) fn finite(logprob: f32) -> Value {
-    f64::from(logprob.max(-9999.0)).into()
-}
