@@ -94,7 +94,7 @@ fn a_missing_tensor_is_named_and_one_that_nothing_knows_too() {
     std::fs::write(temporary.path().join("b/model.safetensors"), file).unwrap();
     let said =
         gguf(&temporary.path().join("b"), &temporary.path().join("x.gguf"), false).unwrap_err().to_string();
-    assert!(said.contains("mlp.surprise.weight") && said.contains("not known"), "{said}");
+    assert!(said.contains("mlp.surprise.weight") && said.contains("unknown to the circuit"), "{said}");
     assert_eq!(names(temporary.path()), ["a", "b"]);
 }
 
