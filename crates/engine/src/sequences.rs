@@ -1,6 +1,6 @@
 //! Operations on sequences besides running them: truncate, snapshot, share, shift, save.
 
-use crate::cache::Sequence;
+use crate::cache::{SavedLayers, Sequence};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::session::Session;
@@ -99,7 +99,8 @@ impl Engine {
         self.owned(&session.sequence)?;
         let kept = self.truncate(&mut session.sequence, session.tokens.len());
         session.tokens.truncate(kept);
-        self.cache.save_with(&session.sequence, &session.tokens, self.fingerprint, attachment, path)?;
+        let (sequence, tokens) = (&session.sequence, &session.tokens);
+        self.cache.save_with(sequence, tokens, self.fingerprint, attachment, SavedLayers::Model, path)?;
         Ok(session.tokens.len())
     }
 
@@ -108,7 +109,8 @@ impl Engine {
     /// # Errors
     /// As for [`restore`](Self::restore).
     pub fn restore_session(&mut self, path: &Path) -> Result<(Session, Option<Vec<u8>>), EngineError> {
-        let (sequence, tokens, attachment) = self.cache.restore_with(path, self.fingerprint)?;
+        let (sequence, tokens, attachment) =
+            self.cache.restore_with(path, self.fingerprint, SavedLayers::Model)?;
         Ok((Session { sequence, tokens }, attachment))
     }
 }

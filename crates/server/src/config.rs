@@ -32,6 +32,8 @@ pub struct ServerConfig {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Whether `GET /slots` shows what runs.
     pub slots: bool,
+    /// Folder of the files of `POST /slots/{id}`; none: these requests are refused.
+    pub slot_save_path: Option<PathBuf>,
     /// Limits on connections and requests.
     pub limits: Limits,
     /// Whether cached prefixes are shared between keys.
@@ -63,6 +65,7 @@ impl Default for ServerConfig {
             cors_credentials: false,
             tls: None,
             slots: true,
+            slot_save_path: None,
             limits: Limits::default(),
             share_prefixes: false,
             otlp: None,

@@ -129,6 +129,7 @@ const SAMPLERS: &[Field] = &[
     ("cache_prompt", "boolean", "Whether cached tokens of the prompt are used; true where nothing is said"),
     ("post_sampling_probs", "boolean", "Report probabilities after all samplers, as prob and top_probs"),
     ("priority", "integer", "Smaller numbers go first"),
+    ("id_slot", "integer", "The slot that shows the request, and can be saved; -1: any"),
 ];
 
 /// What keeps an answer in a shape.
@@ -344,6 +345,7 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
             ("stream", "boolean", "JSON lines as they come, unless false"),
         ]],
     ),
+    ("SlotRequest", &[&[("filename", "string", "File in the folder of --slot-save-path; not for `erase`")]]),
     (
         "StreamLookupRequest",
         &[&[(

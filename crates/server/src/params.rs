@@ -43,6 +43,8 @@ pub(crate) struct Params {
     /// What the text must be.
     pub(crate) shape: Shape,
     pub(crate) priority: i32,
+    /// The slot that it wants.
+    pub(crate) slot: Option<usize>,
 }
 
 /// What an answer's text must be.
@@ -102,6 +104,7 @@ impl Params {
             uncached: false,
             shape: Shape::Free,
             priority: 0,
+            slot: None,
         }
     }
 
@@ -140,6 +143,8 @@ impl Params {
         params.max_time = milliseconds(fields, "t_max_predict_ms")?;
         params.max_prompt_time = milliseconds(fields, "t_max_prompt_ms")?;
         params.uncached = fields.bool("cache_prompt")?.is_some_and(|cached| !cached);
+        // -1: any
+        params.slot = fields.i64("id_slot")?.and_then(|slot| usize::try_from(slot).ok());
         params.check(fields, vocabulary)?;
         let priority = fields.i64("priority")?.unwrap_or(0);
         // vLLM's numbers: a smaller one goes first

@@ -292,6 +292,10 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) no_slots: bool,
 
+    /// Let POST /slots/N?action=save write the cached text of a slot to a file in this folder, and restore read it
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) slot_save_path: Option<PathBuf>,
+
     /// PEM file with a certificate chain, for HTTPS
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,

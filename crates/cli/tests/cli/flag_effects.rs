@@ -338,6 +338,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["serve"], "cors", Tested("server/tests/server/auth.rs", "cors")),
     (&["serve"], "cors_credentials", Tested("server/tests/server/auth.rs", "cors_credentials")),
     (&["serve"], "no_slots", Tested("server/tests/server/llama_cpp.rs", "slots: false")),
+    (&["serve"], "slot_save_path", Writes("--slot-save-path folder", "folder")),
     (&["serve"], "tls_cert", Clashes("--tls-cert x")),
     (&["serve"], "tls_key", Clashes("--tls-key x")),
     (&["serve"], "share_prefixes", Tested("server/src/config.rs", "share_prefixes")),

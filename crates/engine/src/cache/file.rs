@@ -28,6 +28,7 @@
 //! ```
 
 use super::checked::Checked;
+use super::draft_rows::DraftRows;
 use super::full::{CacheFull, StatesFull};
 use super::kv_cache::{KvCache, KvError};
 use super::recurrent::{RecurrentState, Snapshot};
@@ -120,6 +121,15 @@ pub enum CacheFileError {
     },
 }
 
+/// Which layers a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SavedLayers {
+    /// All but those of MTP, so that the file does not depend on whether tokens are drafted.
+    Model,
+    /// Those of MTP too, so that drafts begin where the file ends.
+    ModelAndMtp,
+}
+
 /// What the head of a file says of the rest.
 struct Header {
     /// Tokens.
@@ -191,7 +201,7 @@ impl KvCache {
         fingerprint: u64,
         path: &Path,
     ) -> Result<(), CacheFileError> {
-        self.save_with(sequence, tokens, fingerprint, None, path)
+        self.save_with(sequence, tokens, fingerprint, None, SavedLayers::Model, path)
     }
 
     /// The same with an attachment of at most [`MAX_ATTACHMENT`] bytes.
@@ -204,6 +214,7 @@ impl KvCache {
         tokens: &[u32],
         fingerprint: u64,
         attachment: Option<&[u8]>,
+        which: SavedLayers,
         path: &Path,
     ) -> Result<(), CacheFileError> {
         if let Some(bytes) = attachment.filter(|bytes| bytes.len() > MAX_ATTACHMENT) {
@@ -215,7 +226,7 @@ impl KvCache {
             return Err(CacheFileError::Embeddings { path: path.to_owned(), position });
         }
         let mut file = OutputFile::create_private(path)?;
-        let written = self.write(sequence, tokens, fingerprint, attachment, &mut file);
+        let written = self.write(sequence, tokens, fingerprint, attachment, which, &mut file);
         written.map_err(|error| file.failed(error))?;
         file.finish()?;
         Ok(())
@@ -227,6 +238,7 @@ impl KvCache {
         tokens: &[u32],
         fingerprint: u64,
         attachment: Option<&[u8]>,
+        which: SavedLayers,
         file: &mut OutputFile,
     ) -> io::Result<()> {
         let layout = self.layout();
@@ -235,19 +247,19 @@ impl KvCache {
         out.put(if layout.is_recurrent() { MAGIC_WITH_STATES } else { MAGIC })?;
         out.put(&fingerprint.to_le_bytes())?;
         out.put(&(sequence.len() as u64).to_le_bytes())?;
-        out.put(&(self.saved_layers().len() as u32).to_le_bytes())?;
+        out.put(&(self.saved_layers(which).len() as u32).to_le_bytes())?;
         out.put(&type_id(layout.cache_type).to_le_bytes())?;
         if layout.is_recurrent() {
             out.put(&(states.len() as u32).to_le_bytes())?;
         }
-        for number in self.saved_layers().iter().flat_map(stream) {
+        for number in self.saved_layers(which).iter().flat_map(stream) {
             out.put(&number.to_le_bytes())?;
         }
         for row in 0..sequence.len() {
             out.put(&tokens.get(row).copied().unwrap_or(0).to_le_bytes())?;
         }
         let mut buffer = Vec::new();
-        for layer in self.layers_with_rows() {
+        for layer in self.layers_with_rows(which) {
             for (slot, rows) in stretches(sequence, sequence.len()) {
                 buffer.resize(rows * layout.row(layer).bytes(), 0);
                 self.store.read_rows(layer, slot, &mut buffer).map_err(io::Error::other)?;
@@ -266,15 +278,18 @@ impl KvCache {
         attachment.map_or(Ok(()), |bytes| write_attachment(&mut out.inner, bytes))
     }
 
-    /// The layers that files hold: all but those of MTP, so that a file does not depend on whether tokens are drafted.
-    fn saved_layers(&self) -> &[LayerState] {
+    /// The layers that a file holds.
+    fn saved_layers(&self, which: SavedLayers) -> &[LayerState] {
         let layers = &self.layout().layers;
-        &layers[..layers.len() - self.mtp_layers]
+        match which {
+            SavedLayers::Model => &layers[..layers.len() - self.mtp_layers],
+            SavedLayers::ModelAndMtp => layers,
+        }
     }
 
     /// The indices of the saved layers that have rows.
-    fn layers_with_rows(&self) -> Vec<usize> {
-        let layers = self.saved_layers().iter().enumerate();
+    fn layers_with_rows(&self, which: SavedLayers) -> Vec<usize> {
+        let layers = self.saved_layers(which).iter().enumerate();
         layers.filter(|(_, layer)| layer.per_token().is_some()).map(|(index, _)| index).collect()
     }
 
@@ -287,7 +302,7 @@ impl KvCache {
         path: &Path,
         fingerprint: u64,
     ) -> Result<(Sequence, Vec<u32>), CacheFileError> {
-        let (sequence, tokens, _) = self.restore_with(path, fingerprint)?;
+        let (sequence, tokens, _) = self.restore_with(path, fingerprint, SavedLayers::Model)?;
         Ok((sequence, tokens))
     }
 
@@ -295,7 +310,12 @@ impl KvCache {
     ///
     /// # Errors
     /// As for [`restore`](Self::restore).
-    pub(crate) fn restore_with(&mut self, path: &Path, fingerprint: u64) -> Result<Restored, CacheFileError> {
+    pub(crate) fn restore_with(
+        &mut self,
+        path: &Path,
+        fingerprint: u64,
+        which: SavedLayers,
+    ) -> Result<Restored, CacheFileError> {
         let io = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 CacheFileError::Damaged { path: path.to_owned(), problem: "it ends too early".into() }
@@ -306,7 +326,7 @@ impl KvCache {
             |problem: &str| CacheFileError::Damaged { path: path.to_owned(), problem: problem.into() };
         let (file, metadata) = input_file::open(path)?;
         let mut input = Checked::new(BufReader::new(file));
-        let header = self.read_header(&mut input, path, fingerprint, metadata.len())?;
+        let header = self.read_header(&mut input, path, fingerprint, which, metadata.len())?;
         let Header { rows, states, trailing } = header;
         let mut tokens = Vec::with_capacity(rows);
         for _ in 0..rows {
@@ -319,7 +339,7 @@ impl KvCache {
             KvError::States(full) => CacheFileError::StatesFull { path: path.to_owned(), full },
             KvError::Backend(error) => CacheFileError::Backend(error),
         })?;
-        self.read_rows(&mut input, &sequence, rows).map_err(io)?;
+        self.read_rows(&mut input, which, &sequence, rows).map_err(io)?;
         let states = self.read_states(&mut input, path, rows, states)?;
         if !input.sum_agrees().map_err(io)? {
             return Err(damaged("its checksum is wrong"));
@@ -330,6 +350,9 @@ impl KvCache {
             return Err(damaged("what follows the cache is damaged: its length or checksum is wrong"));
         }
         sequence.recurrent = self.states.as_ref().map(|pool| RecurrentState::restored(pool, states));
+        if which == SavedLayers::ModelAndMtp && self.mtp_layers > 0 {
+            sequence.draft = DraftRows::of_shared(rows);
+        }
         sequence.advance(rows);
         Ok((sequence, tokens, attachment))
     }
@@ -340,6 +363,7 @@ impl KvCache {
         input: &mut Checked<R>,
         path: &Path,
         fingerprint: u64,
+        which: SavedLayers,
         size: u64,
     ) -> Result<Header, CacheFileError> {
         let damaged = |problem: String| CacheFileError::Damaged { path: path.to_owned(), problem };
@@ -370,11 +394,11 @@ impl KvCache {
                 CacheType::ALL.get(ty as usize).map_or_else(|| format!("number {ty}"), |ty| ty.to_string());
             return mismatch("cache type", found, self.layout().cache_type.to_string());
         }
-        let expected = self.saved_layers().len();
+        let expected = self.saved_layers(which).len();
         if kv_layers as usize != expected {
             return mismatch("number of cache streams", kv_layers.to_string(), expected.to_string());
         }
-        for expected in self.saved_layers().iter().map(stream) {
+        for expected in self.saved_layers(which).iter().map(stream) {
             for number in expected {
                 let found = input.u32().map_err(early)?;
                 if found != number {
@@ -383,7 +407,7 @@ impl KvCache {
                 }
             }
         }
-        let Some(trailing) = self.trailing(rows, states, size) else {
+        let Some(trailing) = self.trailing(which, rows, states, size) else {
             return Err(damaged(format!(
                 "it says {rows} tokens, which does not agree with its {size} bytes"
             )));
@@ -393,11 +417,16 @@ impl KvCache {
     }
 
     /// The bytes that follow the cache in a file of `size` bytes; none where no attachment can be as long.
-    fn trailing(&self, rows: u64, states: u32, size: u64) -> Option<u64> {
+    fn trailing(&self, which: SavedLayers, rows: u64, states: u32, size: u64) -> Option<u64> {
         let layout = self.layout();
-        let header =
-            8 + 8 + 8 + 4 + 4 + 12 * self.saved_layers().len() as u64 + 4 * u64::from(layout.is_recurrent());
-        let token_bytes = LayerState::token_bytes(self.saved_layers(), layout.cache_type);
+        let header = 8
+            + 8
+            + 8
+            + 4
+            + 4
+            + 12 * self.saved_layers(which).len() as u64
+            + 4 * u64::from(layout.is_recurrent());
+        let token_bytes = LayerState::token_bytes(self.saved_layers(which), layout.cache_type);
         let rows = rows.checked_mul(4 + token_bytes as u64)?;
         let states = u64::from(states).checked_mul(8 + layout.state_bytes() as u64)?;
         let expected = rows.checked_add(states)?.checked_add(header + 8)?;
@@ -410,11 +439,12 @@ impl KvCache {
     fn read_rows<R: Read>(
         &mut self,
         input: &mut Checked<R>,
+        which: SavedLayers,
         sequence: &Sequence,
         rows: usize,
     ) -> io::Result<()> {
         let mut buffer = Vec::new();
-        for layer in self.layers_with_rows() {
+        for layer in self.layers_with_rows(which) {
             for (slot, rows) in stretches(sequence, rows) {
                 buffer.resize(rows * self.layout().row(layer).bytes(), 0);
                 input.take(&mut buffer)?;

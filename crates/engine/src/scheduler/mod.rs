@@ -7,6 +7,7 @@
 //! * `compose.rs`: which tokens run in a step; `pace.rs`: how many prompt tokens may run while other jobs decode; `fairness.rs`: the order of tenants.
 //! * `room.rs`: blocks for the step: from the prefix cache, then from jobs of lower rank.
 //! * `run.rs`: the step, and what follows for each job; `in_flight.rs`: several steps at once, over ranks; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
+//! * `prefix_file.rs`: cached texts in files.
 //! * `resume.rs`: moves jobs to another engine after a device was lost; `suspended.rs`: the jobs in between.
 
 mod admission;
@@ -22,6 +23,7 @@ mod job;
 mod options;
 mod pace;
 mod phases;
+mod prefix_file;
 mod resume;
 mod room;
 mod run;

@@ -24,7 +24,7 @@ use crate::model::Served;
 use crate::models::Lease;
 use crate::params::Params;
 use crate::spans::{Ended, RequestSpan};
-use crate::worker::{Listening, Notice, SlotHold};
+use crate::worker::{Listening, Notice, SlotHold, SlotText};
 use latent_engine::scheduler::{JobError, JobEvent, Refusal};
 use latent_engine::{Chosen, StopReason};
 use latent_text::CallEnding;
@@ -48,6 +48,10 @@ pub(crate) struct Answer {
     /// Tokens of the prompt.
     prompt: usize,
     params: Arc<Params>,
+    /// Slots of the model.
+    slots: usize,
+    /// The prompt, where slots can be saved.
+    text: Option<SlotText>,
     span: RequestSpan,
     charge: Arc<Charge>,
     /// When the request was given to the engine.
@@ -128,9 +132,11 @@ impl Answer {
                 state.cached = cached_tokens;
                 if state.slot.is_none() {
                     let slots = &self.served.engineering().slots;
-                    state.slot = Some(slots.take(&self.params, self.prompt, cached_tokens));
+                    let figures = (self.prompt, cached_tokens);
+                    state.slot = Some(slots.take(&self.params, figures, self.slots, self.text.clone()));
                 }
-                push(&mut self.queue, What::Started { prompt: self.prompt, cached: cached_tokens });
+                let slot = state.slot.as_ref().map(SlotHold::index);
+                push(&mut self.queue, What::Started { prompt: self.prompt, cached: cached_tokens, slot });
                 let echo = std::mem::take(&mut state.echo);
                 state.parser.push(&echo, &mut pieces);
             }
@@ -145,6 +151,7 @@ impl Answer {
                         task.decoded += 1;
                         task.has_new_line |= chosen.text.contains('\n');
                     });
+                    slot.push(chosen.token);
                 });
                 let token = state.take(&chosen, &self.served, &mut pieces);
                 if self.show_tokens {
@@ -152,7 +159,7 @@ impl Answer {
                 }
             }
             JobEvent::Finished { reason, rest, usage } => {
-                state.slot = None;
+                let slot = state.slot.take().map(|slot| slot.index());
                 state.parser.push(&rest, &mut pieces);
                 state.parser.finish(reason.is_cut(), &mut pieces);
                 state.note_calls(&pieces);
@@ -165,6 +172,7 @@ impl Answer {
                     usage,
                     reasoning_tokens: state.reasoning_tokens,
                     tokens: state.tokens.clone(),
+                    slot,
                 };
                 self.span.ended(&Ended {
                     submitted: self.submitted,

@@ -24,7 +24,7 @@ impl Running {
     /// Follows an update. Tokens are counted where they are shown.
     pub(crate) fn follow(&mut self, what: &What) {
         match what {
-            What::Started { prompt, cached } => {
+            What::Started { prompt, cached, .. } => {
                 self.usage = Usage { prompt: *prompt, cached: *cached, ..Usage::default() };
                 self.since = Instant::now();
             }

@@ -8,7 +8,7 @@ use crate::model::Prompt;
 use crate::models::Lease;
 use crate::params::{Params, Shape};
 use crate::spans::{Asked, RequestSpan};
-use crate::worker::{Submission, events};
+use crate::worker::{SlotText, Submission, events};
 use latent_engine::LogitsProcessor;
 use latent_engine::Request;
 use latent_engine::scheduler::{Choice as FurtherChoice, Job};
@@ -66,6 +66,7 @@ pub(crate) async fn begin(
     prepared: Prepared,
     outbound: usize,
     timeout: Option<Duration>,
+    (slots, keeps_texts): (usize, bool),
     span: &RequestSpan,
     charge: &Arc<Charge>,
 ) -> Result<Answer, ApiError> {
@@ -85,6 +86,7 @@ pub(crate) async fn begin(
         .map(|(i, processors)| FurtherChoice { seed: seed.wrapping_add(i as u64 + 1), processors })
         .collect();
     let length = prompt.tokens.len();
+    let text = keeps_texts.then(|| SlotText { salt: tenant.salt, tokens: prompt.tokens.clone() });
     params.shape = Shape::default();
     let shown = Arc::new(params.clone());
     let request = Request {
@@ -137,6 +139,8 @@ pub(crate) async fn begin(
         stop: params.stop,
         prompt: length,
         params: shown,
+        slots,
+        text,
         span: span.clone(),
         charge: Arc::clone(charge),
         submitted,

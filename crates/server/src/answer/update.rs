@@ -18,10 +18,11 @@ pub(crate) struct Update {
 /// What has become of an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
-    /// The request runs: tokens of the prompt, and how many of them were cached.
+    /// The request runs: tokens of the prompt, how many of them were cached, and its slot.
     Started {
         prompt: usize,
         cached: usize,
+        slot: Option<usize>,
     },
     /// Progress of the prompt: processed, total and previously cached tokens.
     Prompt {
@@ -102,6 +103,8 @@ pub(crate) struct Finish {
     pub(crate) usage: Usage,
     pub(crate) reasoning_tokens: usize,
     pub(crate) tokens: Vec<u32>,
+    /// The slot that it had.
+    pub(crate) slot: Option<usize>,
 }
 
 /// A chosen token.

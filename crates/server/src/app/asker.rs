@@ -184,7 +184,8 @@ impl Asker {
     pub(crate) async fn begin(&self, prepared: Prepared) -> Result<Answer, ApiError> {
         let outbound = self.app.config.limits.outbound_bytes;
         self.charge.grow(prepared.retained())?;
-        begin(self.tenant, prepared, outbound, self.timeout(), &self.span, &self.charge).await
+        let slots = (self.app.config.scheduler.max_running, self.app.config.slot_save_path.is_some());
+        begin(self.tenant, prepared, outbound, self.timeout(), slots, &self.span, &self.charge).await
     }
 
     /// Gives the prompts of one request to the engine. Also the model that answers them.

@@ -65,7 +65,7 @@ routes! {
     post "/embeddings" openai_embeddings::handle_llama_cpp, "EmbeddingRequest", "The same";
     get "/props" llama_cpp::props, "", "What the server runs (llama.cpp); `?model=` names one of several models";
     get "/slots" llama_cpp::slots, "", "What runs just now (llama.cpp), without any text; `?model=` names one of several models";
-    post "/slots/{id}" llama_cpp::slot_action, "", "Refused: prompts are cached by themselves, on disk with --cache-disk";
+    post "/slots/{id}" llama_cpp::slot_action, "SlotRequest", "Write what is cached of a slot's last request to a file (`?action=save`), read such a file (`restore`), or forget it (`erase`)";
     post "/props" llama_cpp::change_props, "", "Refused: properties do not change while the server runs";
     post "/rerank" llama_cpp::rerank, "", "Refused: no model of these families was trained for it";
     post "/reranking" llama_cpp::rerank, "", "The same";

@@ -107,7 +107,7 @@ const FIELDS: &str = "
     dry_sequence_breakers dynatemp_exponent dynatemp_range frequency_penalty ignore_eos logit_bias min_keep min_p mirostat mirostat_eta
     mirostat_tau options presence_penalty repeat_last_n repeat_penalty repetition_penalty samplers seed temperature top_k top_n_sigma top_p
     typical typical_p xtc_probability xtc_threshold
-    cache_prompt image_data min_tokens multimodal_data n_indent stop_token_ids t_max_predict_ms t_max_prompt_ms
+    cache_prompt filename id_slot image_data min_tokens multimodal_data n_discard n_indent n_keep stop_token_ids t_max_predict_ms t_max_prompt_ms
     best_of max_completion_tokens max_output_tokens max_tokens max_tool_calls n n_predict stop stop_sequences truncation
     format grammar guided_choice guided_grammar guided_json guided_regex json_schema output_config output_format response_format
     structured_outputs text

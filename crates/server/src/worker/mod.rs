@@ -12,18 +12,19 @@ pub(crate) use live::Live;
 pub(crate) use profile::Watched;
 pub use run::Hook;
 pub(crate) use run::{Started, Worker};
-pub(crate) use slots::{SlotHold, SlotTask, Slots};
+pub(crate) use slots::{NoText, SlotHold, SlotTask, SlotText, Slots};
 pub use stand_in::TakenJob;
 pub(crate) use stand_in::stand_in;
 
 use crate::error::{ApiError, ErrorKind};
 use crate::model::Served;
 use events::Events;
-use latent_engine::scheduler::{Choice, Job};
+use latent_engine::scheduler::{Choice, Job, Scheduler};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// A job for the engine, and who hears of it.
 pub(crate) struct Submission {
@@ -32,8 +33,13 @@ pub(crate) struct Submission {
     pub(crate) events: Events,
 }
 
+/// Work that needs the scheduler.
+type Work = Box<dyn FnOnce(&mut Scheduler) + Send>;
+
 enum Command {
     Submit(Box<Submission>),
+    /// Work between two steps.
+    Work(Work),
     /// No more jobs come; end when the running ones have ended.
     Stop,
 }
@@ -125,6 +131,22 @@ impl Engineering {
         }
         let gone = |_| ApiError::new(ErrorKind::Unavailable, "the model is not loaded any more: try again");
         self.commands.send(Command::Submit(Box::new(submission))).map_err(gone)
+    }
+
+    /// Runs work on the engine's thread, between two steps.
+    pub(crate) async fn with_scheduler<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Scheduler) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (sender, result) = oneshot::channel();
+        let work: Work = Box::new(move |scheduler| {
+            // the client may have gone away
+            let _ = sender.send(work(scheduler));
+        });
+        let gone = "the model is not loaded any more, or has failed: try again";
+        let gone = || ApiError::new(ErrorKind::Unavailable, gone);
+        self.commands.send(Command::Work(work)).map_err(|_| gone())?;
+        result.await.map_err(|_| gone())
     }
 
     /// Takes no more requests; running ones finish.

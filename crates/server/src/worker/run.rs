@@ -244,6 +244,13 @@ impl Worker {
                     self.accept(scheduler, *submission);
                     took = Took::Jobs;
                 }
+                Ok(Command::Work(work)) => {
+                    // whoever waits for it hears that nothing comes
+                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(scheduler))) {
+                        tracing::error!("work between two steps panicked: {}", panic_text(&*panic));
+                    }
+                    self.engineering.live.publish(scheduler.stats());
+                }
                 Ok(Command::Stop) | Err(true) => {
                     scheduler.close();
                     return Took::Stop;

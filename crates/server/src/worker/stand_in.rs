@@ -30,9 +30,16 @@ pub(crate) fn stand_in(
     let (taken, jobs) = channel();
     let own = Arc::clone(&engineering);
     let run = move || {
-        while let Ok(Command::Submit(submission)) = commands.recv() {
-            own.queued.fetch_sub(1, Ordering::SeqCst);
-            answer(&served, *submission, &taken);
+        while let Ok(command) = commands.recv() {
+            match command {
+                Command::Submit(submission) => {
+                    own.queued.fetch_sub(1, Ordering::SeqCst);
+                    answer(&served, *submission, &taken);
+                }
+                // it has no scheduler: who waits for the work hears that it is gone
+                Command::Work(_) => {}
+                Command::Stop => return,
+            }
         }
     };
     let thread = std::thread::Builder::new().name("engine".into()).spawn(run)?;

@@ -159,24 +159,34 @@ fn slots_show_figures_of_requests_and_none_of_their_texts() {
     let body = json!({"prompt": "The secret fox", "n_predict": 5, "ignore_eos": true, "temperature": 0.25, "stop": ["secret stop"]});
     let answer = server.post("/completion", &body).ok();
     until("idle", || slots(&server).iter().all(|slot| slot["is_processing"] == false));
-    let line = answer["content"].as_str().unwrap().contains('\n');
     let [first, second] = <[Value; 2]>::try_from(slots(&server)).unwrap();
-    assert_eq!(first["id_task"], 0);
+    assert_eq!((&first["id_task"], &answer["id_slot"]), (&json!(0), &json!(0)));
     assert_eq!(first["n_prompt_tokens"], answer["tokens_evaluated"]);
-    assert_eq!(first["n_prompt_tokens_processed"], answer["timings"]["prompt_n"]);
+    // no progress of a request that has ended
+    assert_eq!(first["n_prompt_tokens_processed"], 0);
     assert_eq!(
         first["next_token"],
-        json!([{"has_next_token": false, "has_new_line": line, "n_remain": 0, "n_decoded": 5}])
+        json!([{"has_next_token": false, "has_new_line": false, "n_remain": -1, "n_decoded": 0}])
     );
     assert_eq!(first["params"]["temperature"], 0.25);
     assert!(second.get("id_task").is_none() && !first.to_string().contains("secret"), "{first}");
     // a stream that is not read to its end
     let stream = server
         .begin("/completion", &json!({"prompt": "A", "n_predict": 400, "ignore_eos": true, "stream": true}));
-    until("running", || slots(&server)[0]["is_processing"] == true);
+    let mut running = Value::Null;
+    until("running", || {
+        running = slots(&server)[1].clone();
+        running["next_token"][0]["n_decoded"].as_u64().is_some_and(|decoded| decoded > 0)
+    });
+    let token = &running["next_token"][0];
+    let [decoded, remain] = ["n_decoded", "n_remain"].map(|name| token[name].as_u64().unwrap());
+    assert_eq!(
+        (decoded + remain, &running["is_processing"], &token["has_next_token"]),
+        (400, &json!(true), &json!(true))
+    );
     assert_eq!(server.get("/slots?fail_on_no_slot=1").status, 200);
     drop(stream);
-    until("idle", || slots(&server)[0]["is_processing"] == false);
+    until("idle", || slots(&server)[1]["is_processing"] == false);
     server.assert_idle();
 }
 
@@ -194,7 +204,7 @@ fn slots_are_hidden_and_refused_by_name() {
         ("GET", "/cors-proxy", 403, "forwards"),
         ("GET", "/tools", 403, "tools"),
         ("POST", "/props", 501, "flags"),
-        ("POST", "/slots/0?action=save", 501, "--cache-disk"),
+        ("POST", "/slots/0?action=save", 501, "--slot-save-path"),
     ] {
         let (message, _) = server.ask(method, path, &[], "").error(status);
         assert!(message.contains(word), "{path}: {message}");

@@ -26,6 +26,7 @@ mod parts;
 mod plain;
 mod reasoning;
 mod responses;
+mod slots;
 #[cfg(feature = "otel")]
 mod spans;
 mod streams;

@@ -73,6 +73,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--slot-prompt-similarity -sps", "", Value, Ignored, "every request finds the longest cached beginning"),
     row("--slots", "", Nothing, Ignored, "`/slots` is served"),
     row("--no-slots", "!LLAMA_ARG_ENDPOINT_SLOTS", Nothing, Own, ""),
+    row("--slot-save-path", "", Value, Own, ""),
     row("--metrics", "LLAMA_ARG_ENDPOINT_METRICS", Nothing, Ignored, "`/metrics` is always served"),
     row("--props", "LLAMA_ARG_ENDPOINT_PROPS", Nothing, Ignored, "`GET /props` is always served; `POST /props` changes nothing"),
 

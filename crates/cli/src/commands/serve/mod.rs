@@ -18,7 +18,7 @@ use latent_server::{
     DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, Limits, Otlp, ServeError, Server, ServerConfig,
 };
 use load::Setup;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -137,6 +137,7 @@ fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
         cors_credentials: args.cors_credentials || file.cors_credentials.unwrap_or(false),
         tls,
         slots: !args.no_slots,
+        slot_save_path: args.slot_save_path.as_deref().map(slot_folder).transpose()?,
         limits: limits(args, file),
         share_prefixes: args.share_prefixes || file.share_prefixes.unwrap_or(false),
         otlp: otlp(args.otlp_endpoint.as_ref().or(file.otlp_endpoint.as_ref())),
@@ -156,6 +157,14 @@ fn limits(args: &ServerArgs, file: &FileConfig) -> Limits {
         (limits.body_seconds, limits.write_seconds) = (seconds as u64, seconds as u64);
     }
     limits
+}
+
+/// The folder of `--slot-save-path`, which is made where it is missing.
+fn slot_folder(path: &Path) -> Result<PathBuf> {
+    std::fs::create_dir_all(path)
+        .map_err(|error| Usage(format!("--slot-save-path {}: {error}", path.display())))?;
+    // it stays the same where the working directory changes
+    Ok(std::path::absolute(path)?)
 }
 
 /// A path without a slash at its end.

@@ -324,6 +324,26 @@ impl PrefixIndex {
         }
     }
 
+    /// Gives up the blocks of a text from its end on, as far as no other text continues them. Returns how many of its rows are gone.
+    pub(crate) fn forget(&mut self, chain: &HashChain, tokens: &[u32]) -> usize {
+        let found = self.find(chain, tokens);
+        let mut forgotten = 0;
+        for (index, id) in found.nodes.into_iter().enumerate().rev() {
+            let rest = tokens.get(index * KV_BLOCK..).unwrap_or_default();
+            let block = &self.tree.get(id).tokens;
+            if !rest.starts_with(block) {
+                // the last one may be of a text that begins alike
+                continue;
+            }
+            if !self.tree.children(chain.salt(), Some(id)).is_empty() {
+                break;
+            }
+            forgotten += block.len();
+            self.remove(id);
+        }
+        forgotten
+    }
+
     /// Gives everything up.
     pub(crate) fn clear(&mut self) {
         loop {

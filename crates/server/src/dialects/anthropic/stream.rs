@@ -123,7 +123,7 @@ impl Encoder for MessageStream {
     fn update(&mut self, update: Update, out: &mut String) {
         match update.what {
             // the first event counts the prompt's tokens, which are known when it runs
-            What::Started { prompt, cached } => {
+            What::Started { prompt, cached, .. } => {
                 if !self.begun {
                     self.start(prompt, cached, out);
                 }

@@ -139,6 +139,11 @@ fn selected(value: &Value, paths: &[String]) -> Value {
     Value::Object(paths.iter().filter_map(found).collect())
 }
 
+/// The number of a slot; −1 for a request that has had none.
+fn slot_number(slot: Option<usize>) -> Value {
+    slot.map_or_else(|| json!(-1), Value::from)
+}
+
 /// Fields of the last event, or of the whole answer, in addition to the text.
 fn ending(served: &Served, about: &About, index: usize, finish: &Finish) -> Value {
     let prompt = about.prompts.get(index / about.n.max(1)).cloned().unwrap_or_default();
@@ -151,7 +156,7 @@ fn ending(served: &Served, about: &About, index: usize, finish: &Finish) -> Valu
         "index": index,
         "content": "",
         "tokens": [],
-        "id_slot": -1,
+        "id_slot": slot_number(finish.slot),
         "stop": true,
         "model": served.about.id,
         "tokens_predicted": finish.usage.completion,
@@ -199,6 +204,7 @@ struct Choice {
     tokens: Vec<Token>,
     has_new_line: bool,
     running: Running,
+    slot: Option<usize>,
 }
 
 struct CompletionStream {
@@ -232,10 +238,11 @@ impl CompletionStream {
         let timed = self.about.timings;
         let choice = self.choice(index);
         let tokens = std::mem::take(&mut choice.tokens);
+        let slot = slot_number(choice.slot);
         let (usage, timings) = (*choice.running.usage(), timed.then(|| choice.running.timings()));
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         let mut value = json!({
-            "index": index, "content": text, "tokens": ids, "stop": false, "id_slot": -1,
+            "index": index, "content": text, "tokens": ids, "stop": false, "id_slot": slot,
             "tokens_predicted": usage.completion, "tokens_evaluated": usage.prompt,
         });
         if let Some(timings) = timings {
@@ -264,8 +271,11 @@ impl Encoder for CompletionStream {
                 let value = self.text(choice, &text);
                 send(out, &value);
             }
-            What::Started { prompt, cached } if self.about.progress => {
-                self.progress(choice, cached, prompt, cached, out)
+            What::Started { prompt, cached, slot } => {
+                self.choice(choice).slot = slot;
+                if self.about.progress {
+                    self.progress(choice, cached, prompt, cached, out);
+                }
             }
             What::Prompt { done, total, cached } if self.about.progress && done > cached => {
                 self.progress(choice, done, total, cached, out);

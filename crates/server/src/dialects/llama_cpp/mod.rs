@@ -1,12 +1,14 @@
 //! llama.cpp's own interface.
 
 mod completion;
+mod slots;
 mod status;
 mod unavailable;
 
 pub(crate) use completion::{completion, infill};
-pub(crate) use status::{health, metrics, props, slots};
-pub(crate) use unavailable::{change_props, cors_proxy, lora_adapters, rerank, slot_action, tools};
+pub(crate) use slots::{slot_action, slots};
+pub(crate) use status::{health, metrics, props};
+pub(crate) use unavailable::{change_props, cors_proxy, lora_adapters, rerank, tools};
 
 use super::openai_chat::read_conversation;
 use crate::app::Asker;

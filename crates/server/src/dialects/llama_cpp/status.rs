@@ -1,16 +1,14 @@
 //! What the server runs and does.
 
-use crate::app::{Asker, parameter};
+use crate::app::Asker;
 use crate::config::ServerConfig;
 use crate::dialect::{Dialect, json_response};
-use crate::error::{ApiError, ErrorKind};
 use crate::model::Served;
 use crate::models::Status;
 use crate::params::{MAX_TOKENS, Params};
-use crate::worker::SlotTask;
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use latent_engine::sampling::{DEFAULT_BREAKERS, SamplerKind};
 use serde_json::{Value, json};
@@ -186,52 +184,4 @@ fn default_settings(served: &Served) -> Value {
     let defaults = &served.about.defaults;
     let params = Params { logprobs: defaults.logprobs, ..Params::new(&served.about) };
     settings(&params, served.tokenizer.end_of_generation(), defaults.seed)
-}
-
-/// `GET /slots`: what runs, without any text. What requests ask and hear stays between them and their clients.
-pub(crate) async fn slots(asker: Asker, uri: Uri) -> Response {
-    asker.reply_json(Dialect::LlamaCpp, slot_list(&asker, &uri))
-}
-
-fn slot_list(asker: &Asker, uri: &Uri) -> Result<Value, ApiError> {
-    if !asker.app.config.slots {
-        let problem = "this server does not show its slots: start it without --no-slots";
-        return Err(ApiError::new(ErrorKind::NotImplemented, problem));
-    }
-    let model = asker.model()?;
-    let tasks = model.engineering.as_ref().map(|engineering| engineering.slots.list()).unwrap_or_default();
-    let count = asker.app.config.scheduler.max_running;
-    let wanted = parameter(uri, "fail_on_no_slot").is_some_and(|value| !value.is_empty());
-    if wanted && tasks.iter().filter(|task| task.is_running).count() >= count {
-        return Err(ApiError::new(ErrorKind::Unavailable, "no slot available").retry(Duration::from_secs(1)));
-    }
-    let context = model.served.as_ref().map_or(0, |served| served.context);
-    Ok((0..count).map(|id| slot(id, context, tasks.get(id))).collect())
-}
-
-/// Settings that hold texts of a request.
-const PRIVATE: [&str; 4] = ["stop", "grammar", "logit_bias", "dry_sequence_breakers"];
-
-fn slot(id: usize, context: usize, task: Option<&SlotTask>) -> Value {
-    let running = task.is_some_and(|task| task.is_running);
-    let mut value = json!({"id": id, "n_ctx": context, "speculative": false, "is_processing": running});
-    if let Some(task) = task {
-        let remain = task.params.max_tokens.map(|limit| limit.saturating_sub(task.decoded));
-        value["id_task"] = task.id.into();
-        value["n_prompt_tokens"] = task.prompt.into();
-        value["n_prompt_tokens_processed"] = task.processed.into();
-        value["n_prompt_tokens_cache"] = task.cached.into();
-        let mut params = settings(&task.params, &[], Some(task.params.sampling.seed));
-        if let Some(params) = params.as_object_mut() {
-            params.retain(|name, _| !PRIVATE.contains(&name.as_str()));
-        }
-        value["params"] = params;
-        value["next_token"] = json!([{
-            "has_next_token": running,
-            "has_new_line": task.has_new_line,
-            "n_remain": remain.map_or_else(|| json!(-1), Value::from),
-            "n_decoded": task.decoded,
-        }]);
-    }
-    value
 }

@@ -40,10 +40,3 @@ pub(crate) async fn change_props(asker: Asker) -> Response {
     let problem = "properties do not change while the server runs; set them with the flags of `latent serve`, or in each request";
     refused(&asker, ErrorKind::NotImplemented, problem)
 }
-
-/// `POST /slots/{id}`.
-pub(crate) async fn slot_action(asker: Asker) -> Response {
-    let problem = "slots are not saved one by one; --cache-disk FOLDER keeps all cached prompts across restarts, and \
-                   any request finds them";
-    refused(&asker, ErrorKind::NotImplemented, problem)
-}

@@ -113,7 +113,7 @@ impl Encoder for ChatStream {
             running.follow(&what);
         }
         match what {
-            What::Started { prompt, cached } => self.progress(choice, cached, prompt, cached, out),
+            What::Started { prompt, cached, .. } => self.progress(choice, cached, prompt, cached, out),
             What::Prompt { done, total, cached } => {
                 if done > cached {
                     self.progress(choice, done, total, cached, out);
