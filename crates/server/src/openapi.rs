@@ -231,6 +231,8 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
                 ("previous_response_id", "string", "A stored response that this one goes on from"),
                 ("store", "boolean", "Keep the response in memory, within a budget"),
                 ("max_output_tokens", "integer", "Most tokens of the answer"),
+                ("return_progress", "boolean", "Send prompt_progress while the prompt runs"),
+                ("timings_per_token", "boolean", "Send timings with every piece of text"),
                 (
                     "tools",
                     "object[]",

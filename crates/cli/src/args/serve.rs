@@ -129,7 +129,7 @@ pub(crate) struct AnswerArgs {
     #[arg(long)]
     pub(crate) no_prefill_assistant: bool,
 
-    /// Which last hidden states make an embedding: their mean, that of the last token (last), or that of the first token (cls) [default: mean]
+    /// Which last hidden states make an embedding: their mean, that of the last token (last), that of the first token (cls), or each of them (none) [default: mean]
     #[arg(long, value_name = "HOW", value_parser = pooling)]
     pub(crate) pooling: Option<Pooling>,
 }
@@ -139,9 +139,9 @@ fn pooling(word: &str) -> Result<Pooling, String> {
         "mean" => Ok(Pooling::Mean),
         "last" => Ok(Pooling::Last),
         "cls" => Ok(Pooling::First),
-        "none" => Err("an embedding is one vector: mean, last or cls".into()),
-        "rank" => Err("no model of these families reranks: mean, last or cls".into()),
-        _ => Err("expected mean, last or cls".into()),
+        "none" => Ok(Pooling::None),
+        "rank" => Err("no model of these families reranks: mean, last, cls or none".into()),
+        _ => Err("expected mean, last, cls or none".into()),
     }
 }
 

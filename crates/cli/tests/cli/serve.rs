@@ -332,6 +332,31 @@ fn defaults_of_requests_come_from_flags() {
     assert!(misuse(&["serve", "--port", "0", "--temp", "101"]).contains("temperature is 101"));
 }
 
+#[cfg(unix)]
+#[test]
+fn without_pooling_each_token_has_a_vector_and_verbose_answers_have_the_prompt() {
+    let mut server = running::Serving::start_flags(&["--pooling", "none", "-v"]);
+    let tokens = json(&running::rest(server.post("/tokenize", r#"{"content":"A fox","add_special":true}"#)));
+    let reply = json(&running::rest(server.post("/embeddings", r#"{"input":"A fox"}"#)));
+    let vectors = reply[0]["embedding"].as_array().unwrap();
+    assert_eq!(vectors.len(), tokens["tokens"].as_array().unwrap().len(), "{reply}");
+    assert!(vectors.iter().all(|vector| {
+        let square: f64 = vector.as_array().unwrap().iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
+        (square - 1.0).abs() > 1e-3
+    }));
+    let refused = running::rest(server.post("/v1/embeddings", r#"{"input":"A fox"}"#));
+    assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("--pooling"), "{refused}");
+    let ask = |more: &str| {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"Hi"}}],"max_tokens":2{more}}}"#);
+        json(&running::rest(server.post("/v1/chat/completions", &body)))
+    };
+    let prompt = ask("")["__verbose"]["prompt"].as_str().map(str::to_owned);
+    assert!(prompt.as_deref().is_some_and(|prompt| prompt.contains("Hi")), "{prompt:?}");
+    assert!(ask(r#","verbose":false"#)["__verbose"].is_null());
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+}
+
 /// The JSON of a response.
 #[cfg(unix)]
 fn json(response: &str) -> serde_json::Value {
@@ -436,7 +461,8 @@ fn flags_of_llama_server_have_their_effects() {
     server.signal(Signal::SIGTERM);
     assert_eq!(server.end(), Some(143));
     for (words, text) in [
-        (&["--grammar", "root ::= x"][..], "--grammar"),
+        (&["--pooling", "rank"][..], "mean, last, cls or none"),
+        (&["--grammar", "root ::= x"], "--grammar"),
         (&["--chat-template", "{% if %}"], "--chat-template"),
         (&["--chat-template", "llama3"], "only chatml is known by its name"),
         (&["--chat-template-kwargs", "[1]"], "expected a JSON object"),

@@ -3,7 +3,7 @@
 use super::What;
 use super::update::timings;
 use latent_engine::scheduler::Usage;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Instant;
 
 /// What an answer has taken so far, for `timings_per_token`.
@@ -44,14 +44,13 @@ impl Running {
         &self.usage
     }
 
-    /// Milliseconds that the prompt has taken.
-    pub(crate) fn prompt_ms(&self) -> f64 {
-        self.usage.prompt_time.as_secs_f64() * 1e3
-    }
-
-    /// llama.cpp's `timings` after `done` tokens of the prompt.
-    pub(crate) fn timings_of(&self, ran: usize) -> Value {
-        timings(&Usage { prompt: self.usage.cached + ran, ..self.usage })
+    /// llama.cpp's `prompt_progress` and `timings` after `done` of `total` tokens of the prompt.
+    pub(crate) fn progress(&self, done: usize, total: usize) -> [(&'static str, Value); 2] {
+        let Usage { cached, prompt_time, .. } = self.usage;
+        let progress = json!({
+            "total": total, "cache": cached, "processed": done, "time_ms": prompt_time.as_secs_f64() * 1e3,
+        });
+        [("prompt_progress", progress), ("timings", timings(&Usage { prompt: done, ..self.usage }))]
     }
 
     /// llama.cpp's `timings`.

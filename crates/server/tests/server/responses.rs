@@ -69,6 +69,35 @@ fn a_stream_says_what_the_whole_response_says() {
 }
 
 #[test]
+fn a_stream_reports_progress_and_timings_where_they_are_asked_for() {
+    let server = demo();
+    let input = "word ".repeat(120);
+    let asked = json!({"stream": true, "input": input, "return_progress": true, "timings_per_token": true});
+    let reports = events(&server.post(PATH, &body(asked)));
+    let progress: Vec<&Value> = reports.iter().filter(|event| !event["prompt_progress"].is_null()).collect();
+    assert!(progress.len() >= 2);
+    for report in &progress {
+        assert_eq!(
+            (&report["type"], &report["response"]["status"]),
+            (&json!("response.in_progress"), &json!("in_progress"))
+        );
+    }
+    let [first, last] = [progress[0], progress[progress.len() - 1]].map(|report| &report["prompt_progress"]);
+    assert_eq!(first["processed"], first["cache"]);
+    assert_eq!(last["processed"], last["total"]);
+    let deltas: Vec<&Value> =
+        reports.iter().filter(|event| event["type"] == "response.output_text.delta").collect();
+    assert!(!deltas.is_empty() && deltas.iter().all(|delta| delta["timings"]["predicted_n"].is_u64()));
+    let end = &reports[reports.len() - 1];
+    assert_eq!(end["timings"]["predicted_n"], end["response"]["usage"]["output_tokens"]);
+    // unasked, only the end has them
+    let plain = events(&server.post(PATH, &body(json!({"stream": true}))));
+    assert!(plain.iter().all(|event| event["prompt_progress"].is_null()));
+    assert_eq!(plain.iter().filter(|event| !event["timings"].is_null()).count(), 1);
+    server.assert_idle();
+}
+
+#[test]
 fn reasoning_and_calls_are_items_of_their_own() {
     let server = demo();
     let grammar = only("<think>Foxes are red.</think>Red.");

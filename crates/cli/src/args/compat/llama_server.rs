@@ -220,7 +220,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
 
     // embeddings
     row("--embeddings --embedding", "LLAMA_ARG_EMBEDDINGS", Nothing, Ignored, "`/v1/embeddings` is always served"),
-    row("--pooling", "LLAMA_ARG_POOLING", Value, Own, "`mean` by default, `last` or `cls`"),
+    row("--pooling", "LLAMA_ARG_POOLING", Value, Own, "`mean` by default, `last`, `cls` or `none`"),
     row("--embd-normalize", "", Value, ByValue(values::embd_normalize), "2 alone: embeddings have the length 1"),
     row("--reranking --rerank", "LLAMA_ARG_RERANKING", Nothing, Refused, "no model of these families reranks: embed both texts with /v1/embeddings, or run a reranking model on another server"),
 

@@ -36,12 +36,13 @@ impl AnswerDefaults {
     ///
     /// # Errors
     /// A template, a schema or variables that cannot be read.
-    pub(super) fn new(args: &AnswerArgs) -> Result<AnswerDefaults> {
+    pub(super) fn new(args: &AnswerArgs, verbose: bool) -> Result<AnswerDefaults> {
         let constraint = constraint::asked(&args.constraint)?;
         Ok(AnswerDefaults {
             template: args.chat_template.as_deref().map(template).transpose()?,
             defaults: RequestDefaults {
                 special: args.special,
+                verbose,
                 no_prefill: args.no_prefill_assistant,
                 reasoning_limit: reasoning_limit(args),
                 raw_reasoning: matches!(args.reasoning_format, Some(ReasoningPlace::None)),

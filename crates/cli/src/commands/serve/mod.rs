@@ -52,7 +52,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     let setup = Arc::new(Setup {
         engine,
         sampling: args.sampling.clone(),
-        answers: AnswerDefaults::new(&args.answers)?,
+        answers: AnswerDefaults::new(&args.answers, args.engine.verbose)?,
         cpu_layers: if args.placement.cpu_moe { usize::MAX } else { args.placement.n_cpu_moe.unwrap_or(0) },
         cache_tokens: args.server.cache_tokens,
         parallel: config.scheduler.max_running,

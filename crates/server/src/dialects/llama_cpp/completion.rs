@@ -222,15 +222,11 @@ impl CompletionStream {
     }
 
     /// Reports how far the prompt has come: first what was cached.
-    fn progress(&mut self, index: usize, done: usize, total: usize, cached: usize, out: &mut String) {
-        let running = &self.choice(index).running;
-        let progress = json!({
-            "total": total, "cache": cached, "processed": done, "time_ms": running.prompt_ms(),
-        });
-        let value = json!({
-            "index": index, "content": "", "tokens": [], "stop": false, "prompt_progress": progress,
-            "timings": running.timings_of(done.saturating_sub(cached)),
-        });
+    fn progress(&mut self, index: usize, done: usize, total: usize, out: &mut String) {
+        let mut value = json!({"index": index, "content": "", "tokens": [], "stop": false});
+        for (name, figures) in self.choice(index).running.progress(done, total) {
+            value[name] = figures;
+        }
         send(out, &value);
     }
 
@@ -274,11 +270,11 @@ impl Encoder for CompletionStream {
             What::Started { prompt, cached, slot } => {
                 self.choice(choice).slot = slot;
                 if self.about.progress {
-                    self.progress(choice, cached, prompt, cached, out);
+                    self.progress(choice, cached, prompt, out);
                 }
             }
             What::Prompt { done, total, cached } if self.about.progress && done > cached => {
-                self.progress(choice, done, total, cached, out);
+                self.progress(choice, done, total, out);
             }
             What::Finished(finish) => {
                 let mut value = ending(&self.served, &self.about, choice, &finish);

@@ -66,7 +66,7 @@ pub(super) fn read(
         progress: fields.bool("return_progress")?.unwrap_or(false),
         stream_timings: fields.bool("timings_per_token")?.unwrap_or(false),
         logprobs,
-        verbose: fields.bool("verbose")?.unwrap_or(false),
+        verbose: fields.bool("verbose")?.unwrap_or(served.about.defaults.verbose),
         prompt: String::new(),
     };
     Ok(ChatRequest { conversation, params, about })

@@ -73,15 +73,14 @@ impl ChatStream {
     }
 
     /// Reports how far the prompt has come, where that is wanted: first what was cached.
-    fn progress(&self, choice: usize, done: usize, total: usize, cached: usize, out: &mut String) {
+    fn progress(&self, choice: usize, done: usize, total: usize, out: &mut String) {
         let Some(running) = self.running.get(choice).filter(|_| self.about.progress && choice == 0) else {
             return;
         };
         let mut chunk = self.chunk(json!([]));
-        chunk["prompt_progress"] = json!({
-            "total": total, "cache": cached, "processed": done, "time_ms": running.prompt_ms(),
-        });
-        chunk["timings"] = running.timings_of(done.saturating_sub(cached));
+        for (name, value) in running.progress(done, total) {
+            chunk[name] = value;
+        }
         send(out, &chunk);
     }
 
@@ -113,10 +112,10 @@ impl Encoder for ChatStream {
             running.follow(&what);
         }
         match what {
-            What::Started { prompt, cached, .. } => self.progress(choice, cached, prompt, cached, out),
+            What::Started { prompt, cached, .. } => self.progress(choice, cached, prompt, out),
             What::Prompt { done, total, cached } => {
                 if done > cached {
-                    self.progress(choice, done, total, cached, out);
+                    self.progress(choice, done, total, out);
                 }
             }
             What::Token(token) => {

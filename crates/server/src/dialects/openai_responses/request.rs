@@ -22,6 +22,10 @@ pub(super) struct About {
     pub(super) stream: bool,
     pub(super) store: bool,
     pub(super) logprobs: bool,
+    /// Report the progress of the prompt, as llama.cpp's server does.
+    pub(super) progress: bool,
+    /// Report `timings` with each piece of text.
+    pub(super) stream_timings: bool,
     /// Fields of the request that the response repeats, as the text of a JSON object.
     pub(super) repeated: String,
     /// The conversation, where the response is to be stored.
@@ -59,6 +63,8 @@ pub(super) fn read(
         stream: fields.bool("stream")?.unwrap_or(false),
         store: fields.bool("store")?.unwrap_or(true),
         logprobs,
+        progress: fields.bool("return_progress")?.unwrap_or(false),
+        stream_timings: fields.bool("timings_per_token")?.unwrap_or(false),
         repeated: repeated(fields, served, &params)?,
         items: Vec::new(),
         namespaced: conversation

@@ -2,7 +2,7 @@
 
 use super::item_values::{function_call, object_with, output_text};
 use super::whole::{Written, status};
-use crate::answer::{Call, Piece, Token, Update, What};
+use crate::answer::{Call, Piece, Running, Token, Update, What};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::ids;
@@ -26,11 +26,19 @@ pub(super) struct ResponseStream {
     sequence: u64,
     /// Tokens whose text has not been written.
     tokens: Vec<Token>,
+    running: Running,
 }
 
 impl ResponseStream {
     pub(super) fn new(app: Arc<App>, written: Written) -> ResponseStream {
-        ResponseStream { app, written, open: None, sequence: 0, tokens: Vec::new() }
+        ResponseStream {
+            app,
+            written,
+            open: None,
+            sequence: 0,
+            tokens: Vec::new(),
+            running: Running::default(),
+        }
     }
 
     fn send(&mut self, out: &mut String, kind: &str, value: &Value) {
@@ -50,6 +58,15 @@ impl ResponseStream {
 
     fn send_response(&mut self, out: &mut String, kind: &str, response: &str) {
         self.send_text(out, kind, &format!("{{\"response\":{response}}}"));
+    }
+
+    /// Reports the progress of the prompt if the request asks for it.
+    fn progress(&mut self, done: usize, total: usize, out: &mut String) {
+        if self.written.about.progress {
+            let value: Value = self.running.progress(done, total).into_iter().collect();
+            let response = self.written.text(None, None);
+            self.send_text(out, "response.in_progress", &object_with(&value, "response", &response));
+        }
     }
 
     /// The place of the open item in the output.
@@ -100,7 +117,10 @@ impl ResponseStream {
         if let Some(Open::Text { id, text, tokens }) = &mut self.open {
             text.push_str(more);
             tokens.extend(fresh);
-            let value = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": more});
+            let mut value = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": more});
+            if self.written.about.stream_timings {
+                value["timings"] = self.running.timings();
+            }
             self.send_text(out, "response.output_text.delta", &object_with(&value, "logprobs", &logprobs));
         }
     }
@@ -170,6 +190,7 @@ impl Encoder for ResponseStream {
     }
 
     fn update(&mut self, update: Update, out: &mut String) {
+        self.running.follow(&update.what);
         match update.what {
             What::Token(token) => self.tokens.push(token),
             What::Piece(Piece::Reasoning(text)) => self.reasoning(&text, out),
@@ -196,10 +217,16 @@ impl Encoder for ResponseStream {
                 self.close_as(status(&finish), out);
                 let response = self.written.text(Some(&finish), None);
                 let kind = format!("response.{}", status(&finish));
-                self.send_response(out, &kind, &response);
+                let timings = json!({"timings": finish.timings()});
+                self.send_text(out, &kind, &object_with(&timings, "response", &response));
                 self.written.keep(&self.app, &response.into());
             }
-            What::Started { .. } | What::Prompt { .. } => {}
+            What::Started { prompt, cached, .. } => self.progress(cached, prompt, out),
+            What::Prompt { done, total, cached } => {
+                if done > cached {
+                    self.progress(done, total, out);
+                }
+            }
         }
     }
 
