@@ -82,6 +82,8 @@ pub(crate) struct ContextOverflow {
     pub(crate) at_least: bool,
     /// Tokens of the context.
     pub(crate) context: usize,
+    /// Whether nothing is answered, so that the prompt could fill the context.
+    pub(crate) embeds: bool,
 }
 
 impl ContextOverflow {
@@ -92,11 +94,14 @@ impl ContextOverflow {
 
     /// The text that OpenAI's clients match.
     pub(crate) fn openai_message(&self) -> String {
-        let ContextOverflow { tokens, context, .. } = self;
+        let (ContextOverflow { tokens, context, .. }, bound) = (self, self.bound());
+        let reason = match self.embeds {
+            true => "which is too large to embed",
+            false => "and the answer needs room for at least one",
+        };
         format!(
-            "This model's maximum context length is {context} tokens. However, your prompt has {}{tokens} tokens, and the answer needs room \
-             for at least one. Please reduce the length of the prompt.",
-            self.bound()
+            "This model's maximum context length is {context} tokens. However, your prompt has {bound}{tokens} tokens, {reason}. Please \
+             reduce the length of the prompt."
         )
     }
 
@@ -148,6 +153,14 @@ impl ApiError {
         let message = shortened(message.to_string());
         let message = if param.is_empty() { message } else { format!("`{param}`: {message}") };
         ApiError { param: (!param.is_empty()).then_some(param), ..ApiError::invalid(message) }
+    }
+
+    /// The same, about a prompt that has no answer.
+    pub(crate) fn embeds(mut self) -> ApiError {
+        if let Some(overflow) = &mut self.overflow {
+            overflow.embeds = true;
+        }
+        self
     }
 
     /// A prompt that does not fit into the context.

@@ -324,7 +324,7 @@ impl Served {
         if tokens < context {
             return Ok(());
         }
-        Err(ApiError::overflow(ContextOverflow { tokens, at_least: false, context }))
+        Err(ApiError::overflow(ContextOverflow { tokens, at_least: false, context, embeds: false }))
     }
 
     /// The prompt of a plain text.
@@ -345,9 +345,12 @@ impl Served {
 
     pub(crate) fn text_error(&self, error: TextError) -> ApiError {
         match error {
-            TextError::TooLong { tokens, .. } => {
-                ApiError::overflow(ContextOverflow { tokens, at_least: true, context: self.context })
-            }
+            TextError::TooLong { tokens, .. } => ApiError::overflow(ContextOverflow {
+                tokens,
+                at_least: true,
+                context: self.context,
+                embeds: false,
+            }),
             TextError::Internal { .. } => ApiError::internal(error.to_string()),
             other => ApiError::invalid(other.to_string()),
         }

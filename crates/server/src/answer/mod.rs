@@ -266,9 +266,12 @@ pub(crate) fn refused(refusal: &Refusal) -> ApiError {
     let message = refusal.to_string();
     match refusal {
         Refusal::Full { retry_after, .. } => ApiError::new(ErrorKind::Busy, message).retry(*retry_after),
-        Refusal::TooLong { tokens, context } => {
-            ApiError::overflow(ContextOverflow { tokens: *tokens, at_least: false, context: *context })
-        }
+        Refusal::TooLong { tokens, context } => ApiError::overflow(ContextOverflow {
+            tokens: *tokens,
+            at_least: false,
+            context: *context,
+            embeds: false,
+        }),
         Refusal::Closed => ApiError::new(ErrorKind::Unavailable, message),
         _ => ApiError::invalid(message),
     }

@@ -79,7 +79,8 @@ async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
     let (served, prompts, model, base64, norm) = asker
         .read(body, |app, served, fields| {
             let name = input_name(fields);
-            let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)?;
+            let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)
+                .map_err(ApiError::embeds)?;
             check_dimensions(fields, served)?;
             let base64 = match fields.str("encoding_format")? {
                 None | Some("float") => false,
@@ -124,7 +125,8 @@ async fn llama_cpp(asker: &Asker, body: Body) -> Result<Document, ApiError> {
     let (served, prompts, norm) = asker
         .read(body, |app, served, fields| {
             let name = input_name(fields);
-            let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)?;
+            let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)
+                .map_err(ApiError::embeds)?;
             let norm = norm(fields)?;
             Ok((Arc::clone(served), prompts, norm))
         })

@@ -1,6 +1,7 @@
 //! The server over real connections, with the demo model.
 #![allow(missing_docs, reason = "tests")]
 
+mod agents;
 mod anthropic;
 mod auth;
 mod chat;

@@ -67,6 +67,15 @@ fn each_dialect_uses_the_words_that_its_clients_match() {
 }
 
 #[test]
+fn a_prompt_without_an_answer_needs_no_room_for_one() {
+    let server = demo();
+    let (object, message) =
+        parts(&server.post("/v1/embeddings", &json!({"input": "fox ".repeat(CONTEXT + 50)})));
+    assert!(message.contains("too large to embed") && !message.contains("answer"), "{message}");
+    assert_eq!(object["code"], "context_length_exceeded");
+}
+
+#[test]
 fn a_count_that_stops_early_is_a_lower_bound() {
     let server = demo();
     for (path, body) in dialects(200_000) {
