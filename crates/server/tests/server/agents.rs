@@ -67,7 +67,11 @@ fn claude_code_asks_calls_and_goes_on() {
     messages.as_array_mut().unwrap().extend(more.as_array().unwrap().iter().cloned());
     let second = events(&server.post(path, &claude_code(messages)));
     // the first turn's prompt is not computed again
-    assert!(second[0]["message"]["usage"]["cache_read_input_tokens"].as_u64().unwrap() >= 64, "{}", second[0]);
+    assert!(
+        second[0]["message"]["usage"]["cache_read_input_tokens"].as_u64().unwrap() >= 64,
+        "{}",
+        second[0]
+    );
     server.assert_idle();
 }
 
@@ -101,12 +105,16 @@ fn codex(input: Value) -> Value {
 fn codex_asks_calls_and_goes_on() {
     let server = demo();
     let message = |role: &str, texts: &[&str]| {
-        let content: Vec<Value> = texts.iter().map(|text| json!({"type": "input_text", "text": text})).collect();
+        let content: Vec<Value> =
+            texts.iter().map(|text| json!({"type": "input_text", "text": text})).collect();
         json!({"type": "message", "id": "msg_1", "role": role, "content": content})
     };
     let mut input = json!([
         message("developer", &["You are an agent."]),
-        message("developer", &["<skills_instructions>none</skills_instructions>", "<permissions instructions>read only"]),
+        message(
+            "developer",
+            &["<skills_instructions>none</skills_instructions>", "<permissions instructions>read only"]
+        ),
         message("user", &["<environment_context>\n  <cwd>/work</cwd>\n</environment_context>"]),
         message("user", &["Say hi"]),
     ]);
