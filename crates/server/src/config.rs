@@ -46,6 +46,8 @@ pub struct ServerConfig {
     pub models_max: usize,
     /// Idle time after which a model is unloaded; none: when another model needs its memory.
     pub unload_idle: Option<Duration>,
+    /// Whether even a model that is alone is loaded when a request names it: the list of models can grow.
+    pub router: bool,
     /// Whether a request loads its model; otherwise only `POST /models/load` does.
     pub autoload: bool,
     /// Path below which all addresses are, such as `/llm`; empty: none.
@@ -72,6 +74,7 @@ impl Default for ServerConfig {
             scheduler: SchedulerOptions { max_running: 16, ..SchedulerOptions::default() },
             models_max: 0,
             unload_idle: None,
+            router: false,
             autoload: true,
             api_prefix: String::new(),
             page: true,

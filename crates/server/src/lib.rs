@@ -4,6 +4,7 @@
 //! * [`ServerConfig`], [`FileConfig`], [`Limits`], [`Keys`]: how it is set up. What a client may ask for has limits with names and defaults.
 //! * [`ModelSource`], [`Loader`], [`LoadedModel`]: what is served. One model is loaded at once, several when they are asked for; the loader is
 //!   kept, and called again after the model was unloaded, and after a fault of the engine.
+//! * [`ModelCatalog`]: where the models come from, if the list can change while the server runs.
 //! * [`RequestCheck`]: what the server makes of requests, without an engine.
 //! * [`openapi_document`]: the interface as an OpenAPI document.
 //!
@@ -12,7 +13,7 @@
 //! everything between a socket and a dialect.
 //!
 //! ```no_run
-//! use latent_server::{Extras, LoadError, LoadedModel, ModelSource, Server, ServerConfig};
+//! use latent_server::{Extras, LoadError, LoadedModel, ModelSettings, ModelSource, Server, ServerConfig};
 //! # fn load() -> Result<LoadedModel, LoadError> { unimplemented!() }
 //! let model = ModelSource {
 //!     name: "demo".into(),
@@ -22,6 +23,8 @@
 //!     bytes: 0,
 //!     loader: Box::new(|_attempt| load()),
 //!     drawing: None,
+//!     definition: String::new(),
+//!     settings: ModelSettings::default(),
 //! };
 //! let server = Server::start(ServerConfig::default(), vec![model], Extras::default())?;
 //! let url = server.url();
@@ -32,6 +35,7 @@
 
 mod answer;
 mod app;
+mod catalog;
 mod config;
 mod dialect;
 mod dialects;
@@ -59,13 +63,15 @@ mod template_caps;
 mod worker;
 
 pub use app::Extras;
+pub use catalog::{DownloadProgress, ModelCatalog};
 pub use config::{ConfigError, DEFAULT_DISK_BYTES, Fallback, FileConfig, FileModel, ServerConfig};
 pub use duration::parse_duration;
 pub use http::{CheckError, CheckedRequest, RequestCheck, ServeError, Server, TlsError, openapi_document};
 pub use keys::{KeyError, Keys};
 pub use limits::Limits;
 pub use model::{
-    AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelFigures, ModelSource, RequestDefaults,
+    AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelFigures, ModelSettings, ModelSource,
+    RequestDefaults,
 };
 pub use reasoning::ReasoningLimit;
 pub use spans::{Otlp, OtlpError};

@@ -80,7 +80,7 @@ impl Metrics {
     /// The whole page.
     pub(crate) fn page(&self, models: &Models) -> String {
         let list = models.list();
-        let several = list.len() > 1;
+        let several = !models.is_single();
         let figures = list.iter().map(|model| Figures::new(model, several, self.rates(model))).collect();
         let mut page = Page { text: String::with_capacity(8192 * list.len()), models: figures };
         llama(&mut page);

@@ -19,6 +19,7 @@ use latent_text::{
 use serde_json::{Map, Value, json};
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// What the caller of the server has loaded.
 pub struct LoadedModel {
@@ -129,6 +130,25 @@ pub struct ModelSource {
     pub loader: Loader,
     /// What draws it.
     pub drawing: Option<Drawing>,
+    /// Everything that it is made from, as text: a model whose definition has changed is loaded anew when the list of models is read again.
+    pub definition: String,
+    /// What is different from the server's settings.
+    pub settings: ModelSettings,
+}
+
+/// Settings of one of several models.
+#[derive(Clone, Debug, Default)]
+pub struct ModelSettings {
+    /// Most requests that run at once, if it has its own limit.
+    pub parallel: Option<usize>,
+    /// Idle time after which it is unloaded, if it has its own; none inside: never.
+    pub unload_idle: Option<Option<Duration>>,
+    /// Whether it is loaded when the server starts.
+    pub load_on_startup: bool,
+    /// Whether lists leave it out. Requests can name it all the same.
+    pub hidden: bool,
+    /// Whether its files were downloaded, and requests may delete them.
+    pub removable: bool,
 }
 
 /// What requests depend on of a model's configuration.

@@ -103,6 +103,24 @@ impl Asker {
         self.blocking(read).await
     }
 
+    /// Reads a JSON body that names a model, which the server need not have.
+    pub(crate) async fn receive_name(&self, body: Body) -> Result<String, ApiError> {
+        self.app.models.open()?;
+        let body = self.read_body(body).await?;
+        let lane = self.app.memory.lane(body.len()).await;
+        let read = move || {
+            let _lane = lane;
+            let value = json::parse(&body)?;
+            let fields = Fields::of(&value, "")?;
+            let name = fields.require_str("model")?;
+            if name.is_empty() || name.len() > MODEL_NAME {
+                return Err(fields.error("model", format!("expected a name of 1 to {MODEL_NAME} bytes")));
+            }
+            Ok(name.to_owned())
+        };
+        self.blocking(read).await
+    }
+
     /// Reads a body, and decodes one that is compressed.
     async fn read_body(&self, body: Body) -> Result<Vec<u8>, ApiError> {
         self.codings.check()?;

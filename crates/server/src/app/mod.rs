@@ -16,6 +16,7 @@ pub(crate) use name::Name;
 pub(crate) use query::{parameter, percent_decoded};
 pub(crate) use resumable::{MAX_NAME as MAX_CONVERSATION, StreamSessions};
 
+use crate::catalog::ModelCatalog;
 use crate::config::ServerConfig;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
@@ -31,6 +32,8 @@ use std::sync::{Arc, Mutex};
 pub struct Extras {
     /// Called before each step; for tests of faults.
     pub before_step: Option<Hook>,
+    /// Where the models come from, if the list can change.
+    pub catalog: Option<Arc<dyn ModelCatalog>>,
 }
 
 /// What every request sees.
@@ -49,7 +52,7 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(config: ServerConfig, sources: Vec<ModelSource>, extras: Extras, spans: Spans) -> App {
-        let models = Models::new(sources, &config, extras.before_step);
+        let models = Models::new(sources, &config, extras);
         App::with(config, models, spans)
     }
 

@@ -4,6 +4,7 @@ pub(crate) mod anthropic;
 mod content;
 mod infill;
 pub(crate) mod llama_cpp;
+pub(crate) mod model_events;
 pub(crate) mod models;
 pub(crate) mod ollama;
 pub(crate) mod openai_chat;

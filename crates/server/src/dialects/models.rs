@@ -1,16 +1,19 @@
 //! The list of models, in one form that OpenAI's, Anthropic's, llama.cpp's and Codex's clients read.
 
-use crate::app::{Asker, Name};
+use crate::app::{Asker, Name, parameter};
+use crate::catalog::DownloadProgress;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::ids;
 use crate::models::Status;
 use axum::body::Body;
+use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// One entry. What only a loaded model tells is left out before.
-fn entry(model: &Status, created: u64) -> Value {
+pub(super) fn entry(model: &Status, created: u64) -> Value {
     let mut value = json!({
         "id": model.name,
         "object": "model",
@@ -21,6 +24,7 @@ fn entry(model: &Status, created: u64) -> Value {
         "owned_by": "latent",
         "aliases": std::iter::once(&model.name).chain(&model.aliases).collect::<Vec<_>>(),
         "tags": model.tags,
+        "can_remove": model.removable,
         "status": status(model),
     });
     if let Some(served) = &model.served {
@@ -36,6 +40,27 @@ fn entry(model: &Status, created: u64) -> Value {
         });
     }
     value
+}
+
+/// The entry of a model that is being downloaded.
+fn download(name: &str, progress: Option<&DownloadProgress>, created: u64) -> Value {
+    let mut status = json!({"value": "downloading"});
+    if let Some(DownloadProgress { source, done, total }) = progress {
+        status["progress"] = json!({source.as_str(): {"done": done, "total": total}});
+    }
+    json!({
+        "id": name,
+        "object": "model",
+        "type": "model",
+        "created": created,
+        "created_at": ids::rfc3339(created, 0),
+        "display_name": name,
+        "owned_by": "latent",
+        "aliases": [name],
+        "tags": [],
+        "can_remove": false,
+        "status": status,
+    })
 }
 
 /// As the router of llama.cpp's server tells it.
@@ -61,13 +86,18 @@ fn own_entry(model: &Status) -> Value {
     value
 }
 
-/// `GET /v1/models`.
-pub(crate) async fn list(asker: Asker) -> Response {
+/// `GET /v1/models`; with `?reload=1` the list is read again before, as by llama.cpp's router.
+pub(crate) async fn list(asker: Asker, uri: Uri) -> Response {
     let created = asker.app.models.created;
-    let listed = asker.models().map(|models| {
+    let reload = parameter(&uri, "reload").is_some_and(|value| !matches!(value.as_str(), "" | "0" | "false"));
+    let app = Arc::clone(&asker.app);
+    let reloaded = if reload { asker.blocking(move || app.models.reload()).await } else { Ok(()) };
+    let downloads = asker.app.models.downloads();
+    let downloads = downloads.iter().map(|(name, progress)| download(name, progress.as_ref(), created));
+    let listed = reloaded.and_then(|()| asker.models()).map(|models| {
         json!({
             "object": "list",
-            "data": models.iter().map(|model| entry(model, created)).collect::<Value>(),
+            "data": models.iter().map(|model| entry(model, created)).chain(downloads).collect::<Value>(),
             "has_more": false,
             "first_id": models.first().map(|model| &model.name),
             "last_id": models.last().map(|model| &model.name),
@@ -86,29 +116,48 @@ pub(crate) async fn one(asker: Asker, Name(id): Name) -> Response {
 pub(crate) async fn load(asker: Asker, body: Body) -> Response {
     asker.reply_json(
         Dialect::LlamaCpp,
-        named(&asker, body).await.and_then(|index| {
-            asker.app.models.load(index)?;
+        asker.receive_name(body).await.and_then(|name| {
+            let models = &asker.app.models;
+            models.load(models.find(Some(&name))?)?;
             Ok(json!({"success": true}))
         }),
     )
 }
 
-/// `POST /models/unload`.
+/// `POST /models/unload`. It also ends the download of a model.
 pub(crate) async fn unload(asker: Asker, body: Body) -> Response {
     asker.reply_json(
         Dialect::LlamaCpp,
-        named(&asker, body).await.map(|index| {
-            asker.app.models.unload(index);
-            json!({"success": true})
+        asker.receive_name(body).await.and_then(|name| {
+            let models = &asker.app.models;
+            if !models.stop_download(&name) {
+                models.unload(models.find(Some(&name))?);
+            }
+            Ok(json!({"success": true}))
         }),
     )
 }
 
-/// The model that a body must name.
-async fn named(asker: &Asker, body: Body) -> Result<usize, ApiError> {
-    let received = asker.receive(body).await?;
-    let (received, ()) = asker.look(received, |fields| fields.require_str("model").map(|_| ())).await?;
-    Ok(received.model())
+/// `POST /models`: begins to download a model, whose progress `GET /models/sse` reports.
+pub(crate) async fn begin_download(asker: Asker, body: Body) -> Response {
+    let begun = match asker.receive_name(body).await {
+        Ok(name) => {
+            let app = Arc::clone(&asker.app);
+            asker.blocking(move || app.models.download(&name)).await
+        }
+        Err(error) => Err(error),
+    };
+    asker.reply_json(Dialect::LlamaCpp, begun.map(|()| json!({"success": true})))
+}
+
+/// `DELETE /models?model=NAME`: deletes the files of a model that was downloaded.
+pub(crate) async fn delete(asker: Asker) -> Response {
+    let app = Arc::clone(&asker.app);
+    let deleted = match asker.model.clone().filter(|name| !name.is_empty()) {
+        Some(name) => asker.blocking(move || app.models.delete(&name)).await,
+        None => Err(ApiError::field("model", "the address must name it: DELETE /models?model=NAME")),
+    };
+    asker.reply_json(Dialect::LlamaCpp, deleted.map(|()| json!({"success": true})))
 }
 
 fn find(asker: &Asker, id: &str) -> Result<Value, ApiError> {

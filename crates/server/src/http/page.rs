@@ -84,7 +84,7 @@ fn watched(asker: &Asker) -> Result<Status, ApiError> {
     let models = &asker.app.models;
     let index = match &asker.model {
         Some(name) => models.find(Some(name))?,
-        None => models.latest(),
+        None => models.latest()?,
     };
     Ok(models.status(index))
 }

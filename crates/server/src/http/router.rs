@@ -4,7 +4,7 @@ use super::{page, streams};
 use crate::app::Asker;
 use crate::dialect::{Dialect, json_response};
 use crate::dialects::{
-    anthropic, llama_cpp, models, ollama, openai_chat, openai_completions, openai_embeddings,
+    anthropic, llama_cpp, model_events, models, ollama, openai_chat, openai_completions, openai_embeddings,
     openai_responses,
 };
 use crate::error::{ApiError, ErrorKind};
@@ -49,7 +49,10 @@ routes! {
     post "/v1/completions" openai_completions::handle, "CompletionRequest", "Go on with a text (OpenAI)";
     post "/v1/embeddings" openai_embeddings::handle, "EmbeddingRequest", "Embeddings: means of the last hidden states, normalised";
     get "/v1/models" models::list, "", "The models";
-    get "/models" models::list, "", "The same";
+    get "/models" models::list, "", "The same; `?reload=1` reads the list of models again";
+    post "/models" models::begin_download, "ModelRequest", "Begin to download a model of the hub (llama.cpp); /models/sse reports its progress";
+    delete "/models" models::delete, "", "Delete the files of the downloaded model in `?model=` (llama.cpp)";
+    get "/models/sse" model_events::events, "", "Events about the models: statuses, downloads, changes of the list (llama.cpp)";
     post "/models/load" models::load, "ModelRequest", "Begin to load a model (llama.cpp); its status stands in the list of models";
     post "/models/unload" models::unload, "ModelRequest", "Unload a model once its answers have ended (llama.cpp)";
     get "/v1/models/{id}" models::one, "", "One model";

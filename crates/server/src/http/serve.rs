@@ -101,7 +101,7 @@ impl Server {
         models: Vec<ModelSource>,
         extras: Extras,
     ) -> Result<Server, ServeError> {
-        if models.is_empty() {
+        if models.is_empty() && !config.router {
             return Err(ServeError::NoModel);
         }
         if config.keys.is_empty() && !config.is_loopback() && !config.allow_unauthenticated {

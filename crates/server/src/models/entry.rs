@@ -1,5 +1,6 @@
 //! One model of the server: whether it is loaded, and who uses it.
 
+use super::events::{ModelChange, ModelEvents};
 use crate::worker::Engineering;
 use latent_engine::scheduler::SchedulerStats;
 use std::sync::Arc;
@@ -30,7 +31,14 @@ pub(crate) struct Counts {
 
 /// One model of the server.
 pub(crate) struct Entry {
+    name: String,
     pub(super) phase: Phase,
+    /// The status of the last event.
+    reported: &'static str,
+    /// Whether the list of models no longer has it.
+    pub(super) removed: bool,
+    /// Idle time after which it is unloaded, if it has its own; none inside: never.
+    idle: Option<Option<Duration>>,
     /// Requests that use it.
     pub(super) users: usize,
     /// Requests that wait for it.
@@ -49,9 +57,13 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new() -> Entry {
+    pub(super) fn new(name: &str, idle: Option<Option<Duration>>) -> Entry {
         Entry {
+            name: name.to_owned(),
             phase: Phase::Unloaded,
+            reported: "unloaded",
+            removed: false,
+            idle,
             users: 0,
             waiting: 0,
             used: Instant::now(),
@@ -61,6 +73,40 @@ impl Entry {
             past: SchedulerStats::default(),
             past_reloads: 0,
         }
+    }
+
+    /// The name that the list of models has.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its status: unloaded, loading, loaded, unloading or failed.
+    pub(super) fn label(&self) -> &'static str {
+        match &self.phase {
+            Phase::Unloaded => "unloaded",
+            Phase::Loading(_) => "loading",
+            Phase::Loaded(_) => "loaded",
+            Phase::Unloading(_) => "unloading",
+            Phase::Failed { .. } => "failed",
+        }
+    }
+
+    /// Reports its status if that has changed.
+    pub(super) fn report(&mut self, events: &ModelEvents) {
+        let state = self.label();
+        if std::mem::replace(&mut self.reported, state) == state || self.removed {
+            return;
+        }
+        let problem = match &self.phase {
+            Phase::Failed { problem, .. } => Some(problem.clone()),
+            _ => None,
+        };
+        events.send(&self.name, ModelChange::Status { state, problem });
+    }
+
+    /// Whether it is in memory, or about to be.
+    pub(super) fn is_in_use(&self) -> bool {
+        !matches!(self.phase, Phase::Unloaded | Phase::Failed { .. }) || self.users > 0 || self.waiting > 0
     }
 
     /// Its worker, if it has one.
@@ -94,6 +140,7 @@ impl Entry {
         }
         self.used = Instant::now();
         // a waiting request comes first and clears this
+        let idle = self.idle.unwrap_or(idle);
         let keep = if self.waiting == 0 { self.keep.take().unwrap_or(idle) } else { idle };
         self.expires = keep.and_then(|keep| self.used.checked_add(keep));
         self.counts.loads += 1;
@@ -154,7 +201,7 @@ impl Entry {
         if self.users > 0 {
             return;
         }
-        let keep = self.keep.take().unwrap_or(idle);
+        let keep = self.keep.take().unwrap_or(self.idle.unwrap_or(idle));
         match &self.phase {
             Phase::Unloading(engineering) => engineering.drain(),
             _ => self.expires = keep.and_then(|keep| self.used.checked_add(keep)),

@@ -2,19 +2,20 @@
 
 use super::entry::{Entry, Phase};
 use super::table::Table;
-use crate::model::{LoadError, Loader};
+use crate::model::{LoadError, Loader, ModelSettings};
 use crate::worker::{Hook, Started, Worker};
 use latent_engine::EngineError;
 use latent_engine::scheduler::SchedulerOptions;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What loads the models.
 pub(super) struct Loading {
     pub(super) table: Arc<Table>,
-    loaders: Vec<Arc<Mutex<Loader>>>,
-    options: Vec<SchedulerOptions>,
+    /// Of each model its loader and how its jobs are scheduled.
+    loaders: Mutex<Vec<(Arc<Mutex<Loader>>, SchedulerOptions)>>,
+    options: SchedulerOptions,
     before_step: Option<Hook>,
     /// Most models that are loaded at once; 0: as many as fit.
     max: usize,
@@ -24,24 +25,34 @@ pub(super) struct Loading {
 }
 
 impl Loading {
-    /// `loaders` of all models, by their names.
     pub(super) fn new(
-        loaders: Vec<(String, Loader)>,
         table: Arc<Table>,
         max: usize,
         options: &SchedulerOptions,
         before_step: Option<Hook>,
     ) -> Loading {
-        let several = loaders.len() > 1;
         Loading {
             table,
-            options: loaders.iter().map(|(name, _)| own_options(options, several, name)).collect(),
-            loaders: loaders.into_iter().map(|(_, loader)| Arc::new(Mutex::new(loader))).collect(),
+            options: options.clone(),
+            loaders: Mutex::default(),
             before_step,
             max,
             draining: AtomicBool::new(false),
             turn: tokio::sync::Mutex::new(()),
         }
+    }
+
+    /// Adds a model at the end; `several`: whether the server has others.
+    pub(super) fn push(&self, name: &str, loader: Loader, settings: &ModelSettings, several: bool) {
+        let mut options = own_options(&self.options, several, name);
+        if let Some(parallel) = settings.parallel {
+            options.max_running = parallel.max(1);
+        }
+        self.lock().push((Arc::new(Mutex::new(loader)), options));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<Mutex<Loader>>, SchedulerOptions)>> {
+        self.loaders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_draining(&self) -> bool {
@@ -79,12 +90,8 @@ impl Loading {
                 return Err("the server is shutting down".into());
             }
             let (start, others) = (Instant::now(), self.table.others(index));
-            let started = Worker::start(
-                &self.loaders[index],
-                others == 0,
-                self.options[index].clone(),
-                self.before_step.clone(),
-            )?;
+            let (loader, options) = self.lock()[index].clone();
+            let started = Worker::start(&loader, others == 0, options, self.before_step.clone())?;
             let Started { engineering, loaded, ended, thread } = started;
             self.table.keep_thread(thread);
             self.table.change(index, |entry| entry.phase = Phase::Loading(Some(engineering)));

@@ -1,27 +1,34 @@
 //! The models of a server: loaded when they are first asked for, unloaded when idle or when another model needs their memory.
 
+mod downloads;
 mod entry;
+mod events;
 mod lease;
 mod load;
 mod table;
 
 pub(crate) use entry::Counts;
+pub(crate) use events::{ModelChange, ModelEvent};
 pub(crate) use lease::Lease;
 
+use crate::app::Extras;
+use crate::catalog::ModelCatalog;
 use crate::config::ServerConfig;
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;
-use crate::model::{Drawing, LoadError, Loader, ModelSource, Served};
-use crate::worker::{Engineering, Hook, ModelState};
+use crate::model::{Drawing, LoadError, Loader, ModelSettings, ModelSource, Served};
+use crate::worker::{Engineering, ModelState};
+use downloads::Downloads;
 use entry::{Entry, Phase};
 use latent_engine::scheduler::SchedulerStats;
 use lease::Waiting;
 use load::Loading;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use table::Table;
+use tokio::sync::broadcast;
 
 /// How long a failed load is remembered before a request tries it again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -30,7 +37,14 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(crate) struct Models {
     table: Arc<Table>,
     loading: Arc<Loading>,
-    known: Vec<Known>,
+    /// As the entries of the table. A model that the list no longer has keeps its number.
+    known: RwLock<Arc<Vec<Arc<Known>>>>,
+    catalog: Option<Arc<dyn ModelCatalog>>,
+    downloads: Downloads,
+    /// Held while the list changes.
+    changing: Mutex<()>,
+    /// Whether the server has one model and has had no other.
+    single: AtomicBool,
     /// The only model is being loaded for the first time: requests are refused until then.
     starting: AtomicBool,
     /// How long a request waits for its model.
@@ -50,6 +64,11 @@ struct Known {
     tags: Vec<String>,
     path: String,
     bytes: u64,
+    definition: String,
+    load_on_startup: bool,
+    removable: bool,
+    /// Whether lists leave it out.
+    hidden: AtomicBool,
     drawing: Option<Drawing>,
     drawn: Mutex<Option<Arc<str>>>,
 }
@@ -62,6 +81,8 @@ pub(crate) struct Status {
     pub(crate) tags: Vec<String>,
     pub(crate) path: String,
     pub(crate) bytes: u64,
+    /// Whether it was downloaded, and can be deleted.
+    pub(crate) removable: bool,
     /// unloaded, loading, loaded, unloading or failed.
     pub(crate) state: &'static str,
     /// Why it could not be loaded.
@@ -78,24 +99,25 @@ pub(crate) struct Status {
 }
 
 impl Models {
-    pub(crate) fn new(sources: Vec<ModelSource>, config: &ServerConfig, before_step: Option<Hook>) -> Models {
-        let table = Arc::new(Table::new(sources.len(), config.unload_idle));
-        let (mut known, mut loaders) = (Vec::new(), Vec::new());
-        for ModelSource { name, aliases, tags, path, bytes, loader, drawing } in sources {
-            loaders.push((name.clone(), loader));
-            known.push(Known { name, aliases, tags, path, bytes, drawing, drawn: Mutex::default() });
-        }
+    pub(crate) fn new(sources: Vec<ModelSource>, config: &ServerConfig, extras: Extras) -> Models {
+        let table = Arc::new(Table::new(config.unload_idle));
         let (max, own) = (config.models_max, Arc::clone(&table));
-        Models {
-            loading: Arc::new(Loading::new(loaders, own, max, &config.scheduler, before_step)),
+        let models = Models {
+            loading: Arc::new(Loading::new(own, max, &config.scheduler, extras.before_step)),
             table,
-            known,
+            known: RwLock::default(),
+            catalog: extras.catalog,
+            downloads: Downloads::default(),
+            changing: Mutex::default(),
+            single: AtomicBool::new(sources.len() == 1 && !config.router),
             starting: AtomicBool::new(false),
             patience: Duration::from_secs(config.limits.load_seconds),
             max_waiting: config.scheduler.max_waiting,
             autoload: config.autoload,
             created: ids::now(),
-        }
+        };
+        models.set_sources(sources);
+        models
     }
 
     /// One model that is there already.
@@ -109,8 +131,10 @@ impl Models {
             bytes: 0,
             loader,
             drawing: None,
+            definition: String::new(),
+            settings: ModelSettings::default(),
         };
-        let models = Models::new(vec![source], config, None);
+        let models = Models::new(vec![source], config, Extras::default());
         models.table.change(0, |entry| entry.phase = Phase::Loaded(engineering));
         models
     }
@@ -129,6 +153,11 @@ impl Models {
             });
         } else {
             let _ = first.send(Ok(()));
+            for (index, known) in self.known().iter().enumerate().filter(|(_, known)| known.load_on_startup) {
+                if let Err(error) = self.load(index) {
+                    tracing::error!("{} is not loaded: {error}", known.name);
+                }
+            }
         }
         self.unload_idle().await;
     }
@@ -150,24 +179,117 @@ impl Models {
         }
     }
 
+    /// Whether the server has one model and has had no other.
     pub(crate) fn is_single(&self) -> bool {
-        self.known.len() == 1
+        self.single.load(Ordering::SeqCst)
+    }
+
+    fn known(&self) -> Arc<Vec<Arc<Known>>> {
+        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The model that a request names: the first where it names none. A server with one model has it under any name.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
-        let Some(name) = name.filter(|name| !name.is_empty() && !self.is_single()) else { return Ok(0) };
-        let at = |name: &str| self.known.iter().position(|known| known.is_called(name));
+        if self.is_single() {
+            return Ok(0);
+        }
+        let (known, entries) = (self.known(), self.table.lock());
+        let position = |is: &dyn Fn(&Known) -> bool| {
+            known.iter().zip(entries.iter()).position(|(known, entry)| !entry.removed && is(known))
+        };
+        let at = |name: &str| position(&|known| known.is_called(name));
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            let first = position(&|known| !known.hidden.load(Ordering::Relaxed));
+            return first.ok_or_else(no_models);
+        };
         // as Ollama's clients name a model without a tag
         let found = at(name).or_else(|| at(name.strip_suffix(":latest")?));
+        // the error locks the entries
+        drop(entries);
         found.ok_or_else(|| self.unknown(name))
+    }
+
+    /// The number of the model with this name; aliases do not count.
+    fn position(&self, name: &str) -> Option<usize> {
+        let (known, entries) = (self.known(), self.table.lock());
+        known.iter().zip(entries.iter()).position(|(known, entry)| !entry.removed && known.name == name)
     }
 
     /// The error for a name that no model has.
     pub(crate) fn unknown(&self, name: &str) -> ApiError {
         let names: Vec<String> = self.list().into_iter().map(|model| model.name).collect();
-        let problem = format!("unknown model {name:?}; this server has {}", names.join(", "));
+        let has = if names.is_empty() { "no models".to_owned() } else { names.join(", ") };
+        let problem = format!("unknown model {name:?}; this server has {has}");
         ApiError::new(ErrorKind::NotFound, problem).with_code("model_not_found")
+    }
+
+    /// Makes these the models of the server. One whose definition is the same stays as it is; one that is missing or was changed is unloaded
+    /// once its answers have ended.
+    fn set_sources(&self, sources: Vec<ModelSource>) {
+        let mut known = Vec::clone(&self.known());
+        let mut stays = vec![false; known.len()];
+        for ModelSource { name, aliases, tags, path, bytes, loader, drawing, definition, settings } in sources
+        {
+            let hidden = settings.hidden;
+            let same = |known: &Arc<Known>| known.name == name && known.definition == definition;
+            if let Some(index) = known.iter().position(same).filter(|index| !stays[*index]) {
+                known[index].hidden.store(hidden, Ordering::Relaxed);
+                self.table.change(index, |entry| entry.removed = false);
+                stays[index] = true;
+                continue;
+            }
+            self.loading.push(&name, loader, &settings, !self.is_single());
+            self.table.push(&name, settings.unload_idle);
+            stays.push(true);
+            known.push(Arc::new(Known {
+                name,
+                aliases,
+                tags,
+                path,
+                bytes,
+                definition,
+                load_on_startup: settings.load_on_startup,
+                removable: settings.removable,
+                hidden: AtomicBool::new(hidden),
+                drawing,
+                drawn: Mutex::default(),
+            }));
+        }
+        for (index, _) in stays.iter().enumerate().filter(|(_, stays)| !**stays) {
+            self.table.remove(index);
+        }
+        if known.len() > 1 {
+            self.single.store(false, Ordering::SeqCst);
+        }
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
+    }
+
+    /// Reads the list of models again, if the server has one that can change. To be called where waiting is allowed.
+    ///
+    /// # Errors
+    /// What is wrong with the list. The models stay as they are.
+    pub(crate) fn reload(&self) -> Result<(), ApiError> {
+        let Some(catalog) = &self.catalog else { return Ok(()) };
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.reload_from(&**catalog)
+    }
+
+    fn reload_from(&self, catalog: &dyn ModelCatalog) -> Result<(), ApiError> {
+        let failed =
+            |problem| ApiError::internal(format!("the list of models cannot be read again: {problem}"));
+        self.set_sources(catalog.sources().map_err(failed)?);
+        self.table.events().send("*", ModelChange::Reloaded);
+        Ok(())
+    }
+
+    /// Receives the events about the models from now on.
+    pub(crate) fn events(&self) -> broadcast::Receiver<ModelEvent> {
+        self.table.events().subscribe()
+    }
+
+    /// Whether the server is shutting down.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.loading.is_draining()
     }
 
     /// Whether requests are taken at all.
@@ -234,7 +356,7 @@ impl Models {
                 return Ok(Arc::new(lease));
             }
             if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
-                let (name, seconds) = (&self.known[index].name, self.patience.as_secs());
+                let (name, seconds) = (self.status(index).name, self.patience.as_secs());
                 let problem = format!("the model {name} was not loaded within {seconds} s (load_seconds)");
                 return Err(ApiError::new(ErrorKind::Unavailable, problem).retry(Duration::from_secs(5)));
             }
@@ -250,6 +372,10 @@ impl Models {
         self.open()?;
         let mut entries = self.table.lock();
         let entry = &mut entries[index];
+        if entry.removed {
+            let problem = format!("the model {} was removed from the server", entry.name());
+            return Err(ApiError::new(ErrorKind::NotFound, problem).with_code("model_not_found"));
+        }
         match &entry.phase {
             Phase::Loaded(engineering) => {
                 let (served, engineering) = (engineering.ready()?, Arc::clone(engineering));
@@ -261,7 +387,7 @@ impl Models {
                 return Err(cannot_load(problem));
             }
             Phase::Unloaded | Phase::Failed { .. } if !load => {
-                let name = &self.known[index].name;
+                let name = entry.name();
                 let problem = format!(
                     "the model {name} is not loaded, and requests load none: POST /models/load first"
                 );
@@ -311,30 +437,38 @@ impl Models {
 
     /// All models.
     pub(crate) fn list(&self) -> Vec<Status> {
-        let entries = self.table.lock();
-        entries.iter().zip(&self.known).map(|(entry, known)| status(entry, known)).collect()
+        let (known, entries) = (self.known(), self.table.lock());
+        let listed = entries.iter().zip(known.iter());
+        listed
+            .filter(|(entry, known)| !entry.removed && !known.hidden.load(Ordering::Relaxed))
+            .map(|(entry, known)| status(entry, known))
+            .collect()
     }
 
     /// One model.
     pub(crate) fn status(&self, index: usize) -> Status {
-        status(&self.table.lock()[index], &self.known[index])
+        let known = self.known();
+        status(&self.table.lock()[index], &known[index])
     }
 
-    /// The model that was used last.
-    pub(crate) fn latest(&self) -> usize {
+    /// The model that was used last, else the first.
+    pub(crate) fn latest(&self) -> Result<usize, ApiError> {
         let entries = self.table.lock();
         let loaded = entries.iter().enumerate().filter(|(_, entry)| entry.is_loaded());
-        loaded.max_by_key(|(_, entry)| entry.used).map_or(0, |(index, _)| index)
+        let latest = loaded.max_by_key(|(_, entry)| entry.used).map(|(index, _)| index);
+        drop(entries);
+        latest.map_or_else(|| self.find(None), Ok)
     }
 
     /// What draws a model, and its drawing once that was made.
     pub(crate) fn drawing(&self, index: usize) -> (Option<Drawing>, Option<Arc<str>>) {
-        let drawn = self.known[index].drawn.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (self.known[index].drawing.clone(), drawn)
+        let known = Arc::clone(&self.known()[index]);
+        let drawn = known.drawn.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (known.drawing.clone(), drawn)
     }
 
     pub(crate) fn keep_drawing(&self, index: usize, page: &Arc<str>) {
-        *self.known[index].drawn.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(page));
+        *self.known()[index].drawn.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(page));
     }
 
     /// Takes no more requests; running ones finish.
@@ -354,6 +488,10 @@ impl Known {
     }
 }
 
+fn no_models() -> ApiError {
+    ApiError::new(ErrorKind::NotFound, "this server has no models").with_code("model_not_found")
+}
+
 fn cannot_load(problem: &str) -> ApiError {
     ApiError::internal(format!("the model cannot be loaded: {problem}"))
 }
@@ -365,11 +503,10 @@ fn status(entry: &Entry, known: &Known) -> Status {
         _ => None,
     };
     let (state, problem) = match &entry.phase {
-        Phase::Unloaded => ("unloaded", None),
-        Phase::Loaded(_) if served.is_some() => ("loaded", None),
-        Phase::Loading(_) | Phase::Loaded(_) => ("loading", None),
-        Phase::Unloading(_) => ("unloading", None),
-        Phase::Failed { problem, .. } => ("failed", Some(problem.clone())),
+        // it is loaded again after a fault
+        Phase::Loaded(_) if served.is_none() => ("loading", None),
+        Phase::Failed { problem, .. } => (entry.label(), Some(problem.clone())),
+        _ => (entry.label(), None),
     };
     Status {
         name: served.as_ref().map_or_else(|| known.name.clone(), |served| served.about.id.clone()),
@@ -377,6 +514,7 @@ fn status(entry: &Entry, known: &Known) -> Status {
         tags: known.tags.clone(),
         path: known.path.clone(),
         bytes: known.bytes,
+        removable: known.removable,
         state,
         problem,
         served,

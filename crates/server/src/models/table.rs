@@ -1,6 +1,8 @@
 //! All models of the server, behind one lock.
 
 use super::entry::{Entry, Phase};
+use super::events::{ModelChange, ModelEvents};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,23 +12,59 @@ use tokio::sync::watch;
 pub(crate) struct Table {
     entries: Mutex<Vec<Entry>>,
     changed: watch::Sender<()>,
+    events: ModelEvents,
     /// Idle time after which a model is unloaded; none: when another model needs its memory.
     idle: Option<Duration>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// The locked entries. Changes of their statuses are reported before the lock ends, so that the events are in order.
+pub(super) struct Entries<'a> {
+    entries: MutexGuard<'a, Vec<Entry>>,
+    events: &'a ModelEvents,
+}
+
+impl Deref for Entries<'_> {
+    type Target = Vec<Entry>;
+
+    fn deref(&self) -> &Vec<Entry> {
+        &self.entries
+    }
+}
+
+impl DerefMut for Entries<'_> {
+    fn deref_mut(&mut self) -> &mut Vec<Entry> {
+        &mut self.entries
+    }
+}
+
+impl Drop for Entries<'_> {
+    fn drop(&mut self) {
+        for entry in self.entries.iter_mut() {
+            entry.report(self.events);
+        }
+    }
+}
+
 impl Table {
-    pub(super) fn new(count: usize, idle: Option<Duration>) -> Table {
+    pub(super) fn new(idle: Option<Duration>) -> Table {
         Table {
-            entries: Mutex::new((0..count).map(|_| Entry::new()).collect()),
+            entries: Mutex::default(),
             changed: watch::Sender::new(()),
+            events: ModelEvents::default(),
             idle,
             threads: Mutex::default(),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> Entries<'_> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        Entries { entries, events: &self.events }
+    }
+
+    /// Events about the models.
+    pub(super) fn events(&self) -> &ModelEvents {
+        &self.events
     }
 
     /// Changes a model, and wakes the tasks that wait for changes.
@@ -34,6 +72,22 @@ impl Table {
         let result = work(&mut self.lock()[index]);
         self.tell();
         result
+    }
+
+    /// Adds a model at the end.
+    pub(super) fn push(&self, name: &str, idle: Option<Option<Duration>>) {
+        self.lock().push(Entry::new(name, idle));
+    }
+
+    /// Takes a model out of the list, and unloads it once its answers have ended.
+    pub(super) fn remove(&self, index: usize) {
+        let removed = self.change(index, |entry| {
+            entry.unload_soon();
+            (!std::mem::replace(&mut entry.removed, true)).then(|| entry.name().to_owned())
+        });
+        if let Some(name) = removed {
+            self.events.send(&name, ModelChange::Removed);
+        }
     }
 
     pub(super) fn tell(&self) {
@@ -91,6 +145,7 @@ impl Table {
     /// Ends all workers, once their jobs have ended.
     pub(super) fn drain(&self) {
         self.lock().iter().filter_map(Entry::engineering).for_each(|engineering| engineering.drain());
+        self.events.send("*", ModelChange::Draining);
         self.tell();
     }
 

@@ -177,7 +177,7 @@ fn ten_thousand_idle_connections_keep_nobody_out() {
     }
     let most = limits.connections;
     let config = ServerConfig { limits, ..config() };
-    let server = start_with(config, Extras { before_step: Some(hook) });
+    let server = start_with(config, Extras { before_step: Some(hook), ..Extras::default() });
     let body = ask(json!({"max_tokens": 400, "ignore_eos": true, "stream": true}));
     let answer = server.begin(CHAT, &body);
     server.until_taken();

@@ -45,7 +45,7 @@ fn message(path: &str, status: u16, value: &Value) -> String {
 fn too_slow() -> Running {
     let hook = Arc::new(|| std::thread::sleep(Duration::from_millis(1200)));
     let limits = Limits { request_seconds: 1, ..Limits::default() };
-    start_with(ServerConfig { limits, ..config() }, Extras { before_step: Some(hook) })
+    start_with(ServerConfig { limits, ..config() }, Extras { before_step: Some(hook), ..Extras::default() })
 }
 
 /// Asks all at once.

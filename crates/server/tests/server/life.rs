@@ -49,7 +49,7 @@ fn after_a_fault_the_model_is_loaded_again() {
     let hook = Arc::new(move || {
         assert!(counted.fetch_add(1, Ordering::SeqCst) != 5, "a fault of the test");
     });
-    let server = start_with(config(), Extras { before_step: Some(hook) });
+    let server = start_with(config(), Extras { before_step: Some(hook), ..Extras::default() });
     let reply = server.post(CHAT, &ask(json!({"max_tokens": 40, "ignore_eos": true})));
     assert_eq!(reply.error(500).0, "the engine failed: a fault of the test");
     until("healthy", || server.get("/health").status == 200);

@@ -27,6 +27,7 @@ mod parts;
 mod plain;
 mod reasoning;
 mod responses;
+mod router;
 mod slots;
 #[cfg(feature = "otel")]
 mod spans;

@@ -5,8 +5,8 @@ use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, EngineOptions};
 use latent_formats::{Checkpoint, Source};
 use latent_server::{
-    AboutModel, Extras, Limits, LoadedModel, Loader, ModelFigures, ModelSource, RequestCheck, Server,
-    ServerConfig,
+    AboutModel, Extras, Limits, LoadedModel, Loader, ModelFigures, ModelSettings, ModelSource, RequestCheck,
+    Server, ServerConfig,
 };
 use latent_text::Tokenizer;
 use serde_json::{Value, json};
@@ -100,6 +100,8 @@ pub fn source(name: &str, loader: Loader) -> ModelSource {
         bytes: 0,
         loader,
         drawing: None,
+        definition: String::new(),
+        settings: ModelSettings::default(),
     }
 }
 

@@ -12,7 +12,8 @@ use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions};
 use latent_formats::{Checkpoint, Source};
 use latent_quantize::Mix;
 use latent_server::{
-    AboutModel, Attempt, Drawing, Fallback, LoadError, LoadedModel, Loader, ModelSource, RequestDefaults,
+    AboutModel, Attempt, Drawing, Fallback, LoadError, LoadedModel, Loader, ModelSettings, ModelSource,
+    RequestDefaults,
 };
 use latent_text::Tokenizer;
 use std::collections::BTreeMap;
@@ -78,6 +79,8 @@ pub(super) fn opened(
         name,
         path: shown,
         bytes,
+        definition: String::new(),
+        settings: ModelSettings::default(),
     })
 }
 
@@ -93,6 +96,8 @@ pub(super) fn unopened(setup: &Arc<Setup>, naming: Naming, path: PathBuf) -> Mod
         drawing: Some(drawing(setup, path)),
         name,
         path: shown,
+        definition: String::new(),
+        settings: ModelSettings::default(),
     }
 }
 

@@ -144,6 +144,7 @@ fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
         scheduler,
         models_max: args.models_max.or(file.models_max).unwrap_or(defaults.models_max),
         unload_idle: args.unload_idle.map_or(file.unload_idle, |idle| idle.0),
+        router: false,
         autoload: !args.no_models_autoload,
         api_prefix: args.api_prefix.as_deref().map(prefix).transpose()?.unwrap_or_default(),
         page: !args.no_ui,

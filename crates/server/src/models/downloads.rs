@@ -1,0 +1,170 @@
+//! Downloading and deleting models while the server runs.
+
+use super::Models;
+use super::events::ModelChange;
+use crate::catalog::{DownloadProgress, ModelCatalog};
+use crate::error::{ApiError, ErrorKind};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Maximum number of downloads at the same time.
+const MAX_DOWNLOADS: usize = 2;
+
+/// The downloads that run, by the names of their models.
+#[derive(Default)]
+pub(super) struct Downloads(Mutex<BTreeMap<String, Download>>);
+
+#[derive(Default)]
+struct Download {
+    progress: Option<DownloadProgress>,
+    /// Whether it is to end.
+    stopped: Arc<AtomicBool>,
+}
+
+impl Downloads {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Download>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets a download when it ends, however that happens.
+struct Running {
+    models: Arc<Models>,
+    name: String,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Running {
+    /// Downloads the model, and lists it.
+    fn run(self, catalog: &dyn ModelCatalog) {
+        let result = catalog.download(&self.name, &mut |progress| self.report(progress));
+        if let Err(error) = result.as_ref().map_err(Clone::clone).and_then(|()| self.reload()) {
+            tracing::warn!("{}: {error}", self.name);
+        }
+        let (models, name) = (Arc::clone(&self.models), self.name.clone());
+        // its end is reported when it is over
+        drop(self);
+        let change = result.map_or_else(ModelChange::DownloadFailed, |()| ModelChange::Downloaded);
+        models.table.events().send(&name, change);
+    }
+
+    fn reload(&self) -> Result<(), String> {
+        self.models.reload().map_err(|error| error.to_string())
+    }
+
+    /// Reports progress, and says whether to continue.
+    fn report(&self, progress: DownloadProgress) -> bool {
+        if let Some(download) = self.models.downloads.lock().get_mut(&self.name)
+            && download.progress.as_ref() != Some(&progress)
+        {
+            download.progress = Some(progress.clone());
+            self.models.table.events().send(&self.name, ModelChange::Downloading(progress));
+        }
+        !self.stopped.load(Ordering::Relaxed) && !self.models.is_draining()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.models.downloads.lock().remove(&self.name);
+    }
+}
+
+impl Models {
+    fn catalog(&self) -> Result<&Arc<dyn ModelCatalog>, ApiError> {
+        self.catalog.as_ref().ok_or_else(|| {
+            let problem = "this server keeps the models that it was started with: use `latent pull` and `latent rm`, or start it with \
+                           --models-cache, which lets requests download and delete models";
+            ApiError::new(ErrorKind::NotImplemented, problem)
+        })
+    }
+
+    /// Begins to download a model, which is listed when it is there.
+    ///
+    /// # Errors
+    /// The name is none of a model that can be downloaded, it is here already, or too many downloads run.
+    pub(crate) fn download(self: &Arc<Self>, name: &str) -> Result<(), ApiError> {
+        self.open()?;
+        let catalog = Arc::clone(self.catalog()?);
+        let name = catalog.check_download(name).map_err(|problem| ApiError::field("model", problem))?;
+        if self.position(&name).is_some() {
+            return Err(ApiError::field("model", format!("the server has the model {name} already")));
+        }
+        let stopped = Arc::<AtomicBool>::default();
+        let mut downloads = self.downloads.lock();
+        if downloads.contains_key(&name) {
+            return Err(ApiError::field("model", format!("{name} is being downloaded already")));
+        }
+        if downloads.len() >= MAX_DOWNLOADS {
+            let problem = format!("{MAX_DOWNLOADS} models are being downloaded: try again later");
+            return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(30)));
+        }
+        downloads.insert(name.clone(), Download { progress: None, stopped: Arc::clone(&stopped) });
+        drop(downloads);
+        let running = Running { models: Arc::clone(self), name, stopped };
+        // a thread that does not start drops what would run
+        let thread = std::thread::Builder::new().name("download".into());
+        match thread.spawn(move || running.run(&*catalog)) {
+            Ok(thread) => self.table.keep_thread(thread),
+            Err(error) => return Err(ApiError::internal(format!("cannot start a thread: {error}"))),
+        }
+        Ok(())
+    }
+
+    /// The models that are being downloaded, with their progress.
+    pub(crate) fn downloads(&self) -> Vec<(String, Option<DownloadProgress>)> {
+        let downloads = self.downloads.lock();
+        downloads.iter().map(|(name, download)| (name.clone(), download.progress.clone())).collect()
+    }
+
+    /// Ends the download of a model. What has come stays for the next one. Returns whether there was one.
+    pub(crate) fn stop_download(&self, name: &str) -> bool {
+        let downloads = self.downloads.lock();
+        let Some(download) = downloads.get(name) else { return false };
+        download.stopped.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Deletes the files of a model that was downloaded. To be called where waiting is allowed.
+    ///
+    /// # Errors
+    /// It was not downloaded, or is in memory.
+    pub(crate) fn delete(&self, name: &str) -> Result<(), ApiError> {
+        self.open()?;
+        let catalog = Arc::clone(self.catalog()?);
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = self.position(name).ok_or_else(|| self.unknown(name))?;
+        let known = self.known();
+        if !known[index].removable {
+            let problem = format!("{name} is not a model that was downloaded into the cache: its files stay");
+            return Err(ApiError::field("model", problem));
+        }
+        if self.downloads.lock().contains_key(name) {
+            let problem = format!("{name} is being downloaded: POST /models/unload stops that");
+            return Err(ApiError::field("model", problem));
+        }
+        let in_use: Vec<String> = {
+            let mut entries = self.table.lock();
+            if entries[index].is_in_use() {
+                let problem = format!("{name} is in memory: POST /models/unload first");
+                return Err(ApiError::field("model", problem));
+            }
+            // requests do not load it meanwhile
+            entries[index].removed = true;
+            let in_use = entries.iter().zip(known.iter()).filter(|(entry, _)| entry.is_in_use());
+            in_use.map(|(_, known)| known.path.clone()).collect()
+        };
+        if let Err(problem) = catalog.delete(name, &in_use) {
+            self.table.change(index, |entry| entry.removed = false);
+            return Err(ApiError::field("model", problem));
+        }
+        self.table.events().send(name, ModelChange::Removed);
+        if let Err(error) = self.reload_from(&*catalog) {
+            // it is deleted all the same
+            tracing::warn!("{error}");
+        }
+        Ok(())
+    }
+}
