@@ -62,8 +62,17 @@ pub(crate) fn stay_offline() {
     OFFLINE.store(true, Ordering::Relaxed);
 }
 
+/// The canonical path of a model on this machine: of one of the hub that of its files, if they are there.
+pub(crate) fn found(path: &Path) -> Option<PathBuf> {
+    let local = match reference(path).ok()? {
+        Some(model) => latent_hub::find(&settings().ok()?, &model).ok()??.path,
+        None => path.to_owned(),
+    };
+    local.canonicalize().ok()
+}
+
 /// The settings of the environment and of `--offline`.
-fn settings() -> Result<Settings> {
+pub(crate) fn settings() -> Result<Settings> {
     let mut settings = Settings::from_env()?;
     settings.offline |= OFFLINE.load(Ordering::Relaxed);
     Ok(settings)

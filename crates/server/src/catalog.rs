@@ -11,6 +11,11 @@ pub trait ModelCatalog: Send + Sync {
     /// What is wrong with the list, and where. The server keeps the models that it has.
     fn sources(&self) -> Result<Vec<ModelSource>, String>;
 
+    /// Whether requests may download and delete models.
+    fn downloads(&self) -> bool {
+        true
+    }
+
     /// Checks whether a model can be downloaded. Returns the name that it will have, without using the network.
     ///
     /// # Errors

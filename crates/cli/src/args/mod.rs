@@ -30,6 +30,7 @@ pub(crate) use answer::{CHAT_HELP, ChatArgs, ConstraintArgs, RunArgs, TemplateAr
 pub(crate) use arrange::is_absent;
 #[doc(hidden)]
 pub use compat::{CompatRow, rows as compat_rows};
+pub(crate) use compat::{Preset, PresetOption, preset_sections};
 pub(crate) use describe::{CheckArgs, Drawing, GraphArgs, InspectArgs, TokenizeArgs, VerifyArgs};
 pub(crate) use eval::{
     ChoiceArgs, EvalArgs, EvalCommand, KlArgs, PerplexityArgs, QuestionsArgs, ReportArgs, ResultArgs,
@@ -46,7 +47,9 @@ pub(crate) use plan_hosts::PlanHostsArgs;
 pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, TypeArgs};
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
-pub(crate) use serve::{AnswerArgs, ReasoningPlace, ReasoningSwitch, SERVE_HELP, ServeArgs, ServerArgs};
+pub(crate) use serve::{
+    AnswerArgs, ReasoningPlace, ReasoningSwitch, SERVE_HELP, ServeArgs, ServerArgs, hub_model,
+};
 pub(crate) use top::{TOP_HELP, TopArgs};
 pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
 pub(crate) use write::{ConvertArgs, MakeModelArgs, PackArgs};
@@ -152,7 +155,8 @@ impl Cli {
         let refused = |problem: String| of_serve().error(ErrorKind::UnknownArgument, problem);
         let own = compat::translate(words).map_err(refused)?;
         let mut matches = parsed(&own.words, command)?;
-        let is_set = |flag: &str| is_set(&matches, flag);
+        let serve = of_serve();
+        let is_set = |flag: &str| is_set(&matches, flag, &serve);
         let environment = Environment { variable, is_set: &is_set };
         let (all, from) = compat::with_environment(&own, &environment).map_err(refused)?;
         if !from.is_empty() {
@@ -161,6 +165,7 @@ impl Cli {
         let mut cli = Cli::settled(&matches, command)?;
         if let Command::Serve(args) = &mut cli.command {
             args.without_effect = all.notes;
+            args.line = all.words;
         }
         Ok(cli)
     }
@@ -169,6 +174,43 @@ impl Cli {
         let mut cli = Cli::from_arg_matches(matches).map_err(|error| error.format(command))?;
         cli.settle(command, matches)?;
         Ok(cli)
+    }
+}
+
+impl ServeArgs {
+    /// The arguments of one model: `options` of its preset count where neither the command line nor the environment says otherwise.
+    ///
+    /// # Errors
+    /// An option with a wrong value, with its line.
+    pub(crate) fn with_preset(&self, options: &[PresetOption]) -> Result<ServeArgs, String> {
+        let (mut command, serve) = (command(), of_serve());
+        let mut read = |options: &[&PresetOption]| {
+            let (begin, rest) = self.line.split_at(self.line.len().min(2));
+            // the models of the command line are others
+            let words = options.iter().flat_map(|option| &option.words);
+            let all: Vec<OsString> = begin.iter().chain(words).chain(rest).cloned().collect();
+            let matches = parsed(&all, &mut command)?;
+            let cli = Cli::settled(&matches, &mut command)?;
+            Ok::<_, clap::Error>((matches, cli))
+        };
+        let problem = |error: clap::Error| {
+            let text = error.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            text.split("\n\n").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let (matches, _) = read(&[]).map_err(problem)?;
+        let counts =
+            |option: &&PresetOption| !option.words.is_empty() && !is_set(&matches, &option.flag, &serve);
+        let options: Vec<&PresetOption> = options.iter().filter(counts).collect();
+        let error = match read(&options) {
+            Ok((_, Cli { command: Command::Serve(args) })) => return Ok(*args),
+            Ok(_) => return Err("the command is another one".into()),
+            Err(error) => problem(error),
+        };
+        let wrong = options.iter().find_map(|option| Some((option, read(&[option]).err()?)));
+        Err(wrong.map_or(error, |(option, error)| {
+            format!("line {}: `{}`: {}", option.line, option.key, problem(error))
+        }))
     }
 }
 
@@ -188,14 +230,17 @@ pub fn read_line(words: &[&str], variables: &[(&str, &str)]) -> Result<(String, 
     let read = Cli::read_with(words.iter().map(Into::into), &variable);
     let mut cli = read.map_err(|error| error.render().to_string())?;
     let notes = match &mut cli.command {
-        Command::Serve(args) => std::mem::take(&mut args.without_effect),
+        Command::Serve(args) => {
+            args.line.clear();
+            std::mem::take(&mut args.without_effect)
+        }
         _ => Vec::new(),
     };
     Ok((format!("{cli:?}"), notes))
 }
 
 /// The command `latent serve`.
-fn of_serve() -> clap::Command {
+pub(crate) fn of_serve() -> clap::Command {
     let mut command = command();
     command.build();
     command.find_subcommand("serve").cloned().unwrap_or(command)
@@ -205,9 +250,8 @@ fn of_serve() -> clap::Command {
 const MODEL: [&str; 4] = ["models", "words", "hf_repo", "hf_file"];
 
 /// Whether `latent serve` was given a flag, by an argument or by a variable of Latent's own.
-fn is_set(matches: &ArgMatches, flag: &str) -> bool {
+fn is_set(matches: &ArgMatches, flag: &str, serve: &clap::Command) -> bool {
     let Some(("serve", matches)) = matches.subcommand() else { return false };
-    let serve = of_serve();
     let long = flag.trim_start_matches('-');
     let names = |arg: &clap::Arg| {
         arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|all| all.contains(&long))

@@ -8,6 +8,7 @@ use clap::Args;
 use latent_engine::Pooling;
 use latent_server::Fallback;
 use latent_types::CacheType;
+use std::ffi::OsString;
 use std::mem::take;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -28,7 +29,7 @@ Several models are loaded when requests first name them; one that is alone is lo
 
 The first Ctrl-C or SIGTERM lets running requests end, the second ends the program.";
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct ServeArgs {
     /// Models, as with -m
     #[arg(value_name = "[NAME=]MODEL")]
@@ -56,6 +57,10 @@ pub(crate) struct ServeArgs {
     /// Lines about flags and variables of other servers that have no effect.
     #[arg(skip)]
     pub(crate) without_effect: Vec<String>,
+
+    /// The command line and the environment, in Latent's own flags.
+    #[arg(skip)]
+    pub(crate) line: Vec<OsString>,
 }
 
 /// Flags of llama-server that Latent's own flags say otherwise.
@@ -207,7 +212,7 @@ impl ServeArgs {
 }
 
 /// `hf:OWNER/NAME:QUANT`, or of a file `hf:OWNER/NAME/FILE`.
-fn hub_model(repo: &str, file: Option<&str>) -> String {
+pub(crate) fn hub_model(repo: &str, file: Option<&str>) -> String {
     let repo = repo.strip_prefix("hf:").unwrap_or(repo);
     match file {
         Some(file) => format!("hf:{}/{file}", repo.split(':').next().unwrap_or(repo)),
@@ -238,6 +243,14 @@ pub(crate) struct ServerArgs {
     /// Serve each model of this folder: files, and folders with shards or safetensors, under their names
     #[arg(long, value_name = "FOLDER")]
     pub(crate) models_dir: Option<PathBuf>,
+
+    /// Serve the models of this INI file, each with its own settings, as llama-server does, and those that were pulled
+    #[arg(long, value_name = "FILE")]
+    pub(crate) models_preset: Option<PathBuf>,
+
+    /// Serve the models that were pulled, under OWNER/NAME:QUANT, and let requests download and delete models: POST and DELETE /models
+    #[arg(long)]
+    pub(crate) models_cache: bool,
 
     /// Load models only by POST /models/load; a request for one that is not loaded is refused
     #[arg(long)]

@@ -129,7 +129,8 @@ const OTHER_BLOCKS: [(&str, &str); 15] = [
 ];
 
 /// Languages of blocks that are not commands.
-const LANGUAGES: [&str; 9] = ["rust", "json", "python", "c", "text", "toml", "yaml", "vim", "patterns"];
+const LANGUAGES: [&str; 10] =
+    ["rust", "json", "ini", "python", "c", "text", "toml", "yaml", "vim", "patterns"];
 
 struct Block {
     line: usize,

@@ -311,6 +311,16 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["serve"], "models_dir", Fails("--models-dir /nowhere", "/nowhere")),
     (
         &["serve"],
+        "models_preset",
+        Tested("cli/tests/cli/router.rs", "fn presets_are_models_with_their_own_settings"),
+    ),
+    (
+        &["serve"],
+        "models_cache",
+        Tested("cli/tests/cli/router.rs", "fn models_are_pulled_and_removed_while_the_server_runs"),
+    ),
+    (
+        &["serve"],
         "no_models_autoload",
         Tested("cli/tests/cli/serve.rs", "fn a_folder_is_served_and_requests_load_nothing"),
     ),

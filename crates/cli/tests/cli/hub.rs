@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 const FILE: &str = "mla-demo-Q4_K_M.gguf";
 
 /// A home folder of its own, and a hub.
-struct Place {
+pub(crate) struct Place {
     home: tempfile::TempDir,
-    hub: Hub,
+    pub(crate) hub: Hub,
 }
 
 impl Place {
-    fn new(files: Vec<HubFile>) -> Place {
+    pub(crate) fn new(files: Vec<HubFile>) -> Place {
         Place { home: tempfile::tempdir().unwrap(), hub: Hub::new(files) }
     }
 
     /// With the demo model in the repository `o/n`, and a quant that is noise.
-    fn with_demo() -> (Place, Vec<u8>) {
+    pub(crate) fn with_demo() -> (Place, Vec<u8>) {
         let bytes = std::fs::read(support::demo()).unwrap();
         let other = large("mla-demo-Q8_0.gguf", noise(3_000_000, 1));
         (Place::new(vec![small("README.md", "words"), large(FILE, bytes.clone()), other]), bytes)
     }
 
     /// The variables of a user who has set nothing else.
-    fn environment(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         let home = self.home.path().display().to_string();
         vec![
             ("HOME", home.clone()),
@@ -52,7 +52,7 @@ impl Place {
     }
 
     /// Standard output of a command that must succeed.
-    fn says(&self, args: &[&str]) -> String {
+    pub(crate) fn says(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
         String::from_utf8(output.stdout).unwrap()
@@ -67,7 +67,7 @@ impl Place {
         text
     }
 
-    fn folder(&self) -> PathBuf {
+    pub(crate) fn folder(&self) -> PathBuf {
         self.home.path().join("cache/latent/hub/o/n")
     }
 

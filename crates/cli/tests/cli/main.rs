@@ -37,6 +37,8 @@ mod program;
 mod prompts;
 #[cfg(unix)]
 mod pty;
+#[cfg(unix)]
+mod router;
 mod serve;
 #[cfg(unix)]
 mod streams;

@@ -10,7 +10,7 @@ use {
 };
 
 /// The error of a command that is used wrongly.
-fn misuse(args: &[&str]) -> String {
+pub(crate) fn misuse(args: &[&str]) -> String {
     let output = latent(args).env_remove("LATENT_API_KEY").output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(64), "{args:?}: {text}");
@@ -18,7 +18,7 @@ fn misuse(args: &[&str]) -> String {
 }
 
 /// The demo model's file.
-fn demo() -> String {
+pub(crate) fn demo() -> String {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     folder.join("../../models/mla-demo-Q4_K_M.gguf").display().to_string()
 }
@@ -95,7 +95,7 @@ fn restarts_that_cannot_be_are_refused() {
 
 /// A program that serves the demo model.
 #[cfg(unix)]
-mod running {
+pub(crate) mod running {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
     use std::io::{BufRead, BufReader, Read, Write};
@@ -137,6 +137,15 @@ mod running {
             Serving::start_all("", None, &[], flags)
         }
 
+        /// Starts it with these words and variables alone, and no model from the environment.
+        pub fn start_words(words: &[&str], environment: &[(&str, String)]) -> Serving {
+            let mut command = Command::new(crate::support::program());
+            command.env_remove("LATENT_MODEL").env_remove("LATENT_API_KEY");
+            command.args(["serve", "--port", "0", "--threads", "1"]).args(words);
+            command.envs(environment.iter().map(|(name, value)| (name, value)));
+            Serving::of(&mut command)
+        }
+
         pub fn start_all(
             config: &str,
             files: Option<usize>,
@@ -155,17 +164,18 @@ mod running {
                     shell
                 }
             };
-            let mut child = command
+            command
                 .args(["serve", "--port", "0", "--ctx-size", "512", "--threads", "1", "--config"])
                 .arg(&path)
                 .args(flags)
                 .env_remove("LATENT_MODEL")
                 .env_remove("LATENT_API_KEY")
-                .envs(environment.iter().copied())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
+                .envs(environment.iter().copied());
+            Serving::of(&mut command)
+        }
+
+        fn of(command: &mut Command) -> Serving {
+            let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
             let mut line = String::new();
             BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
             let (name, address) = line.trim().split_once(" at http://").unwrap_or_else(|| panic!("{line:?}"));
@@ -359,7 +369,7 @@ fn without_pooling_each_token_has_a_vector_and_verbose_answers_have_the_prompt()
 
 /// The JSON of a response.
 #[cfg(unix)]
-fn json(response: &str) -> serde_json::Value {
+pub(crate) fn json(response: &str) -> serde_json::Value {
     let body = response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{response}")).1;
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {response}"))
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Values of flags that do not take `1`.
-const VALUES: [(&str, &str); 30] = [
+const VALUES: [(&str, &str); 31] = [
     ("--samplers", "top_k;temperature"),
     ("--sampler-seq", "kt"),
     ("--model", "m.gguf"),
@@ -32,6 +32,7 @@ const VALUES: [(&str, &str); 30] = [
     ("--batch-size", "64"),
     ("--ctx-size", "4096"),
     ("--models-dir", "models"),
+    ("--models-preset", "models.ini"),
     ("--tags", "small,fast"),
     ("--timeout", "3600"),
     ("--pooling", "last"),

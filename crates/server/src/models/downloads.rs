@@ -74,7 +74,7 @@ impl Drop for Running {
 
 impl Models {
     fn catalog(&self) -> Result<&Arc<dyn ModelCatalog>, ApiError> {
-        self.catalog.as_ref().ok_or_else(|| {
+        self.catalog.as_ref().filter(|catalog| catalog.downloads()).ok_or_else(|| {
             let problem = "this server keeps the models that it was started with: use `latent pull` and `latent rm`, or start it with \
                            --models-cache, which lets requests download and delete models";
             ApiError::new(ErrorKind::NotImplemented, problem)

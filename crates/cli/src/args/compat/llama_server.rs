@@ -21,7 +21,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--models-max", "LLAMA_ARG_MODELS_MAX", Value, Own, "0 by default: as many as fit into memory"),
     row("--models-autoload", "", Nothing, Ignored, "models are loaded when requests name them"),
     row("--no-models-autoload", "!LLAMA_ARG_MODELS_AUTOLOAD", Nothing, Own, ""),
-    row("--models-preset", "LLAMA_ARG_MODELS_PRESET", Value, Refused, "write the models as sections [[models]] into the file of --config"),
+    row("--models-preset", "LLAMA_ARG_MODELS_PRESET", Value, Own, "a file in llama-server's format; see [serving.md](serving.md#presets)"),
     row("--cache-list -cl", "", Nothing, Refused, "`latent ls` lists the models that were pulled"),
     row("--override-kv", "", Value, Refused, "metadata is read from the file alone: write a corrected file, or set what it is about by a flag of `latent serve`"),
     row("--check-tensors", "", Nothing, Refused, "`latent verify --weights` checks the weights"),

@@ -4,10 +4,12 @@
 
 mod flag;
 mod llama_server;
+mod preset;
 mod table;
 mod translate;
 mod values;
 mod vllm;
 
+pub(crate) use preset::{Preset, PresetOption, sections as preset_sections};
 pub use table::{CompatRow, rows};
 pub(super) use translate::{Environment, FromVariable, translate, with_environment};

@@ -14,8 +14,8 @@ pub(crate) struct Translation {
 }
 
 /// Words that mean "on" and "off" to llama-server, and the third one of some flags.
-const ON: [&str; 4] = ["on", "enabled", "true", "1"];
-const OFF: [&str; 4] = ["off", "disabled", "false", "0"];
+pub(super) const ON: [&str; 4] = ["on", "enabled", "true", "1"];
+pub(super) const OFF: [&str; 4] = ["off", "disabled", "false", "0"];
 const AUTO: [&str; 2] = ["auto", "-1"];
 
 /// Variables with secrets. They never become words, so that no message repeats them; `serve` reads them itself.
@@ -144,7 +144,7 @@ fn is_switch(word: &OsStr) -> bool {
 }
 
 /// A flag and its value as one word.
-fn join(name: &str, value: Option<&OsStr>) -> OsString {
+pub(super) fn join(name: &str, value: Option<&OsStr>) -> OsString {
     let mut word = OsString::from(name);
     if let Some(value) = value {
         word.push("=");
@@ -154,7 +154,12 @@ fn join(name: &str, value: Option<&OsStr>) -> OsString {
 }
 
 /// Adds what a flag means, which was given as `name`.
-fn apply(flag: &CompatFlag, name: &str, value: Option<&OsStr>, made: &mut Translation) -> Result<(), String> {
+pub(super) fn apply(
+    flag: &CompatFlag,
+    name: &str,
+    value: Option<&OsStr>,
+    made: &mut Translation,
+) -> Result<(), String> {
     let ignored = |reason: &str| format!("note: {name} has no effect: {reason}");
     match flag.meaning {
         Meaning::Own => made.words.push(join(flag.long(), value)),

@@ -58,6 +58,9 @@ pub(super) struct Naming {
     /// Further names.
     pub(super) aliases: Vec<String>,
     pub(super) tags: Vec<String>,
+    /// What it is made from.
+    pub(super) definition: String,
+    pub(super) settings: ModelSettings,
 }
 
 /// A model that was opened already, and whose first load needs not do it again.
@@ -68,7 +71,7 @@ pub(super) fn opened(
     checkpoint: Arc<Checkpoint>,
 ) -> Result<ModelSource> {
     // what is wrong with its tokenizer or template is said at once, too
-    let Naming { name, aliases, tags } = naming;
+    let Naming { name, aliases, tags, definition, settings } = naming;
     let about = about(setup, &checkpoint, &name)?;
     let (shown, bytes) = (about.path, about.bytes);
     Ok(ModelSource {
@@ -79,14 +82,14 @@ pub(super) fn opened(
         name,
         path: shown,
         bytes,
-        definition: String::new(),
-        settings: ModelSettings::default(),
+        definition,
+        settings,
     })
 }
 
 /// A model that is opened when it is needed.
 pub(super) fn unopened(setup: &Arc<Setup>, naming: Naming, path: PathBuf) -> ModelSource {
-    let Naming { name, aliases, tags } = naming;
+    let Naming { name, aliases, tags, definition, settings } = naming;
     let (shown, path) = (path.display().to_string(), Some(path));
     ModelSource {
         aliases,
@@ -96,8 +99,8 @@ pub(super) fn unopened(setup: &Arc<Setup>, naming: Naming, path: PathBuf) -> Mod
         drawing: Some(drawing(setup, path)),
         name,
         path: shown,
-        definition: String::new(),
-        settings: ModelSettings::default(),
+        definition,
+        settings,
     }
 }
 

@@ -1,8 +1,10 @@
 //! `latent serve`: models for many users, over HTTP.
 
 mod answers;
+mod catalog;
 mod folder;
 mod load;
+mod presets;
 mod restart;
 mod sources;
 mod wait;
@@ -12,10 +14,12 @@ use crate::exit::Usage;
 use crate::{output, ranks};
 use answers::AnswerDefaults;
 use anyhow::Result;
+use catalog::Catalog;
 use latent_engine::cache::DiskCache;
 use latent_formats::input_file;
 use latent_server::{
-    DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, Limits, Otlp, ServeError, Server, ServerConfig,
+    DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, Limits, ModelCatalog, Otlp, ServeError, Server,
+    ServerConfig,
 };
 use load::Setup;
 use std::path::{Path, PathBuf};
@@ -40,6 +44,28 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     if args.engine.verbose {
         args.without_effect.iter().for_each(|line| output::note(line));
     }
+    let config = server_config(args, &file)?;
+    let setup = Arc::new(setup(args, &file)?);
+    if ranks::follows(args.engine.partition.as_ref())? {
+        return sources::follow(args, &file, &setup);
+    }
+    let models = sources::sources(args, &file, &setup)?;
+    let listed = models.iter().filter(|model| !model.settings.hidden);
+    let names: Vec<String> = listed.map(|model| model.name.clone()).collect();
+    let catalog = catalog::changes(args, &file).then(|| Catalog::new(args, &setup));
+    let catalog = catalog.map(|catalog| Arc::new(catalog) as Arc<dyn ModelCatalog>);
+    let server =
+        Server::start(config, models, Extras { catalog, ..Extras::default() }).map_err(start_error)?;
+    wait::loaded(&server)?;
+    if !args.quiet {
+        let names = if names.is_empty() { "no models yet".to_owned() } else { names.join(", ") };
+        output::line(&format!("{names} at {}", server.url()))?;
+    }
+    wait::ended(server, args)
+}
+
+/// How the models of these arguments are loaded.
+fn setup(args: &ServeArgs, file: &FileConfig) -> Result<Setup> {
     let mut engine = args.engine.clone();
     engine.ctx_size = engine.ctx_size.or(file.ctx_size);
     engine.threads = engine.threads.or(file.threads);
@@ -48,28 +74,17 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         engine.device =
             Some(crate::args::device(device).map_err(|problem| Usage(format!("`device`: {problem}")))?);
     }
-    let config = server_config(args, &file)?;
-    let setup = Arc::new(Setup {
+    let parallel = args.server.parallel.or(file.parallel);
+    Ok(Setup {
         engine,
         sampling: args.sampling.clone(),
         answers: AnswerDefaults::new(&args.answers, args.engine.verbose)?,
         cpu_layers: if args.placement.cpu_moe { usize::MAX } else { args.placement.n_cpu_moe.unwrap_or(0) },
         cache_tokens: args.server.cache_tokens,
-        parallel: config.scheduler.max_running,
+        parallel: parallel.unwrap_or(ServerConfig::default().scheduler.max_running).max(1),
         fallback: args.server.gpu_fallback.or(file.gpu_fallback).unwrap_or_default(),
         quiet: args.quiet,
-    });
-    if ranks::follows(args.engine.partition.as_ref())? {
-        return sources::follow(args, &file, &setup);
-    }
-    let models = sources::sources(args, &file, &setup)?;
-    let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
-    let server = Server::start(config, models, Extras::default()).map_err(start_error)?;
-    wait::loaded(&server)?;
-    if !args.quiet {
-        output::line(&format!("{} at {}", names.join(", "), server.url()))?;
-    }
-    wait::ended(server, args)
+    })
 }
 
 /// What is wrong with the flags is wrong usage.
@@ -144,7 +159,7 @@ fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
         scheduler,
         models_max: args.models_max.or(file.models_max).unwrap_or(defaults.models_max),
         unload_idle: args.unload_idle.map_or(file.unload_idle, |idle| idle.0),
-        router: false,
+        router: catalog::is_router(all),
         autoload: !args.no_models_autoload,
         api_prefix: args.api_prefix.as_deref().map(prefix).transpose()?.unwrap_or_default(),
         page: !args.no_ui,

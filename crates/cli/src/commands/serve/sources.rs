@@ -1,57 +1,118 @@
 //! Which models are served: from flags, the environment, or the file of settings.
 
-use super::folder;
 use super::load::{self, Naming, Setup};
+use super::{catalog, folder, presets};
 use crate::args::ServeArgs;
 use crate::exit::Usage;
 use crate::{hub, model, ranks};
 use anyhow::Result;
-use latent_server::{FileConfig, ModelSource};
+use latent_server::{FileConfig, FileModel, ModelSettings, ModelSource};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A model that is wanted: none for the demo model.
-#[derive(Debug, Default, PartialEq)]
-struct Wanted {
-    name: Option<String>,
-    path: Option<PathBuf>,
-    ctx_size: Option<usize>,
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) name: Option<String>,
+    pub(super) path: Option<PathBuf>,
+    pub(super) ctx_size: Option<usize>,
+    /// Whether `latent pull` has downloaded it.
+    pub(super) pulled: bool,
+    /// Its own settings, if it has some.
+    pub(super) own: Option<OwnSettings>,
 }
 
-/// The models to serve. One that is alone is opened here, so that what is wrong with it is said at once.
+/// Settings that one model has of its own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnSettings {
+    pub(super) args: Option<Box<ServeArgs>>,
+    /// The settings as text, to find out whether they have changed.
+    pub(super) text: String,
+    pub(super) load_on_startup: bool,
+    /// Whether another model of the list is the same.
+    pub(super) hidden: bool,
+}
+
+/// The models to serve at the start. One that is alone is opened here, so that what is wrong with it is said at once.
 pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -> Result<Vec<ModelSource>> {
     let mut wanted = wanted(args, file)?;
     let shared = ranks::hosts(args.engine.partition.as_ref())?.is_some();
-    if shared && wanted.len() > 1 {
+    if shared && (wanted.len() > 1 || catalog::is_router(args)) {
         return Err(Usage("ranks share one model: give one --model".into()).into());
     }
-    let alias = args.server.alias.clone().or_else(|| file.alias.clone());
-    let mut aliases = alias.iter().flat_map(|alias| alias.split(',')).map(str::trim).map(str::to_owned);
-    let mut aliases: Vec<String> = aliases.by_ref().filter(|alias| !alias.is_empty()).collect();
-    let tags = args.server.tags.clone();
-    if let [only] = wanted.as_mut_slice() {
-        let only = std::mem::take(only);
+    if wanted.len() == 1 && !catalog::is_router(args) {
+        let only = wanted.remove(0);
         let setup = with_context(setup, only.ctx_size);
         let checkpoint = model::open_for_rank(only.path.as_deref(), args.engine.partition.as_ref())?;
         let own = || only.name.clone().unwrap_or_else(|| load::name(only.path.as_deref(), &checkpoint));
-        let name = if aliases.is_empty() { own() } else { aliases.remove(0) };
-        let naming = Naming { name, aliases, tags };
+        let naming = naming(args, file, &only, own);
         return Ok(vec![load::opened(&setup, naming, only.path, checkpoint)?]);
     }
-    if !tags.is_empty() {
+    unopened(args, file, setup, wanted)
+}
+
+/// The models to serve when the list is read again.
+pub(super) fn sources_again(
+    args: &ServeArgs,
+    file: &FileConfig,
+    setup: &Arc<Setup>,
+) -> Result<Vec<ModelSource>> {
+    let mut wanted = wanted(args, file)?;
+    if wanted.len() == 1 && !catalog::is_router(args) {
+        let only = wanted.remove(0);
+        let own = || only.name.clone().or_else(|| stem(only.path.as_deref()?)).unwrap_or_default();
+        let naming = naming(args, file, &only, own);
+        let path = only.path.unwrap_or_default();
+        return Ok(vec![load::unopened(&with_context(setup, only.ctx_size), naming, path)]);
+    }
+    unopened(args, file, setup, wanted)
+}
+
+/// What a model that is alone is called; `own`: its own name.
+fn naming(args: &ServeArgs, file: &FileConfig, only: &Wanted, own: impl Fn() -> String) -> Naming {
+    let mut aliases =
+        args.server.alias.as_ref().or(file.alias.as_ref()).map(|alias| names(alias)).unwrap_or_default();
+    let name = if aliases.is_empty() { own() } else { aliases.remove(0) };
+    let tags = args.server.tags.clone();
+    Naming { name, aliases, tags, definition: definition(only), ..Naming::default() }
+}
+
+/// Names with commas between.
+fn names(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// Everything that a model is made from.
+fn definition(wanted: &Wanted) -> String {
+    let path = wanted.path.as_deref().unwrap_or(Path::new(""));
+    let file = std::fs::metadata(path).ok().map(|file| (file.len(), file.modified().ok()));
+    let settings = wanted.own.as_ref().map_or("", |own| &own.text);
+    format!("{}\n{file:?}\n{:?}\n{settings}", path.display(), wanted.ctx_size)
+}
+
+/// Several models, which are opened when they are needed.
+fn unopened(
+    args: &ServeArgs,
+    file: &FileConfig,
+    setup: &Arc<Setup>,
+    all: Vec<Wanted>,
+) -> Result<Vec<ModelSource>> {
+    if !args.server.tags.is_empty() {
         return Err(Usage("--tags are those of a model that is alone".into()).into());
     }
-    if alias.is_some() {
+    if args.server.alias.is_some() || file.alias.is_some() {
         let problem = "--alias names a model that is alone: give each of several as NAME=MODEL";
         return Err(Usage(problem.into()).into());
     }
-    let mut names = HashSet::new();
+    let mut known = HashSet::new();
     let mut sources = Vec::new();
-    for Wanted { name, path, ctx_size } in wanted {
+    for wanted in all {
+        let definition = definition(&wanted);
+        let Wanted { name, path, ctx_size, pulled, own } = wanted;
         let path = path.unwrap_or_default();
         let name = name.or_else(|| stem(&path)).unwrap_or_default();
-        if name.is_empty() || !names.insert(name.clone()) {
+        if name.is_empty() || !known.insert(name.clone()) {
             let problem = format!(
                 "--model {}: each of several models needs a name of its own: NAME=MODEL",
                 path.display()
@@ -61,8 +122,22 @@ pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -
         if !hub::is_reference(&path)? && !path.exists() {
             return Err(Usage(format!("--model {name}={}: file not found", path.display())).into());
         }
-        let naming = Naming { name, ..Naming::default() };
-        sources.push(load::unopened(&with_context(setup, ctx_size), naming, path));
+        let OwnSettings { args: own, load_on_startup, hidden, .. } = own.unwrap_or_default();
+        let settings = ModelSettings {
+            parallel: own.as_ref().and_then(|own| own.server.parallel),
+            unload_idle: own.as_ref().and_then(|own| own.server.unload_idle).map(|idle| idle.0),
+            load_on_startup,
+            hidden,
+            removable: pulled,
+        };
+        let tags = own.as_ref().map(|own| own.server.tags.clone()).unwrap_or_default();
+        let aliases = own.as_ref().and_then(|own| own.server.alias.as_deref()).map(names).unwrap_or_default();
+        let setup = match &own {
+            Some(own) => Arc::new(super::setup(own, file)?),
+            None => Arc::clone(setup),
+        };
+        let naming = Naming { name, aliases, tags, definition, settings };
+        sources.push(load::unopened(&with_context(&setup, ctx_size), naming, path));
     }
     Ok(sources)
 }
@@ -85,7 +160,8 @@ fn with_context(setup: &Arc<Setup>, ctx_size: Option<usize>) -> Arc<Setup> {
     }
 }
 
-/// Flags and environment before the file; without any of them the demo model.
+/// Flags and environment before the file; without any of them the demo model. A router has the models that were pulled and those of the presets
+/// as well.
 fn wanted(args: &ServeArgs, file: &FileConfig) -> Result<Vec<Wanted>> {
     let mut given: Vec<Wanted> = args.models.iter().flat_map(|text| listed(text)).collect();
     if let Some(folder) = &args.server.models_dir {
@@ -93,19 +169,34 @@ fn wanted(args: &ServeArgs, file: &FileConfig) -> Result<Vec<Wanted>> {
         given.extend(models.map(|(name, path)| Wanted {
             name: Some(name),
             path: Some(path),
-            ctx_size: None,
+            ..Wanted::default()
         }));
     }
-    if !given.is_empty() {
-        return Ok(given);
+    if given.is_empty() {
+        given = file.models.iter().map(of_file).collect();
     }
-    let in_file = file.models.iter().map(|model| Wanted {
+    if given.is_empty() && (file.model.is_some() || !catalog::is_router(args)) {
+        given = vec![Wanted { path: file.model.clone(), ..Wanted::default() }];
+    }
+    if catalog::is_router(args) {
+        for one in &mut given {
+            one.name = one.name.take().or_else(|| stem(one.path.as_deref()?));
+        }
+        catalog::add_pulled(&mut given)?;
+        if let Some(path) = &args.server.models_preset {
+            presets::apply(args, path, &mut given)?;
+        }
+    }
+    Ok(given)
+}
+
+fn of_file(model: &FileModel) -> Wanted {
+    Wanted {
         name: Some(model.name.clone()),
         path: Some(model.model.clone()),
         ctx_size: model.ctx_size,
-    });
-    let all: Vec<Wanted> = in_file.collect();
-    Ok(if all.is_empty() { vec![Wanted { path: file.model.clone(), ..Wanted::default() }] } else { all })
+        ..Wanted::default()
+    }
 }
 
 /// One model, or several with names between commas, as an environment variable has them.
@@ -122,7 +213,7 @@ fn named(text: &str) -> Wanted {
     let plain = |name: &str| name.split('/').count() <= 2 && name.split('/').all(part) && !relative(name);
     match text.split_once('=').filter(|(name, path)| plain(name) && !path.is_empty()) {
         Some((name, path)) if !Path::new(text).exists() => {
-            Wanted { name: Some(name.to_owned()), path: Some(path.into()), ctx_size: None }
+            Wanted { name: Some(name.to_owned()), path: Some(path.into()), ..Wanted::default() }
         }
         _ => Wanted { path: Some(text.into()), ..Wanted::default() },
     }

@@ -1,0 +1,412 @@
+//! Presets of models in INI files, as `llama-server --models-preset` reads them.
+
+use super::flag::{CompatFlag, Takes};
+use super::table::flags;
+use super::translate::{OFF, ON, Translation, apply, join};
+use clap::Command;
+use std::ffi::{OsStr, OsString};
+
+/// The section whose keys hold for all models.
+const DEFAULTS: &str = "*";
+
+/// The section of keys before the first header.
+const FIRST: &str = "default";
+
+/// Maximum number of sections.
+const MAX_SECTIONS: usize = 4096;
+
+/// A section of a file of presets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PresetSection {
+    pub(crate) name: String,
+    /// The line of its header, from 1.
+    pub(crate) line: usize,
+    keys: Vec<PresetKey>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PresetKey {
+    name: String,
+    value: String,
+    line: usize,
+}
+
+/// The settings of one model.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Preset {
+    /// File of the model.
+    pub(crate) file: Option<String>,
+    /// Model of the hub, `OWNER/NAME[:QUANT]`.
+    pub(crate) hf_repo: Option<String>,
+    /// File of it.
+    pub(crate) hf_file: Option<String>,
+    /// The model of the hub that drafts in llama.cpp, and which is not used.
+    pub(crate) draft_repo: Option<String>,
+    /// Whether it is loaded when the server starts.
+    pub(crate) load_on_startup: bool,
+    /// Whether the model of the cache that it uses is not listed as well.
+    pub(crate) dedup_cache_models: bool,
+    /// Flags of `latent serve`.
+    pub(crate) options: Vec<PresetOption>,
+    /// Lines about keys that have no effect.
+    pub(crate) without_effect: Vec<String>,
+    /// Lines about keys that concern the server as a whole.
+    pub(crate) server_wide: Vec<String>,
+}
+
+/// A key of a preset as a flag of `latent serve`.
+#[derive(Clone, Debug)]
+pub(crate) struct PresetOption {
+    /// What it sets, whatever its spelling.
+    setting: String,
+    /// Empty if it has no effect.
+    pub(crate) words: Vec<OsString>,
+    /// The flag.
+    pub(crate) flag: String,
+    pub(crate) key: String,
+    pub(crate) line: usize,
+}
+
+/// Reads the text of a file of presets.
+///
+/// # Errors
+/// A line that is neither a section nor a key, a section that occurs twice, or too many of them.
+pub(crate) fn sections(text: &str) -> Result<Vec<PresetSection>, String> {
+    let mut sections: Vec<PresetSection> = Vec::new();
+    for (line, text) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let (line, text) = (line + 1, text.split([';', '#']).next().unwrap_or_default().trim());
+        if text.is_empty() {
+            continue;
+        }
+        if let Some(rest) = text.strip_prefix('[') {
+            let name = rest.strip_suffix(']').map(str::trim).filter(|name| !name.is_empty());
+            let name = name.ok_or_else(|| format!("line {line}: expected [NAME], found {text:?}"))?;
+            if let Some(other) = sections.iter().find(|other| other.name == name) {
+                return Err(format!(
+                    "line {line}: the section [{name}] occurs in line {} already",
+                    other.line
+                ));
+            }
+            if sections.len() >= MAX_SECTIONS {
+                return Err(format!("line {line}: more than {MAX_SECTIONS} sections"));
+            }
+            sections.push(PresetSection { name: name.to_owned(), line, keys: Vec::new() });
+            continue;
+        }
+        let pair = text.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+        let Some((key, value)) = pair.filter(|(key, _)| is_key(key)) else {
+            return Err(format!("line {line}: expected [NAME] or KEY = VALUE, found {text:?}"));
+        };
+        // reserved by llama.cpp
+        if key == "version" {
+            continue;
+        }
+        if sections.is_empty() {
+            sections.push(PresetSection { name: FIRST.to_owned(), line, keys: Vec::new() });
+        }
+        let key = PresetKey { name: key.to_owned(), value: value.to_owned(), line };
+        if let Some(section) = sections.last_mut() {
+            section.keys.push(key);
+        }
+    }
+    Ok(sections)
+}
+
+fn is_key(key: &str) -> bool {
+    !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+impl PresetSection {
+    /// Whether its keys hold for all models.
+    pub(crate) fn is_defaults(&self) -> bool {
+        self.name == DEFAULTS
+    }
+}
+
+impl Preset {
+    /// The settings of a model: those of all models, and its own.
+    ///
+    /// # Errors
+    /// A key that is not known or not available, or a value that it cannot have.
+    pub(crate) fn new(
+        defaults: Option<&PresetSection>,
+        own: Option<&PresetSection>,
+        serve: &Command,
+    ) -> Result<Preset, String> {
+        let mut preset = Preset::default();
+        for section in defaults.into_iter().chain(own) {
+            for key in &section.keys {
+                preset.set(key, serve).map_err(|problem| {
+                    format!("line {}: `{}` of [{}]: {problem}", key.line, key.name, section.name)
+                })?;
+            }
+        }
+        Ok(preset)
+    }
+
+    fn set(&mut self, key: &PresetKey, serve: &Command) -> Result<(), String> {
+        match key.name.as_str() {
+            "load-on-startup" => {
+                self.load_on_startup = truth(&key.value)?;
+                return Ok(());
+            }
+            "dedup-cache-models" => {
+                self.dedup_cache_models = truth(&key.value)?;
+                return Ok(());
+            }
+            "stop-timeout" => {
+                self.without_effect(key, "running answers end before a model is unloaded");
+                return Ok(());
+            }
+            _ => {}
+        }
+        let (flag, inverted) = find(&key.name, serve).ok_or_else(|| unknown(&key.name, serve))?;
+        let value = || Some(key.value.clone());
+        match flag.long().as_str() {
+            "--model" => self.file = value(),
+            "--hf-repo" => self.hf_repo = value(),
+            "--hf-file" => self.hf_file = value(),
+            // drafts change the speed alone
+            "--hf-repo-draft" => {
+                self.draft_repo = value();
+                self.without_effect(key, "a second model does not draft");
+            }
+            "--model-draft" => self.without_effect(key, "a second model does not draft"),
+            _ => return self.option(key, flag, inverted, serve),
+        }
+        Ok(())
+    }
+
+    fn option(
+        &mut self,
+        key: &PresetKey,
+        flag: Flag<'_>,
+        inverted: bool,
+        serve: &Command,
+    ) -> Result<(), String> {
+        let long = flag.long();
+        let setting = long.trim_start_matches('-').trim_start_matches("no-").to_owned();
+        self.options.retain(|option| option.setting != setting);
+        let mut made = Translation::default();
+        if flag.takes_value() {
+            flag.apply(Some(OsStr::new(&key.value)), &key.name, &mut made)?;
+        } else if truth(&key.value)? != inverted {
+            flag.apply(None, &key.name, &mut made)?;
+        } else if let Some((negation, _)) =
+            find(&negated(&long), serve).filter(|(flag, _)| !flag.takes_value())
+        {
+            negation.apply(None, &key.name, &mut made)?;
+        }
+        for note in made.notes {
+            self.without_effect.push(format!("line {}: {}", key.line, note.trim_start_matches("note: ")));
+        }
+        let flag = made.words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+        let flag = flag.split('=').next().unwrap_or_default().to_owned();
+        if is_server_wide(&flag, serve) {
+            self.server_wide.push(format!(
+                "line {}: {} is a setting of the whole server: give {flag}",
+                key.line, key.name
+            ));
+            made.words.clear();
+        }
+        let (key, line) = (key.name.clone(), key.line);
+        self.options.push(PresetOption { setting, words: made.words, flag, key, line });
+        Ok(())
+    }
+
+    fn without_effect(&mut self, key: &PresetKey, reason: &str) {
+        self.without_effect.push(format!("line {}: {} has no effect: {reason}", key.line, key.name));
+    }
+}
+
+fn truth(value: &str) -> Result<bool, String> {
+    let is = |words: &[&str]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
+    match value {
+        "" => Ok(true),
+        _ if is(&ON) => Ok(true),
+        _ if is(&OFF) => Ok(false),
+        _ => Err(format!("expected true or false, found {value:?}")),
+    }
+}
+
+/// The flag with the opposite meaning.
+fn negated(long: &str) -> String {
+    let name = long.trim_start_matches('-');
+    name.strip_prefix("no-").map_or_else(|| format!("no-{name}"), str::to_owned)
+}
+
+/// A flag that a key names.
+enum Flag<'a> {
+    /// Of another server.
+    Compat(&'static CompatFlag),
+    /// Of Latent alone.
+    Own(&'a clap::Arg),
+}
+
+impl Flag<'_> {
+    fn long(&self) -> String {
+        match self {
+            Flag::Compat(flag) => flag.long().to_owned(),
+            Flag::Own(arg) => format!("--{}", arg.get_long().unwrap_or_default()),
+        }
+    }
+
+    fn takes_value(&self) -> bool {
+        match self {
+            Flag::Compat(flag) => flag.takes != Takes::Nothing,
+            Flag::Own(arg) => arg.get_action().takes_values(),
+        }
+    }
+
+    fn apply(&self, value: Option<&OsStr>, name: &str, made: &mut Translation) -> Result<(), String> {
+        match self {
+            Flag::Compat(flag) => apply(flag, name, value, made),
+            Flag::Own(_) => {
+                made.words.push(join(&self.long(), value));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The flag of a key, and whether a value that means "off" sets it.
+fn find<'a>(key: &str, serve: &'a Command) -> Option<(Flag<'a>, bool)> {
+    for flag in flags() {
+        let Some((variable, inverted)) = flag.variable() else { continue };
+        if variable == key {
+            return Some((Flag::Compat(flag), inverted));
+        }
+        if inverted && variable.replacen("LLAMA_ARG_", "LLAMA_ARG_NO_", 1) == key {
+            return Some((Flag::Compat(flag), false));
+        }
+    }
+    let name = key.trim_start_matches('-').replace('_', "-");
+    let is_compat = |flag: &&CompatFlag| flag.names().any(|own| own.trim_start_matches('-') == name);
+    if let Some(flag) = flags().find(is_compat) {
+        return Some((Flag::Compat(flag), false));
+    }
+    let own = serve.get_arguments().find(|arg| is_called(arg, &name))?;
+    Some((Flag::Own(own), false))
+}
+
+fn is_called(arg: &clap::Arg, name: &str) -> bool {
+    arg.get_long() == Some(name)
+        || arg.get_all_aliases().is_some_and(|all| all.contains(&name))
+        || arg.get_short().is_some_and(|short| name.chars().eq([short]))
+}
+
+/// Flags in the group of the server that a model can have of its own.
+const OF_MODELS: [&str; 6] = ["alias", "tags", "unload_idle", "parallel", "cache_tokens", "gpu_fallback"];
+
+/// Flags in other groups that concern the server as a whole.
+const OF_THE_SERVER: [&str; 7] =
+    ["api_key", "partition", "hosts_file", "wire", "hung_after", "quiet", "verbose"];
+
+/// Whether a flag concerns the server as a whole.
+fn is_server_wide(flag: &str, serve: &Command) -> bool {
+    let name = flag.trim_start_matches('-');
+    let Some(id) = serve.get_arguments().find(|arg| is_called(arg, name)).map(|arg| arg.get_id().as_str())
+    else {
+        return false;
+    };
+    let server = serve.get_groups().find(|group| group.get_id().as_str() == "ServerArgs");
+    let in_group = server.is_some_and(|group| group.get_args().any(|own| own.as_str() == id));
+    OF_THE_SERVER.contains(&id) || (in_group && !OF_MODELS.contains(&id))
+}
+
+/// The problem of a key that no flag has, with the nearest one.
+fn unknown(key: &str, serve: &Command) -> String {
+    let own = serve.get_arguments().filter_map(clap::Arg::get_long);
+    let compat = flags().flat_map(CompatFlag::names).filter_map(|name| name.strip_prefix("--"));
+    let only = ["load-on-startup", "dedup-cache-models"];
+    let near = own.chain(compat).chain(only).map(|name| (strsim::damerau_levenshtein(key, name), name));
+    let near = near.filter(|(distance, name)| *distance <= name.len().max(key.len()).div_ceil(3).min(3));
+    match near.min_by_key(|(distance, _)| *distance) {
+        Some((_, name)) => format!("unknown key; a similar one is `{name}`"),
+        None => "unknown key; `latent help serve` and docs/switching.md list the flags".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::of_serve;
+
+    /// The words that the preset of the last section becomes.
+    fn words(text: &str) -> Result<String, String> {
+        let preset = preset(text)?;
+        let words = preset.options.iter().flat_map(|option| &option.words);
+        Ok(words.map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" "))
+    }
+
+    fn preset(text: &str) -> Result<Preset, String> {
+        let sections = sections(text)?;
+        let own = sections.last().filter(|section| !section.is_defaults());
+        Preset::new(sections.iter().find(|section| section.is_defaults()), own, &of_serve())
+    }
+
+    #[test]
+    fn keys_are_flags_in_every_spelling() {
+        for (text, expected) in [
+            (
+                "version = 1\n\n; a comment\n[m]\n# another\nc = 4096 ; behind\nmodel = x.gguf",
+                "--ctx-size=4096",
+            ),
+            ("[m]\nctx-size=1\nctx_size = 2\n--ctx-size = 3\nLLAMA_ARG_CTX_SIZE = 4", "--ctx-size=4"),
+            ("[*]\nc = 8192\nngl = 8\n[m]\nctx-size = 4096", "--n-gpu-layers=8 --ctx-size=4096"),
+            ("[m]\nb = 2048\nub = 512", "--batch-size=2048 --batch-size=512"),
+            ("[m]\njinja = true\nflash-attn = on\nmmap = 0\nno-mmap = 1", ""),
+            ("[m]\nprefill-assistant = false", "--no-prefill-assistant"),
+            ("[m]\nno-prefill-assistant = false", ""),
+            ("[*]\nno-prefill-assistant = 1\n[m]\nprefill-assistant = 1", ""),
+            ("[m]\nspecial", "line 2: expected [NAME] or KEY = VALUE, found \"special\""),
+            ("[m]\nspecial = on\ncpu-moe = off", "--special"),
+            ("[m]\nctk = q8_0\ntemp = 0.5\nr = -x", "--cache-type=q8_0 --temp=0.5 --stop=-x"),
+            (
+                "[m]\nsleep-idle-seconds = 90\nalias = a,b\nnp = 2",
+                "--unload-idle=90s --alias=a,b --parallel=2",
+            ),
+            ("temp = 1\n", "--temp=1"),
+            ("[m]\nchat-template-kwargs = {\"a\": 1}", "--chat-template-kwargs={\"a\": 1}"),
+            ("\u{feff}[m]\r\nc = 1\r\n", "--ctx-size=1"),
+        ] {
+            let found = words(text).unwrap_or_else(|problem| problem);
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (text, expected) in [
+            ("[m]\nctx-sise = 1", "line 2: `ctx-sise` of [m]: unknown key; a similar one is `ctx-size`"),
+            ("[m]\nqqqqqqqqqqqqqqq = 1", "docs/switching.md"),
+            ("[*]\n\nlora = x\n[m]\n", "line 3: `lora` of [*]: lora is not available"),
+            ("[m]\nload-on-startup = soon", "expected true or false, found \"soon\""),
+            ("[m]\nspecial = 7", "expected true or false"),
+            ("[m\nc = 1", "line 1: expected [NAME]"),
+            ("[ ]", "line 1: expected [NAME]"),
+            ("[m]\n[n]\n[m]", "line 3: the section [m] occurs in line 1 already"),
+            ("[m]\n= 1", "line 2"),
+            ("[m]\na b = 1", "line 2"),
+        ] {
+            let problem = words(text).unwrap_err();
+            assert!(problem.contains(expected), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn models_and_what_presets_alone_have_are_no_flags() {
+        let text = "[*]\ndedup-cache-models = 1\nload-on-startup = 1\n[m]\nhf-repo = o/n:Q8_0\nhf-file = x.gguf\nload-on-startup = 0\n\
+                    spec-draft-hf = o/d\nstop-timeout = 5\nport = 80\nLLAMA_ARG_HOST = a\napi-key = b\nmodels-max = 1";
+        let preset = preset(text).unwrap();
+        assert_eq!(
+            (preset.hf_repo.as_deref(), preset.hf_file.as_deref()),
+            (Some("o/n:Q8_0"), Some("x.gguf"))
+        );
+        assert_eq!(preset.draft_repo.as_deref(), Some("o/d"));
+        assert!(preset.dedup_cache_models && !preset.load_on_startup);
+        assert!(preset.options.iter().all(|option| option.words.is_empty()), "{:?}", preset.options);
+        assert_eq!((preset.server_wide.len(), preset.without_effect.len()), (4, 2), "{preset:?}");
+        assert_eq!(preset.server_wide[0], "line 10: port is a setting of the whole server: give --port");
+    }
+}
