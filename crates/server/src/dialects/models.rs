@@ -91,7 +91,12 @@ pub(crate) async fn list(asker: Asker, uri: Uri) -> Response {
     let created = asker.app.models.created;
     let reload = parameter(&uri, "reload").is_some_and(|value| !matches!(value.as_str(), "" | "0" | "false"));
     let app = Arc::clone(&asker.app);
-    let reloaded = if reload { asker.blocking(move || app.models.reload()).await } else { Ok(()) };
+    let reloaded = if reload {
+        let turn = app.models.turn().await;
+        asker.blocking(move || app.models.reload(&turn)).await
+    } else {
+        Ok(())
+    };
     let downloads = asker.app.models.downloads();
     let downloads = downloads.iter().map(|(name, progress)| download(name, progress.as_ref(), created));
     let listed = reloaded.and_then(|()| asker.models()).map(|models| {
@@ -154,7 +159,10 @@ pub(crate) async fn begin_download(asker: Asker, body: Body) -> Response {
 pub(crate) async fn delete(asker: Asker) -> Response {
     let app = Arc::clone(&asker.app);
     let deleted = match asker.model.clone().filter(|name| !name.is_empty()) {
-        Some(name) => asker.blocking(move || app.models.delete(&name)).await,
+        Some(name) => {
+            let turn = app.models.turn().await;
+            asker.blocking(move || app.models.delete(&name, &turn)).await
+        }
         None => Err(ApiError::field("model", "the address must name it: DELETE /models?model=NAME")),
     };
     asker.reply_json(Dialect::LlamaCpp, deleted.map(|()| json!({"success": true})))

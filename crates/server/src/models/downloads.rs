@@ -1,7 +1,7 @@
 //! Downloading and deleting models while the server runs.
 
-use super::Models;
 use super::events::ModelChange;
+use super::{ListTurn, Models};
 use crate::catalog::{DownloadProgress, ModelCatalog};
 use crate::error::{ApiError, ErrorKind};
 use std::collections::BTreeMap;
@@ -51,7 +51,8 @@ impl Running {
     }
 
     fn reload(&self) -> Result<(), String> {
-        self.models.reload().map_err(|error| error.to_string())
+        let turn = ListTurn { _guard: Arc::clone(&self.models.changing).blocking_lock_owned() };
+        self.models.reload(&turn).map_err(|error| error.to_string())
     }
 
     /// Reports progress, and says whether to continue.
@@ -131,10 +132,9 @@ impl Models {
     ///
     /// # Errors
     /// It was not downloaded, or is in memory.
-    pub(crate) fn delete(&self, name: &str) -> Result<(), ApiError> {
+    pub(crate) fn delete(&self, name: &str, turn: &ListTurn) -> Result<(), ApiError> {
         self.open()?;
         let catalog = Arc::clone(self.catalog()?);
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let index = self.position(name).ok_or_else(|| self.unknown(name))?;
         let known = self.known();
         if !known[index].removable {
@@ -161,7 +161,7 @@ impl Models {
             return Err(ApiError::field("model", problem));
         }
         self.table.events().send(name, ModelChange::Removed);
-        if let Err(error) = self.reload_from(&*catalog) {
+        if let Err(error) = self.reload(turn) {
             // it is deleted all the same
             tracing::warn!("{error}");
         }

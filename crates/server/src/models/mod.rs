@@ -28,7 +28,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use table::Table;
-use tokio::sync::broadcast;
+use tokio::sync::{OwnedMutexGuard, broadcast};
 
 /// How long a failed load is remembered before a request tries it again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub(crate) struct Models {
     catalog: Option<Arc<dyn ModelCatalog>>,
     downloads: Downloads,
     /// Held while the list changes.
-    changing: Mutex<()>,
+    changing: Arc<tokio::sync::Mutex<()>>,
     /// Whether the server has one model and has had no other.
     single: AtomicBool,
     /// The only model is being loaded for the first time: requests are refused until then.
@@ -98,6 +98,11 @@ pub(crate) struct Status {
     pub(crate) reloads: u64,
 }
 
+/// The right to change the list of models.
+pub(crate) struct ListTurn {
+    _guard: OwnedMutexGuard<()>,
+}
+
 impl Models {
     pub(crate) fn new(sources: Vec<ModelSource>, config: &ServerConfig, extras: Extras) -> Models {
         let table = Arc::new(Table::new(config.unload_idle));
@@ -108,7 +113,7 @@ impl Models {
             known: RwLock::default(),
             catalog: extras.catalog,
             downloads: Downloads::default(),
-            changing: Mutex::default(),
+            changing: Arc::default(),
             single: AtomicBool::new(sources.len() == 1 && !config.router),
             starting: AtomicBool::new(false),
             patience: Duration::from_secs(config.limits.load_seconds),
@@ -264,17 +269,17 @@ impl Models {
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
     }
 
+    /// Waits until nothing else changes the list of models. Requests wait here, and not on the few threads that may wait for files.
+    pub(crate) async fn turn(&self) -> ListTurn {
+        ListTurn { _guard: Arc::clone(&self.changing).lock_owned().await }
+    }
+
     /// Reads the list of models again, if the server has one that can change. To be called where waiting is allowed.
     ///
     /// # Errors
     /// What is wrong with the list. The models stay as they are.
-    pub(crate) fn reload(&self) -> Result<(), ApiError> {
+    pub(crate) fn reload(&self, _turn: &ListTurn) -> Result<(), ApiError> {
         let Some(catalog) = &self.catalog else { return Ok(()) };
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.reload_from(&**catalog)
-    }
-
-    fn reload_from(&self, catalog: &dyn ModelCatalog) -> Result<(), ApiError> {
         let failed =
             |problem| ApiError::internal(format!("the list of models cannot be read again: {problem}"));
         self.set_sources(catalog.sources().map_err(failed)?);
