@@ -14,6 +14,7 @@ import tomllib
 import types
 from pathlib import Path
 
+import hub
 from model import with_gaps
 
 LATENT = os.environ["LATENT"]
@@ -29,14 +30,10 @@ MODEL_FLAGS = {"--model", "--model-url", "--hf-repo", "--hf-file"}
 LEFT_OUT = MODEL_FLAGS | {"--model-draft", "--offline", "--media-path"}
 # templates that llama-server has under a name
 TEMPLATES = {"llama3", "command-r"}
-# models of llama.cpp's router tests, in the cache of their machine
-ROUTER_MODELS = [
-    "ggml-org/tinygemma3-GGUF:Q8_0",
-    "ggml-org/test-model-stories260K:F32",
-    "ggml-org/test-model-stories260K-infill:F32",
-]
 # the test that runs, without the number of its parameters
 current = {"test": ""}
+# variables of a router, whose models are those of a cache of its own and of a hub on loopback
+router = {}
 
 
 def options(arguments):
@@ -59,7 +56,7 @@ def command_line(arguments):
             INFILL_MODEL.write_bytes(with_gaps(Path(MODEL).read_bytes()))
     pairs = options(arguments)
     given = dict(pairs)
-    models = ["--model", model] if given.keys() & MODEL_FLAGS else [f"{name}={model}" for name in ROUTER_MODELS]
+    models = ["--model", model] if given.keys() & MODEL_FLAGS else ["--models-cache"]
     pairs = [pair for pair in pairs if pair[0] not in LEFT_OUT]
     # llama-server divides its context among its slots unless they share it; here each request has its own
     if "--ctx-size" in given and "--parallel" in given and "--kv-unified" not in given:
@@ -83,6 +80,17 @@ def command_line(arguments):
     return [word for pair in pairs for word in pair if word is not None] + models
 
 
+def router_variables():
+    """Starts the hub and fills the cache, the first time."""
+    if not router:
+        cache = Path(OUTCOMES).parent / f"cache-{os.getpid()}"
+        router.update(HF_ENDPOINT=hub.start(Path(MODEL).read_bytes()), LATENT_CACHE=str(cache), NO_PROXY="127.0.0.1")
+        for repository in hub.CACHED:
+            command = [LATENT, "pull", "--quiet", f"hf:{repository}"]
+            subprocess.run(command, env={**os.environ, **router}, check=True, timeout=60)
+    return router
+
+
 class Subprocess(types.ModuleType):
     """The module `subprocess` with a `Popen` that starts `latent serve` in place of llama-server."""
 
@@ -92,6 +100,8 @@ class Subprocess(types.ModuleType):
     @staticmethod
     def Popen(command, **options):
         command = [LATENT, "serve", "--threads", "2", "--stop-at-eof", *command_line(command[1:])]
+        if "--models-cache" in command:
+            options["env"] = {**options["env"], **router_variables()}
         print("started:", *command)
         # the pipe closes when this process ends, however it does
         return subprocess.Popen(command, stdin=subprocess.PIPE, **options)
