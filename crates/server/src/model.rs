@@ -81,6 +81,8 @@ pub struct RequestDefaults {
     pub reasoning_limit: Option<ReasoningLimit>,
     /// Whether reasoning and its markers stay in the content.
     pub raw_reasoning: bool,
+    /// Whether prompts are computed without the cache.
+    pub uncached: bool,
     /// Whether chat answers have the prompt in `__verbose`.
     pub verbose: bool,
 }

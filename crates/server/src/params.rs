@@ -142,7 +142,9 @@ impl Params {
         params.min_indent = fields.usize("n_indent")?.unwrap_or(0);
         params.max_time = milliseconds(fields, "t_max_predict_ms")?;
         params.max_prompt_time = milliseconds(fields, "t_max_prompt_ms")?;
-        params.uncached = fields.bool("cache_prompt")?.is_some_and(|cached| !cached);
+        if let Some(cached) = fields.bool("cache_prompt")? {
+            params.uncached = !cached;
+        }
         // -1: any
         params.slot = fields.i64("id_slot")?.and_then(|slot| usize::try_from(slot).ok());
         params.check(fields, vocabulary)?;

@@ -134,6 +134,10 @@ pub(crate) struct AnswerArgs {
     #[arg(long)]
     pub(crate) no_prefill_assistant: bool,
 
+    /// Compute each prompt anew, unless a request sets cache_prompt
+    #[arg(long)]
+    pub(crate) no_cache_prompt: bool,
+
     /// Which last hidden states make an embedding: their mean, that of the last token (last), that of the first token (cls), or each of them (none) [default: mean]
     #[arg(long, value_name = "HOW", value_parser = pooling)]
     pub(crate) pooling: Option<Pooling>,

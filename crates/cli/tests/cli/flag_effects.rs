@@ -304,6 +304,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
         "reasoning reasoning_effort special no_prefill_assistant tags api_prefix no_ui pooling",
         Tested("cli/tests/cli/serve.rs", "fn flags_of_llama_server_have_their_effects"),
     ),
+    (&["serve"], "no_cache_prompt", Tested("cli/tests/cli/serve.rs", "--no-cache-prompt")),
     (&["serve"], "reasoning_budget", Fails("--reasoning-budget -2", "-2 is not in")),
     (&["serve"], "reasoning_budget_message", Fails("--reasoning-budget-message x", "--reasoning-budget")),
     (&["serve"], "reasoning_format", Fails("--reasoning-format x", "deepseek")),

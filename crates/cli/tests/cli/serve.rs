@@ -344,8 +344,8 @@ fn defaults_of_requests_come_from_flags() {
 
 #[cfg(unix)]
 #[test]
-fn without_pooling_each_token_has_a_vector_and_verbose_answers_have_the_prompt() {
-    let mut server = running::Serving::start_flags(&["--pooling", "none", "-v"]);
+fn pooling_the_cache_and_verbose_answers_are_switched_by_flags() {
+    let mut server = running::Serving::start_flags(&["--pooling", "none", "-v", "--no-cache-prompt"]);
     let tokens = json(&running::rest(server.post("/tokenize", r#"{"content":"A fox","add_special":true}"#)));
     let reply = json(&running::rest(server.post("/embeddings", r#"{"input":"A fox"}"#)));
     let vectors = reply[0]["embedding"].as_array().unwrap();
@@ -363,6 +363,13 @@ fn without_pooling_each_token_has_a_vector_and_verbose_answers_have_the_prompt()
     let prompt = ask("")["__verbose"]["prompt"].as_str().map(str::to_owned);
     assert!(prompt.as_deref().is_some_and(|prompt| prompt.contains("Hi")), "{prompt:?}");
     assert!(ask(r#","verbose":false"#)["__verbose"].is_null());
+    let cached = |more: &str| {
+        let body = format!(r#"{{"prompt":"{}","n_predict":1{more}}}"#, "a fox ".repeat(60));
+        json(&running::rest(server.post("/completion", &body)))["timings"]["cache_n"].as_u64()
+    };
+    assert_eq!([cached(""), cached("")], [Some(0); 2]);
+    assert!(cached(r#","cache_prompt":true"#).is_some());
+    assert!(cached(r#","cache_prompt":true"#) > Some(0));
     server.signal(Signal::SIGTERM);
     assert_eq!(server.end(), Some(143));
 }

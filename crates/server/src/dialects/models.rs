@@ -37,6 +37,7 @@ pub(super) fn entry(model: &Status, created: u64) -> Value {
             "n_embd": served.hidden,
             "n_params": served.parameters,
             "size": served.about.bytes,
+            "ftype": served.about.quantization,
         });
     }
     value

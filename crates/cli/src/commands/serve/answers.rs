@@ -43,6 +43,7 @@ impl AnswerDefaults {
             defaults: RequestDefaults {
                 special: args.special,
                 verbose,
+                uncached: args.no_cache_prompt,
                 no_prefill: args.no_prefill_assistant,
                 reasoning_limit: reasoning_limit(args),
                 raw_reasoning: matches!(args.reasoning_format, Some(ReasoningPlace::None)),

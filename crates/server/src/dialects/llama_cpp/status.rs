@@ -164,6 +164,7 @@ fn properties(model: &Status, config: &ServerConfig) -> Value {
         "total_slots": config.scheduler.max_running,
         "model_alias": model.name,
         "model_path": served.map_or(&model.path, |served| &served.about.path),
+        "model_ftype": served.and_then(|served| served.about.quantization.as_deref()),
         "modalities": {"vision": false, "video": false, "audio": false},
         "endpoint_slots": config.slots,
         "endpoint_props": false,
