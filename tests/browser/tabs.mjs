@@ -87,7 +87,7 @@ export async function checkProfile(page, shot, file) {
   assert.deepEqual(shares.slice(0, 3), [...shares.slice(0, 3)].sort((a, b) => b - a), "the costliest first");
   // another profile by the file input; what is none is refused with a reason
   await page.setInputFiles("#profile-file", { name: "x.json", mimeType: "application/json", buffer: Buffer.from('{"a": 1}') });
-  await page.waitForFunction(() => document.getElementById("profile-error").textContent.includes("no profile"));
+  await page.waitForFunction(() => document.getElementById("profile-error").textContent.includes("not a profile"));
   await page.setInputFiles("#profile-file", { name: "x.json", mimeType: "application/json", buffer: Buffer.from("{") });
   await page.waitForFunction(() => document.getElementById("profile-error").textContent.includes("not JSON"));
   await page.setInputFiles("#profile-file", file);
