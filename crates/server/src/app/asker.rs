@@ -29,6 +29,8 @@ pub(crate) struct Asker {
     pub(crate) id: String,
     /// The model that the address names (`?model=`).
     pub(crate) model: Option<String>,
+    /// Whether the address says that a model is loaded for it (`?autoload=`).
+    pub(crate) autoload: Option<bool>,
     /// How its body is compressed.
     pub(crate) codings: ContentCodings,
     /// What the request leaves in a trace.
@@ -65,7 +67,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Asker {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Asker, ExtensionRejection> {
         let Extension(asker): Extension<Asker> = Extension::from_request_parts(parts, state).await?;
         let codings = ContentCodings::of(&parts.headers);
-        Ok(Asker { model: query::parameter(&parts.uri, "model"), codings, ..asker })
+        let autoload = query::parameter(&parts.uri, "autoload").filter(|value| !value.is_empty());
+        let autoload = autoload.map(|value| matches!(value.as_str(), "true" | "1"));
+        Ok(Asker { model: query::parameter(&parts.uri, "model"), autoload, codings, ..asker })
     }
 }
 
@@ -162,7 +166,7 @@ impl Asker {
         work: impl FnOnce(&App, &Arc<Lease>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let Received { body, index, .. } = received;
-        let (app, lease) = (Arc::clone(&self.app), self.app.models.lease(index).await?);
+        let (app, lease) = (Arc::clone(&self.app), self.app.models.lease(index, self.autoload).await?);
         let ignored = Arc::clone(&self.ignored);
         let lane = self.app.memory.lane(body.len()).await;
         let prepare = move || {

@@ -398,6 +398,7 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
                     tenant,
                     id: id.clone(),
                     model: None,
+                    autoload: None,
                     codings: ContentCodings::default(),
                     span: span.clone(),
                     charge: Arc::clone(&charge),

@@ -342,9 +342,9 @@ impl Models {
         }
     }
 
-    /// The model for a request, which waits while it is loaded.
-    pub(crate) async fn lease(&self, index: usize) -> Result<Arc<Lease>, ApiError> {
-        self.wait(index, None, self.autoload || self.is_single()).await
+    /// The model for a request, which waits while it is loaded; `autoload`: whether the request loads it, if it says so.
+    pub(crate) async fn lease(&self, index: usize, autoload: Option<bool>) -> Result<Arc<Lease>, ApiError> {
+        self.wait(index, None, autoload.unwrap_or(self.autoload) || self.is_single()).await
     }
 
     /// `load`: whether a model that is not loaded is loaded.
@@ -394,7 +394,7 @@ impl Models {
             Phase::Unloaded | Phase::Failed { .. } if !load => {
                 let name = entry.name();
                 let problem = format!(
-                    "the model {name} is not loaded, and requests load none: POST /models/load first"
+                    "the model {name} is not loaded, and this request loads none: POST /models/load first"
                 );
                 return Err(ApiError::invalid(problem).with_code("model_not_loaded"));
             }

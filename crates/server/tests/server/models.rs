@@ -246,6 +246,25 @@ fn a_load_for_which_memory_is_short_unloads_another_model() {
 }
 
 #[test]
+fn an_address_says_whether_its_model_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let ask = |server: &Running, query: &str| {
+        server.post(&format!("/tokenize?autoload={query}"), &json!({"model": "tiny", "content": "a"}))
+    };
+    let server = serve(config(), both(folder.path()));
+    let refused = ask(&server, "false");
+    assert!(refused.error(400).0.contains("POST /models/load"), "{}", refused.text());
+    assert_eq!(state(&server, "tiny"), "unloaded");
+    ask(&server, "").ok();
+    // one that is loaded answers
+    ask(&server, "false").ok();
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(ServerConfig { autoload: false, ..config() }, both(folder.path()));
+    ask(&server, "").error(400);
+    ask(&server, "true").ok();
+}
+
+#[test]
 fn a_request_says_how_long_its_model_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(config(), both(folder.path()));
