@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use std::ops::Range;
 
-/// How an answer goes on when the context is full: of the tokens after the first `keep`, the older half is discarded.
+/// How an answer goes on when the context is full: of the tokens after the first `keep`, the oldest are discarded.
 ///
 /// The rows that stay are rotated to their new positions. They keep what they have seen of the discarded tokens: shifting continues a text, it
 /// does not compute what the model would say without them.
@@ -11,13 +11,17 @@ use std::ops::Range;
 pub struct ContextShift {
     /// Tokens at the beginning that are never discarded, such as a system message.
     pub keep: usize,
+    /// Tokens after them that are discarded at once; 0: half of them.
+    pub discard: usize,
 }
 
 impl ContextShift {
-    /// The rows to discard of a sequence of `len`: never more than half of it, at least one where it is longer than `keep`.
+    /// The rows to discard of a sequence of `len`: at least one where it is longer than `keep`, and never the last one unless it is the only one.
     pub fn discarded(self, len: usize) -> Range<usize> {
         let keep = self.keep.min(len);
-        keep..keep + (len - keep).div_ceil(2)
+        let rest = len - keep;
+        let wanted = if self.discard == 0 { rest.div_ceil(2) } else { self.discard };
+        keep..keep + wanted.min(rest.saturating_sub(1).max(1)).min(rest)
     }
 
     /// Checks that something is left to discard.
@@ -42,14 +46,20 @@ mod tests {
 
     #[test]
     fn the_older_half_goes_and_what_is_to_be_kept_stays() {
-        let discarded = |keep, len| ContextShift { keep }.discarded(len);
+        let discarded = |keep, len| ContextShift { keep, discard: 0 }.discarded(len);
         assert_eq!(discarded(0, 64), 0..32);
         assert_eq!(discarded(10, 64), 10..37);
         assert_eq!(discarded(62, 64), 62..63);
         assert_eq!(discarded(63, 64), 63..64);
         assert_eq!(discarded(usize::MAX, 64), 64..64);
-        assert!(ContextShift { keep: 62 }.check(64).is_ok());
-        let refused = ContextShift { keep: 63 }.check(64).unwrap_err().to_string();
+        let discarded = |discard, len| ContextShift { keep: 10, discard }.discarded(len);
+        assert_eq!(discarded(5, 64), 10..15);
+        assert_eq!(discarded(usize::MAX, 64), 10..63);
+        assert_eq!(discarded(5, 11), 10..11);
+        assert_eq!(discarded(5, 10), 10..10);
+        let shift = |keep| ContextShift { keep, discard: 0 };
+        assert!(shift(62).check(64).is_ok());
+        let refused = shift(63).check(64).unwrap_err().to_string();
         assert!(refused.contains("--keep 63") && refused.contains("at most 62"), "{refused}");
     }
 }

@@ -155,7 +155,11 @@ impl Engine {
             }
             shift.check(context)?;
         }
-        Generation::new(Arc::clone(tokenizer), self.config().vocab_size, request)
+        let mut generation = Generation::new(Arc::clone(tokenizer), self.config().vocab_size, request)?;
+        if request.shift.is_none() {
+            generation.limit_to_context(context);
+        }
+        Ok(generation)
     }
 
     /// Runs tokens of the prompt; the logits of the last one stay in the generation.

@@ -9,6 +9,7 @@ use crate::request::{Request, StopReason};
 use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};
 use latent_backend::{Instant as Clock, Logits};
 use latent_text::{Detokenizer, Tokenizer};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,8 +51,12 @@ pub struct Generation {
     processors: Vec<Box<dyn LogitsProcessor>>,
     /// The prompt and all chosen tokens.
     context: Vec<u32>,
+    /// Those of them that rows of the KV cache stand for, once a context shift has discarded others.
+    rest: Option<Vec<u32>>,
     prompt_len: usize,
     max_tokens: usize,
+    /// Tokens of the answer that the context has room for.
+    room: usize,
     min_tokens: usize,
     /// Tokens that end the answer: the model's own, then the request's.
     ends: Vec<u32>,
@@ -70,7 +75,7 @@ pub struct Generation {
     logits: KeptLogits,
     /// Whether the next token is to be chosen from these logits once the processors are ready.
     late: bool,
-    /// Tokens whose logits have been taken or are not needed: those of `context` before it are in the KV cache.
+    /// Tokens whose logits have been taken or are not needed: those of `rest` or `context` before it are in the KV cache.
     fed: usize,
     text: String,
     stop: Option<StopReason>,
@@ -114,8 +119,10 @@ impl Generation {
             stops: StopStrings::new(&request.stop),
             processors: Vec::new(),
             context: request.prompt.clone(),
+            rest: None,
             prompt_len: request.prompt.len(),
             max_tokens,
+            room: usize::MAX,
             min_tokens: request.min_tokens,
             ends,
             banned_ends,
@@ -137,6 +144,11 @@ impl Generation {
         })
     }
 
+    /// Ends the answer where prompt and answer have `context` tokens.
+    pub(crate) fn limit_to_context(&mut self, context: usize) {
+        self.room = context.saturating_sub(self.prompt_len);
+    }
+
     /// Adds a processor, after those that are there.
     pub fn add_processor(&mut self, processor: Box<dyn LogitsProcessor>) {
         self.processors.push(processor);
@@ -144,23 +156,30 @@ impl Generation {
 
     /// Tokens that have to run before the next one can be chosen: the prompt first, then each chosen token.
     pub fn pending(&self) -> &[u32] {
-        &self.context[self.fed..]
+        &self.rows()[self.fed..]
     }
 
     /// Counts the first `tokens` pending tokens as run.
     pub fn mark_run(&mut self, tokens: usize) {
-        self.fed = (self.fed + tokens).min(self.context.len());
+        self.fed = (self.fed + tokens).min(self.rows().len());
     }
 
-    /// The prompt and the chosen tokens.
-    pub(crate) fn context(&self) -> &[u32] {
-        &self.context
+    /// The tokens that rows of the KV cache stand for, or will: the prompt and the chosen tokens, without what a context shift has discarded.
+    pub(crate) fn rows(&self) -> &[u32] {
+        self.rest.as_deref().unwrap_or(&self.context)
     }
 
-    /// Sets the number of context tokens in the KV cache. The others are pending, including chosen
+    /// Forgets tokens of [`rows`](Self::rows) that have run. They remain part of the answer.
+    pub(crate) fn discard(&mut self, discarded: Range<usize>) {
+        self.fed -= discarded.len();
+        let rest = self.rest.get_or_insert_with(|| self.context.clone());
+        rest.drain(discarded);
+    }
+
+    /// Sets the number of [`rows`](Self::rows) in the KV cache. The others are pending, including chosen
     /// ones. At least one stays pending, since its logits are needed.
     pub(crate) fn resume_after(&mut self, rows: usize) {
-        self.fed = rows.min(self.context.len().saturating_sub(1));
+        self.fed = rows.min(self.rows().len().saturating_sub(1));
         self.late = false;
     }
 
@@ -266,6 +285,7 @@ impl Generation {
         };
         self.sampler.accept(token);
         self.context.push(token);
+        self.rest.iter_mut().for_each(|rest| rest.push(token));
         self.processors.iter_mut().for_each(|processor| processor.accepted(&self.context));
         let ends = self.ends.contains(&token);
         let text = if ends { String::new() } else { self.detokenizer.push(token) };
@@ -280,6 +300,7 @@ impl Generation {
             (_, true) => Some(StopReason::StopString),
             _ if self.indent.is_broken() || out_of_time => Some(StopReason::Length),
             _ if self.tokens().len() >= self.max_tokens => Some(StopReason::Length),
+            _ if self.tokens().len() >= self.room => Some(StopReason::Context),
             _ => None,
         };
         Ok(Chosen { token, text, ends, logprob })
@@ -331,7 +352,7 @@ impl Generation {
 
     /// Tokens that the answer may still have.
     pub(crate) fn left(&self) -> usize {
-        self.max_tokens.saturating_sub(self.tokens().len())
+        self.max_tokens.min(self.room).saturating_sub(self.tokens().len())
     }
 
     /// Whether the answer has ended.

@@ -75,6 +75,10 @@ pub struct RequestDefaults {
     pub template_kwargs: Map<String, Value>,
     /// What the text of an answer must be, where a request neither says so nor offers tools.
     pub constraint: Option<Source>,
+    /// Whether an answer goes on when the context is full: its oldest tokens are discarded.
+    pub context_shift: bool,
+    /// Tokens at the beginning that a context shift keeps; `usize::MAX`: the whole prompt.
+    pub keep: usize,
     /// Whether an assistant's last message is answered rather than continued.
     pub no_prefill: bool,
     /// How long the model may reason. None: without a limit.

@@ -129,6 +129,8 @@ const SAMPLERS: &[Field] = &[
     ("cache_prompt", "boolean", "Whether cached tokens of the prompt are used; true where nothing is said"),
     ("post_sampling_probs", "boolean", "Report probabilities after all samplers, as prob and top_probs"),
     ("priority", "integer", "Smaller numbers go first"),
+    ("n_keep", "integer", "Tokens at the beginning that --context-shift keeps; -1: the whole prompt"),
+    ("n_discard", "integer", "Tokens after them that it discards at once; 0: half of them"),
     ("id_slot", "integer", "The slot that shows the request, and can be saved; -1: any"),
 ];
 

@@ -5,6 +5,7 @@ use crate::ids;
 use crate::json::{Fields, kind, text_len};
 use crate::limits::Limits;
 use crate::model::{AboutModel, Served};
+use latent_engine::ContextShift;
 use latent_engine::sampling::{SamplerKind, SamplingParams};
 use latent_grammar::Source;
 use latent_text::Encode;
@@ -43,6 +44,8 @@ pub(crate) struct Params {
     /// What the text must be.
     pub(crate) shape: Shape,
     pub(crate) priority: i32,
+    /// What a full context keeps and discards, where it is shifted. More than a context: the whole prompt.
+    pub(crate) shift: ContextShift,
     /// The slot that it wants.
     pub(crate) slot: Option<usize>,
 }
@@ -104,6 +107,7 @@ impl Params {
             uncached: false,
             shape: Shape::Free,
             priority: 0,
+            shift: ContextShift { keep: about.defaults.keep, discard: 0 },
             slot: None,
         }
     }
@@ -145,6 +149,12 @@ impl Params {
         if let Some(cached) = fields.bool("cache_prompt")? {
             params.uncached = !cached;
         }
+        // -1: all
+        if let Some(keep) = fields.i64("n_keep")? {
+            params.shift.keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        }
+        // 0: half
+        params.shift.discard = fields.i64("n_discard")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
         // -1: any
         params.slot = fields.i64("id_slot")?.and_then(|slot| usize::try_from(slot).ok());
         params.check(fields, vocabulary)?;

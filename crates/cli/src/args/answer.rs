@@ -103,7 +103,7 @@ impl ShiftArgs {
     /// The shift of a full context, if one is asked for. Of a prompt of `prompt` tokens, `usual` are kept unless a flag says otherwise.
     pub(crate) fn shift(&self, sampling: &SamplingArgs, usual: usize, prompt: usize) -> Option<ContextShift> {
         let keep = self.keep.map_or(usual, |keep| if keep == usize::MAX { prompt } else { keep });
-        (self.context_shift && !sampling.ends_with_context()).then_some(ContextShift { keep })
+        (self.context_shift && !sampling.ends_with_context()).then_some(ContextShift { keep, discard: 0 })
     }
 }
 

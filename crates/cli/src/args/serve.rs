@@ -1,7 +1,7 @@
 //! `latent serve`.
 
 use super::answer::ConstraintArgs;
-use super::limits::{bytes, count_to, up_to};
+use super::limits::{bytes, count_to, tokens_or_all, up_to};
 use super::model::{EngineArgs, cache_type};
 use super::sampling::SamplingArgs;
 use clap::Args;
@@ -125,6 +125,14 @@ pub(crate) struct AnswerArgs {
     /// Where reasoning is written: in a field of its own (deepseek or auto), or in the content (none) [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) reasoning_format: Option<ReasoningPlace>,
+
+    /// When the context of an answer is full, discard the older half of it and go on; otherwise the answer ends
+    #[arg(long)]
+    pub(crate) context_shift: bool,
+
+    /// Tokens at the beginning that --context-shift never discards (-1: the whole prompt) [default: 0]
+    #[arg(long, value_name = "N", value_parser = tokens_or_all(usize::MAX), allow_negative_numbers = true)]
+    pub(crate) keep: Option<usize>,
 
     /// Show control tokens in answers to plain prompts
     #[arg(long)]

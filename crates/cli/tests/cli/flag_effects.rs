@@ -349,6 +349,8 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["serve"], "cors", Tested("server/tests/server/auth.rs", "cors")),
     (&["serve"], "cors_credentials", Tested("server/tests/server/auth.rs", "cors_credentials")),
     (&["serve"], "no_slots", Tested("server/tests/server/llama_cpp.rs", "slots: false")),
+    (&["serve"], "context_shift", Tested("cli/tests/cli/serve.rs", "\"--context-shift\"")),
+    (&["serve"], "keep", Tested("cli/tests/cli/serve.rs", "\"--keep\"")),
     (&["serve"], "slot_save_path", Writes("--slot-save-path folder", "folder")),
     (&["serve"], "tls_cert", Clashes("--tls-cert x")),
     (&["serve"], "tls_key", Clashes("--tls-key x")),

@@ -297,6 +297,8 @@ fn defaults_of_requests_come_from_flags() {
         "3",
         "--cache-tokens",
         "1024",
+        "--keep",
+        "5",
     ]);
     let (_, props) =
         server.get("/props").split_once("\r\n\r\n").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
@@ -314,6 +316,7 @@ fn defaults_of_requests_come_from_flags() {
         ("dry_penalty_last_n", serde_json::json!(32)),
         ("dry_sequence_breakers", serde_json::json!(["\n", "x"])),
         ("min_keep", serde_json::json!(2)),
+        ("n_keep", serde_json::json!(5)),
         ("samplers", serde_json::json!(["top_k", "temperature"])),
         ("top_n_sigma", serde_json::json!(1.5)),
         ("ignore_eos", serde_json::json!(true)),
@@ -382,6 +385,18 @@ pub(crate) fn json(response: &str) -> serde_json::Value {
 }
 
 #[cfg(unix)]
+#[test]
+fn an_answer_goes_on_beyond_the_context_with_a_flag() {
+    let body = r#"{"prompt":"Once upon a time","n_predict":120,"ignore_eos":true}"#;
+    for (flags, tokens) in [(&["-c", "64", "--context-shift"][..], Some(120)), (&["-c", "64"], None)] {
+        let server = running::Serving::start_flags(flags);
+        let answer = json(&running::rest(server.post("/completion", body)));
+        assert_eq!(answer["truncated"], true, "{answer}");
+        let predicted = answer["tokens_predicted"].as_u64().unwrap();
+        assert!(tokens.map_or(predicted < 64, |tokens| predicted == tokens), "{answer}");
+    }
+}
+
 #[test]
 fn flags_of_llama_server_have_their_effects() {
     const TEMPLATE: &str = "{%- for m in messages -%}[{{ m.role }}: {{ m.content }}]{%- endfor -%}\

@@ -103,6 +103,9 @@ impl Scheduler {
             let generation = caught(|| Generation::new(Arc::clone(&self.tokenizer), vocab, &request));
             let mut generation = generation.flatten().map_err(|error| JobError::Job(error.to_string()))?;
             processors.into_iter().for_each(|processor| generation.add_processor(processor));
+            if request.shift.is_none() {
+                generation.limit_to_context(self.engine.context());
+            }
             task.generation = Some(generation);
         }
         if let Some(generation) = &mut task.generation {

@@ -113,7 +113,7 @@ impl Scheduler {
     /// Caches the full blocks of a job, and its last, partial block if `with_rest`.
     pub(super) fn keep_blocks(&mut self, task: &mut Task, with_rest: bool) {
         let full = task.sequence.len() / KV_BLOCK;
-        if !self.options.prefix_cache || task.embed || task.sequence.is_empty() {
+        if !self.options.prefix_cache || task.embed || task.shifted || task.sequence.is_empty() {
             return;
         }
         if with_rest || full > task.kept {

@@ -73,6 +73,8 @@ pub struct Usage {
     pub cached: usize,
     /// Chosen tokens, the one that ended the answer included.
     pub completion: usize,
+    /// Tokens that context shifts discarded.
+    pub discarded: usize,
     /// Tokens that were drafted, and how many of them were accepted.
     pub drafts: DraftCount,
     /// How often the job gave its blocks to others and ran its tokens again.

@@ -17,7 +17,7 @@ pub struct FairnessKey(pub u64);
 /// An answer to be generated, or a text to be embedded.
 #[derive(Default)]
 pub struct Job {
-    /// The prompt, and how it is answered. A context shift is refused: jobs end where their context is full.
+    /// The prompt, and how it is answered.
     pub request: Request,
     /// What changes the logits before each token is chosen, in this order.
     pub processors: Vec<Box<dyn LogitsProcessor>>,

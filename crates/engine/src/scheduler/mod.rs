@@ -2,6 +2,7 @@
 //! step. Its only thread writes the prefix cache to disk, and it does not use the network.
 //! `docs/scheduling.md` explains its decisions.
 //!
+//! * `shift.rs`: what happens to jobs whose context is full.
 //! * `submit.rs`: taking jobs, or refusing them.
 //! * `admission.rs`: which of the waiting jobs run; prefixes from the cache.
 //! * `compose.rs`: which tokens run in a step; `pace.rs`: how many prompt tokens may run while other jobs decode; `fairness.rs`: the order of tenants.
@@ -27,6 +28,7 @@ mod prefix_file;
 mod resume;
 mod room;
 mod run;
+mod shift;
 mod stats;
 mod submit;
 mod suspended;

@@ -2,12 +2,10 @@
 
 use super::Scheduler;
 use super::compose::StepPlan;
-use super::ending::End;
 use super::guarded_listener::GuardedListener;
 use super::job::JobId;
 use crate::cache::Sequence;
 use crate::engine::Engine;
-use crate::request::StopReason;
 use latent_backend::KV_BLOCK;
 
 impl Scheduler {
@@ -42,7 +40,9 @@ impl Scheduler {
             if !self.release_waiting() && !self.release_last(&mut plan) && !self.prefixes.evict(true) {
                 // one job that fills the whole cache
                 for (id, _) in std::mem::take(&mut plan.shares) {
-                    self.end_by_id(id, End::Stopped(StopReason::Context), listener);
+                    if let Some(end) = self.shift_or_end(id) {
+                        self.end_by_id(id, end, listener);
+                    }
                 }
                 break;
             }
@@ -74,7 +74,7 @@ impl Scheduler {
     }
 
     /// Takes the blocks that a waiting job shares; whether one had any.
-    fn release_waiting(&mut self) -> bool {
+    pub(super) fn release_waiting(&mut self) -> bool {
         let holder = self.waiting.iter_mut().rev().find(|task| !task.sequence.block_table().is_empty());
         holder.map(|task| task.sequence = Sequence::default()).is_some()
     }

@@ -180,9 +180,7 @@ impl Scheduler {
                 self.preempt(id);
                 None
             }
-            Err(EngineError::Sequence { error: SeqError::CacheFull(_), .. }) => {
-                Some(End::Stopped(StopReason::Context))
-            }
+            Err(EngineError::Sequence { error: SeqError::CacheFull(_), .. }) => self.shift_or_end(id),
             Err(error) => {
                 if self.running[at].sequence.len() >= self.running[at].prompt_len {
                     self.follow_rows(at, share, now, listener);
@@ -275,7 +273,8 @@ impl Scheduler {
         if task.generation.as_ref().is_some_and(|generation| generation.is_finished()) {
             return Some(End::Finished);
         }
-        (task.sequence.len() >= context).then_some(End::Stopped(StopReason::Context))
+        let id = task.id;
+        if task.sequence.len() >= context { self.shift_or_end(id) } else { None }
     }
 
     /// Ends a job whose prompt has taken longer than it may, without a token; whether it has.

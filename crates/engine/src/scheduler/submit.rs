@@ -7,6 +7,7 @@ use super::options::RETRY;
 use super::task::Task;
 use crate::cache::{HashChain, Sequence};
 use crate::embedding::Embedding;
+use crate::error::EngineError;
 use std::time::Duration;
 
 /// Assumed length of an answer, in tokens, without better information.
@@ -35,6 +36,11 @@ impl Scheduler {
             // an answer of no tokens would end before the prompt runs
             request.max_tokens = None;
         }
+        if request.shift.is_some() {
+            // no context ends the answer: without a limit it may never end
+            let limit = self.engine.config().context_length.max(self.engine.context());
+            request.max_tokens = request.max_tokens.or(Some(limit));
+        }
         let leader = JobId(self.next_id);
         let now = (self.options.clock)();
         let mut ids = Vec::with_capacity(1 + choices.len());
@@ -59,6 +65,8 @@ impl Scheduler {
                 uncached: job.uncached,
                 max_prompt_time: asked.0.max_prompt_time,
                 prompt_len: asked.0.prompt.len(),
+                shift: asked.0.shift,
+                shifted: false,
                 max_tokens: asked.0.max_tokens.unwrap_or(usize::MAX),
                 asked: Some(asked),
                 generation: None,
@@ -108,8 +116,12 @@ impl Scheduler {
         if job.embed && !self.engine.embeds() {
             return invalid("this model's final norm cannot be read, so that it makes no embeddings");
         }
-        if job.request.shift.is_some() {
-            return invalid("a context shift is not done for jobs: they end where the context is full");
+        if let Some(shift) = job.request.shift {
+            let checked = match self.engine.kv_cache().layout().is_recurrent() {
+                true => Err(EngineError::NoContextShift),
+                false => shift.check(self.engine.context()),
+            };
+            checked.map_err(|error| Refusal::Invalid(error.to_string()))?;
         }
         job.request.sampling.validate(vocab).map_err(|error| Refusal::Invalid(error.to_string()))
     }

@@ -4,6 +4,7 @@ use super::event::Usage;
 use super::job::{FairnessKey, JobId};
 use crate::advance::Running;
 use crate::cache::{CacheSalt, HashChain, Sequence};
+use crate::context_shift::ContextShift;
 use crate::embedding::{Embedding, Pooling};
 use crate::generation::{Generation, LogitsProcessor};
 use crate::request::Request;
@@ -42,6 +43,10 @@ pub(super) struct Task {
     pub uncached: bool,
     /// Time after which its prompt is given up.
     pub max_prompt_time: Option<Duration>,
+    /// How it goes on where the context is full; none: it ends there.
+    pub shift: Option<ContextShift>,
+    /// Whether some of its rows have seen tokens that were discarded since: no other job may share them.
+    pub shifted: bool,
     /// Most tokens of its answer, for estimates.
     pub max_tokens: usize,
     /// Tokens that have run since it was admitted last.
@@ -63,10 +68,10 @@ impl Task {
         (Reverse(self.priority), self.id)
     }
 
-    /// The prompt and all chosen tokens.
+    /// The tokens that its rows stand for, or will: the prompt and all chosen tokens, without what a context shift has discarded.
     pub(super) fn context(&self) -> &[u32] {
         match (&self.generation, &self.asked) {
-            (Some(generation), _) => generation.context(),
+            (Some(generation), _) => generation.rows(),
             (None, Some((request, _))) => &request.prompt,
             (None, None) => &[],
         }
@@ -116,6 +121,7 @@ impl Task {
         self.sequence = Sequence::default();
         self.ran = 0;
         self.kept = 0;
+        self.shifted = false;
         self.embedding = self.embed.then(|| Embedding::new(self.pooling));
         if let Some(generation) = &mut self.generation {
             generation.resume_after(0);
@@ -130,7 +136,7 @@ impl Task {
     /// Names its full blocks.
     pub(super) fn name_blocks(&mut self) {
         match (&self.generation, &self.asked) {
-            (Some(generation), _) => self.chain.extend_to(generation.context()),
+            (Some(generation), _) => self.chain.extend_to(generation.rows()),
             (None, Some((request, _))) => self.chain.extend_to(&request.prompt),
             (None, None) => {}
         }

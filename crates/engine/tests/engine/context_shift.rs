@@ -92,10 +92,10 @@ fn an_answer_goes_on_beyond_the_context() {
     let full =
         engine.generate(&mut session, &endless(&tokenizer, &prompt, None, 300), &tokenizer, &mut Quiet);
     let full = full.unwrap();
-    assert_eq!((full.stop, full.tokens.len(), full.discarded_tokens), (StopReason::Context, 61, 0));
+    assert_eq!((full.stop, full.tokens.len(), full.discarded_tokens), (StopReason::Context, 60, 0));
 
     engine.release(session.sequence);
-    let shift = ContextShift { keep: 5 };
+    let shift = ContextShift { keep: 5, discard: 0 };
     let request = endless(&tokenizer, &prompt, Some(shift), 300);
     let mut session = Session::default();
     let long = engine.generate(&mut session, &request, &tokenizer, &mut Quiet).unwrap();
@@ -103,13 +103,13 @@ fn an_answer_goes_on_beyond_the_context() {
     // the first shift discards half of the 95 tokens after the kept ones, and so on
     assert!(long.discarded_tokens >= 48 * 5 && session.sequence.len() <= 100, "{}", long.discarded_tokens);
     assert_eq!(40 + 299, session.sequence.len() + long.discarded_tokens);
-    assert_eq!(long.tokens[..61], full.tokens[..], "the same until the context is full");
+    assert_eq!(long.tokens[..60], full.tokens[..], "the same until the context is full");
     // shifted blocks are never shared: the next prompt gets what a new session gets
     assert_eq!(session.tokens, prompt[..5]);
     let again = engine.generate(&mut session, &request, &tokenizer, &mut Quiet).unwrap();
     assert_eq!((again.cached_tokens, &again.tokens), (5, &long.tokens));
 
-    let refused = endless(&tokenizer, &prompt, Some(ContextShift { keep: 99 }), 300);
+    let refused = endless(&tokenizer, &prompt, Some(ContextShift { keep: 99, discard: 0 }), 300);
     let refused = engine.generate(&mut session, &refused, &tokenizer, &mut Quiet).unwrap_err().to_string();
     assert!(refused.contains("--keep 99") && refused.contains("at most 98"), "{refused}");
 }
@@ -139,7 +139,7 @@ fn a_session_is_saved_with_its_attachment_and_without_shifted_rows() {
     let path = folder.path().join("session.kv");
     let prompt: Vec<u32> = (20..60).collect();
     let mut session = Session::default();
-    let request = endless(&tokenizer, &prompt, Some(ContextShift { keep: 5 }), 90);
+    let request = endless(&tokenizer, &prompt, Some(ContextShift { keep: 5, discard: 0 }), 90);
     engine.generate(&mut session, &request, &tokenizer, &mut Quiet).unwrap();
     assert_eq!(engine.save_session(&mut session, Some(b"what it is about"), &path).unwrap(), 5);
     engine.release(session.sequence);

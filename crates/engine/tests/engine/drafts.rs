@@ -230,7 +230,7 @@ fn a_restored_session_runs_again_and_a_continued_one_does_not() {
 fn a_full_context_ends_or_shifts_an_answer_as_without_drafts() {
     let small = |draft| EngineOptions { context: Some(64), ..options(draft) };
     let [mut plain, mut drafting] = [Draft::None, Draft::Mtp].map(|draft| demo(&small(draft)));
-    for (shift, most) in [(None, 200), (Some(ContextShift { keep: 4 }), 120), (None, 7)] {
+    for (shift, most) in [(None, 200), (Some(ContextShift { keep: 4, discard: 0 }), 120), (None, 7)] {
         let ask = |demo: &mut Demo| {
             let request = Request {
                 prompt: demo.prompt(CHATS[3]),

@@ -31,6 +31,7 @@ mod scheduler_late;
 mod scheduler_panics;
 mod scheduler_prefix;
 mod scheduler_random;
+mod scheduler_shift;
 mod scheduler_states;
 mod shapes;
 mod shards;

@@ -478,7 +478,7 @@ fn a_conversation_goes_back_to_the_ends_of_its_messages() {
     assert_eq!(answer.cached_tokens, 15);
     assert_eq!(answer.tokens, ask(&mut Session::default(), &other).tokens);
 
-    let shifted = Request { shift: Some(ContextShift { keep: 2 }), ..request(&prompt) };
+    let shifted = Request { shift: Some(ContextShift { keep: 2, discard: 0 }), ..request(&prompt) };
     let refused = engine.generate(&mut session, &shifted, &tokenizer, &mut Quiet).unwrap_err();
     assert!(matches!(refused, EngineError::NoContextShift), "{refused}");
 }

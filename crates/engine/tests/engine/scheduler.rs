@@ -79,7 +79,7 @@ fn a_job_may_fill_the_whole_cache_and_ends_there() {
     let id = scheduler.submit(job(&tokenizer, prompt(1, 149), 1000)).unwrap();
     heard.run(&mut scheduler);
     let (reason, _, usage) = heard.finished(id);
-    assert_eq!((reason, usage.completion, heard.cached(id)), (StopReason::Context, 192 - 149 + 1, 148));
+    assert_eq!((reason, usage.completion, heard.cached(id)), (StopReason::Context, 192 - 149, 148));
     assert_eq!(heard.finished(before).0, StopReason::Length);
     nothing_is_left(&mut scheduler);
 }
@@ -381,8 +381,8 @@ fn what_cannot_run_is_refused_with_what_to_do() {
     hot.request.sampling.temperature = -1.0;
     assert!(refused(hot).contains("temperature"));
     let mut shifted = job(&tokenizer, vec![300], 1);
-    shifted.request.shift = Some(ContextShift { keep: 0 });
-    assert!(refused(shifted).contains("context shift"));
+    shifted.request.shift = Some(ContextShift { keep: usize::MAX, discard: 0 });
+    assert!(refused(shifted).contains("cannot shift"));
     // the queue: by jobs, then by tokens
     let mut heard = Heard::default();
     scheduler.submit(job(&tokenizer, prompt(0, 20), 20)).unwrap();

@@ -5,7 +5,7 @@ use crate::support::jobs;
 use crate::support::jobs::{Heard, alone, engine, job, nothing_is_left, prompt, request, scheduler};
 use latent_engine::cache::{BlockHash, CacheSalt, DiskCache, PrefixChange};
 use latent_engine::scheduler::{Job, JobId, Scheduler, SchedulerOptions};
-use latent_engine::{Engine, EngineOptions};
+use latent_engine::{Draft, Engine, EngineOptions};
 use latent_text::Tokenizer;
 use latent_types::CacheType;
 use std::path::{Path, PathBuf};
@@ -366,4 +366,55 @@ fn a_folder_that_cannot_be_used_fails_no_job() {
     let mut of_other = Heard::default();
     let id = ask(&mut other, &mut of_other, prompt(1, 200), 2);
     assert_eq!((of_other.cached(id), other.stats().disk.errors), (0, 0));
+}
+
+#[test]
+fn a_prefix_in_a_file_gives_the_same_bits_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let path_of = |draft| folder.path().join(if draft == Draft::Mtp { "drafted" } else { "plain" });
+    for draft in [Draft::None, Draft::Mtp] {
+        let path = path_of(draft);
+        let make = || {
+            let demo = demo::demo(&EngineOptions { draft, ..jobs::options(512, 2048) });
+            Scheduler::new(demo.engine, demo.tokenizer, SchedulerOptions::default())
+        };
+        let salt = CacheSalt::of(b"alice");
+        let ask = |scheduler: &mut Scheduler, heard: &mut Heard, text: &[u32]| {
+            let job = with_logprobs(job(&Arc::clone(scheduler.tokenizer()), text.to_vec(), 20));
+            let id = scheduler.submit(Job { salt, ..job }).unwrap();
+            heard.run(scheduler);
+            id
+        };
+        let (mut first, mut heard) = (make(), Heard::default());
+        assert_eq!(first.save_prefix(salt, &prompt(2, 100), &path).unwrap(), 0);
+        assert!(!path.exists());
+        let text = prompt(2, 200);
+        let id = ask(&mut first, &mut heard, &text);
+        let whole = [text.clone(), heard.tokens(id)].concat();
+        let saved = first.save_prefix(salt, &whole, &path).unwrap();
+        // the last row waits for its token in the layer that drafts
+        let drafts = usize::from(draft == Draft::Mtp);
+        assert!(saved <= 219 && saved + 3 * drafts >= 219, "{saved}");
+        let again = ask(&mut first, &mut heard, &text);
+        let (mut other, mut there) = (make(), Heard::default());
+        for foreign in [CacheSalt::SHARED, CacheSalt::of(b"bob")] {
+            let refused = other.restore_prefix(foreign, &path).unwrap_err().to_string();
+            assert!(refused.contains("another key"), "{refused}");
+        }
+        nothing_is_left(&mut other);
+        assert_eq!(other.restore_prefix(salt, &path).unwrap(), whole[..saved]);
+        let elsewhere = ask(&mut other, &mut there, &text);
+        assert_eq!((there.cached(elsewhere), heard.cached(again)), (199, 199));
+        assert_eq!(bits(&there, elsewhere), bits(&heard, again));
+        assert!(drafts == 0 || there.finished(elsewhere).2.drafts.accepted > 0);
+        assert_eq!(other.forget_prefix(CacheSalt::SHARED, &whole), 0);
+        assert!(other.forget_prefix(salt, &whole) > 0);
+        nothing_is_left(&mut other);
+        nothing_is_left(&mut first);
+    }
+    // a file with rows of the layer that drafts is none for an engine without it
+    let mut plain = scheduler(512, 2048, SchedulerOptions::default());
+    let refused =
+        plain.restore_prefix(CacheSalt::of(b"alice"), &path_of(Draft::Mtp)).unwrap_err().to_string();
+    assert!(refused.contains("number of cache streams"), "{refused}");
 }

@@ -4,14 +4,13 @@ use super::{Answer, Choice, Parser};
 use crate::error::ApiError;
 use crate::keys::Tenant;
 use crate::memory::Charge;
-use crate::model::Prompt;
+use crate::model::{Prompt, Served};
 use crate::models::Lease;
 use crate::params::{Params, Shape};
 use crate::spans::{Asked, RequestSpan};
 use crate::worker::{SlotText, Submission, events};
-use latent_engine::LogitsProcessor;
-use latent_engine::Request;
 use latent_engine::scheduler::{Choice as FurtherChoice, Job};
+use latent_engine::{ContextShift, LogitsProcessor, Request};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -86,6 +85,7 @@ pub(crate) async fn begin(
         .map(|(i, processors)| FurtherChoice { seed: seed.wrapping_add(i as u64 + 1), processors })
         .collect();
     let length = prompt.tokens.len();
+    let shift = served.about.defaults.context_shift.then(|| shift(&served, &prompt.tokens, params.shift));
     let text = keeps_texts.then(|| SlotText { salt: tenant.salt, tokens: prompt.tokens.clone() });
     params.shape = Shape::default();
     let shown = Arc::new(params.clone());
@@ -103,6 +103,7 @@ pub(crate) async fn begin(
         max_prompt_time: params.max_prompt_time,
         logprobs: params.logprobs,
         sampled_logprobs: params.post_sampling_probs,
+        shift,
         ..Request::default()
     };
     let job = Job {
@@ -147,4 +148,14 @@ pub(crate) async fn begin(
     };
     answer.accepted().await?;
     Ok(answer)
+}
+
+/// Tokens of the context that a shift never keeps, as in llama.cpp.
+const NEVER_KEPT: usize = 4;
+
+/// What a full context keeps of a prompt: also the token that begins a text.
+fn shift(served: &Served, prompt: &[u32], asked: ContextShift) -> ContextShift {
+    let begins = prompt.first().is_some_and(|first| served.tokenizer.bos() == Some(*first));
+    let keep = asked.keep.saturating_add(usize::from(begins)).min(prompt.len());
+    ContextShift { keep: keep.min(served.context.saturating_sub(NEVER_KEPT)), ..asked }
 }

@@ -1,6 +1,6 @@
 //! Settings of the command line hold for requests that do not set them, in every dialect.
 
-use crate::support::{Running, config, loader, question, source, wrap};
+use crate::support::{CONTEXT, Running, config, loader, merge, question, source, wrap};
 use latent_engine::sampling::SamplingParams;
 use latent_server::{Attempt, Extras, LoadError, LoadedModel, RequestDefaults, Server};
 use serde_json::{Value, json};
@@ -240,4 +240,52 @@ fn log_probabilities_hold_for_requests_that_do_not_turn_them_off() {
     };
     assert_eq!(own(json!({}))[0]["top_logprobs"].as_array().unwrap().len(), 2);
     assert_eq!(own(json!({"n_probs": 0})), Value::Null);
+}
+
+#[test]
+fn a_full_context_is_shifted_where_the_server_allows_it() {
+    let server =
+        serve(RequestDefaults { context_shift: true, keep: 7, ignore_eos: true, ..Default::default() });
+    let ask = |more: Value| {
+        let mut body = json!({"prompt": "Once upon a time", "n_predict": CONTEXT + 200, "temperature": 0});
+        merge(&mut body, more);
+        server.post("/completion", &body).ok()
+    };
+    let long = ask(json!({}));
+    assert_eq!((&long["tokens_predicted"], &long["truncated"]), (&json!(CONTEXT + 200), &json!(true)));
+    assert_eq!(long["stop_type"], "limit");
+    let settings = &long["generation_settings"];
+    assert_eq!((&settings["n_keep"], &settings["n_discard"]), (&json!(7), &json!(0)));
+    let short = ask(json!({"n_predict": 20}));
+    assert_eq!((&short["tokens_predicted"], &short["truncated"]), (&json!(20), &json!(false)));
+    // whatever is asked for, the context keeps room
+    for (keep, discard) in [(-1, 3), (1_000_000, 1_000_000), (0, -7)] {
+        let answer = ask(json!({"n_keep": keep, "n_discard": discard}));
+        assert_eq!(
+            (&answer["tokens_predicted"], &answer["truncated"]),
+            (&long["tokens_predicted"], &json!(true))
+        );
+    }
+    let chat = json!({"messages": question(), "max_tokens": CONTEXT + 50});
+    let answer = server.post("/v1/chat/completions", &chat).ok();
+    assert_eq!(answer["usage"]["completion_tokens"], CONTEXT + 50);
+    // a prompt is never cut
+    let fox = "fox ".repeat(CONTEXT);
+    assert!(server.post("/completion", &json!({"prompt": fox})).error(400).0.contains("context size"));
+    server.assert_idle();
+}
+
+#[test]
+fn prompt_and_answer_fill_the_context_where_nothing_else_ends_the_answer() {
+    let server = serve(RequestDefaults { ignore_eos: true, ..Default::default() });
+    for length in [1, 100, CONTEXT - 1] {
+        let answer = server.post("/completion", &json!({"prompt": vec![30; length], "n_predict": -1})).ok();
+        assert_eq!(answer["tokens_predicted"], CONTEXT - length);
+        assert_eq!((&answer["truncated"], &answer["stop_type"]), (&json!(true), &json!("limit")));
+    }
+    // as many tokens as asked for
+    let exact =
+        server.post("/completion", &json!({"prompt": vec![30; 100], "n_predict": CONTEXT - 100})).ok();
+    assert_eq!((&exact["tokens_predicted"], &exact["truncated"]), (&json!(CONTEXT - 100), &json!(false)));
+    server.assert_idle();
 }

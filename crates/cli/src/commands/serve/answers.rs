@@ -41,6 +41,8 @@ impl AnswerDefaults {
         Ok(AnswerDefaults {
             template: args.chat_template.as_deref().map(template).transpose()?,
             defaults: RequestDefaults {
+                context_shift: args.context_shift,
+                keep: args.keep.unwrap_or(0),
                 special: args.special,
                 verbose,
                 uncached: args.no_cache_prompt,

@@ -133,6 +133,7 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutMode
             stop: setup.sampling.stop.clone(),
             logprobs: setup.sampling.logprobs,
             ignore_eos: setup.sampling.ignore_eos,
+            context_shift: setup.answers.defaults.context_shift && !setup.sampling.ends_with_context(),
             ..setup.answers.defaults.clone()
         },
         bytes: std::fs::metadata(checkpoint.path()).map_or(0, |file| file.len()),
@@ -178,6 +179,9 @@ fn loader(
             model::describe_load(&engine, &checkpoint, setup.engine.verbose);
         }
         let mut about = about(&setup, &checkpoint, &name)?;
+        if about.defaults.context_shift && engine.kv_cache().layout().is_recurrent() {
+            return Err(EngineError::NoContextShift.into());
+        }
         about.falls_back = setup.falls_back() && !on_cpu;
         Ok(LoadedModel { engine, tokenizer, about })
     })

@@ -163,7 +163,7 @@ fn ending(served: &Served, about: &About, index: usize, finish: &Finish) -> Valu
         "tokens_evaluated": finish.usage.prompt,
         "generation_settings": about.settings,
         "prompt": prompt,
-        "truncated": finish.reason == Reason::Context,
+        "truncated": finish.reason == Reason::Context || finish.usage.discarded > 0,
         "stop_type": stop_type,
         "stopping_word": finish.stop.as_deref().unwrap_or_default(),
         "tokens_cached": finish.usage.cached,
