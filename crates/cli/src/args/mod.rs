@@ -165,7 +165,7 @@ impl Cli {
         let mut cli = Cli::settled(&matches, command)?;
         if let Command::Serve(args) = &mut cli.command {
             args.without_effect = all.notes;
-            args.line = all.words;
+            args.line = serve::CommandLine(all.words);
         }
         Ok(cli)
     }
@@ -185,7 +185,8 @@ impl ServeArgs {
     pub(crate) fn with_preset(&self, options: &[PresetOption]) -> Result<ServeArgs, String> {
         let (mut command, serve) = (command(), of_serve());
         let mut read = |options: &[&PresetOption]| {
-            let (begin, rest) = self.line.split_at(self.line.len().min(2));
+            let line = &self.line.0;
+            let (begin, rest) = line.split_at(line.len().min(2));
             // the models of the command line are others
             let words = options.iter().flat_map(|option| &option.words);
             let all: Vec<OsString> = begin.iter().chain(words).chain(rest).cloned().collect();
@@ -230,10 +231,7 @@ pub fn read_line(words: &[&str], variables: &[(&str, &str)]) -> Result<(String, 
     let read = Cli::read_with(words.iter().map(Into::into), &variable);
     let mut cli = read.map_err(|error| error.render().to_string())?;
     let notes = match &mut cli.command {
-        Command::Serve(args) => {
-            args.line.clear();
-            std::mem::take(&mut args.without_effect)
-        }
+        Command::Serve(args) => std::mem::take(&mut args.without_effect),
         _ => Vec::new(),
     };
     Ok((format!("{cli:?}"), notes))

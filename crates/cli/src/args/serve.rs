@@ -9,6 +9,7 @@ use latent_engine::Pooling;
 use latent_server::Fallback;
 use latent_types::CacheType;
 use std::ffi::OsString;
+use std::fmt;
 use std::mem::take;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -60,7 +61,18 @@ pub(crate) struct ServeArgs {
 
     /// The command line and the environment, in Latent's own flags.
     #[arg(skip)]
-    pub(crate) line: Vec<OsString>,
+    pub(crate) line: CommandLine,
+}
+
+/// The words of a command line.
+#[derive(Clone, Default)]
+pub(crate) struct CommandLine(pub(crate) Vec<OsString>);
+
+impl fmt::Debug for CommandLine {
+    /// The words say what the other fields do, and may hold keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CommandLine")
+    }
 }
 
 /// Flags of llama-server that Latent's own flags say otherwise.
