@@ -104,7 +104,7 @@ impl Params {
             min_indent: 0,
             max_time: None,
             max_prompt_time: None,
-            uncached: false,
+            uncached: about.defaults.uncached,
             shape: Shape::Free,
             priority: 0,
             shift: ContextShift { keep: about.defaults.keep, discard: 0 },
