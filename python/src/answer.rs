@@ -1,7 +1,7 @@
 //! A finished answer.
 
 use crate::json;
-use latent_bindings::{Answer as Finished, Piece};
+use latent_bindings::{GeneratedAnswer as Finished, GenerationUpdate};
 use pyo3::prelude::*;
 
 /// ln of a token's probability, and the likeliest tokens with theirs.
@@ -21,8 +21,8 @@ impl Answer {
 }
 
 /// The probabilities that a piece tells.
-pub(crate) fn logprob(piece: &Piece) -> Option<Logprob> {
-    let Piece::Token { token, logprob: Some((own, top)), .. } = piece else { return None };
+pub(crate) fn logprob(piece: &GenerationUpdate) -> Option<Logprob> {
+    let GenerationUpdate::Token { token, logprob: Some((own, top)), .. } = piece else { return None };
     Some((*token, *own, top.iter().map(|other| (other.id, other.logprob)).collect()))
 }
 

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::stream::Stream;
 use crate::tokenizer::Tokenizer;
 use crate::waiting::waiting;
-use latent_bindings::{Description, Model as Loaded};
+use latent_bindings::{Description, ModelHandle as Loaded};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};

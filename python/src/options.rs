@@ -3,7 +3,7 @@
 use crate::arrays::{strings, tokens};
 use crate::errors::{argument, exception};
 use crate::json;
-use latent_bindings::{ChatOptions, GenerateOptions, LoadOptions, Model};
+use latent_bindings::{ChatOptions, GenerateOptions, LoadOptions, ModelHandle};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -108,7 +108,7 @@ pub(crate) fn load(py: Python<'_>, keywords: Keywords<'_, '_>) -> PyResult<LoadO
 /// The options of an answer.
 pub(crate) fn generate(
     py: Python<'_>,
-    model: &Model,
+    model: &ModelHandle,
     keywords: Keywords<'_, '_>,
 ) -> PyResult<GenerateOptions> {
     let mut options = model.generate_options();
@@ -169,7 +169,7 @@ pub(crate) enum Prompt {
 }
 
 /// A text to go on with, token ids, or the messages of a conversation.
-pub(crate) fn prompt(model: &Model, object: &Bound<'_, PyAny>) -> PyResult<Prompt> {
+pub(crate) fn prompt(model: &ModelHandle, object: &Bound<'_, PyAny>) -> PyResult<Prompt> {
     if let Ok(text) = object.cast::<PyString>() {
         let text: String = text.extract()?;
         let py = object.py();

@@ -3,7 +3,7 @@
 use crate::answer::{Answer, Logprob, logprob};
 use crate::errors::argument;
 use crate::waiting::waiting;
-use latent_bindings::{Generating, Piece};
+use latent_bindings::{GenerationUpdate, RunningGeneration};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -16,13 +16,13 @@ pub(crate) struct Stream {
 
 struct State {
     /// None once the last piece was taken, or it was closed.
-    generating: Option<Generating>,
+    generating: Option<RunningGeneration>,
     logprobs: Vec<Logprob>,
     answer: Option<Py<Answer>>,
 }
 
 impl Stream {
-    pub(crate) fn new(generating: Generating) -> Stream {
+    pub(crate) fn new(generating: RunningGeneration) -> Stream {
         let state = State { generating: Some(generating), logprobs: Vec::new(), answer: None };
         Stream { state: Mutex::new(state) }
     }
@@ -62,7 +62,9 @@ impl State {
             };
             self.logprobs.extend(logprob(&piece));
             match piece {
-                Piece::Token { text, .. } | Piece::Rest(text) if !text.is_empty() => return Ok(Some(text)),
+                GenerationUpdate::Token { text, .. } | GenerationUpdate::Rest(text) if !text.is_empty() => {
+                    return Ok(Some(text));
+                }
                 _ => {}
             }
         }

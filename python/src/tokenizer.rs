@@ -2,18 +2,18 @@
 
 use crate::arrays::tokens;
 use crate::errors::{argument, exception};
-use latent_bindings::Model;
+use latent_bindings::ModelHandle;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 /// From text to token ids and back.
 #[pyclass(frozen, module = "latent")]
 pub(crate) struct Tokenizer {
-    model: Model,
+    model: ModelHandle,
 }
 
 impl Tokenizer {
-    pub(crate) fn new(model: Model) -> Tokenizer {
+    pub(crate) fn new(model: ModelHandle) -> Tokenizer {
         Tokenizer { model }
     }
 }

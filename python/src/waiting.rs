@@ -1,14 +1,14 @@
 //! Work without the GIL, during which Ctrl-C is heard.
 
 use crate::errors::exception;
-use latent_bindings::{Error, GoOn};
+use latent_bindings::{Error, WaitCheck};
 use pyo3::prelude::*;
 
 /// Runs `work` without the GIL. Where a signal's handler raises meanwhile (Ctrl-C raises KeyboardInterrupt), `work` is told to stop, and that is what
 /// is raised. Only Python's main thread runs handlers; nothing is installed.
 pub(crate) fn waiting<T: Send>(
     py: Python<'_>,
-    work: impl FnOnce(GoOn<'_>) -> Result<T, Error> + Send,
+    work: impl FnOnce(WaitCheck<'_>) -> Result<T, Error> + Send,
 ) -> PyResult<T> {
     let mut raised = None;
     let done = py.detach(|| {

@@ -6,19 +6,19 @@ use crate::model::CpuModel;
 use crate::ops::expanded_layout::expanded_most;
 use crate::ops::kv_splits::KV_SPLITS;
 use latent_backend::{
-    Backend, BackendError, Limits, Links, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
-    WeightSource,
+    Backend, BackendError, BackendModel, LoadRequest, MemoryEstimate, ModelOptions, PeakRates, RankLinks,
+    WeightBytes, WeightSource,
 };
 use latent_graph::passes::MlaChoice;
-use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage, Target};
-use latent_kernels::Peak;
+use latent_graph::{BackendTarget, LM_HEAD_ROWS, ModelConfig, Stage};
+use latent_kernels::CorePeak;
 use latent_threads::{Placement, ThreadPool};
 use latent_types::{KernelContract, Tier};
 use std::sync::{Mutex, PoisonError};
 
 /// The CPU of this host.
 pub struct CpuBackend {
-    target: Target,
+    target: BackendTarget,
 }
 
 impl Default for CpuBackend {
@@ -33,7 +33,7 @@ impl CpuBackend {
     pub fn new() -> CpuBackend {
         let contracts: Vec<KernelContract> =
             latent_kernels::table().iter().map(|(contract, _)| *contract).collect();
-        let target = Target { kv_splits: Some(KV_SPLITS), ..Target::new("cpu", contracts) };
+        let target = BackendTarget { kv_splits: Some(KV_SPLITS), ..BackendTarget::new("cpu", contracts) };
         CpuBackend { target }
     }
 }
@@ -43,7 +43,7 @@ impl Backend for CpuBackend {
         self.target.name
     }
 
-    fn target(&self) -> &Target {
+    fn target(&self) -> &BackendTarget {
         &self.target
     }
 
@@ -85,7 +85,7 @@ impl Backend for CpuBackend {
         };
         let expanded = if naive { expanded_most(context, a) } else { 0 };
         let collectives =
-            config.part.as_deref().map_or(0, |part| Links::bytes(part, most * config.hidden_size));
+            config.part.as_deref().map_or(0, |part| RankLinks::bytes(part, most * config.hidden_size));
         MemoryEstimate {
             arena: 4 * (arena + rows) as u64 + collectives,
             expanded: 4 * expanded as u64,
@@ -93,21 +93,21 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
+    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn BackendModel>, BackendError> {
         Ok(Box::new(CpuModel::load(request)?))
     }
 
-    fn limits(&self, placement: &Placement, tier: Tier) -> Result<Limits, BackendError> {
+    fn limits(&self, placement: &Placement, tier: Tier) -> Result<PeakRates, BackendError> {
         let refused = |error| BackendError::System { what: "measuring the machine's limits", error };
         let mut thread_pool = ThreadPool::placed(placement).map_err(refused)?;
-        let peaks: Mutex<Vec<Peak>> = Mutex::default();
+        let peaks: Mutex<Vec<CorePeak>> = Mutex::default();
         // all at once: cores that are busy together may run slower than one alone
         thread_pool.run(&|_| {
             let peak = latent_kernels::peak(tier);
             peaks.lock().unwrap_or_else(PoisonError::into_inner).push(peak);
         });
         let peaks = peaks.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(Limits {
+        Ok(PeakRates {
             read_bandwidth: read_bandwidth(placement).map_err(refused)?,
             int8_macs: peaks.iter().map(|p| p.int8).sum(),
             f32_macs: peaks.iter().map(|p| p.f32).sum(),

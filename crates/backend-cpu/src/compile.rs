@@ -1,14 +1,14 @@
 //! From a plan to a program: every value gets its operand, every weight its index, every kernel its function.
 
 use crate::program::{
-    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Bias, Buffer, Collective, CollectiveKind, Concat,
-    Elementwise, Embed, ExpandedKernels, ExpandedStore, ExpertDown, ExpertGateUp, GatherRows, Instruction,
-    Kernels, KvWeights, LatentStore, Linear, Operand, Product, Program, RmsNorm, Rope, Route,
-    SmallBatchKernel, Step,
+    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Bias, Buffer, CollectiveKind, Concat, Elementwise, Embed,
+    ExpandedKernels, ExpandedStore, ExpertDown, ExpertGateUp, GatherRows, Instruction, KvWeights,
+    LatentStore, Linear, NaiveMlaKernels, OperandView, Program, ProgramStep, RankCollective, RmsNorm, Rope,
+    Route, SmallBatchKernel, WeightKernel,
 };
 use latent_backend::BackendError;
 use latent_graph::Plan;
-use latent_graph::ir::{BoundKernel, Epilogue, KvLayerKind, Node, Op, Storage, ValueId, WeightId};
+use latent_graph::ir::{BoundKernel, Epilogue, KvLayerKind, Node, Op, ValueId, ValueStorage, WeightId};
 use latent_kernels::{AttendFn, KernelFn, MatmulFn};
 use latent_types::KernelContract;
 
@@ -23,10 +23,10 @@ pub(crate) fn compile(
     first_kv_layer: usize,
 ) -> Result<Program, BackendError> {
     let compiler = Compiler { plan, weight_of, first_kv_layer };
-    let mut phases: Vec<Vec<Step>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
+    let mut phases: Vec<Vec<ProgramStep>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
     for (index, node) in plan.ir.nodes.iter().enumerate() {
         if let Some(instruction) = compiler.instruction(node, index)? {
-            phases[plan.phases[index]].push(Step { node: index, path: node.path, instruction });
+            phases[plan.phases[index]].push(ProgramStep { node: index, path: node.path, instruction });
         }
     }
     let numbers = (0..phases.len()).filter(|i| !phases[*i].is_empty()).collect();
@@ -48,9 +48,9 @@ fn internal<T>(problem: String) -> Result<T, BackendError> {
 ///
 /// # Errors
 /// When the plan gives it no place: an error of Latent, not of the file.
-pub(crate) fn operand(plan: &Plan, id: ValueId) -> Result<Operand, BackendError> {
+pub(crate) fn operand(plan: &Plan, id: ValueId) -> Result<OperandView, BackendError> {
     let value = plan.ir.value(id);
-    let here = |buffer, offset| Operand {
+    let here = |buffer, offset| OperandView {
         buffer,
         offset,
         stride: value.row_width(),
@@ -60,17 +60,17 @@ pub(crate) fn operand(plan: &Plan, id: ValueId) -> Result<Operand, BackendError>
         rows: value.rows,
     };
     Ok(match value.storage {
-        Storage::Hidden => here(Buffer::Hidden, 0),
-        Storage::Logits => here(Buffer::Logits, 0),
-        Storage::Own => match plan.arena.offsets[id.0] {
+        ValueStorage::Hidden => here(Buffer::Hidden, 0),
+        ValueStorage::Logits => here(Buffer::Logits, 0),
+        ValueStorage::Own => match plan.arena.offsets[id.0] {
             Some(byte) => here(Buffer::Arena, byte / size_of::<f32>()),
             None => return internal(format!("value {} has no place", value.name)),
         },
-        Storage::View { of, offset } => {
+        ValueStorage::View { of, offset } => {
             let parent = operand(plan, of)?;
             // heads of a parent seen as one row are as far apart as they are wide
             let flat = value.heads == 1 && parent.heads > 1;
-            Operand {
+            OperandView {
                 offset: parent.offset + offset,
                 heads: value.heads,
                 head_stride: if flat { value.width } else { parent.head_stride },
@@ -78,12 +78,12 @@ pub(crate) fn operand(plan: &Plan, id: ValueId) -> Result<Operand, BackendError>
                 ..parent
             }
         }
-        Storage::Tokens => return internal("expected a matrix, found token ids".into()),
+        ValueStorage::Tokens => return internal("expected a matrix, found token ids".into()),
     })
 }
 
 impl Compiler<'_> {
-    fn input(&self, node: &Node, i: usize) -> Result<Operand, BackendError> {
+    fn input(&self, node: &Node, i: usize) -> Result<OperandView, BackendError> {
         match node.inputs.get(i) {
             Some(id) => operand(self.plan, *id),
             None => internal(format!("{} lacks input {i}", node.op.word())),
@@ -91,11 +91,11 @@ impl Compiler<'_> {
     }
 
     /// The input at a port that may be left out.
-    fn input_at(&self, node: &Node, port: &str) -> Result<Option<Operand>, BackendError> {
+    fn input_at(&self, node: &Node, port: &str) -> Result<Option<OperandView>, BackendError> {
         node.input_at(port).map(|id| operand(self.plan, id)).transpose()
     }
 
-    fn out(&self, node: &Node, i: usize) -> Result<Operand, BackendError> {
+    fn out(&self, node: &Node, i: usize) -> Result<OperandView, BackendError> {
         match node.outputs.get(i) {
             Some(id) => operand(self.plan, *id),
             None => internal(format!("{} lacks output {i}", node.op.word())),
@@ -109,7 +109,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn product(&self, id: WeightId, bound: &BoundKernel) -> Result<Product, BackendError> {
+    fn product(&self, id: WeightId, bound: &BoundKernel) -> Result<WeightKernel, BackendError> {
         let find = |bound: &BoundKernel| -> Result<(MatmulFn, &KernelContract), BackendError> {
             let (contract, function) = &latent_kernels::table()[bound.index];
             match function {
@@ -123,15 +123,15 @@ impl Compiler<'_> {
             Ok(SmallBatchKernel { below: *min_rows, kernel, activation: contract.activation })
         });
         let small_batch = small_batch.transpose()?;
-        Ok(Product { weight: (self.weight_of)(id), kernel, activation: *activation, small_batch })
+        Ok(WeightKernel { weight: (self.weight_of)(id), kernel, activation: *activation, small_batch })
     }
 
-    fn products(&self, node: &Node) -> Result<Vec<Product>, BackendError> {
+    fn products(&self, node: &Node) -> Result<Vec<WeightKernel>, BackendError> {
         node.weights.iter().zip(&node.kernels).map(|((_, id), kernel)| self.product(*id, kernel)).collect()
     }
 
     fn kv(&self, node: &Node) -> Result<KvWeights, BackendError> {
-        let find = |role: &str| -> Result<Option<Product>, BackendError> {
+        let find = |role: &str| -> Result<Option<WeightKernel>, BackendError> {
             let found = node.weights.iter().zip(&node.kernels).find(|((name, _), _)| name == role);
             // a weight that is dequantized before use has no product
             let product = |kernel: &BoundKernel| {
@@ -171,13 +171,13 @@ impl Compiler<'_> {
         }
         match (f32, f16, bf16) {
             (.., (Some(keys), Some(attend))) => {
-                Ok(ExpandedKernels::Bf16(Kernels { keys, attend, key_weight }))
+                Ok(ExpandedKernels::Bf16(NaiveMlaKernels { keys, attend, key_weight }))
             }
             (_, (Some(keys), Some(attend)), _) => {
-                Ok(ExpandedKernels::F16(Kernels { keys, attend, key_weight }))
+                Ok(ExpandedKernels::F16(NaiveMlaKernels { keys, attend, key_weight }))
             }
             ((Some(keys), Some(attend)), ..) => {
-                Ok(ExpandedKernels::F32(Kernels { keys, attend, key_weight }))
+                Ok(ExpandedKernels::F32(NaiveMlaKernels { keys, attend, key_weight }))
             }
             _ => internal("no kernel for attention over expanded keys is bound".into()),
         }
@@ -261,8 +261,8 @@ impl Compiler<'_> {
         }))
     }
 
-    fn collective(&self, kind: CollectiveKind, value: Operand) -> Instruction {
-        Instruction::Collective(Collective { kind, value })
+    fn collective(&self, kind: CollectiveKind, value: OperandView) -> Instruction {
+        Instruction::Collective(RankCollective { kind, value })
     }
 
     fn same_phase(&self, a: usize, b: usize) -> bool {

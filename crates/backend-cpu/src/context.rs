@@ -1,16 +1,16 @@
 //! A worker's view of a step: the model, the batch, the KV cache, and the shared buffers.
 #![allow(unsafe_code, reason = "workers write disjoint parts of shared buffers between barriers")]
 
-use crate::disjoint::{Access, Block, Disjoint, Taker, Uses};
+use crate::disjoint::{BufferUser, DisjointBuffer, ElementAccess, ElementUses, MatrixBlock};
 use crate::kv_store::CpuKvStore;
-use crate::program::{Buffer, Operand};
+use crate::program::{Buffer, OperandView};
 use crate::weights::LoadedWeight;
-use latent_backend::{Batch, KV_BLOCK, KvStore, Links, RankError, SeqSpan, slot};
+use latent_backend::{Batch, KV_BLOCK, KvStore, RankError, RankLinks, SeqSpan, slot};
 use latent_graph::ModelConfig;
 use latent_kernels::{
-    Bf16x32, CacheView, KvElement, Q8Block, RopePairs, RopeTable, RouteSpec, Rows, RowsMut,
+    Bf16x32, CacheView, KvElement, MatrixView, MatrixViewMut, Q8Block, RopePairing, RopeTable, RouteSpec,
 };
-use latent_threads::Worker;
+use latent_threads::PoolWorker;
 use latent_types::CacheRow;
 use std::cell::Cell;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(crate) struct ModelData {
     /// Rotation angles.
     pub rope: Arc<RopeTable>,
     /// Which elements of a rope part form pairs.
-    pub pairs: RopePairs,
+    pub pairs: RopePairing,
     /// The router's rules, without the bias, which is a weight.
     pub route: Option<RouteSpec<'static>>,
 }
@@ -33,25 +33,25 @@ pub(crate) struct ModelData {
 /// The buffers that the workers of a step share.
 pub(crate) struct SharedMemory<'m> {
     /// The arena of the plan.
-    pub arena: Disjoint<'m, f32>,
+    pub arena: DisjointBuffer<'m, f32>,
     /// The residual stream.
-    pub hidden: Disjoint<'m, f32>,
+    pub hidden: DisjointBuffer<'m, f32>,
     /// The logits.
-    pub logits: Disjoint<'m, f32>,
+    pub logits: DisjointBuffer<'m, f32>,
     /// Keys and values expanded on the fly, and rope keys.
-    pub expanded: Disjoint<'m, f32>,
+    pub expanded: DisjointBuffer<'m, f32>,
     /// Inputs of a product as 8-bit blocks, where the workers convert them together.
-    pub blocks: Disjoint<'m, Q8Block>,
+    pub blocks: DisjointBuffer<'m, Q8Block>,
     /// The same as bf16.
-    pub lines: Disjoint<'m, Bf16x32>,
+    pub lines: DisjointBuffer<'m, Bf16x32>,
     /// Uses of the rows of the KV cache.
-    pub kv_rows: Uses,
+    pub kv_rows: ElementUses,
 }
 
 /// A worker's view of a step.
-pub(crate) struct Context<'a> {
+pub(crate) struct WorkerContext<'a> {
     /// This worker.
-    pub worker: &'a Worker<'a>,
+    pub worker: &'a PoolWorker<'a>,
     /// The model.
     pub model: &'a ModelData,
     /// The rows of the step.
@@ -69,12 +69,12 @@ pub(crate) struct Context<'a> {
     /// Barriers that this worker has passed in this step.
     pub barriers: Cell<u64>,
     /// The other ranks, where several share the model.
-    pub links: Option<&'a Links>,
+    pub links: Option<&'a RankLinks>,
     /// The result of this step's collective.
     pub failure: &'a Mutex<Option<RankError>>,
 }
 
-impl<'a> Context<'a> {
+impl<'a> WorkerContext<'a> {
     /// Waits until every worker is here.
     pub(crate) fn barrier(&self) {
         self.worker.barrier();
@@ -104,8 +104,8 @@ impl<'a> Context<'a> {
         self.links.is_some() && self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    fn taker(&self) -> Taker {
-        Taker { worker: self.worker.index, interval: self.barriers.get() + 1 }
+    fn taker(&self) -> BufferUser {
+        BufferUser { worker: self.worker.index, interval: self.barriers.get() + 1 }
     }
 
     /// Rotates one head of a row to the row's position.
@@ -131,7 +131,7 @@ impl<'a> Context<'a> {
     }
 
     /// This worker's rows of a value.
-    pub(crate) fn own_rows(&self, operand: &Operand) -> Range<usize> {
+    pub(crate) fn own_rows(&self, operand: &OperandView) -> Range<usize> {
         self.worker.share(operand.rows.of(self.rows), 1)
     }
 }
@@ -139,8 +139,8 @@ impl<'a> Context<'a> {
 /// Values of the plan. Offsets that a plan gives, or a step of more rows than it was made for, may be outside
 /// of a value's buffer: then each of these panics. That elements of the buffer belong to this value, the plan
 /// alone says.
-impl<'a> Context<'a> {
-    fn buffer(&self, operand: &Operand) -> &'a Disjoint<'a, f32> {
+impl<'a> WorkerContext<'a> {
+    fn buffer(&self, operand: &OperandView) -> &'a DisjointBuffer<'a, f32> {
         match operand.buffer {
             Buffer::Arena => &self.memory.arena,
             Buffer::Hidden => &self.memory.hidden,
@@ -149,7 +149,13 @@ impl<'a> Context<'a> {
     }
 
     /// Rows of a value, `cols` elements from `column` on.
-    pub(crate) fn read(&self, operand: &Operand, rows: Range<usize>, column: usize, cols: usize) -> Rows<'a> {
+    pub(crate) fn read(
+        &self,
+        operand: &OperandView,
+        rows: Range<usize>,
+        column: usize,
+        cols: usize,
+    ) -> MatrixView<'a> {
         self.buffer(operand).read_block(self.taker(), operand.block(rows, column, cols))
     }
 
@@ -160,18 +166,18 @@ impl<'a> Context<'a> {
     /// the result.
     pub(crate) unsafe fn write(
         &self,
-        operand: &Operand,
+        operand: &OperandView,
         rows: Range<usize>,
         column: usize,
         cols: usize,
-    ) -> RowsMut<'a> {
+    ) -> MatrixViewMut<'a> {
         // SAFETY: the caller promises exclusive use of the elements. The memory plan gives
         // different values of a phase different elements.
         unsafe { self.buffer(operand).write_block(self.taker(), operand.block(rows, column, cols)) }
     }
 
     /// One row of a value, all heads.
-    pub(crate) fn row(&self, operand: &Operand, row: usize) -> &'a [f32] {
+    pub(crate) fn row(&self, operand: &OperandView, row: usize) -> &'a [f32] {
         self.buffer(operand).read(self.taker(), operand.at(row, 0), operand.heads * operand.width)
     }
 
@@ -180,14 +186,14 @@ impl<'a> Context<'a> {
     /// # Safety
     /// As for [`write`](Self::write).
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
-    pub(crate) unsafe fn row_mut(&self, operand: &Operand, row: usize) -> &'a mut [f32] {
+    pub(crate) unsafe fn row_mut(&self, operand: &OperandView, row: usize) -> &'a mut [f32] {
         let len = operand.heads * operand.width;
         // SAFETY: as in `write`.
         unsafe { self.buffer(operand).write(self.taker(), operand.at(row, 0), len) }
     }
 
     /// One row of expert ids.
-    pub(crate) fn ids(&self, operand: &Operand, row: usize) -> &'a [u32] {
+    pub(crate) fn ids(&self, operand: &OperandView, row: usize) -> &'a [u32] {
         let elements = self.row(operand, row);
         // SAFETY: f32 and u32 have one size and alignment, and admit every bit pattern.
         unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), elements.len()) }
@@ -198,7 +204,7 @@ impl<'a> Context<'a> {
     /// # Safety
     /// As for [`write`](Self::write).
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
-    pub(crate) unsafe fn ids_mut(&self, operand: &Operand, row: usize) -> &'a mut [u32] {
+    pub(crate) unsafe fn ids_mut(&self, operand: &OperandView, row: usize) -> &'a mut [u32] {
         // SAFETY: as in `write`.
         let elements = unsafe { self.row_mut(operand, row) };
         // SAFETY: f32 and u32 have one size and alignment, and admit every bit pattern; the borrow moves to
@@ -207,7 +213,7 @@ impl<'a> Context<'a> {
     }
 
     /// One head of one row.
-    pub(crate) fn head(&self, operand: &Operand, row: usize, head: usize) -> &'a [f32] {
+    pub(crate) fn head(&self, operand: &OperandView, row: usize, head: usize) -> &'a [f32] {
         let start = operand.at(row, head * operand.head_stride);
         self.buffer(operand).read(self.taker(), start, operand.width)
     }
@@ -219,7 +225,7 @@ impl<'a> Context<'a> {
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the columns are its own")]
     pub(crate) unsafe fn head_mut(
         &self,
-        operand: &Operand,
+        operand: &OperandView,
         row: usize,
         head: usize,
         columns: Range<usize>,
@@ -230,7 +236,7 @@ impl<'a> Context<'a> {
     }
 
     /// Elements of a row from one on, across heads.
-    pub(crate) fn elements(&self, operand: &Operand, row: usize, elements: Range<usize>) -> &'a [f32] {
+    pub(crate) fn elements(&self, operand: &OperandView, row: usize, elements: Range<usize>) -> &'a [f32] {
         self.buffer(operand).read(self.taker(), operand.at(row, elements.start), elements.len())
     }
 
@@ -241,7 +247,7 @@ impl<'a> Context<'a> {
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the elements are its own")]
     pub(crate) unsafe fn elements_mut(
         &self,
-        operand: &Operand,
+        operand: &OperandView,
         row: usize,
         elements: Range<usize>,
     ) -> &'a mut [f32] {
@@ -250,16 +256,27 @@ impl<'a> Context<'a> {
     }
 
     /// Some heads of one row as a matrix, one row per head.
-    pub(crate) fn read_heads(&self, operand: &Operand, row: usize, heads: Range<usize>) -> Rows<'a> {
+    pub(crate) fn read_heads(
+        &self,
+        operand: &OperandView,
+        row: usize,
+        heads: Range<usize>,
+    ) -> MatrixView<'a> {
         self.buffer(operand).read_block(self.taker(), operand.heads_block(row, heads))
     }
 
     /// All heads of some rows as one matrix: those of the first row, then those of the next. None where they are not
     /// evenly spaced.
-    pub(crate) fn read_rows_of_heads(&self, operand: &Operand, rows: Range<usize>) -> Option<Rows<'a>> {
+    pub(crate) fn read_rows_of_heads(
+        &self,
+        operand: &OperandView,
+        rows: Range<usize>,
+    ) -> Option<MatrixView<'a>> {
         let even = operand.stride == operand.heads * operand.head_stride || rows.len() == 1;
-        let block =
-            Block { rows: rows.len() * operand.heads, ..operand.heads_block(rows.start, 0..operand.heads) };
+        let block = MatrixBlock {
+            rows: rows.len() * operand.heads,
+            ..operand.heads_block(rows.start, 0..operand.heads)
+        };
         even.then(|| self.buffer(operand).read_block(self.taker(), block))
     }
 
@@ -269,35 +286,35 @@ impl<'a> Context<'a> {
     /// As for [`write`](Self::write).
     pub(crate) unsafe fn write_heads(
         &self,
-        operand: &Operand,
+        operand: &OperandView,
         row: usize,
         heads: Range<usize>,
-    ) -> RowsMut<'a> {
+    ) -> MatrixViewMut<'a> {
         // SAFETY: as in `write`.
         unsafe { self.buffer(operand).write_block(self.taker(), operand.heads_block(row, heads)) }
     }
 }
 
-impl Operand {
+impl OperandView {
     /// Offset of an element of a row.
     fn at(&self, row: usize, column: usize) -> usize {
         self.offset + row * self.stride + column
     }
 
     /// Rows, `cols` elements from `column` on.
-    fn block(&self, rows: Range<usize>, column: usize, cols: usize) -> Block {
-        Block { start: self.at(rows.start, column), rows: rows.len(), cols, stride: self.stride }
+    fn block(&self, rows: Range<usize>, column: usize, cols: usize) -> MatrixBlock {
+        MatrixBlock { start: self.at(rows.start, column), rows: rows.len(), cols, stride: self.stride }
     }
 
     /// Some heads of one row, a row each.
-    fn heads_block(&self, row: usize, heads: Range<usize>) -> Block {
+    fn heads_block(&self, row: usize, heads: Range<usize>) -> MatrixBlock {
         let start = self.at(row, heads.start * self.head_stride);
-        Block { start, rows: heads.len(), cols: self.width, stride: self.head_stride }
+        MatrixBlock { start, rows: heads.len(), cols: self.width, stride: self.head_stride }
     }
 }
 
 /// The KV cache.
-impl<'a> Context<'a> {
+impl<'a> WorkerContext<'a> {
     /// How a layer's rows are stored.
     pub(crate) fn kv_format(&self, kv_layer: usize) -> CacheRow {
         self.kv.kv_layer(kv_layer).0.row(self.kv.cache_type())
@@ -306,7 +323,7 @@ impl<'a> Context<'a> {
     /// A cached row of a span.
     pub(crate) fn kv_row(&self, span: &SeqSpan, kv_layer: usize, position: usize) -> &'a [u8] {
         let slot = slot(&span.block_table, position);
-        self.record_kv(kv_layer, slot, Access::Read);
+        self.record_kv(kv_layer, slot, ElementAccess::Read);
         self.kv.kv_layer(kv_layer).1.row(slot)
     }
 
@@ -317,12 +334,12 @@ impl<'a> Context<'a> {
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
     pub(crate) unsafe fn kv_row_mut(&self, span: &SeqSpan, kv_layer: usize, position: usize) -> &'a mut [u8] {
         let slot = slot(&span.block_table, position);
-        self.record_kv(kv_layer, slot, Access::Write);
+        self.record_kv(kv_layer, slot, ElementAccess::Write);
         // SAFETY: the caller's promise.
         unsafe { self.kv.kv_layer(kv_layer).1.row_shared(slot) }
     }
 
-    fn record_kv(&self, kv_layer: usize, slot: usize, access: Access) {
+    fn record_kv(&self, kv_layer: usize, slot: usize, access: ElementAccess) {
         let row = kv_layer * self.kv.layout().slots() + slot;
         self.memory.kv_rows.record(self.taker(), row..row + 1, access);
     }
@@ -337,7 +354,7 @@ impl<'a> Context<'a> {
 
 /// Memory outside of the plan. What an `unsafe` function of these hands out must be used by no other worker
 /// until the next barrier, and by this one only through the result.
-impl<'a> Context<'a> {
+impl<'a> WorkerContext<'a> {
     /// The first 8-bit blocks.
     pub(crate) fn blocks(&self, len: usize) -> &'a [Q8Block] {
         self.memory.blocks.read(self.taker(), 0, len)

@@ -6,7 +6,7 @@
 //! two workers use one element between two barriers and one of them writes it, a panic names both.
 #![allow(unsafe_code, reason = "workers write disjoint parts of one buffer between barriers")]
 
-use latent_kernels::{KvElement, Rows, RowsMut};
+use latent_kernels::{KvElement, MatrixView, MatrixViewMut};
 use std::marker::PhantomData;
 use std::ops::Range;
 #[cfg(any(test, debug_assertions))]
@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The worker that uses a part of a buffer, and the interval between barriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taker {
+pub(crate) struct BufferUser {
     /// Index of the worker.
     pub worker: usize,
     /// Barriers that it has passed in this step, from 1 on: the same number for all workers between the same
@@ -23,10 +23,10 @@ pub(crate) struct Taker {
 }
 
 /// A buffer whose workers use disjoint parts.
-pub(crate) struct Disjoint<'m, T> {
+pub(crate) struct DisjointBuffer<'m, T> {
     start: *mut T,
     len: usize,
-    uses: Uses,
+    uses: ElementUses,
     /// The buffer is borrowed exclusively while this lives.
     memory: PhantomData<&'m mut [T]>,
 }
@@ -34,11 +34,16 @@ pub(crate) struct Disjoint<'m, T> {
 // SAFETY: the exclusive borrow of the buffer is shared out by element. Elements are handed out by reference,
 // which `Sync` allows, or exclusively by unsafe functions whose callers promise that no other worker uses
 // them, which `Send` allows.
-unsafe impl<T: Send + Sync> Sync for Disjoint<'_, T> {}
+unsafe impl<T: Send + Sync> Sync for DisjointBuffer<'_, T> {}
 
-impl<'m, T> Disjoint<'m, T> {
-    pub(crate) fn new(memory: &'m mut [T]) -> Disjoint<'m, T> {
-        Disjoint { start: memory.as_mut_ptr(), len: memory.len(), uses: Uses::default(), memory: PhantomData }
+impl<'m, T> DisjointBuffer<'m, T> {
+    pub(crate) fn new(memory: &'m mut [T]) -> DisjointBuffer<'m, T> {
+        DisjointBuffer {
+            start: memory.as_mut_ptr(),
+            len: memory.len(),
+            uses: ElementUses::default(),
+            memory: PhantomData,
+        }
     }
 
     /// Address of `len` elements.
@@ -59,9 +64,9 @@ impl<'m, T> Disjoint<'m, T> {
     ///
     /// # Panics
     /// When they are outside of the buffer.
-    pub(crate) fn read(&self, by: Taker, start: usize, len: usize) -> &[T] {
+    pub(crate) fn read(&self, by: BufferUser, start: usize, len: usize) -> &[T] {
         let at = self.at(start, len);
-        self.uses.record(by, start..start + len, Access::Read);
+        self.uses.record(by, start..start + len, ElementAccess::Read);
         // SAFETY: in bounds, and initialized, since the buffer was a slice. A writer of one of
         // these elements promises that no worker reads it until the next barrier.
         unsafe { std::slice::from_raw_parts(at, len) }
@@ -77,9 +82,9 @@ impl<'m, T> Disjoint<'m, T> {
     /// # Panics
     /// When they are outside of the buffer.
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the elements are its own")]
-    pub(crate) unsafe fn write(&self, by: Taker, start: usize, len: usize) -> &mut [T] {
+    pub(crate) unsafe fn write(&self, by: BufferUser, start: usize, len: usize) -> &mut [T] {
         let at = self.at(start, len);
-        self.uses.record(by, start..start + len, Access::Write);
+        self.uses.record(by, start..start + len, ElementAccess::Write);
         // SAFETY: in bounds and initialized; exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(at, len) }
     }
@@ -87,7 +92,7 @@ impl<'m, T> Disjoint<'m, T> {
 
 /// A matrix in a buffer: its first element, and where its rows and columns are.
 #[derive(Clone, Copy)]
-pub(crate) struct Block {
+pub(crate) struct MatrixBlock {
     pub start: usize,
     pub rows: usize,
     pub cols: usize,
@@ -95,21 +100,21 @@ pub(crate) struct Block {
     pub stride: usize,
 }
 
-impl Block {
+impl MatrixBlock {
     /// Elements from the first to the last.
     fn len(&self) -> usize {
         if self.rows == 0 { 0 } else { (self.rows - 1) * self.stride + self.cols }
     }
 }
 
-impl Disjoint<'_, f32> {
+impl DisjointBuffer<'_, f32> {
     /// A matrix to read. The elements between its rows count as read too.
     ///
     /// # Panics
     /// When it is not inside of the buffer.
-    pub(crate) fn read_block(&self, by: Taker, block: Block) -> Rows<'_> {
+    pub(crate) fn read_block(&self, by: BufferUser, block: MatrixBlock) -> MatrixView<'_> {
         let data = if block.rows == 0 { &[] } else { self.read(by, block.start, block.len()) };
-        Rows::new(data, block.rows, block.cols, block.stride)
+        MatrixView::new(data, block.rows, block.cols, block.stride)
     }
 
     /// A matrix to write; others may use the elements between its rows.
@@ -119,19 +124,19 @@ impl Disjoint<'_, f32> {
     ///
     /// # Panics
     /// When it is not inside of the buffer.
-    pub(crate) unsafe fn write_block(&self, by: Taker, block: Block) -> RowsMut<'_> {
-        let Block { start, rows, cols, stride } = block;
+    pub(crate) unsafe fn write_block(&self, by: BufferUser, block: MatrixBlock) -> MatrixViewMut<'_> {
+        let MatrixBlock { start, rows, cols, stride } = block;
         if rows == 0 {
-            return RowsMut::new(&mut [], 0, cols, stride);
+            return MatrixViewMut::new(&mut [], 0, cols, stride);
         }
         let at = self.at(start, block.len());
         if cfg!(any(test, debug_assertions)) {
             (0..rows).map(|row| start + row * stride).for_each(|start| {
-                self.uses.record(by, start..start + cols, Access::Write);
+                self.uses.record(by, start..start + cols, ElementAccess::Write);
             });
         }
         // SAFETY: in bounds and initialized; its rows are exclusive by the caller's promise.
-        unsafe { RowsMut::from_raw(at, rows, cols, stride) }
+        unsafe { MatrixViewMut::from_raw(at, rows, cols, stride) }
     }
 
     /// Where `len` keys or values are, that begin `start` elements of their type into the buffer, and the f32
@@ -147,9 +152,9 @@ impl Disjoint<'_, f32> {
     ///
     /// # Panics
     /// When they are outside of the buffer.
-    pub(crate) fn read_elements<N: KvElement>(&self, by: Taker, start: usize, len: usize) -> &[N] {
+    pub(crate) fn read_elements<N: KvElement>(&self, by: BufferUser, start: usize, len: usize) -> &[N] {
         let (at, touched) = self.elements(start, len);
-        self.uses.record(by, touched, Access::Read);
+        self.uses.record(by, touched, ElementAccess::Read);
         // SAFETY: in bounds; f32, f16 and bf16 admit every bit pattern and need no more alignment than f32;
         // unwritten as in `read`.
         unsafe { std::slice::from_raw_parts(at, len) }
@@ -165,12 +170,12 @@ impl Disjoint<'_, f32> {
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the elements are its own")]
     pub(crate) unsafe fn write_elements<N: KvElement>(
         &self,
-        by: Taker,
+        by: BufferUser,
         start: usize,
         len: usize,
     ) -> &mut [N] {
         let (at, touched) = self.elements(start, len);
-        self.uses.record(by, touched, Access::Write);
+        self.uses.record(by, touched, ElementAccess::Write);
         // SAFETY: in bounds; any bits and alignment as in `read_elements`; exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(at, len) }
     }
@@ -178,36 +183,36 @@ impl Disjoint<'_, f32> {
 
 /// How an element is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum ElementAccess {
     Read,
     Write,
 }
 
 /// The uses of elements since the last barrier. Without `debug_assertions` it is empty and records nothing.
 #[derive(Default)]
-pub(crate) struct Uses {
+pub(crate) struct ElementUses {
     #[cfg(any(test, debug_assertions))]
-    elements: Mutex<Vec<Option<Use>>>,
+    elements: Mutex<Vec<Option<LatestUse>>>,
 }
 
 /// The latest use of an element.
 #[cfg(any(test, debug_assertions))]
 #[derive(Clone, Copy)]
-struct Use {
-    by: Taker,
-    access: Access,
+struct LatestUse {
+    by: BufferUser,
+    access: ElementAccess,
     /// Whether other workers read it too.
     several: bool,
 }
 
-impl Uses {
+impl ElementUses {
     /// Records the use of some elements.
     ///
     /// # Panics
     /// With `debug_assertions`, when another worker has used one of them since the last barrier and one of
     /// both has written it.
     #[inline(always)]
-    pub(crate) fn record(&self, by: Taker, elements: Range<usize>, access: Access) {
+    pub(crate) fn record(&self, by: BufferUser, elements: Range<usize>, access: ElementAccess) {
         #[cfg(any(test, debug_assertions))]
         self.check(by, elements, access);
         #[cfg(not(any(test, debug_assertions)))]
@@ -215,18 +220,18 @@ impl Uses {
     }
 
     #[cfg(any(test, debug_assertions))]
-    fn check(&self, by: Taker, elements: Range<usize>, access: Access) {
+    fn check(&self, by: BufferUser, elements: Range<usize>, access: ElementAccess) {
         let mut uses = self.elements.lock().unwrap_or_else(PoisonError::into_inner);
         if uses.len() < elements.end {
             uses.resize(elements.end, None);
         }
         for (at, last) in uses[elements.clone()].iter_mut().enumerate() {
             let earlier = last.filter(|last| last.by.interval == by.interval);
-            let mut now = Use { by, access, several: false };
+            let mut now = LatestUse { by, access, several: false };
             if let Some(earlier) = earlier {
                 let other = earlier.by.worker != by.worker || earlier.several;
                 assert!(
-                    !other || (earlier.access, access) == (Access::Read, Access::Read),
+                    !other || (earlier.access, access) == (ElementAccess::Read, ElementAccess::Read),
                     "worker {} and worker {} use element {} between two barriers ({:?}, {access:?})",
                     earlier.by.worker,
                     by.worker,
@@ -234,8 +239,8 @@ impl Uses {
                     earlier.access
                 );
                 now.several = other;
-                if earlier.access == Access::Write {
-                    now.access = Access::Write;
+                if earlier.access == ElementAccess::Write {
+                    now.access = ElementAccess::Write;
                 }
             }
             *last = Some(now);
@@ -248,8 +253,8 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    fn taker(worker: usize, interval: u64) -> Taker {
-        Taker { worker, interval }
+    fn taker(worker: usize, interval: u64) -> BufferUser {
+        BufferUser { worker, interval }
     }
 
     /// The message of a panic in `work`, or an empty string.
@@ -261,8 +266,8 @@ mod tests {
     #[test]
     fn an_element_that_two_workers_write_between_two_barriers_is_found() {
         let mut memory = [0.0f32; 12];
-        let shared = Disjoint::new(&mut memory);
-        let block = |start| Block { start, rows: 3, cols: 2, stride: 4 };
+        let shared = DisjointBuffer::new(&mut memory);
+        let block = |start| MatrixBlock { start, rows: 3, cols: 2, stride: 4 };
         // SAFETY: one thread, which does not use the results again.
         unsafe {
             shared.write_block(taker(0, 1), block(0)).row_mut(2)[1] = 1.0;
@@ -280,7 +285,7 @@ mod tests {
     #[test]
     fn all_workers_may_read_what_none_writes() {
         let mut memory = [7u32; 4];
-        let shared = Disjoint::new(&mut memory);
+        let shared = DisjointBuffer::new(&mut memory);
         for worker in 0..3 {
             assert_eq!(shared.read(taker(worker, 1), 0, 4), [7; 4]);
         }
@@ -298,7 +303,7 @@ mod tests {
     #[test]
     fn elements_outside_of_the_buffer_are_refused() {
         let mut memory = [0.0f32; 4];
-        let shared = Disjoint::new(&mut memory);
+        let shared = DisjointBuffer::new(&mut memory);
         assert_eq!(said(|| _ = shared.read(taker(0, 1), 3, 2)), "elements 3 to 3 + 2 of 4");
         assert!(said(|| _ = shared.read(taker(0, 1), usize::MAX, 2)).ends_with(" of 4"));
         assert_eq!(shared.read_elements::<latent_kernels::half::f16>(taker(0, 1), 6, 2).len(), 2);

@@ -1,6 +1,6 @@
 //! Batch rows sorted by expert, and the cutting of their work into chunks.
 
-use latent_threads::Chunk;
+use latent_threads::WorkChunk;
 use std::ops::Range;
 
 /// Cost of reading and unpacking a tile, in rows that are multiplied with it.
@@ -73,7 +73,7 @@ impl ExpertRows {
     /// with each row.
     pub(crate) fn strips(
         &self,
-        chunk: &Chunk,
+        chunk: &WorkChunk,
         tiles: usize,
         mut work: impl FnMut(usize, Range<usize>, Range<usize>),
     ) {
@@ -148,7 +148,7 @@ mod tests {
         for (workers, tiles) in [(1, 0), (1, 5), (2, 44), (3, 1), (8, 88)] {
             let mut seen = vec![vec![0; tiles]; 4];
             let mut work = Vec::new();
-            for chunk in Chunk::all(workers) {
+            for chunk in WorkChunk::all(workers) {
                 work.push(0);
                 sorted.strips(&chunk, tiles, |expert, pairs, strip| {
                     *work.last_mut().unwrap() += strip.len() * (TILE_READ_COST + pairs.len());

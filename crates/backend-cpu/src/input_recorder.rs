@@ -1,9 +1,9 @@
 //! Summing the squares of what weights are multiplied by: after a phase, the first worker reads the inputs of its products while the others wait.
 //! A phase writes over none of its own inputs.
 
-use crate::context::Context;
+use crate::context::WorkerContext;
 use crate::expert_rows::ExpertRows;
-use crate::program::{Instruction, KvWeights, Operand, Product, Step};
+use crate::program::{Instruction, KvWeights, OperandView, ProgramStep, WeightKernel};
 use latent_backend::InputSquares;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,11 +11,11 @@ use std::sync::{Mutex, PoisonError};
 /// Sums by the index of a weight.
 #[derive(Default)]
 pub(crate) struct InputRecorder {
-    found: Mutex<BTreeMap<usize, Found>>,
+    found: Mutex<BTreeMap<usize, RecordedSquares>>,
 }
 
 /// Sums of a weight, or where those of the same input are.
-enum Found {
+enum RecordedSquares {
     Own(InputSquares),
     As(usize),
 }
@@ -23,7 +23,7 @@ enum Found {
 impl InputRecorder {
     /// Adds the inputs of a phase. Every worker calls it; none goes on before the first has read. `experts` are the rows as the first worker has
     /// sorted them in this phase.
-    pub(crate) fn record(&self, steps: &[Step], ctx: &Context<'_>, experts: &ExpertRows) {
+    pub(crate) fn record(&self, steps: &[ProgramStep], ctx: &WorkerContext<'_>, experts: &ExpertRows) {
         if ctx.worker.index == 0 {
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
             for step in steps {
@@ -37,20 +37,20 @@ impl InputRecorder {
     pub(crate) fn finish(self) -> Vec<(usize, InputSquares)> {
         let found = self.found.into_inner().unwrap_or_else(PoisonError::into_inner);
         let own = |weight: usize| match found.get(&weight) {
-            Some(Found::Own(squares)) => Some(squares.clone()),
+            Some(RecordedSquares::Own(squares)) => Some(squares.clone()),
             _ => None,
         };
         let all = found.iter().filter_map(|(weight, at)| match at {
-            Found::Own(squares) => Some((*weight, squares.clone())),
-            Found::As(other) => Some((*weight, own(*other)?)),
+            RecordedSquares::Own(squares) => Some((*weight, squares.clone())),
+            RecordedSquares::As(other) => Some((*weight, own(*other)?)),
         });
         all.collect()
     }
 }
 
-type All = BTreeMap<usize, Found>;
+type SquaresByWeight = BTreeMap<usize, RecordedSquares>;
 
-fn add(found: &mut All, step: &Step, ctx: &Context<'_>, experts: &ExpertRows) {
+fn add(found: &mut SquaresByWeight, step: &ProgramStep, ctx: &WorkerContext<'_>, experts: &ExpertRows) {
     match &step.instruction {
         Instruction::Linear(op) => {
             let rows = normed(ctx, &op.input, op.norm);
@@ -99,26 +99,28 @@ fn add(found: &mut All, step: &Step, ctx: &Context<'_>, experts: &ExpertRows) {
 
 /// Adds to the first of several products of one input, and notes that the others have the same.
 fn of_products(
-    found: &mut All,
-    products: &[Product],
+    found: &mut SquaresByWeight,
+    products: &[WeightKernel],
     matrices: usize,
     columns: usize,
     add: &mut dyn FnMut(&mut InputSquares),
 ) {
     let Some((first, others)) = products.split_first() else { return };
-    let at = found.entry(first.weight).or_insert_with(|| Found::Own(InputSquares::new(matrices, columns)));
-    if let Found::Own(squares) = at {
+    let at = found
+        .entry(first.weight)
+        .or_insert_with(|| RecordedSquares::Own(InputSquares::new(matrices, columns)));
+    if let RecordedSquares::Own(squares) = at {
         add(squares);
     }
     for other in others {
-        found.entry(other.weight).or_insert(Found::As(first.weight));
+        found.entry(other.weight).or_insert(RecordedSquares::As(first.weight));
     }
 }
 
 fn of_heads(
-    found: &mut All,
-    product: Product,
-    input: &Operand,
+    found: &mut SquaresByWeight,
+    product: WeightKernel,
+    input: &OperandView,
     add: &mut dyn FnMut(usize, &mut InputSquares),
 ) {
     of_products(found, &[product], input.heads, input.width, &mut |squares| {
@@ -142,7 +144,7 @@ impl InputValues {
     }
 }
 
-fn normed(ctx: &Context<'_>, input: &Operand, norm: Option<usize>) -> InputValues {
+fn normed(ctx: &WorkerContext<'_>, input: &OperandView, norm: Option<usize>) -> InputValues {
     let width = input.heads * input.width;
     let x = ctx.read(input, 0..ctx.rows, 0, width);
     let mut numbers = vec![0.0; ctx.rows * width];

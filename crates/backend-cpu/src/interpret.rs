@@ -1,27 +1,27 @@
 //! Running a program: one worker's part of one step. This file alone names all operations.
 
-use crate::context::Context;
+use crate::context::WorkerContext;
 use crate::input_recorder::InputRecorder;
-use crate::program::{Instruction, Program, Step};
+use crate::program::{Instruction, Program, ProgramStep};
 use crate::scratch::WorkerScratch;
-use crate::trace::Recording;
+use crate::trace::ProgramProbes;
 use latent_backend::{CancelToken, PlanTimes};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Sums of nanoseconds while a profile is taken. Only the first worker writes them.
-pub(crate) struct Clock {
+pub(crate) struct PhaseClock {
     /// Of each phase of the plan.
     pub phases: Vec<AtomicU64>,
     /// Of the first worker's part of each node.
     pub nodes: Vec<AtomicU64>,
 }
 
-impl Clock {
+impl PhaseClock {
     /// Creates a clock for this number of phases and nodes.
-    pub(crate) fn new(phases: usize, nodes: usize) -> Clock {
+    pub(crate) fn new(phases: usize, nodes: usize) -> PhaseClock {
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
-        Clock { phases: zeros(phases), nodes: zeros(nodes) }
+        PhaseClock { phases: zeros(phases), nodes: zeros(nodes) }
     }
 
     /// What was measured.
@@ -32,13 +32,13 @@ impl Clock {
 }
 
 /// A run of a program, as all workers see it.
-pub(crate) struct Run<'a> {
+pub(crate) struct ProgramRun<'a> {
     /// The program.
     pub program: &'a Program,
     /// Where a profile is taken.
-    pub clock: Option<&'a Clock>,
+    pub clock: Option<&'a PhaseClock>,
     /// What to copy out after each phase, where a trace is taken.
-    pub recording: Option<Recording<'a>>,
+    pub recording: Option<ProgramProbes<'a>>,
     /// What adds up the inputs of each phase, where they are wanted.
     pub inputs: Option<&'a InputRecorder>,
     /// The first worker looks at it after each phase.
@@ -48,9 +48,9 @@ pub(crate) struct Run<'a> {
     pub last_phase: &'a AtomicUsize,
 }
 
-impl Run<'_> {
+impl ProgramRun<'_> {
     /// Runs all phases as one worker of the thread pool.
-    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let first_worker = ctx.worker.index == 0;
         let clock = self.clock.filter(|_| first_worker);
         let mut start = clock.map(|_| Instant::now());
@@ -92,7 +92,7 @@ fn add_since(sum: &AtomicU64, start: &mut Instant) {
     *start = end;
 }
 
-fn execute(step: &Step, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+fn execute(step: &ProgramStep, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
     match &step.instruction {
         Instruction::Embed(op) => op.run(ctx, scratch),
         Instruction::RmsNorm(op) => op.run(ctx),

@@ -4,7 +4,7 @@ use crate::kv_memory::KvLayerMemory;
 use latent_backend::{BackendError, KvLayout, KvStore, LayerState};
 use latent_graph::ModelConfig;
 use latent_graph::ir::{KvLayer, KvLayerKind};
-use latent_kernels::{RopePairs, RopeTable};
+use latent_kernels::{RopePairing, RopeTable};
 use latent_types::CacheType;
 use std::any::Any;
 use std::ops::Range;
@@ -15,16 +15,16 @@ use std::sync::Arc;
 pub(crate) struct CpuKvStore {
     layout: KvLayout,
     layers: Vec<(LayerState, KvLayerMemory)>,
-    rotation: Rotation,
+    rotation: ShiftRotation,
 }
 
 /// Model data for context shifts.
 #[derive(Clone)]
-pub(crate) struct Rotation {
+pub(crate) struct ShiftRotation {
     /// Rotation angles.
     pub rope: Arc<RopeTable>,
     /// Which elements pair up.
-    pub pairs: RopePairs,
+    pub pairs: RopePairing,
     /// Elements of the rope part.
     pub rope_dims: usize,
     /// Elements of a head's key without position (expanded layers).
@@ -33,10 +33,10 @@ pub(crate) struct Rotation {
     pub v: usize,
 }
 
-impl Rotation {
-    pub fn new(config: &ModelConfig, rope: Arc<RopeTable>, pairs: RopePairs) -> Rotation {
+impl ShiftRotation {
+    pub fn new(config: &ModelConfig, rope: Arc<RopeTable>, pairs: RopePairing) -> ShiftRotation {
         let a = &config.attention;
-        Rotation { rope, pairs, rope_dims: a.rope, nope: a.nope, v: a.v }
+        ShiftRotation { rope, pairs, rope_dims: a.rope, nope: a.nope, v: a.v }
     }
 
     /// Where the rope parts of a row are.
@@ -54,7 +54,7 @@ impl Rotation {
 
 impl CpuKvStore {
     /// Reserves the memory; the system commits a page when it is first written.
-    pub(crate) fn new(layout: KvLayout, rotation: Rotation) -> Result<CpuKvStore, BackendError> {
+    pub(crate) fn new(layout: KvLayout, rotation: ShiftRotation) -> Result<CpuKvStore, BackendError> {
         let memory = KvLayerMemory::reserve(layout.layers.iter().map(|layer| match layer {
             LayerState::PerToken(rows) => (layout.slots(), rows.row(layout.cache_type).bytes()),
             LayerState::Recurrent(state) => (layout.state_slots as usize, state.bytes()),
@@ -150,9 +150,9 @@ mod tests {
     /// Four elements, and a pair before it is rotated.
     const ROW: [f32; 6] = [0.5, -3.0, 1.25, 0.0, 0.75, 0.25];
 
-    fn rotation() -> Rotation {
+    fn rotation() -> ShiftRotation {
         let rope = Arc::new(RopeTable::new(vec![0.25], 1.0));
-        Rotation { rope, pairs: RopePairs::NeoX, rope_dims: 2, nope: 0, v: 0 }
+        ShiftRotation { rope, pairs: RopePairing::NeoX, rope_dims: 2, nope: 0, v: 0 }
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         for position in 0..80 {
             let mut elements = ROW;
             elements[0] += position as f32;
-            rope.shift(&mut elements[4..], position as i64, RopePairs::NeoX);
+            rope.shift(&mut elements[4..], position as i64, RopePairing::NeoX);
             latent_kernels::store_row(row, &elements, &mut bytes);
             store.write_rows(0, position, &bytes).unwrap();
         }
@@ -226,7 +226,7 @@ mod tests {
             assert_eq!((&old[..4], &old[8..]), (&new[..4], &new[8..]), "row {position}");
             let mut found = [0.0; 6];
             latent_kernels::load_row(row, &new, &mut found);
-            rope.shift(&mut found[4..], -(position as i64), RopePairs::NeoX);
+            rope.shift(&mut found[4..], -(position as i64), RopePairing::NeoX);
             assert!(
                 (found[4] - ROW[4]).abs() + (found[5] - ROW[5]).abs() < 2e-3,
                 "row {position}: {found:?}"

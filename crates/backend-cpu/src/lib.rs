@@ -45,4 +45,4 @@ mod weights;
 
 pub use backend::CpuBackend;
 pub use bandwidth::read_bandwidth;
-pub use packing::{Packed, pack};
+pub use packing::{PackedFile, pack};

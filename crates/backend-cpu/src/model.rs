@@ -1,20 +1,20 @@
 //! A model on the CPU: its weights, compiled plans, and the buffers of its steps.
 
 use crate::compile;
-use crate::context::{Context, ModelData, SharedMemory};
-use crate::disjoint::{Disjoint, Uses};
+use crate::context::{ModelData, SharedMemory, WorkerContext};
+use crate::disjoint::{DisjointBuffer, ElementUses};
 use crate::input_recorder::InputRecorder;
-use crate::interpret::{Clock, Run};
-use crate::kv_store::{CpuKvStore, Rotation};
+use crate::interpret::{PhaseClock, ProgramRun};
+use crate::kv_store::{CpuKvStore, ShiftRotation};
 use crate::loader::{LoadedWeights, tensors_in_tiles};
 use crate::ops::expanded_layout::expanded_len;
 use crate::program::Program;
 use crate::read_ahead::{ReadAhead, pieces};
 use crate::scratch::WorkerScratch;
-use crate::trace::Recorder;
+use crate::trace::TraceRecorder;
 use latent_backend::{
-    BackendError, Batch, CancelToken, DraftStep, InputSquares, KvLayout, KvStore, LayerState, Links,
-    LoadRequest, Model, ModelOptions, PlanTimes, Step, Trace,
+    ActivationTrace, BackendError, BackendModel, Batch, CancelToken, DraftStep, InputSquares, KvLayout,
+    KvStore, LayerState, LoadRequest, ModelOptions, ModelStep, PlanTimes, RankLinks,
 };
 use latent_graph::activations::Activations;
 use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs};
@@ -54,15 +54,15 @@ pub(crate) struct CpuModel {
     thread_pool: ThreadPool,
     options: ModelOptions,
     /// Of all plans, stage by stage, while a profile is taken.
-    clocks: Option<Vec<Clock>>,
+    clocks: Option<Vec<PhaseClock>>,
     /// Copies values out of each phase, while a trace is taken.
-    recorder: Option<Recorder>,
+    recorder: Option<TraceRecorder>,
     /// Adds up the inputs of weights, while they are wanted.
     inputs: Option<InputRecorder>,
     /// Reads the weights of a packed file before they are needed.
     read_ahead: Option<ReadAhead>,
     /// The ranks that it shares the model with.
-    links: Option<Links>,
+    links: Option<RankLinks>,
 }
 
 impl CpuModel {
@@ -71,7 +71,7 @@ impl CpuModel {
         let LoadRequest { checkpoint, config, stages, options, placement, weights_fit, keep_pages, .. } =
             request;
         let (communicator, progress) = (request.communicator, request.progress);
-        let links = Links::of(communicator, &config);
+        let links = RankLinks::of(communicator, &config);
         latent_kernels::limit_tier(options.stages.bind.tier);
         let mut thread_pool = ThreadPool::placed(placement)
             .map_err(|error| BackendError::System { what: "starting threads", error })?;
@@ -90,8 +90,8 @@ impl CpuModel {
             .map(|form| all().map(|program| program.row_blocks(&loaded.weights, form)).max().unwrap_or(0));
         let rope = RopeTable::new(config.rope.inverse_frequencies(options.context), config.rope.magnitude());
         let pairs = match config.rope.pairs {
-            RopePairs::Interleaved => latent_kernels::RopePairs::Interleaved,
-            RopePairs::NeoX => latent_kernels::RopePairs::NeoX,
+            RopePairs::Interleaved => latent_kernels::RopePairing::Interleaved,
+            RopePairs::NeoX => latent_kernels::RopePairing::NeoX,
         };
         let in_place = pieces(checkpoint, &tensors_in_tiles(&stages, checkpoint));
         let read_ahead = if weights_fit { ReadAhead::start(checkpoint, in_place, None) } else { None };
@@ -212,20 +212,20 @@ impl CpuModel {
         }
         let skipped = self.expanded.as_ptr().align_offset(align_of::<Bf16x32>()).min(self.expanded.len());
         let memory = SharedMemory {
-            arena: Disjoint::new(&mut self.arena),
-            hidden: Disjoint::new(&mut self.hidden),
-            logits: Disjoint::new(&mut self.logits),
-            expanded: Disjoint::new(&mut self.expanded[skipped..]),
-            blocks: Disjoint::new(&mut self.blocks),
-            lines: Disjoint::new(&mut self.lines),
-            kv_rows: Uses::default(),
+            arena: DisjointBuffer::new(&mut self.arena),
+            hidden: DisjointBuffer::new(&mut self.hidden),
+            logits: DisjointBuffer::new(&mut self.logits),
+            expanded: DisjointBuffer::new(&mut self.expanded[skipped..]),
+            blocks: DisjointBuffer::new(&mut self.blocks),
+            lines: DisjointBuffer::new(&mut self.lines),
+            kv_rows: ElementUses::default(),
         };
         let (model, scratch, rotations) = (&self.model, &self.scratch, &self.rotations[..]);
         let (links, failure) = (self.links.as_ref(), Mutex::default());
         let plan = stage * BatchBucket::ALL.len() + bucket;
         let traced = self.recorder.is_some() || self.inputs.is_some();
         let last_phase = AtomicUsize::new(usize::MAX);
-        let run = Run {
+        let run = ProgramRun {
             program: &self.programs[stage][bucket],
             clock: self.clocks.as_ref().map(|clocks| &clocks[plan]),
             recording: self.recorder.as_ref().map(|recorder| recorder.of(plan)),
@@ -236,7 +236,7 @@ impl CpuModel {
         self.thread_pool.run(&|worker| {
             let mut scratch = scratch[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
             let (memory, barriers) = (&memory, Cell::new(0));
-            let ctx = Context {
+            let ctx = WorkerContext {
                 worker,
                 model,
                 batch,
@@ -258,7 +258,7 @@ impl CpuModel {
     }
 }
 
-impl Model for CpuModel {
+impl BackendModel for CpuModel {
     fn config(&self) -> &ModelConfig {
         &self.model.config
     }
@@ -274,11 +274,11 @@ impl Model for CpuModel {
             blocks,
             state_slots,
         };
-        let rotation = Rotation::new(&self.model.config, Arc::clone(&self.model.rope), self.model.pairs);
+        let rotation = ShiftRotation::new(&self.model.config, Arc::clone(&self.model.rope), self.model.pairs);
         Ok(Box::new(CpuKvStore::new(layout, rotation)?))
     }
 
-    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+    fn step(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
         let kv: &CpuKvStore = step.kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
         self.forward(step.batch, kv, step.cancel)?;
         if let Some(on_hidden) = step.on_hidden {
@@ -288,7 +288,7 @@ impl Model for CpuModel {
     }
 
     fn steps_in_flight(&self) -> usize {
-        self.links.as_ref().map_or(1, Links::steps_in_flight)
+        self.links.as_ref().map_or(1, RankLinks::steps_in_flight)
     }
 
     fn submit(&mut self, batch: &Batch, kv: &mut dyn KvStore) -> Result<(), BackendError> {
@@ -299,7 +299,7 @@ impl Model for CpuModel {
         ran
     }
 
-    fn collect(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+    fn collect(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
         let kv: &CpuKvStore = step.kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
         let hidden = &mut self.hidden[..step.batch.rows() * self.model.config.hidden_size];
         self.links.as_ref().map_or(Ok(()), |links| links.receive_rows(hidden))?;
@@ -336,22 +336,22 @@ impl Model for CpuModel {
     }
 
     fn start_profile(&mut self) {
-        let clock = |plan: &Plan| Clock::new(plan.phase_count(), plan.ir.nodes.len());
+        let clock = |plan: &Plan| PhaseClock::new(plan.phase_count(), plan.ir.nodes.len());
         self.clocks = Some(self.stages.iter().flat_map(|stage| &stage.plans).map(clock).collect());
     }
 
     fn stop_profile(&mut self) -> Vec<PlanTimes> {
-        self.clocks.take().unwrap_or_default().into_iter().map(Clock::finish).collect()
+        self.clocks.take().unwrap_or_default().into_iter().map(PhaseClock::finish).collect()
     }
 
-    fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError> {
+    fn start_trace(&mut self, activations: &Activations, trace: ActivationTrace) -> Result<(), BackendError> {
         let plans = self.stages.iter().flat_map(|stage| &stage.plans);
-        self.recorder = Some(Recorder::new(plans, activations, trace)?);
+        self.recorder = Some(TraceRecorder::new(plans, activations, trace)?);
         Ok(())
     }
 
-    fn stop_trace(&mut self) -> Option<Trace> {
-        self.recorder.take().map(Recorder::finish)
+    fn stop_trace(&mut self) -> Option<ActivationTrace> {
+        self.recorder.take().map(TraceRecorder::finish)
     }
 
     fn start_input_squares(&mut self) -> Result<(), BackendError> {
@@ -373,17 +373,17 @@ fn route_spec(config: &ModelConfig) -> Option<RouteSpec<'static>> {
     let router = config.moe?.router;
     Some(RouteSpec {
         gating: match router.gating {
-            Gating::Softmax => latent_kernels::Gating::Softmax,
-            Gating::Sigmoid => latent_kernels::Gating::Sigmoid,
-            Gating::SoftmaxOfSelected => latent_kernels::Gating::SoftmaxOfSelected,
-            Gating::SqrtSoftplus => latent_kernels::Gating::SqrtSoftplus,
+            Gating::Softmax => latent_kernels::RouteGating::Softmax,
+            Gating::Sigmoid => latent_kernels::RouteGating::Sigmoid,
+            Gating::SoftmaxOfSelected => latent_kernels::RouteGating::SoftmaxOfSelected,
+            Gating::SqrtSoftplus => latent_kernels::RouteGating::SqrtSoftplus,
         },
         bias: None,
         groups: router.groups,
         groups_used: router.groups_used,
         group_score: match router.group_score {
-            GroupScore::TopTwoSum => latent_kernels::GroupScore::TopTwoSum,
-            GroupScore::Max => latent_kernels::GroupScore::Max,
+            GroupScore::TopTwoSum => latent_kernels::RouteGroupScore::TopTwoSum,
+            GroupScore::Max => latent_kernels::RouteGroupScore::Max,
         },
         norm: router.normalise,
         norm_floor: router.norm_floor as f32,

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "workers write disjoint tiles of one buffer")]
 
 use crate::source_pages::RELEASE;
-use crate::weight_arena::{Place, WeightArena};
+use crate::weight_arena::{ArenaRange, WeightArena};
 use latent_backend::BackendError;
 use latent_formats::TensorRows;
 use latent_quant::tiles::{ROWS, TileLayout};
@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// The matrices of one weight as rows, and the layout of the tiles that they become, matrix after matrix.
 #[derive(Clone, Copy)]
-pub struct Matrices<'a, 'm> {
+pub struct TileMatrices<'a, 'm> {
     layout: TileLayout,
     /// Bytes of a row.
     row_bytes: usize,
@@ -24,7 +24,7 @@ pub struct Matrices<'a, 'm> {
     tensors: &'a [TensorRows<'m>],
 }
 
-impl<'a, 'm> Matrices<'a, 'm> {
+impl<'a, 'm> TileMatrices<'a, 'm> {
     /// `count` matrices of `outputs` rows of `inputs` elements, in a tensor each or all in one. None where
     /// the format has no tile layout.
     pub fn new(
@@ -33,9 +33,9 @@ impl<'a, 'm> Matrices<'a, 'm> {
         inputs: usize,
         count: usize,
         tensors: &'a [TensorRows<'m>],
-    ) -> Option<Matrices<'a, 'm>> {
+    ) -> Option<TileMatrices<'a, 'm>> {
         let layout = TileLayout::new(ty, inputs)?;
-        Some(Matrices { layout, row_bytes: ty.row_bytes(inputs)?, outputs, count, tensors })
+        Some(TileMatrices { layout, row_bytes: ty.row_bytes(inputs)?, outputs, count, tensors })
     }
 
     /// Bytes of a tile.
@@ -74,7 +74,7 @@ impl<'a, 'm> Matrices<'a, 'm> {
     pub fn pack_some(&self, first: usize, out: &mut [u8], thread_pool: &mut ThreadPool) {
         let bytes = self.tile_bytes();
         let count = out.len() / bytes;
-        let target = Target(out.as_mut_ptr());
+        let target = TileBuffer(out.as_mut_ptr());
         thread_pool.run(&|worker| {
             let mut scratch = Vec::new();
             for i in worker.share(count, 1) {
@@ -88,14 +88,14 @@ impl<'a, 'm> Matrices<'a, 'm> {
 
 /// The buffer that the workers write.
 #[derive(Clone, Copy)]
-struct Target(*mut u8);
+struct TileBuffer(*mut u8);
 
 // SAFETY: an address, used only through `tile`, whose callers promise that no two threads use one tile.
-unsafe impl Send for Target {}
+unsafe impl Send for TileBuffer {}
 // SAFETY: as for Send.
-unsafe impl Sync for Target {}
+unsafe impl Sync for TileBuffer {}
 
-impl Target {
+impl TileBuffer {
     /// The tile at `index`.
     ///
     /// # Safety
@@ -108,28 +108,28 @@ impl Target {
 }
 
 /// The matrices of one weight in tiles, one after the other.
-pub struct Packed {
-    place: Place,
+pub struct PackedMatrices {
+    place: ArenaRange,
     matrix_bytes: usize,
 }
 
-impl Packed {
+impl PackedMatrices {
     /// Packs all matrices into the next free part of `memory`. `packed` hears, on any worker, which bytes of
     /// the rows of which matrix it has gone through.
     ///
     /// # Errors
     /// When the memory is full: an error of Latent.
     pub fn new(
-        matrices: &Matrices<'_, '_>,
+        matrices: &TileMatrices<'_, '_>,
         memory: &mut WeightArena,
         thread_pool: &mut ThreadPool,
         packed: &(dyn Fn(usize, Range<usize>) + Sync),
-    ) -> Result<Packed, BackendError> {
+    ) -> Result<PackedMatrices, BackendError> {
         let (tiles, bytes) = (matrices.tiles(), matrices.tile_bytes());
         let matrix_bytes = tiles * bytes;
         let place = memory.take(matrices.count, matrix_bytes)?;
         // SAFETY: the place was just taken, and `bytes` is called only after packing.
-        let target = Target(unsafe { place.start() });
+        let target = TileBuffer(unsafe { place.start() });
         thread_pool.run(&|worker| {
             // the same shares as in the steps, so that on NUMA machines a tile is on the node whose worker
             // reads it
@@ -150,7 +150,7 @@ impl Packed {
                 }
             }
         });
-        Ok(Packed { place, matrix_bytes })
+        Ok(PackedMatrices { place, matrix_bytes })
     }
 
     /// Bytes of the matrix at `index`.

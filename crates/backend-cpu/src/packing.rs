@@ -2,9 +2,9 @@
 
 use crate::CpuBackend;
 use crate::loader::tiled_tensors;
-use crate::pack::Matrices;
+use crate::pack::TileMatrices;
 use latent_backend::{Backend, BackendError};
-use latent_formats::pack::{PackWriter, Tiles};
+use latent_formats::pack::{PackWriter, TiledTensor};
 use latent_formats::{Checkpoint, OutputError, OutputFile, TensorInfo, TensorRows};
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
@@ -20,7 +20,7 @@ const PIECE: usize = 32 << 20;
 
 /// A packed file that was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Packed {
+pub struct PackedFile {
     /// Bytes of the file.
     pub bytes: u64,
     /// Tensors with NaN or infinite elements or block scales, and how many. They are packed unchanged.
@@ -38,9 +38,9 @@ pub fn pack(
     out: &Path,
     threads: Option<usize>,
     progress: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<Packed, BackendError> {
+) -> Result<PackedFile, BackendError> {
     let layouts = layouts(checkpoint)?;
-    let tiles: Vec<Option<Tiles>> =
+    let tiles: Vec<Option<TiledTensor>> =
         checkpoint.tensors().iter().map(|info| layouts.get(&*info.name).copied()).collect();
     let writer = PackWriter::new(checkpoint, &tiles)?;
     let total = writer.file_bytes();
@@ -54,7 +54,7 @@ pub fn pack(
         refused => BackendError::Output(refused),
     };
     let mut file = OutputFile::create(out).map_err(unwritten)?;
-    let mut packing = Packing {
+    let mut packing = FilePacker {
         checkpoint,
         tiles: &tiles,
         thread_pool,
@@ -71,7 +71,7 @@ pub fn pack(
     }
     written.map_err(failed)?;
     file.finish().map_err(unwritten)?;
-    Ok(Packed { bytes: total, not_finite: packing.not_finite })
+    Ok(PackedFile { bytes: total, not_finite: packing.not_finite })
 }
 
 fn pack_io(path: &Path, total: u64, error: io::Error) -> BackendError {
@@ -85,10 +85,10 @@ fn pack_io(path: &Path, total: u64, error: io::Error) -> BackendError {
 }
 
 /// A packed file that is being written.
-struct Packing<'a> {
+struct FilePacker<'a> {
     checkpoint: &'a Checkpoint,
     /// The tile layout of each tensor that is packed.
-    tiles: &'a [Option<Tiles>],
+    tiles: &'a [Option<TiledTensor>],
     thread_pool: ThreadPool,
     /// The tiles of a piece.
     buffer: Vec<u8>,
@@ -100,9 +100,10 @@ struct Packing<'a> {
     not_finite: Vec<(String, u64)>,
 }
 
-impl Packing<'_> {
+impl FilePacker<'_> {
     fn write_tensor(&mut self, index: usize, out: &mut dyn Write) -> io::Result<()> {
-        let Packing { checkpoint, tiles, thread_pool, buffer, progress, done, total, cancelled, .. } = self;
+        let FilePacker { checkpoint, tiles, thread_pool, buffer, progress, done, total, cancelled, .. } =
+            self;
         let mut write = |bytes: &[u8]| {
             out.write_all(bytes)?;
             *done += bytes.len() as u64;
@@ -148,7 +149,7 @@ fn each_piece(
 
 /// The tile layouts of the tensors that plans of the default precision read in tiles. They depend on formats
 /// only, not on the machine.
-fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, BackendError> {
+fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, TiledTensor>, BackendError> {
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let backend = CpuBackend::new();
     let bind = BindOptions { precision: Precision::Default, tier: backend.isa(None)?, cache: CacheType::F16 };
@@ -172,14 +173,14 @@ fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, BackendErr
         };
         let rows = weight.outputs();
         let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
-        let tiles = Tiles { rows, bytes: matrices * layout.matrix_bytes(rows) };
+        let tiles = TiledTensor { rows, bytes: matrices * layout.matrix_bytes(rows) };
         layouts.extend(weight.parts.iter().map(|part| (part.tensor.clone(), tiles)));
     }
     Ok(layouts)
 }
 
 /// Writes a piece: bytes of a tensor, and the tiles that they became.
-type WritePiece<'a> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 'a;
+type PieceWriter<'a> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 'a;
 
 /// Packs a tensor of matrices of `outputs` rows piece by piece. Besides the tiles, `write` gets the rows that
 /// they come from.
@@ -189,11 +190,12 @@ fn pack_tensor(
     outputs: usize,
     buffer: &mut Vec<u8>,
     thread_pool: &mut ThreadPool,
-    write: &mut WritePiece<'_>,
+    write: &mut PieceWriter<'_>,
 ) -> io::Result<()> {
     let inputs = info.shape.last().copied().unwrap_or(0);
     let count = info.rows() / outputs.max(1);
-    let Some(matrices) = Matrices::new(info.ty, outputs, inputs, count, std::slice::from_ref(rows)) else {
+    let Some(matrices) = TileMatrices::new(info.ty, outputs, inputs, count, std::slice::from_ref(rows))
+    else {
         return Err(io::Error::other(format!("{} has no tiles", info.ty)));
     };
     let tile = matrices.tile_bytes();

@@ -20,7 +20,7 @@ pub(crate) enum Buffer {
 
 /// A strided view of a value in its buffer. Offsets and strides count f32 elements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Operand {
+pub(crate) struct OperandView {
     /// The buffer.
     pub buffer: Buffer,
     /// First element of the first row.
@@ -39,7 +39,7 @@ pub(crate) struct Operand {
 
 /// A weight with the kernel that multiplies by it.
 #[derive(Clone, Copy)]
-pub(crate) struct Product {
+pub(crate) struct WeightKernel {
     /// Index of the weight.
     pub weight: usize,
     /// The kernel.
@@ -61,7 +61,7 @@ pub(crate) struct SmallBatchKernel {
     pub activation: ActivationType,
 }
 
-impl Product {
+impl WeightKernel {
     /// The kernel for a call of `rows` rows, and the type in which it reads its input.
     pub(crate) fn for_rows(&self, rows: usize) -> (MatmulFn, ActivationType) {
         match self.small_batch {
@@ -80,25 +80,25 @@ impl Product {
 #[derive(Clone, Copy)]
 pub(crate) enum KvWeights {
     /// `k_b` and `v_b`, one matrix per head each. None where no product reads the weight.
-    Separate(Option<Product>, Option<Product>),
+    Separate(Option<WeightKernel>, Option<WeightKernel>),
     /// `kv_b`: per head the rows of its keys, then those of its values.
-    Combined(Product),
+    Combined(WeightKernel),
 }
 
 /// The kernels of naive MLA, by the element type of expanded keys and values.
 #[derive(Clone, Copy)]
 pub(crate) enum ExpandedKernels {
     /// f32.
-    F32(Kernels<f32>),
+    F32(NaiveMlaKernels<f32>),
     /// f16.
-    F16(Kernels<f16>),
+    F16(NaiveMlaKernels<f16>),
     /// bf16.
-    Bf16(Kernels<bf16>),
+    Bf16(NaiveMlaKernels<bf16>),
 }
 
 /// The kernels of naive MLA for one element type.
 #[derive(Clone, Copy)]
-pub(crate) struct Kernels<N> {
+pub(crate) struct NaiveMlaKernels<N> {
     /// Keys from latents.
     pub keys: ExpandKeysFn<N>,
     /// Attention.
@@ -111,46 +111,46 @@ pub(crate) struct Kernels<N> {
 pub(crate) struct Embed {
     pub weight: usize,
     pub scale: f32,
-    pub out: Operand,
+    pub out: OperandView,
 }
 
 /// RMSNorm of every row.
 pub(crate) struct RmsNorm {
-    pub input: Operand,
+    pub input: OperandView,
     pub weight: usize,
-    pub out: Operand,
+    pub out: OperandView,
 }
 
 /// Products of one input, normalized first by `norm`, with one or several weights.
 pub(crate) struct Linear {
-    pub input: Operand,
+    pub input: OperandView,
     pub norm: Option<usize>,
-    pub products: Vec<Product>,
-    pub outs: Vec<Operand>,
+    pub products: Vec<WeightKernel>,
+    pub outs: Vec<OperandView>,
     pub epilogue: Epilogue,
 }
 
 /// Rotation by position, in place or into another value.
 pub(crate) struct Rope {
-    pub input: Operand,
-    pub out: Operand,
+    pub input: OperandView,
+    pub out: OperandView,
 }
 
 /// Stores rows `[latent | rope key]` in the KV cache.
 pub(crate) struct LatentStore {
-    pub latent: Operand,
+    pub latent: OperandView,
     pub norm: Option<usize>,
     /// The key of all heads, where the model has one.
-    pub key: Option<Operand>,
+    pub key: Option<OperandView>,
     pub rotate: bool,
     pub kv_layer: usize,
 }
 
 /// Stores rows of keys and values per head in the KV cache.
 pub(crate) struct ExpandedStore {
-    pub latent: Operand,
+    pub latent: OperandView,
     /// The key of all heads, where the model has one.
-    pub key: Option<Operand>,
+    pub key: Option<OperandView>,
     pub rotate: bool,
     pub kv: KvWeights,
     pub kv_layer: usize,
@@ -158,51 +158,51 @@ pub(crate) struct ExpandedStore {
 
 /// Queries into latent space: `[W_UKᵀ q_nope | rope(q_rope)]` per head.
 pub(crate) struct AbsorbK {
-    pub q_nope: Operand,
+    pub q_nope: OperandView,
     /// What meets the key of all heads, where the model has one.
-    pub q_rope: Option<Operand>,
+    pub q_rope: Option<OperandView>,
     pub rotate: bool,
     pub kv: KvWeights,
-    pub out: Operand,
+    pub out: OperandView,
 }
 
 /// Attention over cached latents.
 pub(crate) struct AttendLatent {
-    pub query: Operand,
-    pub out: Operand,
+    pub query: OperandView,
+    pub out: OperandView,
     /// For partial results of KV splits.
-    pub partials: Option<Operand>,
+    pub partials: Option<OperandView>,
     pub kv_layer: usize,
     pub kernel: AttendFn,
 }
 
 /// Results of attention out of latent space: W_UV per head.
 pub(crate) struct AbsorbV {
-    pub input: Operand,
+    pub input: OperandView,
     /// Partial results of KV splits, which stand for `input` where attention left them.
-    pub partials: Option<Operand>,
+    pub partials: Option<OperandView>,
     pub kv: KvWeights,
-    pub out: Operand,
+    pub out: OperandView,
 }
 
 /// Attention over expanded keys and values.
 pub(crate) struct AttendExpanded {
-    pub q_nope: Operand,
+    pub q_nope: OperandView,
     /// What meets the key of all heads, where the model has one.
-    pub q_rope: Option<Operand>,
+    pub q_rope: Option<OperandView>,
     /// None where the KV cache holds expanded keys and values.
     pub kv: Option<KvWeights>,
-    pub out: Operand,
+    pub out: OperandView,
     pub kv_layer: usize,
     pub kernels: ExpandedKernels,
 }
 
 /// The router: top-k experts per row.
 pub(crate) struct Route {
-    pub logits: Operand,
+    pub logits: OperandView,
     pub bias: Option<usize>,
-    pub topk_ids: Operand,
-    pub topk_weights: Operand,
+    pub topk_ids: OperandView,
+    pub topk_weights: OperandView,
     /// Whether every worker routes all rows for itself, because an operation of the same phase reads the
     /// choice.
     pub in_every_worker: bool,
@@ -210,59 +210,59 @@ pub(crate) struct Route {
 
 /// silu(gate) · up of the chosen experts.
 pub(crate) struct ExpertGateUp {
-    pub input: Operand,
+    pub input: OperandView,
     pub norm: Option<usize>,
     /// None where each worker has routed all rows in this phase.
-    pub topk_ids: Option<Operand>,
-    pub products: Vec<Product>,
-    pub out: Operand,
+    pub topk_ids: Option<OperandView>,
+    pub products: Vec<WeightKernel>,
+    pub out: OperandView,
 }
 
 /// Weighted sum over the chosen experts of their down projections.
 pub(crate) struct ExpertDown {
-    pub input: Operand,
-    pub topk_ids: Operand,
-    pub topk_weights: Operand,
-    pub product: Product,
+    pub input: OperandView,
+    pub topk_ids: OperandView,
+    pub topk_weights: OperandView,
+    pub product: WeightKernel,
     pub scale: f32,
     /// Whether the sum is added to `out`.
     pub add: bool,
-    pub out: Operand,
+    pub out: OperandView,
 }
 
 /// An elementwise operation that no product took as an epilogue.
 pub(crate) struct Elementwise {
     pub kernel: ElementwiseFn,
     /// The input that the kernel overwrites: copied first, unless `out` is its memory.
-    pub overwritten: Operand,
+    pub overwritten: OperandView,
     /// The other input, of operations of two.
-    pub other: Option<Operand>,
+    pub other: Option<OperandView>,
     /// The factor of operations that scale.
     pub factor: f32,
-    pub out: Operand,
+    pub out: OperandView,
 }
 
 /// out += the weight, each row.
 pub(crate) struct Bias {
     pub weight: usize,
-    pub out: Operand,
+    pub out: OperandView,
 }
 
 /// Rows side by side.
 pub(crate) struct Concat {
-    pub parts: [Operand; 2],
-    pub out: Operand,
+    pub parts: [OperandView; 2],
+    pub out: OperandView,
 }
 
 /// The rows of the residual stream whose logits are wanted.
 pub(crate) struct GatherRows {
-    pub out: Operand,
+    pub out: OperandView,
 }
 
 /// A value that crosses between ranks.
-pub(crate) struct Collective {
+pub(crate) struct RankCollective {
     pub kind: CollectiveKind,
-    pub value: Operand,
+    pub value: OperandView,
 }
 
 /// How it crosses.
@@ -275,7 +275,7 @@ pub(crate) enum CollectiveKind {
 
 /// One operation, ready to run.
 pub(crate) enum Instruction {
-    Collective(Collective),
+    Collective(RankCollective),
     Embed(Embed),
     RmsNorm(RmsNorm),
     Linear(Linear),
@@ -297,7 +297,7 @@ pub(crate) enum Instruction {
 
 impl Instruction {
     /// Its products, with the number of input rows that each row of the batch has in them.
-    fn products(&self) -> (&[Product], usize) {
+    fn products(&self) -> (&[WeightKernel], usize) {
         match self {
             Instruction::Linear(linear) => (&linear.products, 1),
             Instruction::ExpertGateUp(experts) => (&experts.products, 1),
@@ -310,7 +310,7 @@ impl Instruction {
 }
 
 /// An instruction and the rows that it works on.
-pub(crate) struct Step {
+pub(crate) struct ProgramStep {
     /// The index of its node in the plan.
     pub node: usize,
     /// The rows.
@@ -322,7 +322,7 @@ pub(crate) struct Step {
 /// A compiled plan: phases of instructions.
 pub(crate) struct Program {
     /// Instructions between barriers.
-    pub phases: Vec<Vec<Step>>,
+    pub phases: Vec<Vec<ProgramStep>>,
     /// The plan's index of each phase: phases without instructions are left out.
     pub numbers: Vec<usize>,
     /// Elements of the arena.
@@ -333,7 +333,7 @@ impl Program {
     /// Most blocks of 32 elements that one batch row's inputs of a product take, over the products that read
     /// their input as `activation`.
     pub(crate) fn row_blocks(&self, weights: &[LoadedWeight], activation: ActivationType) -> usize {
-        let of = |product: &Product| {
+        let of = |product: &WeightKernel| {
             let reads = product.activations().any(|a| a == activation);
             if reads { Q8Rows::row_blocks(weights[product.weight].inputs()) } else { 0 }
         };

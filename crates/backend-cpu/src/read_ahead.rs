@@ -20,7 +20,7 @@ const PIECES_AHEAD: usize = 4;
 
 /// Bytes that are read one after the other.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct ReadPiece {
     /// The tensor.
     pub(crate) tensor: String,
     /// Bytes of it.
@@ -30,7 +30,7 @@ pub(crate) struct Piece {
 }
 
 /// The tensors cut into pieces.
-pub(crate) fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<Piece> {
+pub(crate) fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<ReadPiece> {
     let mut before = 0;
     let mut pieces = Vec::new();
     for tensor in tensors {
@@ -38,7 +38,7 @@ pub(crate) fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<Piece> 
         for start in (0..bytes).step_by(PIECE) {
             let part = start..(start + PIECE).min(bytes);
             let len = part.len() as u64;
-            pieces.push(Piece { tensor: tensor.clone(), part, before });
+            pieces.push(ReadPiece { tensor: tensor.clone(), part, before });
             before += len;
         }
     }
@@ -47,15 +47,15 @@ pub(crate) fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<Piece> 
 
 /// Keeps a reader from running further ahead of those who use the bytes than `window`.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ReadWindow {
     used: Mutex<u64>,
     changed: Condvar,
     window: u64,
 }
 
-impl Pace {
-    pub(crate) fn new(window: u64) -> Pace {
-        Pace { used: Mutex::default(), changed: Condvar::new(), window }
+impl ReadWindow {
+    pub(crate) fn new(window: u64) -> ReadWindow {
+        ReadWindow { used: Mutex::default(), changed: Condvar::new(), window }
     }
 
     /// Adds `bytes` to the bytes used and wakes the reader.
@@ -84,7 +84,7 @@ impl Pace {
 /// The thread that reads ahead; it ends when this is dropped.
 pub(crate) struct ReadAhead {
     stop: Arc<AtomicBool>,
-    pace: Option<Arc<Pace>>,
+    pace: Option<Arc<ReadWindow>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -93,8 +93,8 @@ impl ReadAhead {
     /// thread: loading works without read-ahead.
     pub(crate) fn start(
         checkpoint: &Arc<Checkpoint>,
-        pieces: Vec<Piece>,
-        pace: Option<Arc<Pace>>,
+        pieces: Vec<ReadPiece>,
+        pace: Option<Arc<ReadWindow>>,
     ) -> Option<ReadAhead> {
         if pieces.is_empty() {
             return None;
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_reader_goes_on_when_bytes_are_used_and_ends_when_it_is_stopped() {
-        let (pace, stop) = (Arc::new(Pace::new(10)), Arc::new(AtomicBool::new(false)));
+        let (pace, stop) = (Arc::new(ReadWindow::new(10)), Arc::new(AtomicBool::new(false)));
         pace.wait(10, &stop);
         let reader = |before| {
             let (pace, stop) = (Arc::clone(&pace), Arc::clone(&stop));

@@ -1,8 +1,8 @@
 //! Each worker's own buffers, grown once and then reused, and the inputs of products prepared in them.
 
 use crate::expert_rows::ExpertRows;
-use crate::program::Product;
-use latent_kernels::{Bf16Rows, Bf16x32, Q8Block, Q8Rows, QuantizedInput, Rows, Scratch};
+use crate::program::WeightKernel;
+use latent_kernels::{Bf16Rows, Bf16x32, MatmulScratch, MatrixView, Q8Block, Q8Rows, QuantizedInput};
 use latent_types::ActivationType;
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub(crate) struct WorkerScratch {
     /// Inputs prepared for products.
     pub acts: ActBuffers,
     /// Scratch of the matrix kernels.
-    pub scratch: Scratch,
+    pub scratch: MatmulScratch,
     /// Results before an epilogue, and rows of the KV cache.
     pub results: Vec<f32>,
     /// A second buffer of the same kind.
@@ -65,8 +65,8 @@ impl InputFormats {
     }
 
     /// The formats that the kernels of some products read.
-    pub(crate) fn of_products<'p>(products: impl IntoIterator<Item = &'p Product>) -> InputFormats {
-        InputFormats::of(products.into_iter().flat_map(Product::activations))
+    pub(crate) fn of_products<'p>(products: impl IntoIterator<Item = &'p WeightKernel>) -> InputFormats {
+        InputFormats::of(products.into_iter().flat_map(WeightKernel::activations))
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct ActBuffers {
 
 /// Rows in every format that was asked for.
 pub(crate) struct PreparedInput<'a> {
-    f32: Rows<'a>,
+    f32: MatrixView<'a>,
     lines: &'a [Bf16x32],
     blocks: &'a [Q8Block],
 }
@@ -89,7 +89,7 @@ impl ActBuffers {
     /// Normalizes `x` if `norm` (weight and epsilon) is given, and converts it to `formats`.
     pub(crate) fn prepare<'a>(
         &'a mut self,
-        x: Rows<'a>,
+        x: MatrixView<'a>,
         norm: Option<(&[f32], f32)>,
         formats: InputFormats,
     ) -> PreparedInput<'a> {
@@ -101,7 +101,7 @@ impl ActBuffers {
                 for (i, row) in out.chunks_exact_mut(cols).enumerate() {
                     latent_kernels::rms_norm(x.row(i), weight, eps, row);
                 }
-                Rows::new(out, rows, cols, cols)
+                MatrixView::new(out, rows, cols, cols)
             }
         };
         let row_blocks = Q8Rows::row_blocks(cols);
@@ -153,7 +153,11 @@ pub(crate) fn grown_to<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) -> &mu
 
 impl<'a> PreparedInput<'a> {
     /// Rows converted by several workers: to bf16, to 8-bit blocks or to both.
-    pub(crate) fn converted(f32: Rows<'a>, lines: &'a [Bf16x32], blocks: &'a [Q8Block]) -> PreparedInput<'a> {
+    pub(crate) fn converted(
+        f32: MatrixView<'a>,
+        lines: &'a [Bf16x32],
+        blocks: &'a [Q8Block],
+    ) -> PreparedInput<'a> {
         PreparedInput { f32, lines, blocks }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Without that, a model that takes half of the memory would fill the other half with pages of its file.
 
-use crate::read_ahead::{Pace, Piece, ReadAhead, pieces};
+use crate::read_ahead::{ReadAhead, ReadPiece, ReadWindow, pieces};
 use latent_formats::{Checkpoint, ResidentPages};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct SourcePages {
     before: Option<ResidentPages>,
     /// Whether what was read stays in the page cache.
     keep: bool,
-    pace: Arc<Pace>,
+    pace: Arc<ReadWindow>,
     _read_ahead: Option<ReadAhead>,
 }
 
@@ -33,9 +33,9 @@ impl SourcePages {
         let before = (!tensors.is_empty()).then(|| checkpoint.resident_pages());
         let mut pieces = pieces(checkpoint, tensors);
         let bytes = pieces.last().map_or(0, |piece| piece.before + piece.part.len() as u64);
-        let pace = Arc::new(Pace::new((bytes / WINDOW_SHARE).clamp(WINDOW.start, WINDOW.end)));
+        let pace = Arc::new(ReadWindow::new((bytes / WINDOW_SHARE).clamp(WINDOW.start, WINDOW.end)));
         let resident =
-            |before, piece: &Piece| checkpoint.was_resident(&piece.tensor, piece.part.clone(), before);
+            |before, piece: &ReadPiece| checkpoint.was_resident(&piece.tensor, piece.part.clone(), before);
         pieces.retain(|piece| before.as_ref().is_some_and(|before| !resident(before, piece)));
         let read_ahead = ReadAhead::start(checkpoint, pieces, Some(Arc::clone(&pace)));
         SourcePages { checkpoint: Arc::clone(checkpoint), before, keep, pace, _read_ahead: read_ahead }

@@ -4,14 +4,15 @@ use crate::CpuBackend;
 use crate::kv_store::CpuKvStore;
 use crate::model::CpuModel;
 use latent_backend::{
-    Backend, BackendError, Batch, CancelToken, InputRows, KV_BLOCK, LoadRequest, Model, ModelOptions, Step,
+    Backend, BackendError, BackendModel, Batch, CancelToken, InputRows, KV_BLOCK, LoadRequest, ModelOptions,
+    ModelStep,
 };
 use latent_formats::{Checkpoint, ResidentPages};
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
 use latent_testing::reference::HostKvStore;
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_threads::Placement;
 use latent_types::{CacheType, TensorType};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,7 @@ const MAX_BATCH_TOKENS: usize = 32;
 fn model(threads: usize) -> CpuModel {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
+    ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
     load(&Arc::new(Checkpoint::open(&path).unwrap()), threads, true)
 }
 
@@ -128,8 +129,13 @@ fn a_kv_cache_of_another_backend_is_refused() {
     layout.cache_type = CacheType::F32;
     let (batch, mut foreign) = (batch(&model, 3), HostKvStore::new(layout));
     let cancel = CancelToken::new();
-    let step =
-        Step { batch: &batch, kv: &mut foreign, cancel: &cancel, on_logits: &mut |_, _| {}, on_hidden: None };
+    let step = ModelStep {
+        batch: &batch,
+        kv: &mut foreign,
+        cancel: &cancel,
+        on_logits: &mut |_, _| {},
+        on_hidden: None,
+    };
     assert!(matches!(model.step(step), Err(BackendError::ForeignStore)));
 }
 
@@ -145,7 +151,7 @@ fn a_cancelled_step_ends_for_every_number_of_threads() {
                 let cancel = cancel.clone();
                 move || cancel.cancel()
             });
-            let step = Step {
+            let step = ModelStep {
                 batch: &batch,
                 kv: &mut *kv,
                 cancel: &cancel,
@@ -155,7 +161,7 @@ fn a_cancelled_step_ends_for_every_number_of_threads() {
             // whichever comes first
             assert!(matches!(model.step(step), Ok(()) | Err(BackendError::Cancelled)));
             canceller.join().unwrap();
-            let step = Step {
+            let step = ModelStep {
                 batch: &batch,
                 kv: &mut *kv,
                 cancel: &cancel,
@@ -184,7 +190,7 @@ fn resident(checkpoint: &Checkpoint, now: &ResidentPages) -> (usize, usize) {
 fn loading_gives_back_the_pages_that_it_read_unless_told_to_keep_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
+    ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
     std::fs::File::open(&path).unwrap().sync_all().unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
     let hidden = |mut model: CpuModel| {

@@ -1,45 +1,45 @@
 //! Copying values out of a step: after a phase, the first worker reads its results while the others wait.
 
 use crate::compile;
-use crate::context::Context;
-use crate::program::Operand;
-use latent_backend::{BackendError, Trace};
+use crate::context::WorkerContext;
+use crate::program::OperandView;
+use latent_backend::{ActivationTrace, BackendError};
 use latent_graph::Plan;
-use latent_graph::activations::{Activations, Source};
+use latent_graph::activations::{ActivationSource, Activations};
 use latent_graph::ir::AttentionPath;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// The probes of every plan, and the trace that they fill.
-pub(crate) struct Recorder {
+pub(crate) struct TraceRecorder {
     /// Per plan, stage after stage, and per phase of it.
-    probes: Vec<Vec<Vec<Probe>>>,
-    trace: Mutex<Trace>,
+    probes: Vec<Vec<Vec<TraceProbe>>>,
+    trace: Mutex<ActivationTrace>,
 }
 
 /// The part of a [`Recorder`] that one program needs.
 #[derive(Clone, Copy)]
-pub(crate) struct Recording<'a> {
-    probes: &'a [Vec<Probe>],
-    trace: &'a Mutex<Trace>,
+pub(crate) struct ProgramProbes<'a> {
+    probes: &'a [Vec<TraceProbe>],
+    trace: &'a Mutex<ActivationTrace>,
 }
 
 /// An activation, the rows that have it, and where its elements are.
-struct Probe {
+struct TraceProbe {
     activation: usize,
     path: AttentionPath,
-    source: Copied,
+    source: ProbeSource,
     /// The operation with its kernels, as a plan prints it.
     made_by: String,
 }
 
-enum Copied {
-    Value { operand: Operand, columns: Range<usize> },
+enum ProbeSource {
+    Value { operand: OperandView, columns: Range<usize> },
     Cache { kv_layer: usize, columns: Range<usize> },
-    Routing { topk_ids: Operand, topk_weights: Operand },
+    Routing { topk_ids: OperandView, topk_weights: OperandView },
 }
 
-impl Recorder {
+impl TraceRecorder {
     /// Finds the activations that `trace` wants in each plan.
     ///
     /// # Errors
@@ -47,45 +47,47 @@ impl Recorder {
     pub(crate) fn new<'p>(
         plans: impl Iterator<Item = &'p Plan>,
         activations: &Activations,
-        trace: Trace,
-    ) -> Result<Recorder, BackendError> {
-        let of_plan = |plan: &Plan| -> Result<Vec<Vec<Probe>>, BackendError> {
-            let mut phases: Vec<Vec<Probe>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
+        trace: ActivationTrace,
+    ) -> Result<TraceRecorder, BackendError> {
+        let of_plan = |plan: &Plan| -> Result<Vec<Vec<TraceProbe>>, BackendError> {
+            let mut phases: Vec<Vec<TraceProbe>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
             for probe in activations.probes(plan).into_iter().filter(|probe| trace.wants(probe.activation)) {
                 let source = match probe.source {
-                    Source::Value { value, columns } => {
-                        Copied::Value { operand: compile::operand(plan, value)?, columns }
+                    ActivationSource::Value { value, columns } => {
+                        ProbeSource::Value { operand: compile::operand(plan, value)?, columns }
                     }
-                    Source::Cache { kv_layer, columns } => Copied::Cache { kv_layer: kv_layer.0, columns },
-                    Source::Routing { topk_ids, topk_weights } => Copied::Routing {
+                    ActivationSource::Cache { kv_layer, columns } => {
+                        ProbeSource::Cache { kv_layer: kv_layer.0, columns }
+                    }
+                    ActivationSource::Routing { topk_ids, topk_weights } => ProbeSource::Routing {
                         topk_ids: compile::operand(plan, topk_ids)?,
                         topk_weights: compile::operand(plan, topk_weights)?,
                     },
                 };
                 let made_by = plan.ir.line(&plan.ir.nodes[probe.node]);
                 let (activation, path) = (probe.activation, probe.path);
-                phases[probe.phase].push(Probe { activation, path, source, made_by });
+                phases[probe.phase].push(TraceProbe { activation, path, source, made_by });
             }
             Ok(phases)
         };
         let probes = plans.map(of_plan).collect::<Result<_, _>>()?;
-        Ok(Recorder { probes, trace: Mutex::new(trace) })
+        Ok(TraceRecorder { probes, trace: Mutex::new(trace) })
     }
 
     /// The probes of the plan at `index`.
-    pub(crate) fn of(&self, index: usize) -> Recording<'_> {
-        Recording { probes: &self.probes[index], trace: &self.trace }
+    pub(crate) fn of(&self, index: usize) -> ProgramProbes<'_> {
+        ProgramProbes { probes: &self.probes[index], trace: &self.trace }
     }
 
     /// The filled trace.
-    pub(crate) fn finish(self) -> Trace {
+    pub(crate) fn finish(self) -> ActivationTrace {
         self.trace.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Recording<'_> {
+impl ProgramProbes<'_> {
     /// Copies the results of `phase`. Every worker calls it; none goes on before the first has read.
-    pub(crate) fn record(&self, ctx: &Context<'_>, phase: usize) {
+    pub(crate) fn record(&self, ctx: &WorkerContext<'_>, phase: usize) {
         let probes = &self.probes[phase];
         if probes.is_empty() {
             return;
@@ -100,8 +102,8 @@ impl Recording<'_> {
     }
 }
 
-impl Probe {
-    fn record(&self, ctx: &Context<'_>, trace: &mut Trace) {
+impl TraceProbe {
+    fn record(&self, ctx: &WorkerContext<'_>, trace: &mut ActivationTrace) {
         // a trace follows one sequence; the batch of lm_head has no spans, and all of its rows
         let span = ctx.batch.spans.first();
         if span.is_some_and(|span| !self.path.meets(span.path)) {
@@ -111,19 +113,19 @@ impl Probe {
         for (row, &position) in ctx.batch.positions.iter().enumerate().take(ctx.rows) {
             let out = trace.row(self.activation, position, &self.made_by);
             match &self.source {
-                Copied::Value { operand, columns } => {
+                ProbeSource::Value { operand, columns } => {
                     for (head, out) in out.chunks_exact_mut(columns.len()).enumerate() {
                         out.copy_from_slice(&ctx.head(operand, row, head)[columns.clone()]);
                     }
                 }
-                Copied::Cache { kv_layer, columns } => {
+                ProbeSource::Cache { kv_layer, columns } => {
                     let Some(span) = span else { return };
                     elements.resize(ctx.kv.kv_layer(*kv_layer).0.width, 0.0);
                     let cached = ctx.kv_row(span, *kv_layer, position);
                     latent_kernels::load_row(ctx.kv_format(*kv_layer), cached, &mut elements);
                     out.copy_from_slice(&elements[columns.clone()]);
                 }
-                Copied::Routing { topk_ids, topk_weights } => {
+                ProbeSource::Routing { topk_ids, topk_weights } => {
                     out.fill(0.0);
                     let weights = ctx.row(topk_weights, row);
                     for (id, weight) in ctx.ids(topk_ids, row).iter().zip(weights) {

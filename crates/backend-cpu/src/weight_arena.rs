@@ -51,7 +51,7 @@ impl WeightArena {
     ///
     /// # Errors
     /// When less is left than was reserved for: an error of Latent.
-    pub(crate) fn take(&mut self, count: usize, bytes: usize) -> Result<Place, BackendError> {
+    pub(crate) fn take(&mut self, count: usize, bytes: usize) -> Result<ArenaRange, BackendError> {
         let range = place(self.taken, self.nodes, count * bytes);
         if range.end > self.map.len() {
             let error = std::io::ErrorKind::OutOfMemory.into();
@@ -69,7 +69,7 @@ impl WeightArena {
             let _ = self.map.advise_range(advice, range.start, range.len());
         }
         self.taken = range.end;
-        Ok(Place { map: Arc::clone(&self.map), start: range.start, len: range.len() })
+        Ok(ArenaRange { map: Arc::clone(&self.map), start: range.start, len: range.len() })
     }
 }
 
@@ -81,13 +81,13 @@ fn place(taken: usize, nodes: usize, bytes: usize) -> std::ops::Range<usize> {
 }
 
 /// The part of the memory that belongs to one weight.
-pub(crate) struct Place {
+pub(crate) struct ArenaRange {
     map: Arc<MmapRaw>,
     start: usize,
     len: usize,
 }
 
-impl Place {
+impl ArenaRange {
     /// Address of its first byte.
     ///
     /// # Safety

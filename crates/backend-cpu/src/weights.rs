@@ -4,12 +4,12 @@
     reason = "slices of the mapped file are stored with the checkpoint that keeps them alive"
 )]
 
-use crate::pack::{Matrices, Packed};
+use crate::pack::{PackedMatrices, TileMatrices};
 use crate::source_pages::SourcePages;
 use crate::weight_arena::WeightArena;
 use latent_backend::BackendError;
 use latent_formats::{Checkpoint, TensorInfo, TensorRows};
-use latent_graph::circuit::{Part, Weight};
+use latent_graph::circuit::{Weight, WeightPart};
 use latent_kernels::{BlockScales, WeightMatrix};
 use latent_quant::tiles::TileLayout;
 use latent_threads::ThreadPool;
@@ -24,11 +24,11 @@ pub struct LoadedWeight {
     outputs: usize,
     inputs: usize,
     /// One for all matrices, or one per matrix.
-    parts: Vec<Bytes>,
+    parts: Vec<MappedBytes>,
     /// Whether `parts` are tiles, which only packed files have.
     tiles: bool,
     /// All matrices in tiles, instead of `parts`.
-    packed: Option<Packed>,
+    packed: Option<PackedMatrices>,
     /// Scale of each matrix's results; empty where all are 1.
     scales: Vec<f32>,
     /// Block scales of all matrices (FP8); empty if the format has no block scales.
@@ -40,26 +40,26 @@ pub struct LoadedWeight {
 }
 
 /// Bytes of the mapped file, with the checkpoint that keeps the map alive, or a copy of rows that lie in pieces there.
-struct Bytes {
+struct MappedBytes {
     start: *const u8,
     len: usize,
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: the bytes are never written, and `_keep` owns them.
-unsafe impl Send for Bytes {}
+unsafe impl Send for MappedBytes {}
 // SAFETY: as for Send.
-unsafe impl Sync for Bytes {}
+unsafe impl Sync for MappedBytes {}
 
-impl Bytes {
+impl MappedBytes {
     fn get(&self) -> &[u8] {
         // SAFETY: taken from a slice of what `_keep` owns, which lives as long.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
-    fn copied(bytes: Vec<u8>) -> Bytes {
+    fn copied(bytes: Vec<u8>) -> MappedBytes {
         let (start, len) = (bytes.as_ptr(), bytes.len());
-        Bytes { start, len, _keep: Arc::new(bytes) }
+        MappedBytes { start, len, _keep: Arc::new(bytes) }
     }
 }
 
@@ -103,7 +103,7 @@ impl LoadedWeight {
                 Some(tensor) => {
                     let (start, len) = (tensor.data.as_ptr(), tensor.data.len());
                     let keep: Arc<Checkpoint> = Arc::clone(checkpoint);
-                    loaded.parts.push(Bytes { start, len, _keep: keep });
+                    loaded.parts.push(MappedBytes { start, len, _keep: keep });
                 }
                 None if weight.cut.is_none() => check_joined(part, weight, checkpoint)?,
                 // formats without tiles are read in rows
@@ -113,7 +113,7 @@ impl LoadedWeight {
                     if let Some(rows) = rows.last() {
                         rows.read(0..count, &mut bytes);
                     }
-                    loaded.parts.push(Bytes::copied(bytes));
+                    loaded.parts.push(MappedBytes::copied(bytes));
                 }
                 None => {}
             }
@@ -136,7 +136,7 @@ impl LoadedWeight {
         memory: &mut WeightArena,
         thread_pool: &mut ThreadPool,
     ) -> Result<(), BackendError> {
-        let Some(matrices) = Matrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), rows)
+        let Some(matrices) = TileMatrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), rows)
         else {
             return Ok(());
         };
@@ -145,7 +145,7 @@ impl LoadedWeight {
             [all] => source.packed(&all.tensor, m * bytes + part.start..m * bytes + part.end),
             parts => source.packed(&parts[m].tensor, part),
         };
-        self.packed = Some(Packed::new(&matrices, memory, thread_pool, &went_through)?);
+        self.packed = Some(PackedMatrices::new(&matrices, memory, thread_pool, &went_through)?);
         self.parts.clear();
         weight.parts.iter().for_each(|part| source.done(&part.tensor));
         Ok(())
@@ -154,7 +154,7 @@ impl LoadedWeight {
     /// Adds the scales of one tensor to those of blocks or of matrices.
     fn take_scales(
         &mut self,
-        part: &Part,
+        part: &WeightPart,
         weight: &Weight,
         checkpoint: &Arc<Checkpoint>,
     ) -> Result<(), BackendError> {
@@ -254,7 +254,7 @@ impl LoadedWeight {
 
 /// Checks that a weight joined from several tensors is a matrix of these sides, in a format with
 /// tiles.
-fn check_joined(part: &Part, weight: &Weight, checkpoint: &Checkpoint) -> Result<(), BackendError> {
+fn check_joined(part: &WeightPart, weight: &Weight, checkpoint: &Checkpoint) -> Result<(), BackendError> {
     let sides = [weight.outputs(), weight.inputs()];
     let info = checkpoint.info(&part.tensor).ok_or_else(|| missing(checkpoint, &part.tensor))?;
     if weight.shape.len() > 1 && info.shape == sides && TileLayout::new(weight.ty, sides[1]).is_some() {

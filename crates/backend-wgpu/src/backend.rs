@@ -5,19 +5,19 @@ use crate::buffers::largest_binding;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::limits;
-use crate::matmul::products::Products;
+use crate::matmul::products::ProductContext;
 use crate::memory::{self, SCRATCH};
 use crate::model::GpuModel;
 use crate::needs::needs;
 use crate::portions::PORTION;
-use crate::values::Registers;
-use crate::variants::Variants;
+use crate::values::ValueRegisters;
+use crate::variants::KernelVariants;
 use crate::weights::total_bytes;
 use latent_backend::{
-    Backend, BackendError, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
+    Backend, BackendError, BackendModel, LoadRequest, MemoryEstimate, ModelOptions, PeakRates, WeightBytes,
     WeightSource,
 };
-use latent_graph::{Fusion, ModelConfig, Stage, Target};
+use latent_graph::{BackendTarget, Fusion, ModelConfig, Stage};
 use latent_threads::Placement;
 use latent_types::Tier;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const FUSION: Fusion =
 /// A GPU, or a program that stands for one.
 pub struct GpuBackend {
     device: Arc<Device>,
-    target: Target,
+    target: BackendTarget,
     scratch: u64,
     /// Operations of a portion of a step.
     portion: f64,
@@ -49,7 +49,7 @@ impl GpuBackend {
     ///
     /// # Errors
     /// As for [`open`](Self::open).
-    pub fn open_with(index: usize, variants: Variants) -> Result<GpuBackend, GpuError> {
+    pub fn open_with(index: usize, variants: KernelVariants) -> Result<GpuBackend, GpuError> {
         Ok(GpuBackend::on(Device::open_with(index, Some(variants))?))
     }
 
@@ -63,14 +63,14 @@ impl GpuBackend {
 
     /// On an open device.
     pub(crate) fn on(device: Arc<Device>) -> GpuBackend {
-        let target = Target { fusion: FUSION, ..Target::unfused("gpu") };
+        let target = BackendTarget { fusion: FUSION, ..BackendTarget::unfused("gpu") };
         GpuBackend { device, target, scratch: SCRATCH, portion: PORTION }
     }
 
     /// The same with plans as the circuits state them, to hold the others against.
     #[must_use]
     pub fn unfused(self) -> GpuBackend {
-        GpuBackend { target: Target::unfused("gpu"), ..self }
+        GpuBackend { target: BackendTarget::unfused("gpu"), ..self }
     }
 
     /// The same with smaller scratch buffers, so that few rows take several passes.
@@ -134,7 +134,7 @@ impl Backend for GpuBackend {
         Some(format!("{name}, {interface}, driver {driver}"))
     }
 
-    fn target(&self) -> &Target {
+    fn target(&self) -> &BackendTarget {
         &self.target
     }
 
@@ -153,11 +153,11 @@ impl Backend for GpuBackend {
         options: &ModelOptions,
         context: usize,
     ) -> MemoryEstimate {
-        let products = Products::new(&self.device, options.stages.bind.precision);
+        let products = ProductContext::new(&self.device, options.stages.bind.precision);
         let options = ModelOptions { context, ..*options };
         let mut needs = needs(stages, config, &products, &options, self.scratch);
         for plan in stages.iter().flat_map(|stage| &stage.plans) {
-            Registers::assign(plan, &mut needs.registers);
+            ValueRegisters::assign(plan, &mut needs.registers);
         }
         MemoryEstimate { arena: needs.bytes(), ..MemoryEstimate::default() }
     }
@@ -176,7 +176,7 @@ impl Backend for GpuBackend {
         largest_binding(&self.device.limits)
     }
 
-    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
+    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn BackendModel>, BackendError> {
         if request.communicator.is_some() {
             let problem =
                 "the GPU backend does not run a part of a model yet; use --device cpu, or omit --partition";
@@ -188,7 +188,7 @@ impl Backend for GpuBackend {
         Ok(Box::new(model))
     }
 
-    fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<Limits, BackendError> {
+    fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<PeakRates, BackendError> {
         Ok(limits::measure(&self.device)?)
     }
 }

@@ -12,16 +12,16 @@ use wgpu::naga::{
 /// Threads of a subgroup, and banks of 4 bytes, of most GPUs.
 const LANES: usize = 32;
 
-type PerThread = [u32; LANES];
-type Mask = [bool; LANES];
+type LaneValues = [u32; LANES];
+type LaneMask = [bool; LANES];
 
 /// The accesses of a shader's first 32 threads.
 pub(crate) fn bank_conflicts(module: &Module) -> BankConflicts {
     let Some(main) = module.entry_points.first() else { return BankConflicts::default() };
     let threads: u32 = main.workgroup_size.iter().product();
-    let mut run = Run { module, found: BankConflicts::default() };
+    let mut run = ConflictCounter { module, found: BankConflicts::default() };
     let arguments = main.function.arguments.iter().map(|argument| built_in(argument.binding.as_ref()));
-    let mut frame = Frame::new(arguments.collect());
+    let mut frame = CallFrame::new(arguments.collect());
     run.block(&main.function, &main.function.body, &mut frame, std::array::from_fn(|i| i < threads as usize));
     run.found
 }
@@ -29,11 +29,11 @@ pub(crate) fn bank_conflicts(module: &Module) -> BankConflicts {
 /// What an expression is for the threads.
 #[derive(Clone, Debug)]
 enum Value {
-    Number(PerThread),
+    Number(LaneValues),
     Vector(Vec<Value>),
     Local(Handle<LocalVariable>),
     /// Bytes of workgroup memory: where each thread's begin, how many they are, and what, if they have parts.
-    Shared(PerThread, u32, Option<Handle<Type>>),
+    Shared(LaneValues, u32, Option<Handle<Type>>),
     Unknown,
 }
 
@@ -55,27 +55,33 @@ fn built_in(binding: Option<&Binding>) -> Value {
 }
 
 /// A call of a function.
-struct Frame {
+struct CallFrame {
     arguments: Vec<Value>,
     values: HashMap<Handle<Expression>, Value>,
     locals: HashMap<Handle<LocalVariable>, Value>,
     returned: Value,
 }
 
-impl Frame {
-    fn new(arguments: Vec<Value>) -> Frame {
-        Frame { arguments, values: HashMap::new(), locals: HashMap::new(), returned: Value::Unknown }
+impl CallFrame {
+    fn new(arguments: Vec<Value>) -> CallFrame {
+        CallFrame { arguments, values: HashMap::new(), locals: HashMap::new(), returned: Value::Unknown }
     }
 }
 
-struct Run<'m> {
+struct ConflictCounter<'m> {
     module: &'m Module,
     found: BankConflicts,
 }
 
-impl Run<'_> {
+impl ConflictCounter<'_> {
     /// Runs statements for the threads of the mask; those that go on after them.
-    fn block(&mut self, function: &Function, block: &Block, frame: &mut Frame, mut mask: Mask) -> Mask {
+    fn block(
+        &mut self,
+        function: &Function,
+        block: &Block,
+        frame: &mut CallFrame,
+        mut mask: LaneMask,
+    ) -> LaneMask {
         for statement in block {
             match statement {
                 Statement::Emit(range) => {
@@ -130,7 +136,7 @@ impl Run<'_> {
                 Statement::Call { function: called, arguments, result } => {
                     let arguments = arguments.iter().map(|argument| self.value(function, *argument, frame));
                     let (called, mut inner) =
-                        (&self.module.functions[*called], Frame::new(arguments.collect()));
+                        (&self.module.functions[*called], CallFrame::new(arguments.collect()));
                     self.block(called, &called.body, &mut inner, mask);
                     result.map(|result| frame.values.insert(result, inner.returned));
                 }
@@ -141,7 +147,7 @@ impl Run<'_> {
     }
 
     /// Counts an access to workgroup memory, if it is one.
-    fn access(&mut self, pointer: &Value, mask: &Mask) {
+    fn access(&mut self, pointer: &Value, mask: &LaneMask) {
         let Value::Shared(bytes, size, _) = pointer else { return };
         if !mask.contains(&true) {
             return;
@@ -164,7 +170,7 @@ impl Run<'_> {
         self.found.worst = self.found.worst.max(ways);
     }
 
-    fn value(&self, function: &Function, expression: Handle<Expression>, frame: &Frame) -> Value {
+    fn value(&self, function: &Function, expression: Handle<Expression>, frame: &CallFrame) -> Value {
         if let Some(known) = frame.values.get(&expression) {
             return known.clone();
         }
@@ -229,7 +235,7 @@ impl Run<'_> {
         if space == AddressSpace::WorkGroup { self.shared([0; LANES], ty) } else { Value::Unknown }
     }
 
-    fn shared(&self, bytes: PerThread, ty: Handle<Type>) -> Value {
+    fn shared(&self, bytes: LaneValues, ty: Handle<Type>) -> Value {
         Value::Shared(bytes, self.module.types[ty].inner.size(self.module.to_ctx()), Some(ty))
     }
 
@@ -266,7 +272,7 @@ fn number_of(literal: Literal) -> Value {
     }
 }
 
-fn zip(a: &PerThread, b: &PerThread, each: impl Fn(u32, u32) -> u32) -> Value {
+fn zip(a: &LaneValues, b: &LaneValues, each: impl Fn(u32, u32) -> u32) -> Value {
     Value::Number(std::array::from_fn(|i| each(a[i], b[i])))
 }
 

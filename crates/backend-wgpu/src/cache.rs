@@ -4,8 +4,8 @@ use crate::buffers::Buffer;
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
-use crate::shader::{Constant, Shader};
+use crate::pipeline::ShaderPipeline;
+use crate::shader::{Shader, ShaderConstant};
 use latent_backend::{BackendError, KV_BLOCK, Rotation};
 use latent_graph::config::RopePairs;
 use latent_graph::ir::{KvLayer, KvLayerKind};
@@ -44,7 +44,7 @@ pub(crate) fn with_slots(shader: Shader) -> Shader {
 
 /// Adds the rotation of `pairs` pairs of elements to a shader.
 pub(crate) fn with_pairs(shader: Shader, (pairs, kind): (usize, RopePairs)) -> Shader {
-    let interleaved = Constant::Flag(kind == RopePairs::Interleaved);
+    let interleaved = ShaderConstant::Flag(kind == RopePairs::Interleaved);
     shader.after(PAIRS).count("PAIRS", pairs).with("INTERLEAVED", interleaved)
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn with_rows(shader: Shader, kv_layer: &KvLayer, ty: CacheType) -> Re
 }
 
 /// A shader that copies words within a layer.
-pub(crate) fn copy_rows(device: &Device) -> Result<Arc<Pipeline>, GpuError> {
+pub(crate) fn copy_rows(device: &Device) -> Result<Arc<ShaderPipeline>, GpuError> {
     device.pipeline(&copy_shader())
 }
 
@@ -112,18 +112,18 @@ pub(crate) fn shaders() -> Vec<Shader> {
 }
 
 /// Copies a row and turns its rope part.
-pub(crate) struct Shift {
-    pipeline: Arc<Pipeline>,
+pub(crate) struct CacheShift {
+    pipeline: Arc<ShaderPipeline>,
     pairs: usize,
 }
 
-impl Shift {
+impl CacheShift {
     pub(crate) fn new(
         device: &Device,
         kv_layer: &KvLayer,
         ty: CacheType,
         rotation: &Rotation,
-    ) -> Result<Shift, BackendError> {
+    ) -> Result<CacheShift, BackendError> {
         // where the rope part of a head begins, and how far heads are apart
         let (head_width, rope_at) = match kv_layer.kind {
             KvLayerKind::Latent => (kv_layer.width, kv_layer.width - rotation.rope),
@@ -131,7 +131,7 @@ impl Shift {
         };
         let pairs = (rotation.rope / 2, rotation.pairs());
         let shader = shift_shader(kv_layer, ty, (head_width, rope_at), pairs)?;
-        Ok(Shift { pipeline: device.pipeline(&shader)?, pairs: rotation.rope / 2 })
+        Ok(CacheShift { pipeline: device.pipeline(&shader)?, pairs: rotation.rope / 2 })
     }
 
     /// Moves the row of the first slot to the second.

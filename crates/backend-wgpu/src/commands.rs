@@ -4,9 +4,9 @@ use crate::buffers::{Buffer, Readback};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::kernel_facts::KernelFacts;
-use crate::pipeline::Pipeline;
-use crate::ready::{self, Submitted};
-use crate::timestamps::Timestamps;
+use crate::pipeline::ShaderPipeline;
+use crate::ready::{self, QueueSubmission};
+use crate::timestamps::PassTimestamps;
 use latent_backend::{Instant, KernelCalls};
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Part of a buffer, as a shader sees it.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Binding {
+pub(crate) struct ShaderBinding {
     buffer: wgpu::Buffer,
     /// Its bytes; the start is a multiple of 256.
     range: Range<u64>,
 }
 
-impl Binding {
+impl ShaderBinding {
     /// Some bytes of a buffer, from a multiple of 256 on.
-    pub(crate) fn part(buffer: &Buffer, range: Range<u64>) -> Binding {
-        Binding { buffer: buffer.raw.clone(), range }
+    pub(crate) fn part(buffer: &Buffer, range: Range<u64>) -> ShaderBinding {
+        ShaderBinding { buffer: buffer.raw.clone(), range }
     }
 }
 
-impl From<&Buffer> for Binding {
-    fn from(buffer: &Buffer) -> Binding {
-        Binding::part(buffer, 0..buffer.bytes())
+impl From<&Buffer> for ShaderBinding {
+    fn from(buffer: &Buffer) -> ShaderBinding {
+        ShaderBinding::part(buffer, 0..buffer.bytes())
     }
 }
 
 /// One call of a shader.
-struct Call {
-    pipeline: Arc<Pipeline>,
-    bindings: Vec<(u32, Binding)>,
+struct ShaderCall {
+    pipeline: Arc<ShaderPipeline>,
+    bindings: Vec<(u32, ShaderBinding)>,
     /// Where its parameters begin.
     params: u64,
     param_bytes: u64,
@@ -45,17 +45,17 @@ struct Call {
 
 /// What the device does in order.
 enum Command {
-    Call(Call),
+    Call(ShaderCall),
     /// Copies bytes between two buffers: whole words.
     Copy {
-        from: Binding,
+        from: ShaderBinding,
         to: wgpu::Buffer,
         at: u64,
     },
 }
 
 /// Bytes of a buffer, and where they are copied to, for the host to read.
-pub(crate) type Copied<'r> = (&'r Readback, &'r Buffer, Range<u64>, u64);
+pub(crate) type ReadbackCopy<'r> = (&'r Readback, &'r Buffer, Range<u64>, u64);
 
 /// Calls of shaders and copies, one after the other: each sees what those before it wrote.
 pub(crate) struct Commands {
@@ -101,8 +101,8 @@ impl Commands {
     /// Calls a shader with `groups` workgroups, with these parameters and buffers: bindings 0 and from 1 on. A call of no workgroups is left out.
     pub(crate) fn call(
         &mut self,
-        pipeline: &Arc<Pipeline>,
-        bindings: impl IntoIterator<Item = Binding>,
+        pipeline: &Arc<ShaderPipeline>,
+        bindings: impl IntoIterator<Item = ShaderBinding>,
         params: &[u32],
         groups: [u32; 3],
     ) {
@@ -112,8 +112,8 @@ impl Commands {
     /// The same for a shader that leaves numbers of bindings out.
     pub(crate) fn call_numbered(
         &mut self,
-        pipeline: &Arc<Pipeline>,
-        bindings: impl IntoIterator<Item = (u32, Binding)>,
+        pipeline: &Arc<ShaderPipeline>,
+        bindings: impl IntoIterator<Item = (u32, ShaderBinding)>,
         params: &[u32],
         groups: [u32; 3],
     ) {
@@ -127,7 +127,7 @@ impl Commands {
         // a uniform's size is a multiple of 16
         let end = self.params.len().next_multiple_of(16).max(at + 16);
         self.params.resize(end, 0);
-        self.commands.push(Command::Call(Call {
+        self.commands.push(Command::Call(ShaderCall {
             pipeline: Arc::clone(pipeline),
             bindings: bindings.into_iter().collect(),
             params: at as u64,
@@ -177,7 +177,7 @@ impl Commands {
 
     /// Copies bytes to `at` of another buffer.
     pub(crate) fn copy(&mut self, from: &Buffer, range: Range<u64>, to: &Buffer, at: u64) {
-        self.commands.push(Command::Copy { from: Binding::part(from, range), to: to.raw.clone(), at });
+        self.commands.push(Command::Copy { from: ShaderBinding::part(from, range), to: to.raw.clone(), at });
     }
 
     /// The time of the calls from here on counts for this number.
@@ -186,24 +186,24 @@ impl Commands {
     }
 
     /// Hands all of them to the device, and copies of results after them.
-    pub(crate) fn submit(self, results: &[Copied<'_>]) -> Result<(), GpuError> {
+    pub(crate) fn submit(self, results: &[ReadbackCopy<'_>]) -> Result<(), GpuError> {
         self.encode(results, None).map(drop)
     }
 
     /// Hands all of them to the device as something that can be waited for by itself.
-    pub(crate) fn submit_portion(self) -> Result<Submitted, GpuError> {
+    pub(crate) fn submit_portion(self) -> Result<QueueSubmission, GpuError> {
         let device = Arc::clone(&self.device);
         let index = self.encode(&[], None)?;
         Ok(ready::submitted(&device.queue, index))
     }
 
     /// The same on a device with timestamps, whose nanoseconds for each number, in pieces, come back once it is done. Copies between buffers take no time.
-    pub(crate) fn submit_timed(self, results: &[Copied<'_>]) -> Result<Vec<(usize, u64)>, GpuError> {
+    pub(crate) fn submit_timed(self, results: &[ReadbackCopy<'_>]) -> Result<Vec<(usize, u64)>, GpuError> {
         let calls = |i: usize| matches!(self.commands[i], Command::Call(_));
         let begins = |range: &Range<usize>, i: usize| calls(i) && (i == range.start || !calls(i - 1));
         let passes = self.stretches().into_iter();
         let passes = passes.map(|(_, range)| range.clone().filter(|i| begins(&range, *i)).count()).sum();
-        let mut timestamps = Timestamps::new(&self.device, passes)?;
+        let mut timestamps = PassTimestamps::new(&self.device, passes)?;
         self.encode(results, Some(&mut timestamps))?;
         timestamps.nanos()
     }
@@ -228,8 +228,8 @@ impl Commands {
 
     fn encode(
         self,
-        results: &[Copied<'_>],
-        mut timestamps: Option<&mut Timestamps>,
+        results: &[ReadbackCopy<'_>],
+        mut timestamps: Option<&mut PassTimestamps>,
     ) -> Result<wgpu::SubmissionIndex, GpuError> {
         let stretches = self.stretches();
         let Commands { device, commands, params, .. } = self;
@@ -297,7 +297,7 @@ fn calls<'c>(
 }
 
 /// What a call sees.
-fn bind(device: &wgpu::Device, call: &Call, uniforms: &wgpu::Buffer) -> wgpu::BindGroup {
+fn bind(device: &wgpu::Device, call: &ShaderCall, uniforms: &wgpu::Buffer) -> wgpu::BindGroup {
     let entry = |binding, buffer, offset, bytes| wgpu::BindGroupEntry {
         binding,
         resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
@@ -356,12 +356,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let from = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
         let to = Buffer::new(&device, "y", 4000).unwrap();
         assert_eq!(device.in_use(), 8000);
-        let shader = |scale| Shader::new("add", ADD).with("SCALE", crate::shader::Constant::Number(scale));
+        let shader =
+            |scale| Shader::new("add", ADD).with("SCALE", crate::shader::ShaderConstant::Number(scale));
         let (once, twice) = (device.pipeline(&shader(1.0)).unwrap(), device.pipeline(&shader(2.0)).unwrap());
         assert!(Arc::ptr_eq(&once, &device.pipeline(&shader(1.0)).unwrap()));
         let mut commands = Commands::new(&device);
         for pipeline in [&once, &twice, &once] {
-            commands.call(pipeline, [&from, &to].map(Binding::from), &[1000], grid(1000, 64));
+            commands.call(pipeline, [&from, &to].map(ShaderBinding::from), &[1000], grid(1000, 64));
         }
         commands.submit(&[]).unwrap();
         let expected: Vec<f32> = x.iter().map(|x| 4.0 * x).collect();
@@ -379,14 +380,14 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         }
         let x = Buffer::new(&device, "x", 4 << 20).unwrap();
         let y = Buffer::new(&device, "y", 4 << 20).unwrap();
-        let add = Shader::new("add", ADD).with("SCALE", crate::shader::Constant::Number(1.0));
+        let add = Shader::new("add", ADD).with("SCALE", crate::shader::ShaderConstant::Number(1.0));
         let add = device.pipeline(&add).unwrap();
         // more passes than one set of queries has
         let mut commands = Commands::new(&device);
         for number in 0..3000 {
             commands.timed(number);
             let elements = if number == 2999 { 1 << 20 } else { 64 };
-            commands.call(&add, [&x, &y].map(Binding::from), &[elements], grid(elements as usize, 64));
+            commands.call(&add, [&x, &y].map(ShaderBinding::from), &[elements], grid(elements as usize, 64));
         }
         let start = Instant::now();
         let nanos = commands.submit_timed(&[]).unwrap();

@@ -2,8 +2,8 @@
 
 use crate::buffers::largest_binding;
 use crate::device::Device;
-use crate::matmul::weight::Weight;
-use crate::values::{Operand, Registers, count, internal};
+use crate::matmul::weight::DeviceWeight;
+use crate::values::{ShaderOperand, ValueRegisters, count, internal};
 use crate::weights::{DeviceVector, DeviceWeights};
 use latent_backend::{BackendError, Rotation};
 use latent_graph::ir::{KvLayer, Node, ValueId, WeightId};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// What says how much scratch memory an operation takes.
 #[derive(Clone, Copy)]
-pub(crate) struct Sizes<'s> {
+pub(crate) struct ScratchLimits<'s> {
     pub(crate) config: &'s ModelConfig,
     pub(crate) plan: &'s Plan,
     /// Maximum bytes of a scratch buffer, for operations that can split their work into passes.
@@ -22,7 +22,7 @@ pub(crate) struct Sizes<'s> {
     pub(crate) most: u64,
 }
 
-impl Sizes<'_> {
+impl ScratchLimits<'_> {
     /// Most rows of a step.
     pub(crate) fn rows(&self) -> usize {
         self.plan.max_rows.max(1)
@@ -41,21 +41,21 @@ pub(crate) struct Compiler<'c> {
     pub(crate) scratch: u64,
     /// Operations of a portion of a step.
     pub(crate) portion: f64,
-    pub(crate) registers: &'c Registers,
+    pub(crate) registers: &'c ValueRegisters,
 }
 
 impl Compiler<'_> {
     /// What scratch memory depends on.
-    pub(crate) fn sizes(&self) -> Sizes<'_> {
+    pub(crate) fn sizes(&self) -> ScratchLimits<'_> {
         let most = largest_binding(&self.device.limits);
-        Sizes { config: self.config, plan: self.plan, scratch: self.scratch, most }
+        ScratchLimits { config: self.config, plan: self.plan, scratch: self.scratch, most }
     }
 
-    pub(crate) fn operand(&self, id: ValueId) -> Result<Operand, BackendError> {
+    pub(crate) fn operand(&self, id: ValueId) -> Result<ShaderOperand, BackendError> {
         self.registers.operand(self.plan, id)
     }
 
-    pub(crate) fn input(&self, node: &Node, i: usize) -> Result<Operand, BackendError> {
+    pub(crate) fn input(&self, node: &Node, i: usize) -> Result<ShaderOperand, BackendError> {
         match node.inputs.get(i) {
             Some(id) => self.operand(*id),
             None => internal(format!("{} lacks input {i}", node.op.word())),
@@ -63,11 +63,11 @@ impl Compiler<'_> {
     }
 
     /// The input at a port that may be left out.
-    pub(crate) fn input_at(&self, node: &Node, port: &str) -> Result<Option<Operand>, BackendError> {
+    pub(crate) fn input_at(&self, node: &Node, port: &str) -> Result<Option<ShaderOperand>, BackendError> {
         node.input_at(port).map(|id| self.operand(id)).transpose()
     }
 
-    pub(crate) fn output(&self, node: &Node, i: usize) -> Result<Operand, BackendError> {
+    pub(crate) fn output(&self, node: &Node, i: usize) -> Result<ShaderOperand, BackendError> {
         match node.outputs.get(i) {
             Some(id) => self.operand(*id),
             None => internal(format!("{} lacks output {i}", node.op.word())),
@@ -75,7 +75,7 @@ impl Compiler<'_> {
     }
 
     /// A weight that rows are multiplied by.
-    pub(crate) fn product_weight(&self, id: WeightId) -> Result<Arc<Weight>, BackendError> {
+    pub(crate) fn product_weight(&self, id: WeightId) -> Result<Arc<DeviceWeight>, BackendError> {
         self.weights.product(self.plan.ir.weight(id))
     }
 
@@ -96,7 +96,7 @@ impl Compiler<'_> {
     }
 
     /// Elements of the rows of a value with another width of heads.
-    pub(crate) fn cut(&self, operand: Operand, width: usize) -> Result<Operand, BackendError> {
+    pub(crate) fn cut(&self, operand: ShaderOperand, width: usize) -> Result<ShaderOperand, BackendError> {
         let width = count(width)?;
         operand.cut(width).map_or_else(
             || internal(format!("rows of {} elements are not cut into {width}", operand.row_width())),

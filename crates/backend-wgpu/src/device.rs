@@ -4,12 +4,12 @@ use crate::adapters::{AdapterDescription, adapter, imitation};
 use crate::coop_matrix::CoopMatrix;
 use crate::error::GpuError;
 #[cfg(any(windows, target_os = "linux"))]
-use crate::executables::Executables;
+use crate::executables::CompilerDevice;
 use crate::features;
-use crate::pipeline::Pipeline;
-use crate::ready::{self, Submitted, ready};
-use crate::variants::Variants;
-use latent_backend::Compiled;
+use crate::pipeline::ShaderPipeline;
+use crate::ready::{self, QueueSubmission, ready};
+use crate::variants::KernelVariants;
+use latent_backend::CompiledKernel;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) struct Device {
     pub(crate) limits: wgpu::Limits,
     pub(crate) description: AdapterDescription,
     /// What products use in the place of what precision and adapter suggest.
-    pub(crate) variants: Option<Variants>,
+    pub(crate) variants: Option<KernelVariants>,
     /// Whether buffers have no memory and take no content: for looking at what would run.
     pub(crate) hollow: bool,
     /// Whether shaders check their indices and loops even where they need not.
@@ -43,16 +43,16 @@ pub(crate) struct Device {
     /// Most bytes that they may have together.
     most: AtomicU64,
     /// What is wrong with it since it failed outside of a call.
-    fault: Arc<Mutex<Option<Fault>>>,
+    fault: Arc<Mutex<Option<DeviceFault>>>,
     /// Whether it widens f16 exactly, once that was tried.
     pub(crate) exact_f16: OnceLock<bool>,
     /// Kinds of cooperative matrices that were tried, and whether it multiplies them as it should.
     pub(crate) tried_matrices: Mutex<HashMap<CoopMatrix, bool>>,
     /// Compiled shaders by their whole text.
-    pub(crate) pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    pub(crate) pipelines: Mutex<HashMap<String, Arc<ShaderPipeline>>>,
     /// What says what the driver makes of shaders.
     #[cfg(any(windows, target_os = "linux"))]
-    executables: OnceLock<Option<Executables>>,
+    executables: OnceLock<Option<CompilerDevice>>,
 }
 
 impl Device {
@@ -62,7 +62,7 @@ impl Device {
     }
 
     /// The same, with other variants of the products.
-    pub(crate) fn open_with(index: usize, variants: Option<Variants>) -> Result<Arc<Device>, GpuError> {
+    pub(crate) fn open_with(index: usize, variants: Option<KernelVariants>) -> Result<Arc<Device>, GpuError> {
         Device::opened(index, variants, false).map(Arc::new)
     }
 
@@ -73,11 +73,11 @@ impl Device {
 
     /// The same with shaders that check their indices and loops, whether or not they need to.
     #[cfg(test)]
-    pub(crate) fn checking(index: usize, variants: Option<Variants>) -> Result<Arc<Device>, GpuError> {
+    pub(crate) fn checking(index: usize, variants: Option<KernelVariants>) -> Result<Arc<Device>, GpuError> {
         Ok(Arc::new(Device { checks: true, ..Device::opened(index, variants, false)? }))
     }
 
-    fn opened(index: usize, variants: Option<Variants>, hollow: bool) -> Result<Device, GpuError> {
+    fn opened(index: usize, variants: Option<KernelVariants>, hollow: bool) -> Result<Device, GpuError> {
         let (adapter, description) = adapter(index)?;
         let adapter = if hollow { imitation(&adapter, &description)? } else { adapter };
         let limits = adapter.limits();
@@ -103,11 +103,11 @@ impl Device {
         let fault = Arc::new(Mutex::new(None));
         // by default wgpu ends the process on either
         let hears = Arc::clone(&fault);
-        raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&hears, Fault::of(&error))));
+        raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&hears, DeviceFault::of(&error))));
         let hears = Arc::clone(&fault);
         raw.set_device_lost_callback(move |_, message| {
             let reason = if message.is_empty() { "the driver gives no reason" } else { &message };
-            note(&hears, Fault::Lost(reason.to_owned()));
+            note(&hears, DeviceFault::Lost(reason.to_owned()));
         });
         let (in_use, most, pipelines) = (AtomicU64::new(0), AtomicU64::new(u64::MAX), Mutex::default());
         Ok(Device {
@@ -135,15 +135,16 @@ impl Device {
     }
 
     /// What the adapter's driver makes of a text, as far as it says; nothing where shaders are to run.
-    pub(crate) fn executable(&self, text: &str) -> Compiled {
+    pub(crate) fn executable(&self, text: &str) -> CompiledKernel {
         #[cfg(any(windows, target_os = "linux"))]
         if self.hollow {
-            let open = || Executables::open(&self.description.name);
+            let open = || CompilerDevice::open(&self.description.name);
             let executables = self.executables.get_or_init(open).as_ref();
-            return executables.map_or_else(Compiled::default, |executables| executables.compiled(text));
+            return executables
+                .map_or_else(CompiledKernel::default, |executables| executables.compiled(text));
         }
         let _ = text;
-        Compiled::default()
+        CompiledKernel::default()
     }
 
     /// Its name, for messages.
@@ -197,10 +198,10 @@ impl Device {
     /// Refuses a device that was lost.
     fn alive(&self) -> Result<(), GpuError> {
         match self.fault.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-            Some(Fault::Lost(problem)) => {
+            Some(DeviceFault::Lost(problem)) => {
                 Err(GpuError::Lost { device: self.name().to_owned(), problem: problem.clone() })
             }
-            Some(Fault::Full) => {
+            Some(DeviceFault::Full) => {
                 let (device, what) = (self.name().to_owned(), "what it was asked for last".to_owned());
                 Err(GpuError::OutOfMemory { device, what, bytes: None, in_use: self.in_use() })
             }
@@ -214,11 +215,11 @@ impl Device {
     }
 
     /// Waits until the device has done this.
-    pub(crate) fn wait_for(&self, submitted: Submitted) -> Result<(), GpuError> {
+    pub(crate) fn wait_for(&self, submitted: QueueSubmission) -> Result<(), GpuError> {
         self.wait_until(Some(submitted))
     }
 
-    fn wait_until(&self, submitted: Option<Submitted>) -> Result<(), GpuError> {
+    fn wait_until(&self, submitted: Option<QueueSubmission>) -> Result<(), GpuError> {
         let waiting = || ready::done(&self.raw, &self.queue, submitted, self.patience);
         let polled = self.checked("waiting for the device", waiting)?;
         let device = self.name().to_owned();
@@ -227,7 +228,7 @@ impl Device {
             Err(wgpu::PollError::Timeout) => {
                 let error = GpuError::Hung { device, seconds: self.patience.as_secs() };
                 // later calls fail at once
-                note(&self.fault, Fault::Lost(error.to_string()));
+                note(&self.fault, DeviceFault::Lost(error.to_string()));
                 // wgpu must not wait either: dropping the last handle of a queue blocks until the
                 // queue is idle. The device's memory is leaked, but the process can continue on the
                 // CPU.
@@ -262,24 +263,24 @@ impl Device {
 }
 
 /// Why a device that failed outside of a call is used no more.
-enum Fault {
+enum DeviceFault {
     /// It is gone, as this says.
     Lost(String),
     /// It had no memory for something, which it says later than it was asked: browsers do. What was to be there is not.
     Full,
 }
 
-impl Fault {
-    fn of(error: &wgpu::Error) -> Fault {
+impl DeviceFault {
+    fn of(error: &wgpu::Error) -> DeviceFault {
         match error {
-            wgpu::Error::OutOfMemory { .. } => Fault::Full,
-            error => Fault::Lost(error.to_string()),
+            wgpu::Error::OutOfMemory { .. } => DeviceFault::Full,
+            error => DeviceFault::Lost(error.to_string()),
         }
     }
 }
 
 /// Keeps the first problem: those after it follow from it.
-fn note(fault: &Mutex<Option<Fault>>, problem: Fault) {
+fn note(fault: &Mutex<Option<DeviceFault>>, problem: DeviceFault) {
     fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(problem);
 }
 
@@ -339,9 +340,9 @@ mod tests {
     fn memory_that_is_missed_later_is_no_lost_device() {
         let Some(_) = device() else { return };
         let device = Device::opened(0, None, false).map(Arc::new).unwrap();
-        note(&device.fault, Fault::of(&wgpu::Error::OutOfMemory { source: "no memory".into() }));
+        note(&device.fault, DeviceFault::of(&wgpu::Error::OutOfMemory { source: "no memory".into() }));
         // what follows from it
-        note(&device.fault, Fault::Lost("a buffer is invalid".into()));
+        note(&device.fault, DeviceFault::Lost("a buffer is invalid".into()));
         let error = Buffer::new(&device, "weights", 16).err().unwrap();
         assert!(matches!(error, GpuError::OutOfMemory { bytes: None, .. }), "{error}");
         assert!(device.wait().is_err_and(|error| error.to_string().contains("takes more than is left")));

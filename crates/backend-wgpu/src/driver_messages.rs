@@ -13,9 +13,9 @@ pub(crate) fn without_desktop<T>(work: impl FnOnce() -> T) -> T {
     static REDIRECTED: Mutex<()> = Mutex::new(());
 
     /// Makes standard error what it was.
-    struct Restored(std::os::fd::OwnedFd);
+    struct StderrGuard(std::os::fd::OwnedFd);
 
-    impl Drop for Restored {
+    impl Drop for StderrGuard {
         fn drop(&mut self) {
             // it was open a moment ago
             let _ = rustix::stdio::dup2_stderr(&self.0);
@@ -30,7 +30,7 @@ pub(crate) fn without_desktop<T>(work: impl FnOnce() -> T) -> T {
         let file = tempfile::tempfile().ok()?;
         let own = rustix::io::dup(rustix::stdio::stderr()).ok()?;
         rustix::stdio::dup2_stderr(&file).ok()?;
-        Some((file, Restored(own)))
+        Some((file, StderrGuard(own)))
     };
     let Some((mut file, restored)) = redirected() else { return work() };
     let done = work();

@@ -7,7 +7,7 @@
 
 use crate::checks::DRIVER_BOUNDS;
 use ash::{khr, vk};
-use latent_backend::Compiled;
+use latent_backend::CompiledKernel;
 use std::ffi::CStr;
 use wgpu::naga::back::spv;
 use wgpu::naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
@@ -15,7 +15,7 @@ use wgpu::naga::valid::{Capabilities, ValidationFlags, Validator};
 use wgpu::naga::{AddressSpace, Module, ShaderStage, front::wgsl};
 
 /// A device that compiles shaders and runs none.
-pub(crate) struct Executables {
+pub(crate) struct CompilerDevice {
     device: ash::Device,
     statistics: khr::pipeline_executable_properties::Device,
     instance: ash::Instance,
@@ -23,7 +23,7 @@ pub(crate) struct Executables {
     _entry: ash::Entry,
 }
 
-impl Drop for Executables {
+impl Drop for CompilerDevice {
     fn drop(&mut self) {
         // SAFETY: `open` created both, all objects created from them are destroyed, and neither is
         // used after this.
@@ -34,9 +34,9 @@ impl Drop for Executables {
     }
 }
 
-impl Executables {
+impl CompilerDevice {
     /// The driver's device of this name, if it states what it compiles.
-    pub(crate) fn open(name: &str) -> Option<Executables> {
+    pub(crate) fn open(name: &str) -> Option<CompilerDevice> {
         // SAFETY: the library is the system's Vulkan loader, whose initialization has no conditions.
         let entry = unsafe { ash::Entry::load() }.ok()?;
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
@@ -46,7 +46,7 @@ impl Executables {
         match opened(&instance, name) {
             Some(device) => {
                 let statistics = khr::pipeline_executable_properties::Device::new(&instance, &device);
-                Some(Executables { device, statistics, instance, _entry: entry })
+                Some(CompilerDevice { device, statistics, instance, _entry: entry })
             }
             None => {
                 // SAFETY: nothing was made with it.
@@ -57,13 +57,13 @@ impl Executables {
     }
 
     /// What becomes of a text in WGSL; nothing where the driver refuses it.
-    pub(crate) fn compiled(&self, text: &str) -> Compiled {
+    pub(crate) fn compiled(&self, text: &str) -> CompiledKernel {
         let found = wgsl::parse_str(text).ok().and_then(|module| {
             let words = self.words(&module)?;
             // SAFETY: naga has validated the module and written these words from it, with the bindings that `bindings` reads from it.
             unsafe { self.of_words(&words, &bindings(&module)) }.ok()
         });
-        found.map_or_else(Compiled::default, |statistics| stated(&statistics))
+        found.map_or_else(CompiledKernel::default, |statistics| stated(&statistics))
     }
 
     /// In SPIR-V, as wgpu has it written.
@@ -240,12 +240,12 @@ const SPILLED: [&str; 3] = ["Spilled VGPRs", "Spill Count", "Local Memory Size"]
 const CYCLES: [&str; 2] = ["Inverse Throughput", "Cycle Count"];
 const SUBGROUPS: [&str; 1] = ["Subgroups per SIMD"];
 
-fn stated(statistics: &[(String, f64)]) -> Compiled {
+fn stated(statistics: &[(String, f64)]) -> CompiledKernel {
     let find = |names: &[&str]| {
         let found = names.iter().find_map(|name| statistics.iter().find(|(other, _)| other == name));
         found.map(|(_, value)| *value as u64)
     };
-    Compiled {
+    CompiledKernel {
         instructions: find(&INSTRUCTIONS),
         registers: find(&REGISTERS),
         spilled: find(&SPILLED),
@@ -268,6 +268,6 @@ mod tests {
         assert_eq!((radv.instructions, radv.registers, radv.spilled), (Some(900), Some(48), Some(2)));
         let anv = named(&[("Instruction Count", 700.0), ("Spill Count", 0.0)]);
         assert_eq!((anv.instructions, anv.registers, anv.spilled), (Some(700), None, Some(0)));
-        assert_eq!(named(&[("Hash", 1.0)]), Compiled::default());
+        assert_eq!(named(&[("Hash", 1.0)]), CompiledKernel::default());
     }
 }

@@ -1,7 +1,7 @@
 //! Conversion of f16 to f32 in shaders.
 
 use crate::buffers::Buffer;
-use crate::commands::{Binding, Commands};
+use crate::commands::{Commands, ShaderBinding};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::shader::Shader;
@@ -53,7 +53,7 @@ fn agrees(device: &Arc<Device>) -> Result<bool, GpuError> {
     let wrong = Buffer::new(device, "a probe", 4 * u64::from(COUNT))?;
     let probe = device.pipeline(&Shader::new("probe_f16", PROBE).after(BY_INTEGERS))?;
     let mut commands = Commands::new(device);
-    commands.call(&probe, [Binding::from(&wrong)], &[COUNT], [COUNT / 256, 1, 1]);
+    commands.call(&probe, [ShaderBinding::from(&wrong)], &[COUNT], [COUNT / 256, 1, 1]);
     commands.submit(&[])?;
     let found = wrong.read("a probe", 0..4 * u64::from(COUNT))?;
     Ok(found.iter().all(|byte| *byte == 0))

@@ -1,6 +1,6 @@
 //! Workgroup properties from a shader's text.
 
-use latent_backend::{BankConflicts, Compiled};
+use latent_backend::{BankConflicts, CompiledKernel};
 
 /// Threads and memory of a workgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(crate) struct KernelFacts {
     /// Of its accesses to that memory.
     pub(crate) conflicts: BankConflicts,
     /// As the driver has it, where that was asked.
-    pub(crate) compiled: Compiled,
+    pub(crate) compiled: CompiledKernel,
 }
 
 /// The facts of a text that was compiled; zeros in a page, where the browser reads it.
@@ -28,7 +28,7 @@ pub(crate) fn kernel_facts(text: &str) -> KernelFacts {
         threads: module.entry_points.first().map_or(0, |main| main.workgroup_size.iter().product()),
         memory: shared.map(|(_, variable)| layouter[variable.ty].size).sum(),
         conflicts: crate::bank_conflicts::bank_conflicts(&module),
-        compiled: Compiled::default(),
+        compiled: CompiledKernel::default(),
     }
 }
 
@@ -48,7 +48,7 @@ var<workgroup> a: array<f32, N * 4u>;
 var<workgroup> b: array<vec4<f32>, N>;
 @compute @workgroup_size(N, 2) fn main() { a[0] = b[1].x; }";
         let conflicts = BankConflicts { accesses: 2, conflicting: 0, worst: 1 };
-        let compiled = Compiled::default();
+        let compiled = CompiledKernel::default();
         assert_eq!(kernel_facts(text), KernelFacts { threads: 64, memory: 512 + 512, conflicts, compiled });
         assert_eq!(kernel_facts("no shader"), KernelFacts::default());
     }

@@ -1,11 +1,11 @@
 //! The KV cache in device memory.
 
 use crate::buffers::Buffer;
-use crate::cache::{Shift, copy_rows};
+use crate::cache::{CacheShift, copy_rows};
 use crate::commands::{Commands, grid};
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
+use crate::pipeline::ShaderPipeline;
 use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore, Rotation};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,17 +17,17 @@ const KEPT_BACK: usize = 512;
 pub(crate) struct GpuKvStore {
     layout: KvLayout,
     device: Arc<Device>,
-    layers: Vec<Layer>,
+    layers: Vec<KvLayerBuffer>,
     rotation: Rotation,
     /// Copies and shifts that the device has not got yet.
     waiting: Mutex<Commands>,
 }
 
-struct Layer {
+struct KvLayerBuffer {
     buffer: Buffer,
     row_bytes: usize,
-    copy: Arc<Pipeline>,
-    shift: Shift,
+    copy: Arc<ShaderPipeline>,
+    shift: CacheShift,
 }
 
 impl GpuKvStore {
@@ -44,11 +44,11 @@ impl GpuKvStore {
             };
             let row_bytes = kv_layer.row(layout.cache_type).bytes();
             let what = format!("the KV cache of layer {} (a smaller --ctx-size takes less)", kv_layer.layer);
-            layers.push(Layer {
+            layers.push(KvLayerBuffer {
                 buffer: Buffer::new(device, &what, layout.slots() as u64 * row_bytes as u64)?,
                 row_bytes,
                 copy: copy_rows(device)?,
-                shift: Shift::new(device, kv_layer, layout.cache_type, rotation)?,
+                shift: CacheShift::new(device, kv_layer, layout.cache_type, rotation)?,
             });
         }
         let waiting = Mutex::new(Commands::new(device));
@@ -95,7 +95,7 @@ impl KvStore for GpuKvStore {
 
     fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
         self.flush()?;
-        let Layer { buffer, row_bytes, .. } = &self.layers[layer];
+        let KvLayerBuffer { buffer, row_bytes, .. } = &self.layers[layer];
         let at = (first * row_bytes) as u64;
         rows.copy_from_slice(&buffer.read("rows of the KV cache", at..at + rows.len() as u64)?);
         Ok(())
@@ -103,7 +103,7 @@ impl KvStore for GpuKvStore {
 
     fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError> {
         self.flush()?;
-        let Layer { buffer, row_bytes, .. } = &self.layers[layer];
+        let KvLayerBuffer { buffer, row_bytes, .. } = &self.layers[layer];
         Ok(buffer.write("rows of the KV cache", (first * row_bytes) as u64, rows)?)
     }
 

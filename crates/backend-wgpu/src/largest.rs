@@ -1,10 +1,10 @@
 //! The largest logits of rows, found on the device, so that whole rows do not have to come back.
 
 use crate::buffers::{Buffer, whole};
-use crate::commands::{Binding, Commands};
+use crate::commands::{Commands, ShaderBinding};
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
+use crate::pipeline::ShaderPipeline;
 use crate::shader::Shader;
 use latent_backend::{MAX_TOP_LOGITS, TokenLogit};
 use latent_graph::LM_HEAD_ROWS;
@@ -31,9 +31,9 @@ const PAIR: u64 = 8;
 const EMPTY_PAIR: u32 = u32::MAX;
 
 /// Finds the largest logits, in two passes if a row has several slices.
-pub(crate) struct Largest {
-    of_logits: Arc<Pipeline>,
-    of_pairs: Arc<Pipeline>,
+pub(crate) struct TopLogitsSearch {
+    of_logits: Arc<ShaderPipeline>,
+    of_pairs: Arc<ShaderPipeline>,
     vocab: usize,
     /// The largest of each slice.
     of_slices: Buffer,
@@ -60,12 +60,12 @@ pub(crate) fn bytes(vocab: usize) -> u64 {
     sizes(vocab).into_iter().map(whole).sum()
 }
 
-impl Largest {
+impl TopLogitsSearch {
     /// For rows of a vocabulary.
-    pub(crate) fn new(device: &Arc<Device>, vocab: usize) -> Result<Largest, GpuError> {
+    pub(crate) fn new(device: &Arc<Device>, vocab: usize) -> Result<TopLogitsSearch, GpuError> {
         let [of_slices, found] = sizes(vocab);
         let [of_logits, of_pairs] = shaders();
-        Ok(Largest {
+        Ok(TopLogitsSearch {
             of_logits: device.pipeline(&of_logits)?,
             of_pairs: device.pipeline(&of_pairs)?,
             vocab,
@@ -79,11 +79,11 @@ impl Largest {
         let (slices, words) = (slices(self.vocab), |sizes: [usize; 3]| sizes.map(|size| size as u32));
         let groups = |slices: usize| [slices as u32, rows as u32, 1];
         let into = if slices > 1 { &self.of_slices } else { &self.found };
-        let bindings = [logits, into].map(Binding::from);
+        let bindings = [logits, into].map(ShaderBinding::from);
         let params = words([self.vocab, SLICE, keep]);
         commands.call(&self.of_logits, bindings, &params, groups(slices));
         if slices > 1 {
-            let bindings = [&self.of_slices, &self.found].map(Binding::from);
+            let bindings = [&self.of_slices, &self.found].map(ShaderBinding::from);
             let params = words([slices * keep, slices * keep, keep]);
             commands.call(&self.of_pairs, bindings, &params, groups(1));
         }
@@ -134,7 +134,7 @@ mod tests {
         };
         // one slice, several, and a last one that is short
         for vocab in [100, SLICE, 3 * SLICE, 5 * SLICE + 77] {
-            let largest = Largest::new(&device, vocab).unwrap();
+            let largest = TopLogitsSearch::new(&device, vocab).unwrap();
             let mut any: Vec<f32> = (0..vocab).map(|_| random() as f32 / 1e6 - 8.0).collect();
             any[vocab / 2] = f32::NAN;
             any[vocab / 3] = f32::INFINITY;

@@ -79,7 +79,7 @@ mod weights;
 pub use adapters::{AdapterDescription, AdapterKind, adapters};
 pub use backend::GpuBackend;
 #[cfg(any(test, feature = "cases"))]
-pub use cases::Gpu;
+pub use cases::GpuCaseBackend;
 pub use coop_matrix::CoopMatrix;
 pub use error::GpuError;
-pub use variants::{Variant, Variants};
+pub use variants::{KernelVariant, KernelVariants};

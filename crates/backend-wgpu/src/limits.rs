@@ -1,14 +1,14 @@
 //! Device limits, measured by one shader each.
 
 use crate::buffers::{Buffer, largest_binding};
-use crate::commands::{Binding, Commands};
+use crate::commands::{Commands, ShaderBinding};
 use crate::coop_matrix::CoopMatrix;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::matrix_trial::multiplies;
-use crate::pipeline::Pipeline;
+use crate::pipeline::ShaderPipeline;
 use crate::shader::Shader;
-use latent_backend::Limits;
+use latent_backend::PeakRates;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ const SECONDS: f64 = 4e-3;
 const RUNS: usize = 5;
 
 /// Measures the bandwidth, and each kind of arithmetic that shaders here use.
-pub(crate) fn measure(device: &Arc<Device>) -> Result<Limits, GpuError> {
+pub(crate) fn measure(device: &Arc<Device>) -> Result<PeakRates, GpuError> {
     let results = Buffer::new(device, "a measurement", u64::from(4 * THREADS * GROUPS))?;
     let rate = |shader: &Shader, work: f64| speed(device, &device.pipeline(shader)?, &[&results], work);
     let threads = f64::from(THREADS * GROUPS);
@@ -51,7 +51,7 @@ pub(crate) fn measure(device: &Arc<Device>) -> Result<Limits, GpuError> {
         let best = if matrix.f16 { &mut f16_macs } else { &mut f32_macs };
         *best = best.max(macs);
     }
-    Ok(Limits {
+    Ok(PeakRates {
         read_bandwidth: bandwidth(device, &results)?,
         int8_macs,
         f32_macs,
@@ -86,13 +86,18 @@ fn bandwidth(device: &Arc<Device>, results: &Buffer) -> Result<f64, GpuError> {
 /// Work per second of a shader that does `work` in each turn of its loop: as many turns as take long enough, the best of several runs.
 fn speed(
     device: &Arc<Device>,
-    pipeline: &Arc<Pipeline>,
+    pipeline: &Arc<ShaderPipeline>,
     buffers: &[&Buffer],
     work: f64,
 ) -> Result<f64, GpuError> {
     let run = |turns: u32| {
         let mut commands = Commands::new(device);
-        commands.call(pipeline, buffers.iter().map(|b| Binding::from(*b)), &[GROUPS, turns], [GROUPS, 1, 1]);
+        commands.call(
+            pipeline,
+            buffers.iter().map(|b| ShaderBinding::from(*b)),
+            &[GROUPS, turns],
+            [GROUPS, 1, 1],
+        );
         commands.seconds()
     };
     let (mut turns, mut best) = (1, run(1)?);

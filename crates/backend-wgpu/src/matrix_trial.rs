@@ -3,23 +3,23 @@
 //! before the first product.
 
 use crate::buffers::Buffer;
-use crate::commands::{Binding, Commands};
+use crate::commands::{Commands, ShaderBinding};
 use crate::coop_matrix::CoopMatrix;
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::variants::Variants;
+use crate::variants::KernelVariants;
 use latent_graph::passes::Precision;
 use std::sync::{Arc, PoisonError};
 
 const TRIAL: &str = include_str!("matrix_trial/trial.wgsl");
 
 /// What products in a precision use: what the device was opened with, or what it offers, without matrices that it does not multiply as it should.
-pub(crate) fn variants(device: &Arc<Device>, precision: Precision) -> Variants {
-    device.variants.unwrap_or_else(|| tried(device, Variants::of(&device.description, precision)))
+pub(crate) fn variants(device: &Arc<Device>, precision: Precision) -> KernelVariants {
+    device.variants.unwrap_or_else(|| tried(device, KernelVariants::of(&device.description, precision)))
 }
 
-fn tried(device: &Arc<Device>, variants: Variants) -> Variants {
-    Variants { matrices: variants.matrices.filter(|matrix| multiplies(device, *matrix)), ..variants }
+fn tried(device: &Arc<Device>, variants: KernelVariants) -> KernelVariants {
+    KernelVariants { matrices: variants.matrices.filter(|matrix| multiplies(device, *matrix)), ..variants }
 }
 
 /// Whether it multiplies these as it should. Nothing is locked while they are tried.
@@ -50,7 +50,7 @@ fn products(device: &Arc<Device>, matrix: CoopMatrix) -> Result<Vec<f32>, GpuErr
     let bytes = 4 * count as u64;
     let results = Buffer::new(device, "a trial", bytes)?;
     let mut commands = Commands::new(device);
-    commands.call(&pipeline, [Binding::from(&results)], &[count as u32], [1, 1, 1]);
+    commands.call(&pipeline, [ShaderBinding::from(&results)], &[count as u32], [1, 1, 1]);
     commands.submit(&[])?;
     let found = results.read("a trial", 0..bytes)?;
     Ok(found.as_chunks().0.iter().map(|float| f32::from_le_bytes(*float)).collect())
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn matrices_are_tried_before_they_are_used() {
         let Some(device) = crate::testing::device() else { return };
-        let with = |matrix| Variants { matrices: Some(matrix), ..Variants::default() };
+        let with = |matrix| KernelVariants { matrices: Some(matrix), ..KernelVariants::default() };
         let offered = device.description.coop_matrices.clone();
         if offered.is_empty() {
             println!("SKIPPED: no cooperative matrices on {}", device.name());
@@ -104,11 +104,11 @@ mod tests {
             for subgroup in [matrix.subgroup / 2, matrix.subgroup * 2] {
                 let other = CoopMatrix { subgroup, ..matrix };
                 for _ in 0..2 {
-                    assert_eq!(tried(&device, with(other)), Variants::default(), "{other:?}");
+                    assert_eq!(tried(&device, with(other)), KernelVariants::default(), "{other:?}");
                 }
             }
         }
-        assert_eq!(tried(&device, Variants::default()), Variants::default());
+        assert_eq!(tried(&device, KernelVariants::default()), KernelVariants::default());
     }
 
     /// A device that has none refuses the text: an answer, not an error.

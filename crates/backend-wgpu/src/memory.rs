@@ -4,7 +4,7 @@ use crate::buffers::{Buffer, largest_binding, whole};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::matmul::sort::SortMemory;
-use crate::values::Home;
+use crate::values::ValueBuffer;
 use std::sync::Arc;
 
 /// Maximum bytes of a scratch buffer, for operations that can split rows or heads into passes.
@@ -45,7 +45,7 @@ pub(crate) fn room(device: &Arc<Device>, wanted: u64) -> Result<u64, GpuError> {
 
 /// What a model's operations need.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Needs {
+pub(crate) struct BufferSizes {
     /// Bytes of each register.
     pub(crate) registers: Vec<u64>,
     /// Bytes of the residual stream.
@@ -66,7 +66,7 @@ pub(crate) struct Needs {
     pub(crate) results: u64,
 }
 
-impl Needs {
+impl BufferSizes {
     /// Asks for at least this much of the scratch buffers.
     pub(crate) fn scratch(&mut self, bytes: [u64; SCRATCHES]) {
         self.scratch.iter_mut().zip(bytes).for_each(|(size, bytes)| *size = bytes.max(*size));
@@ -83,7 +83,7 @@ impl Needs {
 }
 
 /// The buffers.
-pub(crate) struct Memory {
+pub(crate) struct ModelBuffers {
     pub(crate) hidden: Buffer,
     pub(crate) logits: Buffer,
     registers: Vec<Buffer>,
@@ -92,12 +92,12 @@ pub(crate) struct Memory {
     pub(crate) sorted: SortMemory,
 }
 
-impl Memory {
-    pub(crate) fn new(device: &Arc<Device>, needs: &Needs) -> Result<Memory, GpuError> {
+impl ModelBuffers {
+    pub(crate) fn new(device: &Arc<Device>, needs: &BufferSizes) -> Result<ModelBuffers, GpuError> {
         let buffer =
             |bytes: u64| Buffer::new(device, "activations (a smaller --batch-size takes less)", bytes);
         let scratch = |number: usize| buffer(needs.scratch[number]);
-        Ok(Memory {
+        Ok(ModelBuffers {
             hidden: buffer(needs.hidden)?,
             logits: Buffer::new(device, "logits", needs.logits)?,
             registers: needs.registers.iter().map(|bytes| buffer(*bytes)).collect::<Result<_, _>>()?,
@@ -107,12 +107,12 @@ impl Memory {
     }
 
     /// The buffer of a value.
-    pub(crate) fn of(&self, home: Home) -> &Buffer {
+    pub(crate) fn of(&self, home: ValueBuffer) -> &Buffer {
         match home {
-            Home::Hidden => &self.hidden,
-            Home::Logits => &self.logits,
-            Home::Register(register) => &self.registers[register],
-            Home::Scratch(scratch) => &self.scratch[scratch],
+            ValueBuffer::Hidden => &self.hidden,
+            ValueBuffer::Logits => &self.logits,
+            ValueBuffer::Register(register) => &self.registers[register],
+            ValueBuffer::Scratch(scratch) => &self.scratch[scratch],
         }
     }
 }

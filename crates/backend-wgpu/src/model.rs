@@ -5,22 +5,22 @@ use crate::commands::Commands;
 use crate::compile::Compiler;
 use crate::device::Device;
 use crate::kv_store::GpuKvStore;
-use crate::largest::{Largest, pairs};
-use crate::matmul::products::Products;
-use crate::memory::Memory;
+use crate::largest::{TopLogitsSearch, pairs};
+use crate::matmul::products::ProductContext;
+use crate::memory::ModelBuffers;
 use crate::needs::needs;
-use crate::observe::Observer;
+use crate::observe::StepObserver;
 use crate::ops::embedded_rows;
-use crate::portions::{Portions, work};
+use crate::portions::{PendingCommands, work};
 use crate::program::{Program, instructions};
-use crate::run::Run;
+use crate::run::StageRun;
 use crate::step_data::StepData;
-use crate::values::{Home, Registers, internal};
+use crate::values::{ValueBuffer, ValueRegisters, internal};
 use crate::weights::DeviceWeights;
 use latent_backend::{
-    BackendError, Batch, CancelToken, DraftStep, HiddenSink, KvLayout, KvStore, LargestLogits, LayerState,
-    LoadRequest, MAX_TOP_LOGITS, Model, NodeCalls, PlanTimes, ProfileClock, Rotation, Step, Trace,
-    WeightRows,
+    ActivationTrace, BackendError, BackendModel, Batch, CancelToken, CheckpointRows, DraftStep, HiddenSink,
+    KvLayout, KvStore, LargestLogits, LayerState, LoadRequest, MAX_TOP_LOGITS, ModelStep, NodeCalls,
+    PlanTimes, ProfileClock, Rotation,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -46,16 +46,16 @@ pub(crate) struct GpuModel {
     looks_up: bool,
     /// Operations of a portion of a step.
     portion: f64,
-    memory: Memory,
+    memory: ModelBuffers,
     step_buffer: Buffer,
     embedded: Buffer,
     results: Readback,
-    largest: Largest,
-    observer: Observer,
+    largest: TopLogitsSearch,
+    observer: StepObserver,
 }
 
 /// What a step hands out, and who may stop it.
-struct Sinks<'s, 'l> {
+struct StepSinks<'s, 'l> {
     cancel: &'s CancelToken,
     on_logits: &'s mut dyn FnMut(usize, &[f32]),
     on_hidden: Option<HiddenSink<'s>>,
@@ -73,15 +73,15 @@ impl GpuModel {
         let LoadRequest { checkpoint, config, stages, options, progress, .. } = request;
         let cache_type = options.stages.bind.cache;
         let rotation = Rotation::new(&config, options.context);
-        let rows = WeightRows { checkpoint };
-        let products = Products::new(device, options.stages.bind.precision);
+        let rows = CheckpointRows { checkpoint };
+        let products = ProductContext::new(device, options.stages.bind.precision);
         let weights = DeviceWeights::load(&products, &stages, &config, rows, progress)?;
         let mut needs = needs(&stages, &config, &products, &options, scratch);
         let mut programs = Vec::new();
         for stage in &stages {
             let mut compiled = Vec::new();
             for plan in &stage.plans {
-                let registers = Registers::assign(plan, &mut needs.registers);
+                let registers = ValueRegisters::assign(plan, &mut needs.registers);
                 let compiler = Compiler {
                     device,
                     plan,
@@ -99,7 +99,7 @@ impl GpuModel {
             }
             programs.push(compiled);
         }
-        let memory = Memory::new(device, &needs)?;
+        let memory = ModelBuffers::new(device, &needs)?;
         products.reserve(needs.quantized)?;
         let looks_up = looks_up(&stages, &weights);
         let (step_buffer, embedded) = (Buffer::new(device, "the rows of a step", needs.step)?, needs.hidden);
@@ -115,8 +115,8 @@ impl GpuModel {
             step_buffer,
             embedded: Buffer::new(device, "rows of the embedding", embedded)?,
             results: Readback::new(device, needs.results)?,
-            largest: Largest::new(device, config.vocab_size)?,
-            observer: Observer::default(),
+            largest: TopLogitsSearch::new(device, config.vocab_size)?,
+            observer: StepObserver::default(),
             config,
             stages,
         })
@@ -128,12 +128,12 @@ impl GpuModel {
         (layers, head): (usize, usize),
         batch: &Batch,
         kv: &GpuKvStore,
-        mut sinks: Sinks<'_, '_>,
+        mut sinks: StepSinks<'_, '_>,
     ) -> Result<(), BackendError> {
         kv.flush()?;
         let data = self.step_data(batch)?;
         self.embed(layers, batch)?;
-        let mut portions = Portions::new(&self.device, self.portion, sinks.cancel);
+        let mut portions = PendingCommands::new(&self.device, self.portion, sinks.cancel);
         self.record(layers, batch, &data, kv, 0..batch.rows(), &mut portions)?;
         if let Some(on_hidden) = sinks.on_hidden.as_mut() {
             let bytes = 4 * (batch.rows() * self.config.hidden_size) as u64;
@@ -175,7 +175,7 @@ impl GpuModel {
         let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
         let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
         self.memory.hidden.write("the residual stream", 0, &float_bytes(&hidden.concat()))?;
-        self.run((MTP, MTP_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden: None, largest })
+        self.run((MTP, MTP_HEAD), batch, kv, StepSinks { cancel, on_logits, on_hidden: None, largest })
     }
 
     /// Sends what a step tells the shaders, and makes room for it.
@@ -190,7 +190,7 @@ impl GpuModel {
         let ir = &self.stages[stage].plan(batch.rows()).ir;
         for node in &ir.nodes {
             if let (Op::Embed { scale }, [(_, id)]) = (node.op, &node.weights[..]) {
-                let rows = WeightRows { checkpoint: &self.checkpoint };
+                let rows = CheckpointRows { checkpoint: &self.checkpoint };
                 let elements = embedded_rows(batch, (rows, ir.weight(*id), scale), self.looks_up)?;
                 self.embedded.write("rows of the embedding", 0, &float_bytes(&elements))?;
             }
@@ -206,7 +206,7 @@ impl GpuModel {
         data: &StepData,
         kv: &GpuKvStore,
         rows: Range<usize>,
-        portions: &mut Portions<'_>,
+        portions: &mut PendingCommands<'_>,
     ) -> Result<(), BackendError> {
         let bucket = BatchBucket::of(rows.len()) as usize;
         let program = &self.programs[stage][bucket];
@@ -225,7 +225,7 @@ impl GpuModel {
                 if !lists {
                     portions.before(work, &mut self.observer)?;
                 }
-                let mut run = Run {
+                let mut run = StageRun {
                     commands: &mut portions.commands,
                     memory: &self.memory,
                     kv,
@@ -258,7 +258,7 @@ impl GpuModel {
         &mut self,
         mut commands: Commands,
         wanted: Range<usize>,
-        sinks: &mut Sinks<'_, '_>,
+        sinks: &mut StepSinks<'_, '_>,
     ) -> Result<(), BackendError> {
         let whole = 4 * self.config.vocab_size as u64;
         let counts: Vec<usize> = match &sinks.largest {
@@ -286,7 +286,7 @@ impl GpuModel {
 
 /// Submits commands and reads parts of buffers after them; `hear` gets the number of each part and its bytes.
 fn read_back(
-    (results, observer): (&mut Readback, &mut Observer),
+    (results, observer): (&mut Readback, &mut StepObserver),
     commands: Commands,
     parts: &[(&Buffer, Range<u64>)],
     what: &str,
@@ -325,17 +325,17 @@ fn looks_up(stages: &[Stage], weights: &DeviceWeights) -> bool {
 }
 
 /// The stages hand the residual stream on in its own buffer.
-fn check_result(plan: &Plan, registers: &Registers) -> Result<(), BackendError> {
+fn check_result(plan: &Plan, registers: &ValueRegisters) -> Result<(), BackendError> {
     let Some((name, id)) = plan.ir.outputs.first() else {
         return internal("a stage without a result".into());
     };
     match registers.operand(plan, *id)?.home {
-        Home::Hidden | Home::Logits => Ok(()),
+        ValueBuffer::Hidden | ValueBuffer::Logits => Ok(()),
         home => internal(format!("the result {name} is in {home:?}")),
     }
 }
 
-impl Model for GpuModel {
+impl BackendModel for GpuModel {
     fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -350,16 +350,20 @@ impl Model for GpuModel {
         Ok(Box::new(GpuKvStore::new(&self.device, layout, &self.rotation)?))
     }
 
-    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
-        let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+    fn step(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
+        let ModelStep { batch, kv, cancel, on_logits, on_hidden } = step;
         let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
-        self.run((LAYERS, LM_HEAD), batch, kv, Sinks { cancel, on_logits, on_hidden, largest: None })
+        self.run((LAYERS, LM_HEAD), batch, kv, StepSinks { cancel, on_logits, on_hidden, largest: None })
     }
 
-    fn step_for_largest(&mut self, step: Step<'_>, largest: LargestLogits<'_>) -> Result<(), BackendError> {
-        let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+    fn step_for_largest(
+        &mut self,
+        step: ModelStep<'_>,
+        largest: LargestLogits<'_>,
+    ) -> Result<(), BackendError> {
+        let ModelStep { batch, kv, cancel, on_logits, on_hidden } = step;
         let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
-        let sinks = Sinks { cancel, on_logits, on_hidden, largest: Some(largest) };
+        let sinks = StepSinks { cancel, on_logits, on_hidden, largest: Some(largest) };
         self.run((LAYERS, LM_HEAD), batch, kv, sinks)
     }
 
@@ -378,7 +382,7 @@ impl Model for GpuModel {
     fn kernel_calls(&mut self, batch: &Batch, kv: &dyn KvStore) -> Result<Vec<NodeCalls>, BackendError> {
         let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
         let (data, cancel) = (self.step_data(batch)?, CancelToken::new());
-        let mut portions = Portions::new(&self.device, self.portion, &cancel);
+        let mut portions = PendingCommands::new(&self.device, self.portion, &cancel);
         self.observer.start_listing();
         let listed = self
             .record(LAYERS, batch, &data, kv, 0..batch.rows(), &mut portions)
@@ -408,13 +412,13 @@ impl Model for GpuModel {
         self.observer.stop_profile()
     }
 
-    fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError> {
+    fn start_trace(&mut self, activations: &Activations, trace: ActivationTrace) -> Result<(), BackendError> {
         let plans = self.stages.iter().flat_map(|stage| &stage.plans);
         self.observer.start_trace(plans.map(|plan| activations.probes(plan)).collect(), trace);
         Ok(())
     }
 
-    fn stop_trace(&mut self) -> Option<Trace> {
+    fn stop_trace(&mut self) -> Option<ActivationTrace> {
         self.observer.stop_trace()
     }
 }

@@ -1,8 +1,8 @@
 //! Device memory of a model in addition to weights and KV cache, computed from its plans.
 
-use crate::compile::Sizes;
-use crate::matmul::products::Products;
-use crate::memory::Needs;
+use crate::compile::ScratchLimits;
+use crate::matmul::products::ProductContext;
+use crate::memory::BufferSizes;
 use crate::{buffers, largest, ops, step_data};
 use latent_backend::ModelOptions;
 use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage};
@@ -12,25 +12,25 @@ use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage};
 pub(crate) fn needs(
     stages: &[Stage],
     config: &ModelConfig,
-    products: &Products,
+    products: &ProductContext,
     options: &ModelOptions,
     scratch: u64,
-) -> Needs {
+) -> BufferSizes {
     let rows = stages.iter().flat_map(|stage| &stage.plans).map(|plan| plan.max_rows).max().unwrap_or(1);
     let bytes = |rows: usize, width: usize| 4 * rows as u64 * width as u64;
     let (hidden, logits) = (bytes(rows, config.hidden_size), bytes(LM_HEAD_ROWS, config.vocab_size));
-    let mut needs = Needs {
+    let mut needs = BufferSizes {
         hidden,
         logits,
         largest: largest::bytes(config.vocab_size),
         // logits come back, or the residual stream does
         results: logits.max(hidden),
         step: step_data::max_bytes(rows, &config.attention, options.context),
-        ..Needs::default()
+        ..BufferSizes::default()
     };
     let most = buffers::largest_binding(&products.device().limits);
     for plan in stages.iter().flat_map(|stage| &stage.plans) {
-        let sizes = Sizes { config, plan, scratch, most };
+        let sizes = ScratchLimits { config, plan, scratch, most };
         plan.ir.nodes.iter().for_each(|node| ops::needs(&sizes, products, node, &mut needs));
     }
     needs

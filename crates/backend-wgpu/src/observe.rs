@@ -2,15 +2,15 @@
 //! is each that is recorded.
 
 use crate::buffers::floats;
-use crate::commands::{Commands, Copied};
+use crate::commands::{Commands, ReadbackCopy};
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::ready::Submitted;
-use crate::run::Run;
-use crate::values::{Operand, Registers};
-use latent_backend::{BackendError, Instant, KvStore, NodeCalls, PlanTimes, Trace};
+use crate::ready::QueueSubmission;
+use crate::run::StageRun;
+use crate::values::{ShaderOperand, ValueRegisters};
+use latent_backend::{ActivationTrace, BackendError, Instant, KvStore, NodeCalls, PlanTimes};
 use latent_graph::Plan;
-use latent_graph::activations::{Probe, Source};
+use latent_graph::activations::{ActivationSource, Probe};
 use latent_graph::ir::ValueId;
 use latent_graph::passes::BatchBucket;
 use latent_types::{CacheRow, CacheType, TensorType};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// What is watched, if anything.
 #[derive(Default)]
-pub(crate) struct Observer {
+pub(crate) struct StepObserver {
     /// Nanoseconds of each phase of each plan.
     clocks: Option<Vec<Vec<u64>>>,
     /// Where the device has no timestamps.
@@ -28,10 +28,10 @@ pub(crate) struct Observer {
     /// The calls of each node so far, and how many commands there were before the next one.
     listing: Option<(Vec<NodeCalls>, usize)>,
     /// What is recorded, and where each plan makes it.
-    trace: Option<(Trace, Vec<Vec<Probe>>)>,
+    trace: Option<(ActivationTrace, Vec<Vec<Probe>>)>,
 }
 
-impl Observer {
+impl StepObserver {
     pub(crate) fn start_profile(&mut self, phases: impl Iterator<Item = usize>) {
         self.clocks = Some(phases.map(|phases| vec![0; phases]).collect());
         self.timed.clear();
@@ -51,16 +51,20 @@ impl Observer {
         self.listing.take().map(|(calls, _)| calls).unwrap_or_default()
     }
 
-    pub(crate) fn start_trace(&mut self, probes: Vec<Vec<Probe>>, trace: Trace) {
+    pub(crate) fn start_trace(&mut self, probes: Vec<Vec<Probe>>, trace: ActivationTrace) {
         self.trace = Some((trace, probes));
     }
 
-    pub(crate) fn stop_trace(&mut self) -> Option<Trace> {
+    pub(crate) fn stop_trace(&mut self) -> Option<ActivationTrace> {
         self.trace.take().map(|(trace, _)| trace)
     }
 
     /// Hands a list to the device. Its times count where a profile is taken.
-    pub(crate) fn submit(&mut self, commands: Commands, results: &[Copied<'_>]) -> Result<(), GpuError> {
+    pub(crate) fn submit(
+        &mut self,
+        commands: Commands,
+        results: &[ReadbackCopy<'_>],
+    ) -> Result<(), GpuError> {
         let timestamps = commands.device().description.timestamps;
         let Some(clocks) = self.clocks.as_mut().filter(|_| timestamps) else {
             return commands.submit(results);
@@ -74,7 +78,7 @@ impl Observer {
     }
 
     /// The same in the middle of a step: what can be waited for, unless its times were.
-    pub(crate) fn submit_portion(&mut self, commands: Commands) -> Result<Option<Submitted>, GpuError> {
+    pub(crate) fn submit_portion(&mut self, commands: Commands) -> Result<Option<QueueSubmission>, GpuError> {
         if self.clocks.is_some() {
             return self.submit(commands, &[]).map(|()| None);
         }
@@ -89,7 +93,7 @@ impl Observer {
     /// Before an operation is recorded, of this phase of a plan.
     pub(crate) fn before(
         &mut self,
-        run: &mut Run<'_>,
+        run: &mut StageRun<'_>,
         device: &Arc<Device>,
         place: (usize, usize),
     ) -> Result<(), BackendError> {
@@ -112,7 +116,7 @@ impl Observer {
     /// After a part of an operation is recorded, of this phase of a plan.
     pub(crate) fn after_part(
         &mut self,
-        run: &mut Run<'_>,
+        run: &mut StageRun<'_>,
         device: &Arc<Device>,
         (plan, phase): (usize, usize),
     ) -> Result<(), BackendError> {
@@ -126,10 +130,10 @@ impl Observer {
     /// After an operation is recorded, a node of a plan.
     pub(crate) fn after(
         &mut self,
-        run: &mut Run<'_>,
+        run: &mut StageRun<'_>,
         device: &Arc<Device>,
         plan: &Plan,
-        registers: &Registers,
+        registers: &ValueRegisters,
         (number, node): (usize, usize),
     ) -> Result<(), BackendError> {
         if let Some((calls, first)) = &mut self.listing {
@@ -155,7 +159,7 @@ fn finish(commands: &mut Commands, device: &Arc<Device>) -> Result<(), GpuError>
 }
 
 /// The words of a value's rows, as they are in its buffer from its first element on.
-fn words(run: &Run<'_>, operand: &Operand) -> Result<Vec<u8>, GpuError> {
+fn words(run: &StageRun<'_>, operand: &ShaderOperand) -> Result<Vec<u8>, GpuError> {
     let buffer = run.memory.of(operand.home);
     let first = 4 * u64::from(operand.offset);
     let end = first + 4 * run.rows as u64 * u64::from(operand.row_stride);
@@ -164,11 +168,11 @@ fn words(run: &Run<'_>, operand: &Operand) -> Result<Vec<u8>, GpuError> {
 
 /// Copies what a node has made into the trace.
 fn record(
-    run: &Run<'_>,
+    run: &StageRun<'_>,
     plan: &Plan,
-    registers: &Registers,
+    registers: &ValueRegisters,
     probe: &Probe,
-    trace: &mut Trace,
+    trace: &mut ActivationTrace,
 ) -> Result<(), BackendError> {
     let span = run.batch.spans.first();
     if !trace.wants(probe.activation) || span.is_some_and(|span| !probe.path.meets(span.path)) {
@@ -186,7 +190,7 @@ fn record(
         }
     };
     match &probe.source {
-        Source::Value { value, columns } => {
+        ActivationSource::Value { value, columns } => {
             let at = operand(*value)?;
             let elements = floats(&words(run, &at)?);
             for row in 0..run.rows {
@@ -196,7 +200,7 @@ fn record(
                 keep(row, &mut elements.copied().enumerate());
             }
         }
-        Source::Cache { kv_layer, columns } => {
+        ActivationSource::Cache { kv_layer, columns } => {
             let Some(span) = span else { return Ok(()) };
             let layer = run.first_kv_layer + kv_layer.0;
             let layout = run.kv.layout().row(layer);
@@ -208,7 +212,7 @@ fn record(
                 keep(row, &mut elements[columns.clone()].iter().copied().enumerate());
             }
         }
-        Source::Routing { topk_ids, topk_weights } => {
+        ActivationSource::Routing { topk_ids, topk_weights } => {
             let (ids, weights) = (operand(*topk_ids)?, operand(*topk_weights)?);
             let used = ids.row_width() as usize;
             let ids: Vec<u32> =

@@ -1,11 +1,11 @@
 //! A compiled shader.
 
 use crate::kernel_facts::{KernelFacts, kernel_facts};
-use latent_backend::Compiled;
+use latent_backend::CompiledKernel;
 use std::sync::OnceLock;
 
 /// A compiled shader.
-pub(crate) struct Pipeline {
+pub(crate) struct ShaderPipeline {
     pub(crate) name: String,
     pub(crate) raw: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
@@ -14,14 +14,14 @@ pub(crate) struct Pipeline {
     facts: OnceLock<KernelFacts>,
 }
 
-impl Pipeline {
-    pub(crate) fn new(name: &str, text: &str, raw: wgpu::ComputePipeline) -> Pipeline {
+impl ShaderPipeline {
+    pub(crate) fn new(name: &str, text: &str, raw: wgpu::ComputePipeline) -> ShaderPipeline {
         let layout = raw.get_bind_group_layout(0);
-        Pipeline { name: name.to_owned(), raw, layout, text: text.to_owned(), facts: OnceLock::new() }
+        ShaderPipeline { name: name.to_owned(), raw, layout, text: text.to_owned(), facts: OnceLock::new() }
     }
 
     /// What its text says of its workgroups, and what `compile` makes of it.
-    pub(crate) fn facts(&self, compile: &dyn Fn(&str) -> Compiled) -> KernelFacts {
+    pub(crate) fn facts(&self, compile: &dyn Fn(&str) -> CompiledKernel) -> KernelFacts {
         let facts = || KernelFacts { compiled: compile(&self.text), ..kernel_facts(&self.text) };
         *self.facts.get_or_init(facts)
     }

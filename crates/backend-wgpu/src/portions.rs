@@ -3,11 +3,11 @@
 
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::observe::Observer;
-use crate::ready::Submitted;
+use crate::observe::StepObserver;
+use crate::ready::QueueSubmission;
 use latent_backend::{BackendError, Batch, CancelToken};
 use latent_graph::Plan;
-use latent_graph::ir::{Node, Op, Step};
+use latent_graph::ir::{Node, Op, StepWorkload};
 use latent_graph::passes::BatchBucket;
 use latent_types::CacheType;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use std::sync::Arc;
 pub(crate) const PORTION: f64 = (1u64 << 36) as f64;
 
 /// The commands of a step that are not submitted yet.
-pub(crate) struct Portions<'c> {
+pub(crate) struct PendingCommands<'c> {
     pub(crate) commands: Commands,
     /// Maximum operations of a portion.
     most: f64,
     /// Operations of the commands.
     work: f64,
     /// The portion before: the device works on it while the next one is put together and waits.
-    before: Option<Submitted>,
+    before: Option<QueueSubmission>,
     cancel: &'c CancelToken,
 }
 
-impl<'c> Portions<'c> {
-    pub(crate) fn new(device: &Arc<Device>, most: f64, cancel: &'c CancelToken) -> Portions<'c> {
-        Portions { commands: Commands::new(device), most, work: 0.0, before: None, cancel }
+impl<'c> PendingCommands<'c> {
+    pub(crate) fn new(device: &Arc<Device>, most: f64, cancel: &'c CancelToken) -> PendingCommands<'c> {
+        PendingCommands { commands: Commands::new(device), most, work: 0.0, before: None, cancel }
     }
 
     /// Called before an operation of `work` arithmetic operations. Submits the pending commands if
@@ -40,7 +40,7 @@ impl<'c> Portions<'c> {
     /// # Errors
     /// [`BackendError::Cancelled`]: the rest is not submitted. The device completes what was
     /// submitted, which writes only slots of the step's rows.
-    pub(crate) fn before(&mut self, work: f64, observer: &mut Observer) -> Result<(), BackendError> {
+    pub(crate) fn before(&mut self, work: f64, observer: &mut StepObserver) -> Result<(), BackendError> {
         if self.work > 0.0 && self.work + work > self.most {
             let device = Arc::clone(self.commands.device());
             let submitted = observer.submit_portion(self.take())?;
@@ -73,5 +73,5 @@ pub(crate) fn work(plan: &Plan, node: &Node, batch: &Batch, rows: usize, cache: 
     let sequences = batch.spans.len().max(1);
     let past_len = batch.spans.iter().map(|span| span.first).sum::<usize>() / sequences;
     // rows on another path are too many: those of a step take one, as a rule
-    node.cost(&plan.ir, Step { rows, sequences, past_len, cache, path: node.path }).flops
+    node.cost(&plan.ir, StepWorkload { rows, sequences, past_len, cache, path: node.path }).flops
 }

@@ -2,8 +2,8 @@
 
 use crate::compile::Compiler;
 use crate::ops;
-use crate::run::Operation;
-use crate::values::Registers;
+use crate::run::GpuOperation;
+use crate::values::ValueRegisters;
 use latent_backend::BackendError;
 use latent_graph::ir::AttentionPath;
 use latent_types::Arithmetic;
@@ -13,13 +13,13 @@ pub(crate) struct Instruction {
     /// Its index in the plan.
     pub(crate) node: usize,
     pub(crate) path: AttentionPath,
-    pub(crate) operation: Box<dyn Operation>,
+    pub(crate) operation: Box<dyn GpuOperation>,
 }
 
 /// A plan as the backend runs it.
 pub(crate) struct Program {
     pub(crate) instructions: Vec<Instruction>,
-    pub(crate) registers: Registers,
+    pub(crate) registers: ValueRegisters,
 }
 
 impl Program {

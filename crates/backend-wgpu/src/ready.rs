@@ -6,6 +6,6 @@ mod browser;
 mod native;
 
 #[cfg(target_family = "wasm")]
-pub(crate) use browser::{Submitted, caught, done, heard, ready, submitted};
+pub(crate) use browser::{QueueSubmission, caught, done, heard, ready, submitted};
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use native::{Submitted, caught, done, heard, ready, submitted};
+pub(crate) use native::{QueueSubmission, caught, done, heard, ready, submitted};

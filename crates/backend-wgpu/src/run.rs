@@ -1,22 +1,22 @@
 //! Context for recording an operation's calls.
 
 use crate::buffers::Buffer;
-use crate::commands::{Binding, Commands};
+use crate::commands::{Commands, ShaderBinding};
 use crate::error::GpuError;
 use crate::kv_store::GpuKvStore;
-use crate::matmul::rows::Matrix;
-use crate::memory::Memory;
+use crate::matmul::rows::BufferRows;
+use crate::memory::ModelBuffers;
 use crate::step_data::StepData;
-use crate::values::Operand;
+use crate::values::ShaderOperand;
 use latent_backend::Batch;
 use latent_graph::ir::AttentionPath;
 use latent_types::Arithmetic;
 use std::ops::Range;
 
 /// A step of one stage.
-pub(crate) struct Run<'r> {
+pub(crate) struct StageRun<'r> {
     pub(crate) commands: &'r mut Commands,
-    pub(crate) memory: &'r Memory,
+    pub(crate) memory: &'r ModelBuffers,
     pub(crate) kv: &'r GpuKvStore,
     pub(crate) batch: &'r Batch,
     pub(crate) step: &'r StepData,
@@ -31,16 +31,16 @@ pub(crate) struct Run<'r> {
     pub(crate) first_kv_layer: usize,
 }
 
-impl Run<'_> {
+impl StageRun<'_> {
     /// The buffer of a value.
-    pub(crate) fn bind(&self, operand: &Operand) -> Binding {
-        Binding::from(self.memory.of(operand.home))
+    pub(crate) fn bind(&self, operand: &ShaderOperand) -> ShaderBinding {
+        ShaderBinding::from(self.memory.of(operand.home))
     }
 
     /// The rows of a value from `first` on, as products take them.
-    pub(crate) fn matrix(&self, operand: &Operand, first: usize) -> Matrix {
+    pub(crate) fn matrix(&self, operand: &ShaderOperand, first: usize) -> BufferRows {
         let stride = operand.row_stride as usize;
-        Matrix { binding: self.bind(operand), first: operand.offset as usize + first * stride, stride }
+        BufferRows { binding: self.bind(operand), first: operand.offset as usize + first * stride, stride }
     }
 
     /// The position of a row.
@@ -53,8 +53,8 @@ impl Run<'_> {
     }
 
     /// What attention of queries `q` reads of a step, and where its results `y` go.
-    pub(crate) fn queries(&self, q: &Operand, y: &Operand) -> Queries {
-        Queries {
+    pub(crate) fn queries(&self, q: &ShaderOperand, y: &ShaderOperand) -> AttentionQueries {
+        AttentionQueries {
             step: self.step_buffer.into(),
             scales: self.step.scales,
             q: (self.bind(q), q.address()),
@@ -69,15 +69,15 @@ impl Run<'_> {
 }
 
 /// Queries of attention, and their results.
-pub(crate) struct Queries {
+pub(crate) struct AttentionQueries {
     /// The words of a step.
-    pub(crate) step: Binding,
+    pub(crate) step: ShaderBinding,
     /// Where the factors on scores stand in it.
     pub(crate) scales: u32,
     /// Queries, and where the heads of a row are: offset, row stride, head stride.
-    pub(crate) q: (Binding, [u32; 3]),
+    pub(crate) q: (ShaderBinding, [u32; 3]),
     /// Results, in the same words.
-    pub(crate) y: (Binding, [u32; 3]),
+    pub(crate) y: (ShaderBinding, [u32; 3]),
 }
 
 /// The ranges of the `rows` rows that are on a path.
@@ -89,9 +89,9 @@ pub(crate) fn ranges(batch: &Batch, rows: usize, path: AttentionPath) -> Vec<Ran
 }
 
 /// One operation of a plan, compiled.
-pub(crate) trait Operation: Send {
+pub(crate) trait GpuOperation: Send {
     /// Adds its calls for the rows on its path.
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError>;
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError>;
 
     /// In how many parts the device may get its calls: several where they may take seconds together.
     fn parts(&self, _step: &StepData, _rows: (&Batch, usize), _path: AttentionPath) -> usize {
@@ -99,7 +99,7 @@ pub(crate) trait Operation: Send {
     }
 
     /// Adds the calls of one of these parts.
-    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, _part: usize) -> Result<(), GpuError> {
+    fn record_part(&self, run: &mut StageRun<'_>, path: AttentionPath, _part: usize) -> Result<(), GpuError> {
         self.record(run, path)
     }
 
@@ -112,7 +112,7 @@ pub(crate) trait Operation: Send {
 /// An operation that runs in passes, each of which can be submitted separately.
 pub(crate) trait MultiPass: Send {
     /// The work of one pass.
-    type Pass<'s>;
+    type ExpansionPass<'s>;
 
     /// The passes of a step for a batch and its number of rows, in order.
     fn passes<'s>(
@@ -120,14 +120,14 @@ pub(crate) trait MultiPass: Send {
         step: &'s StepData,
         rows: (&Batch, usize),
         path: AttentionPath,
-    ) -> impl Iterator<Item = Self::Pass<'s>>;
+    ) -> impl Iterator<Item = Self::ExpansionPass<'s>>;
 
     /// Adds the calls of one pass.
     fn record_pass(
         &self,
-        run: &mut Run<'_>,
+        run: &mut StageRun<'_>,
         path: AttentionPath,
-        pass: Self::Pass<'_>,
+        pass: Self::ExpansionPass<'_>,
     ) -> Result<(), GpuError>;
 
     /// See [`Operation::arithmetic`].
@@ -136,8 +136,8 @@ pub(crate) trait MultiPass: Send {
     }
 }
 
-impl<T: MultiPass> Operation for T {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl<T: MultiPass> GpuOperation for T {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         let (step, rows) = (run.step, (run.batch, run.rows));
         self.passes(step, rows, path).try_for_each(|pass| self.record_pass(run, path, pass))
     }
@@ -146,7 +146,7 @@ impl<T: MultiPass> Operation for T {
         self.passes(step, rows, path).count().max(1)
     }
 
-    fn record_part(&self, run: &mut Run<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
+    fn record_part(&self, run: &mut StageRun<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
         let (step, rows) = (run.step, (run.batch, run.rows));
         self.passes(step, rows, path).nth(part).map_or(Ok(()), |pass| self.record_pass(run, path, pass))
     }

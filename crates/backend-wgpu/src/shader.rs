@@ -4,13 +4,13 @@ use crate::checks::DRIVER_BOUNDS;
 use crate::commands::GRID_WIDTH;
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
+use crate::pipeline::ShaderPipeline;
 use std::fmt::Write;
 use std::sync::{Arc, PoisonError};
 
 /// The value of a constant of a shader.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Constant {
+pub(crate) enum ShaderConstant {
     /// `u32`
     Count(u32),
     /// `f32`
@@ -28,7 +28,7 @@ pub(crate) struct Shader {
     /// WGSL without `enable` directives.
     pub(crate) parts: Vec<&'static str>,
     /// Become `const` declarations before the text.
-    pub(crate) constants: Vec<(&'static str, Constant)>,
+    pub(crate) constants: Vec<(&'static str, ShaderConstant)>,
     /// Whether it computes in f16.
     pub(crate) f16: bool,
 }
@@ -41,7 +41,7 @@ impl Shader {
 
     /// The same with a constant more.
     #[must_use]
-    pub(crate) fn with(mut self, name: &'static str, value: Constant) -> Shader {
+    pub(crate) fn with(mut self, name: &'static str, value: ShaderConstant) -> Shader {
         self.constants.push((name, value));
         self
     }
@@ -50,7 +50,7 @@ impl Shader {
     #[must_use]
     pub(crate) fn count(self, name: &'static str, value: usize) -> Shader {
         // what does not fit is refused when buffers are made: no size of a model that fits a device is this large
-        self.with(name, Constant::Count(u32::try_from(value).unwrap_or(u32::MAX)))
+        self.with(name, ShaderConstant::Count(u32::try_from(value).unwrap_or(u32::MAX)))
     }
 
     /// The same with another text before it: functions that it uses.
@@ -71,10 +71,10 @@ impl Shader {
         for (name, value) in &self.constants {
             // writing to a string does not fail
             let _ = match value {
-                Constant::Count(count) => writeln!(text, "const {name}: u32 = {count}u;"),
+                ShaderConstant::Count(count) => writeln!(text, "const {name}: u32 = {count}u;"),
                 // all digits that the number has, in a form that WGSL reads
-                Constant::Number(number) => writeln!(text, "const {name}: f32 = {number:e}f;"),
-                Constant::Flag(flag) => writeln!(text, "const {name}: bool = {flag};"),
+                ShaderConstant::Number(number) => writeln!(text, "const {name}: f32 = {number:e}f;"),
+                ShaderConstant::Flag(flag) => writeln!(text, "const {name}: bool = {flag};"),
             };
         }
         self.parts.iter().for_each(|part| text.push_str(part));
@@ -84,12 +84,12 @@ impl Shader {
 
 impl Device {
     /// The shader, compiled; the second time the same text is asked for, it is there already.
-    pub(crate) fn pipeline(&self, shader: &Shader) -> Result<Arc<Pipeline>, GpuError> {
+    pub(crate) fn pipeline(&self, shader: &Shader) -> Result<Arc<ShaderPipeline>, GpuError> {
         self.compiled(shader.name, shader.text())
     }
 
     /// The same for a text that was put together elsewhere.
-    pub(crate) fn compiled(&self, name: &str, text: String) -> Result<Arc<Pipeline>, GpuError> {
+    pub(crate) fn compiled(&self, name: &str, text: String) -> Result<Arc<ShaderPipeline>, GpuError> {
         let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = pipelines.get(&text) {
             return Ok(Arc::clone(compiled));
@@ -112,7 +112,7 @@ impl Device {
                 },
                 cache: None,
             });
-            Pipeline::new(name, &text, raw)
+            ShaderPipeline::new(name, &text, raw)
         })?;
         let compiled = Arc::new(compiled);
         pipelines.insert(text, Arc::clone(&compiled));
@@ -141,9 +141,9 @@ mod tests {
     fn constants_are_written_as_wgsl_reads_them() {
         let shader = Shader::new("test", "fn f() {}")
             .count("ROWS", 7)
-            .with("EPS", Constant::Number(1e-6))
-            .with("ONE", Constant::Number(1.0))
-            .with("SPLIT", Constant::Flag(true));
+            .with("EPS", ShaderConstant::Number(1e-6))
+            .with("ONE", ShaderConstant::Number(1.0))
+            .with("SPLIT", ShaderConstant::Flag(true));
         let text = "const GRID_WIDTH: u32 = 65535u;\nconst ROWS: u32 = 7u;\nconst EPS: f32 = 1e-6f;\nconst ONE: f32 = 1e0f;\nconst SPLIT: bool = true;\nfn f() {}";
         assert_eq!(shader.text(), text);
     }

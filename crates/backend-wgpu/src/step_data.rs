@@ -42,12 +42,12 @@ pub(crate) struct SpanTasks {
     /// Its block table.
     pub(crate) blocks: u32,
     /// Its tasks for one head each: of attention to keys and values of heads.
-    pub(crate) by_head: Tasks,
+    pub(crate) by_head: TaskRange,
 }
 
 /// Tasks next to one another.
 #[derive(Clone, Copy)]
-pub(crate) struct Tasks {
+pub(crate) struct TaskRange {
     /// Where they begin.
     pub(crate) at: u32,
     pub(crate) count: u32,
@@ -55,19 +55,19 @@ pub(crate) struct Tasks {
     pub(crate) kv_len: usize,
 }
 
-impl Tasks {
+impl TaskRange {
     /// Those of a span that are for one head each, with `past` rows before it, without the ones whose queries are all before a position.
-    pub(crate) fn not_before(self, past: usize, position: usize) -> Tasks {
+    pub(crate) fn not_before(self, past: usize, position: usize) -> TaskRange {
         let before = (position.saturating_sub(past) / TILE_QUERIES).min(self.count as usize) as u32;
-        Tasks { at: self.at + before * TASK_WORDS, count: self.count - before, ..self }
+        TaskRange { at: self.at + before * TASK_WORDS, count: self.count - before, ..self }
     }
 
     /// Cuts the tasks into pieces that fit a portion of a step and a grid. A task takes `work`
     /// operations.
-    pub(crate) fn pieces(self, portion: f64, work: f64) -> impl Iterator<Item = Tasks> {
+    pub(crate) fn pieces(self, portion: f64, work: f64) -> impl Iterator<Item = TaskRange> {
         // what is beyond its range becomes the largest count
         let at_once = ((portion / work) as u32).clamp(1, GRID_WIDTH as u32);
-        (0..self.count).step_by(at_once as usize).map(move |first| Tasks {
+        (0..self.count).step_by(at_once as usize).map(move |first| TaskRange {
             at: self.at + first * TASK_WORDS,
             count: at_once.min(self.count - first),
             ..self
@@ -90,9 +90,9 @@ pub(crate) struct StepData {
     pub(crate) wanted: u32,
     spans: Vec<SpanTasks>,
     /// Tasks of each path for all heads of a row together: of attention to latents.
-    shared: Vec<(AttentionPath, Tasks)>,
+    shared: Vec<(AttentionPath, TaskRange)>,
     /// Tasks of each path for one head each.
-    by_head: Vec<(AttentionPath, Tasks)>,
+    by_head: Vec<(AttentionPath, TaskRange)>,
 }
 
 impl StepData {
@@ -136,11 +136,11 @@ impl StepData {
         for path in [AttentionPath::Absorbed, AttentionPath::Naive] {
             let spans = || batch.spans.iter().zip(&tables).filter(|(span, _)| span.path == path);
             let start = data.at();
-            let shared: Vec<Tasks> =
+            let shared: Vec<TaskRange> =
                 spans().map(|(span, blocks)| data.tasks(span, *blocks, (shape.heads, QUERIES))).collect();
             data.shared.extend(together(start, &shared).map(|tasks| (path, tasks)));
             let start = data.at();
-            let by_head: Vec<Tasks> =
+            let by_head: Vec<TaskRange> =
                 spans().map(|(span, blocks)| data.tasks(span, *blocks, (1, TILE_QUERIES))).collect();
             data.by_head.extend(together(start, &by_head).map(|tasks| (path, tasks)));
             for ((span, blocks), by_head) in spans().zip(by_head) {
@@ -163,13 +163,13 @@ impl StepData {
     }
 
     /// Adds the tasks of a span, `sharing` heads of a row together, with up to `most` queries each.
-    fn tasks(&mut self, span: &SeqSpan, blocks: u32, (sharing, most): (usize, usize)) -> Tasks {
+    fn tasks(&mut self, span: &SeqSpan, blocks: u32, (sharing, most): (usize, usize)) -> TaskRange {
         let (at, queries) = (self.at(), span.rows.len() * sharing);
         for first in (0..queries).step_by(most) {
             let task = [span.rows.start, first, most.min(queries - first), blocks as usize, span.first];
             self.words.extend(task.map(|word| word as u32));
         }
-        Tasks { at, count: queries.div_ceil(most) as u32, kv_len: span.first + span.rows.len() }
+        TaskRange { at, count: queries.div_ceil(most) as u32, kv_len: span.first + span.rows.len() }
     }
 
     /// Spans that attend on this path.
@@ -178,12 +178,12 @@ impl StepData {
     }
 
     /// Tasks of the spans on this path, all heads of a row together.
-    pub(crate) fn shared(&self, path: AttentionPath) -> impl Iterator<Item = Tasks> {
+    pub(crate) fn shared(&self, path: AttentionPath) -> impl Iterator<Item = TaskRange> {
         of_path(&self.shared, path)
     }
 
     /// Tasks of the spans on this path, for one head each.
-    pub(crate) fn by_head(&self, path: AttentionPath) -> impl Iterator<Item = Tasks> {
+    pub(crate) fn by_head(&self, path: AttentionPath) -> impl Iterator<Item = TaskRange> {
         of_path(&self.by_head, path)
     }
 
@@ -197,13 +197,13 @@ impl StepData {
     }
 }
 
-fn of_path(tasks: &[(AttentionPath, Tasks)], path: AttentionPath) -> impl Iterator<Item = Tasks> {
+fn of_path(tasks: &[(AttentionPath, TaskRange)], path: AttentionPath) -> impl Iterator<Item = TaskRange> {
     tasks.iter().filter(move |(of, _)| path.meets(*of)).map(|(_, tasks)| *tasks)
 }
 
 /// Lists of tasks that stand next to one another as one; none of no tasks.
-fn together(at: u32, lists: &[Tasks]) -> Option<Tasks> {
+fn together(at: u32, lists: &[TaskRange]) -> Option<TaskRange> {
     let count = lists.iter().map(|tasks| tasks.count).sum();
     let kv_len = lists.iter().map(|tasks| tasks.kv_len).max()?;
-    Some(Tasks { at, count, kv_len })
+    Some(TaskRange { at, count, kv_len })
 }

@@ -3,7 +3,7 @@
 use crate::adapters::{AdapterDescription, AdapterKind};
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::variants::{Variant, Variants};
+use crate::variants::{KernelVariant, KernelVariants};
 use latent_graph::passes::Precision;
 use std::sync::{Arc, Mutex};
 
@@ -15,11 +15,11 @@ pub(crate) fn device() -> Option<Arc<Device>> {
 
 /// A device whose products use nothing that a device may lack.
 pub(crate) fn plain_device() -> Option<Arc<Device>> {
-    open(Some(Variants::default()))
+    open(Some(KernelVariants::default()))
 }
 
 /// A device that uses one variant of the products, where the adapter offers it; says so where it does not.
-pub(crate) fn device_with(variant: Variant) -> Option<Arc<Device>> {
+pub(crate) fn device_with(variant: KernelVariant) -> Option<Arc<Device>> {
     let adapters = crate::adapters();
     let Some(adapter) = adapters.first() else { return open(None) };
     let variants = variant.alone(adapter);
@@ -33,15 +33,15 @@ pub(crate) fn device_with(variant: Variant) -> Option<Arc<Device>> {
 /// A device whose products use what they would if it were hardware.
 pub(crate) fn device_as_hardware(precision: Precision) -> Option<Arc<Device>> {
     let Some(adapter) = crate::adapters().into_iter().next() else { return open(None) };
-    open(Some(Variants::of(&AdapterDescription { kind: AdapterKind::Discrete, ..adapter }, precision)))
+    open(Some(KernelVariants::of(&AdapterDescription { kind: AdapterKind::Discrete, ..adapter }, precision)))
 }
 
 /// A device whose shaders check every index and every loop.
-pub(crate) fn checking_device(variants: Option<Variants>) -> Option<Arc<Device>> {
+pub(crate) fn checking_device(variants: Option<KernelVariants>) -> Option<Arc<Device>> {
     open(variants).map(|_| Device::checking(0, variants).expect("an adapter that has opened"))
 }
 
-fn open(variants: Option<Variants>) -> Option<Arc<Device>> {
+fn open(variants: Option<KernelVariants>) -> Option<Arc<Device>> {
     // drivers that load one another at the same time are not what is tested here
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();

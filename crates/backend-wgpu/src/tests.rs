@@ -3,15 +3,15 @@
 use crate::GpuBackend;
 use crate::matmul::tests::translate::translate;
 use latent_backend::{
-    Backend, BackendError, Batch, CancelToken, InputRows, KV_BLOCK, KvStore, LoadRequest, Model,
-    ModelOptions, Step,
+    Backend, BackendError, BackendModel, Batch, CancelToken, InputRows, KV_BLOCK, KvStore, LoadRequest,
+    ModelOptions, ModelStep,
 };
 use latent_formats::Checkpoint;
 use latent_graph::passes::{BindOptions, CacheForm, FORMS, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
 use latent_testing::reference::ReferenceBackend;
-use latent_testing::{Kind, Recipe};
-use latent_threads::{Pin, Placement, Topology};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
+use latent_threads::{PinPolicy, Placement, Topology};
 use latent_types::{CacheType, TensorType, Tier};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,33 +33,33 @@ fn random_model(shape: &str, format: TensorType) -> (tempfile::TempDir, PathBuf)
 }
 
 /// The first layer is dense, the second one has experts.
-fn two_layers(shape: &str, format: TensorType) -> Recipe {
-    Recipe { layers: Some(2), ..Recipe::new(shape, Kind::from(format)) }
+fn two_layers(shape: &str, format: TensorType) -> ModelRecipe {
+    ModelRecipe { layers: Some(2), ..ModelRecipe::new(shape, RandomWeightTypes::from(format)) }
 }
 
 /// How a test runs a model.
 #[derive(Clone, Copy)]
-struct Way {
+struct MlaVariant {
     mla: MlaChoice,
     form: CacheForm,
     cache: CacheType,
 }
 
 /// A model as it is planned.
-struct Planned {
+struct StagedModel {
     checkpoint: Arc<Checkpoint>,
     config: ModelConfig,
     stages: Vec<Stage>,
     options: ModelOptions,
 }
 
-impl Planned {
+impl StagedModel {
     fn new(
         backend: &dyn Backend,
         path: &Path,
-        (way, precision): (Way, Precision),
+        (way, precision): (MlaVariant, Precision),
         change: &dyn Fn(&mut ModelConfig),
-    ) -> Result<Planned, BackendError> {
+    ) -> Result<StagedModel, BackendError> {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let mut config = ModelConfig::from_checkpoint(&checkpoint)?;
         change(&mut config);
@@ -69,17 +69,17 @@ impl Planned {
         let tensors = CheckpointTensors(&checkpoint);
         let stages = Stage::of_model(circuit, &config, &tensors, backend.target(), &options)?;
         let options = ModelOptions { stages: options, context: CONTEXT, threads: 1 };
-        Ok(Planned { checkpoint, config, stages, options })
+        Ok(StagedModel { checkpoint, config, stages, options })
     }
 
-    fn load(self, backend: &dyn Backend) -> Result<Box<dyn Model>, BackendError> {
-        let Planned { checkpoint, config, stages, options } = self;
+    fn load(self, backend: &dyn Backend) -> Result<Box<dyn BackendModel>, BackendError> {
+        let StagedModel { checkpoint, config, stages, options } = self;
         backend.load(LoadRequest {
             checkpoint: &checkpoint,
             config,
             stages,
             options,
-            placement: &Placement::new(&Topology::detect(), 1, 1, Pin::Off),
+            placement: &Placement::new(&Topology::detect(), 1, 1, PinPolicy::Off),
             weights_fit: true,
             keep_pages: true,
             communicator: None,
@@ -88,12 +88,12 @@ impl Planned {
     }
 }
 
-fn load(backend: &dyn Backend, path: &Path, way: Way) -> Result<Box<dyn Model>, BackendError> {
-    Planned::new(backend, path, (way, Precision::Exact), &|_| {})?.load(backend)
+fn load(backend: &dyn Backend, path: &Path, way: MlaVariant) -> Result<Box<dyn BackendModel>, BackendError> {
+    StagedModel::new(backend, path, (way, Precision::Exact), &|_| {})?.load(backend)
 }
 
 /// Runs two sequences in steps of these sizes, both in each step; logits of every fifth row.
-fn run(model: &mut dyn Model, way: Way, steps: &[usize]) -> Vec<Vec<f32>> {
+fn run(model: &mut dyn BackendModel, way: MlaVariant, steps: &[usize]) -> Vec<Vec<f32>> {
     let mut kv = model.new_kv_store(8, 0).unwrap();
     let shape = model.config().attention;
     let (mut all, mut past) = (Vec::new(), 0);
@@ -107,7 +107,7 @@ fn run(model: &mut dyn Model, way: Way, steps: &[usize]) -> Vec<Vec<f32>> {
         }
         batch.wanted = (0..batch.rows() as u32).rev().step_by(5).collect();
         let mut hear = |_: usize, logits: &[f32]| all.push(logits.to_vec());
-        let step = Step {
+        let step = ModelStep {
             batch: &batch,
             kv: &mut *kv,
             cancel: &CancelToken::new(),
@@ -149,7 +149,7 @@ fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
         // fixtures run in every formulation; here one shape does
         for (mla, form) in if shape == first { &FORMS[..] } else { &FORMS[..1] } {
             let (mla, form) = (*mla, *form);
-            let way = |cache| Way { mla, form, cache };
+            let way = |cache| MlaVariant { mla, form, cache };
             let steps = [36, 1, 4];
             let mut reference = load(&ReferenceBackend::default(), &path, way(CacheType::F32)).unwrap();
             let expected = run(&mut *reference, way(CacheType::F32), &steps);
@@ -190,7 +190,7 @@ fn shaders_that_check_indices_give_the_same_bits() {
     let Some(checking) = crate::testing::checking_device(None) else { return };
     let (_folder, path) = random_model("tiny-v3", TensorType::Q8_0);
     for (mla, form) in FORMS {
-        let way = Way { mla, form, cache: CacheType::F16 };
+        let way = MlaVariant { mla, form, cache: CacheType::F16 };
         let [trusted, checked] = [&device, &checking].map(|device| {
             let mut model = load(&GpuBackend::on(Arc::clone(device)), &path, way).unwrap();
             run(&mut *model, way, &[36, 1, 4])
@@ -204,7 +204,7 @@ fn shaders_that_check_indices_give_the_same_bits() {
 #[test]
 fn models_run_with_what_products_use_on_hardware() {
     let (_folder, path) = random_model("tiny-v2", TensorType::Q4_0);
-    let way = |cache| Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache };
+    let way = |cache| MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache };
     let mut reference = load(&ReferenceBackend::default(), &path, way(CacheType::F32)).unwrap();
     let steps = [70, 64, 1, 4];
     let expected = run(&mut *reference, way(CacheType::F32), &steps);
@@ -212,7 +212,7 @@ fn models_run_with_what_products_use_on_hardware() {
         let Some(device) = crate::testing::device_as_hardware(precision) else { return };
         let has_matrices = device.variants.is_some_and(|variants| variants.matrices.is_some());
         let gpu = GpuBackend::on(device);
-        let planned = Planned::new(&gpu, &path, (way(cache), precision), &|_| {}).unwrap();
+        let planned = StagedModel::new(&gpu, &path, (way(cache), precision), &|_| {}).unwrap();
         let mut model = planned.load(&gpu).unwrap();
         let found = run(&mut *model, way(cache), &steps);
         let errors = errors(&found, &expected);
@@ -237,7 +237,7 @@ fn small_scratch_memory_takes_several_goes_to_the_same_logits() {
         (MlaChoice::Naive, CacheForm::Expanded),
         (MlaChoice::Absorbed, CacheForm::Latent),
     ] {
-        let way = Way { mla, form, cache: CacheType::F32 };
+        let way = MlaVariant { mla, form, cache: CacheType::F32 };
         // 64 positions at a time: the later steps begin within the second pass
         let steps = [70, 1, 20];
         let mut reference = load(&ReferenceBackend::default(), &path, way).unwrap();
@@ -253,7 +253,7 @@ fn small_scratch_memory_takes_several_goes_to_the_same_logits() {
 
 /// Calls of a step that decodes one row behind five.
 fn calls(gpu: &GpuBackend, path: &Path) -> u64 {
-    let way = Way { mla: MlaChoice::Auto, form: CacheForm::Latent, cache: CacheType::F32 };
+    let way = MlaVariant { mla: MlaChoice::Auto, form: CacheForm::Latent, cache: CacheType::F32 };
     let mut model = load(gpu, path, way).unwrap();
     let mut kv = model.new_kv_store(1, 0).unwrap();
     let shape = model.config().attention;
@@ -263,8 +263,13 @@ fn calls(gpu: &GpuBackend, path: &Path) -> u64 {
         batch.push(InputRows::Tokens(tokens), first, &[0], way.mla.path(tokens.len(), &shape));
         batch.wanted.push(tokens.len() as u32 - 1);
         let (cancel, mut ignore) = (CancelToken::new(), |_: usize, _: &[f32]| {});
-        let step =
-            Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut ignore, on_hidden: None };
+        let step = ModelStep {
+            batch: &batch,
+            kv: &mut *kv,
+            cancel: &cancel,
+            on_logits: &mut ignore,
+            on_hidden: None,
+        };
         model.step(step).unwrap();
         gpu.device().calls.load(Ordering::Relaxed) - before
     };
@@ -293,7 +298,7 @@ fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
-    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+    let way = MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     let mut model = load(&gpu, &path, way).unwrap();
     // more cache than any device has
     let refused = model.new_kv_store(u32::MAX, 0).err().unwrap().to_string();
@@ -305,7 +310,7 @@ fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
     let cancel = CancelToken::new();
     let mut step = |kv: &mut dyn KvStore| {
         let mut ignore = |_: usize, _: &[f32]| {};
-        model.step(Step { batch: &batch, kv, cancel: &cancel, on_logits: &mut ignore, on_hidden: None })
+        model.step(ModelStep { batch: &batch, kv, cancel: &cancel, on_logits: &mut ignore, on_hidden: None })
     };
     assert!(matches!(step(&mut *foreign), Err(BackendError::ForeignStore)));
 }
@@ -316,7 +321,7 @@ fn rows_of_int8_are_those_of_the_cpu() {
     let gpu = GpuBackend::on(device);
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let stores = [CacheType::F32, CacheType::Int8].map(|cache| {
-        let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache };
+        let way = MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache };
         let mut model = load(&gpu, &path, way).unwrap();
         let mut kv = model.new_kv_store(2, 0).unwrap();
         let tokens: Vec<u32> = (0..100).collect();
@@ -324,8 +329,13 @@ fn rows_of_int8_are_those_of_the_cpu() {
         // the second block of the store, then 36 rows of the first
         batch.push(InputRows::Tokens(&tokens), 0, &[1, 0], way.mla.path(100, &model.config().attention));
         let (cancel, mut ignore) = (CancelToken::new(), |_: usize, _: &[f32]| {});
-        let step =
-            Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut ignore, on_hidden: None };
+        let step = ModelStep {
+            batch: &batch,
+            kv: &mut *kv,
+            cancel: &cancel,
+            on_logits: &mut ignore,
+            on_hidden: None,
+        };
         model.step(step).unwrap();
         kv
     });
@@ -350,7 +360,7 @@ fn a_device_that_is_lost_between_two_steps_ends_the_second_with_an_error() {
     // a device of its own: those of other tests go on
     let gpu = GpuBackend::open(0).unwrap();
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
-    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+    let way = MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     let mut model = load(&gpu, &path, way).unwrap();
     let mut kv = model.new_kv_store(1, 0).unwrap();
     let cancel = CancelToken::new();
@@ -360,7 +370,7 @@ fn a_device_that_is_lost_between_two_steps_ends_the_second_with_an_error() {
         batch.wanted.push(0);
         let mut heard = 0;
         let mut hears = |_: usize, _: &[f32]| heard += 1;
-        let ran = model.step(Step {
+        let ran = model.step(ModelStep {
             batch: &batch,
             kv: &mut *kv,
             cancel: &cancel,
@@ -382,7 +392,7 @@ fn a_device_that_is_lost_between_two_steps_ends_the_second_with_an_error() {
 fn steps_are_listed_without_memory_as_they_run() {
     let Some(_) = crate::testing::device() else { return };
     let (_folder, path) = random_model("tiny-v3", TensorType::Q4_K);
-    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F16 };
+    let way = MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F16 };
     let listed = |gpu: &GpuBackend| {
         let mut model = load(gpu, &path, way).unwrap();
         let kv = model.new_kv_store(4, 0).unwrap();
@@ -414,7 +424,7 @@ fn rows_of_the_cache_are_copied_shifted_read_and_written() {
     let gpu = GpuBackend::on(device);
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     for form in [CacheForm::Latent, CacheForm::Expanded] {
-        let way = Way { mla: MlaChoice::Naive, form, cache: CacheType::F32 };
+        let way = MlaVariant { mla: MlaChoice::Naive, form, cache: CacheType::F32 };
         let backends: [&dyn Backend; 2] = [&gpu, &ReferenceBackend::default()];
         let rows = backends.map(|backend| {
             let mut kv = load(backend, &path, way).unwrap().new_kv_store(3, 0).unwrap();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 const QUERIES: u32 = wgpu::QUERY_SET_MAX_QUERIES;
 
 /// Times of the passes of one list.
-pub(crate) struct Timestamps {
+pub(crate) struct PassTimestamps {
     /// Queries of passes, two for each.
     sets: Vec<wgpu::QuerySet>,
     /// What each pass is counted for.
@@ -20,9 +20,9 @@ pub(crate) struct Timestamps {
     period: f64,
 }
 
-impl Timestamps {
+impl PassTimestamps {
     /// Allocates timestamps for `passes` passes.
-    pub(crate) fn new(device: &Arc<Device>, passes: usize) -> Result<Timestamps, GpuError> {
+    pub(crate) fn new(device: &Arc<Device>, passes: usize) -> Result<PassTimestamps, GpuError> {
         let (each, sets) = (QUERIES as usize / 2, passes.div_ceil(QUERIES as usize / 2).max(1));
         let bytes = u64::from(QUERIES * wgpu::QUERY_SIZE) * sets as u64;
         let descriptor = wgpu::QuerySetDescriptor {
@@ -41,7 +41,13 @@ impl Timestamps {
             (sets, device.raw.create_buffer(&resolved))
         })?;
         let period = device.queue.get_timestamp_period().into();
-        Ok(Timestamps { sets, passes: Vec::new(), resolved, results: Readback::new(device, bytes)?, period })
+        Ok(PassTimestamps {
+            sets,
+            passes: Vec::new(),
+            resolved,
+            results: Readback::new(device, bytes)?,
+            period,
+        })
     }
 
     /// The timestamps of the next pass, whose time is added to `number`. None if the passes exceed

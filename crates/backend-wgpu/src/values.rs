@@ -1,13 +1,13 @@
 //! Locations of a plan's values: values with disjoint lifetimes share buffers.
 
 use latent_backend::BackendError;
-use latent_graph::ir::{Storage, ValueId};
+use latent_graph::ir::{ValueId, ValueStorage};
 use latent_graph::passes::lifetimes;
 use latent_graph::{GraphError, Plan};
 
 /// Which buffer of the model a value is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum ValueBuffer {
     /// The residual stream.
     Hidden,
     /// The logits.
@@ -20,8 +20,8 @@ pub(crate) enum Home {
 
 /// A value as shaders address it: element `offset + row · row_stride + head · head_stride + i`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Operand {
-    pub(crate) home: Home,
+pub(crate) struct ShaderOperand {
+    pub(crate) home: ValueBuffer,
     pub(crate) offset: u32,
     pub(crate) row_stride: u32,
     pub(crate) head_stride: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Operand {
     pub(crate) width: u32,
 }
 
-impl Operand {
+impl ShaderOperand {
     /// Offset and strides, as parameters of a shader.
     pub(crate) fn address(&self) -> [u32; 3] {
         [self.offset, self.row_stride, self.head_stride]
@@ -42,11 +42,11 @@ impl Operand {
     }
 
     /// The elements of a row as heads of another width, where they are next to one another.
-    pub(crate) fn cut(&self, width: u32) -> Option<Operand> {
+    pub(crate) fn cut(&self, width: u32) -> Option<ShaderOperand> {
         let contiguous = self.heads == 1 || self.head_stride == self.width;
         let heads = self.row_width().checked_div(width)?;
         (self.width == width).then_some(*self).or_else(|| {
-            (contiguous && heads * width == self.row_width()).then_some(Operand {
+            (contiguous && heads * width == self.row_width()).then_some(ShaderOperand {
                 heads,
                 width,
                 head_stride: width,
@@ -56,8 +56,8 @@ impl Operand {
     }
 
     /// A part of each head.
-    pub(crate) fn part(&self, from: u32, width: u32) -> Operand {
-        Operand { offset: self.offset + from, width, ..*self }
+    pub(crate) fn part(&self, from: u32, width: u32) -> ShaderOperand {
+        ShaderOperand { offset: self.offset + from, width, ..*self }
     }
 }
 
@@ -72,14 +72,14 @@ pub(crate) fn count(size: usize) -> Result<u32, BackendError> {
 }
 
 /// The register of each value of a plan that has a buffer of its own.
-pub(crate) struct Registers {
+pub(crate) struct ValueRegisters {
     of: Vec<Option<usize>>,
 }
 
-impl Registers {
+impl ValueRegisters {
     /// Assigns every value a register. `sizes` are the bytes of the existing registers. They grow
     /// if this plan needs more.
-    pub(crate) fn assign(plan: &Plan, sizes: &mut Vec<u64>) -> Registers {
+    pub(crate) fn assign(plan: &Plan, sizes: &mut Vec<u64>) -> ValueRegisters {
         let mut lives = lifetimes(&plan.ir, &plan.phases, plan.max_rows);
         lives.sort_by_key(|life| (life.first, life.value));
         let mut of = vec![None; plan.ir.values.len()];
@@ -101,31 +101,37 @@ impl Registers {
             busy[register] = Some(life.last);
             of[life.value] = Some(register);
         }
-        Registers { of }
+        ValueRegisters { of }
     }
 
     /// Where a value is.
     ///
     /// # Errors
     /// When the plan gives it no place: an error of Latent, not of the file.
-    pub(crate) fn operand(&self, plan: &Plan, id: ValueId) -> Result<Operand, BackendError> {
+    pub(crate) fn operand(&self, plan: &Plan, id: ValueId) -> Result<ShaderOperand, BackendError> {
         let value = plan.ir.value(id);
         let (heads, width) = (count(value.heads)?, count(value.width)?);
         count(value.heads.saturating_mul(value.width))?;
-        let here =
-            |home| Operand { home, offset: 0, row_stride: heads * width, head_stride: width, heads, width };
+        let here = |home| ShaderOperand {
+            home,
+            offset: 0,
+            row_stride: heads * width,
+            head_stride: width,
+            heads,
+            width,
+        };
         Ok(match value.storage {
-            Storage::Hidden => here(Home::Hidden),
-            Storage::Logits => here(Home::Logits),
-            Storage::Own => match self.of[id.0] {
-                Some(register) => here(Home::Register(register)),
+            ValueStorage::Hidden => here(ValueBuffer::Hidden),
+            ValueStorage::Logits => here(ValueBuffer::Logits),
+            ValueStorage::Own => match self.of[id.0] {
+                Some(register) => here(ValueBuffer::Register(register)),
                 None => return internal(format!("value {} has no place", value.name)),
             },
-            Storage::View { of, offset } => {
+            ValueStorage::View { of, offset } => {
                 let parent = self.operand(plan, of)?;
                 // heads of a parent seen as one row are as far apart as they are wide
                 let flat = heads == 1 && parent.heads > 1;
-                Operand {
+                ShaderOperand {
                     offset: parent.offset + count(offset)?,
                     heads,
                     head_stride: if flat { width } else { parent.head_stride },
@@ -133,7 +139,7 @@ impl Registers {
                     ..parent
                 }
             }
-            Storage::Tokens => return internal("expected a matrix, found token ids".into()),
+            ValueStorage::Tokens => return internal("expected a matrix, found token ids".into()),
         })
     }
 }

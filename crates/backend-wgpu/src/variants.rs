@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Which variants of the kernels multiply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Variants {
+pub struct KernelVariants {
     /// Repack weights while uploading if the block size is not a multiple of four bytes.
     pub planes: bool,
     /// Lanes add the sums of a GEMV within subgroups, of which this is the smallest.
@@ -22,77 +22,79 @@ pub struct Variants {
 
 /// A variant by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// [`Variants::planes`].
+pub enum KernelVariant {
+    /// [`KernelVariants::planes`].
     Planes,
-    /// [`Variants::subgroups`].
+    /// [`KernelVariants::subgroups`].
     Subgroups,
-    /// [`Variants::integers`].
+    /// [`KernelVariants::integers`].
     Integers,
-    /// [`Variants::f16_tiles`].
+    /// [`KernelVariants::f16_tiles`].
     F16Tiles,
-    /// [`Variants::matrices`] with f16 factors.
+    /// [`KernelVariants::matrices`] with f16 factors.
     MatricesF16,
-    /// [`Variants::matrices`] with f32 factors.
+    /// [`KernelVariants::matrices`] with f32 factors.
     MatricesF32,
 }
 
-impl Variant {
+impl KernelVariant {
     /// All of them.
-    pub const ALL: [Variant; 6] = [
-        Variant::Planes,
-        Variant::Subgroups,
-        Variant::Integers,
-        Variant::F16Tiles,
-        Variant::MatricesF16,
-        Variant::MatricesF32,
+    pub const ALL: [KernelVariant; 6] = [
+        KernelVariant::Planes,
+        KernelVariant::Subgroups,
+        KernelVariant::Integers,
+        KernelVariant::F16Tiles,
+        KernelVariant::MatricesF16,
+        KernelVariant::MatricesF32,
     ];
 
     /// Whether results are those of exact f32 products.
     pub fn is_exact(self) -> bool {
-        matches!(self, Variant::Planes | Variant::Subgroups | Variant::MatricesF32)
+        matches!(self, KernelVariant::Planes | KernelVariant::Subgroups | KernelVariant::MatricesF32)
     }
 
     /// Only this one, on an adapter that offers it.
-    pub fn alone(self, adapter: &AdapterDescription) -> Option<Variants> {
-        let none = Variants::default();
+    pub fn alone(self, adapter: &AdapterDescription) -> Option<KernelVariants> {
+        let none = KernelVariants::default();
         match self {
-            Variant::Planes => Some(Variants { planes: true, ..none }),
-            Variant::Subgroups => {
-                adapter.subgroup_sums().map(|least| Variants { subgroups: Some(least), ..none })
+            KernelVariant::Planes => Some(KernelVariants { planes: true, ..none }),
+            KernelVariant::Subgroups => {
+                adapter.subgroup_sums().map(|least| KernelVariants { subgroups: Some(least), ..none })
             }
-            Variant::Integers => (!adapter.in_page()).then_some(Variants { integers: true, ..none }),
-            Variant::F16Tiles => adapter.f16.then_some(Variants { f16_tiles: true, ..none }),
-            Variant::MatricesF16 | Variant::MatricesF32 => {
-                let f16 = self == Variant::MatricesF16;
+            KernelVariant::Integers => {
+                (!adapter.in_page()).then_some(KernelVariants { integers: true, ..none })
+            }
+            KernelVariant::F16Tiles => adapter.f16.then_some(KernelVariants { f16_tiles: true, ..none }),
+            KernelVariant::MatricesF16 | KernelVariant::MatricesF32 => {
+                let f16 = self == KernelVariant::MatricesF16;
                 let matrices = adapter.coop_matrices.iter().rfind(|matrix| matrix.f16 == f16).copied();
-                matrices.map(|matrices| Variants { matrices: Some(matrices), ..none })
+                matrices.map(|matrices| KernelVariants { matrices: Some(matrices), ..none })
             }
         }
     }
 }
 
-impl fmt::Display for Variant {
+impl fmt::Display for KernelVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Variant::Planes => "repacked blocks",
-            Variant::Subgroups => "sums within subgroups",
-            Variant::Integers => "int8 dot products",
-            Variant::F16Tiles => "f16 tiles",
-            Variant::MatricesF16 => "f16 cooperative matrices",
-            Variant::MatricesF32 => "f32 cooperative matrices",
+            KernelVariant::Planes => "repacked blocks",
+            KernelVariant::Subgroups => "sums within subgroups",
+            KernelVariant::Integers => "int8 dot products",
+            KernelVariant::F16Tiles => "f16 tiles",
+            KernelVariant::MatricesF16 => "f16 cooperative matrices",
+            KernelVariant::MatricesF32 => "f32 cooperative matrices",
         })
     }
 }
 
-impl Variants {
+impl KernelVariants {
     /// Those of an adapter. Exact products are f32 throughout; software adapters compute everything so, where nothing else is faster.
-    pub(crate) fn of(adapter: &AdapterDescription, precision: Precision) -> Variants {
+    pub(crate) fn of(adapter: &AdapterDescription, precision: Precision) -> KernelVariants {
         let rounds = precision == Precision::Default && !adapter.is_software();
-        let used = Variant::ALL.into_iter().filter(|variant| variant.is_exact() || rounds);
-        let mut all = Variants::default();
+        let used = KernelVariant::ALL.into_iter().filter(|variant| variant.is_exact() || rounds);
+        let mut all = KernelVariants::default();
         for one in used.filter_map(|variant| variant.alone(adapter)) {
-            all = Variants {
+            all = KernelVariants {
                 planes: all.planes || one.planes,
                 subgroups: all.subgroups.or(one.subgroups),
                 integers: all.integers || one.integers,
@@ -101,13 +103,13 @@ impl Variants {
             };
         }
         // no gain was measured: an odd address costs a CPU next to nothing, and matrices are plain loops there
-        if adapter.is_software() { Variants { planes: false, matrices: None, ..all } } else { all }
+        if adapter.is_software() { KernelVariants { planes: false, matrices: None, ..all } } else { all }
     }
 
     /// What products on an adapter use, in a line.
     pub fn described(adapter: &AdapterDescription) -> String {
         let [exact, default] = [Precision::Exact, Precision::Default].map(|precision| {
-            let names = Variants::of(adapter, precision).names();
+            let names = KernelVariants::of(adapter, precision).names();
             if names.is_empty() { "what every device has".to_owned() } else { names.join(", ") }
         });
         if exact == default { exact } else { format!("{default}; with --precision exact {exact}") }
@@ -115,13 +117,14 @@ impl Variants {
 
     /// The variants by name.
     fn names(&self) -> Vec<String> {
-        let matrices =
-            self.matrices.map(|matrix| if matrix.f16 { Variant::MatricesF16 } else { Variant::MatricesF32 });
+        let matrices = self
+            .matrices
+            .map(|matrix| if matrix.f16 { KernelVariant::MatricesF16 } else { KernelVariant::MatricesF32 });
         let used = [
-            self.planes.then_some(Variant::Planes),
-            self.subgroups.map(|_| Variant::Subgroups),
-            self.integers.then_some(Variant::Integers),
-            self.f16_tiles.then_some(Variant::F16Tiles),
+            self.planes.then_some(KernelVariant::Planes),
+            self.subgroups.map(|_| KernelVariant::Subgroups),
+            self.integers.then_some(KernelVariant::Integers),
+            self.f16_tiles.then_some(KernelVariant::F16Tiles),
             matrices,
         ];
         used.into_iter().flatten().map(|variant| variant.to_string()).collect()
@@ -154,12 +157,12 @@ mod tests {
 
     #[test]
     fn exact_products_use_nothing_that_rounds() {
-        let exact = Variants::of(&adapter(), Precision::Exact);
+        let exact = KernelVariants::of(&adapter(), Precision::Exact);
         let f32_only = exact.matrices.is_some_and(|matrix| !matrix.f16);
         assert!(
             exact.planes && exact.subgroups == Some(32) && f32_only && !exact.integers && !exact.f16_tiles
         );
-        let default = Variants::of(&adapter(), Precision::Default);
+        let default = KernelVariants::of(&adapter(), Precision::Default);
         let largest = CoopMatrix { side: 16, f16: true, subgroup: 32 };
         assert!(default.integers && default.f16_tiles && default.matrices == Some(largest));
     }
@@ -167,12 +170,12 @@ mod tests {
     #[test]
     fn what_an_adapter_lacks_is_not_used() {
         let poor = AdapterDescription { f16: false, subgroups: None, coop_matrices: Vec::new(), ..adapter() };
-        let used = Variants::of(&poor, Precision::Default);
-        assert_eq!(used, Variants { planes: true, integers: true, ..Variants::default() });
+        let used = KernelVariants::of(&poor, Precision::Default);
+        assert_eq!(used, KernelVariants { planes: true, integers: true, ..KernelVariants::default() });
         // 4 lanes, 128 lanes, and a browser's own WGSL
         for (subgroups, interface) in [((4, 4), "Vulkan"), ((64, 128), "Vulkan"), ((32, 32), "WebGPU")] {
             let adapter = AdapterDescription { subgroups: Some(subgroups), interface, ..adapter() };
-            let used = Variants::of(&adapter, Precision::Default);
+            let used = KernelVariants::of(&adapter, Precision::Default);
             assert_eq!((used.subgroups, used.integers), (None, interface != "WebGPU"));
         }
     }
@@ -181,11 +184,11 @@ mod tests {
     fn software_computes_in_f32_in_every_precision() {
         let software = AdapterDescription { kind: AdapterKind::Software, ..adapter() };
         for precision in [Precision::Exact, Precision::Default] {
-            let sums = Variants { subgroups: Some(32), ..Variants::default() };
-            assert_eq!(Variants::of(&software, precision), sums);
+            let sums = KernelVariants { subgroups: Some(32), ..KernelVariants::default() };
+            assert_eq!(KernelVariants::of(&software, precision), sums);
         }
-        assert_eq!(Variants::described(&software), "sums within subgroups");
-        let both = Variants::described(&adapter());
+        assert_eq!(KernelVariants::described(&software), "sums within subgroups");
+        let both = KernelVariants::described(&adapter());
         assert!(both.contains("f16 cooperative matrices; with --precision exact repacked blocks"), "{both}");
     }
 }

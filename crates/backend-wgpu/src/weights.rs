@@ -3,19 +3,19 @@
 use crate::buffers::{Buffer, float_bytes, whole};
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::matmul::products::Products;
-use crate::matmul::weight::{BlockScales, Weight as ProductWeight, WeightShape};
+use crate::matmul::products::ProductContext;
+use crate::matmul::weight::{DeviceWeight as ProductWeight, DeviceWeightShape, HostScales};
 use crate::values::internal;
-use latent_backend::{BackendError, WeightRows};
+use latent_backend::{BackendError, CheckpointRows};
 use latent_graph::circuit::Weight;
-use latent_graph::ir::{Node, Op, Span, WeightId};
+use latent_graph::ir::{ModelSpan, Node, Op, WeightId};
 use latent_graph::{ModelConfig, Plan, Stage};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// How a weight is stored on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Form {
+pub(crate) enum WeightStorage {
     /// As f32: a vector.
     Vector,
     /// In its blocks: matrices that rows are multiplied by.
@@ -64,10 +64,10 @@ impl DeviceWeights {
 
     /// Sends every weight that the plans use. `progress` hears bytes of the file.
     pub(crate) fn load(
-        products: &Arc<Products>,
+        products: &Arc<ProductContext>,
         stages: &[Stage],
         config: &ModelConfig,
-        rows: WeightRows<'_>,
+        rows: CheckpointRows<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<DeviceWeights, BackendError> {
         let used = used(stages);
@@ -77,15 +77,15 @@ impl DeviceWeights {
         let mut done = 0;
         for (weight, form) in used {
             let name = weight.parts[0].tensor.clone();
-            if form == Form::Vector {
+            if form == WeightStorage::Vector {
                 let sent =
                     send_vector(products.device(), weight, rows).map_err(|error| too_much(error, needed))?;
                 loaded.vectors.insert(name, Arc::new(sent));
             } else {
-                let heads = if form == Form::Heads { config.attention.heads } else { 1 };
+                let heads = if form == WeightStorage::Heads { config.attention.heads } else { 1 };
                 let sent = send_blocks(products, weight, heads, rows);
                 match sent {
-                    Err(error) if form == Form::Table && is_too_much(&error) => {}
+                    Err(error) if form == WeightStorage::Table && is_too_much(&error) => {}
                     sent => {
                         let sent = sent.map_err(|error| too_much(error, needed))?;
                         loaded.products.insert(name, Arc::new(sent));
@@ -103,7 +103,7 @@ impl DeviceWeights {
 fn send_vector(
     device: &Arc<Device>,
     weight: &Weight,
-    rows: WeightRows<'_>,
+    rows: CheckpointRows<'_>,
 ) -> Result<DeviceVector, BackendError> {
     let elements = rows.vector(weight)?;
     let buffer = Buffer::with(device, &weight.label(), &float_bytes(&elements))?;
@@ -113,17 +113,17 @@ fn send_vector(
 /// Uploads a weight's blocks and the separate factors of its file. A single matrix is cut into one
 /// matrix per head.
 fn send_blocks(
-    products: &Arc<Products>,
+    products: &Arc<ProductContext>,
     weight: &Weight,
     heads: usize,
-    rows: WeightRows<'_>,
+    rows: CheckpointRows<'_>,
 ) -> Result<ProductWeight, BackendError> {
     let (matrices, outputs) = (weight.matrices(), weight.outputs());
     let cut = matrices == 1 && heads > 1;
     let (matrices, outputs) = if cut { (heads, outputs / heads) } else { (matrices, outputs) };
-    let shape = WeightShape { inputs: weight.inputs(), outputs, matrices };
+    let shape = DeviceWeightShape { inputs: weight.inputs(), outputs, matrices };
     let factors = rows.factors(weight)?;
-    let scales = factors.as_ref().map(|factors| BlockScales {
+    let scales = factors.as_ref().map(|factors| HostScales {
         numbers: &factors.numbers,
         rows: factors.rows,
         // one for a whole row, whatever its length
@@ -157,30 +157,30 @@ fn too_much(error: BackendError, needed: u64) -> BackendError {
 
 /// Bytes on the device of the weights of these stages.
 pub(crate) fn total_bytes(stages: &[Stage]) -> u64 {
-    let bytes = |(weight, form): &(&Weight, Form)| match form {
-        Form::Vector => whole(4 * weight.elements() as u64),
-        Form::Matrices | Form::Table | Form::Heads => whole(weight.bytes() as u64),
+    let bytes = |(weight, form): &(&Weight, WeightStorage)| match form {
+        WeightStorage::Vector => whole(4 * weight.elements() as u64),
+        WeightStorage::Matrices | WeightStorage::Table | WeightStorage::Heads => whole(weight.bytes() as u64),
     };
     used(stages).iter().map(bytes).sum()
 }
 
 /// How the weights of an operation are stored.
-fn form(op: Op) -> Form {
+fn form(op: Op) -> WeightStorage {
     match op {
-        Op::Embed { .. } => Form::Table,
-        Op::Linear | Op::ExpertMlp => Form::Matrices,
-        Op::AbsorbK | Op::AbsorbV | Op::AttendExpanded | Op::ExpandedStore => Form::Heads,
-        _ => Form::Vector,
+        Op::Embed { .. } => WeightStorage::Table,
+        Op::Linear | Op::ExpertMlp => WeightStorage::Matrices,
+        Op::AbsorbK | Op::AbsorbV | Op::AttendExpanded | Op::ExpandedStore => WeightStorage::Heads,
+        _ => WeightStorage::Vector,
     }
 }
 
 /// Whether rows of a stage are tokens: behind a cut all of them come as embeddings, so that the table is not needed.
-fn starts_from_tokens(span: &Span) -> bool {
+fn starts_from_tokens(span: &ModelSpan) -> bool {
     span.mtp || span.layers.start == 0
 }
 
 /// The weights of the stages, each once; tables last, since the device can do without them.
-fn used(stages: &[Stage]) -> Vec<(&Weight, Form)> {
+fn used(stages: &[Stage]) -> Vec<(&Weight, WeightStorage)> {
     let (mut used, mut known) = (Vec::new(), HashSet::new());
     let nodes = || {
         let plans = stages.iter().flat_map(|stage| &stage.plans);
@@ -188,17 +188,17 @@ fn used(stages: &[Stage]) -> Vec<(&Weight, Form)> {
     };
     for tables in [false, true] {
         let wanted = |plan: &Plan, node: &Node| match form(node.op) {
-            Form::Table => tables && starts_from_tokens(&plan.span),
+            WeightStorage::Table => tables && starts_from_tokens(&plan.span),
             _ => !tables,
         };
         for (plan, node) in nodes().filter(|(plan, node)| wanted(plan, node)) {
             let own = node.weights.iter().map(|(_, id)| (*id, form(node.op)));
-            let folded = node.prologue.norm.map(|id| (id, Form::Vector));
+            let folded = node.prologue.norm.map(|id| (id, WeightStorage::Vector));
             for (id, form) in own.chain(folded) {
                 let weight = plan.ir.weight(id);
                 let name = &weight.parts[0].tensor;
                 // an embedding that is the weight of the logits too is there already
-                let there = tables && known.contains(&(name, Form::Matrices));
+                let there = tables && known.contains(&(name, WeightStorage::Matrices));
                 if !there && known.insert((name, form)) {
                     used.push((weight, form));
                 }

@@ -35,7 +35,7 @@ pub struct SpanState {
 
 /// The kind of a batch row.
 #[derive(Clone, Copy, Debug)]
-enum Input {
+enum BatchInput {
     Token(u32),
     /// An embedding: its index among those of the batch.
     Embedding {
@@ -48,7 +48,7 @@ enum Input {
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// The kind of each row; empty in a batch for a stage that does not read it.
-    inputs: Vec<Input>,
+    inputs: Vec<BatchInput>,
     /// The elements of the embedding rows.
     embeddings: Vec<f32>,
     /// Position of each row.
@@ -79,8 +79,10 @@ impl Batch {
     /// When the batch has no such row, or is [for a stage that reads none](Self::wanted_of).
     pub fn input(&self, row: usize) -> InputRow<'_> {
         match self.inputs[row] {
-            Input::Token(token) => InputRow::Token(token),
-            Input::Embedding { start, width } => InputRow::Embedding(&self.embeddings[start..start + width]),
+            BatchInput::Token(token) => InputRow::Token(token),
+            BatchInput::Embedding { start, width } => {
+                InputRow::Embedding(&self.embeddings[start..start + width])
+            }
         }
     }
 
@@ -105,9 +107,9 @@ impl Batch {
         let start = self.rows();
         for row in rows.iter() {
             self.inputs.push(match row {
-                InputRow::Token(token) => Input::Token(token),
+                InputRow::Token(token) => BatchInput::Token(token),
                 InputRow::Embedding(elements) => {
-                    let place = Input::Embedding { start: self.embeddings.len(), width: elements.len() };
+                    let place = BatchInput::Embedding { start: self.embeddings.len(), width: elements.len() };
                     self.embeddings.extend_from_slice(elements);
                     place
                 }

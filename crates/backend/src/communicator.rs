@@ -1,6 +1,6 @@
 //! Messages between the ranks of a model.
 
-use crate::pulse::Pulse;
+use crate::pulse::ThreadPulse;
 use std::sync::Arc;
 
 /// Transport between the ranks that share a model. Messages from one rank on one channel arrive in
@@ -31,7 +31,7 @@ pub trait Communicator: Send + Sync {
     fn fail(&self, cause: &str);
 
     /// The progress counter of this rank's threads, if hangs are detected.
-    fn pulse(&self) -> Option<Arc<Pulse>> {
+    fn pulse(&self) -> Option<Arc<ThreadPulse>> {
         None
     }
 }
@@ -87,7 +87,7 @@ pub enum RankError {
     },
     /// Ranks have different settings or files.
     #[error(transparent)]
-    Differs(Box<Difference>),
+    Differs(Box<RankDifference>),
     /// An unexpected message: a bug in Latent.
     #[error("rank {rank} on host {host} sent {problem} (please report this)")]
     Message {
@@ -108,7 +108,7 @@ pub enum RankError {
 #[error(
     "rank {rank} on host {host} differs from rank {other} in {what}: {found}, there {expected}; {advice}"
 )]
-pub struct Difference {
+pub struct RankDifference {
     /// The rank.
     pub rank: usize,
     /// Where it runs.

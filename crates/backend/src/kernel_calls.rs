@@ -18,12 +18,12 @@ pub struct KernelCalls {
     /// How evenly its threads spread over the banks of that memory.
     pub conflicts: BankConflicts,
     /// What the driver makes of it.
-    pub compiled: Compiled,
+    pub compiled: CompiledKernel,
 }
 
 /// A kernel as a driver has compiled it, as far as the driver says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Compiled {
+pub struct CompiledKernel {
     /// Instructions in its text, each counted once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<u64>,

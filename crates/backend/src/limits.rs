@@ -6,7 +6,7 @@ use std::fmt;
 
 /// Peak rates of a device, measured in the same run with the model's number of threads.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Limits {
+pub struct PeakRates {
     /// Bytes per second from memory.
     pub read_bandwidth: f64,
     /// Multiply-accumulates of 8-bit integers per second.
@@ -22,7 +22,7 @@ pub struct Limits {
     pub amx_int8_macs: f64,
 }
 
-impl Limits {
+impl PeakRates {
     /// Multiply-accumulates per second; 0 if the device lacks this arithmetic.
     pub fn macs(&self, arithmetic: Arithmetic) -> f64 {
         match arithmetic {
@@ -34,7 +34,7 @@ impl Limits {
     }
 }
 
-impl fmt::Display for Limits {
+impl fmt::Display for PeakRates {
     /// As text, without unsupported arithmetic.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let speed = |macs: f64| 2e-9 * macs;

@@ -1,29 +1,29 @@
 //! The collectives of a rank's plans: the ranks to communicate with, and sums of values over ranks.
 
 use crate::communicator::{Channel, Communicator, RankError};
-use crate::pulse::Pulse;
+use crate::pulse::ThreadPulse;
 use latent_graph::ModelConfig;
-use latent_graph::config::{Part, Wire};
+use latent_graph::config::{RankPart, WireType};
 use latent_types::TensorType;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The collectives of a rank's plans. [`Part`] names the other ranks; a [`Communicator`] carries
+/// The collectives of a rank's plans. [`RankPart`] names the other ranks; a [`Communicator`] carries
 /// the messages.
-pub struct Links {
+pub struct RankLinks {
     communicator: Arc<dyn Communicator>,
-    part: Part,
-    buffers: Mutex<Buffers>,
+    part: RankPart,
+    buffers: Mutex<CollectiveBuffers>,
     /// Receives the progress of steps, if hangs are detected.
-    pulse: Option<Arc<Pulse>>,
+    pulse: Option<Arc<ThreadPulse>>,
     /// Whether returned rows are received separately from the step.
     later: AtomicBool,
 }
 
 /// Reusable buffers of collectives: the bytes of a sent message, of a received one, and its values.
 #[derive(Default)]
-struct Buffers {
+struct CollectiveBuffers {
     sent: Vec<u8>,
     came: Vec<u8>,
     values: Vec<f32>,
@@ -31,7 +31,7 @@ struct Buffers {
     sums: Vec<f32>,
 }
 
-impl fmt::Debug for Links {
+impl fmt::Debug for RankLinks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Links").field("part", &self.part).finish_non_exhaustive()
     }
@@ -42,8 +42,8 @@ impl fmt::Debug for Links {
 pub const DIRECT_SUM: usize = 1 << 14;
 
 /// Bytes of each rank's collective buffers, for `members` ranks per stretch of layers and
-/// `stretches` stretches: see [`Links::bytes`].
-pub fn collective_bytes((members, stretches): (usize, usize), wire: Wire, elements: usize) -> u64 {
+/// `stretches` stretches: see [`RankLinks::bytes`].
+pub fn collective_bytes((members, stretches): (usize, usize), wire: WireType, elements: usize) -> u64 {
     if members * stretches < 2 {
         return 0;
     }
@@ -63,21 +63,21 @@ pub fn collective_bytes((members, stretches): (usize, usize), wire: Wire, elemen
     (size_of::<f32>() * floats + wire.bytes() * messages) as u64
 }
 
-impl Links {
+impl RankLinks {
     /// Creates the collectives for the plans of this part.
-    pub fn new(communicator: Arc<dyn Communicator>, part: Part) -> Links {
+    pub fn new(communicator: Arc<dyn Communicator>, part: RankPart) -> RankLinks {
         let pulse = communicator.pulse();
-        Links { communicator, part, buffers: Mutex::default(), later: AtomicBool::new(false), pulse }
+        RankLinks { communicator, part, buffers: Mutex::default(), later: AtomicBool::new(false), pulse }
     }
 
     /// Maximum bytes that the collectives of a part use for values of `elements` elements: working
     /// memory and messages in flight.
-    pub fn bytes(part: &Part, elements: usize) -> u64 {
+    pub fn bytes(part: &RankPart, elements: usize) -> u64 {
         let members = part.members.len().max(1);
         collective_bytes((members, part.ranks / members), part.wire, elements)
     }
 
-    /// Reports progress of a step: see [`Pulse`].
+    /// Reports progress of a step: see [`ThreadPulse`].
     pub fn beat(&self) {
         if let Some(pulse) = &self.pulse {
             pulse.beat();
@@ -102,13 +102,13 @@ impl Links {
     }
 
     /// The collectives of a loaded model; none if one rank has all of it.
-    pub fn of(communicator: Option<Arc<dyn Communicator>>, config: &ModelConfig) -> Option<Links> {
-        Some(Links::new(communicator?, config.part.as_deref()?.clone()))
+    pub fn of(communicator: Option<Arc<dyn Communicator>>, config: &ModelConfig) -> Option<RankLinks> {
+        Some(RankLinks::new(communicator?, config.part.as_deref()?.clone()))
     }
 
     /// Sums `values` over the ranks that share the layers. Every element is summed in rank order,
     /// for any number of elements, so that all ranks get the same bits. Terms, including the rank's
-    /// own, are rounded to [`Part::wire`]; sums are sent unrounded.
+    /// own, are rounded to [`RankPart::wire`]; sums are sent unrounded.
     ///
     /// # Errors
     /// As for [`Communicator::receive`].
@@ -116,7 +116,7 @@ impl Links {
         let (members, wire) = (self.part.members.clone(), self.part.wire);
         let (count, own) = (members.len(), self.part.rank - members.start);
         let len = values.len();
-        if wire != Wire::F32 {
+        if wire != WireType::F32 {
             self.round(values)?;
         }
         if len <= DIRECT_SUM || count == 2 {
@@ -131,11 +131,11 @@ impl Links {
         }
         self.sum(&mut values[stretch(own)])?;
         for to in members.clone().filter(|to| *to != self.part.rank) {
-            self.send(to, &values[stretch(own)], Wire::F32)?;
+            self.send(to, &values[stretch(own)], WireType::F32)?;
         }
         for (member, from) in members.enumerate().filter(|(member, _)| *member != own) {
             let values = &mut values[stretch(member)];
-            self.receive(from, values, Wire::F32, |value, received| *value = received)?;
+            self.receive(from, values, WireType::F32, |value, received| *value = received)?;
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Links {
         self.receive(from, rows, self.part.wire, |value, received| *value = received)
     }
 
-    fn buffers(&self) -> MutexGuard<'_, Buffers> {
+    fn buffers(&self) -> MutexGuard<'_, CollectiveBuffers> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,7 +185,7 @@ impl Links {
         decode(self.part.wire, bytes, values)
     }
 
-    fn send(&self, to: usize, values: &[f32], wire: Wire) -> Result<(), RankError> {
+    fn send(&self, to: usize, values: &[f32], wire: WireType) -> Result<(), RankError> {
         let message = &mut self.buffers().sent;
         encode(wire, values, message)?;
         self.communicator.send(to, Channel::Values, message)
@@ -196,10 +196,10 @@ impl Links {
         &self,
         from: usize,
         values: &mut [f32],
-        wire: Wire,
+        wire: WireType,
         put: impl Fn(&mut f32, f32),
     ) -> Result<(), RankError> {
-        let Buffers { came, values: received, .. } = &mut *self.buffers();
+        let CollectiveBuffers { came, values: received, .. } = &mut *self.buffers();
         self.communicator.receive(from, Channel::Values, came)?;
         let expected = wire.bytes() * values.len();
         if came.len() != expected {
@@ -213,20 +213,20 @@ impl Links {
     }
 }
 
-fn tensor_type(wire: Wire) -> TensorType {
+fn tensor_type(wire: WireType) -> TensorType {
     match wire {
-        Wire::F32 => TensorType::F32,
-        Wire::Bf16 => TensorType::BF16,
+        WireType::F32 => TensorType::F32,
+        WireType::Bf16 => TensorType::BF16,
     }
 }
 
-fn encode(wire: Wire, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), RankError> {
+fn encode(wire: WireType, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), RankError> {
     bytes.resize(wire.bytes() * values.len(), 0);
     latent_quant::encode(tensor_type(wire), values, bytes)
         .map_err(|error| RankError::Setup(error.to_string()))
 }
 
-fn decode(wire: Wire, bytes: &[u8], values: &mut [f32]) -> Result<(), RankError> {
+fn decode(wire: WireType, bytes: &[u8], values: &mut [f32]) -> Result<(), RankError> {
     latent_quant::decode(tensor_type(wire), bytes, values)
         .map_err(|error| RankError::Setup(error.to_string()))
 }
@@ -237,9 +237,9 @@ mod tests {
 
     /// The other rank sends as many zeros as it was sent bytes.
     #[derive(Default)]
-    struct Zeros(Mutex<usize>);
+    struct ZeroCommunicator(Mutex<usize>);
 
-    impl Communicator for Zeros {
+    impl Communicator for ZeroCommunicator {
         fn rank(&self) -> usize {
             0
         }
@@ -265,18 +265,18 @@ mod tests {
         fn fail(&self, _cause: &str) {}
     }
 
-    fn part(ranks: usize, members: usize, wire: Wire) -> Part {
+    fn part(ranks: usize, members: usize, wire: WireType) -> RankPart {
         let next = (members < ranks).then_some(members);
-        Part { sends_to: next, returned_by: next, ..Part::bare(0, ranks, 0..members, wire) }
+        RankPart { sends_to: next, returned_by: next, ..RankPart::bare(0, ranks, 0..members, wire) }
     }
 
     #[test]
     fn collectives_take_what_is_counted_for_them() {
         const ELEMENTS: usize = 3000;
-        for (members, wire) in [(2, Wire::F32), (2, Wire::Bf16), (1, Wire::F32)] {
+        for (members, wire) in [(2, WireType::F32), (2, WireType::Bf16), (1, WireType::F32)] {
             let part = part(2, members, wire);
-            let counted = Links::bytes(&part, ELEMENTS);
-            let links = Links::new(Arc::new(Zeros::default()), part);
+            let counted = RankLinks::bytes(&part, ELEMENTS);
+            let links = RankLinks::new(Arc::new(ZeroCommunicator::default()), part);
             let mut values = vec![1.0; ELEMENTS];
             for _ in 0..2 {
                 if members == 2 {
@@ -286,13 +286,13 @@ mod tests {
                     links.receive_rows(&mut values).unwrap();
                 }
             }
-            let Buffers { sent, came, values, sums } = &*links.buffers();
+            let CollectiveBuffers { sent, came, values, sums } = &*links.buffers();
             assert_eq!(sums.len(), if members == 2 { ELEMENTS } else { 0 }, "used again");
             let held = sent.capacity() + came.capacity() + 4 * (values.capacity() + sums.capacity());
             // the copy of the value, and each message once more on its way
             let all = held + 4 * ELEMENTS + 2 * wire.bytes() * ELEMENTS;
             assert!(all as u64 <= counted && counted <= 2 * all as u64, "{all} bytes, {counted} counted");
         }
-        assert_eq!(Links::bytes(&part(1, 1, Wire::F32), ELEMENTS), 0);
+        assert_eq!(RankLinks::bytes(&part(1, 1, WireType::F32), ELEMENTS), 0);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Progress counter of the threads of a rank. Each phase of a step, and each part of a long phase,
 /// is a beat. The watching thread detects a hung thread, for which other ranks would wait forever.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct ThreadPulse {
     /// Milliseconds; 0: none.
     limit: AtomicU64,
     beats: AtomicU64,
@@ -19,21 +19,21 @@ pub struct Pulse {
 /// part on slow hosts, including first reads of gigabytes of mapped weights from a disk.
 pub const HUNG_AFTER: Duration = Duration::from_secs(120);
 
-impl Default for Pulse {
-    fn default() -> Pulse {
+impl Default for ThreadPulse {
+    fn default() -> ThreadPulse {
         let [beats, limit] = [0, HUNG_AFTER.as_millis() as u64].map(AtomicU64::new);
-        Pulse { limit, beats, working: AtomicUsize::new(0), resting: AtomicUsize::new(0) }
+        ThreadPulse { limit, beats, working: AtomicUsize::new(0), resting: AtomicUsize::new(0) }
     }
 }
 
 /// Marks a thread as working or resting until it is dropped.
 #[derive(Debug)]
 pub struct PulseGuard<'p> {
-    pulse: &'p Pulse,
+    pulse: &'p ThreadPulse,
     count: &'p AtomicUsize,
 }
 
-impl Pulse {
+impl ThreadPulse {
     /// Sets how long a rank may work without a beat; 0 disables the limit.
     pub fn set_limit(&self, limit: Duration) {
         self.limit.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl PulseWatch {
     }
 
     /// Polls the pulse. If the rank hangs, returns the limit that it has exceeded.
-    pub fn hangs(&mut self, pulse: &Pulse, now: Instant) -> Option<Duration> {
+    pub fn hangs(&mut self, pulse: &ThreadPulse, now: Instant) -> Option<Duration> {
         let at_work = pulse.at_work();
         if at_work.is_none() || at_work != self.seen {
             (self.seen, self.since) = (at_work, now);
@@ -116,8 +116,8 @@ mod tests {
     use super::*;
 
     /// What a watch with a limit of 10 s finds that looks each second, while `act` does something at a second.
-    fn watched(mut act: impl FnMut(u64, &Pulse)) -> Option<u64> {
-        let (pulse, start) = (Pulse::default(), Instant::now());
+    fn watched(mut act: impl FnMut(u64, &ThreadPulse)) -> Option<u64> {
+        let (pulse, start) = (ThreadPulse::default(), Instant::now());
         pulse.set_limit(Duration::from_secs(10));
         let mut watch = PulseWatch::new(start);
         (0..60).find(|second| {
@@ -161,12 +161,12 @@ mod tests {
                 std::mem::forget(pulse.work());
             }
         });
-        assert_eq!((hung, Pulse::default().limit()), (None, Some(HUNG_AFTER)));
+        assert_eq!((hung, ThreadPulse::default().limit()), (None, Some(HUNG_AFTER)));
     }
 
     #[test]
     fn what_ends_is_no_longer_work() {
-        let pulse = Pulse::default();
+        let pulse = ThreadPulse::default();
         let work = pulse.work();
         let before = pulse.at_work();
         let rest = pulse.rest();

@@ -5,17 +5,17 @@ use std::ops::Range;
 
 /// Values of one run at each point, one row per token.
 #[derive(Clone, Debug, Default)]
-pub struct Trace {
+pub struct ActivationTrace {
     tokens: Vec<u32>,
     /// Position of the first row.
     first: usize,
     /// One entry per point; none if the point is not recorded.
-    values: Vec<Option<Values>>,
+    values: Vec<Option<TraceValues>>,
 }
 
 /// The values of one point.
 #[derive(Clone, Debug, Default)]
-pub struct Values {
+pub struct TraceValues {
     /// Elements per row.
     pub width: usize,
     /// Rows × width.
@@ -28,10 +28,15 @@ pub struct Values {
     pub noise: f64,
 }
 
-impl Values {
+impl TraceValues {
     /// Reserves `rows` rows without values.
-    pub fn new(rows: usize, width: usize) -> Values {
-        Values { width, numbers: vec![0.0; rows * width], have: vec![false; rows], ..Values::default() }
+    pub fn new(rows: usize, width: usize) -> TraceValues {
+        TraceValues {
+            width,
+            numbers: vec![0.0; rows * width],
+            have: vec![false; rows],
+            ..TraceValues::default()
+        }
     }
 
     /// The row, if it is recorded.
@@ -51,20 +56,19 @@ impl Values {
     }
 }
 
-impl Trace {
+impl ActivationTrace {
     /// Creates an empty trace of `tokens`: the activations of `layers`, those outside of layers,
     /// and residual stream and routing of every layer.
-    pub fn new(points: &Activations, layers: Range<usize>, tokens: &[u32]) -> Trace {
-        let values = points
-            .list()
-            .iter()
-            .map(|point| Trace::covers(point, &layers).then(|| Values::new(tokens.len(), point.row_width())));
-        Trace { tokens: tokens.to_vec(), first: 0, values: values.collect() }
+    pub fn new(points: &Activations, layers: Range<usize>, tokens: &[u32]) -> ActivationTrace {
+        let values = points.list().iter().map(|point| {
+            ActivationTrace::covers(point, &layers).then(|| TraceValues::new(tokens.len(), point.row_width()))
+        });
+        ActivationTrace { tokens: tokens.to_vec(), first: 0, values: values.collect() }
     }
 
-    /// Bytes of [`Trace::new`] with the same arguments.
+    /// Bytes of [`ActivationTrace::new`] with the same arguments.
     pub fn bytes(points: &Activations, layers: &Range<usize>, tokens: usize) -> u64 {
-        let covered = points.list().iter().filter(|point| Trace::covers(point, layers));
+        let covered = points.list().iter().filter(|point| ActivationTrace::covers(point, layers));
         let elements: usize = covered.map(Activation::row_width).sum();
         (elements as u64).saturating_mul(4).saturating_mul(tokens as u64)
     }
@@ -77,18 +81,18 @@ impl Trace {
     }
 
     /// Creates a trace of `tokens` whose values are set later.
-    pub fn empty(points: &Activations, tokens: Vec<u32>) -> Trace {
-        Trace { tokens, first: 0, values: vec![None; points.list().len()] }
+    pub fn empty(points: &Activations, tokens: Vec<u32>) -> ActivationTrace {
+        ActivationTrace { tokens, first: 0, values: vec![None; points.list().len()] }
     }
 
     /// Creates an empty trace of only the routing of `tokens` from position `first`. Rows are
     /// counted from `first`.
-    pub fn routing(points: &Activations, first: usize, tokens: &[u32]) -> Trace {
+    pub fn routing(points: &Activations, first: usize, tokens: &[u32]) -> ActivationTrace {
         let values = points
             .list()
             .iter()
-            .map(|point| (point.op == "route").then(|| Values::new(tokens.len(), point.row_width())));
-        Trace { tokens: tokens.to_vec(), first, values: values.collect() }
+            .map(|point| (point.op == "route").then(|| TraceValues::new(tokens.len(), point.row_width())));
+        ActivationTrace { tokens: tokens.to_vec(), first, values: values.collect() }
     }
 
     /// The tokens of the run.
@@ -97,7 +101,7 @@ impl Trace {
     }
 
     /// The values of the point at `index`; none if the run did not keep them.
-    pub fn values(&self, index: usize) -> Option<&Values> {
+    pub fn values(&self, index: usize) -> Option<&TraceValues> {
         self.values.get(index).and_then(Option::as_ref).filter(|values| values.any())
     }
 
@@ -118,7 +122,7 @@ impl Trace {
     }
 
     /// Sets the values of a point.
-    pub fn set(&mut self, point: usize, values: Values) {
+    pub fn set(&mut self, point: usize, values: TraceValues) {
         self.values[point] = Some(values);
     }
 
@@ -136,8 +140,8 @@ impl Trace {
     }
 }
 
-fn difference(sum: &Values, base: &Values, factor: f64) -> Values {
-    let mut values = Values::new(sum.have.len(), sum.width);
+fn difference(sum: &TraceValues, base: &TraceValues, factor: f64) -> TraceValues {
+    let mut values = TraceValues::new(sum.have.len(), sum.width);
     let (mut squares, mut count) = (0.0, 0usize);
     for row in 0..sum.have.len() {
         let (Some(sum), Some(base)) = (sum.row(row), base.row(row)) else { continue };

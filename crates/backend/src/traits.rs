@@ -3,12 +3,12 @@
 use crate::arithmetic::of_kernels;
 use crate::kernel_calls::NodeCalls;
 use crate::{
-    BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LargestLogits, LayerState, Limits,
-    MemoryEstimate, PlanTimes, ProfileClock, RankTimes, Trace, WeightBytes, WeightSource,
+    ActivationTrace, BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LargestLogits,
+    LayerState, MemoryEstimate, PeakRates, PlanTimes, ProfileClock, RankTimes, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
-use latent_graph::{ModelConfig, Stage, StageOptions, Target};
+use latent_graph::{BackendTarget, ModelConfig, Stage, StageOptions};
 use latent_threads::Placement;
 use latent_types::{Arithmetic, CacheType, Tier};
 use std::sync::Arc;
@@ -52,11 +52,11 @@ pub struct LoadRequest<'a> {
 pub type HiddenSink<'a> = &'a mut dyn FnMut(&[f32]);
 
 /// One step: new rows of one or several sequences.
-pub struct Step<'a> {
+pub struct ModelStep<'a> {
     /// The rows: tokens of the vocabulary, or embeddings of hidden-size elements. The block table
     /// of every span has room for them.
     pub batch: &'a Batch,
-    /// The KV cache, made by the same model's [`new_kv_store`](Model::new_kv_store).
+    /// The KV cache, made by the same model's [`new_kv_store`](BackendModel::new_kv_store).
     pub kv: &'a mut dyn KvStore,
     /// Asked between phases.
     pub cancel: &'a CancelToken,
@@ -74,13 +74,13 @@ pub struct DraftStep<'a> {
     /// predict the token after that.
     pub batch: &'a Batch,
     /// For each span of the batch, its rows of the residual stream, as passed to
-    /// [`Step::on_hidden`].
+    /// [`ModelStep::on_hidden`].
     pub hidden: &'a [&'a [f32]],
     /// The KV cache of the model's own steps. Its last layer is the MTP layer's.
     pub kv: &'a mut dyn KvStore,
     /// Asked between phases.
     pub cancel: &'a CancelToken,
-    /// Called with logits, like [`Step::on_logits`].
+    /// Called with logits, like [`ModelStep::on_logits`].
     pub on_logits: &'a mut dyn FnMut(usize, &[f32]),
 }
 
@@ -95,7 +95,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// The target for which plans are made.
-    fn target(&self) -> &Target;
+    fn target(&self) -> &BackendTarget;
 
     /// The highest ISA level that this machine and `limit` allow.
     ///
@@ -151,18 +151,18 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// When weights are missing or cannot be decoded, or the system refuses memory or threads.
-    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError>;
+    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn BackendModel>, BackendError>;
 
     /// Measures the device's limits with threads at this placement.
     ///
     /// # Errors
     /// When threads cannot be started or memory is refused; [`BackendError::Unsupported`] if the
     /// backend cannot measure limits.
-    fn limits(&self, placement: &Placement, tier: Tier) -> Result<Limits, BackendError>;
+    fn limits(&self, placement: &Placement, tier: Tier) -> Result<PeakRates, BackendError>;
 }
 
 /// A model in a backend's memory.
-pub trait Model: Send {
+pub trait BackendModel: Send {
     /// Its hyper-parameters.
     fn config(&self) -> &ModelConfig;
 
@@ -183,15 +183,19 @@ pub trait Model: Send {
     /// [`BackendError::Cancelled`]; [`BackendError::ForeignStore`]; a failing device. The slots of
     /// the batch's rows and the states to be written are then undefined. All other slots are
     /// unchanged.
-    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError>;
+    fn step(&mut self, step: ModelStep<'_>) -> Result<(), BackendError>;
 
     /// Runs a step whose caller needs only the largest logits of some rows. A backend that reads
     /// back rows from a device returns only those. A backend with rows in host memory passes whole
-    /// rows to [`Step::on_logits`], as does this default.
+    /// rows to [`ModelStep::on_logits`], as does this default.
     ///
     /// # Errors
     /// As for [`step`](Self::step).
-    fn step_for_largest(&mut self, step: Step<'_>, _largest: LargestLogits<'_>) -> Result<(), BackendError> {
+    fn step_for_largest(
+        &mut self,
+        step: ModelStep<'_>,
+        _largest: LargestLogits<'_>,
+    ) -> Result<(), BackendError> {
         self.step(step)
     }
 
@@ -217,7 +221,7 @@ pub trait Model: Send {
     ///
     /// # Errors
     /// As for [`submit`](Self::submit). All steps in flight have then failed.
-    fn collect(&mut self, _step: Step<'_>) -> Result<(), BackendError> {
+    fn collect(&mut self, _step: ModelStep<'_>) -> Result<(), BackendError> {
         Err(BackendError::Unsupported("this model runs one step at a time".into()))
     }
 
@@ -300,10 +304,10 @@ pub trait Model: Send {
     ///
     /// # Errors
     /// When a plan has no location for a value: a bug in Latent.
-    fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError>;
+    fn start_trace(&mut self, activations: &Activations, trace: ActivationTrace) -> Result<(), BackendError>;
 
     /// Stops recording and returns the trace, if recording was started.
-    fn stop_trace(&mut self) -> Option<Trace>;
+    fn stop_trace(&mut self) -> Option<ActivationTrace>;
 
     /// Starts summing the squares of the inputs of weights, per column, over all steps.
     ///

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// Factors that multiply rectangles of a weight.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Factors {
+pub struct BlockFactors {
     /// The factors, row by row of rectangles, matrix after matrix.
     pub numbers: Vec<f32>,
     /// Rows of a rectangle.
@@ -19,12 +19,12 @@ pub struct Factors {
 
 /// The weights of a model, as stored in the file.
 #[derive(Clone, Copy)]
-pub struct WeightRows<'c> {
+pub struct CheckpointRows<'c> {
     /// The file.
     pub checkpoint: &'c Checkpoint,
 }
 
-impl WeightRows<'_> {
+impl CheckpointRows<'_> {
     /// Rows of one matrix of a weight (an expert, a head; 0 of a plain matrix), scales applied. A vector is one row.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl WeightRows<'_> {
     ///
     /// # Errors
     /// As for [`rows`](Self::rows).
-    pub fn factors(&self, weight: &Weight) -> Result<Option<Factors>, BackendError> {
+    pub fn factors(&self, weight: &Weight) -> Result<Option<BlockFactors>, BackendError> {
         let mut numbers = Vec::new();
         for part in &weight.parts {
             let Some(scale) = &part.scale else { return Ok(None) };
@@ -96,7 +96,7 @@ impl WeightRows<'_> {
             TensorType::F8_E4M3 => self.checkpoint.fp8_block()?,
             _ => (weight.outputs(), weight.inputs()),
         };
-        Ok(Some(Factors { numbers, rows, inputs }))
+        Ok(Some(BlockFactors { numbers, rows, inputs }))
     }
 
     fn not_packed(&self, tensor: &str) -> Result<(), BackendError> {

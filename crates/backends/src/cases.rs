@@ -4,12 +4,12 @@ use crate::device::{Device, chosen};
 use crate::gpu::GpuDevice;
 use latent_backend::{Backend, BackendError};
 use latent_backend_cpu::CpuBackend;
-use latent_conformance::Cpu;
+use latent_conformance::CpuCaseBackend;
 
 /// Kernels of a device, and the device, which they are held against.
 pub struct DeviceKernels {
     /// The kernels.
-    pub kernels: Box<dyn latent_conformance::Backend>,
+    pub kernels: Box<dyn latent_conformance::CaseBackend>,
     /// What measures limits.
     pub backend: Box<dyn Backend>,
     /// The adapter, unless it is the CPU.
@@ -39,17 +39,17 @@ fn opened(name: &str, hollow: bool) -> Result<DeviceKernels, BackendError> {
             "the reference backend has no kernels: it computes each operation by its definition; use cpu, gpu or gpu:N".into(),
         )),
         Device::Cpu | Device::Auto => {
-            Ok(DeviceKernels { kernels: Box::new(Cpu::new()), backend: Box::new(CpuBackend::new()), gpu: None })
+            Ok(DeviceKernels { kernels: Box::new(CpuCaseBackend::new()), backend: Box::new(CpuBackend::new()), gpu: None })
         }
     }
 }
 
 #[cfg(feature = "gpu")]
 fn of_adapter(index: usize, hollow: bool) -> Result<DeviceKernels, BackendError> {
-    use latent_backend_wgpu::{Gpu, GpuBackend};
+    use latent_backend_wgpu::{GpuBackend, GpuCaseBackend};
     let backend = if hollow { GpuBackend::open_hollow(index)? } else { GpuBackend::open(index)? };
     Ok(DeviceKernels {
-        kernels: Box::new(Gpu::of(&backend)),
+        kernels: Box::new(GpuCaseBackend::of(&backend)),
         gpu: Some(crate::gpu::described(backend.adapter())),
         backend: Box::new(backend),
     })

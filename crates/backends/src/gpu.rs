@@ -54,7 +54,7 @@ pub(crate) fn absent() -> BackendError {
 
 #[cfg(feature = "gpu")]
 pub(crate) fn described(adapter: &latent_backend_wgpu::AdapterDescription) -> GpuDevice {
-    use latent_backend_wgpu::Variants;
+    use latent_backend_wgpu::KernelVariants;
     use latent_types::format_bytes;
     let or_none = |offered: Option<String>| offered.unwrap_or_else(|| "none".into());
     let yes = |offered: bool| if offered { "yes" } else { "no" };
@@ -80,7 +80,7 @@ pub(crate) fn described(adapter: &latent_backend_wgpu::AdapterDescription) -> Gp
             ),
             format!("f16: {}; timestamps: {}", yes(adapter.f16), yes(adapter.timestamps)),
             format!("subgroups: {}; cooperative matrices: {}", or_none(subgroups), or_none(matrices)),
-            format!("products use: {}", Variants::described(adapter)),
+            format!("products use: {}", KernelVariants::described(adapter)),
         ],
     }
 }

@@ -13,7 +13,7 @@ mod device;
 mod gpu;
 
 use device::{Device, chosen, parse, unknown};
-use latent_backend::{Backend, BackendError, Limits};
+use latent_backend::{Backend, BackendError, PeakRates};
 use latent_backend_cpu::CpuBackend;
 use latent_testing::reference::ReferenceBackend;
 use latent_threads::Placement;
@@ -23,7 +23,7 @@ use latent_types::Tier;
 pub use cases::{DeviceKernels, hollow_kernels, kernels};
 pub use device::NAMES;
 pub use gpu::{GpuDevice, gpu_devices};
-pub use latent_backend_cpu::{Packed, pack};
+pub use latent_backend_cpu::{PackedFile, pack};
 
 /// The CPU of this host.
 pub fn cpu() -> Box<dyn Backend> {
@@ -74,7 +74,7 @@ pub fn hollow(name: &str) -> Result<Box<dyn Backend>, BackendError> {
 ///
 /// # Errors
 /// The backend's error if the measurement fails.
-pub fn limits(backend: &dyn Backend, placement: &Placement, tier: Tier) -> Result<Limits, BackendError> {
+pub fn limits(backend: &dyn Backend, placement: &Placement, tier: Tier) -> Result<PeakRates, BackendError> {
     match backend.limits(placement, tier) {
         Err(BackendError::Unsupported(_)) if NAMES.contains(&backend.name()) => cpu().limits(placement, tier),
         measured => measured,

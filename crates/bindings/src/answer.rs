@@ -1,17 +1,17 @@
 //! An answer, piece by piece.
 
 use crate::error::Error;
-use crate::listening::Listening;
+use crate::listening::EventReceiver;
 use crate::message::{Message, MessageParser};
-use crate::model::Model;
-use crate::waiting::GoOn;
+use crate::model::ModelHandle;
+use crate::waiting::WaitCheck;
 use latent_engine::StopReason;
 use latent_engine::sampling::LogProbability;
-use latent_engine::scheduler::{JobEvent, Usage};
+use latent_engine::scheduler::{JobEvent, JobUsage};
 
 /// What has become of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Piece {
+pub enum GenerationUpdate {
     /// Part of the prompt has run.
     Prompt {
         /// Tokens of the prompt that are in the KV cache.
@@ -34,7 +34,7 @@ pub enum Piece {
 
 /// A finished answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct GeneratedAnswer {
     /// Its text.
     pub text: String,
     /// Its tokens, the one that ended it included.
@@ -42,12 +42,12 @@ pub struct Answer {
     /// Why it ended.
     pub stop: StopReason,
     /// What it took.
-    pub usage: Usage,
+    pub usage: JobUsage,
     /// What it consists of, if it answers a conversation.
     pub message: Option<Message>,
 }
 
-impl Answer {
+impl GeneratedAnswer {
     /// The name of the reason why it ended: `end`, `stop_string`, `length`, `context` or `interrupted`.
     pub fn stop_name(&self) -> &'static str {
         match self.stop {
@@ -61,21 +61,21 @@ impl Answer {
 }
 
 /// A running generation. The model may run ahead of the reader. Dropping it cancels the job.
-pub struct Generating {
+pub struct RunningGeneration {
     /// Keeps the model as long as its answers.
-    _model: Model,
-    listening: Listening,
+    _model: ModelHandle,
+    listening: EventReceiver,
     text: String,
     tokens: Vec<u32>,
     parser: Option<MessageParser>,
     /// Whether the reader has stopped the answer.
     stopped: bool,
-    ended: Option<(StopReason, Usage)>,
+    ended: Option<(StopReason, JobUsage)>,
 }
 
-impl Generating {
-    pub(crate) fn new(model: Model, listening: Listening) -> Generating {
-        Generating {
+impl RunningGeneration {
+    pub(crate) fn new(model: ModelHandle, listening: EventReceiver) -> RunningGeneration {
+        RunningGeneration {
             _model: model,
             listening,
             text: String::new(),
@@ -86,7 +86,7 @@ impl Generating {
         }
     }
 
-    pub(crate) fn parsed_by(mut self, parser: MessageParser) -> Generating {
+    pub(crate) fn parsed_by(mut self, parser: MessageParser) -> RunningGeneration {
         self.parser = Some(parser);
         self
     }
@@ -95,7 +95,7 @@ impl Generating {
     ///
     /// # Errors
     /// A prompt or options that cannot be; the caller does not wait any longer, so that the answer ends; the engine has failed.
-    pub fn next_piece(&mut self, go_on: GoOn<'_>) -> Result<Option<Piece>, Error> {
+    pub fn next_piece(&mut self, go_on: WaitCheck<'_>) -> Result<Option<GenerationUpdate>, Error> {
         while self.ended.is_none() {
             let heard = self.listening.next(go_on).inspect_err(|_| self.listening.cancel())?;
             if let Some(piece) = self.hear(heard)? {
@@ -105,12 +105,12 @@ impl Generating {
         Ok(None)
     }
 
-    fn hear(&mut self, event: JobEvent) -> Result<Option<Piece>, Error> {
+    fn hear(&mut self, event: JobEvent) -> Result<Option<GenerationUpdate>, Error> {
         match event {
             JobEvent::Failed(error) => Err(error.into()),
             JobEvent::Finished { reason, rest, usage } => Ok(self.end(reason, rest, usage)),
             _ if self.stopped => Ok(None),
-            JobEvent::Prompt { done, total } => Ok(Some(Piece::Prompt { done, total })),
+            JobEvent::Prompt { done, total } => Ok(Some(GenerationUpdate::Prompt { done, total })),
             JobEvent::Token(chosen) => {
                 self.tokens.push(chosen.token);
                 self.text.push_str(&chosen.text);
@@ -118,16 +118,16 @@ impl Generating {
                     parser.push(chosen.token, &chosen.text);
                 }
                 let (token, text, logprob) = (chosen.token, chosen.text, chosen.logprob);
-                Ok(Some(Piece::Token { token, text, logprob }))
+                Ok(Some(GenerationUpdate::Token { token, text, logprob }))
             }
             _ => Ok(None),
         }
     }
 
-    fn end(&mut self, reason: StopReason, rest: String, usage: Usage) -> Option<Piece> {
+    fn end(&mut self, reason: StopReason, rest: String, usage: JobUsage) -> Option<GenerationUpdate> {
         let ahead = usage.completion > self.tokens.len();
         if self.stopped && ahead {
-            let usage = Usage { completion: self.tokens.len(), ..usage };
+            let usage = JobUsage { completion: self.tokens.len(), ..usage };
             self.ended = Some((StopReason::Interrupted, usage));
             return None;
         }
@@ -139,7 +139,7 @@ impl Generating {
         if let Some(parser) = &mut self.parser {
             parser.push_text(&rest);
         }
-        Some(Piece::Rest(rest))
+        Some(GenerationUpdate::Rest(rest))
     }
 
     /// Ends the answer at the reader's position and discards what the model has computed ahead.
@@ -153,15 +153,15 @@ impl Generating {
     ///
     /// # Errors
     /// As for [`next_piece`](Self::next_piece).
-    pub fn finish(mut self, go_on: GoOn<'_>) -> Result<Answer, Error> {
+    pub fn finish(mut self, go_on: WaitCheck<'_>) -> Result<GeneratedAnswer, Error> {
         while self.next_piece(go_on)?.is_some() {}
         self.answer().ok_or_else(Error::stopped)
     }
 
     /// The answer, once the last piece was taken.
-    pub fn answer(&mut self) -> Option<Answer> {
+    pub fn answer(&mut self) -> Option<GeneratedAnswer> {
         let (stop, usage) = self.ended?;
         let message = self.parser.take().map(MessageParser::finish);
-        Some(Answer { text: self.text.clone(), tokens: self.tokens.clone(), stop, usage, message })
+        Some(GeneratedAnswer { text: self.text.clone(), tokens: self.tokens.clone(), stop, usage, message })
     }
 }

@@ -1,11 +1,11 @@
 //! Conversations: rendering by the model's template, generation, and parsing of the answer.
 
-use crate::answer::Generating;
+use crate::answer::RunningGeneration;
 use crate::error::{Error, ErrorKind};
 use crate::generate::GenerateOptions;
 use crate::message::MessageParser;
-use crate::model::Model;
-use latent_text::{ChatInput, Rendered};
+use crate::model::ModelHandle;
+use latent_text::{ChatInput, RenderedText};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl ChatOptions {
 /// A conversation as the model reads it.
 #[derive(Clone, Debug)]
 pub struct ChatPrompt {
-    rendered: Rendered,
+    rendered: RenderedText,
     tools: Value,
     /// Its tokens.
     pub tokens: Vec<u32>,
@@ -74,7 +74,7 @@ impl ChatPrompt {
     }
 }
 
-impl Model {
+impl ModelHandle {
     /// Renders a conversation: a list of objects with `role` and `content`. What the messages say makes no control tokens.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Model {
     ///
     /// # Errors
     /// As for [`generate`](Self::generate).
-    pub fn chat(&self, prompt: &ChatPrompt, options: &GenerateOptions) -> Result<Generating, Error> {
+    pub fn chat(&self, prompt: &ChatPrompt, options: &GenerateOptions) -> Result<RunningGeneration, Error> {
         let inner = &self.inner;
         let parser =
             MessageParser::new(Arc::clone(&inner.tokenizer), &inner.format, &prompt.tools, &prompt.rendered);

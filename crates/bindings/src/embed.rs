@@ -1,18 +1,18 @@
 //! Embeddings of texts.
 
 use crate::error::Error;
-use crate::model::Model;
-use crate::waiting::GoOn;
+use crate::model::ModelHandle;
+use crate::waiting::WaitCheck;
 use latent_engine::Request;
 use latent_engine::scheduler::{Job, JobEvent};
 
-impl Model {
+impl ModelHandle {
     /// The embeddings of texts: of each the mean of its last hidden states, of length 1; rows of the hidden size, one after the other. They share
     /// steps.
     ///
     /// # Errors
     /// A text without tokens, or with more than the context holds, named by its place; a model whose final norm cannot be read.
-    pub fn embed(&self, texts: &[String], go_on: GoOn<'_>) -> Result<Vec<f32>, Error> {
+    pub fn embed(&self, texts: &[String], go_on: WaitCheck<'_>) -> Result<Vec<f32>, Error> {
         let at =
             |at: usize, error: Error| Error { message: format!("text {at}: {}", error.message), ..error };
         let mut listening = Vec::with_capacity(texts.len());

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::process::Process;
 use latent_marlin::half::f16;
 use latent_marlin::{Activations, Input, Kernel, Marlin, Options, Packed, QuantType, Shape, Weight};
-use latent_threads::{Pin, Placement, Topology};
+use latent_threads::{PinPolicy, Placement, Topology};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
@@ -20,26 +20,26 @@ const STARTED: &str = "started the threads for products";
 /// fn shared<T: Send + Sync + 'static>() {}
 /// shared::<latent_bindings::Gemm>();
 /// ```
-pub struct Gemm {
+pub struct GemmHandle {
     process: Process,
     /// None while it is dropped.
     marlin: Mutex<Option<Marlin>>,
 }
 
-impl Gemm {
+impl GemmHandle {
     /// `threads` of them; 0: one for each core that affinity and cgroup quotas leave to this process.
     ///
     /// # Errors
     /// More threads than are sensible, or than the system grants.
-    pub fn new(threads: usize) -> Result<Gemm, Error> {
+    pub fn new(threads: usize) -> Result<GemmHandle, Error> {
         if threads > MAX_THREADS {
             return Err(Error::argument(format!("{threads} threads, expected at most {MAX_THREADS}")));
         }
         let (topology, parallelism) = (Topology::detect(), latent_threads::parallelism());
         let threads = if threads > 0 { threads } else { latent_threads::threads_for(&topology, parallelism) };
         // the caller is one of them: it is not bound
-        let marlin = Marlin::placed(&Placement::new(&topology, parallelism, threads, Pin::Off))?;
-        Ok(Gemm { process: Process::this(), marlin: Mutex::new(Some(marlin)) })
+        let marlin = Marlin::placed(&Placement::new(&topology, parallelism, threads, PinPolicy::Off))?;
+        Ok(GemmHandle { process: Process::this(), marlin: Mutex::new(Some(marlin)) })
     }
 
     /// Whether this is the process that started the threads.
@@ -89,7 +89,7 @@ impl Gemm {
     }
 }
 
-impl Drop for Gemm {
+impl Drop for GemmHandle {
     fn drop(&mut self) {
         if !self.process.is_this() {
             // a forked child does not have the threads: waiting for them would never end
@@ -217,7 +217,7 @@ mod tests {
         let shape = Shape { k: 64, n: 40, group: 32 };
         let dense: Vec<f32> = (0..64 * 40).map(|i| (i % 11) as f32 - 5.0).collect();
         let packed = pack(QuantType::Int4, &dense, shape).unwrap();
-        let gemm = Gemm::new(2).unwrap();
+        let gemm = GemmHandle::new(2).unwrap();
         let product = || {
             let mut y = vec![0.0; 3 * 40];
             let w = packed.weight().unwrap();
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn too_many_threads_are_refused() {
-        let error = Gemm::new(5000).err().unwrap();
+        let error = GemmHandle::new(5000).err().unwrap();
         assert!(error.message.contains("5000 threads"), "{error}");
     }
 }

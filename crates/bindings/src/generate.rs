@@ -1,8 +1,8 @@
 //! Requests for generation.
 
-use crate::answer::Generating;
+use crate::answer::RunningGeneration;
 use crate::error::Error;
-use crate::model::Model;
+use crate::model::ModelHandle;
 use latent_engine::Request;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::scheduler::Job;
@@ -20,7 +20,7 @@ pub struct GenerateOptions {
     pub sampling: SamplingParams,
 }
 
-impl Model {
+impl ModelHandle {
     /// The options of a call that says nothing: what the model recommends, else Latent's own, with a fresh seed.
     pub fn generate_options(&self) -> GenerateOptions {
         let sampling = SamplingParams { seed: fresh_seed(), ..self.inner.sampling.clone() };
@@ -32,7 +32,7 @@ impl Model {
     /// # Errors
     /// An engine that has failed, or is another process's. A prompt or options that cannot be are found when the answer is asked for its first
     /// piece.
-    pub fn generate(&self, prompt: Vec<u32>, options: &GenerateOptions) -> Result<Generating, Error> {
+    pub fn generate(&self, prompt: Vec<u32>, options: &GenerateOptions) -> Result<RunningGeneration, Error> {
         let request = Request {
             prompt,
             sampling: options.sampling.clone(),
@@ -42,7 +42,7 @@ impl Model {
             ..Request::default()
         };
         let listening = self.submit(Job { request, ..Job::default() })?;
-        Ok(Generating::new(self.clone(), listening))
+        Ok(RunningGeneration::new(self.clone(), listening))
     }
 }
 

@@ -1,11 +1,11 @@
 //! What the interfaces for other languages share: the C API and the Python package are thin layers over this crate.
 //!
-//! * [`Model`]: an opened model. A thread of its own runs it, so that callers on any threads share its steps, stop waiting when they like, and never
+//! * [`ModelHandle`]: an opened model. A thread of its own runs it, so that callers on any threads share its steps, stop waiting when they like, and never
 //!   lend their own threads.
 //! * [`LoadOptions`]: how it is run, by the names of the command line's flags.
-//! * [`Generating`]: an answer, piece by piece; dropped, it ends.
+//! * [`RunningGeneration`]: an answer, piece by piece; dropped, it ends.
 //! * [`ChatPrompt`]: a conversation, and what the model's answer to it consists of ([`Message`]).
-//! * [`Gemm`]: products with 4-bit weights.
+//! * [`GemmHandle`]: products with 4-bit weights.
 //! * [`PlanView`]: what a step computes, as text, data and drawing.
 //! * [`Error`]: what went wrong, with a kind that languages map to codes and exceptions.
 //!
@@ -41,15 +41,15 @@ mod profile;
 mod waiting;
 mod worker;
 
-pub use answer::{Answer, Generating, Piece};
+pub use answer::{GeneratedAnswer, GenerationUpdate, RunningGeneration};
 pub use chat::{ChatOptions, ChatPrompt};
 pub use description::Description;
 pub use error::{Error, ErrorKind};
-pub use gemm::{Gemm, GemmOptions, pack, quant_type};
+pub use gemm::{GemmHandle, GemmOptions, pack, quant_type};
 pub use generate::GenerateOptions;
 pub use message::{Message, ToolCall};
-pub use model::Model;
+pub use model::ModelHandle;
 pub use open::{DEMO_NAME, open};
 pub use options::LoadOptions;
 pub use plan::{PlanView, PlannedOperation};
-pub use waiting::GoOn;
+pub use waiting::WaitCheck;

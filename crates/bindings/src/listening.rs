@@ -2,23 +2,23 @@
 
 use crate::error::Error;
 use crate::process::Process;
-use crate::waiting::{self, GoOn};
+use crate::waiting::{self, WaitCheck};
 use latent_engine::scheduler::{Canceller, JobEvent, JobId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is heard of a job.
-pub(crate) type Heard = Result<JobEvent, Error>;
+pub(crate) type JobEventResult = Result<JobEvent, Error>;
 
 #[derive(Default)]
-struct Shared {
+struct EventChannel {
     /// The caller has dropped its end.
     gone: AtomicBool,
     job: Mutex<Option<(Canceller, JobId)>>,
 }
 
-impl Shared {
+impl EventChannel {
     fn cancel_if_gone(&self) {
         if !self.gone.load(Ordering::SeqCst) {
             return;
@@ -30,32 +30,32 @@ impl Shared {
 }
 
 /// The thread's end.
-pub(crate) struct Telling {
-    sender: Sender<Heard>,
-    shared: Arc<Shared>,
+pub(crate) struct EventSender {
+    sender: Sender<JobEventResult>,
+    shared: Arc<EventChannel>,
 }
 
 /// The caller's end. Dropped, it ends the job.
-pub(crate) struct Listening {
+pub(crate) struct EventReceiver {
     /// None only while it is dropped.
-    receiver: Option<Receiver<Heard>>,
-    shared: Arc<Shared>,
+    receiver: Option<Receiver<JobEventResult>>,
+    shared: Arc<EventChannel>,
     process: Process,
 }
 
 /// Both ends.
-pub(crate) fn pair() -> (Telling, Listening) {
+pub(crate) fn pair() -> (EventSender, EventReceiver) {
     let (sender, receiver) = channel();
-    let shared = Arc::<Shared>::default();
+    let shared = Arc::<EventChannel>::default();
     (
-        Telling { sender, shared: Arc::clone(&shared) },
-        Listening { receiver: Some(receiver), shared, process: Process::this() },
+        EventSender { sender, shared: Arc::clone(&shared) },
+        EventReceiver { receiver: Some(receiver), shared, process: Process::this() },
     )
 }
 
-impl Telling {
+impl EventSender {
     /// Sends an event of the job; without effect if the caller has dropped its end.
-    pub(crate) fn tell(&self, heard: Heard) {
+    pub(crate) fn tell(&self, heard: JobEventResult) {
         let _ = self.sender.send(heard);
     }
 
@@ -72,12 +72,12 @@ impl Telling {
     }
 }
 
-impl Listening {
+impl EventReceiver {
     /// The next event.
     ///
     /// # Errors
     /// The caller does not wait any longer; the job was refused; the engine has failed; this is a forked child.
-    pub(crate) fn next(&self, go_on: GoOn<'_>) -> Heard {
+    pub(crate) fn next(&self, go_on: WaitCheck<'_>) -> JobEventResult {
         self.process.check()?;
         let receiver = self.receiver.as_ref().ok_or_else(Error::gone)?;
         waiting::receive(receiver, go_on)?.unwrap_or_else(|| Err(Error::gone()))
@@ -93,7 +93,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for EventReceiver {
     fn drop(&mut self) {
         self.cancel();
         if !self.process.is_this() {

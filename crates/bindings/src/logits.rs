@@ -1,17 +1,17 @@
 //! Logits of tokens.
 
 use crate::error::Error;
-use crate::model::Model;
-use crate::waiting::GoOn;
+use crate::model::ModelHandle;
+use crate::waiting::WaitCheck;
 use latent_engine::LogitsRequest;
 use latent_engine::cache::Sequence;
 
-impl Model {
+impl ModelHandle {
     /// The logits after the last of some tokens, or after each of them with `all`: rows of the vocabulary's size, one after the other.
     ///
     /// # Errors
     /// Tokens that are none, out of range, or more than the context holds; the caller does not wait any longer.
-    pub fn logits(&self, tokens: Vec<u32>, all: bool, go_on: GoOn<'_>) -> Result<Vec<f32>, Error> {
+    pub fn logits(&self, tokens: Vec<u32>, all: bool, go_on: WaitCheck<'_>) -> Result<Vec<f32>, Error> {
         let context = self.inner.description.context;
         if tokens.is_empty() {
             return Err(Error::argument("no tokens to compute logits of"));

@@ -1,6 +1,6 @@
 //! The parsed answer of a model in a conversation.
 
-use latent_text::{ParserOptions, Rendered, ResponseEvent, ResponseFormat, ResponseParser, Tokenizer};
+use latent_text::{ParserOptions, RenderedText, ResponseEvent, ResponseFormat, ResponseParser, Tokenizer};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl MessageParser {
         tokenizer: Arc<Tokenizer>,
         format: &ResponseFormat,
         tools: &Value,
-        prompt: &Rendered,
+        prompt: &RenderedText,
     ) -> Self {
         let markers = format.marker_tokens(&tokenizer);
         let names = markers.iter().filter_map(|id| tokenizer.token_text(*id)).map(str::to_owned);

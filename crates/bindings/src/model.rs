@@ -2,20 +2,20 @@
 
 use crate::description::Description;
 use crate::error::{Error, ErrorKind};
-use crate::listening::{self, Listening};
+use crate::listening::{self, EventReceiver};
 use crate::open;
 use crate::options::LoadOptions;
 use crate::process::Process;
-use crate::waiting::{self, GoOn};
-use crate::worker::{Command, Loan, Worker};
+use crate::waiting::{self, WaitCheck};
+use crate::worker::{Command, Loan, ModelWorker};
 use latent_backend::Backend;
 use latent_engine::Engine;
-use latent_engine::sampling::{Recommended, SamplingParams};
+use latent_engine::sampling::{RecommendedParams, SamplingParams};
 use latent_engine::scheduler::{Job, Scheduler, SchedulerOptions};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::passes::BindOptions;
-use latent_text::{ChatTemplate, Encode, ModelHints, ResponseFormat, Tokenizer};
+use latent_text::{ChatTemplate, EncodeOptions, ModelHints, ResponseFormat, Tokenizer};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ use std::sync::mpsc::channel;
 /// shared::<latent_bindings::Model>();
 /// ```
 #[derive(Clone)]
-pub struct Model {
-    pub(crate) inner: Arc<Inner>,
+pub struct ModelHandle {
+    pub(crate) inner: Arc<ModelContents>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct ModelContents {
     pub(crate) checkpoint: Arc<Checkpoint>,
     pub(crate) config: ModelConfig,
     pub(crate) tokenizer: Arc<Tokenizer>,
@@ -46,10 +46,10 @@ pub(crate) struct Inner {
     pub(crate) max_batch_tokens: usize,
     pub(crate) description: Description,
     process: Process,
-    worker: Worker,
+    worker: ModelWorker,
 }
 
-impl Drop for Inner {
+impl Drop for ModelContents {
     fn drop(&mut self) {
         if !self.process.is_this() {
             self.worker.forget();
@@ -58,19 +58,23 @@ impl Drop for Inner {
 }
 
 /// What is known of an engine when it is loaded.
-struct Loaded {
+struct EngineDescription {
     description: Description,
     bind: BindOptions,
     max_batch_tokens: usize,
 }
 
-impl Model {
+impl ModelHandle {
     /// Loads the model at `path` (a GGUF file, any of its shards, a folder of safetensors, a packed file), or the built-in demo model. `go_on` is
     /// asked meanwhile; where it answers false, loading ends in the background and nothing stays.
     ///
     /// # Errors
     /// What is wrong with the file or the options; too little memory, with what is needed.
-    pub fn load(path: Option<&Path>, options: LoadOptions, go_on: GoOn<'_>) -> Result<Model, Error> {
+    pub fn load(
+        path: Option<&Path>,
+        options: LoadOptions,
+        go_on: WaitCheck<'_>,
+    ) -> Result<ModelHandle, Error> {
         let checkpoint = open::open(path)?;
         // what is not supported is said before what is missing, and both before the weights are read
         let config = ModelConfig::from_checkpoint(&checkpoint)?;
@@ -78,15 +82,15 @@ impl Model {
             Arc::new(Tokenizer::from_checkpoint(&checkpoint).map_err(|error| named(&checkpoint, error))?);
         let template_source = latent_text::chat_template(&checkpoint)?.map(str::to_owned);
         let template = template_source.as_deref().map(ChatTemplate::new).transpose()?;
-        let sampling = Recommended::of(&checkpoint)?.params();
+        let sampling = RecommendedParams::of(&checkpoint)?.params();
         let (format, warning) = response_format(&checkpoint, &config, template_source.as_deref())?;
         let starting = {
             let (checkpoint, tokenizer, options) =
                 (Arc::clone(&checkpoint), Arc::clone(&tokenizer), options.clone());
-            Worker::start(move || {
+            ModelWorker::start(move || {
                 let backend = latent_backends::by_name(&options.device)?;
                 let engine = Engine::load(&*backend, &checkpoint, &options.engine, &mut |_, _| {})?;
-                let loaded = Loaded {
+                let loaded = EngineDescription {
                     description: Description::new(&checkpoint, &engine),
                     bind: engine.bind(),
                     max_batch_tokens: engine.max_batch_tokens(),
@@ -100,9 +104,9 @@ impl Model {
         };
         let loaded = waiting::receive(&starting.loaded, go_on)?;
         let (cancel, loaded) = loaded.unwrap_or_else(|| Err(Error::gone()))?;
-        let Loaded { mut description, bind, max_batch_tokens } = loaded;
+        let EngineDescription { mut description, bind, max_batch_tokens } = loaded;
         description.warnings.extend(warning);
-        let inner = Inner {
+        let inner = ModelContents {
             checkpoint,
             config,
             tokenizer,
@@ -117,7 +121,7 @@ impl Model {
             process: Process::this(),
             worker: starting.ready(cancel),
         };
-        Ok(Model { inner: Arc::new(inner) })
+        Ok(ModelHandle { inner: Arc::new(inner) })
     }
 
     /// What was loaded, and how it runs.
@@ -141,7 +145,7 @@ impl Model {
     /// # Errors
     /// A text that cannot be encoded.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Error> {
-        Ok(self.inner.tokenizer.encode(text, Encode { add_special, parse_special })?)
+        Ok(self.inner.tokenizer.encode(text, EncodeOptions { add_special, parse_special })?)
     }
 
     /// The text of tokens, with the names of control tokens if `special`. Invalid UTF-8 becomes
@@ -166,7 +170,7 @@ impl Model {
     }
 
     /// Asks the model's thread for an answer.
-    pub(crate) fn submit(&self, job: Job) -> Result<Listening, Error> {
+    pub(crate) fn submit(&self, job: Job) -> Result<EventReceiver, Error> {
         self.inner.process.check()?;
         let (telling, listening) = listening::pair();
         self.inner.worker.send(Command::Submit(Box::new(job), telling))?;
@@ -178,7 +182,7 @@ impl Model {
     pub(crate) fn with_engine<T: Send + 'static>(
         &self,
         tokens: usize,
-        go_on: GoOn<'_>,
+        go_on: WaitCheck<'_>,
         work: impl FnOnce(&mut Engine, &dyn Fn() -> bool) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.inner.process.check()?;
@@ -246,7 +250,7 @@ mod tests {
     fn a_panic_of_work_with_the_engine_is_an_error_and_the_model_goes_on() {
         let mut options = LoadOptions::default();
         (options.engine.context, options.engine.threads) = (Some(64), Some(1));
-        let model = Model::load(None, options, &mut || true).unwrap();
+        let model = ModelHandle::load(None, options, &mut || true).unwrap();
         let lent = model.with_engine::<()>(1, &mut || true, |_, _| panic!("nothing is there"));
         let error = lent.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Engine);

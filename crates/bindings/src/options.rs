@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use latent_engine::EngineOptions;
-use latent_threads::Pin;
+use latent_threads::PinPolicy;
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -18,7 +18,7 @@ pub struct LoadOptions {
 impl Default for LoadOptions {
     fn default() -> LoadOptions {
         // the thread that runs the model is its own: binding it binds no thread of the caller
-        let engine = EngineOptions { pin: Pin::Auto, ..EngineOptions::default() };
+        let engine = EngineOptions { pin: PinPolicy::Auto, ..EngineOptions::default() };
         LoadOptions { engine, device: latent_backends::NAMES[0].to_owned() }
     }
 }

@@ -1,13 +1,13 @@
 //! What a step computes: the plan of `latent graph`, as text, data and drawing.
 
 use crate::error::{Error, ErrorKind};
-use crate::model::Model;
+use crate::model::ModelHandle;
 use latent_engine::EngineOptions;
 use latent_graph::circuit::Circuit;
-use latent_graph::ir::{Ir, Span};
+use latent_graph::ir::{Ir, ModelSpan};
 use latent_graph::passes::{BatchBucket, CacheForm};
 use latent_graph::{CheckpointTensors, Plan, PlanOptions};
-use latent_viz::{Drawing, Options, PageOptions, View, Wanted, bucket_key};
+use latent_viz::{Drawing, DrawingView, InitialView, Options, PageOptions, bucket_key};
 use serde_json::Value;
 
 /// The plan of a step of some rows, and its drawing.
@@ -33,7 +33,7 @@ pub struct PlannedOperation {
     pub weights: Vec<(String, String)>,
 }
 
-impl Model {
+impl ModelHandle {
     /// The plan of a step of `rows` tokens.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Model {
         let target = engine.target(&*self.backend()?);
         let circuit = Circuit::named(&config.circuit)?;
         let tensors = CheckpointTensors(&inner.checkpoint);
-        let span = Span { embed: true, layers: 0..config.layers, head: true, mtp: false };
+        let span = ModelSpan { embed: true, layers: 0..config.layers, head: true, mtp: false };
         let ir = Ir::build_with(circuit, config, &span, &tensors)?;
         let bucket = BatchBucket::of(rows);
         let (bind, max_batch_tokens) = (inner.bind, most);
@@ -121,7 +121,7 @@ impl PlanView {
     /// # Errors
     /// A drawing without this plan: none is made so.
     pub fn svg(&self) -> Result<String, Error> {
-        let view: Option<&View> = self.drawing.view("plan", self.formulation, self.bucket);
+        let view: Option<&DrawingView> = self.drawing.view("plan", self.formulation, self.bucket);
         let view = view.ok_or_else(|| {
             Error::new(ErrorKind::Engine, format!("no view of a plan, {} {}", self.formulation, self.bucket))
         })?;
@@ -133,8 +133,11 @@ impl PlanView {
     /// # Errors
     /// A number that JSON cannot represent: none of a drawing.
     pub fn html(&self) -> Result<String, Error> {
-        let wanted =
-            Wanted { stage: "plan".into(), formulation: self.formulation.into(), bucket: self.bucket.into() };
+        let wanted = InitialView {
+            stage: "plan".into(),
+            formulation: self.formulation.into(),
+            bucket: self.bucket.into(),
+        };
         self.drawing.page(&PageOptions { wanted, ..PageOptions::default() }).map_err(unwritable)
     }
 }

@@ -1,10 +1,10 @@
 //! Time per phase of steps.
 
 use crate::error::Error;
-use crate::model::Model;
-use crate::waiting::GoOn;
+use crate::model::ModelHandle;
+use crate::waiting::WaitCheck;
 use latent_engine::cache::Sequence;
-use latent_engine::{Engine, EngineError, Limits, LogitsRequest, SeqInput, StepProfile, StepSize};
+use latent_engine::{Engine, EngineError, LogitsRequest, PeakRates, SeqInput, StepProfile, StepSize};
 use serde_json::{Value, json};
 
 /// Tokens whose ids do not matter.
@@ -13,13 +13,13 @@ fn tokens(engine: &Engine, count: usize) -> Vec<u32> {
     (1..=count as u64).map(|i| ((i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % vocab) as u32).collect()
 }
 
-impl Model {
+impl ModelHandle {
     /// Times the phases of a prompt of `prompt` tokens and of `decode` tokens after it, together
     /// with the machine's limits, measured in the same run: the JSON of `latent profile`.
     ///
     /// # Errors
     /// More tokens than the context holds; a backend that measures nothing; the caller does not wait any longer.
-    pub fn profile(&self, prompt: usize, decode: usize, go_on: GoOn<'_>) -> Result<Value, Error> {
+    pub fn profile(&self, prompt: usize, decode: usize, go_on: WaitCheck<'_>) -> Result<Value, Error> {
         let context = self.inner.description.context;
         let all = prompt.saturating_add(decode);
         if all == 0 || all > context {
@@ -45,7 +45,7 @@ fn steps(
     engine: &mut Engine,
     tokens: &[u32],
     prompt: usize,
-    limits: &Limits,
+    limits: &PeakRates,
     go_on: &dyn Fn() -> bool,
 ) -> Result<Vec<StepProfile>, EngineError> {
     let mut profiles = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 /// Whether the caller still waits: asked again and again meanwhile, on the caller's thread.
-pub type GoOn<'a> = &'a mut dyn FnMut() -> bool;
+pub type WaitCheck<'a> = &'a mut dyn FnMut() -> bool;
 
 /// How often the caller is asked.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// The caller does not wait any longer.
-pub(crate) fn receive<T>(receiver: &Receiver<T>, go_on: GoOn<'_>) -> Result<Option<T>, Error> {
+pub(crate) fn receive<T>(receiver: &Receiver<T>, go_on: WaitCheck<'_>) -> Result<Option<T>, Error> {
     // asked before each value, so that a caller to whom values come quickly can stop, too
     while go_on() {
         match receiver.recv_timeout(PAUSE) {

@@ -1,7 +1,7 @@
 //! The thread of a model: owns the scheduler, takes jobs from a channel and sends their events.
 
 use crate::error::{Error, ErrorKind};
-use crate::listening::Telling;
+use crate::listening::EventSender;
 use latent_backend::CancelToken;
 use latent_engine::Engine;
 use latent_engine::scheduler::{Job, JobError, JobEvent, JobId, Scheduler};
@@ -19,14 +19,14 @@ pub(crate) struct Loan {
 /// What the thread is asked for.
 pub(crate) enum Command {
     /// An answer.
-    Submit(Box<Job>, Telling),
+    Submit(Box<Job>, EventSender),
     /// Work on the engine, after the jobs before it have ended. Dropped without a call if the
     /// engine has been lost.
     Lend(Loan),
 }
 
 /// A thread that runs a model. Dropped, it ends what runs, and waits until the memory has been given back.
-pub(crate) struct Worker {
+pub(crate) struct ModelWorker {
     /// None only while it is dropped.
     commands: Option<Sender<Command>>,
     cancel: CancelToken,
@@ -36,11 +36,11 @@ pub(crate) struct Worker {
 /// Steps that may fail one after the other before the thread ends.
 const FAILURES: usize = 2;
 
-impl Worker {
+impl ModelWorker {
     /// Starts the thread over a scheduler that was made on it: `make` runs there, and gives it away by calling back.
     pub(crate) fn start<T: Send + 'static>(
         make: impl FnOnce() -> Result<(Scheduler, T), Error> + Send + 'static,
-    ) -> Result<Starting<T>, Error> {
+    ) -> Result<StartingWorker<T>, Error> {
         let (commands, received) = channel();
         let (made, loaded) = channel();
         let run = move || {
@@ -53,14 +53,14 @@ impl Worker {
             // the caller may have stopped waiting, and then the model is dropped
             if made.send(Ok((cancel, made_too))).is_ok() {
                 drop(made);
-                Running { scheduler, queue: VecDeque::new(), routes: HashMap::new() }.serve(&received);
+                WorkerLoop { scheduler, queue: VecDeque::new(), routes: HashMap::new() }.serve(&received);
             }
         };
         let thread = std::thread::Builder::new()
             .name("latent-model".into())
             .spawn(run)
             .map_err(|error| Error::new(ErrorKind::Engine, format!("no thread can be started: {error}")))?;
-        Ok(Starting { commands, loaded, thread })
+        Ok(StartingWorker { commands, loaded, thread })
     }
 
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
@@ -80,7 +80,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for ModelWorker {
     fn drop(&mut self) {
         // the thread ends when it finds the channel closed
         self.commands = None;
@@ -93,28 +93,28 @@ impl Drop for Worker {
 }
 
 /// A thread that loads its model.
-pub(crate) struct Starting<T> {
+pub(crate) struct StartingWorker<T> {
     commands: Sender<Command>,
     /// Hears once whether the model was loaded.
     pub(crate) loaded: Receiver<Result<(CancelToken, T), Error>>,
     thread: JoinHandle<()>,
 }
 
-impl<T> Starting<T> {
+impl<T> StartingWorker<T> {
     /// The worker, once it has been heard of.
-    pub(crate) fn ready(self, cancel: CancelToken) -> Worker {
-        Worker { commands: Some(self.commands), cancel, thread: Some(self.thread) }
+    pub(crate) fn ready(self, cancel: CancelToken) -> ModelWorker {
+        ModelWorker { commands: Some(self.commands), cancel, thread: Some(self.thread) }
     }
 }
 
 /// What the thread has.
-struct Running {
+struct WorkerLoop {
     scheduler: Scheduler,
     queue: VecDeque<Command>,
-    routes: HashMap<JobId, Telling>,
+    routes: HashMap<JobId, EventSender>,
 }
 
-impl Running {
+impl WorkerLoop {
     /// Steps while jobs exist, otherwise sleeps. Ends when all senders are dropped.
     fn serve(mut self, commands: &Receiver<Command>) {
         let mut failures = 0;
@@ -138,11 +138,13 @@ impl Running {
             }
             match self.step() {
                 Ok(()) => failures = 0,
-                Err(Fault::Step(problem)) if failures + 1 < FAILURES => {
+                Err(SchedulerFault::Step(problem)) if failures + 1 < FAILURES => {
                     failures += 1;
                     self.fail(&problem);
                 }
-                Err(Fault::Step(problem) | Fault::Panic(problem)) => return self.fail(&problem),
+                Err(SchedulerFault::Step(problem) | SchedulerFault::Panic(problem)) => {
+                    return self.fail(&problem);
+                }
             }
         }
     }
@@ -164,7 +166,7 @@ impl Running {
         }
     }
 
-    fn accept(&mut self, job: Job, telling: Telling) {
+    fn accept(&mut self, job: Job, telling: EventSender) {
         if telling.is_gone() {
             return;
         }
@@ -177,7 +179,7 @@ impl Running {
         }
     }
 
-    fn step(&mut self) -> Result<(), Fault> {
+    fn step(&mut self) -> Result<(), SchedulerFault> {
         let routes = &mut self.routes;
         let mut listener = |id: JobId, event: JobEvent| {
             let last = event.is_last();
@@ -190,8 +192,8 @@ impl Running {
         };
         match catch_unwind(AssertUnwindSafe(|| self.scheduler.step(&mut listener))) {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(Fault::Step(error.to_string())),
-            Err(panic) => Err(Fault::Panic(Error::panicked(&*panic).message)),
+            Ok(Err(error)) => Err(SchedulerFault::Step(error.to_string())),
+            Err(panic) => Err(SchedulerFault::Panic(Error::panicked(&*panic).message)),
         }
     }
 
@@ -204,7 +206,7 @@ impl Running {
 }
 
 /// What went wrong with a step.
-enum Fault {
+enum SchedulerFault {
     Step(String),
     Panic(String),
 }

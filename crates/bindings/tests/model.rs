@@ -1,7 +1,9 @@
 //! The demo model as other languages use it.
 #![allow(missing_docs, reason = "tests")]
 
-use latent_bindings::{ChatOptions, Error, ErrorKind, GenerateOptions, LoadOptions, Model, Piece};
+use latent_bindings::{
+    ChatOptions, Error, ErrorKind, GenerateOptions, GenerationUpdate, LoadOptions, ModelHandle,
+};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, EngineOptions, Request, Session, StopReason};
 use latent_graph::passes::Precision;
@@ -19,9 +21,9 @@ fn options() -> EngineOptions {
     }
 }
 
-fn model() -> Model {
+fn model() -> ModelHandle {
     let options = LoadOptions { engine: options(), ..LoadOptions::default() };
-    Model::load(None, options, &mut || true).unwrap()
+    ModelHandle::load(None, options, &mut || true).unwrap()
 }
 
 fn greedy(max_tokens: usize) -> GenerateOptions {
@@ -46,9 +48,9 @@ fn an_answer_is_the_engines_own() {
     let request =
         Request { prompt, sampling: SamplingParams::greedy(), max_tokens: Some(20), ..Request::default() };
     let tokenizer = Arc::new(latent_text::Tokenizer::from_checkpoint(&checkpoint).unwrap());
-    struct Quiet;
-    impl latent_engine::Listener for Quiet {}
-    let own = engine.generate(&mut Session::default(), &request, &tokenizer, &mut Quiet).unwrap();
+    struct IgnoringListener;
+    impl latent_engine::Listener for IgnoringListener {}
+    let own = engine.generate(&mut Session::default(), &request, &tokenizer, &mut IgnoringListener).unwrap();
     assert_eq!((answer.text, answer.tokens, answer.stop), (own.text, own.tokens, own.stop));
 }
 
@@ -58,7 +60,7 @@ fn a_reader_can_stop_where_it_is() {
     let mut generating = model.generate(vec![1, 20, 30], &greedy(100)).unwrap();
     let (mut heard, mut text) = (Vec::new(), String::new());
     while let Some(piece) = generating.next_piece(&mut || true).unwrap() {
-        if let Piece::Token { token, text: more, .. } = piece {
+        if let GenerationUpdate::Token { token, text: more, .. } = piece {
             heard.push(token);
             text.push_str(&more);
         }
@@ -179,7 +181,7 @@ fn a_profile_and_a_plan_say_what_steps_do() {
 
 #[test]
 fn errors_say_what_kind_they_are() {
-    let load = |path: &Path| Model::load(Some(path), LoadOptions::default(), &mut || true);
+    let load = |path: &Path| ModelHandle::load(Some(path), LoadOptions::default(), &mut || true);
     assert_eq!(kind(load(Path::new("/no/such/model.gguf"))), ErrorKind::NotFound);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
@@ -206,5 +208,5 @@ fn errors_say_what_kind_they_are() {
 
 #[test]
 fn loading_can_be_given_up() {
-    assert_eq!(kind(Model::load(None, LoadOptions::default(), &mut || false)), ErrorKind::Stopped);
+    assert_eq!(kind(ModelHandle::load(None, LoadOptions::default(), &mut || false)), ErrorKind::Stopped);
 }

@@ -7,7 +7,7 @@ use crate::event::{Callback, latent_callback};
 use crate::generate::{follow, latent_answer, options_of};
 use crate::generate_options::latent_generate_options;
 use crate::model::latent_model;
-use latent_bindings::{ChatOptions, ChatPrompt, Error, Model};
+use latent_bindings::{ChatOptions, ChatPrompt, Error, ModelHandle};
 use serde_json::Value;
 use std::ffi::{c_char, c_void};
 
@@ -16,7 +16,7 @@ use std::ffi::{c_char, c_void};
 /// # Safety
 /// The texts are as their lengths say.
 unsafe fn prompt(
-    model: &Model,
+    model: &ModelHandle,
     messages: (*const c_char, usize),
     variables: (*const c_char, usize),
 ) -> Result<ChatPrompt, Error> {

@@ -1,6 +1,6 @@
 //! Events passed to a callback.
 
-use latent_bindings::Piece;
+use latent_bindings::GenerationUpdate;
 use std::ffi::{c_char, c_void};
 
 /// What has become of an answer.
@@ -52,12 +52,12 @@ impl Callback {
     ///
     /// # Safety
     /// The function may be called with the data.
-    pub(crate) unsafe fn tell(&self, piece: Piece) -> bool {
+    pub(crate) unsafe fn tell(&self, piece: GenerationUpdate) -> bool {
         let Some(function) = self.function else { return true };
         let (kind, token, text, done, total) = match piece {
-            Piece::Prompt { done, total } => (LATENT_EVENT_PROMPT, 0, String::new(), done, total),
-            Piece::Token { token, text, .. } => (LATENT_EVENT_TOKEN, token, text, 0, 0),
-            Piece::Rest(text) => (LATENT_EVENT_REST, 0, text, 0, 0),
+            GenerationUpdate::Prompt { done, total } => (LATENT_EVENT_PROMPT, 0, String::new(), done, total),
+            GenerationUpdate::Token { token, text, .. } => (LATENT_EVENT_TOKEN, token, text, 0, 0),
+            GenerationUpdate::Rest(text) => (LATENT_EVENT_REST, 0, text, 0, 0),
         };
         let text_length = text.len();
         let mut bytes = text.into_bytes();

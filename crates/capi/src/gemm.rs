@@ -2,17 +2,17 @@
 
 use crate::border::{self, caught, guarded, null};
 use crate::error::{latent_error, latent_status};
-use crate::sized::{self, Growing};
+use crate::sized::{self, SizedStruct};
 use crate::values::fits;
 use crate::weight::{latent_quant_type, latent_weight};
-use latent_bindings::{Error, Gemm, GemmOptions};
+use latent_bindings::{Error, GemmHandle, GemmOptions};
 use latent_marlin::half::slice::HalfBitsSliceExt;
 use latent_marlin::{Input, Packed, Shape};
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 
 /// Threads and memory for products with 4-bit weights. Threads of the caller may use it at the same time: they take turns.
-pub struct latent_gemm(Gemm);
+pub struct latent_gemm(GemmHandle);
 
 /// Types of inputs.
 #[repr(i32)]
@@ -43,7 +43,7 @@ pub struct latent_gemm_options {
 }
 
 // SAFETY: it begins with `size`, and has integers and pointers only
-unsafe impl Growing for latent_gemm_options {
+unsafe impl SizedStruct for latent_gemm_options {
     const NAME: &str = "latent_gemm_options";
 }
 
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn latent_gemm_new(
                 return Err(null("gemm"));
             }
             gemm.write(null_mut());
-            let started = Gemm::new(threads as usize)?;
+            let started = GemmHandle::new(threads as usize)?;
             gemm.write(Box::into_raw(Box::new(latent_gemm(started))));
             Ok(())
         })

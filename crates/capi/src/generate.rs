@@ -6,8 +6,8 @@ use crate::error::{latent_error, latent_status};
 use crate::event::{Callback, latent_callback};
 use crate::generate_options::latent_generate_options;
 use crate::model::latent_model;
-use crate::sized::{self, Growing};
-use latent_bindings::{Answer, Error, GenerateOptions, Generating, Model};
+use crate::sized::{self, SizedStruct};
+use latent_bindings::{Error, GenerateOptions, GeneratedAnswer, ModelHandle, RunningGeneration};
 use latent_engine::StopReason;
 use std::ffi::c_void;
 
@@ -48,12 +48,12 @@ pub struct latent_answer {
 }
 
 // SAFETY: it begins with `size`, and has numbers only
-unsafe impl Growing for latent_answer {
+unsafe impl SizedStruct for latent_answer {
     const NAME: &str = "latent_answer";
 }
 
 impl latent_answer {
-    fn of(answer: &Answer) -> latent_answer {
+    fn of(answer: &GeneratedAnswer) -> latent_answer {
         let usage = &answer.usage;
         let stop = match answer.stop {
             StopReason::End => latent_stop::LATENT_STOP_END,
@@ -77,7 +77,7 @@ impl latent_answer {
     ///
     /// # Safety
     /// `place` is NULL, or points to a size and as many bytes as it says.
-    pub(crate) unsafe fn tell(place: *mut latent_answer, answer: &Answer) -> Result<(), Error> {
+    pub(crate) unsafe fn tell(place: *mut latent_answer, answer: &GeneratedAnswer) -> Result<(), Error> {
         if place.is_null() {
             return Ok(());
         }
@@ -91,7 +91,7 @@ impl latent_answer {
 /// # Safety
 /// `options` is NULL, or as the header says.
 pub(crate) unsafe fn options_of(
-    model: &Model,
+    model: &ModelHandle,
     options: *const latent_generate_options,
 ) -> Result<GenerateOptions, Error> {
     let own = model.generate_options();
@@ -108,7 +108,10 @@ pub(crate) unsafe fn options_of(
 ///
 /// # Safety
 /// The callback may be called.
-pub(crate) unsafe fn follow(mut generating: Generating, callback: &Callback) -> Result<Answer, Error> {
+pub(crate) unsafe fn follow(
+    mut generating: RunningGeneration,
+    callback: &Callback,
+) -> Result<GeneratedAnswer, Error> {
     while let Some(piece) = generating.next_piece(&mut || true)? {
         // SAFETY: as the caller promises
         if !unsafe { callback.tell(piece) } {

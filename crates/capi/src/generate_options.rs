@@ -3,7 +3,7 @@
 use crate::border::{self, guarded};
 use crate::error::{latent_error, latent_status};
 use crate::model::latent_model;
-use crate::sized::{self, Growing};
+use crate::sized::{self, SizedStruct};
 use latent_bindings::{Error, GenerateOptions};
 use latent_engine::sampling::SamplingParams;
 use std::ffi::c_char;
@@ -68,7 +68,7 @@ pub struct latent_generate_options {
 }
 
 // SAFETY: it begins with `size`, and has numbers and pointers only
-unsafe impl Growing for latent_generate_options {
+unsafe impl SizedStruct for latent_generate_options {
     const NAME: &str = "latent_generate_options";
 }
 

@@ -1,7 +1,7 @@
 //! Options of loading.
 
 use crate::border;
-use crate::sized::Growing;
+use crate::sized::SizedStruct;
 use latent_bindings::{Error, LoadOptions};
 use std::ffi::c_char;
 use std::ptr::null;
@@ -35,7 +35,7 @@ pub struct latent_load_options {
 }
 
 // SAFETY: it begins with `size`, and has integers and pointers only
-unsafe impl Growing for latent_load_options {
+unsafe impl SizedStruct for latent_load_options {
     const NAME: &str = "latent_load_options";
 }
 

@@ -7,7 +7,7 @@ use latent_bindings::Error;
 ///
 /// # Safety
 /// That is so.
-pub(crate) unsafe trait Growing: Copy {
+pub(crate) unsafe trait SizedStruct: Copy {
     /// Its name in C.
     const NAME: &str;
 }
@@ -19,7 +19,7 @@ pub(crate) unsafe trait Growing: Copy {
 ///
 /// # Safety
 /// `given` is NULL, or points to a size and as many bytes as it says.
-pub(crate) unsafe fn read<T: Growing>(given: *const T, default: T) -> Result<Option<T>, Error> {
+pub(crate) unsafe fn read<T: SizedStruct>(given: *const T, default: T) -> Result<Option<T>, Error> {
     if given.is_null() {
         return Ok(None);
     }
@@ -45,7 +45,7 @@ pub(crate) unsafe fn read<T: Growing>(given: *const T, default: T) -> Result<Opt
 ///
 /// # Safety
 /// As for [`read`], and the bytes can be written to.
-pub(crate) unsafe fn write<T: Growing>(given: *mut T, size: usize, value: &T) -> Result<(), Error> {
+pub(crate) unsafe fn write<T: SizedStruct>(given: *mut T, size: usize, value: &T) -> Result<(), Error> {
     if given.is_null() {
         return Err(null(T::NAME));
     }
@@ -64,7 +64,7 @@ pub(crate) unsafe fn write<T: Growing>(given: *mut T, size: usize, value: &T) ->
 /// Maximum size of a struct.
 const MAX_STRUCT_BYTES: usize = 4096;
 
-fn check_size<T: Growing>(size: usize) -> Result<(), Error> {
+fn check_size<T: SizedStruct>(size: usize) -> Result<(), Error> {
     if (size_of::<usize>()..=MAX_STRUCT_BYTES).contains(&size) {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Packed weights of the caller.
 
 use crate::border::{self, null};
-use crate::sized::{self, Growing};
+use crate::sized::{self, SizedStruct};
 use latent_bindings::Error;
 use latent_marlin::half::slice::HalfBitsSliceExt;
 use latent_marlin::{QuantType, Scales, Shape, Weight};
@@ -79,7 +79,7 @@ pub struct latent_weight {
 }
 
 // SAFETY: it begins with `size`, and has numbers and pointers only
-unsafe impl Growing for latent_weight {
+unsafe impl SizedStruct for latent_weight {
     const NAME: &str = "latent_weight";
 }
 

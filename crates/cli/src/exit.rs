@@ -14,12 +14,12 @@ use std::process::ExitCode;
 /// Wrong usage that clap cannot see.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
 /// An error of options as one of usage: exit code 64.
 pub(crate) fn usage_of(error: EngineError) -> anyhow::Error {
     match error {
-        EngineError::Options(problem) => Usage(problem).into(),
+        EngineError::Options(problem) => UsageError(problem).into(),
         other => other.into(),
     }
 }
@@ -27,22 +27,22 @@ pub(crate) fn usage_of(error: EngineError) -> anyhow::Error {
 /// A command that completed and reported problems: exit code 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Found(pub(crate) String);
+pub(crate) struct ReportedProblems(pub(crate) String);
 
 /// A command that completed and reported that a model is not supported: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct NotSupported(pub(crate) String);
+pub(crate) struct UnsupportedModel(pub(crate) String);
 
 /// A comparison that found differences, which have been printed: exit code 1.
 #[derive(Debug, thiserror::Error)]
 #[error("the two sides part")]
-pub(crate) struct Parted;
+pub(crate) struct ReportedDifferences;
 
 /// What went wrong was said by another process, which ended with this code.
 #[derive(Debug, thiserror::Error)]
 #[error("ended with code {0}")]
-pub(crate) struct Said(pub(crate) u8);
+pub(crate) struct ReportedExit(pub(crate) u8);
 
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
@@ -66,7 +66,7 @@ pub(crate) fn from_boxed(error: Box<dyn Error + Send + Sync>) -> anyhow::Error {
         Ok(error) => return (*error).into(),
         Err(error) => error,
     };
-    let error = match error.downcast::<Usage>() {
+    let error = match error.downcast::<UsageError>() {
         Ok(error) => return (*error).into(),
         Err(error) => error,
     };
@@ -90,17 +90,17 @@ pub(crate) fn code(result: anyhow::Result<()>) -> u8 {
     if interrupt::asked() || error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Stopped))) {
         return interrupt::code();
     }
-    if error.is::<Parted>() {
+    if error.is::<ReportedDifferences>() {
         return FAILURE;
     }
-    if let Some(Said(code)) = error.downcast_ref() {
+    if let Some(ReportedExit(code)) = error.downcast_ref() {
         return *code;
     }
     job::failed(&message(&error));
     report(&error);
-    if error.chain().any(|e| is_unsupported(e) || e.is::<NotSupported>()) {
+    if error.chain().any(|e| is_unsupported(e) || e.is::<UnsupportedModel>()) {
         UNSUPPORTED
-    } else if error.chain().any(|e| e.is::<Usage>()) {
+    } else if error.chain().any(|e| e.is::<UsageError>()) {
         USAGE
     } else {
         FAILURE

@@ -1,9 +1,9 @@
 //! Files that list hosts with what was measured of them.
 
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use anyhow::{Context, Result};
 use latent_formats::input_file;
-use latent_hosts::predict::{Host, Link, Speed, Sums};
+use latent_hosts::predict::{Host, HostSpeed, NetworkLink, SumSpeed};
 use serde::Deserialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -15,12 +15,12 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct HostsFile {
     pub(crate) hosts: Vec<Host>,
-    pub(crate) link: Link,
+    pub(crate) link: NetworkLink,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct HostsDocument {
     link: Option<LinkEntry>,
     host: Vec<HostEntry>,
 }
@@ -53,7 +53,7 @@ struct SpeedEntry {
 }
 
 /// Between a host and itself nothing crosses.
-const NO_LINK: Link = Link { bandwidth: f64::INFINITY, latency: 0.0, sums: None };
+const NO_LINK: NetworkLink = NetworkLink { bandwidth: f64::INFINITY, latency: 0.0, sums: None };
 
 impl HostsFile {
     /// One host.
@@ -64,7 +64,7 @@ impl HostsFile {
     pub(crate) fn read(path: &Path) -> Result<HostsFile> {
         let text = input_file::read_text(path, MAX_FILE_BYTES)?;
         let name = || path.display().to_string();
-        let written: Written = toml::from_str(&text).with_context(name)?;
+        let written: HostsDocument = toml::from_str(&text).with_context(name)?;
         written.check().with_context(name)?;
         let hosts = written.host.iter().map(HostEntry::host).collect();
         Ok(HostsFile { hosts, link: written.link.as_ref().map_or(NO_LINK, LinkEntry::link) })
@@ -100,19 +100,19 @@ impl HostsFile {
     }
 }
 
-impl Written {
+impl HostsDocument {
     fn check(&self) -> Result<()> {
         let wrong = |what: &str, value: f64| {
-            Err(Usage(format!("{what} = {value}: expected a number above 0")).into())
+            Err(UsageError(format!("{what} = {value}: expected a number above 0")).into())
         };
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match &self.link {
             None if self.host.len() > 1 => {
-                return Err(Usage("no [link] between the hosts".into()).into());
+                return Err(UsageError("no [link] between the hosts".into()).into());
             }
             Some(link) if link.sum_gbit_per_s.is_some() != link.sum_latency_us.is_some() => {
                 let both = "sum_gbit_per_s and sum_latency_us: give both, or none of them";
-                return Err(Usage(both.into()).into());
+                return Err(UsageError(both.into()).into());
             }
             Some(link) => {
                 for (what, value) in
@@ -150,12 +150,12 @@ impl Written {
 }
 
 impl LinkEntry {
-    fn link(&self) -> Link {
+    fn link(&self) -> NetworkLink {
         let sums = self.sum_gbit_per_s.zip(self.sum_latency_us);
-        Link {
+        NetworkLink {
             bandwidth: self.gbit_per_s * 1e9 / 8.0,
             latency: self.latency_us / 1e6,
-            sums: sums.map(|(rate, wait)| Sums { bandwidth: rate * 1e9 / 8.0, latency: wait / 1e6 }),
+            sums: sums.map(|(rate, wait)| SumSpeed { bandwidth: rate * 1e9 / 8.0, latency: wait / 1e6 }),
         }
     }
 }
@@ -173,8 +173,8 @@ impl HostEntry {
 }
 
 impl SpeedEntry {
-    fn speed(self) -> Speed {
-        Speed { bandwidth: self.read_gb_per_s * 1e9, flops: self.gflops.map(|gflops| gflops * 1e9) }
+    fn speed(self) -> HostSpeed {
+        HostSpeed { bandwidth: self.read_gb_per_s * 1e9, flops: self.gflops.map(|gflops| gflops * 1e9) }
     }
 }
 
@@ -184,14 +184,14 @@ mod tests {
 
     #[test]
     fn hosts_are_read_as_they_were_written() {
-        let speed = |bandwidth, flops| Speed { bandwidth, flops };
+        let speed = |bandwidth, flops| HostSpeed { bandwidth, flops };
         let host = |name: &str, flops: Option<f64>| {
             let at_once = flops.map(|flops| speed(9.5e9, Some(flops)));
             Host { name: name.into(), memory: 24e9, speed: speed(18.5e9, flops), at_once }
         };
         let hosts = vec![host("a \"quoted\" \\ name", Some(2.5e11)), host("b", None)];
-        let sums = Some(Sums { bandwidth: 5e7, latency: 5e-4 });
-        let file = HostsFile { hosts, link: Link { bandwidth: 1.25e8, latency: 2.5e-4, sums } };
+        let sums = Some(SumSpeed { bandwidth: 5e7, latency: 5e-4 });
+        let file = HostsFile { hosts, link: NetworkLink { bandwidth: 1.25e8, latency: 2.5e-4, sums } };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hosts.toml");
         std::fs::write(&path, file.text()).unwrap();

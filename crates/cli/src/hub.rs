@@ -1,10 +1,12 @@
 //! Models of Hugging Face's hub where a path is expected, and what downloading one shows.
 
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::progress::LateBar;
 use crate::{input, interrupt, output};
 use anyhow::Result;
-use latent_hub::{Choice, HubError, ModelChoice, ModelRef, PullEvent, Pulled, Repo, Settings, set_name};
+use latent_hub::{
+    HubError, HubSettings, ModelChoice, ModelRef, ModelSelector, PullEvent, PullResult, Repo, set_name,
+};
 use latent_types::format_bytes;
 use std::borrow::Cow;
 use std::io::{IsTerminal, stderr, stdin};
@@ -24,9 +26,9 @@ pub(crate) fn local_name(path: &Path) -> Option<String> {
     let model = reference(path).ok()??;
     let name = &model.repo.name;
     Some(match &model.choice {
-        Choice::Usual => name.clone(),
-        Choice::Quant(quant) => format!("{name}-{quant}"),
-        Choice::File(file) => file_set_name(Path::new(file))?.to_owned(),
+        ModelSelector::Usual => name.clone(),
+        ModelSelector::Quant(quant) => format!("{name}-{quant}"),
+        ModelSelector::File(file) => file_set_name(Path::new(file))?.to_owned(),
     })
 }
 
@@ -72,8 +74,8 @@ pub(crate) fn found(path: &Path) -> Option<PathBuf> {
 }
 
 /// The settings of the environment and of `--offline`.
-pub(crate) fn settings() -> Result<Settings> {
-    let mut settings = Settings::from_env()?;
+pub(crate) fn settings() -> Result<HubSettings> {
+    let mut settings = HubSettings::from_env()?;
     settings.offline |= OFFLINE.load(Ordering::Relaxed);
     Ok(settings)
 }
@@ -81,7 +83,8 @@ pub(crate) fn settings() -> Result<Settings> {
 fn ready(model: &ModelRef) -> Result<PathBuf> {
     let settings = settings()?;
     if let Some(local) = latent_hub::find(&settings, model)? {
-        if model.choice == Choice::Usual && !latent_hub::DEFAULT_QUANTS.contains(&local.name.as_str()) {
+        if model.choice == ModelSelector::Usual && !latent_hub::DEFAULT_QUANTS.contains(&local.name.as_str())
+        {
             output::note(&format!("{model}: taking {}, which is on this machine", local.name));
         }
         return Ok(local.path);
@@ -90,7 +93,7 @@ fn ready(model: &ModelRef) -> Result<PathBuf> {
 }
 
 /// Downloads a model, with a progress bar on a terminal. A user at a terminal is asked which of several models is meant.
-pub(crate) fn pull(settings: &Settings, model: &ModelRef, quiet: bool) -> Result<Pulled> {
+pub(crate) fn pull(settings: &HubSettings, model: &ModelRef, quiet: bool) -> Result<PullResult> {
     match download(settings, model, quiet) {
         Err(HubError::Choose { repo, problem, choices, more }) => match ask(&repo, &problem, &choices)? {
             Some(chosen) => {
@@ -116,7 +119,7 @@ fn ask<'a>(repo: &Repo, problem: &str, choices: &'a [ModelChoice]) -> Result<Opt
     Ok(chosen.and_then(|number| choices.get(number.checked_sub(1)?)))
 }
 
-fn download(settings: &Settings, model: &ModelRef, quiet: bool) -> Result<Pulled, HubError> {
+fn download(settings: &HubSettings, model: &ModelRef, quiet: bool) -> Result<PullResult, HubError> {
     let mut bar = LateBar::bytes(!quiet, "pulling");
     let pulled = latent_hub::pull(settings, model, &mut |event| {
         match event {
@@ -151,7 +154,7 @@ fn plan(model: &ModelRef, name: &str, files: usize, bytes: u64, here: u64, folde
 /// A reference that is none is wrong usage.
 pub(crate) fn usage(error: HubError) -> anyhow::Error {
     match error {
-        HubError::Reference { .. } => Usage(error.to_string()).into(),
+        HubError::Reference { .. } => UsageError(error.to_string()).into(),
         other => other.into(),
     }
 }

@@ -1,6 +1,6 @@
 //! Reading standard input, bounded.
 
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::interrupt;
 use anyhow::{Context, Result};
 use latent_formats::input_file;
@@ -38,9 +38,9 @@ pub(crate) fn stdin_text() -> Result<String> {
     stdin().lock().take(MAX_STDIN + 1).read_to_end(&mut bytes).context("standard input")?;
     if bytes.len() as u64 > MAX_STDIN {
         let problem = format!("standard input holds more than {} MB, the limit of a prompt", MAX_STDIN >> 20);
-        return Err(Usage(problem).into());
+        return Err(UsageError(problem).into());
     }
-    String::from_utf8(bytes).map_err(|_| Usage("standard input is not UTF-8 text".into()).into())
+    String::from_utf8(bytes).map_err(|_| UsageError("standard input is not UTF-8 text".into()).into())
 }
 
 /// The text of a plain file, as a [`prompt`]. llama.cpp reads the file of `-f` so in all of its programs.

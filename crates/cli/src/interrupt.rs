@@ -128,32 +128,32 @@ pub(crate) fn clear() {
 }
 
 /// While this lives, a process is ended with this one.
-pub(crate) struct Kept(());
+pub(crate) struct ChildGuard(());
 
 /// For a process that was started, and does not hear the terminal's signals itself.
-pub(crate) fn keep(child: &Child) -> Kept {
+pub(crate) fn keep(child: &Child) -> ChildGuard {
     KEPT.store(child.id().cast_signed(), Ordering::SeqCst);
-    Kept(())
+    ChildGuard(())
 }
 
-impl Drop for Kept {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         KEPT.store(0, Ordering::SeqCst);
     }
 }
 
 /// While this lives, the first signal ends the program at once.
-pub(crate) struct AtOnce(());
+pub(crate) struct SignalGuard(());
 
 /// For commands, and parts of commands, that do not look at [`asked`] for long: reading standard input, or writing a file.
-pub(crate) fn at_once() -> AtOnce {
+pub(crate) fn at_once() -> SignalGuard {
     AT_ONCE.fetch_add(1, Ordering::SeqCst);
     // one that came before
     end_if_asked();
-    AtOnce(())
+    SignalGuard(())
 }
 
-impl Drop for AtOnce {
+impl Drop for SignalGuard {
     fn drop(&mut self) {
         AT_ONCE.fetch_sub(1, Ordering::SeqCst);
     }

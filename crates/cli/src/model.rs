@@ -5,8 +5,8 @@ use crate::progress::LateBar;
 use crate::{hub, interrupt, output, ranks};
 use anyhow::{Context, Result, anyhow};
 use latent_backend::{Backend, BackendError};
-use latent_engine::{Engine, EngineOptions, Limits, Summary};
-use latent_formats::{Checkpoint, Data, Outline, input_file, limits};
+use latent_engine::{Engine, EngineOptions, PeakRates, Summary};
+use latent_formats::{Checkpoint, Outline, OutlineData, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
 use latent_graph::{Circuit, ModelConfig, Partition, support};
 use latent_types::{Tier, format_bytes};
@@ -86,10 +86,10 @@ pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<Mo
     let path = path.map(hub::located).transpose()?;
     let path = path.as_deref();
     let outline = outline(path)?;
-    if outline.data() == Data::Config && outline.refusal().is_some() {
+    if outline.data() == OutlineData::Config && outline.refusal().is_some() {
         return Err(outline.into_refusal().map_or_else(|| anyhow!("it cannot be opened"), Into::into));
     }
-    let folder = path.filter(|path| outline.data() == Data::Config && path.is_dir());
+    let folder = path.filter(|path| outline.data() == OutlineData::Config && path.is_dir());
     ModelInfo::new(outline, circuit).map_err(|error| {
         let unsupported = matches!(error.downcast_ref(), Some(latent_graph::ConfigError::Unsupported { .. }));
         match folder.filter(|_| !unsupported).map(Checkpoint::open) {
@@ -136,7 +136,7 @@ fn demo() -> Result<Checkpoint> {
 fn demo() -> Result<Checkpoint> {
     let problem =
         "this build has no demo model in it (it was built without the feature `demo`): give -m MODEL";
-    Err(crate::exit::Usage(problem.into()).into())
+    Err(crate::exit::UsageError(problem.into()).into())
 }
 
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
@@ -147,7 +147,7 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     if args.hosts_file.is_some() && hosts.is_none() {
         let problem = "--hosts-file predicts a model that several ranks share, and this process runs the model alone: start ranks with mpirun \
                        (docs/hosts.md), or leave the flag out; `latent plan-hosts` predicts without ranks";
-        return Err(crate::exit::Usage(problem.into()).into());
+        return Err(crate::exit::UsageError(problem.into()).into());
     }
     let backend = backend(args)?;
     // what is wrong with a configuration is said by the engine
@@ -207,7 +207,7 @@ pub(crate) fn with_context(args: &EngineArgs, limit: usize) -> Cow<'_, EngineArg
 pub(crate) fn check_length(tokens: usize, limit: usize) -> Result<()> {
     if tokens > limit {
         let problem = format!("{tokens} tokens are more than the model's context of {limit}: give fewer");
-        return Err(crate::exit::Usage(problem).into());
+        return Err(crate::exit::UsageError(problem).into());
     }
     Ok(())
 }
@@ -227,7 +227,7 @@ pub(crate) fn describe_load(engine: &Engine, checkpoint: &Checkpoint, verbose: b
 }
 
 /// What the machine can do where the engine's threads run.
-pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<Limits> {
+pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<PeakRates> {
     let summary = engine.summary();
     // `-ngl 0` leaves nothing to the device that was asked for
     let cpu = summary.backend == latent_backends::NAMES[0];

@@ -57,13 +57,13 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
 
 /// Prints JSON that is written bit by bit. Control characters occur only within strings, where they are escaped.
 pub(crate) fn json_writer() -> impl Write {
-    Escaped(BufWriter::new(stdout().lock()))
+    EscapingFormatter(BufWriter::new(stdout().lock()))
 }
 
 /// Escapes what [`printable`] would. The serializer writes whole characters.
-struct Escaped<W>(W);
+struct EscapingFormatter<W>(W);
 
-impl<W: Write> Write for Escaped<W> {
+impl<W: Write> Write for EscapingFormatter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
         if matches!(printable_lines(text), Cow::Borrowed(_)) {

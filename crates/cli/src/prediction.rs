@@ -5,9 +5,9 @@ use crate::hosts_file::HostsFile;
 use crate::{exit, model};
 use anyhow::Result;
 use latent_engine::{Engine, EngineOptions};
-use latent_formats::{Outline, Source};
+use latent_formats::{CheckpointSource, Outline};
 use latent_graph::ModelConfig;
-use latent_hosts::predict::{self, Case, PlannedModel, PlannedPart, Prediction};
+use latent_hosts::predict::{self, PlannedModel, PlannedPart, Prediction, PredictionCase};
 use std::sync::Arc;
 
 /// Does something with a model of which only plans are made.
@@ -54,7 +54,7 @@ pub(crate) fn planned<T>(
 
 /// Some shards of a set do not say which tensors the others have.
 fn check_shards(outline: &Outline) -> Result<()> {
-    let Source::Gguf(source) = outline.source() else { return Ok(()) };
+    let CheckpointSource::Gguf(source) = outline.source() else { return Ok(()) };
     let (here, all) = (source.shards as u64, source.metadata.u64("split.count")?.unwrap_or(0));
     if here >= all {
         return Ok(());
@@ -63,14 +63,18 @@ fn check_shards(outline: &Outline) -> Result<()> {
         "{}: {here} of its {all} shards are here; predictions are made of all of them",
         outline.display_name()
     );
-    Err(exit::Usage(problem).into())
+    Err(exit::UsageError(problem).into())
 }
 
 /// What is expected of a run of this engine over ranks; none without a file of hosts, or where the model is on one host.
 ///
 /// # Errors
 /// A file of hosts that is none, or is for other ranks.
-pub(crate) fn of_engine(args: &ModelArgs, engine: &Engine, case: &Case) -> Result<Option<Prediction>> {
+pub(crate) fn of_engine(
+    args: &ModelArgs,
+    engine: &Engine,
+    case: &PredictionCase,
+) -> Result<Option<Prediction>> {
     let (Some(path), Some(partition)) = (&args.engine.hosts_file, engine.partition()) else {
         return Ok(None);
     };

@@ -16,7 +16,7 @@ pub(crate) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>> {
     job::hosts(partition).map_err(|error| match error {
         // a rank that does not come up may do so the next time
         error if cfg!(feature = "mpi") => error.into(),
-        error => exit::Usage(error.to_string()).into(),
+        error => exit::UsageError(error.to_string()).into(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Requests to a server: what `chat --url` and `top` share. Redirects are not followed, so that the key goes nowhere else.
 
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::interrupt;
 use anyhow::Result;
 use latent_formats::input_file;
@@ -63,14 +63,14 @@ pub(crate) enum Trouble {
 }
 
 /// A server's address and key.
-pub(crate) struct Server {
+pub(crate) struct ServerClient {
     url: String,
     key: Option<String>,
     tls: TlsConfig,
 }
 
 /// A piece of a stream.
-pub(crate) enum Piece {
+pub(crate) enum StreamLine {
     /// A line, without its end.
     Line(String),
     /// The stream ended as streams do.
@@ -78,23 +78,23 @@ pub(crate) enum Piece {
 }
 
 /// A stream of lines; the connection closes with it.
-pub(crate) struct Lines {
+pub(crate) struct LineStream {
     agent: Agent,
-    pieces: Receiver<Result<Piece, Trouble>>,
+    pieces: Receiver<Result<StreamLine, Trouble>>,
 }
 
-impl Server {
+impl ServerClient {
     /// # Errors
     /// An address or key that is none.
-    pub(crate) fn new(url: &str, key_file: Option<&Path>) -> Result<Server> {
-        let url = address(url).map_err(|problem| Usage(format!("--url {url}: {problem}")))?;
+    pub(crate) fn new(url: &str, key_file: Option<&Path>) -> Result<ServerClient> {
+        let url = address(url).map_err(|problem| UsageError(format!("--url {url}: {problem}")))?;
         let key = match key_file {
             Some(path) => {
                 let text = input_file::read_text(path, MAX_KEY_FILE)
-                    .map_err(|e| Usage(format!("--api-key-file: {e}")))?;
+                    .map_err(|e| UsageError(format!("--api-key-file: {e}")))?;
                 let line =
                     text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
-                let problem = || Usage(format!("--api-key-file {}: it holds no key", path.display()));
+                let problem = || UsageError(format!("--api-key-file {}: it holds no key", path.display()));
                 Some(line.ok_or_else(problem)?.to_owned())
             }
             None => std::env::var("LATENT_API_KEY")
@@ -103,11 +103,13 @@ impl Server {
                 .map(|key| key.trim().to_owned()),
         };
         if key.as_ref().is_some_and(|key| !key.bytes().all(|b| b.is_ascii_graphic())) {
-            return Err(Usage("the server's key holds blanks or characters that are not ASCII".into()).into());
+            return Err(
+                UsageError("the server's key holds blanks or characters that are not ASCII".into()).into()
+            );
         }
         // certificates are only read for those who need them
         let tls = if url.starts_with("https:") { latent_hub::tls()? } else { TlsConfig::default() };
-        Ok(Server { url, key, tls })
+        Ok(ServerClient { url, key, tls })
     }
 
     /// The address, without the `/v1` of OpenAI's protocol.
@@ -145,10 +147,10 @@ impl Server {
     }
 
     /// Sends a request; what comes back is read by a thread, so that a signal can end the wait for it at any time.
-    pub(crate) fn post(&self, path: &'static str, body: &Value) -> Lines {
+    pub(crate) fn post(&self, path: &'static str, body: &Value) -> LineStream {
         let agent = self.agent(None);
         let (sender, pieces) = sync_channel(AHEAD);
-        let asking = Server { url: self.url.clone(), key: self.key.clone(), tls: self.tls.clone() };
+        let asking = ServerClient { url: self.url.clone(), key: self.key.clone(), tls: self.tls.clone() };
         let (own, body) = (agent.clone(), body.to_string());
         let read = move || {
             if let Err(trouble) = asking.stream(&own, path, &body, &sender) {
@@ -158,7 +160,7 @@ impl Server {
         };
         // without the thread the channel is closed, which is a lost connection
         let _ = thread::Builder::new().name("server".into()).spawn(read);
-        Lines { agent, pieces }
+        LineStream { agent, pieces }
     }
 
     fn stream(
@@ -166,7 +168,7 @@ impl Server {
         agent: &Agent,
         path: &str,
         body: &str,
-        sender: &SyncSender<Result<Piece, Trouble>>,
+        sender: &SyncSender<Result<StreamLine, Trouble>>,
     ) -> Result<(), Trouble> {
         let mut request = agent
             .post(format!("{}{path}", self.url))
@@ -183,7 +185,7 @@ impl Server {
             let read =
                 reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).map_err(|e| self.lost(&e))?;
             if read == 0 {
-                let _ = sender.send(Ok(Piece::End));
+                let _ = sender.send(Ok(StreamLine::End));
                 return Ok(());
             }
             if read as u64 == MAX_LINE {
@@ -191,7 +193,7 @@ impl Server {
                 return Err(Trouble::Response { url: self.url.clone(), problem });
             }
             let line = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
-            if sender.send(Ok(Piece::Line(line))).is_err() {
+            if sender.send(Ok(StreamLine::Line(line))).is_err() {
                 return Ok(());
             }
         }
@@ -248,22 +250,22 @@ impl Server {
     }
 }
 
-impl Lines {
+impl LineStream {
     /// The next piece, none from `end` on; an error that says so if a signal comes.
-    pub(crate) fn next(&self, end: Instant) -> Result<Option<Piece>, Trouble> {
+    pub(crate) fn next(&self, end: Instant) -> Result<Option<StreamLine>, Trouble> {
         while Instant::now() < end {
             match self.pieces.recv_timeout(LOOK) {
                 _ if interrupt::asked() => return Err(Trouble::Stopped),
                 Ok(piece) => return piece.map(Some),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(Some(Piece::End)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Some(StreamLine::End)),
             }
         }
         Ok(None)
     }
 }
 
-impl Drop for Lines {
+impl Drop for LineStream {
     fn drop(&mut self) {
         self.agent.clone().shutdown();
     }

@@ -3,7 +3,7 @@
 //! `tokens` is a vector of integers. A point is a matrix `[tokens, width]`, or `[tokens, heads, width]`, in F32 (F16, BF16 and F64 are
 //! read too; leading dimensions of 1 do not matter). `docs/debugging.md` says what each point is.
 
-use latent_backend::{Trace, Values};
+use latent_backend::{ActivationTrace, TraceValues};
 use latent_engine::memory;
 use latent_formats::safetensors::{SafetensorsError, Writer, list};
 use latent_formats::{InputError, OutputError, OutputFile, input_file, limits};
@@ -64,7 +64,7 @@ pub enum DumpError {
 ///
 /// # Errors
 /// [`DumpError::Output`].
-pub fn write(trace: &Trace, points: &Activations, path: &Path) -> Result<usize, DumpError> {
+pub fn write(trace: &ActivationTrace, points: &Activations, path: &Path) -> Result<usize, DumpError> {
     let mut out = OutputFile::create_private(path)?;
     let rows = trace.tokens().len();
     let mut writer = Writer::new();
@@ -92,7 +92,7 @@ pub fn write(trace: &Trace, points: &Activations, path: &Path) -> Result<usize, 
 ///
 /// # Errors
 /// [`DumpError`]: what is wrong, and where.
-pub fn read(path: &Path, points: &Activations, tokens: Option<&[u32]>) -> Result<Trace, DumpError> {
+pub fn read(path: &Path, points: &Activations, tokens: Option<&[u32]>) -> Result<ActivationTrace, DumpError> {
     let free = memory::available().map_or(u64::MAX, |available| available.bytes / 2);
     let bytes = input_file::read(path, limits::MAX_DUMP_BYTES.min(free))?;
     let tensors = list(&bytes).map_err(|error| DumpError::Safetensors { path: path.to_owned(), error })?;
@@ -113,7 +113,7 @@ pub fn read(path: &Path, points: &Activations, tokens: Option<&[u32]>) -> Result
         (None, None) => return Err(DumpError::NoTokens { path: path.to_owned() }),
     };
     let rows = tokens.len();
-    let mut trace = Trace::empty(points, tokens);
+    let mut trace = ActivationTrace::empty(points, tokens);
     for (name, ty, shape, range) in tensors.iter().filter(|(name, ..)| name != TOKENS) {
         let Some(index) = points.find(name) else { return Err(wrong(name, points.unknown(name))) };
         let point = &points.list()[index];
@@ -128,7 +128,7 @@ pub fn read(path: &Path, points: &Activations, tokens: Option<&[u32]>) -> Result
             let expected = if point.heads == 1 { vec![rows, point.width] } else { expected.to_vec() };
             return Err(wrong(name, format!("its shape is {shape:?}, expected {expected:?}")));
         }
-        let mut values = Values::new(rows, point.row_width());
+        let mut values = TraceValues::new(rows, point.row_width());
         values.have.fill(true);
         latent_quant::decode(*ty, &bytes[range.clone()], &mut values.numbers)
             .map_err(|error| wrong(name, error.to_string()))?;

@@ -1,7 +1,7 @@
 //! Finds where two runs diverge: compares their traces point by point, each error against the
 //! errors of the point's inputs.
 //!
-//! * [`compare`]: two traces to a [`Report`].
+//! * [`compare`]: two traces to a [`ComparisonReport`].
 //! * [`Tolerance`]: how far apart two runs may be, from how exactly each computes.
 //! * [`dump`]: traces as safetensors files, our own or another program's.
 
@@ -12,24 +12,24 @@ mod tolerance;
 pub use measure::Distance;
 pub use tolerance::{Numerics, Tolerance};
 
-use latent_backend::{Trace, Values};
+use latent_backend::{ActivationTrace, TraceValues};
 use latent_graph::activations::{Activation, Activations};
 use measure::{chosen_otherwise, distance, row_error};
 use serde::Serialize;
 
 /// One of the runs.
 #[derive(Clone, Copy)]
-pub struct Side<'a> {
+pub struct ComparedRun<'a> {
     /// The points of its model.
     pub points: &'a Activations,
     /// Its values there.
-    pub trace: &'a Trace,
+    pub trace: &'a ActivationTrace,
 }
 
 /// How the two runs stand at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum PointVerdict {
     /// Every bit agrees.
     Same,
     /// Within the tolerance.
@@ -42,15 +42,15 @@ pub enum Verdict {
     Parts,
 }
 
-impl Verdict {
+impl PointVerdict {
     /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
-            Verdict::Same => "same",
-            Verdict::Within => "within",
-            Verdict::Follows => "follows",
-            Verdict::NotFinite => "NaN",
-            Verdict::Parts => "PARTS",
+            PointVerdict::Same => "same",
+            PointVerdict::Within => "within",
+            PointVerdict::Follows => "follows",
+            PointVerdict::NotFinite => "NaN",
+            PointVerdict::Parts => "PARTS",
         }
     }
 }
@@ -81,14 +81,14 @@ pub struct PointReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_experts: Option<usize>,
     /// What follows from all that.
-    pub verdict: Verdict,
+    pub verdict: PointVerdict,
     /// The operations that made it, on either side, as their plans print them.
     pub made_by: [String; 2],
 }
 
 /// The comparison of two runs.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ComparisonReport {
     /// What was allowed.
     pub tolerance: Tolerance,
     /// The points that both sides have, in the order of the circuit.
@@ -147,16 +147,25 @@ const TIE: f64 = 1.0 / 1024.0;
 ///
 /// # Errors
 /// [`DiffError`]: models of different shapes.
-pub fn compare(a: Side<'_>, b: Side<'_>, tolerance: Tolerance) -> Result<Report, DiffError> {
+pub fn compare(
+    a: ComparedRun<'_>,
+    b: ComparedRun<'_>,
+    tolerance: Tolerance,
+) -> Result<ComparisonReport, DiffError> {
     let (left, right) = (a.trace.tokens(), b.trace.tokens());
     if left != right {
         let at = left.iter().zip(right).take_while(|(a, b)| a == b).count();
         return Err(DiffError::Tokens { a: left.len(), b: right.len(), at });
     }
     let list = a.points.list();
-    let mut errors = Errors { points: list, rows: vec![None; list.len()], reach: vec![None; list.len()] };
-    let mut report =
-        Report { tolerance, points: Vec::new(), parted: None, not_finite: 0, not_compared: Vec::new() };
+    let mut errors = RowErrors { points: list, rows: vec![None; list.len()], reach: vec![None; list.len()] };
+    let mut report = ComparisonReport {
+        tolerance,
+        points: Vec::new(),
+        parted: None,
+        not_finite: 0,
+        not_compared: Vec::new(),
+    };
     for (index, point) in list.iter().enumerate() {
         let other = b.points.find(&point.name).and_then(|i| b.trace.values(i));
         let (Some(left), Some(right)) = (a.trace.values(index), other) else {
@@ -171,14 +180,14 @@ pub fn compare(a: Side<'_>, b: Side<'_>, tolerance: Tolerance) -> Result<Report,
             continue;
         };
         let found = judge(&mut errors, index, left, right, distance, tolerance);
-        if found.verdict == Verdict::Parts && report.parted.is_none() {
+        if found.verdict == PointVerdict::Parts && report.parted.is_none() {
             report.parted = Some(report.points.len());
         }
         report.not_finite += found.distance.not_finite;
         report.points.push(found);
     }
     if report.points.is_empty() {
-        let count = |side: Side<'_>| {
+        let count = |side: ComparedRun<'_>| {
             (0..side.points.list().len()).filter(|i| side.trace.values(*i).is_some()).count()
         };
         return Err(DiffError::Nothing { a: count(a), b: count(b) });
@@ -188,16 +197,16 @@ pub fn compare(a: Side<'_>, b: Side<'_>, tolerance: Tolerance) -> Result<Report,
 
 /// Decides about one point, row by row, and notes its errors for those that are computed from it.
 fn judge(
-    errors: &mut Errors<'_>,
+    errors: &mut RowErrors<'_>,
     index: usize,
-    left: &Values,
-    right: &Values,
+    left: &TraceValues,
+    right: &TraceValues,
     distance: Distance,
     tolerance: Tolerance,
 ) -> PointReport {
     let point = &errors.points[index];
     let routing = point.op == "route";
-    let (mut verdict, mut inputs_error, mut flips) = (Verdict::Within, 0.0f64, 0);
+    let (mut verdict, mut inputs_error, mut flips) = (PointVerdict::Within, 0.0f64, 0);
     let mut rows = vec![None; left.have.len()];
     // differences of larger numbers carry the rounding of those, on both sides
     let noise = (left.noise + right.noise) * (left.width as f64).sqrt();
@@ -213,16 +222,16 @@ fn judge(
         let level = tolerance.level + if size > 0.0 { noise / size } else { 0.0 };
         if found > level || found.is_nan() {
             verdict = if found <= tolerance.growth * inputs || tie {
-                if verdict == Verdict::Parts { verdict } else { Verdict::Follows }
+                if verdict == PointVerdict::Parts { verdict } else { PointVerdict::Follows }
             } else {
-                Verdict::Parts
+                PointVerdict::Parts
             };
         }
     }
-    if distance.not_finite > 0 && verdict != Verdict::Parts {
-        verdict = Verdict::NotFinite;
+    if distance.not_finite > 0 && verdict != PointVerdict::Parts {
+        verdict = PointVerdict::NotFinite;
     } else if distance.max_abs == 0.0 {
-        verdict = Verdict::Same;
+        verdict = PointVerdict::Same;
     }
     let (inputs, unseen) = errors.sources(index);
     let unseen_tensors = unseen.iter().flat_map(|i| errors.points[*i].tensors.iter().cloned()).collect();
@@ -247,7 +256,7 @@ fn judge(
 }
 
 /// Errors of rows, and what each point is computed from among those that were compared.
-struct Errors<'a> {
+struct RowErrors<'a> {
     points: &'a [Activation],
     /// The error of each row, where the point was compared.
     rows: Vec<Option<Vec<Option<f64>>>>,
@@ -255,7 +264,7 @@ struct Errors<'a> {
     reach: Vec<Option<Vec<f64>>>,
 }
 
-impl Errors<'_> {
+impl RowErrors<'_> {
     fn note(&mut self, point: usize, rows: Vec<Option<f64>>) {
         let mut largest = 0.0f64;
         let reach = rows.iter().map(|error| {

@@ -1,6 +1,6 @@
 //! Distance between two matrices.
 
-use latent_backend::Values;
+use latent_backend::TraceValues;
 use serde::Serialize;
 
 /// How far apart the values of one point are on the two sides.
@@ -27,7 +27,7 @@ pub struct Distance {
 }
 
 /// Differences of the rows that both have; none where they have none in common.
-pub(super) fn distance(a: &Values, b: &Values) -> Option<Distance> {
+pub(super) fn distance(a: &TraceValues, b: &TraceValues) -> Option<Distance> {
     let mut found = Distance {
         rows: 0,
         not_finite: 0,
@@ -116,8 +116,8 @@ pub(super) fn chosen_otherwise(a: &[f32], b: &[f32]) -> bool {
 mod tests {
     use super::*;
 
-    fn values(numbers: &[f32], width: usize) -> Values {
-        let mut values = Values::new(numbers.len() / width, width);
+    fn values(numbers: &[f32], width: usize) -> TraceValues {
+        let mut values = TraceValues::new(numbers.len() / width, width);
         values.numbers = numbers.to_vec();
         values.have.fill(true);
         values

@@ -1,12 +1,14 @@
 //! Attention in latent space and over expanded keys, and the expansion of keys.
 
 use crate::float16::nearest;
-use crate::memory::Copies;
+use crate::memory::OperandCopies;
 use crate::random::Random;
-use crate::reference::{Bound, SameBits, Truth};
-use crate::work::{Work, arithmetic_of};
+use crate::reference::{BitIdentity, ErrorBound, ReferenceResults};
+use crate::work::{CallCost, arithmetic_of};
 use latent_kernels::half::{bf16, f16};
-use latent_kernels::{CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row};
+use latent_kernels::{
+    CacheView, ExpandedKv, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row,
+};
 use latent_types::{ActivationType, CacheRow, CacheType};
 
 /// Rows per KV block.
@@ -15,32 +17,32 @@ const KV_BLOCK: usize = 64;
 /// Softmax scale of [`LatentCase`].
 pub const SCALE: f32 = 0.3;
 
-const FLOAT_BOUND: Bound = Bound {
+const FLOAT_BOUND: ErrorBound = ErrorBound {
     error: 1e-5,
-    same_bits: SameBits::None,
+    same_bits: BitIdentity::None,
     reason: "scores are f32 sums of several hundred terms; tiers with fused multiply-adds round less",
 };
 
-const HALF_BOUND: Bound = Bound {
+const HALF_BOUND: ErrorBound = ErrorBound {
     error: 4e-3,
-    same_bits: SameBits::None,
+    same_bits: BitIdentity::None,
     reason: "queries, weights and products are rounded to f16, sums of at most 64 terms too",
 };
 
-const BRAIN_BOUND: Bound = Bound {
+const BRAIN_BOUND: ErrorBound = ErrorBound {
     error: 5e-3,
-    same_bits: SameBits::None,
+    same_bits: BitIdentity::None,
     reason: "queries and weights are rounded to bf16; sums are f32",
 };
 
-const NARROWED_BOUND: Bound = Bound {
+const NARROWED_BOUND: ErrorBound = ErrorBound {
     error: 8e-3,
     reason: "queries, weights and cached rows of f16 are rounded to bf16; sums are f32",
     ..BRAIN_BOUND
 };
 
 /// The bound for attention with rounded operands.
-fn bound(activation: ActivationType) -> Bound {
+fn bound(activation: ActivationType) -> ErrorBound {
     match activation {
         ActivationType::F16 => HALF_BOUND,
         ActivationType::Bf16 => BRAIN_BOUND,
@@ -49,9 +51,9 @@ fn bound(activation: ActivationType) -> Bound {
     }
 }
 
-const CODE_BOUND: Bound = Bound {
+const CODE_BOUND: ErrorBound = ErrorBound {
     error: 2e-2,
-    same_bits: SameBits::None,
+    same_bits: BitIdentity::None,
     reason: "queries are rounded to 8-bit quants with a scale for 128 of them; sums of products with quants are exact",
 };
 
@@ -80,7 +82,7 @@ pub struct LatentCase {
 pub struct LatentOperands {
     /// One row per head.
     pub queries: Vec<f32>,
-    caches: Copies,
+    caches: OperandCopies,
     /// The block table of each copy, not in order.
     table: Vec<u32>,
     blocks: usize,
@@ -103,7 +105,7 @@ impl LatentCase {
         format!("{}({cache}{halves}, h={heads}, {latent}+{rope}, rows={rows}{splits})", self.operation())
     }
 
-    pub(crate) fn bound(&self) -> Bound {
+    pub(crate) fn bound(&self) -> ErrorBound {
         if self.activation != ActivationType::F32 && self.cache == CacheType::Int8 {
             // whatever the type of the weighted sums
             return CODE_BOUND;
@@ -114,9 +116,9 @@ impl LatentCase {
         bound(self.activation)
     }
 
-    pub(crate) fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> CallCost {
         let (row, latent) = ((self.latent + self.rope) as f64, self.latent as f64);
-        Work {
+        CallCost {
             bytes: (self.rows * self.row().bytes()) as f64,
             flops: 2.0 * (self.heads * self.rows) as f64 * (row + latent),
             arithmetic: arithmetic_of(self.activation),
@@ -142,14 +144,14 @@ impl LatentCase {
         for row in bytes.chunks_exact_mut(row_bytes) {
             store_row(self.row(), &random.numbers(width), row);
         }
-        let caches = Copies::new(&bytes, copies);
+        let caches = OperandCopies::new(&bytes, copies);
         let table =
             (0..copies).flat_map(|copy| (0..blocks).rev().map(move |block| (copy * blocks + block) as u32));
         let (table, queries) = (table.collect(), random.numbers(self.heads * width));
         LatentOperands { queries, caches, table, blocks }
     }
 
-    pub(crate) fn truth(&self, operands: &LatentOperands) -> Truth {
+    pub(crate) fn truth(&self, operands: &LatentOperands) -> ReferenceResults {
         let cache = operands.cache(self, 0);
         let rows: Vec<Vec<f32>> = (0..self.rows)
             .map(|row| {
@@ -160,7 +162,7 @@ impl LatentCase {
             .collect();
         let values: Vec<&[f32]> = rows.iter().map(|row| &row[..self.latent]).collect();
         let keys: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
-        let mut truth = Truth::default();
+        let mut truth = ReferenceResults::default();
         for query in operands.queries.chunks_exact(self.width()) {
             attend(query, &keys, &values, SCALE, &mut truth);
         }
@@ -188,7 +190,7 @@ impl LatentOperands {
 }
 
 /// softmax(scale · q·K) V of one query.
-fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: &mut Truth) {
+fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: &mut ReferenceResults) {
     let dot = |key: &&[f32]| query.iter().zip(*key).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let scores: Vec<f64> = keys.iter().map(|key| f64::from(scale) * dot(key)).collect();
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -282,14 +284,14 @@ impl ExpandedCase {
         format!("attend_expanded({activation}, {queries} at {position}, {nope}+{rope}, v={values})")
     }
 
-    pub(crate) fn bound(&self) -> Bound {
+    pub(crate) fn bound(&self) -> ErrorBound {
         bound(self.activation)
     }
 
-    pub(crate) fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> CallCost {
         let seen: usize = (0..self.queries).map(|i| self.position + i + 1).sum();
         let widths = self.nope + self.rope + self.values;
-        Work {
+        CallCost {
             bytes: (number_bytes(self.activation) * (self.position + self.queries) * widths) as f64,
             flops: 2.0 * (seen * widths) as f64,
             arithmetic: arithmetic_of(self.activation),
@@ -308,10 +310,10 @@ impl ExpandedCase {
         }
     }
 
-    pub(crate) fn truth(&self, operands: &ExpandedOperands) -> Truth {
+    pub(crate) fn truth(&self, operands: &ExpandedOperands) -> ReferenceResults {
         let keys: Vec<&[f32]> = operands.keys.iter().map(Vec::as_slice).collect();
         let values: Vec<&[f32]> = operands.values.chunks_exact(self.values).collect();
-        let mut truth = Truth::default();
+        let mut truth = ReferenceResults::default();
         for (i, query) in operands.queries.chunks_exact(self.nope + self.rope).enumerate() {
             let seen = self.position + i + 1;
             attend(query, &keys[..seen], &values[..seen], operands.scales[i], &mut truth);
@@ -342,10 +344,10 @@ impl ExpandedOperands {
 
 impl<N: KvElement> ExpandedLines<N> {
     /// The view passed to kernels.
-    pub fn view(&self, case: &ExpandedCase) -> Expanded<'_, N> {
+    pub fn view(&self, case: &ExpandedCase) -> ExpandedKv<'_, N> {
         let stride = N::padded(case.rope) * N::KV_BLOCK;
         let widths = HeadWidths { nope: case.nope, rope: case.rope, value: case.values };
-        Expanded::new(&self.content, (&self.rotated, stride), &self.values, widths)
+        ExpandedKv::new(&self.content, (&self.rotated, stride), &self.values, widths)
             .expect("blocks of the case")
     }
 }
@@ -390,7 +392,7 @@ impl KeysCase {
         format!("expand_keys({}, by {order}, {latent} to {nope}, blocks={blocks})", activation.name())
     }
 
-    pub(crate) fn bound(&self) -> Bound {
+    pub(crate) fn bound(&self) -> ErrorBound {
         let (error, reason) = match self.activation {
             ActivationType::F16 => {
                 (2e-3, "weights, products and results are rounded to f16, sums of at most 64 terms too")
@@ -400,12 +402,12 @@ impl KeysCase {
                 (2e-6, "f32 sums in order; tiers with fused multiply-adds round less")
             }
         };
-        Bound { error, same_bits: SameBits::None, reason }
+        ErrorBound { error, same_bits: BitIdentity::None, reason }
     }
 
-    pub(crate) fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> CallCost {
         let matrices = (self.nope + self.latent) * self.rows() * number_bytes(self.activation);
-        Work {
+        CallCost {
             bytes: (4 * self.nope * self.latent + matrices) as f64,
             flops: 2.0 * (self.nope * self.latent * self.rows()) as f64,
             arithmetic: arithmetic_of(self.activation),
@@ -431,8 +433,8 @@ impl KeysCase {
         }
     }
 
-    pub(crate) fn truth(&self, operands: &KeysOperands) -> Truth {
-        let mut truth = Truth::default();
+    pub(crate) fn truth(&self, operands: &KeysOperands) -> ReferenceResults {
+        let mut truth = ReferenceResults::default();
         for row in operands.latents.chunks_exact(self.latent) {
             for n in 0..self.nope {
                 let (mut sum, mut size) = (0.0, 0.0);

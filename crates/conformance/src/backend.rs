@@ -1,6 +1,6 @@
 //! Backends: a backend lists its kernels and prepares jobs.
 
-use crate::case::{Case, Operands};
+use crate::case::{CaseOperands, KernelCase};
 use crate::counted_call::CountedCall;
 use crate::table::real_sizes;
 use latent_types::Arithmetic;
@@ -10,10 +10,10 @@ use std::time::Instant;
 
 /// A kernel of a backend.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kernel {
+pub struct CaseKernel {
     /// Its name, unique in the backend.
     pub name: String,
-    /// Level that it is compiled for, one of the backend's [levels](Backend::levels).
+    /// Level that it is compiled for, one of the backend's [levels](CaseBackend::levels).
     pub level: &'static str,
     /// The features that this machine lacks for it.
     pub missing: Option<String>,
@@ -22,7 +22,7 @@ pub struct Kernel {
 }
 
 /// A kernel with the operands of one case, ready to run as often as wanted.
-pub trait Job {
+pub trait KernelJob {
     /// Runs once, reading copy `copy` (modulo their number) of the weight or cached rows.
     fn run(&mut self, copy: usize);
 
@@ -50,7 +50,7 @@ pub trait Job {
 
 /// A target of kernels: an instruction-set tier, or a kind of device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Level {
+pub struct KernelLevel {
     /// Its name.
     pub name: &'static str,
     /// Whether this machine supports it.
@@ -58,12 +58,12 @@ pub struct Level {
 }
 
 /// Runs cases.
-pub trait Backend: Sync {
+pub trait CaseBackend: Sync {
     /// Its name.
     fn name(&self) -> &'static str;
 
     /// Levels that its kernels are compiled for, the slowest first.
-    fn levels(&self) -> Vec<Level>;
+    fn levels(&self) -> Vec<KernelLevel>;
 
     /// Further CPU features: name, and whether the machine has it.
     fn features(&self) -> Vec<(&'static str, bool)>;
@@ -74,18 +74,18 @@ pub trait Backend: Sync {
     }
 
     /// All its kernels, including those that this machine cannot run.
-    fn kernels(&self) -> Vec<Kernel>;
+    fn kernels(&self) -> Vec<CaseKernel>;
 
     /// The cases that are measured.
-    fn real_sizes(&self) -> Vec<Case> {
+    fn real_sizes(&self) -> Vec<KernelCase> {
         real_sizes()
     }
 
     /// Whether a kernel computes a case.
-    fn serves(&self, kernel: &Kernel, case: &Case) -> bool;
+    fn serves(&self, kernel: &CaseKernel, case: &KernelCase) -> bool;
 
     /// What a kernel multiplies a case in, where that is not what its activation type says.
-    fn arithmetic(&self, _: &Kernel, _: &Case) -> Option<Arithmetic> {
+    fn arithmetic(&self, _: &CaseKernel, _: &KernelCase) -> Option<Arithmetic> {
         None
     }
 
@@ -93,7 +93,7 @@ pub trait Backend: Sync {
     ///
     /// # Errors
     /// The problem. A backend whose kernels are functions always returns an error.
-    fn count(&self, _: &Kernel, _: &Case, _: &Operands) -> Result<Vec<CountedCall>, String> {
+    fn count(&self, _: &CaseKernel, _: &KernelCase, _: &CaseOperands) -> Result<Vec<CountedCall>, String> {
         Err("kernels of this device are functions, which have no workgroups".into())
     }
 
@@ -103,8 +103,8 @@ pub trait Backend: Sync {
     /// What is wrong, such as too little memory on a device.
     fn prepare<'o>(
         &self,
-        kernel: &Kernel,
-        case: &'o Case,
-        operands: &'o Operands,
-    ) -> Result<Box<dyn Job + Send + 'o>, String>;
+        kernel: &CaseKernel,
+        case: &'o KernelCase,
+        operands: &'o CaseOperands,
+    ) -> Result<Box<dyn KernelJob + Send + 'o>, String>;
 }

@@ -2,15 +2,15 @@
 
 use crate::attention::{ExpandedCase, KeysCase, LatentCase};
 use crate::product::ProductCase;
-use crate::reference::{Bound, Truth};
+use crate::reference::{ErrorBound, ReferenceResults};
 use crate::rows::{RowCase, RowOp};
 use crate::w4::W4Case;
-use crate::work::{Work, layout};
+use crate::work::{CallCost, layout};
 use serde::Serialize;
 
 /// An operation with its sizes and formats.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Case {
+pub enum KernelCase {
     /// Rows times a weight.
     Product(ProductCase),
     /// Attention in latent space.
@@ -27,7 +27,7 @@ pub enum Case {
 
 /// An operation and the formats that it works on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Family {
+pub struct OperationFamily {
     /// Name of the operation.
     pub operation: &'static str,
     /// The format of the weight or of the cache.
@@ -41,17 +41,17 @@ pub struct Family {
 macro_rules! each {
     ($case:expr, $it:ident => $value:expr) => {
         match $case {
-            Case::Product($it) => $value,
-            Case::Latent($it) => $value,
-            Case::Expanded($it) => $value,
-            Case::Keys($it) => $value,
-            Case::Row($it) => $value,
-            Case::W4($it) => $value,
+            KernelCase::Product($it) => $value,
+            KernelCase::Latent($it) => $value,
+            KernelCase::Expanded($it) => $value,
+            KernelCase::Keys($it) => $value,
+            KernelCase::Row($it) => $value,
+            KernelCase::W4($it) => $value,
         }
     };
 }
 
-impl Case {
+impl KernelCase {
     /// Its name, unique in the table: `linear(Q4_0, tiles, a8, m=23, k=160, n=37)`.
     pub fn name(&self) -> String {
         each!(self, case => case.name())
@@ -63,27 +63,29 @@ impl Case {
     }
 
     /// The case without its sizes: the granularity of kernel support.
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> OperationFamily {
         let operation = self.operation();
-        let words = |format: &str, layout: &'static str, input: &'static str| Family {
+        let words = |format: &str, layout: &'static str, input: &'static str| OperationFamily {
             operation,
             format: format.to_owned(),
             layout,
             input,
         };
         match self {
-            Case::Product(case) => words(case.weight.name(), layout(case.layout), case.activation.name()),
-            Case::Latent(case) => words(case.cache.name(), "blocks", case.activation.name()),
-            Case::Expanded(case) => words(case.activation.name(), "lines", "f32"),
-            Case::Keys(case) => words(case.activation.name(), "lines", "f32"),
-            Case::Row(RowCase { op: RowOp::Embed(ty, stored), .. }) => {
+            KernelCase::Product(case) => {
+                words(case.weight.name(), layout(case.layout), case.activation.name())
+            }
+            KernelCase::Latent(case) => words(case.cache.name(), "blocks", case.activation.name()),
+            KernelCase::Expanded(case) => words(case.activation.name(), "lines", "f32"),
+            KernelCase::Keys(case) => words(case.activation.name(), "lines", "f32"),
+            KernelCase::Row(RowCase { op: RowOp::Embed(ty, stored), .. }) => {
                 words(ty.name(), layout(*stored), "ids")
             }
-            Case::Row(RowCase { op: RowOp::Store(ty) | RowOp::Load(ty), .. }) => {
+            KernelCase::Row(RowCase { op: RowOp::Store(ty) | RowOp::Load(ty), .. }) => {
                 words(ty.name(), "rows", "f32")
             }
-            Case::Row(_) => words("f32", "rows", "f32"),
-            Case::W4(case) => {
+            KernelCase::Row(_) => words("f32", "rows", "f32"),
+            KernelCase::W4(case) => {
                 let (format, input) = case.formats();
                 words(format, "marlin", input)
             }
@@ -91,33 +93,33 @@ impl Case {
     }
 
     /// The allowed error of its results.
-    pub fn bound(&self) -> Bound {
+    pub fn bound(&self) -> ErrorBound {
         each!(self, case => case.bound())
     }
 
     /// What one call costs.
-    pub fn work(&self) -> Work {
+    pub fn work(&self) -> CallCost {
         each!(self, case => case.work())
     }
 
     /// Whether its kernels take their ISA from a limit that holds for the process, so that one thread runs them.
     pub(crate) fn limits_process(&self) -> bool {
         match self {
-            Case::Row(_) => true,
-            Case::W4(case) => case.limits_process(),
+            KernelCase::Row(_) => true,
+            KernelCase::W4(case) => case.limits_process(),
             _ => false,
         }
     }
 
     /// Its operands, `copies` times where they would be read from memory.
-    pub fn operands(&self, copies: usize) -> Operands {
+    pub fn operands(&self, copies: usize) -> CaseOperands {
         match self {
-            Case::Product(case) => Operands::Product(case.operands(copies)),
-            Case::Latent(case) => Operands::Latent(case.operands(copies)),
-            Case::Expanded(case) => Operands::Expanded(case.operands()),
-            Case::Keys(case) => Operands::Keys(case.operands()),
-            Case::Row(case) => Operands::Row(case.operands()),
-            Case::W4(case) => Operands::W4(case.operands(copies)),
+            KernelCase::Product(case) => CaseOperands::Product(case.operands(copies)),
+            KernelCase::Latent(case) => CaseOperands::Latent(case.operands(copies)),
+            KernelCase::Expanded(case) => CaseOperands::Expanded(case.operands()),
+            KernelCase::Keys(case) => CaseOperands::Keys(case.operands()),
+            KernelCase::Row(case) => CaseOperands::Row(case.operands()),
+            KernelCase::W4(case) => CaseOperands::W4(case.operands(copies)),
         }
     }
 
@@ -125,21 +127,21 @@ impl Case {
     ///
     /// # Panics
     /// When the operands are of another case.
-    pub fn truth(&self, operands: &Operands) -> Truth {
+    pub fn truth(&self, operands: &CaseOperands) -> ReferenceResults {
         match (self, operands) {
-            (Case::Product(case), Operands::Product(operands)) => case.truth(operands),
-            (Case::Latent(case), Operands::Latent(operands)) => case.truth(operands),
-            (Case::Expanded(case), Operands::Expanded(operands)) => case.truth(operands),
-            (Case::Keys(case), Operands::Keys(operands)) => case.truth(operands),
-            (Case::Row(case), Operands::Row(operands)) => case.truth(operands),
-            (Case::W4(case), Operands::W4(operands)) => case.truth(operands),
+            (KernelCase::Product(case), CaseOperands::Product(operands)) => case.truth(operands),
+            (KernelCase::Latent(case), CaseOperands::Latent(operands)) => case.truth(operands),
+            (KernelCase::Expanded(case), CaseOperands::Expanded(operands)) => case.truth(operands),
+            (KernelCase::Keys(case), CaseOperands::Keys(operands)) => case.truth(operands),
+            (KernelCase::Row(case), CaseOperands::Row(operands)) => case.truth(operands),
+            (KernelCase::W4(case), CaseOperands::W4(operands)) => case.truth(operands),
             _ => panic!("operands of another case than {}", self.name()),
         }
     }
 }
 
 /// The operands of a case.
-pub enum Operands {
+pub enum CaseOperands {
     /// Of a product.
     Product(crate::product::ProductOperands),
     /// Of attention in latent space.

@@ -1,14 +1,14 @@
 //! Counts of kernel calls at the sizes of real models, as a substitute for timing.
 
-use crate::backend::Backend;
-use crate::case::Case;
+use crate::backend::CaseBackend;
+use crate::case::KernelCase;
 use crate::counted_call::CountedCall;
-use crate::filter::Filter;
+use crate::filter::KernelFilter;
 use serde::Serialize;
 
 /// One case with one kernel.
 #[derive(Clone, Debug, Serialize)]
-pub struct Count {
+pub struct CaseCount {
     /// The case.
     pub case: String,
     /// The kernel.
@@ -22,7 +22,11 @@ pub struct Count {
 }
 
 /// Counts all cases that `filter` lets through. `sink` receives each count, or why there is none, and returns whether to go on.
-pub fn count(backend: &dyn Backend, filter: &Filter, sink: &mut dyn FnMut(Result<Count, String>) -> bool) {
+pub fn count(
+    backend: &dyn CaseBackend,
+    filter: &KernelFilter,
+    sink: &mut dyn FnMut(Result<CaseCount, String>) -> bool,
+) {
     let kernels = backend.kernels();
     for case in backend.real_sizes() {
         let (name, mut known) = (case.name(), Vec::new());
@@ -48,7 +52,13 @@ pub fn count(backend: &dyn Backend, filter: &Filter, sink: &mut dyn FnMut(Result
     }
 }
 
-fn counted(case: &Case, name: &str, kernel: &str, calls: Vec<CountedCall>) -> Count {
+fn counted(case: &KernelCase, name: &str, kernel: &str, calls: Vec<CountedCall>) -> CaseCount {
     let work = case.work();
-    Count { case: name.to_owned(), kernel: kernel.to_owned(), bytes: work.bytes, flops: work.flops, calls }
+    CaseCount {
+        case: name.to_owned(),
+        kernel: kernel.to_owned(),
+        bytes: work.bytes,
+        flops: work.flops,
+        calls,
+    }
 }

@@ -67,12 +67,17 @@ pub fn fused_speedups(measurements: &[Measurement]) -> Vec<FusedSpeedup> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Limits;
+    use crate::MachinePeaks;
     use latent_types::ActivationType;
 
     fn measured(weight: TensorType, layout: WeightLayout, rows: usize, micros: f64) -> Measurement {
-        let limits =
-            Limits { read_bandwidth: 1.0, int8_macs: 1.0, f32_macs: 1.0, f16_macs: 0.0, bf16_macs: 0.0 };
+        let limits = MachinePeaks {
+            read_bandwidth: 1.0,
+            int8_macs: 1.0,
+            f32_macs: 1.0,
+            f16_macs: 0.0,
+            bf16_macs: 0.0,
+        };
         let (activation, across, inputs, outputs, skipped) = (ActivationType::A8, false, 256, 64, 0);
         let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
         Measurement {

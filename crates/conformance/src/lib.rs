@@ -1,10 +1,10 @@
 //! Every operation that kernels are written for, in one declared table of cases: sizes, formats, and error bounds.
 //!
 //! * [`cases`], [`real_sizes`]: the table, with odd sizes for tests and sizes of real models for measurements.
-//! * [`test`](test()): runs cases on every kernel of a [`Backend`] and compares the results with sums in f64, and kernels with each other.
+//! * [`test`](test()): runs cases on every kernel of a [`CaseBackend`] and compares the results with sums in f64, and kernels with each other.
 //! * [`perf`](perf()): bytes and operations per second at real sizes, compared with the machine's limits. [`support`](support()): which kernels run here.
 //! * [`count`](count()): what calls of kernels do, for devices that cannot be timed.
-//! * [`Cpu`]: the CPU as a backend. Another one brings a [`Backend`] and [`Job`]s, and runs the same table.
+//! * [`CpuCaseBackend`]: the CPU as a backend. Another one brings a [`CaseBackend`] and [`KernelJob`]s, and runs the same table.
 //!
 //! ```
 //! use latent_conformance::{Backend, Cpu, Filter, Verdict, cases, test};
@@ -43,20 +43,20 @@ mod work;
 pub use attention::{
     ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
 };
-pub use backend::{Backend, Job, Kernel, Level};
-pub use case::{Case, Family, Operands};
-pub use count::{Count, count};
+pub use backend::{CaseBackend, CaseKernel, KernelJob, KernelLevel};
+pub use case::{CaseOperands, KernelCase, OperationFamily};
+pub use count::{CaseCount, count};
 pub use counted_call::CountedCall;
-pub use cpu::Cpu;
-pub use filter::Filter;
+pub use cpu::CpuCaseBackend;
+pub use filter::KernelFilter;
 pub use fused::{FusedSpeedup, fused_speedups};
-pub use perf::{Limits, Measurement, PerfOptions, perf};
+pub use perf::{MachinePeaks, Measurement, PerfOptions, perf};
 pub use product::{ProductCase, ProductOperands};
-pub use reference::{Bound, SameBits, Truth};
-pub use routing::Routing;
+pub use reference::{BitIdentity, ErrorBound, ReferenceResults};
+pub use routing::RoutingRules;
 pub use rows::{RowCase, RowOp, RowOperands};
-pub use support::{Support, support};
+pub use support::{OperationSupport, support};
 pub use table::{cases, real_sizes};
-pub use test::{Outcome, Verdict, test};
+pub use test::{CaseOutcome, CaseVerdict, test};
 pub use w4::{W4Case, W4Op, W4Operands, W4Quant, W4Rounding, W4ScaleType};
-pub use work::Work;
+pub use work::CallCost;

@@ -3,18 +3,18 @@
 use memmap2::{MmapMut, MmapOptions};
 
 /// Contiguous copies of some bytes, each aligned to 64 bytes if its length is a multiple of 64.
-pub(crate) struct Copies {
+pub(crate) struct OperandCopies {
     map: MmapMut,
     len: usize,
     count: usize,
 }
 
-impl Copies {
+impl OperandCopies {
     /// Makes `count` copies, in huge pages if the system has them, like the engine's KV cache.
     ///
     /// # Panics
     /// When there is not enough memory, like a growing vector.
-    pub(crate) fn new(bytes: &[u8], count: usize) -> Copies {
+    pub(crate) fn new(bytes: &[u8], count: usize) -> OperandCopies {
         let all = bytes.len() * count;
         let mut map = MmapOptions::new().len(all.max(1)).map_anon().expect("memory for the operands");
         // a hint: if the system refuses it, normal pages are used
@@ -23,7 +23,7 @@ impl Copies {
         if !bytes.is_empty() {
             map[..all].chunks_exact_mut(bytes.len()).for_each(|copy| copy.copy_from_slice(bytes));
         }
-        Copies { map, len: bytes.len(), count }
+        OperandCopies { map, len: bytes.len(), count }
     }
 
     /// Number of copies.

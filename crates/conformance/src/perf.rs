@@ -1,10 +1,10 @@
 //! Speed of every kernel at the sizes of real models, compared with the machine's limits.
 
-use crate::backend::{Backend, Kernel};
-use crate::case::{Case, Operands};
-use crate::filter::Filter;
+use crate::backend::{CaseBackend, CaseKernel};
+use crate::case::{CaseOperands, KernelCase};
+use crate::filter::KernelFilter;
 use crate::product::ProductCase;
-use crate::work::Work;
+use crate::work::CallCost;
 use latent_types::Arithmetic;
 use serde::Serialize;
 use std::sync::Barrier;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The machine's limits for the number of threads that run a case.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Limits {
+pub struct MachinePeaks {
     /// Bytes per second from memory.
     pub read_bandwidth: f64,
     /// Multiply-adds of 8-bit integers per second.
@@ -64,7 +64,7 @@ pub struct Measurement {
     /// Share of that limit: the time that it allows ÷ the time taken.
     pub of_limit: Option<f64>,
     /// The limits, as measured shortly before.
-    pub limits: Limits,
+    pub limits: MachinePeaks,
     /// The sizes of a product.
     #[serde(skip)]
     pub product: Option<ProductCase>,
@@ -79,19 +79,19 @@ const SAMPLE: Duration = Duration::from_millis(1);
 /// Measures all `cases` that `filter` lets through. `limits` gives the machine's limits for a level and a number of threads; `sink` receives
 /// each measurement, or why it failed, and returns whether to go on.
 pub fn perf(
-    backend: &dyn Backend,
-    cases: &[Case],
-    filter: &Filter,
+    backend: &dyn CaseBackend,
+    cases: &[KernelCase],
+    filter: &KernelFilter,
     options: &PerfOptions,
-    limits: &mut dyn FnMut(&'static str, usize) -> Limits,
+    limits: &mut dyn FnMut(&'static str, usize) -> MachinePeaks,
     sink: &mut dyn FnMut(Result<Measurement, String>) -> bool,
 ) {
     let kernels = backend.kernels();
     let levels: Vec<&str> = backend.levels().iter().map(|level| level.name).collect();
-    let rank = |kernel: &Kernel| levels.iter().position(|level| *level == kernel.level);
+    let rank = |kernel: &CaseKernel| levels.iter().position(|level| *level == kernel.level);
     for case in cases {
         let name = case.name();
-        let mut serving: Vec<&Kernel> = kernels
+        let mut serving: Vec<&CaseKernel> = kernels
             .iter()
             .filter(|kernel| {
                 kernel.missing.is_none() && backend.serves(kernel, case) && filter.lets(kernel, &name)
@@ -114,7 +114,7 @@ pub fn perf(
             let limits = limits(kernel.level, threads);
             let timed = time(backend, kernel, case, &operands, threads, copies.max(threads), options.time);
             let arithmetic = backend.arithmetic(kernel, case).unwrap_or(work.arithmetic);
-            let work = Work { arithmetic, ..work };
+            let work = CallCost { arithmetic, ..work };
             let measured = timed
                 .map(|timed| measurement(case, &name, kernel, &work, threads, timed, limits))
                 .map_err(|problem| format!("{} {name}: {problem}", kernel.name));
@@ -126,7 +126,7 @@ pub fn perf(
 }
 
 /// The timings of all threads.
-struct Timed {
+struct ThreadTimings {
     /// Calls of all threads.
     calls: usize,
     /// Median seconds per call of each thread.
@@ -134,14 +134,14 @@ struct Timed {
 }
 
 fn time(
-    backend: &dyn Backend,
-    kernel: &Kernel,
-    case: &Case,
-    operands: &Operands,
+    backend: &dyn CaseBackend,
+    kernel: &CaseKernel,
+    case: &KernelCase,
+    operands: &CaseOperands,
     threads: usize,
     copies: usize,
     length: Duration,
-) -> Result<Timed, String> {
+) -> Result<ThreadTimings, String> {
     let mut jobs = Vec::new();
     for _ in 0..threads {
         jobs.push(backend.prepare(kernel, case, operands)?);
@@ -178,7 +178,7 @@ fn time(
     });
     let found: Vec<(usize, f64)> = found.into_iter().collect::<Result<_, _>>()?;
     let calls = found.iter().map(|(calls, _)| calls).sum();
-    Ok(Timed { calls, seconds: found.into_iter().map(|(_, seconds)| seconds).collect() })
+    Ok(ThreadTimings { calls, seconds: found.into_iter().map(|(_, seconds)| seconds).collect() })
 }
 
 /// The median.
@@ -188,13 +188,13 @@ fn median(samples: &mut [f64]) -> f64 {
 }
 
 fn measurement(
-    case: &Case,
+    case: &KernelCase,
     name: &str,
-    kernel: &Kernel,
-    work: &Work,
+    kernel: &CaseKernel,
+    work: &CallCost,
     threads: usize,
-    timed: Timed,
-    limits: Limits,
+    timed: ThreadTimings,
+    limits: MachinePeaks,
 ) -> Measurement {
     let rate: f64 = timed.seconds.iter().map(|seconds| 1.0 / seconds).sum();
     let memory = if work.from_memory { work.bytes / limits.read_bandwidth } else { 0.0 };
@@ -219,6 +219,6 @@ fn measurement(
         bound: limited.then_some(if memory >= arithmetic { "memory" } else { "arithmetic" }),
         of_limit: limited.then_some(memory.max(arithmetic) * rate),
         limits,
-        product: if let Case::Product(case) = case { Some(*case) } else { None },
+        product: if let KernelCase::Product(case) = case { Some(*case) } else { None },
     }
 }

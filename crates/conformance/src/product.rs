@@ -1,11 +1,11 @@
 //! Matmuls: rows times a weight.
 
-use crate::memory::Copies;
+use crate::memory::OperandCopies;
 use crate::random::Random;
-use crate::reference::{Bound, SameBits, Truth};
-use crate::work::{Work, layout};
+use crate::reference::{BitIdentity, ErrorBound, ReferenceResults};
+use crate::work::{CallCost, layout};
 use latent_kernels::{
-    Bf16Rows, BlockScales, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, Rows, WeightMatrix, quantize_q8,
+    Bf16Rows, BlockScales, MatrixView, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, WeightMatrix, quantize_q8,
     to_bf16,
 };
 use latent_quant::tiles::{ROWS, TileLayout};
@@ -37,7 +37,7 @@ const FP8_BLOCK: (usize, usize) = (32, 128);
 
 /// Its operands.
 pub struct ProductOperands {
-    matrices: Copies,
+    matrices: OperandCopies,
     /// The weight as stored in a file.
     file: Vec<u8>,
     /// Block scales of an FP8 weight; else none.
@@ -59,7 +59,7 @@ impl ProductCase {
         format!("{op}({}, {layout}, {}, m={m}, k={k}, n={n})", self.weight, self.activation.name())
     }
 
-    pub(crate) fn bound(&self) -> Bound {
+    pub(crate) fn bound(&self) -> ErrorBound {
         let (error, reason) = match (self.across, self.activation) {
             (true, _) => (2e-6, "f32 products and sums, in order"),
             (false, ActivationType::A8) => {
@@ -72,13 +72,13 @@ impl ProductCase {
             (false, ActivationType::F32 | ActivationType::F16) => (1e-6, "f32 sums in 16 accumulators"),
         };
         let floats_in_tiles = self.layout == WeightLayout::Tiles && !self.weight.is_quantized();
-        let same_bits = if floats_in_tiles { SameBits::AboveLowest } else { SameBits::All };
-        Bound { error, same_bits, reason }
+        let same_bits = if floats_in_tiles { BitIdentity::AboveLowest } else { BitIdentity::All };
+        ErrorBound { error, same_bits, reason }
     }
 
-    pub(crate) fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> CallCost {
         let numbers = (self.inputs * self.outputs) as f64;
-        Work {
+        CallCost {
             bytes: self.matrix_bytes() as f64,
             flops: 2.0 * numbers * self.rows as f64,
             arithmetic: match self.activation {
@@ -120,7 +120,7 @@ impl ProductCase {
             WeightLayout::Rows => bytes.clone(),
             WeightLayout::Tiles => tiles(self.weight, &bytes, cols),
         };
-        let matrices = Copies::new(&matrix, copies);
+        let matrices = OperandCopies::new(&matrix, copies);
         let x = random.numbers(self.rows * self.inputs);
         let scales = if self.weight == TensorType::F8_E4M3 { self.scale_count() } else { 0 };
         let scales = random.numbers(scales);
@@ -144,13 +144,13 @@ impl ProductCase {
         ProductOperands { matrices, file: bytes, scales, seen, bits, blocks }
     }
 
-    pub(crate) fn truth(&self, operands: &ProductOperands) -> Truth {
+    pub(crate) fn truth(&self, operands: &ProductOperands) -> ReferenceResults {
         let (rows, cols) = self.weight_shape();
         let mut decoded = vec![0.0; (rows + self.skipped) * cols];
         latent_quant::decode(self.weight, &operands.file, &mut decoded)
             .expect("a format that can be decoded");
         let decoded = &decoded[self.skipped * cols..];
-        let mut truth = Truth::default();
+        let mut truth = ReferenceResults::default();
         for x in operands.seen.chunks_exact(self.inputs) {
             for o in 0..self.outputs {
                 let (mut sum, mut size) = (0.0, 0.0f64);
@@ -210,7 +210,7 @@ impl ProductOperands {
         match case.activation {
             // no matmul has f16 activations
             ActivationType::F32 | ActivationType::F16 => {
-                QuantizedInput::F32(Rows::new(&self.seen, rows, cols, cols))
+                QuantizedInput::F32(MatrixView::new(&self.seen, rows, cols, cols))
             }
             ActivationType::Bf16 => {
                 QuantizedInput::Bf16(Bf16Rows::new(&self.bits, rows, cols, cols).expect("rows of the case"))

@@ -3,18 +3,18 @@
 /// The allowed error: |found − reference| ≤ error · size, where each operation defines the size of a result (for a
 /// sum, the sum of its terms' magnitudes).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bound {
+pub struct ErrorBound {
     /// The factor; 0: exactly equal.
     pub error: f64,
     /// Which instruction sets must give the same bits.
-    pub same_bits: SameBits,
+    pub same_bits: BitIdentity,
     /// The source of the error.
     pub reason: &'static str,
 }
 
 /// Between which kernels results are bit-identical.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SameBits {
+pub enum BitIdentity {
     /// All.
     All,
     /// All except the lowest level, which has no fused multiply-add.
@@ -25,7 +25,7 @@ pub enum SameBits {
 
 /// Reference results, each with the size that scales its allowed error.
 #[derive(Default)]
-pub struct Truth {
+pub struct ReferenceResults {
     values: Vec<f64>,
     sizes: Vec<f64>,
     flushes: bool,
@@ -35,7 +35,7 @@ pub struct Truth {
 /// few.
 const MAX_FLUSHED: f64 = 1e-34;
 
-impl Truth {
+impl ReferenceResults {
     pub(crate) fn push(&mut self, value: f64, size: f64) {
         self.values.push(value);
         self.sizes.push(size);
@@ -43,8 +43,8 @@ impl Truth {
 
     /// Allows for devices that take subnormal f32 for 0: what they contribute may be missing.
     #[must_use]
-    pub(crate) fn flushing(self, flushes: bool) -> Truth {
-        Truth { flushes, ..self }
+    pub(crate) fn flushing(self, flushes: bool) -> ReferenceResults {
+        ReferenceResults { flushes, ..self }
     }
 
     /// A result that is infinite or NaN, whichever.
@@ -61,7 +61,7 @@ impl Truth {
     ///
     /// # Errors
     /// The first result beyond the bound, or a wrong number of results.
-    pub fn compare(&self, found: &[f32], bound: &Bound) -> Result<f64, String> {
+    pub fn compare(&self, found: &[f32], bound: &ErrorBound) -> Result<f64, String> {
         if found.len() != self.values.len() {
             return Err(format!("{} results, not {}", found.len(), self.values.len()));
         }

@@ -1,20 +1,20 @@
 //! Routing, computed anew in f64.
 
-use crate::reference::Truth;
-use latent_kernels::{Gating, GroupScore, RouteSpec};
+use crate::reference::ReferenceResults;
+use latent_kernels::{RouteGating, RouteGroupScore, RouteSpec};
 use std::fmt;
 
 /// The rules of a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Routing {
+pub struct RoutingRules {
     /// Gating function: logits to scores.
-    pub gating: Gating,
+    pub gating: RouteGating,
     /// Whether a bias is added for the selection.
     pub bias: bool,
     /// Expert groups, and how many of them are kept.
     pub groups: (usize, usize),
     /// Score of a group.
-    pub group_score: GroupScore,
+    pub group_score: RouteGroupScore,
     /// Whether weights are normalized by their sum.
     pub norm: bool,
     /// Scale of the weights.
@@ -23,13 +23,13 @@ pub struct Routing {
     pub chosen: usize,
 }
 
-impl fmt::Display for Routing {
+impl fmt::Display for RoutingRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gating = match self.gating {
-            Gating::Softmax => "softmax",
-            Gating::Sigmoid => "sigmoid",
-            Gating::SoftmaxOfSelected => "softmax of chosen",
-            Gating::SqrtSoftplus => "sqrt softplus",
+            RouteGating::Softmax => "softmax",
+            RouteGating::Sigmoid => "sigmoid",
+            RouteGating::SoftmaxOfSelected => "softmax of chosen",
+            RouteGating::SqrtSoftplus => "sqrt softplus",
         };
         let bias = if self.bias { " bias" } else { "" };
         let norm = if self.norm { " norm" } else { "" };
@@ -41,7 +41,7 @@ impl fmt::Display for Routing {
     }
 }
 
-impl Routing {
+impl RoutingRules {
     /// The kernels' form of it.
     pub(crate) fn spec<'a>(&self, bias: &'a [f32]) -> RouteSpec<'a> {
         RouteSpec {
@@ -57,13 +57,13 @@ impl Routing {
     }
 
     /// For one row of logits, the top-k expert ids, best first, and their weights.
-    pub(crate) fn truth(&self, logits: &[f32], bias: &[f32], truth: &mut Truth) {
+    pub(crate) fn truth(&self, logits: &[f32], bias: &[f32], truth: &mut ReferenceResults) {
         let logits: Vec<f64> = logits.iter().map(|l| f64::from(*l)).collect();
         let scores: Vec<f64> = match self.gating {
-            Gating::Softmax => softmax(&logits),
-            Gating::Sigmoid => logits.iter().map(|l| 1.0 / (1.0 + (-l).exp())).collect(),
-            Gating::SoftmaxOfSelected => logits.clone(),
-            Gating::SqrtSoftplus => logits.iter().map(|l| l.exp().ln_1p().sqrt()).collect(),
+            RouteGating::Softmax => softmax(&logits),
+            RouteGating::Sigmoid => logits.iter().map(|l| 1.0 / (1.0 + (-l).exp())).collect(),
+            RouteGating::SoftmaxOfSelected => logits.clone(),
+            RouteGating::SqrtSoftplus => logits.iter().map(|l| l.exp().ln_1p().sqrt()).collect(),
         };
         let biased = |e: usize| scores[e] + if self.bias { f64::from(bias[e]) } else { 0.0 };
         let (groups, used) = self.groups;
@@ -73,7 +73,7 @@ impl Routing {
             let judged = |group: usize| {
                 let mut members: Vec<f64> = (group * size..(group + 1) * size).map(biased).collect();
                 members.sort_by(|a, b| b.total_cmp(a));
-                let best = if self.group_score == GroupScore::TopTwoSum { 2 } else { 1 };
+                let best = if self.group_score == RouteGroupScore::TopTwoSum { 2 } else { 1 };
                 members.iter().take(best).sum::<f64>()
             };
             judged(*b).total_cmp(&judged(*a))
@@ -83,7 +83,7 @@ impl Routing {
         experts.sort_by(|a, b| biased(*b).total_cmp(&biased(*a)));
         experts.truncate(self.chosen);
         let mut weights: Vec<f64> = experts.iter().map(|e| scores[*e]).collect();
-        if self.gating == Gating::SoftmaxOfSelected {
+        if self.gating == RouteGating::SoftmaxOfSelected {
             weights = softmax(&weights);
         }
         let sum = if self.norm { weights.iter().sum() } else { 1.0 };

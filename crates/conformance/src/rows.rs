@@ -3,10 +3,10 @@
 use crate::float16::{bf16_value, f16_value, nearest};
 use crate::product::tiles;
 use crate::random::Random;
-use crate::reference::{Bound, SameBits, Truth};
-use crate::routing::Routing;
-use crate::work::{Work, layout};
-use latent_kernels::{Q8_BLOCK, RopePairs, RopeTable, WeightMatrix};
+use crate::reference::{BitIdentity, ErrorBound, ReferenceResults};
+use crate::routing::RoutingRules;
+use crate::work::{CallCost, layout};
+use latent_kernels::{Q8_BLOCK, RopePairing, RopeTable, WeightMatrix};
 use latent_types::{Arithmetic, CacheRow, CacheType, TensorType, WeightLayout};
 
 /// A row-wise operation.
@@ -17,7 +17,7 @@ pub enum RowOp {
     /// x / √(mean x² + eps) · w.
     RmsNorm,
     /// Rotation of pairs by position.
-    Rope(RopePairs),
+    Rope(RopePairing),
     /// Converts to the cache type.
     Store(CacheType),
     /// Converts from the cache type.
@@ -47,7 +47,7 @@ pub enum RowOp {
         splits: usize,
     },
     /// From router logits to expert ids and weights.
-    Route(Routing),
+    Route(RoutingRules),
 }
 
 /// A row-wise operation and its sizes.
@@ -114,8 +114,8 @@ impl RowCase {
     pub(crate) fn name(&self) -> String {
         let detail = match self.op {
             RowOp::Embed(ty, lie) => format!("{ty}, {}, ", layout(lie)),
-            RowOp::Rope(RopePairs::Interleaved) => "interleaved, ".into(),
-            RowOp::Rope(RopePairs::NeoX) => "neox, ".into(),
+            RowOp::Rope(RopePairing::Interleaved) => "interleaved, ".into(),
+            RowOp::Rope(RopePairing::NeoX) => "neox, ".into(),
             RowOp::Store(ty) | RowOp::Load(ty) => format!("{ty}, "),
             RowOp::SigmoidMul { heads: Some(heads) } => format!("gates={heads}, "),
             RowOp::CombineSplits { splits } => format!("splits={splits}, "),
@@ -125,7 +125,7 @@ impl RowCase {
         format!("{}({detail}m={}, n={})", self.operation(), self.rows, self.width)
     }
 
-    pub(crate) fn bound(&self) -> Bound {
+    pub(crate) fn bound(&self) -> ErrorBound {
         let (error, reason) = match self.op {
             RowOp::Embed(..) | RowOp::Load(_) => (0.0, "widening is exact"),
             RowOp::Store(_) | RowOp::ToBf16 => (0.0, "rounded to nearest, even"),
@@ -139,10 +139,10 @@ impl RowCase {
             RowOp::CombineSplits { .. } => (20.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums of a few splits"),
             RowOp::Route(_) => (64.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums over all experts"),
         };
-        Bound { error, same_bits: SameBits::All, reason }
+        ErrorBound { error, same_bits: BitIdentity::All, reason }
     }
 
-    pub(crate) fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> CallCost {
         // bytes and operations per element; the operand of an in-place operation is copied first
         let (bytes, flops) = match self.op {
             RowOp::Embed(ty, _) => (4.0 + ty.bits_per_weight() / 8.0, 1.0),
@@ -162,7 +162,7 @@ impl RowCase {
             RowOp::Route(routing) => (4.0, 10.0 + routing.chosen as f64),
         };
         let numbers = (self.rows * self.width) as f64;
-        Work {
+        CallCost {
             bytes: bytes * numbers,
             flops: flops * numbers,
             arithmetic: Arithmetic::F32,
@@ -214,8 +214,8 @@ impl RowCase {
         RowOperands { x, y, bytes }
     }
 
-    pub(crate) fn truth(&self, operands: &RowOperands) -> Truth {
-        let mut truth = Truth::default();
+    pub(crate) fn truth(&self, operands: &RowOperands) -> ReferenceResults {
+        let mut truth = ReferenceResults::default();
         let RowOperands { x, y, bytes } = operands;
         let pairs = || x.iter().zip(y).map(|(x, y)| (f64::from(*x), f64::from(*y)));
         match self.op {
@@ -331,7 +331,7 @@ impl RowCase {
     }
 
     /// An `int8` row as defined by `latent_types::CacheRow`: quants, scale, rope part.
-    fn stored_codes(&self, x: &[f32], truth: &mut Truth) {
+    fn stored_codes(&self, x: &[f32], truth: &mut ReferenceResults) {
         let (content, rope) = x.split_at(self.cache_row(CacheType::Int8).content);
         let (quants, scale) = quants(content);
         quants.into_iter().for_each(|code| truth.exact(code));
@@ -339,14 +339,14 @@ impl RowCase {
         rope.iter().for_each(|v| truth.exact(nearest(CacheType::F16, *v)));
     }
 
-    fn rotated(&self, pairs: RopePairs, x: &[f32], truth: &mut Truth) {
+    fn rotated(&self, pairs: RopePairing, x: &[f32], truth: &mut ReferenceResults) {
         let half = self.width / 2;
         for (row, x) in x.chunks_exact(self.width).enumerate() {
             let mut line = vec![(0.0, 0.0); self.width];
             for (i, frequency) in self.frequencies().enumerate() {
                 let (a, b) = match pairs {
-                    RopePairs::Interleaved => (2 * i, 2 * i + 1),
-                    RopePairs::NeoX => (i, i + half),
+                    RopePairing::Interleaved => (2 * i, 2 * i + 1),
+                    RopePairing::NeoX => (i, i + half),
                 };
                 let (sin, cos) = ((POSITION + row as i64) as f64 * frequency).sin_cos();
                 let (u, v) = (f64::from(x[a]), f64::from(x[b]));
@@ -357,7 +357,7 @@ impl RowCase {
         }
     }
 
-    fn merged(&self, splits: usize, scores: &[f32], values: &[f32], truth: &mut Truth) {
+    fn merged(&self, splits: usize, scores: &[f32], values: &[f32], truth: &mut ReferenceResults) {
         let (max, sums) = scores.split_at(splits * self.rows);
         for row in 0..self.rows {
             let at = |piece: usize| piece * self.rows + row;
@@ -382,7 +382,7 @@ fn quants(numbers: &[f32]) -> (Vec<f32>, f32) {
 }
 
 /// The 8-bit blocks of a row as defined by `latent_types::ActivationType::A8`: quants q, scale, scale·Σq of all and of each half, and −128·Σq.
-fn quantized(x: &[f32], truth: &mut Truth) {
+fn quantized(x: &[f32], truth: &mut ReferenceResults) {
     for numbers in x.chunks(Q8_BLOCK) {
         let (quants, scale) = quants(numbers);
         let code = |i: usize| quants.get(i).copied().unwrap_or(0.0);

@@ -1,18 +1,18 @@
 //! The declared table of cases: odd sizes for tests, sizes of real models for measurements.
 
 use crate::attention::{ExpandedCase, KeysCase, LatentCase};
-use crate::case::Case;
+use crate::case::KernelCase;
 use crate::product::ProductCase;
-use crate::routing::Routing;
+use crate::routing::RoutingRules;
 use crate::rows::{RowCase, RowOp};
 use crate::w4_table;
-use latent_kernels::{Gating, GroupScore, KeyOrder, RopePairs};
+use latent_kernels::{KeyOrder, RopePairing, RouteGating, RouteGroupScore};
 use latent_types::{ActivationType, CacheType, TensorType, WeightLayout};
 
 /// Kinds of matmul: weight layout, activation type, whether transposed, and formats.
-type Product = (WeightLayout, ActivationType, bool, fn(TensorType) -> bool);
+type MatmulFamily = (WeightLayout, ActivationType, bool, fn(TensorType) -> bool);
 
-const PRODUCTS: [Product; 6] = [
+const PRODUCTS: [MatmulFamily; 6] = [
     (WeightLayout::Rows, ActivationType::F32, false, latent_quant::can_decode),
     (WeightLayout::Tiles, ActivationType::A8, false, |ty| has_tiles(ty) && ty.is_quantized()),
     (WeightLayout::Tiles, ActivationType::F32, false, floats_in_tiles),
@@ -119,58 +119,58 @@ const ROW_SIZES: [(usize, usize); 8] =
     [(1, 1), (3, 7), (2, 16), (3, 31), (3, 33), (3, 512), (2, 1536), (3, 7168)];
 
 /// Experts, and the rules that choose among them: those of published models, and odd ones.
-const ROUTES: [(usize, Routing); 8] = {
-    let plain = Routing {
-        gating: Gating::Softmax,
+const ROUTES: [(usize, RoutingRules); 8] = {
+    let plain = RoutingRules {
+        gating: RouteGating::Softmax,
         bias: false,
         groups: (1, 1),
-        group_score: GroupScore::Max,
+        group_score: RouteGroupScore::Max,
         norm: false,
         scale: 1.0,
         chosen: 6,
     };
-    let v3 = Routing {
-        gating: Gating::Sigmoid,
+    let v3 = RoutingRules {
+        gating: RouteGating::Sigmoid,
         bias: true,
         groups: (8, 4),
-        group_score: GroupScore::TopTwoSum,
+        group_score: RouteGroupScore::TopTwoSum,
         norm: true,
         scale: 2.5,
         chosen: 8,
     };
     [
         (64, plain),
-        (160, Routing { groups: (8, 3), scale: 16.0, ..plain }),
+        (160, RoutingRules { groups: (8, 3), scale: 16.0, ..plain }),
         (256, v3),
-        (64, Routing { groups: (1, 1), chosen: 4, scale: 1.8, ..v3 }),
-        (384, Routing { groups: (1, 1), scale: 2.827, ..v3 }),
-        (7, Routing { chosen: 7, norm: true, ..plain }),
-        (12, Routing { gating: Gating::SoftmaxOfSelected, groups: (3, 2), chosen: 3, ..v3 }),
-        (31, Routing { gating: Gating::SqrtSoftplus, groups: (1, 1), chosen: 5, ..v3 }),
+        (64, RoutingRules { groups: (1, 1), chosen: 4, scale: 1.8, ..v3 }),
+        (384, RoutingRules { groups: (1, 1), scale: 2.827, ..v3 }),
+        (7, RoutingRules { chosen: 7, norm: true, ..plain }),
+        (12, RoutingRules { gating: RouteGating::SoftmaxOfSelected, groups: (3, 2), chosen: 3, ..v3 }),
+        (31, RoutingRules { gating: RouteGating::SqrtSoftplus, groups: (1, 1), chosen: 5, ..v3 }),
     ]
 };
 
 /// Every case of the tests.
-pub fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<KernelCase> {
     let mut cases = products();
     for (heads, latent, rope, rows) in LATENT_SIZES {
         for (separate, splits) in [(false, 1), (false, 2), (true, 1), (true, 3)] {
             for (activation, cache) in arithmetic(separate) {
                 let case = LatentCase { separate, activation, cache, heads, latent, rope, rows, splits };
-                cases.push(Case::Latent(case));
+                cases.push(KernelCase::Latent(case));
             }
         }
     }
     for (queries, position, nope, rope, values) in EXPANDED_SIZES {
         for activation in FLOATS {
             let case = ExpandedCase { activation, queries, position, nope, rope, values };
-            cases.push(Case::Expanded(case));
+            cases.push(KernelCase::Expanded(case));
         }
     }
     for (nope, latent, blocks) in KEY_SIZES {
         for order in [KeyOrder::Keys, KeyOrder::Latents] {
             for activation in FLOATS {
-                cases.push(Case::Keys(KeysCase { activation, order, nope, latent, blocks }));
+                cases.push(KernelCase::Keys(KeysCase { activation, order, nope, latent, blocks }));
             }
         }
     }
@@ -179,7 +179,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-fn products() -> Vec<Case> {
+fn products() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for (layout, activation, across, formats) in PRODUCTS {
         for weight in TensorType::all().filter(|ty| formats(*ty)) {
@@ -198,7 +198,7 @@ fn products() -> Vec<Case> {
                     false => (cols, OUTPUTS, 0),
                 };
                 let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
-                cases.push(Case::Product(case));
+                cases.push(KernelCase::Product(case));
             }
         }
     }
@@ -206,15 +206,15 @@ fn products() -> Vec<Case> {
         for (rows, inputs, outputs) in STRIP_SIZES {
             let (layout, activation, across, skipped) = (WeightLayout::Tiles, ActivationType::Bf16, false, 0);
             let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
-            cases.push(Case::Product(case));
+            cases.push(KernelCase::Product(case));
         }
     }
     cases
 }
 
-fn rows() -> Vec<Case> {
+fn rows() -> Vec<KernelCase> {
     let mut cases = Vec::new();
-    let mut add = |op, rows, width| cases.push(Case::Row(RowCase { op, rows, width }));
+    let mut add = |op, rows, width| cases.push(KernelCase::Row(RowCase { op, rows, width }));
     for (rows, width) in ROW_SIZES {
         for op in [
             RowOp::RmsNorm,
@@ -239,7 +239,7 @@ fn rows() -> Vec<Case> {
         }
     }
     for width in [2, 6, 32, 64] {
-        for pairs in [RopePairs::Interleaved, RopePairs::NeoX] {
+        for pairs in [RopePairing::Interleaved, RopePairing::NeoX] {
             add(RowOp::Rope(pairs), 3, width);
         }
     }
@@ -260,14 +260,14 @@ fn rows() -> Vec<Case> {
 const REAL_PRODUCTS: [(usize, usize); 3] = [(2048, 1408), (5120, 1536), (7168, 2048)];
 
 /// Every case that is measured: at least one for each kernel.
-pub fn real_sizes() -> Vec<Case> {
+pub fn real_sizes() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for (layout, activation, across, formats) in PRODUCTS {
         for weight in TensorType::all().filter(|ty| formats(*ty)) {
             let mut add = |rows, inputs, outputs| {
                 let skipped = 0;
                 let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
-                cases.push(Case::Product(case));
+                cases.push(KernelCase::Product(case));
             };
             if across {
                 // W_UK of one head, from keys of 128 elements to latents of 512
@@ -303,21 +303,28 @@ pub fn real_sizes() -> Vec<Case> {
             {
                 let (rows, splits) = (1024, 1);
                 let case = LatentCase { separate, activation, cache, heads, latent, rope, rows, splits };
-                cases.push(Case::Latent(case));
+                cases.push(KernelCase::Latent(case));
             }
         }
     }
     for activation in FLOATS {
         for (nope, rope, values) in [(128, 64, 128), (192, 64, 256)] {
             let (queries, position) = (32, 992);
-            cases.push(Case::Expanded(ExpandedCase { activation, queries, position, nope, rope, values }));
+            cases.push(KernelCase::Expanded(ExpandedCase {
+                activation,
+                queries,
+                position,
+                nope,
+                rope,
+                values,
+            }));
         }
         for order in [KeyOrder::Keys, KeyOrder::Latents] {
             let (nope, latent, blocks) = (128, 512, 8);
-            cases.push(Case::Keys(KeysCase { activation, order, nope, latent, blocks }));
+            cases.push(KernelCase::Keys(KeysCase { activation, order, nope, latent, blocks }));
         }
     }
-    let mut add = |op, width| cases.push(Case::Row(RowCase { op, rows: 16, width }));
+    let mut add = |op, width| cases.push(KernelCase::Row(RowCase { op, rows: 16, width }));
     for width in [2048, 7168] {
         for op in [RowOp::RmsNorm, RowOp::QuantizeA8, RowOp::ToBf16, RowOp::SiluMul, RowOp::Relu2] {
             add(op, width);
@@ -336,7 +343,7 @@ pub fn real_sizes() -> Vec<Case> {
         add(RowOp::Store(cache), 576);
         add(RowOp::Load(cache), 576);
     }
-    for pairs in [RopePairs::Interleaved, RopePairs::NeoX] {
+    for pairs in [RopePairing::Interleaved, RopePairing::NeoX] {
         add(RowOp::Rope(pairs), 64);
     }
     for ty in [TensorType::Q4_K, TensorType::Q6_K, TensorType::Q8_0, TensorType::BF16] {

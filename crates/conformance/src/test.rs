@@ -1,15 +1,15 @@
 //! Correctness: every kernel of a case, against the reference and against the other kernels.
 
-use crate::backend::{Backend, Kernel};
-use crate::case::Case;
-use crate::filter::Filter;
-use crate::reference::{SameBits, Truth};
+use crate::backend::{CaseBackend, CaseKernel};
+use crate::case::KernelCase;
+use crate::filter::KernelFilter;
+use crate::reference::{BitIdentity, ReferenceResults};
 use serde::Serialize;
 
 /// The verdict on a kernel for one case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "status")]
-pub enum Verdict {
+pub enum CaseVerdict {
     /// All results are within the bound.
     Passed {
         /// The worst error, as a share of the allowed error.
@@ -29,7 +29,7 @@ pub enum Verdict {
 
 /// One case on one kernel.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct CaseOutcome {
     /// Name of the operation.
     pub operation: &'static str,
     /// The case.
@@ -44,15 +44,20 @@ pub struct Outcome {
     pub reason: &'static str,
     /// The verdict.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: CaseVerdict,
 }
 
 /// Runs all `cases` that `filter` lets through on the kernels of a backend. `sink` receives each outcome and returns whether to go on.
-pub fn test(backend: &dyn Backend, cases: &[Case], filter: &Filter, sink: &mut dyn FnMut(Outcome) -> bool) {
+pub fn test(
+    backend: &dyn CaseBackend,
+    cases: &[KernelCase],
+    filter: &KernelFilter,
+    sink: &mut dyn FnMut(CaseOutcome) -> bool,
+) {
     let kernels = backend.kernels();
     for case in cases {
         let name = case.name();
-        let serving: Vec<&Kernel> = kernels
+        let serving: Vec<&CaseKernel> = kernels
             .iter()
             .filter(|kernel| backend.serves(kernel, case) && filter.lets(kernel, &name))
             .collect();
@@ -60,16 +65,16 @@ pub fn test(backend: &dyn Backend, cases: &[Case], filter: &Filter, sink: &mut d
             continue;
         }
         let bound = case.bound();
-        let mut check = Check::new(backend, case);
+        let mut check = CaseCheck::new(backend, case);
         for kernel in serving {
             let verdict = match &kernel.missing {
-                Some(missing) => Verdict::Skipped { missing: missing.clone() },
+                Some(missing) => CaseVerdict::Skipped { missing: missing.clone() },
                 None => match check.run(kernel) {
-                    Ok(of_bound) => Verdict::Passed { of_bound },
-                    Err(problem) => Verdict::Failed { problem },
+                    Ok(of_bound) => CaseVerdict::Passed { of_bound },
+                    Err(problem) => CaseVerdict::Failed { problem },
                 },
             };
-            let go_on = sink(Outcome {
+            let go_on = sink(CaseOutcome {
                 operation: case.operation(),
                 case: name.clone(),
                 kernel: kernel.name.clone(),
@@ -86,24 +91,24 @@ pub fn test(backend: &dyn Backend, cases: &[Case], filter: &Filter, sink: &mut d
 }
 
 /// A case with its operands and reference, computed once for all kernels.
-struct Check<'c> {
-    backend: &'c dyn Backend,
-    case: &'c Case,
-    operands: crate::case::Operands,
-    truth: Truth,
+struct CaseCheck<'c> {
+    backend: &'c dyn CaseBackend,
+    case: &'c KernelCase,
+    operands: crate::case::CaseOperands,
+    truth: ReferenceResults,
     /// The first kernel and the bits of its results.
     first: Option<(String, Vec<u32>)>,
 }
 
-impl<'c> Check<'c> {
-    fn new(backend: &'c dyn Backend, case: &'c Case) -> Check<'c> {
+impl<'c> CaseCheck<'c> {
+    fn new(backend: &'c dyn CaseBackend, case: &'c KernelCase) -> CaseCheck<'c> {
         let operands = case.operands(1);
         let truth = case.truth(&operands).flushing(backend.flushes());
-        Check { backend, case, operands, truth, first: None }
+        CaseCheck { backend, case, operands, truth, first: None }
     }
 
     /// The worst error, as a share of the bound.
-    fn run(&mut self, kernel: &Kernel) -> Result<f64, String> {
+    fn run(&mut self, kernel: &CaseKernel) -> Result<f64, String> {
         let mut job = self.backend.prepare(kernel, self.case, &self.operands)?;
         job.run(0);
         let found = job.results();
@@ -111,7 +116,7 @@ impl<'c> Check<'c> {
         let worst = self.truth.compare(&found, &bound)?;
         job.promises()?;
         let lowest = self.backend.levels().first().is_some_and(|level| level.name == kernel.level);
-        if bound.same_bits == SameBits::All || (bound.same_bits == SameBits::AboveLowest && !lowest) {
+        if bound.same_bits == BitIdentity::All || (bound.same_bits == BitIdentity::AboveLowest && !lowest) {
             let bits: Vec<u32> =
                 found.iter().map(|v| if v.is_nan() { u32::MAX } else { v.to_bits() }).collect();
             match &self.first {

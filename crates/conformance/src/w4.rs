@@ -2,8 +2,8 @@
 
 use crate::float16::{f16_value, nearest};
 use crate::random::Random;
-use crate::reference::{Bound, SameBits, Truth};
-use crate::work::Work;
+use crate::reference::{BitIdentity, ErrorBound, ReferenceResults};
+use crate::work::CallCost;
 use latent_kernels::half::f16;
 use latent_kernels::{W4Codes, W4Entry, W4Form, W4Matrix, W4Scales, W4Shape};
 use latent_types::{Arithmetic, CacheType};
@@ -161,7 +161,7 @@ pub struct W4Case {
 }
 
 /// Group scales, all copies.
-enum OwnScales {
+enum ScaleCopies {
     F16(Vec<u16>),
     E8m0(Vec<u8>),
     E4m3(Vec<u8>, f32),
@@ -170,7 +170,7 @@ enum OwnScales {
 /// The operands of a [`W4Case`].
 pub struct W4Operands {
     words: Vec<u32>,
-    scales: OwnScales,
+    scales: ScaleCopies,
     zeros: Vec<u8>,
     copies: usize,
     /// Inputs, or partial sums.
@@ -247,7 +247,7 @@ impl W4Case {
         }
     }
 
-    pub(crate) fn bound(&self) -> Bound {
+    pub(crate) fn bound(&self) -> ErrorBound {
         let exact_scales = !matches!(self.scales, W4ScaleType::E4m3(_));
         let (error, reason) = match self.op {
             W4Op::Gemm(_) | W4Op::Fused(_) | W4Op::Striped(..) => {
@@ -261,14 +261,14 @@ impl W4Case {
             W4Op::Zero(_) => (0.0, "zeros"),
         };
         let same_bits = match self.op {
-            W4Op::Gemm(W4Rounding::Bf16) | W4Op::Striped(W4Rounding::Bf16, _) => SameBits::None,
-            W4Op::Gemm(_) | W4Op::Fused(_) | W4Op::Striped(..) => SameBits::AboveLowest,
-            _ => SameBits::All,
+            W4Op::Gemm(W4Rounding::Bf16) | W4Op::Striped(W4Rounding::Bf16, _) => BitIdentity::None,
+            W4Op::Gemm(_) | W4Op::Fused(_) | W4Op::Striped(..) => BitIdentity::AboveLowest,
+            _ => BitIdentity::All,
         };
-        Bound { error, same_bits, reason }
+        ErrorBound { error, same_bits, reason }
     }
 
-    pub(crate) fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> CallCost {
         let W4Shape { k, n, group } = self.shape;
         let groups = k / group * n;
         let weight = k * n / 2
@@ -287,7 +287,7 @@ impl W4Case {
             Some(W4Rounding::Int16 | W4Rounding::Int8) => Arithmetic::Int8,
             Some(W4Rounding::F32) | None => Arithmetic::F32,
         };
-        Work { bytes: bytes as f64, flops: flops as f64, arithmetic, from_memory }
+        CallCost { bytes: bytes as f64, flops: flops as f64, arithmetic, from_memory }
     }
 
     /// Whether the kernel selects its ISA itself, by a limit that holds for the process.
@@ -303,7 +303,7 @@ impl W4Case {
             _ => 0,
         };
         if partials > 0 {
-            let (words, scales, zeros) = (vec![], OwnScales::F16(vec![]), vec![]);
+            let (words, scales, zeros) = (vec![], ScaleCopies::F16(vec![]), vec![]);
             return W4Operands { words, scales, zeros, copies: 1, x: random.numbers(partials) };
         }
         let inputs = if self.op.rounding().is_some() { self.rows * k } else { 0 };
@@ -322,42 +322,42 @@ impl W4Case {
         let column = |i: usize| i % n / 16;
         let scales = match (self.scales, self.extreme) {
             (W4ScaleType::F16, true) => {
-                OwnScales::F16((0..groups).map(|i| F16_EXTREMES[column(i) % F16_EXTREMES.len()]).collect())
+                ScaleCopies::F16((0..groups).map(|i| F16_EXTREMES[column(i) % F16_EXTREMES.len()]).collect())
             }
             (W4ScaleType::F16, false) => {
-                OwnScales::F16((0..groups).map(|_| f16::from_f32(random.number()).to_bits()).collect())
+                ScaleCopies::F16((0..groups).map(|_| f16::from_f32(random.number()).to_bits()).collect())
             }
-            (W4ScaleType::E8m0, true) => {
-                OwnScales::E8m0((0..groups).map(|i| E8M0_EXTREMES[column(i) % E8M0_EXTREMES.len()]).collect())
-            }
+            (W4ScaleType::E8m0, true) => ScaleCopies::E8m0(
+                (0..groups).map(|i| E8M0_EXTREMES[column(i) % E8M0_EXTREMES.len()]).collect(),
+            ),
             (W4ScaleType::E8m0, false) => {
-                OwnScales::E8m0((0..groups).map(|_| (120 + random.bits() % 8) as u8).collect())
+                ScaleCopies::E8m0((0..groups).map(|_| (120 + random.bits() % 8) as u8).collect())
             }
             (W4ScaleType::E4m3(tensor), true) => {
                 let codes = (0..groups).map(|i| E4M3_EXTREMES[column(i) % E4M3_EXTREMES.len()]);
-                OwnScales::E4m3(codes.collect(), tensor)
+                ScaleCopies::E4m3(codes.collect(), tensor)
             }
             // codes below 0x7f, which is NaN
             (W4ScaleType::E4m3(tensor), false) => {
-                OwnScales::E4m3((0..groups).map(|_| (random.bits() % 0x7f) as u8).collect(), tensor)
+                ScaleCopies::E4m3((0..groups).map(|_| (random.bits() % 0x7f) as u8).collect(), tensor)
             }
         };
         let scales = match scales {
-            OwnScales::F16(bits) => OwnScales::F16(bits.repeat(copies)),
-            OwnScales::E8m0(codes) => OwnScales::E8m0(codes.repeat(copies)),
-            OwnScales::E4m3(codes, tensor) => OwnScales::E4m3(codes.repeat(copies), tensor),
+            ScaleCopies::F16(bits) => ScaleCopies::F16(bits.repeat(copies)),
+            ScaleCopies::E8m0(codes) => ScaleCopies::E8m0(codes.repeat(copies)),
+            ScaleCopies::E4m3(codes, tensor) => ScaleCopies::E4m3(codes.repeat(copies), tensor),
         };
         W4Operands { words: words.repeat(copies), scales, zeros: zeros.repeat(copies), copies, x }
     }
 
-    pub(crate) fn truth(&self, operands: &W4Operands) -> Truth {
+    pub(crate) fn truth(&self, operands: &W4Operands) -> ReferenceResults {
         match self.op {
             W4Op::Gemm(rounding) | W4Op::Fused(rounding) | W4Op::Striped(rounding, _) => {
                 self.products(operands, rounding)
             }
             W4Op::DequantF32 | W4Op::DequantF16 => self.decoded(operands),
             W4Op::Reduce(slices) => {
-                let mut truth = Truth::default();
+                let mut truth = ReferenceResults::default();
                 let sums = self.rows * self.shape.n;
                 for at in 0..sums {
                     let terms = (0..slices).map(|slice| f64::from(operands.x[slice * sums + at]));
@@ -366,17 +366,17 @@ impl W4Case {
                 truth
             }
             W4Op::Zero(_) => {
-                let mut truth = Truth::default();
+                let mut truth = ReferenceResults::default();
                 operands.x.iter().for_each(|_| truth.exact(0.0));
                 truth
             }
         }
     }
 
-    fn products(&self, operands: &W4Operands, rounding: W4Rounding) -> Truth {
+    fn products(&self, operands: &W4Operands, rounding: W4Rounding) -> ReferenceResults {
         let W4Shape { k, n, group } = self.shape;
         let weights: Vec<(f64, f64)> = (0..k * n).map(|at| operands.weight(self, at / n, at % n)).collect();
-        let mut truth = Truth::default();
+        let mut truth = ReferenceResults::default();
         for x in operands.x.chunks_exact(k) {
             let x = rounding.round(x);
             for col in 0..n {
@@ -399,8 +399,8 @@ impl W4Case {
         truth
     }
 
-    fn decoded(&self, operands: &W4Operands) -> Truth {
-        let mut truth = Truth::default();
+    fn decoded(&self, operands: &W4Operands) -> ReferenceResults {
+        let mut truth = ReferenceResults::default();
         for at in 0..self.shape.k * self.shape.n {
             let (value, scale) = operands.weight(self, at / self.shape.n, at % self.shape.n);
             let exact = value * scale;
@@ -433,9 +433,9 @@ impl W4Operands {
         let (copy, words, groups) = (copy % self.copies, k / 8 * n, k / group * n);
         let share = copy * groups..(copy + 1) * groups;
         let scales = match &self.scales {
-            OwnScales::F16(bits) => W4Scales::F16(&bits[share.clone()]),
-            OwnScales::E8m0(codes) => W4Scales::E8m0(&codes[share.clone()]),
-            OwnScales::E4m3(codes, tensor) => {
+            ScaleCopies::F16(bits) => W4Scales::F16(&bits[share.clone()]),
+            ScaleCopies::E8m0(codes) => W4Scales::E8m0(&codes[share.clone()]),
+            ScaleCopies::E4m3(codes, tensor) => {
                 W4Scales::E4m3 { codes: &codes[share.clone()], tensor: *tensor }
             }
         };
@@ -459,11 +459,11 @@ impl W4Operands {
             W4Quant::Fp4 => float(code, 2, 1),
         };
         let scale = match &self.scales {
-            OwnScales::F16(bits) => f64::from(f16_value(bits[at])),
-            OwnScales::E8m0(codes) if codes[at] == 255 => f64::NAN,
-            OwnScales::E8m0(codes) => f64::from(i32::from(codes[at]) - 127).exp2(),
-            OwnScales::E4m3(codes, _) if codes[at] & 0x7f == 0x7f => f64::NAN,
-            OwnScales::E4m3(codes, tensor) => float(u32::from(codes[at]), 4, 3) * f64::from(*tensor),
+            ScaleCopies::F16(bits) => f64::from(f16_value(bits[at])),
+            ScaleCopies::E8m0(codes) if codes[at] == 255 => f64::NAN,
+            ScaleCopies::E8m0(codes) => f64::from(i32::from(codes[at]) - 127).exp2(),
+            ScaleCopies::E4m3(codes, _) if codes[at] & 0x7f == 0x7f => f64::NAN,
+            ScaleCopies::E4m3(codes, tensor) => float(u32::from(codes[at]), 4, 3) * f64::from(*tensor),
         };
         (value, scale)
     }

@@ -1,6 +1,6 @@
 //! The cases of 4-bit weights.
 
-use crate::case::Case;
+use crate::case::KernelCase;
 use crate::w4::{W4Case, W4Op, W4Quant, W4Rounding, W4ScaleType};
 use latent_kernels::W4Shape;
 
@@ -49,7 +49,7 @@ const DECODED: [W4Op; 2] = [W4Op::DequantF32, W4Op::DequantF16];
 const PARTIALS: [(usize, usize, usize); 5] = [(1, 1, 1), (3, 33, 2), (2, 100, 7), (16, 16, 3), (5, 257, 4)];
 
 /// Every case of the tests.
-pub(crate) fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for quant in W4Quant::ALL {
         for scales in SCALES {
@@ -84,7 +84,7 @@ pub(crate) fn cases() -> Vec<Case> {
     for (rows, n, slices) in PARTIALS {
         cases.extend(partials(rows, n, slices));
     }
-    cases.into_iter().map(Case::W4).collect()
+    cases.into_iter().map(KernelCase::W4).collect()
 }
 
 /// Sums of slices, and their zeroing.
@@ -97,7 +97,7 @@ fn partials(rows: usize, n: usize, slices: usize) -> [W4Case; 2] {
 }
 
 /// Every case that is measured: a projection of an 8B model, groups of 32 and 128.
-pub(crate) fn real_sizes() -> Vec<Case> {
+pub(crate) fn real_sizes() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for (quant, scales, group) in [
         (W4Quant::Fp4, W4ScaleType::F16, 32),
@@ -124,5 +124,5 @@ pub(crate) fn real_sizes() -> Vec<Case> {
         DECODED.into_iter().for_each(|op| add(op, 0));
     }
     cases.extend(partials(16, 4096, 4));
-    cases.into_iter().map(Case::W4).collect()
+    cases.into_iter().map(KernelCase::W4).collect()
 }

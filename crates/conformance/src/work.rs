@@ -13,7 +13,7 @@ pub(crate) fn arithmetic_of(activation: ActivationType) -> Arithmetic {
 
 /// The least cost of one call.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct CallCost {
     /// Bytes of weights or cached rows read; for row-wise operations, all bytes read and written.
     pub bytes: f64,
     /// Multiplications and additions.

@@ -1,12 +1,15 @@
 //! A kernel that is wrong is found, whatever the operation.
 #![allow(missing_docs, reason = "tests")]
 
-use latent_conformance::{Backend, Case, Cpu, Filter, Job, Kernel, Level, Operands, Verdict, cases, test};
+use latent_conformance::{
+    CaseBackend, CaseKernel, CaseOperands, CaseVerdict, CpuCaseBackend, KernelCase, KernelFilter, KernelJob,
+    KernelLevel, cases, test,
+};
 use std::collections::{BTreeMap, HashSet};
 
 /// How results are spoilt.
 #[derive(Clone, Copy)]
-enum Fault {
+enum ResultFault {
     /// One result is off by a tenth of the largest: more than f16 arithmetic may be.
     Off,
     /// One result is NaN.
@@ -18,11 +21,11 @@ enum Fault {
 }
 
 /// The processor with a fault.
-struct Wrong(Cpu, Fault);
+struct FaultyCpu(CpuCaseBackend, ResultFault);
 
-struct WrongJob<'o>(Box<dyn Job + Send + 'o>, Fault, bool);
+struct FaultyCpuJob<'o>(Box<dyn KernelJob + Send + 'o>, ResultFault, bool);
 
-impl Job for WrongJob<'_> {
+impl KernelJob for FaultyCpuJob<'_> {
     fn run(&mut self, copy: usize) {
         self.0.run(copy);
     }
@@ -32,22 +35,22 @@ impl Job for WrongJob<'_> {
         let largest = results.iter().fold(0.0f32, |m, v| if v.is_finite() { m.max(v.abs()) } else { m });
         let at = results.iter().rposition(|v| v.is_finite()).unwrap_or(0);
         match self.1 {
-            Fault::Off => results[at] += 0.1 * largest.max(1e-3),
-            Fault::Nan => results[at] = f32::NAN,
-            Fault::Short => drop(results.pop()),
-            Fault::Bit if self.2 => {}
-            Fault::Bit => results[at] = f32::from_bits(results[at].to_bits() ^ 1),
+            ResultFault::Off => results[at] += 0.1 * largest.max(1e-3),
+            ResultFault::Nan => results[at] = f32::NAN,
+            ResultFault::Short => drop(results.pop()),
+            ResultFault::Bit if self.2 => {}
+            ResultFault::Bit => results[at] = f32::from_bits(results[at].to_bits() ^ 1),
         }
         results
     }
 }
 
-impl Backend for Wrong {
+impl CaseBackend for FaultyCpu {
     fn name(&self) -> &'static str {
         "wrong"
     }
 
-    fn levels(&self) -> Vec<Level> {
+    fn levels(&self) -> Vec<KernelLevel> {
         self.0.levels()
     }
 
@@ -55,48 +58,53 @@ impl Backend for Wrong {
         self.0.features()
     }
 
-    fn kernels(&self) -> Vec<Kernel> {
+    fn kernels(&self) -> Vec<CaseKernel> {
         self.0.kernels()
     }
 
-    fn serves(&self, kernel: &Kernel, case: &Case) -> bool {
+    fn serves(&self, kernel: &CaseKernel, case: &KernelCase) -> bool {
         self.0.serves(kernel, case)
     }
 
     fn prepare<'o>(
         &self,
-        kernel: &Kernel,
-        case: &'o Case,
-        operands: &'o Operands,
-    ) -> Result<Box<dyn Job + Send + 'o>, String> {
+        kernel: &CaseKernel,
+        case: &'o KernelCase,
+        operands: &'o CaseOperands,
+    ) -> Result<Box<dyn KernelJob + Send + 'o>, String> {
         let lowest = kernel.level == "portable";
-        Ok(Box::new(WrongJob(self.0.prepare(kernel, case, operands)?, self.1, lowest)))
+        Ok(Box::new(FaultyCpuJob(self.0.prepare(kernel, case, operands)?, self.1, lowest)))
     }
 }
 
 /// Cases that passed and failed, by operation.
-fn verdicts(fault: Fault, words: &str) -> BTreeMap<&'static str, (usize, usize)> {
+fn verdicts(fault: ResultFault, words: &str) -> BTreeMap<&'static str, (usize, usize)> {
     let mut found: BTreeMap<&'static str, (usize, usize)> = BTreeMap::new();
     // one size of each product is enough
-    let few: Vec<Case> = cases()
+    let few: Vec<KernelCase> = cases()
         .into_iter()
         .filter(|c| !c.name().starts_with("linear") || c.name().contains("m=3,"))
         .collect();
-    test(&Wrong(Cpu::new(), fault), &few, &Filter::new(&[words.to_owned()]), &mut |outcome| {
-        let entry = found.entry(outcome.operation).or_default();
-        match outcome.verdict {
-            Verdict::Passed { .. } => entry.0 += 1,
-            Verdict::Failed { .. } => entry.1 += 1,
-            Verdict::Skipped { .. } => {}
-        }
-        true
-    });
+    test(
+        &FaultyCpu(CpuCaseBackend::new(), fault),
+        &few,
+        &KernelFilter::new(&[words.to_owned()]),
+        &mut |outcome| {
+            let entry = found.entry(outcome.operation).or_default();
+            match outcome.verdict {
+                CaseVerdict::Passed { .. } => entry.0 += 1,
+                CaseVerdict::Failed { .. } => entry.1 += 1,
+                CaseVerdict::Skipped { .. } => {}
+            }
+            true
+        },
+    );
     found
 }
 
 #[test]
 fn wrong_results_fail_in_every_operation() {
-    for fault in [Fault::Off, Fault::Nan, Fault::Short] {
+    for fault in [ResultFault::Off, ResultFault::Nan, ResultFault::Short] {
         let found = verdicts(fault, "");
         let operations: HashSet<_> = cases().iter().map(|case| case.family().operation).collect();
         assert_eq!(found.len(), operations.len(), "{found:?}");
@@ -108,8 +116,8 @@ fn wrong_results_fail_in_every_operation() {
 
 #[test]
 fn a_bit_that_differs_between_tiers_fails_where_bits_are_promised() {
-    let best = Cpu::new().levels().iter().filter(|level| level.available).count();
-    let (passed, failed) = verdicts(Fault::Bit, "tiles a8")["linear"];
+    let best = CpuCaseBackend::new().levels().iter().filter(|level| level.available).count();
+    let (passed, failed) = verdicts(ResultFault::Bit, "tiles a8")["linear"];
     // the portable kernels set the bits; all others differ from them
     assert!(passed > 0 && (failed > 0) == (best > 1), "{passed} passed, {failed} failed");
 }

@@ -1,7 +1,7 @@
 //! Streams the rows of a new tensor into a file of safetensors.
 
 use crate::error::ConvertError;
-use crate::rows::{OldFile, Rows};
+use crate::rows::{NewTensorRows, OldFile};
 use crate::tensors::NewTensor;
 use latent_formats::OutputFile;
 use latent_types::TensorType;
@@ -18,15 +18,15 @@ const WORTH_A_THREAD: usize = 1 << 16;
 const F16_LIMIT: f32 = 65520.0;
 
 /// Progress of a conversion, and whether to continue.
-pub(crate) struct Progress<'a> {
+pub(crate) struct ConversionProgress<'a> {
     done: u64,
     total: u64,
     tell: &'a mut dyn FnMut(u64, u64) -> bool,
 }
 
-impl<'a> Progress<'a> {
-    pub(crate) fn new(total: u64, tell: &'a mut dyn FnMut(u64, u64) -> bool) -> Progress<'a> {
-        Progress { done: 0, total, tell }
+impl<'a> ConversionProgress<'a> {
+    pub(crate) fn new(total: u64, tell: &'a mut dyn FnMut(u64, u64) -> bool) -> ConversionProgress<'a> {
+        ConversionProgress { done: 0, total, tell }
     }
 
     fn advance(&mut self, bytes: usize) -> Result<(), ConvertError> {
@@ -36,31 +36,31 @@ impl<'a> Progress<'a> {
 }
 
 /// The data of tensors, as a writer of files asks for them.
-pub(crate) struct Stream<'a, 'p> {
+pub(crate) struct TensorDataStream<'a, 'p> {
     tensors: &'a [NewTensor],
     old: &'a OldFile<'a>,
-    progress: &'a mut Progress<'p>,
+    progress: &'a mut ConversionProgress<'p>,
     /// What no error of input and output can say.
     failed: Option<ConvertError>,
 }
 
-impl<'a, 'p> Stream<'a, 'p> {
+impl<'a, 'p> TensorDataStream<'a, 'p> {
     pub(crate) fn new(
         tensors: &'a [NewTensor],
         old: &'a OldFile<'a>,
-        progress: &'a mut Progress<'p>,
-    ) -> Stream<'a, 'p> {
-        Stream { tensors, old, progress, failed: None }
+        progress: &'a mut ConversionProgress<'p>,
+    ) -> TensorDataStream<'a, 'p> {
+        TensorDataStream { tensors, old, progress, failed: None }
     }
 
     /// Writes the data of the tensor at an index.
     pub(crate) fn write(&mut self, index: usize, out: &mut dyn Write) -> io::Result<()> {
         let tensor = &self.tensors[index];
-        let rows = self.old.rows(tensor).map_err(Failure::from);
+        let rows = self.old.rows(tensor).map_err(TensorWriteError::from);
         match rows.and_then(|rows| copy(tensor, &rows, out, self.progress)) {
             Ok(()) => Ok(()),
-            Err(Failure::Write(error)) => Err(error),
-            Err(Failure::Convert(error)) => {
+            Err(TensorWriteError::Write(error)) => Err(error),
+            Err(TensorWriteError::Convert(error)) => {
                 self.failed = Some(error);
                 Err(io::ErrorKind::Other.into())
             }
@@ -78,24 +78,24 @@ impl<'a, 'p> Stream<'a, 'p> {
 }
 
 /// Why a tensor is not written.
-enum Failure {
+enum TensorWriteError {
     Write(io::Error),
     Convert(ConvertError),
 }
 
-impl From<ConvertError> for Failure {
-    fn from(error: ConvertError) -> Failure {
-        Failure::Convert(error)
+impl From<ConvertError> for TensorWriteError {
+    fn from(error: ConvertError) -> TensorWriteError {
+        TensorWriteError::Convert(error)
     }
 }
 
 /// Writes the data of a tensor.
 fn copy(
     tensor: &NewTensor,
-    rows: &Rows<'_>,
+    rows: &NewTensorRows<'_>,
     out: &mut dyn Write,
-    progress: &mut Progress<'_>,
-) -> Result<(), Failure> {
+    progress: &mut ConversionProgress<'_>,
+) -> Result<(), TensorWriteError> {
     let (cols, count) = tensor.rows();
     let row_bytes = tensor.ty.row_bytes(cols).unwrap_or(0);
     let unit = rows.unit;
@@ -109,7 +109,7 @@ fn copy(
         let bytes = match rows.stored_bytes(tensor.ty, first, stored) {
             Some(bytes) => {
                 now = stored;
-                out.write_all(&bytes).map_err(Failure::Write)?;
+                out.write_all(&bytes).map_err(TensorWriteError::Write)?;
                 bytes.len()
             }
             None => {
@@ -119,7 +119,7 @@ fn copy(
                 let shares = encoded.chunks_mut(each * row_bytes).enumerate();
                 let shares = shares.map(|(i, bytes)| (first + i * each, bytes)).collect();
                 in_parallel(shares, &|first, bytes| share(tensor, rows, first, bytes))?;
-                out.write_all(&encoded).map_err(Failure::Write)?;
+                out.write_all(&encoded).map_err(TensorWriteError::Write)?;
                 encoded.len()
             }
         };
@@ -131,7 +131,12 @@ fn copy(
 }
 
 /// Encodes consecutive rows.
-fn share(tensor: &NewTensor, rows: &Rows<'_>, first: usize, bytes: &mut [u8]) -> Result<(), ConvertError> {
+fn share(
+    tensor: &NewTensor,
+    rows: &NewTensorRows<'_>,
+    first: usize,
+    bytes: &mut [u8],
+) -> Result<(), ConvertError> {
     let (cols, _) = tensor.rows();
     let row_bytes = tensor.ty.row_bytes(cols).unwrap_or(1).max(1);
     let mut numbers = vec![0.0; bytes.len() / row_bytes * cols];
@@ -158,10 +163,10 @@ fn share(tensor: &NewTensor, rows: &Rows<'_>, first: usize, bytes: &mut [u8]) ->
 }
 
 /// Makes the bytes of rows from a first one on.
-type Work<'w> = dyn Fn(usize, &mut [u8]) -> Result<(), ConvertError> + Sync + 'w;
+type RowProducer<'w> = dyn Fn(usize, &mut [u8]) -> Result<(), ConvertError> + Sync + 'w;
 
 /// Does the shares at the same time; one of their errors.
-fn in_parallel(mut shares: Vec<(usize, &mut [u8])>, work: &Work<'_>) -> Result<(), ConvertError> {
+fn in_parallel(mut shares: Vec<(usize, &mut [u8])>, work: &RowProducer<'_>) -> Result<(), ConvertError> {
     let Some((first, own)) = shares.pop() else { return Ok(()) };
     thread::scope(|scope| {
         let spawn = |(first, bytes)| thread::Builder::new().spawn_scoped(scope, move || work(first, bytes));

@@ -1,7 +1,7 @@
 //! Conversion errors.
 
 use latent_formats::{FormatError, OutputError, TooManyFiles};
-use latent_graph::config::Inexpressible;
+use latent_graph::config::InexpressibleModel;
 use latent_graph::{ConfigError, GraphError};
 use latent_quant::QuantError;
 use latent_quantize::QuantizeError;
@@ -27,7 +27,7 @@ pub enum ConvertError {
     Text(#[from] TextError),
     /// The other kind of file has no keys for what it does.
     #[error("{0}")]
-    Inexpressible(#[from] Inexpressible),
+    Inexpressible(#[from] InexpressibleModel),
     /// A file cannot be written.
     #[error("{0}")]
     Output(#[from] OutputError),

@@ -2,9 +2,9 @@
 
 use crate::error::ConvertError;
 use crate::rows::OldFile;
-use crate::tensors::{Contents, NewTensor};
+use crate::tensors::{NewTensor, NewTensorContents};
 use latent_formats::Checkpoint;
-use latent_graph::circuit::Origin;
+use latent_graph::circuit::TensorOrigin;
 use latent_types::TensorType;
 
 /// Elements of the largest tensor that is looked through: more than any vector or router has.
@@ -30,7 +30,7 @@ pub(crate) fn narrowed(
     tensor: &NewTensor,
     ty: TensorType,
 ) -> Result<TensorType, ConvertError> {
-    let Contents::Tensors(Origin::Stacked(parts)) = &tensor.from else { return Ok(tensor.ty) };
+    let NewTensorContents::Tensors(TensorOrigin::Stacked(parts)) = &tensor.from else { return Ok(tensor.ty) };
     let wide = |name: &str| checkpoint.tensor(name).is_some_and(|tensor| tensor.info.ty == TensorType::F32);
     let (cols, rows) = tensor.rows();
     if cols * rows > MAX_ELEMENTS || !parts.iter().all(|part| wide(&part.tensor)) {

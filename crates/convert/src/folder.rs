@@ -1,16 +1,16 @@
 //! GGUF as a folder of safetensors.
 
 use crate::card;
-use crate::copy::{Progress, Stream};
+use crate::copy::{ConversionProgress, TensorDataStream};
 use crate::error::ConvertError;
 use crate::exact::{matrix_type, narrowed};
 use crate::hf_files::{self, TextFile};
-use crate::report::Report;
+use crate::report::ConversionReport;
 use crate::rows::OldFile;
 use crate::target;
-use crate::tensors::{Listed, NewTensor, transferred};
+use crate::tensors::{NewTensor, NewTensorIndex, transferred};
 use latent_formats::safetensors::Writer;
-use latent_formats::{Checkpoint, CompleteFile, GgufSource, OutputFile, OutputFolder, Source, cut};
+use latent_formats::{Checkpoint, CheckpointSource, CompleteFile, GgufSource, OutputFile, OutputFolder, cut};
 use latent_graph::ModelConfig;
 use latent_graph::config::{Indexer, KvForm};
 use latent_types::TensorType;
@@ -42,7 +42,7 @@ pub fn to_folder(
     folder: &Path,
     options: &FolderOptions,
     tell: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<Report, ConvertError> {
+) -> Result<ConversionReport, ConvertError> {
     let source = gguf_of(checkpoint)?;
     let ty = match options.ty {
         Some(ty @ (TensorType::F32 | TensorType::F16 | TensorType::BF16)) => ty,
@@ -63,7 +63,7 @@ pub fn to_folder(
         };
         list.push(NewTensor { ty, ..wide });
     }
-    let mut report = Report { tensors: list.len(), ..Report::default() };
+    let mut report = ConversionReport { tensors: list.len(), ..ConversionReport::default() };
     report.dropped(&dropped);
     let (config_json, mut texts) = described(checkpoint, source, &new, &list, ty, &mut report)?;
     texts.extend(card::of_metadata(&source.metadata)?.map(|text| (card::CARD.to_owned(), text)));
@@ -79,7 +79,7 @@ pub fn to_folder(
     target::check_folder(checkpoint, folder, &all, options.force)?;
 
     let made = OutputFolder::create(folder)?;
-    let mut progress = Progress::new(total, tell);
+    let mut progress = ConversionProgress::new(total, tell);
     let mut written = Vec::with_capacity(all.len());
     for (name, shard) in names.iter().zip(&shards) {
         written.push(write(&folder.join(name), shard, &old, &mut progress)?);
@@ -115,7 +115,7 @@ pub fn small_files(checkpoint: &Checkpoint) -> Result<SmallFiles, ConvertError> 
     let (tensors, _) = transferred(checkpoint, &config, &new)?;
     let list: Vec<_> =
         tensors.into_iter().map(|transfer| NewTensor::new(transfer, TensorType::F32)).collect();
-    let mut report = Report::default();
+    let mut report = ConversionReport::default();
     let ty = matrix_type(checkpoint);
     let (config_json, mut files) = described(checkpoint, source, &new, &list, ty, &mut report)?;
     files.push(("config.json".into(), hf_files::pretty(&config_json.into())));
@@ -129,10 +129,10 @@ fn described(
     new: &ModelConfig,
     list: &[NewTensor],
     ty: TensorType,
-    report: &mut Report,
+    report: &mut ConversionReport,
 ) -> Result<(Map<String, Value>, Vec<TextFile>), ConvertError> {
     let indexer = Indexer::of(checkpoint)?;
-    let mut config_json = new.config_json(indexer.as_ref(), &Listed::new(list))?;
+    let mut config_json = new.config_json(indexer.as_ref(), &NewTensorIndex::new(list))?;
     let texts = hf_files::tokenizer(source, &mut config_json, report)?;
     hf_files::name_type(&mut config_json, ty);
     Ok((config_json, texts))
@@ -149,8 +149,8 @@ fn gguf_of(checkpoint: &Checkpoint) -> Result<&GgufSource, ConvertError> {
     let kind = |what| ConvertError::Kind { file: checkpoint.display_name(), what, expected: "a GGUF file" };
     match checkpoint.source() {
         _ if checkpoint.packed_from().is_some() => Err(kind("a packed file")),
-        Source::Gguf(source) => Ok(source),
-        Source::HuggingFace(_) => Err(kind("a folder of safetensors files")),
+        CheckpointSource::Gguf(source) => Ok(source),
+        CheckpointSource::HuggingFace(_) => Err(kind("a folder of safetensors files")),
     }
 }
 
@@ -173,14 +173,14 @@ fn write(
     path: &Path,
     tensors: &[NewTensor],
     old: &OldFile<'_>,
-    progress: &mut Progress<'_>,
+    progress: &mut ConversionProgress<'_>,
 ) -> Result<CompleteFile, ConvertError> {
     let mut out = OutputFile::create(path)?;
     let mut writer = Writer::new();
     for tensor in tensors {
         writer.tensor(tensor.name.clone(), tensor.ty, &tensor.shape).map_err(|error| out.failed(error))?;
     }
-    let mut stream = Stream::new(tensors, old, progress);
+    let mut stream = TensorDataStream::new(tensors, old, progress);
     let written = writer.write(&mut out, |i, out| stream.write(i, out));
     stream.outcome(written, &out)?;
     Ok(out.complete()?)

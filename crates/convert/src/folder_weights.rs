@@ -1,22 +1,22 @@
 //! The weights of a folder of safetensors as those of the GGUF file that it becomes, before types are chosen: metadata and tensors, read as they are written.
 
-use crate::card::{self, About};
+use crate::card::{self, GeneralMetadata};
 use crate::error::ConvertError;
 use crate::exact::matrix_type;
 use crate::gguf_options::GgufOptions;
 use crate::metadata;
 use crate::peers;
-use crate::report::Report;
-use crate::rows::{OldFile, Rows};
+use crate::report::ConversionReport;
+use crate::rows::{NewTensorRows, OldFile};
 use crate::target;
-use crate::tensors::{Contents, Listed, NewTensor, transferred};
+use crate::tensors::{NewTensor, NewTensorContents, NewTensorIndex, transferred};
 use latent_formats::gguf::{Header, Metadata, Writer};
 use latent_formats::identity::Identity;
-use latent_formats::{Checkpoint, HfSource, OutputError, Source};
+use latent_formats::{Checkpoint, CheckpointSource, HfSource, OutputError};
 use latent_graph::ModelConfig;
 use latent_graph::config::{Indexer, RopeScaling};
 use latent_quantize::{
-    Assignment, Mix, Options, QuantizeError, SourceTensor, WeightRows, Weights, Written, write,
+    Assignment, Mix, Options, QuantizeError, QuantizedModel, SourceTensor, WeightRowReader, Weights, write,
 };
 use latent_text::GgufTokenizer;
 use latent_types::TensorType;
@@ -65,10 +65,10 @@ impl<'a> FolderWeights<'a> {
             NewTensor::new(transfer, if plain { TensorType::F32 } else { kept })
         }));
         let indexer = Indexer::of(checkpoint)?;
-        let keys = new.checked_gguf_keys(indexer.as_ref(), &Listed::new(&tensors))?;
+        let keys = new.checked_gguf_keys(indexer.as_ref(), &NewTensorIndex::new(&tensors))?;
         let tokenizer = GgufTokenizer::new(source, config.vocab_size, options.pre)?;
 
-        let mut report = Report::default();
+        let mut report = ConversionReport::default();
         report.dropped(&dropped);
         note_tokenizer(&mut report, tokenizer.as_ref());
         report.notes.extend(ModelConfig::warnings(checkpoint)?);
@@ -110,7 +110,7 @@ impl<'a> FolderWeights<'a> {
         file: &Path,
         options: &GgufOptions<'_>,
         tell: &mut dyn FnMut(u64, u64) -> bool,
-    ) -> Result<Written, ConvertError> {
+    ) -> Result<QuantizedModel, ConvertError> {
         target::check_files(self.checkpoint, &assignment.targets(file), options.force)?;
         let threads =
             options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
@@ -150,7 +150,7 @@ impl Weights for FolderWeights<'_> {
         self.old.unit(&self.tensors[tensor])
     }
 
-    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRows + '_>, QuantizeError> {
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, QuantizeError> {
         match self.old.rows(&self.tensors[tensor]) {
             Ok(rows) => Ok(Box::new(rows)),
             Err(error) => Err(QuantizeError::Weights(Box::new(error))),
@@ -158,9 +158,9 @@ impl Weights for FolderWeights<'_> {
     }
 }
 
-impl WeightRows for Rows<'_> {
+impl WeightRowReader for NewTensorRows<'_> {
     fn read(&self, first: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
-        Rows::read(self, first, out);
+        NewTensorRows::read(self, first, out);
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl WeightRows for Rows<'_> {
     }
 
     fn release(&self, rows: Range<usize>) {
-        Rows::release(self, rows.start, rows.len());
+        NewTensorRows::release(self, rows.start, rows.len());
     }
 }
 
@@ -199,8 +199,8 @@ fn folder_of(checkpoint: &Checkpoint) -> Result<&HfSource, ConvertError> {
     };
     match checkpoint.source() {
         _ if checkpoint.packed_from().is_some() => Err(kind("a packed file")),
-        Source::HuggingFace(source) => Ok(source),
-        Source::Gguf(_) => Err(kind("a GGUF file")),
+        CheckpointSource::HuggingFace(source) => Ok(source),
+        CheckpointSource::Gguf(_) => Err(kind("a GGUF file")),
     }
 }
 
@@ -221,7 +221,7 @@ fn rope_factors(config: &ModelConfig) -> Vec<NewTensor> {
         name: name.to_owned(),
         ty: TensorType::F32,
         shape: vec![factors.len()],
-        from: Contents::Numbers(factors.iter().map(|factor| *factor as f32).collect()),
+        from: NewTensorContents::Numbers(factors.iter().map(|factor| *factor as f32).collect()),
     };
     [("rope_factors_long.weight", long), ("rope_factors_short.weight", short)].map(tensor).into()
 }
@@ -231,24 +231,24 @@ fn about(
     checkpoint: &Checkpoint,
     options: &GgufOptions<'_>,
     list: &[NewTensor],
-    report: &mut Report,
-) -> About {
+    report: &mut ConversionReport,
+) -> GeneralMetadata {
     let card = card::read(checkpoint.path()).unwrap_or_else(|problem| {
         report.notes.push(problem);
         None
     });
     let own = match checkpoint.source() {
-        Source::HuggingFace(source) => source.config.get("_name_or_path").and_then(Value::as_str),
-        Source::Gguf(_) => None,
+        CheckpointSource::HuggingFace(source) => source.config.get("_name_or_path").and_then(Value::as_str),
+        CheckpointSource::Gguf(_) => None,
     };
     let folder = card::id_of(checkpoint.path());
     // a path reveals where the user kept the model
     let ids = [options.id, own.filter(|id| id.matches('/').count() <= 1), Some(&folder)];
     let ids: Vec<&str> = ids.into_iter().flatten().collect();
-    About::new(&card.unwrap_or_default(), &ids, list.iter().map(NewTensor::elements).sum())
+    GeneralMetadata::new(&card.unwrap_or_default(), &ids, list.iter().map(NewTensor::elements).sum())
 }
 
-fn note_tokenizer(report: &mut Report, tokenizer: Option<&GgufTokenizer>) {
+fn note_tokenizer(report: &mut ConversionReport, tokenizer: Option<&GgufTokenizer>) {
     let Some(tokenizer) = tokenizer else {
         report.notes.push("the folder has no tokenizer, and so the file has none".into());
         return;

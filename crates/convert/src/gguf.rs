@@ -3,7 +3,7 @@
 use crate::error::ConvertError;
 use crate::folder_weights::FolderWeights;
 use crate::gguf_options::GgufOptions;
-use crate::report::Report;
+use crate::report::ConversionReport;
 use latent_formats::Checkpoint;
 use std::path::Path;
 
@@ -18,10 +18,10 @@ pub fn to_gguf(
     file: &Path,
     options: &GgufOptions<'_>,
     tell: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<Report, ConvertError> {
+) -> Result<ConversionReport, ConvertError> {
     let weights = FolderWeights::new(checkpoint, options)?;
     let assignment = weights.assignment(options)?;
     let written = weights.write(&assignment, file, options, tell)?;
     let notes = weights.notes().to_vec();
-    Ok(Report { files: written.files, bytes: written.bytes, tensors: written.tensors.len(), notes })
+    Ok(ConversionReport { files: written.files, bytes: written.bytes, tensors: written.tensors.len(), notes })
 }

@@ -2,7 +2,7 @@
 
 use crate::error::ConvertError;
 use crate::metadata::SAMPLING;
-use crate::report::Report;
+use crate::report::ConversionReport;
 use crate::tensors::NewTensor;
 use latent_formats::GgufSource;
 use latent_text::{HfTokenizer, TextError};
@@ -52,7 +52,7 @@ pub(crate) fn name_type(config: &mut Map<String, Value>, ty: TensorType) {
 pub(crate) fn tokenizer(
     source: &GgufSource,
     config: &mut Map<String, Value>,
-    report: &mut Report,
+    report: &mut ConversionReport,
 ) -> Result<Vec<TextFile>, ConvertError> {
     let metadata = &source.metadata;
     let mut generation = Map::new();

@@ -45,7 +45,7 @@ pub use folder::{FolderOptions, SmallFiles, small_files, to_folder};
 pub use folder_weights::FolderWeights;
 pub use gguf::to_gguf;
 pub use gguf_options::GgufOptions;
-pub use report::Report;
+pub use report::ConversionReport;
 
 #[cfg(test)]
 mod tests {

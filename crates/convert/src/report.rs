@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// What a conversion did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct ConversionReport {
     /// The files that were written, the one to open first.
     pub files: Vec<PathBuf>,
     /// Their bytes.
@@ -16,7 +16,7 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-impl Report {
+impl ConversionReport {
     /// Notes tensors that were left out, those of one reason together.
     pub(crate) fn dropped(&mut self, dropped: &[(String, String)]) {
         let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

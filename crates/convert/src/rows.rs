@@ -1,11 +1,11 @@
 //! The rows of a new tensor, read from the tensors of the old file that it is made of.
 
 use crate::error::ConvertError;
-use crate::scale::Scale;
-use crate::tensors::{Contents, NewTensor};
+use crate::scale::TensorScale;
+use crate::tensors::{NewTensor, NewTensorContents};
 use latent_formats::{Checkpoint, ResidentPages, TensorInfo, TensorRows};
 use latent_graph::ModelConfig;
-use latent_graph::circuit::{Origin, Part};
+use latent_graph::circuit::{TensorOrigin, WeightPart};
 use latent_quant::DecodeFn;
 use latent_types::TensorType;
 use std::borrow::Cow;
@@ -19,41 +19,41 @@ pub(crate) struct OldFile<'a> {
 }
 
 /// A tensor of the old file.
-struct Stored<'a> {
+struct OldTensor<'a> {
     info: &'a TensorInfo,
     bytes: TensorRows<'a>,
     cols: usize,
     /// Rows of one of its matrices.
     rows: usize,
     decode: DecodeFn,
-    scale: Scale,
+    scale: TensorScale,
 }
 
 /// The rows of one new tensor.
-pub(crate) struct Rows<'a> {
+pub(crate) struct NewTensorRows<'a> {
     old: &'a OldFile<'a>,
-    made: Made<'a>,
+    made: NewRowSource<'a>,
     /// Rows that are made together.
     pub(crate) unit: usize,
 }
 
-enum Made<'a> {
+enum NewRowSource<'a> {
     Numbers(&'a [f32]),
     /// Tensors one after another, of `each` rows.
     Stacked {
-        parts: Vec<Stored<'a>>,
+        parts: Vec<OldTensor<'a>>,
         each: usize,
     },
     /// Rows from this one on.
     Matrix {
-        stored: Stored<'a>,
+        stored: OldTensor<'a>,
         first: usize,
     },
-    Uk(Stored<'a>),
-    Uv(Stored<'a>),
+    Uk(OldTensor<'a>),
+    Uv(OldTensor<'a>),
     Joined {
-        uk: Stored<'a>,
-        uv: Stored<'a>,
+        uk: OldTensor<'a>,
+        uv: OldTensor<'a>,
     },
 }
 
@@ -63,7 +63,7 @@ impl<'a> OldFile<'a> {
         OldFile { checkpoint, before: checkpoint.resident_pages(), nope, v }
     }
 
-    fn stored(&self, part: &Part) -> Result<Stored<'a>, ConvertError> {
+    fn stored(&self, part: &WeightPart) -> Result<OldTensor<'a>, ConvertError> {
         let missing = || latent_graph::GraphError::MissingTensor {
             file: self.checkpoint.display_name(),
             tensor: part.tensor.clone(),
@@ -77,13 +77,13 @@ impl<'a> OldFile<'a> {
         let cols = shape.last().copied().unwrap_or(1);
         let rows = if shape.len() < 2 { 1 } else { shape[shape.len() - 2] };
         let matrices = shape.iter().product::<usize>() / (rows * cols).max(1);
-        Ok(Stored {
+        Ok(OldTensor {
             info,
             bytes,
             cols,
             rows,
             decode: latent_quant::decoder(ty).ok_or_else(not_decodable)?,
-            scale: Scale::of(self.checkpoint, part, (matrices, rows, cols))?,
+            scale: TensorScale::of(self.checkpoint, part, (matrices, rows, cols))?,
         })
     }
 
@@ -91,42 +91,44 @@ impl<'a> OldFile<'a> {
     pub(crate) fn unit(&self, tensor: &NewTensor) -> usize {
         match &tensor.from {
             // a head, whose rows have another order
-            Contents::Tensors(Origin::Uk(_)) => tensor.shape.iter().rev().nth(1).copied().unwrap_or(1).max(1),
-            Contents::Tensors(Origin::Joined { .. }) => (self.nope + self.v).max(1),
+            NewTensorContents::Tensors(TensorOrigin::Uk(_)) => {
+                tensor.shape.iter().rev().nth(1).copied().unwrap_or(1).max(1)
+            }
+            NewTensorContents::Tensors(TensorOrigin::Joined { .. }) => (self.nope + self.v).max(1),
             _ => 1,
         }
     }
 
     /// The rows of a new tensor.
-    pub(crate) fn rows(&'a self, tensor: &'a NewTensor) -> Result<Rows<'a>, ConvertError> {
+    pub(crate) fn rows(&'a self, tensor: &'a NewTensor) -> Result<NewTensorRows<'a>, ConvertError> {
         let (_, rows) = tensor.rows();
         let made = match &tensor.from {
-            Contents::Numbers(numbers) => Made::Numbers(numbers),
-            Contents::Tensors(Origin::Stacked(parts)) => {
+            NewTensorContents::Numbers(numbers) => NewRowSource::Numbers(numbers),
+            NewTensorContents::Tensors(TensorOrigin::Stacked(parts)) => {
                 let each = rows / parts.len().max(1);
                 let parts = parts.iter().map(|part| self.stored(part)).collect::<Result<_, _>>()?;
-                Made::Stacked { parts, each }
+                NewRowSource::Stacked { parts, each }
             }
-            Contents::Tensors(Origin::Matrix { part, index }) => {
-                Made::Matrix { stored: self.stored(part)?, first: index * rows }
+            NewTensorContents::Tensors(TensorOrigin::Matrix { part, index }) => {
+                NewRowSource::Matrix { stored: self.stored(part)?, first: index * rows }
             }
-            Contents::Tensors(Origin::Uk(part)) => Made::Uk(self.stored(part)?),
-            Contents::Tensors(Origin::Uv(part)) => Made::Uv(self.stored(part)?),
-            Contents::Tensors(Origin::Joined { uk, uv }) => {
-                Made::Joined { uk: self.stored(uk)?, uv: self.stored(uv)? }
+            NewTensorContents::Tensors(TensorOrigin::Uk(part)) => NewRowSource::Uk(self.stored(part)?),
+            NewTensorContents::Tensors(TensorOrigin::Uv(part)) => NewRowSource::Uv(self.stored(part)?),
+            NewTensorContents::Tensors(TensorOrigin::Joined { uk, uv }) => {
+                NewRowSource::Joined { uk: self.stored(uk)?, uv: self.stored(uv)? }
             }
         };
-        Ok(Rows { old: self, made, unit: self.unit(tensor) })
+        Ok(NewTensorRows { old: self, made, unit: self.unit(tensor) })
     }
 }
 
-impl Rows<'_> {
+impl NewTensorRows<'_> {
     /// The numbers of consecutive rows, whole units of them.
     pub(crate) fn read(&self, first: usize, out: &mut [f32]) {
         let (nope, v) = (self.old.nope, self.old.v);
         match &self.made {
-            Made::Numbers(numbers) => out.copy_from_slice(&numbers[first..first + out.len()]),
-            Made::Stacked { parts, each } => {
+            NewRowSource::Numbers(numbers) => out.copy_from_slice(&numbers[first..first + out.len()]),
+            NewRowSource::Stacked { parts, each } => {
                 let mut row = first;
                 let mut left = out;
                 while !left.is_empty() {
@@ -137,8 +139,8 @@ impl Rows<'_> {
                     (row, left) = (row + count, rest);
                 }
             }
-            Made::Matrix { stored, first: offset } => stored.read(offset + first, out),
-            Made::Uk(stored) => {
+            NewRowSource::Matrix { stored, first: offset } => stored.read(offset + first, out),
+            NewRowSource::Uk(stored) => {
                 let lora = stored.cols;
                 let mut head = vec![0.0; nope * lora];
                 for (i, out) in out.chunks_exact_mut(lora * nope).enumerate() {
@@ -146,13 +148,13 @@ impl Rows<'_> {
                     transpose(&head, lora, out);
                 }
             }
-            Made::Uv(stored) => {
+            NewRowSource::Uv(stored) => {
                 for (i, out) in out.chunks_exact_mut(stored.cols).enumerate() {
                     let row = first + i;
                     stored.read(row / v * (nope + v) + nope + row % v, out);
                 }
             }
-            Made::Joined { uk, uv } => {
+            NewRowSource::Joined { uk, uv } => {
                 let lora = uv.cols;
                 let mut head = vec![0.0; nope * lora];
                 for (i, out) in out.chunks_exact_mut((nope + v) * lora).enumerate() {
@@ -169,27 +171,27 @@ impl Rows<'_> {
     /// The bytes of consecutive rows, where they are one after another in `ty` already; none where they must be encoded.
     pub(crate) fn stored_bytes(&self, ty: TensorType, first: usize, count: usize) -> Option<Cow<'_, [u8]>> {
         let (stored, first) = match &self.made {
-            Made::Stacked { parts, each } if first % each + count <= *each => {
+            NewRowSource::Stacked { parts, each } if first % each + count <= *each => {
                 (&parts[first / each], first % each)
             }
-            Made::Matrix { stored, first: offset } => (stored, offset + first),
+            NewRowSource::Matrix { stored, first: offset } => (stored, offset + first),
             _ => return None,
         };
-        let plain = matches!(stored.scale, Scale::None) && stored.info.ty == ty;
+        let plain = matches!(stored.scale, TensorScale::None) && stored.info.ty == ty;
         plain.then(|| stored.bytes.bytes(first..first + count))
     }
 
     /// Rows from `first` on that lie in one tensor of the old file.
     pub(crate) fn contiguous(&self, first: usize) -> usize {
         match &self.made {
-            Made::Stacked { each, .. } => each - first % each,
+            NewRowSource::Stacked { each, .. } => each - first % each,
             _ => usize::MAX,
         }
     }
 
     /// Tells the system that it may drop the pages of rows that have been read.
     pub(crate) fn release(&self, first: usize, count: usize) {
-        let give_back = |stored: &Stored<'_>, first: usize, count: usize| {
+        let give_back = |stored: &OldTensor<'_>, first: usize, count: usize| {
             let each = stored.bytes.row_bytes();
             let bytes = first * each..(first + count) * each;
             self.old.checkpoint.release(&stored.info.name, bytes, &self.old.before);
@@ -197,8 +199,8 @@ impl Rows<'_> {
         let (nope, v) = (self.old.nope, self.old.v);
         let heads = |unit: usize| (first / unit, count.div_ceil(unit));
         match &self.made {
-            Made::Numbers(_) => {}
-            Made::Stacked { parts, each } => {
+            NewRowSource::Numbers(_) => {}
+            NewRowSource::Stacked { parts, each } => {
                 for (i, part) in
                     parts.iter().enumerate().skip(first / each).take_while(|(i, _)| i * each < first + count)
                 {
@@ -206,16 +208,16 @@ impl Rows<'_> {
                     give_back(part, start - i * each, end - start);
                 }
             }
-            Made::Matrix { stored, first: offset } => give_back(stored, offset + first, count),
-            Made::Uk(stored) => {
+            NewRowSource::Matrix { stored, first: offset } => give_back(stored, offset + first, count),
+            NewRowSource::Uk(stored) => {
                 let (head, heads) = heads(stored.cols);
                 give_back(stored, head * (nope + v), heads * (nope + v));
             }
-            Made::Uv(stored) => {
+            NewRowSource::Uv(stored) => {
                 let (head, heads) = heads(v);
                 give_back(stored, head * (nope + v), heads * (nope + v));
             }
-            Made::Joined { uk, uv } => {
+            NewRowSource::Joined { uk, uv } => {
                 let (head, heads) = heads(nope + v);
                 give_back(uk, head * uv.cols, heads * uv.cols);
                 give_back(uv, head * v, heads * v);
@@ -224,12 +226,12 @@ impl Rows<'_> {
     }
 }
 
-impl Stored<'_> {
+impl OldTensor<'_> {
     /// The numbers of consecutive rows.
     fn read(&self, first: usize, out: &mut [f32]) {
         let count = out.len() / self.cols.max(1);
         (self.decode)(&self.bytes.bytes(first..first + count), out);
-        if !matches!(self.scale, Scale::None) {
+        if !matches!(self.scale, TensorScale::None) {
             for (row, numbers) in (first..).zip(out.chunks_exact_mut(self.cols)) {
                 self.scale.apply(row / self.rows, row % self.rows, numbers);
             }

@@ -2,10 +2,10 @@
 
 use crate::error::ConvertError;
 use latent_formats::Checkpoint;
-use latent_graph::circuit::Part;
+use latent_graph::circuit::WeightPart;
 
 /// What the numbers of a tensor are multiplied by.
-pub(crate) enum Scale {
+pub(crate) enum TensorScale {
     None,
     /// One for each matrix, or one for all.
     Matrix(Vec<f32>),
@@ -18,16 +18,16 @@ pub(crate) enum Scale {
     },
 }
 
-impl Scale {
+impl TensorScale {
     /// The scales of `part`, whose matrices have `rows` and `cols`.
     pub(crate) fn of(
         checkpoint: &Checkpoint,
-        part: &Part,
+        part: &WeightPart,
         (matrices, rows, cols): (usize, usize, usize),
-    ) -> Result<Scale, ConvertError> {
-        let Some(name) = &part.scale else { return Ok(Scale::None) };
+    ) -> Result<TensorScale, ConvertError> {
+        let Some(name) = &part.scale else { return Ok(TensorScale::None) };
         let (Some(info), Some(stored)) = (checkpoint.info(name), checkpoint.rows(name)?) else {
-            return Ok(Scale::None);
+            return Ok(TensorScale::None);
         };
         let ty = info.ty;
         let count = info.shape.iter().product();
@@ -38,10 +38,10 @@ impl Scale {
         let (per_row, per_matrix) = (cols.div_ceil(block.1), rows.div_ceil(block.0));
         let blocks = per_row * per_matrix * matrices;
         if count == 1 || count == matrices {
-            return Ok(Scale::Matrix(scales));
+            return Ok(TensorScale::Matrix(scales));
         }
         if count == blocks {
-            return Ok(Scale::Blocks { scales, block, per_row, per_matrix });
+            return Ok(TensorScale::Blocks { scales, block, per_row, per_matrix });
         }
         Err(ConvertError::Scales {
             tensor: part.tensor.clone(),
@@ -54,12 +54,12 @@ impl Scale {
     /// Multiplies a row of the matrix `matrix`.
     pub(crate) fn apply(&self, matrix: usize, row: usize, numbers: &mut [f32]) {
         match self {
-            Scale::None => {}
-            Scale::Matrix(scales) => {
+            TensorScale::None => {}
+            TensorScale::Matrix(scales) => {
                 let scale = scales[if scales.len() == 1 { 0 } else { matrix }];
                 numbers.iter_mut().for_each(|number| *number *= scale);
             }
-            Scale::Blocks { scales, block, per_row, per_matrix } => {
+            TensorScale::Blocks { scales, block, per_row, per_matrix } => {
                 let first = (matrix * per_matrix + row / block.0) * per_row;
                 for (numbers, scale) in numbers.chunks_mut(block.1).zip(&scales[first..first + per_row]) {
                     numbers.iter_mut().for_each(|number| *number *= scale);

@@ -1,12 +1,12 @@
 //! Checks of the target paths.
 
 use crate::error::ConvertError;
-use latent_formats::{Checkpoint, OutputError, OutputFile, Source};
+use latent_formats::{Checkpoint, CheckpointSource, OutputError, OutputFile};
 use std::path::{Path, PathBuf};
 
 /// Refuses a target in the folder that the model is.
 fn outside(checkpoint: &Checkpoint, target: &Path) -> Result<(), ConvertError> {
-    if !matches!(checkpoint.source(), Source::HuggingFace(_)) {
+    if !matches!(checkpoint.source(), CheckpointSource::HuggingFace(_)) {
         return Ok(());
     }
     let folder = checkpoint.path();

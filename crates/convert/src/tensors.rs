@@ -2,8 +2,8 @@
 
 use crate::error::ConvertError;
 use latent_formats::Checkpoint;
-use latent_graph::circuit::{Origin, Transfer, Transfers};
-use latent_graph::config::Tensors;
+use latent_graph::circuit::{TensorOrigin, Transfer, Transfers};
+use latent_graph::config::ConfigTensors;
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig};
 use latent_types::TensorType;
 use std::collections::HashMap;
@@ -15,14 +15,14 @@ pub(crate) struct NewTensor {
     pub(crate) ty: TensorType,
     /// Outermost dimension first.
     pub(crate) shape: Vec<usize>,
-    pub(crate) from: Contents,
+    pub(crate) from: NewTensorContents,
 }
 
 /// Where its numbers come from.
 #[derive(Clone, Debug)]
-pub(crate) enum Contents {
+pub(crate) enum NewTensorContents {
     /// Tensors of the old file.
-    Tensors(Origin),
+    Tensors(TensorOrigin),
     /// The configuration.
     Numbers(Vec<f32>),
 }
@@ -30,7 +30,7 @@ pub(crate) enum Contents {
 impl NewTensor {
     pub(crate) fn new(transfer: Transfer, ty: TensorType) -> NewTensor {
         let Transfer { name, shape, from } = transfer;
-        NewTensor { name, ty, shape, from: Contents::Tensors(from) }
+        NewTensor { name, ty, shape, from: NewTensorContents::Tensors(from) }
     }
 
     /// Elements of a row, and rows of all its matrices together.
@@ -41,13 +41,13 @@ impl NewTensor {
 
     /// The type of the first tensor of the old file that it is made of.
     pub(crate) fn stored_type(&self, checkpoint: &Checkpoint) -> Option<TensorType> {
-        let Contents::Tensors(origin) = &self.from else { return None };
+        let NewTensorContents::Tensors(origin) = &self.from else { return None };
         let part = match origin {
-            Origin::Stacked(parts) => parts.first()?,
-            Origin::Matrix { part, .. }
-            | Origin::Uk(part)
-            | Origin::Uv(part)
-            | Origin::Joined { uk: part, .. } => part,
+            TensorOrigin::Stacked(parts) => parts.first()?,
+            TensorOrigin::Matrix { part, .. }
+            | TensorOrigin::Uk(part)
+            | TensorOrigin::Uv(part)
+            | TensorOrigin::Joined { uk: part, .. } => part,
         };
         checkpoint.info(&part.tensor).map(|info| info.ty)
     }
@@ -64,29 +64,29 @@ impl NewTensor {
 }
 
 /// The new tensors, as a config is read from them.
-pub(crate) struct Listed<'a>(HashMap<&'a str, &'a NewTensor>);
+pub(crate) struct NewTensorIndex<'a>(HashMap<&'a str, &'a NewTensor>);
 
-impl<'a> Listed<'a> {
-    pub(crate) fn new(tensors: &'a [NewTensor]) -> Listed<'a> {
-        Listed(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect())
+impl<'a> NewTensorIndex<'a> {
+    pub(crate) fn new(tensors: &'a [NewTensor]) -> NewTensorIndex<'a> {
+        NewTensorIndex(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect())
     }
 }
 
-impl Tensors for Listed<'_> {
+impl ConfigTensors for NewTensorIndex<'_> {
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         self.0.get(name).map(|tensor| tensor.shape.clone())
     }
 
     fn f32s(&self, name: &str) -> Option<Vec<f32>> {
         match &self.0.get(name)?.from {
-            Contents::Numbers(numbers) => Some(numbers.clone()),
-            Contents::Tensors(_) => None,
+            NewTensorContents::Numbers(numbers) => Some(numbers.clone()),
+            NewTensorContents::Tensors(_) => None,
         }
     }
 }
 
 /// Tensors that have no place in the new file, and why nothing needs them.
-type Dropped = Vec<(String, String)>;
+type DroppedTensors = Vec<(String, String)>;
 
 /// What becomes of the tensors of the old file, whose config is `config`, in one that says `new`: those of the new file, and those that it
 /// leaves out.
@@ -94,7 +94,7 @@ pub(crate) fn transferred(
     checkpoint: &Checkpoint,
     config: &ModelConfig,
     new: &ModelConfig,
-) -> Result<(Vec<Transfer>, Dropped), ConvertError> {
+) -> Result<(Vec<Transfer>, DroppedTensors), ConvertError> {
     let circuit = Circuit::named(&config.circuit)?;
     let Transfers { tensors, dropped, unknown } =
         circuit.transfers(config, new, &CheckpointTensors(checkpoint))?;

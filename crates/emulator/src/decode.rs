@@ -1,32 +1,32 @@
 //! Tile instructions from their bytes: the three-byte VEX form, map 0F38, opcodes 49, 4B, 5C and 5E.
 
-use crate::tiles::Signs;
+use crate::tiles::ByteSigns;
 
 /// A tile instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instruction {
     /// Configuration from memory.
-    LoadConfig(Address),
+    LoadConfig(MemoryOperand),
     /// Configuration to memory.
-    StoreConfig(Address),
+    StoreConfig(MemoryOperand),
     /// No configuration, all tiles zero.
     Release,
     /// A tile of zeros.
     Zero(usize),
     /// A tile from rows in memory; the index register holds their stride.
-    Load(usize, Address),
+    Load(usize, MemoryOperand),
     /// A tile to such rows in memory.
-    Store(usize, Address),
+    Store(usize, MemoryOperand),
     /// sum += left · right, of bf16.
     DotBf16 { sum: usize, left: usize, right: usize },
     /// The same of bytes.
-    DotBytes { sum: usize, left: usize, right: usize, signs: Signs },
+    DotBytes { sum: usize, left: usize, right: usize, signs: ByteSigns },
 }
 
 /// A memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub base: Base,
+pub(crate) struct MemoryOperand {
+    pub base: AddressBase,
     /// Register and power of two of its factor.
     pub index: Option<(u8, u8)>,
     pub displacement: i32,
@@ -34,7 +34,7 @@ pub(crate) struct Address {
 
 /// Base of a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Base {
+pub(crate) enum AddressBase {
     Register(u8),
     NextInstruction,
     Nothing,
@@ -78,7 +78,7 @@ pub(crate) fn decode(bytes: &[u8; LONGEST]) -> Option<(Instruction, usize)> {
         (0x4b, F3, false) if rm == 4 => memory().map(|(at, len)| (Instruction::Store(reg, at), len)),
         (0x5c, F3, true) => sums(Instruction::DotBf16 { sum: reg, left: rm, right: extra }),
         (0x5e, _, true) => {
-            let signs = Signs { left: matches!(prefix, F2 | F3), right: matches!(prefix, F2 | P66) };
+            let signs = ByteSigns { left: matches!(prefix, F2 | F3), right: matches!(prefix, F2 | P66) };
             sums(Instruction::DotBytes { sum: reg, left: rm, right: extra, signs })
         }
         _ => None,
@@ -86,25 +86,34 @@ pub(crate) fn decode(bytes: &[u8; LONGEST]) -> Option<(Instruction, usize)> {
 }
 
 /// A memory operand and the instruction's length; `bytes` is what follows ModRM.
-fn address(bytes: &[u8], mode: u8, rm: u8, extended: impl Fn(u8, u8) -> u8) -> Option<(Address, usize)> {
+fn address(
+    bytes: &[u8],
+    mode: u8,
+    rm: u8,
+    extended: impl Fn(u8, u8) -> u8,
+) -> Option<(MemoryOperand, usize)> {
     let (base, index, rest) = if rm == 4 {
         let sib = bytes[0];
         let (base, index) = (sib & 7, extended(6, sib >> 3 & 7));
-        let base = if base == 5 && mode == 0 { Base::Nothing } else { Base::Register(extended(5, base)) };
+        let base = if base == 5 && mode == 0 {
+            AddressBase::Nothing
+        } else {
+            AddressBase::Register(extended(5, base))
+        };
         (base, (index != 4).then_some((index, sib >> 6)), &bytes[1..])
     } else if rm == 5 && mode == 0 {
-        (Base::NextInstruction, None, bytes)
+        (AddressBase::NextInstruction, None, bytes)
     } else {
-        (Base::Register(extended(5, rm)), None, bytes)
+        (AddressBase::Register(extended(5, rm)), None, bytes)
     };
-    let wide = mode == 2 || (mode == 0 && !matches!(base, Base::Register(_)));
+    let wide = mode == 2 || (mode == 0 && !matches!(base, AddressBase::Register(_)));
     let (displacement, taken) = match mode {
         _ if wide => (i32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]), 4),
         1 => (i32::from(rest[0] as i8), 1),
         _ => (0, 0),
     };
     let length = 5 + usize::from(rm == 4) + taken;
-    Some((Address { base, index, displacement }, length))
+    Some((MemoryOperand { base, index, displacement }, length))
 }
 
 #[cfg(test)]
@@ -120,12 +129,16 @@ mod tests {
     /// Bytes as GNU as and LLVM's assembler write them.
     #[test]
     fn forms_of_every_instruction() {
-        let at = |base, index, displacement| Address { base: Base::Register(base), index, displacement };
+        let at = |base, index, displacement| MemoryOperand {
+            base: AddressBase::Register(base),
+            index,
+            displacement,
+        };
         assert_eq!(of(&[0xc4, 0xe2, 0x78, 0x49, 0xc0]), Some((Instruction::Release, 5)));
         assert_eq!(of(&[0xc4, 0xe2, 0x7b, 0x49, 0xf8]), Some((Instruction::Zero(7), 5)));
         // ldtilecfg [rdi]; ldtilecfg [rip + 16]; sttilecfg [r9 - 1]
         assert_eq!(of(&[0xc4, 0xe2, 0x78, 0x49, 0x07]), Some((Instruction::LoadConfig(at(7, None, 0)), 5)));
-        let behind = Address { base: Base::NextInstruction, index: None, displacement: 16 };
+        let behind = MemoryOperand { base: AddressBase::NextInstruction, index: None, displacement: 16 };
         assert_eq!(
             of(&[0xc4, 0xe2, 0x78, 0x49, 0x05, 16, 0, 0, 0]),
             Some((Instruction::LoadConfig(behind), 9))
@@ -146,7 +159,7 @@ mod tests {
         // tdpbf16ps tmm0, tmm4, tmm6; tdpbusd tmm1, tmm2, tmm3
         let dot = Instruction::DotBf16 { sum: 0, left: 4, right: 6 };
         assert_eq!(of(&[0xc4, 0xe2, 0x4a, 0x5c, 0xc4]), Some((dot, 5)));
-        let signs = Signs { left: false, right: true };
+        let signs = ByteSigns { left: false, right: true };
         let dot = Instruction::DotBytes { sum: 1, left: 2, right: 3, signs };
         assert_eq!(of(&[0xc4, 0xe2, 0x61, 0x5e, 0xca]), Some((dot, 5)));
     }

@@ -1,14 +1,14 @@
 //! The handler of SIGILL.
 
-use crate::decode::{Address, Base, Instruction, LONGEST, SHORTEST, VEX, decode};
-use crate::tiles::{Refused, Tiles};
+use crate::decode::{AddressBase, Instruction, LONGEST, MemoryOperand, SHORTEST, VEX, decode};
+use crate::tiles::{TileRefusal, TileRegisters};
 use std::cell::UnsafeCell;
 use std::mem;
 use std::sync::OnceLock;
 
 thread_local! {
     /// Tiles of this thread, and how many instructions have been computed. Constant and without a destructor, so that a handler may use it.
-    static TILES: UnsafeCell<(Tiles, u64)> = const { UnsafeCell::new((Tiles::new(), 0)) };
+    static TILES: UnsafeCell<(TileRegisters, u64)> = const { UnsafeCell::new((TileRegisters::new(), 0)) };
 }
 
 /// Index in the signal context of each register, by number.
@@ -99,18 +99,18 @@ unsafe fn read(at: *const u8) -> Option<(Instruction, usize)> {
 ///
 /// # Safety
 /// Called by the handler, for an instruction that the thread runs and with its registers.
-unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) -> Result<(), Refused> {
+unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) -> Result<(), TileRefusal> {
     let register = |number: u8| registers[REGISTERS[usize::from(number)] as usize];
-    let address = |at: &Address, with_index: bool| {
+    let address = |at: &MemoryOperand, with_index: bool| {
         let base = match at.base {
-            Base::Register(number) => register(number),
-            Base::NextInstruction => next,
-            Base::Nothing => 0,
+            AddressBase::Register(number) => register(number),
+            AddressBase::NextInstruction => next,
+            AddressBase::Nothing => 0,
         };
         let index = at.index.filter(|_| with_index).map_or(0, |(number, power)| register(number) << power);
         base.wrapping_add(index).wrapping_add(i64::from(at.displacement)) as *mut u8
     };
-    let row = |at: &Address, i: usize| {
+    let row = |at: &MemoryOperand, i: usize| {
         let stride = at.index.map_or(0, |(number, power)| register(number) << power);
         (address(at, false) as i64).wrapping_add(stride.wrapping_mul(i as i64)) as *mut u8
     };
@@ -146,9 +146,9 @@ unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) ->
 }
 
 /// bf16 products, vectorized with fused multiply-add if the CPU has it.
-fn dot_bf16(tiles: &mut Tiles, sum: usize, left: usize, right: usize) -> Result<(), Refused> {
+fn dot_bf16(tiles: &mut TileRegisters, sum: usize, left: usize, right: usize) -> Result<(), TileRefusal> {
     #[target_feature(enable = "avx2,fma")]
-    fn vectors(tiles: &mut Tiles, sum: usize, left: usize, right: usize) -> Result<(), Refused> {
+    fn vectors(tiles: &mut TileRegisters, sum: usize, left: usize, right: usize) -> Result<(), TileRefusal> {
         tiles.dot_bf16(sum, left, right)
     }
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {

@@ -11,46 +11,46 @@ const ROW_BYTES: usize = 64;
 
 /// Which factors of a product of bytes are signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Signs {
+pub(crate) struct ByteSigns {
     pub left: bool,
     pub right: bool,
 }
 
 /// A refusal: the processor would raise an exception.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refused;
+pub(crate) struct TileRefusal;
 
 /// Configuration and contents.
 #[derive(Clone)]
-pub(crate) struct Tiles {
+pub(crate) struct TileRegisters {
     configured: bool,
     /// Rows of each, and bytes of a row.
     shapes: [(usize, usize); COUNT],
     rows: [[[u8; ROW_BYTES]; ROWS]; COUNT],
 }
 
-impl Tiles {
+impl TileRegisters {
     /// No configuration.
-    pub const fn new() -> Tiles {
-        Tiles { configured: false, shapes: [(0, 0); COUNT], rows: [[[0; ROW_BYTES]; ROWS]; COUNT] }
+    pub const fn new() -> TileRegisters {
+        TileRegisters { configured: false, shapes: [(0, 0); COUNT], rows: [[[0; ROW_BYTES]; ROWS]; COUNT] }
     }
 
     /// Takes a configuration: palette 0 is none, palette 1 has eight tiles.
-    pub fn configure(&mut self, config: &[u8; 64]) -> Result<(), Refused> {
-        *self = Tiles::new();
+    pub fn configure(&mut self, config: &[u8; 64]) -> Result<(), TileRefusal> {
+        *self = TileRegisters::new();
         if config[0] == 0 {
             return Ok(());
         }
         let reserved = config[2..16].iter().chain(&config[32..48]).chain(&config[56..]);
         // a start row remains after an interrupted load; nothing is interrupted here
         if config[0] != 1 || config[1] != 0 || reserved.into_iter().any(|byte| *byte != 0) {
-            return Err(Refused);
+            return Err(TileRefusal);
         }
         for tile in 0..COUNT {
             let bytes = usize::from(u16::from_le_bytes([config[16 + 2 * tile], config[17 + 2 * tile]]));
             let rows = usize::from(config[48 + tile]);
             if rows > ROWS || bytes > ROW_BYTES || (rows == 0) != (bytes == 0) {
-                return Err(Refused);
+                return Err(TileRefusal);
             }
             self.shapes[tile] = (rows, bytes);
         }
@@ -71,23 +71,23 @@ impl Tiles {
 
     /// No configuration again.
     pub fn release(&mut self) {
-        *self = Tiles::new();
+        *self = TileRegisters::new();
     }
 
-    fn shape(&self, tile: usize) -> Result<(usize, usize), Refused> {
+    fn shape(&self, tile: usize) -> Result<(usize, usize), TileRefusal> {
         let shape = self.shapes.get(tile).copied().filter(|(rows, _)| self.configured && *rows > 0);
-        shape.ok_or(Refused)
+        shape.ok_or(TileRefusal)
     }
 
     /// Sets a tile to zeros.
-    pub fn zero(&mut self, tile: usize) -> Result<(), Refused> {
+    pub fn zero(&mut self, tile: usize) -> Result<(), TileRefusal> {
         self.shape(tile)?;
         self.rows[tile] = [[0; ROW_BYTES]; ROWS];
         Ok(())
     }
 
     /// Loads a tile: `row` fills the given bytes from the row of this index.
-    pub fn load(&mut self, tile: usize, row: impl Fn(usize, &mut [u8])) -> Result<(), Refused> {
+    pub fn load(&mut self, tile: usize, row: impl Fn(usize, &mut [u8])) -> Result<(), TileRefusal> {
         let (rows, bytes) = self.words(tile)?;
         self.rows[tile] = [[0; ROW_BYTES]; ROWS];
         for i in 0..rows {
@@ -97,22 +97,23 @@ impl Tiles {
     }
 
     /// Stores a tile: `row` receives each row's index and bytes.
-    pub fn store(&self, tile: usize, row: impl Fn(usize, &[u8])) -> Result<(), Refused> {
+    pub fn store(&self, tile: usize, row: impl Fn(usize, &[u8])) -> Result<(), TileRefusal> {
         let (rows, bytes) = self.words(tile)?;
         (0..rows).for_each(|i| row(i, &self.rows[tile][i][..bytes]));
         Ok(())
     }
 
     /// The shape of a tile whose rows are whole words.
-    fn words(&self, tile: usize) -> Result<(usize, usize), Refused> {
-        self.shape(tile).and_then(|shape| if shape.1.is_multiple_of(4) { Ok(shape) } else { Err(Refused) })
+    fn words(&self, tile: usize) -> Result<(usize, usize), TileRefusal> {
+        self.shape(tile)
+            .and_then(|shape| if shape.1.is_multiple_of(4) { Ok(shape) } else { Err(TileRefusal) })
     }
 
     /// Rows and words of a row of a sum, and words of a row of its left factor.
-    fn product(&self, sum: usize, left: usize, right: usize) -> Result<(usize, usize, usize), Refused> {
+    fn product(&self, sum: usize, left: usize, right: usize) -> Result<(usize, usize, usize), TileRefusal> {
         let ((m, n), (a, k), (b, c)) = (self.words(sum)?, self.words(left)?, self.words(right)?);
         let distinct = sum != left && left != right && sum != right;
-        if distinct && m == a && n == c && k == 4 * b { Ok((m, n / 4, b)) } else { Err(Refused) }
+        if distinct && m == a && n == c && k == 4 * b { Ok((m, n / 4, b)) } else { Err(TileRefusal) }
     }
 
     fn word(&self, tile: usize, row: usize, column: usize) -> [u8; 4] {
@@ -123,9 +124,9 @@ impl Tiles {
     /// sum += left · right. Even and odd terms have separate accumulators with one rounding per term, which are then added to each other and to the sum;
     /// denormals count as zero, in inputs and results.
     #[inline(always)]
-    pub fn dot_bf16(&mut self, sum: usize, left: usize, right: usize) -> Result<(), Refused> {
+    pub fn dot_bf16(&mut self, sum: usize, left: usize, right: usize) -> Result<(), TileRefusal> {
         let (m, n, k) = self.product(sum, left, right)?;
-        let pair = |tiles: &Tiles, tile, row, column| {
+        let pair = |tiles: &TileRegisters, tile, row, column| {
             let [a, b, c, d] = tiles.word(tile, row, column);
             let wide = |low, high| flushed(f32::from_bits(u32::from_le_bytes([0, 0, low, high])));
             [wide(a, b), wide(c, d)]
@@ -155,7 +156,13 @@ impl Tiles {
     }
 
     /// sum += left · right, four bytes per word, with 32-bit accumulators.
-    pub fn dot_bytes(&mut self, sum: usize, left: usize, right: usize, signs: Signs) -> Result<(), Refused> {
+    pub fn dot_bytes(
+        &mut self,
+        sum: usize,
+        left: usize,
+        right: usize,
+        signs: ByteSigns,
+    ) -> Result<(), TileRefusal> {
         let (m, n, k) = self.product(sum, left, right)?;
         let widen = |byte: u8, signed| if signed { i32::from(byte as i8) } else { i32::from(byte) };
         for row in 0..m {
@@ -185,20 +192,20 @@ mod tests {
     use super::*;
 
     /// Tiles 0 and 1: sums and left factors of `m` rows; tile 2: `k` words of right factors.
-    fn configured(m: u8, n: u8, k: u8) -> Tiles {
+    fn configured(m: u8, n: u8, k: u8) -> TileRegisters {
         let mut config = [0; 64];
         config[0] = 1;
         for (tile, (rows, words)) in [(m, n), (m, k), (k, n)].into_iter().enumerate() {
             config[16 + 2 * tile] = 4 * words;
             config[48 + tile] = rows;
         }
-        let mut tiles = Tiles::new();
+        let mut tiles = TileRegisters::new();
         tiles.configure(&config).unwrap();
         assert_eq!(tiles.config(), config);
         tiles
     }
 
-    fn fill(tiles: &mut Tiles, tile: usize, value: impl Fn(usize, usize) -> [u8; 4]) {
+    fn fill(tiles: &mut TileRegisters, tile: usize, value: impl Fn(usize, usize) -> [u8; 4]) {
         tiles
             .load(tile, |row, bytes| {
                 let words = bytes.chunks_exact_mut(4).enumerate();
@@ -233,10 +240,10 @@ mod tests {
     fn products_of_bytes_know_signs() {
         let mut tiles = configured(1, 1, 1);
         for (signs, truth) in [
-            (Signs { left: true, right: true }, 2),
-            (Signs { left: false, right: true }, -510),
-            (Signs { left: true, right: false }, -254),
-            (Signs { left: false, right: false }, 255 * 254),
+            (ByteSigns { left: true, right: true }, 2),
+            (ByteSigns { left: false, right: true }, -510),
+            (ByteSigns { left: true, right: false }, -254),
+            (ByteSigns { left: false, right: false }, 255 * 254),
         ] {
             fill(&mut tiles, 0, |_, _| [0; 4]);
             fill(&mut tiles, 1, |_, _| [255, 0, 0, 0]);
@@ -254,13 +261,13 @@ mod tests {
         fill(&mut tiles, 2, |_, _| pair(1e-30, 0.0));
         tiles.dot_bf16(0, 1, 2).unwrap();
         assert_eq!(tiles.word(0, 0, 0), [0; 4]);
-        assert_eq!(tiles.dot_bf16(0, 1, 1), Err(Refused));
-        assert_eq!(configured(2, 1, 1).dot_bf16(0, 2, 1), Err(Refused));
-        assert_eq!(Tiles::new().zero(0), Err(Refused));
+        assert_eq!(tiles.dot_bf16(0, 1, 1), Err(TileRefusal));
+        assert_eq!(configured(2, 1, 1).dot_bf16(0, 2, 1), Err(TileRefusal));
+        assert_eq!(TileRegisters::new().zero(0), Err(TileRefusal));
         tiles.release();
-        assert_eq!(tiles.zero(0), Err(Refused));
+        assert_eq!(tiles.zero(0), Err(TileRefusal));
         let mut config = [0; 64];
         (config[0], config[48], config[16]) = (1, 17, 4);
-        assert_eq!(tiles.configure(&config), Err(Refused));
+        assert_eq!(tiles.configure(&config), Err(TileRefusal));
     }
 }

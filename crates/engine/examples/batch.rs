@@ -3,9 +3,9 @@
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
 use latent_engine::cache::Sequence;
-use latent_engine::{Engine, EngineOptions, Request, Running};
+use latent_engine::{Engine, EngineOptions, Request, RunningAnswer};
 use latent_formats::Checkpoint;
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,15 +21,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prompts = ["Once upon a time", "The little cat", "One day a boy found a box and"];
     let mut answers = Vec::new();
     for prompt in prompts {
-        let prompt = tokenizer.encode(prompt, Encode { add_special: true, parse_special: false })?;
+        let prompt = tokenizer.encode(prompt, EncodeOptions { add_special: true, parse_special: false })?;
         let request = Request { prompt, max_tokens: Some(20), ..Request::default() };
         // a sequence gives its blocks of KV cache back when it is dropped
         answers.push((Sequence::default(), engine.start(&request, &tokenizer)?));
     }
     let mut steps = 0;
     while answers.iter().any(|(_, generation)| !generation.is_finished()) {
-        let mut running: Vec<Running<'_>> =
-            answers.iter_mut().map(|(sequence, generation)| Running::new(sequence, generation)).collect();
+        let mut running: Vec<RunningAnswer<'_>> = answers
+            .iter_mut()
+            .map(|(sequence, generation)| RunningAnswer::new(sequence, generation))
+            .collect();
         // one result for each answer: a failing one does not stop the others
         for result in engine.advance(&mut running)? {
             result?;

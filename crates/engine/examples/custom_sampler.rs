@@ -3,21 +3,23 @@
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
 use latent_engine::cache::Sequence;
-use latent_engine::{Engine, EngineOptions, LogitsProcessor, LogitsRequest, Request, Running, SeqInput};
+use latent_engine::{
+    Engine, EngineOptions, LogitsProcessor, LogitsRequest, Request, RunningAnswer, SeqInput,
+};
 use latent_formats::Checkpoint;
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 
 /// No token with this letter may be chosen.
-struct Without {
+struct LetterBan {
     letter: u8,
     tokenizer: Arc<Tokenizer>,
 }
 
-impl LogitsProcessor for Without {
+impl LogitsProcessor for LetterBan {
     fn process(&mut self, _tokens: &[u32], logits: &mut [f32]) {
         for (id, logit) in logits.iter_mut().enumerate() {
             let piece = self.tokenizer.piece(id as u32).unwrap_or_default();
@@ -33,15 +35,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
     let backend = latent_backends::cpu();
     let mut engine = Engine::load(&*backend, &checkpoint, &EngineOptions::default(), &mut |_, _| {})?;
-    let prompt = tokenizer.encode("Once upon a", Encode { add_special: true, parse_special: false })?;
+    let prompt =
+        tokenizer.encode("Once upon a", EncodeOptions { add_special: true, parse_special: false })?;
 
     // 1. a processor inside of the usual chain
     let request = Request { prompt: prompt.clone(), max_tokens: Some(15), ..Request::default() };
     let mut generation = engine.start(&request, &tokenizer)?;
-    generation.add_processor(Box::new(Without { letter: b'e', tokenizer: Arc::clone(&tokenizer) }));
+    generation.add_processor(Box::new(LetterBan { letter: b'e', tokenizer: Arc::clone(&tokenizer) }));
     let mut sequence = Sequence::default();
     while !generation.is_finished() {
-        let mut running = [Running::new(&mut sequence, &mut generation)];
+        let mut running = [RunningAnswer::new(&mut sequence, &mut generation)];
         engine.advance(&mut running)?.into_iter().try_for_each(|result| result.map(drop))?;
     }
     println!("without e:{}", generation.text());

@@ -4,15 +4,15 @@
 
 use latent_engine::{Draft, Engine, EngineOptions, Listener, Request, Session};
 use latent_formats::Checkpoint;
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 
-struct Quiet;
+struct QuietListener;
 
-impl Listener for Quiet {}
+impl Listener for QuietListener {}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -27,13 +27,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut engine = Engine::load(&*backend, &checkpoint, &options, &mut |_, _| {})?;
 
     let request = Request {
-        prompt: tokenizer.encode(&prompt, Encode { add_special: true, parse_special: false })?,
+        prompt: tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: false })?,
         max_tokens: Some(60),
         ..Request::default()
     };
-    let drafted = engine.generate(&mut Session::default(), &request, &tokenizer, &mut Quiet)?;
+    let drafted = engine.generate(&mut Session::default(), &request, &tokenizer, &mut QuietListener)?;
     let plain = Request { undrafted: true, ..request };
-    let plain = engine.generate(&mut Session::default(), &plain, &tokenizer, &mut Quiet)?;
+    let plain = engine.generate(&mut Session::default(), &plain, &tokenizer, &mut QuietListener)?;
     println!("{}", drafted.text);
     println!(
         "[{} of {} drafts accepted; the same text without: {}]",

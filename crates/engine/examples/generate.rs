@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
-use latent_engine::{Engine, EngineOptions, Event, Listener, Request, Session};
+use latent_engine::{Engine, EngineOptions, Listener, Request, Session, TokenEvent};
 use latent_formats::Checkpoint;
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 
 /// Prints each piece of text.
-struct Terminal;
+struct TerminalListener;
 
-impl Listener for Terminal {
-    fn token(&mut self, event: &Event<'_>) -> bool {
+impl Listener for TerminalListener {
+    fn token(&mut self, event: &TokenEvent<'_>) -> bool {
         print!("{}", event.text);
         // answering false would end the answer here
         std::io::stdout().flush().is_ok()
@@ -33,11 +33,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut engine = Engine::load(&*backend, &checkpoint, &EngineOptions::default(), &mut |_, _| {})?;
 
     let request = Request {
-        prompt: tokenizer.encode(&prompt, Encode { add_special: true, parse_special: false })?,
+        prompt: tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: false })?,
         max_tokens: Some(40),
         ..Request::default()
     };
-    let answer = engine.generate(&mut Session::default(), &request, &tokenizer, &mut Terminal)?;
+    let answer = engine.generate(&mut Session::default(), &request, &tokenizer, &mut TerminalListener)?;
     println!("\n[{} tokens, {:?}]", answer.tokens.len(), answer.stop);
     Ok(())
 }

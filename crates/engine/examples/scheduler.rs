@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
-use latent_engine::scheduler::{Choice, Job, JobEvent, Scheduler, SchedulerOptions};
+use latent_engine::scheduler::{Job, JobChoice, JobEvent, Scheduler, SchedulerOptions};
 use latent_engine::{Engine, EngineOptions, Request};
 use latent_formats::Checkpoint;
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
 
     let job = |text: &str| -> Result<Job, Box<dyn std::error::Error>> {
-        let prompt = tokenizer.encode(text, Encode { add_special: true, parse_special: false })?;
+        let prompt = tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false })?;
         Ok(Job { request: Request { prompt, max_tokens: Some(20), ..Request::default() }, ..Job::default() })
     };
     let mut texts = BTreeMap::new();
     scheduler.submit_choices(
         job("Once upon a time, there was a little girl who lived in a small house near the big forest. One day")?,
-        vec![Choice { seed: 1, ..Choice::default() }, Choice { seed: 2, ..Choice::default() }],
+        vec![JobChoice { seed: 1, ..JobChoice::default() }, JobChoice { seed: 2, ..JobChoice::default() }],
     )?;
     for step in 0.. {
         if step == 5 {

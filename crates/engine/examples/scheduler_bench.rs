@@ -18,13 +18,13 @@ use latent_engine::sampling::SamplingParams;
 use latent_engine::scheduler::{Job, JobEvent, JobId, Scheduler, SchedulerOptions};
 use latent_engine::{Engine, EngineOptions, Request};
 use latent_formats::Checkpoint;
-use latent_testing::Recipe;
+use latent_testing::ModelRecipe;
 use latent_text::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 
@@ -34,7 +34,7 @@ const BEHIND: usize = 64;
 /// Tokens in the KV cache for jobs that run concurrently with the longest prompt.
 const OTHERS: usize = 16 * 512;
 
-struct Bench {
+struct SchedulerBench {
     checkpoint: Arc<Checkpoint>,
     tokenizer: Arc<Tokenizer>,
     context: usize,
@@ -43,9 +43,9 @@ struct Bench {
     prefix: usize,
 }
 
-fn main() -> Result<()> {
+fn main() -> BenchResult<()> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let mut number = |name: &str, default: usize| -> Result<usize> {
+    let mut number = |name: &str, default: usize| -> BenchResult<usize> {
         let Some(at) = args.iter().position(|arg| arg == name) else { return Ok(default) };
         let given = args.get(at + 1).and_then(|number| number.parse().ok());
         args.drain(at..(at + 2).min(args.len()));
@@ -58,7 +58,7 @@ fn main() -> Result<()> {
         [path] => PathBuf::from(path),
         [shape, kind, layers] => {
             let path = folder.path().join("random.gguf");
-            Recipe { layers: Some(layers.parse()?), ..Recipe::new(shape, kind.parse()?) }
+            ModelRecipe { layers: Some(layers.parse()?), ..ModelRecipe::new(shape, kind.parse()?) }
                 .write_gguf(&path)?;
             path
         }
@@ -73,7 +73,7 @@ fn main() -> Result<()> {
     let (long, prefix) = (long.min(most), prefix.min(most));
     let context = limit.min(long.max(prefix) + 1024);
     let vocab = config.vocab_size as u64;
-    let bench = Bench { checkpoint, tokenizer, context, vocab, long, prefix };
+    let bench = SchedulerBench { checkpoint, tokenizer, context, vocab, long, prefix };
     bench.describe(limit)?;
     for decoding in [1, 4] {
         bench.under_a_long_prompt(decoding)?;
@@ -82,9 +82,9 @@ fn main() -> Result<()> {
     bench.cached(folder.path())
 }
 
-impl Bench {
+impl SchedulerBench {
     /// What is measured, and what it takes.
-    fn describe(&self, limit: usize) -> Result<()> {
+    fn describe(&self, limit: usize) -> BenchResult<()> {
         let engine = self.engine()?;
         let (summary, config) = (engine.summary(), engine.config());
         println!(
@@ -107,7 +107,7 @@ impl Bench {
         Ok(())
     }
 
-    fn engine(&self) -> Result<Engine> {
+    fn engine(&self) -> BenchResult<Engine> {
         let options = EngineOptions {
             context: Some(self.context),
             cache_tokens: Some(self.context + OTHERS),
@@ -116,7 +116,7 @@ impl Bench {
         Ok(Engine::load(&*latent_backends::cpu(), &self.checkpoint, &options, &mut |_, _| {})?)
     }
 
-    fn scheduler(&self, options: SchedulerOptions) -> Result<Scheduler> {
+    fn scheduler(&self, options: SchedulerOptions) -> BenchResult<Scheduler> {
         Ok(Scheduler::new(self.engine()?, Arc::clone(&self.tokenizer), options))
     }
 
@@ -133,7 +133,7 @@ impl Bench {
     }
 
     /// Times between the tokens of jobs that decode, without and with a concurrent long prompt.
-    fn under_a_long_prompt(&self, decoding: u32) -> Result<()> {
+    fn under_a_long_prompt(&self, decoding: u32) -> BenchResult<()> {
         let mut scheduler = self.scheduler(SchedulerOptions::default())?;
         for kind in 0..decoding {
             scheduler.submit(self.job(kind, 64, 100_000))?;
@@ -141,7 +141,7 @@ impl Bench {
         let first = JobId(0);
         let mut before: Option<Instant> = None;
         // a step; whether the wanted job has its first token now
-        let mut step = |scheduler: &mut Scheduler, gaps: &mut Vec<f64>, wanted: JobId| -> Result<bool> {
+        let mut step = |scheduler: &mut Scheduler, gaps: &mut Vec<f64>, wanted: JobId| -> BenchResult<bool> {
             let (mut came, mut over) = (false, false);
             scheduler.step(&mut |id, event| {
                 let token = matches!(event, JobEvent::Token(_));
@@ -175,7 +175,7 @@ impl Bench {
     }
 
     /// Tokens per second of one client and of sixteen.
-    fn clients(&self) -> Result<()> {
+    fn clients(&self) -> BenchResult<()> {
         for clients in [1, 16] {
             let mut scheduler = self.scheduler(SchedulerOptions::default())?;
             for kind in 0..clients {
@@ -197,10 +197,10 @@ impl Bench {
     }
 
     /// Time to the first token of a prompt: cold, from memory, and from disk after a restart.
-    fn cached(&self, folder: &Path) -> Result<()> {
+    fn cached(&self, folder: &Path) -> BenchResult<()> {
         let disk = DiskCache { path: folder.join("prefixes"), max_bytes: 8 << 30 };
         let options = SchedulerOptions { disk: Some(disk), ..SchedulerOptions::default() };
-        let first = |scheduler: &mut Scheduler, kind| -> Result<Duration> {
+        let first = |scheduler: &mut Scheduler, kind| -> BenchResult<Duration> {
             let job = self.job(kind, self.prefix, 1);
             let (start, mut took) = (Instant::now(), None);
             scheduler.submit(job)?;

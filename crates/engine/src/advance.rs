@@ -1,11 +1,11 @@
 //! Many answers at once: one step for all of them, prompts and decoding mixed, and their next tokens chosen in parallel.
 
 use crate::cache::Sequence;
-use crate::draft::{DraftInput, Drafted};
+use crate::draft::{DraftInput, DraftedTokens};
 use crate::embedding::Embedding;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::generation::{Chosen, Generation};
+use crate::generation::{ChosenToken, Generation};
 use crate::in_flight::Ticket;
 use crate::logits_taker::{KeptLogits, LogitsTaker};
 use crate::seq_error::SeqError;
@@ -22,7 +22,7 @@ const LATE_ROUNDS: usize = 20;
 const LATE_ROUND: Duration = Duration::from_millis(1);
 
 /// An answer that is being generated, and the sequence that holds its rows.
-pub struct Running<'a> {
+pub struct RunningAnswer<'a> {
     /// Its rows in the KV cache.
     pub sequence: &'a mut Sequence,
     /// Its state.
@@ -33,21 +33,21 @@ pub struct Running<'a> {
     pub(crate) embedding: Option<&'a mut Embedding>,
 }
 
-impl<'a> Running<'a> {
+impl<'a> RunningAnswer<'a> {
     /// An answer of which as many tokens may run as there is room for.
-    pub fn new(sequence: &'a mut Sequence, generation: &'a mut Generation) -> Running<'a> {
-        Running { sequence, generation, most: usize::MAX, embedding: None }
+    pub fn new(sequence: &'a mut Sequence, generation: &'a mut Generation) -> RunningAnswer<'a> {
+        RunningAnswer { sequence, generation, most: usize::MAX, embedding: None }
     }
 
-    fn again(&mut self) -> Running<'_> {
-        let Running { sequence, generation, most, embedding } = self;
-        Running { sequence, generation, most: *most, embedding: embedding.as_deref_mut() }
+    fn again(&mut self) -> RunningAnswer<'_> {
+        let RunningAnswer { sequence, generation, most, embedding } = self;
+        RunningAnswer { sequence, generation, most: *most, embedding: embedding.as_deref_mut() }
     }
 }
 
 /// What a call of [`Engine::advance`] did for one answer.
 #[derive(Debug)]
-pub enum Progress {
+pub enum AnswerProgress {
     /// It had ended before, or the step had no tokens left for it.
     Waited,
     /// Part of its prompt ran.
@@ -55,15 +55,15 @@ pub enum Progress {
     /// Its tokens have run, but a processor of its logits is not [ready](crate::LogitsProcessor::is_ready): the next token is chosen in a later call.
     Late,
     /// A token was chosen.
-    Token(Chosen),
+    Token(ChosenToken),
     /// A draft was accepted: its token, and the one after it unless a processor is not ready for that.
-    Tokens(Vec<Chosen>),
+    Tokens(Vec<ChosenToken>),
     /// A token was chosen and its draft accepted, but no token can be chosen after it.
-    Stuck(Chosen, EngineError),
+    Stuck(ChosenToken, EngineError),
 }
 
 /// An answer's part of a step.
-struct Part {
+struct AnswerShare {
     /// Its place among those that run.
     at: usize,
     /// Tokens of it that run, without a draft.
@@ -78,9 +78,9 @@ struct Part {
 }
 
 /// The answers of a step, which keep their logits; those of a draft's row stay with the part.
-struct Takers<'t>(Vec<(&'t mut Generation, Option<&'t mut KeptLogits>)>);
+struct AnswerTakers<'t>(Vec<(&'t mut Generation, Option<&'t mut KeptLogits>)>);
 
-impl LogitsTaker for Takers<'_> {
+impl LogitsTaker for AnswerTakers<'_> {
     fn enough(&self, input: usize, row: usize) -> usize {
         let (generation, after) = &self.0[input];
         // a draft's row is used once the token before it is chosen
@@ -96,22 +96,22 @@ impl LogitsTaker for Takers<'_> {
 }
 
 /// A step of many answers that is in flight.
-pub(crate) struct Advancing {
+pub(crate) struct AdvanceFlight {
     ticket: Ticket,
     /// The parts that run, and the number of each among the step's inputs.
-    parts: Vec<Part>,
+    parts: Vec<AnswerShare>,
     inputs: Vec<usize>,
 }
 
 /// What [`Engine::begin_advance`] has begun, none where nothing runs, and what became of each answer; none of those that run.
-pub(crate) type Begun = (Option<Advancing>, Vec<Option<Result<Progress, EngineError>>>);
+pub(crate) type AdvanceStart = (Option<AdvanceFlight>, Vec<Option<Result<AnswerProgress, EngineError>>>);
 
 /// Counts the tokens of the parts that ran, and leaves only these; the others' errors are results.
 fn mark_run(
-    running: &mut [Running<'_>],
-    parts: &mut Vec<Part>,
+    running: &mut [RunningAnswer<'_>],
+    parts: &mut Vec<AnswerShare>,
     outcomes: Vec<Result<(), SeqError>>,
-    results: &mut [Result<Progress, EngineError>],
+    results: &mut [Result<AnswerProgress, EngineError>],
 ) {
     let mut outcomes = outcomes.into_iter();
     parts.retain(|part| match outcomes.next() {
@@ -140,10 +140,10 @@ impl Engine {
     /// When the whole step fails; see [`Engine::step`].
     pub fn advance(
         &mut self,
-        running: &mut [Running<'_>],
-    ) -> Result<Vec<Result<Progress, EngineError>>, EngineError> {
-        let mut results: Vec<Result<Progress, EngineError>> =
-            running.iter().map(|_| Ok(Progress::Waited)).collect();
+        running: &mut [RunningAnswer<'_>],
+    ) -> Result<Vec<Result<AnswerProgress, EngineError>>, EngineError> {
+        let mut results: Vec<Result<AnswerProgress, EngineError>> =
+            running.iter().map(|_| Ok(AnswerProgress::Waited)).collect();
         let mut parts = self.parts(running);
         let late = running.iter_mut().enumerate().filter(|(_, running)| running.generation.is_late());
         let (late, mut generations): (Vec<_>, Vec<_>) =
@@ -170,7 +170,7 @@ impl Engine {
         &mut self,
         late: &mut [&mut Generation],
         wait: bool,
-    ) -> Vec<Result<Progress, EngineError>> {
+    ) -> Vec<Result<AnswerProgress, EngineError>> {
         if late.is_empty() {
             return Vec::new();
         }
@@ -178,11 +178,12 @@ impl Engine {
             wait_for_any(late);
         }
         let until = Instant::now();
-        let choices: Vec<_> = late.iter_mut().map(|late| Mutex::new((late, Ok(Progress::Late)))).collect();
+        let choices: Vec<_> =
+            late.iter_mut().map(|late| Mutex::new((late, Ok(AnswerProgress::Late)))).collect();
         self.model.parallel(choices.len(), &|at| {
             let mut choice = choices[at].lock().unwrap_or_else(PoisonError::into_inner);
             let chosen = choice.0.choose_until(until);
-            choice.1 = chosen.map(|chosen| chosen.map_or(Progress::Late, Progress::Token));
+            choice.1 = chosen.map(|chosen| chosen.map_or(AnswerProgress::Late, AnswerProgress::Token));
         });
         let results =
             choices.into_iter().map(|choice| choice.into_inner().unwrap_or_else(PoisonError::into_inner).1);
@@ -193,9 +194,12 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`Engine::submit`].
-    pub(crate) fn begin_advance(&mut self, running: &mut [Running<'_>]) -> Result<Begun, EngineError> {
+    pub(crate) fn begin_advance(
+        &mut self,
+        running: &mut [RunningAnswer<'_>],
+    ) -> Result<AdvanceStart, EngineError> {
         let mut parts = self.parts(running);
-        let mut results: Vec<_> = running.iter().map(|_| Ok(Progress::Waited)).collect();
+        let mut results: Vec<_> = running.iter().map(|_| Ok(AnswerProgress::Waited)).collect();
         if parts.is_empty() {
             return Ok((None, results.into_iter().map(Some).collect()));
         }
@@ -216,7 +220,7 @@ impl Engine {
         let results = results.collect();
         // counted among those that run from here on
         parts.iter_mut().enumerate().for_each(|(at, part)| part.at = at);
-        Ok((ticket.map(|ticket| Advancing { ticket, parts, inputs }), results))
+        Ok((ticket.map(|ticket| AdvanceFlight { ticket, parts, inputs }), results))
     }
 
     /// Ends what [`begin_advance`](Self::begin_advance) has begun, and chooses tokens. `running` has the answers that run, in their order; one that is none is
@@ -226,10 +230,10 @@ impl Engine {
     /// As for [`Engine::collect`].
     pub(crate) fn end_advance(
         &mut self,
-        advancing: Advancing,
-        running: &mut [Option<Running<'_>>],
-    ) -> Result<Vec<Result<Progress, EngineError>>, EngineError> {
-        let Advancing { ticket, parts, inputs } = advancing;
+        advancing: AdvanceFlight,
+        running: &mut [Option<RunningAnswer<'_>>],
+    ) -> Result<Vec<Result<AnswerProgress, EngineError>>, EngineError> {
+        let AdvanceFlight { ticket, parts, inputs } = advancing;
         self.keep_residual = running.iter().flatten().any(|running| running.embedding.is_some());
         let collected = self.collect(ticket, &mut |input, _, logits| {
             let part = inputs.binary_search(&input).ok().map(|place| &parts[place]);
@@ -239,7 +243,7 @@ impl Engine {
         });
         self.keep_residual = false;
         collected?;
-        let mut results = running.iter().map(|_| Ok(Progress::Waited)).collect::<Vec<_>>();
+        let mut results = running.iter().map(|_| Ok(AnswerProgress::Waited)).collect::<Vec<_>>();
         self.follow_parts(running, &parts, &mut results);
         Ok(results)
     }
@@ -247,9 +251,9 @@ impl Engine {
     /// What follows for answers whose parts have run.
     fn follow_parts(
         &mut self,
-        running: &mut [Option<Running<'_>>],
-        parts: &[Part],
-        results: &mut [Result<Progress, EngineError>],
+        running: &mut [Option<RunningAnswer<'_>>],
+        parts: &[AnswerShare],
+        results: &mut [Result<AnswerProgress, EngineError>],
     ) {
         self.take_hidden(running, parts);
         let mut choosing = Vec::new();
@@ -259,7 +263,7 @@ impl Engine {
             .collect();
         for part in parts {
             let Some(generation) = generations[part.at].take() else { continue };
-            results[part.at] = Ok(Progress::Prompt);
+            results[part.at] = Ok(AnswerProgress::Prompt);
             if part.complete {
                 choosing.push((part, Mutex::new((generation, None))));
             }
@@ -273,7 +277,7 @@ impl Engine {
         for (part, choice) in choosing {
             let (_, chosen) = choice.into_inner().unwrap_or_else(PoisonError::into_inner);
             let Some(chosen) = chosen else { continue };
-            let accepted = matches!(chosen, Ok(Progress::Tokens(_) | Progress::Stuck(..)));
+            let accepted = matches!(chosen, Ok(AnswerProgress::Tokens(_) | AnswerProgress::Stuck(..)));
             kept.push((part.at, part.draft.is_some() && !accepted));
             results[part.at] = chosen;
         }
@@ -286,14 +290,14 @@ impl Engine {
     }
 
     /// What runs of each answer, without drafts.
-    fn parts(&self, running: &[Running<'_>]) -> Vec<Part> {
+    fn parts(&self, running: &[RunningAnswer<'_>]) -> Vec<AnswerShare> {
         let shares = self.shares(running);
         let part = |(at, share): (usize, usize)| {
             let pending = running[at].generation.pending();
             // copied, since a generation takes logits while they run
             let tokens = pending[..share].to_vec();
             let complete = share == pending.len() && running[at].embedding.is_none();
-            (share > 0).then_some(Part {
+            (share > 0).then_some(AnswerShare {
                 at,
                 share,
                 complete,
@@ -306,7 +310,7 @@ impl Engine {
     }
 
     /// Gives embeddings the residual rows of the step.
-    fn take_hidden(&self, running: &mut [Option<Running<'_>>], parts: &[Part]) {
+    fn take_hidden(&self, running: &mut [Option<RunningAnswer<'_>>], parts: &[AnswerShare]) {
         let Some(norm) = &self.final_norm else { return };
         let (width, mut first) = (self.config().hidden_size, 0);
         for part in parts {
@@ -320,7 +324,11 @@ impl Engine {
     }
 
     /// Drafts a token for each answer that decodes, as long as the step and the KV cache have room.
-    fn draft_parts(&mut self, running: &mut [Running<'_>], parts: &mut [Part]) -> Result<(), EngineError> {
+    fn draft_parts(
+        &mut self,
+        running: &mut [RunningAnswer<'_>],
+        parts: &mut [AnswerShare],
+    ) -> Result<(), EngineError> {
         if !self.drafts() {
             return Ok(());
         }
@@ -343,7 +351,7 @@ impl Engine {
         if inputs.is_empty() {
             return Ok(());
         }
-        let mut drafted = Drafted(vec![None; inputs.len()]);
+        let mut drafted = DraftedTokens(vec![None; inputs.len()]);
         let ran = self.draft_for(&mut inputs, &mut drafted);
         for (place, draft) in places.into_iter().zip(drafted.0) {
             let part = &mut parts[place];
@@ -360,14 +368,14 @@ impl Engine {
     /// Runs the parts in one step; the logits stay with the generations, and those of drafts in the parts.
     fn run_parts(
         &mut self,
-        running: &mut [Running<'_>],
-        parts: &mut [Part],
+        running: &mut [RunningAnswer<'_>],
+        parts: &mut [AnswerShare],
     ) -> Result<Vec<Result<(), SeqError>>, EngineError> {
         let mut of_parts = parts.iter_mut().peekable();
         let (mut inputs, mut takers) = (Vec::new(), Vec::new());
         for (at, running) in running.iter_mut().enumerate() {
             let Some(part) = of_parts.next_if(|part| part.at == at) else { continue };
-            let Part { tokens, draft, complete, after, .. } = part;
+            let AnswerShare { tokens, draft, complete, after, .. } = part;
             let drafted = draft.is_some();
             inputs.push(match (drafted, *complete) {
                 (true, _) => SeqInput::drafted(&mut *running.sequence, tokens),
@@ -376,12 +384,12 @@ impl Engine {
             });
             takers.push((&mut *running.generation, drafted.then_some(after)));
         }
-        Ok(self.step_for(&mut inputs, &mut Takers(takers))?.results().to_vec())
+        Ok(self.step_for(&mut inputs, &mut AnswerTakers(takers))?.results().to_vec())
     }
 
     /// How many pending tokens of each answer run in the next step.
-    fn shares(&self, running: &[Running<'_>]) -> Vec<usize> {
-        let pending = |running: &Running<'_>| match running.generation.is_finished() {
+    fn shares(&self, running: &[RunningAnswer<'_>]) -> Vec<usize> {
+        let pending = |running: &RunningAnswer<'_>| match running.generation.is_finished() {
             true => 0,
             false => running.generation.pending().len(),
         };
@@ -418,18 +426,22 @@ fn wait_for_any(late: &mut [&mut Generation]) {
 
 /// Chooses the next token of an answer. If that is its draft and the answer continues, chooses the
 /// token after it as well, and keeps the draft's row.
-fn choose(generation: &mut Generation, part: &Part, until: Instant) -> Result<Progress, EngineError> {
-    let Some(first) = generation.choose_until(until)? else { return Ok(Progress::Late) };
-    let Some(draft) = part.draft else { return Ok(Progress::Token(first)) };
+fn choose(
+    generation: &mut Generation,
+    part: &AnswerShare,
+    until: Instant,
+) -> Result<AnswerProgress, EngineError> {
+    let Some(first) = generation.choose_until(until)? else { return Ok(AnswerProgress::Late) };
+    let Some(draft) = part.draft else { return Ok(AnswerProgress::Token(first)) };
     let accepted = first.token == draft;
     generation.count_draft(accepted);
     if !accepted || generation.is_finished() {
-        return Ok(Progress::Token(first));
+        return Ok(AnswerProgress::Token(first));
     }
     generation.mark_run(1);
     generation.keep_logits(part.after.logits());
     Ok(match generation.choose_until(until) {
-        Ok(second) => Progress::Tokens([first].into_iter().chain(second).collect()),
-        Err(error) => Progress::Stuck(first, error),
+        Ok(second) => AnswerProgress::Tokens([first].into_iter().chain(second).collect()),
+        Err(error) => AnswerProgress::Stuck(first, error),
     })
 }

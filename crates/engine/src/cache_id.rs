@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use latent_graph::Partition;
-use latent_graph::config::{RopeScaling, Wire};
+use latent_graph::config::{RopeScaling, WireType};
 use sha2::{Digest, Sha256};
 
 impl Engine {
@@ -21,7 +21,7 @@ impl Engine {
         hash.update(self.fingerprint.to_le_bytes());
         hash.update(text);
         // sums over ranks have another order, and rows that are rounded on their way other values
-        let same = |partition: &Partition| !partition.adds_up() && self.wire == Wire::F32;
+        let same = |partition: &Partition| !partition.adds_up() && self.wire == WireType::F32;
         if let Some(partition) = self.partition.as_ref().filter(|partition| !same(partition)) {
             hash.update(format!("{partition} {}", self.wire));
         }

@@ -28,9 +28,9 @@ struct MtpRows<'a> {
 }
 
 /// The likeliest token of each input.
-pub(crate) struct Drafted(pub(crate) Vec<Option<u32>>);
+pub(crate) struct DraftedTokens(pub(crate) Vec<Option<u32>>);
 
-impl LogitsTaker for Drafted {
+impl LogitsTaker for DraftedTokens {
     fn enough(&self, _input: usize, _row: usize) -> usize {
         1
     }

@@ -7,10 +7,12 @@ use crate::flights::Flights;
 use crate::options::DEFAULT_BATCH_TOKENS;
 use crate::seq_error::SeqError;
 use crate::summary::Summary;
-use latent_backend::{Backend, Batch, CancelToken, KV_BLOCK, Limits, MemoryEstimate, Model, ModelOptions};
+use latent_backend::{
+    Backend, BackendModel, Batch, CancelToken, KV_BLOCK, MemoryEstimate, ModelOptions, PeakRates,
+};
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
-use latent_graph::config::Wire;
+use latent_graph::config::WireType;
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::BindOptions;
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Partition, Stage};
@@ -33,7 +35,7 @@ const MIN_IN_FLIGHT: usize = 256;
 /// send::<latent_engine::cache::Sequence>();
 /// ```
 pub struct Engine {
-    pub(crate) model: Box<dyn Model>,
+    pub(crate) model: Box<dyn BackendModel>,
     pub(crate) cache: KvCache,
     pub(crate) batch: Batch,
     /// Input and row of each row whose logits are wanted.
@@ -59,7 +61,7 @@ pub struct Engine {
     /// What runs the first layers, where it is another backend.
     pub(crate) front: Option<FrontBackend>,
     /// What crosses between them.
-    pub(crate) wire: Wire,
+    pub(crate) wire: WireType,
     pub(crate) needed: MemoryEstimate,
     pub(crate) largest_context: usize,
     pub(crate) circuit: Arc<Circuit>,
@@ -71,7 +73,7 @@ pub struct Engine {
 /// A backend that runs the first layers, and what it can do, once that was measured.
 pub(crate) struct FrontBackend {
     pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) limits: OnceLock<Option<Limits>>,
+    pub(crate) limits: OnceLock<Option<PeakRates>>,
 }
 
 impl Engine {

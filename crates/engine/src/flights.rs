@@ -4,7 +4,7 @@ use latent_backend::Batch;
 use std::collections::VecDeque;
 
 /// A step on its way.
-pub(crate) struct Flight {
+pub(crate) struct StepFlight {
     pub(crate) number: u64,
     pub(crate) batch: Batch,
     /// Input and row of each row whose logits are wanted.
@@ -14,7 +14,7 @@ pub(crate) struct Flight {
 /// All of them, oldest first.
 #[derive(Default)]
 pub(crate) struct Flights {
-    pub(crate) queue: VecDeque<Flight>,
+    pub(crate) queue: VecDeque<StepFlight>,
     /// How many have begun.
     pub(crate) begun: u64,
 }

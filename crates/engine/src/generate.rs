@@ -2,12 +2,12 @@
 
 use crate::cache::Sequence;
 use crate::context_shift::ContextShift;
-use crate::draft::{DraftInput, Drafted};
+use crate::draft::{DraftInput, DraftedTokens};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::{Generation, LogitsProcessor};
 use crate::logits_taker::{KeptLogits, LogitsTaker};
-use crate::request::{Answer, Event, Listener, Request, StopReason};
+use crate::request::{Answer, Listener, Request, StopReason, TokenEvent};
 use crate::session::Session;
 use crate::step::{LogitsRequest, SeqInput};
 use latent_backend::{Instant, Logits};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// State of an answer in addition to its text.
 #[derive(Default)]
-struct Answering {
+struct AnswerState {
     /// Tokens that context shifts discarded.
     discarded: usize,
     /// The draft whose row is the sequence's last.
@@ -26,12 +26,12 @@ struct Answering {
 }
 
 /// An answer, which keeps the logits of its last row, and where those of a draft's row go.
-struct Taker<'t> {
+struct GenerationTaker<'t> {
     generation: &'t mut Generation,
     after: Option<&'t mut KeptLogits>,
 }
 
-impl LogitsTaker for Taker<'_> {
+impl LogitsTaker for GenerationTaker<'_> {
     fn enough(&self, _input: usize, row: usize) -> usize {
         // a draft's row is used once the token before it is chosen
         self.generation.enough(usize::from(self.after.is_some() && row == 1))
@@ -88,7 +88,7 @@ impl Engine {
             listener.prompt(cached + done, prompt.len()) && (!out_of_time || cached + done == prompt.len())
         });
         let prompt_seconds = start.elapsed().as_secs_f64();
-        let mut answering = Answering::default();
+        let mut answering = AnswerState::default();
         let start = Instant::now();
         match fed {
             Ok(()) if out_of_time => generation.give_up(),
@@ -99,7 +99,7 @@ impl Engine {
         }
         let held_back = generation.finish();
         if let Some(token) = generation.tokens().last().filter(|_| !held_back.is_empty()) {
-            listener.token(&Event { token: *token, text: &held_back, logprob: None });
+            listener.token(&TokenEvent { token: *token, text: &held_back, logprob: None });
         }
         let drafts = generation.drafts();
         let (tokens, text, stop) = generation.into_parts();
@@ -177,7 +177,7 @@ impl Engine {
             tokens,
             chunk,
             LogitsRequest::Last,
-            &mut Taker { generation, after: None },
+            &mut GenerationTaker { generation, after: None },
             progress,
         );
         let done = session.sequence.len() - before;
@@ -192,13 +192,13 @@ impl Engine {
         generation: &mut Generation,
         shift: Option<ContextShift>,
         listener: &mut dyn Listener,
-        state: &mut Answering,
+        state: &mut AnswerState,
     ) -> Result<(), EngineError> {
         // an answer of no tokens ends before the first
         while !generation.is_finished() {
             let chosen = generation.choose()?;
             let logprob = chosen.logprob.as_ref().map(|(own, top)| (*own, top.as_slice()));
-            if !listener.token(&Event { token: chosen.token, text: &chosen.text, logprob }) {
+            if !listener.token(&TokenEvent { token: chosen.token, text: &chosen.text, logprob }) {
                 generation.interrupt();
             }
             if let Some(draft) = state.draft.take() {
@@ -236,7 +236,7 @@ impl Engine {
         session: &mut Session,
         generation: &mut Generation,
         token: u32,
-        state: &mut Answering,
+        state: &mut AnswerState,
     ) -> Result<(), EngineError> {
         if generation.left() > 1 && self.has_room_for_draft(&session.sequence, 1) {
             state.draft = self.likeliest_next(&mut session.sequence, token)?;
@@ -245,7 +245,8 @@ impl Engine {
         let tokens = [token, state.draft.unwrap_or_default()];
         let rows = 1 + usize::from(state.draft.is_some());
         let mut inputs = [SeqInput::drafted(&mut session.sequence, &tokens[..rows])];
-        self.step_for(&mut inputs, &mut Taker { generation, after: Some(&mut state.logits) })?.all()?;
+        self.step_for(&mut inputs, &mut GenerationTaker { generation, after: Some(&mut state.logits) })?
+            .all()?;
         if in_order {
             session.tokens.push(token);
         }
@@ -258,7 +259,7 @@ impl Engine {
         sequence: &mut Sequence,
         token: u32,
     ) -> Result<Option<u32>, EngineError> {
-        let mut drafted = Drafted(vec![None]);
+        let mut drafted = DraftedTokens(vec![None]);
         match self.draft_for(&mut [DraftInput { sequence, token }], &mut drafted) {
             Ok(()) => Ok(drafted.0[0]),
             Err(EngineError::CacheFull(_)) => Ok(None),

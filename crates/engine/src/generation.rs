@@ -86,7 +86,7 @@ pub struct Generation {
 
 /// A token that was chosen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chosen {
+pub struct ChosenToken {
     /// The token.
     pub token: u32,
     /// Text that is certain now; may be empty.
@@ -235,7 +235,7 @@ impl Generation {
     ///
     /// # Errors
     /// When no token can be chosen; [`EngineError::Panicked`] where a processor or the sampling panics, which ends the answer.
-    pub fn choose(&mut self) -> Result<Chosen, EngineError> {
+    pub fn choose(&mut self) -> Result<ChosenToken, EngineError> {
         caught(|| self.choose_next()).unwrap_or_else(|panicked| {
             self.interrupt();
             Err(panicked)
@@ -243,7 +243,7 @@ impl Generation {
     }
 
     /// The same if the processors are ready, for which it waits until `until`. Otherwise the answer [is late](Self::is_late).
-    pub(crate) fn choose_until(&mut self, until: Instant) -> Result<Option<Chosen>, EngineError> {
+    pub(crate) fn choose_until(&mut self, until: Instant) -> Result<Option<ChosenToken>, EngineError> {
         if self.is_ready(until.saturating_duration_since(Instant::now())) {
             return self.choose().map(Some);
         }
@@ -262,7 +262,7 @@ impl Generation {
         ready.unwrap_or(true)
     }
 
-    fn choose_next(&mut self) -> Result<Chosen, EngineError> {
+    fn choose_next(&mut self) -> Result<ChosenToken, EngineError> {
         self.late = false;
         for processor in &mut self.processors {
             let Some(logits) = self.logits.whole_mut() else {
@@ -303,7 +303,7 @@ impl Generation {
             _ if self.tokens().len() >= self.room => Some(StopReason::Context),
             _ => None,
         };
-        Ok(Chosen { token, text, ends, logprob })
+        Ok(ChosenToken { token, text, ends, logprob })
     }
 
     /// Whether the answer's time is over with a text that ends a line.

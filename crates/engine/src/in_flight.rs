@@ -3,10 +3,10 @@
 use crate::cache::Sequence;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::flights::Flight;
+use crate::flights::StepFlight;
 use crate::logits_taker::LogitsTaker;
 use crate::step::{LogitsRequest, SeqInput, StepOutcome};
-use latent_backend::{CancelToken, Logits, Step};
+use latent_backend::{CancelToken, Logits, ModelStep};
 use std::collections::VecDeque;
 
 /// A step that [`Engine::submit`] has begun, to be given to [`Engine::collect`]. One that is dropped stays in flight until a later one is collected, or something else
@@ -52,7 +52,7 @@ impl Engine {
         self.flights.begun += 1;
         let number = self.flights.begun;
         let (batch, wanted) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.wanted));
-        self.flights.queue.push_back(Flight { number, batch, wanted });
+        self.flights.queue.push_back(StepFlight { number, batch, wanted });
         Ok((Some(Ticket(number)), StepOutcome::of(&self.outcomes)))
     }
 
@@ -116,14 +116,14 @@ impl Engine {
 
     fn wait_for(
         &mut self,
-        mut flight: Flight,
+        mut flight: StepFlight,
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), EngineError> {
         let residual = &mut self.residual;
         residual.clear();
         let mut on_hidden = |rows: &[f32]| residual.extend_from_slice(rows);
         let wanted = &flight.wanted;
-        let collected = self.model.collect(Step {
+        let collected = self.model.collect(ModelStep {
             batch: &flight.batch,
             kv: self.cache.store(),
             cancel: &CancelToken::new(),

@@ -72,7 +72,7 @@ mod session;
 mod step;
 mod summary;
 
-pub use advance::{Progress, Running};
+pub use advance::{AnswerProgress, RunningAnswer};
 pub use context_shift::ContextShift;
 pub use device_layers::{DeviceLayers, Offload};
 pub use draft::DraftInput;
@@ -80,20 +80,21 @@ pub use draft_kind::{Draft, DraftCount};
 pub use embedding::Pooling;
 pub use engine::Engine;
 pub use error::EngineError;
-pub use generation::{Chosen, Generation, LogitsProcessor};
+pub use generation::{ChosenToken, Generation, LogitsProcessor};
 pub use in_flight::Ticket;
 pub use latent_backend::{
-    CancelToken, InputRows, KernelCalls, Limits, MemoryEstimate, NodeCalls, ProfileClock, Trace, Values,
+    ActivationTrace, CancelToken, InputRows, KernelCalls, MemoryEstimate, NodeCalls, PeakRates, ProfileClock,
+    TraceValues,
 };
 pub use latent_hosts::Hosts;
-pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
+pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, ResolvedOptions};
 pub use phase_times::PhaseTime;
-pub use pieces::{LargePiece, PieceOf};
+pub use pieces::{LargePiece, PieceKind};
 pub use profile::{PhaseProfile, RankProfile, Roofline, StepProfile, StepSize};
 pub use profiling::RoutedBytes;
 pub use rank::{Follower, Rank, check_cut, files_of_rank};
 pub use record::LayerRouting;
-pub use request::{Answer, Event, Listener, Request, StopReason};
+pub use request::{Answer, Listener, Request, StopReason, TokenEvent};
 pub use seq_error::SeqError;
 pub use session::Session;
 pub use step::{LogitsRequest, SeqInput, StepOutcome};

@@ -5,14 +5,14 @@ use crate::embedding::FinalNorm;
 use crate::engine::{Engine, FrontBackend};
 use crate::error::EngineError;
 use crate::flights::Flights;
-use crate::memory::{self, Available, LayersThatFit, OutOfMemory, OverCommitted};
-use crate::offload::{OffloadedModel, Place, Planned, layers_that_fit};
-use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
+use crate::memory::{self, AvailableMemory, FittingLayers, MemoryOvercommit, OutOfMemory};
+use crate::offload::{BackendPlacement, BackendPlan, OffloadedModel, layers_that_fit};
+use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, ResolvedOptions};
 use crate::rank::{self, Follower, Rank};
 use crate::summary::Summary;
 use latent_backend::{
-    Backend, Batch, CancelToken, Communicator, HUNG_AFTER, Instant, KV_BLOCK, LoadRequest, MemoryEstimate,
-    Model, ModelOptions, WeightSource,
+    Backend, BackendModel, Batch, CancelToken, Communicator, HUNG_AFTER, Instant, KV_BLOCK, LoadRequest,
+    MemoryEstimate, ModelOptions, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::audit::Finding;
@@ -34,25 +34,25 @@ const MIN_BATCH_TOKENS: usize = 32;
 const ARENA_SHARE: u64 = 16;
 
 /// A model on its way into memory.
-struct Loading<'a> {
+struct EngineLoader<'a> {
     checkpoint: &'a Checkpoint,
     /// What this rank reads of it.
     own: Arc<Checkpoint>,
     config: &'a ModelConfig,
     options: &'a EngineOptions,
-    place: Place<'a>,
+    place: BackendPlacement<'a>,
     /// The model, or the layers behind the cut.
-    back: Planned<'a>,
+    back: BackendPlan<'a>,
     /// The layers before the cut, if the model is offloaded.
-    front: Option<Planned<'a>>,
+    front: Option<BackendPlan<'a>>,
     /// Memory of the host.
-    available: Option<Available>,
+    available: Option<AvailableMemory>,
     /// Memory of the device's own.
-    room: Option<Available>,
+    room: Option<AvailableMemory>,
 }
 
 /// Memory that a part of the model is in, and what that takes with a context.
-type Pool<'p> = (&'p Available, Box<dyn Fn(usize) -> MemoryEstimate + 'p>);
+type MemoryPool<'p> = (&'p AvailableMemory, Box<dyn Fn(usize) -> MemoryEstimate + 'p>);
 
 impl Engine {
     /// Loads a model into `backend`. `progress` is called with the processed and the total bytes of
@@ -118,8 +118,8 @@ impl Engine {
             (None, None) => None,
         };
         let config = part.as_ref().unwrap_or(&whole);
-        let place = Place::of(backend, options, config, checkpoint)?;
-        let mut loading = Loading::new(place, checkpoint, config, options)?;
+        let place = BackendPlacement::of(backend, options, config, checkpoint)?;
+        let mut loading = EngineLoader::new(place, checkpoint, config, options)?;
         let context = loading.least(loading.choose_context()?)?;
         if options.max_batch_tokens.is_none() {
             loading.size_steps(context)?;
@@ -141,7 +141,7 @@ impl Engine {
         }
         let final_norm = FinalNorm::of(checkpoint, &loading.back.stages, config.rms_eps);
         let communicator = options.hosts.as_ref().map(|hosts| Arc::clone(&hosts.communicator));
-        let reading = Reading { communicator: communicator.clone(), placement, fits, keep_pages };
+        let reading = WeightReading { communicator: communicator.clone(), placement, fits, keep_pages };
         let (mut model, resolved) = loading.load(&reading, progress)?;
         summary.load_time = start.elapsed();
         if let Some((communicator, hosts)) = communicator.zip(options.hosts.clone()) {
@@ -150,16 +150,16 @@ impl Engine {
             if hosts.rank() > 0 {
                 return Ok(Rank::Follows(Box::new(Follower { model, communicator, summary })));
             }
-            let leader: Box<dyn Model> = Box::new(Leader::new(model, hosts, whole.clone())?);
+            let leader: Box<dyn BackendModel> = Box::new(Leader::new(model, hosts, whole.clone())?);
             model = leader;
         }
-        let loaded = Loaded { model, resolved, summary, final_norm, needed, largest_context };
+        let loaded = LoadedEngine { model, resolved, summary, final_norm, needed, largest_context };
         Ok(Rank::Leads(Box::new(loaded.engine(checkpoint, options)?)))
     }
 }
 
 /// How weights are read.
-struct Reading {
+struct WeightReading {
     communicator: Option<Arc<dyn Communicator>>,
     placement: Placement,
     fits: bool,
@@ -167,20 +167,20 @@ struct Reading {
 }
 
 /// A model in the backend's memory, and what was found out on the way.
-struct Loaded<'a> {
-    model: Box<dyn Model>,
+struct LoadedEngine<'a> {
+    model: Box<dyn BackendModel>,
     /// With the context that it was loaded for.
-    resolved: Resolved<'a>,
+    resolved: ResolvedOptions<'a>,
     summary: Summary,
     final_norm: Option<FinalNorm>,
     needed: MemoryEstimate,
     largest_context: usize,
 }
 
-impl Loaded<'_> {
+impl LoadedEngine<'_> {
     /// An engine with an empty KV cache.
     fn engine(self, checkpoint: &Checkpoint, options: &EngineOptions) -> Result<Engine, EngineError> {
-        let Loaded { model, resolved, summary, final_norm, needed, largest_context } = self;
+        let LoadedEngine { model, resolved, summary, final_norm, needed, largest_context } = self;
         let context = resolved.options.context;
         let tokens = resolved.cache_tokens(context);
         let blocks = u32::try_from(tokens.div_ceil(KV_BLOCK)).map_err(|_| {
@@ -229,13 +229,13 @@ fn file_bytes(stages: &[Stage]) -> u64 {
     latent_graph::distinct_weights(stages).map(|weight| weight.bytes() as u64).sum()
 }
 
-impl<'a> Loading<'a> {
+impl<'a> EngineLoader<'a> {
     fn new(
-        place: Place<'a>,
+        place: BackendPlacement<'a>,
         checkpoint: &'a Arc<Checkpoint>,
         config: &'a ModelConfig,
         options: &'a EngineOptions,
-    ) -> Result<Loading<'a>, EngineError> {
+    ) -> Result<EngineLoader<'a>, EngineError> {
         let mut back = place.plan_back(options, config, checkpoint)?;
         if let Some(hosts) = &options.hosts {
             rank::compare(hosts, options, &back.resolved).map_err(latent_backend::BackendError::from)?;
@@ -251,20 +251,20 @@ impl<'a> Loading<'a> {
         let front = place.plan_front(options, config, checkpoint, &back)?;
         let available = memory::available();
         let mut loading =
-            Loading { checkpoint, own, config, options, place, back, front, available, room: None };
+            EngineLoader { checkpoint, own, config, options, place, back, front, available, room: None };
         loading.room = loading.find_room()?;
         Ok(loading)
     }
 
     /// The device's own free memory, up to twice what the model can use. The caller chooses context
     /// and steps so that some is left.
-    fn find_room(&self) -> Result<Option<Available>, EngineError> {
+    fn find_room(&self) -> Result<Option<AvailableMemory>, EngineError> {
         if !self.place.back.has_own_memory() {
             return Ok(None);
         }
         let context = self.options.context.unwrap_or(self.config.context_length);
         let bytes = self.place.back.room(self.on_device(context).total().saturating_mul(2))?;
-        Ok(Some(Available { bytes, limit: "room there" }))
+        Ok(Some(AvailableMemory { bytes, limit: "room there" }))
     }
 
     /// The least of what all ranks have.
@@ -292,9 +292,11 @@ impl<'a> Loading<'a> {
     }
 
     /// The memory pools of the model's parts, if their sizes are known.
-    fn pools(&self) -> impl Iterator<Item = Pool<'_>> {
-        let host = self.available.as_ref().map(|here| -> Pool<'_> { (here, Box::new(|n| self.on_host(n))) });
-        let device = self.room.as_ref().map(|here| -> Pool<'_> { (here, Box::new(|n| self.on_device(n))) });
+    fn pools(&self) -> impl Iterator<Item = MemoryPool<'_>> {
+        let host =
+            self.available.as_ref().map(|here| -> MemoryPool<'_> { (here, Box::new(|n| self.on_host(n))) });
+        let device =
+            self.room.as_ref().map(|here| -> MemoryPool<'_> { (here, Box::new(|n| self.on_device(n))) });
         host.into_iter().chain(device)
     }
 
@@ -316,7 +318,8 @@ impl<'a> Loading<'a> {
     fn fitting_context(&self) -> usize {
         let limit = self.config.context_length;
         // a tenth is left for everything else
-        let fitting = |(here, needed): Pool<'_>| memory::choose_context(&*needed, here.bytes / 10 * 9, limit);
+        let fitting =
+            |(here, needed): MemoryPool<'_>| memory::choose_context(&*needed, here.bytes / 10 * 9, limit);
         let in_all = self.pools().map(fitting).min().unwrap_or(limit);
         // where not even a page fits in one piece, that is said when memory is checked
         self.sides().fold(in_all, |context, side| {
@@ -326,7 +329,7 @@ impl<'a> Loading<'a> {
     }
 
     /// What runs on each backend.
-    fn sides(&self) -> impl Iterator<Item = &Planned<'a>> {
+    fn sides(&self) -> impl Iterator<Item = &BackendPlan<'a>> {
         std::iter::once(&self.back).chain(&self.front)
     }
 
@@ -373,7 +376,7 @@ impl<'a> Loading<'a> {
 
     /// Findings that refuse the model are an error; what is strange about a circuit of the user's own is given back.
     fn audit(&self) -> Result<Vec<Finding>, EngineError> {
-        let Planned { resolved, stages, .. } = &self.back;
+        let BackendPlan { resolved, stages, .. } = &self.back;
         let mut found = match &self.front {
             None => resolved.audit(self.config, &CheckpointTensors(&self.own), stages),
             Some(front) => {
@@ -397,7 +400,10 @@ impl<'a> Loading<'a> {
     }
 
     /// What the model takes, and how little memory there is for mapped weights where they do not fit.
-    fn check_memory(&self, context: usize) -> Result<(MemoryEstimate, Option<OverCommitted>), EngineError> {
+    fn check_memory(
+        &self,
+        context: usize,
+    ) -> Result<(MemoryEstimate, Option<MemoryOvercommit>), EngineError> {
         self.check_pieces(context)?;
         let needed = self.on_host(context) + self.on_device(context);
         let mut over = None;
@@ -419,7 +425,7 @@ impl<'a> Loading<'a> {
         let fitting = (problem.context, room.bytes);
         let layers = layers_that_fit(self.place.back, self.options, self.config, self.checkpoint, fitting)?;
         let smaller_cache = self.back.resolved.options.stages.bind.cache == CacheType::F32;
-        let layers = Some(LayersThatFit { layers, of: self.config.layers + 1, smaller_cache });
+        let layers = Some(FittingLayers { layers, of: self.config.layers + 1, smaller_cache });
         Ok(OutOfMemory { layers, ..problem })
     }
 
@@ -433,11 +439,11 @@ impl<'a> Loading<'a> {
     /// Reads the weights: those of the first layers first.
     fn load(
         self,
-        reading: &Reading,
+        reading: &WeightReading,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<(Box<dyn Model>, Resolved<'a>), EngineError> {
-        let Loading { own, config, back, front, .. } = self;
-        let load = |resolved: &Resolved<'_>, stages, context, progress: &mut dyn FnMut(u64, u64)| {
+    ) -> Result<(Box<dyn BackendModel>, ResolvedOptions<'a>), EngineError> {
+        let EngineLoader { own, config, back, front, .. } = self;
+        let load = |resolved: &ResolvedOptions<'_>, stages, context, progress: &mut dyn FnMut(u64, u64)| {
             resolved.backend.load(LoadRequest {
                 checkpoint: &own,
                 config: config.clone(),
@@ -450,7 +456,7 @@ impl<'a> Loading<'a> {
                 progress,
             })
         };
-        let Planned { resolved, stages, .. } = back;
+        let BackendPlan { resolved, stages, .. } = back;
         let context = resolved.options.context;
         let Some(front) = front else { return Ok((load(&resolved, stages, context, progress)?, resolved)) };
         let (before, behind) = (file_bytes(&front.stages), file_bytes(&stages));
@@ -462,7 +468,7 @@ impl<'a> Loading<'a> {
 
     /// What is known before the weights are loaded.
     fn summary(&self) -> Summary {
-        let Planned { resolved, stages, weights } = &self.back;
+        let BackendPlan { resolved, stages, weights } = &self.back;
         let mut summary = Summary::new(self.checkpoint, self.config, resolved, stages, *weights);
         if let Some(front) = &self.front {
             let all: Vec<Stage> = stages.iter().chain(&front.stages).cloned().collect();

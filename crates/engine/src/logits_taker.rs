@@ -27,12 +27,12 @@ impl LogitsTaker for WholeRows<'_> {
 }
 
 /// Forwards logits with row numbers increased by `by`.
-pub(crate) struct RowsFurther<'t> {
+pub(crate) struct ShiftedRows<'t> {
     pub(crate) taker: &'t mut dyn LogitsTaker,
     pub(crate) by: usize,
 }
 
-impl LogitsTaker for RowsFurther<'_> {
+impl LogitsTaker for ShiftedRows<'_> {
     fn enough(&self, input: usize, row: usize) -> usize {
         self.taker.enough(input, row + self.by)
     }

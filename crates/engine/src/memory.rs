@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Available memory, and the limit that determines it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Available {
+pub struct AvailableMemory {
     /// Bytes.
     pub bytes: u64,
     /// `free memory` or `cgroup limit`.
@@ -16,14 +16,14 @@ pub struct Available {
 
 /// A model that fits only because the system pages its mapped weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OverCommitted {
+pub struct MemoryOvercommit {
     /// Bytes of the mapped weights.
     pub mapped: u64,
     /// Bytes that are left for them.
     pub left: u64,
 }
 
-impl fmt::Display for OverCommitted {
+impl fmt::Display for MemoryOvercommit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mapped, left) = (format_bytes(self.mapped), format_bytes(self.left));
         write!(
@@ -40,18 +40,18 @@ pub struct OutOfMemory {
     /// What it needs.
     pub needed: MemoryEstimate,
     /// The available memory.
-    pub available: Available,
+    pub available: AvailableMemory,
     /// Tokens of context asked for.
     pub context: usize,
     /// Tokens of context that would fit, if any.
     pub fits: Option<usize>,
     /// Where it is the memory of a device that is too small: which of the model's layers would fit there.
-    pub layers: Option<LayersThatFit>,
+    pub layers: Option<FittingLayers>,
 }
 
 /// How many layers of a model fit into a device's memory, counted as [`DeviceLayers`](crate::DeviceLayers) counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayersThatFit {
+pub struct FittingLayers {
     /// Those that fit.
     pub layers: usize,
     /// All.
@@ -87,7 +87,7 @@ impl fmt::Display for OutOfMemory {
 }
 
 impl OutOfMemory {
-    fn advise_device(&self, fitting: LayersThatFit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn advise_device(&self, fitting: FittingLayers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match fitting.layers {
             0 => write!(f, "not even the output fits there: take --device cpu")?,
             layers => write!(f, "try -ngl {layers} (of {}; the other layers stay on the CPU)", fitting.of)?,
@@ -104,15 +104,15 @@ impl OutOfMemory {
 
 /// Memory that this process may still use: what the system calls available, or what its cgroup leaves, whichever is less.
 /// None where the system does not say.
-pub fn available() -> Option<Available> {
+pub fn available() -> Option<AvailableMemory> {
     available_in(Path::new("/"))
 }
 
-fn available_in(root: &Path) -> Option<Available> {
+fn available_in(root: &Path) -> Option<AvailableMemory> {
     let free = free_memory(&std::fs::read_to_string(root.join("proc/meminfo")).ok()?)?;
-    let free = Available { bytes: free, limit: "free memory" };
+    let free = AvailableMemory { bytes: free, limit: "free memory" };
     match cgroup_left(root) {
-        Some(left) if left < free.bytes => Some(Available { bytes: left, limit: "cgroup limit" }),
+        Some(left) if left < free.bytes => Some(AvailableMemory { bytes: left, limit: "cgroup limit" }),
         _ => Some(free),
     }
 }
@@ -168,7 +168,7 @@ fn file_pages(stat: &str) -> u64 {
 /// Whether the file's pages may stay in the page cache in addition to the weights packed from them.
 /// They make the next start faster. They stay if the model and its file fit into half of the free
 /// memory; otherwise they would take memory from other programs.
-pub(crate) fn keeps_pages(available: &Available, needed: &MemoryEstimate) -> bool {
+pub(crate) fn keeps_pages(available: &AvailableMemory, needed: &MemoryEstimate) -> bool {
     needed.total().saturating_add(needed.weights) <= available.bytes / 2
 }
 
@@ -178,15 +178,15 @@ pub(crate) fn keeps_pages(available: &Available, needed: &MemoryEstimate) -> boo
 /// [`OutOfMemory`], with the largest context that would fit.
 pub fn check(
     needed: &dyn Fn(usize) -> MemoryEstimate,
-    available: &Available,
+    available: &AvailableMemory,
     context: usize,
-) -> Result<Option<OverCommitted>, OutOfMemory> {
+) -> Result<Option<MemoryOvercommit>, OutOfMemory> {
     let here = needed(context);
     if here.total() <= available.bytes {
         return Ok(None);
     }
     if here.resident() <= available.bytes {
-        return Ok(Some(OverCommitted { mapped: here.mapped, left: available.bytes - here.resident() }));
+        return Ok(Some(MemoryOvercommit { mapped: here.mapped, left: available.bytes - here.resident() }));
     }
     let fits = context_that_fits(&|tokens| needed(tokens).resident() <= available.bytes, context);
     Err(OutOfMemory { needed: here, available: available.clone(), context, fits, layers: None })
@@ -235,14 +235,20 @@ mod tests {
             std::fs::write(path, text).unwrap();
         };
         write("proc/meminfo", "MemTotal: 100 kB\nMemAvailable:   64 kB\n");
-        assert_eq!(available_in(folder.path()).unwrap(), Available { bytes: 65536, limit: "free memory" });
+        assert_eq!(
+            available_in(folder.path()).unwrap(),
+            AvailableMemory { bytes: 65536, limit: "free memory" }
+        );
         write("proc/self/cgroup", "0::/a/b\n");
         write("sys/fs/cgroup/a/memory.max", "50000\n");
         write("sys/fs/cgroup/a/memory.current", "40000\n");
         write("sys/fs/cgroup/a/memory.stat", "anon 5\nactive_file 1000\ninactive_file 2000\n");
         write("sys/fs/cgroup/a/b/memory.max", "max\n");
         write("sys/fs/cgroup/a/b/memory.current", "40000\n");
-        assert_eq!(available_in(folder.path()).unwrap(), Available { bytes: 13000, limit: "cgroup limit" });
+        assert_eq!(
+            available_in(folder.path()).unwrap(),
+            AvailableMemory { bytes: 13000, limit: "cgroup limit" }
+        );
     }
 
     /// 1000 bytes of weights, 200 of scratch, 100 a token.
@@ -250,8 +256,8 @@ mod tests {
         MemoryEstimate { weights: 1000, cache: 100 * context as u64, arena: 200, ..MemoryEstimate::default() }
     }
 
-    fn free(bytes: u64) -> Available {
-        Available { bytes, limit: "free memory" }
+    fn free(bytes: u64) -> AvailableMemory {
+        AvailableMemory { bytes, limit: "free memory" }
     }
 
     #[test]
@@ -270,7 +276,7 @@ mod tests {
     fn mapped_weights_may_be_paged_and_nothing_else() {
         let mapped = |context| MemoryEstimate { weights: 0, mapped: 1000, ..needed(context) };
         assert_eq!(check(&mapped, &free(7600), 64), Ok(None));
-        assert_eq!(check(&mapped, &free(7000), 64), Ok(Some(OverCommitted { mapped: 1000, left: 400 })));
+        assert_eq!(check(&mapped, &free(7000), 64), Ok(Some(MemoryOvercommit { mapped: 1000, left: 400 })));
         assert_eq!(check(&mapped, &free(6599), 64).unwrap_err().fits, None);
         let message = check(&mapped, &free(6700), 640).unwrap_err().to_string();
         assert!(!message.contains("mapped") && message.contains("--ctx-size 64"), "{message}");

@@ -7,14 +7,14 @@ use crate::error::EngineError;
 use latent_backend::{
     Backend, KV_BLOCK, LayerState, MemoryEstimate, ModelOptions, WeightBytes, WeightSource,
 };
-use latent_graph::audit::{Bound, Finding};
+use latent_graph::audit::{BindContext, Finding};
 use latent_graph::circuit::TensorIndex;
-use latent_graph::config::Wire;
-use latent_graph::ir::Side;
+use latent_graph::config::WireType;
+use latent_graph::ir::ModelSide;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
-use latent_graph::{Circuit, ModelConfig, Stage, StageOptions, Target};
+use latent_graph::{BackendTarget, Circuit, ModelConfig, Stage, StageOptions};
 use latent_hosts::Hosts;
-use latent_threads::{Pin, Placement, Topology};
+use latent_threads::{PinPolicy, Placement, Topology};
 use latent_types::{CacheType, Tier};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// Whether threads are bound to CPUs; not unless said so. `Pin::Auto`, which the program uses, is faster
     /// on machines with several memory nodes.
-    pub pin: Pin,
+    pub pin: PinPolicy,
     /// Where the threads are, in place of `threads` and `pin`.
     pub placement: Option<Placement>,
     /// Highest instruction-set tier; none: the best there is.
@@ -66,7 +66,7 @@ pub struct EngineOptions {
     /// meaningless. None: all.
     pub first_layers: Option<usize>,
     /// What crosses between those ranks.
-    pub wire: Wire,
+    pub wire: WireType,
     /// How long a rank may be in a step without progress before it counts as hung; zero disables
     /// the check. None: [`HUNG_AFTER`](latent_backend::HUNG_AFTER).
     pub hung_after: Option<Duration>,
@@ -86,19 +86,19 @@ impl EngineOptions {
 }
 
 /// The decisions about one model on one backend, before anything is loaded.
-pub struct Resolved<'b> {
+pub struct ResolvedOptions<'b> {
     /// The backend.
     pub backend: &'b dyn Backend,
     /// The circuit: the model's own, or the one that the options give.
     pub circuit: Arc<Circuit>,
     /// What plans are made for: the backend's target with the threads of the options.
-    pub target: Target,
+    pub target: BackendTarget,
     /// Everything that plans and backend need to know.
     pub options: ModelOptions,
     /// How much recurrent state is kept.
     pub states: StateOptions,
     /// The side of the model that the plans are of, where it is cut in two.
-    pub side: Option<Side>,
+    pub side: Option<ModelSide>,
     /// Minimum tokens of the KV cache, if it holds more than one context.
     cache_tokens: usize,
 }
@@ -115,7 +115,7 @@ impl EngineOptions {
     }
 
     /// What plans are made for: the backend's target with as many workers as the options ask for.
-    pub fn target(&self, backend: &dyn Backend) -> Target {
+    pub fn target(&self, backend: &dyn Backend) -> BackendTarget {
         backend.target().with_workers(self.place().threads())
     }
 
@@ -127,7 +127,7 @@ impl EngineOptions {
         &self,
         backend: &'b dyn Backend,
         config: &ModelConfig,
-    ) -> Result<Resolved<'b>, EngineError> {
+    ) -> Result<ResolvedOptions<'b>, EngineError> {
         if self.form == CacheForm::Expanded && self.mla != MlaChoice::Naive {
             let problem = "the expanded cache serves the naive formulation only: give --mla naive with it";
             return Err(EngineError::Options(problem.into()));
@@ -150,11 +150,19 @@ impl EngineOptions {
             context: config.context_length,
         };
         let (target, cache_tokens) = (self.target(backend), self.cache_tokens.unwrap_or_default());
-        Ok(Resolved { backend, circuit, target, options, states: self.states, side: None, cache_tokens })
+        Ok(ResolvedOptions {
+            backend,
+            circuit,
+            target,
+            options,
+            states: self.states,
+            side: None,
+            cache_tokens,
+        })
     }
 }
 
-impl Resolved<'_> {
+impl ResolvedOptions<'_> {
     /// The plans of the model.
     ///
     /// # Errors
@@ -178,13 +186,13 @@ impl Resolved<'_> {
 
     /// What breaks a rule of the audit.
     pub fn audit(&self, config: &ModelConfig, tensors: &dyn TensorIndex, stages: &[Stage]) -> Vec<Finding> {
-        let bound = Bound { target: &self.target, options: self.options.stages.bind };
+        let bound = BindContext { target: &self.target, options: self.options.stages.bind };
         latent_graph::audit::session(&self.circuit, config, tensors, stages, bound)
     }
 
     /// What breaks a rule of the audit in plans of one side of the model.
     pub(crate) fn audit_side(&self, config: &ModelConfig, stages: &[Stage]) -> Vec<Finding> {
-        let bound = Bound { target: &self.target, options: self.options.stages.bind };
+        let bound = BindContext { target: &self.target, options: self.options.stages.bind };
         latent_graph::audit::plans(&self.circuit, config, stages, bound)
     }
 

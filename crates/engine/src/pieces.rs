@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LargePiece {
     /// What it is.
-    pub of: PieceOf,
+    pub of: PieceKind,
     /// Its bytes.
     pub bytes: u64,
     /// Bytes that the device gives out at most.
@@ -16,7 +16,7 @@ pub struct LargePiece {
 
 /// What a piece is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PieceOf {
+pub enum PieceKind {
     /// Rows of one layer of the KV cache.
     Cache {
         /// The tokens.
@@ -39,7 +39,7 @@ impl LargePiece {
 
     /// How many tokens fit: all pieces grow with theirs.
     pub fn fits(&self) -> usize {
-        let (PieceOf::Cache { tokens, .. } | PieceOf::Step { tokens }) = self.of;
+        let (PieceKind::Cache { tokens, .. } | PieceKind::Step { tokens }) = self.of;
         // a size of a file times a number of tokens: 64 bits do not hold the product
         (tokens as u128 * u128::from(self.most) / u128::from(self.bytes.max(1))) as usize
     }
@@ -48,8 +48,8 @@ impl LargePiece {
 impl fmt::Display for LargePiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, tokens, flag) = match self.of {
-            PieceOf::Cache { tokens, .. } => ("the KV cache of a layer", tokens, "--ctx-size"),
-            PieceOf::Step { tokens } => ("a value of a step", tokens, "--batch-size"),
+            PieceKind::Cache { tokens, .. } => ("the KV cache of a layer", tokens, "--ctx-size"),
+            PieceKind::Step { tokens } => ("a value of a step", tokens, "--batch-size"),
         };
         let (bytes, most) = (format_bytes(self.bytes), format_bytes(self.most));
         write!(
@@ -60,7 +60,7 @@ impl fmt::Display for LargePiece {
             0 => write!(f, "no {flag} fits")?,
             fits => write!(f, "at most {fits} tokens fit ({flag})")?,
         }
-        if matches!(self.of, PieceOf::Cache { smaller_cache: true, .. }) {
+        if matches!(self.of, PieceKind::Cache { smaller_cache: true, .. }) {
             write!(f, "; --cache-type f16 takes half")?;
         }
         write!(f, "; --device cpu has no such limit")
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_piece_says_how_many_tokens_fit() {
         // youtu-llm-2b: 576 elements of f16
-        let of = PieceOf::Cache { tokens: 131_072, smaller_cache: false };
+        let of = PieceKind::Cache { tokens: 131_072, smaller_cache: false };
         let piece = LargePiece { of, bytes: 131_072 * 1152, most: 128 << 20 };
         assert_eq!(piece.fits(), 116_508);
         let text = piece.to_string();
@@ -83,9 +83,9 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("f16"), "{text}");
-        let step = LargePiece { of: PieceOf::Step { tokens: 4096 }, bytes: 4096 * 36_864, most: 128 << 20 };
+        let step = LargePiece { of: PieceKind::Step { tokens: 4096 }, bytes: 4096 * 36_864, most: 128 << 20 };
         assert!(step.to_string().contains("at most 3640 tokens fit (--batch-size)"), "{step}");
-        let none = LargePiece { of: PieceOf::Step { tokens: 1 }, bytes: 10, most: 9 };
+        let none = LargePiece { of: PieceKind::Step { tokens: 1 }, bytes: 10, most: 9 };
         assert!(none.to_string().contains("no --batch-size fits"), "{none}");
     }
 }

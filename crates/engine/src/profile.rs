@@ -1,9 +1,9 @@
 //! Time per phase of a step, compared with the bytes it moves, the operations it computes, and the
 //! machine's limits measured in the same run.
 
-use latent_backend::{Limits, Model, PlanTimes, ProfileClock, RankTimes};
+use latent_backend::{BackendModel, PeakRates, PlanTimes, ProfileClock, RankTimes};
 use latent_graph::Plan;
-use latent_graph::ir::{Cost, Node, Step};
+use latent_graph::ir::{Node, NodeCost, StepWorkload};
 use latent_graph::passes::BatchBucket;
 use latent_types::Arithmetic;
 use serde::Serialize;
@@ -105,9 +105,9 @@ impl Roofline {
     /// Adds a step of a model, given by the plans that it runs, each with its place among all plans of all stages.
     pub(crate) fn add<'p>(
         &mut self,
-        plans: impl Iterator<Item = (usize, &'p Plan, Step)>,
-        model: &dyn Model,
-        limits: &Limits,
+        plans: impl Iterator<Item = (usize, &'p Plan, StepWorkload)>,
+        model: &dyn BackendModel,
+        limits: &PeakRates,
     ) {
         let mut cost = PhaseCost::default();
         for (place, plan, step) in plans {
@@ -190,14 +190,14 @@ impl RankProfile {
 }
 
 /// Times of a plan, summed over the steps that it ran.
-pub(crate) struct Timed<'p> {
+pub(crate) struct TimedPlan<'p> {
     /// Its place among all plans of all stages.
     pub place: usize,
     pub plan: &'p Plan,
     pub times: PlanTimes,
-    pub steps: Vec<Step>,
+    pub steps: Vec<StepWorkload>,
     /// What its device can do.
-    pub limits: Limits,
+    pub limits: PeakRates,
 }
 
 /// What a phase costs.
@@ -209,15 +209,15 @@ struct PhaseCost {
 }
 
 /// What a node of the plan at this place multiplies in.
-fn arithmetic(model: &dyn Model, place: usize, node: usize, step: Step) -> Arithmetic {
+fn arithmetic(model: &dyn BackendModel, place: usize, node: usize, step: StepWorkload) -> Arithmetic {
     let plan = (place / BatchBucket::ALL.len(), place % BatchBucket::ALL.len());
     model.arithmetic(plan, node, step.rows)
 }
 
 /// Puts times and costs of a model together.
 pub(crate) fn report(
-    model: &dyn Model,
-    timed: &[Timed<'_>],
+    model: &dyn BackendModel,
+    timed: &[TimedPlan<'_>],
     sizes: &[StepSize],
     repeated: bool,
 ) -> StepProfile {
@@ -225,7 +225,7 @@ pub(crate) fn report(
     let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.times.phases).sum();
     // of repeated steps, the average
     let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
-    let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost, &Limits)> = Vec::new();
+    let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost, &PeakRates)> = Vec::new();
     let (mut barriers, mut kernels) = (0, 0);
     for timed in timed {
         for (phase, nanos) in timed.times.phases.iter().enumerate() {
@@ -297,7 +297,7 @@ pub(crate) fn report(
 }
 
 impl PhaseCost {
-    fn add(&mut self, arithmetic: Arithmetic, cost: Cost) {
+    fn add(&mut self, arithmetic: Arithmetic, cost: NodeCost) {
         self.bytes += cost.weight_bytes + cost.cache_bytes;
         self.flops[arithmetic as usize] += cost.flops;
     }
@@ -307,7 +307,7 @@ impl PhaseCost {
     }
 
     /// The least seconds of reading, and of arithmetic.
-    fn seconds(&self, limits: &Limits) -> (f64, f64) {
+    fn seconds(&self, limits: &PeakRates) -> (f64, f64) {
         let all = Arithmetic::ALL.into_iter().zip(self.flops).filter(|(_, flops)| *flops > 0.0);
         let arithmetic: f64 = all.map(|(kind, flops)| flops / limits.macs(kind)).sum();
         (self.bytes / limits.read_bandwidth, arithmetic / 2.0)
@@ -367,7 +367,7 @@ fn new_phase<'n>(
 }
 
 /// Averages over the phases of one form, and compares with the limits.
-fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &Limits) -> PhaseProfile {
+fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &PeakRates) -> PhaseProfile {
     let seconds = profile.micros / 1e6;
     let (memory, arithmetic) = cost.seconds(limits);
     profile.share = profile.micros / (millis * 1e3);

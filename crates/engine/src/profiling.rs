@@ -2,9 +2,9 @@
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::profile::{self, RankProfile, Roofline, StepProfile, StepSize, Timed};
-use latent_backend::Limits;
-use latent_graph::ir::{Cost, Op, Step as CostStep};
+use crate::profile::{self, RankProfile, Roofline, StepProfile, StepSize, TimedPlan};
+use latent_backend::PeakRates;
+use latent_graph::ir::{NodeCost, Op, StepWorkload as CostStep};
 use latent_graph::passes::BatchBucket;
 use latent_graph::stage_index::{self, LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, Plan};
@@ -57,8 +57,8 @@ impl Engine {
     }
 
     /// Bytes and operations of a step.
-    pub fn cost(&self, size: StepSize) -> Cost {
-        let mut cost = Cost::default();
+    pub fn cost(&self, size: StepSize) -> NodeCost {
+        let mut cost = NodeCost::default();
         self.plans_of(size).into_iter().for_each(|(_, plan, step)| cost += plan.cost(step));
         cost
     }
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// The least time that the machine's limits allow for some steps, one after the other.
-    pub fn roofline(&self, sizes: &[StepSize], limits: &Limits) -> Roofline {
+    pub fn roofline(&self, sizes: &[StepSize], limits: &PeakRates) -> Roofline {
         let mut roofline = Roofline::default();
         let front = self.first_front_plan();
         for size in sizes {
@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// Measured limits of the front's device; `limits` without a front, or if measuring fails.
-    fn front_limits(&self, limits: &Limits) -> Limits {
+    fn front_limits(&self, limits: &PeakRates) -> PeakRates {
         let Some(front) = &self.front else { return *limits };
         let measure = || {
             let tier = self.summary.front.as_ref().map_or(self.summary.tier, |front| front.tier);
@@ -124,7 +124,7 @@ impl Engine {
         &mut self,
         sizes: &[StepSize],
         repeated: bool,
-        limits: &Limits,
+        limits: &PeakRates,
         work: &mut dyn FnMut(&mut Engine) -> Result<(), EngineError>,
     ) -> Result<StepProfile, EngineError> {
         self.model.start_rank_times()?;
@@ -133,14 +133,14 @@ impl Engine {
         let times = self.model.stop_profile();
         done?;
         let ranks = self.model.stop_rank_times()?;
-        let mut timed: Vec<Timed<'_>> = Vec::new();
+        let mut timed: Vec<TimedPlan<'_>> = Vec::new();
         let plans = self.model.stages().iter().flat_map(|stage| &stage.plans);
         let front = self.first_front_plan();
         for (place, (plan, times)) in plans.zip(times).enumerate() {
             let ran = sizes.iter().flat_map(|size| self.plans_of(*size));
             let steps = ran.filter(|(at, ..)| *at == place).map(|(.., step)| step).collect();
             let limits = if place >= front { self.front_limits(limits) } else { *limits };
-            timed.push(Timed { place, plan, times, steps, limits });
+            timed.push(TimedPlan { place, plan, times, steps, limits });
         }
         // in the order in which they run
         let behind = front.min(timed.len());

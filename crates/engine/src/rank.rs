@@ -3,17 +3,17 @@
 use crate::draft_kind::Draft;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::options::{EngineOptions, Resolved};
+use crate::options::{EngineOptions, ResolvedOptions};
 use crate::summary::Summary;
-use latent_backend::{Backend, Communicator, LayerState, Model, RankError};
+use latent_backend::{Backend, BackendModel, Communicator, LayerState, RankError};
 use latent_formats::identity::{FNV_START, fnv};
-use latent_formats::{Checkpoint, Outline, Source, TensorPart};
+use latent_formats::{Checkpoint, CheckpointSource, Outline, TensorPart};
 use latent_graph::circuit::TensorIndex;
-use latent_graph::config::Part;
+use latent_graph::config::RankPart;
 use latent_graph::passes::CacheForm;
 use latent_graph::{CheckpointTensors, Circuit, GraphError, ModelConfig, Partition, PartitionError, Stage};
 use latent_hosts::Hosts;
-use latent_hosts::agree::{self, Fact};
+use latent_hosts::agree::{self, AgreementItem};
 use latent_hosts::files;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub enum Rank {
 
 /// A rank that runs the steps of rank 0 on its part of the model.
 pub struct Follower {
-    pub(crate) model: Box<dyn Model>,
+    pub(crate) model: Box<dyn BackendModel>,
     pub(crate) communicator: Arc<dyn Communicator>,
     pub(crate) summary: Summary,
 }
@@ -112,7 +112,7 @@ pub(crate) fn config_of_part(
     if options.form == CacheForm::Expanded {
         return refuse("a cache of expanded keys and values", "leave --kv-cache out");
     }
-    Ok(whole.of_part(Part { wire: options.wire, ..part.map_err(GraphError::from)? }))
+    Ok(whole.of_part(RankPart { wire: options.wire, ..part.map_err(GraphError::from)? }))
 }
 
 /// The config of the first layers, with what is around them.
@@ -127,16 +127,16 @@ pub(crate) fn config_of_first_layers(whole: &ModelConfig, count: usize) -> Resul
         )));
     }
     let part = Partition::pipeline(1).part(whole, 0, 1).map_err(GraphError::from)?;
-    Ok(whole.of_part(Part { layers: 0..count, ..part }))
+    Ok(whole.of_part(RankPart { layers: 0..count, ..part }))
 }
 
 /// What all ranks' programs must have in common.
-fn of_programs() -> [Fact; 3] {
+fn of_programs() -> [AgreementItem; 3] {
     let order = if cfg!(target_endian = "little") { "little-endian" } else { "big-endian" };
     [
-        Fact::new("byte order", order, "take hosts of one kind"),
-        Fact::new("program version", env!("CARGO_PKG_VERSION"), "install one version on all hosts"),
-        Fact::new(
+        AgreementItem::new("byte order", order, "take hosts of one kind"),
+        AgreementItem::new("program version", env!("CARGO_PKG_VERSION"), "install one version on all hosts"),
+        AgreementItem::new(
             "build",
             option_env!("LATENT_COMMIT").unwrap_or("unknown"),
             "install one build on all hosts",
@@ -151,27 +151,27 @@ fn of_programs() -> [Fact; 3] {
 pub(crate) fn compare(
     hosts: &Hosts,
     options: &EngineOptions,
-    resolved: &Resolved<'_>,
+    resolved: &ResolvedOptions<'_>,
 ) -> Result<(), RankError> {
     let stages = &resolved.options.stages;
     let same = "give all ranks the same options";
     let facts = [
-        Fact::new("partition", &hosts.partition, same),
-        Fact::new(
+        AgreementItem::new("partition", &hosts.partition, same),
+        AgreementItem::new(
             "circuit",
             circuit_hash(&resolved.circuit),
             "give all ranks the same --circuit file, or none of them one",
         ),
-        Fact::new("--wire", options.wire, same),
-        Fact::new("device", resolved.backend.name(), same),
-        Fact::new("precision", format!("{:?}", stages.bind.precision), same),
-        Fact::new("KV cache type", stages.bind.cache, same),
-        Fact::new("instruction set", stages.bind.tier, "give --isa with the lower one to all"),
-        Fact::new("formulation of MLA", stages.mla, same),
+        AgreementItem::new("--wire", options.wire, same),
+        AgreementItem::new("device", resolved.backend.name(), same),
+        AgreementItem::new("precision", format!("{:?}", stages.bind.precision), same),
+        AgreementItem::new("KV cache type", stages.bind.cache, same),
+        AgreementItem::new("instruction set", stages.bind.tier, "give --isa with the lower one to all"),
+        AgreementItem::new("formulation of MLA", stages.mla, same),
         // as given: hosts may have different numbers of cores, and no sum depends on them
-        Fact::new("--threads", format!("{:?}", options.threads), same),
-        Fact::new("tokens of a step", format!("{:?}", options.max_batch_tokens), same),
-        Fact::new("context", format!("{:?} and {:?}", options.context, options.cache_tokens), same),
+        AgreementItem::new("--threads", format!("{:?}", options.threads), same),
+        AgreementItem::new("tokens of a step", format!("{:?}", options.max_batch_tokens), same),
+        AgreementItem::new("context", format!("{:?} and {:?}", options.context, options.cache_tokens), same),
     ];
     agree::on_facts(&*hosts.communicator, &facts)
 }
@@ -211,7 +211,7 @@ fn parts(
 pub fn files_of_rank(checkpoint: &Checkpoint, stages: &[Stage]) -> Result<Vec<String>, EngineError> {
     let parts = parts(&CheckpointTensors(checkpoint), checkpoint.fp8_block()?, stages)?;
     let mut needed: HashSet<&str> = parts.iter().flat_map(|part| checkpoint.files_of(&part.tensor)).collect();
-    if matches!(checkpoint.source(), Source::Gguf(_)) {
+    if matches!(checkpoint.source(), CheckpointSource::Gguf(_)) {
         needed.extend(checkpoint.file_names().next());
     }
     Ok(checkpoint.file_names().filter(|name| needed.contains(name)).map(str::to_owned).collect())

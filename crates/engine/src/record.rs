@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memory::available;
 use crate::step::{LogitsRequest, SeqInput};
-use latent_backend::{InputSquares, Trace};
+use latent_backend::{ActivationTrace, InputSquares};
 use latent_graph::activations::Activations;
 use latent_types::format_bytes;
 use std::collections::HashSet;
@@ -23,9 +23,9 @@ impl Engine {
         layers: Range<usize>,
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Trace, EngineError> {
-        check_memory(Trace::bytes(activations, &layers, tokens.len()))?;
-        self.model.start_trace(activations, Trace::new(activations, layers, tokens))?;
+    ) -> Result<ActivationTrace, EngineError> {
+        check_memory(ActivationTrace::bytes(activations, &layers, tokens.len()))?;
+        self.model.start_trace(activations, ActivationTrace::new(activations, layers, tokens))?;
         let mut sequence = Sequence::default();
         let chunk = self.chunk_for(tokens.len());
         let done = self.prefill(&mut sequence, tokens, chunk, LogitsRequest::All, &mut |_, _| {}, progress);
@@ -65,7 +65,7 @@ impl Engine {
         sequence: &mut Sequence,
         tokens: &[u32],
     ) -> Result<Vec<LayerRouting>, EngineError> {
-        self.model.start_trace(activations, Trace::routing(activations, sequence.len(), tokens))?;
+        self.model.start_trace(activations, ActivationTrace::routing(activations, sequence.len(), tokens))?;
         let mut inputs = [SeqInput::tokens(sequence, tokens, LogitsRequest::All)];
         let done = self.step(&mut inputs, &mut |_, _, _| {}).and_then(|outcome| outcome.all());
         let trace = self.model.stop_trace().unwrap_or_default();

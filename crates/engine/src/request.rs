@@ -65,7 +65,7 @@ impl StopReason {
 
 /// A token of an answer, as it comes.
 #[derive(Clone, Debug)]
-pub struct Event<'a> {
+pub struct TokenEvent<'a> {
     /// The token.
     pub token: u32,
     /// Text that is certain now; may be empty.
@@ -105,7 +105,7 @@ pub trait Listener {
     }
 
     /// A token of the answer.
-    fn token(&mut self, _event: &Event<'_>) -> bool {
+    fn token(&mut self, _event: &TokenEvent<'_>) -> bool {
         true
     }
 }

@@ -3,9 +3,9 @@
 use crate::cache::{KvError, Sequence};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::logits_taker::{LogitsTaker, RowsFurther, WholeRows};
+use crate::logits_taker::{LogitsTaker, ShiftedRows, WholeRows};
 use crate::seq_error::SeqError;
-use latent_backend::{InputRows, LargestLogits, Logits, MAX_TOP_LOGITS, Step};
+use latent_backend::{InputRows, LargestLogits, Logits, MAX_TOP_LOGITS, ModelStep};
 use std::cell::RefCell;
 
 /// Which of an input's rows the caller wants logits of.
@@ -182,7 +182,7 @@ impl Engine {
         // rows come whole or cut
         let taker = RefCell::new(taker);
         let take = |i: usize, logits: Logits<'_>| taker.borrow_mut().take(wanted[i].0, wanted[i].1, logits);
-        let step = Step {
+        let step = ModelStep {
             batch: &self.batch,
             kv: self.cache.store(),
             cancel: &self.cancel,
@@ -336,7 +336,7 @@ impl Engine {
         for part in tokens.chunks(chunk) {
             let here = wanted.within(done, part.len(), tokens.len(), &mut inside);
             let mut inputs = [SeqInput::tokens(&mut *sequence, part, here)];
-            self.step_for(&mut inputs, &mut RowsFurther { taker: &mut *taker, by: done })?.all()?;
+            self.step_for(&mut inputs, &mut ShiftedRows { taker: &mut *taker, by: done })?.all()?;
             done += part.len();
             if !progress(done) {
                 return Err(EngineError::Stopped);

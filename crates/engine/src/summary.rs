@@ -1,8 +1,8 @@
 //! What was decided at loading, for people.
 
-use crate::memory::OverCommitted;
-use crate::offload::Planned;
-use crate::options::Resolved;
+use crate::memory::MemoryOvercommit;
+use crate::offload::BackendPlan;
+use crate::options::ResolvedOptions;
 use latent_backend::WeightBytes;
 use latent_formats::Checkpoint;
 use latent_graph::ir::Op;
@@ -56,7 +56,7 @@ pub struct Summary {
     /// Bytes of the weights.
     pub weight_bytes: u64,
     /// How little memory there is for mapped weights, where they do not fit.
-    pub paged: Option<OverCommitted>,
+    pub paged: Option<MemoryOvercommit>,
     /// From the opened file to an engine that is ready for the first step.
     pub load_time: Duration,
     /// The tier chosen.
@@ -92,7 +92,7 @@ impl Summary {
     pub(crate) fn new(
         checkpoint: &Checkpoint,
         config: &ModelConfig,
-        resolved: &Resolved<'_>,
+        resolved: &ResolvedOptions<'_>,
         stages: &[Stage],
         weights: WeightBytes,
     ) -> Summary {
@@ -125,8 +125,8 @@ impl Summary {
 
 impl Summary {
     /// Adds what runs before the plans that the summary was made of; `all` are the plans of both.
-    pub(crate) fn add_front(&mut self, front: &Planned<'_>, config: &ModelConfig, all: &[Stage]) {
-        let Planned { resolved, stages, weights } = front;
+    pub(crate) fn add_front(&mut self, front: &BackendPlan<'_>, config: &ModelConfig, all: &[Stage]) {
+        let BackendPlan { resolved, stages, weights } = front;
         let tier = resolved.options.stages.bind.tier;
         let (kernels, portable) = products(stages, resolved.target.contracts(), tier);
         self.portable.extend(portable);

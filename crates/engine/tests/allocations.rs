@@ -7,17 +7,17 @@ use latent_engine::cache::Sequence;
 use latent_engine::sampling::{Sampler, SamplingParams};
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::Checkpoint;
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-struct Counting;
+struct CountingAllocator;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: everything is handed to the system's allocator; only a count is kept.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, SeqCst);
         // SAFETY: the caller's promises are passed on.
@@ -31,14 +31,16 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn a_step_after_warm_up_allocates_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for shape in ["tiny-dense", "tiny-v3"] {
         let path = folder.path().join(format!("{shape}.gguf"));
-        Recipe::new(shape, Kind::from(latent_types::TensorType::Q4_0)).write_gguf(&path).unwrap();
+        ModelRecipe::new(shape, RandomWeightTypes::from(latent_types::TensorType::Q4_0))
+            .write_gguf(&path)
+            .unwrap();
         let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
         let options = EngineOptions { context: Some(256), threads: Some(2), ..EngineOptions::default() };
         let mut engine =

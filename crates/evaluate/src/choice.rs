@@ -1,19 +1,19 @@
 //! Multiple choice: the ending of a text that a model holds likeliest.
 
 use crate::error::EvalError;
-use crate::jsonl::{self, Line};
+use crate::jsonl::{self, JsonlLine};
 use crate::log_softmax::LogSoftmax;
 use crate::statistics::Estimate;
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, LogitsRequest};
-use latent_text::{Encode, TextError, Tokenizer};
+use latent_text::{EncodeOptions, TextError, Tokenizer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
 
 /// A text and its possible endings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct ChoiceQuestion {
     /// Its line in the file.
     pub line: usize,
     /// The text.
@@ -24,17 +24,17 @@ pub struct Choice {
     pub label: usize,
 }
 
-impl Choice {
+impl ChoiceQuestion {
     /// Reads a file of one object per line, as HellaSwag has them: `ctx`, `endings` and `label` (a number, or one as text); with
     /// `activity_label` the text is prepared as lm-evaluation-harness does.
     ///
     /// # Errors
     /// Anything but a plain file of such lines.
-    pub fn read(path: &Path, most: Option<usize>) -> Result<Vec<Choice>, EvalError> {
-        jsonl::read(path, most, Choice::parse)
+    pub fn read(path: &Path, most: Option<usize>) -> Result<Vec<ChoiceQuestion>, EvalError> {
+        jsonl::read(path, most, ChoiceQuestion::parse)
     }
 
-    fn parse(line: &Line<'_>) -> Result<Choice, EvalError> {
+    fn parse(line: &JsonlLine<'_>) -> Result<ChoiceQuestion, EvalError> {
         let context = line.text(&["ctx", "context", "query", "question"])?;
         let endings = line.value(&["endings", "choices"])?.as_array().map_or(&[][..], Vec::as_slice);
         let texts: Option<Vec<&str>> = endings.iter().map(Value::as_str).collect();
@@ -59,7 +59,7 @@ impl Choice {
             }
             None => (context.to_owned(), texts.into_iter().map(str::to_owned).collect()),
         };
-        Ok(Choice { line: line.number, context: prepared.0, endings: prepared.1, label })
+        Ok(ChoiceQuestion { line: line.number, context: prepared.0, endings: prepared.1, label })
     }
 }
 
@@ -102,7 +102,7 @@ pub struct EndingScore {
 pub fn score_endings(
     engine: &mut Engine,
     tokenizer: &Tokenizer,
-    choice: &Choice,
+    choice: &ChoiceQuestion,
 ) -> Result<Vec<EndingScore>, EvalError> {
     let texts = encoded(tokenizer, choice)?;
     let shared = shared_tokens(&texts);
@@ -137,8 +137,8 @@ pub fn score_endings(
 }
 
 /// The tokens of the text with each of its endings.
-pub fn encoded(tokenizer: &Tokenizer, choice: &Choice) -> Result<Vec<Vec<u32>>, TextError> {
-    let how = Encode { add_special: true, parse_special: false };
+pub fn encoded(tokenizer: &Tokenizer, choice: &ChoiceQuestion) -> Result<Vec<Vec<u32>>, TextError> {
+    let how = EncodeOptions { add_special: true, parse_special: false };
     choice
         .endings
         .iter()
@@ -159,7 +159,7 @@ fn ln_p_of(logits: &[f32], token: u32) -> Option<f64> {
 
 /// How often a model chose the right ending.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Choices {
+pub struct ChoiceAccuracy {
     /// Texts.
     pub tasks: usize,
     /// Share of right choices by the sum of ln p.
@@ -199,10 +199,10 @@ impl ChoiceCount {
     }
 
     /// The shares.
-    pub fn finish(&self) -> Choices {
+    pub fn finish(&self) -> ChoiceAccuracy {
         let [accuracy, per_token, per_character] = self.right.map(|right| Estimate::share(right, self.tasks));
         let chance = self.chance / self.tasks.max(1) as f64;
-        Choices { tasks: self.tasks, accuracy, per_token, per_character, chance }
+        ChoiceAccuracy { tasks: self.tasks, accuracy, per_token, per_character, chance }
     }
 }
 
@@ -210,10 +210,10 @@ impl ChoiceCount {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<Vec<Choice>, String> {
+    fn parsed(text: &str) -> Result<Vec<ChoiceQuestion>, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        Choice::read(file.path(), None).map_err(|error| error.to_string())
+        ChoiceQuestion::read(file.path(), None).map_err(|error| error.to_string())
     }
 
     #[test]

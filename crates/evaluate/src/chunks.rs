@@ -7,17 +7,17 @@ use std::ops::Range;
 
 /// Tokens of a text in chunks of one length. Of each chunk the second half counts: there the model knows what came before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunks {
+pub struct TokenChunks {
     tokens: Vec<u32>,
     context: usize,
 }
 
-impl Chunks {
+impl TokenChunks {
     /// Cuts a text into chunks of `context` tokens, `most` of them at most. What does not fill a chunk is left out.
     ///
     /// # Errors
     /// [`EvalError::TooShort`] without a whole chunk, [`EvalError::NoPositions`] for chunks of fewer than 4 tokens.
-    pub fn cut(mut tokens: Vec<u32>, context: usize, most: Option<usize>) -> Result<Chunks, EvalError> {
+    pub fn cut(mut tokens: Vec<u32>, context: usize, most: Option<usize>) -> Result<TokenChunks, EvalError> {
         if context < 4 {
             return Err(EvalError::NoPositions { context });
         }
@@ -26,7 +26,7 @@ impl Chunks {
             return Err(EvalError::TooShort { tokens: tokens.len(), context });
         }
         tokens.truncate(count * context);
-        Ok(Chunks { tokens, context })
+        Ok(TokenChunks { tokens, context })
     }
 
     /// Number of chunks.
@@ -52,7 +52,7 @@ impl Chunks {
 
 /// One position that counts.
 #[derive(Clone, Copy, Debug)]
-pub struct Position<'a> {
+pub struct ScoredPosition<'a> {
     /// The chunk, from 0.
     pub chunk: usize,
     /// The row within it.
@@ -63,7 +63,7 @@ pub struct Position<'a> {
     pub logits: &'a [f32],
 }
 
-impl Position<'_> {
+impl ScoredPosition<'_> {
     /// The error for logits that give no probabilities.
     pub(crate) fn not_finite(&self) -> EvalError {
         EvalError::NotFinite { chunk: self.chunk + 1, row: self.row }
@@ -78,9 +78,9 @@ impl Position<'_> {
 /// What the engine or `sink` fails with.
 pub fn run_chunks(
     engine: &mut Engine,
-    chunks: &Chunks,
+    chunks: &TokenChunks,
     bos: Option<u32>,
-    sink: &mut dyn FnMut(Position<'_>) -> Result<(), EvalError>,
+    sink: &mut dyn FnMut(ScoredPosition<'_>) -> Result<(), EvalError>,
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<(), EvalError> {
     let scored: Vec<usize> = chunks.scored().collect();
@@ -94,7 +94,7 @@ pub fn run_chunks(
         let mut result = Ok(());
         let mut hear = |row: usize, logits: &[f32]| {
             if result.is_ok() {
-                result = sink(Position { chunk, row, next: text[row + 1], logits });
+                result = sink(ScoredPosition { chunk, row, next: text[row + 1], logits });
             }
         };
         let done = chunk * chunks.context;
@@ -119,11 +119,14 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_into_whole_chunks_whose_second_half_counts() {
-        let chunks = Chunks::cut((0..25).collect(), 8, None).unwrap();
+        let chunks = TokenChunks::cut((0..25).collect(), 8, None).unwrap();
         assert_eq!((chunks.count(), chunks.tokens().len(), chunks.scored()), (3, 24, 4..7));
-        assert_eq!(Chunks::cut((0..25).collect(), 8, Some(2)).unwrap().count(), 2);
-        let short = Chunks::cut((0..7).collect(), 8, None).unwrap_err().to_string();
+        assert_eq!(TokenChunks::cut((0..25).collect(), 8, Some(2)).unwrap().count(), 2);
+        let short = TokenChunks::cut((0..7).collect(), 8, None).unwrap_err().to_string();
         assert!(short.contains("7 tokens") && short.contains("--ctx-size"), "{short}");
-        assert!(matches!(Chunks::cut((0..7).collect(), 3, None), Err(EvalError::NoPositions { context: 3 })));
+        assert!(matches!(
+            TokenChunks::cut((0..7).collect(), 3, None),
+            Err(EvalError::NoPositions { context: 3 })
+        ));
     }
 }

@@ -1,6 +1,6 @@
 //! How far next-token probabilities are from those of another run.
 
-use crate::chunks::{Position, run_chunks};
+use crate::chunks::{ScoredPosition, run_chunks};
 use crate::error::EvalError;
 use crate::log_softmax::LogSoftmax;
 use crate::logits_file::{BaseRow, LogitsReader};
@@ -79,7 +79,7 @@ impl Quantiles {
 
 /// What is summed over the positions.
 #[derive(Default)]
-struct Sums {
+struct DivergenceSums {
     nll: Moments,
     base_nll: Moments,
     products: f64,
@@ -88,10 +88,10 @@ struct Sums {
     same_top: usize,
 }
 
-impl Sums {
+impl DivergenceSums {
     fn add(
         &mut self,
-        position: &Position<'_>,
+        position: &ScoredPosition<'_>,
         softmax: &LogSoftmax,
         base: BaseRow<'_>,
         base_nll: Option<f32>,
@@ -167,8 +167,8 @@ pub fn divergence(
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Divergence, EvalError> {
     let chunks = base.chunks().clone();
-    let mut sums = Sums::default();
-    let mut sink = |position: Position<'_>| {
+    let mut sums = DivergenceSums::default();
+    let mut sink = |position: ScoredPosition<'_>| {
         let softmax = LogSoftmax::of(position.logits).ok_or_else(|| position.not_finite())?;
         let nll = base_nll.and_then(|all| all.get(sums.kl.len()).copied());
         sums.add(&position, &softmax, base.read()?, nll);

@@ -1,11 +1,11 @@
 //! Every kind of result, as `latent eval --json` prints it and a report reads it.
 
-use crate::choice::Choices;
+use crate::choice::ChoiceAccuracy;
 use crate::divergence::Divergence;
 use crate::perplexity::Perplexity;
-use crate::question::Questions;
+use crate::question::QuestionAccuracy;
 use crate::retrieval::Retrieval;
-use crate::routing::Routing;
+use crate::routing::RoutingStatistics;
 use crate::weights::WeightErrors;
 use serde::{Deserialize, Serialize};
 
@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// What was measured.
-    pub model: Measured,
+    pub model: EvaluatedModel,
     /// The text, questions or other input file; empty if the evaluation has none.
     #[serde(default)]
     pub input: String,
     /// The result.
     #[serde(flatten)]
-    pub found: Found,
+    pub found: EvaluationResult,
 }
 
 /// The model, and the settings that change its numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct EvaluatedModel {
     /// The file.
     pub file: String,
     /// The model's own name.
@@ -49,19 +49,19 @@ pub struct Measured {
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "evaluation", rename_all = "snake_case")]
-pub enum Found {
+pub enum EvaluationResult {
     /// Perplexity.
     Perplexity(Perplexity),
     /// KL divergence.
     Kl(Divergence),
     /// Multiple choice.
-    Choice(Choices),
+    Choice(ChoiceAccuracy),
     /// Questions.
-    Questions(Questions),
+    Questions(QuestionAccuracy),
     /// Retrieval.
     Retrieval(Retrieval),
     /// Router statistics.
-    Routing(Routing),
+    Routing(RoutingStatistics),
     /// Errors of weights.
     Weights(WeightErrors),
 }

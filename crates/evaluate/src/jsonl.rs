@@ -9,14 +9,14 @@ use std::path::Path;
 const MAX_BYTES: u64 = 1 << 30;
 
 /// One line, for errors about it.
-pub(crate) struct Line<'a> {
+pub(crate) struct JsonlLine<'a> {
     path: &'a Path,
     /// Its number, from 1.
     pub(crate) number: usize,
     object: Map<String, Value>,
 }
 
-impl Line<'_> {
+impl JsonlLine<'_> {
     /// The error that says what is wrong with it.
     pub(crate) fn wrong(&self, problem: String) -> EvalError {
         wrong(self.path, self.number, problem)
@@ -59,7 +59,7 @@ fn wrong(path: &Path, line: usize, problem: String) -> EvalError {
 pub(crate) fn read<T>(
     path: &Path,
     most: Option<usize>,
-    parse: impl Fn(&Line<'_>) -> Result<T, EvalError>,
+    parse: impl Fn(&JsonlLine<'_>) -> Result<T, EvalError>,
 ) -> Result<Vec<T>, EvalError> {
     let text = input_file::read_text(path, MAX_BYTES)?;
     let mut all = Vec::new();
@@ -71,7 +71,7 @@ pub(crate) fn read<T>(
             Ok(_) => return Err(wrong(path, number, "it is not a JSON object".into())),
             Err(error) => return Err(wrong(path, number, format!("invalid JSON: {error}"))),
         };
-        all.push(parse(&Line { path, number, object })?);
+        all.push(parse(&JsonlLine { path, number, object })?);
     }
     if all.is_empty() {
         return Err(EvalError::Empty { path: path.to_owned() });

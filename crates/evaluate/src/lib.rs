@@ -2,7 +2,7 @@
 //!
 //! * [`perplexity`]: how well a model predicts a text, computed as llama.cpp's tool does.
 //! * [`Divergence`]: how far its next-token probabilities are from those in a [logits file](LogitsReader) of llama.cpp's form.
-//! * [`Choice`], [`Question`], [`Haystack`]: endings that it holds likeliest, answers that are exactly right, facts that it finds in long prompts.
+//! * [`ChoiceQuestion`], [`Question`], [`Haystack`]: endings that it holds likeliest, answers that are exactly right, facts that it finds in long prompts.
 //! * [`routing`]: how its experts are used, and how many a step reads.
 //! * [`weight_errors`]: how far its weights are from those of another file.
 //! * [`report`]: pictures of results, in one HTML file.
@@ -44,17 +44,17 @@ mod routing;
 mod statistics;
 mod weights;
 
-pub use choice::{Choice, ChoiceCount, Choices, EndingScore, encoded, score_endings};
-pub use chunks::{Chunks, Position, run_chunks};
+pub use choice::{ChoiceAccuracy, ChoiceCount, ChoiceQuestion, EndingScore, encoded, score_endings};
+pub use chunks::{ScoredPosition, TokenChunks, run_chunks};
 pub use divergence::{Divergence, Quantiles, divergence};
 pub use error::EvalError;
-pub use evaluation::{Evaluation, Found, Measured};
+pub use evaluation::{EvaluatedModel, Evaluation, EvaluationResult};
 pub use log_softmax::LogSoftmax;
 pub use logits_file::{BaseRow, LogitsReader, LogitsWriter};
 pub use perplexity::{Perplexity, perplexity};
-pub use question::{Question, QuestionKind, Questions, WrongAnswer, answer};
+pub use question::{Question, QuestionAccuracy, QuestionKind, WrongAnswer, answer};
 pub use report::report;
-pub use retrieval::{Case, Haystack, Needle, Retrieval, RetrievalCell, TokensOf, found};
-pub use routing::{LayerLoad, Routing, StepExperts, routing};
+pub use retrieval::{Haystack, Needle, PromptEncoder, Retrieval, RetrievalCase, RetrievalCell, found};
+pub use routing::{LayerLoad, RoutingStatistics, StepExperts, routing};
 pub use statistics::Estimate;
 pub use weights::{TensorError, WeightErrors, WeightGroup, weight_errors};

@@ -4,7 +4,7 @@
 //! counted position: scale and minimum, each f32, and for each token of the vocabulary a u16, padded to an even count. A log-probability is
 //! `scale · u16 + minimum`; those more than 16 below the largest are raised to that.
 
-use crate::chunks::Chunks;
+use crate::chunks::TokenChunks;
 use crate::error::EvalError;
 use crate::log_softmax::LogSoftmax;
 use latent_formats::{InputError, OutputFile, input_file};
@@ -37,7 +37,7 @@ impl LogitsWriter {
     ///
     /// # Errors
     /// A target that is refused; an error of the system.
-    pub fn create(path: &Path, chunks: &Chunks, vocab: usize) -> Result<LogitsWriter, EvalError> {
+    pub fn create(path: &Path, chunks: &TokenChunks, vocab: usize) -> Result<LogitsWriter, EvalError> {
         let mut out = OutputFile::create_private(path)?;
         let mut header = MAGIC.to_vec();
         for number in [chunks.context(), vocab, chunks.count()] {
@@ -88,7 +88,7 @@ pub struct LogitsReader {
     path: PathBuf,
     file: BufReader<File>,
     vocab: usize,
-    chunks: Chunks,
+    chunks: TokenChunks,
     record: Vec<u8>,
 }
 
@@ -152,12 +152,12 @@ impl LogitsReader {
         if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
             return Err(wrong(format!("token {token} is out of range: the vocabulary has {vocab}")));
         }
-        let chunks = Chunks::cut(tokens, context, None)?;
+        let chunks = TokenChunks::cut(tokens, context, None)?;
         Ok(LogitsReader { path: path.to_owned(), file, vocab, chunks, record: vec![0; record_bytes(vocab)] })
     }
 
     /// The text that it was written for.
-    pub fn chunks(&self) -> &Chunks {
+    pub fn chunks(&self) -> &TokenChunks {
         &self.chunks
     }
 
@@ -192,7 +192,7 @@ mod tests {
     fn written(vocab: usize) -> (tempfile::TempDir, PathBuf, Vec<Vec<f32>>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("base");
-        let chunks = Chunks::cut((0..16).map(|i| i % vocab as u32).collect(), 8, None).unwrap();
+        let chunks = TokenChunks::cut((0..16).map(|i| i % vocab as u32).collect(), 8, None).unwrap();
         let logit = |p: usize, i: usize| ((p * vocab + i) as f32 * 1.7).sin() * 5.0;
         let rows: Vec<Vec<f32>> = (0..6).map(|p| (0..vocab).map(|i| logit(p, i)).collect()).collect();
         let mut writer = LogitsWriter::create(&path, &chunks, vocab).unwrap();

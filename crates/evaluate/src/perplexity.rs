@@ -1,6 +1,6 @@
 //! Perplexity: e to the mean negative log-likelihood of a text.
 
-use crate::chunks::{Chunks, Position, run_chunks};
+use crate::chunks::{ScoredPosition, TokenChunks, run_chunks};
 use crate::error::EvalError;
 use crate::log_softmax::LogSoftmax;
 use crate::logits_file::LogitsWriter;
@@ -34,7 +34,7 @@ pub struct Perplexity {
 /// As for [`run_chunks`]; logits that are not finite; a file that cannot be written.
 pub fn perplexity(
     engine: &mut Engine,
-    chunks: &Chunks,
+    chunks: &TokenChunks,
     bos: Option<u32>,
     mut logits: Option<&mut LogitsWriter>,
     progress: &mut dyn FnMut(usize) -> bool,
@@ -43,7 +43,7 @@ pub fn perplexity(
     let mut running = Vec::with_capacity(chunks.count());
     let mut token_nll = Vec::with_capacity(chunks.count() * chunks.scored().len());
     let last = chunks.scored().end - 1;
-    let mut sink = |position: Position<'_>| {
+    let mut sink = |position: ScoredPosition<'_>| {
         let softmax = LogSoftmax::of(position.logits).ok_or_else(|| position.not_finite())?;
         let value = -softmax.ln_p(position.logits[position.next as usize]);
         nll.add(value);

@@ -1,7 +1,7 @@
 //! Questions with one right answer.
 
 use crate::error::EvalError;
-use crate::jsonl::{self, Line};
+use crate::jsonl::{self, JsonlLine};
 use crate::statistics::Estimate;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Answer, Engine, EngineError, Listener, Request, Session};
@@ -33,7 +33,7 @@ impl Question {
         jsonl::read(path, most, Question::parse)
     }
 
-    fn parse(line: &Line<'_>) -> Result<Question, EvalError> {
+    fn parse(line: &JsonlLine<'_>) -> Result<Question, EvalError> {
         Ok(Question {
             line: line.number,
             kind: line.find(&["kind", "category"]).and_then(Value::as_str).unwrap_or_default().to_owned(),
@@ -61,7 +61,7 @@ pub fn answer(
 
 /// How many questions a model answered as expected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Questions {
+pub struct QuestionAccuracy {
     /// Questions.
     pub questions: usize,
     /// Share of the answers that are the expected one, white space at both ends aside.
@@ -94,7 +94,7 @@ pub struct WrongAnswer {
     pub answer: String,
 }
 
-impl Questions {
+impl QuestionAccuracy {
     /// Adds an answer.
     pub fn add(&mut self, question: &Question, answer: &str) {
         let right = answer.trim() == question.expected.trim();

@@ -13,7 +13,7 @@ const THINGS: [&str; 12] =
 
 /// One prompt: where its fact stands, and which of several texts it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Case {
+pub struct RetrievalCase {
     /// Tokens of the prompt, which it has at most.
     pub length: usize,
     /// Where the fact stands, from 0 (first) to 1 (last).
@@ -36,7 +36,7 @@ pub struct Needle {
 }
 
 /// Makes the tokens of a prompt from a text; none of one that is far too long.
-pub type TokensOf<'a, E> = dyn FnMut(&str) -> Result<Option<Vec<u32>>, E> + 'a;
+pub type PromptEncoder<'a, E> = dyn FnMut(&str) -> Result<Option<Vec<u32>>, E> + 'a;
 
 /// What the fact is hidden among.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Haystack {
         (!sentences.is_empty()).then_some(Haystack::Sentences(sentences))
     }
 
-    fn sentence(&self, case: Case, at: usize) -> String {
+    fn sentence(&self, case: RetrievalCase, at: usize) -> String {
         match self {
             // fact 0 is the one that is asked for
             Haystack::SimilarFacts => fact(case.trial, at + 1).sentence,
@@ -69,8 +69,8 @@ impl Haystack {
     }
 
     /// The prompt with `sentences` of these.
-    fn prompt(&self, case: Case, sentences: usize) -> (String, String) {
-        let Fact { sentence, key, code } = fact(case.trial, 0);
+    fn prompt(&self, case: RetrievalCase, sentences: usize) -> (String, String) {
+        let RetrievalFact { sentence, key, code } = fact(case.trial, 0);
         let at = (case.depth.clamp(0.0, 1.0) * sentences as f64).round() as usize;
         let mut lines: Vec<String> = (0..sentences).map(|i| self.sentence(case, i)).collect();
         lines.insert(at.min(sentences), sentence);
@@ -81,7 +81,11 @@ impl Haystack {
     ///
     /// # Errors
     /// What `tokens` fails with.
-    pub fn hide<E>(&self, case: Case, tokens: &mut TokensOf<'_, E>) -> Result<Option<Needle>, E> {
+    pub fn hide<E>(
+        &self,
+        case: RetrievalCase,
+        tokens: &mut PromptEncoder<'_, E>,
+    ) -> Result<Option<Needle>, E> {
         let mut make = |sentences: usize| -> Result<Option<Needle>, E> {
             let (text, expected) = self.prompt(case, sentences);
             let tokens = tokens(&text)?.filter(|tokens| tokens.len() <= case.length);
@@ -102,14 +106,14 @@ impl Haystack {
 }
 
 /// What is known of one thing.
-struct Fact {
+struct RetrievalFact {
     sentence: String,
     key: String,
     code: String,
 }
 
 /// The fact of this number in a text. No two of a text are about the same thing.
-fn fact(trial: usize, number: usize) -> Fact {
+fn fact(trial: usize, number: usize) -> RetrievalFact {
     let all = KINDS.len() * THINGS.len();
     // 61 has no divisor in common with 144, so that every thing comes once before any comes again
     let thing = (number * 61 + trial * 17) % all;
@@ -118,7 +122,7 @@ fn fact(trial: usize, number: usize) -> Fact {
     let key = if house == 0 { format!("{kind} {thing}") } else { format!("{kind} {thing} of house {house}") };
     let mixed = ((trial as u64) << 32 | number as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let code = (1000 + (mixed >> 33) % 9000).to_string();
-    Fact { sentence: format!("The code of the {key} is {code}."), key, code }
+    RetrievalFact { sentence: format!("The code of the {key} is {code}."), key, code }
 }
 
 /// Whether an answer has the code in it, and not as a part of a longer number.
@@ -162,29 +166,30 @@ mod tests {
         Ok(Some(vec![0; text.split_whitespace().count()]))
     }
 
-    fn hide(case: Case, haystack: &Haystack) -> Option<Needle> {
+    fn hide(case: RetrievalCase, haystack: &Haystack) -> Option<Needle> {
         let Ok(needle) = haystack.hide(case, &mut words);
         needle
     }
 
     #[test]
     fn a_prompt_is_as_long_as_it_may_be_and_the_same_every_time() {
-        let case = Case { length: 500, depth: 0.5, trial: 3 };
+        let case = RetrievalCase { length: 500, depth: 0.5, trial: 3 };
         let needle = hide(case, &Haystack::SimilarFacts).unwrap();
         // a fact has 8 words
         assert!((493..=500).contains(&needle.tokens.len()), "{}", needle.tokens.len());
         assert_eq!(hide(case, &Haystack::SimilarFacts).unwrap(), needle);
         assert_ne!(
-            hide(Case { trial: 4, ..case }, &Haystack::SimilarFacts).unwrap().expected,
+            hide(RetrievalCase { trial: 4, ..case }, &Haystack::SimilarFacts).unwrap().expected,
             needle.expected
         );
-        assert!(hide(Case { length: 5, ..case }, &Haystack::SimilarFacts).is_none());
+        assert!(hide(RetrievalCase { length: 5, ..case }, &Haystack::SimilarFacts).is_none());
     }
 
     #[test]
     fn the_fact_stands_at_its_depth_and_no_other_has_its_key() {
         for (depth, line) in [(0.0, 1), (0.5, 31), (1.0, 61)] {
-            let needle = hide(Case { length: 500, depth, trial: 1 }, &Haystack::SimilarFacts).unwrap();
+            let needle =
+                hide(RetrievalCase { length: 500, depth, trial: 1 }, &Haystack::SimilarFacts).unwrap();
             assert_eq!(needle.sentences, 60);
             let lines: Vec<&str> = needle.text.lines().collect();
             let key =
@@ -208,7 +213,7 @@ mod tests {
         let haystack = Haystack::of_text("One fox ran.  It was\nwarm! Why?").unwrap();
         let Haystack::Sentences(sentences) = &haystack else { panic!("a text has sentences") };
         assert_eq!(sentences, &["One fox ran.", "It was warm!", "Why?"]);
-        assert!(hide(Case { length: 100, depth: 0.3, trial: 0 }, &haystack).unwrap().sentences > 20);
+        assert!(hide(RetrievalCase { length: 100, depth: 0.3, trial: 0 }, &haystack).unwrap().sentences > 20);
         assert_eq!(Haystack::of_text(" \n"), None);
     }
 

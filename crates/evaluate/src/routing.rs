@@ -1,6 +1,6 @@
 //! Router statistics: how evenly experts are used, and how many different ones the rows of a step choose.
 
-use crate::chunks::Chunks;
+use crate::chunks::TokenChunks;
 use crate::error::EvalError;
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, LayerRouting, StepSize};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// What the routers of a model chose over a text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Routing {
+pub struct RoutingStatistics {
     /// Tokens of the text.
     pub tokens: usize,
     /// The MoE layers.
@@ -54,7 +54,7 @@ pub struct StepExperts {
 }
 
 /// Per MoE layer, the experts that each row chose.
-type Rows = BTreeMap<usize, Vec<Vec<usize>>>;
+type RowExperts = BTreeMap<usize, Vec<Vec<usize>>>;
 
 /// Runs all chunks and counts what their routers choose; `counts` are the rows of the steps to look at.
 ///
@@ -63,12 +63,12 @@ type Rows = BTreeMap<usize, Vec<Vec<usize>>>;
 pub fn routing(
     engine: &mut Engine,
     activations: &Activations,
-    (chunks, bos): (&Chunks, Option<u32>),
+    (chunks, bos): (&TokenChunks, Option<u32>),
     counts: &[usize],
     progress: &mut dyn FnMut(usize) -> bool,
-) -> Result<Routing, EvalError> {
+) -> Result<RoutingStatistics, EvalError> {
     let experts = engine.config().moe.as_ref().map(|moe| moe.experts).ok_or(EvalError::NoRouter)?;
-    let mut rows = Rows::new();
+    let mut rows = RowExperts::new();
     let mut done = 0;
     for text in chunks.tokens().chunks_exact(chunks.context()) {
         let mut tokens = text.to_vec();
@@ -107,7 +107,7 @@ pub fn routing(
         }
     });
     let steps = steps.collect();
-    Ok(Routing { tokens: done, layers, steps })
+    Ok(RoutingStatistics { tokens: done, layers, steps })
 }
 
 /// Bytes of a step that reads `distinct` experts in each layer.
@@ -137,7 +137,7 @@ fn load(layer: usize, rows: &[Vec<usize>], experts: usize) -> LayerLoad {
 }
 
 /// Per layer, the mean number of different experts in groups of `count` rows: neighbours, or rows as far apart as they can be.
-fn distinct(rows: &Rows, count: usize, near: bool) -> BTreeMap<usize, f64> {
+fn distinct(rows: &RowExperts, count: usize, near: bool) -> BTreeMap<usize, f64> {
     let of_layer = |rows: &Vec<Vec<usize>>| {
         let groups = rows.len() / count;
         let row = |group: usize, i: usize| if near { group * count + i } else { i * groups + group };
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn neighbours_that_choose_alike_need_fewer_experts_than_rows_apart() {
-        let rows = Rows::from([(1, vec![vec![0, 1], vec![0, 1], vec![2, 3], vec![2, 3]])]);
+        let rows = RowExperts::from([(1, vec![vec![0, 1], vec![0, 1], vec![2, 3], vec![2, 3]])]);
         assert_eq!(distinct(&rows, 2, true)[&1], 2.0);
         assert_eq!(distinct(&rows, 2, false)[&1], 4.0);
         assert_eq!(distinct(&rows, 1, false)[&1], 2.0);

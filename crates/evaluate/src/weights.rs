@@ -59,14 +59,14 @@ pub struct TensorError {
 
 /// Sums over the weights of one tensor.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct WeightErrorSums {
     squares: f64,
     base_squares: f64,
     max_abs: f32,
 }
 
-impl Sums {
-    fn merge(&mut self, other: Sums) {
+impl WeightErrorSums {
+    fn merge(&mut self, other: WeightErrorSums) {
         self.squares += other.squares;
         self.base_squares += other.base_squares;
         self.max_abs = self.max_abs.max(other.max_abs);
@@ -104,7 +104,7 @@ pub fn weight_errors(
     let alone = base.tensors().iter().filter(|info| file.info(&info.name).is_none());
     skipped.extend(alone.map(|info| info.name.clone()));
     let pieces = pieces(&both);
-    let found: Vec<Mutex<Sums>> = both.iter().map(|_| Mutex::default()).collect();
+    let found: Vec<Mutex<WeightErrorSums>> = both.iter().map(|_| Mutex::default()).collect();
     let failed: Mutex<Option<FormatError>> = Mutex::default();
     let (next, done, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -113,7 +113,7 @@ pub fn weight_errors(
                 let mut rows = (Vec::new(), Vec::new());
                 while let Some((tensor, first, count)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let name = &both[*tensor].name;
-                    let mut sums = Sums::default();
+                    let mut sums = WeightErrorSums::default();
                     let piece = *first..first + count;
                     if let Err(error) = decode(file, name, &piece, &mut rows.0)
                         .and_then(|()| decode(base, name, &piece, &mut rows.1))
@@ -175,7 +175,7 @@ fn decode(file: &Checkpoint, name: &str, rows: &Range<usize>, out: &mut Vec<f32>
     Ok(())
 }
 
-fn add(sums: &mut Sums, a: &[f32], b: &[f32]) {
+fn add(sums: &mut WeightErrorSums, a: &[f32], b: &[f32]) {
     for (a, b) in a.iter().zip(b) {
         let difference = a - b;
         sums.squares += f64::from(difference) * f64::from(difference);
@@ -184,8 +184,12 @@ fn add(sums: &mut Sums, a: &[f32], b: &[f32]) {
     }
 }
 
-fn report(base: &Checkpoint, found: Vec<(&TensorInfo, Sums)>, skipped: Vec<String>) -> WeightErrors {
-    let mut all = Sums::default();
+fn report(
+    base: &Checkpoint,
+    found: Vec<(&TensorInfo, WeightErrorSums)>,
+    skipped: Vec<String>,
+) -> WeightErrors {
+    let mut all = WeightErrorSums::default();
     found.iter().for_each(|(_, sums)| all.merge(*sums));
     let tensors = found.iter().filter(|(_, sums)| sums.squares != 0.0).map(|(info, sums)| TensorError {
         name: info.name.clone(),
@@ -213,12 +217,12 @@ fn role(name: &str) -> String {
 }
 
 /// Tensors together that `key` says the same of, in the order of their errors, the largest first.
-fn groups(found: &[(&TensorInfo, Sums)], key: impl Fn(&TensorInfo) -> String) -> Vec<WeightGroup> {
-    let mut groups: Vec<(WeightGroup, Sums, f64)> = Vec::new();
+fn groups(found: &[(&TensorInfo, WeightErrorSums)], key: impl Fn(&TensorInfo) -> String) -> Vec<WeightGroup> {
+    let mut groups: Vec<(WeightGroup, WeightErrorSums, f64)> = Vec::new();
     for (info, sums) in found {
         let name = key(info);
         let at = groups.iter().position(|(group, ..)| group.name == name).unwrap_or_else(|| {
-            groups.push((WeightGroup { name, ..WeightGroup::default() }, Sums::default(), 0.0));
+            groups.push((WeightGroup { name, ..WeightGroup::default() }, WeightErrorSums::default(), 0.0));
             groups.len() - 1
         });
         let (group, sum, bits) = &mut groups[at];
@@ -227,7 +231,7 @@ fn groups(found: &[(&TensorInfo, Sums)], key: impl Fn(&TensorInfo) -> String) ->
         *bits += 8.0 * info.bytes as f64;
         sum.merge(*sums);
     }
-    let finish = |(mut group, sums, bits): (WeightGroup, Sums, f64)| {
+    let finish = |(mut group, sums, bits): (WeightGroup, WeightErrorSums, f64)| {
         group.relative = sums.relative();
         group.bits = bits / group.elements.max(1) as f64;
         group
@@ -255,9 +259,9 @@ mod tests {
 
     #[test]
     fn the_error_is_relative_to_the_weights() {
-        let mut sums = Sums::default();
+        let mut sums = WeightErrorSums::default();
         add(&mut sums, &[3.0, 4.5], &[3.0, 4.0]);
         assert!((sums.relative() - 0.1).abs() < 1e-12 && sums.max_abs == 0.5);
-        assert_eq!(Sums::default().relative(), 0.0);
+        assert_eq!(WeightErrorSums::default().relative(), 0.0);
     }
 }

@@ -3,19 +3,19 @@
 
 use latent_engine::{Engine, EngineOptions, Session};
 use latent_evaluate::{
-    Choice, ChoiceCount, Chunks, LogitsReader, LogitsWriter, Question, divergence, perplexity, routing,
-    score_endings, weight_errors,
+    ChoiceCount, ChoiceQuestion, LogitsReader, LogitsWriter, Question, TokenChunks, divergence, perplexity,
+    routing, score_endings, weight_errors,
 };
 use latent_formats::Checkpoint;
 use latent_graph::passes::Precision;
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const CONTEXT: usize = 512;
 
-struct Demo {
+struct EvaluatedDemo {
     checkpoint: Arc<Checkpoint>,
     tokenizer: Tokenizer,
     engine: Engine,
@@ -25,11 +25,11 @@ fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models")
 }
 
-fn demo(precision: Precision) -> Demo {
+fn demo(precision: Precision) -> EvaluatedDemo {
     let checkpoint = Arc::new(Checkpoint::open(&models().join("mla-demo-Q4_K_M.gguf")).unwrap());
     let options =
         EngineOptions { threads: Some(2), context: Some(CONTEXT), precision, ..EngineOptions::default() };
-    Demo {
+    EvaluatedDemo {
         tokenizer: Tokenizer::from_checkpoint(&checkpoint).unwrap(),
         engine: Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {}).unwrap(),
         checkpoint,
@@ -47,9 +47,10 @@ fn text() -> String {
     text
 }
 
-fn chunks(demo: &Demo, count: usize) -> Chunks {
-    let tokens = demo.tokenizer.encode(&text(), Encode { add_special: true, parse_special: false }).unwrap();
-    Chunks::cut(tokens, CONTEXT, Some(count)).unwrap()
+fn chunks(demo: &EvaluatedDemo, count: usize) -> TokenChunks {
+    let tokens =
+        demo.tokenizer.encode(&text(), EncodeOptions { add_special: true, parse_special: false }).unwrap();
+    TokenChunks::cut(tokens, CONTEXT, Some(count)).unwrap()
 }
 
 /// What llama-perplexity -c 512 prints after 1, 2, 4 and 8 chunks of the same text (llama-cpp-python 0.3.36, AVX-512).
@@ -128,12 +129,12 @@ fn the_right_ending_of_a_sum_is_the_likeliest() {
             endings.push(format!("{a} + {b} = {}.", a + b + off));
         }
         let context = format!("<｜User｜>How much is {a} + {b}?<｜Assistant｜>");
-        let choice = Choice { line: 1, context, endings, label };
+        let choice = ChoiceQuestion { line: 1, context, endings, label };
         let scores = score_endings(&mut demo.engine, &demo.tokenizer, &choice).unwrap();
         // the scores are sums over the whole text, run at once
         let all = demo.tokenizer.encode(
             &format!("{} {}", choice.context, choice.endings[label]),
-            Encode { add_special: true, parse_special: false },
+            EncodeOptions { add_special: true, parse_special: false },
         );
         let all = all.unwrap();
         let mut ln_p = 0.0;
@@ -191,11 +192,11 @@ fn weights_of_a_file_are_those_of_itself() {
 
 #[test]
 fn weights_of_four_bits_are_compared_as_what_they_stand_for() {
-    use latent_testing::{FourBit, FourBitLayout, Recipe};
+    use latent_testing::{FourBitLayout, FourBitRecipe, ModelRecipe};
     let folder = tempfile::tempdir().unwrap();
     let (packed, plain) = (folder.path().join("packed"), folder.path().join("plain"));
-    let form = FourBit::new(FourBitLayout::Awq, false);
-    Recipe::new("tiny-dense", "F32".parse().unwrap()).write_four_bit(&form, &packed, &plain).unwrap();
+    let form = FourBitRecipe::new(FourBitLayout::Awq, false);
+    ModelRecipe::new("tiny-dense", "F32".parse().unwrap()).write_four_bit(&form, &packed, &plain).unwrap();
     let [packed, plain] = [packed, plain].map(|path| Checkpoint::open(&path).unwrap());
     let found = weight_errors(&packed, &plain, 2, &|_, _| true).unwrap();
     assert!(found.skipped.is_empty(), "{:?}", found.skipped);
@@ -205,7 +206,7 @@ fn weights_of_four_bits_are_compared_as_what_they_stand_for() {
 #[test]
 fn weights_with_scales_beside_them_are_left_out_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    latent_testing::Recipe::new("tiny-dense", "F8_E4M3".parse().unwrap())
+    latent_testing::ModelRecipe::new("tiny-dense", "F8_E4M3".parse().unwrap())
         .write_folder(folder.path())
         .unwrap();
     let file = Checkpoint::open(folder.path()).unwrap();

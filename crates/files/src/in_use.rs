@@ -24,25 +24,25 @@ fn id(metadata: &Metadata) -> Option<(u64, u64)> {
 
 /// A file that counts as open while this lives.
 #[derive(Debug)]
-pub struct InUse(Option<(u64, u64)>);
+pub struct OpenFileGuard(Option<(u64, u64)>);
 
-impl InUse {
+impl OpenFileGuard {
     /// Counts the file of this metadata as open.
-    pub fn new(metadata: &Metadata) -> InUse {
+    pub fn new(metadata: &Metadata) -> OpenFileGuard {
         let id = id(metadata);
         if let Some(id) = id {
             *OPEN.lock().unwrap_or_else(PoisonError::into_inner).entry(id).or_insert(0) += 1;
         }
-        InUse(id)
+        OpenFileGuard(id)
     }
 
     /// The file at `path`, or none if it does not exist.
-    pub fn at(path: &Path) -> Option<InUse> {
-        std::fs::metadata(path).ok().map(|metadata| InUse::new(&metadata))
+    pub fn at(path: &Path) -> Option<OpenFileGuard> {
+        std::fs::metadata(path).ok().map(|metadata| OpenFileGuard::new(&metadata))
     }
 }
 
-impl Drop for InUse {
+impl Drop for OpenFileGuard {
     fn drop(&mut self) {
         let Some(id) = self.0 else { return };
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 //! * [`input_file`]: plain files up to a limit; pipes, devices and sockets are refused without waiting for them.
 //! * [`OutputFile`]: a file that appears when it is whole and on the disk; [`OutputFolder`], a folder for several.
 //! * [`ResumableFile`]: output that a later run continues.
-//! * [`InUse`]: files of the open model, which nothing may overwrite.
+//! * [`OpenFileGuard`]: files of the open model, which nothing may overwrite.
 //!
 //! ```
 //! use latent_files::{input_file, output_file};
@@ -22,7 +22,7 @@ pub mod output_file;
 mod resumable_file;
 mod unfinished;
 
-pub use in_use::InUse;
+pub use in_use::OpenFileGuard;
 pub use input_file::InputError;
 pub use output_file::{CompleteFile, OutputError, OutputFile, OutputFolder};
 pub use resumable_file::ResumableFile;

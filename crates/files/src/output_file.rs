@@ -7,7 +7,7 @@
 
 use crate::in_use;
 use crate::input_file::{guarded, kind};
-use crate::unfinished::Unfinished;
+use crate::unfinished::UnfinishedName;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub enum OutputError {
 pub struct OutputFile {
     target: PathBuf,
     file: BufWriter<NamedTempFile>,
-    noted: Unfinished,
+    noted: UnfinishedName,
 }
 
 /// A file that is whole and on the disk, but has not got its name yet. Dropped before that, it leaves nothing behind.
@@ -50,7 +50,7 @@ pub struct CompleteFile {
     target: PathBuf,
     temporary: TempPath,
     bytes: u64,
-    noted: Unfinished,
+    noted: UnfinishedName,
 }
 
 impl OutputFile {
@@ -96,7 +96,7 @@ impl OutputFile {
             builder.permissions(permissions);
         }
         let file = builder.tempfile_in(folder).map_err(|error| io(without_path(error)))?;
-        let noted = Unfinished::new(file.path());
+        let noted = UnfinishedName::new(file.path());
         if let Some(old) = old.filter(|_| !private) {
             file.as_file().set_permissions(plain_mode(&old)).map_err(io)?;
         }
@@ -282,7 +282,7 @@ pub fn temporary_folder(parent: &Path) -> io::Result<TempDir> {
 #[derive(Debug)]
 pub struct OutputFolder {
     /// Folders that were made, the outermost first.
-    made: Vec<(PathBuf, Unfinished)>,
+    made: Vec<(PathBuf, UnfinishedName)>,
 }
 
 impl OutputFolder {
@@ -297,7 +297,7 @@ impl OutputFolder {
         let mut folder = OutputFolder { made: Vec::new() };
         for path in missing.into_iter().rev() {
             match std::fs::create_dir(path) {
-                Ok(()) => folder.made.push((path.to_owned(), Unfinished::new(path))),
+                Ok(()) => folder.made.push((path.to_owned(), UnfinishedName::new(path))),
                 // another process was faster
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
                 Err(error) => return Err(io(error)),

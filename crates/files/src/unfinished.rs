@@ -40,14 +40,14 @@ pub fn unfinished_names() -> impl Iterator<Item = &'static [AtomicU8]> {
 
 /// A name that is in the table while this lives.
 #[derive(Debug)]
-pub(crate) struct Unfinished(Option<usize>);
+pub(crate) struct UnfinishedName(Option<usize>);
 
-impl Unfinished {
+impl UnfinishedName {
     /// Notes a file, or a folder that is to hold files; the path should be absolute.
-    pub(crate) fn new(path: &Path) -> Unfinished {
+    pub(crate) fn new(path: &Path) -> UnfinishedName {
         let bytes = path.as_os_str().as_encoded_bytes();
         if bytes.is_empty() || bytes.len() >= NAME_BYTES || bytes.contains(&0) {
-            return Unfinished(None);
+            return UnfinishedName(None);
         }
         let claim =
             |p: &NameEntry| p.taken.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -58,11 +58,11 @@ impl Unfinished {
             }
             entry.len.store(bytes.len(), Ordering::SeqCst);
         }
-        Unfinished(found)
+        UnfinishedName(found)
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedName {
     fn drop(&mut self) {
         if let Some(entry) = self.0.map(|i| &NAMES[i]) {
             entry.len.store(0, Ordering::SeqCst);

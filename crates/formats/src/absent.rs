@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 /// Which files of a model must be here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needed {
+pub(crate) enum RequiredFiles {
     /// All.
     All,
     /// Those with metadata; of the others any.
@@ -13,7 +13,7 @@ pub(crate) enum Needed {
 
 /// The files that are missing, and what is known of them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Absent {
+pub(crate) struct MissingFiles {
     /// Their names, in the order of the set.
     pub(crate) files: Vec<String>,
     /// Which of them has a tensor, or one of a module's tensors, by name.
@@ -24,7 +24,7 @@ pub(crate) struct Absent {
     pub(crate) nowhere: Vec<String>,
 }
 
-impl Absent {
+impl MissingFiles {
     /// The file of a tensor, if known.
     pub(crate) fn file_of(&self, tensor: &str) -> Option<&str> {
         let place = self.places.get(tensor).or_else(|| self.places.get(module_of(tensor)?))?;

@@ -1,31 +1,31 @@
 //! Puts a checkpoint together from files whose headers have been checked.
 
-use crate::absent::Absent;
-use crate::checkpoint::{Checkpoint, Source};
+use crate::absent::MissingFiles;
+use crate::checkpoint::{Checkpoint, CheckpointSource};
 use crate::error::FormatError;
-use crate::identity::{FNV_START, PackedFrom, fnv};
-use crate::index::Index;
-use crate::map::Bytes;
-use crate::tensor::{Place, TensorInfo};
-use latent_files::InUse;
+use crate::identity::{FNV_START, PackSource, fnv};
+use crate::index::SafetensorsIndex;
+use crate::map::FileBytes;
+use crate::tensor::{TensorInfo, TensorLocation};
+use latent_files::OpenFileGuard;
 use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Collects the files of a checkpoint while they are opened one after another.
 pub(crate) struct Builder {
-    files: Vec<Arc<Bytes>>,
+    files: Vec<Arc<FileBytes>>,
     /// Of each file its name and the bytes of its header.
     headers: Vec<(String, usize)>,
     tensors: Vec<TensorInfo>,
     /// FNV-1a of headers and sizes.
     hash: u64,
-    in_use: Vec<InUse>,
-    absent: Absent,
+    in_use: Vec<OpenFileGuard>,
+    absent: MissingFiles,
 }
 
 /// A tensor as both formats' headers give it.
-pub(crate) struct Placed {
+pub(crate) struct PlacedTensor {
     pub(crate) name: String,
     pub(crate) ty: TensorType,
     pub(crate) shape: Vec<usize>,
@@ -42,12 +42,12 @@ impl Builder {
             tensors: Vec::new(),
             hash: FNV_START,
             in_use: Vec::new(),
-            absent: Absent::default(),
+            absent: MissingFiles::default(),
         }
     }
 
     /// Keeps the folder's other files marked as in use while the checkpoint is open.
-    pub(crate) fn keep(&mut self, in_use: Vec<InUse>) {
+    pub(crate) fn keep(&mut self, in_use: Vec<OpenFileGuard>) {
         self.in_use = in_use;
     }
 
@@ -57,7 +57,7 @@ impl Builder {
     }
 
     /// Files of the set that are not here.
-    pub(crate) fn lacks(&mut self, absent: Absent) {
+    pub(crate) fn lacks(&mut self, absent: MissingFiles) {
         self.absent = absent;
     }
 
@@ -65,9 +65,9 @@ impl Builder {
     pub(crate) fn file(
         &mut self,
         path: &Path,
-        bytes: Bytes,
+        bytes: FileBytes,
         header: u64,
-        tensors: impl Iterator<Item = Placed>,
+        tensors: impl Iterator<Item = PlacedTensor>,
     ) {
         let file = self.files.len();
         self.note(&(bytes.get().len() as u64).to_le_bytes());
@@ -80,19 +80,19 @@ impl Builder {
             shape: t.shape,
             bytes: t.bytes as usize,
             tile_rows: t.tile_rows,
-            place: Place::File { file, start: t.start as usize },
+            place: TensorLocation::File { file, start: t.start as usize },
         }));
     }
 
     /// Of a tensor that several files hold, keeps the copy in the file that the index names. `number` is the number of a file in the index.
     pub(crate) fn keep_copies(
         &mut self,
-        index: &Index,
+        index: &SafetensorsIndex,
         number: &dyn Fn(usize) -> u32,
         is_here: &dyn Fn(u32) -> bool,
     ) {
         let file = |info: &TensorInfo| match info.place {
-            Place::File { file, .. } => number(file),
+            TensorLocation::File { file, .. } => number(file),
             _ => u32::MAX,
         };
         index.remove_other_copies(&mut self.tensors, &|info| (info.name.as_str(), file(info)), is_here);
@@ -106,8 +106,8 @@ impl Builder {
     pub(crate) fn finish_packed(
         mut self,
         path: PathBuf,
-        source: Source,
-        from: PackedFrom,
+        source: CheckpointSource,
+        from: PackSource,
     ) -> Result<Checkpoint, FormatError> {
         self.hash = from.identity.header;
         let mut checkpoint = self.finish(path, source)?;
@@ -115,13 +115,13 @@ impl Builder {
         Ok(checkpoint)
     }
 
-    pub(crate) fn finish(self, path: PathBuf, source: Source) -> Result<Checkpoint, FormatError> {
+    pub(crate) fn finish(self, path: PathBuf, source: CheckpointSource) -> Result<Checkpoint, FormatError> {
         let Builder { files, headers, tensors, hash, in_use, absent } = self;
         let by_name = by_name(&tensors);
         let twice = |pair: &&[u32]| tensors[pair[0] as usize].name == tensors[pair[1] as usize].name;
         if let Some(pair) = by_name.windows(2).find(twice) {
             let [one, other] = [pair[0], pair[1]].map(|i| match tensors[i as usize].place {
-                Place::File { file, .. } => headers[file].0.as_str(),
+                TensorLocation::File { file, .. } => headers[file].0.as_str(),
                 _ => "the file",
             });
             let name = &tensors[pair[0] as usize].name;

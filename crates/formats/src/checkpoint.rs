@@ -1,51 +1,51 @@
 //! A checkpoint: metadata and named tensors of a model, checked before anything uses them.
 
-use crate::absent::Absent;
+use crate::absent::MissingFiles;
 use crate::error::FormatError;
 use crate::folder::HfSource;
-use crate::four_bit::FourBit;
+use crate::four_bit::FourBitWeight;
 use crate::gguf::Metadata;
-use crate::identity::{FNV_START, Identity, PackedFrom, fnv};
-use crate::map::Bytes;
-use crate::tensor::{Cut, Place, TensorInfo, TensorRef};
-use latent_files::InUse;
+use crate::identity::{FNV_START, Identity, PackSource, fnv};
+use crate::map::FileBytes;
+use crate::tensor::{TensorCut, TensorInfo, TensorLocation, TensorRef};
+use latent_files::OpenFileGuard;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An opened model.
 pub struct Checkpoint {
     pub(crate) path: PathBuf,
-    pub(crate) source: Arc<Source>,
-    pub(crate) files: Vec<Arc<Bytes>>,
+    pub(crate) source: Arc<CheckpointSource>,
+    pub(crate) files: Vec<Arc<FileBytes>>,
     /// Of each file its name and the bytes of its header.
     pub(crate) headers: Vec<(String, usize)>,
     pub(crate) tensors: Vec<TensorInfo>,
     /// Indices of tensors, sorted by name.
     pub(crate) by_name: Vec<u32>,
     pub(crate) fingerprint: u64,
-    pub(crate) packed: Option<PackedFrom>,
+    pub(crate) packed: Option<PackSource>,
     /// Weights that are put together from several tensors of the files.
-    pub(crate) four_bit: Arc<Vec<FourBit>>,
+    pub(crate) four_bit: Arc<Vec<FourBitWeight>>,
     /// Tensors of which it has a part that is stored in pieces: see [`parts`](Self::parts).
-    pub(crate) cuts: Vec<Cut>,
+    pub(crate) cuts: Vec<TensorCut>,
     /// Its files that are not here.
-    pub(crate) absent: Arc<Absent>,
+    pub(crate) absent: Arc<MissingFiles>,
     /// Its files other than weights.
-    pub(crate) _in_use: Vec<InUse>,
+    pub(crate) _in_use: Vec<OpenFileGuard>,
 }
 
 /// The format of a checkpoint, with its metadata.
-pub enum Source {
+pub enum CheckpointSource {
     /// A GGUF file, or a set of shards.
     Gguf(GgufSource),
     /// A folder of safetensors files.
     HuggingFace(HfSource),
 }
 
-impl Source {
+impl CheckpointSource {
     /// Rows and columns of an FP8 matrix that share a scale, in the file at `path`.
     pub(crate) fn fp8_block(&self, path: &Path) -> Result<(usize, usize), FormatError> {
-        let Source::HuggingFace(source) = self else { return Ok(crate::folder::FP8_BLOCK) };
+        let CheckpointSource::HuggingFace(source) = self else { return Ok(crate::folder::FP8_BLOCK) };
         source.fp8_block().map_err(|problem| FormatError::Set { path: path.to_owned(), problem })
     }
 }
@@ -64,7 +64,7 @@ pub struct GgufSource {
 
 impl Checkpoint {
     /// Metadata of the file.
-    pub fn source(&self) -> &Source {
+    pub fn source(&self) -> &CheckpointSource {
         &self.source
     }
 
@@ -100,8 +100,11 @@ impl Checkpoint {
     /// The bytes of a tensor that a file holds; of others none.
     pub(crate) fn stored(&self, info: &TensorInfo) -> &[u8] {
         match info.place {
-            Place::File { file, start } => &self.files[file].get()[start..start + info.bytes],
-            Place::FourBit(_) | Place::Factor(_) | Place::Cut(_) | Place::Absent => &[],
+            TensorLocation::File { file, start } => &self.files[file].get()[start..start + info.bytes],
+            TensorLocation::FourBit(_)
+            | TensorLocation::Factor(_)
+            | TensorLocation::Cut(_)
+            | TensorLocation::Absent => &[],
         }
     }
 
@@ -123,7 +126,7 @@ impl Checkpoint {
     }
 
     /// Where a packed file came from; none for other files.
-    pub fn packed_from(&self) -> Option<&PackedFrom> {
+    pub fn packed_from(&self) -> Option<&PackSource> {
         self.packed.as_ref()
     }
 
@@ -135,11 +138,11 @@ impl Checkpoint {
         let mut sample = FNV_START;
         for info in self.tensors.iter().step_by(self.tensors.len().div_ceil(SAMPLED).max(1)) {
             let data = match info.place {
-                Place::File { .. } => self.stored(info),
-                Place::FourBit(index) => self.stored(&self.four_bit[index].quants),
-                Place::Factor(index) => self.stored(&self.four_bit[index].scales),
-                Place::Cut(index) => self.stored(&self.cuts[index].whole),
-                Place::Absent => &[],
+                TensorLocation::File { .. } => self.stored(info),
+                TensorLocation::FourBit(index) => self.stored(&self.four_bit[index].quants),
+                TensorLocation::Factor(index) => self.stored(&self.four_bit[index].scales),
+                TensorLocation::Cut(index) => self.stored(&self.cuts[index].whole),
+                TensorLocation::Absent => &[],
             };
             let take = data.len().min(SAMPLE_BYTES);
             sample = fnv(sample, &data[..take]);

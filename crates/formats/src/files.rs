@@ -2,8 +2,8 @@
 
 use crate::checkpoint::{Checkpoint, SAMPLE_BYTES, SAMPLED};
 use crate::identity::{FNV_START, Identity, fnv};
-use crate::map::Bytes;
-use crate::tensor::{Place, TensorInfo};
+use crate::map::FileBytes;
+use crate::tensor::{TensorInfo, TensorLocation};
 use std::sync::Arc;
 
 /// What tells one file of a model from another one of the same name, without reading all of it.
@@ -25,7 +25,7 @@ impl Checkpoint {
     pub fn file_identities(&self) -> Vec<FileIdentity> {
         // as many as all ranks take, whichever files they have
         let samples = (SAMPLED / (self.files.len() + self.absent.files.len()).max(1)).max(MIN_SAMPLES);
-        let of_file = |(bytes, (name, header)): (&Arc<Bytes>, &(String, usize))| {
+        let of_file = |(bytes, (name, header)): (&Arc<FileBytes>, &(String, usize))| {
             let bytes = bytes.get();
             let (header, data) = bytes.split_at((*header).min(bytes.len()));
             FileIdentity {
@@ -59,16 +59,16 @@ impl Checkpoint {
 
     fn places_in(&self, info: &TensorInfo) -> Vec<usize> {
         match info.place {
-            Place::File { file, .. } => vec![file],
-            Place::FourBit(index) | Place::Factor(index) => {
+            TensorLocation::File { file, .. } => vec![file],
+            TensorLocation::FourBit(index) | TensorLocation::Factor(index) => {
                 let weight = &self.four_bit[index];
                 // a rank has the weight only if it has all of its tensors
                 let others = [&weight.global, &weight.stated_shape, &weight.unused];
                 let all = weight.tensors().chain(others.into_iter().flatten());
                 all.flat_map(|stored| self.places_in(stored)).collect()
             }
-            Place::Cut(index) => self.places_in(&self.cuts[index].whole),
-            Place::Absent => Vec::new(),
+            TensorLocation::Cut(index) => self.places_in(&self.cuts[index].whole),
+            TensorLocation::Absent => Vec::new(),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! A model folder as Hugging Face writes it: config.json, safetensors files, tokenizer.
 
-use crate::absent::Needed;
+use crate::absent::RequiredFiles;
 use crate::error::FormatError;
-use crate::index::Index;
+use crate::index::SafetensorsIndex;
 use crate::sniff::PICKLE;
 use crate::{json, limits};
-use latent_files::InUse;
+use latent_files::OpenFileGuard;
 use latent_files::input_file;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -99,9 +99,9 @@ pub(crate) const FILES: [&str; 4] =
     ["config.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"];
 
 /// The files of the model in `folder` other than weights, counted as open.
-pub(crate) fn in_use(folder: &Path) -> Vec<InUse> {
+pub(crate) fn in_use(folder: &Path) -> Vec<OpenFileGuard> {
     let names = FILES.into_iter().chain(TokenizerKind::ALL.map(TokenizerKind::file_name)).chain([INDEX]);
-    names.filter_map(|name| InUse::at(&folder.join(name))).collect()
+    names.filter_map(|name| OpenFileGuard::at(&folder.join(name))).collect()
 }
 
 /// Which file holds each tensor.
@@ -109,7 +109,7 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// Reads a file of a folder: takes its name and its maximum size, and returns its text if it
 /// exists.
-pub(crate) type ReadText<'a> = dyn Fn(&str, u64) -> Result<Option<String>, FormatError> + 'a;
+pub(crate) type FolderTextReader<'a> = dyn Fn(&str, u64) -> Result<Option<String>, FormatError> + 'a;
 
 /// Rows and columns of an FP8 matrix that share a scale, unless config.json says otherwise.
 pub(crate) const FP8_BLOCK: (usize, usize) = (128, 128);
@@ -158,7 +158,7 @@ impl HfSource {
     /// config.json.
     pub(crate) fn from_files(
         folder: &Path,
-        text: &ReadText<'_>,
+        text: &FolderTextReader<'_>,
         tokenizer: Option<TokenizerFile>,
     ) -> Result<Option<HfSource>, FormatError> {
         let [config, tokenizer_config, template, generation_config] = FILES;
@@ -199,10 +199,10 @@ fn template_in(config: &Value) -> Option<String> {
 /// The safetensors files of a folder: the files named by the index, which must be there as far as they are needed, or the only one in the folder.
 pub(crate) fn tensor_files(
     folder: &Path,
-    needed: Needed,
-) -> Result<(Vec<PathBuf>, Option<Index>), FormatError> {
+    needed: RequiredFiles,
+) -> Result<(Vec<PathBuf>, Option<SafetensorsIndex>), FormatError> {
     let path = folder.join(INDEX);
-    if let Some(index) = Index::read(&path)? {
+    if let Some(index) = SafetensorsIndex::read(&path)? {
         return Ok((index.paths(&path, folder, needed)?, Some(index)));
     }
     let single = folder.join("model.safetensors");

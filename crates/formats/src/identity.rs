@@ -5,7 +5,7 @@ pub const VERSION: u32 = 1;
 
 /// The source of a packed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PackedFrom {
+pub struct PackSource {
     /// Version of the packed file.
     pub version: u32,
     /// Name of the source's file or folder, without the path.

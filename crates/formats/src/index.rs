@@ -1,6 +1,6 @@
 //! model.safetensors.index.json: which file of a folder holds each tensor.
 
-use crate::absent::Needed;
+use crate::absent::RequiredFiles;
 use crate::error::FormatError;
 use crate::json::{failed, read_text};
 use crate::limits;
@@ -12,21 +12,21 @@ use std::path::{Path, PathBuf};
 
 /// The contents of an index, checked as far as possible without the files.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct SafetensorsIndex {
     /// Names of files, each a plain name in the folder.
     pub(crate) files: Vec<String>,
     /// Each tensor, and which of `files` holds it.
     pub(crate) tensors: Vec<(Box<str>, u32)>,
 }
 
-impl Index {
+impl SafetensorsIndex {
     /// Reads the index at `path`; `None` if the file does not exist.
-    pub(crate) fn read(path: &Path) -> Result<Option<Index>, FormatError> {
+    pub(crate) fn read(path: &Path) -> Result<Option<SafetensorsIndex>, FormatError> {
         let Some(text) = read_text(path, limits::MAX_INDEX_BYTES)? else { return Ok(None) };
-        let parsed: Result<File, _> = serde_json::from_str(&text);
+        let parsed: Result<IndexFile, _> = serde_json::from_str(&text);
         let problem = match parsed {
-            Ok(File(Some(index))) => return Ok(Some(index)),
-            Ok(File(None)) => "it has no object weight_map".into(),
+            Ok(IndexFile(Some(index))) => return Ok(Some(index)),
+            Ok(IndexFile(None)) => "it has no object weight_map".into(),
             Err(error) => error.to_string(),
         };
         Err(failed(path, &text, problem))
@@ -37,10 +37,10 @@ impl Index {
         &self,
         path: &Path,
         folder: &Path,
-        needed: Needed,
+        needed: RequiredFiles,
     ) -> Result<Vec<PathBuf>, FormatError> {
         let paths: Vec<PathBuf> = self.files.iter().map(|name| folder.join(name)).collect();
-        let enough = needed == Needed::Some && paths.iter().any(|file| file.exists());
+        let enough = needed == RequiredFiles::Some && paths.iter().any(|file| file.exists());
         match paths.iter().zip(&self.files).find(|(file, _)| !enough && !file.exists()) {
             None => Ok(paths),
             Some((_, name)) => {
@@ -129,46 +129,46 @@ fn check_name(tensor: &str, file: &str) -> Result<(), String> {
 }
 
 /// The whole file; none where it lacks `weight_map`.
-struct File(Option<Index>);
+struct IndexFile(Option<SafetensorsIndex>);
 
-impl<'de> Deserialize<'de> for File {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<File, D::Error> {
-        struct Whole;
-        impl<'de> Visitor<'de> for Whole {
-            type Value = File;
+impl<'de> Deserialize<'de> for IndexFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<IndexFile, D::Error> {
+        struct IndexFileVisitor;
+        impl<'de> Visitor<'de> for IndexFileVisitor {
+            type Value = IndexFile;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object with weight_map")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<File, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IndexFile, A::Error> {
                 let mut found = None;
                 while let Some(key) = map.next_key::<Cow<'de, str>>()? {
                     if key != "weight_map" {
                         map.next_value::<IgnoredAny>()?;
-                    } else if found.replace(map.next_value::<Index>()?).is_some() {
+                    } else if found.replace(map.next_value::<SafetensorsIndex>()?).is_some() {
                         return Err(A::Error::custom("weight_map occurs twice"));
                     }
                 }
-                Ok(File(found))
+                Ok(IndexFile(found))
             }
         }
-        deserializer.deserialize_map(Whole)
+        deserializer.deserialize_map(IndexFileVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Index {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Index, D::Error> {
-        struct WeightMap;
-        impl<'de> Visitor<'de> for WeightMap {
-            type Value = Index;
+impl<'de> Deserialize<'de> for SafetensorsIndex {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SafetensorsIndex, D::Error> {
+        struct WeightMapVisitor;
+        impl<'de> Visitor<'de> for WeightMapVisitor {
+            type Value = SafetensorsIndex;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of tensors and their files")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Index, A::Error> {
-                let mut index = Index::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SafetensorsIndex, A::Error> {
+                let mut index = SafetensorsIndex::default();
                 let mut numbers = HashMap::new();
                 while let Some((tensor, file)) = map.next_entry::<String, Cow<'de, str>>()? {
                     index.add(&mut numbers, tensor, &file).map_err(A::Error::custom)?;
@@ -177,6 +177,6 @@ impl<'de> Deserialize<'de> for Index {
                 Ok(index)
             }
         }
-        deserializer.deserialize_map(WeightMap)
+        deserializer.deserialize_map(WeightMapVisitor)
     }
 }

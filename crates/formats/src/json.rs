@@ -21,7 +21,7 @@ pub fn parse(text: &str) -> Result<Value, String> {
             limits::MAX_JSON_VALUES
         ));
     }
-    serde_json::from_str::<Strict>(text)
+    serde_json::from_str::<StrictValue>(text)
         .map(|strict| strict.0)
         .map_err(|error| format!("no valid JSON: {error}"))
 }
@@ -87,10 +87,10 @@ pub(crate) fn failed(path: &Path, text: &str, problem: String) -> FormatError {
 }
 
 /// A value whose objects hold no key twice.
-struct Strict(Value);
+struct StrictValue(Value);
 
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Strict, D::Error> {
+impl<'de> Deserialize<'de> for StrictValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StrictValue, D::Error> {
         deserializer.deserialize_any(StrictVisitor)
     }
 }
@@ -98,57 +98,57 @@ impl<'de> Deserialize<'de> for Strict {
 struct StrictVisitor;
 
 impl<'de> Visitor<'de> for StrictVisitor {
-    type Value = Strict;
+    type Value = StrictValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Strict, E> {
-        Ok(Strict(Value::Bool(value)))
+    fn visit_bool<E>(self, value: bool) -> Result<StrictValue, E> {
+        Ok(StrictValue(Value::Bool(value)))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Strict, E> {
-        Ok(Strict(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<StrictValue, E> {
+        Ok(StrictValue(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Strict, E> {
-        Ok(Strict(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<StrictValue, E> {
+        Ok(StrictValue(value.into()))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Strict, E> {
-        Ok(Strict(value.into()))
+    fn visit_f64<E>(self, value: f64) -> Result<StrictValue, E> {
+        Ok(StrictValue(value.into()))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Strict, E> {
-        Ok(Strict(value.into()))
+    fn visit_str<E>(self, value: &str) -> Result<StrictValue, E> {
+        Ok(StrictValue(value.into()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Strict, E> {
-        Ok(Strict(value.into()))
+    fn visit_string<E>(self, value: String) -> Result<StrictValue, E> {
+        Ok(StrictValue(value.into()))
     }
 
-    fn visit_unit<E>(self) -> Result<Strict, E> {
-        Ok(Strict(Value::Null))
+    fn visit_unit<E>(self) -> Result<StrictValue, E> {
+        Ok(StrictValue(Value::Null))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Strict, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<StrictValue, A::Error> {
         let mut values = Vec::new();
-        while let Some(Strict(value)) = list.next_element()? {
+        while let Some(StrictValue(value)) = list.next_element()? {
             values.push(value);
         }
-        Ok(Strict(Value::Array(values)))
+        Ok(StrictValue(Value::Array(values)))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strict, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StrictValue, A::Error> {
         let mut object = Map::new();
         while let Some(key) = map.next_key::<String>()? {
             if object.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("the key {key:?} occurs twice")));
             }
-            let Strict(value) = map.next_value()?;
+            let StrictValue(value) = map.next_value()?;
             object.insert(key, value);
         }
-        Ok(Strict(Value::Object(object)))
+        Ok(StrictValue(Value::Object(object)))
     }
 }

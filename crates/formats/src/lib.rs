@@ -51,7 +51,7 @@ mod sniff;
 mod tensor;
 mod weight_format;
 
-pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source};
+pub use checkpoint::{Checkpoint, CheckpointSource, GgufSource, SAMPLED};
 pub use cut::{TooManyFiles, cut};
 pub use error::{FormatError, FourBitError};
 pub use files::FileIdentity;
@@ -59,7 +59,7 @@ pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 pub use latent_files::{CompleteFile, InputError, OutputError, OutputFile, OutputFolder, ResumableFile};
 pub use latent_files::{input_file, output_file};
 pub use other_files::FileTensors;
-pub use outline::{Data, Outline, TensorHead};
+pub use outline::{Outline, OutlineData, TensorHead};
 pub use page_cache::ResidentPages;
 pub use parts::TensorPart;
 pub use rows::TensorRows;

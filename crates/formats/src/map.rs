@@ -4,7 +4,7 @@
 use crate::error::FormatError;
 use crate::sigbus;
 use crate::sniff::EMPTY;
-use latent_files::InUse;
+use latent_files::OpenFileGuard;
 use latent_files::{InputError, input_file};
 use memmap2::Mmap;
 use std::fs::File;
@@ -12,25 +12,25 @@ use std::ops::Range;
 use std::path::Path;
 
 /// The bytes of a whole file: mapped, read by the caller, or built into the program.
-pub(crate) enum Bytes {
-    Map(Mapped),
+pub(crate) enum FileBytes {
+    Map(MappedFile),
     Owned(Vec<u8>),
     Static(&'static [u8]),
 }
 
 /// A mapped file.
-pub(crate) struct Mapped {
+pub(crate) struct MappedFile {
     map: Mmap,
     /// Kept to give pages back to the system.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "page caches are Linux's alone"))]
     file: File,
     #[expect(dead_code, reason = "held until the map goes")]
-    in_use: InUse,
+    in_use: OpenFileGuard,
 }
 
-impl Bytes {
+impl FileBytes {
     /// Maps a regular file.
-    pub(crate) fn map(path: &Path) -> Result<Bytes, FormatError> {
+    pub(crate) fn map(path: &Path) -> Result<FileBytes, FormatError> {
         let io = |error| FormatError::Io { path: path.to_owned(), error };
         let (file, metadata) = input_file::open(path).map_err(|error| match error {
             InputError::Io { path, error } => FormatError::Io { path, error },
@@ -47,21 +47,21 @@ impl Bytes {
         // ends the process; changed contents can only change values, since all ranges were checked and are kept apart.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         sigbus::watch(path, map.as_ptr() as usize, map.len());
-        Ok(Bytes::Map(Mapped { map, file, in_use: InUse::new(&metadata) }))
+        Ok(FileBytes::Map(MappedFile { map, file, in_use: OpenFileGuard::new(&metadata) }))
     }
 
     pub(crate) fn get(&self) -> &[u8] {
         match self {
-            Bytes::Map(mapped) => &mapped.map,
-            Bytes::Owned(bytes) => bytes,
-            Bytes::Static(bytes) => bytes,
+            FileBytes::Map(mapped) => &mapped.map,
+            FileBytes::Owned(bytes) => bytes,
+            FileBytes::Static(bytes) => bytes,
         }
     }
 
     /// Drops the pages of these bytes from memory.
     pub(crate) fn drop_pages(&self, start: usize, len: usize) {
         #[cfg(unix)]
-        if let Bytes::Map(Mapped { map, .. }) = self {
+        if let FileBytes::Map(MappedFile { map, .. }) = self {
             // SAFETY: a private read-only file mapping: dropped pages are read from the file again.
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
         }
@@ -72,7 +72,7 @@ impl Bytes {
     /// Starts reading these bytes into memory.
     pub(crate) fn prefetch(&self, start: usize, len: usize) {
         #[cfg(unix)]
-        if let Bytes::Map(Mapped { map, .. }) = self {
+        if let FileBytes::Map(MappedFile { map, .. }) = self {
             // a hint: a reader waits for the bytes in any case
             let _ = map.advise_range(memmap2::Advice::WillNeed, start, len);
         }
@@ -83,7 +83,7 @@ impl Bytes {
     /// Waits until these bytes are in memory, and enters their pages into the process's tables.
     pub(crate) fn populate(&self, start: usize, len: usize) {
         #[cfg(target_os = "linux")]
-        if let Bytes::Map(Mapped { map, .. }) = self {
+        if let FileBytes::Map(MappedFile { map, .. }) = self {
             // since Linux 5.14; before, they are entered when they are first read
             let _ = map.advise_range(memmap2::Advice::PopulateRead, start, len);
         }
@@ -97,11 +97,11 @@ impl Bytes {
 const RESIDENCY_STEP: usize = 1 << 30;
 
 #[cfg(target_os = "linux")]
-impl Bytes {
+impl FileBytes {
     /// Which pages are in the page cache, a bit each, and the bytes of a page. None where the system does not say: it does not of another user's
     /// read-only file, whose pages all seem to be there.
     pub(crate) fn resident_bits(&self) -> Option<(Vec<u64>, usize)> {
-        let Bytes::Map(Mapped { map, .. }) = self else { return None };
+        let FileBytes::Map(MappedFile { map, .. }) = self else { return None };
         // SAFETY: a question without memory.
         let page =
             usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| *page > 0)?;
@@ -127,7 +127,7 @@ impl Bytes {
     /// Evicts the whole pages of a range from the page cache, unless a process maps or writes them.
     pub(crate) fn evict(&self, range: Range<usize>) {
         use std::os::fd::AsRawFd;
-        let Bytes::Map(Mapped { file, map, .. }) = self else { return };
+        let FileBytes::Map(MappedFile { file, map, .. }) = self else { return };
         // the last page counts as whole if the range goes up to the end of the file
         let end = if range.end >= map.len() { 0 } else { range.end - range.start };
         let (Ok(start), Ok(len)) = (range.start.try_into(), end.try_into()) else { return };
@@ -138,7 +138,7 @@ impl Bytes {
 }
 
 #[cfg(not(target_os = "linux"))]
-impl Bytes {
+impl FileBytes {
     pub(crate) fn resident_bits(&self) -> Option<(Vec<u64>, usize)> {
         None
     }
@@ -146,9 +146,9 @@ impl Bytes {
     pub(crate) fn evict(&self, _: Range<usize>) {}
 }
 
-impl Drop for Bytes {
+impl Drop for FileBytes {
     fn drop(&mut self) {
-        if let Bytes::Map(Mapped { map, .. }) = self {
+        if let FileBytes::Map(MappedFile { map, .. }) = self {
             sigbus::forget(map.as_ptr() as usize);
         }
     }

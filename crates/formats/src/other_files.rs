@@ -1,12 +1,12 @@
 //! A checkpoint with some files missing on this rank, completed with descriptions from other ranks.
 
-use crate::absent::Absent;
+use crate::absent::MissingFiles;
 use crate::builder::by_name;
-use crate::checkpoint::{Checkpoint, Source};
+use crate::checkpoint::{Checkpoint, CheckpointSource};
 use crate::error::FormatError;
 use crate::identity::{FNV_START, fnv};
 use crate::outline::TensorHead;
-use crate::tensor::{Place, TensorInfo};
+use crate::tensor::{TensorInfo, TensorLocation};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -60,8 +60,10 @@ impl Checkpoint {
         let mut names: Vec<&str> = here.chain(&self.absent.files).map(String::as_str).collect();
         names.sort_unstable();
         let config = match self.source() {
-            Source::Gguf(_) => String::new(),
-            Source::HuggingFace(source) => serde_json::to_string(&source.config).unwrap_or_default(),
+            CheckpointSource::Gguf(_) => String::new(),
+            CheckpointSource::HuggingFace(source) => {
+                serde_json::to_string(&source.config).unwrap_or_default()
+            }
         };
         let hash = |hash, text: &str| fnv(fnv(hash, text.as_bytes()), &[0]);
         names.into_iter().fold(hash(FNV_START, &config), hash)
@@ -91,7 +93,7 @@ impl Checkpoint {
     /// plans the same model. It goes by another fingerprint, since its own is of the files that are here; a model whose files are all here stays as it is.
     pub fn with_tensors_of(&self, others: &[FileTensors], fingerprint: u64) -> Checkpoint {
         let mut tensors = self.tensors.clone();
-        let mut absent = Absent::clone(&self.absent);
+        let mut absent = MissingFiles::clone(&self.absent);
         if !self.is_whole() {
             let known: HashSet<&str> = self.tensors.iter().map(|info| info.name.as_str()).collect();
             let mut added = HashSet::new();
@@ -135,6 +137,6 @@ fn without_data(head: &TensorHead) -> TensorInfo {
         shape: head.shape.clone(),
         bytes: usize::try_from(head.bytes).unwrap_or(usize::MAX),
         tile_rows: None,
-        place: Place::Absent,
+        place: TensorLocation::Absent,
     }
 }

@@ -1,16 +1,16 @@
 //! The outline of a model: its metadata and the names of its tensors, whether or not their data are present.
 
-use crate::absent::Needed;
-use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
+use crate::absent::RequiredFiles;
+use crate::checkpoint::{Checkpoint, CheckpointSource, GgufSource, display};
 use crate::error::{FormatError, FourBitError};
 use crate::folder::{self, HfSource, tensor_files};
-use crate::four_bit::{Head, Settings, Shown, find, replace};
+use crate::four_bit::{FourBitSettings, HeaderTensor, VirtualTensor, find, replace};
 use crate::gguf::{self, GgufError};
-use crate::map::Bytes;
+use crate::map::FileBytes;
 use crate::open::{shard_of, shard_path};
 use crate::safetensors::{self, SafetensorsError};
 use crate::{json, limits, weight_format};
-use latent_files::InUse;
+use latent_files::OpenFileGuard;
 use latent_types::TensorType;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -22,20 +22,20 @@ use std::path::{Path, PathBuf};
 /// holds config.json and no tensors, and a config.json alone.
 pub struct Outline {
     path: PathBuf,
-    source: Kept,
+    source: OutlineBacking,
     tensors: Vec<TensorHead>,
     by_name: HashMap<String, usize>,
-    data: Data,
+    data: OutlineData,
     /// Why the model cannot be opened as a whole.
     refusal: Option<FormatError>,
     /// Its files, where no checkpoint holds them open.
-    _in_use: Vec<InUse>,
+    _in_use: Vec<OpenFileGuard>,
 }
 
 /// What an outline's data are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Data {
+pub enum OutlineData {
     /// All there.
     Whole,
     /// The header is there; the data of some tensors, or some files of a set, are not.
@@ -58,14 +58,14 @@ pub struct TensorHead {
 }
 
 impl TensorHead {
-    fn head(&self) -> Head<'_> {
-        Head { name: &self.name, ty: self.ty, shape: &self.shape }
+    fn head(&self) -> HeaderTensor<'_> {
+        HeaderTensor { name: &self.name, ty: self.ty, shape: &self.shape }
     }
 }
 
-enum Kept {
+enum OutlineBacking {
     Whole(Box<Checkpoint>),
-    Parts(Box<Source>),
+    Parts(Box<CheckpointSource>),
 }
 
 impl Outline {
@@ -90,10 +90,10 @@ impl Outline {
     }
 
     /// Metadata of the file.
-    pub fn source(&self) -> &Source {
+    pub fn source(&self) -> &CheckpointSource {
         match &self.source {
-            Kept::Whole(checkpoint) => checkpoint.source(),
-            Kept::Parts(source) => source,
+            OutlineBacking::Whole(checkpoint) => checkpoint.source(),
+            OutlineBacking::Parts(source) => source,
         }
     }
 
@@ -108,8 +108,8 @@ impl Outline {
     /// The file with all its data, where they are there.
     pub fn whole(&self) -> Option<&Checkpoint> {
         match &self.source {
-            Kept::Whole(checkpoint) => Some(checkpoint),
-            Kept::Parts(_) => None,
+            OutlineBacking::Whole(checkpoint) => Some(checkpoint),
+            OutlineBacking::Parts(_) => None,
         }
     }
 
@@ -120,11 +120,11 @@ impl Outline {
 
     /// Whether the names of all its tensors are known.
     pub fn names_all_tensors(&self) -> bool {
-        self.data != Data::Config && !matches!(self.refusal, Some(FormatError::Incomplete { .. }))
+        self.data != OutlineData::Config && !matches!(self.refusal, Some(FormatError::Incomplete { .. }))
     }
 
     /// Which data there are.
-    pub fn data(&self) -> Data {
+    pub fn data(&self) -> OutlineData {
         self.data
     }
 
@@ -143,7 +143,13 @@ impl Outline {
         self.by_name.get(name).map(|i| &self.tensors[*i])
     }
 
-    fn new(path: &Path, source: Kept, tensors: Vec<TensorHead>, data: Data, in_use: Vec<InUse>) -> Outline {
+    fn new(
+        path: &Path,
+        source: OutlineBacking,
+        tensors: Vec<TensorHead>,
+        data: OutlineData,
+        in_use: Vec<OpenFileGuard>,
+    ) -> Outline {
         let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
         Outline { path: path.to_owned(), source, tensors, by_name, data, refusal: None, _in_use: in_use }
     }
@@ -159,7 +165,13 @@ impl From<Checkpoint> for Outline {
         };
         let tensors = checkpoint.tensors().iter().map(head).collect();
         let path = checkpoint.path().to_owned();
-        Outline::new(&path, Kept::Whole(Box::new(checkpoint)), tensors, Data::Whole, Vec::new())
+        Outline::new(
+            &path,
+            OutlineBacking::Whole(Box::new(checkpoint)),
+            tensors,
+            OutlineData::Whole,
+            Vec::new(),
+        )
     }
 }
 
@@ -176,9 +188,9 @@ fn config(path: &Path) -> Result<Outline, FormatError> {
             }
         },
     };
-    let source = Source::HuggingFace(source);
-    let in_use = InUse::at(path).into_iter().collect();
-    Ok(Outline::new(path, Kept::Parts(Box::new(source)), Vec::new(), Data::Config, in_use))
+    let source = CheckpointSource::HuggingFace(source);
+    let in_use = OpenFileGuard::at(path).into_iter().collect();
+    Ok(Outline::new(path, OutlineBacking::Parts(Box::new(source)), Vec::new(), OutlineData::Config, in_use))
 }
 
 /// The outline of a model that cannot be opened, as far as it can be read.
@@ -202,13 +214,13 @@ fn folder_without_weights(path: &Path) -> bool {
 
 /// What the small files of a folder say.
 fn of_config(folder: &Path) -> Result<Outline, FormatError> {
-    let source = Kept::Parts(Box::new(Source::HuggingFace(HfSource::read(folder)?)));
-    Ok(Outline::new(folder, source, Vec::new(), Data::Config, folder::in_use(folder)))
+    let source = OutlineBacking::Parts(Box::new(CheckpointSource::HuggingFace(HfSource::read(folder)?)));
+    Ok(Outline::new(folder, source, Vec::new(), OutlineData::Config, folder::in_use(folder)))
 }
 
 /// The headers of a GGUF file, or of those files of its set that are there; `refusal` is why it cannot be opened.
 fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
-    let bytes = Bytes::map(path)?;
+    let bytes = FileBytes::map(path)?;
     // the places of tensors are of no interest: any file is long enough
     let parse = |path: &Path, bytes: &[u8]| {
         let parsed = gguf::Header::parse(bytes, i64::MAX as u64).map_err(|error| match error {
@@ -231,7 +243,7 @@ fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
     };
     let ends = bytes.get().len() as u64 <= header.data_start;
     let mut entries = header.tensors;
-    let mut in_use = Vec::from_iter(InUse::at(path));
+    let mut in_use = Vec::from_iter(OpenFileGuard::at(path));
     let shard = shard_of(path, &source.metadata)?;
     if let Some((number, count)) = shard {
         for other in (0..count).filter(|other| *other != number) {
@@ -239,9 +251,9 @@ fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
             if !shard.is_file() {
                 continue;
             }
-            let header = parse(&shard, Bytes::map(&shard)?.get())?;
+            let header = parse(&shard, FileBytes::map(&shard)?.get())?;
             source.shards += 1;
-            in_use.extend(InUse::at(&shard));
+            in_use.extend(OpenFileGuard::at(&shard));
             if other == 0 {
                 // the first shard holds the metadata of all
                 source.metadata = header.metadata;
@@ -253,11 +265,12 @@ fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
             }
         }
     }
-    let head = |t: gguf::TensorEntry| TensorHead { name: t.name, ty: t.ty, shape: t.shape, bytes: t.bytes };
+    let head =
+        |t: gguf::GgufTensorEntry| TensorHead { name: t.name, ty: t.ty, shape: t.shape, bytes: t.bytes };
     let tensors = entries.into_iter().map(head).collect();
-    let source = Kept::Parts(Box::new(Source::Gguf(source)));
+    let source = OutlineBacking::Parts(Box::new(CheckpointSource::Gguf(source)));
     let refusal = (!ends || shard.is_some()).then_some(refusal);
-    Ok(Outline { refusal, ..Outline::new(path, source, tensors, Data::Header, in_use) })
+    Ok(Outline { refusal, ..Outline::new(path, source, tensors, OutlineData::Header, in_use) })
 }
 
 /// The headers of those safetensors files of a folder that are there; `refusal` is why it cannot be opened.
@@ -265,11 +278,11 @@ fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> 
     let source = HfSource::read(folder)?;
     let mut in_use = folder::in_use(folder);
     // of an index, none of whose files may be there
-    let Ok((files, index)) = tensor_files(folder, Needed::Some) else { return of_config(folder) };
+    let Ok((files, index)) = tensor_files(folder, RequiredFiles::Some) else { return of_config(folder) };
     let (mut tensors, mut ends) = (Vec::new(), files.len() == 1);
     for (number, path) in files.iter().enumerate().filter(|(_, path)| path.exists()) {
-        let bytes = Bytes::map(path)?;
-        in_use.extend(InUse::at(path));
+        let bytes = FileBytes::map(path)?;
+        in_use.extend(OpenFileGuard::at(path));
         let failed = |error| FormatError::Safetensors { path: path.clone(), error };
         let header = match safetensors_header(bytes.get()).map_err(failed) {
             Ok(header) => header,
@@ -290,9 +303,9 @@ fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> 
     }
     match weights(folder, &source, tensors.into_iter().map(|(head, _)| head).collect()) {
         Ok(tensors) => {
-            let source = Kept::Parts(Box::new(Source::HuggingFace(source)));
+            let source = OutlineBacking::Parts(Box::new(CheckpointSource::HuggingFace(source)));
             let refusal = (!ends).then_some(refusal);
-            Ok(Outline { refusal, ..Outline::new(folder, source, tensors, Data::Header, in_use) })
+            Ok(Outline { refusal, ..Outline::new(folder, source, tensors, OutlineData::Header, in_use) })
         }
         Err(error) if ends && !error.is_unsupported() => Err(error),
         // what is wrong may be that files are missing
@@ -310,23 +323,27 @@ fn weights(
     tensors: Vec<TensorHead>,
 ) -> Result<Vec<TensorHead>, FormatError> {
     let four_bit = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
-    let settings = Settings::of(source).map_err(four_bit)?;
+    let settings = FourBitSettings::of(source).map_err(four_bit)?;
     let tensors =
         join(tensors, settings.as_ref()).map_err(|error| weight_format::of_packed(folder, source, error))?;
-    let by_name: HashMap<&str, Head<'_>> = tensors.iter().map(|t| (t.name.as_str(), t.head())).collect();
+    let by_name: HashMap<&str, HeaderTensor<'_>> =
+        tensors.iter().map(|t| (t.name.as_str(), t.head())).collect();
     let find = |name: &str| by_name.get(name).copied();
     weight_format::check(folder, source, tensors.iter().map(TensorHead::head), &find)?;
     Ok(tensors)
 }
 
 /// The tensors with each 4-bit weight in place of those that it consists of.
-fn join(tensors: Vec<TensorHead>, settings: Option<&Settings>) -> Result<Vec<TensorHead>, FourBitError> {
-    let heads: Vec<Head<'_>> = tensors.iter().map(TensorHead::head).collect();
+fn join(
+    tensors: Vec<TensorHead>,
+    settings: Option<&FourBitSettings>,
+) -> Result<Vec<TensorHead>, FourBitError> {
+    let heads: Vec<HeaderTensor<'_>> = tensors.iter().map(TensorHead::head).collect();
     let all = find(&heads, settings, &|_| None)?;
     if all.is_empty() {
         return Ok(tensors);
     }
-    let shown = |shown: Shown<'_>| TensorHead {
+    let shown = |shown: VirtualTensor<'_>| TensorHead {
         name: shown.name,
         ty: shown.ty,
         shape: shown.shape.to_vec(),

@@ -7,8 +7,8 @@
 #![allow(unsafe_code, reason = "system calls over memory maps")]
 
 use crate::checkpoint::Checkpoint;
-use crate::map::Bytes;
-use crate::tensor::{Place, TensorInfo};
+use crate::map::FileBytes;
+use crate::tensor::{TensorInfo, TensorLocation};
 use std::ops::Range;
 
 /// The pages of a checkpoint's files that were in memory at one moment.
@@ -23,7 +23,7 @@ enum Pages {
 }
 
 impl Pages {
-    fn of(bytes: &Bytes) -> Pages {
+    fn of(bytes: &FileBytes) -> Pages {
         bytes.resident_bits().map_or(Pages::All, |(bits, page)| Pages::Known { bits, page })
     }
 
@@ -51,7 +51,7 @@ impl Pages {
 impl Checkpoint {
     /// A record without resident pages, with which [`release`](Self::release) evicts every page.
     pub fn nothing_resident(&self) -> ResidentPages {
-        let none = |bytes: &Bytes| match Pages::of(bytes) {
+        let none = |bytes: &FileBytes| match Pages::of(bytes) {
             Pages::Known { bits, page } => Pages::Known { bits: vec![0; bits.len()], page },
             Pages::All => Pages::All,
         };
@@ -117,17 +117,17 @@ impl Checkpoint {
         let end = part.end.min(info.bytes);
         let start = part.start.min(end);
         let within = |stored: &TensorInfo| {
-            let Place::File { file, start: first } = stored.place else { return None };
+            let TensorLocation::File { file, start: first } = stored.place else { return None };
             let scaled = |at: usize| (at as u128 * stored.bytes as u128 / info.bytes.max(1) as u128) as usize;
             Some((file, first + scaled(start)..first + scaled(end)))
         };
         match info.place {
-            Place::File { .. } => within(info).into_iter().collect(),
-            Place::FourBit(index) => self.four_bit[index].tensors().filter_map(within).collect(),
+            TensorLocation::File { .. } => within(info).into_iter().collect(),
+            TensorLocation::FourBit(index) => self.four_bit[index].tensors().filter_map(within).collect(),
             // read with the weight
-            Place::Factor(_) | Place::Absent => Vec::new(),
+            TensorLocation::Factor(_) | TensorLocation::Absent => Vec::new(),
             // from its first row to its last
-            Place::Cut(index) => {
+            TensorLocation::Cut(index) => {
                 let cut = &self.cuts[index];
                 let row_bytes = cut.whole.bytes.checked_div(cut.whole.rows()).unwrap_or(0);
                 let last = info.rows().saturating_sub(1);
@@ -145,9 +145,9 @@ impl Checkpoint {
         let Some(info) = self.info(name) else { return false };
         let whole = part.start == 0 && part.end >= info.bytes;
         match info.place {
-            Place::FourBit(index) => whole || self.four_bit[index].has_rows(),
-            Place::Cut(_) => whole,
-            Place::File { .. } | Place::Factor(_) | Place::Absent => true,
+            TensorLocation::FourBit(index) => whole || self.four_bit[index].has_rows(),
+            TensorLocation::Cut(_) => whole,
+            TensorLocation::File { .. } | TensorLocation::Factor(_) | TensorLocation::Absent => true,
         }
     }
 

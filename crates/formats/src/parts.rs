@@ -3,7 +3,7 @@
 use crate::builder::by_name;
 use crate::checkpoint::Checkpoint;
 use crate::error::FormatError;
-use crate::tensor::{Cut, Place, TensorInfo};
+use crate::tensor::{TensorCut, TensorInfo, TensorLocation};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Checkpoint {
     /// The error names all missing files, so that the user copies them in one go.
     fn check_present(&self, parts: &[TensorPart]) -> Result<(), FormatError> {
         let is_absent = |part: &&TensorPart| {
-            self.info(&part.tensor).is_some_and(|info| matches!(info.place, Place::Absent))
+            self.info(&part.tensor).is_some_and(|info| matches!(info.place, TensorLocation::Absent))
         };
         let absent: Vec<&TensorPart> = parts.iter().filter(is_absent).collect();
         let Some(first) = absent.first() else { return Ok(()) };
@@ -82,7 +82,7 @@ impl Checkpoint {
         })
     }
 
-    fn part(&self, part: &TensorPart, cuts: &mut Vec<Cut>) -> Result<TensorInfo, FormatError> {
+    fn part(&self, part: &TensorPart, cuts: &mut Vec<TensorCut>) -> Result<TensorInfo, FormatError> {
         let refuse = |problem: String| {
             Err(FormatError::Cut { path: self.path.clone(), tensor: part.tensor.clone(), problem })
         };
@@ -127,23 +127,23 @@ impl Checkpoint {
             let first = part.matrices.start * rows + part.rows.start;
             moved(info.place, first * row_bytes + from)
         } else {
-            cuts.push(Cut {
+            cuts.push(TensorCut {
                 whole: info.clone(),
                 matrix_rows: rows,
                 first_matrix: part.matrices.start,
                 rows: part.rows.clone(),
                 bytes: from..to,
             });
-            Place::Cut(cuts.len() - 1)
+            TensorLocation::Cut(cuts.len() - 1)
         };
         Ok(TensorInfo { shape, bytes, place, ..info.clone() })
     }
 }
 
 /// The place `by` bytes further on in its file.
-fn moved(place: Place, by: usize) -> Place {
+fn moved(place: TensorLocation, by: usize) -> TensorLocation {
     match place {
-        Place::File { file, start } => Place::File { file, start: start + by },
+        TensorLocation::File { file, start } => TensorLocation::File { file, start: start + by },
         other => other,
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{FormatError, FourBitError};
-use crate::four_bit::Decoder;
-use crate::tensor::{Cut, Place, TensorInfo};
+use crate::four_bit::FourBitDecoder;
+use crate::tensor::{TensorCut, TensorInfo, TensorLocation};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ pub struct TensorRows<'a> {
 
 enum RowBytes<'a> {
     Stored(&'a [u8]),
-    FourBit(Box<Decoder<'a>>),
+    FourBit(Box<FourBitDecoder<'a>>),
     Factor([u8; 4]),
-    Cut(&'a Cut, Box<TensorRows<'a>>),
+    Cut(&'a TensorCut, Box<TensorRows<'a>>),
 }
 
 impl TensorRows<'_> {
@@ -80,15 +80,15 @@ impl Checkpoint {
 
     fn rows_of(&self, info: &TensorInfo) -> Result<TensorRows<'_>, FormatError> {
         let bytes = match info.place {
-            Place::File { .. } => RowBytes::Stored(self.stored(info)),
-            Place::FourBit(index) => RowBytes::FourBit(Box::new(self.decoder(index)?)),
-            Place::Factor(index) => RowBytes::Factor(self.factor(index)?.to_le_bytes()),
-            Place::Absent => {
+            TensorLocation::File { .. } => RowBytes::Stored(self.stored(info)),
+            TensorLocation::FourBit(index) => RowBytes::FourBit(Box::new(self.decoder(index)?)),
+            TensorLocation::Factor(index) => RowBytes::Factor(self.factor(index)?.to_le_bytes()),
+            TensorLocation::Absent => {
                 let path = self.path.clone();
                 let files = self.absent.file_of(&info.name).map(str::to_owned).into_iter().collect();
                 return Err(FormatError::Absent { path, files, tensor: info.name.clone(), tensors: 1 });
             }
-            Place::Cut(index) => {
+            TensorLocation::Cut(index) => {
                 let cut = &self.cuts[index];
                 RowBytes::Cut(cut, Box::new(self.rows_of(&cut.whole)?))
             }
@@ -97,9 +97,9 @@ impl Checkpoint {
         Ok(TensorRows { row_bytes, bytes })
     }
 
-    fn decoder(&self, index: usize) -> Result<Decoder<'_>, FormatError> {
+    fn decoder(&self, index: usize) -> Result<FourBitDecoder<'_>, FormatError> {
         let weight = &self.four_bit[index];
-        Decoder::new(weight, &|info| self.stored(info)).map_err(|error| self.wrong(error))
+        FourBitDecoder::new(weight, &|info| self.stored(info)).map_err(|error| self.wrong(error))
     }
 
     fn factor(&self, index: usize) -> Result<f32, FormatError> {

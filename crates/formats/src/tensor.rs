@@ -16,12 +16,12 @@ pub struct TensorInfo {
     pub bytes: usize,
     /// Rows per matrix, if it is stored in tiles of sixteen rows (in packed files); none in row-major order.
     pub tile_rows: Option<usize>,
-    pub(crate) place: Place,
+    pub(crate) place: TensorLocation,
 }
 
 /// Where the bytes of a tensor come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum TensorLocation {
     /// They are in one of the files, from this byte on.
     File {
         /// Which of the checkpoint's files.
@@ -41,7 +41,7 @@ pub(crate) enum Place {
 
 /// Which part of a tensor there is: of some of its matrices some rows, and of these some bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Cut {
+pub(crate) struct TensorCut {
     /// The tensor.
     pub(crate) whole: TensorInfo,
     /// Rows of one of its matrices.
@@ -54,7 +54,7 @@ pub(crate) struct Cut {
     pub(crate) bytes: Range<usize>,
 }
 
-impl Cut {
+impl TensorCut {
     /// The row of the whole tensor that row `row` of the part is of.
     pub(crate) fn row(&self, row: usize) -> usize {
         let (matrix, within) = (row / self.rows.len(), row % self.rows.len());
@@ -65,7 +65,7 @@ impl Cut {
 impl TensorInfo {
     /// Whether the file holds its bytes as they are; otherwise only [`Checkpoint::rows`](crate::Checkpoint::rows) gives them.
     pub fn is_stored(&self) -> bool {
-        matches!(self.place, Place::File { .. })
+        matches!(self.place, TensorLocation::File { .. })
     }
 
     /// Rows: the product of all dimensions but the last.

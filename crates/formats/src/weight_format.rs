@@ -2,7 +2,7 @@
 
 use crate::error::{FormatError, FourBitError};
 use crate::folder::HfSource;
-use crate::four_bit::{Head, Settings};
+use crate::four_bit::{FourBitSettings, HeaderTensor};
 use latent_types::TensorType;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -12,7 +12,7 @@ const READ: &str = "Latent reads FP8 with a weight_scale_inv for each block of w
      use a checkpoint of one of these kinds, or the original one";
 
 /// Finds a tensor by its name.
-pub(crate) type Find<'a> = dyn Fn(&str) -> Option<Head<'a>> + 'a;
+pub(crate) type TensorLookup<'a> = dyn Fn(&str) -> Option<HeaderTensor<'a>> + 'a;
 
 /// Refuses weights whose format is not read, and FP8 weights without their scales.
 ///
@@ -21,8 +21,8 @@ pub(crate) type Find<'a> = dyn Fn(&str) -> Option<Head<'a>> + 'a;
 pub(crate) fn check<'a>(
     folder: &Path,
     source: &HfSource,
-    mut tensors: impl Iterator<Item = Head<'a>>,
-    find: &Find<'a>,
+    mut tensors: impl Iterator<Item = HeaderTensor<'a>>,
+    find: &TensorLookup<'a>,
 ) -> Result<(), FormatError> {
     let path = || folder.to_owned();
     tensors.try_for_each(|tensor| {
@@ -63,7 +63,7 @@ pub fn announced_type(source: &HfSource) -> Result<Option<TensorType>, String> {
         return Err(problem);
     }
     let fp8 = || method(source).filter(|method| method == "fp8").map(|_| TensorType::F8_E4M3);
-    let settings = Settings::of(source).map_err(|error| error.to_string())?;
+    let settings = FourBitSettings::of(source).map_err(|error| error.to_string())?;
     Ok(settings.map(|settings| settings.usual_type()).or_else(fp8))
 }
 
@@ -134,7 +134,7 @@ fn announced_kind(keys: &Map<String, Value>) -> Option<String> {
 }
 
 /// Why a quantized tensor is not supported: its format, recognized by its companion tensors.
-fn named(tensor: &Head<'_>, find: &Find<'_>) -> Option<String> {
+fn named(tensor: &HeaderTensor<'_>, find: &TensorLookup<'_>) -> Option<String> {
     let name = tensor.name;
     let stem = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".weight_scale")).unwrap_or(name);
     let companion = |end: &str| find(&format!("{stem}{end}"));
@@ -177,8 +177,12 @@ fn refused(format: &str, sign: &str) -> String {
 }
 
 /// An FP8 matrix needs a scale for each block of `block` elements.
-fn check_scales(tensor: &Head<'_>, block: (usize, usize), find: &Find<'_>) -> Result<(), String> {
-    let Head { name, shape, .. } = *tensor;
+fn check_scales(
+    tensor: &HeaderTensor<'_>,
+    block: (usize, usize),
+    find: &TensorLookup<'_>,
+) -> Result<(), String> {
+    let HeaderTensor { name, shape, .. } = *tensor;
     let scale = format!("{name}_scale_inv");
     let &[rows, cols] = shape else {
         return Err(format!(

@@ -14,13 +14,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use support::*;
 
-struct Counting;
+struct PeakHeapCounter;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: everything is handed to the system's allocator; only sums are kept.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for PeakHeapCounter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PEAK.fetch_max(NOW.fetch_add(layout.size(), SeqCst) + layout.size(), SeqCst);
         // SAFETY: the caller's promises are passed on.
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 // `realloc` is the trait's own: allocate, copy, free. It counts old and new together, as the worst case of a real one does.
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: PeakHeapCounter = PeakHeapCounter;
 
 /// The largest number of bytes that were in use at once in `f`, beyond those before.
 fn peak<T>(f: impl FnOnce() -> T) -> (T, usize) {
@@ -63,7 +63,7 @@ fn check(what: &str, path: &Path, metadata: usize, opens: bool) {
     }
 }
 
-fn gguf(what: &str, file: &Raw, opens: bool) {
+fn gguf(what: &str, file: &RawGguf, opens: bool) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
     let bytes = file.bytes();
@@ -91,23 +91,23 @@ fn memory_stays_bounded() {
 
 fn gguf_vocabularies_and_lies() {
     let tokens: Vec<u8> = (0..250_000).flat_map(|i| string(&format!("token{i}"))).collect();
-    let file = Raw::valid().with_key("tokenizer.ggml.tokens", ARRAY, &array(STRING, 250_000, &tokens));
+    let file = RawGguf::valid().with_key("tokenizer.ggml.tokens", ARRAY, &array(STRING, 250_000, &tokens));
     gguf("250 000 tokens", &file, true);
-    gguf("an array that lies", &Raw::valid().with_key("x", ARRAY, &array(12, 1 << 28, &[])), false);
-    gguf("a string that lies", &Raw::valid().with_key("x", STRING, &(4u64 << 20).to_le_bytes()), false);
-    gguf("tensors that lie", &Raw { tensor_count: Some(1 << 16), ..Raw::valid() }, false);
-    gguf("keys that lie", &Raw { key_count: Some(1 << 14), ..Raw::valid() }, false);
+    gguf("an array that lies", &RawGguf::valid().with_key("x", ARRAY, &array(12, 1 << 28, &[])), false);
+    gguf("a string that lies", &RawGguf::valid().with_key("x", STRING, &(4u64 << 20).to_le_bytes()), false);
+    gguf("tensors that lie", &RawGguf { tensor_count: Some(1 << 16), ..RawGguf::valid() }, false);
+    gguf("keys that lie", &RawGguf { key_count: Some(1 << 14), ..RawGguf::valid() }, false);
     // invalid UTF-8 grows threefold when it is replaced
     let broken = [&(4u64 << 20).to_le_bytes()[..], &[0xff; 4 << 20]].concat();
-    let file = (0..16).fold(Raw::valid(), |file, i| file.with_key(&format!("k{i}"), STRING, &broken));
+    let file = (0..16).fold(RawGguf::valid(), |file, i| file.with_key(&format!("k{i}"), STRING, &broken));
     gguf("64 MB of invalid UTF-8", &file, true);
 }
 
 fn gguf_lists() {
-    let mut file = Raw::valid();
+    let mut file = RawGguf::valid();
     file.keys = (0..1 << 14).map(|i| (format!("{i:x}").into_bytes(), 7, vec![1])).collect();
     gguf("the most keys", &file, true);
-    let mut file = Raw::valid();
+    let mut file = RawGguf::valid();
     file.tensors = (0..1 << 16).map(|i| tensor(&format!("{i:x}"), &[0, 1, 1, 1], 0, 0)).collect();
     gguf("the most tensors", &file, true);
 }
@@ -118,7 +118,7 @@ fn gguf_shards() {
     let mut metadata = 0;
     let name = |number| dir.path().join(format!("m-{:05}-of-{count:05}.gguf", number + 1));
     for number in 0..count {
-        let mut file = Raw { tensors: Vec::new(), data: Vec::new(), ..Raw::valid() };
+        let mut file = RawGguf { tensors: Vec::new(), data: Vec::new(), ..RawGguf::valid() };
         file.keys = (0..8000).map(|i| (format!("{i:x}").into_bytes(), 7, vec![1])).collect();
         let file = file.with_key("split.no", 2, &number.to_le_bytes()).with_key(
             "split.count",

@@ -39,7 +39,7 @@ fn state(checkpoint: &Checkpoint) -> Vec<bool> {
 
 /// What the page cache holds of each piece of 64 KB.
 #[derive(Debug)]
-struct States {
+struct ResidencyStates {
     /// After somebody else has read one tensor.
     before: Vec<bool>,
     /// After all were read and released.
@@ -48,8 +48,8 @@ struct States {
     again: Vec<bool>,
 }
 
-impl States {
-    fn of(checkpoint: &Checkpoint) -> States {
+impl ResidencyStates {
+    fn of(checkpoint: &Checkpoint) -> ResidencyStates {
         let tensor = |name: &str| checkpoint.tensor(name).unwrap();
         let read = |name: &str| tensor(name).data.iter().map(|b| u64::from(*b)).sum::<u64>();
         assert_eq!(read("b"), 8 << 20);
@@ -67,7 +67,7 @@ impl States {
         let after = state(checkpoint);
         // and everything can be read again
         assert_eq!(NAMES.map(read), [0, 8 << 20, 16 << 20]);
-        States { before, after, again: state(checkpoint) }
+        ResidencyStates { before, after, again: state(checkpoint) }
     }
 
     fn are_right(&self) -> bool {
@@ -83,7 +83,7 @@ fn reading_leaves_the_page_cache_as_it_was() {
     let mut last = None;
     for _ in 0..20 {
         let Some(checkpoint) = cold(&folder.path().join("model.gguf")) else { return };
-        let states = States::of(&checkpoint);
+        let states = ResidencyStates::of(&checkpoint);
         if states.are_right() {
             return;
         }

@@ -37,7 +37,7 @@ fn child() {
 
 fn large_model(folder: &std::path::Path) -> std::path::PathBuf {
     let path = folder.join("shrinks.gguf");
-    let mut file = Raw::valid();
+    let mut file = RawGguf::valid();
     file.tensors = vec![tensor("big", &[1 << 16], 0, 0)];
     file.data = vec![1; 4 << 16];
     std::fs::write(&path, file.bytes()).unwrap();

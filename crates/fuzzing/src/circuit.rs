@@ -1,7 +1,7 @@
 //! Modified circuits: `--circuit` runs those that pass the audit.
 
 use crate::model::{self, SHAPES};
-use crate::source::Source;
+use crate::source::FuzzSource;
 use latent_engine::cache::Sequence;
 use latent_engine::{EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::Checkpoint;
@@ -60,7 +60,7 @@ const WORDS: [&str; 41] = [
 /// A built-in circuit with a few changes, over a tiny model of it: read, audited, drawn, planned, loaded and run for two steps. Only errors may
 /// come of it.
 pub fn circuit(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     let shape = source.below(SHAPES.len());
     let checkpoint = model::tiny(shape);
     let Ok(config) = ModelConfig::from_checkpoint(&checkpoint) else { return };
@@ -124,7 +124,7 @@ fn step(circuit: Arc<Circuit>, checkpoint: &Arc<Checkpoint>, form: usize) {
 }
 
 /// Changes a value somewhere in the circuit.
-fn change(source: &mut Source<'_>, whole: &mut Value) {
+fn change(source: &mut FuzzSource<'_>, whole: &mut Value) {
     let other = walk(source, whole).clone();
     let target = walk(source, whole);
     match source.below(8) {
@@ -161,7 +161,7 @@ fn change(source: &mut Source<'_>, whole: &mut Value) {
     }
 }
 
-fn swap_word(source: &mut Source<'_>, target: &mut Value) {
+fn swap_word(source: &mut FuzzSource<'_>, target: &mut Value) {
     let word = *source.pick(&WORDS);
     *target = match target {
         Value::Array(_) => Value::from(vec![word]),
@@ -171,7 +171,7 @@ fn swap_word(source: &mut Source<'_>, target: &mut Value) {
 }
 
 /// A value below: down by one choice a level, until a choice says to stay.
-fn walk<'v>(source: &mut Source<'_>, mut at: &'v mut Value) -> &'v mut Value {
+fn walk<'v>(source: &mut FuzzSource<'_>, mut at: &'v mut Value) -> &'v mut Value {
     loop {
         let children = match at {
             Value::Array(list) => list.len(),

@@ -1,30 +1,30 @@
 //! Files that `diff --dump` and `graph --profile` read.
 
 use crate::model;
-use crate::source::Source;
-use latent_compare::{Side, Tolerance, compare, dump as file};
-use latent_engine::Trace;
+use crate::source::FuzzSource;
+use latent_compare::{ComparedRun, Tolerance, compare, dump as file};
+use latent_engine::ActivationTrace;
 use latent_graph::activations::Activations;
 use latent_graph::circuit::Circuit;
 use latent_graph::passes::BindOptions;
 use latent_graph::{CheckpointTensors, ModelConfig};
-use latent_viz::{Drawing, Options, PageOptions, Wanted};
+use latent_viz::{Drawing, InitialView, Options, PageOptions};
 use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
 
 const TOKENS: [u32; 3] = [256, 5, 99];
 
 /// A model's points, their values for three tokens, and its drawing.
-struct Model {
+struct DumpModel {
     points: Activations,
-    trace: Trace,
+    trace: ActivationTrace,
     drawing: Drawing,
 }
 
-fn model() -> &'static Model {
-    static MODEL: OnceLock<Model> = OnceLock::new();
+fn model() -> &'static DumpModel {
+    static MODEL: OnceLock<DumpModel> = OnceLock::new();
     MODEL.get_or_init(|| {
-        let make = || -> Result<Model, Box<dyn std::error::Error>> {
+        let make = || -> Result<DumpModel, Box<dyn std::error::Error>> {
             let checkpoint = model::tiny(0);
             let mut engine = model::load(&checkpoint, &model::options())?;
             let points = engine.activations(&checkpoint)?;
@@ -43,7 +43,7 @@ fn model() -> &'static Model {
             let tensors = CheckpointTensors(&checkpoint);
             let drawing =
                 Drawing::make(circuit, &config, &tensors, latent_backends::cpu().target(), &options)?;
-            Ok(Model { points, trace, drawing })
+            Ok(DumpModel { points, trace, drawing })
         };
         make().unwrap_or_else(|error| panic!("{error}"))
     })
@@ -54,12 +54,12 @@ fn model() -> &'static Model {
 /// # Panics
 /// Where data break out of the page, or a comparison claims that equal bits differ.
 pub fn dump(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     if source.once_in(4) { profile(&mut source) } else { activations(&mut source) }
 }
 
-fn activations(source: &mut Source<'_>) {
-    let Model { points, trace, .. } = model();
+fn activations(source: &mut FuzzSource<'_>) {
+    let DumpModel { points, trace, .. } = model();
     let mut tensors = vec![tokens(source)];
     for _ in 0..source.below(5) {
         tensors.push(activation(source, points, trace));
@@ -72,7 +72,7 @@ fn activations(source: &mut Source<'_>) {
     }
     let given = source.once_in(4).then_some(&TOKENS[..]);
     let Ok(read) = file::read(&path, points, given) else { return };
-    let (a, b) = (Side { points, trace }, Side { points, trace: &read });
+    let (a, b) = (ComparedRun { points, trace }, ComparedRun { points, trace: &read });
     let _ = compare(a, b, Tolerance::between(None, None));
     if let Ok(report) = compare(b, b, Tolerance::between(None, None)) {
         let differing = report.points.iter().find(|point| point.distance.max_abs > 0.0);
@@ -81,9 +81,9 @@ fn activations(source: &mut Source<'_>) {
 }
 
 /// A tensor of a safetensors file: name, type, shape, bytes.
-type Tensor = (String, &'static str, Vec<usize>, Vec<u8>);
+type DumpTensor = (String, &'static str, Vec<usize>, Vec<u8>);
 
-fn tokens(source: &mut Source<'_>) -> Tensor {
+fn tokens(source: &mut FuzzSource<'_>) -> DumpTensor {
     let mut ids: Vec<i64> = TOKENS.iter().map(|id| i64::from(*id)).collect();
     if source.once_in(4) {
         ids = (0..source.below(5)).map(|_| source.number()).collect();
@@ -94,7 +94,7 @@ fn tokens(source: &mut Source<'_>) -> Tensor {
     (name.into(), ty, vec![ids.len()], bytes)
 }
 
-fn activation(source: &mut Source<'_>, points: &Activations, trace: &Trace) -> Tensor {
+fn activation(source: &mut FuzzSource<'_>, points: &Activations, trace: &ActivationTrace) -> DumpTensor {
     let at = (usize::from(source.byte()) << 8 | usize::from(source.byte())) % points.list().len();
     let point = &points.list()[at];
     let mut shape = match source.below(4) {
@@ -131,7 +131,7 @@ fn activation(source: &mut Source<'_>, points: &Activations, trace: &Trace) -> T
 }
 
 /// The file, perhaps with a wrong header.
-fn assemble(source: &mut Source<'_>, tensors: &[Tensor]) -> Vec<u8> {
+fn assemble(source: &mut FuzzSource<'_>, tensors: &[DumpTensor]) -> Vec<u8> {
     let (mut header, mut data) = (Map::new(), Vec::new());
     for (name, ty, shape, bytes) in tensors {
         if header.contains_key(name) {
@@ -151,11 +151,11 @@ fn assemble(source: &mut Source<'_>, tensors: &[Tensor]) -> Vec<u8> {
 }
 
 /// A profile is data of the page: whatever it holds, it stays inside its element.
-fn profile(source: &mut Source<'_>) {
+fn profile(source: &mut FuzzSource<'_>) {
     let profile: Value = serde_json::from_str(&source.rest()).unwrap_or_else(
         |error| json!({"limits": {"read_bandwidth": 1}, "steps": [error.to_string(), "</script><script>"]}),
     );
-    let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
+    let wanted = InitialView { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
     let options = |file: Option<Value>| PageOptions {
         wanted: wanted.clone(),
         profile: file.clone(),

@@ -1,9 +1,9 @@
 //! Any text through real vocabularies, and back.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 use crate::tokenizer_json::{ways, within};
 use latent_formats::Checkpoint;
-use latent_text::{Detokenizer, Encode, GgufVocab, Tokenizer};
+use latent_text::{Detokenizer, EncodeOptions, GgufVocab, Tokenizer};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -19,7 +19,7 @@ const FILES: [&str; 3] = [
 /// # Panics
 /// Where it does not.
 pub fn encode(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     let chosen = source.below(FILES.len() + 1);
     let times = *source.pick(&[1, 1, 1, 2, 7, 100]);
     let text = source.rest().repeat(times);
@@ -83,7 +83,7 @@ fn sentence_piece(text: &str) {
         };
         Tokenizer::from_gguf(&vocab).unwrap_or_else(|error| panic!("{error}"))
     });
-    let how = Encode { add_special: true, parse_special: false };
+    let how = EncodeOptions { add_special: true, parse_special: false };
     let ids = tokenizer.encode(text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
     assert_eq!(ids[0], 1);
     assert_eq!(tokenizer.decode(&ids, false), text.replace('▁', " "));

@@ -1,6 +1,6 @@
 //! Files that `latent eval` reads: logits files, multiple choice, questions, and results for a page.
 
-use latent_evaluate::{Choice, Evaluation, LogitsReader, Question, report};
+use latent_evaluate::{ChoiceQuestion, Evaluation, LogitsReader, Question, report};
 use std::io::Write;
 
 /// Tokens of the vocabulary that logits files are opened for.
@@ -24,7 +24,7 @@ pub fn evaluation(bytes: &[u8]) {
     match kind % 4 {
         0 => logits(file.path()),
         1 => {
-            for choice in Choice::read(file.path(), None).unwrap_or_default() {
+            for choice in ChoiceQuestion::read(file.path(), None).unwrap_or_default() {
                 assert!(choice.label < choice.endings.len() && choice.line > 0);
             }
         }

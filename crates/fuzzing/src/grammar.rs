@@ -1,7 +1,7 @@
 //! Grammars and schemas of others: compiled, and followed for some tokens.
 
 use crate::bounds::within;
-use latent_grammar::{GrammarError, GrammarLimits, Grammars, Source};
+use latent_grammar::{GrammarError, GrammarLimits, GrammarSource, Grammars};
 use latent_text::{GgufVocab, Tokenizer};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 pub fn grammar(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let source = match bytes.first() {
-        Some(b'l') => Source::Lark(text[1..].to_owned()),
-        Some(b'r') => Source::Regex(text[1..].to_owned()),
-        Some(b'c') => Source::Choice(text[1..].lines().map(str::to_owned).collect()),
-        _ => Source::Gbnf(text),
+        Some(b'l') => GrammarSource::Lark(text[1..].to_owned()),
+        Some(b'r') => GrammarSource::Regex(text[1..].to_owned()),
+        Some(b'c') => GrammarSource::Choice(text[1..].lines().map(str::to_owned).collect()),
+        _ => GrammarSource::Gbnf(text),
     };
     follow(&source, bytes);
 }
@@ -28,11 +28,11 @@ pub fn grammar(bytes: &[u8]) {
 /// As for [`grammar`].
 pub fn json_schema(bytes: &[u8]) {
     let Ok(schema) = serde_json::from_slice(bytes) else { return };
-    follow(&Source::JsonSchema(schema), bytes);
+    follow(&GrammarSource::JsonSchema(schema), bytes);
 }
 
 /// Follows a grammar: each byte of the input chooses a token among those that are allowed. Bounds hold until nothing runs any more.
-pub(crate) fn follow(source: &Source, choices: &[u8]) {
+pub(crate) fn follow(source: &GrammarSource, choices: &[u8]) {
     within(|| {
         follow_within(source, choices);
         let start = Instant::now();
@@ -43,7 +43,7 @@ pub(crate) fn follow(source: &Source, choices: &[u8]) {
     });
 }
 
-fn follow_within(source: &Source, choices: &[u8]) {
+fn follow_within(source: &GrammarSource, choices: &[u8]) {
     let compiled = grammars().compile(source, None);
     let grammar = match compiled {
         Ok(grammar) => grammar,

@@ -3,12 +3,12 @@
 use latent_formats::gguf::{GgufError, Header, Value};
 use latent_formats::pack::{Directory, PAGE};
 use latent_formats::safetensors::SafetensorsError;
-use latent_graph::config::{JsonKeys, Tensors};
+use latent_graph::config::{ConfigTensors, JsonKeys};
 
 /// Every tensor is there, with a shape that the last byte of its name decides.
-struct Anything;
+struct FuzzTensors;
 
-impl Tensors for Anything {
+impl ConfigTensors for FuzzTensors {
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         let last = usize::from(*name.as_bytes().last()?);
         (last % 3 > 0).then(|| vec![last; last % 4])
@@ -35,7 +35,7 @@ pub fn config(bytes: &[u8]) {
     }
     let Ok(serde_json::Value::Object(object)) = strict else { return };
     let keys = JsonKeys { file: "config.json", object: &object };
-    if let Ok(config) = latent_graph::ModelConfig::from_config(&keys, &Anything) {
+    if let Ok(config) = latent_graph::ModelConfig::from_config(&keys, &FuzzTensors) {
         let frequencies = config.rope.inverse_frequencies(config.context_length);
         assert_eq!(frequencies.len(), config.rope.dims / 2);
         assert!(config.attention.softmax_scale.is_finite() && config.attention.heads > 0);

@@ -1,8 +1,8 @@
 //! Schemas and grammars that combine what is costly to combine: compiled and followed within bounds of CPU time and memory.
 
 use crate::grammar::follow;
-use crate::source::Source;
-use latent_grammar::Source as Constraint;
+use crate::source::FuzzSource;
+use latent_grammar::GrammarSource as Constraint;
 use serde_json::{Map, Value, json};
 
 /// Pieces of patterns that overlap.
@@ -65,7 +65,7 @@ const NAMES: [&str; 6] = ["a", "b", "ab", "aa", "x1", "a long name"];
 /// # Panics
 /// As for [`grammar`](crate::grammar()); and if the input costs more than its bounds.
 pub fn hostile_grammar(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     let kind = source.byte();
     let mut levels = 5;
     let constraint = match kind {
@@ -85,7 +85,7 @@ pub fn hostile_grammar(bytes: &[u8]) {
     follow(&constraint, bytes);
 }
 
-fn pattern(source: &mut Source<'_>) -> String {
+fn pattern(source: &mut FuzzSource<'_>) -> String {
     let mut pattern: String = (0..=source.below(5)).map(|_| *source.pick(&PIECES)).collect();
     if source.once_in(6) {
         pattern = format!("({pattern}){{{},{}}}", source.below(9), 9 + source.below(200));
@@ -96,7 +96,7 @@ fn pattern(source: &mut Source<'_>) -> String {
     pattern
 }
 
-fn schema(source: &mut Source<'_>, levels: &mut usize) -> Value {
+fn schema(source: &mut FuzzSource<'_>, levels: &mut usize) -> Value {
     let mut object = Map::new();
     for _ in 0..=source.below(3) {
         keyword(source, &mut object, levels);
@@ -105,8 +105,8 @@ fn schema(source: &mut Source<'_>, levels: &mut usize) -> Value {
 }
 
 /// A list of schemas, some of them alike but for a number.
-fn list(source: &mut Source<'_>, levels: &mut usize) -> Value {
-    let one = |source: &mut Source<'_>, levels: &mut usize| {
+fn list(source: &mut FuzzSource<'_>, levels: &mut usize) -> Value {
+    let one = |source: &mut FuzzSource<'_>, levels: &mut usize| {
         *levels = levels.saturating_sub(1);
         let schema = if *levels == 0 { leaf(source) } else { schema(source, levels) };
         *levels += 1;
@@ -136,13 +136,13 @@ fn list(source: &mut Source<'_>, levels: &mut usize) -> Value {
     }
 }
 
-fn leaf(source: &mut Source<'_>) -> Value {
+fn leaf(source: &mut FuzzSource<'_>) -> Value {
     let mut object = Map::new();
     keyword(source, &mut object, &mut 0);
     Value::Object(object)
 }
 
-fn named(source: &mut Source<'_>, levels: &mut usize, patterns: bool) -> Value {
+fn named(source: &mut FuzzSource<'_>, levels: &mut usize, patterns: bool) -> Value {
     *levels = levels.saturating_sub(1);
     let mut all = Map::new();
     for _ in 0..=source.below(4) {
@@ -158,7 +158,7 @@ fn named(source: &mut Source<'_>, levels: &mut usize, patterns: bool) -> Value {
     Value::Object(all)
 }
 
-fn keyword(source: &mut Source<'_>, object: &mut Map<String, Value>, levels: &mut usize) {
+fn keyword(source: &mut FuzzSource<'_>, object: &mut Map<String, Value>, levels: &mut usize) {
     let deep = *levels > 0;
     let (name, value) = match source.below(if deep { 26 } else { 12 }) {
         0 | 1 => ("pattern", json!(pattern(source))),
@@ -187,7 +187,7 @@ fn keyword(source: &mut Source<'_>, object: &mut Map<String, Value>, levels: &mu
 }
 
 /// Terminals that combine patterns, and each other.
-fn lark(source: &mut Source<'_>) -> String {
+fn lark(source: &mut FuzzSource<'_>) -> String {
     let count = 1 + source.below(5);
     let mut text = String::from("start: T0\n");
     for at in 0..count {
@@ -213,12 +213,12 @@ fn lark(source: &mut Source<'_>) -> String {
     text
 }
 
-fn slashed(source: &mut Source<'_>) -> String {
+fn slashed(source: &mut FuzzSource<'_>) -> String {
     pattern(source).replace(['^', '$'], "")
 }
 
 /// Rules that are ambiguous, nullable and recursive.
-fn gbnf(source: &mut Source<'_>) -> String {
+fn gbnf(source: &mut FuzzSource<'_>) -> String {
     let count = 1 + source.below(6);
     let mut text = String::new();
     for at in 0..count {

@@ -71,10 +71,10 @@ pub use tiktoken::tiktoken;
 pub use tokenizer_json::{tokenizer, tokenizer_json};
 
 /// Name of a target and of its corpus, and the function that runs an input.
-pub type Target = (&'static str, fn(&[u8]));
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: &[Target] = &[
+pub const TARGETS: &[FuzzTarget] = &[
     ("config", config),
     ("encode", encode),
     ("gguf", gguf),

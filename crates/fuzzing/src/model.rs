@@ -2,7 +2,7 @@
 
 use latent_engine::{Engine, EngineError, EngineOptions};
 use latent_formats::Checkpoint;
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use std::sync::{Arc, OnceLock};
 
 /// Shapes of one layer or two, one of each circuit and one with a latent for queries.
@@ -13,9 +13,9 @@ pub(crate) fn tiny(shape: usize) -> Arc<Checkpoint> {
     static ALL: [OnceLock<Arc<Checkpoint>>; SHAPES.len()] = [const { OnceLock::new() }; SHAPES.len()];
     let shape = shape % SHAPES.len();
     let make = || {
-        let recipe = Recipe {
+        let recipe = ModelRecipe {
             layers: Some(2),
-            ..Recipe::new(SHAPES[shape], Kind::from(latent_types::TensorType::Q8_0))
+            ..ModelRecipe::new(SHAPES[shape], RandomWeightTypes::from(latent_types::TensorType::Q8_0))
         };
         checkpoint(&recipe)
     };
@@ -26,7 +26,7 @@ pub(crate) fn tiny(shape: usize) -> Arc<Checkpoint> {
 ///
 /// # Panics
 /// Where it cannot be written or opened.
-pub(crate) fn checkpoint(recipe: &Recipe) -> Arc<Checkpoint> {
+pub(crate) fn checkpoint(recipe: &ModelRecipe) -> Arc<Checkpoint> {
     let written = || -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         Ok(std::fs::read(recipe.write_gguf(&folder.path().join("tiny.gguf"))?.first)?)

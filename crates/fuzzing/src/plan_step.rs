@@ -1,13 +1,13 @@
 //! Plans against exact arithmetic: random tiny models in every format.
 
 use crate::model;
-use crate::source::Source;
-use latent_compare::{Numerics, Side, Tolerance, compare};
-use latent_engine::{Engine, EngineOptions, Trace};
+use crate::source::FuzzSource;
+use latent_compare::{ComparedRun, Numerics, Tolerance, compare};
+use latent_engine::{ActivationTrace, Engine, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
 use latent_graph::passes::{FORMS, Precision};
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::{CacheType, TensorType, Tier};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// # Panics
 /// Where it does not, with the first point that parts.
 pub fn plan_step(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     let recipe = recipe(&mut source);
     let (mla, form) = *source.pick(&FORMS);
     let cache = *source.pick(&[
@@ -57,39 +57,40 @@ pub fn plan_step(bytes: &[u8]) {
     }
 }
 
-fn recipe(source: &mut Source<'_>) -> Recipe {
+fn recipe(source: &mut FuzzSource<'_>) -> ModelRecipe {
     let shapes = ["tiny-dense", "tiny-v2", "tiny-v3", "tiny-glm", "tiny-minicpm3", "tiny-plm"];
     // Q8_K is a format of activations: no file holds weights in it
     let stored = |ty: &TensorType| ty.ggml_id().is_some() && *ty != TensorType::Q8_K;
-    let kinds: Vec<Kind> = latent_quant::encodable().filter(stored).map(Kind::from).collect();
+    let kinds: Vec<RandomWeightTypes> =
+        latent_quant::encodable().filter(stored).map(RandomWeightTypes::from).collect();
     let shape = *source.pick(&shapes);
     let kind = *source.pick(&kinds);
-    Recipe {
+    ModelRecipe {
         layers: Some(1 + source.below(2)),
         legacy: source.once_in(4),
         kv_b: source.once_in(4).then(|| source.pick(&kinds).base),
         seed: u64::from(source.byte()),
-        ..Recipe::new(shape, kind)
+        ..ModelRecipe::new(shape, kind)
     }
 }
 
-struct Ran {
+struct FuzzPlanRun {
     points: Activations,
-    trace: Trace,
+    trace: ActivationTrace,
     numerics: Numerics,
 }
 
-impl Ran {
-    fn side(&self) -> Side<'_> {
-        Side { points: &self.points, trace: &self.trace }
+impl FuzzPlanRun {
+    fn side(&self) -> ComparedRun<'_> {
+        ComparedRun { points: &self.points, trace: &self.trace }
     }
 }
 
-fn run(checkpoint: &Arc<Checkpoint>, options: &EngineOptions, tokens: &[u32]) -> Option<Ran> {
+fn run(checkpoint: &Arc<Checkpoint>, options: &EngineOptions, tokens: &[u32]) -> Option<FuzzPlanRun> {
     let mut engine: Engine = model::load(checkpoint, options).ok()?;
     let points = engine.activations(checkpoint).ok()?;
     let layers = 0..engine.config().layers;
     let trace = engine.trace(&points, layers, tokens, &mut |_| true);
     let trace = trace.unwrap_or_else(|error| panic!("{options:?}: {error}"));
-    Some(Ran { points, trace, numerics: Numerics::of(&engine) })
+    Some(FuzzPlanRun { points, trace, numerics: Numerics::of(&engine) })
 }

@@ -1,7 +1,7 @@
 //! Modified files of the prefix cache on disk.
 
 use crate::model;
-use crate::source::Source;
+use crate::source::FuzzSource;
 use latent_engine::cache::{DiskCache, StateOptions, whole_prefix_blocks};
 use latent_engine::scheduler::{Job, JobEvent, JobId, Scheduler, SchedulerOptions};
 use latent_engine::{Engine, EngineOptions, Request};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// An engine, and a file of two blocks that it wrote.
-struct Written {
+struct WrittenPrefix {
     /// None only while it runs.
     engine: Option<Engine>,
     tokenizer: Arc<Tokenizer>,
@@ -70,10 +70,10 @@ fn ask(scheduler: &mut Scheduler) -> (Vec<u32>, usize) {
     (tokens, rows)
 }
 
-fn written(model: usize) -> &'static Mutex<Written> {
-    static ALL: [OnceLock<Mutex<Written>>; MODELS] = [const { OnceLock::new() }; MODELS];
+fn written(model: usize) -> &'static Mutex<WrittenPrefix> {
+    static ALL: [OnceLock<Mutex<WrittenPrefix>>; MODELS] = [const { OnceLock::new() }; MODELS];
     ALL[model].get_or_init(|| {
-        let make = || -> Result<Written, Box<dyn std::error::Error>> {
+        let make = || -> Result<WrittenPrefix, Box<dyn std::error::Error>> {
             let folder = tempfile::tempdir()?;
             let tokenizer = Arc::new(Tokenizer::from_checkpoint(&model::tiny(model))?);
             let mut scheduler = scheduler(engine(model)?, &tokenizer, folder.path());
@@ -85,7 +85,7 @@ fn written(model: usize) -> &'static Mutex<Written> {
             let mut summed = file.clone();
             sum_up(&mut summed);
             assert!(summed == file, "checksums are made otherwise");
-            Ok(Written { engine: Some(scheduler.into_engine()), tokenizer, name, file, answer })
+            Ok(WrittenPrefix { engine: Some(scheduler.into_engine()), tokenizer, name, file, answer })
         };
         Mutex::new(make().unwrap_or_else(|error| panic!("{error}")))
     })
@@ -97,9 +97,9 @@ fn written(model: usize) -> &'static Mutex<Written> {
 /// # Panics
 /// Where blocks or states of the cache are lost, an answer does not come, or one changes though no checksum was made right.
 pub fn prefix_file(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     let mut written = written(source.below(MODELS)).lock().unwrap_or_else(PoisonError::into_inner);
-    let Written { engine, tokenizer, name, file, answer } = &mut *written;
+    let WrittenPrefix { engine, tokenizer, name, file, answer } = &mut *written;
     let mut changed = file.clone();
     let lies = source.once_in(2);
     for _ in 0..source.below(5) {
@@ -131,7 +131,7 @@ pub fn prefix_file(bytes: &[u8]) {
 }
 
 /// Most changes hit the header.
-fn change(source: &mut Source<'_>, file: &mut Vec<u8>) {
+fn change(source: &mut FuzzSource<'_>, file: &mut Vec<u8>) {
     let length = file.len();
     let entry = 16 + 4 * 64 + 24;
     let at = match source.below(4) {

@@ -1,6 +1,6 @@
 //! Responses in pieces against the whole, by every format of ours and by checkpoints' templates with expressions.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 use latent_text::{CallEnding, ParserOptions, ResponseEvent, ResponseFormat, ResponseParser};
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ pub fn response(bytes: &[u8]) {
             &[(text.into_owned(), false)],
         );
     }
-    let mut source = Source::new(rest);
+    let mut source = FuzzSource::new(rest);
     let format = format(source.below(64));
     let mut options = ParserOptions {
         starts_in_reasoning: source.below(4) == 1,
@@ -75,7 +75,7 @@ pub fn response(bytes: &[u8]) {
     compare(&format, &options, &pieces);
 }
 
-fn piece(source: &mut Source<'_>, markers: &[String]) -> (String, bool) {
+fn piece(source: &mut FuzzSource<'_>, markers: &[String]) -> (String, bool) {
     const PARTS: [&str; 24] = [
         "a",
         " ",

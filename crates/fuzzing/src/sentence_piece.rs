@@ -1,6 +1,6 @@
 //! tokenizer.model: messages behind the pieces of the 256 bytes, or pieces by choice.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 use crate::tokenizer_json::{ways, within};
 use latent_text::{TextError, Tokenizer};
 use serde_json::json;
@@ -23,7 +23,7 @@ pub fn sentence_piece(bytes: &[u8]) {
     let mut plain = true;
     match bytes.split_first() {
         Some((0, choices)) => {
-            let mut source = Source::new(choices);
+            let mut source = FuzzSource::new(choices);
             for _ in 0..source.below(24) {
                 let piece_text: String = (0..1 + source.below(6))
                     .map(|_| *source.pick(&["a", "b", "▁", "é", "日", "<", "s>"]))
@@ -32,7 +32,7 @@ pub fn sentence_piece(bytes: &[u8]) {
                 plain &= kind == 1;
                 file.extend(piece(&piece_text, -0.5 * source.below(40) as f32, kind));
             }
-            let id = |source: &mut Source<'_>| (250 + source.below(250)).to_string();
+            let id = |source: &mut FuzzSource<'_>| (250 + source.below(250)).to_string();
             let added: serde_json::Map<_, _> = (0..source.below(5))
                 .map(|_| (id(&mut source), json!({"content": source.text(), "special": source.once_in(2)})))
                 .collect();

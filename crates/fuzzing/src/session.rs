@@ -1,14 +1,14 @@
 //! Modified saved sequences.
 
 use crate::model;
-use crate::source::Source;
+use crate::source::FuzzSource;
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput, Session};
 use latent_testing::reference::{ReferenceBackend, ToyRecurrence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// An engine, and the file of a sequence of five tokens that it saved with an attachment.
-struct Saved {
+struct SavedSession {
     engine: Engine,
     file: Vec<u8>,
     /// Where the attachment begins.
@@ -27,10 +27,10 @@ const CACHES: [Option<latent_types::CacheType>; 4] =
 /// The one whose model has recurrent state.
 const RECURRENT: usize = 3;
 
-fn saved(chosen: usize) -> &'static Mutex<Saved> {
-    static ALL: [OnceLock<Mutex<Saved>>; CACHES.len()] = [const { OnceLock::new() }; CACHES.len()];
+fn saved(chosen: usize) -> &'static Mutex<SavedSession> {
+    static ALL: [OnceLock<Mutex<SavedSession>>; CACHES.len()] = [const { OnceLock::new() }; CACHES.len()];
     ALL[chosen].get_or_init(|| {
-        let make = || -> Result<Saved, Box<dyn std::error::Error>> {
+        let make = || -> Result<SavedSession, Box<dyn std::error::Error>> {
             let options = EngineOptions { cache: CACHES[chosen], ..model::options() };
             let mut engine = match chosen {
                 RECURRENT => {
@@ -51,7 +51,7 @@ fn saved(chosen: usize) -> &'static Mutex<Saved> {
             engine.release(session.sequence);
             let file = std::fs::read(path)?;
             let rows_end = file.len() - ATTACHMENT.len() - FRAME;
-            Ok(Saved { engine, file, rows_end })
+            Ok(SavedSession { engine, file, rows_end })
         };
         Mutex::new(make().unwrap_or_else(|error| panic!("{error}")))
     })
@@ -62,9 +62,9 @@ fn saved(chosen: usize) -> &'static Mutex<Saved> {
 /// # Panics
 /// Where a refused file keeps blocks or states of the cache, or a restored one has fewer rows than tokens.
 pub fn session(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     let mut saved = saved(source.below(CACHES.len())).lock().unwrap_or_else(PoisonError::into_inner);
-    let Saved { engine, file, rows_end } = &mut *saved;
+    let SavedSession { engine, file, rows_end } = &mut *saved;
     let (mut rows, mut attachment) = (file[..*rows_end].to_vec(), file[*rows_end..].to_vec());
     for _ in 0..source.below(6) {
         change(&mut source, &mut rows);
@@ -95,7 +95,7 @@ pub fn session(bytes: &[u8]) {
 }
 
 /// Most changes hit the head of the file, which holds its counts and sizes.
-fn change(source: &mut Source<'_>, file: &mut Vec<u8>) {
+fn change(source: &mut FuzzSource<'_>, file: &mut Vec<u8>) {
     let length = file.len();
     let at = if source.once_in(4) { source.u64() as usize % length.max(1) } else { source.below(128) };
     match source.below(6) {

@@ -1,6 +1,6 @@
 //! Models in several files: safetensors folders with an index, and shards of GGUF.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{Checkpoint, Outline};
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ const TENSORS: [&str; 8] =
 /// # Panics
 /// Where a tensor reaches beyond its file, or the two readers differ.
 pub fn shards(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     let Ok(folder) = tempfile::tempdir() else { return };
     let path = if source.once_in(2) {
         gguf(&mut source, folder.path())
@@ -58,7 +58,7 @@ fn write(path: &Path, bytes: &[u8]) {
 }
 
 /// Cuts, overwrites or removes one of the files.
-fn spoil(source: &mut Source<'_>, folder: &Path) {
+fn spoil(source: &mut FuzzSource<'_>, folder: &Path) {
     if !source.once_in(3) {
         return;
     }
@@ -86,7 +86,7 @@ fn spoil(source: &mut Source<'_>, folder: &Path) {
     }
 }
 
-fn safetensors(source: &mut Source<'_>, folder: &Path) -> PathBuf {
+fn safetensors(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
     let config = if source.once_in(4) {
         json!({"quantization_config": {"quant_method": "fp8", "weight_block_size": [source.number(), source.number()]}})
     } else {
@@ -120,7 +120,7 @@ fn safetensors(source: &mut Source<'_>, folder: &Path) -> PathBuf {
 }
 
 /// An entry of the index that is wrong, perhaps.
-fn lie(source: &mut Source<'_>, map: &mut Map<String, Value>) {
+fn lie(source: &mut FuzzSource<'_>, map: &mut Map<String, Value>) {
     let files = [
         "model-00001-of-00002.safetensors",
         "model-00003-of-00002.safetensors",
@@ -140,7 +140,7 @@ fn lie(source: &mut Source<'_>, map: &mut Map<String, Value>) {
 }
 
 /// One file, and the tensors in it.
-fn shard(source: &mut Source<'_>) -> (Vec<u8>, Vec<String>) {
+fn shard(source: &mut FuzzSource<'_>) -> (Vec<u8>, Vec<String>) {
     let mut header = Map::new();
     let mut at = 0usize;
     for _ in 0..source.below(4) {
@@ -170,7 +170,7 @@ fn shard(source: &mut Source<'_>) -> (Vec<u8>, Vec<String>) {
     (bytes, names)
 }
 
-fn gguf(source: &mut Source<'_>, folder: &Path) -> PathBuf {
+fn gguf(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
     let count = 1 + source.below(4);
     let opened = source.below(count);
     let mut paths = Vec::new();
@@ -212,7 +212,7 @@ fn gguf(source: &mut Source<'_>, folder: &Path) -> PathBuf {
 }
 
 /// A whole number in one of the types that files store it in.
-fn number_of(source: &mut Source<'_>, number: i64) -> WriterValue {
+fn number_of(source: &mut FuzzSource<'_>, number: i64) -> WriterValue {
     match source.below(6) {
         0 => WriterValue::I32(number as i32),
         1 => WriterValue::U64(number as u64),

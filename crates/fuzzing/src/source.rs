@@ -1,7 +1,7 @@
 //! Choices, read from the bytes of an input.
 
 /// The bytes of an input that no choice has used yet.
-pub(crate) struct Source<'a> {
+pub(crate) struct FuzzSource<'a> {
     bytes: &'a [u8],
 }
 
@@ -63,9 +63,9 @@ const TEXTS: [&str; 26] = [
     "don't",
 ];
 
-impl<'a> Source<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Source<'a> {
-        Source { bytes }
+impl<'a> FuzzSource<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> FuzzSource<'a> {
+        FuzzSource { bytes }
     }
 
     /// Whether all bytes are used: every further choice is the first.

@@ -1,13 +1,13 @@
 //! Control and user-defined tokens in a text, against a search that tries every token at every place.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 use crate::tokenizer_json::ways;
-use latent_text::{GgufVocab, Rendered, Tokenizer};
+use latent_text::{GgufVocab, RenderedText, Tokenizer};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
 
 /// A token of the vocabulary beyond the 256 bytes.
-struct Special {
+struct FuzzSpecialToken {
     name: String,
     control: bool,
 }
@@ -17,12 +17,12 @@ struct Special {
 /// # Panics
 /// Where the two differ, or a text without special tokens does not come back.
 pub fn special_split(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     let from_json = source.once_in(2);
     let letters = letters();
-    let mut specials: Vec<Special> = Vec::new();
+    let mut specials: Vec<FuzzSpecialToken> = Vec::new();
     for _ in 0..source.below(12) {
-        let special = Special { name: name(&mut source, 5), control: source.once_in(2) };
+        let special = FuzzSpecialToken { name: name(&mut source, 5), control: source.once_in(2) };
         let taken =
             letters.contains(&special.name) || specials.iter().any(|other| other.name == special.name);
         if !special.name.is_empty() && !taken {
@@ -34,7 +34,7 @@ pub fn special_split(bytes: &[u8]) {
     let tokenizer = built.unwrap_or_else(|error| panic!("the vocabulary is refused: {error}"));
     for how in ways() {
         let ids = tokenizer.encode(&text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
-        let counts = |_, special: &Special| how.parse_special || !special.control;
+        let counts = |_, special: &FuzzSpecialToken| how.parse_special || !special.control;
         assert_eq!(ids, search(&text, &specials, counts), "{text:?}, {how:?}");
         assert_eq!(tokenizer.decode(&ids, true), text, "{how:?}");
         if !how.parse_special {
@@ -49,7 +49,7 @@ pub fn special_split(bytes: &[u8]) {
 
 /// The same text as the result of a template, parts of which came from outside: no token of more than a letter may be made of those, and no
 /// control token at all.
-fn rendered(source: &mut Source<'_>, tokenizer: &Tokenizer, text: &str, specials: &[Special]) {
+fn rendered(source: &mut FuzzSource<'_>, tokenizer: &Tokenizer, text: &str, specials: &[FuzzSpecialToken]) {
     let borders: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let mut content: Vec<Range<usize>> = Vec::new();
     let mut at = source.below(4);
@@ -62,22 +62,22 @@ fn rendered(source: &mut Source<'_>, tokenizer: &Tokenizer, text: &str, specials
     }
     let overlaps =
         |range: &Range<usize>| content.iter().any(|other| other.start < range.end && range.start < other.end);
-    let counts = |at: usize, special: &Special| {
+    let counts = |at: usize, special: &FuzzSpecialToken| {
         let range = at..at + special.name.len();
         let letter = special.name.chars().count() == 1 && !special.control;
         letter || !overlaps(&range)
     };
     let expected = search(text, specials, counts);
-    let rendered = Rendered { text: text.to_owned(), content: content.clone() };
+    let rendered = RenderedText { text: text.to_owned(), content: content.clone() };
     let ids = tokenizer.encode_rendered(&rendered, false).unwrap_or_else(|error| panic!("{text:?}: {error}"));
     assert_eq!(ids, expected, "{text:?}, of which {content:?} came from outside");
 }
 
-fn name(source: &mut Source<'_>, longest: usize) -> String {
+fn name(source: &mut FuzzSource<'_>, longest: usize) -> String {
     (0..source.below(longest)).map(|_| *source.pick(&['<', '|', 'a', '>', 'é', '｜'])).collect()
 }
 
-fn piece(source: &mut Source<'_>, specials: &[Special]) -> String {
+fn piece(source: &mut FuzzSource<'_>, specials: &[FuzzSpecialToken]) -> String {
     if specials.is_empty() || source.once_in(3) {
         return name(source, 4);
     }
@@ -87,7 +87,11 @@ fn piece(source: &mut Source<'_>, specials: &[Special]) -> String {
 }
 
 /// The longest admitted token at each position; else the bytes of a character.
-fn search(text: &str, specials: &[Special], counts: impl Fn(usize, &Special) -> bool) -> Vec<u32> {
+fn search(
+    text: &str,
+    specials: &[FuzzSpecialToken],
+    counts: impl Fn(usize, &FuzzSpecialToken) -> bool,
+) -> Vec<u32> {
     let mut ids = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -122,7 +126,7 @@ pub(crate) fn letters() -> Vec<String> {
     (0..256).map(letter).collect()
 }
 
-fn by_gguf(letters: &[String], specials: &[Special]) -> Result<Tokenizer, latent_text::TextError> {
+fn by_gguf(letters: &[String], specials: &[FuzzSpecialToken]) -> Result<Tokenizer, latent_text::TextError> {
     let names = letters.iter().chain(specials.iter().map(|special| &special.name));
     let types = specials.iter().map(|special| if special.control { 3 } else { 4 });
     Tokenizer::from_gguf(&GgufVocab {
@@ -135,10 +139,10 @@ fn by_gguf(letters: &[String], specials: &[Special]) -> Result<Tokenizer, latent
     })
 }
 
-fn by_json(letters: &[String], specials: &[Special]) -> Result<Tokenizer, latent_text::TextError> {
+fn by_json(letters: &[String], specials: &[FuzzSpecialToken]) -> Result<Tokenizer, latent_text::TextError> {
     let vocabulary: Map<String, Value> =
         letters.iter().enumerate().map(|(id, letter)| (letter.clone(), id.into())).collect();
-    let added = |(at, special): (usize, &Special)| {
+    let added = |(at, special): (usize, &FuzzSpecialToken)| {
         json!({
             "id": 256 + at, "content": special.name, "special": special.control,
             "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,

@@ -1,12 +1,12 @@
 //! Stop strings against a search of the whole text.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 use latent_engine::sampling::StopStrings;
 
 /// Stop strings over few letters, so that they overlap, and a text in pieces: the result must equal a search of the whole text, and
 /// nothing is shown that is not certain.
 pub fn stop_strings(bytes: &[u8]) {
-    let mut source = Source::new(bytes);
+    let mut source = FuzzSource::new(bytes);
     let stops: Vec<String> = (0..source.below(5)).map(|_| word(&mut source, 6)).collect();
     let pieces: Vec<String> = (0..source.below(64)).map(|_| word(&mut source, 8)).collect();
     let whole = pieces.concat();
@@ -25,7 +25,7 @@ pub fn stop_strings(bytes: &[u8]) {
     assert_eq!(watcher.finish(), "");
 }
 
-fn word(source: &mut Source<'_>, longest: usize) -> String {
+fn word(source: &mut FuzzSource<'_>, longest: usize) -> String {
     (0..source.below(longest)).map(|_| *source.pick(&['a', 'b', 'é', '\n', '🙂'])).collect()
 }
 

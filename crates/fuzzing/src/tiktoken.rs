@@ -1,6 +1,6 @@
 //! tiktoken.model: lines behind those of the 256 bytes, or tokens by choice.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 use crate::tokenizer_json::{ways, within};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,7 +18,7 @@ pub fn tiktoken(bytes: &[u8]) {
     let mut config = json!({"tokenizer_class": "TikTokenTokenizer"});
     match bytes.split_first() {
         Some((0, choices)) => {
-            let mut source = Source::new(choices);
+            let mut source = FuzzSource::new(choices);
             let count = source.below(24);
             for rank in 256..256 + count {
                 let token: Vec<u8> =
@@ -26,7 +26,7 @@ pub fn tiktoken(bytes: &[u8]) {
                 let rank = if source.once_in(40) { source.number() as usize } else { rank };
                 file.extend(line(&token, rank).into_bytes());
             }
-            let id = |source: &mut Source<'_>| (256 + count + source.below(260)).to_string();
+            let id = |source: &mut FuzzSource<'_>| (256 + count + source.below(260)).to_string();
             let names: serde_json::Map<_, _> = (0..source.below(5))
                 .map(|_| (id(&mut source), json!({"content": source.text(), "special": source.once_in(2)})))
                 .collect();

@@ -3,8 +3,8 @@
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
 use latent_formats::Checkpoint;
-use latent_grammar::{GrammarLimits, Grammars, Source};
-use latent_text::{Encode, Tokenizer};
+use latent_grammar::{GrammarLimits, GrammarSource, Grammars};
+use latent_text::{EncodeOptions, Tokenizer};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ ws     ::= | " " | "\n" [ \t]{0,20}
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("usage: mask_time VOCABULARY.gguf")?;
     let tokenizer = Tokenizer::from_checkpoint(&Checkpoint::open(path.as_ref())?)?;
-    let tokens = tokenizer.encode(TEXT, Encode { add_special: false, parse_special: false })?;
+    let tokens = tokenizer.encode(TEXT, EncodeOptions { add_special: false, parse_special: false })?;
     let start = Instant::now();
     let limits =
         GrammarLimits { mask_threads: 0, compile_time: Duration::from_secs(60), ..GrammarLimits::default() };
@@ -33,9 +33,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "name": {"type": "string", "maxLength": 40}, "born": {"type": "integer"}, "notes": {"type": "array", "items": {"type": "string"}},
         "alive": {"type": "boolean"}}});
     let sources = [
-        ("schema", Source::JsonSchema(schema)),
-        ("object", Source::JsonObject),
-        ("gbnf", Source::Gbnf(GBNF.into())),
+        ("schema", GrammarSource::JsonSchema(schema)),
+        ("object", GrammarSource::JsonObject),
+        ("gbnf", GrammarSource::Gbnf(GBNF.into())),
     ];
     for (name, source) in sources {
         let start = Instant::now();

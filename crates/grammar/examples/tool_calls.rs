@@ -12,7 +12,7 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use latent_grammar::{Grammar, Grammars, Source, Tool, ToolCalls, ToolChoice};
+use latent_grammar::{CallableTool, Grammar, GrammarSource, Grammars, ToolCalls, ToolRequirement};
 use latent_text::{ResponseFormat, Tokenizer};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ fn grammar(line: &Value) -> Result<(Arc<Grammar>, Arc<Tokenizer>), Box<dyn std::
     let controls: Vec<&str> = ["<end>", "<stop>"].into_iter().chain(controls).collect();
     let tokenizer = Arc::new(of_bytes(&[], &controls));
     let format = ResponseFormat::named(string("format")?)?;
-    let tool = |tool: &Value| Tool {
+    let tool = |tool: &Value| CallableTool {
         name: tool["name"].as_str().unwrap_or_default().to_owned(),
         parameters: tool.get("parameters").cloned(),
         strict: true,
@@ -57,12 +57,13 @@ fn grammar(line: &Value) -> Result<(Arc<Grammar>, Arc<Tokenizer>), Box<dyn std::
         free_markers: format.free_markers(&format.control_tokens(&tokenizer)),
         tools: line["tools"].as_array().into_iter().flatten().map(tool).collect(),
         choice: match string("tool_choice")? {
-            "auto" => ToolChoice::Auto,
-            "required" => ToolChoice::Required,
-            name => ToolChoice::Named(name.to_owned()),
+            "auto" => ToolRequirement::Auto,
+            "required" => ToolRequirement::Required,
+            name => ToolRequirement::Named(name.to_owned()),
         },
         parallel: line["parallel"] != false,
     };
-    let grammar = Grammars::new(&tokenizer, limits())?.compile(&Source::Tools(Box::new(calls)), None)?;
+    let grammar =
+        Grammars::new(&tokenizer, limits())?.compile(&GrammarSource::Tools(Box::new(calls)), None)?;
     Ok((grammar, tokenizer))
 }

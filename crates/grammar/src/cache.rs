@@ -5,23 +5,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The least recently used ones go first.
-pub(crate) struct Cache {
-    entries: HashMap<String, Entry>,
+pub(crate) struct GrammarCache {
+    entries: HashMap<String, CachedGrammar>,
     bytes: usize,
     limit: usize,
     /// Counts uses.
     clock: u64,
 }
 
-struct Entry {
+struct CachedGrammar {
     grammar: Arc<Grammar>,
     bytes: usize,
     used: u64,
 }
 
-impl Cache {
-    pub(crate) fn new(limit: usize) -> Cache {
-        Cache { entries: HashMap::new(), bytes: 0, limit, clock: 0 }
+impl GrammarCache {
+    pub(crate) fn new(limit: usize) -> GrammarCache {
+        GrammarCache { entries: HashMap::new(), bytes: 0, limit, clock: 0 }
     }
 
     pub(crate) fn get(&mut self, key: &str) -> Option<Arc<Grammar>> {
@@ -50,7 +50,7 @@ impl Cache {
             self.bytes -= entry.bytes;
         }
         self.bytes += bytes;
-        self.entries.insert(key, Entry { grammar: Arc::clone(grammar), bytes, used: self.clock });
+        self.entries.insert(key, CachedGrammar { grammar: Arc::clone(grammar), bytes, used: self.clock });
     }
 
     /// Grammars, and their bytes.

@@ -1,14 +1,14 @@
 //! Compiles a source to a grammar, within limits, on a separate thread.
 
-use crate::cache::Cache;
+use crate::cache::GrammarCache;
 use crate::cost;
 use crate::error::{GrammarError, read_message, shorten};
 use crate::grammar::Grammar;
 use crate::lark::{ANY, literal, marker, up_to};
 use crate::limits::{Budget, GrammarLimits};
-use crate::source::{Reasoning, Source};
+use crate::source::{GrammarSource, Reasoning};
 use crate::tools::{ToolCalls, grammars};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::VocabularyTrie;
 use crate::workers::{GIVE_WAY, MaskWorkers};
 use crate::{gbnf, schema};
 use latent_text::Tokenizer;
@@ -36,13 +36,13 @@ const LARK_RULES: usize = 1000;
 ///
 /// Making one takes about as long as loading the tokenizer, so a program makes it when the first output is to be constrained, and
 /// shares it.
-pub struct Grammars(Arc<Shared>);
+pub struct Grammars(Arc<CompilerState>);
 
-struct Shared {
-    vocabulary: Arc<Vocabulary>,
+struct CompilerState {
+    vocabulary: Arc<VocabularyTrie>,
     factory: ParserFactory,
     limits: GrammarLimits,
-    cache: Mutex<Cache>,
+    cache: Mutex<GrammarCache>,
     compiling: AtomicUsize,
     workers: Arc<MaskWorkers>,
 }
@@ -53,8 +53,8 @@ impl Grammars {
     /// # Errors
     /// A tokenizer without a token that ends generation.
     pub fn new(tokenizer: &Tokenizer, limits: GrammarLimits) -> Result<Grammars, GrammarError> {
-        let vocabulary = Arc::new(Vocabulary::new(tokenizer)?);
-        let env: TokEnv = Arc::<Vocabulary>::clone(&vocabulary);
+        let vocabulary = Arc::new(VocabularyTrie::new(tokenizer)?);
+        let env: TokEnv = Arc::<VocabularyTrie>::clone(&vocabulary);
         let factory = catch_unwind(AssertUnwindSafe(|| ParserFactory::new_simple(&env)));
         let mut factory = match factory {
             Ok(Ok(factory)) => factory,
@@ -70,10 +70,10 @@ impl Grammars {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        Ok(Grammars(Arc::new(Shared {
+        Ok(Grammars(Arc::new(CompilerState {
             vocabulary,
             factory,
-            cache: Mutex::new(Cache::new(limits.cache_bytes)),
+            cache: Mutex::new(GrammarCache::new(limits.cache_bytes)),
             compiling: AtomicUsize::new(0),
             workers: Arc::new(MaskWorkers::new(limits.mask_threads, limits.mask_time)),
             limits,
@@ -86,7 +86,7 @@ impl Grammars {
     /// A constraint that cannot be followed: malformed, not supported, larger than allowed, or too slow to compile.
     pub fn compile(
         &self,
-        source: &Source,
+        source: &GrammarSource,
         reasoning: Option<&Reasoning>,
     ) -> Result<Arc<Grammar>, GrammarError> {
         let key = format!("{source:?}\0{reasoning:?}");
@@ -108,18 +108,18 @@ impl Grammars {
         self.0.compiling.load(Ordering::Acquire)
     }
 
-    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
+    fn cache(&self) -> std::sync::MutexGuard<'_, GrammarCache> {
         self.0.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Compiles on another thread. What is left of its work at the deadline is bounded: see [`cost`] and [`Budget`].
     fn compile_in_time(
         &self,
-        source: &Source,
+        source: &GrammarSource,
         reasoning: Option<&Reasoning>,
     ) -> Result<Grammar, GrammarError> {
         let what = source.what();
-        let running = Running::start(&self.0)?;
+        let running = CompilationGuard::start(&self.0)?;
         let (sender, receiver) = mpsc::sync_channel(1);
         let (source, reasoning) = (source.clone(), reasoning.cloned());
         let budget = Budget::new(what, &self.0.limits);
@@ -146,11 +146,11 @@ fn internal(what: &'static str) -> GrammarError {
 }
 
 /// A compilation that counts among those under way.
-struct Running(Arc<Shared>);
+struct CompilationGuard(Arc<CompilerState>);
 
-impl Running {
-    fn start(shared: &Arc<Shared>) -> Result<Running, GrammarError> {
-        let running = Running(Arc::clone(shared));
+impl CompilationGuard {
+    fn start(shared: &Arc<CompilerState>) -> Result<CompilationGuard, GrammarError> {
+        let running = CompilationGuard(Arc::clone(shared));
         let limit = shared.limits.compiling;
         // dropped, it is taken back
         if shared.compiling.fetch_add(1, Ordering::AcqRel) >= limit {
@@ -160,20 +160,20 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for CompilationGuard {
     fn drop(&mut self) {
         self.0.compiling.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Shared {
+impl CompilerState {
     fn compile(
         &self,
-        source: &Source,
+        source: &GrammarSource,
         reasoning: Option<&Reasoning>,
         budget: &Budget,
     ) -> Result<Grammar, GrammarError> {
-        if let Source::Tools(calls) = source {
+        if let GrammarSource::Tools(calls) = source {
             return self.compile_tools(calls, reasoning, budget);
         }
         self.finish(source.what(), self.grammar(source, reasoning, budget)?, budget)
@@ -202,7 +202,7 @@ impl Shared {
             Err(GrammarError::Invalid { problem, .. }) => problem,
             done => return done,
         };
-        let fails = |tool: &crate::Tool| {
+        let fails = |tool: &crate::CallableTool| {
             let alone = schema::prepare(tool.parameters.as_ref()?, &self.limits, budget).ok()?;
             let grammar = vec![named("schema", String::new(), Some(alone))];
             match self.finish(what, grammar, budget) {
@@ -229,7 +229,7 @@ impl Shared {
     /// The library's form of a source other than tools.
     fn grammar(
         &self,
-        source: &Source,
+        source: &GrammarSource,
         reasoning: Option<&Reasoning>,
         budget: &Budget,
     ) -> Result<Vec<GrammarWithLexer>, GrammarError> {
@@ -244,30 +244,30 @@ impl Shared {
             _ => Ok(()),
         };
         let (body, space) = match source {
-            Source::JsonSchema(schema) => {
+            GrammarSource::JsonSchema(schema) => {
                 (named("body", String::new(), Some(schema::prepare(schema, limits, budget)?)), true)
             }
-            Source::JsonObject => {
+            GrammarSource::JsonObject => {
                 let object = schema::prepare(&json!({"type": "object"}), limits, budget)?;
                 (named("body", String::new(), Some(object)), true)
             }
-            Source::Regex(pattern) => {
+            GrammarSource::Regex(pattern) => {
                 sized(pattern)?;
                 budget.pattern(pattern)?;
                 let pattern = llguidance::regex_to_lark(pattern, "");
                 (named("body", format!("start: /{pattern}/\n"), None), false)
             }
-            Source::Choice(texts) => {
+            GrammarSource::Choice(texts) => {
                 check_choices(texts, limits)?;
                 texts.iter().try_for_each(|text| sized(text))?;
                 let all: Vec<String> = texts.iter().map(|text| literal(text)).collect();
                 (named("body", format!("start: TEXT\nTEXT: {}\n", all.join("| ")), None), false)
             }
-            Source::Gbnf(text) => {
+            GrammarSource::Gbnf(text) => {
                 sized(text)?;
                 (named("body", gbnf::to_lark(text, limits)?, None), false)
             }
-            Source::Lark(text) => {
+            GrammarSource::Lark(text) => {
                 sized(text)?;
                 let (found, limit) = (text.lines().filter(|line| line.contains(':')).count(), LARK_RULES);
                 if found > limit {
@@ -277,7 +277,7 @@ impl Shared {
                 schema::check_embedded(text, limits, budget)?;
                 (named("body", text.clone(), None), false)
             }
-            Source::Tools(_) => return Err(internal(source.what())),
+            GrammarSource::Tools(_) => return Err(internal(source.what())),
         };
         if reasoning.is_none() {
             return Ok(vec![body]);

@@ -2,7 +2,7 @@
 
 use crate::error::{GrammarError, shorten};
 use crate::grammar::Grammar;
-use crate::workers::{Outcome, Slot, Work};
+use crate::workers::{MaskOutcome, MaskSlot, MaskWork};
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ pub struct Constraint {
     grammar: Arc<Grammar>,
     /// Tokens of the context that the grammar has seen or does not see; none before the first call.
     seen: Option<usize>,
-    next: Next,
+    next: NextMask,
     /// Tokens that were chosen, and the CPU time that their masks took.
     chosen: u32,
     spent: Duration,
 }
 
 /// What may follow.
-enum Next {
+enum NextMask {
     /// Nothing has been chosen yet.
     First,
     /// Being computed.
-    Pending(Arc<Slot>),
+    Pending(Arc<MaskSlot>),
     Ready(Box<Matcher>, SimpleVob),
     Failed(GrammarError),
 }
@@ -39,7 +39,7 @@ impl Grammar {
         Constraint {
             grammar: Arc::clone(self),
             seen: None,
-            next: Next::First,
+            next: NextMask::First,
             chosen: 0,
             spent: Duration::ZERO,
         }
@@ -58,18 +58,18 @@ impl Constraint {
         if new.len() == 1 && ends.contains(&new[0]) && self.may_end() {
             return;
         }
-        let matcher = match std::mem::replace(&mut self.next, Next::First) {
-            Next::First => Box::new(self.grammar.start.clone()),
-            Next::Ready(matcher, _) => matcher,
-            Next::Pending(slot) => match slot.take() {
-                Some(Outcome { matcher, mask: Ok(_), spent }) => {
+        let matcher = match std::mem::replace(&mut self.next, NextMask::First) {
+            NextMask::First => Box::new(self.grammar.start.clone()),
+            NextMask::Ready(matcher, _) => matcher,
+            NextMask::Pending(slot) => match slot.take() {
+                Some(MaskOutcome { matcher, mask: Ok(_), spent }) => {
                     self.spent = spent;
                     matcher
                 }
-                Some(Outcome { mask: Err(problem), .. }) => return self.fail(&problem),
+                Some(MaskOutcome { mask: Err(problem), .. }) => return self.fail(&problem),
                 None => return self.fail("its state is lost; please report this"),
             },
-            failed @ Next::Failed(_) => {
+            failed @ NextMask::Failed(_) => {
                 self.next = failed;
                 return;
             }
@@ -78,16 +78,16 @@ impl Constraint {
         if let Some(problem) = self.overspent() {
             return self.fail(&problem);
         }
-        let work = Work { matcher, tokens: new.to_vec(), spent: self.spent };
-        self.next = Next::Pending(self.grammar.workers.submit(work));
+        let work = MaskWork { matcher, tokens: new.to_vec(), spent: self.spent };
+        self.next = NextMask::Pending(self.grammar.workers.submit(work));
     }
 
     /// Whether the next call of [`process`](Self::process) returns without waiting for a mask, after waiting for it here up to `limit`.
     pub fn is_ready(&self, limit: Duration) -> bool {
         match &self.next {
             // without threads it is computed where it is needed
-            Next::Pending(slot) => !self.grammar.workers.is_served() || slot.is_done(limit),
-            Next::First | Next::Ready(..) | Next::Failed(_) => true,
+            NextMask::Pending(slot) => !self.grammar.workers.is_served() || slot.is_done(limit),
+            NextMask::First | NextMask::Ready(..) | NextMask::Failed(_) => true,
         }
     }
 
@@ -116,15 +116,15 @@ impl Constraint {
         }
         self.wait();
         match &self.next {
-            Next::First => forbid(&self.grammar.first, logits),
-            Next::Ready(_, mask) => forbid(mask, logits),
-            Next::Pending(_) | Next::Failed(_) => logits.fill(f32::NEG_INFINITY),
+            NextMask::First => forbid(&self.grammar.first, logits),
+            NextMask::Ready(_, mask) => forbid(mask, logits),
+            NextMask::Pending(_) | NextMask::Failed(_) => logits.fill(f32::NEG_INFINITY),
         }
     }
 
     /// Why no token can follow, if the grammar cannot be followed any further.
     pub fn problem(&self) -> Option<&GrammarError> {
-        if let Next::Failed(error) = &self.next { Some(error) } else { None }
+        if let NextMask::Failed(error) = &self.next { Some(error) } else { None }
     }
 
     /// Whether the output may end here.
@@ -133,16 +133,16 @@ impl Constraint {
         let ends = self.grammar.vocabulary.trie().eos_tokens();
         let allows = |mask: &SimpleVob| ends.iter().any(|end| mask.is_allowed(*end));
         match &self.next {
-            Next::First => allows(&self.grammar.first),
-            Next::Ready(_, mask) => allows(mask),
-            Next::Pending(_) | Next::Failed(_) => false,
+            NextMask::First => allows(&self.grammar.first),
+            NextMask::Ready(_, mask) => allows(mask),
+            NextMask::Pending(_) | NextMask::Failed(_) => false,
         }
     }
 
     fn wait(&mut self) {
-        let Next::Pending(slot) = &self.next else { return };
+        let NextMask::Pending(slot) = &self.next else { return };
         match slot.take() {
-            Some(Outcome { matcher, mask: Ok(mut mask), spent }) => {
+            Some(MaskOutcome { matcher, mask: Ok(mut mask), spent }) => {
                 self.spent = spent;
                 if matcher.is_stopped() {
                     self.grammar.vocabulary.allow_ends(&mut mask);
@@ -150,9 +150,9 @@ impl Constraint {
                 if mask.is_zero() {
                     return self.fail("no token is allowed");
                 }
-                self.next = Next::Ready(matcher, mask);
+                self.next = NextMask::Ready(matcher, mask);
             }
-            Some(Outcome { mask: Err(problem), .. }) => self.fail(&problem),
+            Some(MaskOutcome { mask: Err(problem), .. }) => self.fail(&problem),
             None => self.fail("its state is lost; please report this"),
         }
     }
@@ -161,13 +161,13 @@ impl Constraint {
         // lexer states are shared by the answers that follow a grammar: others get one that is compiled anew
         self.grammar.spoil();
         let problem = shorten(problem.lines().next().unwrap_or_default());
-        self.next = Next::Failed(GrammarError::Step { what: self.grammar.what, problem });
+        self.next = NextMask::Failed(GrammarError::Step { what: self.grammar.what, problem });
     }
 }
 
 impl Drop for Constraint {
     fn drop(&mut self) {
-        if let Next::Pending(slot) = &self.next {
+        if let NextMask::Pending(slot) = &self.next {
             slot.abandon();
         }
     }

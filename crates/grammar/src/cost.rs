@@ -49,7 +49,7 @@ mod tag {
 
 /// The derivatives that an expression can have in one state: pairs of a set of bytes and the expression that follows them.
 #[derive(Clone)]
-pub(crate) struct Spread {
+pub(crate) struct DerivativeSpread {
     /// The number of pairs.
     pairs: u64,
     /// For each byte, the number of sets that hold it.
@@ -58,9 +58,9 @@ pub(crate) struct Spread {
     class: [u64; 256],
 }
 
-impl Spread {
-    fn none() -> Spread {
-        Spread { pairs: 0, overlap: [0; 256], class: [0; 256] }
+impl DerivativeSpread {
+    fn none() -> DerivativeSpread {
+        DerivativeSpread { pairs: 0, overlap: [0; 256], class: [0; 256] }
     }
 
     fn add_set(&mut self, holds: impl Fn(u8) -> bool, id: u64) {
@@ -88,7 +88,7 @@ fn mix(value: u64) -> u64 {
 }
 
 /// The cost of an intersection in pairs.
-pub(crate) fn cost(operands: &[Rc<Spread>]) -> u64 {
+pub(crate) fn cost(operands: &[Rc<DerivativeSpread>]) -> u64 {
     // a text that is one after another set has no part in a product
     let several: Vec<_> = operands.iter().filter(|operand| operand.pairs > 1).cloned().collect();
     let (tuples, compared) = match several.as_slice() {
@@ -100,7 +100,7 @@ pub(crate) fn cost(operands: &[Rc<Spread>]) -> u64 {
 }
 
 /// The pairs that an intersection has, and the pairs that are compared for them.
-fn product(operands: &[Rc<Spread>]) -> (u64, u64) {
+fn product(operands: &[Rc<DerivativeSpread>]) -> (u64, u64) {
     let largest = operands.iter().map(|operand| operand.pairs).max().unwrap_or(0).max(1);
     let whole = operands.iter().fold(1_u64, |product, operand| product.saturating_mul(operand.pairs.max(1)));
     let mut classes: Vec<(u64, u64)> = (0..256)
@@ -120,24 +120,24 @@ fn product(operands: &[Rc<Spread>]) -> (u64, u64) {
 }
 
 /// The spreads of a set's expressions, computed as they are asked for.
-pub(crate) struct Spreads<'e> {
+pub(crate) struct DerivativeSpreads<'e> {
     exprs: &'e ExprSet,
-    known: HashMap<ExprRef, Rc<Spread>>,
+    known: HashMap<ExprRef, Rc<DerivativeSpread>>,
     visits: usize,
     literals: usize,
 }
 
-impl<'e> Spreads<'e> {
-    pub(crate) fn new(exprs: &'e ExprSet) -> Spreads<'e> {
-        Spreads { exprs, known: HashMap::default(), visits: 0, literals: 0 }
+impl<'e> DerivativeSpreads<'e> {
+    pub(crate) fn new(exprs: &'e ExprSet) -> DerivativeSpreads<'e> {
+        DerivativeSpreads { exprs, known: HashMap::default(), visits: 0, literals: 0 }
     }
 
     /// The spread of an expression; none when there is too much to visit.
-    pub(crate) fn of(&mut self, expr: ExprRef) -> Option<Rc<Spread>> {
+    pub(crate) fn of(&mut self, expr: ExprRef) -> Option<Rc<DerivativeSpread>> {
         if let Some(known) = self.known.get(&expr) {
             return Some(Rc::clone(known));
         }
-        let mut spread = Spread::none();
+        let mut spread = DerivativeSpread::none();
         let mut chain = true;
         let mut open = vec![expr];
         let mut seen = llguidance::HashSet::default();
@@ -188,7 +188,7 @@ impl<'e> Spreads<'e> {
         }
         if chain {
             // one set after the other
-            spread = Spread::none();
+            spread = DerivativeSpread::none();
             spread.add_any(1, 1);
         }
         let spread = Rc::new(spread);
@@ -197,9 +197,9 @@ impl<'e> Spreads<'e> {
     }
 }
 
-impl Spreads<'_> {
+impl DerivativeSpreads<'_> {
     /// Adds the bytes of a literal, each of which is a set.
-    fn add_literal(&mut self, spread: &mut Spread, expr: ExprRef) {
+    fn add_literal(&mut self, spread: &mut DerivativeSpread, expr: ExprRef) {
         self.literals += 1;
         // the library reads on into what follows it
         let long = self
@@ -231,7 +231,7 @@ impl Spreads<'_> {
     }
 
     /// Adds the sets of alternatives with the same continuation, which are merged.
-    fn add_merged(&mut self, spread: &mut Spread, options: &[ExprRef]) {
+    fn add_merged(&mut self, spread: &mut DerivativeSpread, options: &[ExprRef]) {
         let mut by_tail: HashMap<ExprRef, Vec<ExprRef>> = HashMap::default();
         for option in options {
             let tail = self.exprs.get_args(*option).last().copied();
@@ -243,7 +243,7 @@ impl Spreads<'_> {
     }
 
     /// Adds a set for each byte with which an expression can begin, as far as that is plain.
-    fn add_heads(&mut self, spread: &mut Spread, expr: ExprRef) {
+    fn add_heads(&mut self, spread: &mut DerivativeSpread, expr: ExprRef) {
         let mut head = expr;
         loop {
             match self.exprs.get_tag(head) as u8 {
@@ -275,7 +275,7 @@ pub(crate) fn pairs(exprs: &ExprSet) -> Option<u64> {
             exprs.get_args(expr).iter().for_each(|arg| repeated[arg.as_usize()] = true);
         }
     }
-    let mut spreads = Spreads::new(exprs);
+    let mut spreads = DerivativeSpreads::new(exprs);
     // of each expression, with all that it holds
     let mut sums = vec![0_u64; exprs.len()];
     for expr in all() {

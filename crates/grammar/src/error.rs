@@ -5,23 +5,26 @@ use std::time::Duration;
 
 /// A place in a grammar's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourcePosition {
     /// From 1.
     pub line: usize,
     /// In characters, from 1.
     pub column: usize,
 }
 
-impl Place {
+impl SourcePosition {
     /// The place of a byte of a text.
-    pub(crate) fn of(text: &str, byte: usize) -> Place {
+    pub(crate) fn of(text: &str, byte: usize) -> SourcePosition {
         let before = &text[..text.floor_char_boundary(byte)];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        Place { line: before.matches('\n').count() + 1, column: before[line_start..].chars().count() + 1 }
+        SourcePosition {
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourcePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, column {}", self.line, self.column)
     }
@@ -37,7 +40,7 @@ pub enum GrammarError {
         /// `GBNF grammar` or `Lark grammar`.
         what: &'static str,
         /// Where.
-        place: Place,
+        place: SourcePosition,
         /// What is wrong there.
         problem: String,
     },
@@ -114,10 +117,10 @@ pub(crate) fn read_message(what: &'static str, message: &str) -> GrammarError {
     }
 }
 
-fn leading_place(text: &str) -> Option<(Place, &str)> {
+fn leading_place(text: &str) -> Option<(SourcePosition, &str)> {
     let (line, rest) = text.split_once('(')?;
     let (column, rest) = rest.split_once("): ")?;
-    Some((Place { line: line.parse().ok()?, column: column.parse().ok()? }, rest))
+    Some((SourcePosition { line: line.parse().ok()?, column: column.parse().ok()? }, rest))
 }
 
 /// At most some 300 bytes of a text that may quote a whole schema.
@@ -135,9 +138,9 @@ mod tests {
 
     #[test]
     fn a_place_counts_lines_and_characters() {
-        assert_eq!(Place::of("añb\ncd", 4), Place { line: 1, column: 4 });
-        assert_eq!(Place::of("añb\ncd", 6), Place { line: 2, column: 2 });
-        assert_eq!(Place::of("", 9), Place { line: 1, column: 1 });
+        assert_eq!(SourcePosition::of("añb\ncd", 4), SourcePosition { line: 1, column: 4 });
+        assert_eq!(SourcePosition::of("añb\ncd", 6), SourcePosition { line: 2, column: 2 });
+        assert_eq!(SourcePosition::of("", 9), SourcePosition { line: 1, column: 1 });
     }
 
     #[test]

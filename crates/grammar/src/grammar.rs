@@ -1,7 +1,7 @@
 //! A grammar that has been compiled.
 
 use crate::limits::GrammarLimits;
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::VocabularyTrie;
 use crate::workers::MaskWorkers;
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
@@ -14,7 +14,7 @@ pub struct Grammar {
     pub(crate) start: Matcher,
     /// The tokens with which an output can begin.
     pub(crate) first: Arc<SimpleVob>,
-    pub(crate) vocabulary: Arc<Vocabulary>,
+    pub(crate) vocabulary: Arc<VocabularyTrie>,
     pub(crate) workers: Arc<MaskWorkers>,
     pub(crate) limits: GrammarLimits,
     pub(crate) bytes: usize,

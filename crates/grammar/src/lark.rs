@@ -1,6 +1,6 @@
 //! Writing Lark: literals, markers with control tokens in them, and free text up to a marker.
 
-use crate::vocabulary::{Piece, Vocabulary};
+use crate::vocabulary::{MarkerPiece, VocabularyTrie};
 use std::fmt::Write as _;
 
 /// A text as a literal. The blank behind it keeps an `i` that follows from being a flag.
@@ -38,10 +38,10 @@ pub(crate) fn token(id: u32) -> String {
 }
 
 /// A marker: text and control tokens.
-pub(crate) fn marker(vocabulary: &Vocabulary, text: &str) -> String {
+pub(crate) fn marker(vocabulary: &VocabularyTrie, text: &str) -> String {
     let piece = |piece| match piece {
-        Piece::Text(text) => literal(text),
-        Piece::Control(id) => token(id),
+        MarkerPiece::Text(text) => literal(text),
+        MarkerPiece::Control(id) => token(id),
     };
     vocabulary.pieces(text).into_iter().map(piece).collect()
 }
@@ -50,10 +50,10 @@ pub(crate) fn marker(vocabulary: &Vocabulary, text: &str) -> String {
 pub(crate) const ANY: &str = "(?s:.*)";
 
 /// A rule for text by a regular expression up to a marker, and the marker itself, under a name that begins with a small letter.
-pub(crate) fn up_to(vocabulary: &Vocabulary, name: &str, text: &str, end: &str) -> String {
+pub(crate) fn up_to(vocabulary: &VocabularyTrie, name: &str, text: &str, end: &str) -> String {
     match vocabulary.pieces(end).as_slice() {
-        [Piece::Text(end)] => format!("{name}[suffix={}]: /{text}/\n", literal(end)),
-        [Piece::Text(begin), ..] => {
+        [MarkerPiece::Text(end)] => format!("{name}[suffix={}]: /{text}/\n", literal(end)),
+        [MarkerPiece::Text(begin), ..] => {
             // the text may contain what the marker begins with: only the control token behind it ends the text
             let rest = marker(vocabulary, &end[begin.len()..]);
             format!("{name}: /{text}{}/ {rest}\n", in_regex(begin))

@@ -1,6 +1,6 @@
 //! Structured output: JSON schemas, grammars and calls of tools, as masks over a vocabulary.
 //!
-//! * [`Source`]: what an output is constrained to; [`Grammars::compile`] makes a [`Grammar`] of it, within [`GrammarLimits`].
+//! * [`GrammarSource`]: what an output is constrained to; [`Grammars::compile`] makes a [`Grammar`] of it, within [`GrammarLimits`].
 //! * [`Constraint`]: a grammar as one answer follows it: which tokens may come next.
 //! * [`ToolCalls`]: calls in a model's own format, for each choice of tools.
 //!
@@ -40,8 +40,8 @@ mod workers;
 
 pub use compile::Grammars;
 pub use constraint::Constraint;
-pub use error::{GrammarError, Place};
+pub use error::{GrammarError, SourcePosition};
 pub use grammar::Grammar;
 pub use limits::GrammarLimits;
-pub use source::{Reasoning, Source};
-pub use tools::{Tool, ToolCalls, ToolChoice};
+pub use source::{GrammarSource, Reasoning};
+pub use tools::{CallableTool, ToolCalls, ToolRequirement};

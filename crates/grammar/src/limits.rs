@@ -63,16 +63,16 @@ impl Default for GrammarLimits {
 
 /// When compiling has to be over.
 #[derive(Clone, Copy)]
-pub(crate) struct Deadline {
+pub(crate) struct CompileDeadline {
     what: &'static str,
     limit: Duration,
     end: Instant,
 }
 
-impl Deadline {
-    pub(crate) fn new(what: &'static str, limits: &GrammarLimits) -> Deadline {
+impl CompileDeadline {
+    pub(crate) fn new(what: &'static str, limits: &GrammarLimits) -> CompileDeadline {
         let limit = limits.compile_time;
-        Deadline { what, limit, end: Instant::now() + limit }
+        CompileDeadline { what, limit, end: Instant::now() + limit }
     }
 
     pub(crate) fn check(&self) -> Result<(), GrammarError> {
@@ -97,7 +97,7 @@ const CLASS: u64 = 500;
 
 /// What one compilation may cost before the library begins with it.
 pub(crate) struct Budget {
-    pub(crate) deadline: Deadline,
+    pub(crate) deadline: CompileDeadline,
     what: &'static str,
     steps: Cell<u64>,
     string_checks: Cell<u64>,
@@ -105,7 +105,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(what: &'static str, limits: &GrammarLimits) -> Budget {
-        let deadline = Deadline::new(what, limits);
+        let deadline = CompileDeadline::new(what, limits);
         Budget { deadline, what, steps: Cell::new(0), string_checks: Cell::new(0) }
     }
 

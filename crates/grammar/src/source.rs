@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// A constraint as a request states it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source {
+pub enum GrammarSource {
     /// A JSON text that is an instance of a schema.
     JsonSchema(Value),
     /// A JSON object.
@@ -22,23 +22,23 @@ pub enum Source {
     Tools(Box<ToolCalls>),
 }
 
-impl Source {
+impl GrammarSource {
     /// A grammar whose dialect is not said: GBNF defines its rules with `::=`, Lark with a colon.
-    pub fn grammar(text: impl Into<String>) -> Source {
+    pub fn grammar(text: impl Into<String>) -> GrammarSource {
         let text = text.into();
         let code = |line: &str| line.split('#').next().unwrap_or_default().contains("::=");
-        if text.lines().any(code) { Source::Gbnf(text) } else { Source::Lark(text) }
+        if text.lines().any(code) { GrammarSource::Gbnf(text) } else { GrammarSource::Lark(text) }
     }
 
     /// What it is called in messages.
     pub(crate) fn what(&self) -> &'static str {
         match self {
-            Source::JsonSchema(_) | Source::JsonObject => "JSON schema",
-            Source::Regex(_) => "regular expression",
-            Source::Choice(_) => "list of choices",
-            Source::Gbnf(_) => "GBNF grammar",
-            Source::Lark(_) => "Lark grammar",
-            Source::Tools(_) => "list of tools",
+            GrammarSource::JsonSchema(_) | GrammarSource::JsonObject => "JSON schema",
+            GrammarSource::Regex(_) => "regular expression",
+            GrammarSource::Choice(_) => "list of choices",
+            GrammarSource::Gbnf(_) => "GBNF grammar",
+            GrammarSource::Lark(_) => "Lark grammar",
+            GrammarSource::Tools(_) => "list of tools",
         }
     }
 }

@@ -12,7 +12,7 @@ const MAX_TOKEN_BYTES: usize = 1000;
 const MAX_TOKENS: usize = 1 << 22;
 
 /// The trie of a vocabulary, and its control tokens by name.
-pub(crate) struct Vocabulary {
+pub(crate) struct VocabularyTrie {
     trie: TokTrie,
     /// Control tokens: their names, the longest first, and ids.
     controls: Vec<(Box<str>, u32)>,
@@ -20,13 +20,13 @@ pub(crate) struct Vocabulary {
 
 /// A piece of a marker such as `<|tool_call_begin|>functions.`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum MarkerPiece<'a> {
     Text(&'a str),
     Control(u32),
 }
 
-impl Vocabulary {
-    pub(crate) fn new(tokenizer: &Tokenizer) -> Result<Vocabulary, GrammarError> {
+impl VocabularyTrie {
+    pub(crate) fn new(tokenizer: &Tokenizer) -> Result<VocabularyTrie, GrammarError> {
         let size = tokenizer.vocab_size();
         if size > MAX_TOKENS {
             let problem = format!("it has {size} tokens, more than {MAX_TOKENS}");
@@ -47,22 +47,22 @@ impl Vocabulary {
         let name = |id| tokenizer.token_text(id).filter(|text| tokenizer.is_control(id) && !text.is_empty());
         let mut controls: Vec<(Box<str>, u32)> = ids.filter_map(|id| Some((name(id)?.into(), id))).collect();
         controls.sort_by_key(|(name, id)| (std::cmp::Reverse(name.len()), *id));
-        Ok(Vocabulary { trie, controls })
+        Ok(VocabularyTrie { trie, controls })
     }
 
     /// Cuts a marker at the names of control tokens in it, which stand for these tokens; the rest is text.
-    pub(crate) fn pieces<'a>(&self, marker: &'a str) -> Vec<Piece<'a>> {
+    pub(crate) fn pieces<'a>(&self, marker: &'a str) -> Vec<MarkerPiece<'a>> {
         let mut pieces = Vec::new();
         let mut rest = marker;
         while let Some((at, name, id)) = self.first_control(rest) {
             if at > 0 {
-                pieces.push(Piece::Text(&rest[..at]));
+                pieces.push(MarkerPiece::Text(&rest[..at]));
             }
-            pieces.push(Piece::Control(id));
+            pieces.push(MarkerPiece::Control(id));
             rest = &rest[at + name.len()..];
         }
         if !rest.is_empty() {
-            pieces.push(Piece::Text(rest));
+            pieces.push(MarkerPiece::Text(rest));
         }
         pieces
     }
@@ -104,7 +104,7 @@ fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     if piece.len() > MAX_TOKEN_BYTES || marked { Vec::new() } else { piece.to_vec() }
 }
 
-impl TokenizerEnv for Vocabulary {
+impl TokenizerEnv for VocabularyTrie {
     fn tok_trie(&self) -> &TokTrie {
         &self.trie
     }

@@ -5,19 +5,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Cancels what has run for longer than a limit.
-pub(crate) struct Watch {
+pub(crate) struct Watchdog {
     limit: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<WatchdogState>,
 }
 
 #[derive(Default)]
-struct Shared {
-    running: Mutex<Running>,
+struct WatchdogState {
+    running: Mutex<WatchdogEntries>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Running {
+struct WatchdogEntries {
     entries: Vec<(u64, Instant, CancellationHandle)>,
     next: u64,
     started: bool,
@@ -27,10 +27,10 @@ struct Running {
 }
 
 /// Something that runs; dropped, it has ended.
-pub(crate) struct Watched<'w>(&'w Watch, u64);
+pub(crate) struct WatchdogGuard<'w>(&'w Watchdog, u64);
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Running> {
+impl WatchdogState {
+    fn lock(&self) -> MutexGuard<'_, WatchdogEntries> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,9 +52,9 @@ impl Shared {
     }
 }
 
-impl Watch {
-    pub(crate) fn new(limit: Duration) -> Watch {
-        Watch { limit, shared: Arc::default() }
+impl Watchdog {
+    pub(crate) fn new(limit: Duration) -> Watchdog {
+        Watchdog { limit, shared: Arc::default() }
     }
 
     pub(crate) fn limit(&self) -> Duration {
@@ -62,7 +62,7 @@ impl Watch {
     }
 
     /// Begins to watch.
-    pub(crate) fn start(&self, handle: Option<CancellationHandle>) -> Option<Watched<'_>> {
+    pub(crate) fn start(&self, handle: Option<CancellationHandle>) -> Option<WatchdogGuard<'_>> {
         let mut running = self.shared.lock();
         if !running.started {
             let (shared, limit) = (Arc::clone(&self.shared), self.limit);
@@ -75,7 +75,7 @@ impl Watch {
         if running.asleep {
             self.shared.changed.notify_one();
         }
-        Some(Watched(self, id))
+        Some(WatchdogGuard(self, id))
     }
 
     pub(crate) fn close(&self) {
@@ -84,7 +84,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watched<'_> {
+impl Drop for WatchdogGuard<'_> {
     fn drop(&mut self) {
         self.0.shared.lock().entries.retain(|(id, ..)| *id != self.1);
     }

@@ -1,6 +1,6 @@
 //! Masks computed while the model runs its step.
 
-use crate::watch::Watch;
+use crate::watch::Watchdog;
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) const GIVE_WAY: u8 = 5;
 
 /// A state of a grammar, and the tokens that were chosen since.
-pub(crate) struct Work {
+pub(crate) struct MaskWork {
     pub(crate) matcher: Box<Matcher>,
     pub(crate) tokens: Vec<u32>,
     /// CPU time that the masks of the same answer took before.
@@ -21,16 +21,16 @@ pub(crate) struct Work {
 }
 
 /// What came of it: the state after the tokens, and what may follow, or why nothing can.
-pub(crate) struct Outcome {
+pub(crate) struct MaskOutcome {
     pub(crate) matcher: Box<Matcher>,
     pub(crate) mask: Result<SimpleVob, String>,
     /// CPU time that the masks of the answer took so far.
     pub(crate) spent: Duration,
 }
 
-impl Work {
-    fn run(self, watch: &Watch) -> Outcome {
-        let Work { mut matcher, tokens, spent } = self;
+impl MaskWork {
+    fn run(self, watch: &Watchdog) -> MaskOutcome {
+        let MaskWork { mut matcher, tokens, spent } = self;
         let next = |matcher: &mut Matcher| {
             matcher.consume_tokens(&tokens)?;
             matcher.compute_mask_or_eos()
@@ -48,7 +48,7 @@ impl Work {
             )),
             false => mask,
         };
-        Outcome { matcher, mask, spent: spent + thread_time().saturating_sub(start) }
+        MaskOutcome { matcher, mask, spent: spent + thread_time().saturating_sub(start) }
     }
 }
 
@@ -66,55 +66,55 @@ fn thread_time() -> Duration {
     START.get_or_init(std::time::Instant::now).elapsed()
 }
 
-enum State {
-    Waiting(Work),
+enum MaskState {
+    Waiting(MaskWork),
     Running,
-    Done(Outcome),
+    Done(MaskOutcome),
     Taken,
 }
 
-impl State {
+impl MaskState {
     fn is_pending(&self) -> bool {
-        matches!(self, State::Waiting(_) | State::Running)
+        matches!(self, MaskState::Waiting(_) | MaskState::Running)
     }
 }
 
 /// Work that a thread of the pool does, or the thread that needs the result before one has begun.
-pub(crate) struct Slot {
-    state: Mutex<State>,
+pub(crate) struct MaskSlot {
+    state: Mutex<MaskState>,
     done: Condvar,
     /// Stops it while it runs.
     cancel: Option<llguidance::CancellationHandle>,
     spent: Duration,
-    watch: Arc<Watch>,
+    watch: Arc<Watchdog>,
 }
 
-impl Slot {
-    fn new(work: Work, watch: &Arc<Watch>) -> Slot {
-        Slot {
+impl MaskSlot {
+    fn new(work: MaskWork, watch: &Arc<Watchdog>) -> MaskSlot {
+        MaskSlot {
             cancel: work.matcher.cancellation_handle(),
             spent: work.spent,
-            state: Mutex::new(State::Waiting(work)),
+            state: Mutex::new(MaskState::Waiting(work)),
             done: Condvar::new(),
             watch: Arc::clone(watch),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does the work unless it has begun.
     fn work(&self) {
         let mut state = self.lock();
-        let before = std::mem::replace(&mut *state, State::Running);
-        let State::Waiting(work) = before else {
+        let before = std::mem::replace(&mut *state, MaskState::Running);
+        let MaskState::Waiting(work) = before else {
             *state = before;
             return;
         };
         drop(state);
         let outcome = work.run(&self.watch);
-        *self.lock() = State::Done(outcome);
+        *self.lock() = MaskState::Done(outcome);
         self.done.notify_all();
     }
 
@@ -129,13 +129,13 @@ impl Slot {
     }
 
     /// The result, for which it may have to do the work itself. None if it was taken before.
-    pub(crate) fn take(&self) -> Option<Outcome> {
+    pub(crate) fn take(&self) -> Option<MaskOutcome> {
         self.work();
         let mut state = self.lock();
         loop {
-            match std::mem::replace(&mut *state, State::Taken) {
-                State::Done(outcome) => return Some(outcome),
-                State::Taken => return None,
+            match std::mem::replace(&mut *state, MaskState::Taken) {
+                MaskState::Done(outcome) => return Some(outcome),
+                MaskState::Taken => return None,
                 other => {
                     *state = other;
                     state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -150,16 +150,16 @@ impl Slot {
             cancel.cancel();
         }
         let mut state = self.lock();
-        if matches!(&*state, State::Waiting(_)) {
-            *state = State::Taken;
+        if matches!(&*state, MaskState::Waiting(_)) {
+            *state = MaskState::Taken;
         }
     }
 }
 
 /// Threads that compute masks; they start with the first work.
 pub(crate) struct MaskWorkers {
-    queue: Arc<Queue>,
-    watch: Arc<Watch>,
+    queue: Arc<MaskQueue>,
+    watch: Arc<Watchdog>,
     threads: usize,
     started: Mutex<bool>,
     /// Whether a thread takes work from the queue.
@@ -167,24 +167,24 @@ pub(crate) struct MaskWorkers {
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
+struct MaskQueue {
+    waiting: Mutex<WaitingMasks>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
-    slots: VecDeque<Arc<Slot>>,
+struct WaitingMasks {
+    slots: VecDeque<Arc<MaskSlot>>,
     closed: bool,
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl MaskQueue {
+    fn lock(&self) -> MutexGuard<'_, WaitingMasks> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next work: that of the answer whose masks took the least time so far, so that costly grammars wait for others.
-    fn next(&self) -> Option<Arc<Slot>> {
+    fn next(&self) -> Option<Arc<MaskSlot>> {
         let mut waiting = self.lock();
         loop {
             if waiting.closed {
@@ -203,7 +203,7 @@ impl MaskWorkers {
     pub(crate) fn new(threads: usize, mask_time: Duration) -> MaskWorkers {
         MaskWorkers {
             queue: Arc::default(),
-            watch: Arc::new(Watch::new(mask_time)),
+            watch: Arc::new(Watchdog::new(mask_time)),
             threads,
             started: Mutex::new(false),
             served: AtomicBool::new(false),
@@ -216,8 +216,8 @@ impl MaskWorkers {
     }
 
     /// Queues work.
-    pub(crate) fn submit(&self, work: Work) -> Arc<Slot> {
-        let slot = Arc::new(Slot::new(work, &self.watch));
+    pub(crate) fn submit(&self, work: MaskWork) -> Arc<MaskSlot> {
+        let slot = Arc::new(MaskSlot::new(work, &self.watch));
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         if !*started {
             *started = true;

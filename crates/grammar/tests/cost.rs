@@ -5,7 +5,9 @@
 
 mod support;
 
-use latent_grammar::{Grammar, GrammarError, GrammarLimits, Grammars, Source, Tool, ToolCalls, ToolChoice};
+use latent_grammar::{
+    CallableTool, Grammar, GrammarError, GrammarLimits, GrammarSource, Grammars, ToolCalls, ToolRequirement,
+};
 use latent_text::ToolGrammar;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
@@ -19,14 +21,14 @@ const MAX_CPU: Duration = Duration::from_secs(2);
 const MAX_BYTES: usize = 256 << 20;
 
 /// Counts what is allocated.
-struct Counting;
+struct CostAllocator;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 #[allow(unsafe_code, reason = "an allocator")]
 // SAFETY: every call is passed on as it is
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CostAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(now, Ordering::Relaxed);
@@ -42,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CostAllocator = CostAllocator;
 
 /// CPU time of all threads.
 fn cpu() -> Duration {
@@ -51,13 +53,13 @@ fn cpu() -> Duration {
 }
 
 /// What a source costs: compiled, followed for some tokens, until nothing runs any more.
-struct Cost {
+struct SourceCost {
     cpu: Duration,
     peak: usize,
     said: Result<String, GrammarError>,
 }
 
-fn cost(source: &Source) -> Cost {
+fn cost(source: &GrammarSource) -> SourceCost {
     let limits = GrammarLimits { mask_threads: 0, ..GrammarLimits::default() };
     let grammars = Grammars::new(&small(), limits).unwrap();
     let (before, start) = (NOW.load(Ordering::Relaxed), cpu());
@@ -69,7 +71,7 @@ fn cost(source: &Source) -> Cost {
         assert!(waiting.elapsed() < Duration::from_secs(120), "a compilation does not end");
         std::thread::sleep(Duration::from_millis(2));
     }
-    Cost { cpu: cpu() - start, peak: PEAK.load(Ordering::Relaxed) - before, said }
+    SourceCost { cpu: cpu() - start, peak: PEAK.load(Ordering::Relaxed) - before, said }
 }
 
 /// Some tokens, whatever they are.
@@ -347,25 +349,29 @@ fn gbnfs() -> Vec<(String, String)> {
     all.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
 }
 
-fn tools(schemas: Vec<Value>, strict: bool) -> Source {
+fn tools(schemas: Vec<Value>, strict: bool) -> GrammarSource {
     let tools = schemas.into_iter().enumerate();
-    Source::Tools(Box::new(ToolCalls {
+    GrammarSource::Tools(Box::new(ToolCalls {
         tools: tools
-            .map(|(i, parameters)| Tool { name: format!("t{i}"), parameters: Some(parameters), strict })
+            .map(|(i, parameters)| CallableTool {
+                name: format!("t{i}"),
+                parameters: Some(parameters),
+                strict,
+            })
             .collect(),
         format: ToolGrammar {
             open: "<tool_call>".into(),
             close: "</tool_call>".into(),
             ..ToolGrammar::default()
         },
-        choice: ToolChoice::Required,
+        choice: ToolRequirement::Required,
         parallel: true,
         free_markers: Vec::new(),
     }))
 }
 
-fn within_bounds(name: &str, source: &Source, report: &mut String) -> Result<String, GrammarError> {
-    let Cost { cpu, peak, said } = cost(source);
+fn within_bounds(name: &str, source: &GrammarSource, report: &mut String) -> Result<String, GrammarError> {
+    let SourceCost { cpu, peak, said } = cost(source);
     let line = format!("{name}: {:.3} s, {} MB: {said:?}\n", cpu.as_secs_f64(), peak >> 20);
     if std::env::var_os("SHOW_COSTS").is_some() {
         eprint!("{line}");
@@ -385,7 +391,7 @@ fn within_bounds(name: &str, source: &Source, report: &mut String) -> Result<Str
 fn hostile_grammars_cost_little_also_after_they_are_refused() {
     let mut report = String::new();
     for (at, (name, schema)) in schemas().into_iter().enumerate() {
-        within_bounds(&name, &Source::JsonSchema(schema.clone()), &mut report).ok();
+        within_bounds(&name, &GrammarSource::JsonSchema(schema.clone()), &mut report).ok();
         // the way of tools is the same from there on
         if at % 3 > 0 {
             continue;
@@ -394,10 +400,10 @@ fn hostile_grammars_cost_little_also_after_they_are_refused() {
         within_bounds(&format!("{name}, of a tool"), &tools(vec![parameters], true), &mut report).ok();
     }
     for (name, lark) in larks() {
-        within_bounds(&name, &Source::Lark(lark), &mut report).ok();
+        within_bounds(&name, &GrammarSource::Lark(lark), &mut report).ok();
     }
     for (name, gbnf) in gbnfs() {
-        within_bounds(&name, &Source::Gbnf(gbnf), &mut report).ok();
+        within_bounds(&name, &GrammarSource::Gbnf(gbnf), &mut report).ok();
     }
     for pattern in [
         "(.*a.{20}){8}",
@@ -406,18 +412,18 @@ fn hostile_grammars_cost_little_also_after_they_are_refused() {
         r"(?i)(\p{L}{1,99}x?){40}",
         ".{1000}{1000}",
     ] {
-        within_bounds(pattern, &Source::Regex(pattern.into()), &mut report).ok();
+        within_bounds(pattern, &GrammarSource::Regex(pattern.into()), &mut report).ok();
     }
     let bomb = |i: usize| patterns(26, move |at| format!(".*{}.{{{}}}.*", letter(at), i % 5 + 2));
     for strict in [true, false] {
         within_bounds("many tools", &tools((0..200).map(bomb).collect(), strict), &mut report).ok();
     }
-    let refused = |source: &Source| cost(source).said.unwrap_err();
-    let many = refused(&Source::JsonSchema(patterns(26, |i| format!(".*{}.{{3}}.*", letter(i)))));
+    let refused = |source: &GrammarSource| cost(source).said.unwrap_err();
+    let many = refused(&GrammarSource::JsonSchema(patterns(26, |i| format!(".*{}.{{3}}.*", letter(i)))));
     assert!(many.to_string().contains("combinations"), "{many}");
     let multiples = [9973, 9967, 9949, 9941].map(|of| json!({"type": "integer", "multipleOf": of}));
     let multiples = json!({ "allOf": multiples });
-    let multiples = refused(&Source::JsonSchema(multiples));
+    let multiples = refused(&GrammarSource::JsonSchema(multiples));
     assert!(multiples.to_string().contains("multipleOf"), "{multiples}");
     assert!(report.is_empty(), "over {MAX_CPU:?} or {MAX_BYTES} bytes:\n{report}");
 
@@ -467,7 +473,7 @@ fn usual_schemas_compile() {
         .collect();
     all.push(json!({"type": "object", "properties": fields}));
     for schema in all {
-        let source = Source::JsonSchema(schema.clone());
+        let source = GrammarSource::JsonSchema(schema.clone());
         let mut report = String::new();
         let compiled = within_bounds(&schema.to_string(), &source, &mut report);
         assert!(compiled.is_ok() && report.is_empty(), "{schema}: {compiled:?} {report}");
@@ -479,7 +485,7 @@ fn usual_schemas_compile() {
         ["start: T\nT: /[a-z]+/ & ~/if|else|while/\n", "start: T\nT: /(?s:.*)/ & ~/(?s:.*)<end>(?s:.*)/\n"]
     {
         let mut report = String::new();
-        let compiled = within_bounds(lark, &Source::Lark(lark.into()), &mut report);
+        let compiled = within_bounds(lark, &GrammarSource::Lark(lark.into()), &mut report);
         assert!(compiled.is_ok() && report.is_empty(), "{lark}: {compiled:?} {report}");
     }
 }
@@ -487,7 +493,7 @@ fn usual_schemas_compile() {
 /// More bombs at a time than may compile: none is left behind.
 fn refused_ones_block_no_others() {
     let grammars = Grammars::new(&small(), GrammarLimits::default()).unwrap();
-    let bomb = Source::JsonSchema(patterns(26, |i| format!(".*{}.{{3}}.*", letter(i))));
+    let bomb = GrammarSource::JsonSchema(patterns(26, |i| format!(".*{}.{{3}}.*", letter(i))));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| assert!(grammars.compile(&bomb, None).is_err()));
@@ -499,5 +505,5 @@ fn refused_ones_block_no_others() {
         assert!(waiting.elapsed() < Duration::from_secs(60), "a compilation does not end");
         std::thread::yield_now();
     }
-    assert!(grammars.compile(&Source::JsonObject, None).is_ok());
+    assert!(grammars.compile(&GrammarSource::JsonObject, None).is_ok());
 }

@@ -5,7 +5,7 @@
 
 mod support;
 
-use latent_grammar::{GrammarLimits, Grammars, Source};
+use latent_grammar::{GrammarLimits, GrammarSource, Grammars};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use support::small;
 
 /// Counts what is allocated.
-struct Counting;
+struct HostileAllocator;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 #[allow(unsafe_code, reason = "an allocator")]
 // SAFETY: every call is passed on as it is
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for HostileAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(now, Ordering::Relaxed);
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: HostileAllocator = HostileAllocator;
 
 /// CPU time of all threads.
 fn cpu() -> Duration {
@@ -46,11 +46,11 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-fn cases() -> Vec<(String, Source)> {
-    let gbnf = |text: String| Source::Gbnf(text);
-    let schema = Source::JsonSchema;
+fn cases() -> Vec<(String, GrammarSource)> {
+    let gbnf = |text: String| GrammarSource::Gbnf(text);
+    let schema = GrammarSource::JsonSchema;
     let (parens, many) = (60_000, 100_000);
-    let mut cases: Vec<(&str, Source)> = vec![
+    let mut cases: Vec<(&str, GrammarSource)> = vec![
         ("60 000 parentheses", gbnf(format!("root ::= {}\"a\"{}", "(".repeat(parens), ")".repeat(parens)))),
         ("60 000 open parentheses", gbnf(format!("root ::= {}", "(".repeat(parens)))),
         ("repetitions of repetitions", gbnf(format!("root ::= \"a\"{}", "{2000}".repeat(30)))),
@@ -95,25 +95,25 @@ fn cases() -> Vec<(String, Source)> {
         ("many classes", gbnf(format!("root ::= {} root", "[^a]".repeat(50_000)))),
         (
             "parentheses of Lark",
-            Source::Lark(format!("start: {}\"a\"{}", "(".repeat(parens), ")".repeat(parens))),
+            GrammarSource::Lark(format!("start: {}\"a\"{}", "(".repeat(parens), ")".repeat(parens))),
         ),
         (
             "rules of Lark",
-            Source::Lark(
+            GrammarSource::Lark(
                 (0..20_000).fold("start: r0\n".into(), |t: String, i| t + &format!("r{i}: r{}\n", i + 1))
                     + "r20000: \"a\"",
             ),
         ),
         (
             "1000 terminals of Lark",
-            Source::Lark(
+            GrammarSource::Lark(
                 (0..990).fold("start: T0\n".into(), |t: String, i| t + &format!("T{i}: T{0} T{0}\n", i + 1))
                     + "T990: \"a\"",
             ),
         ),
         (
             "terminals of Lark",
-            Source::Lark(
+            GrammarSource::Lark(
                 (0..10_000)
                     .fold("start: T0\n".into(), |t: String, i| t + &format!("T{i}: T{0} T{0}\n", i + 1))
                     + "T10000: \"a\"",
@@ -121,19 +121,22 @@ fn cases() -> Vec<(String, Source)> {
         ),
         (
             "a schema in Lark",
-            Source::Lark(format!("start: %json {}1{}", "[".repeat(parens), "]".repeat(parens))),
+            GrammarSource::Lark(format!("start: %json {}1{}", "[".repeat(parens), "]".repeat(parens))),
         ),
         (
             "nested groups of a pattern",
-            Source::Regex(format!("{}a{}", "(".repeat(parens), ")".repeat(parens))),
+            GrammarSource::Regex(format!("{}a{}", "(".repeat(parens), ")".repeat(parens))),
         ),
         (
             "nested repetitions of a pattern",
-            Source::Regex("(((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000})".into()),
+            GrammarSource::Regex("(((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000})".into()),
         ),
-        ("backtracking", Source::Regex("(a+)+(a+)+(a+)+$".into())),
-        ("many states", Source::Regex("(.*a.{20}){8}".into())),
-        ("an intersection", Source::Lark("start: T\nT: /(.*a.{30})+/ & /(.*b.{29})+/ & ~/.*ab.*/".into())),
+        ("backtracking", GrammarSource::Regex("(a+)+(a+)+(a+)+$".into())),
+        ("many states", GrammarSource::Regex("(.*a.{20}){8}".into())),
+        (
+            "an intersection",
+            GrammarSource::Lark("start: T\nT: /(.*a.{30})+/ & /(.*b.{29})+/ & ~/.*ab.*/".into()),
+        ),
         ("a quantifier without atom", schema(json!({"type": "string", "pattern": "*"}))),
         ("many values", schema(json!({"enum": (0..many).map(|i| format!("value {i}")).collect::<Vec<_>>()}))),
         (
@@ -198,7 +201,7 @@ fn cases() -> Vec<(String, Source)> {
                 json!({"type": "object", "properties": (0..1000).map(|i| (format!("p{i}"), json!({"type": "string"}))).collect::<serde_json::Map<_, _>>()}),
             ),
         ),
-        ("many choices", Source::Choice((0..10_000).map(|i| format!("choice {i}")).collect())),
+        ("many choices", GrammarSource::Choice((0..10_000).map(|i| format!("choice {i}")).collect())),
     ];
     let mut deep = json!({"type": "null"});
     for _ in 0..60 {

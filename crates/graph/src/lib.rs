@@ -40,5 +40,5 @@ pub use error::{CacheError, CircuitError, GraphError};
 pub use partition::{MAX_RANKS, Partition, PartitionError};
 pub use plan::{MAX_STEP_ROWS, Plan, PlanOptions};
 pub use stage::{LM_HEAD_ROWS, Stage, StageOptions, distinct_weights, stage_index};
-pub use target::{Fusion, KvSplits, Target};
+pub use target::{BackendTarget, Fusion, KvSplits};
 pub use tensors::CheckpointTensors;

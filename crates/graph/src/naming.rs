@@ -2,7 +2,7 @@
 
 /// Which column of the slot table a file's names follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
+pub enum TensorNaming {
     /// GGUF names: `blk.0.attn_q_a.weight`.
     Gguf,
     /// Hugging Face names: `model.layers.0.self_attn.q_a_proj.weight`.
@@ -14,17 +14,17 @@ pub(crate) const HF_PREFIXES: [&str; 3] = ["", "language_model.", "language."];
 
 /// Where safetensors of a family are called otherwise than circuits call them: parts of names, replaced in this order.
 #[derive(Debug)]
-pub(crate) struct Scheme {
+pub(crate) struct NamingScheme {
     /// Its name in circuit files (`hf_names`).
     pub(crate) name: &'static str,
     replaced: &'static [(&'static str, &'static str)],
 }
 
 /// The names that circuits use.
-pub(crate) static PLAIN: Scheme = Scheme { name: "plain", replaced: &[] };
+pub(crate) static PLAIN: NamingScheme = NamingScheme { name: "plain", replaced: &[] };
 
 /// The names of Ling-3.0.
-pub(crate) static BAILING: Scheme = Scheme {
+pub(crate) static BAILING: NamingScheme = NamingScheme {
     name: "bailing",
     replaced: &[
         ("model.embed_tokens.", "model.word_embeddings."),
@@ -35,7 +35,7 @@ pub(crate) static BAILING: Scheme = Scheme {
 };
 
 /// The names of Kimi-Linear.
-pub(crate) static KIMI_LINEAR: Scheme = Scheme {
+pub(crate) static KIMI_LINEAR: NamingScheme = NamingScheme {
     name: "kimi_linear",
     replaced: &[
         (".mlp.gate.", ".block_sparse_moe.gate."),
@@ -46,9 +46,9 @@ pub(crate) static KIMI_LINEAR: Scheme = Scheme {
     ],
 };
 
-impl Scheme {
+impl NamingScheme {
     /// The scheme of this name.
-    pub(crate) fn named(name: &str) -> Option<&'static Scheme> {
+    pub(crate) fn named(name: &str) -> Option<&'static NamingScheme> {
         [&PLAIN, &BAILING, &KIMI_LINEAR].into_iter().find(|scheme| scheme.name == name)
     }
 

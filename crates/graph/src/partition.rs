@@ -3,7 +3,7 @@
 //! Ranks stand in a grid. Each row of it has a stretch of the layers (pipeline); the ranks of a row share these layers: by heads and columns (tensor parallel),
 //! by whole routed experts (expert parallel), or both. Rank 0 has the embedding, the final norm and `lm_head`: logits are where tokens are chosen.
 
-use crate::config::{ModelConfig, Part, Share, Wire};
+use crate::config::{ModelConfig, RankPart, RankShare, WireType};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -240,7 +240,7 @@ impl Partition {
     ///
     /// # Errors
     /// A partition for another number of ranks, or one that this model cannot be cut by.
-    pub fn part(&self, config: &ModelConfig, rank: usize, ranks: usize) -> Result<Part, PartitionError> {
+    pub fn part(&self, config: &ModelConfig, rank: usize, ranks: usize) -> Result<RankPart, PartitionError> {
         let needs = self.ranks();
         if needs != ranks {
             return Err(PartitionError::Ranks { partition: self.to_string(), needs, ranks });
@@ -251,7 +251,7 @@ impl Partition {
         let shares = self.shares(config, member)?;
         // each rank of a stretch hands its rows, which all have, to its like of the next; only one to the rank that computes logits
         let back = (stretch == last && last > 0 && member == 0).then_some(0);
-        Ok(Part {
+        Ok(RankPart {
             rank,
             ranks,
             layers: self.layers(config.layers, stretch)?,
@@ -267,7 +267,7 @@ impl Partition {
         let stretches = self.stretches();
         match &self.stretches {
             Stretches::Even(count) => {
-                let share = Share::nth(stretch, *count, layers, 1);
+                let share = RankShare::nth(stretch, *count, layers, 1);
                 share.map(|share| share.range()).ok_or(PartitionError::Layers { stretches, layers })
             }
             Stretches::Counts(counts) => {
@@ -282,19 +282,19 @@ impl Partition {
     }
 
     /// The shares of a member of a group; everything else of the part is that of a single rank.
-    fn shares(&self, config: &ModelConfig, member: usize) -> Result<Part, PartitionError> {
+    fn shares(&self, config: &ModelConfig, member: usize) -> Result<RankPart, PartitionError> {
         let attention = &config.attention;
         let moe = config.moe;
         let widths = moe.map_or((0, 0), |moe| (moe.shared_intermediate, moe.intermediate));
         let experts = moe.map_or(0, |moe| moe.experts);
-        let mut part = Part {
+        let mut part = RankPart {
             layers: 0..config.layers,
-            heads: Share::all(attention.heads),
-            intermediate: Share::all(config.intermediate_size),
-            shared_intermediate: Share::all(widths.0),
-            moe_intermediate: Share::all(widths.1),
-            experts: Share::all(experts),
-            ..Part::bare(0, 1, 0..1, Wire::default())
+            heads: RankShare::all(attention.heads),
+            intermediate: RankShare::all(config.intermediate_size),
+            shared_intermediate: RankShare::all(widths.0),
+            moe_intermediate: RankShare::all(widths.1),
+            experts: RankShare::all(experts),
+            ..RankPart::bare(0, 1, 0..1, WireType::default())
         };
         if self.experts > 1 {
             if moe.is_none() {
@@ -324,18 +324,18 @@ fn share(
     members: usize,
     of: usize,
     units: &[usize],
-) -> Result<Share, PartitionError> {
+) -> Result<RankShare, PartitionError> {
     if of == 0 {
-        return Ok(Share::all(0));
+        return Ok(RankShare::all(0));
     }
-    let found = units.iter().find_map(|unit| Share::nth(member, members, of, *unit));
+    let found = units.iter().find_map(|unit| RankShare::nth(member, members, of, *unit));
     found.ok_or(PartitionError::TooFew { what, of, members })
 }
 
 /// Columns are cut between blocks of the formats that weights are stored in, where the width allows: 256 elements of K-quants, 128 of FP8, 32 of the others.
 const COLUMN_UNITS: [usize; 6] = [256, 128, 64, 32, 8, 1];
 
-fn columns(member: usize, members: usize, width: usize) -> Result<Share, PartitionError> {
+fn columns(member: usize, members: usize, width: usize) -> Result<RankShare, PartitionError> {
     share("feed-forward columns", member, members, width, &COLUMN_UNITS)
 }
 
@@ -398,15 +398,15 @@ mod tests {
         {
             let partition = parse(text).unwrap();
             let ranks = partition.ranks();
-            let parts: Vec<Part> =
+            let parts: Vec<RankPart> =
                 (0..ranks).map(|rank| partition.part(&config, rank, ranks).unwrap()).collect();
             for layer in 0..config.layers {
-                let of: Vec<&Part> = parts.iter().filter(|part| part.layers.contains(&layer)).collect();
+                let of: Vec<&RankPart> = parts.iter().filter(|part| part.layers.contains(&layer)).collect();
                 assert_eq!(
                     of.iter().map(|part| part.rank).collect::<Vec<_>>(),
                     of[0].members.clone().collect::<Vec<_>>()
                 );
-                let shared = |share: fn(&Part) -> Share| {
+                let shared = |share: fn(&RankPart) -> RankShare| {
                     let sum: usize = of.iter().map(|part| share(part).len).sum();
                     sum == share(of[0]).of || of.iter().all(|part| share(part).is_all())
                 };

@@ -3,12 +3,12 @@
 use crate::circuit::TensorIndex;
 use crate::config::ModelConfig;
 use crate::error::GraphError;
-use crate::ir::{Cost, Ir, Span, Step};
+use crate::ir::{Ir, ModelSpan, NodeCost, StepWorkload};
 use crate::passes::{
     Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, PassInput, lifetimes, pipeline, plan_memory,
     schedule,
 };
-use crate::target::Target;
+use crate::target::BackendTarget;
 use serde::Serialize;
 
 /// The largest `max_batch_tokens` of a plan. Far above what pays, and small enough that no size in a plan overflows 64 bits,
@@ -19,7 +19,7 @@ pub const MAX_STEP_ROWS: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
     /// The part of the model.
-    pub span: Span,
+    pub span: ModelSpan,
     /// The batch bucket: how many rows its steps have.
     pub bucket: BatchBucket,
     /// The most rows of one step, over all buckets: at most [`MAX_STEP_ROWS`].
@@ -34,7 +34,7 @@ pub struct PlanOptions {
 
 impl PlanOptions {
     /// What passes are told for these options.
-    pub fn pass_input<'a>(&'a self, config: &'a ModelConfig, target: &'a Target) -> PassInput<'a> {
+    pub fn pass_input<'a>(&'a self, config: &'a ModelConfig, target: &'a BackendTarget) -> PassInput<'a> {
         PassInput {
             attention: &config.attention,
             part: config.part.as_deref(),
@@ -51,7 +51,7 @@ impl PlanOptions {
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// The part of the model.
-    pub span: Span,
+    pub span: ModelSpan,
     /// The batch bucket that it is for.
     pub bucket: BatchBucket,
     /// The most rows that fit in its arena.
@@ -72,7 +72,7 @@ impl Plan {
     pub fn make(
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
-        target: &Target,
+        target: &BackendTarget,
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
         let ir = Ir::build(config, &options.span, tensors)?;
@@ -86,7 +86,7 @@ impl Plan {
     pub fn from_ir(
         ir: Ir,
         config: &ModelConfig,
-        target: &Target,
+        target: &BackendTarget,
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
         if options.max_batch_tokens > MAX_STEP_ROWS {
@@ -121,8 +121,8 @@ impl Plan {
     }
 
     /// What all nodes together move and compute in `step`.
-    pub fn cost(&self, step: Step) -> Cost {
-        let mut total = Cost::default();
+    pub fn cost(&self, step: StepWorkload) -> NodeCost {
+        let mut total = NodeCost::default();
         for node in &self.ir.nodes {
             total += node.cost(&self.ir, step);
         }
@@ -157,7 +157,7 @@ mod tests {
         let config = crate::passes::snapshots::config();
         for rows in [usize::MAX, usize::MAX / 2 + 1, MAX_STEP_ROWS + 1] {
             let options = PlanOptions {
-                span: Span::backbone(&config),
+                span: ModelSpan::backbone(&config),
                 bucket: BatchBucket::Prefill,
                 max_batch_tokens: rows,
                 mla: MlaChoice::Auto,
@@ -169,7 +169,7 @@ mod tests {
                 },
             };
             let error =
-                Plan::from_ir(Ir::default(), &config, &Target::unfused("none"), &options).unwrap_err();
+                Plan::from_ir(Ir::default(), &config, &BackendTarget::unfused("none"), &options).unwrap_err();
             assert!(
                 matches!(error, GraphError::Rows { rows: found, most: MAX_STEP_ROWS } if found == rows),
                 "{error}"

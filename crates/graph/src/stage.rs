@@ -3,10 +3,10 @@
 use crate::circuit::{Circuit, StageSpec, TensorIndex, Weight};
 use crate::config::ModelConfig;
 use crate::error::GraphError;
-use crate::ir::{Ir, KvLayer, Side, Span};
+use crate::ir::{Ir, KvLayer, ModelSide, ModelSpan};
 use crate::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice};
 use crate::plan::{Plan, PlanOptions};
-use crate::target::Target;
+use crate::target::BackendTarget;
 use std::collections::HashSet;
 
 /// Rows of the residual stream whose logits one run of the last stage computes.
@@ -61,37 +61,37 @@ impl Stage {
         circuit: &Circuit,
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
-        target: &Target,
+        target: &BackendTarget,
         options: &StageOptions,
     ) -> Result<Vec<Stage>, GraphError> {
-        let spans = Span::of_stages(circuit, config, options.mtp)?;
+        let spans = ModelSpan::of_stages(circuit, config, options.mtp)?;
         Stage::of_spans((circuit, spans), config, tensors, target, options)
     }
 
-    /// The stages of one side of a model that is cut in two. Those of [`Side::From`] are in the order of [`of_model`](Self::of_model), and their first
-    /// one reads residual rows as embeddings; [`Side::Before`] has the layers' stage alone.
+    /// The stages of one side of a model that is cut in two. Those of [`ModelSide::From`] are in the order of [`of_model`](Self::of_model), and their first
+    /// one reads residual rows as embeddings; [`ModelSide::Before`] has the layers' stage alone.
     ///
     /// # Errors
     /// As for [`of_model`](Self::of_model).
     pub fn of_side(
-        (circuit, side): (&Circuit, Side),
+        (circuit, side): (&Circuit, ModelSide),
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
-        target: &Target,
+        target: &BackendTarget,
         options: &StageOptions,
     ) -> Result<Vec<Stage>, GraphError> {
-        let spans = Span::of_side(circuit, config, options.mtp, side)?;
+        let spans = ModelSpan::of_side(circuit, config, options.mtp, side)?;
         Stage::of_spans((circuit, spans), config, tensors, target, options)
     }
 
     fn of_spans(
-        (circuit, spans): (&Circuit, Vec<(&StageSpec, Span)>),
+        (circuit, spans): (&Circuit, Vec<(&StageSpec, ModelSpan)>),
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
-        target: &Target,
+        target: &BackendTarget,
         options: &StageOptions,
     ) -> Result<Vec<Stage>, GraphError> {
-        let stage = |(spec, span): (&StageSpec, Span)| {
+        let stage = |(spec, span): (&StageSpec, ModelSpan)| {
             let max_batch_tokens = if span.head { LM_HEAD_ROWS } else { options.max_batch_tokens };
             let ir = Ir::build_with(circuit, config, &span, tensors)?;
             let plan = |bucket| {

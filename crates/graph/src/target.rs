@@ -4,7 +4,7 @@ use latent_types::KernelContract;
 
 /// A backend, as the passes see it. Passes ask the target; nothing in this crate knows threads, registers or a GPU.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct BackendTarget {
     /// The backend's name, as `--device` spells it and as packed files state whose weight layout they have.
     pub name: &'static str,
     /// The contracts of the backend's kernels, which `select_kernels` chooses from; plans refer to them by index. `None` for a backend that
@@ -89,21 +89,21 @@ impl Fusion {
     };
 }
 
-impl Target {
+impl BackendTarget {
     /// A backend with these kernels, for which every rewrite pays.
-    pub fn new(name: &'static str, kernels: Vec<KernelContract>) -> Target {
-        Target { name, kernels: Some(kernels), fusion: Fusion::ALL, kv_splits: None, workers: 1 }
+    pub fn new(name: &'static str, kernels: Vec<KernelContract>) -> BackendTarget {
+        BackendTarget { name, kernels: Some(kernels), fusion: Fusion::ALL, kv_splits: None, workers: 1 }
     }
 
     /// The same backend with another number of workers.
     #[must_use]
-    pub fn with_workers(&self, workers: usize) -> Target {
-        Target { workers, ..self.clone() }
+    pub fn with_workers(&self, workers: usize) -> BackendTarget {
+        BackendTarget { workers, ..self.clone() }
     }
 
     /// A backend without kernels of its own, which runs the operations as the circuit states them.
-    pub fn unfused(name: &'static str) -> Target {
-        Target { name, kernels: None, fusion: Fusion::NONE, kv_splits: None, workers: 1 }
+    pub fn unfused(name: &'static str) -> BackendTarget {
+        BackendTarget { name, kernels: None, fusion: Fusion::NONE, kv_splits: None, workers: 1 }
     }
 
     /// The contracts to choose from; empty where nothing is chosen.

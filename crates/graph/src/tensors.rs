@@ -1,14 +1,14 @@
 //! The tensors of a checkpoint, or of its outline, as circuits look them up.
 
-use crate::circuit::{Naming, TensorIndex};
-use latent_formats::{Checkpoint, Outline, Source};
+use crate::circuit::{TensorIndex, TensorNaming};
+use latent_formats::{Checkpoint, CheckpointSource, Outline};
 use latent_types::TensorType;
 
 /// How the names of a file look.
-pub(crate) fn naming_of(source: &Source) -> Naming {
+pub(crate) fn naming_of(source: &CheckpointSource) -> TensorNaming {
     match source {
-        Source::Gguf(_) => Naming::Gguf,
-        Source::HuggingFace(_) => Naming::HuggingFace,
+        CheckpointSource::Gguf(_) => TensorNaming::Gguf,
+        CheckpointSource::HuggingFace(_) => TensorNaming::HuggingFace,
     }
 }
 
@@ -17,7 +17,7 @@ pub(crate) fn naming_of(source: &Source) -> Naming {
 pub struct CheckpointTensors<'a>(pub &'a Checkpoint);
 
 impl TensorIndex for CheckpointTensors<'_> {
-    fn naming(&self) -> Naming {
+    fn naming(&self) -> TensorNaming {
         naming_of(self.0.source())
     }
 
@@ -39,7 +39,7 @@ impl TensorIndex for CheckpointTensors<'_> {
 }
 
 impl TensorIndex for Outline {
-    fn naming(&self) -> Naming {
+    fn naming(&self) -> TensorNaming {
         naming_of(self.source())
     }
 

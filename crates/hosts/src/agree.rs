@@ -2,11 +2,11 @@
 
 use crate::wire::{Reader, Writer};
 use crate::wrong_message;
-use latent_backend::{Channel, Communicator, Difference, RankError};
+use latent_backend::{Channel, Communicator, RankDifference, RankError};
 
 /// One thing that ranks must have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fact {
+pub struct AgreementItem {
     /// What it is: `precision`.
     pub what: String,
     /// What this rank has.
@@ -15,10 +15,10 @@ pub struct Fact {
     pub advice: String,
 }
 
-impl Fact {
+impl AgreementItem {
     /// A fact.
-    pub fn new(what: &str, value: impl ToString, advice: &str) -> Fact {
-        Fact { what: what.to_owned(), value: value.to_string(), advice: advice.to_owned() }
+    pub fn new(what: &str, value: impl ToString, advice: &str) -> AgreementItem {
+        AgreementItem { what: what.to_owned(), value: value.to_string(), advice: advice.to_owned() }
     }
 }
 
@@ -26,7 +26,7 @@ impl Fact {
 ///
 /// # Errors
 /// [`RankError::Differs`] names the first rank that differs; a rank that is gone.
-pub fn on_facts(communicator: &dyn Communicator, facts: &[Fact]) -> Result<(), RankError> {
+pub fn on_facts(communicator: &dyn Communicator, facts: &[AgreementItem]) -> Result<(), RankError> {
     let mut out = Writer::default();
     out.usize(facts.len());
     for fact in facts {
@@ -61,21 +61,25 @@ pub fn on_facts(communicator: &dyn Communicator, facts: &[Fact]) -> Result<(), R
     communicator.receive(0, Channel::Commands, &mut message)
 }
 
-fn read(message: &[u8]) -> Option<Vec<Fact>> {
+fn read(message: &[u8]) -> Option<Vec<AgreementItem>> {
     let mut from = Reader(message);
     let count = from.usize()?;
     let mut facts = Vec::new();
     for _ in 0..count {
         let mut text = || Some(String::from_utf8_lossy(from.bytes()?).into_owned());
-        facts.push(Fact { what: text()?, value: text()?, advice: text()? });
+        facts.push(AgreementItem { what: text()?, value: text()?, advice: text()? });
     }
     Some(facts)
 }
 
 /// The first fact in which a rank differs from rank 0.
-fn compare((rank, host): (usize, String), expected: &[Fact], found: &[Fact]) -> Result<(), RankError> {
+fn compare(
+    (rank, host): (usize, String),
+    expected: &[AgreementItem],
+    found: &[AgreementItem],
+) -> Result<(), RankError> {
     let differs = |what: &str, found: &str, expected: &str, advice: &str| {
-        RankError::Differs(Box::new(Difference {
+        RankError::Differs(Box::new(RankDifference {
             rank,
             host: host.clone(),
             other: 0,
@@ -138,8 +142,8 @@ mod tests {
     fn a_rank_that_differs_is_named_on_every_rank() {
         let facts = |precision: &str| {
             vec![
-                Fact::new("version", "0.1.0", "install one"),
-                Fact::new("precision", precision, "give all --exact or none"),
+                AgreementItem::new("version", "0.1.0", "install one"),
+                AgreementItem::new("precision", precision, "give all --exact or none"),
             ]
         };
         let found: Vec<Result<(), RankError>> = std::thread::scope(|scope| {
@@ -160,7 +164,7 @@ mod tests {
 
     #[test]
     fn ranks_that_agree_go_on() {
-        let facts = [Fact::new("version", "0.1.0", "")];
+        let facts = [AgreementItem::new("version", "0.1.0", "")];
         std::thread::scope(|scope| {
             let threads: Vec<_> = local_ranks(4)
                 .into_iter()

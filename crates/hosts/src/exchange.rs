@@ -1,11 +1,11 @@
 //! Measures the links between ranks by exchanging messages, as steps do.
 
 use crate::agree::on_least;
-use crate::predict::{Link, Sums};
+use crate::predict::{NetworkLink, SumSpeed};
 use crate::wire::Reader;
 use crate::wrong_message;
-use latent_backend::{Channel, Communicator, Links, RankError};
-use latent_graph::config::{Part, Wire};
+use latent_backend::{Channel, Communicator, RankError, RankLinks};
+use latent_graph::config::{RankPart, WireType};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,14 +34,14 @@ const COMPUTING: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// A rank that is gone.
-pub fn slowest_link(communicator: &Arc<dyn Communicator>) -> Result<Option<Link>, RankError> {
+pub fn slowest_link(communicator: &Arc<dyn Communicator>) -> Result<Option<NetworkLink>, RankError> {
     let ranks = communicator.ranks();
     if ranks < 2 {
         return Ok(None);
     }
     let pairs = if ranks == 2 { 1 } else { ranks };
-    let mut slowest = Link { bandwidth: f64::INFINITY, latency: 0.0, sums: None };
-    let mut adding = Sums { bandwidth: f64::INFINITY, latency: 0.0 };
+    let mut slowest = NetworkLink { bandwidth: f64::INFINITY, latency: 0.0, sums: None };
+    let mut adding = SumSpeed { bandwidth: f64::INFINITY, latency: 0.0 };
     for from in 0..pairs {
         let to = (from + 1) % ranks;
         // one pair at a time
@@ -67,9 +67,9 @@ pub fn slowest_link(communicator: &Arc<dyn Communicator>) -> Result<Option<Link>
     let least = |rate: f64| -> Result<f64, RankError> {
         Ok(on_least(&**communicator, if rate.is_finite() { rate as u64 } else { u64::MAX })? as f64)
     };
-    let sums = Sums { latency: longest(adding.latency)?, bandwidth: least(adding.bandwidth)? };
+    let sums = SumSpeed { latency: longest(adding.latency)?, bandwidth: least(adding.bandwidth)? };
     let (latency, bandwidth) = (longest(slowest.latency)?, least(slowest.bandwidth)?);
-    Ok(Some(Link { bandwidth, latency, sums: Some(sums) }))
+    Ok(Some(NetworkLink { bandwidth, latency, sums: Some(sums) }))
 }
 
 /// A core that is busy as it is in a step, and how long it was.
@@ -87,7 +87,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 /// The link to a rank that answers.
-fn measure(communicator: &dyn Communicator, to: usize) -> Result<Link, RankError> {
+fn measure(communicator: &dyn Communicator, to: usize) -> Result<NetworkLink, RankError> {
     let trip = |bytes: &[u8]| {
         compute();
         let start = Instant::now();
@@ -111,7 +111,7 @@ fn measure(communicator: &dyn Communicator, to: usize) -> Result<Link, RankError
     // the answer is short, and a long message is announced first
     let bandwidth = LONG as f64 / (long - 2.0 * short).max(long / 10.0);
     let latency = (short - SHORT as f64 / bandwidth) / 2.0;
-    Ok(Link { bandwidth, latency: latency.max(0.0), sums: None })
+    Ok(NetworkLink { bandwidth, latency: latency.max(0.0), sums: None })
 }
 
 fn answer(communicator: &dyn Communicator, to: usize) -> Result<(), RankError> {
@@ -126,9 +126,13 @@ fn answer(communicator: &dyn Communicator, to: usize) -> Result<(), RankError> {
 }
 
 /// The sums of rank `first` and the next one, both of which call it. They send to each other at once, copy, and add: that takes longer than one way of the link.
-fn measure_sums(communicator: &Arc<dyn Communicator>, first: usize, latency: f64) -> Result<Sums, RankError> {
-    let part = Part::bare(communicator.rank(), communicator.ranks(), first..first + 2, Wire::F32);
-    let links = Links::new(communicator.clone(), part);
+fn measure_sums(
+    communicator: &Arc<dyn Communicator>,
+    first: usize,
+    latency: f64,
+) -> Result<SumSpeed, RankError> {
+    let part = RankPart::bare(communicator.rank(), communicator.ranks(), first..first + 2, WireType::F32);
+    let links = RankLinks::new(communicator.clone(), part);
     // on average: the rank that ended a sum first begins the next one first, and waits longer
     let mean = |count: usize, bytes: usize| -> Result<f64, RankError> {
         let mut values = vec![0.0; bytes / 4];
@@ -144,7 +148,7 @@ fn measure_sums(communicator: &Arc<dyn Communicator>, first: usize, latency: f64
         Ok(seconds / (count - count / 2) as f64)
     };
     let (short, long) = (mean(TRIPS, SHORT)?, mean(ADDED_TRIPS, ADDED)?);
-    Ok(Sums::measured((SHORT as f64, short), (ADDED as f64, long), latency))
+    Ok(SumSpeed::measured((SHORT as f64, short), (ADDED as f64, long), latency))
 }
 
 #[cfg(test)]
@@ -155,7 +159,7 @@ mod tests {
     #[test]
     fn all_ranks_get_one_link_and_one_rank_has_none() {
         for count in [1, 2, 3] {
-            let found: Vec<Option<Link>> = std::thread::scope(|scope| {
+            let found: Vec<Option<NetworkLink>> = std::thread::scope(|scope| {
                 let ranks = local_ranks(count).into_iter();
                 let measured = |rank| {
                     let rank: Arc<dyn Communicator> = Arc::new(rank);
@@ -166,7 +170,7 @@ mod tests {
             });
             assert!(found.iter().all(|link| *link == found[0]), "{found:?}");
             let rate = |rate: f64| rate > 0.0 && rate.is_finite();
-            let sound = |link: Link| {
+            let sound = |link: NetworkLink| {
                 let sums = link.sums.unwrap();
                 rate(link.bandwidth) && link.latency < 1.0 && rate(sums.bandwidth) && sums.latency < 1.0
             };

@@ -3,7 +3,7 @@
 
 use crate::wire::{Reader, Writer};
 use crate::wrong_message;
-use latent_backend::{Channel, Communicator, Difference, RankError};
+use latent_backend::{Channel, Communicator, RankDifference, RankError};
 use latent_formats::identity::{FNV_START, Identity, fnv};
 use latent_formats::{Checkpoint, FileIdentity, FileTensors, TensorHead};
 use latent_types::TensorType;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// What a rank has.
-struct Has {
+struct RankInventory {
     /// What identifies the model, where no file is missing.
     whole: Option<Identity>,
     /// What is the same in every part of one set of files.
@@ -61,7 +61,7 @@ pub fn share(
     if whole {
         return Ok(Arc::clone(checkpoint));
     }
-    let mut union = Union::default();
+    let mut union = TensorUnion::default();
     union.add(checkpoint.tensors_by_file());
     for from in others() {
         communicator.receive(from, Channel::Answers, &mut message)?;
@@ -73,9 +73,9 @@ pub fn share(
     Ok(completed(checkpoint, &union.files, fingerprint))
 }
 
-fn has(checkpoint: &Checkpoint) -> Has {
+fn has(checkpoint: &Checkpoint) -> RankInventory {
     let whole = checkpoint.is_whole().then(|| checkpoint.identity());
-    Has { whole, set: checkpoint.set_identity(), files: checkpoint.file_identities() }
+    RankInventory { whole, set: checkpoint.set_identity(), files: checkpoint.file_identities() }
 }
 
 fn completed(checkpoint: &Arc<Checkpoint>, tensors: &[FileTensors], fingerprint: u64) -> Arc<Checkpoint> {
@@ -86,10 +86,10 @@ fn completed(checkpoint: &Arc<Checkpoint>, tensors: &[FileTensors], fingerprint:
 }
 
 /// The first thing in which the files of two ranks differ.
-fn compare(all: &[Has], host: &dyn Fn(usize) -> String) -> Result<(), Box<Difference>> {
+fn compare(all: &[RankInventory], host: &dyn Fn(usize) -> String) -> Result<(), Box<RankDifference>> {
     let same = "give all ranks the same file, or copies of it";
     let differ = |rank, other, what: String, [found, expected]: [String; 2], advice: &str| {
-        Box::new(Difference {
+        Box::new(RankDifference {
             rank,
             host: host(rank),
             other,
@@ -101,7 +101,7 @@ fn compare(all: &[Has], host: &dyn Fn(usize) -> String) -> Result<(), Box<Differ
     };
     let hex = |identity: Identity| format!("{:016x}-{:016x}", identity.header, identity.sample);
     // a model of one file may have another name on another host: it goes by its identity
-    let of_several = |has: &Has| has.whole.is_none() || has.files.len() > 1;
+    let of_several = |has: &RankInventory| has.whole.is_none() || has.files.len() > 1;
     let mut first: HashMap<&str, (usize, &FileIdentity)> = HashMap::new();
     for (rank, has) in all.iter().enumerate().filter(|(_, has)| of_several(has)) {
         for file in &has.files {
@@ -132,7 +132,7 @@ fn compare(all: &[Has], host: &dyn Fn(usize) -> String) -> Result<(), Box<Differ
 }
 
 /// Identifies the model by the headers of all files that any rank has.
-fn fingerprint(all: &[Has]) -> u64 {
+fn fingerprint(all: &[RankInventory]) -> u64 {
     let files: BTreeMap<&str, &FileIdentity> =
         all.iter().flat_map(|has| &has.files).map(|file| (file.name.as_str(), file)).collect();
     files.values().fold(FNV_START, |hash, file| {
@@ -143,13 +143,13 @@ fn fingerprint(all: &[Has]) -> u64 {
 
 /// The tensors of all ranks' files, each once.
 #[derive(Default)]
-struct Union {
+struct TensorUnion {
     files: Vec<FileTensors>,
     places: HashMap<String, usize>,
     tensors: HashSet<String>,
 }
 
-impl Union {
+impl TensorUnion {
     fn add(&mut self, files: Vec<FileTensors>) {
         for FileTensors { file, mut tensors } in files {
             tensors.retain(|head| self.tensors.insert(head.name.clone()));
@@ -169,7 +169,7 @@ fn write_identity(out: &mut Writer, identity: Identity) {
     out.u64(identity.sample);
 }
 
-fn written(has: &Has) -> Vec<u8> {
+fn written(has: &RankInventory) -> Vec<u8> {
     let mut out = Writer::default();
     out.u32(u32::from(has.whole.is_some()));
     write_identity(&mut out, has.whole.unwrap_or(Identity { header: 0, sample: 0 }));
@@ -183,7 +183,7 @@ fn written(has: &Has) -> Vec<u8> {
     out.0
 }
 
-fn read(message: &[u8]) -> Option<Has> {
+fn read(message: &[u8]) -> Option<RankInventory> {
     let mut from = Reader(message);
     let whole = from.u32()? == 1;
     let identity = read_identity(&mut from)?;
@@ -193,7 +193,7 @@ fn read(message: &[u8]) -> Option<Has> {
         let name = read_text(&mut from)?;
         files.push(FileIdentity { name, bytes: from.u64()?, identity: read_identity(&mut from)? });
     }
-    from.is_done().then_some(Has { whole: whole.then_some(identity), set, files })
+    from.is_done().then_some(RankInventory { whole: whole.then_some(identity), set, files })
 }
 
 fn read_identity(from: &mut Reader<'_>) -> Option<Identity> {
@@ -248,9 +248,9 @@ mod tests {
         FileIdentity { name: name.into(), bytes: 9, identity: Identity { header: 1, sample } }
     }
 
-    fn some(files: &[(&str, u64)]) -> Has {
+    fn some(files: &[(&str, u64)]) -> RankInventory {
         let files = files.iter().map(|(name, sample)| file(name, *sample)).collect();
-        Has { whole: None, set: 7, files }
+        RankInventory { whole: None, set: 7, files }
     }
 
     #[test]
@@ -262,14 +262,17 @@ mod tests {
         let text =
             "rank 2 on host h2 differs from rank 1 in file b: 9 bytes, 0000000000000001-0000000000000003";
         assert!(problem.contains(text) && problem.contains("rank 1 is on host h1: give all"), "{problem}");
-        let other = [some(&[("a", 1)]), Has { set: 8, ..some(&[("b", 2)]) }];
+        let other = [some(&[("a", 1)]), RankInventory { set: 8, ..some(&[("b", 2)]) }];
         let problem = compare(&other, &host).unwrap_err().to_string();
         assert!(problem.contains("rank 1 on host h1 differs from rank 0 in set of files"), "{problem}");
     }
 
     #[test]
     fn one_whole_file_goes_by_its_identity_and_not_by_its_name() {
-        let whole = |name, header| Has { whole: Some(Identity { header, sample: 4 }), ..some(&[(name, 5)]) };
+        let whole = |name, header| RankInventory {
+            whole: Some(Identity { header, sample: 4 }),
+            ..some(&[(name, 5)])
+        };
         let host = |_: usize| String::new();
         assert_eq!(compare(&[whole("a", 3), whole("b", 3)], &host), Ok(()));
         let problem = compare(&[whole("a", 3), whole("a", 2)], &host).unwrap_err().to_string();
@@ -292,7 +295,7 @@ mod tests {
         let message = tensors_written(&files);
         assert_eq!(tensors_read(&message), Some(files.clone()));
         assert_eq!(tensors_read(&message[..message.len() - 1]), None);
-        let mut union = Union::default();
+        let mut union = TensorUnion::default();
         union.add(files);
         union.add(vec![file("b", &["z", "x"]), file("c", &["w"])]);
         assert_eq!(union.files, [file("a", &["x", "y"]), file("b", &["z"]), file("c", &["w"])]);

@@ -3,7 +3,7 @@
 use crate::command::Command;
 use crate::{times, wrong_message};
 use latent_backend::{
-    BackendError, Batch, CancelToken, Channel, Communicator, KvStore, Model, RankTimes, Step,
+    BackendError, BackendModel, Batch, CancelToken, Channel, Communicator, KvStore, ModelStep, RankTimes,
 };
 use latent_types::panic_text;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Panics
 /// When a step panics. The other ranks receive the message.
-pub fn follow(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), BackendError> {
+pub fn follow(model: &mut dyn BackendModel, communicator: &dyn Communicator) -> Result<(), BackendError> {
     let pulse = communicator.pulse();
     // at work but while it waits for the next command
     let work = pulse.as_ref().map(|pulse| pulse.work());
@@ -31,8 +31,8 @@ pub fn follow(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-fn run(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), BackendError> {
-    let mut following = Following { model, communicator, store: None, idle: Duration::ZERO };
+fn run(model: &mut dyn BackendModel, communicator: &dyn Communicator) -> Result<(), BackendError> {
+    let mut following = FollowerSession { model, communicator, store: None, idle: Duration::ZERO };
     let mut message = Vec::new();
     loop {
         let waiting = Instant::now();
@@ -49,15 +49,15 @@ fn run(model: &mut dyn Model, communicator: &dyn Communicator) -> Result<(), Bac
 }
 
 /// A rank that follows, and what it has been told so far.
-struct Following<'f> {
-    model: &'f mut dyn Model,
+struct FollowerSession<'f> {
+    model: &'f mut dyn BackendModel,
     communicator: &'f dyn Communicator,
     store: Option<Box<dyn KvStore>>,
     /// How long it has waited for commands since times are taken.
     idle: Duration,
 }
 
-impl Following<'_> {
+impl FollowerSession<'_> {
     /// Does what rank 0 says; breaks when that was the last thing.
     fn obey(&mut self, command: Command) -> Result<ControlFlow<()>, BackendError> {
         match command {
@@ -95,7 +95,7 @@ impl Following<'_> {
         batch.wanted.clear();
         let (cancel, kv) = (CancelToken::new(), stored(&mut self.store, self.communicator)?);
         let on_logits = &mut |_: usize, _: &[f32]| {};
-        self.model.step(Step { batch: &batch, kv, cancel: &cancel, on_logits, on_hidden: None })
+        self.model.step(ModelStep { batch: &batch, kv, cancel: &cancel, on_logits, on_hidden: None })
     }
 
     fn stop_times(&mut self) -> Result<(), BackendError> {

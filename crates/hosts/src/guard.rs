@@ -1,12 +1,12 @@
 //! Collective operations of ranks, and their failure.
 
-use latent_backend::{BackendError, Communicator, Pulse};
+use latent_backend::{BackendError, Communicator, ThreadPulse};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What all that rank 0 tells the others goes through: steps, and operations on the KV cache.
 pub(crate) struct Guard {
     communicator: Arc<dyn Communicator>,
-    pulse: Option<Arc<Pulse>>,
+    pulse: Option<Arc<ThreadPulse>>,
     /// Why something has failed: other ranks may be anywhere in it, so that nothing can be run any more.
     failed: Mutex<Option<String>>,
 }

@@ -2,11 +2,11 @@
 
 use crate::command::{Command, step_message};
 use crate::guard::Guard;
-use crate::store::{SharedStore, Stretch, tell};
+use crate::store::{RankStretch, SharedStore, tell};
 use crate::{Hosts, times, wrong_message};
 use latent_backend::{
-    BackendError, Batch, CancelToken, Channel, HiddenSink, KvLayout, KvStore, LayerState, Model, PlanTimes,
-    ProfileClock, RankTimes, Step, Trace,
+    ActivationTrace, BackendError, BackendModel, Batch, CancelToken, Channel, HiddenSink, KvLayout, KvStore,
+    LayerState, ModelStep, PlanTimes, ProfileClock, RankTimes,
 };
 use latent_graph::activations::Activations;
 use latent_graph::ir::KvLayer;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 /// Rank 0's part of a model, which stands for the whole.
 pub struct Leader {
-    own: Box<dyn Model>,
+    own: Box<dyn BackendModel>,
     hosts: Hosts,
     /// Of the whole model.
     config: ModelConfig,
-    stretches: Vec<Stretch>,
+    stretches: Vec<RankStretch>,
     /// What all that ranks do together goes through.
     guard: Arc<Guard>,
 }
@@ -29,20 +29,24 @@ impl Leader {
     ///
     /// # Errors
     /// A partition that is not for this model.
-    pub fn new(own: Box<dyn Model>, hosts: Hosts, config: ModelConfig) -> Result<Leader, BackendError> {
+    pub fn new(
+        own: Box<dyn BackendModel>,
+        hosts: Hosts,
+        config: ModelConfig,
+    ) -> Result<Leader, BackendError> {
         let (partition, ranks) = (&hosts.partition, hosts.communicator.ranks());
         let members = partition.members();
         let stretch = |first: usize| {
             let part = partition.part(&config, first, ranks).map_err(GraphError::from)?;
-            Ok(Stretch { layers: part.layers, ranks: part.members })
+            Ok(RankStretch { layers: part.layers, ranks: part.members })
         };
         let stretches = (0..ranks).step_by(members).map(stretch).collect::<Result<_, BackendError>>()?;
         let guard = Arc::new(Guard::new(hosts.communicator.clone()));
         Ok(Leader { own, hosts, config, stretches, guard })
     }
 
-    fn run(&mut self, step: Step<'_>) -> Result<(), BackendError> {
-        let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+    fn run(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
+        let ModelStep { batch, kv, cancel, on_logits, on_hidden } = step;
         let kv = shared_store(kv)?;
         if cancel.is_cancelled() {
             return Err(BackendError::Cancelled);
@@ -54,7 +58,7 @@ impl Leader {
         let mut on_logits = |at: usize, logits: &[f32]| guard.outside(|| on_logits(at, logits));
         let on_logits = &mut on_logits;
         let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
-        self.own.step(Step { batch, kv: &mut *kv.own, cancel: &never, on_logits, on_hidden })?;
+        self.own.step(ModelStep { batch, kv: &mut *kv.own, cancel: &never, on_logits, on_hidden })?;
         if cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
     }
 
@@ -73,7 +77,7 @@ fn shared_store(kv: &mut dyn KvStore) -> Result<&mut SharedStore, BackendError> 
     kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)
 }
 
-impl Model for Leader {
+impl BackendModel for Leader {
     fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -99,7 +103,7 @@ impl Model for Leader {
     }
 
     /// As for other models, but a step that is cancelled while it runs ends with its last phase.
-    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+    fn step(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
         self.guarded(|leader| leader.run(step))
     }
 
@@ -115,15 +119,15 @@ impl Model for Leader {
         })
     }
 
-    fn collect(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+    fn collect(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
         self.guarded(|leader| {
-            let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+            let ModelStep { batch, kv, cancel, on_logits, on_hidden } = step;
             let kv = shared_store(kv)?;
             let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
             let guard = &*leader.guard;
             let mut on_logits = |at: usize, logits: &[f32]| guard.outside(|| on_logits(at, logits));
             let on_logits = &mut on_logits;
-            leader.own.collect(Step { batch, kv: &mut *kv.own, cancel, on_logits, on_hidden })
+            leader.own.collect(ModelStep { batch, kv: &mut *kv.own, cancel, on_logits, on_hidden })
         })
     }
 
@@ -169,7 +173,11 @@ impl Model for Leader {
         Ok(ranks)
     }
 
-    fn start_trace(&mut self, _activations: &Activations, _trace: Trace) -> Result<(), BackendError> {
+    fn start_trace(
+        &mut self,
+        _activations: &Activations,
+        _trace: ActivationTrace,
+    ) -> Result<(), BackendError> {
         let problem = "activations of a model that several ranks share are not recorded: run it on one host";
         Err(BackendError::Unsupported(problem.into()))
     }
@@ -179,7 +187,7 @@ impl Model for Leader {
         Err(BackendError::Unsupported(problem.into()))
     }
 
-    fn stop_trace(&mut self) -> Option<Trace> {
+    fn stop_trace(&mut self) -> Option<ActivationTrace> {
         None
     }
 }

@@ -6,13 +6,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What all ranks share.
 #[derive(Default)]
-struct Office {
-    mail: Mutex<Mail>,
+struct LocalMailbox {
+    mail: Mutex<LocalMail>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Mail {
+struct LocalMail {
     /// Messages by sender, receiver and channel.
     waiting: HashMap<(usize, usize, Channel), VecDeque<Vec<u8>>>,
     /// The rank that failed first, and why.
@@ -25,21 +25,21 @@ struct Mail {
 pub struct LocalRank {
     rank: usize,
     ranks: usize,
-    office: Arc<Office>,
+    office: Arc<LocalMailbox>,
 }
 
 /// The ranks of a job of `ranks` threads, one for each thread.
 pub fn local_ranks(ranks: usize) -> Vec<LocalRank> {
-    let office = Arc::new(Office::default());
+    let office = Arc::new(LocalMailbox::default());
     (0..ranks).map(|rank| LocalRank { rank, ranks, office: Arc::clone(&office) }).collect()
 }
 
 impl LocalRank {
-    fn mail(&self) -> MutexGuard<'_, Mail> {
+    fn mail(&self) -> MutexGuard<'_, LocalMail> {
         self.office.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failure(&self, mail: &Mail) -> Option<RankError> {
+    fn failure(&self, mail: &LocalMail) -> Option<RankError> {
         let (rank, cause) = mail.failed.clone().filter(|(rank, _)| *rank != self.rank)?;
         Some(RankError::Failed { rank, host: self.host(rank), cause })
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Which ranks have which layers.
 #[derive(Clone, Debug)]
-pub(crate) struct Stretch {
+pub(crate) struct RankStretch {
     /// The layers.
     pub(crate) layers: Range<usize>,
     /// The ranks, each of which has rows of all of them.
@@ -23,7 +23,7 @@ pub(crate) struct SharedStore {
     pub(crate) communicator: Arc<dyn Communicator>,
     /// Of all layers.
     pub(crate) layout: KvLayout,
-    pub(crate) stretches: Vec<Stretch>,
+    pub(crate) stretches: Vec<RankStretch>,
     pub(crate) guard: Arc<Guard>,
 }
 

@@ -1,26 +1,26 @@
 //! Values that cross between ranks, as they are and in bf16.
 #![allow(missing_docs, reason = "tests")]
 
-use latent_backend::Links;
-use latent_graph::config::{Part, Wire};
+use latent_backend::RankLinks;
+use latent_graph::config::{RankPart, WireType};
 use latent_hosts::{LocalRank, local_ranks};
 use std::sync::Arc;
 
 /// A rank that shares layers with all others, and sends rows round.
-fn part(rank: usize, ranks: usize, wire: Wire) -> Part {
-    Part {
+fn part(rank: usize, ranks: usize, wire: WireType) -> RankPart {
+    RankPart {
         receives_from: Some((rank + ranks - 1) % ranks),
         sends_to: Some((rank + 1) % ranks),
-        ..Part::bare(rank, ranks, 0..ranks, wire)
+        ..RankPart::bare(rank, ranks, 0..ranks, wire)
     }
 }
 
 /// What `run` gives on each rank.
-fn on_each<T: Send>(ranks: usize, wire: Wire, run: impl Fn(usize, &Links) -> T + Sync) -> Vec<T> {
+fn on_each<T: Send>(ranks: usize, wire: WireType, run: impl Fn(usize, &RankLinks) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let start = |(rank, communicator): (usize, LocalRank)| {
             let run = &run;
-            scope.spawn(move || run(rank, &Links::new(Arc::new(communicator), part(rank, ranks, wire))))
+            scope.spawn(move || run(rank, &RankLinks::new(Arc::new(communicator), part(rank, ranks, wire))))
         };
         let threads: Vec<_> = local_ranks(ranks).into_iter().enumerate().map(start).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -42,15 +42,15 @@ fn term(rank: usize, at: usize) -> f32 {
 fn sums_of_bf16_terms_are_equal_on_all_ranks_and_by_every_way() {
     // sent whole, and by stretches
     for len in [5, 40_000] {
-        for (ranks, wire) in [(2, Wire::Bf16), (3, Wire::Bf16), (3, Wire::F32)] {
+        for (ranks, wire) in [(2, WireType::Bf16), (3, WireType::Bf16), (3, WireType::F32)] {
             let sums = on_each(ranks, wire, |rank, links| {
                 let mut values: Vec<f32> = (0..len).map(|at| term(rank, at)).collect();
                 links.all_reduce(&mut values).unwrap();
                 values
             });
             let crossed = |rank, at| match wire {
-                Wire::F32 => term(rank, at),
-                Wire::Bf16 => rounded(term(rank, at)),
+                WireType::F32 => term(rank, at),
+                WireType::Bf16 => rounded(term(rank, at)),
             };
             let expected: Vec<f32> = (0..len)
                 .map(|at| (1..ranks).fold(crossed(0, at), |sum, rank| sum + crossed(rank, at)))
@@ -62,7 +62,7 @@ fn sums_of_bf16_terms_are_equal_on_all_ranks_and_by_every_way() {
 
 #[test]
 fn rows_arrive_as_the_wire_carries_them() {
-    for wire in [Wire::F32, Wire::Bf16] {
+    for wire in [WireType::F32, WireType::Bf16] {
         let received = on_each(3, wire, |rank, links| {
             let rows: Vec<f32> = (0..24).map(|at| term(rank, at)).collect();
             links.send_rows(&rows).unwrap();
@@ -73,8 +73,8 @@ fn rows_arrive_as_the_wire_carries_them() {
         for (rank, rows) in received.iter().enumerate() {
             let sent = (0..24).map(|at| term((rank + 2) % 3, at));
             let expected: Vec<f32> = match wire {
-                Wire::F32 => sent.collect(),
-                Wire::Bf16 => sent.map(rounded).collect(),
+                WireType::F32 => sent.collect(),
+                WireType::Bf16 => sent.map(rounded).collect(),
             };
             assert_eq!(*rows, expected, "{wire}");
         }

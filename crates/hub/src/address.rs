@@ -6,15 +6,15 @@ use ureq::http::Uri;
 
 /// Scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct ServerOrigin {
     https: bool,
     host: String,
     port: u16,
 }
 
-impl Origin {
+impl ServerOrigin {
     /// That of an absolute address; none if it is not one of http or https, or holds a user.
-    pub(crate) fn of(url: &str) -> Option<Origin> {
+    pub(crate) fn of(url: &str) -> Option<ServerOrigin> {
         let uri: Uri = url.parse().ok()?;
         let https = match uri.scheme_str()? {
             "https" => true,
@@ -26,7 +26,7 @@ impl Origin {
             return None;
         }
         let port = authority.port_u16().unwrap_or(if https { 443 } else { 80 });
-        Some(Origin { https, host: authority.host().to_ascii_lowercase(), port })
+        Some(ServerOrigin { https, host: authority.host().to_ascii_lowercase(), port })
     }
 
     /// Whether the connection cannot be intercepted, so that it may carry secrets.
@@ -57,12 +57,12 @@ impl Origin {
             format!("{scheme}://{host}{folder}/{to}")
         };
         let whole = whole.split('#').next().unwrap_or_default().to_owned();
-        let there = Origin::of(&whole)?;
+        let there = ServerOrigin::of(&whole)?;
         (there.https || !self.https).then_some(whole)
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ServerOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let usual = if self.https { 443 } else { 80 };
         write!(f, "{}://{}", if self.https { "https" } else { "http" }, self.host)?;
@@ -76,21 +76,21 @@ mod tests {
 
     #[test]
     fn one_host_is_one_origin() {
-        let hub = Origin::of("https://huggingface.co/api?x").unwrap();
-        assert_eq!(Some(hub.clone()), Origin::of("https://HuggingFace.co:443"));
+        let hub = ServerOrigin::of("https://huggingface.co/api?x").unwrap();
+        assert_eq!(Some(hub.clone()), ServerOrigin::of("https://HuggingFace.co:443"));
         for other in [
             "http://huggingface.co",
             "https://huggingface.co:8443",
             "https://huggingface.co.evil.org",
             "https://cdn.huggingface.co",
         ] {
-            assert_ne!(Some(hub.clone()), Origin::of(other), "{other}");
+            assert_ne!(Some(hub.clone()), ServerOrigin::of(other), "{other}");
         }
         for none in ["ftp://x/", "https://me@x/", "file:///etc/passwd", "/path", "", "https://"] {
-            assert_eq!(Origin::of(none), None, "{none}");
+            assert_eq!(ServerOrigin::of(none), None, "{none}");
         }
-        assert_eq!(Origin::of("http://LOCALHOST:8080/a").unwrap().to_string(), "http://localhost:8080");
-        let private = |url: &str| Origin::of(url).unwrap().is_private();
+        assert_eq!(ServerOrigin::of("http://LOCALHOST:8080/a").unwrap().to_string(), "http://localhost:8080");
+        let private = |url: &str| ServerOrigin::of(url).unwrap().is_private();
         assert!(
             private("https://a")
                 && private("http://127.0.0.1:1")
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn redirects_lead_where_they_say_but_never_from_https_to_http() {
         let url = "https://h:1/a/b?q=1";
-        let origin = Origin::of(url).unwrap();
+        let origin = ServerOrigin::of(url).unwrap();
         let to = |to: &str| origin.resolve(url, to);
         assert_eq!(to("https://cdn/x?sig=://").as_deref(), Some("https://cdn/x?sig=://"));
         assert_eq!(to("/c?u=http://x").as_deref(), Some("https://h:1/c?u=http://x"));

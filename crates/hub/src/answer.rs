@@ -1,13 +1,13 @@
 //! Responses of servers, and transport errors.
 
-use crate::address::Origin;
+use crate::address::ServerOrigin;
 use crate::error::HubError;
 use std::time::Duration;
 use ureq::Body;
 use ureq::http::HeaderMap;
 
 /// An answer with its headers.
-pub(crate) struct Answer {
+pub(crate) struct HubResponse {
     pub(crate) status: u16,
     /// Those of the last answer.
     pub(crate) headers: HeaderMap,
@@ -19,7 +19,7 @@ pub(crate) struct Answer {
 }
 
 /// Why an attempt failed.
-pub(crate) enum Fault {
+pub(crate) enum AttemptError {
     /// Another attempt would end the same.
     Final(HubError),
     /// Another attempt may succeed, after the wait that the server asked for.
@@ -28,19 +28,19 @@ pub(crate) enum Fault {
     Unresolved(HubError),
 }
 
-impl From<HubError> for Fault {
-    fn from(error: HubError) -> Fault {
-        Fault::Final(error)
+impl From<HubError> for AttemptError {
+    fn from(error: HubError) -> AttemptError {
+        AttemptError::Final(error)
     }
 }
 
 /// A host that does not answer, or not as it should: another attempt may succeed.
-pub(crate) fn unreachable(host: impl Into<String>, problem: impl Into<String>) -> Fault {
-    Fault::Again(HubError::Unreachable { host: host.into(), problem: problem.into() }, None)
+pub(crate) fn unreachable(host: impl Into<String>, problem: impl Into<String>) -> AttemptError {
+    AttemptError::Again(HubError::Unreachable { host: host.into(), problem: problem.into() }, None)
 }
 
 /// The fault that an error of a request is.
-pub(crate) fn fault(origin: &Origin, error: ureq::Error) -> Fault {
+pub(crate) fn fault(origin: &ServerOrigin, error: ureq::Error) -> AttemptError {
     let host = origin.to_string();
     let tls = |error: &std::io::Error| error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
     let problem = error.to_string();
@@ -48,9 +48,9 @@ pub(crate) fn fault(origin: &Origin, error: ureq::Error) -> Fault {
         ureq::Error::Rustls(_) | ureq::Error::Tls(_) => HubError::Tls { host, problem }.into(),
         ureq::Error::Io(error) if tls(&error) => HubError::Tls { host, problem }.into(),
         ureq::Error::Io(error) if is_of_name(&error) => {
-            Fault::Unresolved(HubError::Unreachable { host, problem })
+            AttemptError::Unresolved(HubError::Unreachable { host, problem })
         }
-        ureq::Error::HostNotFound => Fault::Unresolved(HubError::Unreachable { host, problem }),
+        ureq::Error::HostNotFound => AttemptError::Unresolved(HubError::Unreachable { host, problem }),
         ureq::Error::Io(_)
         | ureq::Error::Timeout(_)
         | ureq::Error::ConnectionFailed
@@ -71,7 +71,7 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// `: ` and what the hub says about an error, if it does.
-pub(crate) fn message(answer: &Answer) -> String {
+pub(crate) fn message(answer: &HubResponse) -> String {
     let said = answer.headers.get("x-error-message").and_then(|text| text.to_str().ok()).unwrap_or_default();
     let said: String = said.chars().take(300).collect();
     if said.is_empty() { said } else { format!(": {said}") }

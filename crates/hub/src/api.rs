@@ -1,7 +1,7 @@
 //! The hub's API: the commit of a revision, its files, and their addresses.
 
-use crate::answer::{Answer, Fault, bad, message};
-use crate::client::Client;
+use crate::answer::{AttemptError, HubResponse, bad, message};
+use crate::client::HubClient;
 use crate::digest::is_commit;
 use crate::error::HubError;
 use crate::listing::{RepoFile, TreeEntry};
@@ -22,7 +22,7 @@ const MAX_FILES: usize = 100_000;
 const MAX_PAGES: usize = 1000;
 
 /// What was asked for, for messages.
-pub(crate) struct Question<'a> {
+pub(crate) struct HubQuery<'a> {
     pub(crate) repo: &'a Repo,
     pub(crate) revision: &'a str,
     /// Of downloads.
@@ -34,7 +34,7 @@ struct Revision {
     sha: String,
 }
 
-impl Client {
+impl HubClient {
     /// The page of a repository for people.
     pub(crate) fn page(&self, repo: &Repo) -> String {
         format!("{}/{repo}", self.endpoint)
@@ -48,7 +48,7 @@ impl Client {
         note: &dyn Fn(String),
     ) -> Result<String, HubError> {
         let url = format!("{}/api/models/{repo}/revision/{}", self.endpoint, escaped(revision, ""));
-        let question = Question { repo, revision, file: None };
+        let question = HubQuery { repo, revision, file: None };
         self.persist(note, &|| 0, |exchange| {
             let answer = self.expect_ok(&question, exchange.get(&url, &[])?)?;
             let bytes = exchange.read(answer, MAX_JSON)?;
@@ -69,7 +69,7 @@ impl Client {
         note: &dyn Fn(String),
     ) -> Result<Vec<RepoFile>, HubError> {
         let url = format!("{}/api/models/{repo}/tree/{commit}", self.endpoint);
-        let question = Question { repo, revision: commit, file: None };
+        let question = HubQuery { repo, revision: commit, file: None };
         let mut query = "recursive=true".to_owned();
         let mut files = Vec::new();
         let mut left = MAX_LISTING;
@@ -104,7 +104,11 @@ impl Client {
     }
 
     /// Turns answers of the class 4xx into what they mean.
-    pub(crate) fn expect_ok(&self, question: &Question<'_>, answer: Answer) -> Result<Answer, HubError> {
+    pub(crate) fn expect_ok(
+        &self,
+        question: &HubQuery<'_>,
+        answer: HubResponse,
+    ) -> Result<HubResponse, HubError> {
         let code = answer.headers.get("x-error-code").and_then(|code| code.to_str().ok()).unwrap_or_default();
         let repo = question.repo.clone();
         let page = self.page(&repo);
@@ -137,12 +141,12 @@ impl Client {
     }
 }
 
-fn not_json(url: &str, error: &serde_json::Error) -> Fault {
+fn not_json(url: &str, error: &serde_json::Error) -> AttemptError {
     bad(url, &format!("the answer is not the JSON that is expected: {error}")).into()
 }
 
 /// The query of the next page. Mirrors of the hub name the hub itself here: only the query counts.
-fn next_query(answer: &Answer) -> Option<String> {
+fn next_query(answer: &HubResponse) -> Option<String> {
     let links = answer.headers.get("link")?.to_str().ok()?;
     let next = links.split(',').find(|link| {
         link.split(';').skip(1).any(|part| matches!(part.trim(), "rel=\"next\"" | "rel=next"))

@@ -1,11 +1,11 @@
 //! Requests to the hub. Redirects are followed here, not by ureq, so that the token goes to the hub's own host alone.
 
-use crate::address::Origin;
-use crate::answer::{Answer, Fault, bad, fault, message, retry_after, shown, unreachable};
-use crate::deadline::Deadline;
+use crate::address::ServerOrigin;
+use crate::answer::{AttemptError, HubResponse, bad, fault, message, retry_after, shown, unreachable};
+use crate::deadline::AttemptDeadline;
 use crate::error::HubError;
 use crate::paths::escaped;
-use crate::settings::{Settings, Token};
+use crate::settings::{HubSettings, Token};
 use crate::tls::tls;
 use std::cell::Cell;
 use std::io::{ErrorKind, Read};
@@ -26,10 +26,10 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const BUFFER: usize = 1 << 16;
 
 /// Asks the hub.
-pub(crate) struct Client {
+pub(crate) struct HubClient {
     config: Config,
     pub(crate) endpoint: String,
-    origin: Origin,
+    origin: ServerOrigin,
     token: Option<Token>,
     attempts: u32,
     backoff: Duration,
@@ -37,7 +37,7 @@ pub(crate) struct Client {
     min_speed: u64,
     /// Agents without an attempt, which may have open connections.
     free: Mutex<Vec<Agent>>,
-    running: Mutex<Vec<Arc<Deadline>>>,
+    running: Mutex<Vec<Arc<AttemptDeadline>>>,
     stop: AtomicBool,
 }
 
@@ -45,9 +45,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Client {
-    pub(crate) fn new(settings: &Settings) -> Result<Client, HubError> {
-        let origin = Origin::of(&settings.endpoint).ok_or_else(|| HubError::Setting {
+impl HubClient {
+    pub(crate) fn new(settings: &HubSettings) -> Result<HubClient, HubError> {
+        let origin = ServerOrigin::of(&settings.endpoint).ok_or_else(|| HubError::Setting {
             name: "HF_ENDPOINT".into(),
             problem: "it has no host".into(),
         })?;
@@ -64,7 +64,7 @@ impl Client {
             .timeout_per_read(Some(settings.idle))
             .timeout_per_write(Some(settings.idle))
             .build();
-        Ok(Client {
+        Ok(HubClient {
             config,
             endpoint: settings.endpoint.clone(),
             origin,
@@ -134,17 +134,17 @@ impl Client {
         &self,
         note: &dyn Fn(String),
         progress: &dyn Fn() -> u64,
-        mut attempt: impl FnMut(&Exchange<'_>) -> Result<T, Fault>,
+        mut attempt: impl FnMut(&Exchange<'_>) -> Result<T, AttemptError>,
     ) -> Result<T, HubError> {
         let (mut failures, mut reached) = (0, progress());
         loop {
             let exchange = Exchange::begin(self);
             let (error, asked) = match exchange.judge(attempt(&exchange)) {
                 Ok(done) => return Ok(done),
-                Err(Fault::Final(error)) => return Err(error),
-                Err(Fault::Unresolved(error)) if progress() == 0 => return Err(error),
-                Err(Fault::Unresolved(error)) => (error, None),
-                Err(Fault::Again(error, asked)) => (error, asked),
+                Err(AttemptError::Final(error)) => return Err(error),
+                Err(AttemptError::Unresolved(error)) if progress() == 0 => return Err(error),
+                Err(AttemptError::Unresolved(error)) => (error, None),
+                Err(AttemptError::Again(error, asked)) => (error, asked),
             };
             drop(exchange);
             if progress() >= reached.saturating_add(self.quantum()) {
@@ -166,16 +166,16 @@ impl Client {
 
 /// One attempt: its requests, and the time that they have. Its connections stay open for later attempts, unless it was ended.
 pub(crate) struct Exchange<'c> {
-    client: &'c Client,
-    deadline: Arc<Deadline>,
+    client: &'c HubClient,
+    deadline: Arc<AttemptDeadline>,
     /// Bytes of a body since the deadline was extended.
     came: Cell<u64>,
 }
 
 impl<'c> Exchange<'c> {
-    fn begin(client: &'c Client) -> Exchange<'c> {
+    fn begin(client: &'c HubClient) -> Exchange<'c> {
         let agent = lock(&client.free).pop().unwrap_or_else(|| client.config.new_agent());
-        let deadline = Arc::new(Deadline::new(agent, client.idle));
+        let deadline = Arc::new(AttemptDeadline::new(agent, client.idle));
         lock(&client.running).push(Arc::clone(&deadline));
         if client.stopped() {
             deadline.end();
@@ -184,9 +184,9 @@ impl<'c> Exchange<'c> {
     }
 
     /// What an attempt brought. One that was ended because it was too slow failed for that reason alone.
-    fn judge<T>(&self, result: Result<T, Fault>) -> Result<T, Fault> {
+    fn judge<T>(&self, result: Result<T, AttemptError>) -> Result<T, AttemptError> {
         match result {
-            Err(Fault::Final(error) | Fault::Again(error, _)) if self.deadline.missed() => {
+            Err(AttemptError::Final(error) | AttemptError::Again(error, _)) if self.deadline.missed() => {
                 let host = match error {
                     HubError::Unreachable { host, .. } => host,
                     HubError::Response { url, .. } => url,
@@ -224,10 +224,10 @@ impl<'c> Exchange<'c> {
     }
 
     /// Asks for `url` with some headers. Answers of the classes 4xx and 5xx come back like others, but for those that say "later".
-    pub(crate) fn get(&self, url: &str, headers: &[(&str, String)]) -> Result<Answer, Fault> {
+    pub(crate) fn get(&self, url: &str, headers: &[(&str, String)]) -> Result<HubResponse, AttemptError> {
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
-            let origin = Origin::of(&url)
+            let origin = ServerOrigin::of(&url)
                 .ok_or_else(|| bad(&url, "the server redirects to an invalid web address"))?;
             let answer = self.ask(&url, &origin, headers)?;
             let (from, own) = (shown(&url), origin == self.client.origin);
@@ -242,14 +242,19 @@ impl<'c> Exchange<'c> {
                 continue;
             }
             let (parts, body) = answer.into_parts();
-            let answer = Answer { status, headers: parts.headers, body, from, own };
+            let answer = HubResponse { status, headers: parts.headers, body, from, own };
             return self.later(&origin, answer);
         }
         Err(bad(&url, "the server redirects in a circle").into())
     }
 
     /// One request, without redirects.
-    fn ask(&self, url: &str, origin: &Origin, headers: &[(&str, String)]) -> Result<Response<Body>, Fault> {
+    fn ask(
+        &self,
+        url: &str,
+        origin: &ServerOrigin,
+        headers: &[(&str, String)],
+    ) -> Result<Response<Body>, AttemptError> {
         self.connecting();
         let mut request = self.deadline.agent.get(url);
         for (name, value) in headers {
@@ -265,7 +270,7 @@ impl<'c> Exchange<'c> {
     }
 
     /// Answers that ask for another attempt are failures.
-    fn later(&self, origin: &Origin, answer: Answer) -> Result<Answer, Fault> {
+    fn later(&self, origin: &ServerOrigin, answer: HubResponse) -> Result<HubResponse, AttemptError> {
         let wait = retry_after(&answer.headers);
         match answer.status {
             429 => {
@@ -274,18 +279,21 @@ impl<'c> Exchange<'c> {
                 } else {
                     "; with a token in HF_TOKEN the limit is higher"
                 };
-                Err(Fault::Again(HubError::RateLimited { host: origin.to_string(), wait, advice }, wait))
+                Err(AttemptError::Again(
+                    HubError::RateLimited { host: origin.to_string(), wait, advice },
+                    wait,
+                ))
             }
             408 | 500 | 502 | 503 | 504 => {
                 let problem = format!("it answers {}{}", answer.status, message(&answer));
-                Err(Fault::Again(HubError::Unreachable { host: origin.to_string(), problem }, wait))
+                Err(AttemptError::Again(HubError::Unreachable { host: origin.to_string(), problem }, wait))
             }
             _ => Ok(answer),
         }
     }
 
     /// A whole answer of at most `limit` bytes.
-    pub(crate) fn read(&self, answer: Answer, limit: u64) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn read(&self, answer: HubResponse, limit: u64) -> Result<Vec<u8>, AttemptError> {
         let mut bytes = Vec::new();
         let mut reader = answer.body.into_with_config().limit(u64::MAX).reader();
         let mut buffer = vec![0; BUFFER];
@@ -339,16 +347,17 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    fn client() -> Client {
-        let mut settings = Settings::from_variables(&|name| (name == "HOME").then(|| "/tmp".into())).unwrap();
+    fn client() -> HubClient {
+        let mut settings =
+            HubSettings::from_variables(&|name| (name == "HOME").then(|| "/tmp".into())).unwrap();
         settings.backoff = Duration::ZERO;
-        Client::new(&settings).unwrap()
+        HubClient::new(&settings).unwrap()
     }
 
     /// The number of attempts when each ends with this error after `bytes` bytes.
     fn attempts(error: fn() -> ureq::Error, bytes: u64) -> u32 {
         let (client, tried) = (client(), Cell::new(0));
-        let origin = Origin::of("https://hub.example").unwrap();
+        let origin = ServerOrigin::of("https://hub.example").unwrap();
         let done: Result<(), HubError> = client.persist(&|_| {}, &|| bytes, |_| {
             tried.set(tried.get() + 1);
             Err(fault(&origin, error()))

@@ -7,15 +7,15 @@ use ureq::Agent;
 
 /// When an attempt is given up. Another thread enforces it: a server can hold this one inside of a read, for example by TLS records or chunks
 /// without content.
-pub(crate) struct Deadline {
+pub(crate) struct AttemptDeadline {
     pub(crate) agent: Agent,
     at: Mutex<Instant>,
     missed: AtomicBool,
 }
 
-impl Deadline {
-    pub(crate) fn new(agent: Agent, time: Duration) -> Deadline {
-        Deadline { agent, at: Mutex::new(Instant::now() + time), missed: AtomicBool::new(false) }
+impl AttemptDeadline {
+    pub(crate) fn new(agent: Agent, time: Duration) -> AttemptDeadline {
+        AttemptDeadline { agent, at: Mutex::new(Instant::now() + time), missed: AtomicBool::new(false) }
     }
 
     /// Begins anew.

@@ -1,12 +1,12 @@
 //! Download of one file: resumed, verified, and renamed when complete.
 
-use crate::answer::{Answer, Fault, bad, unreachable};
-use crate::api::Question;
-use crate::client::{Client, Exchange};
+use crate::answer::{AttemptError, HubResponse, bad, unreachable};
+use crate::api::HubQuery;
+use crate::client::{Exchange, HubClient};
 use crate::error::HubError;
 use crate::listing::RepoFile;
 use crate::lock::Lock;
-use crate::part::{BUFFER, Part};
+use crate::part::{BUFFER, PartialFile};
 use crate::repo::Repo;
 use crate::store::RepoStore;
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where a file comes from and goes to.
 pub(crate) struct Download<'a> {
-    pub(crate) client: &'a Client,
+    pub(crate) client: &'a HubClient,
     pub(crate) store: &'a RepoStore,
     pub(crate) repo: &'a Repo,
     pub(crate) commit: &'a str,
@@ -81,9 +81,9 @@ impl Download<'_> {
             self.add(bytes);
             !self.ended()
         };
-        let part = Part::open(path, file, &read).map_err(|error| (error, false))?;
+        let part = PartialFile::open(path, file, &read).map_err(|error| (error, false))?;
         let resumed = part.resumed;
-        let course = Course::default();
+        let course = DownloadCourse::default();
         course.reached(part.len());
         let part = RefCell::new(part);
         let fetched = self.client.persist(self.note, &|| course.furthest.get(), |exchange| {
@@ -116,9 +116,9 @@ impl Download<'_> {
         &self,
         exchange: &Exchange<'_>,
         file: &RepoFile,
-        part: &mut Part<'_>,
-        course: &Course,
-    ) -> Result<(), Fault> {
+        part: &mut PartialFile<'_>,
+        course: &DownloadCourse,
+    ) -> Result<(), AttemptError> {
         if part.len() == file.size || self.ended() {
             return Ok(());
         }
@@ -146,12 +146,12 @@ impl Download<'_> {
     fn usable(
         &self,
         file: &RepoFile,
-        part: &mut Part<'_>,
-        course: &Course,
-        answer: Answer,
-    ) -> Result<Answer, Fault> {
+        part: &mut PartialFile<'_>,
+        course: &DownloadCourse,
+        answer: HubResponse,
+    ) -> Result<HubResponse, AttemptError> {
         let host = answer.from.clone();
-        let from_start = |part: &mut Part<'_>| {
+        let from_start = |part: &mut PartialFile<'_>| {
             if course.restarts.get() >= self.client.attempts() {
                 let problem = format!("it sent the file from its start {} times", course.restarts.get());
                 return Err(HubError::Unreachable { host: host.clone(), problem });
@@ -173,7 +173,7 @@ impl Download<'_> {
             // an address with a signature that has expired: the hub makes a new one
             return Err(unreachable(answer.from, format!("it answers {status}")));
         }
-        let question = Question { repo: self.repo, revision: self.commit, file: Some(&file.path) };
+        let question = HubQuery { repo: self.repo, revision: self.commit, file: Some(&file.path) };
         if text("content-encoding").is_some_and(|coding| coding != "identity") {
             let problem = "the server sends the file compressed, which was not asked for";
             return Err(bad(&answer.from, problem).into());
@@ -197,10 +197,10 @@ impl Download<'_> {
         &self,
         exchange: &Exchange<'_>,
         file: &RepoFile,
-        part: &mut Part<'_>,
-        course: &Course,
-        answer: Answer,
-    ) -> Result<(), Fault> {
+        part: &mut PartialFile<'_>,
+        course: &DownloadCourse,
+        answer: HubResponse,
+    ) -> Result<(), AttemptError> {
         let mut reader = answer.body.into_with_config().limit(u64::MAX).reader();
         let mut buffer = vec![0; BUFFER];
         loop {
@@ -254,14 +254,14 @@ impl Download<'_> {
 
 /// How the attempts at a file have gone.
 #[derive(Default)]
-struct Course {
+struct DownloadCourse {
     /// The furthest position reached. Bytes downloaded again do not count as progress.
     furthest: Cell<u64>,
     /// How often the file began again.
     restarts: Cell<u32>,
 }
 
-impl Course {
+impl DownloadCourse {
     fn reached(&self, position: u64) {
         self.furthest.set(self.furthest.get().max(position));
     }

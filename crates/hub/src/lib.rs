@@ -2,7 +2,7 @@
 //! folder.
 //!
 //! * [`ModelRef`]: a reference, `hf:OWNER/NAME[@REVISION][:QUANT]`.
-//! * [`Settings`]: the hub's address, the token and the cache folder, from the environment.
+//! * [`HubSettings`]: the hub's address, the token and the cache folder, from the environment.
 //! * [`find()`] looks for a model on this machine, [`pull()`] downloads one; [`list()`] and
 //!   [`remove()`] manage the cache folder.
 //! * [`HubError`]: errors, each with advice.
@@ -42,12 +42,12 @@ mod store;
 mod tls;
 
 pub use error::{HubError, ModelChoice};
-pub use list::{Listed, list};
+pub use list::{ListedModel, list};
 pub use local::{LocalModel, find};
-pub use pull::{PullEvent, Pulled, pull};
+pub use pull::{PullEvent, PullResult, pull};
 pub use quant::{DEFAULT_QUANTS, base_name, set_name};
-pub use reference::{Choice, ModelRef, PREFIX};
-pub use remove::{Removed, pulled_reference, remove};
+pub use reference::{ModelRef, ModelSelector, PREFIX};
+pub use remove::{RemovalReport, pulled_reference, remove};
 pub use repo::Repo;
-pub use settings::{ENDPOINT, MIN_SPEED, Settings, Token};
+pub use settings::{ENDPOINT, HubSettings, MIN_SPEED, Token};
 pub use tls::tls;

@@ -3,14 +3,14 @@
 use crate::local::LocalModel;
 use crate::paths::below;
 use crate::repo::Repo;
-use crate::settings::Settings;
+use crate::settings::HubSettings;
 use crate::store::{PulledSet, RepoStore};
 use std::fs;
 use std::path::Path;
 
 /// A model in the cache folder, or what has come of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedModel {
     /// Its repository.
     pub repo: Repo,
     /// The model; for what is incomplete, the folder of what has come.
@@ -28,7 +28,7 @@ pub struct Listed {
 }
 
 /// All models in the cache folder, by name.
-pub fn list(settings: &Settings) -> Vec<Listed> {
+pub fn list(settings: &HubSettings) -> Vec<ListedModel> {
     let mut all = Vec::new();
     for repo in repos(settings) {
         let store = RepoStore::new(settings, &repo);
@@ -42,7 +42,7 @@ pub fn list(settings: &Settings) -> Vec<Listed> {
 }
 
 /// Repositories in the cache folder. Links are not followed.
-pub(crate) fn repos(settings: &Settings) -> Vec<Repo> {
+pub(crate) fn repos(settings: &HubSettings) -> Vec<Repo> {
     let hub = settings.hub();
     let mut repos = Vec::new();
     for owner in folders(&hub) {
@@ -59,7 +59,7 @@ fn folders(folder: &Path) -> Vec<String> {
     plain.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-fn listed(repo: &Repo, store: &RepoStore, commit: &str, set: PulledSet) -> Option<Listed> {
+fn listed(repo: &Repo, store: &RepoStore, commit: &str, set: PulledSet) -> Option<ListedModel> {
     let folder = store.commit(commit);
     let path = if set.model.is_empty() { folder } else { below(&folder, &set.model).ok()? };
     let bytes = set
@@ -68,7 +68,7 @@ fn listed(repo: &Repo, store: &RepoStore, commit: &str, set: PulledSet) -> Optio
         .filter(|file| store.has(commit, file))
         .fold(0u64, |sum, file| sum.saturating_add(file.size));
     let complete = store.is_whole(commit, &set);
-    Some(Listed {
+    Some(ListedModel {
         reference: reference(repo, &set),
         model: LocalModel { path, name: set.name, commit: commit.into(), bytes },
         repo: repo.clone(),
@@ -88,7 +88,7 @@ pub(crate) fn reference(repo: &Repo, set: &PulledSet) -> String {
 }
 
 /// What has come of files that are not whole.
-fn incomplete(repo: &Repo, store: &RepoStore) -> Option<Listed> {
+fn incomplete(repo: &Repo, store: &RepoStore) -> Option<ListedModel> {
     let entries = fs::read_dir(store.parts()).into_iter().flatten().flatten();
     let parts = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "part"));
     let files = parts.filter_map(|entry| entry.metadata().ok()).filter(std::fs::Metadata::is_file);
@@ -99,7 +99,7 @@ fn incomplete(repo: &Repo, store: &RepoStore) -> Option<Listed> {
         commit: String::new(),
         bytes: sizes.iter().sum(),
     };
-    (!sizes.is_empty()).then(|| Listed {
+    (!sizes.is_empty()).then(|| ListedModel {
         reference: format!("hf:{repo}"),
         repo: repo.clone(),
         model,

@@ -5,10 +5,10 @@ use crate::error::HubError;
 use crate::listing::RepoFile;
 use crate::paths::below;
 use crate::quant::{companion, matching};
-use crate::reference::{Choice, ModelRef};
+use crate::reference::{ModelRef, ModelSelector};
 use crate::repo::Repo;
-use crate::select::{INDEX, Selection, Usual, add_shards, select, usual};
-use crate::settings::Settings;
+use crate::select::{DefaultSelection, INDEX, Selection, add_shards, select, usual};
+use crate::settings::HubSettings;
 use crate::store::{PulledSet, RepoStore};
 use latent_files::input_file;
 use std::fs;
@@ -40,7 +40,7 @@ pub struct LocalModel {
 ///
 /// # Errors
 /// None at present: what cannot be read counts as missing.
-pub fn find(settings: &Settings, model: &ModelRef) -> Result<Option<LocalModel>, HubError> {
+pub fn find(settings: &HubSettings, model: &ModelRef) -> Result<Option<LocalModel>, HubError> {
     let store = RepoStore::new(settings, &model.repo);
     if let Some((commit, set)) = pulled(&store, model) {
         let name = set.name.clone();
@@ -65,21 +65,21 @@ fn pulled(store: &RepoStore, model: &ModelRef) -> Option<(String, PulledSet)> {
         .filter(|(commit, set)| store.is_whole(commit, set))
         .collect();
     // a drafter that was pulled by its name is not the model
-    let named = matches!(model.choice, Choice::File(_));
+    let named = matches!(model.choice, ModelSelector::File(_));
     sets.retain(|(_, set)| named || companion(&model.repo.name, &set.model).is_none());
     // the newest first
     sets.sort_by_key(|(_, set)| std::cmp::Reverse(set.pulled));
     let at = match &model.choice {
-        Choice::File(path) => {
+        ModelSelector::File(path) => {
             sets.iter().position(|(_, set)| set.files.iter().any(|file| file.path == *path))?
         }
-        Choice::Quant(quant) => {
+        ModelSelector::Quant(quant) => {
             let same = |set: &PulledSet| set.name.eq_ignore_ascii_case(quant);
             let names: Vec<_> = sets.iter().map(|(_, set)| (set.tag.as_deref(), set.name.as_str())).collect();
             let exact = sets.iter().position(|(_, set)| same(set));
             exact.or_else(|| matching(&names, quant).first().copied())?
         }
-        Choice::Usual => {
+        ModelSelector::Usual => {
             let mut seen = Vec::new();
             // each model once, in its newest state
             sets.retain(|(_, set)| {
@@ -90,9 +90,9 @@ fn pulled(store: &RepoStore, model: &ModelRef) -> Option<(String, PulledSet)> {
             });
             let tags: Vec<_> = sets.iter().map(|(_, set)| set.tag.as_deref()).collect();
             match usual(&tags) {
-                Usual::One(at) => at,
-                Usual::Several(_, several) => several[0],
-                Usual::None => (!sets.is_empty()).then_some(0)?,
+                DefaultSelection::One(at) => at,
+                DefaultSelection::Several(_, several) => several[0],
+                DefaultSelection::None => (!sets.is_empty()).then_some(0)?,
             }
         }
     };
@@ -150,7 +150,7 @@ fn walk(folder: &Path, front: &str, depth: usize, files: &mut Vec<RepoFile>) {
 
 /// A selection of the hub's files in Hugging Face's cache, if every file is there with its size.
 pub(crate) fn in_hf_cache(
-    settings: &Settings,
+    settings: &HubSettings,
     repo: &Repo,
     commit: &str,
     selection: &Selection,
@@ -165,7 +165,7 @@ pub(crate) fn in_hf_cache(
 }
 
 /// A file of a snapshot of Hugging Face's cache.
-pub(crate) fn hf_file(settings: &Settings, repo: &Repo, commit: &str, name: &str) -> Option<PathBuf> {
+pub(crate) fn hf_file(settings: &HubSettings, repo: &Repo, commit: &str, name: &str) -> Option<PathBuf> {
     let path = hf_folder(settings.hf_cache.as_ref()?, repo).join("snapshots").join(commit).join(name);
     path.is_file().then_some(path)
 }

@@ -1,6 +1,6 @@
 //! A lock that allows one download of a file at a time, across processes.
 
-use crate::client::Client;
+use crate::client::HubClient;
 use crate::error::HubError;
 use latent_files::output_file;
 use std::fs::{File, TryLockError};
@@ -14,17 +14,17 @@ pub(crate) struct Lock {
 }
 
 /// A try at a lock.
-pub(crate) enum Held {
+pub(crate) enum LockAttempt {
     Here(Lock),
     Elsewhere,
 }
 
 impl Lock {
-    pub(crate) fn try_at(path: &Path) -> Result<Held, HubError> {
+    pub(crate) fn try_at(path: &Path) -> Result<LockAttempt, HubError> {
         let file = output_file::create_in_place(path).map_err(HubError::refused)?;
         match file.try_lock() {
-            Ok(()) => Ok(Held::Here(Lock { _file: file, path: path.to_owned() })),
-            Err(TryLockError::WouldBlock) => Ok(Held::Elsewhere),
+            Ok(()) => Ok(LockAttempt::Here(Lock { _file: file, path: path.to_owned() })),
+            Err(TryLockError::WouldBlock) => Ok(LockAttempt::Elsewhere),
             Err(TryLockError::Error(error)) => Err(HubError::io(path)(error)),
         }
     }
@@ -32,12 +32,12 @@ impl Lock {
     /// Waits for the lock; none if the caller stops meanwhile.
     pub(crate) fn wait(
         path: &Path,
-        client: &Client,
+        client: &HubClient,
         note: &dyn Fn(String),
     ) -> Result<Option<Lock>, HubError> {
         let mut said = false;
         loop {
-            if let Held::Here(lock) = Lock::try_at(path)? {
+            if let LockAttempt::Here(lock) = Lock::try_at(path)? {
                 return Ok(Some(lock));
             }
             if client.stopped() {

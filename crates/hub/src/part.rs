@@ -15,7 +15,7 @@ pub(crate) const BUFFER: usize = 1 << 20;
 const MAX_ETAG: usize = 512;
 
 /// A file that is still coming.
-pub(crate) struct Part<'a> {
+pub(crate) struct PartialFile<'a> {
     path: PathBuf,
     file: File,
     wanted: &'a RepoFile,
@@ -26,17 +26,17 @@ pub(crate) struct Part<'a> {
     pub(crate) resumed: bool,
 }
 
-impl<'a> Part<'a> {
+impl<'a> PartialFile<'a> {
     /// Opens the file at `path`, where an earlier process may have left something; `read` is told of bytes that are hashed again, and says
     /// whether to go on.
     pub(crate) fn open(
         path: &Path,
         wanted: &'a RepoFile,
         read: &dyn Fn(u64) -> bool,
-    ) -> Result<Part<'a>, HubError> {
+    ) -> Result<PartialFile<'a>, HubError> {
         let file = output_file::create_in_place(path).map_err(HubError::refused)?;
         let hash = Hasher::new(wanted.digest.as_ref(), wanted.size);
-        let mut part = Part { path: path.into(), file, wanted, hash, len: 0, resumed: false };
+        let mut part = PartialFile { path: path.into(), file, wanted, hash, len: 0, resumed: false };
         part.take_up(read).map_err(HubError::io(path))?;
         Ok(part)
     }
@@ -122,7 +122,7 @@ impl<'a> Part<'a> {
 
     /// Checks the whole file and gives it its final name. If its checksum is wrong it is removed.
     pub(crate) fn finish(self, target: &Path) -> Result<(), HubError> {
-        let Part { path, file, wanted, hash, .. } = self;
+        let PartialFile { path, file, wanted, hash, .. } = self;
         let etag = path.with_extension("etag");
         let got = hash.finish();
         if let Some(expected) = wanted.digest.as_ref().filter(|expected| **expected != got) {
@@ -176,7 +176,7 @@ mod tests {
         let digest = Digest::sha256("5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03");
         let wanted = RepoFile { path: "x".into(), size: 6, digest };
         std::fs::write(&path, "hel").unwrap();
-        let mut part = Part::open(&path, &wanted, &|_| true).unwrap();
+        let mut part = PartialFile::open(&path, &wanted, &|_| true).unwrap();
         assert!(part.resumed && part.len() == 3 && part.etag().is_none());
         part.set_etag("\"e\"");
         assert_eq!(part.etag().as_deref(), Some("\"e\""));
@@ -185,7 +185,7 @@ mod tests {
         assert!(error.contains("5891b5") && error.contains("removed"), "{error}");
         assert!(!path.exists() && !target.exists() && !folder.path().join("x.etag").exists());
         std::fs::write(&path, "much too long").unwrap();
-        let mut part = Part::open(&path, &wanted, &|_| true).unwrap();
+        let mut part = PartialFile::open(&path, &wanted, &|_| true).unwrap();
         assert_eq!(part.len(), 0);
         part.write(b"hello\n").unwrap();
         part.finish(&target).unwrap();
@@ -199,7 +199,7 @@ mod tests {
         let file = File::options().write(true).open("/dev/full").unwrap();
         let hash = Hasher::new(None, 6);
         let mut part =
-            Part { path: "/cache/x.part".into(), file, wanted: &wanted, hash, len: 0, resumed: false };
+            PartialFile { path: "/cache/x.part".into(), file, wanted: &wanted, hash, len: 0, resumed: false };
         let error = part.write(b"abc").unwrap_err();
         assert!(matches!(error, HubError::DiskFull { kept: 0, size: 6, .. }), "{error}");
         assert!(error.to_string().contains("make room"), "{error}");
@@ -212,6 +212,6 @@ mod tests {
         let path = folder.path().join("x.part");
         std::os::unix::fs::symlink(folder.path().join("victim"), &path).unwrap();
         let wanted = RepoFile { path: "x".into(), size: 6, digest: None };
-        assert!(matches!(Part::open(&path, &wanted, &|_| true), Err(HubError::Cache { .. })));
+        assert!(matches!(PartialFile::open(&path, &wanted, &|_| true), Err(HubError::Cache { .. })));
     }
 }

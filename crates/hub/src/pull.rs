@@ -1,6 +1,6 @@
 //! `latent pull`: downloads a model into the cache folder.
 
-use crate::client::Client;
+use crate::client::HubClient;
 use crate::download::Download;
 use crate::error::HubError;
 use crate::listing::RepoFile;
@@ -8,7 +8,7 @@ use crate::local::{LocalModel, MAX_INDEX, hf_file, in_hf_cache};
 use crate::paths::below;
 use crate::reference::ModelRef;
 use crate::select::{INDEX, Selection, add_shards, select};
-use crate::settings::Settings;
+use crate::settings::HubSettings;
 use crate::store::{PulledSet, RepoStore, free_bytes, now};
 use latent_files::{InputError, input_file};
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ pub enum PullEvent {
 
 /// What [`pull`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pulled {
+pub struct PullResult {
     /// The model.
     pub model: LocalModel,
     /// Whether everything was here before.
@@ -63,13 +63,13 @@ pub struct Pulled {
 }
 
 /// What the thread that downloads and the one that reports share.
-struct Shared {
+struct PullProgress {
     done: AtomicU64,
     total: AtomicU64,
     events: Mutex<Sender<PullEvent>>,
 }
 
-impl Shared {
+impl PullProgress {
     fn tell(&self, event: PullEvent) {
         let events = self.events.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // a caller that is gone needs no news
@@ -87,16 +87,17 @@ impl Shared {
 /// # Errors
 /// Every [`HubError`]; whatever has come stays, but for bytes that are wrong.
 pub fn pull(
-    settings: &Settings,
+    settings: &HubSettings,
     model: &ModelRef,
     report: &mut dyn FnMut(PullEvent) -> bool,
-) -> Result<Pulled, HubError> {
+) -> Result<PullResult, HubError> {
     if settings.offline {
         return Err(HubError::Offline { what: model.to_string() });
     }
-    let client = Client::new(settings)?;
+    let client = HubClient::new(settings)?;
     let (sender, events) = channel();
-    let shared = Shared { done: AtomicU64::new(0), total: AtomicU64::new(0), events: Mutex::new(sender) };
+    let shared =
+        PullProgress { done: AtomicU64::new(0), total: AtomicU64::new(0), events: Mutex::new(sender) };
     let done = &shared.done;
     let total = &shared.total;
     thread::scope(|scope| {
@@ -114,7 +115,7 @@ pub fn pull(
 }
 
 /// An error after the caller stopped is that of the stop.
-fn stopped(client: &Client, model: &ModelRef, done: &AtomicU64, error: HubError) -> HubError {
+fn stopped(client: &HubClient, model: &ModelRef, done: &AtomicU64, error: HubError) -> HubError {
     if !client.stopped() {
         return error;
     }
@@ -123,12 +124,12 @@ fn stopped(client: &Client, model: &ModelRef, done: &AtomicU64, error: HubError)
 
 /// Tells the caller what happens until the work ends.
 fn watch(
-    client: &Client,
+    client: &HubClient,
     events: &Receiver<PullEvent>,
-    end: &Receiver<Result<Pulled, HubError>>,
+    end: &Receiver<Result<PullResult, HubError>>,
     (done, total): (&AtomicU64, &AtomicU64),
     report: &mut dyn FnMut(PullEvent) -> bool,
-) -> Result<Pulled, HubError> {
+) -> Result<PullResult, HubError> {
     loop {
         let ended = end.recv_timeout(TICK);
         client.enforce_deadlines();
@@ -150,7 +151,12 @@ fn watch(
     }
 }
 
-fn work(client: &Client, settings: &Settings, model: &ModelRef, shared: &Shared) -> Result<Pulled, HubError> {
+fn work(
+    client: &HubClient,
+    settings: &HubSettings,
+    model: &ModelRef,
+    shared: &PullProgress,
+) -> Result<PullResult, HubError> {
     let note = |text: String| shared.note(text);
     if client.keeps_token() {
         note(format!("{} is not https: the token is not sent", client.endpoint));
@@ -159,7 +165,7 @@ fn work(client: &Client, settings: &Settings, model: &ModelRef, shared: &Shared)
     let files = client.files(&model.repo, &commit, &note)?;
     let mut selection = select(model, &files)?;
     let store = RepoStore::new(settings, &model.repo);
-    let pull = Pull { client, settings, model, commit: &commit, store: &store, shared };
+    let pull = PullJob { client, settings, model, commit: &commit, store: &store, shared };
     check_names(&store.commit(&commit), &selection)?;
     if selection.has_index {
         let index = pull.index(&selection)?;
@@ -182,16 +188,16 @@ fn check_names(folder: &Path, selection: &Selection) -> Result<(), HubError> {
     Ok(())
 }
 
-struct Pull<'a> {
-    client: &'a Client,
-    settings: &'a Settings,
+struct PullJob<'a> {
+    client: &'a HubClient,
+    settings: &'a HubSettings,
     model: &'a ModelRef,
     commit: &'a str,
     store: &'a RepoStore,
-    shared: &'a Shared,
+    shared: &'a PullProgress,
 }
 
-impl Pull<'_> {
+impl PullJob<'_> {
     /// The bytes of a folder's index, which is downloaded first.
     fn index(&self, selection: &Selection) -> Result<Vec<u8>, HubError> {
         let index: Vec<RepoFile> =
@@ -211,7 +217,7 @@ impl Pull<'_> {
     }
 
     /// Brings what is missing of a selection.
-    fn bring(&self, selection: &Selection) -> Result<Pulled, HubError> {
+    fn bring(&self, selection: &Selection) -> Result<PullResult, HubError> {
         let folder = self.store.commit(self.commit);
         let missing: Vec<RepoFile> =
             selection.files.iter().filter(|file| !self.store.has(self.commit, file)).cloned().collect();
@@ -219,7 +225,7 @@ impl Pull<'_> {
             && let Some(model) = in_hf_cache(self.settings, &self.model.repo, self.commit, selection)
         {
             self.shared.note("its files are in Hugging Face's own cache, and are used there".into());
-            return Ok(Pulled { model, up_to_date: true });
+            return Ok(PullResult { model, up_to_date: true });
         }
         let bytes = sum(&selection.files);
         let here = bytes.saturating_sub(sum(&missing));
@@ -243,7 +249,7 @@ impl Pull<'_> {
         self.store.add(self.commit, set)?;
         let path = if selection.model.is_empty() { folder } else { below(&folder, &selection.model)? };
         let model = LocalModel { path, name: selection.name.clone(), commit: self.commit.into(), bytes };
-        Ok(Pulled { model, up_to_date: missing.is_empty() })
+        Ok(PullResult { model, up_to_date: missing.is_empty() })
     }
 
     /// Bytes of files that an earlier process began.
@@ -272,7 +278,7 @@ impl Pull<'_> {
         halt: &'a AtomicBool,
         note: &'a (dyn Fn(String) + Sync),
     ) -> Download<'a> {
-        let Pull { client, store, commit, .. } = *self;
+        let PullJob { client, store, commit, .. } = *self;
         Download { client, store, repo: &self.model.repo, commit, done, halt, note }
     }
 

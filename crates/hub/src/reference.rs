@@ -16,12 +16,12 @@ pub struct ModelRef {
     /// Branch, tag or commit; without it, `main`.
     pub revision: Option<String>,
     /// Which of the repository's models.
-    pub choice: Choice,
+    pub choice: ModelSelector,
 }
 
 /// Which of a repository's models.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum ModelSelector {
     /// The usual one: [`DEFAULT_QUANTS`](crate::DEFAULT_QUANTS) in order, then the only one.
     Usual,
     /// The GGUF file, or the set of shards, of this quant; `safetensors` is the folder.
@@ -62,9 +62,11 @@ impl FromStr for ModelRef {
             rest = &after[end..];
         }
         let choice = match rest.split_at_checked(1) {
-            None => Choice::Usual,
-            Some((":", quant)) => Choice::Quant(checked_quant(quant).map_err(wrong)?),
-            Some((_, file)) if file.to_ascii_lowercase().ends_with(".gguf") => Choice::File(file.into()),
+            None => ModelSelector::Usual,
+            Some((":", quant)) => ModelSelector::Quant(checked_quant(quant).map_err(wrong)?),
+            Some((_, file)) if file.to_ascii_lowercase().ends_with(".gguf") => {
+                ModelSelector::File(file.into())
+            }
             Some(_) => return Err(wrong("a file must end with .gguf")),
         };
         Ok(ModelRef { repo, revision, choice })
@@ -111,9 +113,9 @@ impl fmt::Display for ModelRef {
             write!(f, "@{}", if plain { revision.clone() } else { revision.replace('/', "%2F") })?;
         }
         match &self.choice {
-            Choice::Usual => Ok(()),
-            Choice::Quant(quant) => write!(f, ":{quant}"),
-            Choice::File(file) => write!(f, "/{file}"),
+            ModelSelector::Usual => Ok(()),
+            ModelSelector::Quant(quant) => write!(f, ":{quant}"),
+            ModelSelector::File(file) => write!(f, "/{file}"),
         }
     }
 }
@@ -146,7 +148,7 @@ mod tests {
         }
         let model = read("hf://o/n@feature%2Fx/a/b.gguf");
         assert_eq!(model.revision(), "feature/x");
-        assert_eq!(model.choice, Choice::File("a/b.gguf".into()));
+        assert_eq!(model.choice, ModelSelector::File("a/b.gguf".into()));
         assert_eq!(read("hf:o/n").revision(), "main");
     }
 

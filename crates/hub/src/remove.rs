@@ -2,12 +2,12 @@
 
 use crate::error::HubError;
 use crate::list::{reference, repos};
-use crate::lock::{Held, Lock};
+use crate::lock::{Lock, LockAttempt};
 use crate::paths::below;
 use crate::quant::matching;
-use crate::reference::{Choice, ModelRef};
+use crate::reference::{ModelRef, ModelSelector};
 use crate::repo::Repo;
-use crate::settings::Settings;
+use crate::settings::HubSettings;
 use crate::store::{PulledSet, RepoStore, plain_folder};
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// What was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovalReport {
     /// References of the models.
     pub models: Vec<String>,
     /// Bytes that became free: a file that another commit has too frees nothing.
@@ -27,7 +27,7 @@ pub struct Removed {
 ///
 /// # Errors
 /// A reference that is none.
-pub fn pulled_reference(settings: &Settings, text: &str) -> Result<ModelRef, HubError> {
+pub fn pulled_reference(settings: &HubSettings, text: &str) -> Result<ModelRef, HubError> {
     if !text.contains('/') && !ModelRef::is_one(text) {
         let (name, rest) = text.split_at(text.find([':', '@']).unwrap_or(text.len()));
         let found: Vec<Repo> = repos(settings).into_iter().filter(|repo| repo.name == name).collect();
@@ -48,7 +48,7 @@ pub fn pulled_reference(settings: &Settings, text: &str) -> Result<ModelRef, Hub
 ///
 /// # Errors
 /// Nothing of it is there; a download of it is under way; the system refuses.
-pub fn remove(settings: &Settings, model: &ModelRef) -> Result<Removed, HubError> {
+pub fn remove(settings: &HubSettings, model: &ModelRef) -> Result<RemovalReport, HubError> {
     let store = RepoStore::new(settings, &model.repo);
     if fs::symlink_metadata(&store.folder).is_err() {
         return Err(not_pulled(settings, &model.to_string()));
@@ -56,8 +56,8 @@ pub fn remove(settings: &Settings, model: &ModelRef) -> Result<Removed, HubError
     for folder in [store.folder.parent().unwrap_or(&store.folder), &store.folder] {
         plain_folder(folder)?;
     }
-    let whole = model.choice == Choice::Usual && model.revision.is_none();
-    let mut removed = Removed::default();
+    let whole = model.choice == ModelSelector::Usual && model.revision.is_none();
+    let mut removed = RemovalReport::default();
     let _locks = if whole { locks(&store)? } else { Vec::new() };
     for commit in store.commits() {
         let sets = store.record(&commit).sets;
@@ -99,7 +99,7 @@ fn same(a: &PulledSet, b: &PulledSet) -> bool {
     (&a.name, &a.model, &a.revision) == (&b.name, &b.model, &b.revision)
 }
 
-fn not_pulled(settings: &Settings, what: &str) -> HubError {
+fn not_pulled(settings: &HubSettings, what: &str) -> HubError {
     HubError::NotPulled { what: what.into(), cache: settings.cache.clone() }
 }
 
@@ -107,7 +107,7 @@ fn not_pulled(settings: &Settings, what: &str) -> HubError {
 fn chosen(model: &ModelRef, commit: &str, sets: Vec<PulledSet>) -> (Vec<PulledSet>, Vec<PulledSet>) {
     let names: Vec<_> = sets.iter().map(|set| (set.tag.as_deref(), set.name.as_str())).collect();
     let by_quant = match &model.choice {
-        Choice::Quant(quant) => matching(&names, quant),
+        ModelSelector::Quant(quant) => matching(&names, quant),
         _ => Vec::new(),
     };
     let goes: Vec<bool> = (0..sets.len())
@@ -117,9 +117,11 @@ fn chosen(model: &ModelRef, commit: &str, sets: Vec<PulledSet>) -> (Vec<PulledSe
                 model.revision.as_ref().is_none_or(|wanted| *wanted == set.revision || wanted == commit);
             revision
                 && match &model.choice {
-                    Choice::Usual => true,
-                    Choice::File(path) => set.files.iter().any(|file| file.path == *path),
-                    Choice::Quant(quant) => by_quant.contains(&i) || set.name.eq_ignore_ascii_case(quant),
+                    ModelSelector::Usual => true,
+                    ModelSelector::File(path) => set.files.iter().any(|file| file.path == *path),
+                    ModelSelector::Quant(quant) => {
+                        by_quant.contains(&i) || set.name.eq_ignore_ascii_case(quant)
+                    }
                 }
         })
         .collect();
@@ -134,11 +136,11 @@ fn locks(store: &RepoStore) -> Result<Vec<Lock>, HubError> {
         let path = entry.path();
         if path.extension().is_some_and(|end| end == "lock") {
             match Lock::try_at(&path) {
-                Ok(Held::Here(lock)) => held.push(lock),
+                Ok(LockAttempt::Here(lock)) => held.push(lock),
                 // not a lock: it goes with the folder
                 Err(HubError::Cache { .. }) => {}
                 Err(error) => return Err(error),
-                Ok(Held::Elsewhere) => {
+                Ok(LockAttempt::Elsewhere) => {
                     let problem = "a download into it is under way: stop that first".into();
                     return Err(HubError::Cache { path: store.folder.clone(), problem });
                 }

@@ -3,7 +3,7 @@
 use crate::error::{HubError, ModelChoice};
 use crate::listing::RepoFile;
 use crate::quant::{DEFAULT_QUANTS, GgufSet, companion, gguf_sets, matching, sets_where, stem};
-use crate::reference::{Choice, ModelRef};
+use crate::reference::{ModelRef, ModelSelector};
 use crate::repo::Repo;
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
@@ -57,9 +57,9 @@ pub(crate) fn select(model: &ModelRef, files: &[RepoFile]) -> Result<Selection, 
     let all = || (0..sets.len()).collect::<Vec<_>>();
     let choose = |problem: String, some: &[usize]| Err(choose(model, problem, &sets, some, files));
     match &model.choice {
-        Choice::File(path) => file(model, path, files),
-        Choice::Quant(quant) if quant.eq_ignore_ascii_case(SAFETENSORS) => folder(&model.repo, files),
-        Choice::Quant(quant) => {
+        ModelSelector::File(path) => file(model, path, files),
+        ModelSelector::Quant(quant) if quant.eq_ignore_ascii_case(SAFETENSORS) => folder(&model.repo, files),
+        ModelSelector::Quant(quant) => {
             let names: Vec<_> = sets.iter().map(|set| (set.tag.as_deref(), set.stem.as_str())).collect();
             match matching(&names, quant).as_slice() {
                 [one] => gguf(&model.repo, &sets, *one),
@@ -67,18 +67,22 @@ pub(crate) fn select(model: &ModelRef, files: &[RepoFile]) -> Result<Selection, 
                 several => choose(format!("several models are {quant}"), several),
             }
         }
-        Choice::Usual if sets.is_empty() => folder(&model.repo, files),
-        Choice::Usual => match usual(&sets.iter().map(|set| set.tag.as_deref()).collect::<Vec<_>>()) {
-            Usual::One(at) => gguf(&model.repo, &sets, at),
-            Usual::Several(quant, several) => choose(format!("several models are {quant}"), &several),
-            Usual::None => choose("it has several models, but none with a default quant".into(), &all()),
+        ModelSelector::Usual if sets.is_empty() => folder(&model.repo, files),
+        ModelSelector::Usual => match usual(&sets.iter().map(|set| set.tag.as_deref()).collect::<Vec<_>>()) {
+            DefaultSelection::One(at) => gguf(&model.repo, &sets, at),
+            DefaultSelection::Several(quant, several) => {
+                choose(format!("several models are {quant}"), &several)
+            }
+            DefaultSelection::None => {
+                choose("it has several models, but none with a default quant".into(), &all())
+            }
         },
     }
 }
 
 /// Which of several models is taken if none is named.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Usual {
+pub(crate) enum DefaultSelection {
     One(usize),
     /// Several have the preferred quant.
     Several(&'static str, Vec<usize>),
@@ -86,19 +90,19 @@ pub(crate) enum Usual {
 }
 
 /// Which of the models with these quants is taken if none is named: the one of the preferred quant, or the only one.
-pub(crate) fn usual(tags: &[Option<&str>]) -> Usual {
+pub(crate) fn usual(tags: &[Option<&str>]) -> DefaultSelection {
     if tags.len() == 1 {
-        return Usual::One(0);
+        return DefaultSelection::One(0);
     }
     for quant in DEFAULT_QUANTS {
         let found: Vec<usize> = (0..tags.len()).filter(|&i| tags[i] == Some(quant)).collect();
         match found[..] {
             [] => {}
-            [one] => return Usual::One(one),
-            _ => return Usual::Several(quant, found),
+            [one] => return DefaultSelection::One(one),
+            _ => return DefaultSelection::Several(quant, found),
         }
     }
-    Usual::None
+    DefaultSelection::None
 }
 
 fn gguf(repo: &Repo, sets: &[GgufSet], at: usize) -> Result<Selection, HubError> {
@@ -187,7 +191,7 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct RepoIndex {
     weight_map: HashMap<String, String>,
 }
 
@@ -199,7 +203,7 @@ pub(crate) fn add_shards(
     files: &[RepoFile],
 ) -> Result<(), HubError> {
     let none = |problem: String| HubError::NoModel { repo: repo.clone(), problem };
-    let index: Index = serde_json::from_slice(index)
+    let index: RepoIndex = serde_json::from_slice(index)
         .map_err(|error| none(format!("its {INDEX} cannot be read: {error}")))?;
     let names: BTreeSet<&String> = index.weight_map.values().collect();
     for name in names {
@@ -227,8 +231,8 @@ fn choose(
             let set = &sets[at];
             let alone = sets.iter().filter(|other| other.tag == set.tag).count() == 1;
             let choice = match &set.tag {
-                Some(tag) if alone => Choice::Quant(tag.clone()),
-                _ => Choice::File(set.files[0].path.clone()),
+                Some(tag) if alone => ModelSelector::Quant(tag.clone()),
+                _ => ModelSelector::File(set.files[0].path.clone()),
             };
             ModelChoice { reference: reference(choice), bytes: Some(set.bytes()) }
         })
@@ -236,7 +240,10 @@ fn choose(
     let is_folder = files.iter().any(|file| file.path == "config.json")
         && files.iter().any(|file| file.path.ends_with(".safetensors") && !file.path.contains('/'));
     if is_folder && some.len() == sets.len() {
-        choices.push(ModelChoice { reference: reference(Choice::Quant(SAFETENSORS.into())), bytes: None });
+        choices.push(ModelChoice {
+            reference: reference(ModelSelector::Quant(SAFETENSORS.into())),
+            bytes: None,
+        });
     }
     let more = choices.len().saturating_sub(MAX_LISTED);
     choices.truncate(MAX_LISTED);

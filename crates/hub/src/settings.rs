@@ -49,7 +49,7 @@ impl fmt::Debug for Token {
 
 /// Address of the hub, the user's token, and the cache folder.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct HubSettings {
     /// Scheme, host and perhaps a path, without a slash at the end.
     pub endpoint: String,
     /// What identifies the user.
@@ -70,22 +70,22 @@ pub struct Settings {
     pub backoff: Duration,
 }
 
-impl Settings {
+impl HubSettings {
     /// Settings from the environment: `LATENT_CACHE`, `XDG_CACHE_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`,
     /// `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`, `LATENT_MIN_SPEED`, `HF_HUB_DISABLE_IMPLICIT_TOKEN`. (ureq reads `HTTPS_PROXY`, `ALL_PROXY`
     /// and `NO_PROXY` itself.)
     ///
     /// # Errors
     /// A variable that cannot be used; no home folder.
-    pub fn from_env() -> Result<Settings, HubError> {
-        Settings::from_variables(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+    pub fn from_env() -> Result<HubSettings, HubError> {
+        HubSettings::from_variables(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))
     }
 
     /// Settings from given variables.
     ///
     /// # Errors
     /// As for [`from_env`](Self::from_env).
-    pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Settings, HubError> {
+    pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<HubSettings, HubError> {
         let home =
             variable("HOME").map(PathBuf::from).or_else(std::env::home_dir).filter(|home| home.is_absolute());
         let folder = |name: &str| variable(name).map(PathBuf::from);
@@ -101,7 +101,7 @@ impl Settings {
         };
         let hf_home = folder("HF_HOME").or_else(|| caches.map(|caches| caches.join("huggingface")));
         let word = |name: &str| variable(name).map(|value| value.to_string_lossy().trim().to_owned());
-        Ok(Settings {
+        Ok(HubSettings {
             endpoint: endpoint(word("HF_ENDPOINT"))?,
             token: token(variable, hf_home.as_deref())?,
             offline: word("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value)),
@@ -199,9 +199,9 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    fn settings(pairs: &[(&str, &str)]) -> Result<Settings, HubError> {
+    fn settings(pairs: &[(&str, &str)]) -> Result<HubSettings, HubError> {
         let map: HashMap<String, OsString> = pairs.iter().map(|&(k, v)| (k.into(), v.into())).collect();
-        Settings::from_variables(&|name| map.get(name).cloned())
+        HubSettings::from_variables(&|name| map.get(name).cloned())
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         std::fs::write(folder.path().join("token"), "hf_file\n").unwrap();
         let home = folder.path().to_str().unwrap();
         let from = |pairs: &[(&str, &str)]| settings(&[&[("HOME", "/h"), ("HF_HOME", home)], pairs].concat());
-        let secret = |s: Settings| s.token.map(|token| token.secret().to_owned());
+        let secret = |s: HubSettings| s.token.map(|token| token.secret().to_owned());
         assert_eq!(secret(from(&[]).unwrap()).as_deref(), Some("hf_file"));
         assert_eq!(secret(from(&[("HF_TOKEN", " hf_variable ")]).unwrap()).as_deref(), Some("hf_variable"));
         assert_eq!(secret(from(&[("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]).unwrap()), None);

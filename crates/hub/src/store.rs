@@ -6,7 +6,7 @@ use crate::error::HubError;
 use crate::listing::RepoFile;
 use crate::paths::below;
 use crate::repo::Repo;
-use crate::settings::Settings;
+use crate::settings::HubSettings;
 use latent_files::{input_file, output_file};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -36,7 +36,7 @@ pub(crate) struct PulledSet {
 
 /// What a `COMMIT.json` holds.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct CommitRecord {
     pub(crate) sets: Vec<PulledSet>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct RepoStore {
 }
 
 impl RepoStore {
-    pub(crate) fn new(settings: &Settings, repo: &Repo) -> RepoStore {
+    pub(crate) fn new(settings: &HubSettings, repo: &Repo) -> RepoStore {
         let hub = settings.hub();
         RepoStore { folder: hub.join(&repo.owner).join(&repo.name), hub }
     }
@@ -77,7 +77,7 @@ impl RepoStore {
     }
 
     /// What was pulled of a commit. A record that cannot be read counts as none: pulling again makes it anew, and downloads nothing that is there.
-    pub(crate) fn record(&self, commit: &str) -> Record {
+    pub(crate) fn record(&self, commit: &str) -> CommitRecord {
         let text = input_file::read(&self.record_path(commit), MAX_RECORD).ok();
         text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }

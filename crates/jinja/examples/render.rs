@@ -2,7 +2,7 @@
 //! `{"ok": text}` or `{"error": message}`. `tools/` and the scripts next to the test data compare that with Jinja2.
 #![allow(clippy::print_stdout, reason = "its answers")]
 
-use latent_jinja::{Limits, Origin, Render, Template};
+use latent_jinja::{RenderRequest, StringTrust, Template, TemplateLimits};
 use serde_json::{Value, json};
 use std::io::BufRead;
 
@@ -14,11 +14,12 @@ fn clock(format: &str) -> Result<String, String> {
 fn answer(line: &str) -> Value {
     let case: Value = serde_json::from_str(line).unwrap_or_default();
     let render = || {
-        let template = Template::parse(case["template"].as_str().unwrap_or_default(), &Limits::DEFAULT)?;
-        let mut render = Render::new(&template, Limits::DEFAULT);
+        let template =
+            Template::parse(case["template"].as_str().unwrap_or_default(), &TemplateLimits::DEFAULT)?;
+        let mut render = RenderRequest::new(&template, TemplateLimits::DEFAULT);
         render.clock(&clock);
         for (name, value) in case["variables"].as_object().into_iter().flatten() {
-            render.define(name, value, Origin::Content)?;
+            render.define(name, value, StringTrust::Content)?;
         }
         let (result, usage) = render.measured();
         result.map(|rendered| json!({"ok": rendered.text, "fuel": usage.fuel, "memory": usage.memory}))

@@ -10,14 +10,14 @@ pub(crate) struct Program {
     /// The source with `\n` as the only line end; [`Statement::Data`] refers to it.
     pub(crate) source: String,
     pub(crate) symbols: Symbols,
-    pub(crate) constants: Vec<Constant>,
+    pub(crate) constants: Vec<LiteralConstant>,
     pub(crate) macros: Vec<MacroDefinition>,
     pub(crate) loops: Vec<Loop>,
     pub(crate) body: Vec<Node>,
 }
 
 /// A literal.
-pub(crate) enum Constant {
+pub(crate) enum LiteralConstant {
     None,
     Bool(bool),
     Int(i128),
@@ -35,9 +35,9 @@ pub(crate) enum Statement {
     /// Source bytes that are printed as they are.
     Data(u32, u32),
     Print(Expression),
-    Set(Target, Expression),
+    Set(AssignmentTarget, Expression),
     /// `{% set x | filters %}…{% endset %}`.
-    SetBlock(Target, Vec<Link>, Vec<Node>),
+    SetBlock(AssignmentTarget, Vec<PostfixOperation>, Vec<Node>),
     /// Branches in their order, then `else`.
     If(Vec<(Expression, Vec<Node>)>, Vec<Node>),
     /// An index into [`Program::loops`].
@@ -46,8 +46,8 @@ pub(crate) enum Statement {
     Macro(u32),
     /// The macro that is the body, and the call that gets it as `caller`.
     Call(u32, Expression),
-    FilterBlock(Vec<Link>, Vec<Node>),
-    With(Vec<(Target, Expression)>, Vec<Node>),
+    FilterBlock(Vec<PostfixOperation>, Vec<Node>),
+    With(Vec<(AssignmentTarget, Expression)>, Vec<Node>),
     /// `block` and `generation`: a body with names of its own.
     Scope(Vec<Node>),
     Break,
@@ -55,15 +55,15 @@ pub(crate) enum Statement {
 }
 
 /// What an assignment stores to.
-pub(crate) enum Target {
+pub(crate) enum AssignmentTarget {
     Name(Symbol),
     /// `namespace.attribute`.
     Attribute(Symbol, Symbol),
-    Tuple(Vec<Target>),
+    Tuple(Vec<AssignmentTarget>),
 }
 
 pub(crate) struct Loop {
-    pub(crate) target: Target,
+    pub(crate) target: AssignmentTarget,
     pub(crate) over: Expression,
     pub(crate) condition: Option<Expression>,
     pub(crate) body: Vec<Node>,
@@ -78,12 +78,12 @@ pub(crate) struct MacroDefinition {
     pub(crate) parameters: Vec<(Symbol, Option<Expression>)>,
     pub(crate) body: Vec<Node>,
     /// Whether the body mentions `varargs`, `kwargs`, `caller`: only then does it take them.
-    pub(crate) uses: Uses,
+    pub(crate) uses: SpecialNames,
 }
 
 /// Special names that a body mentions.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Uses {
+pub(crate) struct SpecialNames {
     pub(crate) varargs: bool,
     pub(crate) kwargs: bool,
     pub(crate) caller: bool,
@@ -103,15 +103,15 @@ pub(crate) enum Expression {
     /// An odd or even number of `not`.
     Not(bool, Box<Expression>),
     /// Left to right.
-    Arithmetic(Box<Expression>, Vec<(Arithmetic, Expression)>),
+    Arithmetic(Box<Expression>, Vec<(ArithmeticOperator, Expression)>),
     /// A chain as Python has it: each pair must hold.
-    Compare(Box<Expression>, Vec<(Comparison, Expression)>),
+    Compare(Box<Expression>, Vec<(ComparisonOperator, Expression)>),
     /// Signs before a value, the innermost last.
     Signs(Vec<Sign>, Box<Expression>),
     /// `a if b else c if d else e`: values with their conditions, then the last alternative.
     Choose(Vec<(Expression, Expression)>, Option<Box<Expression>>),
     /// What follows a value: attributes, subscripts, calls, filters, tests.
-    Chain(Box<Expression>, Vec<Link>),
+    Chain(Box<Expression>, Vec<PostfixOperation>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,7 +121,7 @@ pub(crate) enum Sign {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Arithmetic {
+pub(crate) enum ArithmeticOperator {
     Add,
     Sub,
     Mul,
@@ -132,7 +132,7 @@ pub(crate) enum Arithmetic {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Comparison {
+pub(crate) enum ComparisonOperator {
     Eq,
     Ne,
     Lt,
@@ -144,18 +144,18 @@ pub(crate) enum Comparison {
 }
 
 /// One thing that follows a value.
-pub(crate) enum Link {
+pub(crate) enum PostfixOperation {
     Attribute(Symbol),
     Subscript(Expression),
     Slice(Box<[Option<Expression>; 3]>),
-    Call(Arguments),
-    Filter(Symbol, Arguments),
+    Call(ArgumentList),
+    Filter(Symbol, ArgumentList),
     /// Negated if so marked.
-    Test(Symbol, Arguments, bool),
+    Test(Symbol, ArgumentList, bool),
 }
 
 #[derive(Default)]
-pub(crate) struct Arguments {
+pub(crate) struct ArgumentList {
     pub(crate) positional: Vec<Expression>,
     pub(crate) named: Vec<(u32, Expression)>,
     /// `*list`.

@@ -10,7 +10,7 @@ pub enum ErrorKind {
     Syntax,
     /// A statement, filter, test or method that this dialect does not have.
     Unsupported,
-    /// One of the [`Limits`](crate::Limits) was reached.
+    /// One of the [`Limits`](crate::TemplateLimits) was reached.
     Limit,
     /// A name or attribute that does not exist was used as a value.
     Undefined,
@@ -23,11 +23,11 @@ pub enum ErrorKind {
 /// A failure with its message and the line of the template where it occurred.
 #[derive(Clone, Debug)]
 pub struct Error {
-    inner: Box<Inner>,
+    inner: Box<ErrorDetails>,
 }
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     message: String,
     line: u32,
@@ -51,7 +51,7 @@ impl Error {
                 clean.push(c);
             }
         }
-        Error { inner: Box::new(Inner { kind, message: clean, line: 0 }) }
+        Error { inner: Box::new(ErrorDetails { kind, message: clean, line: 0 }) }
     }
 
     pub(crate) fn syntax(line: u32, message: impl AsRef<str>) -> Error {

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::{Args, Runtime};
-use crate::text::Text;
-use crate::value::{Entries, Function, Items, SeqKind, Space, Value};
+use crate::text::TemplateString;
+use crate::value::{DictBuilder, Function, NamespaceObject, SeqBuilder, SeqKind, Value};
 
 /// Their names.
 pub(crate) const TABLE: [(&str, Function); 5] = [
@@ -30,7 +30,7 @@ pub(crate) fn call(runtime: &mut Runtime<'_>, function: Function, args: Args) ->
             let [message] = args.bind("raise_exception", ["message"])?;
             let message = match message {
                 Some(message) => runtime.to_text(&message)?,
-                None => Text::trusted(&runtime.meter, "raise_exception")?,
+                None => TemplateString::trusted(&runtime.meter, "raise_exception")?,
             };
             Err(Error::new(ErrorKind::Raised, message.as_str()))
         }
@@ -73,7 +73,7 @@ fn range(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
     if length > MAX_RANGE {
         return Err(Error::limit(format!("range() is too long: {length} numbers, the limit is {MAX_RANGE}")));
     }
-    let mut items = Items::with_capacity(&runtime.meter, length as usize)?;
+    let mut items = SeqBuilder::with_capacity(&runtime.meter, length as usize)?;
     for n in 0..length {
         items.push(Value::Int(start + n * step))?;
     }
@@ -82,10 +82,10 @@ fn range(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
 
 fn namespace(runtime: &mut Runtime<'_>, args: Args) -> Result<Value> {
     // namespaces live as long as the rendering
-    let place = size_of::<(Text, Value)>();
-    runtime.meter.reserve(2 * size_of::<Space>())?;
+    let place = size_of::<(TemplateString, Value)>();
+    runtime.meter.reserve(2 * size_of::<NamespaceObject>())?;
     let dict = dict(runtime, args)?;
-    let mut space = Space::default();
+    let mut space = NamespaceObject::default();
     if let Value::Dict(dict) = &dict {
         for (key, value) in dict.entries() {
             let Value::Str(name) = key else { continue };
@@ -98,7 +98,7 @@ fn namespace(runtime: &mut Runtime<'_>, args: Args) -> Result<Value> {
 }
 
 fn dict(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
-    let mut entries = Entries::new(&runtime.meter)?;
+    let mut entries = DictBuilder::new(&runtime.meter)?;
     if args.positional.len() > 1 {
         return Err(Error::value("dict takes one value at most, and names"));
     }

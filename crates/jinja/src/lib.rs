@@ -1,9 +1,9 @@
 //! Chat templates: the dialect of Jinja in which models' publishers write them, as Hugging Face transformers renders it.
 //!
 //! Two things set this engine apart from a general one. Every operation is paid for before it is done, with
-//! [`Limits`] on work, memory, depth and output, so that a template from a stranger ends in a text or in one [`Error`].
+//! [`TemplateLimits`] on work, memory, depth and output, so that a template from a stranger ends in a text or in one [`Error`].
 //! And strings know which of their bytes came from the inputs, through every operation, so that the names of
-//! control tokens in a user's message can be told from those that the template writes ([`Rendered::content`]).
+//! control tokens in a user's message can be told from those that the template writes ([`RenderedText::content`]).
 //!
 //! ```
 //! use latent_jinja::{Limits, Origin, Render, Template};
@@ -38,5 +38,5 @@ mod text;
 mod value;
 
 pub use error::{Error, ErrorKind};
-pub use limits::Limits;
-pub use template::{Origin, Render, Rendered, Template, Usage};
+pub use limits::TemplateLimits;
+pub use template::{RenderRequest, RenderUsage, RenderedText, StringTrust, Template};

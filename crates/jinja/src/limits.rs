@@ -5,7 +5,7 @@
 /// The defaults keep any template below 256 MB of memory, two seconds of processor time and one megabyte of stack, and are
 /// several times what published templates need for a conversation of a million tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct TemplateLimits {
     /// Bytes of the template's source.
     pub source: usize,
     /// Nested calls of the parser; brackets and nested statements take a few each.
@@ -22,9 +22,9 @@ pub struct Limits {
     pub value_depth: u16,
 }
 
-impl Limits {
+impl TemplateLimits {
     /// The default limits.
-    pub const DEFAULT: Limits = Limits {
+    pub const DEFAULT: TemplateLimits = TemplateLimits {
         source: 128 << 10,
         parse_depth: 200,
         fuel: 20_000_000,
@@ -35,8 +35,8 @@ impl Limits {
     };
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits::DEFAULT
+impl Default for TemplateLimits {
+    fn default() -> TemplateLimits {
+        TemplateLimits::DEFAULT
     }
 }

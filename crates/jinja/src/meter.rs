@@ -1,26 +1,26 @@
 //! Accounts for the work and memory of one rendering.
 
 use crate::error::{Error, Result};
-use crate::limits::Limits;
+use crate::limits::TemplateLimits;
 use std::cell::Cell;
 use std::rc::Rc;
 
 /// Fuel and memory that are left to a rendering.
 pub(crate) struct Meter {
-    limits: Limits,
+    limits: TemplateLimits,
     fuel: Cell<u64>,
     live: Cell<usize>,
     peak: Cell<usize>,
 }
 
 impl Meter {
-    pub(crate) fn new(mut limits: Limits) -> Rc<Meter> {
+    pub(crate) fn new(mut limits: TemplateLimits) -> Rc<Meter> {
         // positions in strings have 32 bits
         limits.memory = limits.memory.min(u32::MAX as usize);
         Rc::new(Meter { limits, fuel: Cell::new(limits.fuel), live: Cell::new(0), peak: Cell::new(0) })
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &TemplateLimits {
         &self.limits
     }
 
@@ -72,19 +72,19 @@ impl Meter {
     }
 
     /// Takes memory for as long as the charge exists.
-    pub(crate) fn charge(self: &Rc<Meter>, bytes: usize) -> Result<Charge> {
+    pub(crate) fn charge(self: &Rc<Meter>, bytes: usize) -> Result<MeterCharge> {
         self.reserve(bytes)?;
-        Ok(Charge { meter: Rc::clone(self), bytes })
+        Ok(MeterCharge { meter: Rc::clone(self), bytes })
     }
 }
 
 /// Memory that belongs to one object and is given back with it.
-pub(crate) struct Charge {
+pub(crate) struct MeterCharge {
     meter: Rc<Meter>,
     bytes: usize,
 }
 
-impl Charge {
+impl MeterCharge {
     pub(crate) fn meter(&self) -> &Rc<Meter> {
         &self.meter
     }
@@ -104,7 +104,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for MeterCharge {
     fn drop(&mut self) {
         self.meter.release(self.bytes);
     }

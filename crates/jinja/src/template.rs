@@ -3,7 +3,7 @@
 use crate::ast::Program;
 use crate::error::Error;
 use crate::eval::{Builtins, Evaluator};
-use crate::limits::Limits;
+use crate::limits::TemplateLimits;
 use crate::meter::Meter;
 use crate::parser;
 use crate::value::from_json;
@@ -22,7 +22,7 @@ impl Template {
     ///
     /// # Errors
     /// A source that is too large, nested too deeply, or not of the dialect.
-    pub fn parse(source: &str, limits: &Limits) -> Result<Template, Error> {
+    pub fn parse(source: &str, limits: &TemplateLimits) -> Result<Template, Error> {
         let program = parser::parse(source, limits)?;
         let builtins = Builtins::of(&program.symbols);
         Ok(Template { program, builtins })
@@ -31,7 +31,7 @@ impl Template {
 
 /// Whether an input's strings may name control tokens.
 #[derive(Clone, Copy)]
-pub enum Origin<'a> {
+pub enum StringTrust<'a> {
     /// The caller vouches for them, as for the names of the tokens that begin and end a text.
     Trusted,
     /// They came from outside.
@@ -43,7 +43,7 @@ pub enum Origin<'a> {
 
 /// A rendered text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedText {
     /// The text.
     pub text: String,
     /// Byte ranges of the text that came from the inputs, in order and apart from each other.
@@ -52,7 +52,7 @@ pub struct Rendered {
 
 /// What a rendering used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct RenderUsage {
     /// Units of work.
     pub fuel: u64,
     /// The most bytes reserved at one time.
@@ -60,7 +60,7 @@ pub struct Usage {
 }
 
 /// A rendering that is being prepared.
-pub struct Render<'a> {
+pub struct RenderRequest<'a> {
     template: &'a Template,
     meter: Rc<Meter>,
     variables: Vec<(&'a str, crate::value::Value)>,
@@ -71,24 +71,24 @@ fn no_clock(_: &str) -> Result<String, String> {
     Err("strftime_now is not available".to_owned())
 }
 
-impl<'a> Render<'a> {
+impl<'a> RenderRequest<'a> {
     /// A rendering with the functions that every template has and no variables.
-    pub fn new(template: &'a Template, limits: Limits) -> Render<'a> {
-        Render { template, meter: Meter::new(limits), variables: Vec::new(), now: &no_clock }
+    pub fn new(template: &'a Template, limits: TemplateLimits) -> RenderRequest<'a> {
+        RenderRequest { template, meter: Meter::new(limits), variables: Vec::new(), now: &no_clock }
     }
 
     /// Sets a variable. One that the template does not mention costs nothing.
     ///
     /// # Errors
     /// An input that is larger or nested deeper than the limits.
-    pub fn define(&mut self, name: &'a str, value: &Json, origin: Origin<'_>) -> Result<(), Error> {
+    pub fn define(&mut self, name: &'a str, value: &Json, origin: StringTrust<'_>) -> Result<(), Error> {
         if self.template.program.symbols.find(name).is_none() {
             return Ok(());
         }
         let value = match origin {
-            Origin::Trusted => from_json(&self.meter, value, false, &|_, _| true),
-            Origin::Content => from_json(&self.meter, value, true, &|_, _| false),
-            Origin::ContentBut(trusted) => from_json(&self.meter, value, true, trusted),
+            StringTrust::Trusted => from_json(&self.meter, value, false, &|_, _| true),
+            StringTrust::Content => from_json(&self.meter, value, true, &|_, _| false),
+            StringTrust::ContentBut(trusted) => from_json(&self.meter, value, true, trusted),
         };
         self.variables.push((name, value?));
         Ok(())
@@ -103,24 +103,24 @@ impl<'a> Render<'a> {
     ///
     /// # Errors
     /// What the template raises, an operation that fails, or a limit that is reached.
-    pub fn finish(self) -> Result<Rendered, Error> {
+    pub fn finish(self) -> Result<RenderedText, Error> {
         self.measured().0
     }
 
     /// Renders, and says what that used, also where it fails.
-    pub fn measured(self) -> (Result<Rendered, Error>, Usage) {
+    pub fn measured(self) -> (Result<RenderedText, Error>, RenderUsage) {
         let meter = Rc::clone(&self.meter);
         let result = self.run();
-        (result, Usage { fuel: meter.spent(), memory: meter.peak() })
+        (result, RenderUsage { fuel: meter.spent(), memory: meter.peak() })
     }
 
-    fn run(self) -> Result<Rendered, Error> {
+    fn run(self) -> Result<RenderedText, Error> {
         let mut evaluator =
             Evaluator::new(&self.template.program, &self.template.builtins, self.meter, self.now)?;
         for (name, value) in self.variables {
             evaluator.define(name, value);
         }
         let (text, content) = evaluator.run()?.into_parts();
-        Ok(Rendered { text, content })
+        Ok(RenderedText { text, content })
     }
 }

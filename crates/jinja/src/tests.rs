@@ -1,13 +1,13 @@
 //! Tests: what follows `is`.
 
-use crate::ast::{Arithmetic, Comparison};
+use crate::ast::{ArithmeticOperator, ComparisonOperator};
 use crate::error::{Error, Result};
 use crate::methods;
-use crate::runtime::{Args, Runtime, Test};
+use crate::runtime::{Args, Runtime, TestFn};
 use crate::value::{SeqKind, Value, equal};
 
 /// The test of a name.
-pub(crate) fn find(name: &str) -> Option<Test> {
+pub(crate) fn find(name: &str) -> Option<TestFn> {
     Some(match name {
         "defined" => |_, v, _| Ok(!v.is_undefined()),
         "undefined" => |_, v, _| Ok(v.is_undefined()),
@@ -51,11 +51,11 @@ pub(crate) fn find(name: &str) -> Option<Test> {
         "sameas" => |r, v, args| same(r, v, only(args)?),
         "eq" | "==" | "equalto" => |r, v, args| equal(&r.meter, v, only(args)?),
         "ne" | "!=" => |r, v, args| Ok(!equal(&r.meter, v, only(args)?)?),
-        "lt" | "<" | "lessthan" => |r, v, args| r.compares(Comparison::Lt, v, only(args)?),
-        "le" | "<=" => |r, v, args| r.compares(Comparison::Le, v, only(args)?),
-        "gt" | ">" | "greaterthan" => |r, v, args| r.compares(Comparison::Gt, v, only(args)?),
-        "ge" | ">=" => |r, v, args| r.compares(Comparison::Ge, v, only(args)?),
-        "in" => |r, v, args| r.compares(Comparison::In, v, only(args)?),
+        "lt" | "<" | "lessthan" => |r, v, args| r.compares(ComparisonOperator::Lt, v, only(args)?),
+        "le" | "<=" => |r, v, args| r.compares(ComparisonOperator::Le, v, only(args)?),
+        "gt" | ">" | "greaterthan" => |r, v, args| r.compares(ComparisonOperator::Gt, v, only(args)?),
+        "ge" | ">=" => |r, v, args| r.compares(ComparisonOperator::Ge, v, only(args)?),
+        "in" => |r, v, args| r.compares(ComparisonOperator::In, v, only(args)?),
         "filter" => |r, v, _| Ok(v.as_str().is_some_and(|name| (r.find.filter)(name).is_some())),
         "test" => |_, v, _| Ok(v.as_str().is_some_and(|name| find(name).is_some())),
         _ => return None,
@@ -72,7 +72,7 @@ fn only(args: &Args) -> Result<&Value> {
 
 /// Whether a division leaves a rest.
 fn leaves(runtime: &mut Runtime<'_>, value: &Value, by: &Value, rest: i128) -> Result<bool> {
-    let found = runtime.operate(Arithmetic::Rem, value, by)?;
+    let found = runtime.operate(ArithmeticOperator::Rem, value, by)?;
     equal(&runtime.meter, &found, &Value::Int(rest))
 }
 

@@ -1,7 +1,7 @@
 //! Strings that track which of their bytes came from the inputs.
 
 use crate::error::{Error, Result};
-use crate::meter::{Charge, Meter};
+use crate::meter::{Meter, MeterCharge};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ const OVERHEAD: usize = 112;
 
 /// An immutable string, or a part of one.
 #[derive(Clone)]
-pub(crate) struct Text {
+pub(crate) struct TemplateString {
     buffer: Rc<Buffer>,
     start: u32,
     end: u32,
@@ -21,16 +21,16 @@ struct Buffer {
     /// Byte ranges that came from the inputs, in order, with gaps between them.
     content: Box<[(u32, u32)]>,
     ascii: bool,
-    _charge: Charge,
+    _charge: MeterCharge,
 }
 
-impl Text {
+impl TemplateString {
     /// A string of the template's own.
-    pub(crate) fn trusted(meter: &Rc<Meter>, text: &str) -> Result<Text> {
-        Text::from_str(meter, text, false)
+    pub(crate) fn trusted(meter: &Rc<Meter>, text: &str) -> Result<TemplateString> {
+        TemplateString::from_str(meter, text, false)
     }
 
-    pub(crate) fn from_str(meter: &Rc<Meter>, text: &str, content: bool) -> Result<Text> {
+    pub(crate) fn from_str(meter: &Rc<Meter>, text: &str, content: bool) -> Result<TemplateString> {
         let mut builder = Builder::with_capacity(meter, text.len())?;
         builder.push(text, content)?;
         Ok(builder.finish())
@@ -63,13 +63,17 @@ impl Text {
     }
 
     /// A part by byte positions, which must lie on character borders. Shares the bytes.
-    pub(crate) fn slice(&self, range: Range<usize>) -> Text {
+    pub(crate) fn slice(&self, range: Range<usize>) -> TemplateString {
         let (start, end) = (range.start.min(self.len()) as u32, range.end.min(self.len()) as u32);
-        Text { buffer: Rc::clone(&self.buffer), start: self.start + start, end: self.start + end.max(start) }
+        TemplateString {
+            buffer: Rc::clone(&self.buffer),
+            start: self.start + start,
+            end: self.start + end.max(start),
+        }
     }
 
     /// The part that `part` is, which must be a slice of [`Text::as_str`].
-    pub(crate) fn part(&self, part: &str) -> Text {
+    pub(crate) fn part(&self, part: &str) -> TemplateString {
         let offset = (part.as_ptr() as usize).saturating_sub(self.as_str().as_ptr() as usize);
         self.slice(offset..offset + part.len())
     }
@@ -121,7 +125,7 @@ impl Text {
 pub(crate) struct Builder {
     text: String,
     content: Vec<(u32, u32)>,
-    charge: Charge,
+    charge: MeterCharge,
     limit: usize,
 }
 
@@ -194,7 +198,7 @@ impl Builder {
     }
 
     /// Appends one string many times.
-    pub(crate) fn repeat(&mut self, text: &Text, times: usize) -> Result<()> {
+    pub(crate) fn repeat(&mut self, text: &TemplateString, times: usize) -> Result<()> {
         self.make_room(text.len().saturating_mul(times))?;
         for _ in 0..times {
             self.text(text)?;
@@ -212,7 +216,7 @@ impl Builder {
     }
 
     /// Appends a string with its origins.
-    pub(crate) fn text(&mut self, text: &Text) -> Result<()> {
+    pub(crate) fn text(&mut self, text: &TemplateString) -> Result<()> {
         if !text.has_content() {
             return self.push(text.as_str(), false);
         }
@@ -222,13 +226,17 @@ impl Builder {
         Ok(())
     }
 
-    pub(crate) fn finish(mut self) -> Text {
+    pub(crate) fn finish(mut self) -> TemplateString {
         let end = self.text.len() as u32;
         self.charge.shrink_to(OVERHEAD + self.text.len() + self.content.len() * 8);
         let text = self.text.into_boxed_str();
         let ascii = text.is_ascii();
         let content = self.content.into_boxed_slice();
-        Text { buffer: Rc::new(Buffer { text, content, ascii, _charge: self.charge }), start: 0, end }
+        TemplateString {
+            buffer: Rc::new(Buffer { text, content, ascii, _charge: self.charge }),
+            start: 0,
+            end,
+        }
     }
 
     /// The characters, and the byte ranges that came from the inputs.

@@ -1,17 +1,17 @@
 //! Snippets of the dialect against Jinja2, and where the bytes of results come from.
 #![allow(missing_docs, reason = "tests")]
 
-use latent_jinja::{Limits, Origin, Render, Rendered, Template};
+use latent_jinja::{RenderRequest, RenderedText, StringTrust, Template, TemplateLimits};
 use serde_json::{Value, json};
 use std::path::Path;
 
-fn render(source: &str, variables: &Value) -> Result<Rendered, latent_jinja::Error> {
+fn render(source: &str, variables: &Value) -> Result<RenderedText, latent_jinja::Error> {
     let clock = |format: &str| Ok(format!("<{format}>"));
-    let template = Template::parse(source, &Limits::DEFAULT)?;
-    let mut render = Render::new(&template, Limits::DEFAULT);
+    let template = Template::parse(source, &TemplateLimits::DEFAULT)?;
+    let mut render = RenderRequest::new(&template, TemplateLimits::DEFAULT);
     render.clock(&clock);
     for (name, value) in variables.as_object().into_iter().flatten() {
-        render.define(name, value, Origin::Content)?;
+        render.define(name, value, StringTrust::Content)?;
     }
     render.finish()
 }
@@ -94,23 +94,27 @@ fn bytes_keep_their_origin_through_every_operation() {
 #[test]
 fn limits_are_those_that_the_caller_gives() {
     let source = "{% for i in range(50) %}{{ 'abcdefgh' }}{% endfor %}";
-    let with = |limits: Limits| {
+    let with = |limits: TemplateLimits| {
         let template = Template::parse(source, &limits)?;
-        Render::new(&template, limits).finish()
+        RenderRequest::new(&template, limits).finish()
     };
-    assert_eq!(with(Limits::DEFAULT).unwrap().text.len(), 400);
+    assert_eq!(with(TemplateLimits::DEFAULT).unwrap().text.len(), 400);
     for limits in [
-        Limits { source: 20, ..Limits::DEFAULT },
-        Limits { parse_depth: 1, ..Limits::DEFAULT },
-        Limits { fuel: 100, ..Limits::DEFAULT },
-        Limits { memory: 1000, ..Limits::DEFAULT },
-        Limits { output: 100, ..Limits::DEFAULT },
-        Limits { eval_depth: 1, ..Limits::DEFAULT },
+        TemplateLimits { source: 20, ..TemplateLimits::DEFAULT },
+        TemplateLimits { parse_depth: 1, ..TemplateLimits::DEFAULT },
+        TemplateLimits { fuel: 100, ..TemplateLimits::DEFAULT },
+        TemplateLimits { memory: 1000, ..TemplateLimits::DEFAULT },
+        TemplateLimits { output: 100, ..TemplateLimits::DEFAULT },
+        TemplateLimits { eval_depth: 1, ..TemplateLimits::DEFAULT },
     ] {
         let error = with(limits).unwrap_err();
         assert_eq!(error.kind(), latent_jinja::ErrorKind::Limit, "{limits:?}: {error}");
     }
-    let usage =
-        Render::new(&Template::parse(source, &Limits::DEFAULT).unwrap(), Limits::DEFAULT).measured().1;
+    let usage = RenderRequest::new(
+        &Template::parse(source, &TemplateLimits::DEFAULT).unwrap(),
+        TemplateLimits::DEFAULT,
+    )
+    .measured()
+    .1;
     assert!(usage.fuel > 100 && usage.fuel < 1000 && usage.memory > 400, "{usage:?}");
 }

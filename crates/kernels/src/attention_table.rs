@@ -90,18 +90,18 @@ fn f16_rows() -> Vec<AttentionRow> {
 /// Kernels of AVX512-BF16. None for a cache of f32, which asks for more precision than bf16 has.
 #[cfg(target_arch = "x86_64")]
 fn bf16_rows() -> Vec<AttentionRow> {
-    use crate::bf16::dot::Avx512Bf16;
+    use crate::bf16::dot::Avx512Bf16Dot;
     if !crate::bf16::has_bf16_vectors() {
         return Vec::new();
     }
-    let (prefill, expand) = tiers::prefill_bf16::<Avx512Bf16>();
+    let (prefill, expand) = tiers::prefill_bf16::<Avx512Bf16Dot>();
     let mut rows = Vec::new();
     for cache in [CacheType::F16, CacheType::Bf16, CacheType::Int8] {
         let form = if cache == CacheType::F16 { "_bf16".into() } else { format!("_bf16_{cache}") };
         for (op, kernel) in [
             (OpKind::AttendExpanded, KernelFn::PrefillAttnBf16(prefill)),
             (OpKind::ExpandKeys, KernelFn::ExpandKeysBf16(expand)),
-            (OpKind::AttendLatent, KernelFn::AttendLatent(tiers::decode_bf16::<Avx512Bf16>())),
+            (OpKind::AttendLatent, KernelFn::AttendLatent(tiers::decode_bf16::<Avx512Bf16Dot>())),
         ] {
             let (form, activation, cache) = (form.clone(), ActivationType::Bf16, Some(cache));
             rows.push(AttentionRow { form, activation, cache, ..plain(op, Tier::Avx512, kernel) });

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// CPU vendors that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vendor {
+pub(crate) enum CpuVendor {
     /// AMD from Zen 5 on.
     AmdZen5,
     /// AMD before, and Hygon with the same cores.
@@ -13,14 +13,14 @@ pub(crate) enum Vendor {
     Other,
 }
 
-impl Vendor {
+impl CpuVendor {
     /// The vendor of this CPU, detected once.
-    pub fn detect() -> Vendor {
-        static FOUND: OnceLock<Vendor> = OnceLock::new();
+    pub fn detect() -> CpuVendor {
+        static FOUND: OnceLock<CpuVendor> = OnceLock::new();
         *FOUND.get_or_init(|| match &name() {
-            b"AuthenticAMD" if family() >= ZEN5_FAMILY => Vendor::AmdZen5,
-            b"AuthenticAMD" | b"HygonGenuine" => Vendor::Amd,
-            _ => Vendor::Other,
+            b"AuthenticAMD" if family() >= ZEN5_FAMILY => CpuVendor::AmdZen5,
+            b"AuthenticAMD" | b"HygonGenuine" => CpuVendor::Amd,
+            _ => CpuVendor::Other,
         })
     }
 }

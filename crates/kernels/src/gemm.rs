@@ -4,7 +4,7 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use crate::RowsMut;
+use crate::MatrixViewMut;
 use crate::simd::Simd;
 
 /// Width of a latent KV cache row in nearly every published model: 512 + 64.
@@ -12,19 +12,19 @@ const LATENT_ROW: usize = 576;
 
 /// The left operand, in one of two orders.
 #[derive(Clone, Copy)]
-pub(crate) enum Left<'a> {
+pub(crate) enum LeftOperand<'a> {
     /// Row-major, with the row stride in elements.
     Rows(&'a [f32], usize),
     /// Column-major, with the column stride in elements.
     Columns(&'a [f32], usize),
 }
 
-impl Left<'_> {
+impl LeftOperand<'_> {
     /// Elements, row stride, column stride.
     fn parts(&self) -> (&[f32], usize, usize) {
         match self {
-            Left::Rows(data, row) => (data, *row, 1),
-            Left::Columns(data, column) => (data, 1, *column),
+            LeftOperand::Rows(data, row) => (data, *row, 1),
+            LeftOperand::Columns(data, column) => (data, 1, *column),
         }
     }
 }
@@ -39,9 +39,9 @@ impl Left<'_> {
 #[inline(always)]
 pub(crate) unsafe fn gemm<L: Simd>(
     k: usize,
-    a: Left<'_>,
+    a: LeftOperand<'_>,
     b: (&[f32], usize),
-    c: &mut RowsMut<'_>,
+    c: &mut MatrixViewMut<'_>,
     add: bool,
 ) {
     // SAFETY: the ISA by this function's contract.
@@ -59,9 +59,9 @@ pub(crate) unsafe fn gemm<L: Simd>(
 #[inline(always)]
 pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
     k: usize,
-    a: Left<'_>,
+    a: LeftOperand<'_>,
     (b, b_row): (&[f32], usize),
-    c: &mut RowsMut<'_>,
+    c: &mut MatrixViewMut<'_>,
     add: bool,
     ahead: &mut *const u8,
 ) {
@@ -87,7 +87,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
                         let right = (b.as_ptr().add(column), b_row);
                         let out = (start.add(row * c_row + column), c_row);
                         match a {
-                            Left::Rows(_, LATENT_ROW) => {
+                            LeftOperand::Rows(_, LATENT_ROW) => {
                                 block::<L, $rows, $vectors, true, LATENT_ROW, PREFETCH_EVERY>(
                                     k,
                                     (left, a_row),
@@ -97,7 +97,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
                                     ahead,
                                 );
                             }
-                            Left::Rows(..) => {
+                            LeftOperand::Rows(..) => {
                                 block::<L, $rows, $vectors, true, 0, PREFETCH_EVERY>(
                                     k,
                                     (left, a_row),
@@ -107,7 +107,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
                                     ahead,
                                 );
                             }
-                            Left::Columns(_, 16) => {
+                            LeftOperand::Columns(_, 16) => {
                                 block::<L, $rows, $vectors, false, 16, PREFETCH_EVERY>(
                                     k,
                                     (left, a_col),
@@ -117,7 +117,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
                                     ahead,
                                 );
                             }
-                            Left::Columns(..) => {
+                            LeftOperand::Columns(..) => {
                                 block::<L, $rows, $vectors, false, 0, PREFETCH_EVERY>(
                                     k,
                                     (left, a_col),
@@ -168,7 +168,7 @@ pub(crate) unsafe fn gemm_eight<L: Simd, const PREFETCH_EVERY: usize>(
     k: usize,
     (a, a_row): (&[f32], usize),
     (b, b_row): (&[f32], usize),
-    c: &mut RowsMut<'_>,
+    c: &mut MatrixViewMut<'_>,
     add: bool,
     ahead: &mut *const u8,
 ) {

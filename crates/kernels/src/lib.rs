@@ -1,7 +1,7 @@
 //! CPU kernels: single-threaded functions over a share of the work.
 //!
 //! * [`table`]: every kernel with its contract; [`features`]: what this CPU has.
-//! * [`Rows`], [`RowsMut`], [`WeightMatrix`], [`QuantizedInput`]: operands.
+//! * [`MatrixView`], [`MatrixViewMut`], [`WeightMatrix`], [`QuantizedInput`]: operands.
 //! * [`MatmulFn`], [`AttendFn`]: signatures of matmul and attention kernels, which plans select; the rest are row-wise functions.
 //!
 //! # Where a kernel is
@@ -73,7 +73,7 @@ mod widen;
 
 pub use activation::{Bf16Rows, Bf16x32, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, quantize_q8, to_bf16};
 pub use attention::{
-    AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn, Expanded,
+    AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn, ExpandedKv,
     HeadWidths, KEYS, KeyBlocks, KeyOrder, KvElement, PartialSoftmax, combine_splits, partial_softmax_len,
 };
 pub use decode::decode_row;
@@ -85,15 +85,15 @@ pub use half;
 pub use kernel_fn::KernelFn;
 pub use kv_cache::{CacheView, load_part, load_row, store_part, store_row};
 pub use math::exp;
-pub use matmul::{MatmulArgs, MatmulFn, Scratch, allow_avx_vnni};
-pub use moe::{Gating, GroupScore, RouteSpec, route};
+pub use matmul::{MatmulArgs, MatmulFn, MatmulScratch, allow_avx_vnni};
+pub use moe::{RouteGating, RouteGroupScore, RouteSpec, route};
 pub use norm::rms_norm;
-pub use peak::{Peak, peak, read_all};
-pub use rope::{RopePairs, RopeTable, rotate};
+pub use peak::{CorePeak, peak, read_all};
+pub use rope::{RopePairing, RopeTable, rotate};
 pub use shape::ShapeError;
 pub use table::table;
 pub use tiers::{limit_tier, tier_limit};
-pub use view::{Rows, RowsMut};
+pub use view::{MatrixView, MatrixViewMut};
 pub use w4::{
     W4Args, W4Codes, W4DequantFn, W4Entry, W4Fn, W4Form, W4Input, W4Kernel, W4MatmulFn, W4Matrix, W4Scales,
     W4Scratch, W4Shape, W4Stripes, W4Unit, w4_dequant_f16, w4_reduce, w4_table, w4_zero,

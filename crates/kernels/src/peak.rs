@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// Multiply-adds per second of one core.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Peak {
+pub struct CorePeak {
     /// int8 with int32 accumulators.
     pub int8: f64,
     /// f32.
@@ -22,9 +22,9 @@ pub struct Peak {
     pub amx_int8: f64,
 }
 
-impl Peak {
+impl CorePeak {
     /// All rates 0.
-    const NONE: Peak = Peak { int8: 0.0, f32: 0.0, f16: 0.0, bf16: 0.0, amx_int8: 0.0 };
+    const NONE: CorePeak = CorePeak { int8: 0.0, f32: 0.0, f16: 0.0, bf16: 0.0, amx_int8: 0.0 };
 }
 
 /// Independent accumulators of sixteen lanes: enough to hide an instruction's latency. On AVX2 each takes two of the sixteen registers.
@@ -38,7 +38,7 @@ const ROUNDS: usize = 200_000;
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-unsafe fn measure<L: Simd, const N: usize>() -> Peak {
+unsafe fn measure<L: Simd, const N: usize>() -> CorePeak {
     // SAFETY: the ISA by this function's contract; loads read local arrays of the loaded size.
     unsafe {
         let (quants, input) = (std::hint::black_box([3u8; 64]), std::hint::black_box([2i8; 4]));
@@ -66,7 +66,7 @@ unsafe fn measure<L: Simd, const N: usize>() -> Peak {
         }
         std::hint::black_box(sums.map(|sum| L::store(sum)));
         let f32 = (ROUNDS * N * 16) as f64 / start.elapsed().as_secs_f64();
-        Peak { int8, f32, ..Peak::NONE }
+        CorePeak { int8, f32, ..CorePeak::NONE }
     }
 }
 
@@ -76,7 +76,7 @@ macro_rules! measure_on {
     ($isa:ident, $accumulators:expr) => {
         |_proof: $isa| {
             isa_fn! { $isa;
-                fn inner() -> Peak {
+                fn inner() -> CorePeak {
                     // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's token.
                     unsafe { measure::<$isa, { $accumulators }>() }
                 }
@@ -91,26 +91,26 @@ macro_rules! measure_on {
 ///
 /// # Panics
 /// When the CPU lacks the tier.
-pub fn peak(tier: Tier) -> Peak {
+pub fn peak(tier: Tier) -> CorePeak {
     let once = || match tier {
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => match Avx2Vnni::detect() {
             Some(isa) => measure_on!(Avx2Vnni, ACCUMULATORS_AVX2)(isa),
             None => {
                 let isa = <Avx2>::expect();
-                Peak { int8: avx2_int8(isa), ..measure_on!(Avx2, ACCUMULATORS_AVX2)(isa) }
+                CorePeak { int8: avx2_int8(isa), ..measure_on!(Avx2, ACCUMULATORS_AVX2)(isa) }
             }
         },
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512 | Tier::Amx => measure_on!(Avx512, ACCUMULATORS)(Avx512::expect()),
         // SAFETY: `Portable` is plain Rust and runs on any CPU.
-        _ => unsafe { measure::<crate::simd::portable::Portable, ACCUMULATORS>() },
+        _ => unsafe { measure::<crate::simd::portable::PortableSimd, ACCUMULATORS>() },
     };
-    let mut best = Peak::NONE;
+    let mut best = CorePeak::NONE;
     for _ in 0..8 {
         let found = once();
         let (bf16, amx_int8) = bf16(tier);
-        best = Peak {
+        best = CorePeak {
             int8: best.int8.max(found.int8),
             f32: best.f32.max(found.f32),
             f16: best.f16.max(f16(tier)),

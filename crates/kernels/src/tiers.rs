@@ -29,10 +29,10 @@ macro_rules! tiers {
             #[cfg(target_arch = "x86_64")]
             match $crate::tiers::active_isa() {
                 // SAFETY: the token proves the features that the function is compiled for.
-                $crate::tiers::Isa::Avx512(_) => return unsafe { avx512($($arg),*) },
+                $crate::tiers::RowwiseIsa::Avx512(_) => return unsafe { avx512($($arg),*) },
                 // SAFETY: the token proves the features that the function is compiled for.
-                $crate::tiers::Isa::Avx2(_) => return unsafe { avx2($($arg),*) },
-                $crate::tiers::Isa::Portable => {}
+                $crate::tiers::RowwiseIsa::Avx2(_) => return unsafe { avx2($($arg),*) },
+                $crate::tiers::RowwiseIsa::Portable => {}
             }
             body($($arg),*)
         }
@@ -62,7 +62,7 @@ pub fn tier_limit() -> Tier {
 
 /// The ISA that row-wise operations use, proved by its token.
 #[cfg(target_arch = "x86_64")]
-pub(crate) enum Isa {
+pub(crate) enum RowwiseIsa {
     Portable,
     Avx2(Avx2),
     Avx512(Avx512),
@@ -71,15 +71,15 @@ pub(crate) enum Isa {
 /// The best ISA of this CPU that [`limit_tier`] allows.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-pub(crate) fn active_isa() -> Isa {
+pub(crate) fn active_isa() -> RowwiseIsa {
     let (has, limit) = (crate::features::features(), tier_limit());
     if limit >= Tier::Avx512
         && let Some(isa) = Avx512::among(has)
     {
-        return Isa::Avx512(isa);
+        return RowwiseIsa::Avx512(isa);
     }
     match <Avx2>::among(has) {
-        Some(isa) if limit >= Tier::Avx2 => Isa::Avx2(isa),
-        _ => Isa::Portable,
+        Some(isa) if limit >= Tier::Avx2 => RowwiseIsa::Avx2(isa),
+        _ => RowwiseIsa::Portable,
     }
 }

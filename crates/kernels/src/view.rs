@@ -7,21 +7,21 @@ use std::ops::Range;
 
 /// A matrix to read.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct MatrixView<'a> {
     data: &'a [f32],
     rows: usize,
     cols: usize,
     stride: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> MatrixView<'a> {
     /// `rows` rows of `cols` elements, `stride` elements apart.
     ///
     /// # Panics
     /// Where [`try_new`](Self::try_new) reports an error.
     #[track_caller]
-    pub fn new(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Rows<'a> {
-        match Rows::try_new(data, rows, cols, stride) {
+    pub fn new(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> MatrixView<'a> {
+        match MatrixView::try_new(data, rows, cols, stride) {
             Ok(rows) => rows,
             Err(error) => panic!("{error}"),
         }
@@ -31,9 +31,14 @@ impl<'a> Rows<'a> {
     ///
     /// # Errors
     /// When `data` is too short, or the size overflows.
-    pub fn try_new(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Result<Rows<'a>, ShapeError> {
+    pub fn try_new(
+        data: &'a [f32],
+        rows: usize,
+        cols: usize,
+        stride: usize,
+    ) -> Result<MatrixView<'a>, ShapeError> {
         fits("a matrix of rows", (rows, cols, stride), data.len())?;
-        Ok(Rows { data, rows, cols, stride })
+        Ok(MatrixView { data, rows, cols, stride })
     }
 
     /// Number of rows.
@@ -65,15 +70,15 @@ impl<'a> Rows<'a> {
     }
 
     /// Some of the rows.
-    pub fn slice_rows(&self, range: Range<usize>) -> Rows<'a> {
+    pub fn slice_rows(&self, range: Range<usize>) -> MatrixView<'a> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let data = if range.is_empty() { &[] } else { &self.data[range.start * self.stride..] };
-        Rows { data, rows: range.len(), ..*self }
+        MatrixView { data, rows: range.len(), ..*self }
     }
 }
 
 /// A matrix to write.
-pub struct RowsMut<'a> {
+pub struct MatrixViewMut<'a> {
     start: *mut f32,
     rows: usize,
     cols: usize,
@@ -82,16 +87,16 @@ pub struct RowsMut<'a> {
 }
 
 // SAFETY: it is an exclusive borrow of f32, which any thread may read and write.
-unsafe impl Send for RowsMut<'_> {}
+unsafe impl Send for MatrixViewMut<'_> {}
 
-impl<'a> RowsMut<'a> {
+impl<'a> MatrixViewMut<'a> {
     /// `rows` rows of `cols` elements, `stride` elements apart.
     ///
     /// # Panics
     /// Where [`try_new`](Self::try_new) reports an error.
     #[track_caller]
-    pub fn new(data: &'a mut [f32], rows: usize, cols: usize, stride: usize) -> RowsMut<'a> {
-        match RowsMut::try_new(data, rows, cols, stride) {
+    pub fn new(data: &'a mut [f32], rows: usize, cols: usize, stride: usize) -> MatrixViewMut<'a> {
+        match MatrixViewMut::try_new(data, rows, cols, stride) {
             Ok(rows) => rows,
             Err(error) => panic!("{error}"),
         }
@@ -106,20 +111,20 @@ impl<'a> RowsMut<'a> {
         rows: usize,
         cols: usize,
         stride: usize,
-    ) -> Result<RowsMut<'a>, ShapeError> {
+    ) -> Result<MatrixViewMut<'a>, ShapeError> {
         fits("a matrix of rows", (rows, cols, stride), data.len())?;
         if rows > 1 && stride < cols {
             return Err(ShapeError::Overlap { cols, stride });
         }
-        Ok(RowsMut { start: data.as_mut_ptr(), rows, cols, stride, _borrow: PhantomData })
+        Ok(MatrixViewMut { start: data.as_mut_ptr(), rows, cols, stride, _borrow: PhantomData })
     }
 
     /// A matrix at an address.
     ///
     /// # Safety
     /// For `'a`, all rows are in valid memory, and nothing else reads or writes their `cols` elements.
-    pub unsafe fn from_raw(start: *mut f32, rows: usize, cols: usize, stride: usize) -> RowsMut<'a> {
-        RowsMut { start, rows, cols, stride, _borrow: PhantomData }
+    pub unsafe fn from_raw(start: *mut f32, rows: usize, cols: usize, stride: usize) -> MatrixViewMut<'a> {
+        MatrixViewMut { start, rows, cols, stride, _borrow: PhantomData }
     }
 
     /// Number of rows.
@@ -141,13 +146,13 @@ impl<'a> RowsMut<'a> {
     }
 
     /// Reborrows some of the rows.
-    pub(crate) fn slice_rows(&mut self, range: Range<usize>) -> RowsMut<'_> {
+    pub(crate) fn slice_rows(&mut self, range: Range<usize>) -> MatrixViewMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         // an empty range may start beyond the last row, whose address may be outside the memory
         let first = if range.is_empty() { 0 } else { range.start };
         // SAFETY: `first` is a row of this matrix, or 0.
         let start = unsafe { self.start.add(first * self.stride) };
-        RowsMut { start, rows: range.len(), cols: self.cols, stride: self.stride, _borrow: PhantomData }
+        MatrixViewMut { start, rows: range.len(), cols: self.cols, stride: self.stride, _borrow: PhantomData }
     }
 
     /// Address of the first row, and the stride. Elements between two rows may belong to others: never write those.
@@ -162,33 +167,33 @@ impl<'a> RowsMut<'a> {
     }
 
     /// The first `at` columns, and the others, for another thread to write.
-    pub fn split_columns(self, at: usize) -> (RowsMut<'a>, RowsMut<'a>) {
+    pub fn split_columns(self, at: usize) -> (MatrixViewMut<'a>, MatrixViewMut<'a>) {
         assert!(at <= self.cols, "column {at} of {}", self.cols);
         // without rows, a column's address may be outside the memory
         let first = if self.rows == 0 { 0 } else { at };
         // SAFETY: a column of the first row or its end, which is in the memory; 0 without rows. No column is in both.
         let start = unsafe { self.start.add(first) };
-        (RowsMut { cols: at, ..self }, RowsMut { start, cols: self.cols - at, ..self })
+        (MatrixViewMut { cols: at, ..self }, MatrixViewMut { start, cols: self.cols - at, ..self })
     }
 
     /// The first `at` rows, and the others, for another thread to write.
-    pub fn split_rows(self, at: usize) -> (RowsMut<'a>, RowsMut<'a>) {
+    pub fn split_rows(self, at: usize) -> (MatrixViewMut<'a>, MatrixViewMut<'a>) {
         assert!(at <= self.rows, "row {at} of {}", self.rows);
         // behind the last row there may be no address
         let first = if at == self.rows { 0 } else { at };
         // SAFETY: a row of this matrix, or 0. No row is in both.
         let start = unsafe { self.start.add(first * self.stride) };
-        (RowsMut { rows: at, ..self }, RowsMut { start, rows: self.rows - at, ..self })
+        (MatrixViewMut { rows: at, ..self }, MatrixViewMut { start, rows: self.rows - at, ..self })
     }
 
     /// Reborrows some of the columns.
-    pub fn columns(&mut self, range: Range<usize>) -> RowsMut<'_> {
+    pub fn columns(&mut self, range: Range<usize>) -> MatrixViewMut<'_> {
         assert!(range.start <= range.end && range.end <= self.cols, "columns {range:?} of {}", self.cols);
         // without rows, a column's address may be outside the memory
         let first = if self.rows == 0 { 0 } else { range.start };
         // SAFETY: a column of the first row or its end, which is in the memory; 0 without rows.
         let start = unsafe { self.start.add(first) };
-        RowsMut { start, rows: self.rows, cols: range.len(), stride: self.stride, _borrow: PhantomData }
+        MatrixViewMut { start, rows: self.rows, cols: range.len(), stride: self.stride, _borrow: PhantomData }
     }
 }
 
@@ -201,31 +206,31 @@ mod tests {
         // (2 − 1) · stride + 64 wraps to 0: the second row would lie 256 bytes before the first
         let stride = usize::MAX - 63;
         let overflow = ShapeError::Overflow { what: "a matrix of rows" };
-        assert_eq!(RowsMut::try_new(&mut [0.0; 64], 2, 64, stride).err(), Some(overflow));
-        assert_eq!(Rows::try_new(&[0.0; 64], 2, 64, stride).err(), Some(overflow));
-        assert_eq!(Rows::try_new(&[], usize::MAX, 1, 2).err(), Some(overflow));
-        let caught = std::panic::catch_unwind(|| RowsMut::new(&mut [0.0; 64], 2, 64, stride).rows());
+        assert_eq!(MatrixViewMut::try_new(&mut [0.0; 64], 2, 64, stride).err(), Some(overflow));
+        assert_eq!(MatrixView::try_new(&[0.0; 64], 2, 64, stride).err(), Some(overflow));
+        assert_eq!(MatrixView::try_new(&[], usize::MAX, 1, 2).err(), Some(overflow));
+        let caught = std::panic::catch_unwind(|| MatrixViewMut::new(&mut [0.0; 64], 2, 64, stride).rows());
         assert!(caught.is_err());
     }
 
     #[test]
     fn rows_lie_in_the_memory_and_apart() {
         let short = ShapeError::Length { what: "a matrix of rows", needed: 9, found: 8 };
-        assert_eq!(Rows::try_new(&[0.0; 8], 2, 4, 5).err(), Some(short));
+        assert_eq!(MatrixView::try_new(&[0.0; 8], 2, 4, 5).err(), Some(short));
         assert_eq!(
-            RowsMut::try_new(&mut [0.0; 8], 2, 4, 3).err(),
+            MatrixViewMut::try_new(&mut [0.0; 8], 2, 4, 3).err(),
             Some(ShapeError::Overlap { cols: 4, stride: 3 })
         );
         // a share of no columns
-        assert_eq!(RowsMut::new(&mut [], 7, 0, 0).row_mut(6).len(), 0);
-        assert_eq!(Rows::new(&[0.0; 8], 2, 4, 4).row(1).len(), 4);
-        assert_eq!(Rows::new(&[], 0, 4, usize::MAX).rows(), 0);
+        assert_eq!(MatrixViewMut::new(&mut [], 7, 0, 0).row_mut(6).len(), 0);
+        assert_eq!(MatrixView::new(&[0.0; 8], 2, 4, 4).row(1).len(), 4);
+        assert_eq!(MatrixView::new(&[], 0, 4, usize::MAX).rows(), 0);
     }
 
     #[test]
     fn a_matrix_is_split_for_two_threads() {
         let mut memory = [0.0; 12];
-        let (top, bottom) = RowsMut::new(&mut memory, 3, 4, 4).split_rows(2);
+        let (top, bottom) = MatrixViewMut::new(&mut memory, 3, 4, 4).split_rows(2);
         let (mut left, mut right) = top.split_columns(1);
         std::thread::scope(|scope| {
             let mut bottom = bottom;
@@ -235,9 +240,9 @@ mod tests {
         });
         assert_eq!(memory, [1.0, 2.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0]);
         // ends, and none at all
-        let (all, none) = RowsMut::new(&mut memory, 3, 4, 4).split_rows(3);
+        let (all, none) = MatrixViewMut::new(&mut memory, 3, 4, 4).split_rows(3);
         assert_eq!((all.rows(), none.rows()), (3, 0));
-        let (none, all) = RowsMut::new(&mut [], 0, 4, 4).split_columns(3);
+        let (none, all) = MatrixViewMut::new(&mut [], 0, 4, 4).split_columns(3);
         assert_eq!((none.cols(), all.cols(), all.rows()), (3, 1, 0));
     }
 
@@ -245,7 +250,7 @@ mod tests {
     fn an_empty_part_has_an_address_inside_of_the_memory() {
         let mut memory = [0.0; 9];
         let start = memory.as_mut_ptr();
-        let mut rows = RowsMut::new(&mut memory, 2, 4, 5);
+        let mut rows = MatrixViewMut::new(&mut memory, 2, 4, 5);
         assert_eq!((rows.slice_rows(2..2).raw_mut().0, rows.slice_rows(2..2).rows()), (start, 0));
         assert_eq!(rows.slice_rows(1..2).raw_mut().0, start.wrapping_add(5));
         assert_eq!(rows.columns(4..4).row_mut(1).len(), 0);

@@ -1,7 +1,7 @@
 //! The table of cases on every kernel and tier: the same that `latent kernels test` runs.
 #![allow(missing_docs, reason = "tests")]
 
-use latent_conformance::{Backend, Cpu, Filter, Verdict, cases, test};
+use latent_conformance::{CaseBackend, CaseVerdict, CpuCaseBackend, KernelFilter, cases, test};
 use std::collections::{BTreeMap, HashSet};
 
 /// Where the processor has all of the highest tier but tiles, their instructions are computed by a signal handler.
@@ -18,14 +18,14 @@ fn with_tiles() {
 fn every_kernel_passes_its_cases() {
     with_tiles();
     let (mut passed, mut skipped, mut failed) = (0, BTreeMap::new(), Vec::new());
-    test(&Cpu::new(), &cases(), &Filter::default(), &mut |outcome| {
+    test(&CpuCaseBackend::new(), &cases(), &KernelFilter::default(), &mut |outcome| {
         match outcome.verdict {
-            Verdict::Passed { of_bound } => {
+            CaseVerdict::Passed { of_bound } => {
                 assert!(of_bound <= 1.0);
                 passed += 1;
             }
-            Verdict::Skipped { missing } => *skipped.entry(missing).or_insert(0) += 1,
-            Verdict::Failed { problem } => {
+            CaseVerdict::Skipped { missing } => *skipped.entry(missing).or_insert(0) += 1,
+            CaseVerdict::Failed { problem } => {
                 failed.push(format!("{} {}: {problem}", outcome.kernel, outcome.case));
             }
         }
@@ -40,7 +40,7 @@ fn every_kernel_passes_its_cases() {
 
 #[test]
 fn no_kernel_of_the_table_lacks_a_case_and_no_name_stands_twice() {
-    let (cpu, cases) = (Cpu::new(), cases());
+    let (cpu, cases) = (CpuCaseBackend::new(), cases());
     let kernels = cpu.kernels();
     for kernel in &kernels {
         assert!(cases.iter().any(|case| cpu.serves(kernel, case)), "no case for {}", kernel.name);
@@ -50,6 +50,6 @@ fn no_kernel_of_the_table_lacks_a_case_and_no_name_stands_twice() {
     for (contract, _) in latent_kernels::table() {
         assert!(names.contains(contract.name), "the backend lacks kernel {}", contract.name);
     }
-    let distinct: HashSet<String> = cases.iter().map(latent_conformance::Case::name).collect();
+    let distinct: HashSet<String> = cases.iter().map(latent_conformance::KernelCase::name).collect();
     assert_eq!(distinct.len(), cases.len());
 }

@@ -48,17 +48,17 @@ fn bandwidth(threads: usize) -> f64 {
 }
 
 /// One copy of a weight.
-struct Copy {
+struct WeightCopy {
     words: Vec<u32>,
     scales: Vec<f16>,
     zeros: Vec<u8>,
 }
 
-impl Copy {
-    fn new(shape: Shape, seed: u32) -> Copy {
+impl WeightCopy {
+    fn new(shape: Shape, seed: u32) -> WeightCopy {
         let groups = shape.groups() * shape.n;
         let number = |i: usize| (i as u32 ^ seed).wrapping_mul(2_654_435_761);
-        Copy {
+        WeightCopy {
             words: (0..shape.k / 8 * shape.n).map(number).collect(),
             scales: (0..groups).map(|i| f16::from_f32(0.01 + i as f32 % 7.0 / 256.0)).collect(),
             zeros: (0..groups).map(|i| (number(i) >> 28) as u8).collect(),
@@ -73,10 +73,10 @@ impl Copy {
 }
 
 /// What is measured.
-struct Bench {
+struct MarlinBench {
     marlin: Marlin,
     shape: Shape,
-    copies: Vec<Copy>,
+    copies: Vec<WeightCopy>,
     /// Bytes per second, and f32 and bf16 operations per second of all threads.
     limits: (f64, f64, f64),
     x: Vec<f32>,
@@ -86,7 +86,7 @@ struct Bench {
 /// How inputs are given: f32, bf16, and f32 that may be rounded to int8.
 const INPUTS: [&str; 3] = ["f32", "bf16", "int8"];
 
-impl Bench {
+impl MarlinBench {
     /// The median time of a product, and the kernel.
     fn product(
         &mut self,
@@ -94,7 +94,7 @@ impl Bench {
         inputs: &str,
         kernel: Option<Kernel>,
     ) -> Result<(f64, &'static str), latent_marlin::Error> {
-        let Bench { marlin, shape, copies, x, halves, .. } = self;
+        let MarlinBench { marlin, shape, copies, x, halves, .. } = self;
         let len = m * shape.k;
         let input = if inputs == "bf16" { Input::Bf16(&halves[..len]) } else { Input::F32(&x[..len]) };
         let activations = if inputs == "int8" { Activations::Int8 } else { Activations::AsGiven };
@@ -139,7 +139,7 @@ impl Bench {
         &mut self,
         quant: QuantType,
     ) -> Result<impl Fn(usize) -> f64 + use<>, latent_marlin::Error> {
-        let Bench { marlin, shape, copies, limits, .. } = self;
+        let MarlinBench { marlin, shape, copies, limits, .. } = self;
         let Shape { k, n, .. } = *shape;
         let bytes = copies[0].weight(quant, *shape).bytes() as f64;
         let weights: Vec<Weight<'_>> = copies.iter().map(|copy| copy.weight(quant, *shape)).collect();
@@ -185,8 +185,8 @@ fn main() -> Result<(), latent_marlin::Error> {
     );
     let x: Vec<f32> = (0..512 * k).map(|i| (i % 251) as f32 / 251.0 - 0.5).collect();
     let halves = x.iter().map(|v| bf16::from_f32(*v)).collect();
-    let copies = (0..(2 * MEMORY / (k * n)).max(1)).map(|i| Copy::new(shape, i as u32)).collect();
-    let mut bench = Bench { marlin: Marlin::new(threads)?, shape, copies, limits, x, halves };
+    let copies = (0..(2 * MEMORY / (k * n)).max(1)).map(|i| WeightCopy::new(shape, i as u32)).collect();
+    let mut bench = MarlinBench { marlin: Marlin::new(threads)?, shape, copies, limits, x, halves };
     for quant in QuantType::ALL {
         let decoded = bench.decode_first(quant)?;
         for m in [1, 4, 8, 16, 64, 512] {

@@ -4,7 +4,7 @@ use crate::error::{Error, exactly};
 use crate::workers::Workers;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use latent_kernels::{Rows, W4Form, W4Input};
+use latent_kernels::{MatrixView, W4Form, W4Input};
 
 /// Input rows `[M, K]`, row-major.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ impl Input<'_> {
 
 /// Memory of converted rows.
 #[derive(Default)]
-pub(crate) struct Converted {
+pub(crate) struct ConvertedRows {
     floats: Vec<f32>,
     panels: Vec<u32>,
 }
@@ -58,7 +58,7 @@ fn stride(k: usize) -> usize {
     if k.is_multiple_of(256) { k + 16 } else { k }
 }
 
-impl Converted {
+impl ConvertedRows {
     /// The rows in the form that a kernel reads; f32 rows that it reads as they are stay where they are.
     pub(crate) fn input<'a>(
         &'a mut self,
@@ -67,7 +67,7 @@ impl Converted {
         workers: &mut Workers,
     ) -> Result<W4Input<'a>, Error> {
         if let (W4Form::F32, Input::F32(x), ..=4) = (form, input, m) {
-            return Ok(W4Input::from_rows(Rows::try_new(x, m, k, k)?));
+            return Ok(W4Input::from_rows(MatrixView::try_new(x, m, k, k)?));
         }
         let small = m * k <= SMALL;
         if form == W4Form::F32 {
@@ -75,7 +75,7 @@ impl Converted {
             self.floats.resize(m * stride, 0.0);
             let rows = self.floats.chunks_mut(stride).enumerate();
             workers.each(rows.collect(), small, |(row, out), _| input.widen(row * k, &mut out[..k]));
-            return Ok(W4Input::from_rows(Rows::try_new(&self.floats, m, k, stride)?));
+            return Ok(W4Input::from_rows(MatrixView::try_new(&self.floats, m, k, stride)?));
         }
         let (height, len) = (form.panel_rows(m), form.panel_len(m, k)?);
         self.panels.resize(m.div_ceil(height) * len, 0);
@@ -85,7 +85,7 @@ impl Converted {
             let rows = (m - first).min(height);
             memory.rows.resize(rows * k, 0.0);
             input.widen(first * k, &mut memory.rows);
-            form.pack(&Rows::new(&memory.rows, rows, k, k), panel);
+            form.pack(&MatrixView::new(&memory.rows, rows, k, k), panel);
         });
         Ok(W4Input::from_panels(form, &self.panels, m, k)?)
     }

@@ -1,13 +1,13 @@
 //! The product: checks, the plan, and the division of work among threads.
 
 use crate::error::{Error, exactly};
-use crate::input::{Converted, Input};
+use crate::input::{ConvertedRows, Input};
 use crate::plan::{Kernel, Options, Plan, tile};
 use crate::weight::Weight;
 use crate::workers::Workers;
 use half::f16;
 use latent_kernels::{
-    RowsMut, W4Args, W4Entry, W4Fn, W4Form, W4Input, W4Kernel, W4Stripes, w4_reduce, w4_zero,
+    MatrixViewMut, W4Args, W4Entry, W4Fn, W4Form, W4Input, W4Kernel, W4Stripes, w4_reduce, w4_zero,
 };
 use latent_threads::Placement;
 use latent_types::Tier;
@@ -16,16 +16,16 @@ use std::ops::Range;
 /// Threads and memory for products.
 pub struct Marlin {
     workers: Workers,
-    converted: Converted,
+    converted: ConvertedRows,
     /// Partial sums `[slices, M, N]`.
     partials: Vec<f32>,
 }
 
 /// A tile of the results and what is written there.
-struct Share<'y> {
+struct OutputTile<'y> {
     rows: Range<usize>,
     columns: Range<usize>,
-    y: RowsMut<'y>,
+    y: MatrixViewMut<'y>,
 }
 
 /// Columns of which shares are multiples: whole cache lines of words, and blocks of the GEMM.
@@ -52,7 +52,7 @@ impl Marlin {
     /// When the system refuses to start a thread.
     pub fn placed(placement: &Placement) -> Result<Marlin, Error> {
         let workers = Workers::new(placement)?;
-        Ok(Marlin { workers, converted: Converted::default(), partials: Vec::new() })
+        Ok(Marlin { workers, converted: ConvertedRows::default(), partials: Vec::new() })
     }
 
     /// y = x · W with the kernel that suits the shape: `m` rows of K inputs, `m` rows of N results. The same bits for any number of threads.
@@ -83,7 +83,7 @@ impl Marlin {
             return Ok(());
         }
         let input = self.converted.input((plan.chosen().form, &x), (m, shape.k), &mut self.workers)?;
-        let y = RowsMut::try_new(y, m, shape.n, shape.n)?;
+        let y = MatrixViewMut::try_new(y, m, shape.n, shape.n)?;
         if plan.kernel == Kernel::Striped && plan.slices > 1 {
             return striped(&plan, w, &input, y, (&mut self.workers, &mut self.partials));
         }
@@ -97,7 +97,7 @@ impl Marlin {
         };
         let shares = cut(y, heights, columns);
         self.workers.each(shares, false, |share, memory| {
-            let Share { rows, columns, mut y } = share;
+            let OutputTile { rows, columns, mut y } = share;
             let args = W4Args { weight: w.matrix(), input: &input, rows, k: 0..shape.k, columns };
             (plan.function)(&args, &mut y, &mut memory.scratch);
         });
@@ -114,7 +114,7 @@ impl Marlin {
         let (kernel, len) = (dequant_kernel(), (8 * shape.n).max(1));
         let eights = out.chunks_mut(len).enumerate().collect();
         self.workers.each(eights, false, |(i, rows), memory| {
-            let mut rows = RowsMut::new(rows, 8, shape.n, shape.n);
+            let mut rows = MatrixViewMut::new(rows, 8, shape.n, shape.n);
             kernel((w.matrix(), 8 * i..8 * i + 8, 0..shape.n), &mut rows, &mut memory.scratch);
         });
         Ok(())
@@ -152,7 +152,7 @@ fn dequant_kernel() -> latent_kernels::W4DequantFn {
 }
 
 /// Cuts results into shares of `height` rows and `width` columns.
-fn cut(mut y: RowsMut<'_>, height: usize, width: usize) -> Vec<Share<'_>> {
+fn cut(mut y: MatrixViewMut<'_>, height: usize, width: usize) -> Vec<OutputTile<'_>> {
     let (height, width) = (height.max(1), width.max(1));
     let mut shares = Vec::new();
     let mut row = 0;
@@ -164,7 +164,7 @@ fn cut(mut y: RowsMut<'_>, height: usize, width: usize) -> Vec<Share<'_>> {
             let at = width.min(top.cols());
             let (left, right) = top.split_columns(at);
             let (rows, columns) = (row..row + left.rows(), column..column + left.cols());
-            shares.push(Share { rows, columns, y: left });
+            shares.push(OutputTile { rows, columns, y: left });
             column += at;
             top = right;
         }
@@ -179,7 +179,7 @@ fn striped(
     plan: &Plan,
     w: &Weight<'_>,
     input: &W4Input<'_>,
-    y: RowsMut<'_>,
+    y: MatrixViewMut<'_>,
     (workers, partials): (&mut Workers, &mut Vec<f32>),
 ) -> Result<(), Error> {
     let shape = w.shape();
@@ -195,7 +195,7 @@ fn striped(
     // for each slice the tiles in the order of the line
     let mut slices = Vec::new();
     for slice in partials.chunks_exact_mut(m * n) {
-        slices.push(cut(RowsMut::try_new(slice, m, n, n)?, tile.0, tile.1).into_iter());
+        slices.push(cut(MatrixViewMut::try_new(slice, m, n, n)?, tile.0, tile.1).into_iter());
     }
     let mut units = Vec::with_capacity(stripes.units());
     for index in 0..stripes.units() {
@@ -211,7 +211,7 @@ fn striped(
     let columns = n.div_ceil(workers.count()).next_multiple_of(16);
     let (partials, shares) = (&partials[..], cut(y, m, columns));
     workers.each(shares, m * n < 4096, |share, _| {
-        let Share { columns, mut y, .. } = share;
+        let OutputTile { columns, mut y, .. } = share;
         w4_reduce(partials, n, columns, &mut y);
     });
     Ok(())

@@ -49,19 +49,19 @@ pub enum Activations {
 
 /// Precision in which a kernel sees its inputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Precision {
+enum KernelPrecision {
     AtLeast16,
     Bf16,
     Int8,
 }
 
-impl Precision {
-    fn of(activations: Activations, bf16_inputs: bool) -> Precision {
+impl KernelPrecision {
+    fn of(activations: Activations, bf16_inputs: bool) -> KernelPrecision {
         match activations {
-            Activations::Int8 => Precision::Int8,
-            Activations::Bf16 => Precision::Bf16,
-            Activations::AsGiven if bf16_inputs => Precision::Bf16,
-            Activations::AsGiven => Precision::AtLeast16,
+            Activations::Int8 => KernelPrecision::Int8,
+            Activations::Bf16 => KernelPrecision::Bf16,
+            Activations::AsGiven if bf16_inputs => KernelPrecision::Bf16,
+            Activations::AsGiven => KernelPrecision::AtLeast16,
         }
     }
 
@@ -69,17 +69,17 @@ impl Precision {
     /// inputs are multiplied exactly.
     fn allows(self, activation: ActivationType) -> bool {
         match self {
-            Precision::AtLeast16 => activation == ActivationType::F32,
-            Precision::Bf16 => matches!(activation, ActivationType::F32 | ActivationType::Bf16),
-            Precision::Int8 => activation == ActivationType::A8,
+            KernelPrecision::AtLeast16 => activation == ActivationType::F32,
+            KernelPrecision::Bf16 => matches!(activation, ActivationType::F32 | ActivationType::Bf16),
+            KernelPrecision::Int8 => activation == ActivationType::A8,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Precision::AtLeast16 => "f32",
-            Precision::Bf16 => "bf16",
-            Precision::Int8 => "int8",
+            KernelPrecision::AtLeast16 => "f32",
+            KernelPrecision::Bf16 => "bf16",
+            KernelPrecision::Int8 => "int8",
         }
     }
 }
@@ -144,7 +144,7 @@ impl Plan {
         if slices == 0 || slices > words.max(1) {
             return Err(Error::Slices { slices, words });
         }
-        let precision = Precision::of(options.activations, bf16_inputs);
+        let precision = KernelPrecision::of(options.activations, bf16_inputs);
         let best = latent_kernels::features().tier();
         let found = find(kernel, (m, shape), options.tier, best, precision);
         found.map(|(chosen, function)| Plan { kernel, slices, chosen, function }).ok_or(Error::NoKernel {
@@ -167,7 +167,7 @@ fn find(
     (m, shape): (usize, Shape),
     tier: Option<Tier>,
     best: Tier,
-    precision: Precision,
+    precision: KernelPrecision,
 ) -> Option<(&'static W4Kernel, W4MatmulFn)> {
     let shape = W4Shape { k: shape.k, n: shape.n, group: shape.group };
     let mut found: Option<(&W4Kernel, W4MatmulFn)> = None;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Memory of one worker.
 #[derive(Default)]
-pub(crate) struct Memory {
+pub(crate) struct WorkerMemory {
     pub scratch: W4Scratch,
     /// Input rows as f32, before they are packed.
     pub rows: Vec<f32>,
@@ -14,7 +14,7 @@ pub(crate) struct Memory {
 
 pub(crate) struct Workers {
     pool: ThreadPool,
-    memory: Vec<Mutex<Memory>>,
+    memory: Vec<Mutex<WorkerMemory>>,
 }
 
 impl Workers {
@@ -29,7 +29,12 @@ impl Workers {
     }
 
     /// Works off all tasks. A worker has a contiguous share of them; with `alone`, the caller does all.
-    pub(crate) fn each<T: Send>(&mut self, tasks: Vec<T>, alone: bool, work: impl Fn(T, &mut Memory) + Sync) {
+    pub(crate) fn each<T: Send>(
+        &mut self,
+        tasks: Vec<T>,
+        alone: bool,
+        work: impl Fn(T, &mut WorkerMemory) + Sync,
+    ) {
         if alone || tasks.len() < 2 || self.count() == 1 {
             let memory = self.memory[0].get_mut().unwrap_or_else(PoisonError::into_inner);
             tasks.into_iter().for_each(|task| work(task, memory));

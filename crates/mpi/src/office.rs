@@ -1,6 +1,6 @@
 //! State shared with the MPI thread: message queues and the first error.
 
-use latent_backend::{Channel, Pulse, RankError};
+use latent_backend::{Channel, RankError, ThreadPulse};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ pub(crate) const AWAKE: u128 = 20_000;
 
 /// What a message is: one on a channel, or one about a rank itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     On(Channel),
     /// The rank is there.
     Heartbeat,
@@ -21,37 +21,37 @@ pub(crate) enum Kind {
     Ended,
 }
 
-impl Kind {
-    const ALL: [Kind; 6] = [
-        Kind::On(Channel::Values),
-        Kind::On(Channel::Commands),
-        Kind::On(Channel::Answers),
-        Kind::Heartbeat,
-        Kind::Failed,
-        Kind::Ended,
+impl MessageKind {
+    const ALL: [MessageKind; 6] = [
+        MessageKind::On(Channel::Values),
+        MessageKind::On(Channel::Commands),
+        MessageKind::On(Channel::Answers),
+        MessageKind::Heartbeat,
+        MessageKind::Failed,
+        MessageKind::Ended,
     ];
 
     /// MPI's tag.
     pub(crate) fn tag(self) -> i32 {
-        Kind::ALL.iter().position(|kind| *kind == self).unwrap_or_default() as i32
+        MessageKind::ALL.iter().position(|kind| *kind == self).unwrap_or_default() as i32
     }
 
     /// The kind of a tag; none of one that no rank sends.
-    pub(crate) fn of_tag(tag: i32) -> Option<Kind> {
-        Kind::ALL.get(usize::try_from(tag).ok()?).copied()
+    pub(crate) fn of_tag(tag: i32) -> Option<MessageKind> {
+        MessageKind::ALL.get(usize::try_from(tag).ok()?).copied()
     }
 }
 
 /// A message to be sent.
 pub(crate) struct Letter {
     pub(crate) to: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     pub(crate) message: Vec<u8>,
 }
 
 /// How the speaker is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum SpeakerEnd {
     /// With all other ranks, when everything has been sent.
     InOrder,
     /// At once, and the other ranks with it.
@@ -59,13 +59,13 @@ pub(crate) enum End {
 }
 
 /// What the speaker finds when MPI has started.
-pub(crate) struct Started {
+pub(crate) struct MpiWorld {
     pub(crate) rank: usize,
     pub(crate) hosts: Vec<String>,
 }
 
 #[derive(Default)]
-pub(crate) struct Mail {
+pub(crate) struct MpiMail {
     pub(crate) outgoing: VecDeque<Letter>,
     pub(crate) arrived: HashMap<(usize, Channel), VecDeque<Vec<u8>>>,
     /// Threads that wait for a message.
@@ -74,7 +74,7 @@ pub(crate) struct Mail {
     pub(crate) error: Option<RankError>,
     /// Ranks that have ended as they should.
     pub(crate) ended: Vec<usize>,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<SpeakerEnd>,
     /// Whether a message has left `outgoing` and is not sent yet.
     pub(crate) sending: bool,
     /// When this process was told to end, perhaps because another rank is gone.
@@ -94,7 +94,7 @@ pub(crate) const HURRIED: Duration = Duration::from_millis(700);
 /// as long as their answers.
 const HURRY: Duration = Duration::from_secs(2);
 
-impl Mail {
+impl MpiMail {
     /// How long a rank may be silent.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         let hurries = self.hurried.is_some_and(|since| now.saturating_duration_since(since) < HURRY);
@@ -103,10 +103,10 @@ impl Mail {
 }
 
 #[derive(Default)]
-pub(crate) struct Office {
-    mail: Mutex<Mail>,
+pub(crate) struct MpiMailbox {
+    mail: Mutex<MpiMail>,
     /// What the threads of this rank tell of how far they are.
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) pulse: Arc<ThreadPulse>,
     /// How often something came, for those who wait awake.
     pub(crate) news: AtomicU64,
     /// Something has arrived, or gone wrong.
@@ -115,8 +115,8 @@ pub(crate) struct Office {
     pub(crate) work: Condvar,
 }
 
-impl Office {
-    pub(crate) fn mail(&self) -> MutexGuard<'_, Mail> {
+impl MpiMailbox {
+    pub(crate) fn mail(&self) -> MutexGuard<'_, MpiMail> {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,7 +143,7 @@ mod tests {
     fn silence_is_soon_too_long_for_a_moment_after_a_signal() {
         let now = Instant::now();
         let silence = |hurried: Option<Instant>, seconds| {
-            Mail { hurried, ..Mail::default() }.silence(now + Duration::from_secs(seconds))
+            MpiMail { hurried, ..MpiMail::default() }.silence(now + Duration::from_secs(seconds))
         };
         assert_eq!(silence(None, 0), SILENCE);
         assert_eq!([0, 1].map(|seconds| silence(Some(now), seconds)), [HURRIED; 2]);

@@ -1,8 +1,8 @@
 //! A rank of an MPI job, as other threads see it.
 
-use crate::office::{AWAKE, End, Kind, Letter, Office, Started};
+use crate::office::{AWAKE, Letter, MessageKind, MpiMailbox, MpiWorld, SpeakerEnd};
 use crate::speaker;
-use latent_backend::{Channel, Communicator, Pulse, RankError};
+use latent_backend::{Channel, Communicator, RankError, ThreadPulse};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, PoisonError, mpsc};
@@ -14,7 +14,7 @@ pub struct MpiRank {
     rank: usize,
     /// Of each rank.
     hosts: Vec<String>,
-    office: Arc<Office>,
+    office: Arc<MpiMailbox>,
     speaker: JoinHandle<()>,
 }
 
@@ -24,12 +24,12 @@ pub struct MpiRank {
 /// [`RankError::Setup`] when MPI is already in use in this process, a thread is refused, or not all ranks come up in time. (An MPI that cannot start ends the
 /// process itself.)
 pub fn start(patience: Duration) -> Result<MpiRank, RankError> {
-    let office = Arc::new(Office::default());
+    let office = Arc::new(MpiMailbox::default());
     let (tell, told) = mpsc::channel();
     let shared = Arc::clone(&office);
     let speaker = Builder::new().name("latent-mpi".into()).spawn(move || speaker::run(&shared, &tell));
     let speaker = speaker.map_err(|error| RankError::Setup(format!("starting a thread for MPI: {error}")))?;
-    let Started { rank, hosts } = told.recv_timeout(patience).map_err(|error| {
+    let MpiWorld { rank, hosts } = told.recv_timeout(patience).map_err(|error| {
         RankError::Setup(match error {
             RecvTimeoutError::Disconnected => "MPI has been started in this process before".into(),
             RecvTimeoutError::Timeout => format!(
@@ -57,7 +57,7 @@ impl MpiRank {
     /// # Errors
     /// A rank that is gone or failed before it ended, or an MPI that does not end: to be ended by [`MpiRank::abort`].
     pub fn finish(&self) -> Result<(), RankError> {
-        self.tell_end(End::InOrder);
+        self.tell_end(SpeakerEnd::InOrder);
         // MPI's own end waits for all ranks, and hangs where one is gone by then
         while !self.speaker.is_finished() {
             std::thread::sleep(LOOK);
@@ -80,7 +80,7 @@ impl MpiRank {
     /// launcher ends the job when this process ends.
     pub fn abort(&self, code: i32) {
         std::thread::sleep(GRACE);
-        self.tell_end(End::Abort(code));
+        self.tell_end(SpeakerEnd::Abort(code));
         let since = Instant::now();
         while !self.speaker.is_finished() && since.elapsed() < CLOSING {
             std::thread::sleep(LOOK);
@@ -93,7 +93,7 @@ impl MpiRank {
         self.hosts.iter().enumerate().map(name).collect::<Vec<_>>().join(", ")
     }
 
-    fn tell_end(&self, end: End) {
+    fn tell_end(&self, end: SpeakerEnd) {
         self.office.mail().end = Some(end);
         self.office.work.notify_all();
     }
@@ -108,7 +108,7 @@ impl MpiRank {
         self.office.mail().error.clone()
     }
 
-    fn post(&self, to: usize, kind: Kind, message: &[u8]) {
+    fn post(&self, to: usize, kind: MessageKind, message: &[u8]) {
         self.office.mail().outgoing.push_back(Letter { to, kind, message: message.to_vec() });
         self.office.work.notify_all();
     }
@@ -131,7 +131,7 @@ impl Communicator for MpiRank {
         if let Some(error) = self.office.mail().error.clone() {
             return Err(error);
         }
-        self.post(to, Kind::On(channel), message);
+        self.post(to, MessageKind::On(channel), message);
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl Communicator for MpiRank {
             return;
         }
         for to in (0..self.ranks()).filter(|to| *to != self.rank) {
-            self.post(to, Kind::Failed, cause.as_bytes());
+            self.post(to, MessageKind::Failed, cause.as_bytes());
         }
         // this process may end at once, and what is not sent by then is not said
         let began = Instant::now();
@@ -186,7 +186,7 @@ impl Communicator for MpiRank {
         }
     }
 
-    fn pulse(&self) -> Option<Arc<Pulse>> {
+    fn pulse(&self) -> Option<Arc<ThreadPulse>> {
         Some(Arc::clone(&self.office.pulse))
     }
 }

@@ -1,6 +1,6 @@
 //! The MPI thread, which makes all MPI calls.
 
-use crate::office::{AWAKE, End, Kind, Letter, Office, SILENCE, Started};
+use crate::office::{AWAKE, Letter, MessageKind, MpiMailbox, MpiWorld, SILENCE, SpeakerEnd};
 use latent_backend::{PulseWatch, RankError};
 use latent_types::panic_text;
 use mpi::Threading;
@@ -26,7 +26,7 @@ const DOZES: Duration = Duration::from_secs(1);
 const NAME: usize = 64;
 
 /// Speaks until it is told to end.
-pub(crate) fn run(office: &Office, started: &Sender<Started>) {
+pub(crate) fn run(office: &MpiMailbox, started: &Sender<MpiWorld>) {
     // this thread alone calls MPI
     let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else { return };
     let world = universe.world();
@@ -34,7 +34,7 @@ pub(crate) fn run(office: &Office, started: &Sender<Started>) {
     let (rank, ranks) = (world.rank() as usize, hosts.len());
     let speaker = Speaker { world: &world, office, rank, hosts: hosts.clone() };
     let now = Instant::now();
-    let mut lives = Lives {
+    let mut lives = RankLiveness {
         heard: vec![now; ranks],
         sent: now,
         checked: now,
@@ -42,7 +42,7 @@ pub(crate) fn run(office: &Office, started: &Sender<Started>) {
         watch: PulseWatch::new(now),
         hung: None,
     };
-    if started.send(Started { rank, hosts }).is_err() {
+    if started.send(MpiWorld { rank, hosts }).is_err() {
         return;
     }
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| speaker.speak(&mut lives))) {
@@ -63,7 +63,7 @@ fn hosts(world: &SimpleCommunicator) -> Vec<String> {
 }
 
 /// When each rank was heard last, and when this one last did its part.
-struct Lives {
+struct RankLiveness {
     heard: Vec<Instant>,
     sent: Instant,
     checked: Instant,
@@ -75,7 +75,7 @@ struct Lives {
     hung: Option<Instant>,
 }
 
-impl Lives {
+impl RankLiveness {
     /// Lets go of what has been sent.
     fn let_go(&mut self) {
         for (to, request) in std::mem::take(&mut self.saying) {
@@ -88,13 +88,13 @@ impl Lives {
 
 struct Speaker<'w> {
     world: &'w SimpleCommunicator,
-    office: &'w Office,
+    office: &'w MpiMailbox,
     rank: usize,
     hosts: Vec<String>,
 }
 
 impl Speaker<'_> {
-    fn speak(&self, lives: &mut Lives) {
+    fn speak(&self, lives: &mut RankLiveness) {
         let mut busy = Instant::now();
         let mut said = false;
         loop {
@@ -105,7 +105,7 @@ impl Speaker<'_> {
                 mail.sending = next.is_some();
                 (next, mail.end)
             };
-            if end == Some(End::InOrder) && next.is_none() && self.is_last(&mut said, lives) {
+            if end == Some(SpeakerEnd::InOrder) && next.is_none() && self.is_last(&mut said, lives) {
                 return;
             }
             let mut worked = self.take_in(lives);
@@ -123,9 +123,9 @@ impl Speaker<'_> {
     }
 
     /// Says once that this rank has ended; whether all others have said so too. MPI's own end waits for all ranks without looking whether they are there.
-    fn is_last(&self, said: &mut bool, lives: &mut Lives) -> bool {
+    fn is_last(&self, said: &mut bool, lives: &mut RankLiveness) -> bool {
         if !std::mem::replace(said, true) {
-            self.others().for_each(|to| self.say(to, Kind::Ended, lives));
+            self.others().for_each(|to| self.say(to, MessageKind::Ended, lives));
         }
         lives.let_go();
         let mut mail = self.office.mail();
@@ -142,7 +142,7 @@ impl Speaker<'_> {
     }
 
     /// Sends a message, and takes in what arrives meanwhile, so that two ranks which send to each other both get on.
-    fn send(&self, letter: &Letter, lives: &mut Lives) {
+    fn send(&self, letter: &Letter, lives: &mut RankLiveness) {
         let process = self.world.process_at_rank(letter.to as i32);
         mpi::request::scope(|scope| {
             let mut request = process.immediate_send_with_tag(scope, &letter.message[..], letter.kind.tag());
@@ -155,13 +155,13 @@ impl Speaker<'_> {
     }
 
     /// Sends a message without content, whatever else is on its way.
-    fn say(&self, to: usize, kind: Kind, lives: &mut Lives) {
+    fn say(&self, to: usize, kind: MessageKind, lives: &mut RankLiveness) {
         let process = self.world.process_at_rank(to as i32);
         lives.saying.push((to, process.immediate_send_with_tag(StaticScope, &[][..], kind.tag())));
     }
 
     /// Takes in whatever has arrived; whether anything had for other threads.
-    fn take_in(&self, lives: &mut Lives) -> bool {
+    fn take_in(&self, lives: &mut RankLiveness) -> bool {
         let mut any = false;
         while let Some(arrived) = self.world.any_process().immediate_matched_probe() {
             any |= self.take(arrived, lives);
@@ -170,8 +170,8 @@ impl Speaker<'_> {
     }
 
     /// The same for what ranks say of themselves, where a message of a channel may not overtake one that is still coming in.
-    fn listen(&self, lives: &mut Lives) {
-        for kind in [Kind::Heartbeat, Kind::Failed, Kind::Ended] {
+    fn listen(&self, lives: &mut RankLiveness) {
+        for kind in [MessageKind::Heartbeat, MessageKind::Failed, MessageKind::Ended] {
             while let Some(arrived) = self.world.any_process().immediate_matched_probe_with_tag(kind.tag()) {
                 self.take(arrived, lives);
             }
@@ -179,20 +179,20 @@ impl Speaker<'_> {
     }
 
     /// Takes in one message; whether it is for another thread.
-    fn take(&self, (message, status): (Message, Status), lives: &mut Lives) -> bool {
-        let (from, kind) = (status.source_rank() as usize, Kind::of_tag(status.tag()));
+    fn take(&self, (message, status): (Message, Status), lives: &mut RankLiveness) -> bool {
+        let (from, kind) = (status.source_rank() as usize, MessageKind::of_tag(status.tag()));
         let bytes = status.count(u8::equivalent_datatype()) as usize;
         let message = self.receive(message, bytes, lives);
         if let Some(heard) = lives.heard.get_mut(from) {
             *heard = Instant::now();
         }
         match kind {
-            Some(Kind::On(channel)) => {
+            Some(MessageKind::On(channel)) => {
                 self.office.mail().arrived.entry((from, channel)).or_default().push_back(message);
                 self.office.tell();
                 return true;
             }
-            Some(Kind::Failed) => {
+            Some(MessageKind::Failed) => {
                 let cause = String::from_utf8_lossy(&message).into_owned();
                 self.office.went_wrong(RankError::Failed {
                     rank: from,
@@ -200,17 +200,17 @@ impl Speaker<'_> {
                     cause,
                 });
             }
-            Some(Kind::Ended) => {
+            Some(MessageKind::Ended) => {
                 self.office.mail().ended.push(from);
                 self.office.tell();
             }
-            Some(Kind::Heartbeat) | None => {}
+            Some(MessageKind::Heartbeat) | None => {}
         }
         false
     }
 
     /// The content of a message, which may be long, or never come to its end.
-    fn receive(&self, message: Message, bytes: usize, lives: &mut Lives) -> Vec<u8> {
+    fn receive(&self, message: Message, bytes: usize, lives: &mut RankLiveness) -> Vec<u8> {
         let mut content = vec![0; bytes];
         mpi::request::scope(|scope| {
             let mut request = message.immediate_matched_receive_into(scope, &mut content[..]);
@@ -224,20 +224,20 @@ impl Speaker<'_> {
     }
 
     /// A moment of waiting for a rank that may be gone, and then takes and gives nothing.
-    fn wait_on(&self, lives: &mut Lives) {
+    fn wait_on(&self, lives: &mut RankLiveness) {
         self.look_after(lives);
         self.abort_if_told();
         std::thread::yield_now();
     }
 
     fn abort_if_told(&self) {
-        if let Some(End::Abort(code)) = self.office.mail().end {
+        if let Some(SpeakerEnd::Abort(code)) = self.office.mail().end {
             self.world.abort(code);
         }
     }
 
     /// Says that this rank is there, and looks whether the others are.
-    fn look_after(&self, lives: &mut Lives) {
+    fn look_after(&self, lives: &mut RankLiveness) {
         let now = Instant::now();
         if now - lives.checked < HEARTBEAT / 10 {
             return;
@@ -263,7 +263,7 @@ impl Speaker<'_> {
             }
             self.others()
                 .filter(|to| !not_to.contains(to))
-                .for_each(|to| self.say(to, Kind::Heartbeat, lives));
+                .for_each(|to| self.say(to, MessageKind::Heartbeat, lives));
         }
         // the rank that has been silent longest is the cause
         let silent = self.others().filter(|rank| !ended.contains(rank)).min_by_key(|rank| lives.heard[*rank]);
@@ -274,17 +274,17 @@ impl Speaker<'_> {
     }
 
     /// Looks whether the threads of this rank compute: this one alone would say for ever that it is there.
-    fn look_at_itself(&self, now: Instant, lives: &mut Lives) {
+    fn look_at_itself(&self, now: Instant, lives: &mut RankLiveness) {
         if let Some(since) = lives.hung {
             if now - since > LAST_WORDS {
-                self.office.mail().end.get_or_insert(End::Abort(1));
+                self.office.mail().end.get_or_insert(SpeakerEnd::Abort(1));
             }
             return;
         }
         let Some(limit) = lives.watch.hangs(&self.office.pulse, now) else { return };
         lives.hung = Some(now);
         let cause = format!("it is in a step but has computed nothing for {} s", limit.as_secs_f32());
-        let message = |to| Letter { to, kind: Kind::Failed, message: cause.clone().into_bytes() };
+        let message = |to| Letter { to, kind: MessageKind::Failed, message: cause.clone().into_bytes() };
         self.office.mail().outgoing.extend(self.others().map(message));
         self.went_wrong_here(cause);
     }
@@ -302,7 +302,7 @@ impl Speaker<'_> {
         let message: &'static [u8] = cause.to_owned().into_bytes().leak();
         let send = |to: usize| {
             let process = self.world.process_at_rank(to as i32);
-            process.immediate_send_with_tag(StaticScope, message, Kind::Failed.tag())
+            process.immediate_send_with_tag(StaticScope, message, MessageKind::Failed.tag())
         };
         let mut pending: Vec<_> = self.others().map(send).collect();
         let since = Instant::now();

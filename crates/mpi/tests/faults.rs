@@ -12,14 +12,14 @@ mod job;
 #[path = "support/stalls.rs"]
 mod stalls;
 
-use faulty::{Fault, Faulty, Kind};
-use job::{Ended, FAULT, Job, PARTITION, PATIENCE, STRUCK};
+use faulty::{FaultKind, FaultyRank, RankFault};
+use job::{FAULT, MpiJob, MpiJobResult, PARTITION, PATIENCE, STRUCK};
 use latent_backend::{Channel, Communicator};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, Hosts, LogitsRequest, Rank};
 use latent_formats::Checkpoint;
 use latent_mpi::MpiRank;
-use stalls::Stalls;
+use stalls::StallWatch;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -50,8 +50,8 @@ fn rank() {
     let Ok(partition) = std::env::var(PARTITION) else { return };
     let struck: PathBuf = std::env::var_os(STRUCK).unwrap().into();
     let patience = Duration::from_secs(std::env::var(PATIENCE).unwrap().parse().unwrap());
-    let fault: Option<Fault> = std::env::var(FAULT).ok().map(|text| text.parse().unwrap());
-    let before = |fault: &Fault| fault.message.is_none() && fault.is_for(&faulty::launched_rank());
+    let fault: Option<RankFault> = std::env::var(FAULT).ok().map(|text| text.parse().unwrap());
+    let before = |fault: &RankFault| fault.message.is_none() && fault.is_for(&faulty::launched_rank());
     if let Some(fault) = fault.filter(before) {
         fault.strike(&struck);
     }
@@ -62,11 +62,11 @@ fn rank() {
             std::process::exit(1)
         }
     };
-    let faulty = Arc::new(Faulty::new(rank.clone(), fault, struck.clone()));
+    let faulty = Arc::new(FaultyRank::new(rank.clone(), fault, struck.clone()));
     let result = match fault {
-        Some(fault) if fault.kind == Kind::Cut => exchange(&rank, fault, &struck),
+        Some(fault) if fault.kind == FaultKind::Cut => exchange(&rank, fault, &struck),
         // of other faults a busy machine must not make a rank that hangs
-        Some(fault) if fault.kind == Kind::Hang => run(&partition, faulty.clone(), Some(HUNG_AFTER)),
+        Some(fault) if fault.kind == FaultKind::Hang => run(&partition, faulty.clone(), Some(HUNG_AFTER)),
         _ => run(&partition, faulty.clone(), None),
     };
     if let Err(error) = &result {
@@ -82,7 +82,7 @@ fn rank() {
 }
 
 /// Two ranks send each other a message that takes longer than one of them lives.
-fn exchange(rank: &MpiRank, fault: Fault, struck: &Path) -> Result<(), String> {
+fn exchange(rank: &MpiRank, fault: RankFault, struck: &Path) -> Result<(), String> {
     let (other, mut message) = (1 - rank.rank(), vec![1; LARGE]);
     rank.send(other, Channel::Values, &message).map_err(|error| error.to_string())?;
     if rank.rank() == fault.rank {
@@ -94,7 +94,7 @@ fn exchange(rank: &MpiRank, fault: Fault, struck: &Path) -> Result<(), String> {
 }
 
 /// A short run: a prompt in two chunks, two tokens, a saved cache and a restored one.
-fn run(partition: &str, communicator: Arc<Faulty>, hung_after: Option<Duration>) -> Result<(), String> {
+fn run(partition: &str, communicator: Arc<FaultyRank>, hung_after: Option<Duration>) -> Result<(), String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures/v3");
     let file = Arc::new(Checkpoint::open(&folder).map_err(|error| error.to_string())?);
     let options = EngineOptions {
@@ -134,7 +134,7 @@ fn lead(engine: &mut Engine) -> Result<(), Box<dyn std::error::Error>> {
 
 /// A message before which a rank comes to something new.
 #[derive(Debug)]
-struct Boundary {
+struct FaultBoundary {
     rank: usize,
     message: usize,
     /// Whether the rank has loaded by then.
@@ -142,8 +142,8 @@ struct Boundary {
 }
 
 /// The messages before which ranks come to something new; with all faults, to what they did once before, too.
-fn boundaries(partition: &'static str, stalls: &Stalls) -> Option<Vec<Boundary>> {
-    let ended = Job { partition, fault: None, tcp: false }.run(COMES_UP, stalls)?;
+fn boundaries(partition: &'static str, stalls: &StallWatch) -> Option<Vec<FaultBoundary>> {
+    let ended = MpiJob { partition, fault: None, tcp: false }.run(COMES_UP, stalls)?;
     assert!(ended.status.success(), "{}{}", ended.out, ended.errors);
     let alike = usize::from(std::env::var_os("LATENT_ALL_FAULTS").is_some());
     let mut found = Vec::new();
@@ -156,14 +156,14 @@ fn boundaries(partition: &'static str, stalls: &Stalls) -> Option<Vec<Boundary>>
         let chosen = messages.filter(|(_, before)| before.parse::<usize>().unwrap() <= alike);
         found.extend(chosen.map(|(at, _)| {
             let message = at.parse().unwrap();
-            Boundary { rank, message, loaded: message >= loading }
+            FaultBoundary { rank, message, loaded: message >= loading }
         }));
     }
     Some(found)
 }
 
 /// What a job shows.
-enum Found {
+enum JobFinding {
     AsItShould {
         after: Duration,
     },
@@ -172,96 +172,102 @@ enum Found {
     Wrong(String),
 }
 
-fn check(job: Job, ended: &Ended) -> Found {
-    let Job { partition, fault: Some(fault), tcp } = job else { return Found::Wrong("no fault".into()) };
+fn check(job: MpiJob, ended: &MpiJobResult) -> JobFinding {
+    let MpiJob { partition, fault: Some(fault), tcp } = job else {
+        return JobFinding::Wrong("no fault".into());
+    };
     let told = |what: &str| {
-        let Ended { status, errors, after, stalled, .. } = ended;
+        let MpiJobResult { status, errors, after, stalled, .. } = ended;
         let over = if tcp { " over TCP" } else { "" };
         format!(
             "{partition}{over}, {fault}: {what} (after {after:?}, stalls of {stalled:?}, {status}):\n{errors}"
         )
     };
-    let Some(after) = ended.after else { return Found::Wrong(told("has not struck")) };
+    let Some(after) = ended.after else { return JobFinding::Wrong(told("has not struck")) };
     if ended.status.success() {
         // what memory it had may have been enough
         return match fault.kind {
-            Kind::Starve => Found::AsItShould { after: Duration::ZERO },
-            Kind::Stop | Kind::Cut | Kind::Hang if ended.stalled > STOOD_STILL => {
-                Found::Perhaps(told("went on"))
+            FaultKind::Starve => JobFinding::AsItShould { after: Duration::ZERO },
+            FaultKind::Stop | FaultKind::Cut | FaultKind::Hang if ended.stalled > STOOD_STILL => {
+                JobFinding::Perhaps(told("went on"))
             }
-            _ => Found::Wrong(told("went on")),
+            _ => JobFinding::Wrong(told("went on")),
         };
     }
     let rank = fault.rank;
     let said =
         |cause: &str| ended.errors.contains(&format!("rank {rank} on host ")) && ended.errors.contains(cause);
     let named = match (fault.message, fault.kind) {
-        (_, Kind::Hang) => said("failed: it is in a step but has computed nothing for 2 s"),
-        (_, Kind::Panic) => said("failed: it panicked: on purpose"),
-        (_, Kind::Misdirect) => said("failed: its thread that speaks to MPI panicked: "),
+        (_, FaultKind::Hang) => said("failed: it is in a step but has computed nothing for 2 s"),
+        (_, FaultKind::Panic) => said("failed: it panicked: on purpose"),
+        (_, FaultKind::Misdirect) => said("failed: its thread that speaks to MPI panicked: "),
         // by other ranks, or by mpirun
         (Some(_), _) => [format!("rank {rank} on host "), format!("process rank {rank} with PID ")]
             .iter()
             .any(|name| ended.errors.contains(name)),
-        (None, Kind::Stop) => ended.errors.contains("it waits for a rank that has not come up"),
+        (None, FaultKind::Stop) => ended.errors.contains("it waits for a rank that has not come up"),
         // mpirun has nothing to say of a process that has not joined yet
         (None, _) => ended.errors.contains("non-zero exit code") || ended.errors.contains("exited on signal"),
     };
     if !named {
         let problem = told("does not name the rank");
         // where mpirun ends all ranks before they hear anything, it is the one that names it, and under load it has been seen not to
-        return if fault.kind == Kind::Kill { Found::Perhaps(problem) } else { Found::Wrong(problem) };
+        return if fault.kind == FaultKind::Kill {
+            JobFinding::Perhaps(problem)
+        } else {
+            JobFinding::Wrong(problem)
+        };
     }
     if after > WITHIN + ended.stalled {
-        return Found::Perhaps(told("ended late"));
+        return JobFinding::Perhaps(told("ended late"));
     }
-    Found::AsItShould { after }
+    JobFinding::AsItShould { after }
 }
 
 /// Runs a job with a fault.
-fn show(job: Job, stalls: &Stalls) -> Found {
+fn show(job: MpiJob, stalls: &StallWatch) -> JobFinding {
     let up = job.fault.is_none_or(|fault| fault.message.is_some());
     job.run(if up { COMES_UP } else { NEVER_UP }, stalls)
-        .map_or_else(|| Found::Wrong("no mpirun".into()), |ended| check(job, &ended))
+        .map_or_else(|| JobFinding::Wrong("no mpirun".into()), |ended| check(job, &ended))
 }
 
 /// The faults of the test.
-fn faults(stalls: &Stalls) -> Option<Vec<Job>> {
-    let all = [Kind::Kill, Kind::Stop, Kind::Starve];
+fn faults(stalls: &StallWatch) -> Option<Vec<MpiJob>> {
+    let all = [FaultKind::Kill, FaultKind::Stop, FaultKind::Starve];
     let mut jobs = Vec::new();
     for partition in ["pipeline=3", "experts=2"] {
         let found = boundaries(partition, stalls)?;
         assert!(found.len() >= 20, "{partition}: {found:?}");
-        for (i, Boundary { rank, message, loaded }) in found.into_iter().enumerate() {
+        for (i, FaultBoundary { rank, message, loaded }) in found.into_iter().enumerate() {
             // the first partition has each fault everywhere, the other one of them
             let (everywhere, at) = (partition == "pipeline=3", i % all.len());
             let mut kinds = if everywhere { all.to_vec() } else { vec![all[at]] };
             // what computes is watched in steps, and what panics is told by those that follow
             if loaded && (everywhere || at == 0) {
-                kinds.push(Kind::Hang);
+                kinds.push(FaultKind::Hang);
             }
             if loaded && everywhere {
-                kinds.push(if i % 2 == 0 && rank > 0 { Kind::Panic } else { Kind::Misdirect });
+                kinds.push(if i % 2 == 0 && rank > 0 { FaultKind::Panic } else { FaultKind::Misdirect });
             }
-            let fault = |kind| Some(Fault { rank, message: Some(message), kind });
-            jobs.extend(kinds.into_iter().map(|kind| Job { partition, fault: fault(kind), tcp: false }));
+            let fault = |kind| Some(RankFault { rank, message: Some(message), kind });
+            jobs.extend(kinds.into_iter().map(|kind| MpiJob { partition, fault: fault(kind), tcp: false }));
         }
     }
     let mut of_two = |rank, message, kind, tcp| {
-        jobs.push(Job { partition: "experts=2", fault: Some(Fault { rank, message, kind }), tcp });
+        jobs.push(MpiJob { partition: "experts=2", fault: Some(RankFault { rank, message, kind }), tcp });
     };
-    of_two(1, None, Kind::Kill, false);
-    of_two(1, None, Kind::Stop, false);
+    of_two(1, None, FaultKind::Kill, false);
+    of_two(1, None, FaultKind::Stop, false);
     for rank in 0..2 {
-        of_two(rank, Some(0), Kind::Cut, false);
-        of_two(rank, Some(0), Kind::Cut, true);
+        of_two(rank, Some(0), FaultKind::Cut, false);
+        of_two(rank, Some(0), FaultKind::Cut, true);
     }
     Some(jobs)
 }
 
 #[test]
 fn a_fault_at_any_phase_boundary_ends_every_rank() {
-    let stalls = Stalls::watch();
+    let stalls = StallWatch::watch();
     let Some(jobs) = faults(&stalls) else {
         eprintln!("SKIPPED: no mpirun");
         return;
@@ -284,17 +290,17 @@ fn a_fault_at_any_phase_boundary_ends_every_rank() {
     for (job, mut found) in shown.into_inner().unwrap() {
         // what other jobs or programs were the cause of is not seen twice more while this one is alone
         for _ in 0..2 {
-            if let Found::Perhaps(problem) = &found {
+            if let JobFinding::Perhaps(problem) = &found {
                 eprintln!("again: {problem}");
                 found = show(job, &stalls);
             }
         }
         match found {
-            Found::AsItShould { after } => {
+            JobFinding::AsItShould { after } => {
                 longest = longest.max(after);
                 struck += usize::from(!after.is_zero());
             }
-            Found::Perhaps(problem) | Found::Wrong(problem) => wrong.push(problem),
+            JobFinding::Perhaps(problem) | JobFinding::Wrong(problem) => wrong.push(problem),
         }
     }
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));

@@ -8,7 +8,7 @@
 use crate::blocks::{bytes_at, half};
 use crate::grids;
 use crate::iq_signs::{even_signs, signed_row};
-use crate::search::grid::{self, Form, Grid};
+use crate::search::grid::{self, GridScaling, QuantCodebook};
 use crate::search::importance_at;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
@@ -23,8 +23,8 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-static GRID: Grid<8, 512> = Grid::new(&grids::IQ2_XS);
-const FORM: Form = Form { unit: 0.25, top: 43.0, even: true };
+static GRID: QuantCodebook<8, 512> = QuantCodebook::new(&grids::IQ2_XS);
+const FORM: GridScaling = GridScaling { unit: 0.25, top: 43.0, even: true };
 
 /// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]

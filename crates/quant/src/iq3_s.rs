@@ -8,7 +8,7 @@
 use crate::blocks::half;
 use crate::grids;
 use crate::iq_signs::signed_row;
-use crate::search::grid::{self, Form, Grid};
+use crate::search::grid::{self, GridScaling, QuantCodebook};
 use crate::search::importance_at;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
@@ -24,8 +24,8 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-static GRID: Grid<4, 512> = Grid::new(&grids::IQ3_S);
-const FORM: Form = Form { unit: 2.0, top: 15.0, even: false };
+static GRID: QuantCodebook<4, 512> = QuantCodebook::new(&grids::IQ3_S);
+const FORM: GridScaling = GridScaling { unit: 2.0, top: 15.0, even: false };
 
 /// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]

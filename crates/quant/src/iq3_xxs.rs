@@ -10,7 +10,7 @@
 use crate::blocks::{bytes_at, half};
 use crate::grids;
 use crate::iq_signs::{even_signs, signed_row};
-use crate::search::grid::{self, Form, Grid};
+use crate::search::grid::{self, GridScaling, QuantCodebook};
 use crate::search::importance_at;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
@@ -27,8 +27,8 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-static GRID: Grid<4, 256> = Grid::new(&grids::IQ3_XXS);
-const FORM: Form = Form { unit: 0.5, top: 62.0, even: true };
+static GRID: QuantCodebook<4, 256> = QuantCodebook::new(&grids::IQ3_XXS);
+const FORM: GridScaling = GridScaling { unit: 0.5, top: 62.0, even: true };
 
 /// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]

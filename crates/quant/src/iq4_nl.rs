@@ -6,16 +6,16 @@
 //! ```
 
 use crate::blocks::{half, nibbles, put_nibbles};
-use crate::search::levels::{self, Levels};
+use crate::search::levels::{self, QuantLevels};
 use crate::search::{LANES, importance_at};
 
 /// What the sixteen quants of IQ4_NL and IQ4_XS stand for, ascending.
 pub const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// The table of IQ4_NL.
-pub(crate) struct Iq4;
+pub(crate) struct Iq4Table;
 
-impl Levels for Iq4 {
+impl QuantLevels for Iq4Table {
     const ENDS: [f32; 2] = [-127.0, 113.0];
 
     #[inline(always)]
@@ -60,7 +60,7 @@ pub(crate) fn quants_of(values: &[f32]) -> [u8; 32] {
 #[inline(always)]
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(18)).enumerate() {
-        let (d, values) = levels::block::<Iq4, 32>(x, importance_at(importance, n * 32, 32));
+        let (d, values) = levels::block::<Iq4Table, 32>(x, importance_at(importance, n * 32, 32));
         out[..2].copy_from_slice(&d.to_le_bytes());
         put_nibbles(&mut out[2..], &quants_of(&values));
     }

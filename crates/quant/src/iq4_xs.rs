@@ -7,7 +7,7 @@
 //! ```
 
 use crate::blocks::{bytes_at, half, nibbles, put_nibbles};
-use crate::iq4_nl::{Iq4, VALUES, quants_of};
+use crate::iq4_nl::{Iq4Table, VALUES, quants_of};
 use crate::search::importance_at;
 use crate::search::levels;
 
@@ -31,7 +31,7 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(136)).enumerate() {
         let importance = importance_at(importance, n * 256, 256);
-        let block = levels::super_block::<Iq4, 8, 32>(x, importance, 32.0);
+        let block = levels::super_block::<Iq4Table, 8, 32>(x, importance, 32.0);
         let mut upper = 0u16;
         out[4..8].fill(0);
         for g in 0..8 {

@@ -7,7 +7,7 @@
 
 use crate::blocks::{extreme, nibbles, put_nibbles};
 use crate::e2m1;
-use crate::search::levels::{self, E2m1};
+use crate::search::levels::{self, E2m1Levels};
 use crate::search::{error_weights, importance_at, largest, part};
 
 /// Half of 2^(e − 127), exactly, for every byte: E8M0 as ggml reads it. 255, OCP's NaN, is the number 2^127.
@@ -53,7 +53,7 @@ pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
         // the middle first, so that it wins among equals
         let (mut best, mut least) = (middle, f32::INFINITY);
         for code in [middle, middle.saturating_sub(1), (middle + 1).min(254), (middle + 2).min(254)] {
-            let error = levels::error::<E2m1, 32>(&x, &w, half_scale(code));
+            let error = levels::error::<E2m1Levels, 32>(&x, &w, half_scale(code));
             (best, least) = if error < least { (code, error) } else { (best, least) };
         }
         out[0] = best;

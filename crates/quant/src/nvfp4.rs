@@ -9,7 +9,7 @@
 use crate::blocks::extreme;
 use crate::e2m1;
 use crate::f8_e4m3;
-use crate::search::levels::{self, E2m1};
+use crate::search::levels::{self, E2m1Levels};
 use crate::search::{LANES, error_weights, importance_at, lowest, part};
 
 /// Half the scale of a UE4M3 code, for [`e2m1::DOUBLED`]. Four exponent bits (bias 7), three mantissa bits. The sign bit is ignored, and 0x7f, E4M3's
@@ -61,7 +61,7 @@ pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
             for l in 0..LANES {
                 scales[l] = half_scale(codes[l]);
             }
-            out[g] = codes[lowest(&levels::errors::<E2m1, 16>(&x, &part(&w, g * 16), &scales))];
+            out[g] = codes[lowest(&levels::errors::<E2m1Levels, 16>(&x, &part(&w, g * 16), &scales))];
             let d = half_scale(out[g]);
             for i in 0..8 {
                 out[4 + g * 8 + i] = e2m1::nearest(x[i], d) | (e2m1::nearest(x[i + 8], d) << 4);

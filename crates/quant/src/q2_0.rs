@@ -7,7 +7,7 @@
 
 use crate::blocks::half;
 use crate::search::importance_at;
-use crate::search::levels::{self, Quarter};
+use crate::search::levels::{self, QuarterLevels};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(64)) {
@@ -24,7 +24,7 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
 #[inline(always)]
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(64).zip(out.chunks_exact_mut(18)).enumerate() {
-        let (d, levels) = levels::block::<Quarter, 64>(x, importance_at(importance, n * 64, 64));
+        let (d, levels) = levels::block::<QuarterLevels, 64>(x, importance_at(importance, n * 64, 64));
         out[..2].copy_from_slice(&d.to_le_bytes());
         for (byte, levels) in out[2..].iter_mut().zip(levels.chunks_exact(4)) {
             *byte = 0;

@@ -10,7 +10,7 @@
 use crate::blocks::{bytes_at, half};
 use crate::k_scales::{pack_q3_scales, unpack_q3_scales};
 use crate::search::importance_at;
-use crate::search::levels::{self, Even};
+use crate::search::levels::{self, IntegerLevels};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(110).zip(out.chunks_exact_mut(256)) {
@@ -34,7 +34,7 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(110)).enumerate() {
         let importance = importance_at(importance, n * 256, 256);
-        let block = levels::super_block::<Even<4>, 16, 16>(x, importance, 32.0);
+        let block = levels::super_block::<IntegerLevels<4>, 16, 16>(x, importance, 32.0);
         out[96..108].copy_from_slice(&pack_q3_scales(&block.scales));
         out[108..110].copy_from_slice(&block.d.to_le_bytes());
         out[..96].fill(0);

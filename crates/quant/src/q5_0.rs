@@ -7,7 +7,7 @@
 
 use crate::blocks::{five_bits, half, put_five_bits, put_half, symmetric};
 use crate::search::importance_at;
-use crate::search::levels::{self, Even};
+use crate::search::levels::{self, IntegerLevels};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(22).zip(out.chunks_exact_mut(32)) {
@@ -30,7 +30,7 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
 #[inline(always)]
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(22)).enumerate() {
-        let (d, levels) = levels::block::<Even<16>, 32>(x, importance_at(importance, n * 32, 32));
+        let (d, levels) = levels::block::<IntegerLevels<16>, 32>(x, importance_at(importance, n * 32, 32));
         out[..2].copy_from_slice(&d.to_le_bytes());
         let mut quants = [0; 32];
         for i in 0..32 {

@@ -7,7 +7,7 @@
 
 use crate::blocks::half;
 use crate::search::importance_at;
-use crate::search::levels::{self, Even};
+use crate::search::levels::{self, IntegerLevels};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(210).zip(out.chunks_exact_mut(256)) {
@@ -32,7 +32,7 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(210)).enumerate() {
         let importance = importance_at(importance, n * 256, 256);
-        let block = levels::super_block::<Even<32>, 16, 16>(x, importance, 128.0);
+        let block = levels::super_block::<IntegerLevels<32>, 16, 16>(x, importance, 128.0);
         out[208..210].copy_from_slice(&block.d.to_le_bytes());
         for (out, scale) in out[192..208].iter_mut().zip(block.scales) {
             *out = scale as u8;

@@ -38,12 +38,12 @@ pub struct Statistics {
     pub largest: (f32, u64),
     sum: f64,
     squares: f64,
-    scales: Scales,
+    scales: ScaleDistribution,
 }
 
 /// The distribution of scales.
 #[derive(Clone, Debug, PartialEq)]
-struct Scales {
+struct ScaleDistribution {
     buckets: Box<[u64; BUCKETS]>,
     bad: u64,
     /// Largest magnitude, and its row.
@@ -65,7 +65,7 @@ impl Default for Statistics {
             largest: (0.0, 0),
             sum: 0.0,
             squares: 0.0,
-            scales: Scales { buckets: Box::new([0; BUCKETS]), bad: 0, largest: (0.0, 0) },
+            scales: ScaleDistribution { buckets: Box::new([0; BUCKETS]), bad: 0, largest: (0.0, 0) },
         }
     }
 }
@@ -73,7 +73,7 @@ impl Default for Statistics {
 impl Statistics {
     /// Adds row `row` of a tensor: its dequantized elements, and the bytes that they came from, for the scales.
     pub fn add(&mut self, ty: TensorType, row: u64, bytes: &[u8], numbers: &[f32]) {
-        let sums = Sums::of(numbers);
+        let sums = RowStatistics::of(numbers);
         self.numbers += numbers.len() as u64;
         let zeros =
             if sums.finite { self.plain(row, numbers.len(), &sums) } else { self.broken(row, numbers) };
@@ -91,7 +91,7 @@ impl Statistics {
         }
     }
 
-    fn plain(&mut self, row: u64, len: usize, sums: &Sums) -> u64 {
+    fn plain(&mut self, row: u64, len: usize, sums: &RowStatistics) -> u64 {
         if len > 0 {
             self.extremes(row, sums.min, sums.max);
         }
@@ -195,7 +195,7 @@ fn larger(a: (f32, u64), b: (f32, u64)) -> (f32, u64) {
     if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a }
 }
 
-impl Scales {
+impl ScaleDistribution {
     fn add(&mut self, scale: f32, row: u64) {
         if !scale.is_finite() {
             self.bad += 1;
@@ -235,7 +235,7 @@ pub(crate) fn scale(ty: TensorType, block: &[u8]) -> f32 {
 }
 
 /// Sums of one row, vectorized to run at memory speed.
-struct Sums {
+struct RowStatistics {
     min: f32,
     max: f32,
     sum: f64,
@@ -244,8 +244,8 @@ struct Sums {
     finite: bool,
 }
 
-impl Sums {
-    fn of(numbers: &[f32]) -> Sums {
+impl RowStatistics {
+    fn of(numbers: &[f32]) -> RowStatistics {
         let mut min = [f32::INFINITY; LANES];
         let mut max = [f32::NEG_INFINITY; LANES];
         let (mut sum, mut squares, mut poison) = ([0.0f32; LANES], [0.0f32; LANES], [0.0f32; LANES]);
@@ -271,7 +271,7 @@ impl Sums {
             zeros[i] += u32::from(x == 0.0);
             poison[i] += x * 0.0;
         }
-        Sums {
+        RowStatistics {
             min: min.into_iter().fold(f32::INFINITY, f32::min),
             max: max.into_iter().fold(f32::NEG_INFINITY, f32::max),
             sum: sum.into_iter().map(f64::from).sum(),

@@ -30,7 +30,7 @@ pub const ALIGN: usize = 64;
 
 /// A plane of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plane {
+pub enum TilePlane {
     /// Quants, or their lower bits.
     Quants,
     /// Upper bits of quants.
@@ -43,9 +43,9 @@ pub enum Plane {
 
 /// A field of a block, and the plane it goes to.
 #[derive(Clone, Copy, Debug)]
-enum Field {
+enum BlockField {
     /// `count` units of `size` bytes from byte `from` on; each unit is interleaved over sixteen rows.
-    Units { plane: Plane, from: usize, size: usize, count: usize },
+    Units { plane: TilePlane, from: usize, size: usize, count: usize },
     /// 32 bits, one per quant, into the high plane: eight vectors of 64 bits.
     Bits { from: usize },
     /// Scales and mins of Q4_K and Q5_K: 16 bytes once unpacked.
@@ -56,58 +56,62 @@ enum Field {
     Iq4XsScales,
 }
 
-impl Field {
+impl BlockField {
     /// Bytes that the field of one row's block takes in a plane.
-    fn bytes(self, of: Plane) -> usize {
+    fn bytes(self, of: TilePlane) -> usize {
         match self {
-            Field::Units { plane, size, count, .. } if plane == of => size * count,
-            Field::Bits { .. } if of == Plane::High => 4,
-            Field::KScales { .. } | Field::Q3Scales { .. } if of == Plane::Scales => 16,
-            Field::Iq4XsScales if of == Plane::Scales => 8,
+            BlockField::Units { plane, size, count, .. } if plane == of => size * count,
+            BlockField::Bits { .. } if of == TilePlane::High => 4,
+            BlockField::KScales { .. } | BlockField::Q3Scales { .. } if of == TilePlane::Scales => 16,
+            BlockField::Iq4XsScales if of == TilePlane::Scales => 8,
             _ => 0,
         }
     }
 }
 
-const fn units(plane: Plane, from: usize, size: usize, count: usize) -> Field {
-    Field::Units { plane, from, size, count }
+const fn units(plane: TilePlane, from: usize, size: usize, count: usize) -> BlockField {
+    BlockField::Units { plane, from, size, count }
 }
 
 /// The fields of a block; empty if the format has no tiles.
-fn fields(ty: TensorType) -> &'static [Field] {
-    use Plane::{High, Quants, Scales, SuperScales};
-    const Q4_0: &[Field] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 4)];
-    const Q4_1: &[Field] = &[units(SuperScales, 0, 2, 2), units(Quants, 4, 4, 4)];
-    const Q5_0: &[Field] = &[units(SuperScales, 0, 2, 1), Field::Bits { from: 2 }, units(Quants, 6, 4, 4)];
-    const Q5_1: &[Field] = &[units(SuperScales, 0, 2, 2), Field::Bits { from: 4 }, units(Quants, 8, 4, 4)];
-    const Q8_0: &[Field] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 8)];
-    const Q2_K: &[Field] = &[units(Scales, 0, 1, 16), units(Quants, 16, 4, 16), units(SuperScales, 80, 2, 2)];
-    const Q3_K: &[Field] = &[
+fn fields(ty: TensorType) -> &'static [BlockField] {
+    use TilePlane::{High, Quants, Scales, SuperScales};
+    const Q4_0: &[BlockField] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 4)];
+    const Q4_1: &[BlockField] = &[units(SuperScales, 0, 2, 2), units(Quants, 4, 4, 4)];
+    const Q5_0: &[BlockField] =
+        &[units(SuperScales, 0, 2, 1), BlockField::Bits { from: 2 }, units(Quants, 6, 4, 4)];
+    const Q5_1: &[BlockField] =
+        &[units(SuperScales, 0, 2, 2), BlockField::Bits { from: 4 }, units(Quants, 8, 4, 4)];
+    const Q8_0: &[BlockField] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 8)];
+    const Q2_K: &[BlockField] =
+        &[units(Scales, 0, 1, 16), units(Quants, 16, 4, 16), units(SuperScales, 80, 2, 2)];
+    const Q3_K: &[BlockField] = &[
         units(High, 0, 4, 8),
         units(Quants, 32, 4, 16),
-        Field::Q3Scales { from: 96 },
+        BlockField::Q3Scales { from: 96 },
         units(SuperScales, 108, 2, 1),
     ];
-    const Q4_K: &[Field] =
-        &[units(SuperScales, 0, 2, 2), Field::KScales { from: 4 }, units(Quants, 16, 4, 32)];
-    const Q5_K: &[Field] = &[
+    const Q4_K: &[BlockField] =
+        &[units(SuperScales, 0, 2, 2), BlockField::KScales { from: 4 }, units(Quants, 16, 4, 32)];
+    const Q5_K: &[BlockField] = &[
         units(SuperScales, 0, 2, 2),
-        Field::KScales { from: 4 },
+        BlockField::KScales { from: 4 },
         units(High, 16, 4, 8),
         units(Quants, 48, 4, 32),
     ];
-    const Q6_K: &[Field] = &[
+    const Q6_K: &[BlockField] = &[
         units(Quants, 0, 4, 32),
         units(High, 128, 4, 16),
         units(Scales, 192, 1, 16),
         units(SuperScales, 208, 2, 1),
     ];
-    const IQ4_XS: &[Field] = &[units(SuperScales, 0, 2, 1), Field::Iq4XsScales, units(Quants, 8, 4, 32)];
-    const MXFP4: &[Field] = &[units(SuperScales, 0, 1, 1), units(Quants, 1, 4, 4)];
-    const NVFP4: &[Field] = &[units(SuperScales, 0, 1, 4), units(Quants, 4, 4, 8)];
-    const BF16: &[Field] = &[units(Quants, 0, 4, UNBLOCKED_LEN / 2)];
-    const F16: &[Field] = &[units(Quants, 0, 2, UNBLOCKED_LEN)];
-    const F8_E4M3: &[Field] = &[units(Quants, 0, 2, UNBLOCKED_LEN / 2)];
+    const IQ4_XS: &[BlockField] =
+        &[units(SuperScales, 0, 2, 1), BlockField::Iq4XsScales, units(Quants, 8, 4, 32)];
+    const MXFP4: &[BlockField] = &[units(SuperScales, 0, 1, 1), units(Quants, 1, 4, 4)];
+    const NVFP4: &[BlockField] = &[units(SuperScales, 0, 1, 4), units(Quants, 4, 4, 8)];
+    const BF16: &[BlockField] = &[units(Quants, 0, 4, UNBLOCKED_LEN / 2)];
+    const F16: &[BlockField] = &[units(Quants, 0, 2, UNBLOCKED_LEN)];
+    const F8_E4M3: &[BlockField] = &[units(Quants, 0, 2, UNBLOCKED_LEN / 2)];
     match ty {
         TensorType::Q4_0 | TensorType::IQ4_NL => Q4_0,
         TensorType::Q4_1 => Q4_1,
@@ -161,8 +165,9 @@ impl TileLayout {
         let block_bytes = block_len(ty) / ty.block_len() * ty.block_bytes();
         let mut starts = [0; 4];
         let mut bytes = 0usize;
-        for (i, plane) in
-            [Plane::Quants, Plane::High, Plane::Scales, Plane::SuperScales].into_iter().enumerate()
+        for (i, plane) in [TilePlane::Quants, TilePlane::High, TilePlane::Scales, TilePlane::SuperScales]
+            .into_iter()
+            .enumerate()
         {
             starts[i] = bytes;
             let block: usize = fields.iter().map(|field| field.bytes(plane)).sum();
@@ -191,7 +196,7 @@ impl TileLayout {
     }
 
     /// Offset of a plane in a tile.
-    pub fn start(&self, plane: Plane) -> usize {
+    pub fn start(&self, plane: TilePlane) -> usize {
         self.starts[plane as usize]
     }
 
@@ -234,7 +239,7 @@ impl TileLayout {
 
     /// Writes the NaN flags of an F8_E4M3 tile.
     fn write_nan_flags(&self, rows: &[u8], tile: &mut [u8]) {
-        let flags = tile[self.start(Plane::SuperScales)..].chunks_exact_mut(size_of::<f32>());
+        let flags = tile[self.start(TilePlane::SuperScales)..].chunks_exact_mut(size_of::<f32>());
         let held = rows.chunks_exact(self.row_bytes).map(f8_e4m3::holds_nan).chain(std::iter::repeat(false));
         for (flag, held) in flags.zip(held) {
             flag.copy_from_slice(&(if held { f32::NAN } else { 0.0 }).to_le_bytes());
@@ -249,15 +254,15 @@ impl TileLayout {
             let blocks: [&[u8]; ROWS] = std::array::from_fn(|r| &rows[r * row_bytes + b * len..][..len]);
             for field in fields {
                 match *field {
-                    Field::Units { plane, from, size: 4, count } => {
+                    BlockField::Units { plane, from, size: 4, count } => {
                         let start = self.at(plane, 0, b, 0, count, 4);
                         interleave(&blocks, from, &mut tile[start..start + 4 * count * ROWS]);
                     }
-                    Field::Units { plane, from, size: 2, count } => {
+                    BlockField::Units { plane, from, size: 2, count } => {
                         let start = self.at(plane, 0, b, 0, count, 2);
                         interleave_small::<2>(&blocks, from, &mut tile[start..start + 2 * count * ROWS]);
                     }
-                    Field::Units { plane, from, size: 1, count } => {
+                    BlockField::Units { plane, from, size: 1, count } => {
                         let start = self.at(plane, 0, b, 0, count, 1);
                         interleave_small::<1>(&blocks, from, &mut tile[start..start + count * ROWS]);
                     }
@@ -292,36 +297,36 @@ impl TileLayout {
 
     /// Offset of unit `u` of `count` units of `size` bytes, of row `r` and block `b`.
     #[inline(always)]
-    fn at(&self, plane: Plane, r: usize, b: usize, u: usize, count: usize, size: usize) -> usize {
+    fn at(&self, plane: TilePlane, r: usize, b: usize, u: usize, count: usize, size: usize) -> usize {
         self.start(plane) + ((b * count + u) * ROWS + r) * size
     }
 
-    fn put(&self, field: Field, r: usize, b: usize, block: &[u8], tile: &mut [u8]) {
+    fn put(&self, field: BlockField, r: usize, b: usize, block: &[u8], tile: &mut [u8]) {
         match field {
-            Field::Units { plane, from, size, count } => {
+            BlockField::Units { plane, from, size, count } => {
                 for u in 0..count {
                     let at = self.at(plane, r, b, u, count, size);
                     tile[at..at + size].copy_from_slice(&block[from + u * size..][..size]);
                 }
             }
-            Field::Bits { from } => {
+            BlockField::Bits { from } => {
                 for i in 0..8 {
                     let bits = (block[from + i / 2] >> (i % 2 * 4)) & 15;
-                    let byte = &mut tile[self.start(Plane::High) + (b * 8 + i) * 8 + r / 2];
+                    let byte = &mut tile[self.start(TilePlane::High) + (b * 8 + i) * 8 + r / 2];
                     let shift = r % 2 * 4;
                     *byte = (*byte & !(15 << shift)) | (bits << shift);
                 }
             }
-            Field::KScales { from } => {
+            BlockField::KScales { from } => {
                 let (scales, mins) = k_scales::unpack_scales_mins(&twelve(block, from));
                 self.put_scales(r, b, &scales, 0, 16, tile);
                 self.put_scales(r, b, &mins, 8, 16, tile);
             }
-            Field::Q3Scales { from } => {
+            BlockField::Q3Scales { from } => {
                 let scales = k_scales::unpack_q3_scales(&twelve(block, from)).map(|s| s as u8);
                 self.put_scales(r, b, &scales, 0, 16, tile);
             }
-            Field::Iq4XsScales => {
+            BlockField::Iq4XsScales => {
                 let upper = u16::from_le_bytes([block[2], block[3]]);
                 let scale = |g: usize| {
                     let low = (block[4 + g / 2] >> (g % 2 * 4)) & 15;
@@ -334,7 +339,7 @@ impl TileLayout {
 
     fn put_scales(&self, r: usize, b: usize, scales: &[u8], first: usize, count: usize, tile: &mut [u8]) {
         for (i, scale) in scales.iter().enumerate() {
-            tile[self.at(Plane::Scales, r, b, first + i, count, 1)] = *scale;
+            tile[self.at(TilePlane::Scales, r, b, first + i, count, 1)] = *scale;
         }
     }
 
@@ -346,42 +351,42 @@ impl TileLayout {
         count: usize,
         tile: &[u8],
     ) -> [u8; N] {
-        std::array::from_fn(|i| tile[self.at(Plane::Scales, r, b, first + i, count, 1)])
+        std::array::from_fn(|i| tile[self.at(TilePlane::Scales, r, b, first + i, count, 1)])
     }
 
-    fn take(&self, field: Field, r: usize, b: usize, block: &mut [u8], tile: &[u8]) {
+    fn take(&self, field: BlockField, r: usize, b: usize, block: &mut [u8], tile: &[u8]) {
         match field {
             // the common sizes as constants, so that the compiler moves whole words
-            Field::Units { plane, from, size: 4, count } => {
+            BlockField::Units { plane, from, size: 4, count } => {
                 let start = self.at(plane, r, b, 0, count, 4);
                 gather::<4>(&tile[start..], &mut block[from..from + 4 * count]);
             }
-            Field::Units { plane, from, size: 2, count } => {
+            BlockField::Units { plane, from, size: 2, count } => {
                 let start = self.at(plane, r, b, 0, count, 2);
                 gather::<2>(&tile[start..], &mut block[from..from + 2 * count]);
             }
-            Field::Units { plane, from, size, count } => {
+            BlockField::Units { plane, from, size, count } => {
                 for u in 0..count {
                     let at = self.at(plane, r, b, u, count, size);
                     block[from + u * size..][..size].copy_from_slice(&tile[at..at + size]);
                 }
             }
-            Field::Bits { from } => {
+            BlockField::Bits { from } => {
                 for i in 0..8 {
-                    let byte = tile[self.start(Plane::High) + (b * 8 + i) * 8 + r / 2];
+                    let byte = tile[self.start(TilePlane::High) + (b * 8 + i) * 8 + r / 2];
                     block[from + i / 2] |= ((byte >> (r % 2 * 4)) & 15) << (i % 2 * 4);
                 }
             }
-            Field::KScales { from } => {
+            BlockField::KScales { from } => {
                 let scales = self.take_scales(r, b, 0, 16, tile);
                 let mins = self.take_scales(r, b, 8, 16, tile);
                 block[from..from + 12].copy_from_slice(&k_scales::pack_scales_mins(&scales, &mins));
             }
-            Field::Q3Scales { from } => {
+            BlockField::Q3Scales { from } => {
                 let scales = self.take_scales::<16>(r, b, 0, 16, tile).map(|s| s as i8);
                 block[from..from + 12].copy_from_slice(&k_scales::pack_q3_scales(&scales));
             }
-            Field::Iq4XsScales => {
+            BlockField::Iq4XsScales => {
                 let scales = self.take_scales::<8>(r, b, 0, 8, tile).map(|s| s.wrapping_add(32));
                 let mut upper = 0u16;
                 for (g, bits) in scales.iter().enumerate() {
@@ -503,7 +508,7 @@ mod tests {
         (rows[3 * 40 + 39], rows[8 * 40]) = (0xff, 0x7f);
         let mut tile = vec![0xaa; layout.tile_bytes()];
         layout.pack(&rows, &mut tile);
-        let flags = tile[layout.start(Plane::SuperScales)..].chunks_exact(4);
+        let flags = tile[layout.start(TilePlane::SuperScales)..].chunks_exact(4);
         let flags: Vec<f32> = flags.map(|m| f32::from_le_bytes([m[0], m[1], m[2], m[3]])).collect();
         assert_eq!(flags.len(), ROWS);
         for (r, flag) in flags.iter().enumerate() {

@@ -9,7 +9,7 @@
 
 use crate::blocks::half;
 use crate::search::importance_at;
-use crate::search::levels::{self, Ternary};
+use crate::search::levels::{self, TernaryLevels};
 
 const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 
@@ -49,7 +49,7 @@ fn put_digits(levels: &[f32], out: &mut [u8]) {
 #[inline(always)]
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(54)).enumerate() {
-        let (d, levels) = levels::block::<Ternary, 256>(x, importance_at(importance, n * 256, 256));
+        let (d, levels) = levels::block::<TernaryLevels, 256>(x, importance_at(importance, n * 256, 256));
         put_digits(&levels[..160], &mut out[..32]);
         put_digits(&levels[160..240], &mut out[32..48]);
         put_digits(&levels[240..], &mut out[48..52]);

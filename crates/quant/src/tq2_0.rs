@@ -7,7 +7,7 @@
 
 use crate::blocks::half;
 use crate::search::importance_at;
-use crate::search::levels::{self, Ternary};
+use crate::search::levels::{self, TernaryLevels};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(66).zip(out.chunks_exact_mut(256)) {
@@ -25,7 +25,7 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
 #[inline(always)]
 pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(66)).enumerate() {
-        let (d, levels) = levels::block::<Ternary, 256>(x, importance_at(importance, n * 256, 256));
+        let (d, levels) = levels::block::<TernaryLevels, 256>(x, importance_at(importance, n * 256, 256));
         out[..64].fill(0);
         for (n, level) in levels.iter().enumerate() {
             out[n / 128 * 32 + n % 32] |= ((level + 1.0) as u8) << (n % 128 / 32 * 2);

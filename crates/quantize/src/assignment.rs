@@ -3,9 +3,9 @@
 use crate::error::QuantizeError;
 use crate::importance::Importances;
 use crate::mix::Mix;
-use crate::pattern::Pattern;
-use crate::rules::{self, Rules};
-use crate::shape::{ModelShape, Role, columns_rows_matrices, layer_of};
+use crate::pattern::TensorPattern;
+use crate::rules::{self, MixRules};
+use crate::shape::{ModelShape, TensorRole, columns_rows_matrices, layer_of};
 use crate::weights::{SourceTensor, Weights};
 use latent_formats::gguf::{DEFAULT_ALIGNMENT, Metadata, Writer, WriterValue, shard_name};
 use latent_formats::{OutputError, cut, output_file};
@@ -27,7 +27,7 @@ pub struct Options {
     /// The type of the mix for every tensor that may be quantized.
     pub pure: bool,
     /// Types of tensors by their names; the first pattern that is found counts.
-    pub tensor_types: Vec<(Pattern, TensorType)>,
+    pub tensor_types: Vec<(TensorPattern, TensorType)>,
     /// The type of the output matrix.
     pub output: Option<TensorType>,
     /// The type of the token embedding.
@@ -269,8 +269,9 @@ fn choose(
         let key = |i: &usize| (layer_of(&tensors[*i].name), &tensors[*i].name);
         key(a).cmp(&key(b))
     });
-    let values = tensors.iter().filter(|tensor| Role::of(&tensor.name) == Role::Value).count() as u64;
-    let mut rules = Rules::new(options.mix, shape, has_importance, options.output, values);
+    let values =
+        tensors.iter().filter(|tensor| TensorRole::of(&tensor.name) == TensorRole::Value).count() as u64;
+    let mut rules = MixRules::new(options.mix, shape, has_importance, options.output, values);
     for index in order {
         let tensor = &mut tensors[index];
         if !tensor.free {
@@ -278,10 +279,10 @@ fn choose(
         }
         let (columns, _, matrices) = columns_rows_matrices(&tensor.shape);
         let named = options.tensor_types.iter().find(|(pattern, _)| pattern.is_found_in(&tensor.name));
-        let role = Role::of(&tensor.name);
+        let role = TensorRole::of(&tensor.name);
         let by_role = match role {
-            Role::Embedding => options.embedding,
-            Role::Output => options.output,
+            TensorRole::Embedding => options.embedding,
+            TensorRole::Output => options.output,
             _ => None,
         };
         if let Some(ty) = by_role.or(named.map(|(_, ty)| *ty)) {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Sums of one tensor.
 #[derive(Clone, Debug)]
-pub struct Collected {
+pub struct CollectedSums {
     /// The tensor's name.
     pub tensor: String,
     /// Rows that each of its matrices was multiplied by.
@@ -34,10 +34,10 @@ pub struct Calibration {
 /// A target that is refused; an error of the system.
 pub fn write_importances(
     path: &Path,
-    collected: &[Collected],
+    collected: &[CollectedSums],
     calibration: &Calibration,
 ) -> Result<u64, QuantizeError> {
-    let mut sorted: Vec<&Collected> = collected.iter().collect();
+    let mut sorted: Vec<&CollectedSums> = collected.iter().collect();
     sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));
     let mut file = OutputFile::create(path)?;
     match write(&mut file, &sorted, calibration) {
@@ -46,7 +46,11 @@ pub fn write_importances(
     }
 }
 
-fn write(file: &mut OutputFile, collected: &[&Collected], calibration: &Calibration) -> std::io::Result<()> {
+fn write(
+    file: &mut OutputFile,
+    collected: &[&CollectedSums],
+    calibration: &Calibration,
+) -> std::io::Result<()> {
     let mut writer = Writer::new();
     writer.key("general.type", WriterValue::String("imatrix".into()));
     writer.key("imatrix.datasets", WriterValue::Strings(vec![calibration.dataset.clone().into_bytes()]));
@@ -78,7 +82,7 @@ mod tests {
     fn what_is_written_is_read_as_means() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("imatrix.gguf");
-        let one = |tensor: &str, counts: &[u64], sums: &[f64]| Collected {
+        let one = |tensor: &str, counts: &[u64], sums: &[f64]| CollectedSums {
             tensor: tensor.into(),
             counts: counts.into(),
             sums: sums.into(),

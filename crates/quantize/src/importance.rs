@@ -179,9 +179,9 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// What is left of a `.dat`.
-struct Rest<'a>(&'a [u8]);
+struct DatCursor<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> DatCursor<'a> {
     fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8], String> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or_else(|| format!("it ends within {what}"))?;
         self.0 = rest;
@@ -204,7 +204,7 @@ impl<'a> Rest<'a> {
 
 /// Entries of (name, calls, sums over the calls' means), then optionally chunks and the data set's name. All numbers have four bytes.
 fn from_dat(bytes: &[u8]) -> Result<Importances, String> {
-    let mut rest = Rest(bytes);
+    let mut rest = DatCursor(bytes);
     let mut out = Importances::default();
     let entries = rest.count("the number of tensors")?;
     for number in 0..entries {

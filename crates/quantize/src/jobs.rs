@@ -5,7 +5,7 @@ use crate::error::QuantizeError;
 use crate::importance::normalized;
 use crate::rows::quantize_row;
 use crate::shape::columns_rows_matrices;
-use crate::weights::WeightRows;
+use crate::weights::WeightRowReader;
 use latent_types::TensorType;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -19,7 +19,7 @@ pub(crate) const JOB_WEIGHTS: usize = 1 << 20;
 const READ_TOGETHER: usize = 1 << 14;
 
 /// Rows of a tensor.
-pub(crate) struct Job {
+pub(crate) struct QuantizeJob {
     pub tensor: usize,
     /// Counted through all matrices.
     pub rows: Range<usize>,
@@ -31,13 +31,13 @@ pub(crate) struct Job {
 
 /// Sums over weights: of squared errors and of squares, both times importances.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sums {
+pub(crate) struct QuantErrorSums {
     pub errors: f64,
     pub squares: f64,
 }
 
 /// All jobs of the file at an index.
-pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<Job>, QuantizeError> {
+pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<QuantizeJob>, QuantizeError> {
     let NewFile { writer, tensors } = &assignment.files[file];
     let data = assignment.header(file)?.len() as u64;
     let (offsets, end) = writer.offsets().map_err(|error| assignment.unwritable(error))?;
@@ -57,7 +57,7 @@ pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<Job>,
         for first in (0..rows).step_by(step) {
             let last = (first + step).min(rows);
             let bytes = if last == rows { (next - at) as usize } else { (last - first) * row };
-            jobs.push(Job { tensor: index, rows: first..last, at, bytes });
+            jobs.push(QuantizeJob { tensor: index, rows: first..last, at, bytes });
             at += bytes as u64;
         }
     }
@@ -66,22 +66,22 @@ pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<Job>,
 
 /// What a thread works with.
 #[derive(Default)]
-pub(crate) struct Worker<'a> {
+pub(crate) struct QuantizeWorker<'a> {
     /// The tensor that was read last.
-    rows: Option<(usize, Box<dyn WeightRows + 'a>)>,
+    rows: Option<(usize, Box<dyn WeightRowReader + 'a>)>,
     numbers: Vec<f32>,
     back: Vec<f32>,
     importance: (Option<(usize, usize)>, Vec<f32>),
     part: Option<(PathBuf, File)>,
 }
 
-impl<'a> Worker<'a> {
+impl<'a> QuantizeWorker<'a> {
     /// The bytes of a job, and their errors: none where all of them were copied.
     pub(crate) fn quantize(
         &mut self,
         assignment: &Assignment<'a>,
-        job: &Job,
-    ) -> Result<(Vec<u8>, Option<Sums>), QuantizeError> {
+        job: &QuantizeJob,
+    ) -> Result<(Vec<u8>, Option<QuantErrorSums>), QuantizeError> {
         let mut out = vec![0; job.bytes];
         let sums = self.run(assignment, job, &mut out, false)?;
         Ok((out, sums))
@@ -91,9 +91,9 @@ impl<'a> Worker<'a> {
     pub(crate) fn compare(
         &mut self,
         assignment: &Assignment<'a>,
-        job: &Job,
+        job: &QuantizeJob,
         part: &Path,
-    ) -> Result<Option<Sums>, QuantizeError> {
+    ) -> Result<Option<QuantErrorSums>, QuantizeError> {
         let mut out = vec![0; job.bytes];
         let known = self.part.take_if(|(path, _)| path == part);
         let (_, mut file) = match known {
@@ -113,7 +113,7 @@ impl<'a> Worker<'a> {
         assignment: &Assignment<'a>,
         (tensor, row): (usize, usize),
         types: &[TensorType],
-    ) -> Result<Vec<Sums>, QuantizeError> {
+    ) -> Result<Vec<QuantErrorSums>, QuantizeError> {
         let (columns, rows, matrices) = columns_rows_matrices(&assignment.tensors[tensor].shape);
         let unit = assignment.weights.rows_together(tensor);
         let first = row - row % unit;
@@ -135,7 +135,7 @@ impl<'a> Worker<'a> {
         &mut self,
         assignment: &Assignment<'a>,
         tensor: usize,
-    ) -> Result<&(dyn WeightRows + 'a), QuantizeError> {
+    ) -> Result<&(dyn WeightRowReader + 'a), QuantizeError> {
         let rows = match self.rows.take_if(|(of, _)| *of == tensor) {
             Some((_, rows)) => rows,
             None => assignment.weights.rows(tensor)?,
@@ -147,16 +147,16 @@ impl<'a> Worker<'a> {
     fn run(
         &mut self,
         assignment: &Assignment<'a>,
-        job: &Job,
+        job: &QuantizeJob,
         out: &mut [u8],
         there: bool,
-    ) -> Result<Option<Sums>, QuantizeError> {
+    ) -> Result<Option<QuantErrorSums>, QuantizeError> {
         let tensor = &assignment.tensors[job.tensor];
         let (columns, rows, matrices) = columns_rows_matrices(&tensor.shape);
         let row_bytes = (tensor.bytes_to as usize) / (rows * matrices);
         let unit = assignment.weights.rows_together(job.tensor);
         let most = (READ_TOGETHER / (unit * columns).max(1)).max(1) * unit;
-        let mut sums: Option<Sums> = None;
+        let mut sums: Option<QuantErrorSums> = None;
         let mut numbers = std::mem::take(&mut self.numbers);
         let mut first = job.rows.start;
         while first < job.rows.end {
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
         (numbers, to): (&[f32], TensorType),
         out: &mut [u8],
         there: bool,
-    ) -> Result<Sums, QuantizeError> {
+    ) -> Result<QuantErrorSums, QuantizeError> {
         let assigned = &assignment.tensors[tensor];
         let (columns, rows, _) = columns_rows_matrices(&assigned.shape);
         self.back.resize(columns, 0.0);
@@ -210,7 +210,7 @@ impl<'a> Worker<'a> {
         }
         // what an unquantized file says is passed on by another
         if !to.is_quantized() && numbers.iter().any(|v| !v.is_finite()) {
-            return Ok(Sums::default());
+            return Ok(QuantErrorSums::default());
         }
         Err(QuantizeError::NotFinite { tensor: tensor(), row })
     }
@@ -242,15 +242,15 @@ fn of_part(part: &Path, error: std::io::Error) -> QuantizeError {
     latent_formats::OutputError::Io { path: part.to_owned(), error }.into()
 }
 
-impl Sums {
-    pub(crate) fn add(&mut self, other: Sums) {
+impl QuantErrorSums {
+    pub(crate) fn add(&mut self, other: QuantErrorSums) {
         self.errors += other.errors;
         self.squares += other.squares;
     }
 }
 
 /// Sums of one row, eight lanes of f64 side by side.
-fn errors(old: &[f32], new: &[f32], weights: Option<&[f32]>) -> Sums {
+fn errors(old: &[f32], new: &[f32], weights: Option<&[f32]>) -> QuantErrorSums {
     const LANES: usize = 8;
     let (mut errors, mut squares) = ([0f64; LANES], [0f64; LANES]);
     let mut add = |l: usize, old: f32, new: f32, weight: f32| {
@@ -264,7 +264,7 @@ fn errors(old: &[f32], new: &[f32], weights: Option<&[f32]>) -> Sums {
             add(l, *old, *new, weights.map_or(1.0, |weights| weights[l]));
         }
     }
-    Sums { errors: errors.iter().sum(), squares: squares.iter().sum() }
+    QuantErrorSums { errors: errors.iter().sum(), squares: squares.iter().sum() }
 }
 
 #[cfg(test)]

@@ -5,19 +5,19 @@ use regex_automata::meta::Regex;
 
 /// A regular expression that is looked for anywhere in a name.
 #[derive(Clone, Debug)]
-pub struct Pattern(Regex);
+pub struct TensorPattern(Regex);
 
-impl Pattern {
+impl TensorPattern {
     /// Compiles a pattern.
     ///
     /// # Errors
     /// A malformed one.
-    pub fn new(pattern: &str) -> Result<Pattern, QuantizeError> {
+    pub fn new(pattern: &str) -> Result<TensorPattern, QuantizeError> {
         let problem = |error: &dyn std::fmt::Display| QuantizeError::Pattern {
             pattern: pattern.to_owned(),
             problem: error.to_string(),
         };
-        Regex::new(pattern).map(Pattern).map_err(|error| match error.syntax_error() {
+        Regex::new(pattern).map(TensorPattern).map_err(|error| match error.syntax_error() {
             Some(syntax) => problem(syntax),
             None => problem(&error),
         })

@@ -7,7 +7,7 @@ use latent_types::TensorType;
 type Importance<'a> = Option<&'a [f32]>;
 
 /// Whether a row was quantized.
-type Run = fn(&[f32], Importance<'_>, &mut [u8]) -> bool;
+type QuantizeRowFn = fn(&[f32], Importance<'_>, &mut [u8]) -> bool;
 
 /// A function compiled for AVX2, to be called where the CPU has it; else it returns false.
 macro_rules! avx2 {
@@ -44,7 +44,7 @@ pub fn quantize_row(
     out: &mut [u8],
 ) -> Result<(), QuantError> {
     latent_quant::check_quantize(ty, numbers, importance, out)?;
-    let run: Run = match ty {
+    let run: QuantizeRowFn = match ty {
         TensorType::Q4_0 => avx2!(q4_0),
         TensorType::Q4_1 => avx2!(q4_1),
         TensorType::Q5_0 => avx2!(q5_0),

@@ -1,7 +1,7 @@
 //! Which type a tensor gets in a mix: llama.cpp's rules, as far as they reach models with Multi-head Latent Attention.
 
 use crate::mix::Mix;
-use crate::shape::{ModelShape, Role, layer_of};
+use crate::shape::{ModelShape, TensorRole, layer_of};
 use latent_types::TensorType::{self, *};
 
 /// Parts of names whose tensors stay as they are: small, or sensitive.
@@ -24,7 +24,7 @@ pub(crate) fn may_be_quantized(name: &str, shape: &[usize]) -> bool {
 
 /// Whether the type is garbage without importances in this mix.
 pub(crate) fn needs_importance(name: &str, ty: TensorType, mix: Mix) -> bool {
-    if matches!(Role::of(name), Role::Embedding | Role::Output) {
+    if matches!(TensorRole::of(name), TensorRole::Embedding | TensorRole::Output) {
         return false;
     }
     match ty {
@@ -52,7 +52,7 @@ pub(crate) fn fallback(ty: TensorType, columns: usize) -> Option<TensorType> {
 }
 
 /// Applies a mix to tensors one after the other: by layer, then by name, as some rules count the tensors before.
-pub(crate) struct Rules<'a> {
+pub(crate) struct MixRules<'a> {
     pub mix: Mix,
     pub shape: &'a ModelShape,
     pub has_importance: bool,
@@ -75,27 +75,27 @@ fn more_bits(layer: u64, layers: u64) -> bool {
     layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
 }
 
-impl<'a> Rules<'a> {
+impl<'a> MixRules<'a> {
     pub(crate) fn new(
         mix: Mix,
         shape: &'a ModelShape,
         has_importance: bool,
         output: Option<TensorType>,
         values: u64,
-    ) -> Rules<'a> {
-        Rules { mix, shape, has_importance, output, values, values_before: 0, downs_before: 0 }
+    ) -> MixRules<'a> {
+        MixRules { mix, shape, has_importance, output, values, values_before: 0, downs_before: 0 }
     }
 
     /// The type of a tensor of `matrices` matrices and `columns` columns.
     pub(crate) fn choose(&mut self, name: &str, columns: usize, matrices: usize) -> TensorType {
-        let (mix, base, role) = (self.mix, self.mix.base(), Role::of(name));
-        if role == Role::Output || (role == Role::Embedding && self.shape.tied) {
+        let (mix, base, role) = (self.mix, self.mix.base(), TensorRole::of(name));
+        if role == TensorRole::Output || (role == TensorRole::Embedding && self.shape.tied) {
             return self.output.unwrap_or_else(|| self.output_type(columns));
         }
         if mix.is(&["MXFP4_MOE"]) {
             return if matrices > 1 { MXFP4 } else { Q8_0 };
         }
-        if role == Role::Embedding {
+        if role == TensorRole::Embedding {
             return self.embedding_type();
         }
         if mix.is(&TINY) {
@@ -103,13 +103,13 @@ impl<'a> Rules<'a> {
         }
         let layer = layer_of(name);
         match role {
-            Role::Value => {
+            TensorRole::Value => {
                 let before = self.values_before;
                 self.values_before += 1;
                 if self.shape.experts == 8 { Q8_0 } else { self.value_type(before) }
             }
-            Role::Key | Role::Query => {
-                if role == Role::Key && self.shape.experts == 8 {
+            TensorRole::Key | TensorRole::Query => {
+                if role == TensorRole::Key && self.shape.experts == 8 {
                     Q8_0
                 } else if mix.is(&["IQ3_XS"]) {
                     IQ3_XXS
@@ -119,19 +119,19 @@ impl<'a> Rules<'a> {
                     base
                 }
             }
-            Role::Down => {
+            TensorRole::Down => {
                 let before = self.downs_before;
                 self.downs_before += 1;
                 // with experts the layer stands in the name, else tensors are counted
                 self.down_type(if self.shape.experts > 1 { layer.unwrap_or(before) } else { before })
             }
-            Role::AttentionOutput => self.attention_output_type(),
-            Role::Gate | Role::Up => {
+            TensorRole::AttentionOutput => self.attention_output_type(),
+            TensorRole::Gate | TensorRole::Up => {
                 let (layer, layers) = (layer.unwrap_or(0), self.shape.layers);
                 let middle = layer >= layers / 8 && layer < 7 * layers / 8;
                 if mix.is(&["IQ3_XS"]) && middle { IQ3_XXS } else { base }
             }
-            Role::Output | Role::Embedding | Role::Other => base,
+            TensorRole::Output | TensorRole::Embedding | TensorRole::Other => base,
         }
     }
 
@@ -158,21 +158,21 @@ impl<'a> Rules<'a> {
         }
     }
 
-    fn tiny(&mut self, role: Role) -> TensorType {
+    fn tiny(&mut self, role: TensorRole) -> TensorType {
         let (mix, experts) = (self.mix, self.shape.experts);
         let better = if mix.is(&SMALL) { IQ3_S } else { Q2_K };
         match role {
-            Role::Value if self.shape.gqa >= 4 || experts >= 4 => Q4_K,
-            Role::Value => better,
-            Role::Key if experts == 8 => Q4_K,
-            Role::Down => {
+            TensorRole::Value if self.shape.gqa >= 4 || experts >= 4 => Q4_K,
+            TensorRole::Value => better,
+            TensorRole::Key if experts == 8 => Q4_K,
+            TensorRole::Down => {
                 let before = self.downs_before;
                 self.downs_before += 1;
                 if before < self.shape.layers / 8 { better } else { mix.base() }
             }
-            Role::AttentionOutput if experts == 8 => Q5_K,
-            Role::AttentionOutput if mix.is(&["IQ1_S", "IQ1_M"]) => IQ2_XXS,
-            Role::AttentionOutput if mix.is(&SMALL) => IQ3_S,
+            TensorRole::AttentionOutput if experts == 8 => Q5_K,
+            TensorRole::AttentionOutput if mix.is(&["IQ1_S", "IQ1_M"]) => IQ2_XXS,
+            TensorRole::AttentionOutput if mix.is(&SMALL) => IQ3_S,
             _ => mix.base(),
         }
     }

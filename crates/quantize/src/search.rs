@@ -2,7 +2,7 @@
 
 use crate::assignment::{AssignedTensor, Assignment};
 use crate::error::QuantizeError;
-use crate::jobs::{Sums, Worker};
+use crate::jobs::{QuantErrorSums, QuantizeWorker};
 use crate::shape::columns_rows_matrices;
 use latent_types::TensorType::{self, *};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,14 +20,14 @@ const SAMPLED_ROWS: usize = 48;
 
 /// What a size costs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fit {
+pub struct SizeFit {
     /// Bytes of the file.
     pub bytes: u64,
     /// Mean over the tensors of the squared error, relative to the squares of the weights.
     pub error: f64,
     /// The same for the mix that the search began with.
     pub error_of_mix: f64,
-    /// The KL divergence to expect, and that of the mix, where errors were [weighted](Measured::set_sensitivities) by their effect.
+    /// The KL divergence to expect, and that of the mix, where errors were [weighted](TypeMeasurements::set_sensitivities) by their effect.
     pub expected_kl: Option<(f64, f64)>,
     /// Bytes of the file that this mix would have.
     pub bytes_of_mix: u64,
@@ -35,43 +35,43 @@ pub struct Fit {
 
 /// A type that a tensor may get, and what it costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct TypeChoice {
     pub ty: TensorType,
     pub bytes: u64,
     pub error: f64,
 }
 
 /// Sizes and errors of every type that each tensor may get.
-pub struct Measured {
+pub struct TypeMeasurements {
     /// Indices of the tensors.
     pub(crate) tensors: Vec<usize>,
     /// Of each, those that are worth their bytes.
-    pub(crate) choices: Vec<Vec<Choice>>,
+    pub(crate) choices: Vec<Vec<TypeChoice>>,
     /// What an error of each tells; none where all count alike.
     pub(crate) weights: Option<Vec<f64>>,
     /// What the mix chose for each.
-    of_mix: Vec<Choice>,
+    of_mix: Vec<TypeChoice>,
     bytes_of_mix: u64,
     /// Bytes of everything else.
     fixed: u64,
 }
 
-impl Measured {
+impl TypeMeasurements {
     /// Bytes of the smallest file, and of the largest that is smaller than the model.
     pub fn range(&self) -> (u64, u64) {
-        let sum = |of: fn(&[Choice]) -> Option<&Choice>| {
+        let sum = |of: fn(&[TypeChoice]) -> Option<&TypeChoice>| {
             self.fixed
                 + self.choices.iter().filter_map(|hull| of(hull)).map(|choice| choice.bytes).sum::<u64>()
         };
         (sum(|hull| hull.first()), sum(|hull| hull.last()))
     }
 
-    fn mean(&self, choices: &[Choice]) -> f64 {
+    fn mean(&self, choices: &[TypeChoice]) -> f64 {
         choices.iter().map(|choice| choice.error).sum::<f64>() / self.tensors.len().max(1) as f64
     }
 
     /// The sum of all errors' effects.
-    fn expected_kl(&self, choices: &[Choice]) -> Option<f64> {
+    fn expected_kl(&self, choices: &[TypeChoice]) -> Option<f64> {
         let weights = self.weights.as_ref()?;
         Some(choices.iter().zip(weights).map(|(choice, weight)| choice.error * weight).sum())
     }
@@ -87,7 +87,7 @@ impl<'a> Assignment<'a> {
         &self,
         threads: usize,
         progress: &(dyn Fn(usize, usize) -> bool + Sync),
-    ) -> Result<Measured, QuantizeError> {
+    ) -> Result<TypeMeasurements, QuantizeError> {
         let open = |i: &usize| self.tensors[*i].free && !self.tensors[*i].named;
         let tensors: Vec<usize> = (0..self.tensors.len()).filter(open).collect();
         let choices = self.all_choices(&tensors, threads, progress)?;
@@ -97,10 +97,10 @@ impl<'a> Assignment<'a> {
         let of_mix = tensors.iter().zip(&choices).map(|(tensor, choices)| {
             let AssignedTensor { to, bytes_to, .. } = self.tensors[*tensor];
             // a type that is no smaller than the present one was not measured
-            let kept = Choice { ty: to, bytes: bytes_to, error: 0.0 };
+            let kept = TypeChoice { ty: to, bytes: bytes_to, error: 0.0 };
             choices.iter().find(|choice| choice.ty == to).copied().unwrap_or(kept)
         });
-        Ok(Measured {
+        Ok(TypeMeasurements {
             fixed: bytes_of_mix - of_these + padding,
             of_mix: of_mix.collect(),
             tensors,
@@ -115,17 +115,17 @@ impl<'a> Assignment<'a> {
     ///
     /// # Errors
     /// A size that cannot be reached.
-    pub fn fit(&mut self, measured: &Measured, target: u64) -> Result<Fit, QuantizeError> {
+    pub fn fit(&mut self, measured: &TypeMeasurements, target: u64) -> Result<SizeFit, QuantizeError> {
         let hulls = &measured.choices;
         let chosen = target
             .checked_sub(measured.fixed)
             .and_then(|room| choose(hulls, measured.weights.as_deref(), room));
         let chosen = chosen.ok_or(QuantizeError::TooSmall { target, least: measured.range().0 })?;
-        let chosen: Vec<Choice> = hulls.iter().zip(chosen).map(|(hull, at)| hull[at]).collect();
+        let chosen: Vec<TypeChoice> = hulls.iter().zip(chosen).map(|(hull, at)| hull[at]).collect();
         let types: Vec<(usize, TensorType)> =
             measured.tensors.iter().zip(&chosen).map(|(tensor, choice)| (*tensor, choice.ty)).collect();
         self.retype(&types)?;
-        Ok(Fit {
+        Ok(SizeFit {
             bytes: self.bytes()?,
             error: measured.mean(&chosen),
             error_of_mix: measured.mean(&measured.of_mix),
@@ -139,12 +139,12 @@ impl<'a> Assignment<'a> {
         tensors: &[usize],
         threads: usize,
         progress: &(dyn Fn(usize, usize) -> bool + Sync),
-    ) -> Result<Vec<Vec<Choice>>, QuantizeError> {
+    ) -> Result<Vec<Vec<TypeChoice>>, QuantizeError> {
         let (next, done, stopped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-        let found: Mutex<Vec<Result<Vec<Choice>, QuantizeError>>> =
+        let found: Mutex<Vec<Result<Vec<TypeChoice>, QuantizeError>>> =
             Mutex::new(tensors.iter().map(|_| Ok(Vec::new())).collect());
         let work = || {
-            let mut worker = Worker::default();
+            let mut worker = QuantizeWorker::default();
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(tensor) = tensors.get(at).filter(|_| !stopped.load(Ordering::Relaxed)) else {
@@ -167,7 +167,11 @@ impl<'a> Assignment<'a> {
         found.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
     }
 
-    fn choices(&self, tensor: usize, worker: &mut Worker<'a>) -> Result<Vec<Choice>, QuantizeError> {
+    fn choices(
+        &self,
+        tensor: usize,
+        worker: &mut QuantizeWorker<'a>,
+    ) -> Result<Vec<TypeChoice>, QuantizeError> {
         let assigned = &self.tensors[tensor];
         let (columns, rows, matrices) = columns_rows_matrices(&assigned.shape);
         let weighted = self.importances.is_some_and(|all| all.has(&assigned.name));
@@ -182,24 +186,24 @@ impl<'a> Assignment<'a> {
         });
         let all = rows * matrices;
         let step = all.div_ceil(SAMPLED_ROWS).max(1);
-        let mut sums = vec![Sums::default(); types.len()];
+        let mut sums = vec![QuantErrorSums::default(); types.len()];
         for row in (0..all).step_by(step) {
             let of_row = worker.errors(self, (tensor, row), &types)?;
             sums.iter_mut().zip(of_row).for_each(|(sums, of_row)| sums.add(of_row));
         }
-        let kept = Choice { ty: assigned.kept, bytes: assigned.bytes_kept, error: 0.0 };
+        let kept = TypeChoice { ty: assigned.kept, bytes: assigned.bytes_kept, error: 0.0 };
         let measured = types.into_iter().zip(sums).map(|(ty, sums)| {
             let error = if sums.squares > 0.0 { sums.errors / sums.squares } else { 0.0 };
-            Choice { ty, bytes: (ty.row_bytes(columns).unwrap_or(0) * all) as u64, error }
+            TypeChoice { ty, bytes: (ty.row_bytes(columns).unwrap_or(0) * all) as u64, error }
         });
         Ok(std::iter::once(kept).chain(measured).collect())
     }
 }
 
 /// The choices on the lower convex hull of error over bytes, smallest first: the others are never worth their bytes.
-fn hull(mut choices: Vec<Choice>) -> Vec<Choice> {
+fn hull(mut choices: Vec<TypeChoice>) -> Vec<TypeChoice> {
     choices.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.error.total_cmp(&b.error)));
-    let mut hull: Vec<Choice> = Vec::new();
+    let mut hull: Vec<TypeChoice> = Vec::new();
     for choice in choices {
         if hull.last().is_some_and(|last| choice.bytes == last.bytes || choice.error >= last.error) {
             continue;
@@ -216,13 +220,13 @@ fn hull(mut choices: Vec<Choice>) -> Vec<Choice> {
 }
 
 /// Error that each further byte takes away.
-fn gain(from: &Choice, to: &Choice) -> f64 {
+fn gain(from: &TypeChoice, to: &TypeChoice) -> f64 {
     (from.error - to.error) / (to.bytes - from.bytes).max(1) as f64
 }
 
 /// Which choice of each hull: from the smallest ones on, always the step that takes away most error per byte, as long as there is room. None if the smallest
 /// ones are too large. Errors count by `weights`, one per hull.
-fn choose(hulls: &[Vec<Choice>], weights: Option<&[f64]>, room: u64) -> Option<Vec<usize>> {
+fn choose(hulls: &[Vec<TypeChoice>], weights: Option<&[f64]>, room: u64) -> Option<Vec<usize>> {
     let least: u64 = hulls.iter().filter_map(|hull| hull.first()).map(|choice| choice.bytes).sum();
     let mut left = room.checked_sub(least)?;
     let mut steps: Vec<(f64, usize, usize, u64)> = Vec::new();
@@ -247,8 +251,8 @@ fn choose(hulls: &[Vec<Choice>], weights: Option<&[f64]>, room: u64) -> Option<V
 mod tests {
     use super::*;
 
-    fn choice(bytes: u64, error: f64) -> Choice {
-        Choice { ty: F32, bytes, error }
+    fn choice(bytes: u64, error: f64) -> TypeChoice {
+        TypeChoice { ty: F32, bytes, error }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::assignment::{AssignedTensor, Assignment};
 use crate::error::QuantizeError;
-use crate::search::{Choice, Measured};
+use crate::search::{TypeChoice, TypeMeasurements};
 use latent_types::TensorType;
 
 /// Relative squared error that a group is tried with: large enough to be told from rounding, small enough that the divergence is in proportion to it.
@@ -10,7 +10,7 @@ const TRIED_ERROR: f64 = 0.01;
 
 /// The tensors of one name in all layers, such as `ffn_down_exps.weight`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
+pub struct TensorGroup {
     /// That name.
     pub name: String,
     /// Places in the lists of what was measured.
@@ -24,15 +24,15 @@ fn name_in_layers(tensor: &AssignedTensor) -> &str {
 }
 
 /// The choice whose error is nearest to that of a trial; none where all are without error.
-fn tried(hull: &[Choice]) -> Option<&Choice> {
-    let off = |choice: &Choice| (choice.error / TRIED_ERROR).ln().abs();
+fn tried(hull: &[TypeChoice]) -> Option<&TypeChoice> {
+    let off = |choice: &TypeChoice| (choice.error / TRIED_ERROR).ln().abs();
     hull.iter().filter(|choice| choice.error > 0.0).min_by(|a, b| off(a).total_cmp(&off(b)))
 }
 
 impl Assignment<'_> {
     /// The groups whose types a search may choose.
-    pub fn groups(&self, measured: &Measured) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
+    pub fn groups(&self, measured: &TypeMeasurements) -> Vec<TensorGroup> {
+        let mut groups: Vec<TensorGroup> = Vec::new();
         for (place, (tensor, hull)) in measured.tensors.iter().zip(&measured.choices).enumerate() {
             if tried(hull).is_none() {
                 continue;
@@ -40,7 +40,7 @@ impl Assignment<'_> {
             let name = name_in_layers(&self.tensors[*tensor]);
             match groups.iter_mut().find(|group| group.name == name) {
                 Some(group) => group.members.push(place),
-                None => groups.push(Group { name: name.to_owned(), members: vec![place] }),
+                None => groups.push(TensorGroup { name: name.to_owned(), members: vec![place] }),
             }
         }
         groups
@@ -50,7 +50,11 @@ impl Assignment<'_> {
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub fn try_group(&mut self, measured: &Measured, group: &Group) -> Result<(), QuantizeError> {
+    pub fn try_group(
+        &mut self,
+        measured: &TypeMeasurements,
+        group: &TensorGroup,
+    ) -> Result<(), QuantizeError> {
         let kept = measured.tensors.iter().map(|tensor| (*tensor, self.tensors[*tensor].kept));
         let mut types: Vec<(usize, TensorType)> = kept.collect();
         for place in &group.members {
@@ -60,11 +64,11 @@ impl Assignment<'_> {
     }
 }
 
-impl Measured {
+impl TypeMeasurements {
     /// Takes the divergence that each group caused when it was [tried](Assignment::try_group): errors count by it from here on. A group without any effect,
     /// such as tensors that only drafts read, counts as the one with the least.
-    pub fn set_sensitivities(&mut self, divergences: &[(Group, f64)]) {
-        let error = |group: &Group| -> f64 {
+    pub fn set_sensitivities(&mut self, divergences: &[(TensorGroup, f64)]) {
+        let error = |group: &TensorGroup| -> f64 {
             let tried = group.members.iter().filter_map(|place| tried(&self.choices[*place]));
             tried.map(|choice| choice.error).sum()
         };

@@ -45,7 +45,7 @@ fn first(metadata: &Metadata, key: &str) -> Result<Option<u64>, FormatError> {
 
 /// What a tensor is for, as far as the rules of mixes go. MLA's projections other than `attn_kv_b` and `attn_output` are [`Other`](Role::Other).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum TensorRole {
     Output,
     Embedding,
     /// `attn_v`, `attn_kv_b` and the joint `attn_qkv`.
@@ -59,24 +59,27 @@ pub(crate) enum Role {
     Other,
 }
 
-const ROLES: [(&str, Role); 9] = [
-    ("attn_qkv.weight", Role::Value),
-    ("attn_kv_b.weight", Role::Value),
-    ("attn_v.weight", Role::Value),
-    ("attn_k.weight", Role::Key),
-    ("attn_q.weight", Role::Query),
-    ("attn_output.weight", Role::AttentionOutput),
-    ("ffn_up", Role::Up),
-    ("ffn_gate", Role::Gate),
-    ("ffn_down", Role::Down),
+const ROLES: [(&str, TensorRole); 9] = [
+    ("attn_qkv.weight", TensorRole::Value),
+    ("attn_kv_b.weight", TensorRole::Value),
+    ("attn_v.weight", TensorRole::Value),
+    ("attn_k.weight", TensorRole::Key),
+    ("attn_q.weight", TensorRole::Query),
+    ("attn_output.weight", TensorRole::AttentionOutput),
+    ("ffn_up", TensorRole::Up),
+    ("ffn_gate", TensorRole::Gate),
+    ("ffn_down", TensorRole::Down),
 ];
 
-impl Role {
-    pub(crate) fn of(name: &str) -> Role {
+impl TensorRole {
+    pub(crate) fn of(name: &str) -> TensorRole {
         match name {
-            "output.weight" => Role::Output,
-            "token_embd.weight" | "per_layer_token_embd.weight" => Role::Embedding,
-            _ => ROLES.iter().find(|(part, _)| name.contains(part)).map_or(Role::Other, |(_, role)| *role),
+            "output.weight" => TensorRole::Output,
+            "token_embd.weight" | "per_layer_token_embd.weight" => TensorRole::Embedding,
+            _ => ROLES
+                .iter()
+                .find(|(part, _)| name.contains(part))
+                .map_or(TensorRole::Other, |(_, role)| *role),
         }
     }
 }

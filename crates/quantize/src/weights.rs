@@ -3,7 +3,7 @@
 use crate::error::QuantizeError;
 use latent_formats::gguf::Metadata;
 use latent_formats::identity::Identity;
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use latent_types::TensorType;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -44,18 +44,18 @@ pub trait Weights: Sync {
     /// Stands for all of its weights.
     fn identity(&self) -> Identity;
 
-    /// Rows of the tensor at an index that are made together: [`WeightRows::read`] begins at a multiple of it.
+    /// Rows of the tensor at an index that are made together: [`WeightRowReader::read`] begins at a multiple of it.
     fn rows_together(&self, tensor: usize) -> usize;
 
     /// Reads the tensor at an index.
     ///
     /// # Errors
     /// Weights that cannot be read.
-    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRows + '_>, QuantizeError>;
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, QuantizeError>;
 }
 
 /// The rows of one tensor, counted through all its matrices.
-pub trait WeightRows {
+pub trait WeightRowReader {
     /// The weights of consecutive rows, whole [`Weights::rows_together`] or up to the end.
     ///
     /// # Errors
@@ -89,8 +89,8 @@ impl Weights for Checkpoint {
             );
         }
         match self.source() {
-            Source::Gguf(source) => Ok(&source.metadata),
-            Source::HuggingFace(_) => {
+            CheckpointSource::Gguf(source) => Ok(&source.metadata),
+            CheckpointSource::HuggingFace(_) => {
                 refused("it is a folder of safetensors; `latent convert --type` quantizes folders")
             }
         }
@@ -115,7 +115,7 @@ impl Weights for Checkpoint {
         1
     }
 
-    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRows + '_>, QuantizeError> {
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, QuantizeError> {
         let info = &Checkpoint::tensors(self)[tensor];
         let data = self.tensor(&info.name).map_or(&[][..], |tensor| tensor.data);
         let row_bytes = data.len().checked_div(info.rows()).unwrap_or(0);
@@ -138,7 +138,7 @@ impl StoredRows<'_> {
     }
 }
 
-impl WeightRows for StoredRows<'_> {
+impl WeightRowReader for StoredRows<'_> {
     fn read(&self, first: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
         let bytes = out.len() / self.ty.block_len() * self.ty.block_bytes();
         let start = first * self.row_bytes;

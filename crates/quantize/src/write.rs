@@ -3,7 +3,7 @@
 use crate::assignment::{AssignedTensor, Assignment};
 use crate::error::QuantizeError;
 use crate::importance::Importances;
-use crate::jobs::{Job, Sums, Worker, jobs};
+use crate::jobs::{QuantErrorSums, QuantizeJob, QuantizeWorker, jobs};
 use latent_formats::identity::{FNV_START, fnv};
 use latent_formats::{OutputError, OutputFile, ResumableFile};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub struct WrittenTensor {
 
 /// A file that was written, or a set of files.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct QuantizedModel {
     /// Its tensors, in its order.
     pub tensors: Vec<WrittenTensor>,
     /// The file, or those of the set, the one to open first.
@@ -45,7 +45,7 @@ pub struct Written {
 }
 
 /// What a thread hands to the file: bytes, unless they are there already.
-type Piece = Result<(Option<Vec<u8>>, Option<Sums>), QuantizeError>;
+type QuantizeJobOutput = Result<(Option<Vec<u8>>, Option<QuantErrorSums>), QuantizeError>;
 
 /// Writes the files of an assignment with `threads` threads: `target`, or
 /// [those of a set](Assignment::targets). After an interruption the same call resumes from the
@@ -59,14 +59,14 @@ pub fn write(
     target: &Path,
     threads: usize,
     progress: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<Written, QuantizeError> {
+) -> Result<QuantizedModel, QuantizeError> {
     let targets = assignment.targets(target);
     for target in &targets {
         OutputFile::check(target)?;
     }
     let bytes = assignment.bytes()?;
-    let mut sums: Vec<Option<Sums>> = vec![None; assignment.tensors.len()];
-    let mut whole: Vec<Whole> = Vec::with_capacity(targets.len());
+    let mut sums: Vec<Option<QuantErrorSums>> = vec![None; assignment.tensors.len()];
+    let mut whole: Vec<HeadlessFile> = Vec::with_capacity(targets.len());
     let (mut before, mut resumed) = (0, 0);
     for (number, target) in targets.iter().enumerate() {
         let mut tell = |done: u64| progress(before + done, bytes);
@@ -96,20 +96,20 @@ pub fn write(
         error: sums.map(|sums| if sums.squares > 0.0 { (sums.errors / sums.squares).sqrt() } else { 0.0 }),
         weighted: assignment.importances.is_some_and(|all| all.has(&assigned.name)),
     });
-    Ok(Written { tensors: tensors.collect(), files: targets, bytes, resumed })
+    Ok(QuantizedModel { tensors: tensors.collect(), files: targets, bytes, resumed })
 }
 
 /// A file that has all its bytes but its first ones, and these.
-type Whole = (ResumableFile, [u8; ResumableFile::COUNT_BYTES]);
+type HeadlessFile = (ResumableFile, [u8; ResumableFile::COUNT_BYTES]);
 
 /// Writes the file at an index, but does not give it its name; how many of its bytes an earlier run had written.
 fn write_part(
     assignment: &Assignment<'_>,
     (number, target): (usize, &Path),
     threads: usize,
-    sums: &mut [Option<Sums>],
+    sums: &mut [Option<QuantErrorSums>],
     progress: &mut dyn FnMut(u64) -> bool,
-) -> Result<(Whole, u64), QuantizeError> {
+) -> Result<(HeadlessFile, u64), QuantizeError> {
     let header = assignment.header(number)?;
     let jobs = jobs(assignment, number)?;
     let total = jobs.last().map_or(header.len() as u64, |job| job.at + job.bytes as u64);
@@ -121,17 +121,17 @@ fn write_part(
     let resumed = file.written();
     let done = (|| {
         if resumed == 0 {
-            file.append(&header).map_err(Ended::Io)?;
+            file.append(&header).map_err(WriteInterruption::Io)?;
         }
-        let work = Work { assignment, jobs: &jobs, resumed, part: file.part().to_owned() };
-        let mut add = |job: &Job, of_job: Option<Sums>| {
+        let work = WriteContext { assignment, jobs: &jobs, resumed, part: file.part().to_owned() };
+        let mut add = |job: &QuantizeJob, of_job: Option<QuantErrorSums>| {
             if let Some(of_job) = of_job {
                 sums[job.tensor].get_or_insert_default().add(of_job);
             }
         };
         work.run(&mut file, threads.max(1), &mut add, progress)?;
         // other files may follow, and fail
-        file.count().map_err(Ended::Io)
+        file.count().map_err(WriteInterruption::Io)
     })();
     if let Err(ended) = done {
         return Err(unfinished(ended, file, target));
@@ -142,44 +142,48 @@ fn write_part(
 }
 
 /// Why writing ended early.
-enum Ended {
+enum WriteInterruption {
     Io(std::io::Error),
     Asked,
     Failed(QuantizeError),
 }
 
-fn unfinished(ended: Ended, mut file: ResumableFile, target: &Path) -> QuantizeError {
+fn unfinished(ended: WriteInterruption, mut file: ResumableFile, target: &Path) -> QuantizeError {
     // what cannot be counted is written again
     let _ = file.count();
     let (part, written) = (file.part().to_owned(), file.counted());
-    if written == 0 || matches!(ended, Ended::Failed(_)) {
+    if written == 0 || matches!(ended, WriteInterruption::Failed(_)) {
         file.discard();
     }
     match ended {
-        Ended::Io(error) if written == 0 => OutputError::Io { path: target.to_owned(), error }.into(),
-        Ended::Io(error) => QuantizeError::Unfinished { target: target.to_owned(), part, written, error },
-        Ended::Asked => QuantizeError::Stopped { part, written },
-        Ended::Failed(error) => error,
+        WriteInterruption::Io(error) if written == 0 => {
+            OutputError::Io { path: target.to_owned(), error }.into()
+        }
+        WriteInterruption::Io(error) => {
+            QuantizeError::Unfinished { target: target.to_owned(), part, written, error }
+        }
+        WriteInterruption::Asked => QuantizeError::Stopped { part, written },
+        WriteInterruption::Failed(error) => error,
     }
 }
 
 /// What all threads see.
-struct Work<'a> {
+struct WriteContext<'a> {
     assignment: &'a Assignment<'a>,
-    jobs: &'a [Job],
+    jobs: &'a [QuantizeJob],
     resumed: u64,
     part: PathBuf,
 }
 
-impl Work<'_> {
+impl WriteContext<'_> {
     /// Threads take the jobs in turn, so that the next piece of the file is always that of the next thread.
     fn run(
         &self,
         file: &mut ResumableFile,
         threads: usize,
-        add: &mut dyn FnMut(&Job, Option<Sums>),
+        add: &mut dyn FnMut(&QuantizeJob, Option<QuantErrorSums>),
         go_on: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), WriteInterruption> {
         thread::scope(|scope| {
             let mut pieces = Vec::with_capacity(threads);
             for first in 0..threads {
@@ -189,28 +193,28 @@ impl Work<'_> {
                 let spawned = thread::Builder::new()
                     .name(format!("quantize-{first}"))
                     .spawn_scoped(scope, move || self.quantize(mine, &sender));
-                spawned.map_err(Ended::Io)?;
+                spawned.map_err(WriteInterruption::Io)?;
             }
             for (number, job) in self.jobs.iter().enumerate() {
                 let piece = loop {
                     match pieces[number % threads].recv_timeout(ASK_EVERY) {
                         Ok(piece) => break piece,
                         Err(RecvTimeoutError::Timeout) if go_on(job.at) => {}
-                        Err(RecvTimeoutError::Timeout) => return Err(Ended::Asked),
+                        Err(RecvTimeoutError::Timeout) => return Err(WriteInterruption::Asked),
                         Err(RecvTimeoutError::Disconnected) => {
-                            return Err(Ended::Io(std::io::Error::other(
+                            return Err(WriteInterruption::Io(std::io::Error::other(
                                 "a thread ended before its work did",
                             )));
                         }
                     }
                 };
-                let (bytes, sums) = piece.map_err(Ended::Failed)?;
+                let (bytes, sums) = piece.map_err(WriteInterruption::Failed)?;
                 add(job, sums);
                 if let Some(bytes) = bytes {
-                    file.append(&bytes).map_err(Ended::Io)?;
+                    file.append(&bytes).map_err(WriteInterruption::Io)?;
                 }
                 if !go_on(job.at + job.bytes as u64) {
-                    return Err(Ended::Asked);
+                    return Err(WriteInterruption::Asked);
                 }
             }
             Ok(())
@@ -218,8 +222,12 @@ impl Work<'_> {
     }
 
     /// The loop of a thread: runs until all jobs are done or the receiver is dropped.
-    fn quantize<'j>(&self, jobs: impl Iterator<Item = &'j Job>, sender: &SyncSender<Piece>) {
-        let mut worker = Worker::default();
+    fn quantize<'j>(
+        &self,
+        jobs: impl Iterator<Item = &'j QuantizeJob>,
+        sender: &SyncSender<QuantizeJobOutput>,
+    ) {
+        let mut worker = QuantizeWorker::default();
         for job in jobs {
             let piece = if job.at + job.bytes as u64 <= self.resumed {
                 worker.compare(self.assignment, job, &self.part).map(|sums| (None, sums))

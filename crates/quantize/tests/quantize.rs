@@ -2,23 +2,25 @@
 #![allow(missing_docs, reason = "tests")]
 
 use latent_formats::gguf::{Writer, WriterValue};
-use latent_formats::{Checkpoint, Source};
-use latent_quantize::{Assignment, Importances, Mix, Options, Pattern, QuantizeError, Written, write};
-use latent_testing::Recipe;
+use latent_formats::{Checkpoint, CheckpointSource};
+use latent_quantize::{
+    Assignment, Importances, Mix, Options, QuantizeError, QuantizedModel, TensorPattern, write,
+};
+use latent_testing::ModelRecipe;
 use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 
-struct Model {
+struct QuantizeFixture {
     folder: tempfile::TempDir,
     checkpoint: Checkpoint,
 }
 
-impl Model {
-    fn new(shape: &str, kind: &str) -> Model {
+impl QuantizeFixture {
+    fn new(shape: &str, kind: &str) -> QuantizeFixture {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
-        Recipe::new(shape, kind.parse().unwrap()).write_gguf(&path).unwrap();
-        Model { checkpoint: Checkpoint::open(&path).unwrap(), folder }
+        ModelRecipe::new(shape, kind.parse().unwrap()).write_gguf(&path).unwrap();
+        QuantizeFixture { checkpoint: Checkpoint::open(&path).unwrap(), folder }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -60,11 +62,11 @@ fn options(mix: &str) -> Options {
     Options::new(Mix::from_name(mix).unwrap())
 }
 
-fn whole(assignment: &Assignment<'_>, target: &Path, threads: usize) -> Written {
+fn whole(assignment: &Assignment<'_>, target: &Path, threads: usize) -> QuantizedModel {
     write(assignment, target, threads, &mut |_, _| true).unwrap()
 }
 
-fn refused(model: &Model, options: &Options, importances: Option<&Importances>) -> String {
+fn refused(model: &QuantizeFixture, options: &Options, importances: Option<&Importances>) -> String {
     match Assignment::new(&model.checkpoint, options, importances) {
         Ok(_) => panic!("nothing was refused"),
         Err(error) => error.to_string(),
@@ -75,7 +77,7 @@ fn refused(model: &Model, options: &Options, importances: Option<&Importances>) 
 #[test]
 fn types_are_those_of_the_field() {
     use TensorType::*;
-    let model = Model::new("tiny-v3", "BF16");
+    let model = QuantizeFixture::new("tiny-v3", "BF16");
     let expected = [
         ("Q4_K_M", "output.weight", Q6_K),
         ("Q4_K_M", "token_embd.weight", Q4_K),
@@ -103,11 +105,11 @@ fn types_are_those_of_the_field() {
 
 #[test]
 fn names_that_a_pattern_finds_get_its_type() {
-    let model = Model::new("tiny-v3", "BF16");
+    let model = QuantizeFixture::new("tiny-v3", "BF16");
     let mut options = options("Q4_K_M");
     options.tensor_types = vec![
-        (Pattern::new(r"blk\.1\..*_exps").unwrap(), TensorType::Q3_K),
-        (Pattern::new("ffn").unwrap(), TensorType::Q8_0),
+        (TensorPattern::new(r"blk\.1\..*_exps").unwrap(), TensorType::Q3_K),
+        (TensorPattern::new("ffn").unwrap(), TensorType::Q8_0),
     ];
     (options.output, options.embedding) = (Some(TensorType::F16), Some(TensorType::Q5_K));
     let assignment = Assignment::new(&model.checkpoint, &options, None).unwrap();
@@ -116,12 +118,12 @@ fn names_that_a_pattern_finds_get_its_type() {
     assert_eq!(of("blk.2.ffn_up_exps.weight"), TensorType::Q8_0);
     assert_eq!(of("blk.1.ffn_gate_inp.weight"), TensorType::F32);
     assert_eq!((of("output.weight"), of("token_embd.weight")), (TensorType::F16, TensorType::Q5_K));
-    assert!(Pattern::new("blk.(").err().unwrap().to_string().contains("regular expression"));
+    assert!(TensorPattern::new("blk.(").err().unwrap().to_string().contains("regular expression"));
 }
 
 #[test]
 fn a_written_file_is_the_model_in_other_types() {
-    let model = Model::new("tiny-v3", "BF16");
+    let model = QuantizeFixture::new("tiny-v3", "BF16");
     let assignment = Assignment::new(&model.checkpoint, &options("Q4_K_M"), None).unwrap();
     let out = model.at("out.gguf");
     let written = whole(&assignment, &out, 3);
@@ -149,7 +151,11 @@ fn a_written_file_is_the_model_in_other_types() {
             info.name
         );
     }
-    let (Source::Gguf(old), Source::Gguf(new)) = (model.checkpoint.source(), back.source()) else { panic!() };
+    let (CheckpointSource::Gguf(old), CheckpointSource::Gguf(new)) =
+        (model.checkpoint.source(), back.source())
+    else {
+        panic!()
+    };
     assert_eq!(new.metadata.u64("general.file_type").unwrap(), Some(15));
     assert_eq!(new.metadata.u64("general.quantization_version").unwrap(), Some(2));
     for (key, bytes) in old.metadata.encoded().filter(|(key, _)| *key != "general.file_type") {
@@ -159,7 +165,7 @@ fn a_written_file_is_the_model_in_other_types() {
 
 #[test]
 fn an_interrupted_run_goes_on_and_gives_the_same_bytes() {
-    let model = Model::new("tiny-v3", "F32");
+    let model = QuantizeFixture::new("tiny-v3", "F32");
     let assignment = Assignment::new(&model.checkpoint, &options("Q5_K_S"), None).unwrap();
     let straight = whole(&assignment, &model.at("straight.gguf"), 1);
     let out = model.at("out.gguf");
@@ -173,7 +179,8 @@ fn an_interrupted_run_goes_on_and_gives_the_same_bytes() {
     assert!(resumed.resumed > straight.bytes / 2, "{}", resumed.resumed);
     assert!(std::fs::read(&out).unwrap() == std::fs::read(model.at("straight.gguf")).unwrap());
     assert_eq!(model.names(), ["model.gguf", "out.gguf", "straight.gguf"]);
-    let errors = |written: &Written| written.tensors.iter().map(|tensor| tensor.error).collect::<Vec<_>>();
+    let errors =
+        |written: &QuantizedModel| written.tensors.iter().map(|tensor| tensor.error).collect::<Vec<_>>();
     assert_eq!(errors(&resumed), errors(&straight));
 
     // a partial file of other options is not resumed
@@ -185,9 +192,9 @@ fn an_interrupted_run_goes_on_and_gives_the_same_bytes() {
 
 #[test]
 fn shards_become_one_file() {
-    let model = Model::new("tiny-dense", "BF16");
+    let model = QuantizeFixture::new("tiny-dense", "BF16");
     let sharded = model.at("sharded.gguf");
-    let recipe = Recipe { shards: Some(3), ..Recipe::new("tiny-dense", "BF16".parse().unwrap()) };
+    let recipe = ModelRecipe { shards: Some(3), ..ModelRecipe::new("tiny-dense", "BF16".parse().unwrap()) };
     let sharded = Checkpoint::open(&recipe.write_gguf(&sharded).unwrap().first).unwrap();
     let of = |checkpoint: &Checkpoint, name: &str| {
         let assignment = Assignment::new(checkpoint, &options("Q6_K"), None).unwrap();
@@ -198,13 +205,13 @@ fn shards_become_one_file() {
     for tensor in one.tensors() {
         assert!(one.tensor(&tensor.name).unwrap().data == joined.tensor(&tensor.name).unwrap().data);
     }
-    let Source::Gguf(source) = joined.source() else { panic!() };
+    let CheckpointSource::Gguf(source) = joined.source() else { panic!() };
     assert!(source.metadata.encoded().all(|(key, _)| !key.starts_with("split.")));
 }
 
 #[test]
 fn importances_lower_the_weighted_error_and_are_named_in_the_file() {
-    let model = Model::new("tiny-v3", "BF16");
+    let model = QuantizeFixture::new("tiny-v3", "BF16");
     assert!(refused(&model, &options("IQ2_XXS"), None).contains("--imatrix"));
     let importances = Importances::read(&model.imatrix("imatrix.gguf")).unwrap();
     assert_eq!((importances.chunks, importances.datasets.len()), (3, 1));
@@ -221,7 +228,7 @@ fn importances_lower_the_weighted_error_and_are_named_in_the_file() {
     }
     assert!(better > 10, "{better}");
     let back = Checkpoint::open(&model.at("weighted.gguf")).unwrap();
-    let Source::Gguf(source) = back.source() else { panic!() };
+    let CheckpointSource::Gguf(source) = back.source() else { panic!() };
     assert_eq!(source.metadata.str("quantize.imatrix.file").unwrap(), Some("imatrix.gguf"));
     assert_eq!(source.metadata.str("quantize.imatrix.dataset").unwrap(), Some("calibration.txt"));
     Assignment::new(&model.checkpoint, &options("IQ2_XXS"), Some(&importances)).unwrap();
@@ -245,7 +252,7 @@ fn a_file_without_tensors_is_refused() {
 
 #[test]
 fn importances_of_another_model_are_refused() {
-    let (model, other) = (Model::new("tiny-v3", "BF16"), Model::new("tiny-glm", "BF16"));
+    let (model, other) = (QuantizeFixture::new("tiny-v3", "BF16"), QuantizeFixture::new("tiny-glm", "BF16"));
     let importances = Importances::read(&other.imatrix("imatrix.gguf")).unwrap();
     let problem = refused(&model, &options("Q4_K_M"), Some(&importances));
     assert!(problem.contains("imatrix.gguf") && problem.contains("another model"), "{problem}");
@@ -256,18 +263,18 @@ fn importances_of_another_model_are_refused() {
 
 #[test]
 fn what_cannot_be_done_well_is_refused_before_anything_is_written() {
-    let model = Model::new("tiny-v3", "Q4_K");
+    let model = QuantizeFixture::new("tiny-v3", "Q4_K");
     let problem = refused(&model, &options("Q3_K_S"), None);
     assert!(problem.contains("--allow-requantize") && problem.contains("already"), "{problem}");
     let allowed = Options { allow_requantize: true, ..options("Q3_K_S") };
     whole(&Assignment::new(&model.checkpoint, &allowed, None).unwrap(), &model.at("out.gguf"), 2);
 
-    let model = Model::new("tiny-v3", "F32");
+    let model = QuantizeFixture::new("tiny-v3", "F32");
     let mut named = options("Q8_0");
-    named.tensor_types = vec![(Pattern::new("attn_k_b").unwrap(), TensorType::Q4_K)];
+    named.tensor_types = vec![(TensorPattern::new("attn_k_b").unwrap(), TensorType::Q4_K)];
     let problem = refused(&model, &named, None);
     assert!(problem.contains("attn_k_b") && problem.contains("row length 128"), "{problem}");
-    named.tensor_types = vec![(Pattern::new("attn").unwrap(), TensorType::I8)];
+    named.tensor_types = vec![(TensorPattern::new("attn").unwrap(), TensorType::I8)];
     assert!(refused(&model, &named, None).contains("I8"));
 }
 
@@ -309,7 +316,7 @@ fn weights_that_are_not_finite_are_named_and_nothing_is_left() {
 #[test]
 fn folders_of_safetensors_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    Recipe::new("tiny-dense", "BF16".parse().unwrap()).write_folder(folder.path()).unwrap();
+    ModelRecipe::new("tiny-dense", "BF16".parse().unwrap()).write_folder(folder.path()).unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let error = Assignment::new(&checkpoint, &options("Q8_0"), None).err().unwrap().to_string();
     assert!(error.contains("safetensors"), "{error}");
@@ -317,7 +324,7 @@ fn folders_of_safetensors_are_refused() {
 
 #[test]
 fn a_size_is_met_and_more_room_means_lower_errors() {
-    let model = Model::new("tiny-v3", "BF16");
+    let model = QuantizeFixture::new("tiny-v3", "BF16");
     let mut assignment = Assignment::new(&model.checkpoint, &options("Q4_K_M"), None).unwrap();
     let of_mix = assignment.bytes().unwrap();
     let measured = assignment.measure(3, &|_, _| true).unwrap();
@@ -344,7 +351,7 @@ fn a_size_is_met_and_more_room_means_lower_errors() {
 
 #[test]
 fn a_set_of_files_is_the_same_model() {
-    let model = Model::new("tiny-v3", "BF16");
+    let model = QuantizeFixture::new("tiny-v3", "BF16");
     let mut assignment = Assignment::new(&model.checkpoint, &options("Q4_K_S"), None).unwrap();
     whole(&assignment, &model.at("one.gguf"), 2);
     assignment.split(2_000_000).unwrap();
@@ -363,7 +370,7 @@ fn a_set_of_files_is_the_same_model() {
 /// Of two groups the one whose errors tell more gets more bits than where all errors count alike.
 #[test]
 fn room_goes_to_tensors_whose_errors_tell() {
-    let model = Model::new("tiny-v3", "BF16");
+    let model = QuantizeFixture::new("tiny-v3", "BF16");
     let mut assignment = Assignment::new(&model.checkpoint, &options("Q4_K_M"), None).unwrap();
     let mut measured = assignment.measure(3, &|_, _| true).unwrap();
     let size = 7_000_000;

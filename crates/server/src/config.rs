@@ -1,7 +1,7 @@
 //! How the server is set up, and the file that may say so.
 
 use crate::duration::parse_duration;
-use crate::keys::Keys;
+use crate::keys::ApiKeys;
 use crate::limits::Limits;
 use crate::spans::Otlp;
 use latent_engine::DeviceLayers;
@@ -21,7 +21,7 @@ pub struct ServerConfig {
     /// Port; 0: any that is free.
     pub port: u16,
     /// Keys that may ask; none: everybody may.
-    pub keys: Keys,
+    pub keys: ApiKeys,
     /// Listen on addresses other than loopback without API keys.
     pub allow_unauthenticated: bool,
     /// Origins whose pages may ask, `localhost` for all of this machine, or `*`; none: only the server's own page.
@@ -61,7 +61,7 @@ impl Default for ServerConfig {
         ServerConfig {
             host: "127.0.0.1".into(),
             port: 8080,
-            keys: Keys::default(),
+            keys: ApiKeys::default(),
             allow_unauthenticated: false,
             cors: Vec::new(),
             cors_credentials: false,
@@ -189,7 +189,7 @@ pub struct FileModel {
 
 /// What is wrong with a configuration file.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum ServerConfigError {
     /// The file is not valid TOML.
     #[error("no valid TOML: {0}")]
     Toml(String),
@@ -212,10 +212,10 @@ impl FileConfig {
     /// Reads the text of a configuration file.
     ///
     /// # Errors
-    /// [`ConfigError`]: a setting that would be ignored is an error.
-    pub fn parse(text: &str) -> Result<FileConfig, ConfigError> {
+    /// [`ServerConfigError`]: a setting that would be ignored is an error.
+    pub fn parse(text: &str) -> Result<FileConfig, ServerConfigError> {
         let table: Table =
-            text.parse().map_err(|error: toml::de::Error| ConfigError::Toml(error.to_string()))?;
+            text.parse().map_err(|error: toml::de::Error| ServerConfigError::Toml(error.to_string()))?;
         let mut config = FileConfig::default();
         for (key, value) in &table {
             config.set(key, value)?;
@@ -223,7 +223,7 @@ impl FileConfig {
         Ok(config)
     }
 
-    fn set(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
+    fn set(&mut self, key: &str, value: &Value) -> Result<(), ServerConfigError> {
         match key {
             "model" => self.model = Some(text(key, value)?.into()),
             "models" => {
@@ -282,11 +282,11 @@ impl FileConfig {
                 for (name, value) in table {
                     let full = format!("limits.{name}");
                     if !self.limits.set(name, number(&full, value)?) {
-                        return Err(ConfigError::Unknown(full));
+                        return Err(ServerConfigError::Unknown(full));
                     }
                 }
             }
-            _ => return Err(ConfigError::Unknown(key.to_owned())),
+            _ => return Err(ServerConfigError::Unknown(key.to_owned())),
         }
         Ok(())
     }
@@ -298,7 +298,7 @@ impl FileConfig {
     }
 }
 
-fn file_model(value: &Value) -> Result<FileModel, ConfigError> {
+fn file_model(value: &Value) -> Result<FileModel, ServerConfigError> {
     let Value::Table(table) = value else { return Err(wrong("models", "sections [[models]]", value)) };
     let mut model = FileModel::default();
     for (key, value) in table {
@@ -307,7 +307,7 @@ fn file_model(value: &Value) -> Result<FileModel, ConfigError> {
             "name" => model.name = text(&full, value)?,
             "model" => model.model = text(&full, value)?.into(),
             "ctx_size" => model.ctx_size = Some(number(&full, value)?),
-            _ => return Err(ConfigError::Unknown(full)),
+            _ => return Err(ServerConfigError::Unknown(full)),
         }
     }
     if model.name.is_empty() || model.model.as_os_str().is_empty() {
@@ -319,8 +319,8 @@ fn file_model(value: &Value) -> Result<FileModel, ConfigError> {
 /// Default maximum size of prefixes on disk, in bytes.
 pub const DEFAULT_DISK_BYTES: u64 = 16 << 30;
 
-fn wrong(key: &str, expected: &'static str, value: &Value) -> ConfigError {
-    ConfigError::Value { key: key.to_owned(), expected, found: found(value) }
+fn wrong(key: &str, expected: &'static str, value: &Value) -> ServerConfigError {
+    ServerConfigError::Value { key: key.to_owned(), expected, found: found(value) }
 }
 
 /// The value where it is short, else its type.
@@ -333,15 +333,15 @@ fn found(value: &Value) -> String {
     }
 }
 
-fn text(key: &str, value: &Value) -> Result<String, ConfigError> {
+fn text(key: &str, value: &Value) -> Result<String, ServerConfigError> {
     value.as_str().map(str::to_owned).ok_or_else(|| wrong(key, "a string", value))
 }
 
-fn boolean(key: &str, value: &Value) -> Result<bool, ConfigError> {
+fn boolean(key: &str, value: &Value) -> Result<bool, ServerConfigError> {
     value.as_bool().ok_or_else(|| wrong(key, "true or false", value))
 }
 
-fn number<T: TryFrom<i64>>(key: &str, value: &Value) -> Result<T, ConfigError> {
+fn number<T: TryFrom<i64>>(key: &str, value: &Value) -> Result<T, ServerConfigError> {
     let number = value.as_integer().and_then(|number| T::try_from(number).ok());
     number.ok_or_else(|| wrong(key, "a whole number in range", value))
 }

@@ -22,13 +22,13 @@ const TEXT: usize = 4096;
 /// A JSON document in the order in which it is written.
 #[derive(Default)]
 pub(crate) struct Document {
-    parts: VecDeque<Part>,
+    parts: VecDeque<DocumentPart>,
 }
 
 /// Appends an element, and says whether it has.
 type NextElement = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
 
-enum Part {
+enum DocumentPart {
     Raw(Vec<u8>),
     Elements(NextElement),
     /// Documents with commas between them. The flag: one has been written.
@@ -51,7 +51,7 @@ impl Document {
         let mut text = Vec::new();
         write(&mut text, fields);
         text.pop();
-        Document { parts: VecDeque::from([Part::Raw(text)]) }
+        Document { parts: VecDeque::from([DocumentPart::Raw(text)]) }
     }
 
     /// The name of a further field of an object that is not empty.
@@ -64,25 +64,25 @@ impl Document {
         self.raw("}")
     }
 
-    fn part(mut self, part: Part) -> Document {
+    fn part(mut self, part: DocumentPart) -> Document {
         self.parts.push_back(part);
         self
     }
 
     /// JSON as it is.
     pub(crate) fn raw(mut self, text: &str) -> Document {
-        if let Some(Part::Raw(last)) = self.parts.back_mut() {
+        if let Some(DocumentPart::Raw(last)) = self.parts.back_mut() {
             last.extend_from_slice(text.as_bytes());
             return self;
         }
-        self.part(Part::Raw(text.as_bytes().to_vec()))
+        self.part(DocumentPart::Raw(text.as_bytes().to_vec()))
     }
 
     /// A small value.
     pub(crate) fn value(self, value: &(impl Serialize + ?Sized)) -> Document {
         let mut text = Vec::new();
         write(&mut text, value);
-        self.part(Part::Raw(text))
+        self.part(DocumentPart::Raw(text))
     }
 
     /// A list, of which `write` appends one item.
@@ -100,12 +100,12 @@ impl Document {
             write(item, out);
             true
         };
-        self.raw("[").part(Part::Elements(Box::new(next))).raw("]")
+        self.raw("[").part(DocumentPart::Elements(Box::new(next))).raw("]")
     }
 
     /// A list of documents.
     pub(crate) fn documents(self, items: impl Iterator<Item = Document> + Send + 'static) -> Document {
-        self.raw("[").part(Part::Documents(Box::new(items), false)).raw("]")
+        self.raw("[").part(DocumentPart::Documents(Box::new(items), false)).raw("]")
     }
 
     /// A string that comes in pieces.
@@ -115,7 +115,7 @@ impl Document {
             escape(out, &piece);
             true
         };
-        self.raw("\"").part(Part::Elements(Box::new(next))).raw("\"")
+        self.raw("\"").part(DocumentPart::Elements(Box::new(next))).raw("\"")
     }
 
     /// A long string.
@@ -127,7 +127,7 @@ impl Document {
             at = end;
             at < text.len()
         };
-        self.raw("\"").part(Part::Elements(Box::new(next))).raw("\"")
+        self.raw("\"").part(DocumentPart::Elements(Box::new(next))).raw("\"")
     }
 
     /// Appends about as much as a frame holds. False: the document has ended.
@@ -135,16 +135,16 @@ impl Document {
         while out.len() < FRAME {
             match self.parts.front_mut() {
                 None => return false,
-                Some(Part::Raw(text)) => {
+                Some(DocumentPart::Raw(text)) => {
                     out.append(text);
                     self.parts.pop_front();
                 }
-                Some(Part::Elements(next)) => {
+                Some(DocumentPart::Elements(next)) => {
                     if !next(out) {
                         self.parts.pop_front();
                     }
                 }
-                Some(Part::Documents(documents, begun)) => match documents.next() {
+                Some(DocumentPart::Documents(documents, begun)) => match documents.next() {
                     None => drop(self.parts.pop_front()),
                     Some(document) => {
                         if std::mem::replace(begun, true) {
@@ -175,7 +175,7 @@ impl Document {
         let mut first = Vec::new();
         let more = self.fill(&mut first);
         let body = if more {
-            self.parts.push_front(Part::Raw(first));
+            self.parts.push_front(DocumentPart::Raw(first));
             Body::new(self)
         } else {
             Body::from(first)

@@ -7,17 +7,17 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 /// The keys that may ask. Without any, everybody may.
 #[derive(Clone, Default)]
-pub struct Keys {
-    keys: Vec<Key>,
+pub struct ApiKeys {
+    keys: Vec<ApiKey>,
 }
 
 #[derive(Clone)]
-struct Key {
+struct ApiKey {
     hash: [u8; 32],
     salt: CacheSalt,
 }
 
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} keys", self.keys.len())
     }
@@ -55,13 +55,13 @@ pub enum KeyError {
     Empty,
 }
 
-impl Keys {
+impl ApiKeys {
     /// Keys, one per line. Empty lines and lines that begin with `#` are left out.
     ///
     /// # Errors
     /// No key; a key that is short, or that no header can carry.
-    pub fn parse(text: &str) -> Result<Keys, KeyError> {
-        let mut keys = Keys::default();
+    pub fn parse(text: &str) -> Result<ApiKeys, KeyError> {
+        let mut keys = ApiKeys::default();
         for (i, line) in text.lines().enumerate() {
             let (line, key) = (i + 1, line.trim());
             if key.is_empty() || key.starts_with('#') {
@@ -73,7 +73,7 @@ impl Keys {
             if key.len() < SHORTEST {
                 return Err(KeyError::Short { line, bytes: key.len() });
             }
-            keys.keys.push(Key { hash: Sha256::digest(key).into(), salt: CacheSalt::of(key.as_bytes()) });
+            keys.keys.push(ApiKey { hash: Sha256::digest(key).into(), salt: CacheSalt::of(key.as_bytes()) });
         }
         if keys.keys.is_empty() { Err(KeyError::Empty) } else { Ok(keys) }
     }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn each_key_has_its_tenant() {
-        let keys = Keys::parse("# ours\nsecret-number-1\n\n secret-number-2 \n").unwrap();
+        let keys = ApiKeys::parse("# ours\nsecret-number-1\n\n secret-number-2 \n").unwrap();
         let one = keys.tenant(b"secret-number-1", false).unwrap();
         let two = keys.tenant(b"secret-number-2", false).unwrap();
         assert_ne!((one.salt, one.key), (two.salt, two.key));
@@ -114,7 +114,7 @@ mod tests {
         }
         assert!(!format!("{keys:?}").contains("secret"));
         for wrong in ["", "# only\n", "short", "with blank inside", "schlüssel-lang"] {
-            assert!(Keys::parse(wrong).is_err(), "{wrong}");
+            assert!(ApiKeys::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Models for many users at once, through the interfaces that their tools already speak.
 //!
 //! * [`Server`]: HTTP on one thread, the engine on another. [`Server::start`] listens and loads; [`Server::stop`] drains.
-//! * [`ServerConfig`], [`FileConfig`], [`Limits`], [`Keys`]: how it is set up. What a client may ask for has limits with names and defaults.
+//! * [`ServerConfig`], [`FileConfig`], [`Limits`], [`ApiKeys`]: how it is set up. What a client may ask for has limits with names and defaults.
 //! * [`ModelSource`], [`Loader`], [`LoadedModel`]: what is served. One model is loaded at once, several when they are asked for; the loader is
 //!   kept, and called again after the model was unloaded, and after a fault of the engine.
 //! * [`ModelCatalog`]: where the models come from, if the list can change while the server runs.
@@ -64,15 +64,15 @@ mod worker;
 
 pub use app::Extras;
 pub use catalog::{DownloadProgress, ModelCatalog};
-pub use config::{ConfigError, DEFAULT_DISK_BYTES, Fallback, FileConfig, FileModel, ServerConfig};
+pub use config::{DEFAULT_DISK_BYTES, Fallback, FileConfig, FileModel, ServerConfig, ServerConfigError};
 pub use duration::parse_duration;
 pub use http::{CheckError, CheckedRequest, RequestCheck, ServeError, Server, TlsError, openapi_document};
-pub use keys::{KeyError, Keys};
+pub use keys::{ApiKeys, KeyError};
 pub use limits::Limits;
 pub use model::{
-    AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelFigures, ModelSettings, ModelSource,
-    RequestDefaults,
+    DrawingSource, LoadAttempt, LoadError, LoadedModel, Loader, ModelFacts, ModelFigures, ModelSettings,
+    ModelSource, RequestDefaults,
 };
 pub use reasoning::ReasoningLimit;
 pub use spans::{Otlp, OtlpError};
-pub use worker::{Hook, TakenJob};
+pub use worker::{StepHook, TakenJob};

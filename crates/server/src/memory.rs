@@ -25,7 +25,7 @@ const CONNECTION: usize = 4096;
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// The budget of all requests (`bodies_bytes`).
-pub(crate) struct Memory {
+pub(crate) struct RequestMemory {
     used: AtomicUsize,
     /// Bytes that were released since the heap was trimmed.
     released: AtomicUsize,
@@ -34,9 +34,9 @@ pub(crate) struct Memory {
     large: Arc<Semaphore>,
 }
 
-impl Memory {
-    pub(crate) fn new(limit: usize) -> Arc<Memory> {
-        Arc::new(Memory {
+impl RequestMemory {
+    pub(crate) fn new(limit: usize) -> Arc<RequestMemory> {
+        Arc::new(RequestMemory {
             used: AtomicUsize::new(0),
             released: AtomicUsize::new(0),
             much_released: Notify::new(),
@@ -67,7 +67,7 @@ impl Memory {
     }
 
     /// Returns the memory of requests and connections that have ended to the system, for as long as it is polled.
-    pub(crate) async fn trim(self: Arc<Memory>) {
+    pub(crate) async fn trim(self: Arc<RequestMemory>) {
         loop {
             self.much_released.notified().await;
             tokio::time::sleep(TRIM_PAUSE).await;
@@ -78,8 +78,8 @@ impl Memory {
     }
 
     /// A charge of 0 bytes.
-    pub(crate) fn charge(self: &Arc<Memory>) -> Arc<Charge> {
-        Arc::new(Charge { memory: Arc::clone(self), bytes: AtomicUsize::new(0) })
+    pub(crate) fn charge(self: &Arc<RequestMemory>) -> Arc<RequestCharge> {
+        Arc::new(RequestCharge { memory: Arc::clone(self), bytes: AtomicUsize::new(0) })
     }
 
     /// Waits until a body of this size may be prepared. The permit must be dropped at the end of the preparation: its owner must wait for no
@@ -94,12 +94,12 @@ impl Memory {
 }
 
 /// Bytes that one request holds, from the first byte of its body to the last byte of its answer.
-pub(crate) struct Charge {
-    memory: Arc<Memory>,
+pub(crate) struct RequestCharge {
+    memory: Arc<RequestMemory>,
     bytes: AtomicUsize,
 }
 
-impl Charge {
+impl RequestCharge {
     /// Charges more bytes.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for RequestCharge {
     fn drop(&mut self) {
         self.memory.release(self.bytes.load(Ordering::Relaxed));
     }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn large_requests_leave_room_for_small_ones_and_everything_is_returned() {
-        let memory = Memory::new(1_000_000);
+        let memory = RequestMemory::new(1_000_000);
         let large = memory.charge();
         large.grow(700_000).unwrap();
         assert!(memory.charge().grow(100_000).unwrap_err().message.contains("bodies_bytes"));

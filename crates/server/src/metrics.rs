@@ -1,7 +1,7 @@
 //! Figures for Prometheus, in its text format.
 
-use crate::memory::Memory;
-use crate::models::{Counts, Models, Status};
+use crate::memory::RequestMemory;
+use crate::models::{LoadCounts, ModelStatus, Models};
 use latent_engine::scheduler::SchedulerStats;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{Display, Write};
@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 pub(crate) struct Metrics {
     started: Instant,
     connections: AtomicUsize,
-    memory: Arc<Memory>,
+    memory: Arc<RequestMemory>,
     /// Responses by address and status.
     requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
     /// The sums of each model when its rates were last reported.
-    scraped: Mutex<HashMap<String, Scraped>>,
+    scraped: Mutex<HashMap<String, ScrapedTotals>>,
 }
 
 /// Tokens and the time that they took.
 #[derive(Clone, Copy, Default)]
-struct Work {
+struct TokenWork {
     tokens: u64,
     time: Duration,
 }
 
-impl Work {
+impl TokenWork {
     /// Tokens per second since the last report, which this one becomes. Tokens that have not taken time yet count in the next one.
-    fn rate_since(self, last: &mut Work) -> f64 {
+    fn rate_since(self, last: &mut TokenWork) -> f64 {
         let tokens = self.tokens.saturating_sub(last.tokens);
         let seconds = self.time.saturating_sub(last.time).as_secs_f64();
         if seconds <= 0.0 {
@@ -42,20 +42,20 @@ impl Work {
 
 /// What a model had done when its rates were last reported.
 #[derive(Clone, Copy, Default)]
-struct Scraped {
-    prompt: Work,
-    completion: Work,
+struct ScrapedTotals {
+    prompt: TokenWork,
+    completion: TokenWork,
 }
 
 /// Tokens per second since the last scrape, as llama.cpp reports them.
 #[derive(Clone, Copy, Default)]
-struct Rates {
+struct ScrapeRates {
     prompt: f64,
     completion: f64,
 }
 
 impl Metrics {
-    pub(crate) fn new(memory: Arc<Memory>) -> Metrics {
+    pub(crate) fn new(memory: Arc<RequestMemory>) -> Metrics {
         Metrics {
             started: Instant::now(),
             connections: AtomicUsize::new(0),
@@ -81,8 +81,8 @@ impl Metrics {
     pub(crate) fn page(&self, models: &Models) -> String {
         let list = models.list();
         let several = !models.is_single();
-        let figures = list.iter().map(|model| Figures::new(model, several, self.rates(model))).collect();
-        let mut page = Page { text: String::with_capacity(8192 * list.len()), models: figures };
+        let figures = list.iter().map(|model| ModelMetrics::new(model, several, self.rates(model))).collect();
+        let mut page = MetricsPage { text: String::with_capacity(8192 * list.len()), models: figures };
         llama(&mut page);
         scheduler(&mut page);
         cache(&mut page);
@@ -92,20 +92,20 @@ impl Metrics {
     }
 
     /// The rates of a model since they were last asked for.
-    fn rates(&self, model: &Status) -> Rates {
+    fn rates(&self, model: &ModelStatus) -> ScrapeRates {
         let stats = &model.stats;
         let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
         let last = scraped.entry(model.name.clone()).or_default();
         // the first token of an answer comes out of its prompt
-        let prompt = Work { tokens: stats.tokens_in, time: stats.prompt_time };
-        let completion = Work { tokens: stats.gaps, time: stats.gap_time };
-        Rates {
+        let prompt = TokenWork { tokens: stats.tokens_in, time: stats.prompt_time };
+        let completion = TokenWork { tokens: stats.gaps, time: stats.gap_time };
+        ScrapeRates {
             prompt: prompt.rate_since(&mut last.prompt),
             completion: completion.rate_since(&mut last.completion),
         }
     }
 
-    fn server(&self, page: &mut Page, models: &Models) {
+    fn server(&self, page: &mut MetricsPage, models: &Models) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let labelled = requests
             .into_iter()
@@ -137,20 +137,20 @@ const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
 
 /// The figures of a model. Sums are counted from the start of the server, whether or not the model is loaded.
-struct Figures {
+struct ModelMetrics {
     /// The label `model`, if the server has several.
     label: String,
     stats: SchedulerStats,
-    rates: Rates,
+    rates: ScrapeRates,
     reloads: u64,
     loaded: bool,
-    counts: Counts,
+    counts: LoadCounts,
 }
 
-impl Figures {
-    fn new(model: &Status, several: bool, rates: Rates) -> Figures {
+impl ModelMetrics {
+    fn new(model: &ModelStatus, several: bool, rates: ScrapeRates) -> ModelMetrics {
         let name = model.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        Figures {
+        ModelMetrics {
             label: if several { format!("model=\"{name}\"") } else { String::new() },
             stats: model.stats,
             rates,
@@ -162,12 +162,12 @@ impl Figures {
 }
 
 /// Text in the making.
-struct Page {
+struct MetricsPage {
     text: String,
-    models: Vec<Figures>,
+    models: Vec<ModelMetrics>,
 }
 
-impl Page {
+impl MetricsPage {
     /// A metric with one value per set of labels.
     fn family(
         &mut self,
@@ -188,7 +188,7 @@ impl Page {
     }
 
     /// A metric with one value per model.
-    fn models<T: Display>(&mut self, kind: &str, name: &str, help: &str, value: impl Fn(&Figures) -> T) {
+    fn models<T: Display>(&mut self, kind: &str, name: &str, help: &str, value: impl Fn(&ModelMetrics) -> T) {
         let values: Vec<(String, T)> =
             self.models.iter().map(|model| (model.label.clone(), value(model))).collect();
         self.family(kind, name, help, values.into_iter());
@@ -214,17 +214,17 @@ impl Page {
         self.family(kind, name, help, all.into_iter());
     }
 
-    fn counter<T: Display>(&mut self, name: &str, help: &str, value: impl Fn(&Figures) -> T) {
+    fn counter<T: Display>(&mut self, name: &str, help: &str, value: impl Fn(&ModelMetrics) -> T) {
         self.models(COUNTER, name, help, value);
     }
 
-    fn gauge<T: Display>(&mut self, name: &str, help: &str, value: impl Fn(&Figures) -> T) {
+    fn gauge<T: Display>(&mut self, name: &str, help: &str, value: impl Fn(&ModelMetrics) -> T) {
         self.models(GAUGE, name, help, value);
     }
 }
 
 /// llama.cpp's names, for dashboards that know them.
-fn llama(page: &mut Page) {
+fn llama(page: &mut MetricsPage) {
     page.counter("llamacpp:prompt_tokens_total", "Prompt tokens that ran.", |model| model.stats.tokens_in);
     page.counter("llamacpp:prompt_tokens_cached_total", "Prompt tokens that were cached.", |model| {
         model.stats.prefixes.tokens_saved
@@ -259,14 +259,14 @@ fn llama(page: &mut Page) {
     page.gauge("llamacpp:predicted_tokens_seconds", help, |model| model.rates.completion);
     page.gauge("llamacpp:requests_processing", "Requests that run.", |model| model.stats.running);
     page.gauge("llamacpp:requests_deferred", "Requests that wait.", |model| model.stats.waiting);
-    let busy = |model: &Figures| match model.stats.steps {
+    let busy = |model: &ModelMetrics| match model.stats.steps {
         0 => 0.0,
         steps => model.stats.gaps as f64 / steps as f64,
     };
     page.gauge("llamacpp:n_busy_slots_per_decode", "Decoding requests per step, on average.", busy);
 }
 
-fn scheduler(page: &mut Page) {
+fn scheduler(page: &mut MetricsPage) {
     page.gauge("latent_requests_running", "Requests that run.", |model| model.stats.running);
     page.gauge("latent_requests_in_prompt", "Requests whose prompt has not run to its end.", |model| {
         model.stats.in_prompt
@@ -324,7 +324,7 @@ fn scheduler(page: &mut Page) {
     });
 }
 
-fn cache(page: &mut Page) {
+fn cache(page: &mut MetricsPage) {
     let blocks = |stats: &SchedulerStats| {
         [("free", stats.blocks_free), ("cached", stats.blocks_cached), ("used", stats.blocks_used)]
     };
@@ -356,12 +356,12 @@ fn cache(page: &mut Page) {
 }
 
 /// What became of the models themselves.
-fn loads(page: &mut Page) {
+fn loads(page: &mut MetricsPage) {
     page.gauge("latent_model_loaded", "Whether the model is loaded.", |model| u8::from(model.loaded));
     page.counter("latent_model_loads_total", "How often the model was loaded.", |model| model.counts.loads);
-    let time = |model: &Figures| model.counts.load_time.as_secs_f64();
+    let time = |model: &ModelMetrics| model.counts.load_time.as_secs_f64();
     page.counter("latent_model_load_seconds_total", "Time that loading took.", time);
-    let failures = |model: &Figures| model.counts.failures;
+    let failures = |model: &ModelMetrics| model.counts.failures;
     page.counter("latent_model_load_failures_total", "How often it could not be loaded.", failures);
     page.counter("latent_model_unloads_total", "How often it was unloaded.", |model| model.counts.unloads);
     let reloads = "Faults after which the model was loaded again.";

@@ -3,18 +3,19 @@
 use crate::error::{ApiError, ContextOverflow};
 use crate::ids;
 use crate::items::{
-    ArgumentForm, ContentForm, Conversation, Item, MessageText, Role, TemplateForms, template_messages,
+    ArgumentForm, ContentForm, Conversation, ConversationItem, MessageText, Role, TemplateForms,
+    template_messages,
 };
 use crate::json::count_values;
 use crate::limits::Limits;
-use crate::memory::Charge;
+use crate::memory::RequestCharge;
 use crate::reasoning::ReasoningLimit;
 use crate::template_caps::template_caps;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, Pooling};
-use latent_grammar::{GrammarError, GrammarLimits, Grammars, Source};
+use latent_grammar::{GrammarError, GrammarLimits, GrammarSource, Grammars};
 use latent_text::{
-    ChatInput, ChatTemplate, Encode, ModelHints, Rendered, ResponseFormat, TextError, Tokenizer,
+    ChatInput, ChatTemplate, EncodeOptions, ModelHints, RenderedText, ResponseFormat, TextError, Tokenizer,
 };
 use serde_json::{Map, Value, json};
 use std::error::Error;
@@ -28,12 +29,12 @@ pub struct LoadedModel {
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// What the file and the command line say about it.
-    pub about: AboutModel,
+    pub about: ModelFacts,
 }
 
 /// Facts about a model in addition to its engine.
 #[derive(Clone, Debug, Default)]
-pub struct AboutModel {
+pub struct ModelFacts {
     /// The name that requests use and answers carry.
     pub id: String,
     /// Its file, for people.
@@ -74,7 +75,7 @@ pub struct RequestDefaults {
     /// Variables of the chat template.
     pub template_kwargs: Map<String, Value>,
     /// What the text of an answer must be, where a request neither says so nor offers tools.
-    pub constraint: Option<Source>,
+    pub constraint: Option<GrammarSource>,
     /// Whether an answer goes on when the context is full: its oldest tokens are discarded.
     pub context_shift: bool,
     /// Tokens at the beginning that a context shift keeps; `usize::MAX`: the whole prompt.
@@ -105,10 +106,10 @@ impl RequestDefaults {
 pub type LoadError = Box<dyn Error + Send + Sync>;
 
 /// Loads a model: when it is needed, and again after a fault of the engine.
-pub type Loader = Box<dyn FnMut(&mut Attempt<'_>) -> Result<LoadedModel, LoadError> + Send>;
+pub type Loader = Box<dyn FnMut(&mut LoadAttempt<'_>) -> Result<LoadedModel, LoadError> + Send>;
 
 /// What a loader is told.
-pub struct Attempt<'a> {
+pub struct LoadAttempt<'a> {
     /// Hears how many bytes of how many have been read.
     pub progress: &'a mut dyn FnMut(u64, u64),
     /// No other model is loaded that could make room: a smaller context is better than an error.
@@ -118,11 +119,11 @@ pub struct Attempt<'a> {
 }
 
 /// Makes the page of a model's drawing.
-pub type Drawing = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
+pub type DrawingSource = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
 
 /// A model that a server has, loaded or not.
 pub struct ModelSource {
-    /// The name that requests use; while it is loaded, that of [`AboutModel`] is shown.
+    /// The name that requests use; while it is loaded, that of [`ModelFacts`] is shown.
     pub name: String,
     /// Further names that requests may use.
     pub aliases: Vec<String>,
@@ -135,7 +136,7 @@ pub struct ModelSource {
     /// What loads it.
     pub loader: Loader,
     /// What draws it.
-    pub drawing: Option<Drawing>,
+    pub drawing: Option<DrawingSource>,
     /// Everything that it is made from, as text: a model whose definition has changed is loaded anew when the list of models is read again.
     pub definition: String,
     /// What is different from the server's settings.
@@ -175,8 +176,8 @@ pub struct ModelFigures {
 }
 
 /// A loaded model.
-pub(crate) struct Served {
-    pub(crate) about: AboutModel,
+pub(crate) struct ServedModel {
+    pub(crate) about: ModelFacts,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
     forms: TemplateForms,
@@ -200,14 +201,14 @@ pub(crate) struct Served {
 
 /// A prompt, ready to run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Prompt {
+pub(crate) struct PreparedPrompt {
     pub(crate) tokens: Vec<u32>,
     /// The rendered template, for the parser, which finds in its tail what is open.
-    pub(crate) rendered: Option<Rendered>,
+    pub(crate) rendered: Option<RenderedText>,
 }
 
-impl Served {
-    pub(crate) fn new(loaded: &LoadedModel) -> Result<Served, TextError> {
+impl ServedModel {
+    pub(crate) fn new(loaded: &LoadedModel) -> Result<ServedModel, TextError> {
         let LoadedModel { engine, tokenizer, about } = loaded;
         let config = engine.config();
         let figures = ModelFigures {
@@ -218,14 +219,14 @@ impl Served {
             hidden: config.hidden_size,
             parameters: engine.summary().parameters,
         };
-        Served::without_engine(tokenizer, about, figures)
+        ServedModel::without_engine(tokenizer, about, figures)
     }
 
     pub(crate) fn without_engine(
         tokenizer: &Arc<Tokenizer>,
-        about: &AboutModel,
+        about: &ModelFacts,
         figures: ModelFigures,
-    ) -> Result<Served, TextError> {
+    ) -> Result<ServedModel, TextError> {
         let ModelFigures { context, architecture, trained_context, vocab, hidden, parameters } = figures;
         let template = about.chat_template.as_deref().map(ChatTemplate::new).transpose()?;
         let forms = template.as_ref().map(template_forms).unwrap_or_default();
@@ -238,7 +239,7 @@ impl Served {
         let format = response_format(about, &architecture);
         let tool_format = if format.has_tools() { format.clone() } else { common_tools(&format) };
         let control_tokens = control_tokens(tokenizer, &[&format, &tool_format]);
-        Ok(Served {
+        Ok(ServedModel {
             format,
             tool_format,
             control_tokens,
@@ -279,7 +280,7 @@ impl Served {
     }
 
     /// Renders a conversation up to where the model goes on.
-    pub(crate) fn render(&self, conversation: &Conversation) -> Result<Rendered, ApiError> {
+    pub(crate) fn render(&self, conversation: &Conversation) -> Result<RenderedText, ApiError> {
         let Some(template) = &self.template else {
             let problem = "the model has no chat template: use /v1/completions or /completion with a prompt";
             return Err(ApiError::invalid(problem));
@@ -317,11 +318,11 @@ impl Served {
     }
 
     /// The prompt of a conversation.
-    pub(crate) fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, ApiError> {
+    pub(crate) fn chat_prompt(&self, conversation: &Conversation) -> Result<PreparedPrompt, ApiError> {
         let rendered = self.render(conversation)?;
         let tokens = self.tokenizer.encode_rendered_within(&rendered, false, self.counted());
         let tokens = tokens.map_err(|error| self.text_error(error))?;
-        let prompt = Prompt { tokens, rendered: Some(rendered) };
+        let prompt = PreparedPrompt { tokens, rendered: Some(rendered) };
         self.check_length(&prompt)?;
         Ok(prompt)
     }
@@ -330,7 +331,7 @@ impl Served {
     pub(crate) fn count_tokens(
         &self,
         conversation: &Conversation,
-        charge: &Charge,
+        charge: &RequestCharge,
     ) -> Result<usize, ApiError> {
         let rendered = self.render(conversation)?;
         // a token has at least one byte of text, apart from the ends of the prompt
@@ -345,7 +346,7 @@ impl Served {
     }
 
     /// Refuses a prompt that leaves no room for a token of the answer.
-    pub(crate) fn check_length(&self, prompt: &Prompt) -> Result<(), ApiError> {
+    pub(crate) fn check_length(&self, prompt: &PreparedPrompt) -> Result<(), ApiError> {
         let (tokens, context) = (prompt.tokens.len(), self.context);
         if tokens < context {
             return Ok(());
@@ -354,19 +355,19 @@ impl Served {
     }
 
     /// The prompt of a plain text.
-    pub(crate) fn text_prompt(&self, text: &str, how: Encode) -> Result<Prompt, ApiError> {
+    pub(crate) fn text_prompt(&self, text: &str, how: EncodeOptions) -> Result<PreparedPrompt, ApiError> {
         let tokens = self.tokenizer.encode_within(text, how, self.counted());
-        Ok(Prompt { tokens: tokens.map_err(|error| self.text_error(error))?, rendered: None })
+        Ok(PreparedPrompt { tokens: tokens.map_err(|error| self.text_error(error))?, rendered: None })
     }
 
     /// A prompt of token ids.
-    pub(crate) fn token_prompt(&self, param: &str, tokens: Vec<u32>) -> Result<Prompt, ApiError> {
+    pub(crate) fn token_prompt(&self, param: &str, tokens: Vec<u32>) -> Result<PreparedPrompt, ApiError> {
         if let Some((at, id)) = tokens.iter().enumerate().find(|(_, id)| **id as usize >= self.vocab) {
             let problem =
                 format!("token id {id} at {at} is out of range: the vocabulary has {} tokens", self.vocab);
             return Err(ApiError::field(param, problem));
         }
-        Ok(Prompt { tokens, rendered: None })
+        Ok(PreparedPrompt { tokens, rendered: None })
     }
 
     pub(crate) fn text_error(&self, error: TextError) -> ApiError {
@@ -387,9 +388,9 @@ impl Served {
 const ARGUMENT_VALUES: usize = 1_000_000;
 
 /// Refuses arguments with too many values. They are JSON text, which templates read as values.
-fn check_arguments(items: &[Item]) -> Result<(), ApiError> {
-    let count = |item: &Item| match item {
-        Item::ToolCall { arguments, .. } => count_values(arguments),
+fn check_arguments(items: &[ConversationItem]) -> Result<(), ApiError> {
+    let count = |item: &ConversationItem| match item {
+        ConversationItem::ToolCall { arguments, .. } => count_values(arguments),
         _ => 0,
     };
     let values: usize = items.iter().map(count).sum();
@@ -412,15 +413,23 @@ fn template_error(error: TextError) -> ApiError {
 }
 
 /// What is answered, and what the assistant has begun to say.
-fn split_prefill(conversation: &Conversation, only_if_asked: bool) -> (&[Item], &[Item]) {
+fn split_prefill(
+    conversation: &Conversation,
+    only_if_asked: bool,
+) -> (&[ConversationItem], &[ConversationItem]) {
     let items = &conversation.items;
     if !conversation.prefill || (only_if_asked && !conversation.prefill_asked) {
         return (items, &[]);
     }
-    let own = |item: &&Item| matches!(item, Item::Message { role: Role::Assistant, .. } | Item::Reasoning(_));
+    let own = |item: &&ConversationItem| {
+        matches!(
+            item,
+            ConversationItem::Message { role: Role::Assistant, .. } | ConversationItem::Reasoning(_)
+        )
+    };
     // one message: what it thought and then said
     let count = match items.as_slice() {
-        [.., Item::Reasoning(_), Item::Message { role: Role::Assistant, .. }] => 2,
+        [.., ConversationItem::Reasoning(_), ConversationItem::Message { role: Role::Assistant, .. }] => 2,
         _ => items.iter().rev().take(1).take_while(own).count(),
     };
     items.split_at(items.len() - count)
@@ -430,10 +439,15 @@ fn split_prefill(conversation: &Conversation, only_if_asked: bool) -> (&[Item], 
 const THINK: (&str, &str) = ("<think>", "</think>");
 
 /// Appends what the assistant has begun to say. Its text counts as content, tags around its reasoning as the template's.
-fn append_prefill(rendered: &mut Rendered, items: &[Item], open: bool, markers: (&str, &str)) {
+fn append_prefill(
+    rendered: &mut RenderedText,
+    items: &[ConversationItem],
+    open: bool,
+    markers: (&str, &str),
+) {
     let Some(last) = items.last() else { return };
     let reasoning = items.iter().find_map(|item| match item {
-        Item::Reasoning(text) => Some(text.as_str()),
+        ConversationItem::Reasoning(text) => Some(text.as_str()),
         _ => None,
     });
     let mut push = |text: &str, content: bool| {
@@ -450,7 +464,7 @@ fn append_prefill(rendered: &mut Rendered, items: &[Item], open: bool, markers: 
         }
         push(reasoning, true);
     }
-    if let Item::Message { text, .. } = last {
+    if let ConversationItem::Message { text, .. } = last {
         let text = text.concatenated();
         if open || reasoning.is_some() {
             push("\n", false);
@@ -462,7 +476,7 @@ fn append_prefill(rendered: &mut Rendered, items: &[Item], open: bool, markers: 
 }
 
 /// The model's format: a template of the checkpoint that cannot be used is told of, and one of ours takes its place.
-fn response_format(about: &AboutModel, architecture: &str) -> ResponseFormat {
+fn response_format(about: &ModelFacts, architecture: &str) -> ResponseFormat {
     let hints = ModelHints {
         response_template: about.response_template.as_ref(),
         chat_template: about.chat_template.as_deref(),
@@ -534,7 +548,7 @@ fn accepts_content(template: &ChatTemplate, role: &str, forms: &TemplateForms) -
         true => MessageText::of_parts(PARTS.map(str::to_owned).into()),
         false => MessageText::from("x"),
     };
-    let say = |of: Role| Item::Message { role: of, name: None, text: text(of.name()) };
+    let say = |of: Role| ConversationItem::Message { role: of, name: None, text: text(of.name()) };
     let mut items = Vec::new();
     if role == "system" {
         items.push(say(Role::System));
@@ -542,12 +556,12 @@ fn accepts_content(template: &ChatTemplate, role: &str, forms: &TemplateForms) -
     items.push(say(Role::User));
     if role == "tool" {
         let (id, name) = ("call00001".to_owned(), "f".to_owned());
-        items.push(Item::ToolCall { id: id.clone(), name, arguments: "{}".into() });
-        items.push(Item::ToolResult { id, name: None, text: text("tool") });
+        items.push(ConversationItem::ToolCall { id: id.clone(), name, arguments: "{}".into() });
+        items.push(ConversationItem::ToolResult { id, name: None, text: text("tool") });
     } else {
         items.push(say(Role::Assistant));
     }
-    items.push(Item::Message { role: Role::User, name: None, text: text("user") });
+    items.push(ConversationItem::Message { role: Role::User, name: None, text: text("user") });
     let input = ChatInput::new(Value::Array(template_messages(&items, forms)));
     template.render(&input).is_ok_and(|rendered| {
         let text = rendered.text;
@@ -562,9 +576,10 @@ fn accepts_content(template: &ChatTemplate, role: &str, forms: &TemplateForms) -
 /// Why a template fails on the second turn of an agent, if it changes a list or a dictionary there: templates may not, here and in Transformers.
 /// Its first turn works, so the fault would show only later.
 fn changed_value(template: &ChatTemplate, forms: &TemplateForms) -> Option<String> {
-    let say = |role: Role| Item::Message { role, name: None, text: "x".into() };
-    let call = |id: &str| Item::ToolCall { id: id.into(), name: "f".into(), arguments: "{}".into() };
-    let result = |id: &str| Item::ToolResult { id: id.into(), name: None, text: "x".into() };
+    let say = |role: Role| ConversationItem::Message { role, name: None, text: "x".into() };
+    let call =
+        |id: &str| ConversationItem::ToolCall { id: id.into(), name: "f".into(), arguments: "{}".into() };
+    let result = |id: &str| ConversationItem::ToolResult { id: id.into(), name: None, text: "x".into() };
     let (first, second) = ("call00001", "call00002");
     let items = [
         say(Role::User),
@@ -589,13 +604,13 @@ fn changed_value(template: &ChatTemplate, forms: &TemplateForms) -> Option<Strin
 fn argument_form(template: &ChatTemplate) -> ArgumentForm {
     let render = |arguments: ArgumentForm| {
         let forms = TemplateForms { arguments, ..TemplateForms::default() };
-        let say = |role: Role| Item::Message { role, name: None, text: "x".into() };
-        let call = Item::ToolCall {
+        let say = |role: Role| ConversationItem::Message { role, name: None, text: "x".into() };
+        let call = ConversationItem::ToolCall {
             id: "call00001".into(),
             name: "f".into(),
             arguments: r#"{"probe_key": 1}"#.into(),
         };
-        let result = Item::ToolResult { id: "call00001".into(), name: None, text: "x".into() };
+        let result = ConversationItem::ToolResult { id: "call00001".into(), name: None, text: "x".into() };
         let items = [say(Role::User), call, result, say(Role::User)];
         let mut input = ChatInput::new(Value::Array(template_messages(&items, &forms)));
         input.tools = Some(

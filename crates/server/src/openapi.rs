@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// An address: method, path, what it is for, and the schema of its body.
-pub(crate) struct Operation {
+pub(crate) struct ApiOperation {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) summary: &'static str,
@@ -11,9 +11,9 @@ pub(crate) struct Operation {
 }
 
 /// The OpenAPI document.
-pub(crate) fn document<'a>(operations: impl Iterator<Item = &'a Operation>) -> Value {
+pub(crate) fn document<'a>(operations: impl Iterator<Item = &'a ApiOperation>) -> Value {
     let mut paths = Map::new();
-    for Operation { method, path, summary, body } in operations {
+    for ApiOperation { method, path, summary, body } in operations {
         let mut operation = json!({
             "summary": summary,
             "responses": {"200": {"description": "The answer; with `stream` server-sent events, or JSON lines in Ollama's interface"},
@@ -55,9 +55,9 @@ pub(crate) fn document<'a>(operations: impl Iterator<Item = &'a Operation>) -> V
 }
 
 /// A field: name, type, meaning. A type that ends in `!` is required.
-type Field = (&'static str, &'static str, &'static str);
+type ApiField = (&'static str, &'static str, &'static str);
 
-fn schema(groups: &[&[Field]]) -> Value {
+fn schema(groups: &[&[ApiField]]) -> Value {
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for (name, kind, meaning) in groups.iter().copied().flatten() {
         let bare = kind.trim_end_matches('!');
@@ -77,7 +77,7 @@ fn schema(groups: &[&[Field]]) -> Value {
 }
 
 /// What every dialect with samplers reads.
-const SAMPLERS: &[Field] = &[
+const SAMPLERS: &[ApiField] = &[
     ("temperature", "number", "0 takes the likeliest token, always"),
     ("top_k", "integer", "Keeps this many of the likeliest; 0 or -1: all"),
     ("top_p", "number", "Keeps the likeliest that together reach this probability"),
@@ -135,7 +135,7 @@ const SAMPLERS: &[Field] = &[
 ];
 
 /// What keeps an answer in a shape.
-const SHAPES: &[Field] = &[
+const SHAPES: &[ApiField] = &[
     ("response_format", "object", "text, json_object, or json_schema with a schema"),
     ("json_schema", "object", "llama.cpp's name for a schema; also guided_json"),
     ("grammar", "string", "A grammar in GBNF or Lark; also guided_grammar"),
@@ -144,14 +144,14 @@ const SHAPES: &[Field] = &[
     ("structured_outputs", "object", "vLLM's form of the same: json, grammar, regex or choice"),
 ];
 
-const COMMON: &[Field] = &[
+const COMMON: &[ApiField] = &[
     ("model", "string", "The model's name; by default the first. A single model answers under any name"),
     ("stream", "boolean", "Send the answer as it comes"),
     ("n", "integer", "How many answers"),
     ("stop", "string|array", "Texts before which the answer ends"),
 ];
 
-const CHAT: &[Field] = &[
+const CHAT: &[ApiField] = &[
     ("messages", "object[]!", "The conversation; an assistant's last message is continued"),
     (
         "tools",
@@ -190,7 +190,7 @@ const CHAT: &[Field] = &[
 ];
 
 /// The bodies of requests.
-const SCHEMAS: &[(&str, &[&[Field]])] = &[
+const SCHEMAS: &[(&str, &[&[ApiField]])] = &[
     ("ChatCompletionRequest", &[COMMON, CHAT, SAMPLERS, SHAPES]),
     (
         "CompletionRequest",

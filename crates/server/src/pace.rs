@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Time that a client has left. What comes buys time, but never more than there was at first, so that a fast start pays for nothing.
-pub(crate) struct Pace {
+pub(crate) struct ClientPace {
     patience: Duration,
     /// Bytes that buy a second; 0: any byte buys all the time.
     rate: usize,
@@ -11,9 +11,9 @@ pub(crate) struct Pace {
     waited: Duration,
 }
 
-impl Pace {
-    pub(crate) fn new(seconds: u64, rate: usize) -> Pace {
-        Pace { patience: Duration::from_secs(seconds), rate, waited: Duration::ZERO }
+impl ClientPace {
+    pub(crate) fn new(seconds: u64, rate: usize) -> ClientPace {
+        ClientPace { patience: Duration::from_secs(seconds), rate, waited: Duration::ZERO }
     }
 
     /// How long may be waited now.
@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn bytes_buy_time_but_no_more_than_there_was() {
         let second = Duration::from_secs(1);
-        let mut pace = Pace::new(10, 100);
+        let mut pace = ClientPace::new(10, 100);
         pace.came(1_000_000, 5 * second);
         assert_eq!(pace.left(), 10 * second);
         for passed in 1..=10 {
@@ -48,7 +48,7 @@ mod tests {
         }
         pace.came(0, 9 * second);
         assert_eq!(pace.left(), Duration::ZERO);
-        let mut any = Pace::new(10, 0);
+        let mut any = ClientPace::new(10, 0);
         any.came(1, 9 * second);
         assert_eq!(any.left(), 10 * second);
         any.came(0, 9 * second);

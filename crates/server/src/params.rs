@@ -2,19 +2,19 @@
 
 use crate::error::ApiError;
 use crate::ids;
-use crate::json::{Fields, kind, text_len};
+use crate::json::{ObjectFields, kind, text_len};
 use crate::limits::Limits;
-use crate::model::{AboutModel, Served};
+use crate::model::{ModelFacts, ServedModel};
 use latent_engine::ContextShift;
 use latent_engine::sampling::{SamplerKind, SamplingParams};
-use latent_grammar::Source;
-use latent_text::Encode;
+use latent_grammar::GrammarSource;
+use latent_text::EncodeOptions;
 use serde_json::Value;
 use std::time::Duration;
 
 /// How an answer is generated, in every dialect.
 #[derive(Clone, Debug)]
-pub(crate) struct Params {
+pub(crate) struct AnswerParams {
     pub(crate) sampling: SamplingParams,
     /// Most tokens of the answer; none: until the model ends or the context is full.
     pub(crate) max_tokens: Option<usize>,
@@ -42,7 +42,7 @@ pub(crate) struct Params {
     /// Whether the whole prompt runs, whatever of it is cached.
     pub(crate) uncached: bool,
     /// What the text must be.
-    pub(crate) shape: Shape,
+    pub(crate) shape: OutputConstraint,
     pub(crate) priority: i32,
     /// What a full context keeps and discards, where it is shifted. More than a context: the whole prompt.
     pub(crate) shift: ContextShift,
@@ -52,7 +52,7 @@ pub(crate) struct Params {
 
 /// What an answer's text must be.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum Shape {
+pub(crate) enum OutputConstraint {
     #[default]
     Free,
     /// Any JSON object.
@@ -74,23 +74,23 @@ pub(crate) const MAX_TOKENS: usize = 1 << 30;
 const MAX_BREAKER: usize = 40;
 
 /// What parameters need of a model's vocabulary.
-struct Vocabulary<'a> {
+struct VocabularyLookup<'a> {
     size: usize,
     encode: &'a dyn Fn(&str) -> Result<Vec<u32>, String>,
 }
 
-impl Vocabulary<'_> {
+impl VocabularyLookup<'_> {
     /// The tokens of a text in a field.
-    fn tokens(&self, fields: &Fields<'_>, name: &str, text: &str) -> Result<Vec<u32>, ApiError> {
+    fn tokens(&self, fields: &ObjectFields<'_>, name: &str, text: &str) -> Result<Vec<u32>, ApiError> {
         (self.encode)(text).map_err(|problem| fields.error(name, problem))
     }
 }
 
-impl Params {
+impl AnswerParams {
     /// The settings of a request that says nothing.
-    pub(crate) fn new(about: &AboutModel) -> Params {
+    pub(crate) fn new(about: &ModelFacts) -> AnswerParams {
         let seed = about.defaults.seed.unwrap_or_else(ids::seed);
-        Params {
+        AnswerParams {
             sampling: SamplingParams { seed, ..about.sampling.clone() },
             max_tokens: about.defaults.max_tokens,
             stop: about.defaults.stop.clone(),
@@ -105,7 +105,7 @@ impl Params {
             max_time: None,
             max_prompt_time: None,
             uncached: about.defaults.uncached,
-            shape: Shape::Free,
+            shape: OutputConstraint::Free,
             priority: 0,
             shift: ContextShift { keep: about.defaults.keep, discard: 0 },
             slot: None,
@@ -113,22 +113,26 @@ impl Params {
     }
 
     /// Reads the fields of all samplers and limits, `seed`, `stop`, `logit_bias`, `ignore_eos`, `n` and `priority`.
-    pub(crate) fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<Params, ApiError> {
+    pub(crate) fn read(
+        fields: &ObjectFields<'_>,
+        served: &ServedModel,
+        limits: &Limits,
+    ) -> Result<AnswerParams, ApiError> {
         let encode = |text: &str| {
-            let how = Encode { add_special: false, parse_special: false };
+            let how = EncodeOptions { add_special: false, parse_special: false };
             served.tokenizer.encode(text, how).map_err(|error| error.to_string())
         };
-        let vocabulary = Vocabulary { size: served.vocab, encode: &encode };
-        Params::read_for(fields, &served.about, &vocabulary, limits)
+        let vocabulary = VocabularyLookup { size: served.vocab, encode: &encode };
+        AnswerParams::read_for(fields, &served.about, &vocabulary, limits)
     }
 
     fn read_for(
-        fields: &Fields<'_>,
-        about: &AboutModel,
-        vocabulary: &Vocabulary<'_>,
+        fields: &ObjectFields<'_>,
+        about: &ModelFacts,
+        vocabulary: &VocabularyLookup<'_>,
         limits: &Limits,
-    ) -> Result<Params, ApiError> {
-        let mut params = Params::new(about);
+    ) -> Result<AnswerParams, ApiError> {
+        let mut params = AnswerParams::new(about);
         params.read_samplers(fields, limits)?;
         if let Some(n) = fields.usize("n")? {
             if n == 0 {
@@ -164,7 +168,7 @@ impl Params {
         Ok(params)
     }
 
-    fn read_samplers(&mut self, fields: &Fields<'_>, limits: &Limits) -> Result<(), ApiError> {
+    fn read_samplers(&mut self, fields: &ObjectFields<'_>, limits: &Limits) -> Result<(), ApiError> {
         let p = &mut self.sampling;
         let reals: [(&[&'static str], &mut f32); 18] = [
             (&["temperature"], &mut p.temperature),
@@ -232,8 +236,8 @@ impl Params {
     /// Reads which tokens may be chosen, and which end the answer.
     fn read_tokens(
         &mut self,
-        fields: &Fields<'_>,
-        vocabulary: &Vocabulary<'_>,
+        fields: &ObjectFields<'_>,
+        vocabulary: &VocabularyLookup<'_>,
         limits: &Limits,
     ) -> Result<(), ApiError> {
         if let Some(stop) = token_ids(fields, "stop_token_ids", vocabulary)? {
@@ -264,7 +268,7 @@ impl Params {
     }
 
     /// Refuses samplers out of their range, by the name that the request has for them.
-    fn check(&self, fields: &Fields<'_>, vocabulary: &Vocabulary<'_>) -> Result<(), ApiError> {
+    fn check(&self, fields: &ObjectFields<'_>, vocabulary: &VocabularyLookup<'_>) -> Result<(), ApiError> {
         let Err(error) = self.sampling.check(vocabulary.size) else { return Ok(()) };
         let names: &[&'static str] = match error.name {
             "typical" => &["typical_p", "typical"],
@@ -285,7 +289,7 @@ impl Params {
     /// Reads stop strings. As in `llama-server`, an empty list leaves those of the command line.
     pub(crate) fn read_stop(
         &mut self,
-        fields: &Fields<'_>,
+        fields: &ObjectFields<'_>,
         name: &str,
         limits: &Limits,
     ) -> Result<(), ApiError> {
@@ -298,7 +302,10 @@ impl Params {
 }
 
 /// Most tokens of the answer under one of several names; −1 is none.
-pub(crate) fn max_tokens(fields: &Fields<'_>, names: &[&'static str]) -> Result<Option<usize>, ApiError> {
+pub(crate) fn max_tokens(
+    fields: &ObjectFields<'_>,
+    names: &[&'static str],
+) -> Result<Option<usize>, ApiError> {
     // the first of several names counts; the others are not reported as ignored
     let _ = names.iter().filter(|name| fields.get(name).is_some()).count();
     for name in names {
@@ -316,16 +323,16 @@ pub(crate) fn max_tokens(fields: &Fields<'_>, names: &[&'static str]) -> Result<
 }
 
 /// A time limit; −1 and 0 are none.
-fn milliseconds(fields: &Fields<'_>, name: &str) -> Result<Option<Duration>, ApiError> {
+fn milliseconds(fields: &ObjectFields<'_>, name: &str) -> Result<Option<Duration>, ApiError> {
     let count = fields.i64(name)?.filter(|count| *count > 0);
     Ok(count.map(|count| Duration::from_millis(count.unsigned_abs())))
 }
 
 /// Token ids, each within the vocabulary.
 fn token_ids(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     name: &str,
-    vocabulary: &Vocabulary<'_>,
+    vocabulary: &VocabularyLookup<'_>,
 ) -> Result<Option<Vec<u32>>, ApiError> {
     let Some(list) = fields.array(name)? else { return Ok(None) };
     let id = |(i, value): (usize, &Value)| {
@@ -339,7 +346,7 @@ fn token_ids(
 }
 
 /// `samplers`: a list of names, or a text of letters.
-fn samplers(fields: &Fields<'_>) -> Result<Option<Vec<SamplerKind>>, ApiError> {
+fn samplers(fields: &ObjectFields<'_>) -> Result<Option<Vec<SamplerKind>>, ApiError> {
     const NAME: &str = "samplers";
     let order = match fields.get(NAME) {
         None => return Ok(None),
@@ -351,7 +358,7 @@ fn samplers(fields: &Fields<'_>) -> Result<Option<Vec<SamplerKind>>, ApiError> {
 }
 
 /// `dry_sequence_breakers`: a list of texts, or such a list as JSON text.
-fn dry_breakers(fields: &Fields<'_>, limits: &Limits) -> Result<Option<Vec<String>>, ApiError> {
+fn dry_breakers(fields: &ObjectFields<'_>, limits: &Limits) -> Result<Option<Vec<String>>, ApiError> {
     const NAME: &str = "dry_sequence_breakers";
     let listed = fields.get(NAME).and_then(Value::as_str);
     let list = match listed.and_then(|text| serde_json::from_str::<Vec<String>>(text).ok()) {
@@ -368,7 +375,7 @@ fn dry_breakers(fields: &Fields<'_>, limits: &Limits) -> Result<Option<Vec<Strin
 }
 
 /// A text or a list of texts.
-pub(crate) fn texts(fields: &Fields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
+pub(crate) fn texts(fields: &ObjectFields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
     match fields.get(name) {
         None => Ok(Vec::new()),
         Some(Value::String(text)) => Ok(vec![text.clone()]),
@@ -382,7 +389,7 @@ pub(crate) fn texts(fields: &Fields<'_>, name: &str) -> Result<Vec<String>, ApiE
 }
 
 /// Stop strings.
-fn stop(fields: &Fields<'_>, name: &str, limits: &Limits) -> Result<Vec<String>, ApiError> {
+fn stop(fields: &ObjectFields<'_>, name: &str, limits: &Limits) -> Result<Vec<String>, ApiError> {
     let mut stop = texts(fields, name)?;
     limits.check(&fields.path(name), "stop", stop.len(), limits.stop)?;
     if let Some(long) = stop.iter().find(|text| text.len() > limits.stop_bytes) {
@@ -400,8 +407,8 @@ fn stop(fields: &Fields<'_>, name: &str, limits: &Limits) -> Result<Vec<String>,
 /// `{"ID": bias}` as in OpenAI's interface, or `[[ID, bias], [ID, false]]` as in llama.cpp's, where a text in place of an id stands for each
 /// of its tokens.
 fn logit_bias(
-    fields: &Fields<'_>,
-    vocabulary: &Vocabulary<'_>,
+    fields: &ObjectFields<'_>,
+    vocabulary: &VocabularyLookup<'_>,
     limits: &Limits,
 ) -> Result<Vec<(u32, f32)>, ApiError> {
     const NAME: &str = "logit_bias";
@@ -455,19 +462,19 @@ fn logit_bias(
 }
 
 /// OpenAI's `response_format`, llama.cpp's `json_schema` and `grammar`, vLLM's `guided_*` and `structured_outputs`.
-pub(crate) fn shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiError> {
-    let mut shape = Shape::Free;
+pub(crate) fn shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstraint, ApiError> {
+    let mut shape = OutputConstraint::Free;
     if let Some(format) = fields.object("response_format")? {
         shape = match format.require_str("type")? {
-            "text" => Shape::Free,
+            "text" => OutputConstraint::Free,
             "json_object" => match format.get("schema") {
-                Some(schema) => Shape::schema(schema, "response_format", limits)?,
-                None => Shape::Json,
+                Some(schema) => OutputConstraint::schema(schema, "response_format", limits)?,
+                None => OutputConstraint::Json,
             },
             "json_schema" => {
                 let inner = format.object("json_schema")?.ok_or_else(|| format.missing("json_schema"))?;
                 let schema = inner.get("schema").ok_or_else(|| inner.missing("schema"))?;
-                Shape::schema(schema, "response_format", limits)?
+                OutputConstraint::schema(schema, "response_format", limits)?
             }
             other => {
                 let problem = format!("{other:?} is none of text, json_object and json_schema");
@@ -477,66 +484,66 @@ pub(crate) fn shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiEr
     }
     for name in ["json_schema", "guided_json"] {
         if let Some(schema) = fields.get(name) {
-            shape = Shape::schema(schema, "response_format", limits)?;
+            shape = OutputConstraint::schema(schema, "response_format", limits)?;
         }
     }
     for name in ["grammar", "guided_grammar"] {
         if let Some(grammar) = fields.str(name)?.filter(|grammar| !grammar.is_empty()) {
-            shape = Shape::Grammar(grammar.to_owned());
+            shape = OutputConstraint::Grammar(grammar.to_owned());
         }
     }
     if let Some(regex) = fields.str("guided_regex")? {
-        shape = Shape::Regex(regex.to_owned());
+        shape = OutputConstraint::Regex(regex.to_owned());
     }
     if fields.get("guided_choice").is_some() {
-        shape = Shape::Choice(texts(fields, "guided_choice")?);
+        shape = OutputConstraint::Choice(texts(fields, "guided_choice")?);
     }
     if let Some(structured) = fields.object("structured_outputs")? {
         if let Some(schema) = structured.get("json") {
-            shape = Shape::schema(schema, "response_format", limits)?;
+            shape = OutputConstraint::schema(schema, "response_format", limits)?;
         } else if let Some(grammar) = structured.str("grammar")? {
-            shape = Shape::Grammar(grammar.to_owned());
+            shape = OutputConstraint::Grammar(grammar.to_owned());
         } else if let Some(regex) = structured.str("regex")? {
-            shape = Shape::Regex(regex.to_owned());
+            shape = OutputConstraint::Regex(regex.to_owned());
         } else if structured.get("choice").is_some() {
-            shape = Shape::Choice(texts(&structured, "choice")?);
+            shape = OutputConstraint::Choice(texts(&structured, "choice")?);
         }
     }
     shape.check("response_format", limits)?;
     Ok(shape)
 }
 
-impl Shape {
+impl OutputConstraint {
     /// JSON of a schema that is not too large.
-    pub(crate) fn schema(schema: &Value, param: &str, limits: &Limits) -> Result<Shape, ApiError> {
+    pub(crate) fn schema(schema: &Value, param: &str, limits: &Limits) -> Result<OutputConstraint, ApiError> {
         check_bytes(text_len(schema), param, limits)?;
-        Ok(Shape::Schema(schema.clone()))
+        Ok(OutputConstraint::Schema(schema.clone()))
     }
 
     /// What the grammars compile; none for free text.
-    pub(crate) fn source(&self) -> Option<Source> {
+    pub(crate) fn source(&self) -> Option<GrammarSource> {
         Some(match self {
-            Shape::Free => return None,
-            Shape::Json => Source::JsonObject,
-            Shape::Schema(schema) => Source::JsonSchema(schema.clone()),
-            Shape::Grammar(text) => Source::grammar(text.clone()),
-            Shape::Regex(text) => Source::Regex(text.clone()),
-            Shape::Choice(list) => Source::Choice(list.clone()),
+            OutputConstraint::Free => return None,
+            OutputConstraint::Json => GrammarSource::JsonObject,
+            OutputConstraint::Schema(schema) => GrammarSource::JsonSchema(schema.clone()),
+            OutputConstraint::Grammar(text) => GrammarSource::grammar(text.clone()),
+            OutputConstraint::Regex(text) => GrammarSource::Regex(text.clone()),
+            OutputConstraint::Choice(list) => GrammarSource::Choice(list.clone()),
         })
     }
 
     /// The text of a grammar, which llama.cpp's settings repeat; empty for other shapes.
     pub(crate) fn grammar(&self) -> &str {
-        if let Shape::Grammar(text) = self { text } else { "" }
+        if let OutputConstraint::Grammar(text) = self { text } else { "" }
     }
 
     /// Refuses what is too large to compile.
     pub(crate) fn check(&self, param: &str, limits: &Limits) -> Result<(), ApiError> {
         let bytes = match self {
-            Shape::Free | Shape::Json => 0,
-            Shape::Schema(schema) => text_len(schema),
-            Shape::Grammar(text) | Shape::Regex(text) => text.len(),
-            Shape::Choice(list) => list.iter().map(String::len).sum(),
+            OutputConstraint::Free | OutputConstraint::Json => 0,
+            OutputConstraint::Schema(schema) => text_len(schema),
+            OutputConstraint::Grammar(text) | OutputConstraint::Regex(text) => text.len(),
+            OutputConstraint::Choice(list) => list.iter().map(String::len).sum(),
         };
         check_bytes(bytes, param, limits)
     }
@@ -558,11 +565,11 @@ mod tests {
     use serde_json::json;
 
     /// Reads parameters for a vocabulary of 500 tokens, of which a text has one for each byte.
-    fn read(value: Value) -> Result<Params, ApiError> {
+    fn read(value: Value) -> Result<AnswerParams, ApiError> {
         let encode = |text: &str| Ok(text.bytes().map(u32::from).collect());
-        let vocabulary = Vocabulary { size: 500, encode: &encode };
-        let fields = Fields::of(&value, "").unwrap();
-        Params::read_for(&fields, &AboutModel::default(), &vocabulary, &Limits::default())
+        let vocabulary = VocabularyLookup { size: 500, encode: &encode };
+        let fields = ObjectFields::of(&value, "").unwrap();
+        AnswerParams::read_for(&fields, &ModelFacts::default(), &vocabulary, &Limits::default())
     }
 
     #[test]
@@ -694,7 +701,7 @@ mod tests {
         // what is larger than any number that is counted is as good as that
         let most = |value: Value| {
             let value = json!({"n_predict": value});
-            max_tokens(&Fields::of(&value, "").unwrap(), &["n_predict"])
+            max_tokens(&ObjectFields::of(&value, "").unwrap(), &["n_predict"])
         };
         assert_eq!(most(json!(u64::MAX)).unwrap(), Some(MAX_TOKENS));
         assert_eq!(most(json!(1e300)).unwrap(), Some(MAX_TOKENS));
@@ -703,16 +710,16 @@ mod tests {
 
     #[test]
     fn shapes_come_under_many_names() {
-        let of = |value: Value| shape(&Fields::of(&value, "").unwrap(), &Limits::default());
+        let of = |value: Value| shape(&ObjectFields::of(&value, "").unwrap(), &Limits::default());
         let schema = json!({"type": "object"});
-        assert_eq!(of(json!({"response_format": {"type": "text"}})).unwrap(), Shape::Free);
-        assert_eq!(of(json!({"response_format": {"type": "json_object"}})).unwrap(), Shape::Json);
+        assert_eq!(of(json!({"response_format": {"type": "text"}})).unwrap(), OutputConstraint::Free);
+        assert_eq!(of(json!({"response_format": {"type": "json_object"}})).unwrap(), OutputConstraint::Json);
         let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
-        assert_eq!(of(format).unwrap(), Shape::Schema(schema.clone()));
-        assert_eq!(of(json!({"json_schema": schema})).unwrap(), Shape::Schema(schema));
+        assert_eq!(of(format).unwrap(), OutputConstraint::Schema(schema.clone()));
+        assert_eq!(of(json!({"json_schema": schema})).unwrap(), OutputConstraint::Schema(schema));
         assert_eq!(
             of(json!({"grammar": "root ::= \"a\""})).unwrap(),
-            Shape::Grammar("root ::= \"a\"".into())
+            OutputConstraint::Grammar("root ::= \"a\"".into())
         );
         assert!(of(json!({"response_format": {"type": "yaml"}})).is_err());
         assert!(of(json!({"response_format": {"type": "json_schema"}})).is_err());

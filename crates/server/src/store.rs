@@ -1,15 +1,15 @@
 //! Stored responses, in memory and within a budget.
 
-use crate::items::Item;
+use crate::items::ConversationItem;
 use bytes::Bytes;
 use latent_engine::scheduler::FairnessKey;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// A response that later ones may go on from.
-pub(crate) struct Stored {
+pub(crate) struct StoredResponse {
     /// The conversation: what was asked, then what was answered.
-    pub(crate) items: Arc<[Item]>,
+    pub(crate) items: Arc<[ConversationItem]>,
     /// How many of them were asked.
     pub(crate) input: usize,
     /// The response as it was sent.
@@ -19,8 +19,8 @@ pub(crate) struct Stored {
 }
 
 /// All stored responses; the oldest go when the budget is used up.
-pub(crate) struct Store {
-    responses: HashMap<String, Stored>,
+pub(crate) struct ResponseStore {
+    responses: HashMap<String, StoredResponse>,
     order: VecDeque<String>,
     bytes: usize,
     budget: usize,
@@ -29,28 +29,28 @@ pub(crate) struct Store {
 /// Memory of an item in addition to its texts, in bytes.
 const ITEM: usize = 128;
 
-fn bytes_of(items: &[Item], text: &Bytes) -> usize {
-    let of = |item: &Item| {
+fn bytes_of(items: &[ConversationItem], text: &Bytes) -> usize {
+    let of = |item: &ConversationItem| {
         ITEM + match item {
-            Item::Message { text, .. } => text.bytes(),
-            Item::Reasoning(text) => text.len(),
-            Item::ToolCall { id, name, arguments } => id.len() + name.len() + arguments.len(),
-            Item::ToolResult { id, text, .. } => id.len() + text.bytes(),
+            ConversationItem::Message { text, .. } => text.bytes(),
+            ConversationItem::Reasoning(text) => text.len(),
+            ConversationItem::ToolCall { id, name, arguments } => id.len() + name.len() + arguments.len(),
+            ConversationItem::ToolResult { id, text, .. } => id.len() + text.bytes(),
         }
     };
     items.iter().map(of).sum::<usize>() + text.len()
 }
 
-impl Store {
-    pub(crate) fn new(budget: usize) -> Store {
-        Store { responses: HashMap::new(), order: VecDeque::new(), bytes: 0, budget }
+impl ResponseStore {
+    pub(crate) fn new(budget: usize) -> ResponseStore {
+        ResponseStore { responses: HashMap::new(), order: VecDeque::new(), bytes: 0, budget }
     }
 
     pub(crate) fn insert(
         &mut self,
         owner: FairnessKey,
         id: String,
-        items: Vec<Item>,
+        items: Vec<ConversationItem>,
         input: usize,
         text: Bytes,
     ) {
@@ -68,11 +68,11 @@ impl Store {
         }
         self.bytes += bytes;
         self.order.push_back(id.clone());
-        self.responses.insert(id, Stored { items: items.into(), input, text, owner, bytes });
+        self.responses.insert(id, StoredResponse { items: items.into(), input, text, owner, bytes });
     }
 
     /// A response of this owner.
-    pub(crate) fn get(&self, owner: FairnessKey, id: &str) -> Option<&Stored> {
+    pub(crate) fn get(&self, owner: FairnessKey, id: &str) -> Option<&StoredResponse> {
         self.responses.get(id).filter(|stored| stored.owner == owner)
     }
 
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn the_oldest_go_and_nobody_sees_others() {
-        let mut store = Store::new(1000);
-        let items = || vec![Item::Reasoning("x".repeat(150))];
+        let mut store = ResponseStore::new(1000);
+        let items = || vec![ConversationItem::Reasoning("x".repeat(150))];
         let one = FairnessKey(1);
         for name in ["a", "b", "c", "d"] {
             store.insert(one, name.into(), items(), 1, Bytes::new());
@@ -101,7 +101,13 @@ mod tests {
         assert!(store.get(one, "a").is_none() && store.get(one, "d").is_some());
         assert!(store.get(FairnessKey(2), "d").is_none());
         assert!(!store.remove(FairnessKey(2), "d") && store.remove(one, "d"));
-        store.insert(one, "large".into(), vec![Item::Reasoning("x".repeat(2000))], 1, Bytes::new());
+        store.insert(
+            one,
+            "large".into(),
+            vec![ConversationItem::Reasoning("x".repeat(2000))],
+            1,
+            Bytes::new(),
+        );
         assert!(store.get(one, "large").is_none() && store.get(one, "c").is_some());
         assert!(
             store.remove(one, "b") && store.remove(one, "c") && store.bytes == 0 && store.order.is_empty()

@@ -1,6 +1,6 @@
 //! Bodies that come bit by bit: server-sent events and JSON lines.
 
-use crate::answer::{Answer, Update};
+use crate::answer::{AnswerUpdate, RequestAnswers};
 use crate::error::{ApiError, ErrorKind};
 use axum::body::Body;
 use axum::http::HeaderValue;
@@ -20,7 +20,7 @@ pub(crate) trait Encoder: Send {
     /// What the stream begins with.
     fn begin(&mut self, _out: &mut String) {}
     /// Writes an update.
-    fn update(&mut self, update: Update, out: &mut String);
+    fn update(&mut self, update: AnswerUpdate, out: &mut String);
     /// Writes an error, after which nothing comes.
     fn error(&mut self, error: &ApiError, out: &mut String);
     /// The end of the stream, if no error occurred.
@@ -39,9 +39,9 @@ const PING: Duration = Duration::from_secs(10);
 /// Bytes after which a frame is sent even if more updates are there.
 const FRAME: usize = 16_384;
 
-struct Stream {
+struct AnswerStream {
     /// Answers, and the number of the first choice of each.
-    answers: Vec<(usize, Answer)>,
+    answers: Vec<(usize, RequestAnswers)>,
     encoder: Box<dyn Encoder>,
     ping: Interval,
     begun: bool,
@@ -49,14 +49,14 @@ struct Stream {
 }
 
 /// A response that streams answers.
-pub(crate) fn stream(answer: Answer, encoder: Box<dyn Encoder>) -> Response {
+pub(crate) fn stream(answer: RequestAnswers, encoder: Box<dyn Encoder>) -> Response {
     stream_all(vec![answer], encoder)
 }
 
 /// A response that streams the answers to several prompts; their choices are counted through.
-pub(crate) fn stream_all(answers: Vec<Answer>, encoder: Box<dyn Encoder>) -> Response {
+pub(crate) fn stream_all(answers: Vec<RequestAnswers>, encoder: Box<dyn Encoder>) -> Response {
     let mut first = 0;
-    let numbered = |answer: Answer| {
+    let numbered = |answer: RequestAnswers| {
         let numbered = (first, answer);
         first += numbered.1.choices();
         numbered
@@ -65,7 +65,7 @@ pub(crate) fn stream_all(answers: Vec<Answer>, encoder: Box<dyn Encoder>) -> Res
     let content_type = encoder.content_type();
     let mut ping = interval_at(Instant::now() + PING, PING);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let body = Stream { answers, encoder, ping, begun: false, ended: false };
+    let body = AnswerStream { answers, encoder, ping, begun: false, ended: false };
     event_stream(Body::new(body), content_type)
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn event_stream(body: Body, content_type: &'static str) -> Response {
     response
 }
 
-impl Stream {
+impl AnswerStream {
     fn write(&mut self, context: &mut Context<'_>, out: &mut String) {
         if !self.begun {
             self.begun = true;
@@ -97,7 +97,7 @@ impl Stream {
                     Poll::Ready(None) => break,
                     Poll::Ready(Some(Ok(update))) => {
                         let choice = *first + update.choice;
-                        self.encoder.update(Update { choice, ..update }, out);
+                        self.encoder.update(AnswerUpdate { choice, ..update }, out);
                     }
                     Poll::Ready(Some(Err(error))) => {
                         tracing::warn!("a stream ends with an error: {error}");
@@ -114,7 +114,7 @@ impl Stream {
     }
 }
 
-impl http_body::Body for Stream {
+impl http_body::Body for AnswerStream {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -15,16 +15,16 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::{Running, config, start, until};
+use support::{TestServer, config, start, until};
 
 /// Bytes in use and their peak.
-struct Counting;
+struct PeakAllocator;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: all calls go to the system's allocator with the arguments given.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for PeakAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grow(layout.size());
         // SAFETY: the caller's promises are passed on.
@@ -52,7 +52,7 @@ fn grow(bytes: usize) {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: PeakAllocator = PeakAllocator;
 
 /// Bytes that any request may take: template rendering, grammars, buffers of connections.
 const CONSTANT: usize = 16 << 20;
@@ -215,7 +215,7 @@ fn requests_take_forty_bytes_for_each_byte_of_their_bodies() {
     server.end();
 }
 
-fn answers_that_nobody_reads_are_not_in_memory(server: &Running) {
+fn answers_that_nobody_reads_are_not_in_memory(server: &TestServer) {
     let body = body(r#"{"with_pieces": true, "content": "@"}"#, "a é1 ", "");
     let before = NOW.load(Ordering::Relaxed);
     let mut stream = client::send(server.address, "POST", "/tokenize", &[], &body);
@@ -229,7 +229,7 @@ fn answers_that_nobody_reads_are_not_in_memory(server: &Running) {
     until("they are released", || server.metric("latent_http_body_bytes") == 0);
 }
 
-fn many_small_bodies_wait_as_bytes(server: &Running) {
+fn many_small_bodies_wait_as_bytes(server: &TestServer) {
     const COUNT: usize = 100;
     let junk = vec![json!({"": 0}); 63_000 / 8];
     let body = json!({"messages": [{"role": "user", "content": junk}]}).to_string();

@@ -3,7 +3,7 @@
 use crate::shapes::shapes;
 use latent_formats::OutputError;
 use latent_graph::GraphError;
-use latent_graph::config::Inexpressible;
+use latent_graph::config::InexpressibleModel;
 use latent_types::TensorType;
 
 /// Why a model cannot be written.
@@ -55,7 +55,7 @@ pub enum TestingError {
     Output(#[from] OutputError),
     /// GGUF files have no keys for the shape.
     #[error(transparent)]
-    Inexpressible(#[from] Inexpressible),
+    Inexpressible(#[from] InexpressibleModel),
     /// The circuit of the shape is wrong.
     #[error(transparent)]
     Graph(#[from] GraphError),

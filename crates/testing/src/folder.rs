@@ -2,11 +2,11 @@
 
 use crate::error::TestingError;
 use crate::gguf::{tensors, write_tensor};
-use crate::shapes::Shape;
-use crate::{Recipe, Written};
+use crate::shapes::ModelSizes;
+use crate::{ModelRecipe, WrittenModel};
 use latent_formats::safetensors::Writer;
 use latent_formats::{CompleteFile, OutputFile, OutputFolder};
-use latent_graph::circuit::Naming;
+use latent_graph::circuit::TensorNaming;
 use latent_graph::config::{Gating, KvForm, ModelConfig};
 use latent_types::TensorType;
 use serde_json::{Value, json};
@@ -19,19 +19,19 @@ const FP8_BLOCK: usize = 128;
 /// The file of weights.
 const WEIGHTS: &str = "model.safetensors";
 
-impl Recipe {
+impl ModelRecipe {
     /// Writes the model as a folder with config.json and model.safetensors. Types: F32, F16, BF16, F8_E4M3 (with block scales).
     ///
     /// # Errors
     /// A shape or type that is not known, or has no place in safetensors; what the file system says.
-    pub fn write_folder(&self, folder: &Path) -> Result<Written, TestingError> {
+    pub fn write_folder(&self, folder: &Path) -> Result<WrittenModel, TestingError> {
         let shape = self.shape()?;
         let asked = self.types.iter().map(|rule| rule.ty).chain([self.kind.base]);
         if let Some(kind) = asked.into_iter().find(|ty| ty.is_quantized()) {
             return Err(TestingError::NoFolder { kind });
         }
         let config = self.config(shape, KvForm::Combined);
-        let mut tensors = tensors(self, &config, Naming::HuggingFace)?;
+        let mut tensors = tensors(self, &config, TensorNaming::HuggingFace)?;
         for (name, ty, shape) in tensors.clone() {
             if ty == TensorType::F8_E4M3 && !name.contains("embed") && !name.contains("lm_head") {
                 let blocks = shape.iter().map(|n| n.div_ceil(FP8_BLOCK)).collect();
@@ -49,7 +49,7 @@ impl Recipe {
         let text = config_of(shape, &config).to_string();
         out.write_all(text.as_bytes()).map_err(|error| out.failed(error))?;
         let complete = out.complete()?;
-        let mut written = Written { bytes: 0, tensors: 0, first: folder.to_owned() };
+        let mut written = WrittenModel { bytes: 0, tensors: 0, first: folder.to_owned() };
         if self.header_only {
             complete.publish()?;
         } else {
@@ -61,7 +61,7 @@ impl Recipe {
         Ok(written)
     }
 
-    /// The files that [`Recipe::write_folder`] writes.
+    /// The files that [`ModelRecipe::write_folder`] writes.
     pub fn folder_files(&self, folder: &Path) -> Vec<PathBuf> {
         let weights = (!self.header_only).then(|| folder.join(WEIGHTS));
         [folder.join("config.json")].into_iter().chain(weights).collect()
@@ -84,7 +84,7 @@ impl Recipe {
 }
 
 /// config.json of the family.
-pub(crate) fn config_of(shape: &Shape, config: &ModelConfig) -> Value {
+pub(crate) fn config_of(shape: &ModelSizes, config: &ModelConfig) -> Value {
     let a = &config.attention;
     let sigmoid = config.moe.is_some_and(|m| m.router.gating == Gating::Sigmoid);
     let model_type = match config.circuit.as_str() {

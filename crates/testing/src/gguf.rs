@@ -2,11 +2,11 @@
 
 use crate::error::TestingError;
 use crate::kind::fitting;
-use crate::random::{Random, Spread, rows};
-use crate::{Mtp, Recipe, Written};
+use crate::random::{NumberSpread, Random, rows};
+use crate::{ModelRecipe, MtpLayer, WrittenModel};
 use latent_formats::gguf::{Writer, WriterValue, shard_name};
 use latent_formats::{CompleteFile, OutputFile};
-use latent_graph::circuit::{DeclaredTensors, Naming};
+use latent_graph::circuit::{DeclaredTensors, TensorNaming};
 use latent_graph::config::{KvForm, ModelConfig};
 use latent_types::TensorType;
 use std::io::{self, Write};
@@ -17,9 +17,9 @@ const POOL: usize = 256 << 10;
 
 /// Tensors of a recipe: name, type, shape (outermost first), in a fixed order.
 pub(crate) fn tensors(
-    recipe: &Recipe,
+    recipe: &ModelRecipe,
     config: &ModelConfig,
-    naming: Naming,
+    naming: TensorNaming,
 ) -> Result<Vec<(String, TensorType, Vec<usize>)>, TestingError> {
     let declared = DeclaredTensors::new(config, naming, recipe.kind.base)?;
     let shared = |name: &str| {
@@ -31,7 +31,7 @@ pub(crate) fn tensors(
     };
     let mut list: Vec<_> = declared
         .iter()
-        .filter(|(name, ..)| recipe.mtp != Mtp::Shared || !shared(name))
+        .filter(|(name, ..)| recipe.mtp != MtpLayer::Shared || !shared(name))
         .map(|(name, _, shape)| {
             let rule = recipe.types.iter().rev().find(|rule| rule.matches(name));
             let ty = if let Some(rule) = rule.filter(|_| shape.len() > 1) {
@@ -68,7 +68,8 @@ pub(crate) fn write_tensor(
     let total: usize = shape[..shape.len() - 1].iter().product();
     let row = ty.row_bytes(cols).unwrap_or(1).max(1);
     let fresh = (POOL / row).clamp(1, total);
-    let pool = rows(&mut random, *ty, fresh, cols, Spread::of(name, shape)).map_err(io::Error::other)?;
+    let pool =
+        rows(&mut random, *ty, fresh, cols, NumberSpread::of(name, shape)).map_err(io::Error::other)?;
     out.write_all(&pool)?;
     let mut left = total - fresh;
     while left > 0 {
@@ -80,20 +81,20 @@ pub(crate) fn write_tensor(
     Ok(())
 }
 
-impl Recipe {
+impl ModelRecipe {
     /// Writes the model as a GGUF file, or as shards in one folder (`NAME-00001-of-0000N.gguf`).
     ///
     /// # Errors
     /// A shape or type that is not known; what the file system says.
-    pub fn write_gguf(&self, path: &Path) -> Result<Written, TestingError> {
+    pub fn write_gguf(&self, path: &Path) -> Result<WrittenModel, TestingError> {
         let shape = self.shape()?;
         let form = if self.legacy { KvForm::Combined } else { KvForm::Separate };
         let config = self.config(shape, form);
-        let tensors = tensors(self, &config, Naming::Gguf)?;
+        let tensors = tensors(self, &config, TensorNaming::Gguf)?;
         let parts: Vec<_> = tensors.chunks(self.shard_tensors(tensors.len())).collect();
         // of equal parts there may be fewer than were asked for
         let count = parts.len();
-        let mut written = Written { bytes: 0, tensors: tensors.len(), first: path.to_owned() };
+        let mut written = WrittenModel { bytes: 0, tensors: tensors.len(), first: path.to_owned() };
         let mut files = Vec::with_capacity(count);
         for (number, part) in parts.into_iter().enumerate() {
             let file = if self.shards.is_some() { shard_path(path, number, count) } else { path.to_owned() };
@@ -127,7 +128,7 @@ impl Recipe {
         Ok(written)
     }
 
-    /// The files that [`Recipe::write_gguf`] writes.
+    /// The files that [`ModelRecipe::write_gguf`] writes.
     ///
     /// # Errors
     /// A shape or type that is not known.
@@ -136,7 +137,7 @@ impl Recipe {
             return Ok(vec![path.to_owned()]);
         }
         let form = if self.legacy { KvForm::Combined } else { KvForm::Separate };
-        let tensors = tensors(self, &self.config(self.shape()?, form), Naming::Gguf)?.len();
+        let tensors = tensors(self, &self.config(self.shape()?, form), TensorNaming::Gguf)?.len();
         let count = tensors.div_ceil(self.shard_tensors(tensors));
         Ok((0..count).map(|number| shard_path(path, number, count)).collect())
     }

@@ -6,27 +6,27 @@ use std::str::FromStr;
 
 /// Types of the weights of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct RandomWeightTypes {
     /// The type of most matrices.
     pub base: TensorType,
     /// The type of down projections and of the head.
     pub down: TensorType,
 }
 
-impl From<TensorType> for Kind {
-    fn from(ty: TensorType) -> Kind {
-        Kind { base: ty, down: ty }
+impl From<TensorType> for RandomWeightTypes {
+    fn from(ty: TensorType) -> RandomWeightTypes {
+        RandomWeightTypes { base: ty, down: ty }
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for RandomWeightTypes {
     type Err = TestingError;
 
-    fn from_str(word: &str) -> Result<Kind, TestingError> {
+    fn from_str(word: &str) -> Result<RandomWeightTypes, TestingError> {
         let upper = word.to_ascii_uppercase();
         let kind = match upper.as_str() {
-            "Q4_K_M" => Kind { base: TensorType::Q4_K, down: TensorType::Q6_K },
-            "Q4_0_M" => Kind { base: TensorType::Q4_0, down: TensorType::Q4_0 },
+            "Q4_K_M" => RandomWeightTypes { base: TensorType::Q4_K, down: TensorType::Q6_K },
+            "Q4_0_M" => RandomWeightTypes { base: TensorType::Q4_0, down: TensorType::Q4_0 },
             _ => TensorType::from_name(&upper).map_err(|_| TestingError::unknown_kind(word))?.into(),
         };
         if latent_quant::can_encode(kind.base) { Ok(kind) } else { Err(TestingError::unknown_kind(word)) }

@@ -22,8 +22,8 @@ mod shapes;
 mod type_rule;
 
 pub use error::TestingError;
-pub use four_bit::{FourBit, FourBitLayout};
-pub use kind::Kind;
+pub use four_bit::{FourBitLayout, FourBitRecipe};
+pub use kind::RandomWeightTypes;
 pub use shapes::shapes;
 pub use type_rule::TypeRule;
 
@@ -38,7 +38,7 @@ pub fn exhaustive() -> bool {
 
 /// The layer for multi-token prediction that a random model has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mtp {
+pub enum MtpLayer {
     /// None.
     #[default]
     None,
@@ -50,11 +50,11 @@ pub enum Mtp {
 
 /// The recipe of a random model.
 #[derive(Clone, Debug)]
-pub struct Recipe {
+pub struct ModelRecipe {
     /// Name of its shape: see [`shapes`].
     pub shape: String,
     /// Types of the weights.
-    pub kind: Kind,
+    pub kind: RandomWeightTypes,
     /// Number of layers, if fewer than the shape has.
     pub layers: Option<usize>,
     /// One `attn_kv_b` and no `*_mla` keys, as old files have.
@@ -72,12 +72,12 @@ pub struct Recipe {
     /// Leave a hole in place of the weights of a GGUF file: zeros of full size that take no space on the disk.
     pub sparse: bool,
     /// The layer for multi-token prediction behind its layers.
-    pub mtp: Mtp,
+    pub mtp: MtpLayer,
 }
 
 /// The result of writing a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenModel {
     /// Bytes of all files with tensors.
     pub bytes: u64,
     /// Number of tensors.
@@ -86,10 +86,10 @@ pub struct Written {
     pub first: PathBuf,
 }
 
-impl Recipe {
+impl ModelRecipe {
     /// A model of this shape and kind with the shape's other settings and seed 0.
-    pub fn new(shape: &str, kind: Kind) -> Recipe {
-        Recipe {
+    pub fn new(shape: &str, kind: RandomWeightTypes) -> ModelRecipe {
+        ModelRecipe {
             shape: shape.to_owned(),
             kind,
             layers: None,
@@ -100,21 +100,21 @@ impl Recipe {
             shards: None,
             header_only: false,
             sparse: false,
-            mtp: Mtp::None,
+            mtp: MtpLayer::None,
         }
     }
 
     /// The config of the model, with W_KV in this form.
-    fn config(&self, shape: &shapes::Shape, form: KvForm) -> ModelConfig {
+    fn config(&self, shape: &shapes::ModelSizes, form: KvForm) -> ModelConfig {
         let mut config = shape.config(self.layers, form);
-        if self.mtp != Mtp::None {
+        if self.mtp != MtpLayer::None {
             config.mtp_layers = 1;
             config.layer_kinds.push(if config.moe.is_some() { LayerKind::Moe } else { LayerKind::Dense });
         }
         config
     }
 
-    fn shape(&self) -> Result<&'static shapes::Shape, TestingError> {
+    fn shape(&self) -> Result<&'static shapes::ModelSizes, TestingError> {
         if let Some(layers) = self.layers.filter(|n| !(1..=512).contains(n)) {
             return Err(TestingError::Layers { layers });
         }

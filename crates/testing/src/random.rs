@@ -30,23 +30,23 @@ impl Random {
 
 /// Numbers of a tensor: how they are spread.
 #[derive(Clone, Copy)]
-pub(crate) struct Spread {
+pub(crate) struct NumberSpread {
     pub(crate) mean: f32,
     pub(crate) deviation: f32,
 }
 
-impl Spread {
+impl NumberSpread {
     /// Norm weights near 1, router biases small, matrices with 1/√inputs, embeddings of unit size.
-    pub(crate) fn of(name: &str, shape: &[usize]) -> Spread {
+    pub(crate) fn of(name: &str, shape: &[usize]) -> NumberSpread {
         let inputs = shape.last().copied().unwrap_or(1) as f32;
         if name.contains("norm") {
-            Spread { mean: 1.0, deviation: 0.1 }
+            NumberSpread { mean: 1.0, deviation: 0.1 }
         } else if shape.len() == 1 {
-            Spread { mean: 0.0, deviation: 0.02 }
+            NumberSpread { mean: 0.0, deviation: 0.02 }
         } else if name.contains("embd") || name.contains("embed") {
-            Spread { mean: 0.0, deviation: 1.0 }
+            NumberSpread { mean: 0.0, deviation: 1.0 }
         } else {
-            Spread { mean: 0.0, deviation: 1.0 / inputs.sqrt() }
+            NumberSpread { mean: 0.0, deviation: 1.0 / inputs.sqrt() }
         }
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn rows(
     ty: TensorType,
     rows: usize,
     cols: usize,
-    spread: Spread,
+    spread: NumberSpread,
 ) -> Result<Vec<u8>, latent_quant::QuantError> {
     let numbers: Vec<f32> =
         (0..rows * cols).map(|_| spread.mean + spread.deviation * random.normal()).collect();

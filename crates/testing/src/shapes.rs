@@ -12,7 +12,7 @@ pub fn shapes() -> impl Iterator<Item = &'static str> {
 
 /// The sizes that make a shape.
 #[derive(Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct ModelSizes {
     pub(crate) name: &'static str,
     circuit: &'static str,
     /// What GGUF files and config.json call the architecture, where that is not the circuit's name and DeepSeek's.
@@ -32,7 +32,7 @@ pub(crate) struct Shape {
     eps: f64,
     tied: bool,
     gate: Option<OutputGate>,
-    moe: Option<Moe>,
+    moe: Option<MoeSizes>,
     /// factor, original context, mscale_all_dim
     yarn: Option<(f64, usize, f64)>,
     /// Tokens that sparse attention reads, where the model was trained with it; the indexer, which nothing reads, is not written.
@@ -42,7 +42,7 @@ pub(crate) struct Shape {
 }
 
 #[derive(Clone, Copy)]
-struct Moe {
+struct MoeSizes {
     experts: usize,
     used: usize,
     shared: usize,
@@ -57,7 +57,7 @@ struct Moe {
     groups_used: usize,
 }
 
-const PLAIN: Shape = Shape {
+const PLAIN: ModelSizes = ModelSizes {
     name: "",
     circuit: "deepseek2",
     names: None,
@@ -82,7 +82,7 @@ const PLAIN: Shape = Shape {
     temperature: None,
 };
 
-const EXPERTS: Moe = Moe {
+const EXPERTS: MoeSizes = MoeSizes {
     experts: 64,
     used: 6,
     shared: 2,
@@ -96,10 +96,11 @@ const EXPERTS: Moe = Moe {
     groups_used: 1,
 };
 
-const LARGE: Shape = Shape { layers: 27, hidden: 2048, heads: 16, kv_lora: 512, context: 131_072, ..PLAIN };
+const LARGE: ModelSizes =
+    ModelSizes { layers: 27, hidden: 2048, heads: 16, kv_lora: 512, context: 131_072, ..PLAIN };
 
 /// DeepSeek-V3's experts.
-const V3_EXPERTS: Moe = Moe {
+const V3_EXPERTS: MoeSizes = MoeSizes {
     experts: 256,
     used: 8,
     shared: 1,
@@ -113,7 +114,7 @@ const V3_EXPERTS: Moe = Moe {
     ..EXPERTS
 };
 
-const V3: Shape = Shape {
+const V3: ModelSizes = ModelSizes {
     name: "deepseek-v3",
     layers: 61,
     hidden: 7168,
@@ -128,11 +129,11 @@ const V3: Shape = Shape {
 };
 
 /// Few experts of toy size.
-const TINY_EXPERTS: Moe =
-    Moe { experts: 16, used: 4, shared: 1, ffn: 256, sigmoid: true, norm: true, scale: 2.5, ..EXPERTS };
+const TINY_EXPERTS: MoeSizes =
+    MoeSizes { experts: 16, used: 4, shared: 1, ffn: 256, sigmoid: true, norm: true, scale: 2.5, ..EXPERTS };
 
-const SHAPES: [Shape; 21] = [
-    Shape {
+const SHAPES: [ModelSizes; 21] = [
+    ModelSizes {
         name: "youtu-llm-2b",
         layers: 32,
         q_lora: 1536,
@@ -142,7 +143,7 @@ const SHAPES: [Shape; 21] = [
         tied: true,
         ..LARGE
     },
-    Shape {
+    ModelSizes {
         name: "deepseek-v2-lite",
         q_lora: 0,
         ffn: 10_944,
@@ -152,7 +153,7 @@ const SHAPES: [Shape; 21] = [
         yarn: Some((40.0, 4096, 0.707)),
         ..LARGE
     },
-    Shape {
+    ModelSizes {
         name: "glm-4.7-flash",
         layers: 47,
         heads: 20,
@@ -164,10 +165,18 @@ const SHAPES: [Shape; 21] = [
         context: 202_752,
         theta: 1e6,
         eps: 1e-5,
-        moe: Some(Moe { used: 4, shared: 1, ffn: 1536, sigmoid: true, norm: true, scale: 1.8, ..EXPERTS }),
+        moe: Some(MoeSizes {
+            used: 4,
+            shared: 1,
+            ffn: 1536,
+            sigmoid: true,
+            norm: true,
+            scale: 1.8,
+            ..EXPERTS
+        }),
         ..LARGE
     },
-    Shape {
+    ModelSizes {
         name: "moonlight-16b",
         q_lora: 0,
         ffn: 11_264,
@@ -175,27 +184,34 @@ const SHAPES: [Shape; 21] = [
         context: 8192,
         theta: 50_000.0,
         eps: 1e-5,
-        moe: Some(Moe { sigmoid: true, norm: true, scale: 2.446, ..EXPERTS }),
+        moe: Some(MoeSizes { sigmoid: true, norm: true, scale: 2.446, ..EXPERTS }),
         ..LARGE
     },
     V3,
-    Shape {
+    ModelSizes {
         name: "kimi-k2",
         heads: 64,
         vocab: 163_840,
         context: 131_072,
         theta: 50_000.0,
-        moe: Some(Moe { experts: 384, dense_lead: 1, scale: 2.827, groups: 1, groups_used: 1, ..V3_EXPERTS }),
+        moe: Some(MoeSizes {
+            experts: 384,
+            dense_lead: 1,
+            scale: 2.827,
+            groups: 1,
+            groups_used: 1,
+            ..V3_EXPERTS
+        }),
         yarn: Some((32.0, 4096, 1.0)),
         ..V3
     },
-    Shape {
+    ModelSizes {
         name: "deepseek-v3.2",
         names: Some(("deepseek32", "deepseek_v32")),
         index_topk: Some(2048),
         ..V3
     },
-    Shape {
+    ModelSizes {
         name: "glm-5",
         names: Some(("glm-dsa", "glm_moe_dsa")),
         layers: 78,
@@ -209,12 +225,12 @@ const SHAPES: [Shape; 21] = [
         context: 202_752,
         theta: 1e6,
         eps: 1e-5,
-        moe: Some(Moe { groups: 1, groups_used: 1, ..V3_EXPERTS }),
+        moe: Some(MoeSizes { groups: 1, groups_used: 1, ..V3_EXPERTS }),
         yarn: None,
         index_topk: Some(2048),
         ..V3
     },
-    Shape {
+    ModelSizes {
         name: "mistral-small-4",
         names: Some(("mistral4", "mistral4")),
         layers: 36,
@@ -226,33 +242,41 @@ const SHAPES: [Shape; 21] = [
         ffn: 12_288,
         vocab: 131_072,
         context: 1_048_576,
-        moe: Some(Moe { experts: 128, used: 4, shared: 1, ffn: 2048, dense_lead: 0, norm: true, ..EXPERTS }),
+        moe: Some(MoeSizes {
+            experts: 128,
+            used: 4,
+            shared: 1,
+            ffn: 2048,
+            dense_lead: 0,
+            norm: true,
+            ..EXPERTS
+        }),
         yarn: Some((128.0, 8192, 1.0)),
         temperature: Some(0.1),
         ..LARGE
     },
-    Shape {
+    ModelSizes {
         name: "a.x-k1",
         circuit: "axk1",
         names: Some(("axk1", "axk1")),
         heads: 64,
         vocab: 163_840,
         context: 131_072,
-        moe: Some(Moe { experts: 192, dense_lead: 1, unbiased: true, ..V3_EXPERTS }),
+        moe: Some(MoeSizes { experts: 192, dense_lead: 1, unbiased: true, ..V3_EXPERTS }),
         yarn: None,
         ..V3
     },
-    Shape { name: "tiny-dense", ..PLAIN },
-    Shape {
+    ModelSizes { name: "tiny-dense", ..PLAIN },
+    ModelSizes {
         name: "tiny-v2",
         q_lora: 0,
-        moe: Some(Moe { experts: 8, used: 2, ffn: 256, ..EXPERTS }),
+        moe: Some(MoeSizes { experts: 8, used: 2, ffn: 256, ..EXPERTS }),
         yarn: Some((40.0, 256, 0.707)),
         ..PLAIN
     },
-    Shape {
+    ModelSizes {
         name: "tiny-v3",
-        moe: Some(Moe {
+        moe: Some(MoeSizes {
             experts: 16,
             used: 4,
             shared: 1,
@@ -267,14 +291,14 @@ const SHAPES: [Shape; 21] = [
         yarn: Some((40.0, 256, 1.0)),
         ..PLAIN
     },
-    Shape {
+    ModelSizes {
         name: "tiny-glm",
         heads: 5,
         nope: 192,
         v: 256,
         theta: 1e6,
         eps: 1e-5,
-        moe: Some(Moe {
+        moe: Some(MoeSizes {
             experts: 8,
             used: 4,
             shared: 1,
@@ -286,7 +310,7 @@ const SHAPES: [Shape; 21] = [
         }),
         ..PLAIN
     },
-    Shape {
+    ModelSizes {
         name: "tiny-glm-dsa",
         names: Some(("glm-dsa", "glm_moe_dsa")),
         theta: 1e6,
@@ -295,23 +319,23 @@ const SHAPES: [Shape; 21] = [
         index_topk: Some(2048),
         ..PLAIN
     },
-    Shape {
+    ModelSizes {
         name: "tiny-mistral4",
         names: Some(("mistral4", "mistral4")),
         nope: 64,
-        moe: Some(Moe { sigmoid: false, scale: 1.0, dense_lead: 0, ..TINY_EXPERTS }),
+        moe: Some(MoeSizes { sigmoid: false, scale: 1.0, dense_lead: 0, ..TINY_EXPERTS }),
         yarn: Some((16.0, 256, 1.0)),
         temperature: Some(0.1),
         ..PLAIN
     },
-    Shape {
+    ModelSizes {
         name: "tiny-axk1",
         circuit: "axk1",
         names: Some(("axk1", "axk1")),
-        moe: Some(Moe { groups: 4, groups_used: 2, unbiased: true, ..TINY_EXPERTS }),
+        moe: Some(MoeSizes { groups: 4, groups_used: 2, unbiased: true, ..TINY_EXPERTS }),
         ..PLAIN
     },
-    Shape {
+    ModelSizes {
         name: "tiny-minicpm3",
         circuit: "minicpm3",
         nope: 64,
@@ -322,17 +346,17 @@ const SHAPES: [Shape; 21] = [
         ..PLAIN
     },
     // as Ling-3.0 has it: a gate for each head
-    Shape { name: "tiny-gate", q_lora: 0, gate: Some(OutputGate::PerHead), ..PLAIN },
+    ModelSizes { name: "tiny-gate", q_lora: 0, gate: Some(OutputGate::PerHead), ..PLAIN },
     // as Kimi-K3 and GLM-5.3-Flash have them: a gate for each element, no rope
-    Shape { name: "tiny-nope", rope: 0, gate: Some(OutputGate::PerElement), ..PLAIN },
-    Shape { name: "tiny-plm", circuit: "plm", q_lora: 0, tied: true, ..PLAIN },
+    ModelSizes { name: "tiny-nope", rope: 0, gate: Some(OutputGate::PerElement), ..PLAIN },
+    ModelSizes { name: "tiny-plm", circuit: "plm", q_lora: 0, tied: true, ..PLAIN },
 ];
 
-pub(crate) fn named(name: &str) -> Option<&'static Shape> {
+pub(crate) fn named(name: &str) -> Option<&'static ModelSizes> {
     SHAPES.iter().find(|shape| shape.name == name)
 }
 
-impl Shape {
+impl ModelSizes {
     /// The config of this shape, as read from a file of this kind.
     pub(crate) fn config(&self, layers: Option<usize>, kv_form: KvForm) -> ModelConfig {
         let layers = layers.unwrap_or(self.layers);
@@ -386,7 +410,7 @@ impl Shape {
             } else {
                 FfnActivation::SiluGated
             },
-            moe: moe.map(Moe::shape),
+            moe: moe.map(MoeSizes::shape),
             embedding_scale: 1.0,
             residual_scale: 1.0,
             logits_scale: 1.0,
@@ -419,7 +443,7 @@ impl Shape {
     }
 }
 
-impl Moe {
+impl MoeSizes {
     fn shape(self) -> MoeShape {
         MoeShape {
             experts: self.experts,

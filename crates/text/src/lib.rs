@@ -26,14 +26,14 @@ mod tokenizer;
 
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
-pub use latent_jinja::Rendered;
+pub use latent_jinja::RenderedText;
 pub use response::{
     ArgumentsGrammar, CallEnding, FormatSource, KindGrammar, ModelHints, ParserOptions, ResponseEvent,
     ResponseFormat, ResponseFormatError, ResponseParser, TaggedGrammar, ToolGrammar,
 };
 pub use sources::{chat_template, response_template};
 pub use template::{ChatInput, ChatTemplate};
-pub use tokenizer::{Encode, FimTokens, GgufTokenizer, GgufVocab, HfTokenizer, Tokenizer};
+pub use tokenizer::{EncodeOptions, FimTokens, GgufTokenizer, GgufVocab, HfTokenizer, Tokenizer};
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Locations of chat templates in a model's files.
 
-use latent_formats::{Checkpoint, FormatError, Source};
+use latent_formats::{Checkpoint, CheckpointSource, FormatError};
 use serde_json::Value;
 
 /// The source of a model's chat template, if it has one.
@@ -9,15 +9,15 @@ use serde_json::Value;
 /// A metadata key that holds no text.
 pub fn chat_template(checkpoint: &Checkpoint) -> Result<Option<&str>, FormatError> {
     match checkpoint.source() {
-        Source::Gguf(g) => g.metadata.str("tokenizer.chat_template"),
-        Source::HuggingFace(hf) => Ok(hf.chat_template.as_deref()),
+        CheckpointSource::Gguf(g) => g.metadata.str("tokenizer.chat_template"),
+        CheckpointSource::HuggingFace(hf) => Ok(hf.chat_template.as_deref()),
     }
 }
 
 /// The checkpoint's own `response_template`, if it has one.
 pub fn response_template(checkpoint: &Checkpoint) -> Option<&Value> {
     match checkpoint.source() {
-        Source::Gguf(_) => None,
-        Source::HuggingFace(source) => source.tokenizer_config.as_ref()?.get("response_template"),
+        CheckpointSource::Gguf(_) => None,
+        CheckpointSource::HuggingFace(source) => source.tokenizer_config.as_ref()?.get("response_template"),
     }
 }

@@ -1,11 +1,11 @@
 //! Chat templates: Jinja as Hugging Face transformers configures it.
 
 use crate::error::TextError;
-use latent_jinja::{Limits, Origin, Render, Rendered, Template};
+use latent_jinja::{RenderRequest, RenderedText, StringTrust, Template, TemplateLimits};
 use serde_json::Value;
 
 /// Limits on a template.
-const LIMITS: Limits = Limits::DEFAULT;
+const LIMITS: TemplateLimits = TemplateLimits::DEFAULT;
 
 /// Names of roles. Templates may make control tokens of them (`"<|" + message.role + "|>"`); other roles count as content.
 const ROLES: [&str; 8] =
@@ -99,7 +99,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// An error raised by the template, a failing operation, or a limit on work, memory, depth or output.
-    pub fn render(&self, input: &ChatInput) -> Result<Rendered, TextError> {
+    pub fn render(&self, input: &ChatInput) -> Result<RenderedText, TextError> {
         let messages = plain_messages(&input.messages, self.calls_need_null);
         let (add, bos, eos) = (
             Value::from(input.add_generation_prompt),
@@ -108,18 +108,18 @@ impl ChatTemplate {
         );
         let clock = |format: &str| strftime(input.now, format);
         let role = |key: &str, value: &str| key == "role" && ROLES.contains(&value);
-        let mut render = Render::new(&self.template, LIMITS);
+        let mut render = RenderRequest::new(&self.template, LIMITS);
         render.clock(&clock);
         let mut define = |name, value, origin| render.define(name, value, origin).map_err(|e| fails(&e));
         for (name, value) in &input.extra {
-            define(name, value, Origin::Content)?;
+            define(name, value, StringTrust::Content)?;
         }
-        define("messages", &messages, Origin::ContentBut(&role))?;
-        define("tools", input.tools.as_ref().unwrap_or(&Value::Null), Origin::Content)?;
-        define("documents", &Value::Null, Origin::Content)?;
-        define("add_generation_prompt", &add, Origin::Trusted)?;
-        define("bos_token", &bos, Origin::Trusted)?;
-        define("eos_token", &eos, Origin::Trusted)?;
+        define("messages", &messages, StringTrust::ContentBut(&role))?;
+        define("tools", input.tools.as_ref().unwrap_or(&Value::Null), StringTrust::Content)?;
+        define("documents", &Value::Null, StringTrust::Content)?;
+        define("add_generation_prompt", &add, StringTrust::Trusted)?;
+        define("bos_token", &bos, StringTrust::Trusted)?;
+        define("eos_token", &eos, StringTrust::Trusted)?;
         render.finish().map_err(|e| fails(&e))
     }
 }

@@ -3,21 +3,21 @@
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use latent_formats::Checkpoint;
-use latent_text::{Encode, GgufVocab, TextError, Tokenizer};
+use latent_text::{EncodeOptions, GgufVocab, TextError, Tokenizer};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const PLAIN: Encode = Encode { add_special: false, parse_special: false };
+const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
 /// Bytes in use and their peak.
-struct Counting;
+struct TextAllocator;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: all calls go to the system's allocator with the arguments given.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for TextAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grow(layout.size());
         // SAFETY: the caller's promises are passed on.
@@ -45,7 +45,7 @@ fn grow(bytes: usize) {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: TextAllocator = TextAllocator;
 
 /// The most bytes that were in use beyond those before.
 fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
@@ -172,7 +172,7 @@ fn limits(tokenizer: &Tokenizer) {
     let ids = tokenizer.encode("the quick brown fox", PLAIN).unwrap();
     assert_eq!(tokenizer.encode_within("the quick brown fox", PLAIN, ids.len()).unwrap(), ids);
     assert!(tokenizer.encode_within("the quick brown fox", PLAIN, ids.len() - 1).is_err());
-    let with_bos = Encode { add_special: true, parse_special: false };
+    let with_bos = EncodeOptions { add_special: true, parse_special: false };
     let mut all = vec![tokenizer.bos().unwrap()];
     all.extend(&ids);
     if tokenizer.adds_bos() {

@@ -5,7 +5,7 @@
 //! barrier adds to phases of 50 µs of total work, shared equally.
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
-use latent_threads::{Pin, Placement, ThreadPool, Topology, parallelism};
+use latent_threads::{PinPolicy, Placement, ThreadPool, Topology, parallelism};
 use std::time::Instant;
 
 /// Barriers of a measurement, and how many are made, of which the best counts.
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut alone = 0.0;
     for threads in std::iter::once(Ok(1)).chain(std::env::args().skip(1).map(|word| word.parse())) {
         let threads: usize = threads?;
-        for pin in [Pin::Off, Pin::Cores] {
+        for pin in [PinPolicy::Off, PinPolicy::Cores] {
             let placement = Placement::new(&Topology::detect(), parallelism(), threads, pin);
             let mut thread_pool = ThreadPool::placed(&placement)?;
             let bare = best(&mut thread_pool, 0);

@@ -17,31 +17,31 @@ pub(super) fn allowed() -> Option<Vec<usize>> {
 }
 
 /// Binds the thread that made it to some CPUs; dropping it restores the affinity from before.
-pub(super) struct Bound {
+pub(super) struct AffinityGuard {
     #[cfg(target_os = "linux")]
     before: CpuSet,
 }
 
-impl Bound {
+impl AffinityGuard {
     /// Binds this thread to `cpus`; none where the system refuses.
     #[cfg(target_os = "linux")]
-    pub(super) fn to(cpus: &[usize]) -> Option<Bound> {
+    pub(super) fn to(cpus: &[usize]) -> Option<AffinityGuard> {
         let before = sched_getaffinity(None).ok()?;
         let mut set = CpuSet::new();
         cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
         sched_setaffinity(None, &set).ok()?;
-        Some(Bound { before })
+        Some(AffinityGuard { before })
     }
 
     /// None: systems of this kind do not bind threads.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn to(_cpus: &[usize]) -> Option<Bound> {
+    pub(super) fn to(_cpus: &[usize]) -> Option<AffinityGuard> {
         None
     }
 }
 
 #[cfg(target_os = "linux")]
-impl Drop for Bound {
+impl Drop for AffinityGuard {
     fn drop(&mut self) {
         // fails when a cpuset has shrunk meanwhile: then the thread stays bound, which is slow but right
         let _ = sched_setaffinity(None, &self.before);

@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 static AWAKE: AtomicIsize = AtomicIsize::new(0);
 
 /// Counts the current thread as awake until it is dropped.
-pub(super) struct Awake(());
+pub(super) struct AwakeGuard(());
 
-impl Awake {
-    pub(super) fn new() -> Awake {
+impl AwakeGuard {
+    pub(super) fn new() -> AwakeGuard {
         AWAKE.fetch_add(1, Ordering::Relaxed);
-        Awake(())
+        AwakeGuard(())
     }
 }
 
-impl Drop for Awake {
+impl Drop for AwakeGuard {
     fn drop(&mut self) {
         AWAKE.fetch_sub(1, Ordering::Relaxed);
     }

@@ -24,22 +24,22 @@ const STEP: u32 = 4;
 
 /// A counter alone in its cache line, and in the neighbouring line that the prefetcher fetches with it.
 #[repr(align(128))]
-struct Alone(AtomicU32);
+struct PaddedCounter(AtomicU32);
 
-struct Group {
+struct BarrierGroup {
     workers: u32,
-    arrived: Alone,
-    word: Alone,
+    arrived: PaddedCounter,
+    word: PaddedCounter,
     parking: Parking,
 }
 
 /// A reusable barrier for a fixed number of workers.
 pub(super) struct Barrier {
-    groups: Box<[Group]>,
+    groups: Box<[BarrierGroup]>,
     /// The group of each worker.
     group_of: Box<[usize]>,
     /// Groups whose workers have all arrived.
-    complete: Alone,
+    complete: PaddedCounter,
     spin: Duration,
     cpus: usize,
 }
@@ -48,13 +48,13 @@ impl Barrier {
     /// A barrier for the workers of these consecutive ranges, one per memory node. Groups do not cross nodes.
     /// A waiter spins for `spin` before it parks, and parks at once while more workers of this process are awake than `cpus`.
     pub(super) fn new(nodes: &[Range<usize>], spin: Duration, cpus: usize) -> Barrier {
-        let zero = || Alone(AtomicU32::new(0));
+        let zero = || PaddedCounter(AtomicU32::new(0));
         let (mut groups, mut group_of) = (Vec::new(), Vec::new());
         for node in nodes {
             for first in node.clone().step_by(GROUP) {
                 let workers = node.end.min(first + GROUP) - first;
                 group_of.extend(std::iter::repeat_n(groups.len(), workers));
-                groups.push(Group {
+                groups.push(BarrierGroup {
                     workers: workers as u32,
                     arrived: zero(),
                     word: zero(),
@@ -81,7 +81,7 @@ impl Barrier {
                 || self.complete.0.fetch_add(1, Ordering::AcqRel) + 1 == self.groups.len() as u32;
             if last {
                 self.complete.0.store(0, Ordering::Relaxed);
-                self.groups.iter().for_each(Group::open);
+                self.groups.iter().for_each(BarrierGroup::open);
                 return true;
             }
         }
@@ -107,7 +107,7 @@ impl Barrier {
     }
 }
 
-impl Group {
+impl BarrierGroup {
     fn open(&self) {
         let opened = |word: u32| Some((word & !ASLEEP).wrapping_add(STEP));
         let (Ok(before) | Err(before)) =

@@ -1,9 +1,9 @@
 //! A persistent thread pool that runs every phase of every step.
 //!
 //! The caller is worker 0 and computes too, so that a pool of one starts no thread. Between phases workers
-//! meet at a [barrier](Worker::barrier). Each worker computes its static [share](Worker::share) of dense work
+//! meet at a [barrier](PoolWorker::barrier). Each worker computes its static [share](PoolWorker::share) of dense work
 //! from its index, without synchronization; work of uneven cost is cut into chunks and taken from [work
-//! queues](Worker::for_each_chunk).
+//! queues](PoolWorker::for_each_chunk).
 //!
 //! On a machine with several memory nodes, the workers of a node have consecutive indices ([`Placement`]),
 //! and so have their shares of a weight's outputs: the worker that packs a weight row also reads it, and the
@@ -27,13 +27,13 @@ mod sync;
 mod topology;
 mod work_queue;
 
-pub use placement::{Pin, Placement};
+pub use placement::{PinPolicy, Placement};
 pub use priority::lower_priority;
 pub use topology::{Node, Topology, parallelism, threads_for};
-pub use work_queue::Chunk;
+pub use work_queue::WorkChunk;
 
-use affinity::Bound;
-use awake::Awake;
+use affinity::AffinityGuard;
+use awake::AwakeGuard;
 use barrier::Barrier;
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -51,16 +51,16 @@ use work_queue::WorkQueues;
 const SPIN: Duration = Duration::from_micros(200);
 
 /// The closure that workers run, its lifetime erased.
-type Job = *const (dyn Fn(&Worker<'_>) + Sync);
+type PoolJob = *const (dyn Fn(&PoolWorker<'_>) + Sync);
 
-struct Shared {
+struct PoolState {
     /// Where workers meet before and after a job.
     gate: Barrier,
     /// Where workers meet inside a job.
     inner: Barrier,
     work_queues: WorkQueues,
     placement: Placement,
-    job: UnsafeCell<Option<Job>>,
+    job: UnsafeCell<Option<PoolJob>>,
     stop: AtomicBool,
     /// The first panic of a worker in the current job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -68,18 +68,18 @@ struct Shared {
 
 // SAFETY: `job` is written by the caller alone, before `gate` opens, and read by workers after it; the
 // pointee is Sync.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolState {}
 // SAFETY: the pointee of `job` is Sync, so that any thread may call it; nothing else is bound to a thread.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 
 /// A pool of threads that live as long as it does.
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     handles: Vec<JoinHandle<()>>,
 }
 
 /// One worker of a running job.
-pub struct Worker<'a> {
+pub struct PoolWorker<'a> {
     /// 0 ≤ index < count.
     pub index: usize,
     /// Workers of the pool.
@@ -111,7 +111,7 @@ impl ThreadPool {
         // with more workers than CPUs, a spinning waiter takes the CPU from the worker it waits for
         let crowded = placement.threads() > placement.parallelism();
         let spin = if crowded { Duration::ZERO } else { SPIN };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             gate: Barrier::new(placement.nodes(), spin, placement.parallelism()),
             inner: Barrier::new(placement.nodes(), spin, placement.parallelism()),
             work_queues: WorkQueues::new(placement.nodes().len()),
@@ -150,16 +150,16 @@ impl ThreadPool {
     ///
     /// # Panics
     /// With the panic of a worker, after every worker has stopped.
-    pub fn run(&mut self, job: &(dyn Fn(&Worker<'_>) + Sync)) {
+    pub fn run(&mut self, job: &(dyn Fn(&PoolWorker<'_>) + Sync)) {
         // SAFETY: only the lifetime changes; workers use the job between the two gates below, while `job` is
         // borrowed.
-        let erased: Job =
-            unsafe { std::mem::transmute::<*const (dyn Fn(&Worker<'_>) + Sync + '_), Job>(job) };
+        let erased: PoolJob =
+            unsafe { std::mem::transmute::<*const (dyn Fn(&PoolWorker<'_>) + Sync + '_), PoolJob>(job) };
         // SAFETY: every other worker waits at the gate, and reads `job` only after it has opened.
         unsafe { *self.shared.job.get() = Some(erased) };
         self.shared.work_queues.reset();
-        let _bound = self.shared.placement.cpus(0).and_then(Bound::to);
-        let _awake = Awake::new();
+        let _bound = self.shared.placement.cpus(0).and_then(AffinityGuard::to);
+        let _awake = AwakeGuard::new();
         self.shared.gate.wait(0);
         run_caught(&self.shared, 0, job);
         self.shared.gate.wait(0);
@@ -184,9 +184,9 @@ impl Drop for ThreadPool {
     }
 }
 
-fn worker(shared: &Shared, index: usize) {
-    let _bound = shared.placement.cpus(index).and_then(Bound::to);
-    let _awake = Awake::new();
+fn worker(shared: &PoolState, index: usize) {
+    let _bound = shared.placement.cpus(index).and_then(AffinityGuard::to);
+    let _awake = AwakeGuard::new();
     loop {
         if !shared.gate.wait(index) || shared.stop.load(Ordering::Relaxed) {
             return;
@@ -204,9 +204,9 @@ fn worker(shared: &Shared, index: usize) {
 }
 
 /// Runs the job. A panic is kept for the caller and releases the workers that wait inside the job.
-fn run_caught(shared: &Shared, index: usize, job: &(dyn Fn(&Worker<'_>) + Sync)) {
+fn run_caught(shared: &PoolState, index: usize, job: &(dyn Fn(&PoolWorker<'_>) + Sync)) {
     let nodes = shared.placement.nodes();
-    let worker = Worker {
+    let worker = PoolWorker {
         index,
         count: shared.placement.threads(),
         node: nodes.iter().position(|node| node.contains(&index)).unwrap_or(0),
@@ -223,7 +223,7 @@ fn run_caught(shared: &Shared, index: usize, job: &(dyn Fn(&Worker<'_>) + Sync))
     }
 }
 
-impl Worker<'_> {
+impl PoolWorker<'_> {
     /// Waits until every worker has arrived; their writes from before are visible afterwards.
     ///
     /// # Panics

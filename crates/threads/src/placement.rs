@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// Whether the threads of a pool are bound to CPUs (thread affinity).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pin {
+pub enum PinPolicy {
     /// As `Nodes` on a machine with several memory nodes, else as `Off`.
     Auto,
     /// Each to a CPU of its own; the second hardware threads of cores come last.
@@ -19,22 +19,26 @@ pub enum Pin {
     Off,
 }
 
-impl Pin {
-    const ALL: [(Pin, &str); 4] =
-        [(Pin::Auto, "auto"), (Pin::Cores, "cores"), (Pin::Nodes, "nodes"), (Pin::Off, "off")];
+impl PinPolicy {
+    const ALL: [(PinPolicy, &str); 4] = [
+        (PinPolicy::Auto, "auto"),
+        (PinPolicy::Cores, "cores"),
+        (PinPolicy::Nodes, "nodes"),
+        (PinPolicy::Off, "off"),
+    ];
 }
 
-impl fmt::Display for Pin {
+impl fmt::Display for PinPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Pin::ALL.iter().find(|(pin, _)| pin == self).map_or("", |(_, name)| name))
+        f.pad(PinPolicy::ALL.iter().find(|(pin, _)| pin == self).map_or("", |(_, name)| name))
     }
 }
 
-impl FromStr for Pin {
+impl FromStr for PinPolicy {
     type Err = String;
 
-    fn from_str(word: &str) -> Result<Pin, String> {
-        let found = Pin::ALL.iter().find(|(_, name)| name.eq_ignore_ascii_case(word));
+    fn from_str(word: &str) -> Result<PinPolicy, String> {
+        let found = PinPolicy::ALL.iter().find(|(_, name)| name.eq_ignore_ascii_case(word));
         found.map(|(pin, _)| *pin).ok_or_else(|| format!("expected auto, cores, nodes or off, not {word:?}"))
     }
 }
@@ -76,15 +80,15 @@ impl Placement {
     /// Each node gets workers in proportion to its cores, so that all memory channels are used for any number
     /// of threads; second hardware threads count once there are more workers than cores. More workers than
     /// CPUs stay unbound.
-    pub fn new(topology: &Topology, parallelism: usize, threads: usize, pin: Pin) -> Placement {
+    pub fn new(topology: &Topology, parallelism: usize, threads: usize, pin: PinPolicy) -> Placement {
         let threads = threads.max(1);
         let several = topology.nodes().len() > 1;
         let pin = match pin {
-            Pin::Auto if several => Pin::Nodes,
-            Pin::Auto => Pin::Off,
+            PinPolicy::Auto if several => PinPolicy::Nodes,
+            PinPolicy::Auto => PinPolicy::Off,
             pin => pin,
         };
-        if pin == Pin::Off || threads > topology.cpus() {
+        if pin == PinPolicy::Off || threads > topology.cpus() {
             return Placement { parallelism, ..Placement::simulated(&[threads]) };
         }
         let whole_cores = threads <= topology.cores();
@@ -96,7 +100,7 @@ impl Placement {
             let end = threads * before / all;
             let order = node.in_order();
             cpus.extend((0..end - first).map(|worker| match pin {
-                Pin::Cores => Some(vec![order[worker]]),
+                PinPolicy::Cores => Some(vec![order[worker]]),
                 _ => Some(order.clone()),
             }));
             if end > first {
@@ -168,7 +172,7 @@ mod tests {
     #[test]
     fn workers_of_a_node_follow_one_another_on_whole_cores_first() {
         let machine = machine(&[4, 4], 2);
-        let place = |threads| Placement::new(&machine, 16, threads, Pin::Cores);
+        let place = |threads| Placement::new(&machine, 16, threads, PinPolicy::Cores);
         assert_eq!((place(8).nodes(), cpus(&place(8))), (&[0..4, 4..8][..], (0..8).collect()));
         assert_eq!((place(5).nodes(), cpus(&place(5))), (&[0..2, 2..5][..], vec![0, 1, 4, 5, 6]));
         // the second threads of cores 0, 1, 4 and 5
@@ -179,11 +183,11 @@ mod tests {
     #[test]
     fn a_node_without_workers_is_left_out() {
         let machine = machine(&[2, 2, 2, 2], 1);
-        let place = Placement::new(&machine, 8, 3, Pin::Nodes);
+        let place = Placement::new(&machine, 8, 3, PinPolicy::Nodes);
         assert_eq!(place.nodes(), [0..1, 1..2, 2..3]);
         assert_eq!([0, 1, 2].map(|worker| place.cpus(worker).unwrap().to_vec()), [[2, 3], [4, 5], [6, 7]]);
-        assert_eq!(Placement::new(&machine, 8, 1, Pin::Nodes).nodes().len(), 1);
-        assert_eq!(Placement::new(&machine, 8, 0, Pin::Nodes).threads(), 1);
+        assert_eq!(Placement::new(&machine, 8, 1, PinPolicy::Nodes).nodes().len(), 1);
+        assert_eq!(Placement::new(&machine, 8, 0, PinPolicy::Nodes).threads(), 1);
     }
 
     #[test]
@@ -192,7 +196,7 @@ mod tests {
             for smt in [1, 2] {
                 let machine = machine(cores, smt);
                 for threads in 1..=machine.cpus() {
-                    let place = Placement::new(&machine, machine.cpus(), threads, Pin::Cores);
+                    let place = Placement::new(&machine, machine.cpus(), threads, PinPolicy::Cores);
                     let mut seen = cpus(&place);
                     assert_eq!(place.nodes().iter().map(Range::len).sum::<usize>(), threads);
                     assert_eq!(seen.len(), threads);
@@ -207,20 +211,20 @@ mod tests {
     #[test]
     fn more_workers_than_cpus_are_not_bound() {
         let machine = machine(&[2], 1);
-        let place = Placement::new(&machine, 2, 8, Pin::Cores);
+        let place = Placement::new(&machine, 2, 8, PinPolicy::Cores);
         assert_eq!((place.threads(), place.nodes().len(), place.parallelism()), (8, 1, 2));
         assert!((0..8).all(|worker| place.cpus(worker).is_none()));
         // a quota below the number of CPUs
-        assert_eq!(Placement::new(&machine, 1, 2, Pin::Cores).parallelism(), 1);
+        assert_eq!(Placement::new(&machine, 1, 2, PinPolicy::Cores).parallelism(), 1);
     }
 
     #[test]
     fn auto_binds_where_there_are_several_nodes() {
-        let one = Placement::new(&machine(&[4], 1), 4, 4, Pin::Auto);
+        let one = Placement::new(&machine(&[4], 1), 4, 4, PinPolicy::Auto);
         assert!(one.cpus(0).is_none() && one.nodes().len() == 1);
-        let two = Placement::new(&machine(&[2, 2], 1), 4, 4, Pin::Auto);
+        let two = Placement::new(&machine(&[2, 2], 1), 4, 4, PinPolicy::Auto);
         assert_eq!((two.cpus(1), two.cpus(2)), (Some(&[0, 1][..]), Some(&[2, 3][..])));
-        let off = Placement::new(&machine(&[2, 2], 1), 4, 4, Pin::Off);
+        let off = Placement::new(&machine(&[2, 2], 1), 4, 4, PinPolicy::Off);
         assert!(off.cpus(3).is_none() && off.nodes().len() == 1);
     }
 }

@@ -1,23 +1,23 @@
 //! Division of work: static shares for even work, chunks from work queues otherwise.
 
-use super::{Chunk, Worker};
+use super::{PoolWorker, WorkChunk};
 use std::ops::Range;
 
-impl Worker<'_> {
+impl PoolWorker<'_> {
     /// This worker's share of `n` items, cut at multiples of `unit`. Shares are contiguous, in the order of
     /// workers, and cover all items.
     pub fn share(&self, n: usize, unit: usize) -> Range<usize> {
         share(self.index..self.index + 1, self.count, n, unit)
     }
 
-    /// The union of the [shares](Worker::share) of a node's workers.
+    /// The union of the [shares](PoolWorker::share) of a node's workers.
     pub fn node_share(&self, node: usize, n: usize, unit: usize) -> Range<usize> {
         share(self.nodes[node].clone(), self.count, n, unit)
     }
 
     /// This worker's share of several lists of these `lengths`: (list, range) pairs. A node's workers share
     /// out the node's ranges of all lists as one, so that a worker with little of the first has more of the
-    /// second. For a single list it is [`Worker::share`].
+    /// second. For a single list it is [`PoolWorker::share`].
     pub fn shares<'l>(
         &'l self,
         lengths: impl Iterator<Item = usize> + Clone + 'l,
@@ -58,7 +58,7 @@ impl Worker<'_> {
     /// Calls `work` with chunk after chunk of a list, of which each node has its own part, until all are
     /// taken: first those of this worker's node, then those left on other nodes. Every worker must call this
     /// for the same lists in the same order.
-    pub fn for_each_chunk(&self, mut work: impl FnMut(Chunk)) {
+    pub fn for_each_chunk(&self, mut work: impl FnMut(WorkChunk)) {
         let list = self.lists.get() + 1;
         self.lists.set(list);
         for turn in 0..self.nodes.len() {

@@ -27,16 +27,16 @@ fn every_worker_runs_every_phase() {
 
 /// Plain memory of which each worker writes one element between barriers. Only the barrier synchronizes,
 /// which ThreadSanitizer checks.
-struct Plain(Vec<UnsafeCell<u64>>);
+struct PlainMemory(Vec<UnsafeCell<u64>>);
 
 // SAFETY: the test below writes a number by one worker, and reads it by others behind a barrier.
-unsafe impl Sync for Plain {}
+unsafe impl Sync for PlainMemory {}
 
 #[test]
 fn what_is_written_before_a_barrier_is_read_behind_it() {
     for nodes in [&[2][..], &[3], &[2, 1], &[4, 4], &[20, 3]] {
         let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
-        let numbers = Plain((0..thread_pool.threads()).map(|_| UnsafeCell::new(0)).collect());
+        let numbers = PlainMemory((0..thread_pool.threads()).map(|_| UnsafeCell::new(0)).collect());
         for run in 0..5u64 {
             // capture the whole struct, which is Sync, and not its vector
             let numbers = &numbers;
@@ -91,10 +91,10 @@ fn a_panic_of_one_worker_reaches_the_caller_and_the_pool_lives_on() {
 #[test]
 fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
     let before = affinity::allowed().unwrap();
-    let placement = Placement::new(&Topology::detect(), 1, before.len(), Pin::Cores);
+    let placement = Placement::new(&Topology::detect(), 1, before.len(), PinPolicy::Cores);
     let mut thread_pool = ThreadPool::placed(&placement).unwrap();
     let seen: Mutex<Vec<(usize, ThreadId, Vec<usize>)>> = Mutex::default();
-    let look = |worker: &Worker<'_>| {
+    let look = |worker: &PoolWorker<'_>| {
         let bound = affinity::allowed().unwrap();
         seen.lock().unwrap().push((worker.index, std::thread::current().id(), bound));
     };
@@ -120,11 +120,11 @@ fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
 }
 
 /// The shares of workers without threads.
-fn shares_of<T>(nodes: &[usize], ask: impl Fn(&Worker<'_>) -> T) -> Vec<T> {
+fn shares_of<T>(nodes: &[usize], ask: impl Fn(&PoolWorker<'_>) -> T) -> Vec<T> {
     let placement = Placement::simulated(nodes);
     let (inner, work_queues) =
         (Barrier::new(placement.nodes(), Duration::ZERO, 1), WorkQueues::new(nodes.len()));
-    let worker = |index: usize| Worker {
+    let worker = |index: usize| PoolWorker {
         index,
         count: placement.threads(),
         node: placement.nodes().iter().position(|node| node.contains(&index)).unwrap(),
@@ -230,7 +230,7 @@ fn chunks_cover_all_work_once_and_grow_smaller() {
         for work in [0, 1, 5, 64, 1000, u64::from(u32::MAX) * 4096] {
             let mut end = 0;
             let mut size = u64::MAX;
-            for chunk in Chunk::all(workers) {
+            for chunk in WorkChunk::all(workers) {
                 let range = chunk.of(work);
                 assert_eq!(range.start, end);
                 let rounded = range.end - range.start;
@@ -240,7 +240,7 @@ fn chunks_cover_all_work_once_and_grow_smaller() {
             assert_eq!(end, work);
         }
     }
-    let shares: Vec<_> = Chunk::all(2).map(|chunk| chunk.of(1600)).collect();
+    let shares: Vec<_> = WorkChunk::all(2).map(|chunk| chunk.of(1600)).collect();
     assert_eq!(shares[..4], [0..400, 400..800, 800..1000, 1000..1200]);
     assert_eq!(shares[4..], [1200..1300, 1300..1400, 1400..1500, 1500..1600]);
 }

@@ -25,7 +25,7 @@ pub(super) struct WorkQueues(Box<[WorkQueue]>);
 /// The first chunks are large and the last small (guided self-scheduling): few atomic operations, and all
 /// workers finish together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunk {
+pub struct WorkChunk {
     /// The node whose list it belongs to.
     pub node: usize,
     index: usize,
@@ -37,11 +37,11 @@ pub(super) fn chunk_count(workers: usize) -> usize {
     (ROUNDS + 1) * workers
 }
 
-impl Chunk {
+impl WorkChunk {
     /// All chunks of the list of a node with `workers` workers, in order, for tests of how jobs cut their
     /// work.
-    pub fn all(workers: usize) -> impl Iterator<Item = Chunk> {
-        (0..chunk_count(workers)).map(move |index| Chunk { node: 0, index, workers })
+    pub fn all(workers: usize) -> impl Iterator<Item = WorkChunk> {
+        (0..chunk_count(workers)).map(move |index| WorkChunk { node: 0, index, workers })
     }
 
     /// The chunk's range of `work` units.
@@ -83,7 +83,7 @@ impl WorkQueues {
     /// that takes the first chunk advances it. A queue at a later list means that this list is
     /// exhausted. Relaxed ordering suffices: a chunk is identified by its number alone, and
     /// barriers publish the data.
-    pub(super) fn take(&self, node: usize, list: u64, workers: usize) -> Option<Chunk> {
+    pub(super) fn take(&self, node: usize, list: u64, workers: usize) -> Option<WorkChunk> {
         let work_queue = &self.0[node].0;
         let mut now = work_queue.load(Ordering::Relaxed);
         loop {
@@ -97,7 +97,7 @@ impl WorkQueues {
             }
             let next = (list << CHUNK_BITS) | (index as u64 + 1);
             match work_queue.compare_exchange_weak(now, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(Chunk { node, index, workers }),
+                Ok(_) => return Some(WorkChunk { node, index, workers }),
                 Err(other) => now = other,
             }
         }

@@ -73,14 +73,14 @@ fn check(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 }
 
 /// One number a worker, written without locks: loom fails where two touch one at a time.
-struct Numbers(Vec<UnsafeCell<usize>>);
+struct WorkerNumbers(Vec<UnsafeCell<usize>>);
 
 #[allow(unsafe_code, reason = "shared numbers are what barriers are for; loom checks each access")]
 // SAFETY: loom fails the test at the first access that the barrier does not order.
-unsafe impl Sync for Numbers {}
+unsafe impl Sync for WorkerNumbers {}
 
 #[allow(unsafe_code, reason = "as above")]
-impl Numbers {
+impl WorkerNumbers {
     fn set(&self, index: usize, number: usize) {
         // SAFETY: loom fails the test where another access is not ordered before or after this one.
         self.0[index].with_mut(|cell| unsafe { *cell = number });
@@ -106,7 +106,7 @@ fn barrier(workers: &[usize], spin: Duration) -> (Barrier, usize) {
 /// Every worker writes in each phase, and reads what all have written in the next.
 fn phases(workers: &[usize], spin: Duration, rounds: usize) {
     let (barrier, threads) = barrier(workers, spin);
-    let numbers = Numbers((0..threads).map(|_| UnsafeCell::new(0)).collect());
+    let numbers = WorkerNumbers((0..threads).map(|_| UnsafeCell::new(0)).collect());
     thread_pool(threads, move |index| {
         for round in 1..=rounds {
             numbers.set(index, round);

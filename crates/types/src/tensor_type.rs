@@ -50,12 +50,12 @@ pub enum TensorType {
 }
 
 /// One row of the table: type, ggml id (none where GGUF has no id), name, elements per block, bytes per block.
-type Row = (TensorType, Option<u32>, &'static str, usize, usize);
+type TensorTypeRow = (TensorType, Option<u32>, &'static str, usize, usize);
 
 use TensorType::*;
 
 /// In the order of the enum, so that a type's discriminant is its index.
-const TABLE: [Row; 36] = [
+const TABLE: [TensorTypeRow; 36] = [
     (F32, Some(0), "F32", 1, 4),
     (F16, Some(1), "F16", 1, 2),
     (BF16, Some(30), "BF16", 1, 2),
@@ -124,7 +124,7 @@ impl TensorType {
             .ok_or_else(|| UnknownTensorType(format!("name {name:?}")))
     }
 
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static TensorTypeRow {
         &TABLE[self as usize]
     }
 

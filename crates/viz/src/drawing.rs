@@ -3,14 +3,16 @@
 use crate::build::blocks::blocks_of;
 use crate::build::builder::{Builder, ViewInput};
 use crate::build::{arrange, circuit, formulas, memory, passes};
-use crate::data::{BucketInfo, Drawing, FORMAT, FormulationInfo, ModelSummary, TargetInfo, VERSION, View};
+use crate::data::{
+    BucketInfo, Drawing, DrawingView, FORMAT, FormulationInfo, ModelSummary, TargetInfo, VERSION,
+};
 use crate::device::DeviceRuns;
 use crate::options::Options;
-use latent_graph::circuit::{Circuit, Naming, TensorIndex};
+use latent_graph::circuit::{Circuit, TensorIndex, TensorNaming};
 use latent_graph::config::ModelConfig;
-use latent_graph::ir::{AttentionPath, Ir, Span, Step};
+use latent_graph::ir::{AttentionPath, Ir, ModelSpan, StepWorkload};
 use latent_graph::passes::{BatchBucket, CacheForm, MlaChoice, crossover};
-use latent_graph::{GraphError, Plan, PlanOptions, Target};
+use latent_graph::{BackendTarget, GraphError, Plan, PlanOptions};
 
 /// The formulations, with the form of the KV cache.
 static FORMULATIONS: [(MlaChoice, CacheForm, FormulationInfo); 5] = [
@@ -85,7 +87,7 @@ impl Drawing {
         circuit: &Circuit,
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
-        target: &Target,
+        target: &BackendTarget,
         options: &Options,
     ) -> Result<Drawing, GraphError> {
         Drawing::on_device(circuit, config, tensors, target, (options, &DeviceRuns::default()))
@@ -99,15 +101,15 @@ impl Drawing {
         circuit: &Circuit,
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
-        target: &Target,
+        target: &BackendTarget,
         (options, runs): (&Options, &DeviceRuns),
     ) -> Result<Drawing, GraphError> {
         let whole = options.layers == (0..config.layers);
         let embed = options.layers.start == 0;
         let span = match options.mtp {
-            true => Span::whole_mtp(circuit, config)?,
-            false if config.part.is_some() => Span::backbone(config),
-            false => Span { embed, layers: options.layers.clone(), head: whole, mtp: false },
+            true => ModelSpan::whole_mtp(circuit, config)?,
+            false if config.part.is_some() => ModelSpan::backbone(config),
+            false => ModelSpan { embed, layers: options.layers.clone(), head: whole, mtp: false },
         };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
         let mut builder = Builder::new(circuit, config, target.contracts(), (options, runs))?;
@@ -124,10 +126,10 @@ impl Drawing {
                 };
                 let (formulation, key) = (Some(info.key), Some(bucket_key(bucket)));
                 for view in pass_views(&mut builder, &ir, &wanted)? {
-                    views.push(View { formulation, bucket: key, ..view });
+                    views.push(DrawingView { formulation, bucket: key, ..view });
                 }
                 let plan = Plan::from_ir(ir.clone(), config, target, &wanted)?;
-                views.push(View { formulation, bucket: key, ..plan_view(&mut builder, &plan, *mla) });
+                views.push(DrawingView { formulation, bucket: key, ..plan_view(&mut builder, &plan, *mla) });
             }
         }
         let used = builder.blocks.iter().flat_map(|block| &block.operations).map(|operation| operation.op);
@@ -154,7 +156,7 @@ impl Drawing {
     }
 
     /// The view of a stage; for a plan, of a formulation and a bucket too. The IR is the one before all passes.
-    pub fn view(&self, stage: &str, formulation: &str, bucket: &str) -> Option<&View> {
+    pub fn view(&self, stage: &str, formulation: &str, bucket: &str) -> Option<&DrawingView> {
         self.views.iter().find(|view| {
             view.stage == stage
                 && view.pass.is_none()
@@ -197,21 +199,25 @@ fn summary(
     }
 }
 
-fn circuit_view(builder: &mut Builder<'_>, naming: Naming) -> Result<View, GraphError> {
+fn circuit_view(builder: &mut Builder<'_>, naming: TensorNaming) -> Result<DrawingView, GraphError> {
     let made = circuit::blocks(builder, naming)?;
     let placed: Vec<_> = made.into_iter().map(|index| (index, 0)).collect();
-    Ok(View { stage: "circuit", ..arrange::view(&builder.blocks, &placed) })
+    Ok(DrawingView { stage: "circuit", ..arrange::view(&builder.blocks, &placed) })
 }
 
-fn ir_view(builder: &mut Builder<'_>, ir: &Ir) -> View {
+fn ir_view(builder: &mut Builder<'_>, ir: &Ir) -> DrawingView {
     let input = ViewInput { ir, phases: None, step: None, bucket: None };
     let placed: Vec<_> =
         blocks_of(builder, &input).into_iter().map(|(index, _, phase)| (index, phase)).collect();
-    View { stage: "ir", ..arrange::view(&builder.blocks, &placed) }
+    DrawingView { stage: "ir", ..arrange::view(&builder.blocks, &placed) }
 }
 
 /// The IR after each pass.
-fn pass_views(builder: &mut Builder<'_>, ir: &Ir, options: &PlanOptions) -> Result<Vec<View>, GraphError> {
+fn pass_views(
+    builder: &mut Builder<'_>,
+    ir: &Ir,
+    options: &PlanOptions,
+) -> Result<Vec<DrawingView>, GraphError> {
     let stages = passes::after_each(ir.clone(), builder.config, options)?;
     let before = std::iter::once(ir).chain(&stages);
     let mut views = Vec::new();
@@ -224,12 +230,12 @@ fn pass_views(builder: &mut Builder<'_>, ir: &Ir, options: &PlanOptions) -> Resu
             placed.changed = changes.changed;
             placed.removed = changes.removed;
         }
-        views.push(View { stage: "ir", pass: Some(pass.key), ..view });
+        views.push(DrawingView { stage: "ir", pass: Some(pass.key), ..view });
     }
     Ok(views)
 }
 
-fn plan_view(builder: &mut Builder<'_>, plan: &Plan, mla: MlaChoice) -> View {
+fn plan_view(builder: &mut Builder<'_>, plan: &Plan, mla: MlaChoice) -> DrawingView {
     let rows = plan.max_rows;
     // the choice of the engine, by the new rows of a sequence
     let path = match mla {
@@ -237,12 +243,12 @@ fn plan_view(builder: &mut Builder<'_>, plan: &Plan, mla: MlaChoice) -> View {
         MlaChoice::Auto => AttentionPath::Absorbed,
         _ => AttentionPath::All,
     };
-    let step = Step { rows, past_len: 0, sequences: 1, cache: builder.options.bind.cache, path };
+    let step = StepWorkload { rows, past_len: 0, sequences: 1, cache: builder.options.bind.cache, path };
     let input =
         ViewInput { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), bucket: Some(plan.bucket) };
     let runs = blocks_of(builder, &input);
     let placed: Vec<_> = runs.iter().map(|(index, _, phase)| (*index, *phase)).collect();
-    View {
+    DrawingView {
         stage: "plan",
         phases: Some(plan.phase_count()),
         memory: Some(memory::of(plan, &runs)),

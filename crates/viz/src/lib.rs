@@ -19,12 +19,13 @@ mod style;
 mod svg;
 
 pub use data::{
-    Binding, Block, BucketInfo, Buffer, Drawing, FORMAT, FileInfo, FormatInfo, Formula, FormulationInfo,
-    KernelCall, KvAccess, Memory, ModelSummary, Operation, OperationCost, OperationRun, PassInfo,
-    PlacedBlock, Port, RejectedKernel, SpecialToken, TargetInfo, VERSION, View, WeightInfo, WeightUse,
+    ArenaChart, BucketInfo, Buffer, Drawing, DrawingBlock, DrawingOperation, DrawingView, FORMAT, FileInfo,
+    FormatInfo, Formula, FormulationInfo, KernelBinding, KernelCall, KvAccess, ModelSummary, OperationCost,
+    OperationPort, OperationRun, OperationWeight, PassInfo, PlacedBlock, RejectedKernel, SpecialToken,
+    TargetInfo, VERSION, WeightInfo,
 };
 pub use device::DeviceRuns;
 pub use drawing::bucket_key;
 pub use options::Options;
-pub use page::{PageOptions, Wanted, static_page};
+pub use page::{InitialView, PageOptions, static_page};
 pub use scene::{Primitive, escape};

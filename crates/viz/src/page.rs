@@ -31,7 +31,7 @@ const BODY: &str = include_str!("../assets/page.html");
 
 /// The initial view of the page.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct Wanted {
+pub struct InitialView {
     /// `circuit`, `ir` or `plan`.
     pub stage: String,
     /// The formulation of a plan.
@@ -44,7 +44,7 @@ pub struct Wanted {
 #[derive(Clone, Debug, Default)]
 pub struct PageOptions<'a> {
     /// The initial view.
-    pub wanted: Wanted,
+    pub wanted: InitialView,
     /// The JSON of `latent profile --json`.
     pub profile: Option<serde_json::Value>,
     /// The JSON of `latent verify --weights --json`.

@@ -1,13 +1,13 @@
 //! A view as a standalone SVG file for documents: light or dark by the reader's preference.
 
-use crate::data::{Drawing, View};
+use crate::data::{Drawing, DrawingView};
 use crate::scene::escape;
 use crate::style;
 use std::fmt::Write;
 
 impl Drawing {
     /// `view` as SVG.
-    pub fn svg(&self, view: &View) -> String {
+    pub fn svg(&self, view: &DrawingView) -> String {
         let (width, height) = (view.width, view.height);
         let name = self.model.name.as_deref().unwrap_or(&self.model.config.architecture);
         let title = format!(

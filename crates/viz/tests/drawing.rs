@@ -5,12 +5,15 @@ mod config_support;
 mod drawing_schema;
 
 use config_support::deepseek_v3;
-use latent_graph::circuit::{DeclaredTensors, Naming};
+use latent_graph::circuit::{DeclaredTensors, TensorNaming};
 use latent_graph::config::JsonKeys;
 use latent_graph::passes::{BindOptions, Precision};
-use latent_graph::{Circuit, ModelConfig, Target};
+use latent_graph::{BackendTarget, Circuit, ModelConfig};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
-use latent_viz::{Block, Drawing, FileInfo, Operation, Options, PageOptions, SpecialToken, View, Wanted};
+use latent_viz::{
+    Drawing, DrawingBlock, DrawingOperation, DrawingView, FileInfo, InitialView, Options, PageOptions,
+    SpecialToken,
+};
 use serde_json::Value;
 
 /// A table as `kernels` has it, in small: one form of everything, and products in three.
@@ -73,12 +76,12 @@ fn options(config: &ModelConfig) -> Options {
 }
 
 fn draw(config: &ModelConfig) -> Drawing {
-    let tensors = DeclaredTensors::new(config, Naming::HuggingFace, TensorType::BF16).unwrap();
+    let tensors = DeclaredTensors::new(config, TensorNaming::HuggingFace, TensorType::BF16).unwrap();
     Drawing::make(
         Circuit::named(&config.circuit).unwrap(),
         config,
         &tensors,
-        &Target::new("cpu", kernels()),
+        &BackendTarget::new("cpu", kernels()),
         &options(config),
     )
     .unwrap()
@@ -88,11 +91,11 @@ fn v3() -> Drawing {
     draw(&deepseek_v3().config())
 }
 
-fn blocks<'a>(drawing: &'a Drawing, view: &View) -> Vec<&'a Block> {
+fn blocks<'a>(drawing: &'a Drawing, view: &DrawingView) -> Vec<&'a DrawingBlock> {
     view.blocks.iter().map(|placed| &drawing.blocks[placed.block]).collect()
 }
 
-fn find<'a>(blocks: &[&'a Block], title: &str) -> &'a Operation {
+fn find<'a>(blocks: &[&'a DrawingBlock], title: &str) -> &'a DrawingOperation {
     let found = blocks.iter().flat_map(|block| &block.operations).find(|operation| operation.title == title);
     found.unwrap_or_else(|| panic!("no operation {title}"))
 }
@@ -229,7 +232,7 @@ fn a_hostile_name_stays_text() {
     let drawing = draw(
         &ModelConfig::from_config(&JsonKeys { file: evil, object: &folder.config }, &folder.tensors).unwrap(),
     );
-    let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
+    let wanted = InitialView { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
     let page = drawing
         .page(&PageOptions {
             wanted,
@@ -270,7 +273,7 @@ fn passes_name_the_operations_that_they_change() {
     let drawing = v3();
     let mut lines: Vec<String> = Vec::new();
     for (n, pass) in drawing.passes.iter().enumerate() {
-        let of_pass = |view: &&View| {
+        let of_pass = |view: &&DrawingView| {
             (view.pass, view.formulation, view.bucket) == (Some(pass.key), Some("absorbed"), Some("decode"))
         };
         let view = drawing.views.iter().find(of_pass).unwrap();

@@ -2,14 +2,15 @@
 
 use latent_backend::BackendError;
 use latent_backend_wgpu::{GpuBackend, GpuError};
-use latent_engine::sampling::{Recommended, SamplingParams};
+use latent_engine::sampling::{RecommendedParams, SamplingParams};
 use latent_engine::{
-    DEFAULT_BATCH_TOKENS, Engine, EngineError, EngineOptions, Event, Listener, PieceOf, Request, Session,
+    DEFAULT_BATCH_TOKENS, Engine, EngineError, EngineOptions, Listener, PieceKind, Request, Session,
+    TokenEvent,
 };
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, MlaChoice};
 use latent_graph::{CheckpointTensors, ModelConfig};
-use latent_text::{ChatInput, ChatTemplate, Encode, Tokenizer};
+use latent_text::{ChatInput, ChatTemplate, EncodeOptions, Tokenizer};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl Model {
         };
         let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
         let template = latent_text::chat_template(&checkpoint)?.map(ChatTemplate::new).transpose()?;
-        let sampling = Recommended::of(&checkpoint)?.params();
+        let sampling = RecommendedParams::of(&checkpoint)?.params();
         let engine = Engine::load(backend, &checkpoint, &options, progress)?;
         let expanded = EngineOptions { form: CacheForm::Expanded, mla: MlaChoice::Naive, ..options };
         let expanded = expanded.resolve(backend, &config)?;
@@ -119,7 +120,9 @@ impl Model {
         let Some(template) = &self.template else {
             let last = messages.as_array().and_then(|messages| messages.last()?.get("content")?.as_str());
             let text = last.ok_or("the conversation has no text to go on with")?;
-            return Ok(self.tokenizer.encode(text, Encode { add_special: true, parse_special: false })?);
+            return Ok(self
+                .tokenizer
+                .encode(text, EncodeOptions { add_special: true, parse_special: false })?);
         };
         let text = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_text(id)).unwrap_or_default();
         let input = ChatInput {
@@ -147,7 +150,7 @@ impl Listener for Page<'_> {
         (self.goes_on)()
     }
 
-    fn token(&mut self, event: &Event<'_>) -> bool {
+    fn token(&mut self, event: &TokenEvent<'_>) -> bool {
         if !event.text.is_empty() {
             (self.on_text)(event.text);
         }
@@ -165,11 +168,11 @@ fn of_device(error: &(dyn Error + 'static)) -> Option<String> {
             inner.downcast_ref::<GpuError>().map(GpuError::for_page)
         }
         EngineError::Piece(piece) => Some(match piece.of {
-            PieceOf::Cache { .. } => format!(
+            PieceKind::Cache { .. } => format!(
                 "this browser's GPU gives out less memory in one piece than a context of this length takes; at most {} tokens fit",
                 piece.fits()
             ),
-            PieceOf::Step { .. } => {
+            PieceKind::Step { .. } => {
                 "this browser's GPU gives out less memory in one piece than a step of this model takes".into()
             }
         }),

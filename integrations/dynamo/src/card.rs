@@ -7,7 +7,7 @@
 use crate::options::Options;
 use anyhow::{Context, Result, bail};
 use latent_convert::SmallFiles;
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -21,8 +21,8 @@ pub fn card(options: &Options) -> Result<PathBuf> {
     }
     let checkpoint = Checkpoint::open(&options.model)?;
     match checkpoint.source() {
-        Source::HuggingFace(_) if checkpoint.packed_from().is_none() => existing(&options.model),
-        Source::Gguf(_) if checkpoint.packed_from().is_none() => made(&checkpoint, &cards(options)),
+        CheckpointSource::HuggingFace(_) if checkpoint.packed_from().is_none() => existing(&options.model),
+        CheckpointSource::Gguf(_) if checkpoint.packed_from().is_none() => made(&checkpoint, &cards(options)),
         _ => bail!(
             "{}: a packed file does not tell the frontend's part of the model: give its folder with --model-files",
             options.model.display()

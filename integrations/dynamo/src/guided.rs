@@ -3,7 +3,7 @@
 use crate::error::{failed, invalid};
 use dynamo_backend_common::{DynamoError, GuidedDecodingOptions};
 use latent_engine::LogitsProcessor;
-use latent_grammar::{GrammarError, GrammarLimits, Grammars, Source};
+use latent_grammar::{GrammarError, GrammarLimits, GrammarSource, Grammars};
 use latent_text::Tokenizer;
 use serde_json::Value;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ impl Guide {
     /// What makes an answer follow the constraint. Takes its time: for a thread that may wait.
     pub(crate) fn constraint(
         &self,
-        source: &Source,
+        source: &GrammarSource,
         tokenizer: &Tokenizer,
     ) -> Result<Box<dyn LogitsProcessor>, DynamoError> {
         let made = self.0.get_or_init(|| Grammars::new(tokenizer, GrammarLimits::default()));
@@ -30,7 +30,7 @@ fn error(problem: &GrammarError) -> DynamoError {
 }
 
 /// The one constraint that is asked for, if any.
-pub(crate) fn source(options: &GuidedDecodingOptions) -> Result<Option<Source>, DynamoError> {
+pub(crate) fn source(options: &GuidedDecodingOptions) -> Result<Option<GrammarSource>, DynamoError> {
     options.validate().map_err(|problem| invalid(problem.to_string()))?;
     if options.structural_tag.is_some() {
         return Err(invalid("structural_tag is not supported: give json, regex, choice or grammar"));
@@ -42,24 +42,24 @@ pub(crate) fn source(options: &GuidedDecodingOptions) -> Result<Option<Source>, 
     }
     Ok(match options {
         GuidedDecodingOptions { json: Some(schema), .. } => Some(json(schema)?),
-        GuidedDecodingOptions { regex: Some(regex), .. } => Some(Source::Regex(regex.clone())),
-        GuidedDecodingOptions { grammar: Some(grammar), .. } => Some(Source::grammar(grammar.clone())),
+        GuidedDecodingOptions { regex: Some(regex), .. } => Some(GrammarSource::Regex(regex.clone())),
+        GuidedDecodingOptions { grammar: Some(grammar), .. } => Some(GrammarSource::grammar(grammar.clone())),
         GuidedDecodingOptions { choice: Some(choice), .. } if !choice.is_empty() => {
-            Some(Source::Choice(choice.clone()))
+            Some(GrammarSource::Choice(choice.clone()))
         }
         _ => None,
     })
 }
 
 /// A schema, which may come as text. One that only asks for an object is what `json_object` becomes in the frontend.
-fn json(schema: &Value) -> Result<Source, DynamoError> {
+fn json(schema: &Value) -> Result<GrammarSource, DynamoError> {
     let schema = match schema {
         Value::String(text) => serde_json::from_str(text)
             .map_err(|problem| invalid(format!("the JSON schema is not valid JSON: {problem}")))?,
         schema => schema.clone(),
     };
     let any_object = schema.as_object().is_some_and(|map| map.len() == 1 && map["type"] == "object");
-    Ok(if any_object { Source::JsonObject } else { Source::JsonSchema(schema) })
+    Ok(if any_object { GrammarSource::JsonObject } else { GrammarSource::JsonSchema(schema) })
 }
 
 #[cfg(test)]
@@ -73,16 +73,16 @@ mod tests {
         let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
         assert_eq!(of(json!({})).unwrap(), None);
         assert_eq!(of(json!({"choice": []})).unwrap(), None);
-        assert_eq!(of(json!({"json": schema})).unwrap(), Some(Source::JsonSchema(schema.clone())));
-        assert_eq!(of(json!({"json": schema.to_string()})).unwrap(), Some(Source::JsonSchema(schema)));
-        assert_eq!(of(json!({"json": {"type": "object"}})).unwrap(), Some(Source::JsonObject));
+        assert_eq!(of(json!({"json": schema})).unwrap(), Some(GrammarSource::JsonSchema(schema.clone())));
+        assert_eq!(of(json!({"json": schema.to_string()})).unwrap(), Some(GrammarSource::JsonSchema(schema)));
+        assert_eq!(of(json!({"json": {"type": "object"}})).unwrap(), Some(GrammarSource::JsonObject));
         assert_eq!(
             of(json!({"choice": ["a", "b"]})).unwrap(),
-            Some(Source::Choice(vec!["a".into(), "b".into()]))
+            Some(GrammarSource::Choice(vec!["a".into(), "b".into()]))
         );
         assert_eq!(
             of(json!({"regex": "a+", "backend": "xgrammar"})).unwrap(),
-            Some(Source::Regex("a+".into()))
+            Some(GrammarSource::Regex("a+".into()))
         );
         assert!(of(json!({"json": "{"})).unwrap_err().to_string().contains("no JSON"));
         assert!(of(json!({"regex": "a", "grammar": "b"})).is_err());

@@ -20,7 +20,7 @@ const CONTEXTS: usize = 4;
 /// What requests need to know of a loaded model.
 pub(crate) struct Served {
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) recommended: Recommended,
+    pub(crate) recommended: RecommendedParams,
     pub(crate) context: usize,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Served {
 pub(crate) fn load(options: &Options) -> Result<(Scheduler, Served)> {
     let checkpoint = Arc::new(Checkpoint::open(&options.model)?);
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?);
-    let recommended = Recommended::of(&checkpoint)?;
+    let recommended = RecommendedParams::of(&checkpoint)?;
     let engine = engine(options, &checkpoint)?;
     let scheduling = SchedulerOptions {
         max_running: options.parallel.into(),

@@ -2,7 +2,7 @@
 
 use crate::error::invalid;
 use dynamo_backend_common::{DynamoError, SamplingOptions};
-use latent_engine::sampling::{Recommended, SamplingParams};
+use latent_engine::sampling::{RecommendedParams, SamplingParams};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 const ALL: usize = 1 << 30;
 
 /// What the request says, else what the model recommends, else what leaves the probabilities as they are: as other workers of Dynamo do.
-pub(crate) fn params(asked: &SamplingOptions, model: &Recommended) -> Result<SamplingParams, DynamoError> {
+pub(crate) fn params(asked: &SamplingOptions, model: &RecommendedParams) -> Result<SamplingParams, DynamoError> {
     one_answer(asked)?;
     let top_k = match asked.top_k {
         None => model.top_k.unwrap_or(0),
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_request_goes_before_the_model_and_the_model_before_what_changes_nothing() {
-        let model = Recommended { temperature: Some(0.6), top_k: Some(20), ..Recommended::default() };
+        let model = RecommendedParams { temperature: Some(0.6), top_k: Some(20), ..RecommendedParams::default() };
         let silent = params(&SamplingOptions::default(), &model).unwrap();
         assert_eq!((silent.temperature, silent.top_k, silent.top_p, silent.min_p), (0.6, 20, 1.0, 0.0));
         let asked = SamplingOptions {
@@ -81,14 +81,14 @@ mod tests {
     #[test]
     fn what_cannot_be_done_is_refused_by_name() {
         let refused =
-            |options: SamplingOptions| params(&options, &Recommended::default()).unwrap_err().to_string();
+            |options: SamplingOptions| params(&options, &RecommendedParams::default()).unwrap_err().to_string();
         assert!(refused(SamplingOptions { n: Some(3), ..Default::default() }).contains("n is 3"));
         assert!(refused(SamplingOptions { top_k: Some(-2), ..Default::default() }).contains("top_k is -2"));
         assert!(
             refused(SamplingOptions { use_beam_search: Some(true), ..Default::default() }).contains("beam")
         );
         assert!(
-            params(&SamplingOptions { n: Some(1), ..Default::default() }, &Recommended::default()).is_ok()
+            params(&SamplingOptions { n: Some(1), ..Default::default() }, &RecommendedParams::default()).is_ok()
         );
     }
 }

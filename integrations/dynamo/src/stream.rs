@@ -11,7 +11,7 @@ use dynamo_backend_common::{
 use futures::stream::BoxStream;
 use latent_engine::sampling::LogProbability;
 use latent_engine::scheduler::JobEvent;
-use latent_engine::{Chosen, StopReason};
+use latent_engine::{ChosenToken, StopReason};
 use latent_text::Tokenizer;
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -95,7 +95,7 @@ impl Answer {
         }
     }
 
-    fn part(&self, chosen: &Chosen) -> LLMEngineOutput {
+    fn part(&self, chosen: &ChosenToken) -> LLMEngineOutput {
         let mut output = LLMEngineOutput { token_ids: vec![chosen.token], ..LLMEngineOutput::default() };
         if let (Some((own, others)), Some(count)) = (&chosen.logprob, self.logprobs) {
             let own = LogProbability { id: chosen.token, logprob: *own };

@@ -10,7 +10,7 @@ use dynamo_backend_common::{
 use futures::StreamExt;
 use latent_dynamo::{LatentEngine, Options, card};
 use latent_formats::Checkpoint;
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,7 +51,7 @@ fn tokenizer() -> Tokenizer {
 
 fn story() -> Vec<u32> {
     let text = "<｜User｜>Tell me a story about a fox and a lantern.<｜Assistant｜>";
-    tokenizer().encode(text, Encode { add_special: true, parse_special: true }).unwrap()
+    tokenizer().encode(text, EncodeOptions { add_special: true, parse_special: true }).unwrap()
 }
 
 /// A greedy request for as many tokens.

@@ -1,24 +1,24 @@
 //! Threads for products, kept from call to call.
 
 use crate::errors::exception;
-use latent_bindings::Gemm;
+use latent_bindings::GemmHandle;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One for each number of threads that was asked for. The lock is taken with the GIL held and given back before the GIL is, so that it is free in a child that
 /// Python forks.
-static POOLS: Mutex<BTreeMap<usize, Arc<Gemm>>> = Mutex::new(BTreeMap::new());
+static POOLS: Mutex<BTreeMap<usize, Arc<GemmHandle>>> = Mutex::new(BTreeMap::new());
 
 /// The threads of this process; 0: as many as suit the machine.
-pub(crate) fn pool(py: Python<'_>, threads: usize) -> PyResult<Arc<Gemm>> {
+pub(crate) fn pool(py: Python<'_>, threads: usize) -> PyResult<Arc<GemmHandle>> {
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(pool) = pools.get(&threads)
         && pool.is_of_this_process()
     {
         return Ok(Arc::clone(pool));
     }
-    let pool = Arc::new(Gemm::new(threads).map_err(|error| exception(py, &error))?);
+    let pool = Arc::new(GemmHandle::new(threads).map_err(|error| exception(py, &error))?);
     pools.insert(threads, Arc::clone(&pool));
     Ok(pool)
 }

@@ -4,7 +4,7 @@ use crate::errors::argument;
 use crate::gguf::metadata;
 use crate::gguf::tensor::Tensor;
 use crate::waiting::waiting;
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ pub(crate) struct GgufFile {
 pub(crate) fn read(py: Python<'_>, path: Option<PathBuf>) -> PyResult<GgufFile> {
     let checkpoint = waiting(py, |_| latent_bindings::open(path.as_deref()))?;
     match checkpoint.source() {
-        Source::Gguf(_) => Ok(GgufFile { checkpoint }),
-        Source::HuggingFace(_) => {
+        CheckpointSource::Gguf(_) => Ok(GgufFile { checkpoint }),
+        CheckpointSource::HuggingFace(_) => {
             let name = checkpoint.display_name();
             Err(argument(
                 py,
@@ -41,8 +41,8 @@ impl GgufFile {
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         match self.checkpoint.source() {
-            Source::Gguf(source) => metadata::dict(py, &source.metadata),
-            Source::HuggingFace(_) => Ok(PyDict::new(py)),
+            CheckpointSource::Gguf(source) => metadata::dict(py, &source.metadata),
+            CheckpointSource::HuggingFace(_) => Ok(PyDict::new(py)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Metadata as objects of Python.
 
 use latent_formats::FormatError;
-use latent_formats::gguf::{Metadata, Value, ValueType};
+use latent_formats::gguf::{Metadata, MetadataType, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -17,7 +17,7 @@ pub(crate) fn dict<'py>(py: Python<'py>, metadata: &Metadata) -> PyResult<Bound<
             Value::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
             Value::String(value) => value.into_pyobject(py)?.into_any(),
             Value::Array(array) => match array.ty {
-                ValueType::String => strings(py, metadata, key)?,
+                MetadataType::String => strings(py, metadata, key)?,
                 ty => numbers(py, metadata, key, ty)?,
             },
         };
@@ -35,23 +35,23 @@ fn numbers<'py>(
     py: Python<'py>,
     metadata: &Metadata,
     key: &str,
-    ty: ValueType,
+    ty: MetadataType,
 ) -> PyResult<Bound<'py, PyAny>> {
     let dtype = match ty {
-        ValueType::U8 => "u1",
-        ValueType::I8 => "i1",
-        ValueType::U16 => "u2",
-        ValueType::I16 => "i2",
-        ValueType::U32 => "u4",
-        ValueType::I32 => "i4",
-        ValueType::F32 => "f4",
-        ValueType::Bool => "?",
-        ValueType::U64 => "u8",
-        ValueType::I64 => "i8",
+        MetadataType::U8 => "u1",
+        MetadataType::I8 => "i1",
+        MetadataType::U16 => "u2",
+        MetadataType::I16 => "i2",
+        MetadataType::U32 => "u4",
+        MetadataType::I32 => "i4",
+        MetadataType::F32 => "f4",
+        MetadataType::Bool => "?",
+        MetadataType::U64 => "u8",
+        MetadataType::I64 => "i8",
         _ => "f8",
     };
     let numpy = py.import("numpy")?;
-    if ty == ValueType::U64 {
+    if ty == MetadataType::U64 {
         let words = metadata.words(key).map_err(|error| raised(py, error))?.unwrap_or_default();
         return numpy.call_method1("array", (words, dtype));
     }

@@ -1,12 +1,12 @@
 //! Naive MLA (prefill): keys and values of a group of heads are expanded, then attended per head.
 
 use super::expand::ExpandGroup;
-use super::expanded_layout::Layout;
-use crate::context::Context;
-use crate::program::{AttendExpanded, ExpandedKernels, Kernels};
+use super::expanded_layout::ExpandedLayout;
+use crate::context::WorkerContext;
+use crate::program::{AttendExpanded, ExpandedKernels, NaiveMlaKernels};
 use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
-use latent_kernels::{AttendExpandedArgs, AttendExpandedFn, Expanded, HeadWidths, KvElement, Rows};
+use latent_kernels::{AttendExpandedArgs, AttendExpandedFn, ExpandedKv, HeadWidths, KvElement, MatrixView};
 
 /// Minimum query rows per task, unless the step has fewer.
 const MIN_QUERIES: usize = 32;
@@ -15,7 +15,7 @@ const MIN_QUERIES: usize = 32;
 const TASKS_PER_WORKER: usize = 8;
 
 impl AttendExpanded {
-    pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         match self.kernels {
             ExpandedKernels::F32(kernels) => self.attend(ctx, kernels, path, scratch),
             ExpandedKernels::F16(kernels) => self.attend(ctx, kernels, path, scratch),
@@ -26,14 +26,14 @@ impl AttendExpanded {
     /// Expands and attends to one group of heads after the other, as many as shared memory holds.
     fn attend<N: KvElement>(
         &self,
-        ctx: &Context<'_>,
-        kernels: Kernels<N>,
+        ctx: &WorkerContext<'_>,
+        kernels: NaiveMlaKernels<N>,
         path: AttentionPath,
         scratch: &mut WorkerScratch,
     ) {
         let (a, kv_layer) = (&ctx.model.config.attention, self.kv_layer);
         for span in ctx.batch.on_path(path) {
-            let layout = Layout::new::<N>(span.first + span.rows.len(), a);
+            let layout = ExpandedLayout::new::<N>(span.first + span.rows.len(), a);
             for first in (0..a.heads).step_by(layout.group) {
                 let heads = first..(first + layout.group).min(a.heads);
                 let group = ExpandGroup { span, kv_layer, heads, layout };
@@ -55,7 +55,7 @@ impl AttendExpanded {
     /// Attention of the span's rows with one group of heads: tasks of a head and some query rows.
     fn attend_group<N: KvElement>(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         group: &ExpandGroup<'_>,
         kernel: AttendExpandedFn<N>,
         scratch: &mut WorkerScratch,
@@ -79,7 +79,7 @@ impl AttendExpanded {
             let rope_keys = ctx.expanded(latents, layout.kv_len * layout.width - latents);
             let values = ctx.expanded(layout.values(h, 0), layout.kv_len * layout.v);
             let widths = HeadWidths { nope: a.nope, rope: a.rope, value: a.v };
-            let expanded = Expanded::new(keys, (rope_keys, layout.width * N::KV_BLOCK), values, widths)
+            let expanded = ExpandedKv::new(keys, (rope_keys, layout.width * N::KV_BLOCK), values, widths)
                 .expect("blocks of the span");
             let queries = resize_scratch(&mut scratch.more, rows.len() * width);
             let scales = resize_scratch(&mut scratch.results, rows.len());
@@ -93,7 +93,7 @@ impl AttendExpanded {
             let position = ctx.batch.positions[rows.start];
             // SAFETY: tasks are disjoint in head or rows, and each is dealt to one worker.
             let mut y = unsafe { ctx.write(out, rows.clone(), head * out.head_stride, out.width) };
-            let q = Rows::new(queries, rows.len(), width, width);
+            let q = MatrixView::new(queries, rows.len(), width, width);
             let args = AttendExpandedArgs { q, expanded: &expanded, position, scales };
             kernel(&args, &mut y, &mut scratch.attention);
             ctx.beat();

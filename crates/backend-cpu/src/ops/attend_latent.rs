@@ -2,8 +2,8 @@
 //! combined in order.
 
 use super::kv_splits::{self, HeadGroup, RowGroup, kv_len, rows_on, split, split_count};
-use crate::context::Context;
-use crate::program::{AttendLatent, Operand};
+use crate::context::WorkerContext;
+use crate::program::{AttendLatent, OperandView};
 use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
 use latent_kernels::{AttendArgs, CacheView, PartialSoftmax, partial_softmax_len};
@@ -19,7 +19,7 @@ impl AttendLatent {
     /// Small batches split each row's KV range across workers (flash decoding), and the consumer combines the
     /// partial results ([`RowGroup::combine`]). Otherwise one worker computes all splits of its (row,
     /// head) tasks. The sums are the same.
-    pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         if let Some(partials) = kv_splits::shares_splits(ctx, self.partials, path) {
             self.attend_split_kv(ctx, path, &partials, &mut scratch.attention);
             if ctx.traced {
@@ -32,7 +32,7 @@ impl AttendLatent {
     }
 
     /// Tasks of a row and a group of its heads, dealt to the workers in turn.
-    fn attend_whole(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+    fn attend_whole(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         let out = &self.out;
         let rows = kv_splits::row_count(ctx, path);
         // the sums of a head do not depend on the others of its task, so that tasks may depend on the number
@@ -66,9 +66,9 @@ impl AttendLatent {
     // measured: docs/notes/attention-kernels.md "Share out KV splits by size"
     fn attend_split_kv(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         path: AttentionPath,
-        partials: &Operand,
+        partials: &OperandView,
         scratch: &mut Vec<f32>,
     ) {
         let out = &self.out;
@@ -102,7 +102,7 @@ impl AttendLatent {
     /// the same for all rows, else row by row. The sums are the same.
     fn attend_group(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         group: &RowGroup<'_>,
         heads: Range<usize>,
         index: usize,
@@ -136,7 +136,7 @@ impl AttendLatent {
     /// Partial results of one split.
     fn attend_split(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         group: &HeadGroup,
         index: usize,
         cache: &CacheView<'_>,
@@ -152,7 +152,7 @@ impl AttendLatent {
     }
 
     /// Combines the splits of all rows and heads into the result.
-    fn combine_all(&self, ctx: &Context<'_>, path: AttentionPath, partials: &Operand) {
+    fn combine_all(&self, ctx: &WorkerContext<'_>, path: AttentionPath, partials: &OperandView) {
         let out = &self.out;
         for head in ctx.worker.share(out.heads, 1) {
             for group in RowGroup::all(ctx, path) {

@@ -1,11 +1,11 @@
 //! Values that cross between ranks. The first worker speaks to the other ranks while the others wait at the end of the phase.
 
-use crate::context::Context;
-use crate::program::{Collective, CollectiveKind};
+use crate::context::WorkerContext;
+use crate::program::{CollectiveKind, RankCollective};
 use crate::scratch::{WorkerScratch, resize_scratch};
 
-impl Collective {
-    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+impl RankCollective {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let Some(links) = ctx.links.filter(|_| ctx.worker.index == 0) else { return };
         if matches!(self.kind, CollectiveKind::ReceiveRows) && links.leaves_returned() {
             return;

@@ -1,10 +1,10 @@
 //! Elementwise operations that no product took as an epilogue: each worker takes its share of the rows.
 
-use crate::context::Context;
+use crate::context::WorkerContext;
 use crate::program::{Bias, Concat, Elementwise};
 
 impl Elementwise {
-    pub(crate) fn run(&self, ctx: &Context<'_>) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>) {
         let Elementwise { kernel, overwritten, other, factor, out } = self;
         let in_place = (overwritten.buffer, overwritten.offset) == (out.buffer, out.offset);
         for row in ctx.own_rows(out) {
@@ -20,7 +20,7 @@ impl Elementwise {
 }
 
 impl Concat {
-    pub(crate) fn run(&self, ctx: &Context<'_>) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>) {
         for row in ctx.own_rows(&self.out) {
             // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
             let out = unsafe { ctx.row_mut(&self.out, row) };
@@ -32,7 +32,7 @@ impl Concat {
 }
 
 impl Bias {
-    pub(crate) fn run(&self, ctx: &Context<'_>) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>) {
         let bias = ctx.vector(self.weight);
         for row in ctx.own_rows(&self.out) {
             // SAFETY: shares of rows are disjoint, and `row` is in this worker's.

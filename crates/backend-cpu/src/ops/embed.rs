@@ -1,12 +1,12 @@
 //! Rows of the embedding: each worker decodes its share of the rows, or copies those that came as embeddings.
 
-use crate::context::Context;
+use crate::context::WorkerContext;
 use crate::program::Embed;
 use crate::scratch::WorkerScratch;
 use latent_backend::InputRow;
 
 impl Embed {
-    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let weight = &ctx.model.weights[self.weight];
         let (table, scale) = (weight.matrix(0), self.scale * weight.scale(0));
         for row in ctx.own_rows(&self.out) {

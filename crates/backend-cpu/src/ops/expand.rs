@@ -1,14 +1,14 @@
 //! Expanded keys and values of a group of heads: computed from cached latents, or unpacked from an expanded
 //! KV cache.
 
-use super::expanded_layout::Layout;
+use super::expanded_layout::ExpandedLayout;
 use super::mla_projection::{HeadProjection, KvProjection, kv_formats};
-use crate::context::Context;
-use crate::program::{Kernels, KvWeights};
+use crate::context::WorkerContext;
+use crate::program::{KvWeights, NaiveMlaKernels};
 use crate::scratch::{WorkerScratch, resize_scratch};
 use crate::weights::LoadedWeight;
 use latent_backend::SeqSpan;
-use latent_kernels::{ExpandArgs, KeyBlocks, KeyOrder, KvElement, Rows, RowsMut};
+use latent_kernels::{ExpandArgs, KeyBlocks, KeyOrder, KvElement, MatrixView, MatrixViewMut};
 use std::ops::Range;
 
 /// Cached rows whose keys a worker expands per dequantized W_UK.
@@ -19,14 +19,14 @@ pub(crate) struct ExpandGroup<'s> {
     pub span: &'s SeqSpan,
     pub kv_layer: usize,
     pub heads: Range<usize>,
-    pub layout: Layout,
+    pub layout: ExpandedLayout,
 }
 
 impl ExpandGroup<'_> {
     /// This worker's blocks of cached rows, as (block, rows). Rows of the last block may be missing.
     fn own_blocks<N: KvElement>(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
     ) -> impl Iterator<Item = (usize, Range<usize>)> + use<N> {
         let kv_len = self.span.first + self.span.rows.len();
         let share = ctx.worker.share(self.layout.kv_len, N::KV_BLOCK);
@@ -38,7 +38,7 @@ impl ExpandGroup<'_> {
     /// Packs some elements of cached rows as a block of keys.
     fn pack_cached<N: KvElement>(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         rows: &Range<usize>,
         elements: Range<usize>,
         out: &mut [N],
@@ -50,7 +50,7 @@ impl ExpandGroup<'_> {
     /// Packs this worker's cached rows like keys, and multiplies them with W_UV of each head of the group.
     pub(crate) fn expand_values<N: KvElement>(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         kv: &KvWeights,
         scratch: &mut WorkerScratch,
     ) {
@@ -72,10 +72,10 @@ impl ExpandGroup<'_> {
                 latent_kernels::load_row(format, ctx.kv_row(self.span, self.kv_layer, row), line);
             }
             let values = resize_scratch(more, rows.len() * a.v);
-            let latent = Rows::new(lines, rows.len(), a.kv_lora_rank, width);
+            let latent = MatrixView::new(lines, rows.len(), a.kv_lora_rank, width);
             let x = acts.prepare(latent, None, formats);
             for (h, head) in self.heads.clone().enumerate() {
-                let mut y = RowsMut::new(values, rows.len(), a.v, a.v);
+                let mut y = MatrixViewMut::new(values, rows.len(), a.v, a.v);
                 if let Some(projection) = HeadProjection::new(ctx, kv, &KvProjection::Uv, head) {
                     projection.project_value(ctx, &x, 0..a.v, &mut y, scratch);
                 }
@@ -91,9 +91,9 @@ impl ExpandGroup<'_> {
     /// Keys of the group: tasks of a head and some blocks of cached rows.
     pub(crate) fn expand_keys<N: KvElement>(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         kv: &KvWeights,
-        kernels: Kernels<N>,
+        kernels: NaiveMlaKernels<N>,
         scratch: &mut WorkerScratch,
     ) {
         let (a, layout) = (&ctx.model.config.attention, &self.layout);
@@ -130,7 +130,7 @@ impl ExpandGroup<'_> {
     }
 
     /// Packs this worker's blocks of an expanded KV cache.
-    pub(crate) fn unpack<N: KvElement>(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    pub(crate) fn unpack<N: KvElement>(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let (a, layout, format) = (&ctx.model.config.attention, &self.layout, ctx.kv_format(self.kv_layer));
         let head_width = a.nope + a.rope + a.v;
         for (block, rows) in self.own_blocks::<N>(ctx) {

@@ -10,19 +10,19 @@ const BUDGET: usize = 16 << 20;
 /// f32 elements of shared memory that naive MLA needs for a span of `kv_len` cached rows, for every element
 /// type.
 pub(crate) fn expanded_len(kv_len: usize, a: &AttentionShape) -> usize {
-    Layout::new::<f32>(kv_len, a).floats().max(Layout::new::<bf16>(kv_len, a).floats())
+    ExpandedLayout::new::<f32>(kv_len, a).floats().max(ExpandedLayout::new::<bf16>(kv_len, a).floats())
 }
 
 /// f32 elements of shared memory that suffice for any span of up to `kv_len` cached rows; monotonic in
 /// `kv_len`.
 pub(crate) fn expanded_most(kv_len: usize, a: &AttentionShape) -> usize {
-    Layout::new::<f32>(kv_len, a).most().max(Layout::new::<bf16>(kv_len, a).most())
+    ExpandedLayout::new::<f32>(kv_len, a).most().max(ExpandedLayout::new::<bf16>(kv_len, a).most())
 }
 
 /// Offsets in elements of one type. First the cached rows, `[latent | rope]`, packed in blocks like keys;
 /// then the keys of each head of a group in blocks, then its values.
 #[derive(Clone, Copy)]
-pub(crate) struct Layout {
+pub(crate) struct ExpandedLayout {
     /// Bytes per element.
     bytes: usize,
     /// Cached rows per block.
@@ -40,14 +40,14 @@ pub(crate) struct Layout {
     pub group: usize,
 }
 
-impl Layout {
-    pub(crate) fn new<N: KvElement>(kv_len: usize, a: &AttentionShape) -> Layout {
+impl ExpandedLayout {
+    pub(crate) fn new<N: KvElement>(kv_len: usize, a: &AttentionShape) -> ExpandedLayout {
         let (kv_len, latent) = (kv_len.next_multiple_of(N::KV_BLOCK), N::padded(a.kv_lora_rank));
         let (nope, v) = (N::padded(a.nope), N::padded(a.v));
         let width = latent + N::padded(a.rope);
         let group = (BUDGET / (kv_len * (nope + v)).max(1)).clamp(1, a.heads);
         let (bytes, block, heads) = (size_of::<N>(), N::KV_BLOCK, a.heads);
-        Layout { bytes, block, kv_len, latent, width, nope, v, heads, group }
+        ExpandedLayout { bytes, block, kv_len, latent, width, nope, v, heads, group }
     }
 
     /// Number of blocks.

@@ -1,21 +1,21 @@
 //! The mixture of experts: batch rows sorted by expert, so that each expert's weights are read once (a
 //! grouped GEMM).
 
-use super::matmul::{self, OUTPUT_UNIT, Operands};
-use crate::context::Context;
+use super::matmul::{self, MatmulOperands, OUTPUT_UNIT};
+use crate::context::WorkerContext;
 use crate::expert_rows::ExpertRows;
-use crate::program::{ExpertDown, ExpertGateUp, Operand};
+use crate::program::{ExpertDown, ExpertGateUp, OperandView};
 use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
-use latent_kernels::{RowsMut, Scratch};
+use latent_kernels::{MatmulScratch, MatrixViewMut};
 use std::ops::Range;
 
 /// Sorts the rows by their experts, which an earlier phase has chosen.
-fn sort(ctx: &Context<'_>, topk_ids: &Operand, experts: &mut ExpertRows) {
+fn sort(ctx: &WorkerContext<'_>, topk_ids: &OperandView, experts: &mut ExpertRows) {
     experts.sort(ctx.model.config.own_experts().range(), ctx.rows, |row| ctx.ids(topk_ids, row));
 }
 
 /// Some outputs of one expert, for its pairs of (row, expert).
-struct Strip {
+struct ExpertStrip {
     expert: usize,
     pairs: Range<usize>,
     outputs: Range<usize>,
@@ -25,7 +25,7 @@ impl ExpertGateUp {
     /// Experts have very different numbers of rows, so that the outputs of all active experts are cut into
     /// chunks of equal work, taken from a work queue: chunks of the worker's own memory node first.
     // measured: docs/notes/threads-and-placement.md "Work queue for experts"
-    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let WorkerScratch { acts, scratch, results, experts, .. } = scratch;
         if let Some(topk_ids) = &self.topk_ids {
             sort(ctx, topk_ids, experts);
@@ -38,7 +38,13 @@ impl ExpertGateUp {
                 let from = own.start + tiles.start * OUTPUT_UNIT;
                 let to = (own.start + tiles.end * OUTPUT_UNIT).min(own.end);
                 let rows = experts.rows(pairs.clone());
-                self.strip(ctx, &x, rows, Strip { expert, pairs, outputs: from..to }, (results, scratch));
+                self.strip(
+                    ctx,
+                    &x,
+                    rows,
+                    ExpertStrip { expert, pairs, outputs: from..to },
+                    (results, scratch),
+                );
             });
             ctx.beat();
         });
@@ -46,11 +52,11 @@ impl ExpertGateUp {
 
     fn strip(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         x: &PreparedInput<'_>,
         rows: &[u32],
-        Strip { expert, pairs, outputs }: Strip,
-        (results, scratch): (&mut Vec<f32>, &mut Scratch),
+        ExpertStrip { expert, pairs, outputs }: ExpertStrip,
+        (results, scratch): (&mut Vec<f32>, &mut MatmulScratch),
     ) {
         // one tensor with the outputs of gate and then those of up, or two tensors
         let (gate, up, up_from) = match &self.products[..] {
@@ -59,9 +65,9 @@ impl ExpertGateUp {
         };
         let up_outputs = up_from + outputs.start..up_from + outputs.end;
         let cols = outputs.len();
-        let operands = |outputs| Operands { matrix: expert, x, index: Some(rows), outputs };
+        let operands = |outputs| MatmulOperands { matrix: expert, x, index: Some(rows), outputs };
         let gated = resize_scratch(results, rows.len() * cols);
-        let mut y = RowsMut::new(gated, rows.len(), cols, cols);
+        let mut y = MatrixViewMut::new(gated, rows.len(), cols, cols);
         gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
         // SAFETY: one worker takes a chunk from the queue, and the tiles of chunks are disjoint.
         let mut y = unsafe { ctx.write(&self.out, pairs, outputs.start, cols) };
@@ -75,7 +81,7 @@ impl ExpertGateUp {
 impl ExpertDown {
     /// Each worker owns a range of outputs and adds the experts of a row in ascending order. The ranges are
     /// equal work, and those of the dense sum that the same phase may add: no work queue.
-    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let ExpertDown { input, topk_ids, topk_weights, product, scale, add, out } = self;
         let WorkerScratch { acts, scratch, results, experts, .. } = scratch;
         let outputs = ctx.worker.share(out.width, OUTPUT_UNIT);
@@ -98,8 +104,8 @@ impl ExpertDown {
         for (expert, pairs) in experts.active() {
             let (rows, x) = (pairs.len(), x.part(pairs.clone()));
             let terms = resize_scratch(results, rows * outputs.len());
-            let mut y = RowsMut::new(terms, rows, outputs.len(), outputs.len());
-            let operands = Operands { matrix: expert, x: &x, index: None, outputs: outputs.clone() };
+            let mut y = MatrixViewMut::new(terms, rows, outputs.len(), outputs.len());
+            let operands = MatmulOperands { matrix: expert, x: &x, index: None, outputs: outputs.clone() };
             product.multiply(ctx, operands, &mut y, scratch);
             for (pair, term) in pairs.zip(terms.chunks_exact(outputs.len())) {
                 let (row, rank) = experts.row_and_rank(pair);

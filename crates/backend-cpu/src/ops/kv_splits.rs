@@ -6,12 +6,12 @@
 //! ([`AbsorbV`](crate::program::AbsorbV)) find those of a row, a group of its heads and a split by the same
 //! functions.
 
-use crate::context::Context;
-use crate::program::Operand;
+use crate::context::WorkerContext;
+use crate::program::OperandView;
 use latent_backend::{KV_BLOCK, SeqSpan};
 use latent_graph::KvSplits;
 use latent_graph::ir::{AttentionPath, RowCount};
-use latent_kernels::{RowsMut, partial_softmax_len};
+use latent_kernels::{MatrixViewMut, partial_softmax_len};
 use std::ops::Range;
 
 /// Most splits of a row's KV range.
@@ -65,7 +65,7 @@ pub(crate) struct RowGroup<'c> {
 
 impl<'c> RowGroup<'c> {
     /// The rows on an attention path in groups, in order.
-    pub(crate) fn all(ctx: &Context<'c>, path: AttentionPath) -> impl Iterator<Item = RowGroup<'c>> {
+    pub(crate) fn all(ctx: &WorkerContext<'c>, path: AttentionPath) -> impl Iterator<Item = RowGroup<'c>> {
         let positions = &ctx.batch.positions;
         let mut spans = ctx.batch.on_path(path);
         let (mut current, mut next, mut before) = (None::<&SeqSpan>, 0, 0);
@@ -97,12 +97,12 @@ impl<'c> RowGroup<'c> {
     }
 
     /// Cached rows that the rows attend to in the split at `index`, all together.
-    pub(crate) fn work(&self, ctx: &Context<'_>, index: usize) -> usize {
+    pub(crate) fn work(&self, ctx: &WorkerContext<'_>, index: usize) -> usize {
         self.rows.clone().map(|row| split(kv_len(ctx, row), index).len()).sum()
     }
 
     /// How many heads go to one worker together: with fewer splits than workers, groups of heads are shared out too.
-    pub(crate) fn heads_together(&self, ctx: &Context<'_>, heads: usize) -> usize {
+    pub(crate) fn heads_together(&self, ctx: &WorkerContext<'_>, heads: usize) -> usize {
         if split_count(self.kv_lens[0]) >= ctx.worker.count { heads } else { HEAD_GROUP }
     }
 
@@ -110,7 +110,7 @@ impl<'c> RowGroup<'c> {
     /// those of the first row, then those of the next.
     pub(crate) fn partials_of(
         &self,
-        partials: &Operand,
+        partials: &OperandView,
         latent: usize,
         heads: &Range<usize>,
         index: usize,
@@ -124,8 +124,8 @@ impl<'c> RowGroup<'c> {
     /// Combines the splits that workers computed of a head of one row.
     pub(crate) fn combine(
         &self,
-        ctx: &Context<'_>,
-        partials: &Operand,
+        ctx: &WorkerContext<'_>,
+        partials: &OperandView,
         (row, head): (usize, usize),
         out: &mut [f32],
     ) {
@@ -138,7 +138,7 @@ impl<'c> RowGroup<'c> {
         let end = self.partials_of(partials, latent, &heads, splits).1.start;
         let memory = ctx.elements(partials, at, start..end);
         let wanted = (row - self.rows.start) * heads.len() + head - first;
-        let mut out = RowsMut::new(out, 1, latent, latent);
+        let mut out = MatrixViewMut::new(out, 1, latent, latent);
         let all = self.rows.len() * heads.len();
         latent_kernels::combine_splits(memory, splits, all, latent, wanted..wanted + 1, &mut out);
     }
@@ -154,7 +154,7 @@ pub(crate) struct HeadGroup {
 impl HeadGroup {
     /// The heads of a row in groups of `size`.
     pub(crate) fn of_row(
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         row: usize,
         heads: usize,
         size: usize,
@@ -168,7 +168,13 @@ impl HeadGroup {
     }
 
     /// Combines the partial results of all splits, in order, of some of the group's heads.
-    pub(crate) fn combine(&self, partials: &[f32], heads: Range<usize>, width: usize, out: &mut RowsMut<'_>) {
+    pub(crate) fn combine(
+        &self,
+        partials: &[f32],
+        heads: Range<usize>,
+        width: usize,
+        out: &mut MatrixViewMut<'_>,
+    ) {
         let (all, first) = (self.heads.len(), self.heads.start);
         let wanted = heads.start - first..heads.end - first;
         latent_kernels::combine_splits(partials, split_count(self.kv_len), all, width, wanted, out);
@@ -176,18 +182,18 @@ impl HeadGroup {
 }
 
 /// Cached rows that a row attends to, its own included.
-pub(crate) fn kv_len(ctx: &Context<'_>, row: usize) -> usize {
+pub(crate) fn kv_len(ctx: &WorkerContext<'_>, row: usize) -> usize {
     ctx.batch.positions[row] + 1
 }
 
 /// Number of rows on an attention path.
-pub(crate) fn row_count(ctx: &Context<'_>, path: AttentionPath) -> usize {
+pub(crate) fn row_count(ctx: &WorkerContext<'_>, path: AttentionPath) -> usize {
     ctx.batch.on_path(path).map(|span| span.rows.len()).sum()
 }
 
 /// The rows on an attention path, in order, with their spans.
 pub(crate) fn rows_on<'c>(
-    ctx: &Context<'c>,
+    ctx: &WorkerContext<'c>,
     path: AttentionPath,
 ) -> impl Iterator<Item = (&'c SeqSpan, usize)> + use<'c> {
     ctx.batch.on_path(path).flat_map(|span| span.rows.clone().map(move |row| (span, row)))
@@ -196,13 +202,13 @@ pub(crate) fn rows_on<'c>(
 /// The value that workers leave partial results of the path's rows in, where they share KV splits: few rows, several
 /// splits.
 pub(crate) fn shares_splits(
-    ctx: &Context<'_>,
-    partials: Option<Operand>,
+    ctx: &WorkerContext<'_>,
+    partials: Option<OperandView>,
     path: AttentionPath,
-) -> Option<Operand> {
+) -> Option<OperandView> {
     let several = |(_, row): (&SeqSpan, usize)| split_count(kv_len(ctx, row)) > 1;
     let apart = ctx.batch.on_path(path).all(|span| span.rows.len() == 1);
-    let few = |of: &Operand| match of.rows {
+    let few = |of: &OperandView| match of.rows {
         // rows of different sequences read nothing together
         RowCount::AtMost(_) if apart => {
             row_count(ctx, path) <= KV_SPLITS.rows_apart(of.heads, ctx.worker.count)
@@ -216,17 +222,17 @@ pub(crate) fn shares_splits(
 /// The value that holds partial results for the reader to combine, where attention left them. A trace wants the
 /// results themselves.
 pub(crate) fn left_partials(
-    ctx: &Context<'_>,
-    partials: Option<Operand>,
+    ctx: &WorkerContext<'_>,
+    partials: Option<OperandView>,
     path: AttentionPath,
-) -> Option<Operand> {
+) -> Option<OperandView> {
     if ctx.traced { None } else { shares_splits(ctx, partials, path) }
 }
 
 /// Combines the splits that workers computed of a head, for some of the path's rows.
 pub(crate) fn combine_head(
-    ctx: &Context<'_>,
-    partials: &Operand,
+    ctx: &WorkerContext<'_>,
+    partials: &OperandView,
     path: AttentionPath,
     head: usize,
     rows: &Range<usize>,

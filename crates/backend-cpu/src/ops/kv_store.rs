@@ -1,11 +1,11 @@
 //! Rows of the KV cache: latents, or expanded keys and values.
 
 use super::mla_projection::{HeadProjection, KvProjection, kv_formats};
-use crate::context::Context;
+use crate::context::WorkerContext;
 use crate::program::{ExpandedStore, LatentStore};
 use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_backend::{KV_BLOCK, SeqSpan};
-use latent_kernels::RowsMut;
+use latent_kernels::MatrixViewMut;
 
 /// Consecutive cached rows that are placed on one memory node.
 const NODE_ROWS: usize = 2 * KV_BLOCK;
@@ -16,7 +16,7 @@ const NODE_ROWS: usize = 2 * KV_BLOCK;
 /// per step is stored. Each layer begins with another node, because a huge page is placed whole where its
 /// first row is written.
 fn stored_rows<'c>(
-    ctx: &Context<'c>,
+    ctx: &WorkerContext<'c>,
     span: &SeqSpan,
     kv_layer: usize,
 ) -> impl Iterator<Item = usize> + use<'c> {
@@ -25,7 +25,7 @@ fn stored_rows<'c>(
 }
 
 impl LatentStore {
-    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let LatentStore { latent, norm, key, rotate, kv_layer } = self;
         let format = ctx.kv_format(*kv_layer);
         let elements = resize_scratch(&mut scratch.results, ctx.kv.kv_layer(*kv_layer).0.width);
@@ -56,7 +56,7 @@ impl LatentStore {
 
 impl ExpandedStore {
     /// Each worker expands all heads of the rows that it stores.
-    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let ExpandedStore { latent, key, rotate, kv, kv_layer } = self;
         let a = &ctx.model.config.attention;
         let (formats, format) = (kv_formats(kv), ctx.kv_format(*kv_layer));
@@ -80,7 +80,7 @@ impl ExpandedStore {
                     r.copy_from_slice(rope);
                     for (projection, out) in [(KvProjection::Uk, k), (KvProjection::Uv, v)] {
                         let width = out.len();
-                        let mut y = RowsMut::new(out, 1, width, width);
+                        let mut y = MatrixViewMut::new(out, 1, width, width);
                         if let Some(projection) = HeadProjection::new(ctx, kv, &projection, head) {
                             projection.project_value(ctx, &x, 0..width, &mut y, scratch);
                         }

@@ -1,15 +1,15 @@
 //! Products of rows with dense weights: each worker computes its share of the outputs.
 
-use super::matmul::{self, OUTPUT_UNIT, Operands};
-use crate::context::Context;
-use crate::program::{Linear, Product};
+use super::matmul::{self, MatmulOperands, OUTPUT_UNIT};
+use crate::context::WorkerContext;
+use crate::program::{Linear, WeightKernel};
 use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
 use latent_graph::ir::Epilogue;
-use latent_kernels::{Rows, RowsMut, Scratch};
+use latent_kernels::{MatmulScratch, MatrixView, MatrixViewMut};
 use std::ops::Range;
 
 impl Linear {
-    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let x = ctx.read(&self.input, 0..ctx.rows, 0, self.input.heads * self.input.width);
         let formats = InputFormats::of_products(&self.products);
         let WorkerScratch { acts, scratch, results, .. } = scratch;
@@ -22,11 +22,11 @@ impl Linear {
 
     fn gate_up(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         x: &PreparedInput<'_>,
-        [gate, up]: [&Product; 2],
+        [gate, up]: [&WeightKernel; 2],
         results: &mut Vec<f32>,
-        scratch: &mut Scratch,
+        scratch: &mut MatmulScratch,
     ) {
         let outputs = ctx.worker.share(self.outs[0].width, OUTPUT_UNIT);
         if outputs.is_empty() {
@@ -34,8 +34,8 @@ impl Linear {
         }
         let cols = outputs.len();
         let gated = resize_scratch(results, ctx.rows * cols);
-        let mut y = RowsMut::new(gated, ctx.rows, cols, cols);
-        let operands = |outputs| Operands { matrix: 0, x, index: None, outputs };
+        let mut y = MatrixViewMut::new(gated, ctx.rows, cols, cols);
+        let operands = |outputs| MatmulOperands { matrix: 0, x, index: None, outputs };
         gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
         // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
         let mut y = unsafe { ctx.write(&self.outs[0], 0..ctx.rows, outputs.start, cols) };
@@ -49,21 +49,21 @@ impl Linear {
     /// more of the second.
     fn each_product(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         x: &PreparedInput<'_>,
         results: &mut Vec<f32>,
-        scratch: &mut Scratch,
+        scratch: &mut MatmulScratch,
     ) {
         let rows = ctx.rows;
         let lengths = self.products.iter().map(|product| ctx.model.weights[product.weight].outputs());
         for (index, Range { start: from, end: to }) in ctx.worker.shares(lengths, OUTPUT_UNIT) {
             let (product, out, cols) = (&self.products[index], &self.outs[index], to - from);
-            let operands = Operands { matrix: 0, x, index: None, outputs: from..to };
+            let operands = MatmulOperands { matrix: 0, x, index: None, outputs: from..to };
             if let Epilogue::AddTo(scale) = self.epilogue {
                 let terms = resize_scratch(results, rows * cols);
-                let mut y = RowsMut::new(terms, rows, cols, cols);
+                let mut y = MatrixViewMut::new(terms, rows, cols, cols);
                 product.multiply(ctx, operands, &mut y, scratch);
-                let terms = Rows::new(terms, rows, cols, cols);
+                let terms = MatrixView::new(terms, rows, cols, cols);
                 // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
                 let mut sums = unsafe { ctx.write(out, 0..rows, from, cols) };
                 (0..rows).for_each(|row| {

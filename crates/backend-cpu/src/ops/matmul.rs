@@ -1,9 +1,9 @@
 //! One product with one weight matrix, and the preparation of inputs that all workers read.
 
-use crate::context::Context;
-use crate::program::Product;
+use crate::context::WorkerContext;
+use crate::program::WeightKernel;
 use crate::scratch::{ActBuffers, InputFormats, PreparedInput};
-use latent_kernels::{MatmulArgs, Q8Rows, Rows, RowsMut, Scratch};
+use latent_kernels::{MatmulArgs, MatmulScratch, MatrixView, MatrixViewMut, Q8Rows};
 use std::ops::Range;
 
 /// Outputs are shared out in multiples of this, the rows of a weight tile.
@@ -17,23 +17,23 @@ const SHARED_ROWS: usize = 16;
 
 /// What a product multiplies: `outputs` rows of one matrix of its weight with the rows of `x` that `index`
 /// lists, or all.
-pub(crate) struct Operands<'a> {
+pub(crate) struct MatmulOperands<'a> {
     pub matrix: usize,
     pub x: &'a PreparedInput<'a>,
     pub index: Option<&'a [u32]>,
     pub outputs: Range<usize>,
 }
 
-impl Product {
+impl WeightKernel {
     /// Multiplies into `y`, with the matrix's scale.
     pub(crate) fn multiply(
         &self,
-        ctx: &Context<'_>,
-        operands: Operands<'_>,
-        y: &mut RowsMut<'_>,
-        scratch: &mut Scratch,
+        ctx: &WorkerContext<'_>,
+        operands: MatmulOperands<'_>,
+        y: &mut MatrixViewMut<'_>,
+        scratch: &mut MatmulScratch,
     ) {
-        let Operands { matrix, x, index, outputs } = operands;
+        let MatmulOperands { matrix, x, index, outputs } = operands;
         let weight = &ctx.model.weights[self.weight];
         let (kernel, activation) = self.for_rows(y.rows());
         let (view, input) = (weight.matrix(matrix), x.acts(activation));
@@ -55,7 +55,7 @@ impl Product {
 }
 
 /// Multiplies results with the scale of their matrix.
-pub(crate) fn rescale(scale: f32, y: &mut RowsMut<'_>) {
+pub(crate) fn rescale(scale: f32, y: &mut MatrixViewMut<'_>) {
     if scale != 1.0 {
         for row in 0..y.rows() {
             latent_kernels::scale(y.row_mut(row), scale);
@@ -66,8 +66,8 @@ pub(crate) fn rescale(scale: f32, y: &mut RowsMut<'_>) {
 /// The input of a product that all workers compute parts of. Each worker converts a few rows for itself,
 /// which is quicker than waiting for others at a barrier; many rows are converted together.
 pub(crate) fn prepare<'x>(
-    ctx: &'x Context<'_>,
-    x: Rows<'x>,
+    ctx: &'x WorkerContext<'_>,
+    x: MatrixView<'x>,
     norm: Option<usize>,
     formats: InputFormats,
     acts: &'x mut ActBuffers,
@@ -78,8 +78,8 @@ pub(crate) fn prepare<'x>(
 /// As [`prepare`], where kernels read some rows in some of the formats only: if rows are converted together,
 /// each is converted to `formats_of_row`.
 pub(crate) fn prepare_some<'x>(
-    ctx: &'x Context<'_>,
-    x: Rows<'x>,
+    ctx: &'x WorkerContext<'_>,
+    x: MatrixView<'x>,
     norm: Option<usize>,
     formats: InputFormats,
     formats_of_row: impl Fn(usize) -> InputFormats,

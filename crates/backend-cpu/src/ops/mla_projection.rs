@@ -2,12 +2,12 @@
 //! heads × outputs.
 
 use super::kv_splits;
-use super::matmul::{OUTPUT_UNIT, Operands, rescale};
-use crate::context::Context;
-use crate::program::{AbsorbK, AbsorbV, KvWeights, Product};
+use super::matmul::{MatmulOperands, OUTPUT_UNIT, rescale};
+use crate::context::WorkerContext;
+use crate::program::{AbsorbK, AbsorbV, KvWeights, WeightKernel};
 use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
-use latent_kernels::{MatmulArgs, Rows, RowsMut, Scratch};
+use latent_kernels::{MatmulArgs, MatmulScratch, MatrixView, MatrixViewMut};
 use std::ops::Range;
 
 /// One of the two projections in W_KV.
@@ -20,7 +20,7 @@ pub(crate) enum KvProjection {
 
 /// The product with one head's W_UK or W_UV.
 pub(crate) struct HeadProjection {
-    product: Product,
+    product: WeightKernel,
     matrix: usize,
     /// First row of the head in `kv_b`; none where the head has a matrix of its own.
     first_row: Option<usize>,
@@ -29,7 +29,7 @@ pub(crate) struct HeadProjection {
 impl HeadProjection {
     /// None where the plan has no product for this projection.
     pub(crate) fn new(
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         kv: &KvWeights,
         projection: &KvProjection,
         head: usize,
@@ -49,15 +49,15 @@ impl HeadProjection {
     /// W_UKᵀ · q: the `outputs` of the head's latent columns.
     fn absorb_query(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         x: &PreparedInput<'_>,
         outputs: Range<usize>,
-        y: &mut RowsMut<'_>,
-        scratch: &mut Scratch,
+        y: &mut MatrixViewMut<'_>,
+        scratch: &mut MatmulScratch,
     ) {
         let Some(from) = self.first_row else {
             // the rows of k_b are latent columns
-            let operands = Operands { matrix: self.matrix, x, index: None, outputs };
+            let operands = MatmulOperands { matrix: self.matrix, x, index: None, outputs };
             return self.product.multiply(ctx, operands, y, scratch);
         };
         // the rows of kv_b are elements of keys: a transposed product with this head's rows
@@ -73,15 +73,15 @@ impl HeadProjection {
     /// Latent rows to the `outputs` of the head's keys or values.
     pub(crate) fn project_value(
         &self,
-        ctx: &Context<'_>,
+        ctx: &WorkerContext<'_>,
         x: &PreparedInput<'_>,
         outputs: Range<usize>,
-        y: &mut RowsMut<'_>,
-        scratch: &mut Scratch,
+        y: &mut MatrixViewMut<'_>,
+        scratch: &mut MatmulScratch,
     ) {
         let from = self.first_row.unwrap_or(0);
         let outputs = from + outputs.start..from + outputs.end;
-        let operands = Operands { matrix: self.matrix, x, index: None, outputs };
+        let operands = MatmulOperands { matrix: self.matrix, x, index: None, outputs };
         self.product.multiply(ctx, operands, y, scratch);
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn kv_formats(kv: &KvWeights) -> InputFormats {
 }
 
 impl AbsorbK {
-    pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         let AbsorbK { q_nope, q_rope, rotate, kv, out } = self;
         let latent = ctx.model.config.attention.kv_lora_rank;
         let formats = kv_formats(kv);
@@ -130,7 +130,7 @@ impl AbsorbK {
 impl AbsorbV {
     /// Where attention left partial results, each worker combines the KV splits of the heads that it needs,
     /// so that none waits for another.
-    pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         let AbsorbV { input, partials, kv, out } = self;
         let formats = kv_formats(kv);
         let WorkerScratch { acts, scratch, more, .. } = scratch;
@@ -141,7 +141,7 @@ impl AbsorbV {
                 let x = if let Some(partials) = &partials {
                     let combined = resize_scratch(more, rows.len() * input.width);
                     kv_splits::combine_head(ctx, partials, path, head, &rows, combined);
-                    Rows::new(combined, rows.len(), input.width, input.width)
+                    MatrixView::new(combined, rows.len(), input.width, input.width)
                 } else {
                     ctx.read(input, rows.clone(), head * input.head_stride, input.width)
                 };
@@ -158,7 +158,7 @@ impl AbsorbV {
 }
 
 /// Latent columns are cut at multiples of this: a transposed product cuts `kv_b` between its blocks.
-fn latent_unit(ctx: &Context<'_>, kv: &KvWeights) -> usize {
+fn latent_unit(ctx: &WorkerContext<'_>, kv: &KvWeights) -> usize {
     let block = match kv {
         KvWeights::Combined(both) => ctx.model.weights[both.weight].ty().block_len(),
         KvWeights::Separate(..) => 1,
@@ -168,7 +168,7 @@ fn latent_unit(ctx: &Context<'_>, kv: &KvWeights) -> usize {
 
 /// This worker's share of `heads` × `width` elements, as (head, columns).
 fn head_shares(
-    ctx: &Context<'_>,
+    ctx: &WorkerContext<'_>,
     heads: usize,
     width: usize,
     unit: usize,

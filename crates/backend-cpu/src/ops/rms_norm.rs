@@ -1,11 +1,11 @@
 //! RMSNorm as an operation of its own: each worker takes its share of the rows. Most norms are fused into the
 //! products that read them.
 
-use crate::context::Context;
+use crate::context::WorkerContext;
 use crate::program::RmsNorm;
 
 impl RmsNorm {
-    pub(crate) fn run(&self, ctx: &Context<'_>) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>) {
         if let Some((weight, eps)) = ctx.norm(Some(self.weight)) {
             for row in ctx.own_rows(&self.out) {
                 // SAFETY: shares of rows are disjoint, and `row` is in this worker's.

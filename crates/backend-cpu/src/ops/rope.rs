@@ -1,11 +1,11 @@
 //! Rotation by position: each worker takes its share of every span's rows.
 
-use crate::context::Context;
+use crate::context::WorkerContext;
 use crate::program::Rope;
 use latent_graph::ir::AttentionPath;
 
 impl Rope {
-    pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, path: AttentionPath) {
         let Rope { input, out } = self;
         let in_place = (input.buffer, input.offset) == (out.buffer, out.offset);
         for span in ctx.batch.on_path(path) {

@@ -1,12 +1,12 @@
 //! The router: top-k experts of each row.
 
-use crate::context::Context;
+use crate::context::WorkerContext;
 use crate::program::Route;
 use crate::scratch::{WorkerScratch, grown_to, resize_scratch};
 use latent_kernels::RouteSpec;
 
 impl Route {
-    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let Some(spec) = ctx.model.route else { return };
         let spec = RouteSpec { bias: self.bias.map(|w| ctx.model.weights[w].vector()), ..spec };
         if self.in_every_worker {
@@ -23,7 +23,7 @@ impl Route {
 
     /// Routes all rows and sorts them for the experts of this phase, which saves a barrier; later phases read
     /// what each worker writes of its own rows.
-    fn route_all(&self, ctx: &Context<'_>, spec: &RouteSpec<'_>, scratch: &mut WorkerScratch) {
+    fn route_all(&self, ctx: &WorkerContext<'_>, spec: &RouteSpec<'_>, scratch: &mut WorkerScratch) {
         let own = ctx.own_rows(&self.topk_ids);
         let used = self.topk_ids.width;
         let WorkerScratch { route, topk_ids, topk_weights, experts, .. } = scratch;

@@ -1,15 +1,15 @@
 //! Attention of the table: to latents, and to keys and values of a head.
 
-use super::job::Recorded;
+use super::job::RecordedJob;
 use crate::GpuError;
 use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
 use crate::cache::row_words;
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::ops::flash::{FlashBuffers, FlashShader, Source};
-use crate::ops::latent_attention::{LatentAttention, LatentBuffers, Splits};
-use crate::run::Queries;
-use crate::step_data::{QUERIES, TILE_QUERIES, Tasks};
+use crate::ops::flash::{FlashBuffers, FlashShader, KvSource};
+use crate::ops::latent_attention::{LatentAttention, LatentBuffers, LatentSplits};
+use crate::run::AttentionQueries;
+use crate::step_data::{QUERIES, TILE_QUERIES, TaskRange};
 use latent_backend::{BackendError, KV_BLOCK};
 use latent_conformance::{ExpandedCase, ExpandedOperands, LatentCase, LatentOperands, SCALE};
 use latent_graph::config::AttentionShape;
@@ -53,9 +53,9 @@ fn latents(case: &LatentCase) -> KvLayer {
 
 /// A step's words: factors on scores, block tables, and the tasks of some lists of queries.
 #[derive(Default)]
-struct Words(Vec<u32>);
+struct StepWords(Vec<u32>);
 
-impl Words {
+impl StepWords {
     fn add(&mut self, words: impl IntoIterator<Item = u32>) -> u32 {
         let at = self.0.len() as u32;
         self.0.extend(words);
@@ -68,15 +68,15 @@ impl Words {
         (queries, most): (usize, usize),
         blocks: u32,
         (past, kv_len): (usize, usize),
-    ) -> Tasks {
+    ) -> TaskRange {
         let firsts = (0..queries).step_by(most);
         let task = |first: usize| [0, first as u32, most.min(queries - first) as u32, blocks, past as u32];
-        Tasks { at: self.add(firsts.flat_map(task)), count: queries.div_ceil(most) as u32, kv_len }
+        TaskRange { at: self.add(firsts.flat_map(task)), count: queries.div_ceil(most) as u32, kv_len }
     }
 }
 
 /// What both kinds read and write.
-struct Buffers {
+struct AttentionBuffers {
     device: Arc<Device>,
     words: Buffer,
     q: Buffer,
@@ -84,14 +84,14 @@ struct Buffers {
     cache: Buffer,
 }
 
-impl Buffers {
+impl AttentionBuffers {
     fn new(
         device: &Arc<Device>,
-        words: &Words,
+        words: &StepWords,
         (queries, results): (&[f32], usize),
         cached: &[u8],
-    ) -> Result<Buffers, GpuError> {
-        Ok(Buffers {
+    ) -> Result<AttentionBuffers, GpuError> {
+        Ok(AttentionBuffers {
             device: Arc::clone(device),
             words: Buffer::with(device, "words", &word_bytes(&words.0))?,
             q: Buffer::with(device, "queries", &float_bytes(queries))?,
@@ -101,9 +101,9 @@ impl Buffers {
     }
 
     /// Rows of `heads` heads with these widths of queries and results.
-    fn queries(&self, scales: u32, heads: usize, [q, y]: [usize; 2]) -> Queries {
+    fn queries(&self, scales: u32, heads: usize, [q, y]: [usize; 2]) -> AttentionQueries {
         let place = |width: usize| [0, (heads * width) as u32, width as u32];
-        Queries {
+        AttentionQueries {
             step: (&self.words).into(),
             scales,
             q: ((&self.q).into(), place(q)),
@@ -117,26 +117,26 @@ impl Buffers {
 }
 
 /// All heads of the newest row of a sequence.
-pub(super) struct LatentJob {
-    buffers: Buffers,
+pub(super) struct GpuLatentJob {
+    buffers: AttentionBuffers,
     shaders: LatentAttention,
     partials: Buffer,
     case: LatentCase,
     /// Those of each copy of the rows.
-    tasks: Vec<Tasks>,
-    splits: Option<Splits>,
+    tasks: Vec<TaskRange>,
+    splits: Option<LatentSplits>,
 }
 
-impl LatentJob {
+impl GpuLatentJob {
     pub(super) fn new(
         device: &Arc<Device>,
         case: &LatentCase,
         operands: &LatentOperands,
-    ) -> Result<LatentJob, BackendError> {
+    ) -> Result<GpuLatentJob, BackendError> {
         let LatentCase { heads, latent, rope, rows, .. } = *case;
         let shape = shape(heads, latent, (latent, rope, latent));
         let shaders = LatentAttention::new(device, &shape, &latents(case), case.cache)?;
-        let mut words = Words(vec![SCALE.to_bits()]);
+        let mut words = StepWords(vec![SCALE.to_bits()]);
         let mut tasks = Vec::new();
         for table in operands.tables().chunks(rows.div_ceil(KV_BLOCK)) {
             let blocks = words.add(table.iter().copied());
@@ -145,11 +145,16 @@ impl LatentJob {
         // as many as the case says, or as in a model
         let splits = match case.splits {
             1 => shaders.splits(1, tasks[0], SCRATCH),
-            count => Splits::of(rows, count),
+            count => LatentSplits::of(rows, count),
         };
         let count = splits.map_or(1, |splits| splits.count as usize);
-        Ok(LatentJob {
-            buffers: Buffers::new(device, &words, (&operands.queries, heads * latent), operands.cached())?,
+        Ok(GpuLatentJob {
+            buffers: AttentionBuffers::new(
+                device,
+                &words,
+                (&operands.queries, heads * latent),
+                operands.cached(),
+            )?,
             partials: Buffer::new(device, "partial results", (shaders.partial_bytes(1) * count) as u64)?,
             shaders,
             case: *case,
@@ -159,7 +164,7 @@ impl LatentJob {
     }
 }
 
-impl Recorded for LatentJob {
+impl RecordedJob for GpuLatentJob {
     fn device(&self) -> &Arc<Device> {
         &self.buffers.device
     }
@@ -185,29 +190,29 @@ impl Recorded for LatentJob {
 }
 
 /// The newest rows of a sequence, of one head.
-pub(super) struct ExpandedJob {
-    buffers: Buffers,
+pub(super) struct GpuExpandedJob {
+    buffers: AttentionBuffers,
     shader: FlashShader,
     states: Buffer,
     case: ExpandedCase,
-    tasks: Tasks,
+    tasks: TaskRange,
     scales: u32,
 }
 
-impl ExpandedJob {
+impl GpuExpandedJob {
     pub(super) fn new(
         device: &Arc<Device>,
         case: &ExpandedCase,
         operands: &ExpandedOperands,
-    ) -> Result<ExpandedJob, BackendError> {
+    ) -> Result<GpuExpandedJob, BackendError> {
         let ExpandedCase { queries, position, nope, rope, values, .. } = *case;
         let shape = shape(1, 1, (nope, rope, values));
         let width = nope + rope + values;
         let layer = KvLayer { kind: KvLayerKind::Expanded, layer: 0, width, rope: 0 };
-        let shader = FlashShader::new(device, &shape, &layer, CacheType::F32, (Source::Cache, false))?;
+        let shader = FlashShader::new(device, &shape, &layer, CacheType::F32, (KvSource::Cache, false))?;
         let kv_len = position + queries;
         let blocks = kv_len.div_ceil(KV_BLOCK);
-        let mut words = Words::default();
+        let mut words = StepWords::default();
         let scales = words.add(operands.scales.iter().map(|scale| scale.to_bits()));
         let table = words.add((0..blocks as u32).rev());
         let tasks = words.tasks((queries, TILE_QUERIES), table, (position, kv_len));
@@ -218,8 +223,8 @@ impl ExpandedJob {
             to_key.copy_from_slice(key);
             to_value.copy_from_slice(value);
         }
-        Ok(ExpandedJob {
-            buffers: Buffers::new(
+        Ok(GpuExpandedJob {
+            buffers: AttentionBuffers::new(
                 device,
                 &words,
                 (&operands.queries, queries * values),
@@ -234,7 +239,7 @@ impl ExpandedJob {
     }
 }
 
-impl Recorded for ExpandedJob {
+impl RecordedJob for GpuExpandedJob {
     fn device(&self) -> &Arc<Device> {
         &self.buffers.device
     }

@@ -1,13 +1,13 @@
 //! Rows of embeddings.
 
-use super::job::Recorded;
+use super::job::RecordedJob;
 use crate::GpuError;
 use crate::buffers::{Buffer, floats};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::matmul::layout::layout;
-use crate::matmul::product::{Place, gather};
-use crate::matmul::weight::{Weight, WeightShape};
+use crate::matmul::product::{RowAddress, gather};
+use crate::matmul::weight::{DeviceWeight, DeviceWeightShape};
 use latent_conformance::{RowCase, RowOp, RowOperands};
 use latent_types::{TensorType, WeightLayout};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct EmbedJob {
     device: Arc<Device>,
     rows: usize,
     width: usize,
-    weight: Weight,
+    weight: DeviceWeight,
     ids: Buffer,
     y: Buffer,
 }
@@ -35,26 +35,26 @@ impl EmbedJob {
     ) -> Result<EmbedJob, GpuError> {
         let (rows, width) = (case.rows, case.width);
         let ty = if let RowOp::Embed(ty, _) = case.op { ty } else { TensorType::F32 };
-        let shape = WeightShape { inputs: width, outputs: rows, matrices: 1 };
+        let shape = DeviceWeightShape { inputs: width, outputs: rows, matrices: 1 };
         let ids: Vec<u8> = (0..rows as u32).flat_map(u32::to_le_bytes).collect();
         Ok(EmbedJob {
             device: Arc::clone(device),
             rows,
             width,
-            weight: Weight::upload(device, "weight", (ty, shape), &operands.bytes, None)?,
+            weight: DeviceWeight::upload(device, "weight", (ty, shape), &operands.bytes, None)?,
             ids: Buffer::with(device, "ids", &ids)?,
             y: Buffer::new(device, "y", 4 * (rows * width) as u64)?,
         })
     }
 }
 
-impl Recorded for EmbedJob {
+impl RecordedJob for EmbedJob {
     fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
     fn record(&self, commands: &mut Commands, _: usize) -> Result<(), GpuError> {
-        let y = Place::rows(&self.y, 1, self.width);
+        let y = RowAddress::rows(&self.y, 1, self.width);
         gather(commands, &self.weight, (&(&self.ids).into(), 0), self.rows, &y)
     }
 

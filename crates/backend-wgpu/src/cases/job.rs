@@ -3,12 +3,12 @@
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::error::GpuError;
-use latent_conformance::Job;
+use latent_conformance::KernelJob;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// What a job asks of the device.
-pub(super) trait Recorded: Send {
+pub(super) trait RecordedJob: Send {
     /// The device.
     fn device(&self) -> &Arc<Device>;
 
@@ -20,7 +20,7 @@ pub(super) trait Recorded: Send {
 }
 
 /// A job of the table.
-pub(super) struct GpuJob(pub(super) Box<dyn Recorded>);
+pub(super) struct GpuJob(pub(super) Box<dyn RecordedJob>);
 
 impl GpuJob {
     /// Runs once, and waits for the device.
@@ -37,7 +37,7 @@ impl GpuJob {
     }
 }
 
-impl Job for GpuJob {
+impl KernelJob for GpuJob {
     fn run(&mut self, copy: usize) {
         // a device that fails between two runs has no results, which `results` and `promises` tell
         let _ = self.call(copy);

@@ -12,22 +12,22 @@ use crate::adapters::AdapterDescription;
 use crate::backend::GpuBackend;
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::layout::{Layout, layout};
-use crate::matmul::products::Products;
+use crate::matmul::layout::{BlockLayout, layout};
+use crate::matmul::products::ProductContext;
 use crate::matmul::tiles::MAX_GEMV_ROWS;
-use crate::variants::{Variant, Variants};
-use job::{GpuJob, Recorded};
+use crate::variants::{KernelVariant, KernelVariants};
+use job::{GpuJob, RecordedJob};
 use latent_backend::KernelCalls;
 use latent_conformance::{
-    Backend, Case, CountedCall, Job, Kernel, LatentCase, Level, Operands, ProductCase, RowOp, W4Op,
-    real_sizes,
+    CaseBackend, CaseKernel, CaseOperands, CountedCall, KernelCase, KernelJob, KernelLevel, LatentCase,
+    ProductCase, RowOp, W4Op, real_sizes,
 };
 use latent_graph::passes::Precision;
 use latent_types::{ActivationType, Arithmetic, CacheType, TensorType, WeightLayout};
 use std::sync::Arc;
 
 /// A device whose shaders run cases.
-pub struct Gpu {
+pub struct GpuCaseBackend {
     device: Arc<Device>,
     kernels: Vec<GpuKernel>,
 }
@@ -35,25 +35,25 @@ pub struct Gpu {
 /// A kernel, perhaps with other variants of its shaders than those that suit the device.
 struct GpuKernel {
     name: String,
-    served: Served,
+    served: KernelCases,
     /// What it needs and the adapter does not offer.
     missing: Option<&'static str>,
-    variants: Option<Variants>,
+    variants: Option<KernelVariants>,
     /// Whether the variant changes anything for a format.
     differs: fn(TensorType) -> bool,
 }
 
 /// A kernel, and the cases that it computes.
-type Served = (&'static str, fn(&Case) -> bool);
+type KernelCases = (&'static str, fn(&KernelCase) -> bool);
 
 /// Kernels at the head of the list that have variants.
 const PRODUCTS: usize = 3;
 
 /// Kernels that multiply quantized weights in default precision, in addition to those of exact
 /// precision: the kernel, the feature that it needs, and the variants with this feature.
-type Rounded = (Served, &'static str, fn(&AdapterDescription) -> Option<Variants>);
+type RoundedKernel = (KernelCases, &'static str, fn(&AdapterDescription) -> Option<KernelVariants>);
 
-const ROUNDED: [Rounded; 3] = [
+const ROUNDED: [RoundedKernel; 3] = [
     (
         ("gpu_gemv_int8", |case| integers(case).is_some_and(|case| case.rows <= MAX_GEMV_ROWS)),
         "int8 dot products",
@@ -72,35 +72,38 @@ const ROUNDED: [Rounded; 3] = [
 ];
 
 /// int8 dot products in addition to the variants of exact precision.
-fn integer_variants(adapter: &AdapterDescription) -> Option<Variants> {
-    let integers = Variant::Integers.alone(adapter)?.integers;
-    Some(Variants { integers, ..exact_variants(adapter) })
+fn integer_variants(adapter: &AdapterDescription) -> Option<KernelVariants> {
+    let integers = KernelVariant::Integers.alone(adapter)?.integers;
+    Some(KernelVariants { integers, ..exact_variants(adapter) })
 }
 
 /// Cooperative matrices in f16, otherwise f16 tiles.
-fn half_variants(adapter: &AdapterDescription) -> Option<Variants> {
+fn half_variants(adapter: &AdapterDescription) -> Option<KernelVariants> {
     let exact = exact_variants(adapter);
-    match Variant::MatricesF16.alone(adapter) {
-        Some(Variants { matrices, .. }) => Some(Variants { matrices, ..exact }),
-        None => Variant::F16Tiles.alone(adapter).map(|_| Variants { f16_tiles: true, ..exact }),
+    match KernelVariant::MatricesF16.alone(adapter) {
+        Some(KernelVariants { matrices, .. }) => Some(KernelVariants { matrices, ..exact }),
+        None => KernelVariant::F16Tiles.alone(adapter).map(|_| KernelVariants { f16_tiles: true, ..exact }),
     }
 }
 
-fn exact_variants(adapter: &AdapterDescription) -> Variants {
-    Variants { matrices: None, ..Variants::of(adapter, Precision::Exact) }
+fn exact_variants(adapter: &AdapterDescription) -> KernelVariants {
+    KernelVariants { matrices: None, ..KernelVariants::of(adapter, Precision::Exact) }
 }
 
 /// The kernels.
-const KERNELS: [Served; 11] = [
+const KERNELS: [KernelCases; 11] = [
     ("gpu_gemv", |case| product(case).is_some_and(|case| !case.across && case.rows <= MAX_GEMV_ROWS)),
     ("gpu_gemm", |case| product(case).is_some_and(|case| !case.across && case.rows > MAX_GEMV_ROWS)),
     ("gpu_transposed", |case| product(case).is_some_and(|case| case.across)),
     ("gpu_gather", |case| match case {
-        Case::Row(case) => matches!(case.op, RowOp::Embed(ty, layout) if embed::serves(ty, layout)),
+        KernelCase::Row(case) => matches!(case.op, RowOp::Embed(ty, layout) if embed::serves(ty, layout)),
         _ => false,
     }),
-    ("gpu_attend_latent", |case| matches!(case, Case::Latent(case) if attention::serves_latent(case))),
-    ("gpu_attend_expanded", |case| matches!(case, Case::Expanded(case) if attention::serves_expanded(case))),
+    ("gpu_attend_latent", |case| matches!(case, KernelCase::Latent(case) if attention::serves_latent(case))),
+    (
+        "gpu_attend_expanded",
+        |case| matches!(case, KernelCase::Expanded(case) if attention::serves_expanded(case)),
+    ),
     ("gpu_w4_gemm", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Gemm(_)))),
     ("gpu_w4_fused", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Fused(_)))),
     ("gpu_w4_striped", |case| w4_op(case).is_some_and(|op| matches!(op, W4Op::Striped(..)))),
@@ -111,9 +114,9 @@ const KERNELS: [Served; 11] = [
 ];
 
 /// A matmul that shaders compute: blocks as they are in files with f32.
-fn product(case: &Case) -> Option<&ProductCase> {
+fn product(case: &KernelCase) -> Option<&ProductCase> {
     match case {
-        Case::Product(case) => {
+        KernelCase::Product(case) => {
             ((case.layout, case.activation) == (WeightLayout::Rows, ActivationType::F32)).then_some(case)
         }
         _ => None,
@@ -121,18 +124,19 @@ fn product(case: &Case) -> Option<&ProductCase> {
 }
 
 /// A matmul with inputs in blocks of int8, which on the CPU reads tiles: here the blocks of the file.
-fn integers(case: &Case) -> Option<&ProductCase> {
-    of_tiles(case, ActivationType::A8).filter(|case| layout(case.weight).is_some_and(Layout::has_integers))
+fn integers(case: &KernelCase) -> Option<&ProductCase> {
+    of_tiles(case, ActivationType::A8)
+        .filter(|case| layout(case.weight).is_some_and(BlockLayout::has_integers))
 }
 
 /// A matmul whose factors are rounded: on the CPU to bf16, here to f16, whose errors are an eighth of that.
-fn halves(case: &Case) -> Option<&ProductCase> {
+fn halves(case: &KernelCase) -> Option<&ProductCase> {
     of_tiles(case, ActivationType::Bf16)
 }
 
-fn of_tiles(case: &Case, activation: ActivationType) -> Option<&ProductCase> {
+fn of_tiles(case: &KernelCase, activation: ActivationType) -> Option<&ProductCase> {
     match case {
-        Case::Product(case) => ((case.layout, case.activation, case.across)
+        KernelCase::Product(case) => ((case.layout, case.activation, case.across)
             == (WeightLayout::Tiles, activation, false))
             .then_some(case),
         _ => None,
@@ -140,28 +144,28 @@ fn of_tiles(case: &Case, activation: ActivationType) -> Option<&ProductCase> {
 }
 
 /// An operation on 4-bit weights that shaders compute.
-fn w4_op(case: &Case) -> Option<W4Op> {
+fn w4_op(case: &KernelCase) -> Option<W4Op> {
     match case {
-        Case::W4(case) => w4::serves(case.op).then_some(case.op),
+        KernelCase::W4(case) => w4::serves(case.op).then_some(case.op),
         _ => None,
     }
 }
 
-impl Gpu {
+impl GpuCaseBackend {
     /// The device of a backend.
-    pub fn of(backend: &GpuBackend) -> Gpu {
-        let mut gpu = Gpu::on(Arc::clone(backend.device()));
-        let alone = |variant: Variant| variant.alone(&gpu.device.description);
-        let (planes, subgroups) = (alone(Variant::Planes), alone(Variant::Subgroups));
+    pub fn of(backend: &GpuBackend) -> GpuCaseBackend {
+        let mut gpu = GpuCaseBackend::on(Arc::clone(backend.device()));
+        let alone = |variant: KernelVariant| variant.alone(&gpu.device.description);
+        let (planes, subgroups) = (alone(KernelVariant::Planes), alone(KernelVariant::Subgroups));
         let repacked = |ty: TensorType| layout(ty).is_some_and(|layout| layout.odd_scale().is_some());
         let mut further = Vec::new();
         for served in KERNELS.into_iter().take(PRODUCTS) {
-            let mut add = |variant, variants: Option<Variants>, differs| {
+            let mut add = |variant, variants: Option<KernelVariants>, differs| {
                 let (name, missing) =
                     (format!("{}_{variant}", served.0), variants.is_none().then_some(variant));
                 further.push(GpuKernel { name, served, missing, variants, differs });
             };
-            add("plain", Some(Variants::default()), |_| true);
+            add("plain", Some(KernelVariants::default()), |_| true);
             add("planes", planes, repacked);
             if served.0 == "gpu_gemv" {
                 add("subgroups", subgroups, |_| true);
@@ -177,61 +181,67 @@ impl Gpu {
     }
 
     /// With the variants that suit it alone.
-    pub(crate) fn on(device: Arc<Device>) -> Gpu {
-        let kernel = |served: Served| {
+    pub(crate) fn on(device: Arc<Device>) -> GpuCaseBackend {
+        let kernel = |served: KernelCases| {
             let name = served.0.to_owned();
             GpuKernel { name, served, missing: None, variants: None, differs: |_| true }
         };
-        Gpu { device, kernels: KERNELS.map(kernel).into() }
+        GpuCaseBackend { device, kernels: KERNELS.map(kernel).into() }
     }
 
     /// A case on the device.
     fn recorded(
         &self,
-        kernel: &Kernel,
-        case: &Case,
-        operands: &Operands,
-    ) -> Result<Box<dyn Recorded>, String> {
+        kernel: &CaseKernel,
+        case: &KernelCase,
+        operands: &CaseOperands,
+    ) -> Result<Box<dyn RecordedJob>, String> {
         let device = &self.device;
         let variants = self.kernels.get(kernel.id).and_then(|kernel| kernel.variants);
         let products = match variants {
-            Some(variants) => Products::with(device, variants),
-            None => Products::new(device, Precision::Exact),
+            Some(variants) => ProductContext::with(device, variants),
+            None => ProductContext::new(device, Precision::Exact),
         };
         match (case, operands) {
-            (Case::Product(case), Operands::Product(operands)) => {
-                boxed(product::ProductJob::new(&products, case, operands))
+            (KernelCase::Product(case), CaseOperands::Product(operands)) => {
+                boxed(product::GpuProductJob::new(&products, case, operands))
             }
-            (Case::Latent(case), Operands::Latent(operands)) => {
-                boxed(attention::LatentJob::new(device, case, operands))
+            (KernelCase::Latent(case), CaseOperands::Latent(operands)) => {
+                boxed(attention::GpuLatentJob::new(device, case, operands))
             }
-            (Case::Expanded(case), Operands::Expanded(operands)) => {
-                boxed(attention::ExpandedJob::new(device, case, operands))
+            (KernelCase::Expanded(case), CaseOperands::Expanded(operands)) => {
+                boxed(attention::GpuExpandedJob::new(device, case, operands))
             }
-            (Case::Row(case), Operands::Row(operands)) => boxed(embed::EmbedJob::new(device, case, operands)),
-            (Case::W4(case), Operands::W4(operands)) => boxed(w4::W4Job::new(device, case, operands)),
+            (KernelCase::Row(case), CaseOperands::Row(operands)) => {
+                boxed(embed::EmbedJob::new(device, case, operands))
+            }
+            (KernelCase::W4(case), CaseOperands::W4(operands)) => {
+                boxed(w4::GpuW4Job::new(device, case, operands))
+            }
             _ => Err(format!("no shader computes {}", case.name())),
         }
     }
 
     /// A matmul of eight rows with as many as a prompt has.
-    fn prompt(case: &Case) -> Option<Case> {
+    fn prompt(case: &KernelCase) -> Option<KernelCase> {
         let case = product(case).filter(|case| case.rows == MAX_GEMV_ROWS)?;
-        Some(Case::Product(ProductCase { rows: 512, ..*case }))
+        Some(KernelCase::Product(ProductCase { rows: 512, ..*case }))
     }
 }
 
-fn boxed(job: Result<impl Recorded + 'static, impl std::fmt::Display>) -> Result<Box<dyn Recorded>, String> {
+fn boxed(
+    job: Result<impl RecordedJob + 'static, impl std::fmt::Display>,
+) -> Result<Box<dyn RecordedJob>, String> {
     job.map(|job| Box::new(job) as _).map_err(|error| error.to_string())
 }
 
-impl Backend for Gpu {
+impl CaseBackend for GpuCaseBackend {
     fn name(&self) -> &'static str {
         "gpu"
     }
 
-    fn levels(&self) -> Vec<Level> {
-        vec![Level { name: "wgsl", available: true }]
+    fn levels(&self) -> Vec<KernelLevel> {
+        vec![KernelLevel { name: "wgsl", available: true }]
     }
 
     fn features(&self) -> Vec<(&'static str, bool)> {
@@ -248,8 +258,8 @@ impl Backend for Gpu {
         true
     }
 
-    fn kernels(&self) -> Vec<Kernel> {
-        let kernel = |(id, kernel): (usize, &GpuKernel)| Kernel {
+    fn kernels(&self) -> Vec<CaseKernel> {
+        let kernel = |(id, kernel): (usize, &GpuKernel)| CaseKernel {
             name: kernel.name.clone(),
             level: "wgsl",
             missing: kernel.missing.map(str::to_owned),
@@ -259,35 +269,40 @@ impl Backend for Gpu {
     }
 
     /// With prompts, which the table measures on the CPU in other layouts, and attention to a long context.
-    fn real_sizes(&self) -> Vec<Case> {
+    fn real_sizes(&self) -> Vec<KernelCase> {
         let mut cases = real_sizes();
-        let mut prompts: Vec<Case> = cases.iter().filter_map(Gpu::prompt).collect();
+        let mut prompts: Vec<KernelCase> = cases.iter().filter_map(GpuCaseBackend::prompt).collect();
         prompts.retain(|case| !cases.contains(case));
         cases.extend(prompts);
-        let long = |case: &Case| match case {
-            Case::Latent(case) if attention::serves_latent(case) && case.cache == CacheType::F16 => {
-                Some(Case::Latent(LatentCase { rows: 32_768, ..*case }))
+        let long = |case: &KernelCase| match case {
+            KernelCase::Latent(case) if attention::serves_latent(case) && case.cache == CacheType::F16 => {
+                Some(KernelCase::Latent(LatentCase { rows: 32_768, ..*case }))
             }
             _ => None,
         };
-        let long: Vec<Case> = cases.iter().filter_map(long).collect();
+        let long: Vec<KernelCase> = cases.iter().filter_map(long).collect();
         cases.extend(long);
         cases
     }
 
-    fn serves(&self, kernel: &Kernel, case: &Case) -> bool {
+    fn serves(&self, kernel: &CaseKernel, case: &KernelCase) -> bool {
         let differs = |kernel: &GpuKernel| product(case).is_none_or(|case| (kernel.differs)(case.weight));
         self.kernels.get(kernel.id).is_some_and(|kernel| (kernel.served.1)(case) && differs(kernel))
     }
 
     /// f16 tiles are multiplied in f32, and rounded cases of the CPU here in f16.
-    fn arithmetic(&self, kernel: &Kernel, case: &Case) -> Option<Arithmetic> {
+    fn arithmetic(&self, kernel: &CaseKernel, case: &KernelCase) -> Option<Arithmetic> {
         halves(case)?;
         let variants = self.kernels.get(kernel.id)?.variants?;
         Some(if variants.matrices.is_some() { Arithmetic::F16 } else { Arithmetic::F32 })
     }
 
-    fn count(&self, kernel: &Kernel, case: &Case, operands: &Operands) -> Result<Vec<CountedCall>, String> {
+    fn count(
+        &self,
+        kernel: &CaseKernel,
+        case: &KernelCase,
+        operands: &CaseOperands,
+    ) -> Result<Vec<CountedCall>, String> {
         let recorded = self.recorded(kernel, case, operands)?;
         let mut commands = Commands::new(&self.device);
         recorded.record(&mut commands, 0).map_err(|error| error.to_string())?;
@@ -312,10 +327,10 @@ impl Backend for Gpu {
     /// Runs the job once, so that what the device refuses is an error here.
     fn prepare<'o>(
         &self,
-        kernel: &Kernel,
-        case: &'o Case,
-        operands: &'o Operands,
-    ) -> Result<Box<dyn Job + Send + 'o>, String> {
+        kernel: &CaseKernel,
+        case: &'o KernelCase,
+        operands: &'o CaseOperands,
+    ) -> Result<Box<dyn KernelJob + Send + 'o>, String> {
         let job = GpuJob(self.recorded(kernel, case, operands)?);
         job.call(0).map_err(|error| error.to_string())?;
         Ok(Box::new(job))

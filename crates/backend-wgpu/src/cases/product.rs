@@ -1,75 +1,75 @@
 //! Matmuls of the table.
 
-use super::job::Recorded;
+use super::job::RecordedJob;
 use crate::GpuError;
 use crate::buffers::{Buffer, float_bytes, floats};
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
-use crate::matmul::products::Products;
-use crate::matmul::weight::{BlockScales, Weight, WeightShape};
+use crate::matmul::product::{ProductItems, RowAddress, SlotMatrix, WeightSlice, multiply};
+use crate::matmul::products::ProductContext;
+use crate::matmul::weight::{DeviceWeight, DeviceWeightShape, HostScales};
 use latent_conformance::{ProductCase, ProductOperands};
 use latent_types::WeightLayout;
 use std::sync::Arc;
 
 /// A matmul, of which some rows of the weight may be used.
-pub(super) struct ProductJob {
+pub(super) struct GpuProductJob {
     device: Arc<Device>,
     /// Its copies.
-    weights: Vec<Weight>,
-    part: Part,
-    items: Items,
+    weights: Vec<DeviceWeight>,
+    part: WeightSlice,
+    items: ProductItems,
     y: Buffer,
     /// Results.
     count: usize,
 }
 
-impl ProductJob {
+impl GpuProductJob {
     pub(super) fn new(
-        products: &Arc<Products>,
+        products: &Arc<ProductContext>,
         case: &ProductCase,
         operands: &ProductOperands,
-    ) -> Result<ProductJob, GpuError> {
+    ) -> Result<GpuProductJob, GpuError> {
         let device = products.device();
         // transposed, some rows of the weight are the inputs
         let (rows, inputs) =
             if case.across { (case.inputs, case.outputs) } else { (case.outputs, case.inputs) };
-        let shape = WeightShape { inputs, outputs: rows + case.skipped, matrices: 1 };
+        let shape = DeviceWeightShape { inputs, outputs: rows + case.skipped, matrices: 1 };
         let upload = |copy: usize| {
             let matrix = operands.weight(case, copy);
             // tiles are the CPU's
             let bytes = if case.layout == WeightLayout::Rows { matrix.bytes() } else { operands.file() };
-            let scales = matrix.scales().map(|s| BlockScales {
+            let scales = matrix.scales().map(|s| HostScales {
                 numbers: s.numbers,
                 rows: s.rows,
                 inputs: s.cols,
                 per_matrix: false,
             });
-            Weight::upload_for(products, "weight", (case.weight, shape), bytes, scales)
+            DeviceWeight::upload_for(products, "weight", (case.weight, shape), bytes, scales)
         };
         let x = Buffer::with(device, "x", &float_bytes(operands.inputs()))?;
         let count = case.rows * case.outputs;
         let y = Buffer::new(device, "y", 4 * count as u64)?;
-        let (from, to) = (Place::rows(&x, 1, case.inputs), Place::rows(&y, 1, case.outputs));
-        Ok(ProductJob {
+        let (from, to) = (RowAddress::rows(&x, 1, case.inputs), RowAddress::rows(&y, 1, case.outputs));
+        Ok(GpuProductJob {
             device: Arc::clone(device),
             weights: (0..operands.copies()).map(upload).collect::<Result<_, _>>()?,
-            part: Part { rows: case.skipped..rows + case.skipped, transposed: case.across },
-            items: Items { rows: 0..case.rows, slots: 1, x: from, y: to },
+            part: WeightSlice { rows: case.skipped..rows + case.skipped, transposed: case.across },
+            items: ProductItems { rows: 0..case.rows, slots: 1, x: from, y: to },
             y,
             count,
         })
     }
 }
 
-impl Recorded for ProductJob {
+impl RecordedJob for GpuProductJob {
     fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
     fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError> {
         let weight = &self.weights[copy % self.weights.len()];
-        multiply(commands, (weight, &self.part), &self.items, &Matrices::One)
+        multiply(commands, (weight, &self.part), &self.items, &SlotMatrix::One)
     }
 
     fn read(&self) -> Result<Vec<f32>, GpuError> {

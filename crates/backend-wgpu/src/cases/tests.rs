@@ -1,23 +1,23 @@
 //! The declared table of cases, on the device.
 
-use super::Gpu;
+use super::GpuCaseBackend;
 use crate::GpuBackend;
 use crate::testing::device;
-use latent_conformance::{Case, Filter, Verdict, cases, test};
+use latent_conformance::{CaseVerdict, KernelCase, KernelFilter, cases, test};
 
 /// Runs the cases of operations that begin like this.
 fn run(operation: &str, fewest: usize) {
     let Some(device) = device() else { return };
     let cases: Vec<_> = cases().into_iter().filter(|case| case.operation().starts_with(operation)).collect();
-    run_cases(&Gpu::on(device), &cases, "", fewest);
+    run_cases(&GpuCaseBackend::on(device), &cases, "", fewest);
 }
 
 /// Runs cases on the kernels whose names contain a word.
-fn run_cases(gpu: &Gpu, cases: &[Case], word: &str, fewest: usize) {
+fn run_cases(gpu: &GpuCaseBackend, cases: &[KernelCase], word: &str, fewest: usize) {
     let (mut ran, mut wrong) = (0, Vec::new());
-    test(gpu, cases, &Filter::new(&[word.to_owned()]), &mut |outcome| {
+    test(gpu, cases, &KernelFilter::new(&[word.to_owned()]), &mut |outcome| {
         ran += 1;
-        if !matches!(outcome.verdict, Verdict::Passed { .. }) {
+        if !matches!(outcome.verdict, CaseVerdict::Passed { .. }) {
             wrong.push(format!("{}: {:?}", outcome.case, outcome.verdict));
         }
         true
@@ -35,8 +35,8 @@ fn products_are_those_of_the_reference() {
 #[test]
 fn rounded_products_are_those_of_the_reference() {
     let Some(device) = device() else { return };
-    let gpu = Gpu::of(&GpuBackend::on(device));
-    let small = |case: &Case| matches!(case, Case::Product(case) if case.rows <= 64 && case.outputs < 100);
+    let gpu = GpuCaseBackend::of(&GpuBackend::on(device));
+    let small = |case: &KernelCase| matches!(case, KernelCase::Product(case) if case.rows <= 64 && case.outputs < 100);
     let cases: Vec<_> = cases().into_iter().filter(small).collect();
     for (word, needs_f16) in [("gpu_gemv_int8", false), ("gpu_gemm_int8", false), ("gpu_gemm_f16", true)] {
         if !needs_f16 || gpu.device.description.f16 {

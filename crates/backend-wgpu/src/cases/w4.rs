@@ -1,13 +1,13 @@
 //! 4-bit weights of the table.
 
-use super::job::Recorded;
+use super::job::RecordedJob;
 use crate::GpuError;
 use crate::buffers::{Buffer, float_bytes, floats};
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::rows::Matrix;
+use crate::matmul::rows::BufferRows;
 use crate::matmul::w4::{
-    GroupScales, W4Codes, W4Operand, W4Shape, W4Weight, dequant, fused, gemm, reduce, striped,
+    GroupScales, W4CodeKind, W4Operand, W4Weight, W4WeightShape, dequant, fused, gemm, reduce, striped,
 };
 use latent_conformance::{W4Case, W4Op, W4Operands, W4Rounding};
 use latent_kernels::half::f16;
@@ -26,11 +26,11 @@ pub(super) fn serves(op: W4Op) -> bool {
 }
 
 /// An operation on 4-bit weights.
-pub(super) struct W4Job {
+pub(super) struct GpuW4Job {
     device: Arc<Device>,
     op: W4Op,
     rows: usize,
-    shape: W4Shape,
+    shape: W4WeightShape,
     /// Its copies; none for partial sums.
     weights: Vec<W4Weight>,
     x: Buffer,
@@ -38,9 +38,13 @@ pub(super) struct W4Job {
     y: Buffer,
 }
 
-impl W4Job {
-    pub(super) fn new(device: &Arc<Device>, case: &W4Case, operands: &W4Operands) -> Result<W4Job, GpuError> {
-        let shape = W4Shape { k: case.shape.k, n: case.shape.n, group: case.shape.group };
+impl GpuW4Job {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        case: &W4Case,
+        operands: &W4Operands,
+    ) -> Result<GpuW4Job, GpuError> {
+        let shape = W4WeightShape { k: case.shape.k, n: case.shape.n, group: case.shape.group };
         let (results, slices) = match case.op {
             W4Op::DequantF32 => (shape.k * shape.n, 0),
             W4Op::DequantF16 => (shape.k * shape.n.div_ceil(2), 0),
@@ -53,7 +57,7 @@ impl W4Job {
                 .map(|copy| upload(device, shape, operands.matrix(case, copy)))
                 .collect::<Result<_, _>>()?,
         };
-        Ok(W4Job {
+        Ok(GpuW4Job {
             device: Arc::clone(device),
             op: case.op,
             rows: case.rows,
@@ -67,29 +71,29 @@ impl W4Job {
 }
 
 /// A weight on the device.
-fn upload(device: &Arc<Device>, shape: W4Shape, matrix: W4Matrix<'_>) -> Result<W4Weight, GpuError> {
+fn upload(device: &Arc<Device>, shape: W4WeightShape, matrix: W4Matrix<'_>) -> Result<W4Weight, GpuError> {
     let scales = match matrix.scales() {
         W4Scales::F16(bits) => GroupScales::F16(bits),
         W4Scales::E8m0(codes) => GroupScales::E8m0(codes),
         W4Scales::E4m3 { codes, tensor } => GroupScales::E4m3(codes, tensor),
     };
     let (codes, zeros): (_, &[u8]) = match matrix.codes() {
-        CpuCodes::E2m1 => (W4Codes::Fp4, &[]),
-        CpuCodes::Int4Sym => (W4Codes::Int4Sym, &[]),
-        CpuCodes::Int4 { zeros } => (W4Codes::Int4, zeros),
+        CpuCodes::E2m1 => (W4CodeKind::Fp4, &[]),
+        CpuCodes::Int4Sym => (W4CodeKind::Int4Sym, &[]),
+        CpuCodes::Int4 { zeros } => (W4CodeKind::Int4, zeros),
     };
     let operand = W4Operand { shape, words: matrix.words(), scales, codes, zeros };
     W4Weight::upload(device, "weight", &operand)
 }
 
-impl Recorded for W4Job {
+impl RecordedJob for GpuW4Job {
     fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
     fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError> {
-        let W4Shape { k, n, .. } = self.shape;
-        let (x, y) = (Matrix::new(&self.x, k), Matrix::new(&self.y, n));
+        let W4WeightShape { k, n, .. } = self.shape;
+        let (x, y) = (BufferRows::new(&self.x, k), BufferRows::new(&self.y, n));
         let weight = self.weights.get(copy % self.weights.len().max(1));
         match (self.op, weight) {
             (W4Op::Fused(_), Some(weight)) => fused(commands, weight, &x, &y, self.rows),
@@ -98,7 +102,7 @@ impl Recorded for W4Job {
                 striped(commands, weight, (&x, self.rows), (&self.partials, slices), &y)
             }
             (W4Op::DequantF16, Some(weight)) => {
-                dequant(commands, weight, true, &Matrix::new(&self.y, n.div_ceil(2)))
+                dequant(commands, weight, true, &BufferRows::new(&self.y, n.div_ceil(2)))
             }
             (W4Op::Reduce(slices), _) => reduce(commands, (&self.x, slices), (self.rows, n), &y),
             (_, Some(weight)) => dequant(commands, weight, false, &y),
@@ -107,7 +111,7 @@ impl Recorded for W4Job {
     }
 
     fn read(&self) -> Result<Vec<f32>, GpuError> {
-        let W4Shape { k, n, .. } = self.shape;
+        let W4WeightShape { k, n, .. } = self.shape;
         let count = match self.op {
             W4Op::DequantF32 => k * n,
             W4Op::DequantF16 => k * n.div_ceil(2),

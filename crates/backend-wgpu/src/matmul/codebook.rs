@@ -1,6 +1,6 @@
 //! Codebooks of the IQ formats as words, for a buffer that shaders read: a constant array of that size would be copied into every thread's memory.
 
-use super::layout::{Grid, Layout, Quants};
+use super::layout::{BlockLayout, BlockQuants, GridCodebook};
 use latent_quant::grids;
 
 fn words<const W: usize, const N: usize>(rows: &[[i8; W]; N]) -> Vec<u32> {
@@ -9,14 +9,14 @@ fn words<const W: usize, const N: usize>(rows: &[[i8; W]; N]) -> Vec<u32> {
 }
 
 /// The codebook of a format, four values per word: rows of two words, of IQ3 one.
-pub fn codebook(layout: &Layout) -> Option<Vec<u32>> {
-    let Quants::Grid(grid) = layout.quants else { return None };
+pub fn codebook(layout: &BlockLayout) -> Option<Vec<u32>> {
+    let BlockQuants::Grid(grid) = layout.quants else { return None };
     Some(match grid {
-        Grid::Iq1S | Grid::Iq1M => words(&grids::IQ1),
-        Grid::Iq2Xxs => words(&grids::IQ2_XXS),
-        Grid::Iq2Xs => words(&grids::IQ2_XS),
-        Grid::Iq2S => words(&grids::IQ2_S),
-        Grid::Iq3Xxs => words(&grids::IQ3_XXS),
-        Grid::Iq3S => words(&grids::IQ3_S),
+        GridCodebook::Iq1S | GridCodebook::Iq1M => words(&grids::IQ1),
+        GridCodebook::Iq2Xxs => words(&grids::IQ2_XXS),
+        GridCodebook::Iq2Xs => words(&grids::IQ2_XS),
+        GridCodebook::Iq2S => words(&grids::IQ2_S),
+        GridCodebook::Iq3Xxs => words(&grids::IQ3_XXS),
+        GridCodebook::Iq3S => words(&grids::IQ3_S),
     })
 }

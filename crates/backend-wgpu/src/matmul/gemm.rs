@@ -25,7 +25,7 @@ pub(crate) enum GemmForm {
 
 /// A GEMM.
 #[derive(Clone, Copy)]
-pub(super) struct Gemm {
+pub(super) struct GemmShader {
     pub(super) tile: GemmTile,
     pub(super) sorted: bool,
     pub(super) form: GemmForm,
@@ -33,7 +33,7 @@ pub(super) struct Gemm {
     pub(super) adds: bool,
 }
 
-impl Gemm {
+impl GemmShader {
     pub(super) fn write(self, source: &mut String) {
         let GemmTile { rows, outputs, .. } = self.tile;
         let inputs = self.form.inputs(self.tile);
@@ -166,7 +166,7 @@ impl GemmForm {
 }
 
 /// Those of subgroups in a tile for cooperative matrices.
-fn matrices(source: &mut String, gemm: Gemm, matrix: CoopMatrix) {
+fn matrices(source: &mut String, gemm: GemmShader, matrix: CoopMatrix) {
     let tile = MatrixTile {
         rows: gemm.tile.rows,
         outputs: gemm.tile.outputs,

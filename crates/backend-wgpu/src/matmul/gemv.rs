@@ -8,7 +8,7 @@ const GEMV: &str = include_str!("wgsl/gemv.wgsl");
 
 /// A GEMV.
 #[derive(Clone, Copy)]
-pub(super) struct Gemv {
+pub(super) struct GemvShader {
     pub(super) rows: usize,
     pub(super) tile: GemvTile,
     pub(super) by_ids: bool,
@@ -18,7 +18,7 @@ pub(super) struct Gemv {
     pub(super) integers: bool,
 }
 
-impl Gemv {
+impl GemvShader {
     /// All rows and outputs of a thread have variables of their own: an array that is indexed in a loop may end up in memory.
     pub(super) fn write(self, source: &mut String) {
         let GemvTile { threads, lanes, outputs } = self.tile;

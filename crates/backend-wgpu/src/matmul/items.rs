@@ -2,37 +2,40 @@
 
 #[cfg(any(test, feature = "cases"))]
 use crate::buffers::Buffer;
-use crate::commands::Binding;
+use crate::commands::ShaderBinding;
 use std::ops::Range;
 
 /// Where rows of f32 are: element `offset + row · row_stride + slot · slot_stride` of what is bound, modulo 2^32.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct RowAddress {
     /// What is bound.
-    pub(crate) binding: Binding,
+    pub(crate) binding: ShaderBinding,
     /// Offset, and strides of rows and of slots.
     pub(crate) address: [u32; 3],
 }
 
-impl Place {
+impl RowAddress {
     /// Contiguous rows of `slots` slots of `width` elements.
     #[cfg(any(test, feature = "cases"))]
-    pub(crate) fn rows(buffer: &Buffer, slots: usize, width: usize) -> Place {
-        Place { binding: Binding::from(buffer), address: [0, (slots * width) as u32, width as u32] }
+    pub(crate) fn rows(buffer: &Buffer, slots: usize, width: usize) -> RowAddress {
+        RowAddress {
+            binding: ShaderBinding::from(buffer),
+            address: [0, (slots * width) as u32, width as u32],
+        }
     }
 
     /// The same from a slot on, and in each row from an element on.
-    pub(super) fn past(&self, slot: usize, element: usize) -> Place {
+    pub(super) fn past(&self, slot: usize, element: usize) -> RowAddress {
         let [offset, row, stride] = self.address;
         // modulo 2^32, as shaders count
         let offset = offset.wrapping_add((slot as u32).wrapping_mul(stride)).wrapping_add(element as u32);
-        Place { binding: self.binding.clone(), address: [offset, row, stride] }
+        RowAddress { binding: self.binding.clone(), address: [offset, row, stride] }
     }
 }
 
 /// What becomes of the sum of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Keep {
+pub(crate) enum ProductEpilogue {
     /// It is the result.
     Store,
     /// Times a factor, it is added to what is there.
@@ -43,26 +46,28 @@ pub(crate) enum Keep {
     Relu2,
 }
 
-impl Keep {
+impl ProductEpilogue {
     /// `fn keep(at: u32, sum: f32)`.
     pub(super) fn wgsl(self) -> &'static str {
         match self {
-            Keep::Store => "fn keep(at: u32, sum: f32) {\n  y[at] = sum;\n}\n",
-            Keep::Add => "fn keep(at: u32, sum: f32) {\n  y[at] += p.factor * sum;\n}\n",
-            Keep::SiluMul => {
+            ProductEpilogue::Store => "fn keep(at: u32, sum: f32) {\n  y[at] = sum;\n}\n",
+            ProductEpilogue::Add => "fn keep(at: u32, sum: f32) {\n  y[at] += p.factor * sum;\n}\n",
+            ProductEpilogue::SiluMul => {
                 "fn keep(at: u32, sum: f32) {\n  let gate = y[at];\n  y[at] = gate / (1.0 + exp(-gate)) * sum;\n}\n"
             }
-            Keep::Relu2 => "fn keep(at: u32, sum: f32) {\n  y[at] = max(sum, 0.0) * max(sum, 0.0);\n}\n",
+            ProductEpilogue::Relu2 => {
+                "fn keep(at: u32, sum: f32) {\n  y[at] = max(sum, 0.0) * max(sum, 0.0);\n}\n"
+            }
         }
     }
 
     /// Behind the name of a shader.
     pub(super) fn suffix(self) -> &'static str {
         match self {
-            Keep::Store => "",
-            Keep::Add => "_add",
-            Keep::SiluMul => "_silu_mul",
-            Keep::Relu2 => "_relu2",
+            ProductEpilogue::Store => "",
+            ProductEpilogue::Add => "_add",
+            ProductEpilogue::SiluMul => "_silu_mul",
+            ProductEpilogue::Relu2 => "_relu2",
         }
     }
 }
@@ -70,13 +75,13 @@ impl Keep {
 /// What is multiplied: slots (heads, or experts) of rows, which are all inputs of the weight wide, and where their results go. Buffers of inputs and of results are
 /// not the same.
 #[derive(Clone)]
-pub(crate) struct Items {
+pub(crate) struct ProductItems {
     /// The rows.
     pub(crate) rows: Range<usize>,
     /// Slots of each.
     pub(crate) slots: usize,
     /// Inputs.
-    pub(crate) x: Place,
+    pub(crate) x: RowAddress,
     /// Results.
-    pub(crate) y: Place,
+    pub(crate) y: RowAddress,
 }

@@ -12,7 +12,7 @@ pub const OCTET: usize = 8;
 /// How quants are packed in bits: element i of a span is in byte i mod width, where the width is the span's bytes, at bit i / width · bits. So the 32
 /// elements of Q4_0 take sixteen bytes with two elements each, i and i + 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plane {
+pub struct BitPlane {
     /// Byte offset in the block.
     pub at: usize,
     /// Bits per element.
@@ -21,9 +21,9 @@ pub struct Plane {
     pub span: usize,
 }
 
-impl Plane {
-    const fn new(at: usize, bits: usize, span: usize) -> Plane {
-        Plane { at, bits, span }
+impl BitPlane {
+    const fn new(at: usize, bits: usize, span: usize) -> BitPlane {
+        BitPlane { at, bits, span }
     }
 
     /// Bytes of a span.
@@ -34,7 +34,7 @@ impl Plane {
 
 /// What an integer made of planes stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
+pub enum QuantEncoding {
     /// Itself less a zero point.
     Unsigned {
         /// The zero point.
@@ -49,7 +49,7 @@ pub enum Meaning {
 /// Plain floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the formats' names")]
-pub enum Float {
+pub enum PlainFloat {
     F32,
     F16,
     BF16,
@@ -59,7 +59,7 @@ pub enum Float {
 /// A codebook of rows of small integers, and how an octet names its rows, signs and scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the formats' names")]
-pub enum Grid {
+pub enum GridCodebook {
     Iq1S,
     Iq1M,
     Iq2Xxs,
@@ -71,27 +71,27 @@ pub enum Grid {
 
 /// How the elements of a block are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quants {
+pub enum BlockQuants {
     /// Floats, without blocks.
-    Plain(Float),
+    Plain(PlainFloat),
     /// Integers; the upper bits of each may be in a second plane.
     Planes {
         /// The low bits.
-        low: Plane,
+        low: BitPlane,
         /// The bits above them.
-        high: Option<Plane>,
+        high: Option<BitPlane>,
         /// What an integer stands for.
-        meaning: Meaning,
+        meaning: QuantEncoding,
     },
     /// Base-3 digits, five per byte (TQ1_0).
     Ternary,
     /// Rows of a codebook.
-    Grid(Grid),
+    Grid(GridCodebook),
 }
 
 /// How the scale of an octet is found, and what is added to its weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scales {
+pub enum OctetScales {
     /// None: plain floats, and codebooks, which have scales of their own forms.
     None,
     /// One f16 per block.
@@ -118,7 +118,7 @@ pub enum Scales {
 
 /// How a weight is stored on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Storage {
+pub enum BlockStorage {
     /// In the blocks of its file.
     File,
     /// In two planes: what is left of each block without its scale `d`, a multiple of four bytes; then the scales of all blocks.
@@ -127,149 +127,159 @@ pub enum Storage {
 
 /// A format: how its blocks are laid out.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Layout {
+pub struct BlockLayout {
     /// The format; it knows elements and bytes per block.
     pub ty: TensorType,
     /// How elements are stored.
-    pub quants: Quants,
+    pub quants: BlockQuants,
     /// How scales are stored.
-    pub scales: Scales,
+    pub scales: OctetScales,
     /// Byte offsets of scales and of the parts of codebook formats, and elements per sub-block, by the names that shaders use.
     pub fields: &'static [(&'static str, usize)],
 }
 
 /// Quants in one plane with a zero point.
-const fn plane(low: Plane, zero: usize) -> Quants {
-    Quants::Planes { low, high: None, meaning: Meaning::Unsigned { zero } }
+const fn plane(low: BitPlane, zero: usize) -> BlockQuants {
+    BlockQuants::Planes { low, high: None, meaning: QuantEncoding::Unsigned { zero } }
 }
 
 /// Quants whose upper bits are in a second plane.
-const fn planes(low: Plane, high: Plane, zero: usize) -> Quants {
-    Quants::Planes { low, high: Some(high), meaning: Meaning::Unsigned { zero } }
+const fn planes(low: BitPlane, high: BitPlane, zero: usize) -> BlockQuants {
+    BlockQuants::Planes { low, high: Some(high), meaning: QuantEncoding::Unsigned { zero } }
 }
 
 /// Quants that index a table.
-const fn table(low: Plane, values: [i8; 16]) -> Quants {
-    Quants::Planes { low, high: None, meaning: Meaning::Table(values) }
+const fn table(low: BitPlane, values: [i8; 16]) -> BlockQuants {
+    BlockQuants::Planes { low, high: None, meaning: QuantEncoding::Table(values) }
 }
 
-const fn signed(at: usize) -> Quants {
-    Quants::Planes { low: Plane::new(at, 8, 1), high: None, meaning: Meaning::Signed }
+const fn signed(at: usize) -> BlockQuants {
+    BlockQuants::Planes { low: BitPlane::new(at, 8, 1), high: None, meaning: QuantEncoding::Signed }
 }
 
 /// A set bit is 1, another −1.
 const SIGNS: [i8; 16] = [-1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-const fn float(ty: TensorType, float: Float) -> Layout {
-    Layout { ty, quants: Quants::Plain(float), scales: Scales::None, fields: &[] }
+const fn float(ty: TensorType, float: PlainFloat) -> BlockLayout {
+    BlockLayout { ty, quants: BlockQuants::Plain(float), scales: OctetScales::None, fields: &[] }
 }
 
-const fn grid(ty: TensorType, grid: Grid, fields: &'static [(&'static str, usize)]) -> Layout {
-    Layout { ty, quants: Quants::Grid(grid), scales: Scales::None, fields }
+const fn grid(ty: TensorType, grid: GridCodebook, fields: &'static [(&'static str, usize)]) -> BlockLayout {
+    BlockLayout { ty, quants: BlockQuants::Grid(grid), scales: OctetScales::None, fields }
 }
 
 const fn row(
     ty: TensorType,
-    quants: Quants,
-    scales: Scales,
+    quants: BlockQuants,
+    scales: OctetScales,
     fields: &'static [(&'static str, usize)],
-) -> Layout {
-    Layout { ty, quants, scales, fields }
+) -> BlockLayout {
+    BlockLayout { ty, quants, scales, fields }
 }
 
 /// Every format that is multiplied.
-pub const LAYOUTS: [Layout; 30] = [
-    float(TensorType::F32, Float::F32),
-    float(TensorType::F16, Float::F16),
-    float(TensorType::BF16, Float::BF16),
-    float(TensorType::F8_E4M3, Float::F8E4M3),
-    row(TensorType::Q1_0, table(Plane::new(2, 1, 8), SIGNS), Scales::Half, &[("D_AT", 0)]),
-    row(TensorType::Q2_0, plane(Plane::new(2, 2, 4), 1), Scales::Half, &[("D_AT", 0)]),
-    row(TensorType::Q4_0, plane(Plane::new(2, 4, 32), 8), Scales::Half, &[("D_AT", 0)]),
-    row(TensorType::Q4_1, plane(Plane::new(4, 4, 32), 0), Scales::HalfMin, &[("D_AT", 0), ("MIN_AT", 2)]),
+pub const LAYOUTS: [BlockLayout; 30] = [
+    float(TensorType::F32, PlainFloat::F32),
+    float(TensorType::F16, PlainFloat::F16),
+    float(TensorType::BF16, PlainFloat::BF16),
+    float(TensorType::F8_E4M3, PlainFloat::F8E4M3),
+    row(TensorType::Q1_0, table(BitPlane::new(2, 1, 8), SIGNS), OctetScales::Half, &[("D_AT", 0)]),
+    row(TensorType::Q2_0, plane(BitPlane::new(2, 2, 4), 1), OctetScales::Half, &[("D_AT", 0)]),
+    row(TensorType::Q4_0, plane(BitPlane::new(2, 4, 32), 8), OctetScales::Half, &[("D_AT", 0)]),
+    row(
+        TensorType::Q4_1,
+        plane(BitPlane::new(4, 4, 32), 0),
+        OctetScales::HalfMin,
+        &[("D_AT", 0), ("MIN_AT", 2)],
+    ),
     row(
         TensorType::Q5_0,
-        planes(Plane::new(6, 4, 32), Plane::new(2, 1, 8), 16),
-        Scales::Half,
+        planes(BitPlane::new(6, 4, 32), BitPlane::new(2, 1, 8), 16),
+        OctetScales::Half,
         &[("D_AT", 0)],
     ),
     row(
         TensorType::Q5_1,
-        planes(Plane::new(8, 4, 32), Plane::new(4, 1, 8), 0),
-        Scales::HalfMin,
+        planes(BitPlane::new(8, 4, 32), BitPlane::new(4, 1, 8), 0),
+        OctetScales::HalfMin,
         &[("D_AT", 0), ("MIN_AT", 2)],
     ),
-    row(TensorType::Q8_0, signed(2), Scales::Half, &[("D_AT", 0)]),
+    row(TensorType::Q8_0, signed(2), OctetScales::Half, &[("D_AT", 0)]),
     row(
         TensorType::Q2_K,
-        plane(Plane::new(16, 2, 128), 0),
-        Scales::NibbleMins,
+        plane(BitPlane::new(16, 2, 128), 0),
+        OctetScales::NibbleMins,
         &[("D_AT", 80), ("MIN_AT", 82), ("SCALES_AT", 0), ("SUB_BLOCK", 16)],
     ),
     row(
         TensorType::Q3_K,
-        planes(Plane::new(32, 2, 128), Plane::new(0, 1, 256), 4),
-        Scales::SixBit,
+        planes(BitPlane::new(32, 2, 128), BitPlane::new(0, 1, 256), 4),
+        OctetScales::SixBit,
         &[("D_AT", 108), ("SCALES_AT", 96), ("SUB_BLOCK", 16)],
     ),
     row(
         TensorType::Q4_K,
-        plane(Plane::new(16, 4, 64), 0),
-        Scales::SixBitMins,
+        plane(BitPlane::new(16, 4, 64), 0),
+        OctetScales::SixBitMins,
         &[("D_AT", 0), ("MIN_AT", 2), ("SCALES_AT", 4), ("SUB_BLOCK", 32)],
     ),
     row(
         TensorType::Q5_K,
-        planes(Plane::new(48, 4, 64), Plane::new(16, 1, 256), 0),
-        Scales::SixBitMins,
+        planes(BitPlane::new(48, 4, 64), BitPlane::new(16, 1, 256), 0),
+        OctetScales::SixBitMins,
         &[("D_AT", 0), ("MIN_AT", 2), ("SCALES_AT", 4), ("SUB_BLOCK", 32)],
     ),
     row(
         TensorType::Q6_K,
-        planes(Plane::new(0, 4, 128), Plane::new(128, 2, 128), 32),
-        Scales::Bytes,
+        planes(BitPlane::new(0, 4, 128), BitPlane::new(128, 2, 128), 32),
+        OctetScales::Bytes,
         &[("D_AT", 208), ("SCALES_AT", 192), ("SUB_BLOCK", 16)],
     ),
-    row(TensorType::Q8_K, signed(4), Scales::Single, &[("D_AT", 0)]),
-    row(TensorType::IQ4_NL, table(Plane::new(2, 4, 32), iq4_nl::VALUES), Scales::Half, &[("D_AT", 0)]),
+    row(TensorType::Q8_K, signed(4), OctetScales::Single, &[("D_AT", 0)]),
+    row(
+        TensorType::IQ4_NL,
+        table(BitPlane::new(2, 4, 32), iq4_nl::VALUES),
+        OctetScales::Half,
+        &[("D_AT", 0)],
+    ),
     row(
         TensorType::IQ4_XS,
-        table(Plane::new(8, 4, 32), iq4_nl::VALUES),
-        Scales::SplitSixBit,
+        table(BitPlane::new(8, 4, 32), iq4_nl::VALUES),
+        OctetScales::SplitSixBit,
         &[("D_AT", 0), ("UPPER_AT", 2), ("SCALES_AT", 4), ("SUB_BLOCK", 32)],
     ),
-    row(TensorType::MXFP4, table(Plane::new(1, 4, 32), e2m1::DOUBLED), Scales::E8m0, &[("D_AT", 0)]),
+    row(TensorType::MXFP4, table(BitPlane::new(1, 4, 32), e2m1::DOUBLED), OctetScales::E8m0, &[("D_AT", 0)]),
     row(
         TensorType::NVFP4,
-        table(Plane::new(4, 4, 16), e2m1::DOUBLED),
-        Scales::Ue4m3,
+        table(BitPlane::new(4, 4, 16), e2m1::DOUBLED),
+        OctetScales::Ue4m3,
         &[("SCALES_AT", 0), ("SUB_BLOCK", 16)],
     ),
-    row(TensorType::TQ1_0, Quants::Ternary, Scales::Half, &[("D_AT", 52)]),
-    row(TensorType::TQ2_0, plane(Plane::new(0, 2, 128), 1), Scales::Half, &[("D_AT", 64)]),
-    grid(TensorType::IQ1_S, Grid::Iq1S, &[("D_AT", 0), ("INDEX_AT", 2), ("UPPER_AT", 34)]),
-    grid(TensorType::IQ1_M, Grid::Iq1M, &[("INDEX_AT", 0), ("UPPER_AT", 32), ("SCALES_AT", 48)]),
-    grid(TensorType::IQ2_XXS, Grid::Iq2Xxs, &[("D_AT", 0), ("INDEX_AT", 2)]),
-    grid(TensorType::IQ2_XS, Grid::Iq2Xs, &[("D_AT", 0), ("INDEX_AT", 2), ("SCALES_AT", 66)]),
+    row(TensorType::TQ1_0, BlockQuants::Ternary, OctetScales::Half, &[("D_AT", 52)]),
+    row(TensorType::TQ2_0, plane(BitPlane::new(0, 2, 128), 1), OctetScales::Half, &[("D_AT", 64)]),
+    grid(TensorType::IQ1_S, GridCodebook::Iq1S, &[("D_AT", 0), ("INDEX_AT", 2), ("UPPER_AT", 34)]),
+    grid(TensorType::IQ1_M, GridCodebook::Iq1M, &[("INDEX_AT", 0), ("UPPER_AT", 32), ("SCALES_AT", 48)]),
+    grid(TensorType::IQ2_XXS, GridCodebook::Iq2Xxs, &[("D_AT", 0), ("INDEX_AT", 2)]),
+    grid(TensorType::IQ2_XS, GridCodebook::Iq2Xs, &[("D_AT", 0), ("INDEX_AT", 2), ("SCALES_AT", 66)]),
     grid(
         TensorType::IQ2_S,
-        Grid::Iq2S,
+        GridCodebook::Iq2S,
         &[("D_AT", 0), ("INDEX_AT", 2), ("SIGNS_AT", 34), ("UPPER_AT", 66), ("SCALES_AT", 74)],
     ),
-    grid(TensorType::IQ3_XXS, Grid::Iq3Xxs, &[("D_AT", 0), ("INDEX_AT", 2), ("SIGNS_AT", 66)]),
+    grid(TensorType::IQ3_XXS, GridCodebook::Iq3Xxs, &[("D_AT", 0), ("INDEX_AT", 2), ("SIGNS_AT", 66)]),
     grid(
         TensorType::IQ3_S,
-        Grid::Iq3S,
+        GridCodebook::Iq3S,
         &[("D_AT", 0), ("INDEX_AT", 2), ("UPPER_AT", 66), ("SIGNS_AT", 74), ("SCALES_AT", 106)],
     ),
 ];
 
 /// The layout of a format, if there are shaders for it.
-pub fn layout(ty: TensorType) -> Option<&'static Layout> {
+pub fn layout(ty: TensorType) -> Option<&'static BlockLayout> {
     LAYOUTS.iter().find(|layout| layout.ty == ty)
 }
 
-impl Layout {
+impl BlockLayout {
     /// Elements per block; of plain formats, those of an octet.
     pub fn block_len(&self) -> usize {
         self.ty.block_len().max(OCTET)
@@ -289,7 +299,7 @@ impl Layout {
     /// bytes only without the scale.
     pub fn odd_scale(&self) -> Option<(usize, usize)> {
         let at = self.fields.iter().find(|(name, _)| *name == "D_AT")?.1;
-        let bytes = if self.scales == Scales::E8m0 { 1 } else { 2 };
+        let bytes = if self.scales == OctetScales::E8m0 { 1 } else { 2 };
         (!self.word_blocks()).then_some((bytes, at))
     }
 
@@ -297,7 +307,7 @@ impl Layout {
     /// where the weights round more than inputs do, or keep the scale of an input block with each weight.
     pub fn has_integers(&self) -> bool {
         use TensorType::{Q1_0, Q2_0, Q8_K, TQ2_0};
-        matches!(self.quants, Quants::Planes { .. }) && ![Q1_0, Q2_0, Q8_K, TQ2_0].contains(&self.ty)
+        matches!(self.quants, BlockQuants::Planes { .. }) && ![Q1_0, Q2_0, Q8_K, TQ2_0].contains(&self.ty)
     }
 
     /// Whether a row may end inside an octet.
@@ -307,15 +317,15 @@ impl Layout {
 
     /// Whether weights are scale · quant plus a number: a device may round that once rather than twice.
     pub fn adds(&self) -> bool {
-        matches!(self.scales, Scales::HalfMin | Scales::NibbleMins | Scales::SixBitMins)
+        matches!(self.scales, OctetScales::HalfMin | OctetScales::NibbleMins | OctetScales::SixBitMins)
     }
 
     /// The numbers of the table by the names that all dialects use, for blocks that are stored like this.
-    pub fn constants(&self, storage: Storage) -> Vec<(&'static str, usize)> {
+    pub fn constants(&self, storage: BlockStorage) -> Vec<(&'static str, usize)> {
         let all = self.numbers();
         match (storage, self.odd_scale()) {
-            (Storage::File, _) | (_, None) => all,
-            (Storage::Planes, Some((bytes, at))) => {
+            (BlockStorage::File, _) | (_, None) => all,
+            (BlockStorage::Planes, Some((bytes, at))) => {
                 let moved = all.into_iter().filter(|(name, _)| *name != "D_AT").map(|(name, value)| {
                     let behind = name == "BLOCK_BYTES" || (name.ends_with("_AT") && value > at);
                     (name, if behind { value - bytes } else { value })
@@ -329,7 +339,7 @@ impl Layout {
     fn numbers(&self) -> Vec<(&'static str, usize)> {
         let mut all = vec![("BLOCK_OCTETS", self.block_len() / OCTET), ("BLOCK_BYTES", self.block_bytes())];
         all.extend(self.fields);
-        if let Quants::Planes { low, high, meaning } = self.quants {
+        if let BlockQuants::Planes { low, high, meaning } = self.quants {
             all.extend([("LOW_AT", low.at), ("LOW_BITS", low.bits), ("LOW_SPAN", low.span)]);
             all.push(("LOW_WIDTH", low.width()));
             if let Some(high) = high {
@@ -337,9 +347,9 @@ impl Layout {
                 all.push(("HIGH_WIDTH", high.width()));
             }
             match meaning {
-                Meaning::Unsigned { zero } => all.push(("ZERO", zero)),
-                Meaning::Signed => {}
-                Meaning::Table(values) => {
+                QuantEncoding::Unsigned { zero } => all.push(("ZERO", zero)),
+                QuantEncoding::Signed => {}
+                QuantEncoding::Table(values) => {
                     const NAMES: [&str; 4] = ["TABLE_0", "TABLE_1", "TABLE_2", "TABLE_3"];
                     for (name, four) in NAMES.into_iter().zip(values.chunks_exact(4)) {
                         let word = u32::from_le_bytes(std::array::from_fn(|i| four[i] as u8));
@@ -366,7 +376,7 @@ mod tests {
     #[test]
     fn planes_are_whole_octets_inside_of_their_block() {
         for layout in &LAYOUTS {
-            let Quants::Planes { low, high, .. } = layout.quants else { continue };
+            let BlockQuants::Planes { low, high, .. } = layout.quants else { continue };
             for plane in [Some(low), high].into_iter().flatten() {
                 assert!(
                     plane.at + layout.block_len() * plane.bits / 8 <= layout.block_bytes(),
@@ -402,7 +412,9 @@ mod tests {
 
     #[test]
     fn names_are_defined_once() {
-        for (layout, storage) in LAYOUTS.iter().flat_map(|l| [(l, Storage::File), (l, Storage::Planes)]) {
+        for (layout, storage) in
+            LAYOUTS.iter().flat_map(|l| [(l, BlockStorage::File), (l, BlockStorage::Planes)])
+        {
             let constants = layout.constants(storage);
             let mut names: Vec<&str> = constants.iter().map(|(name, _)| *name).collect();
             names.sort_unstable();

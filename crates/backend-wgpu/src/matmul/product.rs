@@ -1,14 +1,14 @@
 //! Calls that multiply rows with a weight: y = x · Wᵀ, in f32 sums whose order depends on shapes alone.
 
 use super::gemm::GemmForm;
-pub(crate) use super::items::{Items, Keep, Place};
+pub(crate) use super::items::{ProductEpilogue, ProductItems, RowAddress};
 use super::limits::{folded, refused, too_large};
 use super::products::QuantizedItems;
-use super::shader::{Inputs, Kernel, ProductShader, Slot};
+use super::shader::{BindingSlot, InputAccess, ProductShader, ProductShaderKind};
 use super::sort::SortedItems;
 use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, MAX_GEMV_ROWS, TRANSPOSED};
-use super::weight::{Chunk, Weight};
-use crate::commands::{Binding, Commands, GRID_WIDTH};
+use super::weight::{DeviceWeight, WeightChunk};
+use crate::commands::{Commands, GRID_WIDTH, ShaderBinding};
 use crate::device::Device;
 use crate::error::GpuError;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Which matrix of the weight a slot is multiplied with.
 #[derive(Clone)]
-pub(crate) enum Matrices {
+pub(crate) enum SlotMatrix {
     /// The first.
     One,
     /// That of the slot's number, counted from this one.
@@ -25,7 +25,7 @@ pub(crate) enum Matrices {
     /// range leaves its result unchanged.
     ByIds {
         /// The numbers.
-        ids: Binding,
+        ids: ShaderBinding,
         /// Where those of row 0 begin.
         offset: u32,
     },
@@ -33,7 +33,7 @@ pub(crate) enum Matrices {
 
 /// Which rows of each matrix are multiplied with, and whether as its columns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Part {
+pub(crate) struct WeightSlice {
     /// Rows of each matrix.
     pub(crate) rows: Range<usize>,
     /// y = x · W: inputs are as many as there are rows, and results as a row has elements.
@@ -45,7 +45,7 @@ const TRANSPOSED_ROWS: [usize; 3] = [1, 2, 4];
 
 /// The numbers that all kernels share, as in `wgsl/head.wgsl`.
 #[derive(Clone, Copy, Default)]
-struct Params {
+struct ProductParams {
     rows: (usize, usize),
     slots: usize,
     inputs: usize,
@@ -58,13 +58,13 @@ struct Params {
     x: [u32; 3],
     y: [u32; 3],
     ids: u32,
-    scales: Scales,
+    scales: ScaleStrides,
     d_first: usize,
     factor: f32,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Scales {
+struct ScaleStrides {
     rows: usize,
     inputs: usize,
     stride: usize,
@@ -73,29 +73,29 @@ struct Scales {
     first_row: usize,
 }
 
-impl Params {
+impl ProductParams {
     /// For these items.
-    fn of_items(self, items: &Items) -> Params {
+    fn of_items(self, items: &ProductItems) -> ProductParams {
         let rows = (items.rows.start, items.rows.len());
-        Params { rows, slots: items.slots, x: items.x.address, y: items.y.address, ..self }
+        ProductParams { rows, slots: items.slots, x: items.x.address, y: items.y.address, ..self }
     }
 
     /// How f32 inputs are read: four at a time if they can be.
-    fn floats(&self) -> Inputs {
+    fn floats(&self) -> InputAccess {
         let whole = self.inputs.is_multiple_of(8) && self.x.iter().all(|n| n.is_multiple_of(4));
-        if whole { Inputs::Vectors } else { Inputs::Elements }
+        if whole { InputAccess::Vectors } else { InputAccess::Elements }
     }
 
     /// With the slots' matrices from this one on.
-    fn per_slot(self, first: usize) -> Params {
+    fn per_slot(self, first: usize) -> ProductParams {
         let skipped = first - self.matrices.0;
         let first_byte = self.first_byte + skipped * self.matrix_rows * self.row_bytes;
-        Params { first_byte, matrices: (first, self.matrices.1 - skipped), matrix_step: 1, ..self }
+        ProductParams { first_byte, matrices: (first, self.matrices.1 - skipped), matrix_step: 1, ..self }
     }
 
     fn words(&self, device: &Device) -> Result<[u32; 26], GpuError> {
         let word = |value: usize| u32::try_from(value).map_err(|_| too_large(device, value));
-        let Scales { rows, inputs, stride, matrix, matrix_rows, first_row } = self.scales;
+        let ScaleStrides { rows, inputs, stride, matrix, matrix_rows, first_row } = self.scales;
         Ok([
             word(self.rows.0)?,
             word(self.rows.1)?,
@@ -128,37 +128,47 @@ impl Params {
 }
 
 /// A weight with the part of it that is multiplied with.
-struct Product<'c, 'w> {
+struct WeightProduct<'c, 'w> {
     commands: &'c mut Commands,
     device: Arc<Device>,
-    weight: &'w Weight,
-    part: Part,
+    weight: &'w DeviceWeight,
+    part: WeightSlice,
     /// What becomes of sums, and the factor of those that are added.
-    keep: (Keep, f32),
+    keep: (ProductEpilogue, f32),
 }
 
-impl<'c, 'w> Product<'c, 'w> {
-    fn new(commands: &'c mut Commands, weight: &'w Weight, part: &Part) -> Result<Product<'c, 'w>, GpuError> {
+impl<'c, 'w> WeightProduct<'c, 'w> {
+    fn new(
+        commands: &'c mut Commands,
+        weight: &'w DeviceWeight,
+        part: &WeightSlice,
+    ) -> Result<WeightProduct<'c, 'w>, GpuError> {
         let device = Arc::clone(commands.device());
         if part.rows.end > weight.shape.outputs || part.rows.is_empty() {
             return Err(refused(&device, format!("rows {:?} of {}", part.rows, weight.shape.outputs)));
         }
-        Ok(Product { commands, device, weight, part: part.clone(), keep: (Keep::Store, 0.0) })
+        Ok(WeightProduct {
+            commands,
+            device,
+            weight,
+            part: part.clone(),
+            keep: (ProductEpilogue::Store, 0.0),
+        })
     }
 
     /// The part's rows in a chunk: its matrices, or its rows of the only matrix. None if the chunk
     /// has none of them.
-    fn params(&self, chunk: &Chunk) -> Option<Params> {
+    fn params(&self, chunk: &WeightChunk) -> Option<ProductParams> {
         let (shape, row_bytes) = (self.weight.shape, self.weight.row_bytes);
         let only = shape.matrices == 1;
         let held = if only { chunk.rows.clone() } else { 0..shape.outputs };
         let rows = self.part.rows.start.max(held.start)..self.part.rows.end.min(held.end);
         let matrices =
             if only { 0..1 } else { chunk.rows.start / shape.outputs..chunk.rows.end / shape.outputs };
-        let scales = self.weight.scales.as_ref().map_or(Scales::default(), |scales| {
+        let scales = self.weight.scales.as_ref().map_or(ScaleStrides::default(), |scales| {
             let stride = shape.inputs.div_ceil(scales.inputs);
             let own = scales.per_matrix;
-            Scales {
+            ScaleStrides {
                 rows: scales.rows,
                 inputs: scales.inputs,
                 stride,
@@ -167,8 +177,8 @@ impl<'c, 'w> Product<'c, 'w> {
                 first_row: 0,
             }
         });
-        let scales = Scales { first_row: rows.start, ..scales };
-        (!rows.is_empty()).then(|| Params {
+        let scales = ScaleStrides { first_row: rows.start, ..scales };
+        (!rows.is_empty()).then(|| ProductParams {
             inputs: shape.inputs,
             outputs: rows.len(),
             row_bytes,
@@ -177,17 +187,17 @@ impl<'c, 'w> Product<'c, 'w> {
             matrices: (matrices.start, matrices.len()),
             scales,
             d_first: chunk.d_first,
-            ..Params::default()
+            ..ProductParams::default()
         })
     }
 
     /// Calls a shader on a chunk.
     fn call(
         &mut self,
-        (kernel, inputs): (Kernel, Inputs),
-        chunk: &Chunk,
-        params: Params,
-        bound: &dyn Fn(Slot) -> Option<Binding>,
+        (kernel, inputs): (ProductShaderKind, InputAccess),
+        chunk: &WeightChunk,
+        params: ProductParams,
+        bound: &dyn Fn(BindingSlot) -> Option<ShaderBinding>,
         groups: [u32; 3],
     ) -> Result<(), GpuError> {
         let block_scales = self.weight.scales.is_some();
@@ -198,22 +208,24 @@ impl<'c, 'w> Product<'c, 'w> {
         let mut bindings = Vec::new();
         for slot in shader.slots().into_iter().skip(1) {
             let binding = match slot {
-                Slot::Weight => Some(Binding::from(&chunk.buffer)),
-                Slot::BlockScales => self.weight.scales.as_ref().map(|scales| Binding::from(&scales.buffer)),
-                Slot::Codebook => self.weight.codebook.as_ref().map(Binding::from),
+                BindingSlot::Weight => Some(ShaderBinding::from(&chunk.buffer)),
+                BindingSlot::BlockScales => {
+                    self.weight.scales.as_ref().map(|scales| ShaderBinding::from(&scales.buffer))
+                }
+                BindingSlot::Codebook => self.weight.codebook.as_ref().map(ShaderBinding::from),
                 slot => bound(slot),
             };
             let problem =
                 || refused(&self.device, format!("{}: {slot:?} is bound to nothing", shader.name()));
             bindings.push(binding.ok_or_else(problem)?);
         }
-        let words = Params { factor, ..params }.words(&self.device)?;
+        let words = ProductParams { factor, ..params }.words(&self.device)?;
         self.commands.call(&pipeline, bindings, &words, groups);
         Ok(())
     }
 
     /// The items with quantized inputs, if these are wanted and there is room.
-    fn quantized(&mut self, items: &Items, wanted: bool) -> Result<Option<QuantizedItems>, GpuError> {
+    fn quantized(&mut self, items: &ProductItems, wanted: bool) -> Result<Option<QuantizedItems>, GpuError> {
         let (products, inputs) = (&self.weight.products, self.weight.shape.inputs);
         if wanted { products.quantize(self.commands, items, inputs) } else { Ok(None) }
     }
@@ -221,10 +233,10 @@ impl<'c, 'w> Product<'c, 'w> {
     /// Multiplies items with the matrices of a chunk that they name.
     fn items(
         &mut self,
-        chunk: &Chunk,
-        params: Params,
-        items: &Items,
-        ids: Option<&Binding>,
+        chunk: &WeightChunk,
+        params: ProductParams,
+        items: &ProductItems,
+        ids: Option<&ShaderBinding>,
     ) -> Result<(), GpuError> {
         let rows = items.rows.len();
         let variants = self.weight.products.variants;
@@ -241,32 +253,36 @@ impl<'c, 'w> Product<'c, 'w> {
         };
         let (kernel, across, rows_each) = if self.part.transposed {
             let rows = most(&TRANSPOSED_ROWS);
-            (Kernel::Transposed { rows }, params.inputs.div_ceil(8).div_ceil(TRANSPOSED.octets), rows)
+            (
+                ProductShaderKind::Transposed { rows },
+                params.inputs.div_ceil(8).div_ceil(TRANSPOSED.octets),
+                rows,
+            )
         } else if few {
             let tile = GemvTile::of(params.inputs.div_ceil(8));
             let rows = if ids.is_some() { 1 } else { most(&GEMV_ROWS) };
             let (by_ids, subgroup) = (ids.is_some(), variants.subgroups);
-            let kernel = Kernel::Gemv { rows, tile, by_ids, subgroup };
+            let kernel = ProductShaderKind::Gemv { rows, tile, by_ids, subgroup };
             (kernel, params.outputs.div_ceil(tile.workgroup_outputs()), rows)
         } else {
             let (tile, form) = (GemmTile::of(rows), form.with(quantized.is_some()));
-            let kernel = Kernel::Gemm { tile, sorted: false, form };
+            let kernel = ProductShaderKind::Gemm { tile, sorted: false, form };
             (kernel, params.outputs.div_ceil(tile.outputs), tile.rows)
         };
         let inputs = match (&quantized, self.part.transposed) {
-            (Some(_), _) => Inputs::Integers,
-            (None, true) => Inputs::Elements,
+            (Some(_), _) => InputAccess::Integers,
+            (None, true) => InputAccess::Elements,
             (None, false) => params.floats(),
         };
         let bound = |slot| match slot {
-            Slot::Input => Some(items.x.binding.clone()),
-            Slot::Output => Some(items.y.binding.clone()),
-            Slot::Rows => ids.cloned(),
+            BindingSlot::Input => Some(items.x.binding.clone()),
+            BindingSlot::Output => Some(items.y.binding.clone()),
+            BindingSlot::Rows => ids.cloned(),
             _ => None,
         };
         for rows in calls(&items.rows, items.slots, rows_each) {
             let groups = folded(across, rows.len().div_ceil(rows_each) * items.slots, &self.device)?;
-            let params = Params { rows: (rows.start, rows.len()), ..params };
+            let params = ProductParams { rows: (rows.start, rows.len()), ..params };
             self.call((kernel, inputs), chunk, params, &bound, groups)?;
         }
         self.keep(quantized.as_ref());
@@ -294,11 +310,11 @@ fn calls(rows: &Range<usize>, slots: usize, each: usize) -> impl Iterator<Item =
 /// Matrices that the weight does not have; transposed products by ids; sizes beyond 32 bits; what the device refuses.
 pub(crate) fn multiply(
     commands: &mut Commands,
-    (weight, part): (&Weight, &Part),
-    items: &Items,
-    matrices: &Matrices,
+    (weight, part): (&DeviceWeight, &WeightSlice),
+    items: &ProductItems,
+    matrices: &SlotMatrix,
 ) -> Result<(), GpuError> {
-    multiply_into(commands, (weight, part), items, matrices, (Keep::Store, 0.0))
+    multiply_into(commands, (weight, part), items, matrices, (ProductEpilogue::Store, 0.0))
 }
 
 /// The same with something else than storing done with sums; those that are added have a factor.
@@ -307,14 +323,14 @@ pub(crate) fn multiply(
 /// As for [`multiply`]; transposed products whose sums are not stored.
 pub(crate) fn multiply_into(
     commands: &mut Commands,
-    (weight, part): (&Weight, &Part),
-    items: &Items,
-    matrices: &Matrices,
-    keep: (Keep, f32),
+    (weight, part): (&DeviceWeight, &WeightSlice),
+    items: &ProductItems,
+    matrices: &SlotMatrix,
+    keep: (ProductEpilogue, f32),
 ) -> Result<(), GpuError> {
-    let mut product = Product::new(commands, weight, part)?;
+    let mut product = WeightProduct::new(commands, weight, part)?;
     product.keep = keep;
-    if part.transposed && keep.0 != Keep::Store {
+    if part.transposed && keep.0 != ProductEpilogue::Store {
         return Err(refused(&product.device, format!("a transposed product with {:?}", keep.0)));
     }
     if items.rows.is_empty() || items.slots == 0 {
@@ -322,12 +338,12 @@ pub(crate) fn multiply_into(
     }
     let all = weight.shape.matrices;
     let wanted = match matrices {
-        Matrices::One => 0..1,
-        Matrices::PerSlot(first) => *first..first.saturating_add(items.slots),
-        Matrices::ByIds { .. } => 0..all,
+        SlotMatrix::One => 0..1,
+        SlotMatrix::PerSlot(first) => *first..first.saturating_add(items.slots),
+        SlotMatrix::ByIds { .. } => 0..all,
     };
     let split = part.transposed && weight.chunks.len() > 1 && all == 1;
-    if wanted.end > all || split || (part.transposed && matches!(matrices, Matrices::ByIds { .. })) {
+    if wanted.end > all || split || (part.transposed && matches!(matrices, SlotMatrix::ByIds { .. })) {
         let kind = if part.transposed { "transposed" } else { "plain" };
         let problem = format!("matrices {wanted:?} of {all}, {kind}, in {} buffers", weight.chunks.len());
         return Err(refused(&product.device, problem));
@@ -342,16 +358,16 @@ pub(crate) fn multiply_into(
         // results of the only matrix's rows in the buffers before
         let above = if part.transposed { 0 } else { params.scales.first_row - part.rows.start };
         let (slot, slots) = match matrices {
-            Matrices::PerSlot(_) => (here.start - wanted.start, here.len()),
+            SlotMatrix::PerSlot(_) => (here.start - wanted.start, here.len()),
             _ => (0, items.slots),
         };
         let (x, y) = (items.x.past(slot, 0), items.y.past(slot, above));
-        let items = Items { rows: items.rows.clone(), slots, x, y };
+        let items = ProductItems { rows: items.rows.clone(), slots, x, y };
         match matrices {
-            Matrices::One => product.items(chunk, params, &items, None)?,
-            Matrices::PerSlot(_) => product.items(chunk, params.per_slot(here.start), &items, None)?,
-            Matrices::ByIds { ids, offset } => {
-                product.items(chunk, Params { ids: *offset, ..params }, &items, Some(ids))?;
+            SlotMatrix::One => product.items(chunk, params, &items, None)?,
+            SlotMatrix::PerSlot(_) => product.items(chunk, params.per_slot(here.start), &items, None)?,
+            SlotMatrix::ByIds { ids, offset } => {
+                product.items(chunk, ProductParams { ids: *offset, ..params }, &items, Some(ids))?;
             }
         }
     }
@@ -364,12 +380,12 @@ pub(crate) fn multiply_into(
 /// As for [`multiply`].
 pub(crate) fn multiply_sorted_into(
     commands: &mut Commands,
-    (weight, part): (&Weight, &Part),
-    items: &Items,
+    (weight, part): (&DeviceWeight, &WeightSlice),
+    items: &ProductItems,
     sorted: &SortedItems,
-    keep: (Keep, f32),
+    keep: (ProductEpilogue, f32),
 ) -> Result<(), GpuError> {
-    let mut product = Product::new(commands, weight, part)?;
+    let mut product = WeightProduct::new(commands, weight, part)?;
     product.keep = keep;
     if part.transposed {
         return Err(refused(&product.device, "a transposed product with experts".into()));
@@ -377,22 +393,22 @@ pub(crate) fn multiply_sorted_into(
     let tile = sorted.tile;
     let form = weight.gemm_form();
     let quantized = product.quantized(items, form == GemmForm::Integers)?;
-    let (form, inputs) = (form.with(quantized.is_some()), quantized.as_ref().map(|_| Inputs::Integers));
+    let (form, inputs) = (form.with(quantized.is_some()), quantized.as_ref().map(|_| InputAccess::Integers));
     let items = quantized.as_ref().map_or(items, |quantized| &quantized.items);
     let bound = |slot| match slot {
-        Slot::Input => Some(items.x.binding.clone()),
-        Slot::Output => Some(items.y.binding.clone()),
-        Slot::Rows => Some(sorted.order.clone()),
-        Slot::Tiles => Some(sorted.tiles.clone()),
+        BindingSlot::Input => Some(items.x.binding.clone()),
+        BindingSlot::Output => Some(items.y.binding.clone()),
+        BindingSlot::Rows => Some(sorted.order.clone()),
+        BindingSlot::Tiles => Some(sorted.tiles.clone()),
         _ => None,
     };
     for chunk in &weight.chunks {
         let Some(params) = product.params(chunk) else { continue };
         let y = items.y.past(0, params.scales.first_row - part.rows.start);
-        let params = Params { y: y.address, ..params.of_items(items) };
+        let params = ProductParams { y: y.address, ..params.of_items(items) };
         let groups = folded(params.outputs.div_ceil(tile.outputs), sorted.count, &product.device)?;
         product.call(
-            (Kernel::Gemm { tile, sorted: true, form }, inputs.unwrap_or_else(|| params.floats())),
+            (ProductShaderKind::Gemm { tile, sorted: true, form }, inputs.unwrap_or_else(|| params.floats())),
             chunk,
             params,
             &bound,
@@ -410,24 +426,24 @@ pub(crate) fn multiply_sorted_into(
 /// As for [`multiply`].
 pub(crate) fn gather(
     commands: &mut Commands,
-    weight: &Weight,
-    (ids, offset): (&Binding, u32),
+    weight: &DeviceWeight,
+    (ids, offset): (&ShaderBinding, u32),
     rows: usize,
-    y: &Place,
+    y: &RowAddress,
 ) -> Result<(), GpuError> {
-    let part = Part { rows: 0..weight.shape.outputs, transposed: false };
-    let mut product = Product::new(commands, weight, &part)?;
+    let part = WeightSlice { rows: 0..weight.shape.outputs, transposed: false };
+    let mut product = WeightProduct::new(commands, weight, &part)?;
     let bound = |slot| match slot {
-        Slot::Output => Some(y.binding.clone()),
-        Slot::Rows => Some(ids.clone()),
+        BindingSlot::Output => Some(y.binding.clone()),
+        BindingSlot::Rows => Some(ids.clone()),
         _ => None,
     };
     let octets = rows.saturating_mul(weight.shape.inputs.div_ceil(8));
     let groups = folded(octets.div_ceil(GATHER_THREADS), 1, &product.device)?;
     for chunk in weight.chunks.iter().filter(|_| rows > 0) {
         let Some(params) = product.params(chunk).filter(|params| params.matrices.0 == 0) else { continue };
-        let params = Params { rows: (0, rows), slots: 1, y: y.address, ids: offset, ..params };
-        product.call((Kernel::Gather, Inputs::Elements), chunk, params, &bound, groups)?;
+        let params = ProductParams { rows: (0, rows), slots: 1, y: y.address, ids: offset, ..params };
+        product.call((ProductShaderKind::Gather, InputAccess::Elements), chunk, params, &bound, groups)?;
     }
     Ok(())
 }

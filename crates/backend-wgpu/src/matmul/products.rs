@@ -1,40 +1,40 @@
 //! State shared by the products of a model: kernel variants, and memory for quantized inputs.
 
 use super::gemm::GemmForm;
-use super::items::Items;
-use super::layout::{Layout, layout};
+use super::items::ProductItems;
+use super::layout::{BlockLayout, layout};
 use super::limits::folded;
 use super::wgsl::constants;
 use crate::buffers::{Buffer, largest_binding};
-use crate::commands::{Binding, Commands};
+use crate::commands::{Commands, ShaderBinding};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::matrix_trial;
-use crate::variants::Variants;
+use crate::variants::KernelVariants;
 use latent_graph::passes::Precision;
 use latent_types::TensorType;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the products of a model share.
-pub(crate) struct Products {
+pub(crate) struct ProductContext {
     pub(super) device: Arc<Device>,
-    pub(super) variants: Variants,
+    pub(super) variants: KernelVariants,
     /// Quantized inputs: written before a product, and read by it and those that directly follow it with the same inputs.
-    quantized: Mutex<Quantized>,
+    quantized: Mutex<QuantizedBuffer>,
 }
 
 #[derive(Default)]
-struct Quantized {
+struct QuantizedBuffer {
     buffer: Option<Buffer>,
     /// What it holds once the calls up to this end of a list are done.
-    holds: Option<(Source, (u64, usize))>,
+    holds: Option<(QuantizedSource, (u64, usize))>,
 }
 
 /// Inputs that are quantized.
 #[derive(Clone, PartialEq)]
-struct Source {
-    binding: Binding,
+struct QuantizedSource {
+    binding: ShaderBinding,
     address: [u32; 3],
     rows: Range<usize>,
     slots: usize,
@@ -43,8 +43,8 @@ struct Source {
 
 /// Items whose inputs are int8 blocks.
 pub(super) struct QuantizedItems {
-    pub(super) items: Items,
-    source: Source,
+    pub(super) items: ProductItems,
+    source: QuantizedSource,
 }
 
 /// Elements per int8 block.
@@ -59,15 +59,15 @@ const QUANTIZED: &str = "quantized inputs (a smaller --batch-size takes less)";
 /// Threads per workgroup, each for a block.
 const THREADS: usize = 64;
 
-impl Products {
+impl ProductContext {
     /// For products in a precision, with the variants that the device offers for it or was opened with.
-    pub(crate) fn new(device: &Arc<Device>, precision: Precision) -> Arc<Products> {
-        Products::with(device, matrix_trial::variants(device, precision))
+    pub(crate) fn new(device: &Arc<Device>, precision: Precision) -> Arc<ProductContext> {
+        ProductContext::with(device, matrix_trial::variants(device, precision))
     }
 
     /// With these variants.
-    pub(crate) fn with(device: &Arc<Device>, variants: Variants) -> Arc<Products> {
-        Arc::new(Products { device: Arc::clone(device), variants, quantized: Mutex::default() })
+    pub(crate) fn with(device: &Arc<Device>, variants: KernelVariants) -> Arc<ProductContext> {
+        Arc::new(ProductContext { device: Arc::clone(device), variants, quantized: Mutex::default() })
     }
 
     /// The device.
@@ -77,7 +77,7 @@ impl Products {
 
     /// Whether inputs are quantized for weights of a format that have no factors.
     pub(super) fn takes_integers(&self, format: TensorType, inputs: usize) -> bool {
-        let format = layout(format).is_some_and(Layout::has_integers);
+        let format = layout(format).is_some_and(BlockLayout::has_integers);
         self.variants.integers && format && inputs.is_multiple_of(Q8_BLOCK)
     }
 
@@ -117,7 +117,7 @@ impl Products {
         if bytes > 0 {
             let made = Buffer::new(&self.device, QUANTIZED, bytes)?;
             let mut there = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
-            *there = Quantized { buffer: Some(made), holds: None };
+            *there = QuantizedBuffer { buffer: Some(made), holds: None };
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ impl Products {
     pub(super) fn quantize(
         &self,
         commands: &mut Commands,
-        items: &Items,
+        items: &ProductItems,
         inputs: usize,
     ) -> Result<Option<QuantizedItems>, GpuError> {
         let [x, x_row, x_slot] = items.x.address;
@@ -142,7 +142,7 @@ impl Products {
             return Ok(None);
         };
         let (binding, rows) = (items.x.binding.clone(), items.rows.clone());
-        let source = Source { binding, address: items.x.address, rows, slots, inputs };
+        let source = QuantizedSource { binding, address: items.x.address, rows, slots, inputs };
         let (to, there) = self.room(bytes, &source, commands.end())?;
         if !there {
             let words = [items.rows.start, items.rows.len(), slots, inputs].map(|value| value as u32);
@@ -166,15 +166,20 @@ impl Products {
     }
 
     /// Memory for as many bytes, and whether it holds these inputs at this end of a list. What is replaced lives on in the calls that were recorded with it.
-    fn room(&self, bytes: u64, source: &Source, end: (u64, usize)) -> Result<(Binding, bool), GpuError> {
+    fn room(
+        &self,
+        bytes: u64,
+        source: &QuantizedSource,
+        end: (u64, usize),
+    ) -> Result<(ShaderBinding, bool), GpuError> {
         let mut there = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(buffer) = there.buffer.as_ref().filter(|buffer| buffer.bytes() >= bytes) {
             let holds = there.holds.as_ref().is_some_and(|(held, at)| held == source && *at == end);
-            return Ok((Binding::from(buffer), holds));
+            return Ok((ShaderBinding::from(buffer), holds));
         }
         let made = Buffer::new(&self.device, QUANTIZED, bytes)?;
-        let binding = Binding::from(&made);
-        *there = Quantized { buffer: Some(made), holds: None };
+        let binding = ShaderBinding::from(&made);
+        *there = QuantizedBuffer { buffer: Some(made), holds: None };
         Ok((binding, false))
     }
 }

@@ -5,7 +5,7 @@
 //! The size does not change, and rows keep a constant stride, so parts of matrices are addressed as
 //! in the file.
 
-use super::layout::Layout;
+use super::layout::BlockLayout;
 use crate::buffers::Buffer;
 use crate::error::GpuError;
 
@@ -16,13 +16,18 @@ const PIECE_BLOCKS: usize = 16 << 10;
 const PIECES: usize = 8;
 
 /// Offset of the scales of `blocks` blocks: they follow the other bytes of all blocks.
-pub(super) fn scales_at(layout: &Layout, blocks: usize) -> usize {
+pub(super) fn scales_at(layout: &BlockLayout, blocks: usize) -> usize {
     let (bytes, _) = layout.odd_scale().unwrap_or((0, 0));
     blocks * (layout.block_bytes() - bytes)
 }
 
 /// Writes blocks into a buffer that is as long as they are.
-pub(super) fn write(buffer: &Buffer, what: &str, layout: &Layout, blocks: &[u8]) -> Result<(), GpuError> {
+pub(super) fn write(
+    buffer: &Buffer,
+    what: &str,
+    layout: &BlockLayout,
+    blocks: &[u8],
+) -> Result<(), GpuError> {
     if buffer.device().hollow {
         return Ok(());
     }

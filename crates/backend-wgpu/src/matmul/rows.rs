@@ -1,44 +1,44 @@
 //! Products of plain rows, one for each or several that share one: what most callers have.
 
 use super::limits::too_large;
-use super::product::{Items, Keep, Matrices, Part, Place, multiply_into};
+use super::product::{ProductEpilogue, ProductItems, RowAddress, SlotMatrix, WeightSlice, multiply_into};
 use super::sort::{SortMemory, SortedItems, sort_items};
-use super::weight::Weight;
+use super::weight::DeviceWeight;
 #[cfg(any(test, feature = "cases"))]
 use crate::buffers::Buffer;
-use crate::commands::{Binding, Commands};
+use crate::commands::{Commands, ShaderBinding};
 use crate::error::GpuError;
 
 /// Rows of f32 in a buffer, in elements: row r begins at `first + r · stride`. Buffers of inputs and of results are not the same.
 #[derive(Clone)]
-pub(crate) struct Matrix {
+pub(crate) struct BufferRows {
     /// The buffer, or a part of it.
-    pub(crate) binding: Binding,
+    pub(crate) binding: ShaderBinding,
     /// Element at which the first row begins.
     pub(crate) first: usize,
     /// Elements from one row to the next.
     pub(crate) stride: usize,
 }
 
-impl Matrix {
+impl BufferRows {
     /// A whole buffer of rows of `cols` elements.
     #[cfg(any(test, feature = "cases"))]
-    pub(crate) fn new(buffer: &Buffer, cols: usize) -> Matrix {
-        Matrix { binding: Binding::from(buffer), first: 0, stride: cols }
+    pub(crate) fn new(buffer: &Buffer, cols: usize) -> BufferRows {
+        BufferRows { binding: ShaderBinding::from(buffer), first: 0, stride: cols }
     }
 
     /// Its rows as slots, `slots` per row.
-    fn place(&self, commands: &Commands, slots: usize, slot_stride: usize) -> Result<Place, GpuError> {
+    fn place(&self, commands: &Commands, slots: usize, slot_stride: usize) -> Result<RowAddress, GpuError> {
         let word = |value: usize| u32::try_from(value).map_err(|_| too_large(commands.device(), value));
         let row = if slot_stride == 0 { self.stride } else { self.stride.saturating_mul(slots) };
         let address = [word(self.first)?, word(row)?, word(slot_stride)?];
-        Ok(Place { binding: self.binding.clone(), address })
+        Ok(RowAddress { binding: self.binding.clone(), address })
     }
 }
 
 /// All rows of the weight's matrices.
-fn whole(weight: &Weight) -> Part {
-    Part { rows: 0..weight.shape.outputs, transposed: false }
+fn whole(weight: &DeviceWeight) -> WeightSlice {
+    WeightSlice { rows: 0..weight.shape.outputs, transposed: false }
 }
 
 /// Pairs as slots of the rows that they share: pair i takes row i / `share` of `x`, and gives row i of `y`.
@@ -47,13 +47,13 @@ fn whole(weight: &Weight) -> Part {
 /// Sizes beyond 32 bits.
 pub(crate) fn pairs(
     commands: &Commands,
-    (x, share): (&Matrix, usize),
+    (x, share): (&BufferRows, usize),
     count: usize,
-    y: &Matrix,
-) -> Result<Items, GpuError> {
+    y: &BufferRows,
+) -> Result<ProductItems, GpuError> {
     let slots = share.max(1);
     let x = x.place(commands, slots, 0)?;
-    Ok(Items { rows: 0..count / slots, slots, x, y: y.place(commands, slots, y.stride)? })
+    Ok(ProductItems { rows: 0..count / slots, slots, x, y: y.place(commands, slots, y.stride)? })
 }
 
 /// Multiplies `rows` rows of `x` with a weight of one matrix, into rows of `y`.
@@ -62,14 +62,14 @@ pub(crate) fn pairs(
 /// As for [`multiply`].
 pub(crate) fn matmul(
     commands: &mut Commands,
-    weight: &Weight,
-    x: &Matrix,
-    y: &Matrix,
+    weight: &DeviceWeight,
+    x: &BufferRows,
+    y: &BufferRows,
     rows: usize,
-    keep: (Keep, f32),
+    keep: (ProductEpilogue, f32),
 ) -> Result<(), GpuError> {
     let items = pairs(commands, (x, 1), rows, y)?;
-    multiply_into(commands, (weight, &whole(weight)), &items, &Matrices::One, keep)
+    multiply_into(commands, (weight, &whole(weight)), &items, &SlotMatrix::One, keep)
 }
 
 /// Sorts pairs by expert, for any number of products over the same ids. Pairs of one expert keep their order.
@@ -79,7 +79,7 @@ pub(crate) fn matmul(
 pub(crate) fn sort_by_expert(
     commands: &mut Commands,
     memory: &SortMemory,
-    (ids, offset, count): (&Binding, u32, usize),
+    (ids, offset, count): (&ShaderBinding, u32, usize),
     experts: usize,
 ) -> Result<SortedItems, GpuError> {
     sort_items(commands, memory, (ids, offset), (&(0..count), 1), experts)

@@ -1,9 +1,9 @@
 //! Shaders of products: what is compiled, as a key, and its source.
 
-use super::gemm::{Gemm, GemmForm};
-use super::gemv::Gemv;
-use super::items::Keep;
-use super::layout::{Layout, Quants, Storage, layout};
+use super::gemm::{GemmForm, GemmShader};
+use super::gemv::GemvShader;
+use super::items::ProductEpilogue;
+use super::layout::{BlockLayout, BlockQuants, BlockStorage, layout};
 use super::tiles::{GATHER_THREADS, GemmTile, GemvTile, TRANSPOSED};
 use super::wgsl::{ENTRY, constants, decoder, integer_decoder, section};
 use crate::f16_values::F16Values;
@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 /// What a shader computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kernel {
+pub(crate) enum ProductShaderKind {
     /// Rows of the weight as f32, picked by their indices.
     Gather,
     /// Few rows times the weight.
@@ -48,20 +48,20 @@ pub(crate) struct ProductShader {
     /// Format of the weight.
     pub(crate) format: TensorType,
     /// What is computed.
-    pub(crate) kernel: Kernel,
+    pub(crate) kernel: ProductShaderKind,
     /// How it is stored.
-    pub(crate) storage: Storage,
+    pub(crate) storage: BlockStorage,
     /// How inputs are read.
-    pub(crate) inputs: Inputs,
+    pub(crate) inputs: InputAccess,
     /// Whether rectangles of the weight have factors (block scales of FP8).
     pub(crate) block_scales: bool,
     /// What becomes of sums, other than those of a gather or a transposed product.
-    pub(crate) keep: Keep,
+    pub(crate) keep: ProductEpilogue,
 }
 
 /// How inputs are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Inputs {
+pub(crate) enum InputAccess {
     /// f32, one by one.
     Elements,
     /// f32, four at a time: rows are whole octets at multiples of four elements.
@@ -72,7 +72,7 @@ pub(crate) enum Inputs {
 
 /// What is bound. Bindings are numbered in the order of [`ProductShader::slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slot {
+pub(crate) enum BindingSlot {
     /// Uniform: sizes.
     Params,
     /// Words of the weight's blocks.
@@ -97,11 +97,11 @@ impl ProductShader {
     /// A name for logs and profiles: `gemv4_Q4_K`.
     pub(crate) fn name(&self) -> String {
         let (kernel, experts) = match self.kernel {
-            Kernel::Gather => ("gather".to_owned(), false),
-            Kernel::Gemv { rows, by_ids, subgroup, .. } => {
+            ProductShaderKind::Gather => ("gather".to_owned(), false),
+            ProductShaderKind::Gemv { rows, by_ids, subgroup, .. } => {
                 (format!("gemv{rows}{}", if subgroup.is_some() { "_subgroups" } else { "" }), by_ids)
             }
-            Kernel::Gemm { tile, sorted, form } => {
+            ProductShaderKind::Gemm { tile, sorted, form } => {
                 let form = match form {
                     GemmForm::F32 | GemmForm::Integers => "",
                     GemmForm::F16 => "_f16",
@@ -109,34 +109,38 @@ impl ProductShader {
                 };
                 (format!("gemm{}{form}", tile.rows), sorted)
             }
-            Kernel::Transposed { rows } => (format!("transposed{rows}"), false),
+            ProductShaderKind::Transposed { rows } => (format!("transposed{rows}"), false),
         };
-        let integers = if self.inputs == Inputs::Integers { "_int8" } else { "" };
+        let integers = if self.inputs == InputAccess::Integers { "_int8" } else { "" };
         let (experts, keep) = (if experts { "_experts" } else { "" }, self.keep.suffix());
         format!("{kernel}{experts}{integers}{keep}_{}", self.format)
     }
 
     /// The layout of its format, if there is one.
-    pub(crate) fn layout(&self) -> Option<&'static Layout> {
+    pub(crate) fn layout(&self) -> Option<&'static BlockLayout> {
         layout(self.format)
     }
 
     /// What it binds, in the order of the indices.
-    pub(crate) fn slots(&self) -> Vec<Slot> {
-        let mut slots = vec![Slot::Params, Slot::Weight];
-        if self.kernel != Kernel::Gather {
-            slots.push(Slot::Input);
+    pub(crate) fn slots(&self) -> Vec<BindingSlot> {
+        let mut slots = vec![BindingSlot::Params, BindingSlot::Weight];
+        if self.kernel != ProductShaderKind::Gather {
+            slots.push(BindingSlot::Input);
         }
-        slots.push(Slot::Output);
+        slots.push(BindingSlot::Output);
         if self.block_scales {
-            slots.push(Slot::BlockScales);
+            slots.push(BindingSlot::BlockScales);
         }
-        if self.layout().is_some_and(|layout| matches!(layout.quants, Quants::Grid(_))) {
-            slots.push(Slot::Codebook);
+        if self.layout().is_some_and(|layout| matches!(layout.quants, BlockQuants::Grid(_))) {
+            slots.push(BindingSlot::Codebook);
         }
         match self.kernel {
-            Kernel::Gather | Kernel::Gemv { by_ids: true, .. } => slots.push(Slot::Rows),
-            Kernel::Gemm { sorted: true, .. } => slots.extend([Slot::Rows, Slot::Tiles]),
+            ProductShaderKind::Gather | ProductShaderKind::Gemv { by_ids: true, .. } => {
+                slots.push(BindingSlot::Rows)
+            }
+            ProductShaderKind::Gemm { sorted: true, .. } => {
+                slots.extend([BindingSlot::Rows, BindingSlot::Tiles])
+            }
             _ => {}
         }
         slots
@@ -147,25 +151,27 @@ impl ProductShader {
         let layout = self.layout()?;
         let mut source = String::new();
         match self.kernel {
-            Kernel::Gemm { form: GemmForm::F16, .. } => source.push_str("enable f16;\n"),
-            Kernel::Gemm { form: GemmForm::Matrices(matrix), .. } => source.push_str(matrix.directives()),
+            ProductShaderKind::Gemm { form: GemmForm::F16, .. } => source.push_str("enable f16;\n"),
+            ProductShaderKind::Gemm { form: GemmForm::Matrices(matrix), .. } => {
+                source.push_str(matrix.directives())
+            }
             _ => {}
         }
         source.push_str(include_str!("wgsl/head.wgsl"));
         for (binding, slot) in self.slots().into_iter().enumerate() {
             let declaration = match slot {
-                Slot::Params => "var<uniform> p: Params",
-                Slot::Weight => "var<storage, read> weight: array<u32>",
-                Slot::Input => match self.inputs {
-                    Inputs::Elements => "var<storage, read> x: array<f32>",
-                    Inputs::Vectors => "var<storage, read> x: array<vec4<f32>>",
-                    Inputs::Integers => "var<storage, read> x: array<u32>",
+                BindingSlot::Params => "var<uniform> p: Params",
+                BindingSlot::Weight => "var<storage, read> weight: array<u32>",
+                BindingSlot::Input => match self.inputs {
+                    InputAccess::Elements => "var<storage, read> x: array<f32>",
+                    InputAccess::Vectors => "var<storage, read> x: array<vec4<f32>>",
+                    InputAccess::Integers => "var<storage, read> x: array<u32>",
                 },
-                Slot::Output => "var<storage, read_write> y: array<f32>",
-                Slot::BlockScales => "var<storage, read> block_scales: array<f32>",
-                Slot::Codebook => "var<storage, read> codebook: array<u32>",
-                Slot::Rows => "var<storage, read> rows: array<u32>",
-                Slot::Tiles => "var<storage, read> tiles: array<vec4<u32>>",
+                BindingSlot::Output => "var<storage, read_write> y: array<f32>",
+                BindingSlot::BlockScales => "var<storage, read> block_scales: array<f32>",
+                BindingSlot::Codebook => "var<storage, read> codebook: array<u32>",
+                BindingSlot::Rows => "var<storage, read> rows: array<u32>",
+                BindingSlot::Tiles => "var<storage, read> tiles: array<vec4<u32>>",
             };
             let _ = writeln!(source, "@group(0) @binding({binding}) {declaration};");
         }
@@ -173,35 +179,35 @@ impl ProductShader {
         decoder(&mut source, layout, self.storage, f16_values);
         source.push('\n');
         source.push_str(section(INPUTS, "places"));
-        if self.inputs == Inputs::Integers {
+        if self.inputs == InputAccess::Integers {
             integer_decoder(&mut source, layout);
         } else {
             self.octets(&mut source, layout);
         }
-        if !matches!(self.kernel, Kernel::Gather | Kernel::Transposed { .. }) {
+        if !matches!(self.kernel, ProductShaderKind::Gather | ProductShaderKind::Transposed { .. }) {
             source.push_str(self.keep.wgsl());
         }
         match self.kernel {
-            Kernel::Gather => {
+            ProductShaderKind::Gather => {
                 constants(&mut source, [("THREADS", GATHER_THREADS)]);
                 source.push_str(include_str!("wgsl/gather.wgsl"));
             }
-            Kernel::Gemv { rows, tile, by_ids, subgroup } => {
-                let integers = self.inputs == Inputs::Integers;
-                Gemv { rows, tile, by_ids, subgroup, integers }.write(&mut source);
+            ProductShaderKind::Gemv { rows, tile, by_ids, subgroup } => {
+                let integers = self.inputs == InputAccess::Integers;
+                GemvShader { rows, tile, by_ids, subgroup, integers }.write(&mut source);
             }
-            Kernel::Gemm { tile, sorted, form } => {
-                Gemm { tile, sorted, form, adds: layout.adds() }.write(&mut source);
+            ProductShaderKind::Gemm { tile, sorted, form } => {
+                GemmShader { tile, sorted, form, adds: layout.adds() }.write(&mut source);
             }
-            Kernel::Transposed { rows } => transposed(&mut source, rows),
+            ProductShaderKind::Transposed { rows } => transposed(&mut source, rows),
         }
         Some(source)
     }
 
     /// Functions that give octets of weights and of f32 inputs.
-    fn octets(&self, source: &mut String, layout: &Layout) {
+    fn octets(&self, source: &mut String, layout: &BlockLayout) {
         source.push_str(section(INPUTS, "decode"));
-        let tails = self.inputs == Inputs::Elements;
+        let tails = self.inputs == InputAccess::Elements;
         if tails || self.block_scales {
             source.push_str(section(INPUTS, "tails"));
         }
@@ -214,7 +220,7 @@ impl ProductShader {
             },
         ));
         // transposed, elements of the input are read one by one
-        if !matches!(self.kernel, Kernel::Gather | Kernel::Transposed { .. }) {
+        if !matches!(self.kernel, ProductShaderKind::Gather | ProductShaderKind::Transposed { .. }) {
             source.push_str(section(INPUTS, if tails { "elements" } else { "vectors" }));
         }
     }

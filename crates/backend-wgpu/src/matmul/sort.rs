@@ -4,7 +4,7 @@ use super::limits::{refused, too_large};
 use super::tiles::{GEMM, GemmTile, MAX_EXPERTS, SORT_THREADS};
 use super::wgsl::constants;
 use crate::buffers::Buffer;
-use crate::commands::{Binding, Commands, GRID_WIDTH};
+use crate::commands::{Commands, GRID_WIDTH, ShaderBinding};
 use crate::device::Device;
 use crate::error::GpuError;
 use std::ops::Range;
@@ -41,8 +41,8 @@ pub(crate) const MAX_PAIRS: usize = (GRID_WIDTH - MAX_EXPERTS) * GEMM[0].rows;
 
 /// Pairs of rows and slots, sorted on the device by the matrix that they name.
 pub(crate) struct SortedItems {
-    pub(super) order: Binding,
-    pub(super) tiles: Binding,
+    pub(super) order: ShaderBinding,
+    pub(super) tiles: ShaderBinding,
     /// How many tiles there may be.
     pub(super) count: usize,
     pub(super) tile: GemmTile,
@@ -56,7 +56,7 @@ pub(crate) struct SortedItems {
 pub(crate) fn sort_items(
     commands: &mut Commands,
     memory: &SortMemory,
-    (ids, offset): (&Binding, u32),
+    (ids, offset): (&ShaderBinding, u32),
     (rows, slots): (&Range<usize>, usize),
     experts: usize,
 ) -> Result<SortedItems, GpuError> {
@@ -71,7 +71,7 @@ pub(crate) fn sort_items(
     if memory.order.bytes() < 4 * pairs as u64 || memory.tiles.bytes() < 16 * count as u64 {
         return Err(refused(&device, format!("{pairs} pairs of a row and an expert in memory for fewer")));
     }
-    let (order, tiles) = (Binding::from(&memory.order), Binding::from(&memory.tiles));
+    let (order, tiles) = (ShaderBinding::from(&memory.order), ShaderBinding::from(&memory.tiles));
     let pipeline = device.compiled("sort_by_expert", sort_source(tile))?;
     let word = |value: usize| u32::try_from(value).map_err(|_| too_large(&device, value));
     let first = word(rows.start.saturating_mul(slots))?.wrapping_add(offset);

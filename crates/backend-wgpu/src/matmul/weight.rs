@@ -2,8 +2,8 @@
 
 use super::codebook::codebook;
 use super::gemm::GemmForm;
-use super::layout::{Layout, Storage, layout};
-use super::products::Products;
+use super::layout::{BlockLayout, BlockStorage, layout};
+use super::products::ProductContext;
 use super::repack;
 use super::shader::ProductShader;
 use super::tiles::MAX_GEMV_ROWS;
@@ -11,14 +11,14 @@ use crate::buffers::{Buffer, float_bytes, largest_binding, word_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::f16_values::F16Values;
-use crate::pipeline::Pipeline;
+use crate::pipeline::ShaderPipeline;
 use latent_types::{Arithmetic, TensorType};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The shape of a weight, in elements: `matrices` matrices `[outputs, inputs]`, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WeightShape {
+pub(crate) struct DeviceWeightShape {
     /// Elements of a row of inputs.
     pub(crate) inputs: usize,
     /// Results per row of inputs: rows of one matrix.
@@ -29,7 +29,7 @@ pub(crate) struct WeightShape {
 
 /// Factors of rectangles of a weight, row-major.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockScales<'a> {
+pub(crate) struct HostScales<'a> {
     /// The factors.
     pub(crate) numbers: &'a [f32],
     /// Rows that share one.
@@ -49,7 +49,7 @@ pub(super) struct DeviceScales {
 }
 
 /// Some rows of a weight, in one buffer: of several matrices, all rows of some.
-pub(super) struct Chunk {
+pub(super) struct WeightChunk {
     pub(super) buffer: Buffer,
     pub(super) rows: Range<usize>,
     /// Byte at which the scales of repacked blocks begin.
@@ -57,59 +57,63 @@ pub(super) struct Chunk {
 }
 
 /// How a weight of this layout is stored.
-fn storage(products: &Products, layout: &Layout) -> Storage {
-    if products.variants.planes && layout.odd_scale().is_some() { Storage::Planes } else { Storage::File }
+fn storage(products: &ProductContext, layout: &BlockLayout) -> BlockStorage {
+    if products.variants.planes && layout.odd_scale().is_some() {
+        BlockStorage::Planes
+    } else {
+        BlockStorage::File
+    }
 }
 
-impl Chunk {
+impl WeightChunk {
     /// Sends rows of blocks.
     fn send(
-        products: &Products,
+        products: &ProductContext,
         what: &str,
-        layout: &Layout,
+        layout: &BlockLayout,
         blocks: &[u8],
         rows: Range<usize>,
-    ) -> Result<Chunk, GpuError> {
+    ) -> Result<WeightChunk, GpuError> {
         let device = &products.device;
-        if storage(products, layout) == Storage::File {
-            return Ok(Chunk { buffer: Buffer::with(device, what, blocks)?, rows, d_first: 0 });
+        if storage(products, layout) == BlockStorage::File {
+            return Ok(WeightChunk { buffer: Buffer::with(device, what, blocks)?, rows, d_first: 0 });
         }
         let buffer = Buffer::new(device, what, blocks.len() as u64)?;
         repack::write(&buffer, what, layout, blocks)?;
         let d_first = repack::scales_at(layout, blocks.len() / layout.block_bytes());
-        Ok(Chunk { buffer, rows, d_first })
+        Ok(WeightChunk { buffer, rows, d_first })
     }
 }
 
 /// A weight whose blocks the device has.
-pub(crate) struct Weight {
+pub(crate) struct DeviceWeight {
     pub(super) format: TensorType,
-    pub(super) shape: WeightShape,
-    pub(super) storage: Storage,
-    pub(super) products: Arc<Products>,
+    pub(super) shape: DeviceWeightShape,
+    pub(super) storage: BlockStorage,
+    pub(super) products: Arc<ProductContext>,
     /// Bytes from one row to the next, as stored.
     pub(super) row_bytes: usize,
-    pub(super) chunks: Vec<Chunk>,
+    pub(super) chunks: Vec<WeightChunk>,
     pub(super) scales: Option<DeviceScales>,
     pub(super) codebook: Option<Buffer>,
     /// Shaders that were called on it: putting a text together takes longer than looking here.
-    pipelines: Mutex<Vec<(ProductShader, Arc<Pipeline>)>>,
+    pipelines: Mutex<Vec<(ProductShader, Arc<ShaderPipeline>)>>,
 }
 
-impl Weight {
+impl DeviceWeight {
     /// Copies a weight to the device, in as many buffers as its limits make necessary.
     ///
     /// # Errors
     /// A format without shaders, bytes that are not those of the shape, a matrix that is larger than a buffer may be, no memory.
     pub(crate) fn upload_for(
-        products: &Arc<Products>,
+        products: &Arc<ProductContext>,
         what: &str,
-        format: (TensorType, WeightShape),
+        format: (TensorType, DeviceWeightShape),
         bytes: &[u8],
-        scales: Option<BlockScales<'_>>,
-    ) -> Result<Weight, GpuError> {
+        scales: Option<HostScales<'_>>,
+    ) -> Result<DeviceWeight, GpuError> {
         let most = largest_binding(&products.device.limits);
-        Weight::upload_in(most, products, what, format, bytes, scales)
+        DeviceWeight::upload_in(most, products, what, format, bytes, scales)
     }
 
     /// The same for exact products, by itself.
@@ -117,23 +121,23 @@ impl Weight {
     pub(crate) fn upload(
         device: &Arc<Device>,
         what: &str,
-        (format, shape): (TensorType, WeightShape),
+        (format, shape): (TensorType, DeviceWeightShape),
         bytes: &[u8],
-        scales: Option<BlockScales<'_>>,
-    ) -> Result<Weight, GpuError> {
-        let products = Products::new(device, latent_graph::passes::Precision::Exact);
-        Weight::upload_for(&products, what, (format, shape), bytes, scales)
+        scales: Option<HostScales<'_>>,
+    ) -> Result<DeviceWeight, GpuError> {
+        let products = ProductContext::new(device, latent_graph::passes::Precision::Exact);
+        DeviceWeight::upload_for(&products, what, (format, shape), bytes, scales)
     }
 
     /// The same in buffers of at most `most` bytes.
     pub(super) fn upload_in(
         most: u64,
-        products: &Arc<Products>,
+        products: &Arc<ProductContext>,
         what: &str,
-        (format, shape): (TensorType, WeightShape),
+        (format, shape): (TensorType, DeviceWeightShape),
         bytes: &[u8],
-        scales: Option<BlockScales<'_>>,
-    ) -> Result<Weight, GpuError> {
+        scales: Option<HostScales<'_>>,
+    ) -> Result<DeviceWeight, GpuError> {
         let device = &products.device;
         let refused = |problem: String| GpuError::Refused {
             device: device.name().to_owned(),
@@ -143,7 +147,7 @@ impl Weight {
         let Some(layout) = layout(format) else {
             return Err(no_shader(device, what, format));
         };
-        let WeightShape { inputs, outputs, matrices } = shape;
+        let DeviceWeightShape { inputs, outputs, matrices } = shape;
         let rows = outputs.saturating_mul(matrices);
         let row_bytes = format.row_bytes(inputs).unwrap_or(0);
         if rows.checked_mul(row_bytes) != Some(bytes.len()) || bytes.is_empty() {
@@ -159,14 +163,14 @@ impl Weight {
         for first in (0..rows).step_by(max_rows) {
             let rows = first..rows.min(first.saturating_add(max_rows));
             let part = &bytes[rows.start * row_bytes..rows.end * row_bytes];
-            chunks.push(Chunk::send(products, what, layout, part, rows)?);
+            chunks.push(WeightChunk::send(products, what, layout, part, rows)?);
         }
         let words = codebook(layout);
         let codebook =
             words.map(|words| Buffer::with(device, "a codebook", &word_bytes(&words))).transpose()?;
         let scales = match scales {
             None => None,
-            Some(BlockScales { numbers, rows, inputs: across, per_matrix }) => {
+            Some(HostScales { numbers, rows, inputs: across, per_matrix }) => {
                 let needed = (across > 0 && rows > 0 && across.is_multiple_of(8)).then(|| {
                     let down = if per_matrix {
                         matrices * outputs.div_ceil(rows)
@@ -189,9 +193,9 @@ impl Weight {
         let storage = storage(products, layout);
         let row_blocks = row_bytes / format.block_bytes();
         let row_bytes =
-            if storage == Storage::Planes { repack::scales_at(layout, row_blocks) } else { row_bytes };
+            if storage == BlockStorage::Planes { repack::scales_at(layout, row_blocks) } else { row_bytes };
         let (products, pipelines) = (Arc::clone(products), Mutex::default());
-        Ok(Weight { format, shape, storage, products, row_bytes, chunks, scales, codebook, pipelines })
+        Ok(DeviceWeight { format, shape, storage, products, row_bytes, chunks, scales, codebook, pipelines })
     }
 
     /// Whether inputs are quantized for it: what the CPU does for quantized weights with tiles. Factors of rectangles are for f32.
@@ -221,7 +225,7 @@ impl Weight {
         &self,
         device: &Device,
         shader: &ProductShader,
-    ) -> Result<Arc<Pipeline>, GpuError> {
+    ) -> Result<Arc<ShaderPipeline>, GpuError> {
         // may have to ask the device
         let f16_values = F16Values::of(&self.products.device);
         let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);

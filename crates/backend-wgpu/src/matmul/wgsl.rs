@@ -1,6 +1,8 @@
 //! The WGSL dialect: constants of the tables in front of texts that use them.
 
-use super::layout::{Float, Grid, Layout, Meaning, Plane, Quants, Scales, Storage};
+use super::layout::{
+    BitPlane, BlockLayout, BlockQuants, BlockStorage, GridCodebook, OctetScales, PlainFloat, QuantEncoding,
+};
 use crate::f16_values::F16Values;
 use latent_quant::e2m1::DOUBLED;
 use std::fmt::Write;
@@ -50,7 +52,7 @@ const TABLE: &str = include_str!("wgsl/table.wgsl");
 const INTEGERS: &str = include_str!("wgsl/integers.wgsl");
 
 /// The integers of an octet from one plane, as an expression.
-fn plane_bytes(plane: &Plane, name: &str) -> String {
+fn plane_bytes(plane: &BitPlane, name: &str) -> String {
     match (plane.width(), plane.bits) {
         (1, 1) => format!("one_bit_plane(block, octet, {name}_AT)"),
         (1, 2) => format!("two_bit_plane(block, octet, {name}_AT)"),
@@ -60,7 +62,7 @@ fn plane_bytes(plane: &Plane, name: &str) -> String {
 }
 
 /// The integers of an octet, a byte each, as an expression.
-fn octet_bytes(low: &Plane, high: Option<&Plane>) -> String {
+fn octet_bytes(low: &BitPlane, high: Option<&BitPlane>) -> String {
     let bytes = plane_bytes(low, "LOW");
     match high {
         None => bytes,
@@ -68,13 +70,19 @@ fn octet_bytes(low: &Plane, high: Option<&Plane>) -> String {
     }
 }
 
-fn decode_planes(source: &mut String, low: &Plane, high: Option<&Plane>, meaning: Meaning, adds: bool) {
+fn decode_planes(
+    source: &mut String,
+    low: &BitPlane,
+    high: Option<&BitPlane>,
+    meaning: QuantEncoding,
+    adds: bool,
+) {
     let quants = octet_bytes(low, high);
     let values = |word: &str| match meaning {
-        Meaning::Unsigned { zero: 0 } => format!("vec4<f32>(bytes_of({word}))"),
-        Meaning::Unsigned { .. } => format!("(vec4<f32>(bytes_of({word})) - f32(ZERO))"),
-        Meaning::Signed => format!("vec4<f32>(signed_bytes_of({word}))"),
-        Meaning::Table(_) => format!("table_values({word})"),
+        QuantEncoding::Unsigned { zero: 0 } => format!("vec4<f32>(bytes_of({word}))"),
+        QuantEncoding::Unsigned { .. } => format!("(vec4<f32>(bytes_of({word})) - f32(ZERO))"),
+        QuantEncoding::Signed => format!("vec4<f32>(signed_bytes_of({word}))"),
+        QuantEncoding::Table(_) => format!("table_values({word})"),
     };
     let apply = if adds { " * scale.x + scale.y" } else { " * scale" };
     let (a, b) = (values("quants.x"), values("quants.y"));
@@ -91,20 +99,20 @@ fn decode_block(block: u32, octet: u32) -> Octet {{
 }
 
 /// The function `block_quants(block, octet)`: the integers of an octet as i8, for dot products of packed bytes. Scales apply to them as to `decode_block`.
-pub(super) fn integer_decoder(source: &mut String, layout: &Layout) {
-    let Quants::Planes { low, high, meaning } = &layout.quants else { return };
+pub(super) fn integer_decoder(source: &mut String, layout: &BlockLayout) {
+    let BlockQuants::Planes { low, high, meaning } = &layout.quants else { return };
     let quants = octet_bytes(low, high.as_ref());
     let signed = match meaning {
-        Meaning::Unsigned { zero: 0 } | Meaning::Signed => "quants",
-        Meaning::Unsigned { .. } => "vec2<u32>(less_zero(quants.x), less_zero(quants.y))",
-        Meaning::Table(_) => "vec2<u32>(table_bytes(quants.x), table_bytes(quants.y))",
+        QuantEncoding::Unsigned { zero: 0 } | QuantEncoding::Signed => "quants",
+        QuantEncoding::Unsigned { .. } => "vec2<u32>(less_zero(quants.x), less_zero(quants.y))",
+        QuantEncoding::Table(_) => "vec2<u32>(table_bytes(quants.x), table_bytes(quants.y))",
     };
     source.push_str(match meaning {
-        Meaning::Unsigned { zero: 0 } | Meaning::Signed => "",
-        Meaning::Unsigned { .. } => section(INTEGERS, "zero"),
+        QuantEncoding::Unsigned { zero: 0 } | QuantEncoding::Signed => "",
+        QuantEncoding::Unsigned { .. } => section(INTEGERS, "zero"),
         // there already
-        Meaning::Table(values) if *values == DOUBLED => "",
-        Meaning::Table(_) => section(TABLE, "bytes"),
+        QuantEncoding::Table(values) if *values == DOUBLED => "",
+        QuantEncoding::Table(_) => section(TABLE, "bytes"),
     });
     let _ = write!(
         source,
@@ -120,13 +128,18 @@ fn block_quants(block: u32, octet: u32) -> vec2<u32> {{
 }
 
 /// Constants of a layout and the function `decode_block(block, octet)`, which dequantizes an octet of the block at a byte offset into `weight`.
-pub(super) fn decoder(source: &mut String, layout: &Layout, storage: Storage, f16_values: F16Values) {
+pub(super) fn decoder(
+    source: &mut String,
+    layout: &BlockLayout,
+    storage: BlockStorage,
+    f16_values: F16Values,
+) {
     constants(source, layout.constants(storage));
     source.push('\n');
     source.push_str(f16_values.wgsl());
     source.push('\n');
     source.push_str(include_str!("wgsl/bytes.wgsl"));
-    let repacked = storage == Storage::Planes && layout.odd_scale().is_some();
+    let repacked = storage == BlockStorage::Planes && layout.odd_scale().is_some();
     source.push_str(match layout.word_blocks() || repacked {
         true => include_str!("wgsl/words_aligned.wgsl"),
         false => include_str!("wgsl/words_unaligned.wgsl"),
@@ -139,56 +152,56 @@ pub(super) fn decoder(source: &mut String, layout: &Layout, storage: Storage, f1
     source.push_str(section(
         SCALES,
         match layout.scales {
-            Scales::None => "none",
-            Scales::Half => "half",
-            Scales::HalfMin => "half_min",
-            Scales::Single => "single",
-            Scales::E8m0 => "e8m0",
-            Scales::Ue4m3 => "ue4m3",
-            Scales::NibbleMins => "nibble_mins",
-            Scales::SixBitMins => "six_bit_mins",
-            Scales::SixBit => "six_bit",
-            Scales::Bytes => "bytes",
-            Scales::SplitSixBit => "split_six_bit",
+            OctetScales::None => "none",
+            OctetScales::Half => "half",
+            OctetScales::HalfMin => "half_min",
+            OctetScales::Single => "single",
+            OctetScales::E8m0 => "e8m0",
+            OctetScales::Ue4m3 => "ue4m3",
+            OctetScales::NibbleMins => "nibble_mins",
+            OctetScales::SixBitMins => "six_bit_mins",
+            OctetScales::SixBit => "six_bit",
+            OctetScales::Bytes => "bytes",
+            OctetScales::SplitSixBit => "split_six_bit",
         },
     ));
     match &layout.quants {
-        Quants::Plain(float) => {
-            if *float == Float::F8E4M3 {
+        BlockQuants::Plain(float) => {
+            if *float == PlainFloat::F8E4M3 {
                 source.push_str(E4M3);
             }
             source.push_str(section(
                 PLAIN,
                 match float {
-                    Float::F32 => "f32",
-                    Float::F16 => "f16",
-                    Float::BF16 => "bf16",
-                    Float::F8E4M3 => "f8_e4m3",
+                    PlainFloat::F32 => "f32",
+                    PlainFloat::F16 => "f16",
+                    PlainFloat::BF16 => "bf16",
+                    PlainFloat::F8E4M3 => "f8_e4m3",
                 },
             ));
         }
-        Quants::Planes { low, high, meaning } => {
+        BlockQuants::Planes { low, high, meaning } => {
             source.push_str(include_str!("wgsl/planes.wgsl"));
-            if let Meaning::Table(values) = meaning {
+            if let QuantEncoding::Table(values) = meaning {
                 // numbers that can be computed, four at a time
                 let sections = if *values == DOUBLED { ["e2m1", "e2m1_values"] } else { ["word", "values"] };
                 sections.into_iter().for_each(|name| source.push_str(section(TABLE, name)));
             }
             decode_planes(source, low, high.as_ref(), *meaning, layout.adds());
         }
-        Quants::Ternary => source.push_str(include_str!("wgsl/ternary.wgsl")),
-        Quants::Grid(grid) => {
+        BlockQuants::Ternary => source.push_str(include_str!("wgsl/ternary.wgsl")),
+        BlockQuants::Grid(grid) => {
             source.push_str(section(GRIDS, "signs"));
             source.push_str(section(
                 GRIDS,
                 match grid {
-                    Grid::Iq1S => "iq1_s",
-                    Grid::Iq1M => "iq1_m",
-                    Grid::Iq2Xxs => "iq2_xxs",
-                    Grid::Iq2Xs => "iq2_xs",
-                    Grid::Iq2S => "iq2_s",
-                    Grid::Iq3Xxs => "iq3_xxs",
-                    Grid::Iq3S => "iq3_s",
+                    GridCodebook::Iq1S => "iq1_s",
+                    GridCodebook::Iq1M => "iq1_m",
+                    GridCodebook::Iq2Xxs => "iq2_xxs",
+                    GridCodebook::Iq2Xs => "iq2_xs",
+                    GridCodebook::Iq2S => "iq2_s",
+                    GridCodebook::Iq3Xxs => "iq3_xxs",
+                    GridCodebook::Iq3S => "iq3_s",
                 },
             ));
         }

@@ -1,12 +1,12 @@
 //! Attention to latents, as an operation of a plan.
 
 use super::latent_attention::{LatentAttention, LatentBuffers};
-use crate::compile::{Compiler, Sizes};
+use crate::compile::{Compiler, ScratchLimits};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
-use crate::run::{MultiPass, Operation, Run};
-use crate::step_data::{StepData, TASK_WORDS, Tasks};
-use crate::values::{Home, Operand, internal};
+use crate::run::{GpuOperation, MultiPass, StageRun};
+use crate::step_data::{StepData, TASK_WORDS, TaskRange};
+use crate::values::{ShaderOperand, ValueBuffer, internal};
 use latent_backend::{BackendError, Batch};
 use latent_graph::ir::{AttentionPath, KvLayerKind, Node};
 
@@ -16,8 +16,8 @@ const SPLIT_ROWS: usize = 16;
 /// Attention of all heads to one row per token, whose first elements are the value too.
 struct AttendLatent {
     shaders: LatentAttention,
-    q: Operand,
-    y: Operand,
+    q: ShaderOperand,
+    y: ShaderOperand,
     kv_layer: usize,
     /// Bytes that partial results may take.
     scratch: u64,
@@ -26,16 +26,16 @@ struct AttendLatent {
 }
 
 /// Tasks that are submitted together.
-struct Pass {
-    tasks: Tasks,
+struct LatentPass {
+    tasks: TaskRange,
     /// All tasks of their list.
-    list: Tasks,
+    list: TaskRange,
     /// Whether they end the list.
     is_last: bool,
 }
 
 impl MultiPass for AttendLatent {
-    type Pass<'s> = Pass;
+    type ExpansionPass<'s> = LatentPass;
 
     /// The tasks on a path, as many at a time as a portion of a step has room for.
     fn passes<'s>(
@@ -43,17 +43,26 @@ impl MultiPass for AttendLatent {
         step: &'s StepData,
         _rows: (&Batch, usize),
         path: AttentionPath,
-    ) -> impl Iterator<Item = Pass> {
+    ) -> impl Iterator<Item = LatentPass> {
         step.shared(path).flat_map(|list| {
             let end = list.at + list.count * TASK_WORDS;
             let pieces = list.pieces(self.portion, self.shaders.work * list.kv_len as f64);
-            pieces.map(move |tasks| Pass { tasks, list, is_last: tasks.at + tasks.count * TASK_WORDS == end })
+            pieces.map(move |tasks| LatentPass {
+                tasks,
+                list,
+                is_last: tasks.at + tasks.count * TASK_WORDS == end,
+            })
         })
     }
 
     /// Adds the calls of some tasks. The KV splits depend on the whole list, so the bits of the
     /// results do not depend on the passes.
-    fn record_pass(&self, run: &mut Run<'_>, path: AttentionPath, pass: Pass) -> Result<(), GpuError> {
+    fn record_pass(
+        &self,
+        run: &mut StageRun<'_>,
+        path: AttentionPath,
+        pass: LatentPass,
+    ) -> Result<(), GpuError> {
         let buffers = LatentBuffers {
             queries: run.queries(&self.q, &self.y),
             kv: run.kv.layer(run.first_kv_layer + self.kv_layer).into(),
@@ -72,11 +81,11 @@ impl MultiPass for AttendLatent {
 }
 
 /// Bytes of scratch buffers: partial results.
-pub(super) fn scratch(sizes: &Sizes<'_>) -> [u64; SCRATCHES] {
+pub(super) fn scratch(sizes: &ScratchLimits<'_>) -> [u64; SCRATCHES] {
     [sizes.scratch.min(sizes.most), 0, 0, 0]
 }
 
-pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let (kv_layer, rows) = compiler.kv_layer(node)?;
     if rows.kind != KvLayerKind::Latent {
         return internal("attention to latents over expanded rows".into());
@@ -84,7 +93,7 @@ pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Ope
     let shaders =
         LatentAttention::new(compiler.device, &compiler.config.attention, rows, compiler.cache_type)?;
     let (q, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
-    debug_assert_ne!(y.home, Home::Scratch(0));
+    debug_assert_ne!(y.home, ValueBuffer::Scratch(0));
     let [scratch, ..] = scratch(&compiler.sizes());
     Ok(Box::new(AttendLatent { shaders, q, y, kv_layer, scratch, portion: compiler.portion }))
 }

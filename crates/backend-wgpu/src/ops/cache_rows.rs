@@ -1,16 +1,16 @@
 //! Rows of the KV cache are written.
 
-use super::head_products::{HeadProducts, Projection};
+use super::head_products::{HeadProducts, LatentProjection};
 use super::rms_norm::with_norm;
 use crate::cache::{packing, row_words, with_pairs, with_rows};
-use crate::commands::{Binding, grid};
-use crate::compile::{Compiler, Sizes};
+use crate::commands::{ShaderBinding, grid};
+use crate::compile::{Compiler, ScratchLimits};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
-use crate::pipeline::Pipeline;
-use crate::run::{Operation, Run};
+use crate::pipeline::ShaderPipeline;
+use crate::run::{GpuOperation, StageRun};
 use crate::shader::Shader;
-use crate::values::{Home, Operand, count, internal};
+use crate::values::{ShaderOperand, ValueBuffer, count, internal};
 use crate::weights::{DeviceVector, slot};
 use latent_backend::BackendError;
 use latent_graph::config::{AttentionShape, RopePairs};
@@ -73,7 +73,7 @@ fn key(row: u32, i: u32) -> f32 {
 ";
 
 /// What workgroups share.
-enum Groups {
+enum WorkgroupSplit {
     /// Rows: one each.
     Rows,
     /// Words of rows of this number of words.
@@ -81,9 +81,9 @@ enum Groups {
 }
 
 /// What is stored of each row.
-struct Store {
-    pipeline: Arc<Pipeline>,
-    groups: Groups,
+struct RowStoreShader {
+    pipeline: Arc<ShaderPipeline>,
+    groups: WorkgroupSplit,
     kv_layer: usize,
     /// The gain of a norm before it.
     gain: Option<Arc<DeviceVector>>,
@@ -91,7 +91,7 @@ struct Store {
 
 /// What a text that stores rows is made of.
 #[derive(Clone, Copy)]
-struct Text {
+struct StoreShaderText {
     name: &'static str,
     /// Has `fn element(row: u32, i: u32) -> f32`.
     elements: &'static str,
@@ -101,7 +101,7 @@ struct Text {
     rotates: bool,
 }
 
-impl Text {
+impl StoreShaderText {
     /// Whether a workgroup has a whole row: scales and norms depend on all of its elements.
     fn by_rows(self, ty: CacheType) -> bool {
         self.norm || ty == CacheType::Int8
@@ -147,11 +147,11 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
         (true, true, RopePairs::Interleaved),
     ] {
         for ty in CacheType::ALL {
-            let text = Text { name: "latent_store", elements: LATENT, norm, rotates };
+            let text = StoreShaderText { name: "latent_store", elements: LATENT, norm, rotates };
             all.push(text.shader((a, &latents), ty, (1e-6, pairs)).unwrap());
             // int8 is for latents, and heads have norms of their own before
             if ty.is_float() && !norm {
-                let text = Text { name: "expanded_store", elements: EXPANDED, norm, rotates };
+                let text = StoreShaderText { name: "expanded_store", elements: EXPANDED, norm, rotates };
                 all.push(text.shader((a, &heads), ty, (1e-6, pairs)).unwrap());
             }
         }
@@ -159,29 +159,36 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     all
 }
 
-impl Store {
+impl RowStoreShader {
     /// `elements` has `fn element(row: u32, i: u32) -> f32`.
     fn new(
         compiler: &Compiler<'_>,
         node: &Node,
         name: &'static str,
         elements: &'static str,
-    ) -> Result<Store, BackendError> {
+    ) -> Result<RowStoreShader, BackendError> {
         let (kv_layer, rows) = compiler.kv_layer(node)?;
         let (a, ty) = (compiler.config.attention, compiler.cache_type);
         let gain =
             node.prologue.norm.map(|id| compiler.weights.vector(compiler.plan.ir.weight(id))).transpose()?;
         let pairs = compiler.rotation.pairs();
-        let text = Text { name, elements, norm: gain.is_some(), rotates: node.prologue.rope };
+        let text = StoreShaderText { name, elements, norm: gain.is_some(), rotates: node.prologue.rope };
         let shader = text.shader((&a, rows), ty, (compiler.config.rms_eps, pairs))?;
-        let groups = if text.by_rows(ty) { Groups::Rows } else { Groups::Words(row_words(rows, ty)?) };
+        let groups =
+            if text.by_rows(ty) { WorkgroupSplit::Rows } else { WorkgroupSplit::Words(row_words(rows, ty)?) };
         let pipeline = compiler.device.pipeline(&shader)?;
-        Ok(Store { pipeline, groups, kv_layer, gain })
+        Ok(RowStoreShader { pipeline, groups, kv_layer, gain })
     }
 
-    fn record(&self, run: &mut Run<'_>, rows: Range<usize>, [x, k]: [Operand; 2], v: Option<Operand>) {
+    fn record(
+        &self,
+        run: &mut StageRun<'_>,
+        rows: Range<usize>,
+        [x, k]: [ShaderOperand; 2],
+        v: Option<ShaderOperand>,
+    ) {
         let kv = run.kv.layer(run.first_kv_layer + self.kv_layer);
-        let mut bindings: Vec<(u32, Binding)> =
+        let mut bindings: Vec<(u32, ShaderBinding)> =
             vec![(1, run.step_buffer.into()), (2, kv.into()), (3, run.bind(&x)), (4, run.bind(&k))];
         bindings.extend(v.as_ref().map(|v| (5, run.bind(v))));
         bindings.extend(self.gain.as_ref().map(|gain| (6, (&gain.buffer).into())));
@@ -190,22 +197,22 @@ impl Store {
         params.extend([k.offset, k.row_stride]);
         params.extend(v.map_or([0; 3], |v| v.address()));
         let groups = match self.groups {
-            Groups::Rows => grid(rows.len(), 1),
-            Groups::Words(row_words) => grid(rows.len() * row_words, 64),
+            WorkgroupSplit::Rows => grid(rows.len(), 1),
+            WorkgroupSplit::Words(row_words) => grid(rows.len() * row_words, 64),
         };
         run.commands.call_numbered(&self.pipeline, bindings, &params, groups);
     }
 }
 
 struct LatentStore {
-    store: Store,
-    latent: Operand,
+    store: RowStoreShader,
+    latent: ShaderOperand,
     /// The key that all heads share; of a model without one, anything that can be bound.
-    key: Operand,
+    key: ShaderOperand,
 }
 
-impl Operation for LatentStore {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for LatentStore {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         for rows in run.ranges(path) {
             self.store.record(run, rows, [self.latent, self.key], None);
         }
@@ -214,28 +221,28 @@ impl Operation for LatentStore {
 }
 
 /// cache[position] ← [latent | rotated key].
-pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
-    let store = Store::new(compiler, node, "latent_store", LATENT)?;
+pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
+    let store = RowStoreShader::new(compiler, node, "latent_store", LATENT)?;
     let latent = compiler.input(node, 0)?;
     let key = compiler.input_at(node, "k_rope")?.unwrap_or(latent);
     Ok(Box::new(LatentStore { store, latent, key }))
 }
 
 struct ExpandedStore {
-    store: Store,
+    store: RowStoreShader,
     keys: HeadProducts,
     values: HeadProducts,
-    latent: Operand,
-    key: Operand,
+    latent: ShaderOperand,
+    key: ShaderOperand,
     rows_at_once: usize,
 }
 
-impl Operation for ExpandedStore {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for ExpandedStore {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         for range in run.ranges(path) {
             for first in range.clone().step_by(self.rows_at_once) {
                 let rows = first..range.end.min(first + self.rows_at_once);
-                let x = Operand { head_stride: 0, ..self.latent };
+                let x = ShaderOperand { head_stride: 0, ..self.latent };
                 let [keys, values] = [(1, &self.keys), (2, &self.values)]
                     .map(|(scratch, products)| heads_in(scratch, products, first));
                 for (products, y) in [(&self.keys, &keys), (&self.values, &values)] {
@@ -249,42 +256,49 @@ impl Operation for ExpandedStore {
 }
 
 /// Results of all heads of rows from `first` on, next to one another in scratch memory.
-fn heads_in(scratch: usize, products: &HeadProducts, first: usize) -> Operand {
+fn heads_in(scratch: usize, products: &HeadProducts, first: usize) -> ShaderOperand {
     let (heads, width) = (products.heads() as u32, products.outputs() as u32);
     let row_stride = heads * width;
     let offset = 0u32.wrapping_sub((first as u32).wrapping_mul(row_stride));
-    Operand { home: Home::Scratch(scratch), offset, row_stride, head_stride: width, heads, width }
+    ShaderOperand {
+        home: ValueBuffer::Scratch(scratch),
+        offset,
+        row_stride,
+        head_stride: width,
+        heads,
+        width,
+    }
 }
 
 /// Elements of a row's keys, and of its values, of all heads.
-fn widths(sizes: &Sizes<'_>) -> [usize; 2] {
+fn widths(sizes: &ScratchLimits<'_>) -> [usize; 2] {
     let a = &sizes.config.attention;
     [a.heads * a.nope, a.heads * a.v]
 }
 
 /// Rows whose keys and values scratch memory holds.
-fn rows_at_once(sizes: &Sizes<'_>) -> usize {
+fn rows_at_once(sizes: &ScratchLimits<'_>) -> usize {
     let row = 4 * widths(sizes).into_iter().fold(1, usize::max) as u64;
     let most = usize::try_from(sizes.scratch.min(sizes.most) / row).unwrap_or(usize::MAX);
     most.clamp(1, sizes.rows())
 }
 
 /// Bytes of scratch buffers of an expanded cache, and rows that are expanded together.
-pub(super) fn needs(sizes: &Sizes<'_>) -> ([u64; SCRATCHES], usize) {
+pub(super) fn needs(sizes: &ScratchLimits<'_>) -> ([u64; SCRATCHES], usize) {
     let rows = rows_at_once(sizes);
     let [keys, values] = widths(sizes).map(|width| 4 * (rows * width) as u64);
     ([0, keys, values, 0], rows)
 }
 
 /// cache[position] ← per head [W_UK latent | rotated key | W_UV latent].
-pub(super) fn expanded(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn expanded(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let a = compiler.config.attention;
     let (Some(keys), Some(values)) = (slot(node, &["k_b", "kv_b"]), slot(node, &["v_b", "kv_b"])) else {
         return internal("expanded_store without W_UK and W_UV".into());
     };
-    let keys = HeadProducts::new(compiler, keys, Projection::Keys)?;
-    let values = HeadProducts::new(compiler, values, Projection::Values)?;
-    let store = Store::new(compiler, node, "expanded_store", EXPANDED)?;
+    let keys = HeadProducts::new(compiler, keys, LatentProjection::Keys)?;
+    let values = HeadProducts::new(compiler, values, LatentProjection::Values)?;
+    let store = RowStoreShader::new(compiler, node, "expanded_store", EXPANDED)?;
     let latent = compiler.input(node, 0)?;
     count(a.heads * a.nope.max(a.v))?;
     let rows_at_once = rows_at_once(&compiler.sizes());

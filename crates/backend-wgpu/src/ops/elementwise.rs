@@ -3,10 +3,10 @@
 use crate::commands::grid;
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
-use crate::run::{Operation, Run};
+use crate::pipeline::ShaderPipeline;
+use crate::run::{GpuOperation, StageRun};
 use crate::shader::Shader;
-use crate::values::{Operand, internal};
+use crate::values::{ShaderOperand, internal};
 use crate::weights::DeviceVector;
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node, Op};
@@ -71,19 +71,19 @@ pub(super) fn shaders() -> Vec<Shader> {
 }
 
 /// The second operand.
-enum Second {
+enum SecondOperand {
     None,
     /// A value, with the distance of its elements: 0 where one serves a whole head.
-    Value(Operand, u32),
+    Value(ShaderOperand, u32),
     /// A vector for every row.
     Weight(Arc<DeviceVector>),
 }
 
 pub(super) struct Elementwise {
-    pipeline: Arc<Pipeline>,
-    x: Operand,
-    y: Operand,
-    second: Second,
+    pipeline: Arc<ShaderPipeline>,
+    x: ShaderOperand,
+    y: ShaderOperand,
+    second: SecondOperand,
     factor: f32,
 }
 
@@ -91,9 +91,9 @@ impl Elementwise {
     fn new(
         compiler: &Compiler<'_>,
         (name, text): (&'static str, &'static str),
-        x: Operand,
-        y: Operand,
-        second: Second,
+        x: ShaderOperand,
+        y: ShaderOperand,
+        second: SecondOperand,
         factor: f64,
     ) -> Result<Elementwise, BackendError> {
         if x.home == y.home && x.address() != y.address() {
@@ -101,9 +101,9 @@ impl Elementwise {
         }
         let first = if x.home == y.home { FIRST_IS_RESULT } else { FIRST };
         let other = match &second {
-            Second::None => NO_SECOND,
-            Second::Value(z, _) if z.home == y.home => SECOND_IN_RESULT,
-            Second::Value(..) | Second::Weight(_) => SECOND,
+            SecondOperand::None => NO_SECOND,
+            SecondOperand::Value(z, _) if z.home == y.home => SECOND_IN_RESULT,
+            SecondOperand::Value(..) | SecondOperand::Weight(_) => SECOND,
         };
         let pipeline = compiler.device.pipeline(&shader(name, [text, other, first]))?;
         Ok(Elementwise { pipeline, x, y, second, factor: factor as f32 })
@@ -112,34 +112,38 @@ impl Elementwise {
     /// factor · x in place.
     pub(super) fn scale(
         compiler: &Compiler<'_>,
-        x: Operand,
+        x: ShaderOperand,
         factor: f64,
     ) -> Result<Elementwise, BackendError> {
-        Elementwise::new(compiler, ("scale", SCALE), x, x, Second::None, factor)
+        Elementwise::new(compiler, ("scale", SCALE), x, x, SecondOperand::None, factor)
     }
 
     /// A copy.
-    pub(super) fn copy(compiler: &Compiler<'_>, x: Operand, y: Operand) -> Result<Elementwise, BackendError> {
-        Elementwise::new(compiler, ("copy", COPY), x, y, Second::None, 1.0)
+    pub(super) fn copy(
+        compiler: &Compiler<'_>,
+        x: ShaderOperand,
+        y: ShaderOperand,
+    ) -> Result<Elementwise, BackendError> {
+        Elementwise::new(compiler, ("copy", COPY), x, y, SecondOperand::None, 1.0)
     }
 
     /// Adds a call for `rows` rows from `first` on.
-    pub(super) fn call(&self, run: &mut Run<'_>, first: usize, rows: usize) -> Result<(), GpuError> {
+    pub(super) fn call(&self, run: &mut StageRun<'_>, first: usize, rows: usize) -> Result<(), GpuError> {
         let (x, y) = (&self.x, &self.y);
         let mut bindings = vec![(1, run.bind(y))];
         if x.home != y.home {
             bindings.push((2, run.bind(x)));
         }
         let z = match &self.second {
-            Second::None => [0; 4],
-            Second::Value(z, step) => {
+            SecondOperand::None => [0; 4],
+            SecondOperand::Value(z, step) => {
                 if z.home != y.home {
                     bindings.push((3, run.bind(z)));
                 }
                 let [offset, row, head] = z.address();
                 [offset, row, head, *step]
             }
-            Second::Weight(weight) => {
+            SecondOperand::Weight(weight) => {
                 bindings.push((3, (&weight.buffer).into()));
                 [0, 0, y.width, 1]
             }
@@ -154,8 +158,8 @@ impl Elementwise {
     }
 }
 
-impl Operation for Elementwise {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for Elementwise {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         for rows in run.ranges(path) {
             self.call(run, rows.start, rows.len())?;
         }
@@ -163,12 +167,13 @@ impl Operation for Elementwise {
     }
 }
 
-pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let y = compiler.output(node, 0)?;
-    let as_result = |x: Operand| compiler.cut(x, y.width as usize);
+    let as_result = |x: ShaderOperand| compiler.cut(x, y.width as usize);
     let x = as_result(compiler.input(node, 0)?)?;
-    let second =
-        |i| -> Result<Second, BackendError> { Ok(Second::Value(as_result(compiler.input(node, i)?)?, 1)) };
+    let second = |i| -> Result<SecondOperand, BackendError> {
+        Ok(SecondOperand::Value(as_result(compiler.input(node, i)?)?, 1))
+    };
     let made = match node.op {
         Op::SiluMul => Elementwise::new(compiler, ("silu_mul", SILU_MUL), x, y, second(1)?, 1.0),
         Op::SigmoidMul => {
@@ -177,18 +182,18 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
                 // one for each head: one for each element would be as wide as the row
                 width if width == y.heads && y.width > 1 => {
                     let [offset, row_stride, _] = gate.address();
-                    Second::Value(Operand { offset, row_stride, head_stride: 1, ..gate }, 0)
+                    SecondOperand::Value(ShaderOperand { offset, row_stride, head_stride: 1, ..gate }, 0)
                 }
-                _ => Second::Value(as_result(gate)?, 1),
+                _ => SecondOperand::Value(as_result(gate)?, 1),
             };
             Elementwise::new(compiler, ("sigmoid_mul", SIGMOID_MUL), x, y, second, 1.0)
         }
-        Op::Relu2 => Elementwise::new(compiler, ("relu2", RELU2), x, y, Second::None, 1.0),
-        Op::Scale { by } => Elementwise::new(compiler, ("scale", SCALE), x, y, Second::None, by),
+        Op::Relu2 => Elementwise::new(compiler, ("relu2", RELU2), x, y, SecondOperand::None, 1.0),
+        Op::Scale { by } => Elementwise::new(compiler, ("scale", SCALE), x, y, SecondOperand::None, by),
         Op::Add { scale } => Elementwise::new(compiler, ("add", ADD), x, y, second(1)?, scale),
         Op::Bias => {
             let bias = compiler.vector(node)?;
-            Elementwise::new(compiler, ("bias", ADD), x, y, Second::Weight(bias), 1.0)
+            Elementwise::new(compiler, ("bias", ADD), x, y, SecondOperand::Weight(bias), 1.0)
         }
         _ => return internal(format!("{} is not elementwise", node.op.word())),
     };
@@ -198,16 +203,16 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
 /// Two rows side by side.
 struct Concat([Elementwise; 2]);
 
-impl Operation for Concat {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for Concat {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         self.0.iter().try_for_each(|part| part.record(run, path))
     }
 }
 
-pub(super) fn concat(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
-    let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
+pub(super) fn concat(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
+    let flat = |x: ShaderOperand| compiler.cut(x, x.row_width() as usize);
     let y = flat(compiler.output(node, 0)?)?;
     let (a, b) = (flat(compiler.input(node, 0)?)?, flat(compiler.input(node, 1)?)?);
-    let copy = |x: Operand, from| Elementwise::copy(compiler, x, y.part(from, x.width));
+    let copy = |x: ShaderOperand, from| Elementwise::copy(compiler, x, y.part(from, x.width));
     Ok(Box::new(Concat([copy(a, 0)?, copy(b, a.width)?])))
 }

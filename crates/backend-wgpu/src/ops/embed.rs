@@ -3,22 +3,22 @@
 use super::elementwise::Elementwise;
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::matmul::product::{Place, gather};
-use crate::matmul::weight::Weight;
-use crate::run::{Operation, Run};
-use crate::values::{Operand, internal};
-use latent_backend::{BackendError, Batch, InputRow, WeightRows};
+use crate::matmul::product::{RowAddress, gather};
+use crate::matmul::weight::DeviceWeight;
+use crate::run::{GpuOperation, StageRun};
+use crate::values::{ShaderOperand, internal};
+use latent_backend::{BackendError, Batch, CheckpointRows, InputRow};
 use latent_graph::circuit;
 use latent_graph::ir::{AttentionPath, Node, Op};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows that the host has sent.
-struct Sent(Operand);
+struct UploadedRows(ShaderOperand);
 
-impl Sent {
+impl UploadedRows {
     /// Copies rows from the `first` one of those that were sent on.
-    fn copy(&self, run: &mut Run<'_>, first: usize, rows: Range<usize>) {
+    fn copy(&self, run: &mut StageRun<'_>, first: usize, rows: Range<usize>) {
         let row = 4 * u64::from(self.0.row_width());
         let (from, to) = (first as u64 * row, 4 * u64::from(self.0.offset) + rows.start as u64 * row);
         let bytes = rows.len() as u64 * row;
@@ -26,25 +26,25 @@ impl Sent {
     }
 }
 
-impl Operation for Sent {
-    fn record(&self, run: &mut Run<'_>, _path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for UploadedRows {
+    fn record(&self, run: &mut StageRun<'_>, _path: AttentionPath) -> Result<(), GpuError> {
         self.copy(run, 0, 0..run.rows);
         Ok(())
     }
 }
 
 /// Rows of a table on the device, times the model's factor.
-struct LookUp {
-    table: Arc<Weight>,
+struct TableLookup {
+    table: Arc<DeviceWeight>,
     scale: Option<Elementwise>,
     /// Rows given as embeddings, not as tokens.
-    sent: Sent,
+    sent: UploadedRows,
 }
 
-impl Operation for LookUp {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for TableLookup {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         let y = &self.sent.0;
-        let place = Place { binding: run.bind(y), address: y.address() };
+        let place = RowAddress { binding: run.bind(y), address: y.address() };
         let tokens = (&run.step_buffer.into(), run.step.tokens);
         gather(run.commands, &self.table, tokens, run.rows, &place)?;
         self.scale.iter().try_for_each(|scale| scale.record(run, path))?;
@@ -70,17 +70,17 @@ fn stretches(rows: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
     found
 }
 
-pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let y = compiler.output(node, 0)?;
     let y = compiler.cut(y, y.row_width() as usize)?;
     let (Op::Embed { scale }, [(_, id)]) = (node.op, &node.weights[..]) else {
         return internal("embed needs one weight".into());
     };
     let Some(table) = compiler.weights.table(compiler.plan.ir.weight(*id)) else {
-        return Ok(Box::new(Sent(y)));
+        return Ok(Box::new(UploadedRows(y)));
     };
     let scale = (scale != 1.0).then(|| Elementwise::scale(compiler, y, scale)).transpose()?;
-    Ok(Box::new(LookUp { table, scale, sent: Sent(y) }))
+    Ok(Box::new(TableLookup { table, scale, sent: UploadedRows(y) }))
 }
 
 /// Elements that the device needs of a batch: rows that are embeddings, and those of tokens, times the model's factor, where they are looked up here.
@@ -89,7 +89,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
 /// When the embedding cannot be decoded.
 pub(crate) fn rows(
     batch: &Batch,
-    (rows, weight, scale): (WeightRows<'_>, &circuit::Weight, f64),
+    (rows, weight, scale): (CheckpointRows<'_>, &circuit::Weight, f64),
     looks_up: bool,
 ) -> Result<Vec<f32>, BackendError> {
     let mut made = Vec::new();

@@ -1,17 +1,17 @@
 //! Attention to keys and values of each head: read from the cache, or expanded from latents, for as many positions at a time as scratch memory holds.
 
-use super::flash::{self, Flash, Source};
-use super::head_products::{HeadProducts, Projection};
+use super::flash::{self, FlashAttention, KvSource};
+use super::head_products::{HeadProducts, LatentProjection};
 use crate::cache::{reading, with_rows, with_slots};
-use crate::commands::{Binding, grid};
-use crate::compile::{Compiler, Sizes};
+use crate::commands::{ShaderBinding, grid};
+use crate::compile::{Compiler, ScratchLimits};
 use crate::error::GpuError;
 use crate::memory::SCRATCHES;
-use crate::pipeline::Pipeline;
-use crate::run::{MultiPass, Operation, Run};
+use crate::pipeline::ShaderPipeline;
+use crate::run::{GpuOperation, MultiPass, StageRun};
 use crate::shader::Shader;
-use crate::step_data::{SpanTasks, StepData, Tasks};
-use crate::values::{Home, Operand, count, internal};
+use crate::step_data::{SpanTasks, StepData, TaskRange};
+use crate::values::{ShaderOperand, ValueBuffer, count, internal};
 use crate::weights::slot;
 use latent_backend::{BackendError, Batch, KV_BLOCK};
 #[cfg(test)]
@@ -31,24 +31,29 @@ const MAX_AT_ONCE: u64 = 4096;
 
 /// Attention to rows of heads in the cache.
 struct AttendHeads {
-    flash: Flash,
+    flash: FlashAttention,
     kv_layer: usize,
 }
 
 impl MultiPass for AttendHeads {
-    type Pass<'s> = Tasks;
+    type ExpansionPass<'s> = TaskRange;
 
     fn passes<'s>(
         &'s self,
         step: &'s StepData,
         _rows: (&Batch, usize),
         path: AttentionPath,
-    ) -> impl Iterator<Item = Tasks> {
+    ) -> impl Iterator<Item = TaskRange> {
         step.by_head(path).flat_map(|tasks| self.flash.pieces(tasks, tasks.kv_len))
     }
 
-    fn record_pass(&self, run: &mut Run<'_>, _path: AttentionPath, tasks: Tasks) -> Result<(), GpuError> {
-        let kv = [Binding::from(run.kv.layer(run.first_kv_layer + self.kv_layer))];
+    fn record_pass(
+        &self,
+        run: &mut StageRun<'_>,
+        _path: AttentionPath,
+        tasks: TaskRange,
+    ) -> Result<(), GpuError> {
+        let kv = [ShaderBinding::from(run.kv.layer(run.first_kv_layer + self.kv_layer))];
         self.flash.record(run, tasks, &(0..tasks.kv_len), &kv);
         Ok(())
     }
@@ -56,8 +61,8 @@ impl MultiPass for AttendHeads {
 
 /// Attention to keys and values that are expanded from cached latents.
 struct AttendExpanded {
-    flash: Flash,
-    gather: Arc<Pipeline>,
+    flash: FlashAttention,
+    gather: Arc<ShaderPipeline>,
     keys: HeadProducts,
     values: HeadProducts,
     kv_layer: usize,
@@ -70,13 +75,13 @@ struct AttendExpanded {
 struct Pass<'s> {
     span: &'s SpanTasks,
     positions: Range<usize>,
-    tasks: Tasks,
+    tasks: TaskRange,
     /// Whether these positions are still to be expanded.
     expands: bool,
 }
 
 impl MultiPass for AttendExpanded {
-    type Pass<'s> = Pass<'s>;
+    type ExpansionPass<'s> = Pass<'s>;
 
     /// The spans on a path, cut into ranges of positions that fit scratch memory, in order. The queries
     /// of each range are cut into portions.
@@ -103,11 +108,16 @@ impl MultiPass for AttendExpanded {
         })
     }
 
-    fn record_pass(&self, run: &mut Run<'_>, _path: AttentionPath, pass: Pass<'_>) -> Result<(), GpuError> {
+    fn record_pass(
+        &self,
+        run: &mut StageRun<'_>,
+        _path: AttentionPath,
+        pass: Pass<'_>,
+    ) -> Result<(), GpuError> {
         if pass.expands {
             self.expand(run, pass.span, &pass.positions)?;
         }
-        let kv = [0, 1, 2].map(|scratch| Binding::from(&run.memory.scratch[scratch]));
+        let kv = [0, 1, 2].map(|scratch| ShaderBinding::from(&run.memory.scratch[scratch]));
         self.flash.record(run, pass.tasks, &pass.positions, &kv);
         Ok(())
     }
@@ -115,14 +125,19 @@ impl MultiPass for AttendExpanded {
 
 impl AttendExpanded {
     /// Expands some keys and values of a span, each once.
-    fn expand(&self, run: &mut Run<'_>, span: &SpanTasks, positions: &Range<usize>) -> Result<(), GpuError> {
+    fn expand(
+        &self,
+        run: &mut StageRun<'_>,
+        span: &SpanTasks,
+        positions: &Range<usize>,
+    ) -> Result<(), GpuError> {
         let rows = positions.len();
         let kv = run.kv.layer(run.first_kv_layer + self.kv_layer);
-        let bindings = [run.step_buffer.into(), Binding::from(&run.memory.scratch[0]), kv.into()];
+        let bindings = [run.step_buffer.into(), ShaderBinding::from(&run.memory.scratch[0]), kv.into()];
         let params = [positions.start as u32, rows as u32, span.blocks];
         run.commands.call(&self.gather, bindings, &params, grid(rows * self.row_width as usize, 256));
-        let latents = Operand {
-            home: Home::Scratch(0),
+        let latents = ShaderOperand {
+            home: ValueBuffer::Scratch(0),
             offset: 0,
             row_stride: self.row_width,
             head_stride: 0,
@@ -131,8 +146,15 @@ impl AttendExpanded {
         };
         for (scratch, products) in [(1, &self.keys), (2, &self.values)] {
             let (heads, width) = (products.heads() as u32, products.outputs() as u32);
-            let home = Home::Scratch(scratch);
-            let y = Operand { home, offset: 0, row_stride: heads * width, head_stride: width, heads, width };
+            let home = ValueBuffer::Scratch(scratch);
+            let y = ShaderOperand {
+                home,
+                offset: 0,
+                row_stride: heads * width,
+                head_stride: width,
+                heads,
+                width,
+            };
             products.record(run, 0..rows, [&latents, &y], 0..products.heads())?;
         }
         Ok(())
@@ -140,20 +162,20 @@ impl AttendExpanded {
 }
 
 /// Elements of a latent row, and of the keys and the values that it expands to.
-fn widths(sizes: &Sizes<'_>, rows: &KvLayer) -> [usize; 3] {
+fn widths(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> [usize; 3] {
     let a = &sizes.config.attention;
     [rows.width, a.heads * a.nope, a.heads * a.v]
 }
 
 /// Positions whose keys and values scratch memory holds.
-fn at_once(sizes: &Sizes<'_>, rows: &KvLayer) -> usize {
+fn at_once(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> usize {
     let widest = widths(sizes, rows).into_iter().fold(1, usize::max);
     let most = sizes.scratch.min(sizes.most) / (4 * widest as u64) / KV_BLOCK as u64;
     most.clamp(1, MAX_AT_ONCE / KV_BLOCK as u64) as usize * KV_BLOCK
 }
 
 /// Bytes of scratch buffers, and rows that are expanded together.
-pub(super) fn needs(sizes: &Sizes<'_>, rows: &KvLayer) -> ([u64; SCRATCHES], usize) {
+pub(super) fn needs(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> ([u64; SCRATCHES], usize) {
     let [.., states] = flash::scratch(sizes);
     if rows.kind == KvLayerKind::Expanded {
         return ([0, 0, 0, states], 0);
@@ -176,22 +198,22 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     CacheType::ALL.map(|ty| shader(&rows, ty).unwrap()).to_vec()
 }
 
-pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let a = compiler.config.attention;
     let (kv_layer, rows) = compiler.kv_layer(node)?;
     let rows = rows.clone();
     let (q, r) = (compiler.input(node, 0)?, compiler.input_at(node, "q_rope")?);
     let operands = (q, r, compiler.cut(compiler.output(node, 0)?, a.v)?);
     if rows.kind == KvLayerKind::Expanded {
-        let flash = Flash::new(compiler, node, Source::Cache, operands)?;
+        let flash = FlashAttention::new(compiler, node, KvSource::Cache, operands)?;
         return Ok(Box::new(AttendHeads { flash, kv_layer }));
     }
     let (Some(keys), Some(values)) = (slot(node, &["k_b", "kv_b"]), slot(node, &["v_b", "kv_b"])) else {
         return internal("attend_expanded without W_UK and W_UV".into());
     };
-    let flash = Flash::new(compiler, node, Source::Expanded, operands)?;
-    let keys = HeadProducts::new(compiler, keys, Projection::Keys)?;
-    let values = HeadProducts::new(compiler, values, Projection::Values)?;
+    let flash = FlashAttention::new(compiler, node, KvSource::Expanded, operands)?;
+    let keys = HeadProducts::new(compiler, keys, LatentProjection::Keys)?;
+    let values = HeadProducts::new(compiler, values, LatentProjection::Values)?;
     let gather = compiler.device.pipeline(&shader(&rows, compiler.cache_type)?)?;
     let (row_width, at_once) = (count(rows.width)?, at_once(&compiler.sizes(), &rows));
     Ok(Box::new(AttendExpanded { flash, gather, keys, values, kv_layer, row_width, at_once }))

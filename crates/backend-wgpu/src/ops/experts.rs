@@ -1,19 +1,19 @@
 //! The experts of each row: gate and up, activation, down, and the sum of their results.
 
-use crate::commands::{Binding, grid};
-use crate::compile::{Compiler, Sizes};
+use crate::commands::{ShaderBinding, grid};
+use crate::compile::{Compiler, ScratchLimits};
 use crate::error::GpuError;
-use crate::matmul::product::{Keep, Matrices, Part, multiply_into, multiply_sorted_into};
-use crate::matmul::products::Products;
-use crate::matmul::rows::{Matrix, pairs, sort_by_expert};
+use crate::matmul::product::{ProductEpilogue, SlotMatrix, WeightSlice, multiply_into, multiply_sorted_into};
+use crate::matmul::products::ProductContext;
+use crate::matmul::rows::{BufferRows, pairs, sort_by_expert};
 use crate::matmul::sort::{MAX_PAIRS, SortMemory, SortedItems};
-use crate::matmul::weight::Weight;
+use crate::matmul::weight::DeviceWeight;
 use crate::memory::SCRATCHES;
-use crate::pipeline::Pipeline;
-use crate::run::{MultiPass, Operation, Run, ranges};
+use crate::pipeline::ShaderPipeline;
+use crate::run::{GpuOperation, MultiPass, StageRun, ranges};
 use crate::shader::Shader;
 use crate::step_data::StepData;
-use crate::values::{Operand, count, internal};
+use crate::values::{ShaderOperand, count, internal};
 use latent_backend::{BackendError, Batch};
 use latent_graph::config::MoeShape;
 use latent_graph::ir::{AttentionPath, Node};
@@ -30,18 +30,18 @@ const FEW_PAIRS: usize = 64;
 const SHARE: u64 = 8;
 
 /// Rows of each of a weight's matrices.
-type Rows = (Arc<Weight>, Range<usize>);
+type MatrixRowRange = (Arc<DeviceWeight>, Range<usize>);
 
-struct Experts {
+struct ExpertFfn {
     /// Of two weights, or of one whose outputs are those of the gate and then those of up.
-    gate: Rows,
-    up: Rows,
-    down: Rows,
-    combine: Arc<Pipeline>,
-    x: Operand,
-    ids: Operand,
-    weights: Operand,
-    y: Operand,
+    gate: MatrixRowRange,
+    up: MatrixRowRange,
+    down: MatrixRowRange,
+    combine: Arc<ShaderPipeline>,
+    x: ShaderOperand,
+    ids: ShaderOperand,
+    weights: ShaderOperand,
+    y: ShaderOperand,
     /// Experts of the layer, and of a row.
     experts: usize,
     used: usize,
@@ -52,8 +52,8 @@ struct Experts {
 }
 
 /// A row and one of its experts each.
-struct Pairs {
-    ids: Binding,
+struct ExpertPairs {
+    ids: ShaderBinding,
     /// Where theirs begin.
     offset: u32,
     count: usize,
@@ -61,29 +61,29 @@ struct Pairs {
     sorted: Option<SortedItems>,
 }
 
-impl Pairs {
+impl ExpertPairs {
     /// Multiplies; `share` pairs have one row of `x`.
     fn multiply(
         &self,
-        run: &mut Run<'_>,
-        (weight, rows): &Rows,
-        x: (&Matrix, usize),
-        (y, keep): (&Matrix, Keep),
+        run: &mut StageRun<'_>,
+        (weight, rows): &MatrixRowRange,
+        x: (&BufferRows, usize),
+        (y, keep): (&BufferRows, ProductEpilogue),
     ) -> Result<(), GpuError> {
         let items = pairs(run.commands, x, self.count, y)?;
-        let (part, keep) = (Part { rows: rows.clone(), transposed: false }, (keep, 0.0));
+        let (part, keep) = (WeightSlice { rows: rows.clone(), transposed: false }, (keep, 0.0));
         match &self.sorted {
             Some(sorted) => multiply_sorted_into(run.commands, (weight, &part), &items, sorted, keep),
             None => {
-                let ids = Matrices::ByIds { ids: self.ids.clone(), offset: self.offset };
+                let ids = SlotMatrix::ByIds { ids: self.ids.clone(), offset: self.offset };
                 multiply_into(run.commands, (weight, &part), &items, &ids, keep)
             }
         }
     }
 }
 
-impl MultiPass for Experts {
-    type Pass<'s> = Range<usize>;
+impl MultiPass for ExpertFfn {
+    type ExpansionPass<'s> = Range<usize>;
 
     /// The rows on a path, cut into ranges that fit scratch memory.
     fn passes<'s>(
@@ -100,7 +100,7 @@ impl MultiPass for Experts {
 
     fn record_pass(
         &self,
-        run: &mut Run<'_>,
+        run: &mut StageRun<'_>,
         _path: AttentionPath,
         pass: Range<usize>,
     ) -> Result<(), GpuError> {
@@ -111,20 +111,21 @@ impl MultiPass for Experts {
         let sorted = (count > FEW_PAIRS)
             .then(|| sort_by_expert(run.commands, &run.memory.sorted, (&ids, offset, count), self.experts))
             .transpose()?;
-        let chosen = Pairs { ids, offset, count, sorted };
+        let chosen = ExpertPairs { ids, offset, count, sorted };
         let x = run.matrix(&self.x, first);
-        let in_scratch = |scratch, width: u32| Matrix {
-            binding: Binding::from(&run.memory.scratch[scratch]),
+        let in_scratch = |scratch, width: u32| BufferRows {
+            binding: ShaderBinding::from(&run.memory.scratch[scratch]),
             first: 0,
             stride: width as usize,
         };
         let (activated, results) = (in_scratch(0, ffn), in_scratch(1, hidden));
-        chosen.multiply(run, &self.gate, (&x, used), (&activated, Keep::Store))?;
-        chosen.multiply(run, &self.up, (&x, used), (&activated, Keep::SiluMul))?;
-        chosen.multiply(run, &self.down, (&activated, 1), (&results, Keep::Store))?;
+        chosen.multiply(run, &self.gate, (&x, used), (&activated, ProductEpilogue::Store))?;
+        chosen.multiply(run, &self.up, (&x, used), (&activated, ProductEpilogue::SiluMul))?;
+        chosen.multiply(run, &self.down, (&activated, 1), (&results, ProductEpilogue::Store))?;
         let sizes = [first as u32, rows as u32, hidden, used as u32];
         let places = [self.weights.offset, self.y.offset, self.y.row_stride];
-        let bindings = [Binding::from(&run.memory.scratch[1]), run.bind(&self.weights), run.bind(&self.y)];
+        let bindings =
+            [ShaderBinding::from(&run.memory.scratch[1]), run.bind(&self.weights), run.bind(&self.y)];
         let params = [&sizes[..], &places].concat();
         run.commands.call(&self.combine, bindings, &params, grid(rows * hidden as usize, 256));
         Ok(())
@@ -143,7 +144,7 @@ pub(super) fn shader() -> Shader {
 }
 
 /// Rows whose results scratch memory holds.
-fn rows_at_once(sizes: &Sizes<'_>, moe: &MoeShape) -> usize {
+fn rows_at_once(sizes: &ScratchLimits<'_>, moe: &MoeShape) -> usize {
     let widest = moe.intermediate.max(sizes.config.hidden_size);
     rows_per_pass(sizes.rows(), (moe.num_experts_per_tok, widest), (SHARE * sizes.scratch).min(sizes.most))
 }
@@ -158,8 +159,8 @@ fn rows_per_pass(rows: usize, (used, width): (usize, usize), bytes: u64) -> usiz
 
 /// Bytes of scratch buffers, of memory to sort in, and of quantized inputs.
 pub(crate) fn needs(
-    sizes: &Sizes<'_>,
-    products: &Products,
+    sizes: &ScratchLimits<'_>,
+    products: &ProductContext,
     node: &Node,
 ) -> ([u64; SCRATCHES], [u64; 2], u64) {
     let Some(moe) = &sizes.config.moe else { return Default::default() };
@@ -176,7 +177,7 @@ pub(crate) fn needs(
     (scratch, SortMemory::bytes(pairs, moe.experts), quantized.max().unwrap_or(0))
 }
 
-pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let Some(moe) = compiler.config.moe else { return internal("experts without a router".into()) };
     let (used, ffn) = (moe.num_experts_per_tok, count(moe.intermediate)?);
     let x = compiler.input(node, 0)?;
@@ -195,7 +196,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
     let down = (down, 0..y.row_width() as usize);
     let rows_at_once = rows_at_once(&compiler.sizes(), &moe);
     let combine = compiler.device.pipeline(&shader())?;
-    Ok(Box::new(Experts {
+    Ok(Box::new(ExpertFfn {
         gate,
         up,
         down,

@@ -1,15 +1,15 @@
 //! Attention of many rows to keys and values of each head: in the cache, or expanded by the step.
 
 use crate::cache::{reading, with_rows, with_slots};
-use crate::commands::{Binding, Commands};
-use crate::compile::{Compiler, Sizes};
+use crate::commands::{Commands, ShaderBinding};
+use crate::compile::{Compiler, ScratchLimits};
 use crate::device::Device;
 use crate::memory::SCRATCHES;
-use crate::pipeline::Pipeline;
-use crate::run::{Queries, Run};
+use crate::pipeline::ShaderPipeline;
+use crate::run::{AttentionQueries, StageRun};
 use crate::shader::Shader;
-use crate::step_data::{TASK_WORDS, TILE_QUERIES, Tasks};
-use crate::values::Operand;
+use crate::step_data::{TASK_WORDS, TILE_QUERIES, TaskRange};
+use crate::values::ShaderOperand;
 use latent_backend::BackendError;
 use latent_graph::config::AttentionShape;
 #[cfg(test)]
@@ -60,7 +60,7 @@ fn value(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
 const STATES: usize = 3;
 
 /// Bytes of scratch buffers.
-pub(super) fn scratch(sizes: &Sizes<'_>) -> [u64; SCRATCHES] {
+pub(super) fn scratch(sizes: &ScratchLimits<'_>) -> [u64; SCRATCHES] {
     let mut scratch = [0; SCRATCHES];
     scratch[STATES] = 8 * (sizes.rows() * sizes.config.attention.heads) as u64;
     scratch
@@ -68,7 +68,7 @@ pub(super) fn scratch(sizes: &Sizes<'_>) -> [u64; SCRATCHES] {
 
 /// What keys and values are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum KvSource {
     /// Rows of the cache with keys and values of each head.
     Cache,
     /// Keys and values that the step has expanded from latents, some positions at a time.
@@ -80,7 +80,7 @@ fn shader(
     a: &AttentionShape,
     rows: &KvLayer,
     cache: CacheType,
-    (source, two_queries): (Source, bool),
+    (source, two_queries): (KvSource, bool),
 ) -> Result<Shader, BackendError> {
     let shader = Shader::new("flash", TEXT)
         .after(if two_queries { TWO_QUERIES } else { ONE_QUERY })
@@ -91,8 +91,8 @@ fn shader(
         .count("KEY_WIDTH", a.nope + a.rope)
         .count("VALUE_WIDTH", a.v);
     let shader = match source {
-        Source::Cache => with_slots(shader.after(CACHED).after(reading(cache))),
-        Source::Expanded => shader.after(EXPANDED),
+        KvSource::Cache => with_slots(shader.after(CACHED).after(reading(cache))),
+        KvSource::Expanded => shader.after(EXPANDED),
     };
     with_rows(shader, rows, cache)
 }
@@ -105,29 +105,29 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let latents = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
     let mut all = Vec::new();
     for two in [false, true] {
-        all.extend(CacheType::ALL.map(|ty| shader(a, &latents, ty, (Source::Expanded, two))));
+        all.extend(CacheType::ALL.map(|ty| shader(a, &latents, ty, (KvSource::Expanded, two))));
         // int8 is for latents
         let floats = CacheType::ALL.into_iter().filter(|ty| ty.is_float());
-        all.extend(floats.map(|ty| shader(a, &heads, ty, (Source::Cache, two))));
+        all.extend(floats.map(|ty| shader(a, &heads, ty, (KvSource::Cache, two))));
     }
     all.into_iter().map(Result::unwrap).collect()
 }
 
 /// The shader, for one KV layer.
 pub(crate) struct FlashShader {
-    pipeline: Arc<Pipeline>,
+    pipeline: Arc<ShaderPipeline>,
     heads: usize,
 }
 
 /// What it reads and writes.
 pub(crate) struct FlashBuffers<'b> {
-    pub(crate) queries: Queries,
+    pub(crate) queries: AttentionQueries,
     /// Their rotated parts, where these are a value of their own.
-    pub(crate) r: Option<(Binding, [u32; 3])>,
+    pub(crate) r: Option<(ShaderBinding, [u32; 3])>,
     /// The KV layer, or latents, keys and values.
-    pub(crate) kv: &'b [Binding],
+    pub(crate) kv: &'b [ShaderBinding],
     /// What was found before of each head of each row.
-    pub(crate) states: Binding,
+    pub(crate) states: ShaderBinding,
 }
 
 impl FlashShader {
@@ -136,7 +136,7 @@ impl FlashShader {
         a: &AttentionShape,
         rows: &KvLayer,
         cache: CacheType,
-        kind: (Source, bool),
+        kind: (KvSource, bool),
     ) -> Result<FlashShader, BackendError> {
         Ok(FlashShader { pipeline: device.pipeline(&shader(a, rows, cache, kind)?)?, heads: a.heads })
     }
@@ -145,16 +145,16 @@ impl FlashShader {
     pub(crate) fn call(
         &self,
         commands: &mut Commands,
-        tasks: Tasks,
+        tasks: TaskRange,
         keys: &Range<usize>,
         buffers: FlashBuffers<'_>,
     ) {
-        let FlashBuffers { queries: Queries { step, scales, q, y }, r, kv, states } = buffers;
+        let FlashBuffers { queries: AttentionQueries { step, scales, q, y }, r, kv, states } = buffers;
         let mut params = vec![tasks.at, keys.start as u32, keys.end as u32, scales, self.heads as u32];
         params.extend(q.1);
         params.extend(r.as_ref().map_or([0; 3], |(_, address)| *address));
         params.extend(y.1);
-        let mut bindings: Vec<(u32, Binding)> = vec![(1, step), (2, q.0), (3, y.0)];
+        let mut bindings: Vec<(u32, ShaderBinding)> = vec![(1, step), (2, q.0), (3, y.0)];
         bindings.extend((4..).zip(kv.iter().cloned()));
         bindings.extend(r.map(|(binding, _)| (7, binding)));
         bindings.push((8, states));
@@ -163,39 +163,49 @@ impl FlashShader {
 }
 
 /// The shader with its operands in a plan.
-pub(super) struct Flash {
+pub(super) struct FlashAttention {
     shader: FlashShader,
-    q: Operand,
-    r: Option<Operand>,
-    y: Operand,
+    q: ShaderOperand,
+    r: Option<ShaderOperand>,
+    y: ShaderOperand,
     /// Operations of a portion of a step.
     portion: f64,
     /// Those of a task, of all heads, for each position.
     work: f64,
 }
 
-impl Flash {
+impl FlashAttention {
     pub(super) fn new(
         compiler: &Compiler<'_>,
         node: &Node,
-        source: Source,
-        (q, r, y): (Operand, Option<Operand>, Operand),
-    ) -> Result<Flash, BackendError> {
+        source: KvSource,
+        (q, r, y): (ShaderOperand, Option<ShaderOperand>, ShaderOperand),
+    ) -> Result<FlashAttention, BackendError> {
         let a = compiler.config.attention;
         let (_, rows) = compiler.kv_layer(node)?;
         let kind = (source, r.is_some());
         let shader = FlashShader::new(compiler.device, &a, rows, compiler.cache_type, kind)?;
         let work = (2 * TILE_QUERIES * a.heads * (a.nope + a.rope + a.v)) as f64;
-        Ok(Flash { shader, q, r, y, portion: compiler.portion, work })
+        Ok(FlashAttention { shader, q, r, y, portion: compiler.portion, work })
     }
 
     /// Cuts tasks that attend to `positions` positions into pieces that fit a portion of a step.
-    pub(super) fn pieces(&self, tasks: Tasks, positions: usize) -> impl Iterator<Item = Tasks> + use<> {
+    pub(super) fn pieces(
+        &self,
+        tasks: TaskRange,
+        positions: usize,
+    ) -> impl Iterator<Item = TaskRange> + use<> {
         tasks.pieces(self.portion, self.work * positions as f64)
     }
 
     /// Adds a call for some positions of the keys: later ones than those of the calls before.
-    pub(super) fn record(&self, run: &mut Run<'_>, tasks: Tasks, keys: &Range<usize>, kv: &[Binding]) {
+    pub(super) fn record(
+        &self,
+        run: &mut StageRun<'_>,
+        tasks: TaskRange,
+        keys: &Range<usize>,
+        kv: &[ShaderBinding],
+    ) {
         let buffers = FlashBuffers {
             queries: run.queries(&self.q, &self.y),
             r: self.r.as_ref().map(|r| (run.bind(r), r.address())),

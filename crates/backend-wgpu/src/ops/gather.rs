@@ -3,22 +3,22 @@
 use crate::commands::grid;
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
-use crate::run::{Operation, Run};
+use crate::pipeline::ShaderPipeline;
+use crate::run::{GpuOperation, StageRun};
 use crate::shader::Shader;
-use crate::values::Operand;
+use crate::values::ShaderOperand;
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
 use std::sync::Arc;
 
-struct Gather {
-    pipeline: Arc<Pipeline>,
-    x: Operand,
-    y: Operand,
+struct RowGather {
+    pipeline: Arc<ShaderPipeline>,
+    x: ShaderOperand,
+    y: ShaderOperand,
 }
 
-impl Operation for Gather {
-    fn record(&self, run: &mut Run<'_>, _path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for RowGather {
+    fn record(&self, run: &mut StageRun<'_>, _path: AttentionPath) -> Result<(), GpuError> {
         let (x, y, width) = (&self.x, &self.y, self.x.row_width());
         let wanted = run.step.wanted + run.wanted.as_ref().map_or(0, |wanted| wanted.start) as u32;
         let params = [run.rows as u32, width, wanted, x.offset, x.row_stride, y.offset, y.row_stride];
@@ -28,10 +28,10 @@ impl Operation for Gather {
     }
 }
 
-pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
-    let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
+    let flat = |x: ShaderOperand| compiler.cut(x, x.row_width() as usize);
     let (x, y) = (flat(compiler.input(node, 0)?)?, flat(compiler.output(node, 0)?)?);
-    Ok(Box::new(Gather { pipeline: compiler.device.pipeline(&shader())?, x, y }))
+    Ok(Box::new(RowGather { pipeline: compiler.device.pipeline(&shader())?, x, y }))
 }
 
 pub(super) fn shader() -> Shader {

@@ -2,10 +2,10 @@
 
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::matmul::product::{Items, Matrices, Part, Place, multiply};
-use crate::matmul::weight::Weight;
-use crate::run::Run;
-use crate::values::Operand;
+use crate::matmul::product::{ProductItems, RowAddress, SlotMatrix, WeightSlice, multiply};
+use crate::matmul::weight::DeviceWeight;
+use crate::run::StageRun;
+use crate::values::ShaderOperand;
 use latent_backend::BackendError;
 use latent_graph::ir::WeightId;
 use latent_types::Arithmetic;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// What heads are multiplied by. The file has one matrix with the rows of each head's keys and then its values, or a matrix for each head of
 /// each, that of keys transposed.
 #[derive(Clone, Copy)]
-pub(super) enum Projection {
+pub(super) enum LatentProjection {
     /// W_UK: from latents to keys.
     Keys,
     /// W_UKᵀ: from queries to latents.
@@ -26,8 +26,8 @@ pub(super) enum Projection {
 
 /// Products of heads with one weight.
 pub(super) struct HeadProducts {
-    weight: Arc<Weight>,
-    part: Part,
+    weight: Arc<DeviceWeight>,
+    part: WeightSlice,
     heads: usize,
     outputs: usize,
 }
@@ -36,20 +36,20 @@ impl HeadProducts {
     pub(super) fn new(
         compiler: &Compiler<'_>,
         id: WeightId,
-        projection: Projection,
+        projection: LatentProjection,
     ) -> Result<HeadProducts, BackendError> {
         let a = &compiler.config.attention;
         let combined = compiler.plan.ir.weight(id).shape.len() == 2;
         let (nope, v, latent) = (a.nope, a.v, a.kv_lora_rank);
         let (rows, transposed, outputs) = match (projection, combined) {
-            (Projection::Keys, true) => (0..nope, false, nope),
-            (Projection::Keys, false) => (0..latent, true, nope),
-            (Projection::KeysTransposed, true) => (0..nope, true, latent),
-            (Projection::KeysTransposed, false) => (0..latent, false, latent),
-            (Projection::Values, true) => (nope..nope + v, false, v),
-            (Projection::Values, false) => (0..v, false, v),
+            (LatentProjection::Keys, true) => (0..nope, false, nope),
+            (LatentProjection::Keys, false) => (0..latent, true, nope),
+            (LatentProjection::KeysTransposed, true) => (0..nope, true, latent),
+            (LatentProjection::KeysTransposed, false) => (0..latent, false, latent),
+            (LatentProjection::Values, true) => (nope..nope + v, false, v),
+            (LatentProjection::Values, false) => (0..v, false, v),
         };
-        let (weight, part) = (compiler.product_weight(id)?, Part { rows, transposed });
+        let (weight, part) = (compiler.product_weight(id)?, WeightSlice { rows, transposed });
         Ok(HeadProducts { weight, part, heads: a.heads, outputs })
     }
 
@@ -71,13 +71,14 @@ impl HeadProducts {
     /// Adds its calls for some of the heads: the first of them is that at the operands' offsets, which may wrap around.
     pub(super) fn record(
         &self,
-        run: &mut Run<'_>,
+        run: &mut StageRun<'_>,
         rows: Range<usize>,
-        [x, y]: [&Operand; 2],
+        [x, y]: [&ShaderOperand; 2],
         heads: Range<usize>,
     ) -> Result<(), GpuError> {
-        let place = |operand: &Operand| Place { binding: run.bind(operand), address: operand.address() };
-        let items = Items { rows, slots: heads.len(), x: place(x), y: place(y) };
-        multiply(run.commands, (&self.weight, &self.part), &items, &Matrices::PerSlot(heads.start))
+        let place =
+            |operand: &ShaderOperand| RowAddress { binding: run.bind(operand), address: operand.address() };
+        let items = ProductItems { rows, slots: heads.len(), x: place(x), y: place(y) };
+        multiply(run.commands, (&self.weight, &self.part), &items, &SlotMatrix::PerSlot(heads.start))
     }
 }

@@ -1,12 +1,12 @@
 //! The shaders of attention to latents: several heads of a row, or of several rows, read one latent row together.
 
 use crate::cache::{reading, with_rows, with_slots};
-use crate::commands::{Binding, Commands, grid};
+use crate::commands::{Commands, ShaderBinding, grid};
 use crate::device::Device;
-use crate::pipeline::Pipeline;
-use crate::run::Queries;
+use crate::pipeline::ShaderPipeline;
+use crate::run::AttentionQueries;
 use crate::shader::Shader;
-use crate::step_data::{QUERIES, TASK_WORDS, Tasks};
+use crate::step_data::{QUERIES, TASK_WORDS, TaskRange};
 use latent_backend::BackendError;
 use latent_graph::config::AttentionShape;
 use latent_graph::ir::KvLayer;
@@ -81,9 +81,9 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
 
 /// The shaders, for one KV layer.
 pub(crate) struct LatentAttention {
-    whole: Arc<Pipeline>,
-    partial: Arc<Pipeline>,
-    combine: Arc<Pipeline>,
+    whole: Arc<ShaderPipeline>,
+    partial: Arc<ShaderPipeline>,
+    combine: Arc<ShaderPipeline>,
     heads: usize,
     /// Floats of a partial result.
     partial_width: usize,
@@ -93,16 +93,16 @@ pub(crate) struct LatentAttention {
 
 /// What they read and write.
 pub(crate) struct LatentBuffers {
-    pub(crate) queries: Queries,
+    pub(crate) queries: AttentionQueries,
     /// The KV layer.
-    pub(crate) kv: Binding,
+    pub(crate) kv: ShaderBinding,
     /// Partial results, where KV ranges are cut.
-    pub(crate) partials: Binding,
+    pub(crate) partials: ShaderBinding,
 }
 
 /// How the KV range of tasks is cut into splits of equal size.
 #[derive(Clone, Copy)]
-pub(crate) struct Splits {
+pub(crate) struct LatentSplits {
     rows: u32,
     pub(crate) count: u32,
 }
@@ -129,9 +129,9 @@ impl LatentAttention {
 
     /// The number of splits that keeps the device busy with tasks of `rows` rows and whose partial
     /// results fit `room` bytes. None if one split suffices.
-    pub(crate) fn splits(&self, rows: usize, tasks: Tasks, room: u64) -> Option<Splits> {
+    pub(crate) fn splits(&self, rows: usize, tasks: TaskRange, room: u64) -> Option<LatentSplits> {
         let wanted = BUSY.div_ceil(tasks.count as usize).min(tasks.kv_len.div_ceil(MIN_SPLIT));
-        Splits::of(tasks.kv_len, wanted.min(room as usize / self.partial_bytes(rows)))
+        LatentSplits::of(tasks.kv_len, wanted.min(room as usize / self.partial_bytes(rows)))
     }
 
     /// Adds a call for tasks whose ranges are cut like this.
@@ -139,20 +139,20 @@ impl LatentAttention {
         &self,
         commands: &mut Commands,
         buffers: &LatentBuffers,
-        tasks: Tasks,
-        splits: Option<Splits>,
+        tasks: TaskRange,
+        splits: Option<LatentSplits>,
     ) {
-        let Queries { step, scales, q, y } = &buffers.queries;
+        let AttentionQueries { step, scales, q, y } = &buffers.queries;
         let (pipeline, (y, address)) = match splits {
             Some(_) => (&self.partial, (&buffers.partials, [0; 3])),
             None => (&self.whole, (&y.0, y.1)),
         };
-        let Splits { rows, count } = splits.unwrap_or(Splits { rows: u32::MAX, count: 1 });
+        let LatentSplits { rows, count } = splits.unwrap_or(LatentSplits { rows: u32::MAX, count: 1 });
         let mut params = vec![tasks.at, *scales, rows, count];
         params.extend(q.1);
         params.extend(address);
         params.push(self.heads as u32);
-        let bindings = [step, &q.0, y, &buffers.kv].map(Binding::clone);
+        let bindings = [step, &q.0, y, &buffers.kv].map(ShaderBinding::clone);
         commands.call(pipeline, bindings, &params, [tasks.count, count, 1]);
     }
 
@@ -162,7 +162,7 @@ impl LatentAttention {
         commands: &mut Commands,
         buffers: &LatentBuffers,
         rows: &Range<usize>,
-        splits: Splits,
+        splits: LatentSplits,
     ) {
         let mut params = vec![rows.start as u32, rows.len() as u32, self.heads as u32, splits.count];
         let (y, address) = &buffers.queries.y;
@@ -172,14 +172,14 @@ impl LatentAttention {
     }
 }
 
-impl Splits {
+impl LatentSplits {
     /// Cuts `kv_len` rows into at most `count` equal splits of whole tiles. None if `count` is less
     /// than 2.
-    pub(crate) fn of(kv_len: usize, count: usize) -> Option<Splits> {
+    pub(crate) fn of(kv_len: usize, count: usize) -> Option<LatentSplits> {
         if count < 2 {
             return None;
         }
         let rows = kv_len.div_ceil(count).next_multiple_of(MIN_SPLIT);
-        Some(Splits { rows: rows as u32, count: kv_len.div_ceil(rows) as u32 })
+        Some(LatentSplits { rows: rows as u32, count: kv_len.div_ceil(rows) as u32 })
     }
 }

@@ -3,36 +3,36 @@
 use super::elementwise::Elementwise;
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::matmul::product::Keep;
+use crate::matmul::product::ProductEpilogue;
 use crate::matmul::rows::matmul;
-use crate::matmul::weight::Weight;
-use crate::run::{Operation, Run};
-use crate::values::{Operand, internal};
+use crate::matmul::weight::DeviceWeight;
+use crate::run::{GpuOperation, StageRun};
+use crate::values::{ShaderOperand, internal};
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Epilogue, Node};
 use latent_types::Arithmetic;
 use std::sync::Arc;
 
 /// A product of the rows with one weight.
-struct Product {
-    weight: Arc<Weight>,
-    y: Operand,
-    keep: (Keep, f32),
+struct LinearProduct {
+    weight: Arc<DeviceWeight>,
+    y: ShaderOperand,
+    keep: (ProductEpilogue, f32),
 }
 
 struct Linear {
     /// What sums are added to, where it is not there yet.
     base: Option<Elementwise>,
-    x: Operand,
-    products: Vec<Product>,
+    x: ShaderOperand,
+    products: Vec<LinearProduct>,
 }
 
-impl Operation for Linear {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for Linear {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         self.base.iter().try_for_each(|base| base.record(run, path))?;
         for rows in run.ranges(path) {
             let x = run.matrix(&self.x, rows.start);
-            for Product { weight, y, keep } in &self.products {
+            for LinearProduct { weight, y, keep } in &self.products {
                 let y = run.matrix(y, rows.start);
                 matmul(run.commands, weight, &x, &y, rows.len(), *keep)?;
             }
@@ -45,30 +45,30 @@ impl Operation for Linear {
     }
 }
 
-pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
-    let flat = |x: Operand| compiler.cut(x, x.row_width() as usize);
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
+    let flat = |x: ShaderOperand| compiler.cut(x, x.row_width() as usize);
     let result = |i| flat(compiler.output(node, i)?);
     let x = flat(compiler.input(node, 0)?)?;
     let mut base = None;
     // each weight's result, and what becomes of its sums
-    let store = (Keep::Store, 0.0);
+    let store = (ProductEpilogue::Store, 0.0);
     let kept = match (node.epilogue, node.weights.len()) {
         (Epilogue::None, count) => (0..count).map(|i| Ok((result(i)?, store))).collect(),
-        (Epilogue::Relu2, 1) => result(0).map(|y| vec![(y, (Keep::Relu2, 0.0))]),
+        (Epilogue::Relu2, 1) => result(0).map(|y| vec![(y, (ProductEpilogue::Relu2, 0.0))]),
         // the gate, which the second product finds where its own results go
-        (Epilogue::SiluMul, 2) => result(0).map(|y| vec![(y, store), (y, (Keep::SiluMul, 0.0))]),
+        (Epilogue::SiluMul, 2) => result(0).map(|y| vec![(y, store), (y, (ProductEpilogue::SiluMul, 0.0))]),
         (Epilogue::AddTo(factor), 1) => {
             let (y, sum) = (result(0)?, flat(compiler.input(node, node.inputs.len() - 1)?)?);
             if (sum.home, sum.address()) != (y.home, y.address()) {
                 base = Some(Elementwise::copy(compiler, sum, y)?);
             }
-            Ok(vec![(y, (Keep::Add, factor as f32))])
+            Ok(vec![(y, (ProductEpilogue::Add, factor as f32))])
         }
         (epilogue, count) => internal(format!("a product with {count} weights and {epilogue:?}")),
     }?;
     let products = node.weights.iter().zip(kept).map(|((_, id), (y, keep))| {
         let weight = compiler.product_weight(*id)?;
-        Ok(Product { weight, y, keep })
+        Ok(LinearProduct { weight, y, keep })
     });
     let products = products.collect::<Result<_, BackendError>>()?;
     Ok(Box::new(Linear { base, x, products }))

@@ -18,11 +18,11 @@ mod route;
 
 pub(crate) use embed::rows as embedded_rows;
 
-use crate::compile::{Compiler, Sizes};
-use crate::matmul::products::Products;
+use crate::compile::{Compiler, ScratchLimits};
+use crate::matmul::products::ProductContext;
 use crate::matmul::tiles::MAX_GEMV_ROWS;
-use crate::memory::{Needs, SCRATCHES};
-use crate::run::Operation;
+use crate::memory::{BufferSizes, SCRATCHES};
+use crate::run::GpuOperation;
 #[cfg(test)]
 use crate::shader::Shader;
 use crate::values::internal;
@@ -45,7 +45,12 @@ pub(crate) fn shaders(a: &AttentionShape, moe: &MoeShape) -> Vec<Shader> {
 }
 
 /// Adds what an operation needs of memory that operations share.
-pub(crate) fn needs(sizes: &Sizes<'_>, products: &Products, node: &Node, needs: &mut Needs) {
+pub(crate) fn needs(
+    sizes: &ScratchLimits<'_>,
+    products: &ProductContext,
+    node: &Node,
+    needs: &mut BufferSizes,
+) {
     let kv_layer = node.kv_layer.map(|id| &sizes.plan.ir.kv_layers[id.0]);
     // rows whose inputs are quantized together, and slots of each
     let (scratch, (rows, slots)) = match node.op {
@@ -83,7 +88,7 @@ pub(crate) fn needs(sizes: &Sizes<'_>, products: &Products, node: &Node, needs: 
 pub(crate) fn compile(
     compiler: &Compiler<'_>,
     node: &Node,
-) -> Result<Option<Box<dyn Operation>>, BackendError> {
+) -> Result<Option<Box<dyn GpuOperation>>, BackendError> {
     Ok(Some(match node.op {
         Op::Split => return Ok(None),
         Op::Embed { .. } => embed::compile(compiler, node)?,

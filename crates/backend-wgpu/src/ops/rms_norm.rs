@@ -3,10 +3,10 @@
 use crate::commands::grid;
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
-use crate::run::{Operation, Run};
-use crate::shader::{Constant, Shader};
-use crate::values::{Operand, internal};
+use crate::pipeline::ShaderPipeline;
+use crate::run::{GpuOperation, StageRun};
+use crate::shader::{Shader, ShaderConstant};
+use crate::values::{ShaderOperand, internal};
 use crate::weights::DeviceVector;
 use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
@@ -15,14 +15,14 @@ use std::sync::Arc;
 const NORM: &str = include_str!("norm.wgsl");
 
 struct RmsNorm {
-    pipeline: Arc<Pipeline>,
+    pipeline: Arc<ShaderPipeline>,
     weight: Arc<DeviceVector>,
-    x: Operand,
-    y: Operand,
+    x: ShaderOperand,
+    y: ShaderOperand,
 }
 
-impl Operation for RmsNorm {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for RmsNorm {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         for rows in run.ranges(path) {
             let mut params = vec![rows.start as u32, rows.len() as u32, self.x.heads];
             params.extend([self.x.address(), self.y.address()].concat());
@@ -34,7 +34,7 @@ impl Operation for RmsNorm {
     }
 }
 
-pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let weight = compiler.vector(node)?;
     let x = compiler.cut(compiler.input(node, 0)?, weight.len)?;
     let y = compiler.cut(compiler.output(node, 0)?, weight.len)?;
@@ -52,5 +52,5 @@ pub(super) fn shader(width: usize, eps: f64) -> Shader {
 
 /// A shader of `THREADS` threads that calls `fn norm_factor(own: f32, thread: u32) -> f32`.
 pub(super) fn with_norm(shader: Shader, width: usize, eps: f64) -> Shader {
-    shader.after(NORM).count("NORM_WIDTH", width).with("EPS", Constant::Number(eps as f32))
+    shader.after(NORM).count("NORM_WIDTH", width).with("EPS", ShaderConstant::Number(eps as f32))
 }

@@ -1,13 +1,13 @@
 //! Rotation by position, in place or into another value.
 
 use crate::cache::with_pairs;
-use crate::commands::{Binding, grid};
+use crate::commands::{ShaderBinding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
-use crate::run::{Operation, Run};
+use crate::pipeline::ShaderPipeline;
+use crate::run::{GpuOperation, StageRun};
 use crate::shader::Shader;
-use crate::values::{Operand, internal};
+use crate::values::{ShaderOperand, internal};
 use latent_backend::BackendError;
 use latent_graph::config::RopePairs;
 use latent_graph::ir::{AttentionPath, Node};
@@ -22,18 +22,18 @@ fn element(source: u32, to: u32) -> f32 { return x[source]; }
 ";
 
 struct Rope {
-    pipeline: Arc<Pipeline>,
-    x: Operand,
-    y: Operand,
+    pipeline: Arc<ShaderPipeline>,
+    x: ShaderOperand,
+    y: ShaderOperand,
 }
 
-impl Operation for Rope {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for Rope {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         let (x, y) = (&self.x, &self.y);
         for rows in run.ranges(path) {
             let mut params = vec![rows.start as u32, rows.len() as u32, x.heads, run.step.angles];
             params.extend([x.address(), y.address()].concat());
-            let mut bindings: Vec<Binding> = vec![run.step_buffer.into(), run.bind(y)];
+            let mut bindings: Vec<ShaderBinding> = vec![run.step_buffer.into(), run.bind(y)];
             if x.home != y.home {
                 bindings.push(run.bind(x));
             }
@@ -44,7 +44,7 @@ impl Operation for Rope {
     }
 }
 
-pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let (x, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
     rotate(compiler, x, y)
 }
@@ -52,9 +52,9 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Op
 /// Rotates the heads of x into y.
 pub(super) fn rotate(
     compiler: &Compiler<'_>,
-    x: Operand,
-    y: Operand,
-) -> Result<Box<dyn Operation>, BackendError> {
+    x: ShaderOperand,
+    y: ShaderOperand,
+) -> Result<Box<dyn GpuOperation>, BackendError> {
     if x.home == y.home && x.address() != y.address() {
         return internal("a rotation reads and writes different parts of one buffer".into());
     }

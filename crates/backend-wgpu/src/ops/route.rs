@@ -3,10 +3,10 @@
 use crate::commands::grid;
 use crate::compile::Compiler;
 use crate::error::GpuError;
-use crate::pipeline::Pipeline;
-use crate::run::{Operation, Run};
-use crate::shader::{Constant, Shader};
-use crate::values::{Operand, internal};
+use crate::pipeline::ShaderPipeline;
+use crate::run::{GpuOperation, StageRun};
+use crate::shader::{Shader, ShaderConstant};
+use crate::values::{ShaderOperand, internal};
 use crate::weights::DeviceVector;
 use latent_backend::BackendError;
 #[cfg(test)]
@@ -33,15 +33,15 @@ fn gate(x: f32) -> f32 { return sqrt(max(x, 0.0) + log(1.0 + exp(-abs(x)))); }
 ";
 
 struct Route {
-    pipeline: Arc<Pipeline>,
+    pipeline: Arc<ShaderPipeline>,
     bias: Option<Arc<DeviceVector>>,
-    x: Operand,
-    ids: Operand,
-    weights: Operand,
+    x: ShaderOperand,
+    ids: ShaderOperand,
+    weights: ShaderOperand,
 }
 
-impl Operation for Route {
-    fn record(&self, run: &mut Run<'_>, path: AttentionPath) -> Result<(), GpuError> {
+impl GpuOperation for Route {
+    fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         for rows in run.ranges(path) {
             let (x, ids, weights) = (&self.x, &self.ids, &self.weights);
             let params =
@@ -54,7 +54,7 @@ impl Operation for Route {
     }
 }
 
-pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Operation>, BackendError> {
+pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let Some(moe) = compiler.config.moe else { return internal("routing without experts".into()) };
     let bias = match node.weights.is_empty() {
         true => None,
@@ -85,12 +85,12 @@ fn shader(moe: &MoeShape, bias: bool) -> Shader {
         .count("USED", moe.num_experts_per_tok)
         .count("GROUPS", router.groups)
         .count("GROUPS_USED", groups_used)
-        .with("TOP_TWO", Constant::Flag(router.group_score == GroupScore::TopTwoSum))
-        .with("SOFTMAX", Constant::Flag(router.gating == Gating::Softmax))
-        .with("OF_SELECTED", Constant::Flag(router.gating == Gating::SoftmaxOfSelected))
-        .with("NORMALISE", Constant::Flag(router.normalise))
-        .with("NORM_FLOOR", Constant::Number(router.norm_floor as f32))
-        .with("SCALE", Constant::Number(router.scale as f32))
+        .with("TOP_TWO", ShaderConstant::Flag(router.group_score == GroupScore::TopTwoSum))
+        .with("SOFTMAX", ShaderConstant::Flag(router.gating == Gating::Softmax))
+        .with("OF_SELECTED", ShaderConstant::Flag(router.gating == Gating::SoftmaxOfSelected))
+        .with("NORMALISE", ShaderConstant::Flag(router.normalise))
+        .with("NORM_FLOOR", ShaderConstant::Number(router.norm_floor as f32))
+        .with("SCALE", ShaderConstant::Number(router.scale as f32))
 }
 
 /// Every text, for as many experts as files may have.

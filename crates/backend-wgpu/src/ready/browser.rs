@@ -10,13 +10,13 @@ use std::time::Duration;
 
 /// Whether somebody was woken, and who waits for that.
 #[derive(Default)]
-struct Signal {
+struct WakeSignal {
     given: AtomicBool,
     waits: Mutex<Option<Waker>>,
 }
 
-impl Wake for Signal {
-    fn wake(self: Arc<Signal>) {
+impl Wake for WakeSignal {
+    fn wake(self: Arc<WakeSignal>) {
         self.given.store(true, Ordering::Release);
         if let Some(waker) = self.waits.lock().unwrap_or_else(PoisonError::into_inner).take() {
             waker.wake();
@@ -25,9 +25,9 @@ impl Wake for Signal {
 }
 
 /// Ready when the signal is given.
-struct Given(Arc<Signal>);
+struct SignalFuture(Arc<WakeSignal>);
 
-impl Future for Given {
+impl Future for SignalFuture {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -40,8 +40,8 @@ impl Future for Given {
 }
 
 /// Returns when the signal is given; none where the page did not call by a function that returns a promise.
-fn suspend(signal: &Arc<Signal>) -> Option<()> {
-    let given = Given(Arc::clone(signal));
+fn suspend(signal: &Arc<WakeSignal>) -> Option<()> {
+    let given = SignalFuture(Arc::clone(signal));
     let promise = future_to_promise(async move {
         given.await;
         Ok(js_sys::wasm_bindgen::JsValue::UNDEFINED)
@@ -52,7 +52,7 @@ fn suspend(signal: &Arc<Signal>) -> Option<()> {
 
 /// The result of a future.
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
-    let signal = Arc::new(Signal::default());
+    let signal = Arc::new(WakeSignal::default());
     let waker = Waker::from(Arc::clone(&signal));
     let mut future = pin!(future);
     loop {
@@ -70,28 +70,28 @@ pub(crate) fn caught<T>(_device: &wgpu::Device, calls: impl FnOnce() -> T) -> (T
 }
 
 /// Something that the device was given: a signal when it is done.
-pub(crate) struct Submitted(Arc<Signal>);
+pub(crate) struct QueueSubmission(Arc<WakeSignal>);
 
 /// All that was submitted so far.
-pub(crate) fn submitted(queue: &wgpu::Queue, _index: wgpu::SubmissionIndex) -> Submitted {
+pub(crate) fn submitted(queue: &wgpu::Queue, _index: wgpu::SubmissionIndex) -> QueueSubmission {
     all(queue)
 }
 
-fn all(queue: &wgpu::Queue) -> Submitted {
-    let signal = Arc::new(Signal::default());
+fn all(queue: &wgpu::Queue) -> QueueSubmission {
+    let signal = Arc::new(WakeSignal::default());
     let waker = Waker::from(Arc::clone(&signal));
     queue.on_submitted_work_done(move || waker.wake());
-    Submitted(signal)
+    QueueSubmission(signal)
 }
 
 /// Waits until the device has done something that it was given, or all. Browsers themselves end shaders that hang.
 pub(crate) fn done(
     _device: &wgpu::Device,
     queue: &wgpu::Queue,
-    submitted: Option<Submitted>,
+    submitted: Option<QueueSubmission>,
     _patience: Duration,
 ) -> Result<(), wgpu::PollError> {
-    let Submitted(signal) = submitted.unwrap_or_else(|| all(queue));
+    let QueueSubmission(signal) = submitted.unwrap_or_else(|| all(queue));
     suspend(&signal).ok_or(wgpu::PollError::Timeout)
 }
 

@@ -33,10 +33,10 @@ pub(crate) fn caught<T>(device: &wgpu::Device, calls: impl FnOnce() -> T) -> (T,
 }
 
 /// Something that the device was given.
-pub(crate) type Submitted = wgpu::SubmissionIndex;
+pub(crate) type QueueSubmission = wgpu::SubmissionIndex;
 
 /// What was submitted last.
-pub(crate) fn submitted(_queue: &wgpu::Queue, index: wgpu::SubmissionIndex) -> Submitted {
+pub(crate) fn submitted(_queue: &wgpu::Queue, index: wgpu::SubmissionIndex) -> QueueSubmission {
     index
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn submitted(_queue: &wgpu::Queue, index: wgpu::SubmissionIndex) -> S
 pub(crate) fn done(
     device: &wgpu::Device,
     _queue: &wgpu::Queue,
-    submission_index: Option<Submitted>,
+    submission_index: Option<QueueSubmission>,
     patience: Duration,
 ) -> Result<(), wgpu::PollError> {
     device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(patience) }).map(|_| ())

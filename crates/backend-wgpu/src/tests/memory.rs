@@ -1,10 +1,10 @@
 //! The memory of a model equals the plan.
 
-use super::{CONTEXT, Planned, Way, random_model, run};
+use super::{CONTEXT, MlaVariant, StagedModel, random_model, run};
 use crate::device::Device;
 use crate::{AdapterKind, GpuBackend};
 use latent_backend::{Backend, LayerState, WeightSource};
-use latent_graph::ir::Side;
+use latent_graph::ir::ModelSide;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage};
 use latent_types::{CacheType, TensorType};
@@ -24,8 +24,8 @@ fn steps_take_no_memory_that_was_not_planned() {
         for &(precision, mla, form) in ways {
             let Some(device) = crate::testing::device_as_hardware(precision) else { return };
             let gpu = GpuBackend::on(device);
-            let way = Way { mla, form, cache: CacheType::F16 };
-            let planned = Planned::new(&gpu, &path, (way, precision), &|_| {}).unwrap();
+            let way = MlaVariant { mla, form, cache: CacheType::F16 };
+            let planned = StagedModel::new(&gpu, &path, (way, precision), &|_| {}).unwrap();
             let weights = gpu.weight_bytes(&planned.stages, WeightSource::File(&planned.checkpoint)).owned;
             let cache = LayerState::token_bytes(&gpu.layer_states(&planned.stages), way.cache) as u64;
             let scratch = gpu.scratch_bytes(&planned.config, &planned.stages, &planned.options, CONTEXT);
@@ -46,17 +46,18 @@ fn steps_take_no_memory_that_was_not_planned() {
 fn the_side_behind_a_cut_has_no_table_of_embeddings() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
-    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+    let way = MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     // a head of its own, and one that is the table
     for shape in ["tiny-v3", "tiny-plm"] {
         let (_folder, path) = random_model(shape, TensorType::F32);
-        let planned = Planned::new(&gpu, &path, (way, Precision::Exact), &|_| {}).unwrap();
-        let Planned { checkpoint, config, stages, options } = &planned;
+        let planned = StagedModel::new(&gpu, &path, (way, Precision::Exact), &|_| {}).unwrap();
+        let StagedModel { checkpoint, config, stages, options } = &planned;
         let bytes = |stages: &[Stage]| gpu.weight_bytes(stages, WeightSource::File(checkpoint)).owned;
         let side = |config: &ModelConfig, cut| {
             let circuit = Circuit::named(&config.circuit).unwrap();
             let (tensors, target) = (CheckpointTensors(checkpoint), gpu.target());
-            Stage::of_side((circuit, Side::From(cut)), config, &tensors, target, &options.stages).unwrap()
+            Stage::of_side((circuit, ModelSide::From(cut)), config, &tensors, target, &options.stages)
+                .unwrap()
         };
         let table = 4 * (config.vocab_size * config.hidden_size) as u64;
         let head = bytes(&side(config, config.layers));

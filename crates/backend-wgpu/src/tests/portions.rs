@@ -1,18 +1,19 @@
 //! Steps that the device gets in portions.
 
-use super::{Way, load, random_model};
+use super::{MlaVariant, load, random_model};
 use crate::GpuBackend;
-use latent_backend::{BackendError, Batch, CancelToken, InputRows, KvStore, Model, Step};
+use latent_backend::{BackendError, BackendModel, Batch, CancelToken, InputRows, KvStore, ModelStep};
 use latent_graph::passes::{CacheForm, MlaChoice};
 use latent_types::{CacheType, TensorType};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const WAY: Way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+const WAY: MlaVariant =
+    MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
 
 /// A step of tokens of one sequence behind `past` others; logits of its last row.
 fn step(
-    model: &mut dyn Model,
+    model: &mut dyn BackendModel,
     kv: &mut dyn KvStore,
     at: (usize, usize),
     cancel: &CancelToken,
@@ -22,8 +23,8 @@ fn step(
 
 /// The same in another way.
 fn step_in(
-    way: Way,
-    model: &mut dyn Model,
+    way: MlaVariant,
+    model: &mut dyn BackendModel,
     kv: &mut dyn KvStore,
     (past, rows): (usize, usize),
     cancel: &CancelToken,
@@ -39,7 +40,7 @@ fn step_in(
     batch.wanted.push(rows as u32 - 1);
     let mut logits = Vec::new();
     let mut hear = |_: usize, row: &[f32]| logits.extend_from_slice(row);
-    model.step(Step { batch: &batch, kv, cancel, on_logits: &mut hear, on_hidden: None })?;
+    model.step(ModelStep { batch: &batch, kv, cancel, on_logits: &mut hear, on_hidden: None })?;
     Ok(logits)
 }
 
@@ -118,7 +119,7 @@ fn portions_are_timed_as_the_whole_step_is() {
 fn passes_of_an_operation_are_submitted_separately() {
     let Some(device) = crate::testing::device() else { return };
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
-    let way = Way { mla: MlaChoice::Naive, ..WAY };
+    let way = MlaVariant { mla: MlaChoice::Naive, ..WAY };
     let run = |gpu: GpuBackend| {
         let mut model = load(&gpu, &path, way).unwrap();
         let mut kv = model.new_kv_store(4, 0).unwrap();
@@ -142,8 +143,8 @@ fn attention_is_cut_into_portions_with_the_same_bits() {
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let ways = [
         WAY,
-        Way { mla: MlaChoice::Naive, ..WAY },
-        Way { mla: MlaChoice::Naive, form: CacheForm::Expanded, ..WAY },
+        MlaVariant { mla: MlaChoice::Naive, ..WAY },
+        MlaVariant { mla: MlaChoice::Naive, form: CacheForm::Expanded, ..WAY },
     ];
     for way in ways {
         let run = |portion: Option<f64>| {

@@ -1,6 +1,6 @@
 //! Types of the KV cache over several blocks, and kinds of routers.
 
-use super::{Planned, Way, errors, load, random_model, run};
+use super::{MlaVariant, StagedModel, errors, load, random_model, run};
 use crate::GpuBackend;
 use latent_backend::Backend;
 use latent_graph::ModelConfig;
@@ -23,7 +23,7 @@ fn caches_of_several_blocks_are_read_as_they_were_written() {
         (MlaChoice::Naive, CacheForm::Expanded),
     ] {
         let steps = [70, 64, 1, 6];
-        let way = |cache| Way { mla, form, cache };
+        let way = |cache| MlaVariant { mla, form, cache };
         let mut reference = load(&ReferenceBackend::default(), &path, way(CacheType::F32)).unwrap();
         let expected = run(&mut *reference, way(CacheType::F32), &steps);
         // int8 is for latents
@@ -47,7 +47,7 @@ fn every_kind_of_router_chooses_as_the_reference_does() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
-    let way = Way { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
+    let way = MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     let steps = [18, 1];
     let mut all = Vec::new();
     for gating in [Gating::Softmax, Gating::Sigmoid, Gating::SoftmaxOfSelected, Gating::SqrtSoftplus] {
@@ -57,7 +57,7 @@ fn every_kind_of_router_chooses_as_the_reference_does() {
                 (router.gating, router.normalise) = (gating, normalise);
             };
             let logits = |backend: &dyn Backend| {
-                let planned = Planned::new(backend, &path, (way, Precision::Exact), &change).unwrap();
+                let planned = StagedModel::new(backend, &path, (way, Precision::Exact), &change).unwrap();
                 run(&mut *planned.load(backend).unwrap(), way, &steps)
             };
             let (found, expected) = (logits(&gpu), logits(&ReferenceBackend::default()));

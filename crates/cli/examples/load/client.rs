@@ -1,7 +1,7 @@
 //! One client, which waits for each answer before it asks again.
 
-use super::figures::Figures;
-use super::plan::{Ask, Plan};
+use super::figures::LoadFigures;
+use super::plan::{ClientPlan, PlannedRequest};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
@@ -13,19 +13,19 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// After a refusal without Retry-After.
 const PAUSE: Duration = Duration::from_millis(250);
 
-pub struct Client {
+pub struct LoadClient {
     agent: Agent,
     address: String,
 }
 
-enum Ended {
+enum RequestEnd {
     Answered,
     /// The client went away, as planned, or since time is over.
     Left,
     Refused(Duration),
 }
 
-impl Client {
+impl LoadClient {
     pub fn new(url: &str) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
@@ -33,16 +33,16 @@ impl Client {
             .timeout_recv_body(Some(PATIENCE))
             .build()
             .into();
-        Client { agent, address: format!("{url}/completion") }
+        LoadClient { agent, address: format!("{url}/completion") }
     }
 
-    pub fn work(&self, mut plan: Plan, end: Instant) -> Figures {
-        let mut figures = Figures::default();
+    pub fn work(&self, mut plan: ClientPlan, end: Instant) -> LoadFigures {
+        let mut figures = LoadFigures::default();
         while Instant::now() < end {
             match self.ask(&plan.ask(), end, &mut figures) {
-                Ok(Ended::Answered) => figures.answered += 1,
-                Ok(Ended::Left) => figures.left += 1,
-                Ok(Ended::Refused(wait)) => {
+                Ok(RequestEnd::Answered) => figures.answered += 1,
+                Ok(RequestEnd::Left) => figures.left += 1,
+                Ok(RequestEnd::Refused(wait)) => {
                     figures.refused += 1;
                     std::thread::sleep(wait.min(end.saturating_duration_since(Instant::now())));
                 }
@@ -52,7 +52,12 @@ impl Client {
         figures
     }
 
-    fn ask(&self, ask: &Ask, end: Instant, figures: &mut Figures) -> Result<Ended, String> {
+    fn ask(
+        &self,
+        ask: &PlannedRequest,
+        end: Instant,
+        figures: &mut LoadFigures,
+    ) -> Result<RequestEnd, String> {
         let begin = Instant::now();
         let mut response = self
             .agent
@@ -64,7 +69,7 @@ impl Client {
         if status == 429 || status == 503 {
             let seconds =
                 response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
-            return Ok(Ended::Refused(seconds.map_or(PAUSE, Duration::from_secs)));
+            return Ok(RequestEnd::Refused(seconds.map_or(PAUSE, Duration::from_secs)));
         }
         if status != 200 {
             let text = response.body_mut().read_to_string().unwrap_or_default();
@@ -89,7 +94,7 @@ impl Client {
             }
             let now = Instant::now();
             if now >= end {
-                return Ok(Ended::Left);
+                return Ok(RequestEnd::Left);
             }
             match last {
                 None => {
@@ -102,7 +107,7 @@ impl Client {
             events += 1;
             figures.tokens_out += 1;
             if ask.leave_after.is_some_and(|tokens| events > tokens) {
-                return Ok(Ended::Left);
+                return Ok(RequestEnd::Left);
             }
         }
         let ending = ending.ok_or("the stream ended without its last event")?;
@@ -115,6 +120,6 @@ impl Client {
         // tokens that end within a letter come without an event of their own
         figures.tokens_out += got.saturating_sub(events);
         figures.whole.push(begin.elapsed());
-        Ok(Ended::Answered)
+        Ok(RequestEnd::Answered)
     }
 }

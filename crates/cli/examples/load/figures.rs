@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 #[derive(Default)]
-pub struct Figures {
+pub struct LoadFigures {
     pub answered: usize,
     pub left: usize,
     pub refused: usize,
@@ -20,8 +20,8 @@ pub struct Figures {
     pub whole: Vec<Duration>,
 }
 
-impl Figures {
-    pub fn add(&mut self, other: Figures) {
+impl LoadFigures {
+    pub fn add(&mut self, other: LoadFigures) {
         self.answered += other.answered;
         self.left += other.left;
         self.refused += other.refused;

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two requests of one attacker: the attackers share the machine with the server.
 const PAUSE: Duration = Duration::from_millis(20);
 
-pub struct Target<'a> {
+pub struct AttackTarget<'a> {
     pub url: &'a str,
     pub pid: Option<u32>,
     /// Most resident memory of the server.
@@ -48,7 +48,7 @@ struct Attack<'a> {
 ///
 /// # Errors
 /// If plain requests fail or become slower than [`FACTOR`] and [`FAST_ENOUGH`] allow, if the server ends, or if it takes more memory than allowed.
-pub fn run(target: &Target<'_>) -> Result<()> {
+pub fn run(target: &AttackTarget<'_>) -> Result<()> {
     let plain = agent()?;
     for _ in 0..20 {
         ask_plainly(&plain, target.url)?;
@@ -138,12 +138,13 @@ fn percentiles(times: &mut [Duration]) -> [Duration; 2] {
 }
 
 /// One step of an attacker.
-type Step = fn(&Attack<'_>) -> Result<()>;
+type AttackStep = fn(&Attack<'_>) -> Result<()>;
 
-const ATTACKS: &[Step] = &[schemas, grammars, large_bodies, small_bodies, headers, slow_bodies, handshakes];
+const ATTACKS: &[AttackStep] =
+    &[schemas, grammars, large_bodies, small_bodies, headers, slow_bodies, handshakes];
 
 impl Attack<'_> {
-    fn repeat(&self, step: Step) {
+    fn repeat(&self, step: AttackStep) {
         // attackers of a real server run on other machines
         latent_threads::lower_priority(19);
         while !self.stop.load(Ordering::Relaxed) {

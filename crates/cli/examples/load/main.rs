@@ -24,13 +24,13 @@ mod watch;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use client::Client;
-use figures::Figures;
-use plan::Plan;
-use serve::Serving;
+use client::LoadClient;
+use figures::LoadFigures;
+use plan::ClientPlan;
+use serve::LoadServer;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use watch::Memory;
+use watch::MemoryWatch;
 
 #[derive(Parser)]
 struct Args {
@@ -93,33 +93,33 @@ struct Args {
 fn main() -> Result<()> {
     let args = Args::parse();
     let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
-    let start = |program| Serving::start(program, args.model.as_deref(), tls);
+    let start = |program| LoadServer::start(program, args.model.as_deref(), tls);
     let serving = args.serve.as_deref().map(start).transpose()?;
     let url = serving
         .as_ref()
-        .map(Serving::url)
+        .map(LoadServer::url)
         .or(args.url.as_deref())
         .context("no address")?
         .trim_end_matches('/');
-    let pid = args.pid.or(serving.as_ref().map(Serving::pid));
+    let pid = args.pid.or(serving.as_ref().map(LoadServer::pid));
     if args.hostile {
         let memory = args.memory_limit << 20;
-        hostile::run(&hostile::Target { url, pid, memory, seconds: args.seconds })?;
-        return serving.map_or(Ok(()), Serving::stop);
+        hostile::run(&hostile::AttackTarget { url, pid, memory, seconds: args.seconds })?;
+        return serving.map_or(Ok(()), LoadServer::stop);
     }
     ensure!(args.ids[0] < args.ids[1], "--ids: the first id must be below the second");
     let begin = Instant::now();
     let end = begin + Duration::from_secs(args.seconds);
-    let memory = pid.map(|pid| Memory::watch(pid, begin + Duration::from_secs(args.warm_up)));
+    let memory = pid.map(|pid| MemoryWatch::watch(pid, begin + Duration::from_secs(args.warm_up)));
     let figures = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..args.clients)
             .map(|index| {
-                let plan = Plan::new(&args, args.seed.wrapping_mul(1 << 20).wrapping_add(index as u64));
-                scope.spawn(move || Client::new(url).work(plan, end))
+                let plan = ClientPlan::new(&args, args.seed.wrapping_mul(1 << 20).wrapping_add(index as u64));
+                scope.spawn(move || LoadClient::new(url).work(plan, end))
             })
             .collect();
         clients.into_iter().map(|client| client.join().expect("a client does not panic")).fold(
-            Figures::default(),
+            LoadFigures::default(),
             |mut all, own| {
                 all.add(own);
                 all
@@ -128,7 +128,7 @@ fn main() -> Result<()> {
     });
     println!("{}", figures.report(args.seconds as f64));
     let kept = watch::blocks_after_all(url).context("reading /metrics")?;
-    let spread = memory.map(Memory::stop).transpose()?;
+    let spread = memory.map(MemoryWatch::stop).transpose()?;
     if let Some(spread) = &spread {
         println!("{spread}");
     }
@@ -136,7 +136,7 @@ fn main() -> Result<()> {
         Some(blocks) => println!("blocks held after all had ended: {blocks}"),
         None => println!("(the server does not tell which blocks are held)"),
     }
-    serving.map(Serving::stop).transpose()?;
+    serving.map(LoadServer::stop).transpose()?;
     ensure!(figures.errors.is_empty(), "{} requests failed", figures.errors.values().sum::<usize>());
     ensure!(kept.unwrap_or(0) == 0, "blocks are still held");
     ensure!(figures.answered > 0, "no request was answered");

@@ -4,14 +4,14 @@ use super::Args;
 use serde_json::{Value, json};
 
 /// One request.
-pub struct Ask {
+pub struct PlannedRequest {
     pub body: Value,
     /// Tokens after which the client goes away.
     pub leave_after: Option<usize>,
 }
 
 /// A client's requests, one after the other.
-pub struct Plan {
+pub struct ClientPlan {
     random: u64,
     mixed: bool,
     prompt: usize,
@@ -23,9 +23,9 @@ pub struct Plan {
 /// Tokens that prompts with a common beginning share.
 const COMMON: usize = 96;
 
-impl Plan {
+impl ClientPlan {
     pub fn new(args: &Args, seed: u64) -> Self {
-        Plan {
+        ClientPlan {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             mixed: args.mixed,
             prompt: args.prompt,
@@ -52,7 +52,7 @@ impl Plan {
         low + (self.next() % u64::from(high - low)) as u32
     }
 
-    pub fn ask(&mut self) -> Ask {
+    pub fn ask(&mut self) -> PlannedRequest {
         let (mut prompt, mut answer, mut leave_after, mut common) = (self.prompt, self.answer, None, None);
         if self.mixed {
             (prompt, answer) = match self.between(0, 100) {
@@ -85,6 +85,6 @@ impl Plan {
             // steady clients measure prompts that run
             "cache_prompt": self.mixed,
         });
-        Ask { body, leave_after }
+        PlannedRequest { body, leave_after }
     }
 }

@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 /// 128 and the number of SIGTERM, as shells have it.
 const ASKED: i32 = 143;
 
-pub struct Serving {
+pub struct LoadServer {
     child: Child,
     url: String,
 }
 
-impl Serving {
+impl LoadServer {
     /// Returns once the model is loaded.
     pub fn start(program: &Path, model: Option<&Path>, tls: Option<(&Path, &Path)>) -> Result<Self> {
         let mut command = Command::new(program);
@@ -29,7 +29,7 @@ impl Serving {
         BufReader::new(child.stdout.as_mut().context("no output")?).read_line(&mut line)?;
         let url = line.trim().rsplit(' ').next().filter(|word| word.starts_with("http"));
         let url = url.with_context(|| format!("no address in {line:?}"))?.to_owned();
-        Ok(Serving { child, url })
+        Ok(LoadServer { child, url })
     }
 
     pub fn url(&self) -> &str {
@@ -63,7 +63,7 @@ fn ask_to_stop(child: &mut Child) -> Result<()> {
     Ok(child.kill()?)
 }
 
-impl Drop for Serving {
+impl Drop for LoadServer {
     fn drop(&mut self) {
         // after an error; one that has ended is left alone
         let _ = self.child.kill();

@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 const ENDING: Duration = Duration::from_secs(30);
 
 /// A thread that looks once a second.
-pub struct Memory {
-    thread: JoinHandle<Result<Spread>>,
+pub struct MemoryWatch {
+    thread: JoinHandle<Result<MemorySpread>>,
     stop: Sender<()>,
 }
 
 /// Resident bytes after warm-up.
-pub struct Spread {
+pub struct MemorySpread {
     lowest: u64,
     highest: u64,
     sum: u128,
     count: u64,
 }
 
-impl Memory {
+impl MemoryWatch {
     pub fn watch(pid: u32, from: Instant) -> Self {
         let (stop, stopped) = channel();
         let thread = std::thread::spawn(move || {
-            let mut spread = Spread { lowest: u64::MAX, highest: 0, sum: 0, count: 0 };
+            let mut spread = MemorySpread { lowest: u64::MAX, highest: 0, sum: 0, count: 0 };
             while stopped.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                 if Instant::now() >= from {
                     spread.add(resident(pid)?);
@@ -36,10 +36,10 @@ impl Memory {
             }
             Ok(spread)
         });
-        Memory { thread, stop }
+        MemoryWatch { thread, stop }
     }
 
-    pub fn stop(self) -> Result<Spread> {
+    pub fn stop(self) -> Result<MemorySpread> {
         drop(self.stop);
         let spread = self.thread.join().expect("the watch does not panic")?;
         ensure!(spread.count > 0, "memory was not looked at: the run was shorter than its warm-up");
@@ -47,7 +47,7 @@ impl Memory {
     }
 }
 
-impl Spread {
+impl MemorySpread {
     fn add(&mut self, bytes: u64) {
         self.lowest = self.lowest.min(bytes);
         self.highest = self.highest.max(bytes);
@@ -61,7 +61,7 @@ impl Spread {
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for MemorySpread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let (low, high) = (mib(self.lowest), mib(self.highest));

@@ -53,7 +53,7 @@ impl From<InspectArgs> for CheckArgs {
 
 /// Forms of the output of `latent graph`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Drawing {
+pub(crate) enum GraphFormat {
     Text,
     Json,
     /// Graphviz
@@ -85,7 +85,7 @@ pub(crate) struct GraphArgs {
 
     /// Form of the output
     #[arg(long, value_enum, default_value = "text")]
-    pub(crate) format: Drawing,
+    pub(crate) format: GraphFormat,
 
     /// The same as --format json
     #[arg(long, conflicts_with = "format")]

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Forms of the table of `latent bench`.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
-pub(crate) enum Table {
+pub(crate) enum BenchFormat {
     Md,
     Csv,
     Json,
@@ -60,7 +60,7 @@ pub(crate) struct BenchArgs {
 
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "md")]
-    pub(crate) output: Table,
+    pub(crate) output: BenchFormat,
 
     /// The same as --output json
     #[arg(long, conflicts_with = "output")]

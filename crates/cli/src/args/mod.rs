@@ -31,7 +31,7 @@ pub(crate) use arrange::is_absent;
 #[doc(hidden)]
 pub use compat::{CompatRow, rows as compat_rows};
 pub(crate) use compat::{Preset, PresetOption, preset_sections};
-pub(crate) use describe::{CheckArgs, Drawing, GraphArgs, InspectArgs, TokenizeArgs, VerifyArgs};
+pub(crate) use describe::{CheckArgs, GraphArgs, GraphFormat, InspectArgs, TokenizeArgs, VerifyArgs};
 pub(crate) use eval::{
     ChoiceArgs, EvalArgs, EvalCommand, KlArgs, PerplexityArgs, QuestionsArgs, ReportArgs, ResultArgs,
     RetrievalArgs, RoutingArgs, WeightsArgs,
@@ -39,8 +39,8 @@ pub(crate) use eval::{
 pub(crate) use hub::{DevicesArgs, LsArgs, PULL_HELP, PullArgs, RmArgs};
 pub(crate) use limits::{MAX_STEP_ROWS, MAX_VERIFY_ROWS, step_tokens, threads, tokens};
 pub(crate) use measure::{
-    BenchArgs, KernelsArgs, KernelsCommand, KernelsCountArgs, KernelsPerfArgs, KernelsSupportArgs,
-    KernelsTestArgs, ProfileArgs, Table,
+    BenchArgs, BenchFormat, KernelsArgs, KernelsCommand, KernelsCountArgs, KernelsPerfArgs,
+    KernelsSupportArgs, KernelsTestArgs, ProfileArgs,
 };
 pub(crate) use model::{EngineArgs, ModelArgs, device, isa};
 pub(crate) use plan_hosts::PlanHostsArgs;

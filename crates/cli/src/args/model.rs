@@ -5,9 +5,9 @@ use clap::Args;
 use latent_backend::{Backend, BackendError, HUNG_AFTER};
 use latent_engine::{DeviceLayers, Draft, Offload};
 use latent_graph::Partition;
-use latent_graph::config::Wire;
+use latent_graph::config::WireType;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
-use latent_threads::Pin;
+use latent_threads::PinPolicy;
 use latent_types::{CacheType, Tier};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub(crate) struct EngineArgs {
 
     /// Elements that cross between ranks: f32, or bf16 in half the bytes (what that costs: docs/hosts.md)
     #[arg(long, default_value = "f32", value_name = "TYPE", help_heading = HOSTS)]
-    pub(crate) wire: Wire,
+    pub(crate) wire: WireType,
 
     /// Seconds that a rank may be in a step without computing anything before it counts as hung, and all ranks end; 0: as long as it likes
     #[arg(long, default_value_t = HUNG_AFTER.as_secs(), value_name = "SECONDS", help_heading = HOSTS)]
@@ -105,12 +105,12 @@ pub(crate) struct EngineArgs {
 
     /// Highest instruction set to use: auto, portable, avx2, avx512 or amx
     #[arg(long, env = "LATENT_ISA", hide_env = true, default_value = "auto", value_name = "TIER", value_parser = isa, help_heading = DEVELOPER)]
-    pub(crate) isa: Isa,
+    pub(crate) isa: IsaLimit,
 
     /// Bind threads to CPUs: cores (each to its own), nodes (each to those of its NUMA node), off, or auto (nodes on a machine with
     /// several)
     #[arg(long, default_value = "auto", value_name = "HOW", help_heading = DEVELOPER)]
-    pub(crate) pin: Pin,
+    pub(crate) pin: PinPolicy,
 
     /// A circuit file (as `latent graph circuit` prints one) instead of the model's own
     #[arg(long, value_name = "FILE", help_heading = DEVELOPER)]
@@ -119,14 +119,14 @@ pub(crate) struct EngineArgs {
 
 /// A limit on instruction sets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Isa(pub(crate) Option<Tier>);
+pub(crate) struct IsaLimit(pub(crate) Option<Tier>);
 
-pub(crate) fn isa(word: &str) -> Result<Isa, String> {
+pub(crate) fn isa(word: &str) -> Result<IsaLimit, String> {
     if word == "auto" {
-        return Ok(Isa(None));
+        return Ok(IsaLimit(None));
     }
     word.parse()
-        .map(|tier| Isa(Some(tier)))
+        .map(|tier| IsaLimit(Some(tier)))
         .map_err(|_| "expected auto, portable, avx2, avx512 or amx".into())
 }
 

@@ -3,7 +3,7 @@
 use super::limits::{tokens, up_to};
 use super::model::ModelArgs;
 use clap::Args;
-use latent_quantize::{Mix, Pattern, QuantizeError};
+use latent_quantize::{Mix, QuantizeError, TensorPattern};
 use latent_types::TensorType;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) struct TypeArgs {
 
     /// The type of tensors in whose names the regular expression is found; may be given several times, the first that is found counts
     #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_type)]
-    pub(crate) tensor_type: Vec<(Pattern, TensorType)>,
+    pub(crate) tensor_type: Vec<(TensorPattern, TensorType)>,
 
     /// The type of the output matrix
     #[arg(long, value_name = "TYPE", value_parser = TensorType::from_name)]
@@ -235,10 +235,10 @@ fn nearness(text: &str) -> Result<f64, String> {
     }
 }
 
-fn tensor_type(text: &str) -> Result<(Pattern, TensorType), String> {
+fn tensor_type(text: &str) -> Result<(TensorPattern, TensorType), String> {
     let (pattern, ty) = text.rsplit_once('=').ok_or("expected REGEX=TYPE")?;
     let ty = TensorType::from_name(ty).map_err(|error| error.to_string())?;
-    Ok((Pattern::new(pattern).map_err(|error| error.to_string())?, ty))
+    Ok((TensorPattern::new(pattern).map_err(|error| error.to_string())?, ty))
 }
 
 #[cfg(test)]

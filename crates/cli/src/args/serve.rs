@@ -290,7 +290,7 @@ pub(crate) struct ServerArgs {
 
     /// Unload a model after this idle time: 90s, 10m, 2h, or never; the next request loads it again [default: never]
     #[arg(long, env = "LATENT_UNLOAD_IDLE", value_name = "TIME", value_parser = idle)]
-    pub(crate) unload_idle: Option<Idle>,
+    pub(crate) unload_idle: Option<IdleTimeout>,
 
     /// Most requests that run at once; others wait [default: 16]
     #[arg(long, alias = "np", alias = "max-batch", value_name = "N", value_parser = up_to(4096))]
@@ -392,12 +392,13 @@ pub(crate) struct ServerArgs {
 
 /// Idle time after which a model is unloaded; none: never.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Idle(pub(crate) Option<Duration>);
+pub(crate) struct IdleTimeout(pub(crate) Option<Duration>);
 
-fn idle(word: &str) -> Result<Idle, String> {
+fn idle(word: &str) -> Result<IdleTimeout, String> {
     if word == "never" {
-        return Ok(Idle(None));
+        return Ok(IdleTimeout(None));
     }
     let time = latent_server::parse_duration(word);
-    time.map(|time| Idle(Some(time))).ok_or_else(|| "expected a time such as 90s, 10m or 2h, or never".into())
+    time.map(|time| IdleTimeout(Some(time)))
+        .ok_or_else(|| "expected a time such as 90s, 10m or 2h, or never".into())
 }

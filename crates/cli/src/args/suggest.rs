@@ -1,6 +1,6 @@
 //! Errors of usage with a likely meaning: the right call.
 
-use super::compat::FromVariable;
+use super::compat::VariableFlag;
 use super::words::{is_model, quoted};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
@@ -87,7 +87,7 @@ pub(super) fn improved(mut error: Error, words: &[OsString], command: &Command) 
 }
 
 /// The error of a command line to which variables have added flags: it names the variable.
-pub(super) fn of_variable(mut error: Error, from: &[FromVariable]) -> Error {
+pub(super) fn of_variable(mut error: Error, from: &[VariableFlag]) -> Error {
     let shown = error.render().to_string();
     if let Some(one) = from.iter().find(|one| shown.contains(&one.flag)) {
         tip(&mut error, &format!("the variable {} has set {}", one.variable, one.flag));

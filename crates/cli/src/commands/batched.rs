@@ -1,7 +1,7 @@
 //! Batched sequences of equal length with reproducible tokens, for `bench` and `profile`.
 
 use crate::args::EngineArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{interrupt, model};
 use anyhow::Result;
 use latent_backend::KV_BLOCK;
@@ -36,7 +36,7 @@ pub(super) fn fit(args: &mut EngineArgs, needed: usize, limit: usize) -> Result<
             "depth, prompt and generated tokens of all sequences take {needed} tokens of context, and the model has {limit}: give \
              smaller numbers of -d, -p, -n or --sequences"
         );
-        return Err(Usage(problem).into());
+        return Err(UsageError(problem).into());
     }
     let given = *args.ctx_size.get_or_insert(needed.max(1));
     // the cache is given out in whole blocks
@@ -45,7 +45,7 @@ pub(super) fn fit(args: &mut EngineArgs, needed: usize, limit: usize) -> Result<
             "depth, prompt and generated tokens of all sequences take {needed} tokens of context, but --ctx-size gives {given}: leave \
              --ctx-size away, or give fewer tokens"
         );
-        return Err(Usage(problem).into());
+        return Err(UsageError(problem).into());
     }
     Ok(())
 }

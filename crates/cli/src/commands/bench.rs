@@ -2,24 +2,24 @@
 
 use super::batched::{BatchedSequences, context, fit};
 use super::bench_draft;
-use super::bench_memory::{self, Before};
-use super::bench_predicted::{self, Predicted};
+use super::bench_memory::{self, EarlierRun};
+use super::bench_predicted::{self, BenchPrediction};
 use super::cpu_info::cpu_info;
 use super::limit_samples::LimitSamples;
-use crate::args::{BenchArgs, Table};
+use crate::args::{BenchArgs, BenchFormat};
 use crate::{model, output};
 use anyhow::Result;
-use latent_engine::{Draft, Engine, Limits, Roofline, StepSize, Summary};
-use latent_graph::config::Wire;
-use latent_hosts::predict::Case;
+use latent_engine::{Draft, Engine, PeakRates, Roofline, StepSize, Summary};
+use latent_graph::config::WireType;
+use latent_hosts::predict::PredictionCase;
 use latent_types::format_bytes;
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// One row of the table.
-struct Measured {
+struct BenchMeasurement {
     test: String,
-    size: Size,
+    size: BenchSize,
     /// Seconds of each repetition.
     seconds: Vec<f64>,
     /// Bytes that a step in the middle of the test must read: weights and KV cache.
@@ -27,12 +27,12 @@ struct Measured {
     /// The least time of the whole test.
     roofline: Roofline,
     /// What the file of hosts lets expect.
-    predicted: Option<Predicted>,
+    predicted: Option<BenchPrediction>,
 }
 
 /// The size of a test.
 #[derive(Clone, Copy)]
-struct Size {
+struct BenchSize {
     /// Tokens of the prompt; 0: none.
     prompt: usize,
     /// Tokens that each sequence generates; 0: none.
@@ -43,9 +43,9 @@ struct Size {
     sequences: usize,
 }
 
-impl Size {
+impl BenchSize {
     fn name(&self) -> String {
-        let Size { prompt, generate, depth, sequences } = *self;
+        let BenchSize { prompt, generate, depth, sequences } = *self;
         let mut name = if prompt > 0 { format!("pp{prompt}") } else { format!("tg{generate}") };
         if sequences > 1 {
             name += &format!(" × {sequences}");
@@ -61,11 +61,11 @@ impl Size {
     }
 
     /// What is predicted of it.
-    fn case(&self, engine: &Engine, wire: Wire) -> Case {
+    fn case(&self, engine: &Engine, wire: WireType) -> PredictionCase {
         // as `decode` divides them
         let groups = engine.steps_in_flight().min(self.sequences);
         let rows = self.sequences.div_ceil(groups);
-        Case {
+        PredictionCase {
             context: self.depth + self.prompt + self.generate,
             past: self.depth + self.generate / 2,
             rows,
@@ -84,7 +84,7 @@ impl Size {
     }
 }
 
-impl Measured {
+impl BenchMeasurement {
     /// Mean and standard deviation of f over the repetitions.
     fn spread(&self, f: impl Fn(f64) -> f64) -> (f64, f64) {
         let values: Vec<f64> = self.seconds.iter().map(|s| f(*s)).collect();
@@ -123,16 +123,16 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.save {
         crate::target::check(path, args.model.engine.force)?;
     }
-    let before = args.compare.as_deref().map(Before::read).transpose()?;
+    let before = args.compare.as_deref().map(EarlierRun::read).transpose()?;
     let checkpoint = model::open_shared(&args.model)?;
     let sizes = sizes(args);
     let mut engine_args = args.model.engine.clone();
-    let needed = |size: &Size| context(size.sequences, size.depth + size.prompt + size.generate);
+    let needed = |size: &BenchSize| context(size.sequences, size.depth + size.prompt + size.generate);
     let least = if args.model.engine.draft == Draft::None { 1 } else { bench_draft::CONTEXT };
     let limit = latent_graph::ModelConfig::before_loading(&checkpoint)?.context_length;
     fit(&mut engine_args, sizes.iter().map(needed).max().unwrap_or(1).max(least), limit)?;
-    let table = if args.json { Table::Json } else { args.output };
-    let mut engine = model::load(&checkpoint, &engine_args, table != Table::Md)?;
+    let table = if args.json { BenchFormat::Json } else { args.output };
+    let mut engine = model::load(&checkpoint, &engine_args, table != BenchFormat::Md)?;
     // the read-ahead thread would disturb the measurement
     engine.wait_for_weights();
     let mut limits = LimitSamples::default();
@@ -158,13 +158,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let drafting =
         engine.drafts().then(|| bench_draft::measure(&mut engine, &checkpoint, args)).transpose()?;
     match table {
-        Table::Json => {
+        BenchFormat::Json => {
             objects.extend(drafting.map(|drafting| drafting.object()));
             output::json(&Value::Array(objects))
         }
         // drafts have other columns
-        Table::Csv => csv(&objects),
-        Table::Md => {
+        BenchFormat::Csv => csv(&objects),
+        BenchFormat::Md => {
             markdown(&rows, &engine, &limits)?;
             bench_predicted::print(&rows.iter().map(predicted_and_measured).collect::<Vec<_>>())?;
             drafting.map_or(Ok(()), |drafting| drafting.print())?;
@@ -174,26 +174,31 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
 }
 
 /// The requested tests, by depth.
-fn sizes(args: &BenchArgs) -> Vec<Size> {
+fn sizes(args: &BenchArgs) -> Vec<BenchSize> {
     let mut sizes = Vec::new();
     for &depth in &args.n_depth {
         for &prompt in args.n_prompt.iter().filter(|n| **n > 0) {
-            sizes.push(Size { prompt, generate: 0, depth, sequences: 1 });
+            sizes.push(BenchSize { prompt, generate: 0, depth, sequences: 1 });
         }
         for &generate in args.n_gen.iter().filter(|n| **n > 0) {
             let many = args.sequences.iter().map(|n| usize::from(*n));
-            sizes.extend(many.map(|sequences| Size { prompt: 0, generate, depth, sequences }));
+            sizes.extend(many.map(|sequences| BenchSize { prompt: 0, generate, depth, sequences }));
         }
     }
     sizes
 }
 
-fn roofline(engine: &Engine, size: Size, limits: &Limits) -> Roofline {
+fn roofline(engine: &Engine, size: BenchSize, limits: &PeakRates) -> Roofline {
     engine.roofline(&size.steps(engine.chunk_for(size.prompt)), limits)
 }
 
-fn measure(engine: &mut Engine, size: Size, args: &BenchArgs, limits: &Limits) -> Result<Measured> {
-    let Size { prompt, generate, depth, sequences: count } = size;
+fn measure(
+    engine: &mut Engine,
+    size: BenchSize,
+    args: &BenchArgs,
+    limits: &PeakRates,
+) -> Result<BenchMeasurement> {
+    let BenchSize { prompt, generate, depth, sequences: count } = size;
     let mut together = BatchedSequences::new(engine, count, depth + prompt + generate);
     together.fill(engine, depth)?;
     let mut seconds = Vec::new();
@@ -212,7 +217,7 @@ fn measure(engine: &mut Engine, size: Size, args: &BenchArgs, limits: &Limits) -
     }
     together.release(engine);
     let cost = engine.cost(StepSize::decode(count, depth + generate / 2));
-    Ok(Measured {
+    Ok(BenchMeasurement {
         test: size.name(),
         size,
         seconds,
@@ -222,11 +227,11 @@ fn measure(engine: &mut Engine, size: Size, args: &BenchArgs, limits: &Limits) -
     })
 }
 
-fn predicted_and_measured(row: &Measured) -> (&str, f64, Option<Predicted>) {
+fn predicted_and_measured(row: &BenchMeasurement) -> (&str, f64, Option<BenchPrediction>) {
     (&row.test, row.speed().0, row.predicted)
 }
 
-fn object(row: &Measured, engine: &Engine, file: &str, samples: &LimitSamples) -> Value {
+fn object(row: &BenchMeasurement, engine: &Engine, file: &str, samples: &LimitSamples) -> Value {
     let (limits, (low, high)) = (samples.median(), samples.bandwidths());
     let s = engine.summary();
     let (avg_ns, stddev_ns) = row.spread(|s| s * 1e9);
@@ -313,7 +318,7 @@ pub(super) fn csv(objects: &[Value]) -> Result<()> {
     Ok(())
 }
 
-fn markdown(rows: &[Measured], engine: &Engine, limits: &LimitSamples) -> Result<()> {
+fn markdown(rows: &[BenchMeasurement], engine: &Engine, limits: &LimitSamples) -> Result<()> {
     let s = engine.summary();
     output::line(
         "| model | size | params | threads | test | t/s | first token | bytes/step | GB/s | roofline t/s | of it |",

@@ -1,6 +1,6 @@
 //! The part of `latent bench` about drafts: how many are accepted, what their steps cost, and what is gained.
 
-use super::conversation::Conversation;
+use super::conversation::MessageList;
 use super::median::median;
 use super::prompt::ChatFormatter;
 use crate::args::BenchArgs;
@@ -30,7 +30,7 @@ const ANSWER: usize = 400;
 pub(super) const CONTEXT: usize = 1024;
 
 /// What drafting costs and gives.
-pub(super) struct Drafting {
+pub(super) struct DraftBench {
     count: DraftCount,
     /// Tokens of the answers, which are the same without drafts.
     tokens: usize,
@@ -45,7 +45,7 @@ pub(super) struct Drafting {
     mtp: f64,
 }
 
-impl Drafting {
+impl DraftBench {
     /// How much faster answers are with drafts: the median of the repetitions.
     fn gain(&self) -> f64 {
         let ratios: Vec<f64> =
@@ -109,19 +109,19 @@ impl Drafting {
     }
 }
 
-struct Quiet;
+struct BenchListener;
 
-impl Listener for Quiet {
-    fn token(&mut self, _: &latent_engine::Event<'_>) -> bool {
+impl Listener for BenchListener {
+    fn token(&mut self, _: &latent_engine::TokenEvent<'_>) -> bool {
         !interrupt::asked()
     }
 }
 
 /// Measures drafts on answers to fixed questions.
-pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &BenchArgs) -> Result<Drafting> {
+pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &BenchArgs) -> Result<DraftBench> {
     let config = engine.config().clone();
     let formatter = ChatFormatter::open(checkpoint, &config, Some(engine.context()))?;
-    let mut made = Drafting {
+    let mut made = DraftBench {
         count: DraftCount::default(),
         tokens: 0,
         stepped: 0,
@@ -135,7 +135,7 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
     for repetition in 0..args.repetitions {
         let (mut with, mut without) = (0.0, 0.0);
         for question in QUESTIONS {
-            let mut conversation = Conversation::new(None);
+            let mut conversation = MessageList::new(None);
             conversation.push("user", question);
             let prompt = formatter.chat(conversation.messages())?;
             let mut ask = |undrafted| {
@@ -146,7 +146,7 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
                     undrafted,
                     ..Request::default()
                 };
-                engine.generate(&mut Session::default(), &request, &formatter.tokenizer, &mut Quiet)
+                engine.generate(&mut Session::default(), &request, &formatter.tokenizer, &mut BenchListener)
             };
             let (drafted, plain) = (ask(false)?, ask(true)?);
             if interrupt::asked() {
@@ -170,7 +170,7 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
 }
 
 /// Times single steps after a text, each kind in turn.
-fn steps(engine: &mut Engine, text: &[u32], made: &mut Drafting) -> Result<(), EngineError> {
+fn steps(engine: &mut Engine, text: &[u32], made: &mut DraftBench) -> Result<(), EngineError> {
     let room = engine.context().saturating_sub(4);
     let text = &text[..text.len().min(room)];
     let mut sequence = Sequence::default();

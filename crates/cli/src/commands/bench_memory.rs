@@ -1,7 +1,7 @@
 //! `latent bench --save` and `--compare`: measurements that are kept, and what became faster or slower since.
 
 use super::cpu_info::cpu_info;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::output;
 use anyhow::Result;
 use latent_formats::{OutputFile, input_file};
@@ -58,20 +58,20 @@ pub(super) fn save(path: &Path, rows: &[Value]) -> Result<()> {
 }
 
 /// Measurements of an earlier run.
-pub(super) struct Before {
+pub(super) struct EarlierRun {
     rows: Vec<Value>,
     /// What differs in the machine: `cpu: AMD EPYC 9354 before, AMD EPYC 9654 now`.
     machine: Vec<String>,
 }
 
-impl Before {
+impl EarlierRun {
     /// Reads what [`save`] has written.
-    pub(super) fn read(path: &Path) -> Result<Before> {
-        Before::parse(&input_file::read_text(path, MAX_BYTES)?, &machine())
-            .map_err(|problem| Usage(format!("{}: {problem}", path.display())).into())
+    pub(super) fn read(path: &Path) -> Result<EarlierRun> {
+        EarlierRun::parse(&input_file::read_text(path, MAX_BYTES)?, &machine())
+            .map_err(|problem| UsageError(format!("{}: {problem}", path.display())).into())
     }
 
-    fn parse(text: &str, here: &Value) -> Result<Before, String> {
+    fn parse(text: &str, here: &Value) -> Result<EarlierRun, String> {
         let kept: Value = serde_json::from_str(text).map_err(|error| format!("not valid JSON: {error}"))?;
         let rows = kept["rows"].as_array().filter(|_| kept["format"] == FORMAT);
         let rows = rows.ok_or("it holds no measurements: give a file that `latent bench --save` wrote")?;
@@ -80,11 +80,11 @@ impl Before {
         }
         let keys = here.as_object().into_iter().flat_map(|here| here.keys());
         let machine = keys.filter_map(|key| difference(key, &kept["machine"][key], &here[key])).collect();
-        Ok(Before { rows: rows.clone(), machine })
+        Ok(EarlierRun { rows: rows.clone(), machine })
     }
 
     /// Compares each row with the row of the same test if the machine is the same.
-    pub(super) fn compare(&self, now: &[Value]) -> Comparison {
+    pub(super) fn compare(&self, now: &[Value]) -> BenchComparison {
         let pair = |now: &Value| {
             let (name, speed_now) = speed(now)?;
             let (row, before) = self.rows.iter().find_map(|row| {
@@ -92,7 +92,7 @@ impl Before {
                 (other == name).then_some((row, before))
             })?;
             let ratio = (self.machine.is_empty() && before.0 > 0.0).then(|| Ratio::of(before, speed_now));
-            Some((Compared { test: name.to_owned(), before: before.0, now: speed_now.0, ratio }, row))
+            Some((ComparedTest { test: name.to_owned(), before: before.0, now: speed_now.0, ratio }, row))
         };
         let pairs: Vec<_> = now.iter().filter_map(|row| Some((pair(row)?, row))).collect();
         let mut settings: Vec<String> = Vec::new();
@@ -104,7 +104,7 @@ impl Before {
         }
         let unmatched = now.len() - pairs.len();
         let rows = pairs.into_iter().map(|((compared, _), _)| compared).collect();
-        Comparison { rows, settings, machine: self.machine.clone(), unmatched }
+        BenchComparison { rows, settings, machine: self.machine.clone(), unmatched }
     }
 }
 
@@ -140,7 +140,7 @@ impl Ratio {
 }
 
 /// One test, before and now.
-struct Compared {
+struct ComparedTest {
     test: String,
     before: f64,
     now: f64,
@@ -148,15 +148,15 @@ struct Compared {
 }
 
 /// A run compared with an earlier one.
-pub(super) struct Comparison {
-    rows: Vec<Compared>,
+pub(super) struct BenchComparison {
+    rows: Vec<ComparedTest>,
     settings: Vec<String>,
     machine: Vec<String>,
     /// Tests that the earlier run did not have.
     unmatched: usize,
 }
 
-impl Comparison {
+impl BenchComparison {
     /// Adds to the objects of a table what they were before.
     pub(super) fn add_to(&self, objects: &mut [Value]) {
         for object in objects {
@@ -207,9 +207,9 @@ mod tests {
         json!({ "test": test, "avg_ts": speed, "stddev_ts": 0.03 * speed, "n_threads": threads })
     }
 
-    fn before(machine: &Value, rows: &[Value]) -> Before {
+    fn before(machine: &Value, rows: &[Value]) -> EarlierRun {
         let kept = json!({ "format": FORMAT, "machine": machine, "rows": rows });
-        Before::parse(&kept.to_string(), &json!({ "cpu": "A", "cpus": 4 })).unwrap()
+        EarlierRun::parse(&kept.to_string(), &json!({ "cpu": "A", "cpus": 4 })).unwrap()
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn other_files_are_refused() {
-        let refused = |text: &str| Before::parse(text, &json!({})).err().unwrap();
+        let refused = |text: &str| EarlierRun::parse(text, &json!({})).err().unwrap();
         assert!(refused("").contains("not valid JSON"));
         assert!(refused("[]").contains("--save"));
         assert!(refused(r#"{"format": "latent-bench-1", "rows": [{"test": "x"}]}"#).contains("no speed"));

@@ -4,11 +4,11 @@ use crate::args::ModelArgs;
 use crate::{output, prediction};
 use anyhow::Result;
 use latent_engine::Engine;
-use latent_hosts::predict::Case;
+use latent_hosts::predict::PredictionCase;
 
 /// What is predicted of a test.
 #[derive(Clone, Copy)]
-pub(super) struct Predicted {
+pub(super) struct BenchPrediction {
     /// Tokens per second.
     pub(super) speed: f64,
     /// Seconds of a decode step that values are on their way between ranks.
@@ -16,7 +16,11 @@ pub(super) struct Predicted {
 }
 
 /// What is predicted of a test; none without a file of hosts, or on one host.
-pub(super) fn of_test(args: &ModelArgs, engine: &Engine, case: &Case) -> Result<Option<Predicted>> {
+pub(super) fn of_test(
+    args: &ModelArgs,
+    engine: &Engine,
+    case: &PredictionCase,
+) -> Result<Option<BenchPrediction>> {
     let found = prediction::of_engine(args, engine, case)?;
     Ok(found.and_then(|found| {
         let speed = match (case.prompt, found.first_token) {
@@ -24,12 +28,12 @@ pub(super) fn of_test(args: &ModelArgs, engine: &Engine, case: &Case) -> Result<
             (prompt, Some(seconds)) => prompt as f64 / seconds,
             (_, None) => return None,
         };
-        Some(Predicted { speed, links: found.links })
+        Some(BenchPrediction { speed, links: found.links })
     }))
 }
 
 /// A line for each test that something is predicted of.
-pub(super) fn print(rows: &[(&str, f64, Option<Predicted>)]) -> Result<()> {
+pub(super) fn print(rows: &[(&str, f64, Option<BenchPrediction>)]) -> Result<()> {
     if rows.iter().all(|(_, _, predicted)| predicted.is_none()) {
         return Ok(());
     }
@@ -37,7 +41,7 @@ pub(super) fn print(rows: &[(&str, f64, Option<Predicted>)]) -> Result<()> {
     output::line("| test | predicted t/s | measured t/s | measured / predicted |")?;
     output::line("| --- | ---: | ---: | ---: |")?;
     for (test, measured, predicted) in rows {
-        if let Some(Predicted { speed, .. }) = predicted {
+        if let Some(BenchPrediction { speed, .. }) = predicted {
             let part = measured / speed;
             output::line(&format!("| {test} | {speed:.2} | {measured:.2} | {part:.2} |"))?;
         }

@@ -2,7 +2,7 @@
 
 use super::batched::{fit, token};
 use super::median::median;
-use crate::args::{BenchArgs, MAX_VERIFY_ROWS, RowCounts, Table};
+use crate::args::{BenchArgs, BenchFormat, MAX_VERIFY_ROWS, RowCounts};
 use crate::{interrupt, model, output};
 use anyhow::Result;
 use latent_engine::cache::Sequence;
@@ -18,34 +18,34 @@ const STEPS: usize = 4;
 
 /// The tokens that a step verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Text {
+enum VerifyText {
     /// Tokens that have nothing to do with each other.
     Independent,
     /// One token again and again: rows choose the same experts as far as they ever do.
     Repeated,
 }
 
-impl Text {
-    const ALL: [Text; 2] = [Text::Independent, Text::Repeated];
+impl VerifyText {
+    const ALL: [VerifyText; 2] = [VerifyText::Independent, VerifyText::Repeated];
 
     fn name(self) -> &'static str {
         match self {
-            Text::Independent => "independent",
-            Text::Repeated => "repeated",
+            VerifyText::Independent => "independent",
+            VerifyText::Repeated => "repeated",
         }
     }
 
     /// `rows` tokens of the step `number`.
     fn tokens(self, number: usize, rows: usize, vocab: usize) -> Vec<u32> {
         let first = number * MAX_VERIFY_ROWS;
-        let at = |row| if self == Text::Repeated { first } else { first + row };
+        let at = |row| if self == VerifyText::Repeated { first } else { first + row };
         (0..rows).map(|row| token(at(row), vocab)).collect()
     }
 }
 
 /// Steps of one number of rows, after the same tokens.
-struct Measured {
-    text: Text,
+struct VerifyMeasurement {
+    text: VerifyText,
     depth: usize,
     rows: usize,
     /// Seconds of a step, per round.
@@ -59,7 +59,7 @@ struct Measured {
     one: RoutedBytes,
 }
 
-impl Measured {
+impl VerifyMeasurement {
     fn test(&self) -> String {
         let mut name = format!("verify {}, {}", self.rows, self.text.name());
         if self.depth > 0 {
@@ -96,24 +96,24 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let mut engine_args = args.model.engine.clone();
     let limit = latent_graph::ModelConfig::before_loading(&checkpoint)?.context_length;
     fit(&mut engine_args, deepest + counts.iter().max().copied().unwrap_or(1), limit)?;
-    let table = if args.json { Table::Json } else { args.output };
-    let mut engine = model::load(&checkpoint, &engine_args, table != Table::Md)?;
+    let table = if args.json { BenchFormat::Json } else { args.output };
+    let mut engine = model::load(&checkpoint, &engine_args, table != BenchFormat::Md)?;
     // the read-ahead thread would disturb the measurement
     engine.wait_for_weights();
     let activations = engine.activations(&checkpoint)?;
     let mut all = Vec::new();
     for &depth in &args.n_depth {
         let mut bench = VerifyBench::new(&mut engine, &activations, depth)?;
-        for text in Text::ALL {
+        for text in VerifyText::ALL {
             all.extend(bench.measure(text, &counts, usize::from(args.repetitions))?);
         }
         bench.release();
     }
     let objects: Vec<Value> = all.iter().map(|measured| object(measured, &engine, &checkpoint)).collect();
     match table {
-        Table::Json => output::json(&Value::Array(objects)),
-        Table::Csv => super::bench::csv(&objects),
-        Table::Md => markdown(&all, &engine),
+        BenchFormat::Json => output::json(&Value::Array(objects)),
+        BenchFormat::Csv => super::bench::csv(&objects),
+        BenchFormat::Md => markdown(&all, &engine),
     }
 }
 
@@ -178,7 +178,12 @@ impl<'e> VerifyBench<'e> {
     }
 
     /// Rounds in which every number of rows is timed in turn, compared with one row.
-    fn measure(&mut self, text: Text, counts: &[usize], rounds: usize) -> Result<Vec<Measured>, EngineError> {
+    fn measure(
+        &mut self,
+        text: VerifyText,
+        counts: &[usize],
+        rounds: usize,
+    ) -> Result<Vec<VerifyMeasurement>, EngineError> {
         let vocab = self.engine.config().vocab_size;
         let mut all = vec![(1, Vec::new())];
         all.extend(counts.iter().filter(|rows| **rows > 1).map(|rows| (*rows, Vec::new())));
@@ -196,7 +201,7 @@ impl<'e> VerifyBench<'e> {
             }
         }
         let steps = (1..=rounds).flat_map(|round| (0..STEPS).map(move |step| (round, step)));
-        let mut measured: Vec<Measured> = Vec::new();
+        let mut measured: Vec<VerifyMeasurement> = Vec::new();
         let one = all[0].1.clone();
         for (rows, seconds) in all {
             let mut distinct = BTreeMap::new();
@@ -210,7 +215,7 @@ impl<'e> VerifyBench<'e> {
             let bytes = self.engine.routed_bytes(size, &|layer| distinct.get(&layer).copied().unwrap_or(0.0));
             let ratios = seconds.iter().zip(&one).map(|(seconds, one)| seconds / one).collect();
             let one = measured.first().map_or(bytes, |first| first.bytes);
-            measured.push(Measured {
+            measured.push(VerifyMeasurement {
                 text,
                 depth: self.context.len(),
                 rows,
@@ -230,7 +235,7 @@ impl<'e> VerifyBench<'e> {
     }
 }
 
-fn object(row: &Measured, engine: &Engine, checkpoint: &Checkpoint) -> Value {
+fn object(row: &VerifyMeasurement, engine: &Engine, checkpoint: &Checkpoint) -> Value {
     let s = engine.summary();
     json!({
         "build_commit": option_env!("LATENT_COMMIT").unwrap_or("unknown"),
@@ -261,7 +266,7 @@ fn object(row: &Measured, engine: &Engine, checkpoint: &Checkpoint) -> Value {
     })
 }
 
-fn markdown(rows: &[Measured], engine: &Engine) -> Result<()> {
+fn markdown(rows: &[VerifyMeasurement], engine: &Engine) -> Result<()> {
     output::line("| test | ms | time ÷ 1 row | experts per MoE layer | bytes ÷ 1 row | deviation |")?;
     output::line("| --- | ---: | ---: | ---: | ---: | ---: |")?;
     for row in rows {
@@ -293,11 +298,11 @@ mod tests {
 
     #[test]
     fn independent_tokens_differ_between_steps_and_repeated_ones_within_none() {
-        let [a, b] = [0, 1].map(|number| Text::Independent.tokens(number, 8, 100_000));
+        let [a, b] = [0, 1].map(|number| VerifyText::Independent.tokens(number, 8, 100_000));
         assert!(a.iter().all(|token| !b.contains(token)) && a[0] != a[1]);
-        let repeated = Text::Repeated.tokens(1, 8, 100_000);
+        let repeated = VerifyText::Repeated.tokens(1, 8, 100_000);
         assert_eq!(repeated, vec![b[0]; 8]);
         // a shorter step has the first tokens of a longer one
-        assert_eq!(Text::Independent.tokens(0, 3, 100_000), a[..3]);
+        assert_eq!(VerifyText::Independent.tokens(0, 3, 100_000), a[..3]);
     }
 }

@@ -1,7 +1,7 @@
 //! Variables of a chat template besides the messages: tools, and whether the model should think.
 
 use crate::args::TemplateArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use anyhow::Result;
 use latent_formats::{Checkpoint, input_file};
 use latent_text::ChatInput;
@@ -19,17 +19,17 @@ const MAX_TOOLS: usize = 1024;
 
 /// Variables of a template besides the messages.
 #[derive(Default)]
-pub(super) struct ChatOptions {
+pub(super) struct TemplateOptions {
     tools: Option<Value>,
     extra: Map<String, Value>,
     /// Whether names of control tokens in a user's text become those tokens.
     pub(super) allow_special: bool,
 }
 
-impl ChatOptions {
+impl TemplateOptions {
     /// Reads the flags; a flag that the model's template would ignore is refused.
-    pub(super) fn new(args: &TemplateArgs, checkpoint: &Checkpoint) -> Result<ChatOptions> {
-        let mut options = ChatOptions { allow_special: args.allow_special, ..ChatOptions::default() };
+    pub(super) fn new(args: &TemplateArgs, checkpoint: &Checkpoint) -> Result<TemplateOptions> {
+        let mut options = TemplateOptions { allow_special: args.allow_special, ..TemplateOptions::default() };
         if !args.think && !args.no_think && args.tools.is_none() {
             return Ok(options);
         }
@@ -40,7 +40,7 @@ impl ChatOptions {
                 options.extra.insert(name.to_owned(), Value::Bool(args.think));
             }
             if options.extra.is_empty() {
-                return Err(Usage(format!(
+                return Err(UsageError(format!(
                     "{flag}: the model's chat template has no such switch (it reads neither {} nor {})",
                     THINKING[0], THINKING[1]
                 ))
@@ -50,7 +50,7 @@ impl ChatOptions {
         if let Some(path) = &args.tools {
             if !reads(template, "tools") {
                 let problem = "--tools: the model's chat template takes no tools";
-                return Err(Usage(problem.into()).into());
+                return Err(UsageError(problem.into()).into());
             }
             options.tools = Some(read_tools(path)?);
         }
@@ -71,9 +71,9 @@ impl ChatOptions {
 
 /// A list of tools in OpenAI's form.
 pub(super) fn read_tools(path: &Path) -> Result<Value> {
-    let failed = |problem: String| Usage(format!("--tools {}: {problem}", path.display()));
-    let text =
-        input_file::read_text(path, MAX_TOOLS_BYTES).map_err(|error| Usage(format!("--tools: {error}")))?;
+    let failed = |problem: String| UsageError(format!("--tools {}: {problem}", path.display()));
+    let text = input_file::read_text(path, MAX_TOOLS_BYTES)
+        .map_err(|error| UsageError(format!("--tools: {error}")))?;
     let tools = latent_formats::json::parse(&text).map_err(failed)?;
     check_tools(&tools).map_err(failed)?;
     Ok(tools)

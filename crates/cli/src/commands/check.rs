@@ -2,12 +2,12 @@
 
 use super::hyper_parameters::{facts, rope};
 use crate::args::{CheckArgs, EngineArgs};
-use crate::exit::{NotSupported, usage_of};
+use crate::exit::{UnsupportedModel, usage_of};
 use crate::output::Colour;
 use crate::{model, output};
 use anyhow::Result;
-use latent_formats::{Data, Source};
-use latent_graph::support::{self, Machine, MissingKind, Operation, Similarity, SupportReport};
+use latent_formats::{CheckpointSource, OutlineData};
+use latent_graph::support::{self, Machine, MissingKind, OperationKernels, Similarity, SupportReport};
 use latent_text::{ChatTemplate, TextError, Tokenizer};
 use serde_json::{Value, json};
 
@@ -42,19 +42,19 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
         0 => Ok(()),
         n => {
             let things = if n == 1 { "one thing is" } else { &format!("{n} things are") };
-            Err(NotSupported(format!("{}: not supported yet: {things} missing", support.file)).into())
+            Err(UnsupportedModel(format!("{}: not supported yet: {things} missing", support.file)).into())
         }
     }
 }
 
 /// Tokenizer and chat template.
 struct TextSide {
-    tokenizer: Part,
-    template: Part,
+    tokenizer: CheckedPart,
+    template: CheckedPart,
 }
 
 /// An optional part of a model.
-enum Part {
+enum CheckedPart {
     /// Missing, or in a file that is not there; with a hint.
     None(&'static str),
     /// Present and supported: its kind.
@@ -64,33 +64,37 @@ enum Part {
 }
 
 impl TextSide {
-    fn of(source: &Source) -> TextSide {
+    fn of(source: &CheckpointSource) -> TextSide {
         let kind = match source {
-            Source::Gguf(gguf) => {
+            CheckpointSource::Gguf(gguf) => {
                 let word = |key| gguf.metadata.str(key).ok().flatten().unwrap_or("no pre-tokenizer");
                 let model = gguf.metadata.str("tokenizer.ggml.model").ok().flatten();
                 model.map(|model| format!("{model} ({})", word("tokenizer.ggml.pre")))
             }
-            Source::HuggingFace(hf) => hf.tokenizer.as_ref().map(|file| file.kind.file_name().to_owned()),
+            CheckpointSource::HuggingFace(hf) => {
+                hf.tokenizer.as_ref().map(|file| file.kind.file_name().to_owned())
+            }
         };
         let tokenizer = match (kind, Tokenizer::from_source(source)) {
             (_, Err(TextError::Missing)) => {
-                Part::None("none: the configuration alone; prompts are token ids (--tokens)")
+                CheckedPart::None("none: the configuration alone; prompts are token ids (--tokens)")
             }
-            (kind, Ok(tokenizer)) => {
-                Part::Supported(format!("{}, {} tokens", kind.unwrap_or_default(), tokenizer.vocab_size()))
-            }
-            (kind, Err(error)) => Part::Unsupported(kind.unwrap_or_default(), error.to_string()),
+            (kind, Ok(tokenizer)) => CheckedPart::Supported(format!(
+                "{}, {} tokens",
+                kind.unwrap_or_default(),
+                tokenizer.vocab_size()
+            )),
+            (kind, Err(error)) => CheckedPart::Unsupported(kind.unwrap_or_default(), error.to_string()),
         };
         let template = match source {
-            Source::Gguf(gguf) => gguf.metadata.str("tokenizer.chat_template").ok().flatten(),
-            Source::HuggingFace(hf) => hf.chat_template.as_deref(),
+            CheckpointSource::Gguf(gguf) => gguf.metadata.str("tokenizer.chat_template").ok().flatten(),
+            CheckpointSource::HuggingFace(hf) => hf.chat_template.as_deref(),
         };
         let template =
             match template.map(|text| (format!("Jinja, {} bytes", text.len()), ChatTemplate::new(text))) {
-                None => Part::None("none: prompts go in as they are (--raw)"),
-                Some((kind, Ok(_))) => Part::Supported(kind),
-                Some((kind, Err(error))) => Part::Unsupported(kind, error.to_string()),
+                None => CheckedPart::None("none: prompts go in as they are (--raw)"),
+                Some((kind, Ok(_))) => CheckedPart::Supported(kind),
+                Some((kind, Err(error))) => CheckedPart::Unsupported(kind, error.to_string()),
             };
         TextSide { tokenizer, template }
     }
@@ -101,26 +105,28 @@ impl TextSide {
     }
 }
 
-impl Part {
+impl CheckedPart {
     fn problem(&self) -> Option<&str> {
         match self {
-            Part::Unsupported(_, problem) => Some(problem),
+            CheckedPart::Unsupported(_, problem) => Some(problem),
             _ => None,
         }
     }
 
     fn line(&self) -> &str {
         match self {
-            Part::None(why) => why,
-            Part::Supported(kind) | Part::Unsupported(kind, _) => kind,
+            CheckedPart::None(why) => why,
+            CheckedPart::Supported(kind) | CheckedPart::Unsupported(kind, _) => kind,
         }
     }
 
     fn json(&self) -> Value {
         match self {
-            Part::None(_) => Value::Null,
-            Part::Supported(kind) => json!({"kind": kind, "supported": true}),
-            Part::Unsupported(kind, problem) => json!({"kind": kind, "supported": false, "problem": problem}),
+            CheckedPart::None(_) => Value::Null,
+            CheckedPart::Supported(kind) => json!({"kind": kind, "supported": true}),
+            CheckedPart::Unsupported(kind, problem) => {
+                json!({"kind": kind, "supported": false, "problem": problem})
+            }
         }
     }
 }
@@ -138,9 +144,9 @@ fn colour(line: &str) -> Option<Colour> {
 
 fn text(support: &SupportReport, side: &TextSide, args: &EngineArgs, tier: &str) -> String {
     let data = match support.data {
-        Data::Whole => "whole file",
-        Data::Header => "header only: data are missing",
-        Data::Config => "config.json alone",
+        OutlineData::Whole => "whole file",
+        OutlineData::Header => "header only: data are missing",
+        OutlineData::Config => "config.json alone",
     };
     let mut lines = vec![format!("{}: {data}", support.file)];
     let circuit = support.config.as_ref().map(|c| format!(" (circuit {})", model::circuit_name(args, c)));
@@ -235,7 +241,7 @@ fn operations(support: &SupportReport, tier: &str, lines: &mut Vec<String>) {
         "operation", "format", "nodes", "binds", "also there"
     ));
     for operation in &support.operations {
-        let Operation { operation: word, format, nodes, available, binds, portable, .. } = operation;
+        let OperationKernels { operation: word, format, nodes, available, binds, portable, .. } = operation;
         let kernel = binds.as_ref().map_or("none", |b| b.kernel.as_str());
         let mut others: Vec<&str> = Vec::new();
         for other in available.iter().filter(|k| Some(*k) != binds.as_ref()) {

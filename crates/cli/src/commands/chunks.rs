@@ -1,10 +1,10 @@
 //! A text as chunks of tokens, each of which is run as a text of its own.
 
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::input;
 use anyhow::{Context, Result};
 use latent_formats::Checkpoint;
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use std::path::Path;
 
 /// The first `most` whole chunks of `size` tokens, each begun as a text where the model begins texts by a token.
@@ -16,7 +16,8 @@ pub(super) fn chunks(
 ) -> Result<Vec<Vec<u32>>> {
     let tokenizer = Tokenizer::from_checkpoint(checkpoint).with_context(|| checkpoint.display_name())?;
     let text = input::file_text(path)?;
-    let encode = |text: &str| tokenizer.encode(text, Encode { add_special: true, parse_special: false });
+    let encode =
+        |text: &str| tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false });
     let begin = encode("")?.first().copied();
     let tokens = encode(&text)?;
     let mut chunks: Vec<Vec<u32>> = tokens.chunks_exact(size).map(<[u32]>::to_vec).collect();
@@ -27,7 +28,7 @@ pub(super) fn chunks(
             path.display(),
             tokens.len(),
         );
-        return Err(Usage(problem).into());
+        return Err(UsageError(problem).into());
     }
     if let Some(begin) = begin {
         chunks.iter_mut().for_each(|chunk| chunk[0] = begin);

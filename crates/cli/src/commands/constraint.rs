@@ -1,11 +1,11 @@
 //! `--json-schema` and `--grammar`: what answers have to obey.
 
 use crate::args::ConstraintArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use anyhow::Result;
 use latent_engine::LogitsProcessor;
 use latent_formats::{input_file, json};
-use latent_grammar::{Grammar, GrammarError, GrammarLimits, Grammars, Reasoning, Source};
+use latent_grammar::{Grammar, GrammarError, GrammarLimits, GrammarSource, Grammars, Reasoning};
 use latent_text::Tokenizer;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ const MAX_BYTES: u64 = 1 << 20;
 const THINKING: [&str; 2] = ["<think>", "</think>"];
 
 /// What the flags name, for messages, and what it says.
-pub(super) fn asked(args: &ConstraintArgs) -> Result<Option<(String, Source)>> {
+pub(super) fn asked(args: &ConstraintArgs) -> Result<Option<(String, GrammarSource)>> {
     match (&args.json_schema, &args.grammar) {
         (Some(schema), _) => schema_of(schema).map(Some),
         (None, Some(given)) => match given.to_str().filter(|text| text.contains("::=")) {
-            Some(text) => Ok(Some(("--grammar".to_owned(), Source::Gbnf(text.to_owned())))),
+            Some(text) => Ok(Some(("--grammar".to_owned(), GrammarSource::Gbnf(text.to_owned())))),
             None => grammar_of(Path::new(given)).map(Some),
         },
         (None, None) => Ok(None),
@@ -33,7 +33,7 @@ pub(super) fn asked(args: &ConstraintArgs) -> Result<Option<(String, Source)>> {
 pub(super) struct AnswerConstraint {
     /// The flag and the file, for messages.
     name: String,
-    source: Source,
+    source: GrammarSource,
     grammars: Grammars,
     tokenizer: Arc<Tokenizer>,
     /// Whether the model's template knows reasoning, which then is free.
@@ -64,7 +64,7 @@ impl AnswerConstraint {
 
     fn compile(&self, reasoning: Option<&Reasoning>) -> Result<Arc<Grammar>> {
         let wrong = |error: GrammarError| match error.is_of_request() {
-            true => Usage(format!("{}: {error}", self.name)).into(),
+            true => UsageError(format!("{}: {error}", self.name)).into(),
             false => anyhow::Error::from(error),
         };
         self.grammars.compile(&self.source, reasoning).map_err(wrong)
@@ -88,26 +88,26 @@ pub(super) fn processors(
     constraint.map(|constraint| constraint.processor(prompt)).into_iter().collect()
 }
 
-fn schema_of(given: &str) -> Result<(String, Source)> {
+fn schema_of(given: &str) -> Result<(String, GrammarSource)> {
     let (name, text) = if given.trim_start().starts_with('{') {
         ("--json-schema".to_owned(), given.to_owned())
     } else {
         let name = format!("--json-schema {given}");
         let text = input_file::read_text(Path::new(given), MAX_BYTES)
-            .map_err(|error| Usage(format!("--json-schema: {error}; a schema itself begins with {{")))?;
+            .map_err(|error| UsageError(format!("--json-schema: {error}; a schema itself begins with {{")))?;
         (name, text)
     };
-    let schema = json::parse(&text).map_err(|problem| Usage(format!("{name}: {problem}")))?;
-    Ok((name, Source::JsonSchema(schema)))
+    let schema = json::parse(&text).map_err(|problem| UsageError(format!("{name}: {problem}")))?;
+    Ok((name, GrammarSource::JsonSchema(schema)))
 }
 
-fn grammar_of(path: &Path) -> Result<(String, Source)> {
+fn grammar_of(path: &Path) -> Result<(String, GrammarSource)> {
     let text =
-        input_file::read_text(path, MAX_BYTES).map_err(|error| Usage(format!("--grammar: {error}")))?;
+        input_file::read_text(path, MAX_BYTES).map_err(|error| UsageError(format!("--grammar: {error}")))?;
     let source = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("gbnf") => Source::Gbnf(text),
-        Some("lark") => Source::Lark(text),
-        _ => Source::grammar(text),
+        Some("gbnf") => GrammarSource::Gbnf(text),
+        Some("lark") => GrammarSource::Lark(text),
+        _ => GrammarSource::grammar(text),
     };
     Ok((format!("--grammar {}", path.display()), source))
 }

@@ -15,13 +15,13 @@ const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 
 /// Messages in order; an optional system message comes first.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Conversation {
+pub(super) struct MessageList {
     messages: Vec<Value>,
 }
 
-impl Conversation {
-    pub(super) fn new(system: Option<&str>) -> Conversation {
-        Conversation { messages: system.iter().map(|text| prompt::message("system", text)).collect() }
+impl MessageList {
+    pub(super) fn new(system: Option<&str>) -> MessageList {
+        MessageList { messages: system.iter().map(|text| prompt::message("system", text)).collect() }
     }
 
     pub(super) fn messages(&self) -> &[Value] {
@@ -101,11 +101,11 @@ impl Conversation {
     }
 
     /// The same conversation without its `count` oldest turns.
-    pub(super) fn without(&self, count: usize) -> Conversation {
+    pub(super) fn without(&self, count: usize) -> MessageList {
         let first = self.first();
         let from = if count == 0 { first } else { self.turns().get(count).copied().unwrap_or(first) };
         let rest = self.messages[..first].iter().chain(&self.messages[from..]);
-        Conversation { messages: rest.cloned().collect() }
+        MessageList { messages: rest.cloned().collect() }
     }
 
     /// Index of the first message after the system message.
@@ -124,7 +124,7 @@ impl Conversation {
     ///
     /// # Errors
     /// The problem.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Conversation> {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<MessageList> {
         let text = std::str::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8 text"))?;
         let value = latent_formats::json::parse(text).map_err(|problem| anyhow!(problem))?;
         match value["version"].as_u64() {
@@ -139,7 +139,7 @@ impl Conversation {
         let messages = list.iter().enumerate().map(|(i, message)| {
             checked(message, i).map_err(|problem| anyhow!("message {}: {problem}", i + 1))
         });
-        Ok(Conversation { messages: messages.collect::<Result<_>>()? })
+        Ok(MessageList { messages: messages.collect::<Result<_>>()? })
     }
 }
 
@@ -167,7 +167,7 @@ fn checked(message: &Value, place: usize) -> Result<Value> {
 }
 
 /// Number of tokens at the beginning of every prompt of a conversation, whatever the user says: a context shift keeps them.
-pub(super) fn kept_tokens(formatter: &ChatFormatter, conversation: &Conversation) -> Result<usize> {
+pub(super) fn kept_tokens(formatter: &ChatFormatter, conversation: &MessageList) -> Result<usize> {
     let mut start = conversation.clone();
     start.clear();
     let asking = |text: &str| {
@@ -184,8 +184,8 @@ pub(super) fn kept_tokens(formatter: &ChatFormatter, conversation: &Conversation
 mod tests {
     use super::*;
 
-    fn talk() -> Conversation {
-        let mut talk = Conversation::new(Some("Be brief."));
+    fn talk() -> MessageList {
+        let mut talk = MessageList::new(Some("Be brief."));
         for (role, text) in
             [("user", "one"), ("assistant", "1"), ("user", "two"), ("assistant", "2"), ("user", "three")]
         {
@@ -194,7 +194,7 @@ mod tests {
         talk
     }
 
-    fn contents(talk: &Conversation) -> Vec<&str> {
+    fn contents(talk: &MessageList) -> Vec<&str> {
         talk.messages().iter().map(|m| m["content"].as_str().unwrap()).collect()
     }
 
@@ -221,8 +221,8 @@ mod tests {
         let mut talk = talk();
         assert_eq!(talk.question(), Some("three"));
         talk.push_answer("3", "Two and one.");
-        assert_eq!(Conversation::from_bytes(&talk.to_bytes()).unwrap(), talk);
-        let refused = |text: &str| Conversation::from_bytes(text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(MessageList::from_bytes(&talk.to_bytes()).unwrap(), talk);
+        let refused = |text: &str| MessageList::from_bytes(text.as_bytes()).unwrap_err().to_string();
         for (text, word) in [
             ("", "JSON"),
             ("[1]", "version"),
@@ -238,6 +238,6 @@ mod tests {
         ] {
             assert!(refused(text).contains(word), "{text}: {}", refused(text));
         }
-        assert!(Conversation::from_bytes(&[0xff]).unwrap_err().to_string().contains("UTF-8"));
+        assert!(MessageList::from_bytes(&[0xff]).unwrap_err().to_string().contains("UTF-8"));
     }
 }

@@ -3,12 +3,12 @@
 use super::quantize::named_by_type;
 use super::types::{self, USUAL};
 use crate::args::{ConvertArgs, TypeArgs};
-use crate::exit::{NotSupported, Usage};
+use crate::exit::{UnsupportedModel, UsageError};
 use crate::progress::LateBar;
 use crate::{hub, interrupt, model, output};
 use anyhow::Result;
 use latent_convert::{ConvertError, FolderOptions, FolderWeights, GgufOptions, matrix_type, to_folder};
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use latent_quantize::{Mix, QuantizeError};
 use latent_types::{TensorType, format_bytes};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ pub(super) fn run(args: &ConvertArgs) -> Result<()> {
     let given = args.path.as_deref().or(args.model.as_deref()).unwrap_or(Path::new(""));
     let checkpoint = model::open(Some(given))?;
     match checkpoint.source() {
-        Source::HuggingFace(_) => into_gguf(args, &checkpoint, given),
-        Source::Gguf(_) => into_folder(args, &checkpoint, given),
+        CheckpointSource::HuggingFace(_) => into_gguf(args, &checkpoint, given),
+        CheckpointSource::Gguf(_) => into_folder(args, &checkpoint, given),
     }
 }
 
@@ -26,7 +26,7 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
     let stored = matrix_type(checkpoint).name();
     let usual = if args.types.target_size.is_some() { USUAL } else { stored };
     let name = args.ty.as_deref().unwrap_or(usual);
-    let unknown = || Usage(QuantizeError::UnknownMix(name.to_owned()).to_string());
+    let unknown = || UsageError(QuantizeError::UnknownMix(name.to_owned()).to_string());
     let mix = Mix::from_name(name).ok_or_else(unknown)?;
     let (types, importances) = (args.types.options(mix), args.types.importances()?);
     let id = hub::repository(given);
@@ -78,10 +78,10 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
 
 fn into_folder(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Result<()> {
     if let Some(flag) = args.pre.as_ref().map(|_| "--pre").or_else(|| of_gguf(&args.types)) {
-        return Err(Usage(format!("{flag} is for writing a .gguf file; this writes a folder")).into());
+        return Err(UsageError(format!("{flag} is for writing a .gguf file; this writes a folder")).into());
     }
     let ty = args.ty.as_deref().map(TensorType::from_name).transpose();
-    let ty = ty.map_err(|error| Usage(error.to_string()))?;
+    let ty = ty.map_err(|error| UsageError(error.to_string()))?;
     let options = FolderOptions { ty, split: args.split_max_size, force: args.force };
     let name = || PathBuf::from(own_name(checkpoint, given));
     let out = args.out.clone().unwrap_or_else(|| next_to_model(checkpoint, given, &name()));
@@ -124,7 +124,7 @@ fn own_name(checkpoint: &Checkpoint, model: &Path) -> String {
     } else {
         path.to_owned()
     };
-    let folder = matches!(checkpoint.source(), Source::HuggingFace(_));
+    let folder = matches!(checkpoint.source(), CheckpointSource::HuggingFace(_));
     let of_folder = || path.file_name().map(|name| name.to_string_lossy().into_owned());
     let name = || if folder { of_folder() } else { hub::file_set_name(&path).map(str::to_owned) };
     hub::local_name(model).or_else(name).unwrap_or_else(|| "model".into())
@@ -147,8 +147,8 @@ fn next_to_model(checkpoint: &Checkpoint, model: &Path, name: &Path) -> PathBuf 
 /// The error with its exit code: a type that is not offered is wrong usage.
 fn usage(error: ConvertError) -> anyhow::Error {
     match error {
-        ConvertError::Type { .. } => Usage(error.to_string()).into(),
-        ConvertError::NoGguf { .. } => NotSupported(error.to_string()).into(),
+        ConvertError::Type { .. } => UsageError(error.to_string()).into(),
+        ConvertError::NoGguf { .. } => UnsupportedModel(error.to_string()).into(),
         other => other.into(),
     }
 }

@@ -3,12 +3,14 @@
 use super::batched::token;
 use super::layers::layers;
 use crate::args::{DiffArgs, EngineArgs, isa};
-use crate::exit::{Parted, Usage};
+use crate::exit::{ReportedDifferences, UsageError};
 use crate::output::Colour;
 use crate::{interrupt, model, output};
 use anyhow::Result;
-use latent_compare::{Numerics, PointReport, Report, Side, Tolerance, Verdict, compare, dump};
-use latent_engine::{Engine, Trace};
+use latent_compare::{
+    ComparedRun, ComparisonReport, Numerics, PointReport, PointVerdict, Tolerance, compare, dump,
+};
+use latent_engine::{ActivationTrace, Engine};
 use latent_graph::activations::Activations;
 use latent_graph::passes::Precision;
 use serde_json::json;
@@ -18,9 +20,9 @@ use std::path::Path;
 const TOKENS: usize = 24;
 
 /// One of the runs, with its description.
-struct Ran {
+struct DescribedRun {
     points: Activations,
-    trace: Trace,
+    trace: ActivationTrace,
     numerics: Option<Numerics>,
     what: String,
 }
@@ -45,7 +47,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
             Ok((trace.tokens().to_vec(), Some(trace)))
         })?;
         let (ran, theirs) = b;
-        let a = Ran {
+        let a = DescribedRun {
             points: ran.points.clone(),
             trace: theirs.unwrap_or_default(),
             numerics: None,
@@ -53,7 +55,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
         };
         (a, ran)
     } else {
-        let mut choose = |_: &Activations, vocab: usize| -> Result<(Vec<u32>, Option<Trace>)> {
+        let mut choose = |_: &Activations, vocab: usize| -> Result<(Vec<u32>, Option<ActivationTrace>)> {
             let arbitrary = || (0..TOKENS).map(|i| token(i, vocab)).collect();
             Ok((given.map_or_else(arbitrary, <[u32]>::to_vec), None))
         };
@@ -65,11 +67,11 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
     let mut tolerance = Tolerance::between(a.numerics.as_ref(), b.numerics.as_ref());
     tolerance.level = args.tolerance.unwrap_or(tolerance.level);
     tolerance.growth = args.growth.unwrap_or(tolerance.growth);
-    let side = |ran: &'_ Ran| -> (String, usize) { (ran.what.clone(), ran.trace.tokens().len()) };
+    let side = |ran: &'_ DescribedRun| -> (String, usize) { (ran.what.clone(), ran.trace.tokens().len()) };
     let ((a_what, rows), (b_what, _)) = (side(&a), side(&b));
     let report = compare(
-        Side { points: &a.points, trace: &a.trace },
-        Side { points: &b.points, trace: &b.trace },
+        ComparedRun { points: &a.points, trace: &a.trace },
+        ComparedRun { points: &b.points, trace: &b.trace },
         tolerance,
     )?;
     if args.json {
@@ -84,7 +86,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
         let exact = [&a_args, &b_args].iter().all(|side| side.precision == Precision::Exact);
         print(&report, &a_what, &b_what, rows, (args.all, exact))?;
     }
-    if report.parted.is_some() || report.not_finite > 0 { Err(Parted.into()) } else { Ok(()) }
+    if report.parted.is_some() || report.not_finite > 0 { Err(ReportedDifferences.into()) } else { Ok(()) }
 }
 
 /// Loads a model and runs the tokens that `tokens` returns.
@@ -93,8 +95,8 @@ fn run_side(
     args: &DiffArgs,
     settings: &EngineArgs,
     path: Option<&Path>,
-    tokens: &mut dyn FnMut(&Activations, usize) -> Result<(Vec<u32>, Option<Trace>)>,
-) -> Result<(Ran, Option<Trace>)> {
+    tokens: &mut dyn FnMut(&Activations, usize) -> Result<(Vec<u32>, Option<ActivationTrace>)>,
+) -> Result<(DescribedRun, Option<ActivationTrace>)> {
     let checkpoint = model::open(path)?;
     let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
     let layers = layers(args.layers.as_deref(), config.layers)?;
@@ -107,7 +109,7 @@ fn run_side(
     let mut engine = model::load(&checkpoint, &settings, true)?;
     let trace = engine.trace(&points, layers, &tokens, &mut |_| !interrupt::asked())?;
     let what = describe(&engine, &settings, &checkpoint.display_name());
-    Ok((Ran { points, trace, numerics: Some(Numerics::of(&engine)), what }, read))
+    Ok((DescribedRun { points, trace, numerics: Some(Numerics::of(&engine)), what }, read))
 }
 
 /// `model.gguf, mla auto, precision exact, avx512, f32 cache, 2 threads`; another device than the CPU in the place of instruction set and threads.
@@ -128,7 +130,7 @@ fn describe(engine: &Engine, settings: &EngineArgs, file: &str) -> String {
 
 /// Applies one setting, `key=value`, to a side.
 pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<()> {
-    let wrong = |problem: String| -> anyhow::Error { Usage(format!("{flag} {word}: {problem}")).into() };
+    let wrong = |problem: String| -> anyhow::Error { UsageError(format!("{flag} {word}: {problem}")).into() };
     let (key, value) = word.split_once('=').unwrap_or((word, ""));
     match key {
         "mla" => settings.mla = value.parse().map_err(wrong)?,
@@ -166,14 +168,14 @@ pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<(
 fn check_numbers(args: &DiffArgs) -> Result<()> {
     for (flag, value) in [("--tolerance", args.tolerance), ("--growth", args.growth)] {
         if let Some(value) = value.filter(|v| !v.is_finite() || *v < 0.0) {
-            return Err(Usage(format!("{flag} {value}: expected a number of at least 0")).into());
+            return Err(UsageError(format!("{flag} {value}: expected a number of at least 0")).into());
         }
     }
     Ok(())
 }
 
 /// `all`: every value is listed; `exact`: both sides have exact precision.
-fn print(report: &Report, a: &str, b: &str, rows: usize, (all, exact): (bool, bool)) -> Result<()> {
+fn print(report: &ComparisonReport, a: &str, b: &str, rows: usize, (all, exact): (bool, bool)) -> Result<()> {
     for (name, what) in [("A", a), ("B", b)] {
         wrapped(&format!("{name}: {what}"), 3)?;
     }
@@ -200,7 +202,7 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, (all, exact): (bool, bo
     match report.parted {
         Some(index) => blame(report, index),
         None if undecided => Ok(()),
-        None if report.points.iter().all(|point| point.verdict == Verdict::Same) => {
+        None if report.points.iter().all(|point| point.verdict == PointVerdict::Same) => {
             output::line_in_colour("the two sides agree in every bit", Some(Colour::Green))
         }
         None => {
@@ -220,7 +222,7 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, (all, exact): (bool, bo
 }
 
 /// Reports values that are not finite on both sides; returns whether there are any.
-fn not_finite(report: &Report) -> Result<bool> {
+fn not_finite(report: &ComparisonReport) -> Result<bool> {
     let bad: Vec<&PointReport> = report.points.iter().filter(|p| p.distance.not_finite > 0).collect();
     let Some(first) = bad.first() else { return Ok(false) };
     let d = &first.distance;
@@ -239,13 +241,13 @@ fn not_finite(report: &Report) -> Result<bool> {
 }
 
 /// Without --all: of a layer without differences, only its last activation.
-fn shown(report: &Report, index: usize) -> bool {
+fn shown(report: &ComparisonReport, index: usize) -> bool {
     let point = &report.points[index];
     let same_layer = |other: &&PointReport| other.layer == point.layer;
     let last = report.points[index + 1..].first().is_none_or(|next| next.layer != point.layer);
     point.layer.is_none()
         || last
-        || report.points.iter().filter(same_layer).any(|p| p.verdict == Verdict::Parts)
+        || report.points.iter().filter(same_layer).any(|p| p.verdict == PointVerdict::Parts)
 }
 
 fn row(point: &PointReport) -> Result<()> {
@@ -263,9 +265,9 @@ fn row(point: &PointReport) -> Result<()> {
         point.verdict.word()
     );
     let colour = match point.verdict {
-        Verdict::Same | Verdict::Within => None,
-        Verdict::Follows => Some(Colour::Yellow),
-        Verdict::NotFinite | Verdict::Parts => Some(Colour::Red),
+        PointVerdict::Same | PointVerdict::Within => None,
+        PointVerdict::Follows => Some(Colour::Yellow),
+        PointVerdict::NotFinite | PointVerdict::Parts => Some(Colour::Red),
     };
     output::line_in_colour(&text, colour)?;
     match point.other_experts {
@@ -277,7 +279,7 @@ fn row(point: &PointReport) -> Result<()> {
 }
 
 /// Reports the first difference: its operation and its inputs.
-fn blame(report: &Report, index: usize) -> Result<()> {
+fn blame(report: &ComparisonReport, index: usize) -> Result<()> {
     let point = &report.points[index];
     let d = &point.distance;
     let with =

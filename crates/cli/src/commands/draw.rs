@@ -5,19 +5,19 @@ mod file_info;
 use super::device_runs::device_runs;
 use super::layers::layers;
 use super::partition::part;
-use super::stage::{Stage, bind};
-use crate::args::{Drawing as Form, EngineArgs, GraphArgs, ModelArgs};
+use super::stage::{PrintedStage, bind};
+use crate::args::{EngineArgs, GraphArgs, GraphFormat as Form, ModelArgs};
 use crate::model::{self, ModelInfo};
 use crate::{output, target};
 use anyhow::{Context, Result};
 use latent_engine::Draft;
 use latent_formats::{input_file, limits, output_file};
 use latent_graph::passes::{BatchBucket, CacheForm};
-use latent_viz::{Drawing, Options, PageOptions, Wanted, bucket_key};
+use latent_viz::{Drawing, InitialView, Options, PageOptions, bucket_key};
 use serde_json::Value;
 use std::path::Path;
 
-pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {
+pub(super) fn run(args: &GraphArgs, stage: PrintedStage, path: Option<&Path>) -> Result<()> {
     if let Some(out) = &args.html {
         target::check(out, args.model.engine.force)?;
     }
@@ -35,8 +35,11 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
         let other = |path| ModelInfo::new(model::outline(Some(path))?, None);
         let other = args.against.as_deref().map(other).transpose()?;
         let against = other.as_ref().map(|other| draw(args, other, args.against.as_deref())).transpose()?;
-        let wanted =
-            Wanted { stage: stage.name().into(), formulation: formulation.into(), bucket: bucket.into() };
+        let wanted = InitialView {
+            stage: stage.name().into(),
+            formulation: formulation.into(),
+            bucket: bucket.into(),
+        };
         let page = drawing.page(&PageOptions {
             wanted,
             profile,
@@ -78,8 +81,8 @@ pub(super) fn page_of(model_args: &ModelArgs) -> Result<String> {
     let model =
         ModelInfo::new(model::outline(model_args.model.as_deref())?, model_args.engine.circuit.as_deref())?;
     let drawing = draw(&args, &model, args.model.model.as_deref())?;
-    let wanted = Wanted {
-        stage: Stage::Plan.name().into(),
+    let wanted = InitialView {
+        stage: PrintedStage::Plan.name().into(),
         formulation: formulation(&model_args.engine).into(),
         bucket: bucket_key(BatchBucket::of(1)).into(),
     };

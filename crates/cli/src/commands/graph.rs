@@ -4,13 +4,13 @@ use super::device_runs::device_runs;
 use super::draw;
 use super::layers::layers;
 use super::partition::{part, refuse_ranks};
-use super::stage::{Stage, bind};
-use crate::args::{Drawing, GraphArgs, MAX_STEP_ROWS};
-use crate::exit::Usage;
+use super::stage::{PrintedStage, bind};
+use crate::args::{GraphArgs, GraphFormat, MAX_STEP_ROWS};
+use crate::exit::UsageError;
 use crate::{model, output};
 use anyhow::Result;
 use latent_engine::Draft;
-use latent_graph::ir::{Ir, Span};
+use latent_graph::ir::{Ir, ModelSpan};
 use latent_graph::passes::{self, BatchBucket};
 use latent_graph::{Plan, PlanOptions};
 use latent_viz::{DeviceRuns, KernelCall};
@@ -19,9 +19,9 @@ use std::path::PathBuf;
 pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let (stage, path) = words(args)?;
     check_rows(args.rows)?;
-    let format = if args.json { Drawing::Json } else { args.format };
+    let format = if args.json { GraphFormat::Json } else { args.format };
     check_after(args, stage, format)?;
-    if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::Data) {
+    if args.html.is_some() || matches!(format, GraphFormat::Svg | GraphFormat::Data) {
         return draw::run(args, stage, path.as_deref());
     }
     let model = model::describe(path.as_deref(), args.model.engine.circuit.as_deref())?;
@@ -33,10 +33,10 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
             promised.matrix_type()
         ));
     }
-    if stage == Stage::Circuit {
+    if stage == PrintedStage::Circuit {
         refuse_ranks("graph circuit", &args.model.engine)?;
         return match format {
-            Drawing::Dot => Err(Usage(
+            GraphFormat::Dot => Err(UsageError(
                 "a circuit has no Graphviz form: ask for `latent graph ir --format dot`, or for --format svg"
                     .into(),
             )
@@ -49,12 +49,12 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let layers = layers(args.layers.as_deref(), config.layers)?;
     let whole = layers == (0..config.layers);
     let span = match args.model.engine.draft {
-        Draft::Mtp => Span::whole_mtp(circuit, config)?,
-        Draft::None if part.is_some() => Span::backbone(config),
-        Draft::None => Span { embed: layers.start == 0, layers, head: whole, mtp: false },
+        Draft::Mtp => ModelSpan::whole_mtp(circuit, config)?,
+        Draft::None if part.is_some() => ModelSpan::backbone(config),
+        Draft::None => ModelSpan { embed: layers.start == 0, layers, head: whole, mtp: false },
     };
     let ir = Ir::build_with(circuit, config, &span, model.tensors())?;
-    if stage == Stage::Ir && args.after.is_none() {
+    if stage == PrintedStage::Ir && args.after.is_none() {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
     let (options, backend) = (args.model.engine.options(), args.model.engine.hollow_backend()?);
@@ -129,17 +129,17 @@ fn called(device: &str, call: &KernelCall) -> String {
 }
 
 /// `--after` is about the IR, and names a pass.
-fn check_after(args: &GraphArgs, stage: Stage, format: Drawing) -> Result<()> {
+fn check_after(args: &GraphArgs, stage: PrintedStage, format: GraphFormat) -> Result<()> {
     let Some(name) = &args.after else { return Ok(()) };
-    if stage != Stage::Ir || matches!(format, Drawing::Svg | Drawing::Data) {
+    if stage != PrintedStage::Ir || matches!(format, GraphFormat::Svg | GraphFormat::Data) {
         let problem = "--after is for `latent graph ir` as text, json or dot";
-        return Err(Usage(format!("{problem}: latent graph ir --after {name}")).into());
+        return Err(UsageError(format!("{problem}: latent graph ir --after {name}")).into());
     }
     let passes: Vec<&str> = passes::pipeline().iter().map(|pass| pass.name).collect();
     if passes.contains(&name.as_str()) {
         return Ok(());
     }
-    Err(Usage(format!("--after {name}: no pass is called so; in order there are {}", passes.join(", ")))
+    Err(UsageError(format!("--after {name}: no pass is called so; in order there are {}", passes.join(", ")))
         .into())
 }
 
@@ -149,7 +149,7 @@ fn check_rows(rows: usize) -> Result<()> {
     if (1..=most).contains(&rows) {
         return Ok(());
     }
-    Err(Usage(format!(
+    Err(UsageError(format!(
         "--rows {rows}: a step has 1 to {most} rows; there is a plan for decode (1 row), one for small batches (2 to {few}) and one for \
          prefill ({} to {most})",
         few + 1
@@ -158,19 +158,22 @@ fn check_rows(rows: usize) -> Result<()> {
 }
 
 /// The stage and the model, in either order.
-fn words(args: &GraphArgs) -> Result<(Stage, Option<PathBuf>)> {
+fn words(args: &GraphArgs) -> Result<(PrintedStage, Option<PathBuf>)> {
     let (mut stage, mut path) = (None, None);
     for word in &args.words {
-        match Stage::ALL.iter().find(|(name, _)| name == word) {
+        match PrintedStage::ALL.iter().find(|(name, _)| name == word) {
             Some((_, found)) if stage.is_none() => stage = Some(*found),
             Some(_) => {
-                return Err(
-                    Usage(format!("{word}: one stage at a time; a model of this name is ./{word}")).into()
-                );
+                return Err(UsageError(format!(
+                    "{word}: one stage at a time; a model of this name is ./{word}"
+                ))
+                .into());
             }
             None if path.is_none() => path = Some(PathBuf::from(word)),
             None => {
-                return Err(Usage(format!("{word}: give one model; a stage is circuit, ir or plan")).into());
+                return Err(
+                    UsageError(format!("{word}: give one model; a stage is circuit, ir or plan")).into()
+                );
             }
         }
     }
@@ -180,23 +183,24 @@ fn words(args: &GraphArgs) -> Result<(Stage, Option<PathBuf>)> {
         && std::env::var_os("LATENT_MODEL").is_none_or(|set| set != flag.as_os_str())
     {
         let (path, flag) = (path.display(), flag.display());
-        return Err(
-            Usage(format!("two models: {path} and -m {flag}; the stages are circuit, ir and plan")).into()
-        );
+        return Err(UsageError(format!(
+            "two models: {path} and -m {flag}; the stages are circuit, ir and plan"
+        ))
+        .into());
     }
-    Ok((stage.unwrap_or(Stage::Plan), path.or(from_flag)))
+    Ok((stage.unwrap_or(PrintedStage::Plan), path.or(from_flag)))
 }
 
 fn print(
     ir: &Ir,
     phases: Option<&[usize]>,
-    format: Drawing,
+    format: GraphFormat,
     text: &str,
     json: serde_json::Value,
 ) -> Result<()> {
     match format {
-        Drawing::Json => output::json(&json),
-        Drawing::Dot => output::now(&ir.to_dot(phases)),
+        GraphFormat::Json => output::json(&json),
+        GraphFormat::Dot => output::now(&ir.to_dot(phases)),
         _ => output::now(text),
     }
 }

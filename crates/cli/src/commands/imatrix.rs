@@ -2,14 +2,14 @@
 
 use super::chunks::chunks;
 use crate::args::ImatrixArgs;
-use crate::exit::Found;
+use crate::exit::ReportedProblems;
 use crate::progress::LateBar;
 use crate::{interrupt, model, output, target};
 use anyhow::{Result, bail};
 use latent_engine::Draft;
-use latent_formats::Source;
+use latent_formats::CheckpointSource;
 use latent_graph::passes::MlaChoice;
-use latent_quantize::{Calibration, Collected, write_importances};
+use latent_quantize::{Calibration, CollectedSums, write_importances};
 use latent_types::format_bytes;
 
 /// The output matrix, whose importances llama.cpp leaves out unless it is asked for them.
@@ -21,7 +21,7 @@ const MTP: &str = ".nextn.eh_proj.weight";
 pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     target::check(&args.out, args.model.engine.force)?;
-    if !matches!(checkpoint.source(), Source::Gguf(_)) {
+    if !matches!(checkpoint.source(), CheckpointSource::Gguf(_)) {
         bail!(
             "{}: importances go by the names of tensors in GGUF files: convert it first, for instance to BF16",
             checkpoint.display_name()
@@ -47,15 +47,15 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     });
     bar.finish();
     let matrix = |name: &str| checkpoint.tensor(name).is_some_and(|tensor| tensor.info.shape.len() > 1);
-    let collected: Vec<Collected> = sums?
+    let collected: Vec<CollectedSums> = sums?
         .into_iter()
         .filter(|(name, _)| matrix(name) && (args.process_output || name != OUTPUT))
-        .map(|(tensor, squares)| Collected { tensor, counts: squares.counts, sums: squares.sums })
+        .map(|(tensor, squares)| CollectedSums { tensor, counts: squares.counts, sums: squares.sums })
         .collect();
     if let Some(bad) = collected.iter().find(|one| one.sums.iter().any(|sum| !sum.is_finite())) {
         let problem =
             format!("the inputs of {} become NaN or infinite: `latent diff` shows where", bad.tensor);
-        return Err(Found(problem).into());
+        return Err(ReportedProblems(problem).into());
     }
     let calibration = Calibration {
         dataset: args.file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -75,7 +75,7 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
 }
 
 /// Warns of experts that no token chose: nothing is known of their columns.
-fn unseen(collected: &[Collected]) {
+fn unseen(collected: &[CollectedSums]) {
     let all = || collected.iter().filter(|one| one.counts.len() > 1);
     let never: usize = all().map(|one| one.counts.iter().filter(|count| **count == 0).count()).sum();
     if never > 0 {

@@ -7,8 +7,8 @@ use crate::output;
 use anyhow::Result;
 use latent_backend::{MemoryEstimate, WeightSource};
 use latent_engine::{EngineOptions, memory};
-use latent_formats::pack::PackedFrom;
-use latent_formats::{Data, Outline, Source, TokenizerPlace};
+use latent_formats::pack::PackSource;
+use latent_formats::{CheckpointSource, Outline, OutlineData, TokenizerPlace};
 use latent_graph::ModelConfig;
 use latent_graph::circuit::LayerRun;
 use latent_graph::passes::{CacheForm, crossover};
@@ -25,7 +25,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     }
     if args.tensors && !args.json {
         let outline = model::outline(path)?;
-        if outline.data() != Data::Config {
+        if outline.data() != OutlineData::Config {
             return tensors(&listed(&outline));
         }
     }
@@ -33,7 +33,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if args.tensors && !args.json {
         return tensors(&promised(&model));
     }
-    let report = Report::new(&model, args)?;
+    let report = InspectReport::new(&model, args)?;
     if args.json { output::json(&report.json(args)?) } else { output::lines(&report.text()) }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
 const JOINED: &str = "joined";
 
 /// A listed tensor.
-struct Listed<'a> {
+struct ListedTensor<'a> {
     name: &'a str,
     ty: TensorType,
     shape: &'a [usize],
@@ -50,7 +50,7 @@ struct Listed<'a> {
 }
 
 /// The tensors of a file or header.
-fn listed(outline: &Outline) -> Vec<Listed<'_>> {
+fn listed(outline: &Outline) -> Vec<ListedTensor<'_>> {
     let layout = |name: &str| match outline.whole().and_then(|file| file.info(name)) {
         Some(info) if info.tile_rows.is_some() => "tiles",
         Some(info) if !info.is_stored() => JOINED,
@@ -59,35 +59,35 @@ fn listed(outline: &Outline) -> Vec<Listed<'_>> {
     let of = |t: &'_ latent_formats::TensorHead| (t.bytes, layout(&t.name));
     let list = outline.tensors().iter().map(|t| {
         let (bytes, layout) = of(t);
-        Listed { name: &t.name, ty: t.ty, shape: &t.shape, bytes, layout }
+        ListedTensor { name: &t.name, ty: t.ty, shape: &t.shape, bytes, layout }
     });
     list.collect()
 }
 
 /// The tensors implied by a config.json, sorted by name.
-fn promised(model: &ModelInfo) -> Vec<Listed<'_>> {
-    let mut list: Vec<Listed<'_>> = model.tensors().all().into_iter().map(of_index).collect();
+fn promised(model: &ModelInfo) -> Vec<ListedTensor<'_>> {
+    let mut list: Vec<ListedTensor<'_>> = model.tensors().all().into_iter().map(of_index).collect();
     list.sort_by_key(|tensor| tensor.name);
     list
 }
 
-fn of_index<'a>((name, ty, shape): (&'a str, TensorType, &'a [usize])) -> Listed<'a> {
+fn of_index<'a>((name, ty, shape): (&'a str, TensorType, &'a [usize])) -> ListedTensor<'a> {
     let row = shape.last().and_then(|cols| ty.row_bytes(*cols)).unwrap_or(0) as u64;
     let rows = shape.iter().rev().skip(1).fold(1u64, |n, size| n.saturating_mul(*size as u64));
-    Listed { name, ty, shape, bytes: row.saturating_mul(rows), layout: "rows" }
+    ListedTensor { name, ty, shape, bytes: row.saturating_mul(rows), layout: "rows" }
 }
 
-struct Report<'a> {
+struct InspectReport<'a> {
     config: &'a ModelConfig,
     file: String,
     circuit: String,
     layers: Vec<LayerRun>,
     kind: String,
-    data: Data,
+    data: OutlineData,
     /// The assumed type of matrices if the file has no tensors.
     assumed: Option<TensorType>,
-    tensors: Vec<Listed<'a>>,
-    packed: Option<PackedFrom>,
+    tensors: Vec<ListedTensor<'a>>,
+    packed: Option<PackSource>,
     /// Tensors, bytes and elements of each type.
     types: BTreeMap<TensorType, (usize, u64, u64)>,
     cache: CacheType,
@@ -97,8 +97,8 @@ struct Report<'a> {
     template: Option<usize>,
 }
 
-impl<'a> Report<'a> {
-    fn new(model: &'a ModelInfo, args: &InspectArgs) -> Result<Report<'a>> {
+impl<'a> InspectReport<'a> {
+    fn new(model: &'a ModelInfo, args: &InspectArgs) -> Result<InspectReport<'a>> {
         let (outline, config) = (&model.outline, &model.config);
         let options = EngineOptions {
             circuit: Some(Arc::new(model.circuit.clone().into_owned())),
@@ -115,7 +115,7 @@ impl<'a> Report<'a> {
         };
         let weights = resolved.weight_bytes(&stages, source);
         let needed = resolved.estimate(config, &stages, weights, context);
-        let list = if outline.data() == Data::Config { promised(model) } else { listed(outline) };
+        let list = if outline.data() == OutlineData::Config { promised(model) } else { listed(outline) };
         let mut types = BTreeMap::new();
         for tensor in &list {
             let entry = types.entry(tensor.ty).or_insert((0, 0, 0));
@@ -124,7 +124,7 @@ impl<'a> Report<'a> {
             entry.2 += tensor.shape.iter().product::<usize>() as u64;
         }
         let (tokenizer, template) = text_side(outline.source())?;
-        let mut report = Report {
+        let mut report = InspectReport {
             config,
             file: outline.display_name(),
             circuit: model::circuit_name(&args.model.engine, config),
@@ -201,7 +201,7 @@ impl<'a> Report<'a> {
             "chat_template_bytes": self.template,
         });
         if args.tensors {
-            let tensor = |t: &Listed<'_>| json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes, "layout": t.layout});
+            let tensor = |t: &ListedTensor<'_>| json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes, "layout": t.layout});
             value["tensors"] = self.tensors.iter().map(tensor).collect();
         }
         Ok(value)
@@ -211,9 +211,9 @@ impl<'a> Report<'a> {
         let c = self.config;
         let mut lines = vec![format!("{}: {}", self.file, self.kind)];
         match self.data {
-            Data::Whole => {}
-            Data::Header => lines.push("data           missing: this is what the header says".into()),
-            Data::Config => lines.push("data           missing: this is what the keys promise".into()),
+            OutlineData::Whole => {}
+            OutlineData::Header => lines.push("data           missing: this is what the header says".into()),
+            OutlineData::Config => lines.push("data           missing: this is what the keys promise".into()),
         }
         if let Some(ty) = self.assumed {
             lines.push(format!(
@@ -232,7 +232,7 @@ impl<'a> Report<'a> {
         lines.push(format!("tokenizer      {}", plain(&self.tokenizer)));
         let template = match (self.template, self.data) {
             (Some(n), _) => format!("{n} bytes"),
-            (None, Data::Config) => "none here".into(),
+            (None, OutlineData::Config) => "none here".into(),
             (None, _) => "none (use --raw)".into(),
         };
         lines.push(format!("chat template  {template}"));
@@ -278,10 +278,14 @@ impl<'a> Report<'a> {
 
 fn kind(outline: &Outline) -> String {
     let source = match outline.source() {
-        Source::Gguf(g) if g.shards > 1 => format!("GGUF version {}, {} shards", g.version, g.shards),
-        Source::Gguf(g) => format!("GGUF version {}", g.version),
-        Source::HuggingFace(_) if outline.data() == Data::Config => "config.json alone".into(),
-        Source::HuggingFace(_) => "safetensors folder".into(),
+        CheckpointSource::Gguf(g) if g.shards > 1 => {
+            format!("GGUF version {}, {} shards", g.version, g.shards)
+        }
+        CheckpointSource::Gguf(g) => format!("GGUF version {}", g.version),
+        CheckpointSource::HuggingFace(_) if outline.data() == OutlineData::Config => {
+            "config.json alone".into()
+        }
+        CheckpointSource::HuggingFace(_) => "safetensors folder".into(),
     };
     match outline.whole().and_then(|checkpoint| checkpoint.packed_from()) {
         Some(packed) => format!("packed file version {}, from a {source}", packed.version),
@@ -290,9 +294,9 @@ fn kind(outline: &Outline) -> String {
 }
 
 /// The tokenizer in a few words, and the length of the chat template.
-fn text_side(source: &Source) -> Result<(Value, Option<usize>)> {
+fn text_side(source: &CheckpointSource) -> Result<(Value, Option<usize>)> {
     match source {
-        Source::Gguf(g) => {
+        CheckpointSource::Gguf(g) => {
             let word = |key: &str| g.metadata.str(key).map(|w| w.map(str::to_owned));
             let tokens = match g.metadata.get("tokenizer.ggml.tokens") {
                 Some(latent_formats::gguf::Value::Array(array)) => Some(array.count),
@@ -307,7 +311,7 @@ fn text_side(source: &Source) -> Result<(Value, Option<usize>)> {
             });
             Ok((tokenizer, g.metadata.str("tokenizer.chat_template")?.map(str::len)))
         }
-        Source::HuggingFace(hf) => {
+        CheckpointSource::HuggingFace(hf) => {
             let file = hf.tokenizer.as_ref().map(|file| match &file.place {
                 TokenizerPlace::File(path) => path.display().to_string(),
                 TokenizerPlace::Held(_) => format!("{} in this file", file.kind.file_name()),
@@ -327,7 +331,7 @@ fn plain(value: &Value) -> String {
     if words.is_empty() { "none".into() } else { words.join(", ") }
 }
 
-fn tensors(list: &[Listed<'_>]) -> Result<()> {
+fn tensors(list: &[ListedTensor<'_>]) -> Result<()> {
     for tensor in list {
         let shape: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
         output::line(&format!(
@@ -346,14 +350,14 @@ fn tensors(list: &[Listed<'_>]) -> Result<()> {
     Ok(())
 }
 
-fn metadata(source: &Source) -> Result<()> {
+fn metadata(source: &CheckpointSource) -> Result<()> {
     match source {
-        Source::Gguf(g) => {
+        CheckpointSource::Gguf(g) => {
             for (key, value) in g.metadata.entries() {
                 output::line(&format!("{key} = {}", value.describe()))?;
             }
             Ok(())
         }
-        Source::HuggingFace(hf) => output::json(&Value::Object(hf.config.clone())),
+        CheckpointSource::HuggingFace(hf) => output::json(&Value::Object(hf.config.clone())),
     }
 }

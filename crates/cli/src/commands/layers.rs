@@ -1,6 +1,6 @@
 //! The flag --layers.
 
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use anyhow::Result;
 use std::ops::Range;
 
@@ -10,6 +10,9 @@ pub(super) fn layers(word: Option<&str>, count: usize) -> Result<Range<usize>> {
     let parsed = word.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
     match parsed {
         Some(range) if range.start < range.end && range.end <= count => Ok(range),
-        _ => Err(Usage(format!("--layers {word}: expected A..B with A < B ≤ {count}, such as 0..2")).into()),
+        _ => {
+            Err(UsageError(format!("--layers {word}: expected A..B with A < B ≤ {count}, such as 0..2"))
+                .into())
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::median::median;
 use crate::args::EngineArgs;
 use crate::model;
 use anyhow::Result;
-use latent_engine::{Engine, Limits};
+use latent_engine::{Engine, PeakRates};
 use std::time::{Duration, Instant};
 
 /// Largest ratio of two measured bandwidths with which a share of the limit still says something.
@@ -16,7 +16,7 @@ const FRESH: Duration = Duration::from_secs(2);
 /// Measurements of the limits, in the order of time.
 #[derive(Default)]
 pub(super) struct LimitSamples {
-    samples: Vec<Limits>,
+    samples: Vec<PeakRates>,
     last: Option<Instant>,
 }
 
@@ -37,9 +37,9 @@ impl LimitSamples {
     }
 
     /// The median of each limit.
-    pub(super) fn median(&self) -> Limits {
-        let of = |limit: fn(&Limits) -> f64| median(&self.samples.iter().map(limit).collect::<Vec<_>>());
-        Limits {
+    pub(super) fn median(&self) -> PeakRates {
+        let of = |limit: fn(&PeakRates) -> f64| median(&self.samples.iter().map(limit).collect::<Vec<_>>());
+        PeakRates {
             read_bandwidth: of(|limits| limits.read_bandwidth),
             int8_macs: of(|limits| limits.int8_macs),
             f32_macs: of(|limits| limits.f32_macs),
@@ -68,7 +68,7 @@ impl LimitSamples {
     }
 
     /// These limits of the named device, and how far the bandwidth varied.
-    pub(super) fn text_of(&self, device: &str, how: &str, limits: &Limits) -> String {
+    pub(super) fn text_of(&self, device: &str, how: &str, limits: &PeakRates) -> String {
         let (low, high) = self.bandwidths();
         let (low_gb, high_gb) = (low / 1e9, high / 1e9);
         let mut text =
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn samples(bandwidths: &[f64]) -> LimitSamples {
-        let one = |gigabytes: &f64| Limits {
+        let one = |gigabytes: &f64| PeakRates {
             read_bandwidth: gigabytes * 1e9,
             int8_macs: 4e9,
             f32_macs: 2e9,

@@ -2,12 +2,12 @@
 
 use super::eval::{bos, failed};
 use crate::args::LogitsArgs;
-use crate::exit::{Found, Usage};
+use crate::exit::{ReportedProblems, UsageError};
 use crate::{interrupt, model, output, progress, target};
 use anyhow::{Context, Result};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, LogitsRequest};
-use latent_evaluate::{Chunks, EvalError, LogitsWriter};
+use latent_evaluate::{EvalError, LogitsWriter, TokenChunks};
 use serde::Serializer;
 use serde_json::json;
 use std::io::{self, Write};
@@ -59,7 +59,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     }
     if bad > 0 {
         let how = if args.json { ", which JSON gives as null" } else { "" };
-        return Err(Found(format!(
+        return Err(ReportedProblems(format!(
             "{bad} of {all} logits are NaN or infinite{how}: `latent verify --weights` says which weights are not finite, \
              `latent diff` where the values begin to be"
         ))
@@ -113,7 +113,7 @@ fn print(rows: &[usize], found: &[Vec<f32>]) -> Result<()> {
 
 /// `all`, `last`, or a list.
 fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
-    let wrong = |problem: String| -> anyhow::Error { Usage(format!("--rows {word}: {problem}")).into() };
+    let wrong = |problem: String| -> anyhow::Error { UsageError(format!("--rows {word}: {problem}")).into() };
     let mut rows = match word {
         "all" => (0..count).collect(),
         "last" => vec![count - 1],
@@ -139,8 +139,8 @@ fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
 /// The file that `llama-perplexity --kl-divergence-base` writes. As in that tool, the first token of each chunk is replaced by BOS if the model
 /// has one.
 fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, path: &Path) -> Result<()> {
-    let chunks = Chunks::cut(tokens.to_vec(), chunk, None).map_err(|_| {
-        Usage(format!(
+    let chunks = TokenChunks::cut(tokens.to_vec(), chunk, None).map_err(|_| {
+        UsageError(format!(
             "--kl-divergence-base needs at least one chunk of --kl-chunk tokens (4 or more); there are {}",
             tokens.len()
         ))
@@ -150,7 +150,7 @@ fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, 
         latent_evaluate::perplexity(engine, &chunks, bos, Some(&mut writer), &mut |_| !interrupt::asked());
     ran.map_err(|error| match error {
         EvalError::NotFinite { .. } => {
-            Found(format!("{}: {error}; nothing was written", path.display())).into()
+            ReportedProblems(format!("{}: {error}; nothing was written", path.display())).into()
         }
         other => failed(other),
     })?;

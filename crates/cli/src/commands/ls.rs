@@ -3,13 +3,13 @@
 use crate::args::LsArgs;
 use crate::output;
 use anyhow::Result;
-use latent_hub::{Listed, Settings};
+use latent_hub::{HubSettings, ListedModel};
 use latent_types::format_bytes;
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) fn run(args: &LsArgs) -> Result<()> {
-    let settings = Settings::from_env()?;
+    let settings = HubSettings::from_env()?;
     let all = latent_hub::list(&settings);
     if args.json {
         return output::json(&Value::Array(all.iter().map(described).collect()));
@@ -32,7 +32,7 @@ pub(super) fn run(args: &LsArgs) -> Result<()> {
     output::lines(&output::joined(&lines))
 }
 
-fn row(listed: &Listed, now: u64) -> [String; 5] {
+fn row(listed: &ListedModel, now: u64) -> [String; 5] {
     let pulled = if listed.complete { ago(now.saturating_sub(listed.pulled)) } else { "incomplete".into() };
     [
         listed.reference.clone(),
@@ -43,7 +43,7 @@ fn row(listed: &Listed, now: u64) -> [String; 5] {
     ]
 }
 
-fn described(listed: &Listed) -> Value {
+fn described(listed: &ListedModel) -> Value {
     json!({
         "model": listed.reference,
         "name": listed.model.name,

@@ -1,10 +1,10 @@
 //! `latent make-model`: a random model of a known shape.
 
 use crate::args::MakeModelArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{output, target};
 use anyhow::Result;
-use latent_testing::{Mtp, Recipe};
+use latent_testing::{ModelRecipe, MtpLayer};
 use latent_types::TensorType;
 use latent_types::format_bytes;
 
@@ -13,10 +13,10 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
         return latent_testing::shapes().try_for_each(output::line);
     }
     let (Some(shape), Some(kind), Some(out)) = (&args.shape, &args.kind, &args.out) else {
-        return Err(Usage("give SHAPE TYPE OUT, or --list".into()).into());
+        return Err(UsageError("give SHAPE TYPE OUT, or --list".into()).into());
     };
     let kv_b = args.kvb.as_deref().map(TensorType::from_name).transpose()?;
-    let recipe = Recipe {
+    let recipe = ModelRecipe {
         layers: args.layers,
         legacy: args.legacy,
         kv_b,
@@ -25,14 +25,14 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
         shards: args.shards,
         header_only: args.header_only,
         sparse: args.sparse,
-        mtp: if args.mtp { Mtp::Own } else { Mtp::None },
-        ..Recipe::new(shape, kind.parse()?)
+        mtp: if args.mtp { MtpLayer::Own } else { MtpLayer::None },
+        ..ModelRecipe::new(shape, kind.parse()?)
     };
     let as_file = out.extension().is_some_and(|end| end == "gguf");
     let of_files =
         [("--sparse", args.sparse), ("--legacy", args.legacy), ("--shards", args.shards.is_some())];
     if let Some((flag, _)) = of_files.iter().find(|(_, given)| *given && !as_file) {
-        return Err(Usage(format!("{flag} is for .gguf files, and {} is not one", out.display())).into());
+        return Err(UsageError(format!("{flag} is for .gguf files, and {} is not one", out.display())).into());
     }
     for file in if as_file { recipe.gguf_files(out)? } else { recipe.folder_files(out) } {
         // a folder that does not exist yet is made

@@ -1,7 +1,7 @@
 //! What `--partition` is to commands that run nothing.
 
 use crate::args::{EngineArgs, GraphArgs};
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use anyhow::Result;
 use latent_engine::Draft;
 use latent_graph::{GraphError, ModelConfig};
@@ -9,7 +9,7 @@ use latent_graph::{GraphError, ModelConfig};
 /// Refuses what is said of ranks to a command that runs no model, or in one process only.
 pub(super) fn refuse_ranks(command: &str, args: &EngineArgs) -> Result<()> {
     let Some(partition) = &args.partition else { return Ok(()) };
-    Err(Usage(format!(
+    Err(UsageError(format!(
         "--partition {partition}: `latent {command}` is about the whole model: leave it out (what a rank runs: latent graph plan --partition {partition} --rank N)"
     ))
     .into())
@@ -20,7 +20,7 @@ pub(super) fn part(args: &GraphArgs, config: &ModelConfig) -> Result<Option<Mode
     let Some(partition) = &args.model.engine.partition else { return Ok(None) };
     let (rank, ranks) = (args.rank, partition.ranks());
     if rank >= ranks {
-        return Err(Usage(format!(
+        return Err(UsageError(format!(
             "--rank {rank}: --partition {partition} has the ranks 0 to {}",
             ranks - 1
         ))
@@ -30,7 +30,7 @@ pub(super) fn part(args: &GraphArgs, config: &ModelConfig) -> Result<Option<Mode
         let problem = format!(
             "--partition {partition}: a rank's layers are drawn and printed together, without --layers and --draft"
         );
-        return Err(Usage(problem).into());
+        return Err(UsageError(problem).into());
     }
     Ok(Some(config.of_part(partition.part(config, rank, ranks).map_err(GraphError::from)?)))
 }

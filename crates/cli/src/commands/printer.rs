@@ -2,11 +2,11 @@
 
 use crate::progress::LateBar;
 use crate::{interrupt, output};
-use latent_engine::{Event, Listener};
+use latent_engine::{Listener, TokenEvent};
 use serde_json::{Value, json};
 
 /// Streams text to standard output, and follows Ctrl-C.
-pub(super) struct Printer {
+pub(super) struct AnswerPrinter {
     pub(super) bar: LateBar,
     stream: bool,
     pub(super) logprobs: Vec<Value>,
@@ -14,20 +14,20 @@ pub(super) struct Printer {
     pub(super) failed: Option<anyhow::Error>,
 }
 
-impl Printer {
+impl AnswerPrinter {
     /// `bar`: whether to show a progress bar for a prompt of `tokens` tokens; `stream`: whether text is printed.
-    pub(super) fn new(bar: bool, tokens: usize, stream: bool) -> Printer {
-        Printer { bar: LateBar::new(bar, "prompt", tokens), stream, logprobs: Vec::new(), failed: None }
+    pub(super) fn new(bar: bool, tokens: usize, stream: bool) -> AnswerPrinter {
+        AnswerPrinter { bar: LateBar::new(bar, "prompt", tokens), stream, logprobs: Vec::new(), failed: None }
     }
 }
 
-impl Listener for Printer {
+impl Listener for AnswerPrinter {
     fn prompt(&mut self, done: usize, total: usize) -> bool {
         self.bar.advance(done, total);
         !interrupt::asked()
     }
 
-    fn token(&mut self, event: &Event<'_>) -> bool {
+    fn token(&mut self, event: &TokenEvent<'_>) -> bool {
         if let Some((own, top)) = event.logprob {
             self.logprobs.push(json!({"token": event.token, "logprob": own, "top": top}));
         }

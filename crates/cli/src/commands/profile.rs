@@ -6,7 +6,7 @@ use crate::args::ProfileArgs;
 use crate::{model, output};
 use anyhow::Result;
 use latent_engine::{
-    Engine, EngineError, Limits, LogitsRequest, PhaseProfile, ProfileClock, RankProfile, StepProfile,
+    Engine, EngineError, LogitsRequest, PeakRates, PhaseProfile, ProfileClock, RankProfile, StepProfile,
     StepSize,
 };
 use latent_graph::ModelConfig;
@@ -75,7 +75,7 @@ fn measure(
     together: &mut BatchedSequences,
     depth: usize,
     sizes: &[StepSize],
-    limits: &Limits,
+    limits: &PeakRates,
 ) -> Result<StepProfile> {
     let mut once = |engine: &mut Engine| -> Result<(), EngineError> {
         together.truncate(engine, depth)?;

@@ -1,11 +1,11 @@
 //! From a user's text to the tokens of a prompt: chat template or raw text.
 
-use super::chat_options::ChatOptions;
-use crate::exit::Usage;
+use super::chat_options::TemplateOptions;
+use crate::exit::UsageError;
 use anyhow::{Context, Result};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
-use latent_text::{ChatInput, ChatTemplate, Encode, Rendered, TextError, Tokenizer};
+use latent_text::{ChatInput, ChatTemplate, EncodeOptions, RenderedText, TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) struct ChatFormatter {
     pub(super) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     /// Variables of the template besides the messages.
-    pub(super) options: ChatOptions,
+    pub(super) options: TemplateOptions,
     fit: ContextFit,
 }
 
@@ -52,12 +52,12 @@ impl ChatFormatter {
         let fit = ContextFit { context, largest };
         let tokenizer = Arc::new(tokenizer);
         let template = latent_text::chat_template(checkpoint)?.map(ChatTemplate::new).transpose()?;
-        Ok(ChatFormatter { tokenizer, template, options: ChatOptions::default(), fit })
+        Ok(ChatFormatter { tokenizer, template, options: TemplateOptions::default(), fit })
     }
 
     /// Tokens of a text without the template.
     pub(super) fn raw(&self, text: &str) -> Result<Vec<u32>> {
-        let how = Encode { add_special: true, parse_special: self.options.allow_special };
+        let how = EncodeOptions { add_special: true, parse_special: self.options.allow_special };
         self.if_fits(self.tokenizer.encode_within(text, how, self.fit.tokens()))?
             .map_err(|bytes| self.fit.too_long(bytes))
     }
@@ -96,10 +96,10 @@ impl ChatFormatter {
     }
 
     /// The text of a conversation's prompt.
-    pub(super) fn rendered(&self, messages: &[Value]) -> Result<Rendered> {
+    pub(super) fn rendered(&self, messages: &[Value]) -> Result<RenderedText> {
         let Some(template) = &self.template else {
             let problem = "the model has no chat template; give --raw to feed the prompt as it is";
-            return Err(Usage(problem.into()).into());
+            return Err(UsageError(problem.into()).into());
         };
         let name =
             |id: Option<u32>| id.and_then(|id| self.tokenizer.token_text(id)).unwrap_or_default().to_owned();
@@ -121,7 +121,7 @@ impl ContextFit {
         let ContextFit { context, largest } = self;
         let more =
             if context < largest { format!(", or give --ctx-size up to {largest}") } else { String::new() };
-        Usage(format!(
+        UsageError(format!(
             "the prompt has {bytes} bytes, which make more than {} tokens; the context holds {context} with the answer: shorten the prompt{more}",
             self.tokens()
         ))

@@ -3,13 +3,13 @@
 use crate::args::PullArgs;
 use crate::{hub, output};
 use anyhow::Result;
-use latent_hub::{ModelRef, Settings};
+use latent_hub::{HubSettings, ModelRef};
 use latent_types::format_bytes;
 use serde_json::json;
 
 pub(super) fn run(args: &PullArgs) -> Result<()> {
     let model: ModelRef = args.model.parse().map_err(hub::usage)?;
-    let pulled = hub::pull(&Settings::from_env()?, &model, args.quiet)?;
+    let pulled = hub::pull(&HubSettings::from_env()?, &model, args.quiet)?;
     let local = pulled.model;
     if args.json {
         return output::json(&json!({

@@ -3,7 +3,7 @@
 use super::quantize_kl::Trials;
 use super::types::{self, Costs, USUAL};
 use crate::args::{QuantizeArgs, TypeArgs};
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::model;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, target};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let environment = std::env::var_os("LATENT_MODEL").map(PathBuf::from);
-    let task = args.task(environment).map_err(Usage)?;
+    let task = args.task(environment).map_err(UsageError)?;
     let args =
         &QuantizeArgs { types: TypeArgs { threads: task.threads, ..args.types.clone() }, ..args.clone() };
     let checkpoint = model::open(Some(&task.model))?;
@@ -64,7 +64,7 @@ fn fitted(
 ) -> Result<Option<Costs>> {
     let Some(text) = &args.file else { return types::sized(assignment, &args.types) };
     if args.target_kl.is_none() && args.types.target_size.is_none() {
-        return Err(Usage("--file is the text for --target-kl or --target-size".into()).into());
+        return Err(UsageError("--file is the text for --target-kl or --target-size".into()).into());
     }
     let mut measured = types::measured(assignment, &args.types)?;
     let trials = Trials::new(checkpoint, text, out, args)?;

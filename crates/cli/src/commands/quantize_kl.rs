@@ -2,14 +2,14 @@
 
 use super::chunks::chunks;
 use crate::args::QuantizeArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::progress::LateBar;
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
 use latent_formats::{Checkpoint, output_file};
-use latent_quantize::{Assignment, Fit, Measured, write};
+use latent_quantize::{Assignment, SizeFit, TypeMeasurements, write};
 use latent_types::format_bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Trials {
     pub(super) fn measure_sensitivities(
         &self,
         assignment: &mut Assignment<'_>,
-        measured: &mut Measured,
+        measured: &mut TypeMeasurements,
     ) -> Result<()> {
         let groups = assignment.groups(measured);
         let mut bar = LateBar::new(true, "comparing", groups.len());
@@ -80,13 +80,13 @@ impl Trials {
     pub(super) fn nearest(
         &self,
         assignment: &mut Assignment<'_>,
-        measured: &Measured,
+        measured: &TypeMeasurements,
         target: f64,
-    ) -> Result<(Fit, f64)> {
+    ) -> Result<(SizeFit, f64)> {
         let (least, most) = measured.range();
         let bar = LateBar::new(true, "searching", TRIALS);
         let mut done = 0;
-        let mut trial = |size: u64| -> Result<(Fit, f64)> {
+        let mut trial = |size: u64| -> Result<(SizeFit, f64)> {
             let fit = assignment.fit(measured, size)?;
             let kl = self.divergence(assignment)?;
             done += 1;
@@ -98,7 +98,7 @@ impl Trials {
         if best.1 > target {
             let (kl, bytes) = (best.1, format_bytes(best.0.bytes));
             let problem = format!("--target-kl {target} is too near: the file of {bytes} has {kl:.5}");
-            return Err(Usage(problem).into());
+            return Err(UsageError(problem).into());
         }
         let (mut low, mut high) = (least as f64, most as f64);
         for _ in 1..TRIALS {

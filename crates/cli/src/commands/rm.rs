@@ -3,11 +3,11 @@
 use crate::args::RmArgs;
 use crate::{hub, output};
 use anyhow::Result;
-use latent_hub::{Settings, pulled_reference};
+use latent_hub::{HubSettings, pulled_reference};
 use latent_types::format_bytes;
 
 pub(super) fn run(args: &RmArgs) -> Result<()> {
-    let settings = Settings::from_env()?;
+    let settings = HubSettings::from_env()?;
     for text in &args.models {
         let model = pulled_reference(&settings, text).map_err(hub::usage)?;
         let removed = latent_hub::remove(&settings, &model)?;

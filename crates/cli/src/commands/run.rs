@@ -1,26 +1,26 @@
 //! `latent run`: answer one prompt.
 
 use super::chat;
-use super::chat_options::ChatOptions;
+use super::chat_options::TemplateOptions;
 use super::constraint::{AnswerConstraint, processors};
-use super::conversation::{self, Conversation};
-use super::printer::{Printer, answer_speed, speed};
+use super::conversation::{self, MessageList};
+use super::printer::{AnswerPrinter, answer_speed, speed};
 use super::prompt::{ChatFormatter, RUN_AGAIN};
 use super::sampling::Sampling;
 use crate::args::RunArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{exit, input, interrupt, model, output, prediction, ranks};
 use anyhow::{Context, Result};
 use latent_engine::{Answer, DraftCount, Engine, Request, Session, StopReason};
 use latent_formats::OutputFile;
-use latent_hosts::predict::Case;
+use latent_hosts::predict::PredictionCase;
 use latent_text::{TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     if args.sampling.logprobs.is_some() && !args.json {
-        return Err(Usage("--logprobs needs --json, which has a place for them".into()).into());
+        return Err(UsageError("--logprobs needs --json, which has a place for them".into()).into());
     }
     let prompted = args.prompt.is_some() || args.file.is_some() || !args.tokens.is_empty();
     if !prompted && stdin().is_terminal() {
@@ -48,8 +48,8 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     };
     let tokenizer = tokenizer.with_context(|| checkpoint.display_name())?;
     let mut formatter = ChatFormatter::new(tokenizer, &checkpoint, &config, args.model.engine.ctx_size)?;
-    formatter.options = ChatOptions::new(&args.template, &checkpoint)?;
-    let prompt = Prompt::new(args, &formatter)?;
+    formatter.options = TemplateOptions::new(&args.template, &checkpoint)?;
+    let prompt = RunPrompt::new(args, &formatter)?;
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
     // what a raw prompt continues, knows no reasoning
     let template = latent_text::chat_template(&checkpoint)?.filter(|_| prompt.conversation.is_some());
@@ -77,7 +77,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
         shift,
         ..Request::default()
     };
-    let mut printer = Printer::new(!quiet, request.prompt.len(), !args.json);
+    let mut printer = AnswerPrinter::new(!quiet, request.prompt.len(), !args.json);
     let answer =
         engine.generate_with(&mut session, &request, &formatter.tokenizer, processors, &mut printer)?;
     printer.bar.finish();
@@ -112,7 +112,7 @@ fn show(
     engine: &Engine,
     request: &Request,
     sampling: &Sampling,
-    printer: Printer,
+    printer: AnswerPrinter,
 ) -> Result<()> {
     if let Some(error) = printer.failed {
         return Err(error);
@@ -131,23 +131,23 @@ fn show(
 }
 
 /// The prompt.
-struct Prompt {
+struct RunPrompt {
     tokens: Vec<u32>,
     /// Tokens that a context shift keeps.
     keep: usize,
     /// The messages that it was rendered from; none for a raw prompt.
-    conversation: Option<Conversation>,
+    conversation: Option<MessageList>,
 }
 
-impl Prompt {
-    fn new(args: &RunArgs, formatter: &ChatFormatter) -> Result<Prompt> {
+impl RunPrompt {
+    fn new(args: &RunArgs, formatter: &ChatFormatter) -> Result<RunPrompt> {
         // the BOS token, if the prompt begins with it
         let first = |tokens: &[u32]| {
             usize::from(!tokens.is_empty() && tokens.first().copied() == formatter.tokenizer.bos())
         };
         if !args.tokens.is_empty() {
             let tokens = args.tokens.clone();
-            return Ok(Prompt { keep: first(&tokens), tokens, conversation: None });
+            return Ok(RunPrompt { keep: first(&tokens), tokens, conversation: None });
         }
         let text = match (&args.prompt, &args.file) {
             (Some(text), _) => text.clone(),
@@ -155,20 +155,22 @@ impl Prompt {
             (None, None) => input::prompt(&input::stdin_text()?).to_owned(),
         };
         if text.trim().is_empty() {
-            return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
+            return Err(
+                UsageError("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into()
+            );
         }
         if args.raw {
             let tokens = formatter.raw(&text)?;
-            return Ok(Prompt { keep: first(&tokens), tokens, conversation: None });
+            return Ok(RunPrompt { keep: first(&tokens), tokens, conversation: None });
         }
         // a template may drop the white space around it
         formatter.check_length(text.trim().len())?;
-        let mut conversation = Conversation::new(args.template.system_prompt.as_deref());
+        let mut conversation = MessageList::new(args.template.system_prompt.as_deref());
         let keep =
             if args.shift.context_shift { conversation::kept_tokens(formatter, &conversation)? } else { 0 };
         conversation.push("user", &text);
         let tokens = formatter.chat(conversation.messages())?;
-        Ok(Prompt { keep, tokens, conversation: Some(conversation) })
+        Ok(RunPrompt { keep, tokens, conversation: Some(conversation) })
     }
 }
 
@@ -177,7 +179,7 @@ fn talk(args: &RunArgs) -> Result<()> {
     let single = [("--json", args.json), ("--raw", args.raw), ("--save", args.save.is_some())];
     if let Some((flag, _)) = single.iter().find(|(_, given)| *given) {
         let problem = format!("{flag} needs a prompt; give one: latent run {flag} \"Why is the sky blue?\"");
-        return Err(Usage(problem).into());
+        return Err(UsageError(problem).into());
     }
     chat::run(&args.chat())
 }
@@ -240,7 +242,7 @@ fn footer(answer: &Answer) {
 /// What the file of hosts lets expect of such an answer.
 fn predicted(args: &RunArgs, answer: &Answer, engine: &Engine) -> Result<Option<String>> {
     let new = answer.prompt_tokens - answer.cached_tokens;
-    let case = Case {
+    let case = PredictionCase {
         context: answer.prompt_tokens + answer.tokens.len(),
         past: answer.prompt_tokens + answer.tokens.len() / 2,
         rows: 1,

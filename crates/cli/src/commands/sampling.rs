@@ -1,9 +1,9 @@
 //! Sampling parameters: from flags, else from the model, else Latent's own defaults.
 
 use crate::args::SamplingArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use anyhow::{Context, Result};
-use latent_engine::sampling::{Recommended, SamplerKind, SamplingParams};
+use latent_engine::sampling::{RecommendedParams, SamplerKind, SamplingParams};
 use latent_formats::Checkpoint;
 use serde_json::{Value, json};
 
@@ -16,9 +16,10 @@ pub(super) struct Sampling {
 impl Sampling {
     /// Flags override the model's recommendations, which `--no-model-sampling` ignores. Without a seed each call draws one.
     pub(super) fn new(args: &SamplingArgs, checkpoint: &Checkpoint) -> Result<Sampling> {
-        let model = if args.no_model_sampling { Recommended::default() } else { recommended(checkpoint)? };
+        let model =
+            if args.no_model_sampling { RecommendedParams::default() } else { recommended(checkpoint)? };
         let mut from_model = Vec::new();
-        let mut pick = Pick { from_model: &mut from_model };
+        let mut pick = SettingPicker { from_model: &mut from_model };
         let own = SamplingParams::default();
         let params = SamplingParams {
             temperature: pick.one("temperature", args.temp, model.temperature, own.temperature),
@@ -108,8 +109,8 @@ impl Sampling {
 }
 
 /// What the model recommends.
-fn recommended(checkpoint: &Checkpoint) -> Result<Recommended> {
-    Recommended::of(checkpoint).context("--no-model-sampling runs the model without what it recommends")
+fn recommended(checkpoint: &Checkpoint) -> Result<RecommendedParams> {
+    RecommendedParams::of(checkpoint).context("--no-model-sampling runs the model without what it recommends")
 }
 
 /// A fresh seed.
@@ -118,11 +119,11 @@ fn drawn_seed() -> u64 {
     time.map_or(0, |t| t.as_nanos() as u64)
 }
 
-struct Pick<'a> {
+struct SettingPicker<'a> {
     from_model: &'a mut Vec<&'static str>,
 }
 
-impl Pick<'_> {
+impl SettingPicker<'_> {
     fn one<T>(&mut self, name: &'static str, flag: Option<T>, model: Option<T>, own: T) -> T {
         match (flag, model) {
             (Some(flag), _) => flag,
@@ -143,6 +144,6 @@ fn bias(word: &str) -> Result<(u32, f32)> {
         .or_else(sign)
         .and_then(|(id, bias)| Some((id.trim().parse().ok()?, bias.trim().parse().ok()?)));
     parsed.ok_or_else(|| {
-        Usage(format!("--logit-bias {word}: expected ID=BIAS, such as 42=-1.5 or 42=-inf")).into()
+        UsageError(format!("--logit-bias {word}: expected ID=BIAS, such as 42=-1.5 or 42=-inf")).into()
     })
 }

@@ -7,7 +7,7 @@ use latent_graph::passes::BindOptions;
 
 /// The stage to print or draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum PrintedStage {
     /// The JSON file of the architecture.
     Circuit,
     /// The circuit instantiated for this model.
@@ -16,9 +16,9 @@ pub(super) enum Stage {
     Plan,
 }
 
-impl Stage {
-    pub(super) const ALL: [(&'static str, Stage); 3] =
-        [("circuit", Stage::Circuit), ("ir", Stage::Ir), ("plan", Stage::Plan)];
+impl PrintedStage {
+    pub(super) const ALL: [(&'static str, PrintedStage); 3] =
+        [("circuit", PrintedStage::Circuit), ("ir", PrintedStage::Ir), ("plan", PrintedStage::Plan)];
 
     pub(super) fn name(self) -> &'static str {
         Self::ALL[self as usize].0

@@ -3,7 +3,7 @@
 use crate::args::TokenizeArgs;
 use crate::{input, model, output};
 use anyhow::{Context, Result};
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 
@@ -15,11 +15,11 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
         (None, Some(path)) => input::file_text(path)?,
         (None, None) => input::stdin_text()?,
     };
-    let ids =
-        tokenizer.encode(&text, Encode { add_special: !args.no_special, parse_special: !args.plain })?;
+    let ids = tokenizer
+        .encode(&text, EncodeOptions { add_special: !args.no_special, parse_special: !args.plain })?;
     drop(text);
     if args.json {
-        return output::json(&Tokens { count: ids.len(), ids: &ids, tokens: Pieces(&ids, &tokenizer) });
+        return output::json(&Tokens { count: ids.len(), ids: &ids, tokens: TokenPieces(&ids, &tokenizer) });
     }
     for id in &ids {
         output::line(&format!("{id:>7}  {:?}", piece(&tokenizer, *id)))?;
@@ -36,10 +36,10 @@ fn piece(tokenizer: &Tokenizer, id: u32) -> Cow<'_, str> {
 struct Tokens<'a> {
     count: usize,
     ids: &'a [u32],
-    tokens: Pieces<'a>,
+    tokens: TokenPieces<'a>,
 }
 
-struct Pieces<'a>(&'a [u32], &'a Tokenizer);
+struct TokenPieces<'a>(&'a [u32], &'a Tokenizer);
 
 #[derive(Serialize)]
 struct Token<'a> {
@@ -47,7 +47,7 @@ struct Token<'a> {
     piece: Cow<'a, str>,
 }
 
-impl Serialize for Pieces<'_> {
+impl Serialize for TokenPieces<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|id| Token { id: *id, piece: piece(self.1, *id) }))
     }

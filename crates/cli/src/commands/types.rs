@@ -8,9 +8,10 @@ use anyhow::{Context, Result};
 use latent_backend::{MemoryEstimate, WeightSource};
 use latent_engine::{EngineOptions, memory};
 use latent_formats::{Outline, output_file};
-use latent_graph::ir::{AttentionPath, Step};
+use latent_graph::ir::{AttentionPath, StepWorkload};
 use latent_quantize::{
-    AssignedTensor, Assignment, Fit, Importances, Measured, Mix, Options, Written, WrittenTensor,
+    AssignedTensor, Assignment, Importances, Mix, Options, QuantizedModel, SizeFit, TypeMeasurements,
+    WrittenTensor,
 };
 use latent_threads::{Placement, Topology};
 use latent_types::{TensorType, format_bytes};
@@ -42,7 +43,7 @@ impl TypeArgs {
 }
 
 /// Errors of types on rows of every tensor.
-pub(super) fn measured(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<Measured> {
+pub(super) fn measured(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<TypeMeasurements> {
     let bar = LateBar::new(true, "measuring", assignment.tensors().len());
     Ok(assignment.measure(args.threads(), &|done, total| {
         bar.set(done as u64, total as u64);
@@ -59,7 +60,7 @@ pub(super) fn sized(assignment: &mut Assignment<'_>, args: &TypeArgs) -> Result<
 
 /// What the chosen types cost.
 pub(super) struct Costs {
-    pub(super) fit: Fit,
+    pub(super) fit: SizeFit,
     /// Nats.
     pub(super) kl: Option<f64>,
 }
@@ -126,7 +127,7 @@ fn weights<'t>(tensors: impl Iterator<Item = &'t AssignedTensor>) -> u64 {
 }
 
 /// The first of the files, and how many more there are.
-pub(super) fn names(written: &Written) -> String {
+pub(super) fn names(written: &QuantizedModel) -> String {
     let first = written.files.first().map(|file| file.display().to_string()).unwrap_or_default();
     match written.files.len() {
         0 | 1 => first,
@@ -135,7 +136,7 @@ pub(super) fn names(written: &Written) -> String {
 }
 
 /// A line per tensor, and what came of it.
-pub(super) fn table(written: &Written, fit: Option<&Costs>, mix: Mix) -> String {
+pub(super) fn table(written: &QuantizedModel, fit: Option<&Costs>, mix: Mix) -> String {
     let heading = format!("{:<44} {:>20} {:>10} {:>9}  types", "tensor", "shape", "bytes", "error");
     let percent = |tensor: &WrittenTensor| match tensor.error {
         None => "–".to_owned(),
@@ -170,7 +171,7 @@ fn of_tensor(tensor: &AssignedTensor) -> Value {
     })
 }
 
-pub(super) fn report(written: &Written, fit: Option<&Costs>, notes: &[String]) -> Value {
+pub(super) fn report(written: &QuantizedModel, fit: Option<&Costs>, notes: &[String]) -> Value {
     let tensors = written.tensors.iter().map(|tensor| {
         let mut value = of_tensor(&tensor.assigned);
         value["error"] = json!(tensor.error);
@@ -190,7 +191,7 @@ pub(super) fn report(written: &Written, fit: Option<&Costs>, notes: &[String]) -
 }
 
 /// What running a model takes.
-struct Needs {
+struct MemoryNeeds {
     context: usize,
     memory: MemoryEstimate,
     /// Bytes that one token reads.
@@ -259,7 +260,7 @@ pub(super) fn dry_run(
 /// Context that memory is counted for, where the model has more.
 const CONTEXT: usize = 4096;
 
-fn needs(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<Needs> {
+fn needs(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<MemoryNeeds> {
     let folder = output_file::temporary_folder(&std::env::temp_dir())?;
     let header = folder.path().join("header.gguf");
     assignment.write_header(&header)?;
@@ -275,12 +276,17 @@ fn needs(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<Needs> {
     let cache = resolved.options.stages.bind.cache;
     let mut token_bytes = 0.0;
     for ir in stages.iter().map(|stage| &stage.plan(1).ir) {
-        let step =
-            Step { rows: 1, sequences: 1, past_len: context / 2, cache, path: AttentionPath::Absorbed };
+        let step = StepWorkload {
+            rows: 1,
+            sequences: 1,
+            past_len: context / 2,
+            cache,
+            path: AttentionPath::Absorbed,
+        };
         let costs = ir.nodes.iter().map(|node| node.cost(ir, step));
         token_bytes += costs.map(|cost| cost.weight_bytes + cost.cache_bytes).sum::<f64>();
     }
     let limits = latent_backends::limits(&*backend, &placement, resolved.options.stages.bind.tier);
     let bandwidth = limits.context("measuring what the machine can do")?.read_bandwidth;
-    Ok(Needs { context, memory, token_bytes, bandwidth })
+    Ok(MemoryNeeds { context, memory, token_bytes, bandwidth })
 }

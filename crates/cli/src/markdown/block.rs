@@ -1,6 +1,6 @@
 //! Lines: what a line is, and how it is laid out.
 
-use super::glyph::{Row, Style, glyphs};
+use super::glyph::{GlyphRow, Style, glyphs};
 use super::inline::inline;
 use super::wrap::wrap;
 
@@ -11,8 +11,8 @@ const QUOTES: usize = 8;
 const RULE: usize = 60;
 
 /// Rows of one line of Markdown.
-pub(super) fn layout(line: &str, columns: usize, colours: bool) -> Vec<Row> {
-    let (mut first, mut rest, mut text) = (Row::new(), Row::new(), line);
+pub(super) fn layout(line: &str, columns: usize, colours: bool) -> Vec<GlyphRow> {
+    let (mut first, mut rest, mut text) = (GlyphRow::new(), GlyphRow::new(), line);
     for _ in 0..QUOTES {
         let Some(inner) = text.trim_start().strip_prefix('>') else { break };
         first.extend(glyphs("│ ", Style::DIM));
@@ -38,7 +38,7 @@ pub(super) fn layout(line: &str, columns: usize, colours: bool) -> Vec<Row> {
 }
 
 /// A border of code: a line with the language in it.
-pub(super) fn border(language: &str, columns: usize) -> Row {
+pub(super) fn border(language: &str, columns: usize) -> GlyphRow {
     let room = columns.min(RULE);
     let language: String = language.chars().take(room.saturating_sub(6)).collect();
     let mut text = if language.is_empty() { String::new() } else { format!("── {language} ") };

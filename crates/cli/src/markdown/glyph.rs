@@ -61,9 +61,9 @@ impl Glyph {
 }
 
 /// What stands on a row of the screen.
-pub(super) type Row = Vec<Glyph>;
+pub(super) type GlyphRow = Vec<Glyph>;
 
-pub(super) fn glyphs(text: &str, style: Style) -> Row {
+pub(super) fn glyphs(text: &str, style: Style) -> GlyphRow {
     text.chars().map(|c| Glyph { c, style }).collect()
 }
 

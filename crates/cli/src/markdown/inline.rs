@@ -1,6 +1,6 @@
 //! Within a line: emphasis, code, links.
 
-use super::glyph::{Row, Style, glyphs};
+use super::glyph::{GlyphRow, Style, glyphs};
 
 /// How deep emphasis may be nested.
 const DEPTH: usize = 8;
@@ -9,22 +9,22 @@ const DEPTH: usize = 8;
 const ESCAPED: &str = "*_`#~|>";
 
 /// The text of a line without its marks, styled. Marks that nothing closes stay.
-pub(super) fn inline(text: &str, style: Style, colours: bool) -> Row {
+pub(super) fn inline(text: &str, style: Style, colours: bool) -> GlyphRow {
     let chars: Vec<char> = text.chars().collect();
-    let mut row = Row::new();
-    Inline { colours, depth: 0, unclosed: Vec::new() }.parse(&chars, style, &mut row);
+    let mut row = GlyphRow::new();
+    InlineMarkdown { colours, depth: 0, unclosed: Vec::new() }.parse(&chars, style, &mut row);
     row
 }
 
-struct Inline {
+struct InlineMarkdown {
     colours: bool,
     depth: usize,
     /// Marks that nothing closes from here to the end of the text.
     unclosed: Vec<(char, usize)>,
 }
 
-impl Inline {
-    fn parse(&mut self, text: &[char], style: Style, row: &mut Row) {
+impl InlineMarkdown {
+    fn parse(&mut self, text: &[char], style: Style, row: &mut GlyphRow) {
         let mut at = 0;
         while at < text.len() {
             at += match text[at] {
@@ -44,7 +44,7 @@ impl Inline {
     }
 
     /// Parses a part of the text with more style.
-    fn inner(&mut self, text: &[char], style: Style, row: &mut Row) {
+    fn inner(&mut self, text: &[char], style: Style, row: &mut GlyphRow) {
         let unclosed = std::mem::take(&mut self.unclosed);
         self.depth += 1;
         self.parse(text, style, row);
@@ -52,7 +52,7 @@ impl Inline {
         self.unclosed = unclosed;
     }
 
-    fn backslash(&mut self, text: &[char], style: Style, row: &mut Row) -> usize {
+    fn backslash(&mut self, text: &[char], style: Style, row: &mut GlyphRow) -> usize {
         match text.get(1) {
             Some(c) if ESCAPED.contains(*c) => {
                 put(row, &[*c], style);
@@ -84,7 +84,7 @@ impl Inline {
         found.map(|at| from + at)
     }
 
-    fn code(&mut self, text: &[char], style: Style, row: &mut Row) -> usize {
+    fn code(&mut self, text: &[char], style: Style, row: &mut GlyphRow) -> usize {
         let ticks = run(text, 0);
         let key = ('`', ticks);
         let mut end = ticks;
@@ -123,7 +123,7 @@ impl Inline {
         end + ticks
     }
 
-    fn emphasis(&mut self, text: &[char], at: usize, style: Style, row: &mut Row) -> usize {
+    fn emphasis(&mut self, text: &[char], at: usize, style: Style, row: &mut GlyphRow) -> usize {
         let (mark, length) = (text[at], run(text, at));
         let more = match (mark, length) {
             ('~', 2) => Style::STRUCK,
@@ -190,7 +190,7 @@ impl Inline {
     }
 
     /// `[text](address)`.
-    fn link(&mut self, text: &[char], style: Style, row: &mut Row) -> usize {
+    fn link(&mut self, text: &[char], style: Style, row: &mut GlyphRow) -> usize {
         let Some((label, address, length)) = self.parts(text) else {
             put(row, &text[..1], style);
             return 1;
@@ -209,7 +209,7 @@ impl Inline {
     }
 
     /// `![text](address)`.
-    fn image(&mut self, text: &[char], style: Style, row: &mut Row) -> usize {
+    fn image(&mut self, text: &[char], style: Style, row: &mut GlyphRow) -> usize {
         let Some((label, address, length)) = self.parts(&text[1..]) else {
             put(row, &text[..1], style);
             return 1;
@@ -241,7 +241,7 @@ impl Inline {
     }
 
     /// `<https://…>`.
-    fn address(&mut self, text: &[char], style: Style, row: &mut Row) -> usize {
+    fn address(&mut self, text: &[char], style: Style, row: &mut GlyphRow) -> usize {
         let end = text.iter().take(2000).position(|c| *c == '>');
         let web = |text: &[char]| {
             let head: String = text.iter().take(8).collect();
@@ -261,7 +261,7 @@ impl Inline {
 }
 
 /// `$x_1 * y_1$` is shown unchanged; a price is not a formula.
-fn formula(text: &[char], at: usize, style: Style, row: &mut Row) -> usize {
+fn formula(text: &[char], at: usize, style: Style, row: &mut GlyphRow) -> usize {
     let marks = run(text, at);
     let from = at + marks;
     let closing = |i: &usize| {
@@ -287,6 +287,6 @@ fn run_of(text: &[char], at: usize, mark: char) -> usize {
     text[at..].iter().take_while(|c| **c == mark).count()
 }
 
-fn put(row: &mut Row, text: &[char], style: Style) {
+fn put(row: &mut GlyphRow, text: &[char], style: Style) {
     row.extend(text.iter().map(|c| super::glyph::Glyph { c: *c, style }));
 }

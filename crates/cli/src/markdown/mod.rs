@@ -17,7 +17,7 @@ mod wrap;
 mod tests;
 
 use block::Fence;
-use glyph::{Row, Style, glyphs, kept};
+use glyph::{GlyphRow, Style, glyphs, kept};
 use latent_types::printable_stream;
 use table::Align;
 
@@ -32,7 +32,7 @@ const TAB: &str = "    ";
 
 /// What the next line belongs to.
 #[derive(Clone, Debug, PartialEq)]
-enum Block {
+enum MarkdownBlock {
     Text,
     /// The line before may be a table's heading, and can still be written again.
     Heading(String),
@@ -51,11 +51,11 @@ enum Block {
 /// Turns Markdown into what a terminal is sent.
 pub(crate) struct Markdown {
     colours: bool,
-    block: Block,
+    block: MarkdownBlock,
     /// The received part of the current line.
     line: String,
     /// Rows that may change; the cursor stands behind the last.
-    shown: Vec<Row>,
+    shown: Vec<GlyphRow>,
     /// Whether the rest of the line follows as plain text.
     frozen: bool,
     /// Bytes of the line that are shown, or are of code.
@@ -71,7 +71,7 @@ impl Markdown {
     pub(crate) fn new(colours: bool) -> Markdown {
         Markdown {
             colours,
-            block: Block::Text,
+            block: MarkdownBlock::Text,
             line: String::new(),
             shown: Vec::new(),
             frozen: false,
@@ -92,7 +92,9 @@ impl Markdown {
         for c in text.chars() {
             match c {
                 '\n' => self.end_line(),
-                '\t' if !matches!(self.block, Block::Code(_)) => TAB.chars().for_each(|c| self.feed(c)),
+                '\t' if !matches!(self.block, MarkdownBlock::Code(_)) => {
+                    TAB.chars().for_each(|c| self.feed(c))
+                }
                 '\t' => self.feed('\t'),
                 c => {
                     let safe = printable_stream(c.encode_utf8(&mut [0; 4])).into_owned();
@@ -111,10 +113,10 @@ impl Markdown {
             return;
         }
         self.rest();
-        if let Block::Table { lines, align } = std::mem::replace(&mut self.block, Block::Text)
+        if let MarkdownBlock::Table { lines, align } = std::mem::replace(&mut self.block, MarkdownBlock::Text)
             && let Some((_, widths)) = table::layout(&lines, &align, self.columns(), self.colours)
         {
-            self.block = Block::LongTable { widths, align };
+            self.block = MarkdownBlock::LongTable { widths, align };
         }
     }
 
@@ -123,7 +125,7 @@ impl Markdown {
         if !self.line.is_empty() {
             self.end_line();
         }
-        if let Block::Code(_) = self.block {
+        if let MarkdownBlock::Code(_) = self.block {
             self.put_row(&block::border("", self.columns()));
         }
         let out = std::mem::take(&mut self.out);
@@ -138,7 +140,7 @@ impl Markdown {
 
     fn feed(&mut self, c: char) {
         self.line.push(c);
-        if let Block::Code(fence) = &self.block {
+        if let MarkdownBlock::Code(fence) = &self.block {
             if !fence.may_close(&self.line) {
                 self.code();
             }
@@ -152,7 +154,7 @@ impl Markdown {
 
     /// Sends what is new of a line of code, as it is: the terminal breaks it, so that a copy of it is whole.
     fn code(&mut self) {
-        let Block::Code(fence) = &self.block else { return };
+        let MarkdownBlock::Code(fence) = &self.block else { return };
         let blanks = self.line.len() - self.line.trim_start_matches(' ').len();
         let from = self.passed.max(fence.indent.min(blanks));
         if let Some(text) = self.line.get(from..).filter(|text| !text.is_empty()) {
@@ -175,7 +177,7 @@ impl Markdown {
     }
 
     /// Sends a row that stays.
-    fn put_row(&mut self, row: &Row) {
+    fn put_row(&mut self, row: &GlyphRow) {
         self.show(vec![row.clone()]);
         self.rest();
     }
@@ -189,10 +191,10 @@ impl Markdown {
     /// Lets the shown rows be, and the rest of the line follow them.
     fn freeze(&mut self) {
         self.frozen = true;
-        if let Block::Heading(_) | Block::Table { .. } = self.block {
+        if let MarkdownBlock::Heading(_) | MarkdownBlock::Table { .. } = self.block {
             // the rows that stand there are of lines before
             self.feeds += usize::from(self.passed == 0);
-            self.block = Block::Text;
+            self.block = MarkdownBlock::Text;
         }
         // a blank at the end of a row is not there
         let blank = self.line.get(..self.passed).is_some_and(|line| line.ends_with(' '));
@@ -206,7 +208,7 @@ impl Markdown {
 
     /// Shows the received part of the current line.
     fn preview(&mut self) {
-        if self.line.is_empty() || self.frozen || matches!(self.block, Block::Code(_)) {
+        if self.line.is_empty() || self.frozen || matches!(self.block, MarkdownBlock::Code(_)) {
             return;
         }
         if !table::may_rule(&self.line) {
@@ -217,21 +219,25 @@ impl Markdown {
         }
         let rows = match &self.block {
             // it may open a fence
-            Block::Text if self.line.trim_start().starts_with("```") && self.line.len() < 100 => return,
-            Block::Text | Block::Code(_) => block::layout(&self.line, self.columns(), self.colours),
+            MarkdownBlock::Text if self.line.trim_start().starts_with("```") && self.line.len() < 100 => {
+                return;
+            }
+            MarkdownBlock::Text | MarkdownBlock::Code(_) => {
+                block::layout(&self.line, self.columns(), self.colours)
+            }
             // below the rows that are there, until it is complete
-            Block::Heading(heading) => {
+            MarkdownBlock::Heading(heading) => {
                 let mut rows = block::layout(heading, self.columns(), self.colours);
                 rows.extend(self.plain());
                 rows
             }
-            Block::Table { lines, align } => {
+            MarkdownBlock::Table { lines, align } => {
                 let table = table::layout(lines, align, self.columns(), self.colours);
                 let mut rows = table.map_or_else(|| self.untabled(lines), |(rows, _)| rows);
                 rows.extend(self.plain());
                 rows
             }
-            Block::LongTable { .. } => self.plain(),
+            MarkdownBlock::LongTable { .. } => self.plain(),
         };
         self.show(rows);
         if !self.frozen {
@@ -241,7 +247,7 @@ impl Markdown {
 
     /// What could have been a table's heading is none.
     fn no_table(&mut self) {
-        if let Block::Heading(heading) = &self.block {
+        if let MarkdownBlock::Heading(heading) = &self.block {
             // without the rows of the line below
             let rows = block::layout(heading, self.columns(), self.colours);
             self.show(rows);
@@ -249,17 +255,17 @@ impl Markdown {
                 self.rest();
                 self.passed = 0;
             }
-            self.block = Block::Text;
+            self.block = MarkdownBlock::Text;
         }
     }
 
     /// The present line without any style.
-    fn plain(&self) -> Vec<Row> {
+    fn plain(&self) -> Vec<GlyphRow> {
         wrap::wrap(&glyphs(&self.line, Style::PLAIN), &[], &[], self.columns())
     }
 
     /// A table that does not fit: its lines as they are written.
-    fn untabled(&self, lines: &[String]) -> Vec<Row> {
+    fn untabled(&self, lines: &[String]) -> Vec<GlyphRow> {
         lines.iter().flat_map(|line| block::layout(line, self.columns(), self.colours)).collect()
     }
 
@@ -276,7 +282,7 @@ impl Markdown {
     /// Shows a line whose end is known.
     fn complete(&mut self) {
         let line = self.line.clone();
-        if let Block::Heading(heading) = &self.block
+        if let MarkdownBlock::Heading(heading) = &self.block
             && table::rule(&line, heading).is_none()
         {
             self.no_table();
@@ -285,37 +291,37 @@ impl Markdown {
             self.rest();
             return;
         }
-        match std::mem::replace(&mut self.block, Block::Text) {
-            Block::Code(fence) => {
+        match std::mem::replace(&mut self.block, MarkdownBlock::Text) {
+            MarkdownBlock::Code(fence) => {
                 if fence.closes(&line) {
                     self.put_row(&block::border("", self.columns()));
                 } else {
-                    self.block = Block::Code(fence);
+                    self.block = MarkdownBlock::Code(fence);
                     self.code();
                     self.feeds += 1;
                 }
             }
-            Block::Heading(heading) => match table::rule(&line, &heading) {
+            MarkdownBlock::Heading(heading) => match table::rule(&line, &heading) {
                 Some(align) => self.table(vec![heading], align),
                 None => self.text(line),
             },
-            Block::Table { mut lines, align } if line.contains('|') => {
+            MarkdownBlock::Table { mut lines, align } if line.contains('|') => {
                 lines.push(line);
                 self.table(lines, align);
             }
-            Block::Table { lines, align } => {
+            MarkdownBlock::Table { lines, align } => {
                 let table = table::layout(&lines, &align, self.columns(), self.colours);
                 let rows = table.map_or_else(|| self.untabled(&lines), |(rows, _)| rows);
                 self.show(rows);
                 self.rest();
                 self.text(line);
             }
-            Block::LongTable { widths, align } if line.contains('|') => {
+            MarkdownBlock::LongTable { widths, align } if line.contains('|') => {
                 self.show(table::more(&line, &widths, &align, self.colours));
                 self.rest();
-                self.block = Block::LongTable { widths, align };
+                self.block = MarkdownBlock::LongTable { widths, align };
             }
-            Block::LongTable { .. } | Block::Text => self.text(line),
+            MarkdownBlock::LongTable { .. } | MarkdownBlock::Text => self.text(line),
         }
     }
 
@@ -323,16 +329,16 @@ impl Markdown {
     fn text(&mut self, line: String) {
         if line.trim().is_empty() {
             if !self.shown.is_empty() {
-                self.show(vec![Row::new()]);
+                self.show(vec![GlyphRow::new()]);
             }
             self.rest();
         } else if let Some((fence, language)) = Fence::open(&line) {
             self.put_row(&block::border(language, self.columns()));
-            self.block = Block::Code(fence);
+            self.block = MarkdownBlock::Code(fence);
         } else {
             self.show(block::layout(&line, self.columns(), self.colours));
             if line.contains('|') && table::cells(&line).len() > 1 && !self.frozen {
-                self.block = Block::Heading(line);
+                self.block = MarkdownBlock::Heading(line);
             } else {
                 self.rest();
             }
@@ -352,15 +358,15 @@ impl Markdown {
             _ if self.frozen => self.rest(),
             Some(widths) if long => {
                 self.rest();
-                self.block = Block::LongTable { widths, align };
+                self.block = MarkdownBlock::LongTable { widths, align };
             }
             None if long => self.rest(),
-            _ => self.block = Block::Table { lines, align },
+            _ => self.block = MarkdownBlock::Table { lines, align },
         }
     }
 
     /// Makes the terminal show these rows in place of those that it shows.
-    fn show(&mut self, rows: Vec<Row>) {
+    fn show(&mut self, rows: Vec<GlyphRow>) {
         if self.frozen {
             return;
         }
@@ -410,7 +416,7 @@ impl Markdown {
     }
 
     /// Writes rows below each other; the first `old` of them over others.
-    fn write_rows(&mut self, rows: &[Row], old: usize) {
+    fn write_rows(&mut self, rows: &[GlyphRow], old: usize) {
         for (i, row) in rows.iter().enumerate() {
             if i > 0 {
                 self.out.push_str("\r\n");

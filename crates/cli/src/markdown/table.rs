@@ -1,6 +1,6 @@
 //! Tables.
 
-use super::glyph::{Glyph, Row, Style, glyphs, width};
+use super::glyph::{Glyph, GlyphRow, Style, glyphs, width};
 use super::inline::inline;
 use super::wrap::wrap;
 
@@ -67,12 +67,12 @@ pub(super) fn layout(
     align: &[Align],
     columns: usize,
     colours: bool,
-) -> Option<(Vec<Row>, Vec<usize>)> {
-    let styled = |(i, line): (usize, &String)| -> Vec<Row> {
+) -> Option<(Vec<GlyphRow>, Vec<usize>)> {
+    let styled = |(i, line): (usize, &String)| -> Vec<GlyphRow> {
         let style = if i == 0 { Style::BOLD } else { Style::PLAIN };
         row_cells(line, align.len(), style, colours)
     };
-    let table: Vec<Vec<Row>> = lines.iter().enumerate().map(styled).collect();
+    let table: Vec<Vec<GlyphRow>> = lines.iter().enumerate().map(styled).collect();
     let room = columns.checked_sub(3 * (align.len() - 1))?;
     let mut widths: Vec<usize> = (0..align.len())
         .map(|i| table.iter().map(|cells| width(&cells[i])).max().unwrap_or(0).clamp(1, room.max(1)))
@@ -96,18 +96,18 @@ pub(super) fn layout(
 }
 
 /// The rows of one more line of a table whose widths are fixed.
-pub(super) fn more(line: &str, widths: &[usize], align: &[Align], colours: bool) -> Vec<Row> {
+pub(super) fn more(line: &str, widths: &[usize], align: &[Align], colours: bool) -> Vec<GlyphRow> {
     line_rows(&row_cells(line, align.len(), Style::PLAIN, colours), widths, align)
 }
 
 /// As many cells as there are columns; what a line has beyond them goes into the last.
-fn row_cells(line: &str, columns: usize, style: Style, colours: bool) -> Vec<Row> {
+fn row_cells(line: &str, columns: usize, style: Style, colours: bool) -> Vec<GlyphRow> {
     let found = cells(line);
     let cell = |i: usize| {
         let text = found.get(i).copied().unwrap_or_default().replace("<br>", " ").replace("\\|", "|");
         inline(&text, style, colours)
     };
-    let mut row: Vec<Row> = (0..columns).map(cell).collect();
+    let mut row: Vec<GlyphRow> = (0..columns).map(cell).collect();
     if let (Some(last), Some(beyond)) = (row.last_mut(), found.get(columns..)) {
         for text in beyond {
             last.extend(glyphs(" | ", style));
@@ -117,13 +117,13 @@ fn row_cells(line: &str, columns: usize, style: Style, colours: bool) -> Vec<Row
     row
 }
 
-fn line_rows(cells: &[Row], widths: &[usize], align: &[Align]) -> Vec<Row> {
-    let wrapped: Vec<Vec<Row>> =
+fn line_rows(cells: &[GlyphRow], widths: &[usize], align: &[Align]) -> Vec<GlyphRow> {
+    let wrapped: Vec<Vec<GlyphRow>> =
         cells.iter().zip(widths).map(|(cell, width)| wrap(cell, &[], &[], *width)).collect();
     let height = wrapped.iter().map(Vec::len).max().unwrap_or(1);
     let mut rows = Vec::new();
     for i in 0..height {
-        let mut row = Row::new();
+        let mut row = GlyphRow::new();
         for (column, part) in wrapped.iter().enumerate() {
             if column > 0 {
                 row.extend(glyphs(GAP, Style::DIM));

@@ -4,7 +4,7 @@ use super::Markdown;
 use unicode_width::UnicodeWidthChar;
 
 /// A terminal that knows what [`Markdown`] sends, and refuses everything else. A wide character takes two cells, the second of them empty.
-struct Screen {
+struct TerminalScreen {
     columns: usize,
     cells: Vec<Vec<String>>,
     row: usize,
@@ -13,9 +13,9 @@ struct Screen {
     highest: usize,
 }
 
-impl Screen {
-    fn new(columns: usize) -> Screen {
-        Screen { columns, cells: vec![Vec::new()], row: 0, column: 0, highest: 0 }
+impl TerminalScreen {
+    fn new(columns: usize) -> TerminalScreen {
+        TerminalScreen { columns, cells: vec![Vec::new()], row: 0, column: 0, highest: 0 }
     }
 
     fn send(&mut self, text: &str) {
@@ -94,7 +94,7 @@ impl Screen {
 
 fn shown_by(pieces: &[&str], size: (usize, usize)) -> String {
     let mut markdown = Markdown::new(true);
-    let mut screen = Screen::new(size.0);
+    let mut screen = TerminalScreen::new(size.0);
     for piece in pieces {
         screen.send(&markdown.push(piece, size));
     }
@@ -258,7 +258,7 @@ fn text_appears_at_once_and_only_the_end_is_written_again() {
 #[test]
 fn nothing_is_lost_when_the_width_changes_or_rows_leave_the_screen() {
     let mut markdown = Markdown::new(true);
-    let mut screen = Screen::new(9000);
+    let mut screen = TerminalScreen::new(9000);
     let words: Vec<String> = (0..300).map(|i| format!("w{i}")).collect();
     let text =
         format!("**{}** end\n| a | b |\n|---|---|\n{}\nlast", words.join(" "), "| x | y |\n".repeat(30));

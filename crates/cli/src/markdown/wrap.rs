@@ -1,9 +1,9 @@
 //! Breaking text into rows between words.
 
-use super::glyph::{Glyph, Row, width};
+use super::glyph::{Glyph, GlyphRow, width};
 
 /// Rows of at most `columns`: `first` stands before the first, `rest` before the others. A word longer than a row is cut.
-pub(super) fn wrap(text: &[Glyph], first: &[Glyph], rest: &[Glyph], columns: usize) -> Vec<Row> {
+pub(super) fn wrap(text: &[Glyph], first: &[Glyph], rest: &[Glyph], columns: usize) -> Vec<GlyphRow> {
     let columns = columns.max(1);
     // a margin that leaves no room is left out
     let fits = |margin: &[Glyph]| if width(margin) + 4 <= columns { margin.to_vec() } else { Vec::new() };
@@ -57,7 +57,7 @@ fn word(text: &[Glyph]) -> usize {
     1 + more.take_while(|glyph| !ends(glyph)).count()
 }
 
-fn trim(row: Option<&mut Row>) {
+fn trim(row: Option<&mut GlyphRow>) {
     if let Some(row) = row {
         while row.last().is_some_and(|glyph| glyph.c == ' ') {
             row.pop();

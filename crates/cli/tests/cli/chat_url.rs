@@ -1,6 +1,6 @@
 //! `latent chat --url`: a server's model.
 
-use crate::support::server::{Answer, EVENTS, MockServer, deltas, events};
+use crate::support::server::{EVENTS, MockAnswer, MockServer, deltas, events};
 use crate::support::{latent, program};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -16,14 +16,14 @@ fn chat(server: &MockServer, args: &[&str], lines: &str) -> (i32, String, String
 }
 
 /// A server with two models, whose answers to questions are these, in order.
-fn server(answers: Vec<Answer>) -> MockServer {
+fn server(answers: Vec<MockAnswer>) -> MockServer {
     MockServer::new(move |path, before| match path {
-        "/v1/models" => Answer::Plain("200 OK", r#"{"data":[{"id":"fox"},{"id":"owl"}]}"#.into()),
+        "/v1/models" => MockAnswer::Plain("200 OK", r#"{"data":[{"id":"fox"},{"id":"owl"}]}"#.into()),
         "/props?model=fox" | "/props?model=owl" => {
-            Answer::Plain("200 OK", r#"{"default_generation_settings":{"n_ctx":4096}}"#.into())
+            MockAnswer::Plain("200 OK", r#"{"default_generation_settings":{"n_ctx":4096}}"#.into())
         }
         "/v1/chat/completions" => answers[before.min(answers.len() - 1)].clone(),
-        _ => Answer::Plain("404 Not Found", String::new()),
+        _ => MockAnswer::Plain("404 Not Found", String::new()),
     })
 }
 
@@ -34,9 +34,9 @@ fn contents(body: &Value) -> Vec<&str> {
 #[test]
 fn a_conversation_goes_to_the_server_with_what_flags_say() {
     let server = server(vec![
-        Answer::Stream(events("Hm.", &["Hello", " **you**"])),
-        Answer::Stream(events("", &["Again"])),
-        Answer::Stream(events("", &["Third"])),
+        MockAnswer::Stream(events("Hm.", &["Hello", " **you**"])),
+        MockAnswer::Stream(events("", &["Again"])),
+        MockAnswer::Stream(events("", &["Third"])),
     ]);
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");
@@ -92,13 +92,16 @@ fn a_conversation_goes_to_the_server_with_what_flags_say() {
 fn of_several_models_the_first_answers_and_tells_its_context_once_it_is_loaded() {
     let server = MockServer::new(|path, before| match path {
         "/v1/models" => {
-            Answer::Plain("200 OK", r#"{"data":[{"id":"fox"},{"id":"owl"},{"id":"elk"}]}"#.into())
+            MockAnswer::Plain("200 OK", r#"{"data":[{"id":"fox"},{"id":"owl"},{"id":"elk"}]}"#.into())
         }
         "/props?model=fox" => {
             let context = if before == 0 { 0 } else { 4096 };
-            Answer::Plain("200 OK", json!({"default_generation_settings": {"n_ctx": context}}).to_string())
+            MockAnswer::Plain(
+                "200 OK",
+                json!({"default_generation_settings": {"n_ctx": context}}).to_string(),
+            )
         }
-        _ => Answer::Stream(events("", &["Hello"])),
+        _ => MockAnswer::Stream(events("", &["Hello"])),
     });
     let (code, _, stderr) = chat(&server, &[], "/tokens\nHi\n/tokens\n");
     assert!(
@@ -116,19 +119,19 @@ fn of_several_models_the_first_answers_and_tells_its_context_once_it_is_loaded()
 fn every_failure_says_what_to_do_and_loses_nothing() {
     let full = r#"{"error":{"message":"all blocks are taken"}}"#;
     let server = server(vec![
-        Answer::Stream(events("", &["one"])),
-        Answer::Plain("429 Too Many Requests\r\nretry-after: 7", full.into()),
-        Answer::Stream(events("", &["two"])),
-        Answer::Plain("503 Service Unavailable", "{}".into()),
-        Answer::Stream(deltas("", &["thr"])),
-        Answer::Stream(
+        MockAnswer::Stream(events("", &["one"])),
+        MockAnswer::Plain("429 Too Many Requests\r\nretry-after: 7", full.into()),
+        MockAnswer::Stream(events("", &["two"])),
+        MockAnswer::Plain("503 Service Unavailable", "{}".into()),
+        MockAnswer::Stream(deltas("", &["thr"])),
+        MockAnswer::Stream(
             deltas("", &["fo"]) + "data: {\"error\":{\"message\":\"the engine\\u001b[2J failed\"}}\n\n",
         ),
-        Answer::Plain("400 Bad Request", r#"{"error":"too long"}"#.into()),
-        Answer::Plain("302 Found\r\nlocation: http://evil/", String::new()),
-        Answer::Plain("200 OK", "<html>\n".into()),
-        Answer::Stream("data: {nonsense\n\n".into()),
-        Answer::Stream(events("", &["end"])),
+        MockAnswer::Plain("400 Bad Request", r#"{"error":"too long"}"#.into()),
+        MockAnswer::Plain("302 Found\r\nlocation: http://evil/", String::new()),
+        MockAnswer::Plain("200 OK", "<html>\n".into()),
+        MockAnswer::Stream("data: {nonsense\n\n".into()),
+        MockAnswer::Stream(events("", &["end"])),
     ]);
     let lines = "A\nB\n/regen\nC\n/regen\nD\nE\nF\nG\nH\nI\n";
     let (code, stdout, stderr) = chat(&server, &[], lines);
@@ -156,7 +159,7 @@ fn every_failure_says_what_to_do_and_loses_nothing() {
 #[test]
 fn what_cannot_work_is_refused_at_once() {
     let locked =
-        MockServer::new(|_, _| Answer::Plain("401 Unauthorized", r#"{"error":{"message":"no"}}"#.into()));
+        MockServer::new(|_, _| MockAnswer::Plain("401 Unauthorized", r#"{"error":{"message":"no"}}"#.into()));
     let (code, _, stderr) = chat(&locked, &[], "Hi\n");
     assert!(code == 1 && stderr.contains("asks for a key") && stderr.contains("--api-key-file"), "{stderr}");
     let output = latent(&["chat", "--url", &locked.url])
@@ -166,7 +169,7 @@ fn what_cannot_work_is_refused_at_once() {
         .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("does not take the key") && !stderr.contains("x1y2"), "{stderr}");
-    let server = server(vec![Answer::Stream(events("", &["x"]))]);
+    let server = server(vec![MockAnswer::Stream(events("", &["x"]))]);
     let (code, _, stderr) = chat(&server, &["-m", "crow"], "");
     assert!(code == 64 && stderr.contains("it has fox, owl"), "{stderr}");
     for (args, word) in [
@@ -193,34 +196,37 @@ fn an_answer_that_does_not_grow_is_given_up() {
     let idle = "more than 1048576 bytes without a part of an answer";
     let stalled = "has not grown for 1 s: it is given up (--timeout";
     let cases = [
-        (Answer::Endless(stream(""), ": ping\n\n".repeat(4000), flood), idle),
-        (Answer::Endless(stream(""), "\n".repeat(4000), flood), idle),
-        (Answer::Endless(stream(""), EMPTY.repeat(4000), flood), idle),
-        (Answer::Endless(stream(""), CALL.repeat(4000), flood), idle),
-        (Answer::Endless(stream("data: \""), "aaaaaaaaaaaaaaaa".repeat(4000), flood), "a line has more than"),
-        (Answer::Endless("HTTP/1.1 200 OK\r\n".into(), "x: y\r\n".repeat(4000), flood), "header"),
-        (Answer::Endless(stream(""), ": ping\n\n".into(), drip), stalled),
-        (Answer::Endless(stream(""), EMPTY.into(), drip), stalled),
-        (Answer::Endless(stream("data: \""), "a".into(), drip), stalled),
-        (Answer::Endless("HTTP/1.1 200 OK\r\nx: ".into(), "y".into(), drip), stalled),
+        (MockAnswer::Endless(stream(""), ": ping\n\n".repeat(4000), flood), idle),
+        (MockAnswer::Endless(stream(""), "\n".repeat(4000), flood), idle),
+        (MockAnswer::Endless(stream(""), EMPTY.repeat(4000), flood), idle),
+        (MockAnswer::Endless(stream(""), CALL.repeat(4000), flood), idle),
         (
-            Answer::Endless("HTTP/1.1 500 No\r\ncontent-length: 9999\r\n\r\n".into(), " ".into(), drip),
+            MockAnswer::Endless(stream("data: \""), "aaaaaaaaaaaaaaaa".repeat(4000), flood),
+            "a line has more than",
+        ),
+        (MockAnswer::Endless("HTTP/1.1 200 OK\r\n".into(), "x: y\r\n".repeat(4000), flood), "header"),
+        (MockAnswer::Endless(stream(""), ": ping\n\n".into(), drip), stalled),
+        (MockAnswer::Endless(stream(""), EMPTY.into(), drip), stalled),
+        (MockAnswer::Endless(stream("data: \""), "a".into(), drip), stalled),
+        (MockAnswer::Endless("HTTP/1.1 200 OK\r\nx: ".into(), "y".into(), drip), stalled),
+        (
+            MockAnswer::Endless("HTTP/1.1 500 No\r\ncontent-length: 9999\r\n\r\n".into(), " ".into(), drip),
             stalled,
         ),
         (
-            Answer::Endless(
+            MockAnswer::Endless(
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;".into(),
                 "a".into(),
                 drip,
             ),
             stalled,
         ),
-        (Answer::Hanging(String::new()), stalled),
+        (MockAnswer::Hanging(String::new()), stalled),
     ];
     std::thread::scope(|scope| {
         for (answer, said) in cases {
             scope.spawn(move || {
-                let server = server(vec![answer, Answer::Stream(events("", &["fox"]))]);
+                let server = server(vec![answer, MockAnswer::Stream(events("", &["fox"]))]);
                 // bytes are counted long before that time is over
                 let timeout = if said == stalled { "1" } else { "60" };
                 let (code, stdout, stderr) = chat(&server, &["--timeout", timeout], "A\n/regen\n");
@@ -234,7 +240,8 @@ fn an_answer_that_does_not_grow_is_given_up() {
 
 #[test]
 fn what_came_before_a_silence_is_kept() {
-    let server = server(vec![Answer::Hanging(deltas("", &["half"])), Answer::Stream(events("", &["x"]))]);
+    let server =
+        server(vec![MockAnswer::Hanging(deltas("", &["half"])), MockAnswer::Stream(events("", &["x"]))]);
     let (code, stdout, stderr) = chat(&server, &["--timeout", "3"], "A\nB\n");
     assert_eq!((code, stdout.as_str()), (0, "half\nx\n"), "{stderr}");
     assert!(
@@ -254,8 +261,8 @@ fn names_of_a_server_are_shortened_and_escaped() {
     let fox = "fox\u{202e}\u{1b}[2J".to_owned() + &"a".repeat(1 << 20);
     let list = json!({"data": [{"id": fox}, {"id": "owl".repeat(1 << 18)}]}).to_string();
     let server = MockServer::new(move |path, _| match path {
-        "/v1/models" => Answer::Plain("200 OK", list.clone()),
-        _ => Answer::Plain("404 Not Found", String::new()),
+        "/v1/models" => MockAnswer::Plain("200 OK", list.clone()),
+        _ => MockAnswer::Plain("404 Not Found", String::new()),
     });
     let (_, _, stderr) = chat(&server, &[], "");
     assert!(
@@ -273,7 +280,7 @@ fn tool_calls_are_shown_and_thinking_is_asked_for() {
         + &call(json!({"index": 0, "id": "c1", "function": {"name": "weather", "arguments": "{\"city\":"}}))
         + &call(json!({"index": 0, "function": {"arguments": " \"Rome\"}"}}))
         + "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\ndata: [DONE]\n\n";
-    let server = server(vec![Answer::Stream(text), Answer::Stream(events("", &["ok"]))]);
+    let server = server(vec![MockAnswer::Stream(text), MockAnswer::Stream(events("", &["ok"]))]);
     let folder = tempfile::tempdir().unwrap();
     let tools = folder.path().join("tools.json");
     std::fs::write(&tools, r#"[{"type":"function","function":{"name":"weather"}}]"#).unwrap();
@@ -290,7 +297,7 @@ fn tool_calls_are_shown_and_thinking_is_asked_for() {
 fn conversations_are_saved_as_json_and_any_model_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("talk.json").display().to_string();
-    let first = server(vec![Answer::Stream(events("Thought.", &["answer"]))]);
+    let first = server(vec![MockAnswer::Stream(events("Thought.", &["answer"]))]);
     let (code, _, stderr) = chat(&first, &[], &format!("Hi\n/save {file}\n"));
     assert!(code == 0 && stderr.contains("saved 2 messages to"), "{stderr}");
     let saved: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -298,7 +305,7 @@ fn conversations_are_saved_as_json_and_any_model_goes_on() {
         saved["messages"][1],
         json!({"role": "assistant", "content": "answer", "reasoning_content": "Thought."})
     );
-    let second = server(vec![Answer::Stream(events("", &["more"]))]);
+    let second = server(vec![MockAnswer::Stream(events("", &["more"]))]);
     let (code, _, stderr) = chat(
         &second,
         &[],
@@ -327,7 +334,7 @@ fn ctrl_c_closes_the_connection_and_keeps_what_came() {
     use nix::sys::signal::{Signal, kill};
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::{Command, Stdio};
-    let server = server(vec![Answer::Hanging(deltas("", &["half an answer"]))]);
+    let server = server(vec![MockAnswer::Hanging(deltas("", &["half an answer"]))]);
     let mut child = Command::new(program())
         .args(["chat", "--url", &server.url, "--temp", "0"])
         .env_remove("LATENT_API_KEY")

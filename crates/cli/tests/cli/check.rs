@@ -38,16 +38,16 @@ fn deepseek_v3() -> Value {
     })
 }
 
-struct Config(#[allow(dead_code, reason = "keeps the folder")] tempfile::TempDir, PathBuf);
+struct ConfigFolder(#[allow(dead_code, reason = "keeps the folder")] tempfile::TempDir, PathBuf);
 
-fn config(value: &Value) -> Config {
+fn config(value: &Value) -> ConfigFolder {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     std::fs::write(&path, value.to_string()).unwrap();
-    Config(folder, path)
+    ConfigFolder(folder, path)
 }
 
-fn changed(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Config {
+fn changed(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> ConfigFolder {
     let mut value = deepseek_v3();
     change(value.as_object_mut().unwrap());
     config(&value)
@@ -55,7 +55,7 @@ fn changed(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Config {
 
 #[test]
 fn a_config_alone_is_enough() {
-    let Config(folder, path) = config(&deepseek_v3());
+    let ConfigFolder(folder, path) = config(&deepseek_v3());
     for path in [path.as_path(), folder.path()] {
         let (code, support) = support(path);
         assert_eq!((code, &support["supported"], &support["data"]), (0, &true.into(), &"config".into()));
@@ -94,7 +94,7 @@ fn a_config_of_four_bit_weights_names_the_blocks_that_they_run_as() {
     let gptq = json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": true, "desc_act": false});
     let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"});
     for (settings, ty) in [(gptq, "Q4_0"), (awq, "Q5_0")] {
-        let Config(_folder, path) = changed(|c| c["quantization_config"] = settings);
+        let ConfigFolder(_folder, path) = changed(|c| c["quantization_config"] = settings);
         let (code, support) = support(&path);
         assert_eq!((code, &support["supported"]), (0, &true.into()), "{support}");
         assert!(support["assumed"][0].as_str().unwrap().contains(ty), "{support}");
@@ -275,7 +275,7 @@ fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
     assert!(missing.contains(&"tensor blk.{layer}.own_norm.weight".to_owned()), "{missing:?}");
     assert!(missing.contains(&"unread blk.{layer}.attn_norm.weight".to_owned()), "{missing:?}");
     // a config.json alone promises what the circuit reads
-    let Config(_folder, path) = config(&deepseek_v3());
+    let ConfigFolder(_folder, path) = config(&deepseek_v3());
     let path = path.display().to_string();
     for command in [&["check"][..], &["verify"], &["graph", "plan", "--format", "svg", "-m"]] {
         let args = [command, &[path.as_str(), "--circuit", &own]].concat();
@@ -302,7 +302,7 @@ fn what_needs_no_data_takes_a_header_or_a_config() {
     let (whole, header) = (path("whole.gguf"), path("header.gguf"));
     assert_eq!(latent(&["make-model", "tiny-v3", "Q4_K_M", &whole]).0, 0);
     assert_eq!(latent(&["make-model", "tiny-v3", "Q4_K_M", &header, "--header-only"]).0, 0);
-    let Config(config_folder, config) = config(&deepseek_v3());
+    let ConfigFolder(config_folder, config) = config(&deepseek_v3());
     let (config, config_folder) = (config.display().to_string(), config_folder.path().display().to_string());
     let said = |args: &[&str]| -> String {
         let (code, stdout, stderr) = latent(args);
@@ -504,7 +504,7 @@ fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
 }
 
 /// A folder with tokenizer files.
-fn with_files(files: &[(&str, &str)]) -> Config {
+fn with_files(files: &[(&str, &str)]) -> ConfigFolder {
     let given = config(&deepseek_v3());
     for (name, text) in files {
         std::fs::write(given.1.with_file_name(name), text).unwrap();
@@ -552,7 +552,7 @@ fn a_folder_with_tiktoken_model_is_spoken_of() {
 }
 
 /// A folder of a small model whose config.json is changed.
-fn made(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Config {
+fn made(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> ConfigFolder {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model");
     assert_eq!(latent(&["make-model", "tiny-v3", "F32", &path.display().to_string()]).0, 0);
@@ -560,7 +560,7 @@ fn made(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Config {
     let mut keys: Value = serde_json::from_str(&std::fs::read_to_string(&config).unwrap()).unwrap();
     change(keys.as_object_mut().unwrap());
     std::fs::write(&config, keys.to_string()).unwrap();
-    Config(folder, path)
+    ConfigFolder(folder, path)
 }
 
 /// What `run` refuses, `check` refuses for the same reason and with the same exit code: 2 for what is not supported, 1 for damage.
@@ -600,7 +600,7 @@ fn check_gives_the_reason_that_run_gives() {
         (damaged(&lacks_a_shard), 1, "it names 2.safetensors, which is not in the folder"),
         (damaged(&pickles), 1, "its weights are in pytorch_model.bin"),
     ];
-    for (Config(_folder, path), code, reason) in &cases {
+    for (ConfigFolder(_folder, path), code, reason) in &cases {
         let path = path.display().to_string();
         for command in [&["check", &path][..], &["run", "-m", &path, "Hello"], &["check", "--json", &path]] {
             let (found, stdout, stderr) = latent(command);
@@ -613,11 +613,11 @@ fn check_gives_the_reason_that_run_gives() {
         }
     }
     // a header alone is not damaged: its data was never written
-    let Config(_folder, path) = damaged(&cut(0));
+    let ConfigFolder(_folder, path) = damaged(&cut(0));
     let (code, support) = support(&path);
     assert_eq!((code, &support["supported"], &support["refused"]), (0, &json!(true), &Value::Null));
     // a config.json alone tells what it can
-    let Config(_folder, path) = changed(|c| {
+    let ConfigFolder(_folder, path) = changed(|c| {
         c["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": null});
     });
     let (code, text, _) = latent(&["check", &path.display().to_string()]);
@@ -647,7 +647,7 @@ fn a_truncated_gguf_file_is_described_and_refused() {
 
 #[test]
 fn what_a_config_overrides_is_a_warning() {
-    let Config(_folder, path) = made(|c| c["tie_word_embeddings"] = true.into());
+    let ConfigFolder(_folder, path) = made(|c| c["tie_word_embeddings"] = true.into());
     let (code, support) = support(&path);
     assert_eq!((code, support["warnings"].as_array().map(Vec::len)), (0, Some(1)), "{support}");
     let (_, text, _) = latent(&["check", &path.display().to_string()]);
@@ -667,7 +667,7 @@ fn what_published_files_have_is_named() {
     assert!(missing(&support).contains(&"key linear_attn_config.kda_layers".to_owned()), "{support}");
     assert!(!missing(&support).contains(&"key layer_types".to_owned()), "{support}");
 
-    let Config(_folder, path) = made(|_| {});
+    let ConfigFolder(_folder, path) = made(|_| {});
     let weights = path.join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

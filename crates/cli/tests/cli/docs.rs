@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// How a command is run.
 #[derive(Clone, Copy)]
-enum Run {
+enum DocsRun {
     /// Not at all, for this reason.
     Skip(&'static str),
     /// With another exit code than 0.
@@ -23,16 +23,16 @@ enum Run {
     Instead(&'static str, &'static str),
 }
 
-use Run::{Exit, Instead, Serve, Skip};
+use DocsRun::{Exit, Instead, Serve, Skip};
 
-const NETWORK: Run = Skip("it needs the network; hub.rs runs it against a hub of its own");
-const BUILD: Run = Skip("it builds or installs something");
-const MPI: Run = Skip("it needs MPI; mpi.rs runs it");
-const CLIENT: Run = Skip("it starts another program; tests/clients runs clients that are packages");
-const GPU: Run = Skip("it needs a GPU; gpu.rs runs it");
+const NETWORK: DocsRun = Skip("it needs the network; hub.rs runs it against a hub of its own");
+const BUILD: DocsRun = Skip("it builds or installs something");
+const MPI: DocsRun = Skip("it needs MPI; mpi.rs runs it");
+const CLIENT: DocsRun = Skip("it starts another program; tests/clients runs clients that are packages");
+const GPU: DocsRun = Skip("it needs a GPU; gpu.rs runs it");
 
 /// What commands that begin so need. The first rule that fits counts.
-const RULES: [(&str, Run); 59] = [
+const RULES: [(&str, DocsRun); 59] = [
     ("latent pull hf:", NETWORK),
     ("latent run hf:", NETWORK),
     ("latent rm hf:", NETWORK),
@@ -132,19 +132,19 @@ const OTHER_BLOCKS: [(&str, &str); 15] = [
 const LANGUAGES: [&str; 10] =
     ["rust", "json", "ini", "python", "c", "text", "toml", "yaml", "vim", "patterns"];
 
-struct Block {
+struct CodeBlock {
     line: usize,
     language: String,
     lines: Vec<String>,
 }
 
 /// The fenced and the indented blocks of a page.
-fn blocks(page: &str) -> Vec<Block> {
+fn blocks(page: &str) -> Vec<CodeBlock> {
     let mut blocks = Vec::new();
     let mut lines = page.lines().enumerate().peekable();
     let mut blank = true;
     while let Some((number, line)) = lines.next() {
-        let mut block = Block { line: number + 1, language: String::new(), lines: Vec::new() };
+        let mut block = CodeBlock { line: number + 1, language: String::new(), lines: Vec::new() };
         if let Some(info) = line.trim_start().strip_prefix("```") {
             block.language = info.split(' ').next().unwrap_or_default().to_owned();
             let inside =
@@ -167,7 +167,7 @@ fn blocks(page: &str) -> Vec<Block> {
 }
 
 /// The commands of a block, without their comments.
-fn commands(block: &Block) -> Vec<String> {
+fn commands(block: &CodeBlock) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let mut open = false;
     for line in block.lines.iter().filter(|line| !line.trim().is_empty()) {
@@ -198,7 +198,7 @@ fn commands(block: &Block) -> Vec<String> {
 }
 
 /// The rule of a command.
-fn rule(command: &str) -> Option<(usize, Run)> {
+fn rule(command: &str) -> Option<(usize, DocsRun)> {
     let at = RULES.iter().position(|(start, _)| {
         command.strip_prefix(start).is_some_and(|rest| {
             !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-')

@@ -6,11 +6,11 @@ use std::path::Path;
 
 const USAGE: i32 = 64;
 
-struct Folder(tempfile::TempDir);
+struct EvalFolder(tempfile::TempDir);
 
-impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
+impl EvalFolder {
+    fn new() -> EvalFolder {
+        EvalFolder(tempfile::tempdir().unwrap())
     }
 
     fn path(&self, name: &str) -> String {
@@ -57,7 +57,7 @@ fn refused(args: &[&str], code: i32, words: &[&str]) {
 
 #[test]
 fn a_logits_file_is_written_and_compared_with() {
-    let folder = Folder::new();
+    let folder = EvalFolder::new();
     let (text, base, page) = (folder.text(), folder.path("base.kld"), folder.path("kl.html"));
     let found = json(&["eval", "perplexity", "-c", "128", "--kl-divergence-base", &base, &text]);
     assert_eq!((&found["evaluation"], &found["context"]), (&"perplexity".into(), &128.into()));
@@ -88,7 +88,7 @@ fn questions_are_counted_by_kind() {
 
 #[test]
 fn endings_facts_experts_and_weights_are_measured_and_drawn_on_one_page() {
-    let folder = Folder::new();
+    let folder = EvalFolder::new();
     let text = folder.text();
     let choices = folder.file(
         "choices",
@@ -132,7 +132,7 @@ fn short_facts_are_found_wherever_they_stand() {
 
 #[test]
 fn inputs_that_cannot_be_measured_are_named() {
-    let folder = Folder::new();
+    let folder = EvalFolder::new();
     let (empty, short) = (folder.file("empty", " \n"), folder.file("short", "A short text."));
     refused(&["eval", "perplexity", &empty], USAGE, &["empty"]);
     refused(&["eval", "perplexity", &short], USAGE, &["fewer than a chunk of 512", "--ctx-size"]);
@@ -177,7 +177,7 @@ fn inputs_that_cannot_be_measured_are_named() {
 #[cfg(unix)]
 #[test]
 fn pipes_and_devices_are_not_waited_for() {
-    let folder = Folder::new();
+    let folder = EvalFolder::new();
     let pipe = folder.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for (input, kind) in [(pipe.as_str(), "a pipe"), ("/dev/zero", "a device")] {
@@ -190,7 +190,7 @@ fn pipes_and_devices_are_not_waited_for() {
 
 #[test]
 fn a_bench_is_kept_and_compared_with() {
-    let folder = Folder::new();
+    let folder = EvalFolder::new();
     let kept = folder.path("bench.json");
     let bench = ["bench", "-p", "16", "-n", "2", "-r", "2"];
     json(&[&bench[..], &["--save", &kept]].concat());

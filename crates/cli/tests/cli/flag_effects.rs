@@ -518,18 +518,18 @@ struct Files {
     names: BTreeMap<&'static str, String>,
     number: AtomicUsize,
     /// What bases have printed.
-    known: Mutex<BTreeMap<Vec<String>, Printed>>,
+    known: Mutex<BTreeMap<Vec<String>, CommandOutput>>,
 }
 
 #[derive(Clone)]
-struct Printed {
+struct CommandOutput {
     code: Option<i32>,
     text: String,
     /// What it has written: names, and hashes of contents.
     files: BTreeMap<String, u64>,
 }
 
-impl Printed {
+impl CommandOutput {
     /// What can be compared with another run.
     fn seen(&self) -> (Option<i32>, String, &BTreeMap<String, u64>) {
         (self.code, steady(&self.text), &self.files)
@@ -583,7 +583,7 @@ impl Files {
         words.iter().map(named).collect()
     }
 
-    fn run(&self, path: &str, args: &str) -> Printed {
+    fn run(&self, path: &str, args: &str) -> CommandOutput {
         let words = self.words(path, args);
         if let Some(known) = self.known.lock().unwrap().get(&words) {
             return known.clone();
@@ -591,7 +591,7 @@ impl Files {
         let line: Vec<&str> = ["latent"].into_iter().chain(words.iter().map(String::as_str)).collect();
         if let Err(text) = latent_cli::read_line(&line, &[]) {
             // wrong usage, which the program would print; a start of it costs a thousand times as much
-            let printed = Printed { code: Some(64), text, files: BTreeMap::new() };
+            let printed = CommandOutput { code: Some(64), text, files: BTreeMap::new() };
             self.known.lock().unwrap().insert(words, printed.clone());
             return printed;
         }
@@ -608,7 +608,7 @@ impl Files {
             std::fs::read(entry.path()).unwrap_or_default().hash(&mut hasher);
             (entry.file_name().to_string_lossy().into_owned(), hasher.finish())
         };
-        let printed = Printed {
+        let printed = CommandOutput {
             code: output.status.code(),
             text: text(&output.stdout) + &text(&output.stderr),
             files: std::fs::read_dir(&folder).unwrap().map(|entry| hash(entry.unwrap())).collect(),

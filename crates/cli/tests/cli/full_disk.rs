@@ -52,16 +52,16 @@ code=$?
 exit $code"#;
 
 /// A place where a tmpfs can be mounted.
-struct Full {
+struct FullDisk {
     folder: tempfile::TempDir,
     namespace: &'static str,
 }
 
-impl Full {
-    fn new() -> Option<Full> {
+impl FullDisk {
+    fn new() -> Option<FullDisk> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("full")).unwrap();
-        let mut full = Full { folder, namespace: "" };
+        let mut full = FullDisk { folder, namespace: "" };
         for namespace in ["-m", "-rm"] {
             full.namespace = namespace;
             let tried = Command::new("unshare").args([namespace, "true"]).stderr(Stdio::null()).status();
@@ -116,7 +116,7 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn no_command_leaves_anything_on_a_full_file_system() {
-    let Some(full) = Full::new() else { return };
+    let Some(full) = FullDisk::new() else { return };
     let (words, _) = full.words("eval perplexity -t 1 -m {m} {t} --ctx-size 64 --chunks 1 --json");
     let result = Command::new(&words[0]).args(&words[1..]).env_remove("LATENT_MODEL").output().unwrap();
     assert!(result.status.success(), "{}", stderr(&result));
@@ -136,7 +136,7 @@ fn no_command_leaves_anything_on_a_full_file_system() {
 
 #[test]
 fn a_model_is_not_pulled_onto_a_full_file_system() {
-    let Some(full) = Full::new() else { return };
+    let Some(full) = FullDisk::new() else { return };
     let hub = hub::Hub::new(vec![hub::large("m-Q4_0.gguf", hub::noise(50_000, 1))]);
     for options in ["", "nr_inodes=2"] {
         let url = format!("HF_ENDPOINT={}", hub.url);
@@ -152,7 +152,7 @@ fn a_model_is_not_pulled_onto_a_full_file_system() {
 /// A server answers without the cache that it cannot keep, says so, and leaves nothing but the folder.
 #[test]
 fn a_server_leaves_no_prefixes_on_a_full_file_system() {
-    let Some(full) = Full::new() else { return };
+    let Some(full) = FullDisk::new() else { return };
     let (words, _) = full.words("serve --port 0 --ctx-size 512 -t 1 --stop-at-eof --cache-disk {}");
     let (mut command, listed) = full.command("", &words);
     let mut server = command.spawn().unwrap();

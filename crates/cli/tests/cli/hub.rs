@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 const FILE: &str = "mla-demo-Q4_K_M.gguf";
 
 /// A home folder of its own, and a hub.
-pub(crate) struct Place {
+pub(crate) struct HubHome {
     home: tempfile::TempDir,
     pub(crate) hub: Hub,
 }
 
-impl Place {
-    pub(crate) fn new(files: Vec<HubFile>) -> Place {
-        Place { home: tempfile::tempdir().unwrap(), hub: Hub::new(files) }
+impl HubHome {
+    pub(crate) fn new(files: Vec<HubFile>) -> HubHome {
+        HubHome { home: tempfile::tempdir().unwrap(), hub: Hub::new(files) }
     }
 
     /// With the demo model in the repository `o/n`, and a quant that is noise.
-    pub(crate) fn with_demo() -> (Place, Vec<u8>) {
+    pub(crate) fn with_demo() -> (HubHome, Vec<u8>) {
         let bytes = std::fs::read(support::demo()).unwrap();
         let other = large("mla-demo-Q8_0.gguf", noise(3_000_000, 1));
-        (Place::new(vec![small("README.md", "words"), large(FILE, bytes.clone()), other]), bytes)
+        (HubHome::new(vec![small("README.md", "words"), large(FILE, bytes.clone()), other]), bytes)
     }
 
     /// The variables of a user who has set nothing else.
@@ -102,7 +102,7 @@ fn stderr(output: &Output) -> String {
 fn a_drafter_and_a_projector_are_not_taken_for_the_model() {
     let file = |name: &str| large(name, noise(1000, 1));
     let names = ["n-Q4_K_M.gguf", "n-Q8_0.gguf", "mtp-n-Q4_K_M.gguf", "mtp-n-BF16.gguf", "mmproj-n-F16.gguf"];
-    let place = Place::new(names.map(file).into());
+    let place = HubHome::new(names.map(file).into());
     assert!(place.says(&["pull", "hf:o/n"]).trim_end().ends_with("/n-Q4_K_M.gguf"));
     let said = place.fails(&["pull", "hf:o/n:BF16"], 1);
     assert!(
@@ -120,7 +120,7 @@ fn a_drafter_and_a_projector_are_not_taken_for_the_model() {
 #[test]
 fn several_models_of_the_preferred_quant_are_listed_with_a_command_for_each() {
     let file = |name: &str| large(name, noise(1000, 1));
-    let place = Place::new(["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "a-Q8_0.gguf"].map(file).into());
+    let place = HubHome::new(["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "a-Q8_0.gguf"].map(file).into());
     for reference in ["hf:o/n", "hf:o/n:Q4_K_M"] {
         let said = place.fails(&["pull", reference], 1);
         let commands: Vec<&str> =
@@ -138,7 +138,7 @@ fn several_models_of_the_preferred_quant_are_listed_with_a_command_for_each() {
 
 #[test]
 fn a_model_is_pulled_run_listed_and_removed() {
-    let (place, bytes) = Place::with_demo();
+    let (place, bytes) = HubHome::with_demo();
     let path = place.says(&["pull", "hf:o/n"]);
     let path = Path::new(path.trim_end());
     assert_eq!(path, place.folder().join(COMMIT).join(FILE));
@@ -168,7 +168,7 @@ fn a_model_is_pulled_run_listed_and_removed() {
 
 #[test]
 fn every_command_takes_a_model_of_the_hub_and_pulls_it() {
-    let (place, _) = Place::with_demo();
+    let (place, _) = HubHome::with_demo();
     let model = "hf:o/n:Q4_K_M";
     let output = place.run(&["tokenize", "-m", model, "fox"]);
     assert!(
@@ -199,7 +199,7 @@ fn every_command_takes_a_model_of_the_hub_and_pulls_it() {
 
 #[test]
 fn what_is_wrong_is_said_in_one_line() {
-    let (place, _) = Place::with_demo();
+    let (place, _) = HubHome::with_demo();
     assert!(place.fails(&["pull", "hf:model"], 64).contains("hf:OWNER/NAME"));
     assert!(place.fails(&["run", "-m", "hf:../x", "Hi"], 64).contains("hf:OWNER/NAME"));
     assert!(place.fails(&["run", "-m", "hf:o/none", "Hi"], 1).contains("no such repository"));
@@ -222,7 +222,7 @@ fn what_is_wrong_is_said_in_one_line() {
 #[cfg(unix)]
 fn a_signal_keeps_what_came_and_says_how_to_go_on() {
     use std::process::{Command as Program, Stdio};
-    let (place, bytes) = Place::with_demo();
+    let (place, bytes) = HubHome::with_demo();
     place.hub.misbehave(FILE, [Misdeed::Stall(4_000_000)]);
     let mut program = Program::new(assert_cmd::cargo::cargo_bin("latent"));
     program.args(["pull", "hf:o/n"]).envs(place.environment()).env_remove("LATENT_CACHE");
@@ -250,7 +250,7 @@ fn a_signal_keeps_what_came_and_says_how_to_go_on() {
 #[cfg(target_os = "linux")]
 fn a_disk_that_becomes_full_keeps_what_there_is() {
     use std::process::Command as Program;
-    let (place, bytes) = Place::with_demo();
+    let (place, bytes) = HubHome::with_demo();
     let program = assert_cmd::cargo::cargo_bin("latent");
     // in blocks of 512 or of 1024 bytes, by shell
     let line = format!("ulimit -f 3000; exec {} pull hf:o/n", program.display());
@@ -271,7 +271,7 @@ fn a_disk_that_becomes_full_keeps_what_there_is() {
 
 #[test]
 fn two_programs_at_once_download_one_time() {
-    let (place, bytes) = Place::with_demo();
+    let (place, bytes) = HubHome::with_demo();
     place.hub.misbehave(FILE, [Misdeed::Slow(Duration::from_millis(100))]);
     let outputs: Vec<Output> = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..2).map(|_| scope.spawn(|| place.run(&["pull", "hf:o/n"]))).collect();
@@ -287,7 +287,7 @@ fn two_programs_at_once_download_one_time() {
 
 #[test]
 fn a_repository_of_llama_servers_flags_is_one_of_the_hub() {
-    let (place, _) = Place::with_demo();
+    let (place, _) = HubHome::with_demo();
     let refused = place.fails(&["serve", "--port", "0", "-hf", "o/n", "-hff", FILE, "--offline"], 1);
     assert!(refused.contains("o/n") && refused.contains("--offline"), "{refused}");
     assert!(place.hub.seen().is_empty());

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const RANKS: usize = 2;
 
-struct Server {
+struct MpiServer {
     child: Child,
     /// What it prints, line by line.
     lines: Receiver<String>,
@@ -30,7 +30,7 @@ struct Server {
     address: String,
 }
 
-impl Drop for Server {
+impl Drop for MpiServer {
     fn drop(&mut self) {
         // one that has ended needs no end
         let _ = self.child.kill();
@@ -38,9 +38,9 @@ impl Drop for Server {
     }
 }
 
-impl Server {
+impl MpiServer {
     /// Serves the demo model over ranks; none without mpirun.
-    fn start() -> Option<Server> {
+    fn start() -> Option<MpiServer> {
         mpirun::mpirun()?;
         let folder = tempfile::tempdir().unwrap();
         // one port for all jobs that follow on each other
@@ -62,7 +62,7 @@ impl Server {
             // a test that has ended hears nothing
             out.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
         });
-        let server = Server { child, lines, folder, address: format!("127.0.0.1:{port}") };
+        let server = MpiServer { child, lines, folder, address: format!("127.0.0.1:{port}") };
         server.wait_until_it_serves();
         Some(server)
     }
@@ -158,7 +158,7 @@ fn is_running(pid: Pid) -> bool {
 
 #[test]
 fn ranks_that_are_gone_come_back_with_their_cache() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = MpiServer::start() else { return };
     let (text, cached) = server.complete();
     assert!(!text.is_empty() && cached == 0, "{text}, {cached}");
     let start = Instant::now();
@@ -187,7 +187,7 @@ fn ranks_that_are_gone_come_back_with_their_cache() {
 
 #[test]
 fn no_rank_outlives_the_process_that_started_it() {
-    let Some(mut server) = Server::start() else { return };
+    let Some(mut server) = MpiServer::start() else { return };
     let (mpirun, ranks) = server.processes();
     server.child.kill().unwrap();
     server.child.wait().unwrap();
@@ -201,7 +201,7 @@ fn no_rank_outlives_the_process_that_started_it() {
 
 #[test]
 fn ctrl_c_lets_answers_end_and_starts_nothing_again() {
-    let Some(mut server) = Server::start() else { return };
+    let Some(mut server) = MpiServer::start() else { return };
     let (mpirun, ranks) = server.processes();
     let mut stream = BufReader::new(post(&server.address, &body(1000, true)));
     let mut line = String::new();

@@ -77,9 +77,9 @@ fn kept_conversations_are_their_owners_alone() {
 }
 
 /// A server that ends with the test.
-struct Serving(Child);
+struct PrivateServer(Child);
 
-impl Drop for Serving {
+impl Drop for PrivateServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -94,7 +94,7 @@ fn prefixes_on_disk_are_their_owners_alone() {
     for (path, expected) in [(there, 0o777), (folder.path().join("made/here"), 0o700)] {
         let shown = path.display().to_string();
         let words = ["serve", "--port", "0", "--ctx-size", "512", "-t", "1", "--cache-disk", &shown];
-        let mut server = Serving(open_to_all(&words).stderr(Stdio::null()).spawn().unwrap());
+        let mut server = PrivateServer(open_to_all(&words).stderr(Stdio::null()).spawn().unwrap());
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let (_, address) = line.trim().split_once(" at http://").unwrap_or_else(|| panic!("{line:?}"));

@@ -2,7 +2,7 @@
 
 use crate::support;
 use crate::support::hub;
-use crate::support::server::{Answer, MockServer, deltas, events};
+use crate::support::server::{MockAnswer, MockServer, deltas, events};
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, tcgetattr};
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// A program on a terminal of 80 columns and 24 rows.
-struct Terminal {
+struct PtyTerminal {
     child: Child,
     keys: File,
     slave: OwnedFd,
@@ -23,8 +23,8 @@ struct Terminal {
     seen: String,
 }
 
-impl Terminal {
-    fn new(args: &[&str], variables: &[(&str, &str)]) -> Terminal {
+impl PtyTerminal {
+    fn new(args: &[&str], variables: &[(&str, &str)]) -> PtyTerminal {
         let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(Some(&size), None).unwrap();
         let stdio = || Stdio::from(pty.slave.try_clone().unwrap());
@@ -51,7 +51,7 @@ impl Terminal {
                 }
             }
         });
-        Terminal { child, keys: File::from(pty.master), slave: pty.slave, bytes, seen: String::new() }
+        PtyTerminal { child, keys: File::from(pty.master), slave: pty.slave, bytes, seen: String::new() }
     }
 
     fn press(&mut self, keys: &str) {
@@ -91,7 +91,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for PtyTerminal {
     /// A test that fails leaves no program behind.
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -101,8 +101,8 @@ impl Drop for Terminal {
 
 fn server() -> MockServer {
     MockServer::new(|path, before| match path {
-        "/v1/models" => Answer::Plain("200 OK", r#"{"data":[{"id":"fox"}]}"#.into()),
-        "/v1/chat/completions" if before == 0 => Answer::Stream(events(
+        "/v1/models" => MockAnswer::Plain("200 OK", r#"{"data":[{"id":"fox"}]}"#.into()),
+        "/v1/chat/completions" if before == 0 => MockAnswer::Stream(events(
             "Let me think.",
             &[
                 "Some **bo",
@@ -111,12 +111,12 @@ fn server() -> MockServer {
                 "`\nend",
             ],
         )),
-        "/v1/chat/completions" => Answer::Stream(events("", &["again"])),
-        "/metrics" => Answer::Plain(
+        "/v1/chat/completions" => MockAnswer::Stream(events("", &["again"])),
+        "/metrics" => MockAnswer::Plain(
             "200 OK",
             format!("latent_requests_running 3\nlatent_generated_tokens_total {}\n", before * 10),
         ),
-        _ => Answer::Plain("404 Not Found", String::new()),
+        _ => MockAnswer::Plain("404 Not Found", String::new()),
     })
 }
 
@@ -128,7 +128,7 @@ fn a_user_is_asked_which_of_several_models_is_meant() {
     let home = home.path().display().to_string();
     let variables = [("HOME", home.as_str()), ("LATENT_CACHE", &home), ("HF_ENDPOINT", &hub.url)];
     for (keys, code, pulled) in [("2\n", 0, "b-Q4_K_M.gguf"), ("3\n", 1, "error"), ("\u{4}", 1, "error")] {
-        let mut terminal = Terminal::new(&["pull", "hf:o/n"], &variables);
+        let mut terminal = PtyTerminal::new(&["pull", "hf:o/n"], &variables);
         let asked = terminal.until("[1 to 2]:");
         assert!(
             asked.contains("several models are Q4_K_M") && asked.contains("1  hf:o/n/a-Q4_K_M.gguf"),
@@ -143,7 +143,7 @@ fn a_user_is_asked_which_of_several_models_is_meant() {
 #[test]
 fn answers_are_laid_out_and_questions_edited() {
     let server = server();
-    let mut terminal = Terminal::new(&["chat", "--url", &server.url], &[]);
+    let mut terminal = PtyTerminal::new(&["chat", "--url", &server.url], &[]);
     terminal.until("> ");
     terminal.press("Hello\r");
     let shown = terminal.until("tokens,");
@@ -178,7 +178,7 @@ fn answers_are_laid_out_and_questions_edited() {
 #[test]
 fn plain_answers_and_no_colour_are_honoured() {
     let server = server();
-    let mut terminal = Terminal::new(&["chat", "--url", &server.url, "--plain"], &[]);
+    let mut terminal = PtyTerminal::new(&["chat", "--url", &server.url, "--plain"], &[]);
     terminal.until("> ");
     terminal.press("Hello\r");
     let shown = terminal.until("tokens,");
@@ -192,10 +192,10 @@ fn plain_answers_and_no_colour_are_honoured() {
     terminal.press("\u{4}");
     terminal.end();
     let coded = MockServer::new(|path, _| match path {
-        "/v1/chat/completions" => Answer::Stream(events("", &["run `ls` **now**"])),
-        _ => Answer::Plain("200 OK", "{}".into()),
+        "/v1/chat/completions" => MockAnswer::Stream(events("", &["run `ls` **now**"])),
+        _ => MockAnswer::Plain("200 OK", "{}".into()),
     });
-    let mut terminal = Terminal::new(&["chat", "--url", &coded.url], &[("NO_COLOR", "1")]);
+    let mut terminal = PtyTerminal::new(&["chat", "--url", &coded.url], &[("NO_COLOR", "1")]);
     terminal.until("> ");
     terminal.press("Hello\r");
     let shown = terminal.until("tokens,");
@@ -212,7 +212,7 @@ fn a_long_question_goes_to_the_editor() {
     let script = folder.path().join("my editor.sh");
     std::fs::write(&script, "sed -i s/word/thing/g \"$1\"\n").unwrap();
     let editor = format!("sh '{}'", script.display());
-    let mut terminal = Terminal::new(&["chat", "--url", &server.url], &[("EDITOR", &editor)]);
+    let mut terminal = PtyTerminal::new(&["chat", "--url", &server.url], &[("EDITOR", &editor)]);
     terminal.until("> ");
     terminal.press(&format!("{}\r", "word ".repeat(150)));
     terminal.until("tokens,");
@@ -230,7 +230,7 @@ fn a_long_question_goes_to_the_editor() {
 #[test]
 fn the_model_of_this_process_answers_on_a_terminal() {
     let args = ["chat", "--temp", "0", "-n", "24", "-t", "1", "--no-history"];
-    let mut terminal = Terminal::new(&args, &[]);
+    let mut terminal = PtyTerminal::new(&args, &[]);
     terminal.until("> ");
     terminal.press("Tell me a story about a fox and a lantern.\r");
     terminal.until("(ended by -n)");
@@ -248,7 +248,7 @@ fn the_model_of_this_process_answers_on_a_terminal() {
 fn a_run_without_a_prompt_is_a_chat() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
     let args = ["run", demo, "--temp", "0", "-n", "4", "-t", "1"];
-    let mut terminal = Terminal::new(&args, &[]);
+    let mut terminal = PtyTerminal::new(&args, &[]);
     let first = terminal.until("> ");
     assert!(first.contains("parameters") && first.contains("1 thread"), "{first:?}");
     terminal.press("Hi\r");
@@ -256,7 +256,7 @@ fn a_run_without_a_prompt_is_a_chat() {
     terminal.until("> ");
     terminal.press("\u{4}");
     assert_eq!(terminal.end(), (Some(0), true));
-    let mut refused = Terminal::new(&["run", "--json"], &[]);
+    let mut refused = PtyTerminal::new(&["run", "--json"], &[]);
     refused.until("--json needs a prompt");
     assert_eq!(refused.end().0, Some(64));
 }
@@ -268,17 +268,17 @@ fn errors_and_verdicts_have_colours_unless_no_color_is_set() {
     for (variables, coloured) in
         [(&[][..], true), (&[("NO_COLOR", "1")], false), (&[("TERM", "dumb")], false)]
     {
-        let mut check = Terminal::new(&["check", file], variables);
+        let mut check = PtyTerminal::new(&["check", file], variables);
         let shown = check.until("supported      yes");
         assert_eq!(shown.contains("\u{1b}[32msupported"), coloured, "{variables:?}: {shown:?}");
         check.until("operations");
         assert_eq!(check.end().0, Some(0));
-        let mut run = Terminal::new(&["run", "/nowhere.gguf", "Hi"], variables);
+        let mut run = PtyTerminal::new(&["run", "/nowhere.gguf", "Hi"], variables);
         let shown = run.until("/nowhere.gguf");
         assert_eq!(shown.contains("\u{1b}[1;31merror:\u{1b}[0m"), coloured, "{variables:?}: {shown:?}");
         assert_eq!(run.end().0, Some(1));
     }
-    let mut usage = Terminal::new(&args, &[("NO_COLOR", "1")]);
+    let mut usage = PtyTerminal::new(&args, &[("NO_COLOR", "1")]);
     let shown = usage.until("--no-such");
     assert!(!shown.contains('\u{1b}'), "{shown:?}");
     assert_eq!(usage.end().0, Some(64));
@@ -288,7 +288,7 @@ fn errors_and_verdicts_have_colours_unless_no_color_is_set() {
 fn top_redraws_and_leaves_the_terminal_as_it_was() {
     let server = server();
     for how in ["q", "\u{3}", "term"] {
-        let mut terminal = Terminal::new(&["top", "--url", &server.url, "--interval", "0.1"], &[]);
+        let mut terminal = PtyTerminal::new(&["top", "--url", &server.url, "--interval", "0.1"], &[]);
         let shown = terminal.until("3 running");
         assert!(shown.contains("\u{1b}[?1049h") && shown.contains("latent top  http"), "{shown:?}");
         terminal.until("█");
@@ -334,12 +334,14 @@ fn nothing_that_a_model_says_reorders_or_acts_on_the_terminal() {
     ) + &format!("data: {call}\n\n")
         + "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     let server = MockServer::new(move |path, _| match path {
-        "/v1/models" => Answer::Plain("200 OK", serde_json::json!({"data": [{"id": hostile()}]}).to_string()),
-        "/v1/chat/completions" => Answer::Stream(text.clone()),
-        _ => Answer::Plain("404 Not Found", String::new()),
+        "/v1/models" => {
+            MockAnswer::Plain("200 OK", serde_json::json!({"data": [{"id": hostile()}]}).to_string())
+        }
+        "/v1/chat/completions" => MockAnswer::Stream(text.clone()),
+        _ => MockAnswer::Plain("404 Not Found", String::new()),
     });
     for plain in [&[][..], &["--plain"]] {
-        let mut terminal = Terminal::new(&[&["chat", "--url", &server.url], plain].concat(), &[]);
+        let mut terminal = PtyTerminal::new(&[&["chat", "--url", &server.url], plain].concat(), &[]);
         let mut shown = terminal.until("> ");
         terminal.press("Hello\r");
         shown += &terminal.until("tokens,");
@@ -357,7 +359,7 @@ fn wrong_usage_keeps_its_colours_and_no_others() {
     let word = format!("x\u{1b}[2J\u{1b}[35m\u{1b}]0;title\u{7}{}", hostile());
     for args in [&["run", "--ctx-size", &word][..], &[&word], &["run", &format!("--{word}")], &["fly", &word]]
     {
-        let mut terminal = Terminal::new(args, &[("LATENT_HOST", "\u{1b}[2J")]);
+        let mut terminal = PtyTerminal::new(args, &[("LATENT_HOST", "\u{1b}[2J")]);
         let shown = terminal.until("For more information");
         let found: Vec<char> = hostile().chars().filter(|c| *c != 'a' && shown.contains(*c)).collect();
         assert!(found.is_empty() && shown.contains("\u{1b}[1m"), "{found:?} {shown:?}");
@@ -374,7 +376,7 @@ fn typed_lines_are_kept_for_their_owner_alone() {
     let server = server();
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().display().to_string();
-    let mut terminal = Terminal::new(&["chat", "--url", &server.url], &[("XDG_STATE_HOME", &state)]);
+    let mut terminal = PtyTerminal::new(&["chat", "--url", &server.url], &[("XDG_STATE_HOME", &state)]);
     terminal.until("> ");
     terminal.press("Hello\r");
     terminal.until("tokens,");

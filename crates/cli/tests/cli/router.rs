@@ -1,7 +1,7 @@
 //! `latent serve` as a router: presets, models that were pulled, downloads, and lists that are read again.
 
-use crate::hub::Place;
-use crate::serve::running::{Serving, rest};
+use crate::hub::HubHome;
+use crate::serve::running::{ServeProcess, rest};
 use crate::serve::{demo, json, misuse};
 use crate::support::hub::{large, noise};
 use nix::sys::signal::Signal;
@@ -19,12 +19,12 @@ fn names(reply: &str) -> Vec<String> {
     list["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
 }
 
-fn post(server: &Serving, path: &str, body: &Value) -> Value {
+fn post(server: &ServeProcess, path: &str, body: &Value) -> Value {
     json(&rest(server.post(path, &body.to_string())))
 }
 
 /// Tokenizes with a model, which loads it. The context of the model afterwards.
-fn context(server: &Serving, model: &str) -> Value {
+fn context(server: &ServeProcess, model: &str) -> Value {
     let tokens = post(server, "/tokenize", &json!({"model": model, "content": "a fox"}));
     assert!(tokens["tokens"].is_array(), "{model}: {tokens}");
     let list = json(&server.get("/models"));
@@ -36,7 +36,7 @@ fn context(server: &Serving, model: &str) -> Value {
 struct Events(Lines<BufReader<TcpStream>>);
 
 impl Events {
-    fn of(server: &Serving) -> Events {
+    fn of(server: &ServeProcess) -> Events {
         let mut lines = BufReader::new(server.begin("GET /models/sse", 0, "")).lines();
         assert!(lines.any(|line| line.unwrap().is_empty()));
         Events(lines)
@@ -62,7 +62,7 @@ fn write(path: &Path, text: &str) {
 
 #[test]
 fn presets_are_models_with_their_own_settings() {
-    let place = Place::new(Vec::new());
+    let place = HubHome::new(Vec::new());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("models.ini");
     let path = file.display().to_string();
@@ -72,7 +72,8 @@ fn presets_are_models_with_their_own_settings() {
          [b]\nmodel = DEMO\nload-on-startup = true\n[given]\nctx-size = 64\n",
     );
     let given = format!("given={}", demo());
-    let mut server = Serving::start_words(&["-m", &given, "--models-preset", &path], &place.environment());
+    let mut server =
+        ServeProcess::start_words(&["-m", &given, "--models-preset", &path], &place.environment());
     assert_eq!(server.name, "given, a, b");
     assert_eq!(context(&server, "a"), 128);
     assert_eq!(context(&server, "b"), 256);
@@ -101,13 +102,13 @@ fn presets_are_models_with_their_own_settings() {
 
 #[test]
 fn the_command_line_comes_before_presets() {
-    let place = Place::new(Vec::new());
+    let place = HubHome::new(Vec::new());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("models.ini");
     write(&file, "[a]\nmodel = DEMO\nctx-size = 128\nn-predict = 3\n");
     let mut variables = place.environment();
     variables.push(("LLAMA_ARG_MODELS_PRESET", file.display().to_string()));
-    let server = Serving::start_words(&["-c", "64"], &variables);
+    let server = ServeProcess::start_words(&["-c", "64"], &variables);
     assert_eq!(server.name, "a");
     assert_eq!(context(&server, "a"), 64);
     let answer = post(&server, "/completion", &json!({"model": "a", "prompt": "a fox", "ignore_eos": true}));
@@ -142,8 +143,8 @@ fn a_faulty_preset_is_told_with_its_line() {
 
 #[test]
 fn models_are_pulled_and_removed_while_the_server_runs() {
-    let (place, _) = Place::with_demo();
-    let mut server = Serving::start_words(&["--models-cache", "-c", "64"], &place.environment());
+    let (place, _) = HubHome::with_demo();
+    let mut server = ServeProcess::start_words(&["--models-cache", "-c", "64"], &place.environment());
     assert_eq!(server.name, "no models yet");
     let mut events = Events::of(&server);
     let download = |name: &str| post(&server, "/models", &json!({"model": name}));
@@ -181,7 +182,7 @@ fn models_are_pulled_and_removed_while_the_server_runs() {
 
 #[test]
 fn presets_hide_what_they_use_of_the_cache_and_keep_it() {
-    let (place, _) = Place::with_demo();
+    let (place, _) = HubHome::with_demo();
     for quant in ["Q4_K_M", "Q8_0"] {
         place.says(&["pull", &format!("hf:o/n:{quant}")]);
     }
@@ -190,7 +191,7 @@ fn presets_hide_what_they_use_of_the_cache_and_keep_it() {
     let path = file.display().to_string();
     write(&file, "[mine]\nhf-repo = o/n:Q4_K_M\ndedup-cache-models = 1\n[o/n:q8_0]\nmodel = DEMO\nc = 32\n");
     let server =
-        Serving::start_words(&["--models-preset", &path, "-c", "64", "--offline"], &place.environment());
+        ServeProcess::start_words(&["--models-preset", &path, "-c", "64", "--offline"], &place.environment());
     assert_eq!(names(&server.get("/models")), ["o/n:Q8_0", "mine"]);
     // hidden is not gone
     assert_eq!(context(&server, NAME), Value::Null);
@@ -226,7 +227,7 @@ fn folders_and_files_of_settings_are_read_again() {
     let link = |name: &str| std::os::unix::fs::symlink(demo(), folder.path().join(name)).unwrap();
     link("one.gguf");
     let path = folder.path().display().to_string();
-    let server = Serving::start_words(&["--models-dir", &path, "-c", "64"], &[]);
+    let server = ServeProcess::start_words(&["--models-dir", &path, "-c", "64"], &[]);
     assert_eq!(server.name, "one");
     // alone, it is loaded and has every name
     assert!(post(&server, "/tokenize", &json!({"model": "any", "content": "a"}))["tokens"].is_array());
@@ -243,16 +244,16 @@ fn folders_and_files_of_settings_are_read_again() {
     let path = file.display().to_string();
     let section = |name: &str| format!("[[models]]\nname = \"{name}\"\nmodel = \"{}\"\n", demo());
     std::fs::write(&file, section("a") + &section("b")).unwrap();
-    let server = Serving::start_words(&["--config", &path, "-c", "64"], &[]);
+    let server = ServeProcess::start_words(&["--config", &path, "-c", "64"], &[]);
     std::fs::write(&file, section("b") + &section("c")).unwrap();
     assert_eq!(names(&server.get("/models?reload=1")), ["b", "c"]);
 }
 
 #[test]
 fn a_slow_download_ends_with_the_server() {
-    let place = Place::new(vec![large(FILE, noise(3_000_000, 1))]);
+    let place = HubHome::new(vec![large(FILE, noise(3_000_000, 1))]);
     place.hub.misbehave(FILE, [crate::support::hub::Misdeed::Stall(1_000_000)]);
-    let mut server = Serving::start_words(&["--models-cache"], &place.environment());
+    let mut server = ServeProcess::start_words(&["--models-cache"], &place.environment());
     let mut events = Events::of(&server);
     assert_eq!(post(&server, "/models", &json!({"model": NAME}))["success"], true);
     events.until(&["download_progress"]);

@@ -106,14 +106,14 @@ pub(crate) mod running {
     /// How long anything may take on a machine that has other work.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    pub struct Serving {
+    pub struct ServeProcess {
         child: Child,
         /// The model's name.
         pub name: String,
         pub address: String,
     }
 
-    impl Drop for Serving {
+    impl Drop for ServeProcess {
         fn drop(&mut self) {
             // one that has ended needs no end
             let _ = self.child.kill();
@@ -121,29 +121,29 @@ pub(crate) mod running {
         }
     }
 
-    impl Serving {
+    impl ServeProcess {
         /// Starts it with this configuration file and as many file descriptors, if that is said, and waits until it answers.
-        pub fn start(config: &str, files: Option<usize>) -> Serving {
-            Serving::start_with(config, files, &[("LATENT_ALIAS", "from-the-environment")])
+        pub fn start(config: &str, files: Option<usize>) -> ServeProcess {
+            ServeProcess::start_with(config, files, &[("LATENT_ALIAS", "from-the-environment")])
         }
 
         /// The same with these variables in its environment.
-        pub fn start_with(config: &str, files: Option<usize>, environment: &[(&str, &str)]) -> Serving {
-            Serving::start_all(config, files, environment, &[])
+        pub fn start_with(config: &str, files: Option<usize>, environment: &[(&str, &str)]) -> ServeProcess {
+            ServeProcess::start_all(config, files, environment, &[])
         }
 
         /// Starts it with these flags.
-        pub fn start_flags(flags: &[&str]) -> Serving {
-            Serving::start_all("", None, &[], flags)
+        pub fn start_flags(flags: &[&str]) -> ServeProcess {
+            ServeProcess::start_all("", None, &[], flags)
         }
 
         /// Starts it with these words and variables alone, and no model from the environment.
-        pub fn start_words(words: &[&str], environment: &[(&str, String)]) -> Serving {
+        pub fn start_words(words: &[&str], environment: &[(&str, String)]) -> ServeProcess {
             let mut command = Command::new(crate::support::program());
             command.env_remove("LATENT_MODEL").env_remove("LATENT_API_KEY");
             command.args(["serve", "--port", "0", "--threads", "1"]).args(words);
             command.envs(environment.iter().map(|(name, value)| (name, value)));
-            Serving::of(&mut command)
+            ServeProcess::of(&mut command)
         }
 
         pub fn start_all(
@@ -151,7 +151,7 @@ pub(crate) mod running {
             files: Option<usize>,
             environment: &[(&str, &str)],
             flags: &[&str],
-        ) -> Serving {
+        ) -> ServeProcess {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("config.toml");
             std::fs::write(&path, config).unwrap();
@@ -171,15 +171,15 @@ pub(crate) mod running {
                 .env_remove("LATENT_MODEL")
                 .env_remove("LATENT_API_KEY")
                 .envs(environment.iter().copied());
-            Serving::of(&mut command)
+            ServeProcess::of(&mut command)
         }
 
-        fn of(command: &mut Command) -> Serving {
+        fn of(command: &mut Command) -> ServeProcess {
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
             let mut line = String::new();
             BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
             let (name, address) = line.trim().split_once(" at http://").unwrap_or_else(|| panic!("{line:?}"));
-            Serving { child, name: name.to_owned(), address: address.to_owned() }
+            ServeProcess { child, name: name.to_owned(), address: address.to_owned() }
         }
 
         pub fn connect(&self) -> TcpStream {
@@ -247,7 +247,8 @@ pub(crate) mod running {
 #[test]
 fn it_answers_until_it_is_told_to_stop() {
     // flag and environment come before the file
-    let mut server = running::Serving::start("alias = \"from-the-file\"\nport = 1\nparallel = 3\n", None);
+    let mut server =
+        running::ServeProcess::start("alias = \"from-the-file\"\nport = 1\nparallel = 3\n", None);
     assert_eq!(server.name, "from-the-environment");
     for (path, part) in [("/props", "\"total_slots\":3"), ("/latent/graph", "<svg")] {
         let reply = server.get(path);
@@ -260,7 +261,7 @@ fn it_answers_until_it_is_told_to_stop() {
 #[cfg(unix)]
 #[test]
 fn defaults_of_requests_come_from_flags() {
-    let mut server = running::Serving::start_flags(&[
+    let mut server = running::ServeProcess::start_flags(&[
         "--n-predict",
         "7",
         "--seed",
@@ -348,7 +349,7 @@ fn defaults_of_requests_come_from_flags() {
 #[cfg(unix)]
 #[test]
 fn pooling_the_cache_and_verbose_answers_are_switched_by_flags() {
-    let mut server = running::Serving::start_flags(&["--pooling", "none", "-v", "--no-cache-prompt"]);
+    let mut server = running::ServeProcess::start_flags(&["--pooling", "none", "-v", "--no-cache-prompt"]);
     let tokens = json(&running::rest(server.post("/tokenize", r#"{"content":"A fox","add_special":true}"#)));
     let reply = json(&running::rest(server.post("/embeddings", r#"{"input":"A fox"}"#)));
     let vectors = reply[0]["embedding"].as_array().unwrap();
@@ -389,7 +390,7 @@ pub(crate) fn json(response: &str) -> serde_json::Value {
 fn an_answer_goes_on_beyond_the_context_with_a_flag() {
     let body = r#"{"prompt":"Once upon a time","n_predict":120,"ignore_eos":true}"#;
     for (flags, tokens) in [(&["-c", "64", "--context-shift"][..], Some(120)), (&["-c", "64"], None)] {
-        let server = running::Serving::start_flags(flags);
+        let server = running::ServeProcess::start_flags(flags);
         let answer = json(&running::rest(server.post("/completion", body)));
         assert_eq!(answer["truncated"], true, "{answer}");
         let predicted = answer["tokens_predicted"].as_u64().unwrap();
@@ -401,7 +402,7 @@ fn an_answer_goes_on_beyond_the_context_with_a_flag() {
 fn flags_of_llama_server_have_their_effects() {
     const TEMPLATE: &str = "{%- for m in messages -%}[{{ m.role }}: {{ m.content }}]{%- endfor -%}\
                             {%- if add_generation_prompt -%}think={{ enable_thinking }},{{ reasoning_effort }},{{ extra }}:{%- endif -%}";
-    let mut server = running::Serving::start_flags(&[
+    let mut server = running::ServeProcess::start_flags(&[
         "-fa",
         "--jinja",
         "-np",
@@ -536,9 +537,9 @@ fn a_folder_is_served_and_requests_load_nothing() {
         std::os::unix::fs::symlink(demo(), folder.path().join(name)).unwrap();
     }
     let path = folder.path().display().to_string();
-    let mut server = running::Serving::start_flags(&["--models-dir", &path, "--no-models-autoload"]);
+    let mut server = running::ServeProcess::start_flags(&["--models-dir", &path, "--no-models-autoload"]);
     assert_eq!(server.name, "one, two");
-    let ask = |server: &running::Serving| {
+    let ask = |server: &running::ServeProcess| {
         running::rest(server.post("/tokenize", "{\"model\":\"two\",\"content\":\"a fox\"}"))
     };
     let refused = ask(&server);
@@ -561,7 +562,7 @@ fn keys_come_from_arguments_and_llama_servers_variable() {
         (&[], &[("LLAMA_API_KEY", "secret-number-1,secret-number-2")], 2),
         (&[], &[("LLAMA_API_KEY", "secret-number-2"), ("LATENT_API_KEY", "secret-number-1")], 1),
     ] {
-        let mut server = running::Serving::start_all("", None, variables, flags);
+        let mut server = running::ServeProcess::start_all("", None, variables, flags);
         for key in 1..=2 {
             let line = "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
             let mut stream = server.connect();
@@ -591,7 +592,7 @@ fn a_port_in_use_is_named_with_the_flag() {
 #[test]
 fn the_cpu_takes_over_a_model_whose_gpu_is_not_there() {
     let settings = "device = \"gpu:9999\"\nn_gpu_layers = 3\ngpu_fallback = \"cpu\"\n";
-    let mut server = running::Serving::start(settings, None);
+    let mut server = running::ServeProcess::start(settings, None);
     let body = r#"{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4}"#;
     let answer = running::rest(server.post(CHAT, body));
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -611,7 +612,8 @@ const CHAT: &str = "/v1/chat/completions";
 #[cfg(unix)]
 #[test]
 fn answers_end_after_the_first_signal_and_others_are_refused() {
-    let mut server = running::Serving::start("[limits]\nbody_seconds = 600\ndrain_seconds = 600\n", None);
+    let mut server =
+        running::ServeProcess::start("[limits]\nbody_seconds = 600\ndrain_seconds = 600\n", None);
     let messages = "\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}]";
     let long =
         format!("{{{messages}, \"max_tokens\": 450, \"ignore_eos\": true, \"n\": 8, \"stream\": true}}");
@@ -644,7 +646,8 @@ fn answers_end_after_the_first_signal_and_others_are_refused() {
 #[test]
 fn the_second_signal_ends_it_at_once() {
     for (second, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
-        let mut server = running::Serving::start("[limits]\nbody_seconds = 600\ndrain_seconds = 600\n", None);
+        let mut server =
+            running::ServeProcess::start("[limits]\nbody_seconds = 600\ndrain_seconds = 600\n", None);
         let unfinished = server.begin(&format!("POST {CHAT}"), 100, "{");
         // the head of the request has been read when another one is answered
         assert!(server.get("/health").starts_with("HTTP/1.1 200"));
@@ -663,7 +666,7 @@ fn several_models_come_from_the_environment_and_are_not_loaded_at_once() {
     let demo = demo();
     let models = format!("one={demo},two={demo}");
     let environment = [("LATENT_MODEL", models.as_str()), ("LATENT_UNLOAD_IDLE", "10m")];
-    let mut server = running::Serving::start_with("models_max = 1\n", None, &environment);
+    let mut server = running::ServeProcess::start_with("models_max = 1\n", None, &environment);
     assert_eq!(server.name, "one, two");
     let list = server.get("/v1/models");
     assert!(
@@ -681,7 +684,7 @@ fn several_models_come_from_the_environment_and_are_not_loaded_at_once() {
 #[cfg(unix)]
 #[test]
 fn a_crowd_beyond_the_file_descriptors_keeps_nobody_out() {
-    let mut server = running::Serving::start("", Some(128));
+    let mut server = running::ServeProcess::start("", Some(128));
     let mut idle: Vec<TcpStream> = (0..800).map(|_| server.connect()).collect();
     let start = Instant::now();
     assert!(server.get("/health").starts_with("HTTP/1.1 200"));

@@ -47,10 +47,10 @@ const WITH: [(&str, &[&str]); 4] = [
     ("--tls-cert", &["--tls-key", "k.pem"]),
 ];
 
-type ByValue = (&'static str, &'static str, Result<&'static [&'static str], &'static str>);
+type ValueCase = (&'static str, &'static str, Result<&'static [&'static str], &'static str>);
 
 /// Flags whose value decides: a value, and the words of Latent's own that say the same; none: no effect, for the refused ones what the error says.
-const BY_VALUE: [ByValue; 38] = [
+const BY_VALUE: [ValueCase; 38] = [
     ("--parallel", "4", Ok(&["--parallel", "4"])),
     ("--parallel", "-1", Ok(&[])),
     ("--prio", "0", Ok(&[])),

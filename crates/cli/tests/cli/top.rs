@@ -1,7 +1,7 @@
 //! `latent top` against metrics of a small server.
 
 use crate::support::latent;
-use crate::support::server::{Answer, MockServer};
+use crate::support::server::{MockAnswer, MockServer};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ fn metrics(readings: usize) -> String {
 
 fn server() -> MockServer {
     MockServer::new(|path, before| match path {
-        "/metrics" => Answer::Plain("200 OK", metrics(before)),
+        "/metrics" => MockAnswer::Plain("200 OK", metrics(before)),
         "/latent/profile" => {
             let phases = r#"{"phases": [{"name": "experts\u001b[2J", "share": 0.75, "microseconds": 1500}]}"#;
-            Answer::Plain("200 OK", phases.into())
+            MockAnswer::Plain("200 OK", phases.into())
         }
-        _ => Answer::Plain("404 Not Found", String::new()),
+        _ => MockAnswer::Plain("404 Not Found", String::new()),
     })
 }
 
@@ -52,9 +52,9 @@ fn one_snapshot_is_printed_where_nobody_watches() {
 
 #[test]
 fn a_server_without_figures_is_an_error_that_says_what_to_do() {
-    let none = MockServer::new(|_, _| Answer::Plain("404 Not Found", String::new()));
-    let other = MockServer::new(|_, _| Answer::Plain("200 OK", "go_threads 5\n".into()));
-    let large = MockServer::new(|_, _| Answer::Plain("200 OK", "#\n".repeat(5 << 20)));
+    let none = MockServer::new(|_, _| MockAnswer::Plain("404 Not Found", String::new()));
+    let other = MockServer::new(|_, _| MockAnswer::Plain("200 OK", "go_threads 5\n".into()));
+    let large = MockServer::new(|_, _| MockAnswer::Plain("200 OK", "#\n".repeat(5 << 20)));
     for (url, word) in [
         (none.url.as_str(), "has no /metrics"),
         (&other.url, "no figures"),
@@ -87,7 +87,8 @@ fn a_reading_without_end_is_given_up() {
         ] {
             let more = more.to_owned();
             scope.spawn(move || {
-                let server = MockServer::new(move |_, _| Answer::Endless(start.into(), more.clone(), pause));
+                let server =
+                    MockServer::new(move |_, _| MockAnswer::Endless(start.into(), more.clone(), pause));
                 let output =
                     latent(&["top", "--once", "--timeout", "1", "--url", &server.url]).output().unwrap();
                 let stderr = String::from_utf8(output.stderr).unwrap();

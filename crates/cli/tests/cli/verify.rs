@@ -215,11 +215,11 @@ fn deep_needs_weights() {
 fn four_bit_weights_are_listed_checked_and_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let (packed, plain) = (folder.path().join("gptq"), folder.path().join("plain"));
-    let recipe = latent_testing::Recipe {
+    let recipe = latent_testing::ModelRecipe {
         layers: Some(1),
-        ..latent_testing::Recipe::new("tiny-dense", latent_types::TensorType::BF16.into())
+        ..latent_testing::ModelRecipe::new("tiny-dense", latent_types::TensorType::BF16.into())
     };
-    let form = latent_testing::FourBit::new(latent_testing::FourBitLayout::Gptq, true);
+    let form = latent_testing::FourBitRecipe::new(latent_testing::FourBitLayout::Gptq, true);
     recipe.write_four_bit(&form, &packed, &plain).unwrap();
     let path = packed.display().to_string();
     let (code, text, error) = latent(&["verify", "-m", &path, "--weights"]);

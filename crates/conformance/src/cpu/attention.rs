@@ -3,13 +3,13 @@
 use crate::attention::{
     ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
 };
-use crate::backend::Job;
+use crate::backend::KernelJob;
 use latent_kernels::{
     AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn, KvElement,
-    PartialSoftmax, Rows, RowsMut, combine_splits, partial_softmax_len,
+    MatrixView, MatrixViewMut, PartialSoftmax, combine_splits, partial_softmax_len,
 };
 
-pub(super) struct LatentJob<'o> {
+pub(super) struct CpuLatentJob<'o> {
     kernel: AttendFn,
     case: &'o LatentCase,
     operands: &'o LatentOperands,
@@ -18,10 +18,14 @@ pub(super) struct LatentJob<'o> {
     out: Vec<f32>,
 }
 
-impl<'o> LatentJob<'o> {
-    pub(super) fn new(kernel: AttendFn, case: &'o LatentCase, operands: &'o LatentOperands) -> LatentJob<'o> {
+impl<'o> CpuLatentJob<'o> {
+    pub(super) fn new(
+        kernel: AttendFn,
+        case: &'o LatentCase,
+        operands: &'o LatentOperands,
+    ) -> CpuLatentJob<'o> {
         let LatentCase { heads, latent, splits, .. } = *case;
-        LatentJob {
+        CpuLatentJob {
             kernel,
             case,
             operands,
@@ -32,11 +36,11 @@ impl<'o> LatentJob<'o> {
     }
 }
 
-impl Job for LatentJob<'_> {
+impl KernelJob for CpuLatentJob<'_> {
     fn run(&mut self, copy: usize) {
         let LatentCase { heads, latent, rows, splits, .. } = *self.case;
         let (width, cache) = (self.case.width(), self.operands.cache(self.case, copy));
-        let queries = Rows::new(&self.operands.queries, heads, width, width);
+        let queries = MatrixView::new(&self.operands.queries, heads, width, width);
         let piece = rows.div_ceil(splits);
         let mut used = 0;
         let memories = self.partials.chunks_exact_mut(partial_softmax_len(heads, latent));
@@ -47,7 +51,7 @@ impl Job for LatentJob<'_> {
             (self.kernel)(&args, &mut part, &mut self.scratch);
             used += 1;
         }
-        let mut out = RowsMut::new(&mut self.out, heads, latent, latent);
+        let mut out = MatrixViewMut::new(&mut self.out, heads, latent, latent);
         combine_splits(&self.partials, used, heads, latent, 0..heads, &mut out);
     }
 
@@ -56,7 +60,7 @@ impl Job for LatentJob<'_> {
     }
 }
 
-pub(super) struct ExpandedJob<'o, N> {
+pub(super) struct CpuExpandedJob<'o, N> {
     kernel: AttendExpandedFn<N>,
     case: &'o ExpandedCase,
     operands: &'o ExpandedOperands,
@@ -65,25 +69,32 @@ pub(super) struct ExpandedJob<'o, N> {
     out: Vec<f32>,
 }
 
-impl<'o, N: KvElement> ExpandedJob<'o, N> {
+impl<'o, N: KvElement> CpuExpandedJob<'o, N> {
     pub(super) fn new(
         kernel: AttendExpandedFn<N>,
         case: &'o ExpandedCase,
         operands: &'o ExpandedOperands,
-    ) -> ExpandedJob<'o, N> {
+    ) -> CpuExpandedJob<'o, N> {
         let out = vec![f32::NAN; case.queries * case.values];
         // scratch of an odd length, with garbage in it
-        ExpandedJob { kernel, case, operands, lines: operands.lines(case), scratch: vec![f32::NAN; 9], out }
+        CpuExpandedJob {
+            kernel,
+            case,
+            operands,
+            lines: operands.lines(case),
+            scratch: vec![f32::NAN; 9],
+            out,
+        }
     }
 }
 
-impl<N: KvElement> Job for ExpandedJob<'_, N> {
+impl<N: KvElement> KernelJob for CpuExpandedJob<'_, N> {
     fn run(&mut self, _copy: usize) {
         let ExpandedCase { queries, position, nope, rope, values, .. } = *self.case;
         let width = nope + rope;
-        let q = Rows::new(&self.operands.queries, queries, width, width);
+        let q = MatrixView::new(&self.operands.queries, queries, width, width);
         let expanded = &self.lines.view(self.case);
-        let mut out = RowsMut::new(&mut self.out, queries, values, values);
+        let mut out = MatrixViewMut::new(&mut self.out, queries, values, values);
         let args = AttendExpandedArgs { q, expanded, position, scales: &self.operands.scales };
         (self.kernel)(&args, &mut out, &mut self.scratch);
     }
@@ -113,7 +124,7 @@ impl<'o, N: KvElement> KeysJob<'o, N> {
     }
 }
 
-impl<N: KvElement + Into<f32>> Job for KeysJob<'_, N> {
+impl<N: KvElement + Into<f32>> KernelJob for KeysJob<'_, N> {
     fn run(&mut self, _copy: usize) {
         let blocks = &self.operands.view(self.case, &self.latents);
         let args = ExpandArgs { weights: &self.operands.weights, order: self.case.order, blocks };

@@ -7,18 +7,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 static FORCED: Mutex<()> = Mutex::new(());
 
 /// Keeps them at one tier until it is dropped.
-pub(super) struct Force<'l>(#[allow(dead_code, reason = "held")] MutexGuard<'l, ()>, Tier);
+pub(super) struct TierGuard<'l>(#[allow(dead_code, reason = "held")] MutexGuard<'l, ()>, Tier);
 
-impl Force<'_> {
-    pub(super) fn tier(tier: Tier) -> Force<'static> {
+impl TierGuard<'_> {
+    pub(super) fn tier(tier: Tier) -> TierGuard<'static> {
         let guard = FORCED.lock().unwrap_or_else(PoisonError::into_inner);
         let before = latent_kernels::tier_limit();
         latent_kernels::limit_tier(tier);
-        Force(guard, before)
+        TierGuard(guard, before)
     }
 }
 
-impl Drop for Force<'_> {
+impl Drop for TierGuard<'_> {
     fn drop(&mut self) {
         latent_kernels::limit_tier(self.1);
     }

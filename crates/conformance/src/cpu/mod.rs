@@ -7,26 +7,26 @@ mod product;
 mod rows;
 mod w4;
 
-use crate::backend::{Backend, Job, Kernel, Level};
-use crate::case::{Case, Operands};
+use crate::backend::{CaseBackend, CaseKernel, KernelJob, KernelLevel};
+use crate::case::{CaseOperands, KernelCase};
 use crate::rows::RowOp;
 use latent_kernels::{KernelFn, W4Kernel};
 use latent_types::{KernelContract, OpKind, Tier};
 
 /// The CPU.
-pub struct Cpu {
-    entries: Vec<Entry>,
+pub struct CpuCaseBackend {
+    entries: Vec<CpuKernel>,
 }
 
 /// A kernel and how it is called.
-struct Entry {
+struct CpuKernel {
     name: String,
     tier: Tier,
-    form: Form,
+    form: CpuKernelForm,
 }
 
 #[derive(Clone, Copy)]
-enum Form {
+enum CpuKernelForm {
     /// A row of the table. `without_vnni`: the AVX2 variant without AVX-VNNI.
     Table { contract: &'static KernelContract, kernel: KernelFn, without_vnni: bool },
     /// A plain function.
@@ -119,22 +119,22 @@ const BESIDE_THE_TABLE: [(&str, RowKind); 5] = [
     ("latent_load", RowKind::Load),
 ];
 
-impl Default for Cpu {
+impl Default for CpuCaseBackend {
     fn default() -> Self {
-        Cpu::new()
+        CpuCaseBackend::new()
     }
 }
 
-impl Cpu {
+impl CpuCaseBackend {
     /// This machine's CPU.
-    pub fn new() -> Cpu {
+    pub fn new() -> CpuCaseBackend {
         let mut entries = Vec::new();
         let plain = |word: &str, kind: RowKind| {
             let word = word.to_owned();
-            kind.tiers().iter().map(move |tier| Entry {
+            kind.tiers().iter().map(move |tier| CpuKernel {
                 name: format!("{tier}_{word}"),
                 tier: *tier,
-                form: Form::Plain(kind),
+                form: CpuKernelForm::Plain(kind),
             })
         };
         for (contract, kernel) in latent_kernels::table() {
@@ -144,8 +144,8 @@ impl Cpu {
                 continue;
             }
             let mut add = |name: String, without_vnni| {
-                let form = Form::Table { contract, kernel: *kernel, without_vnni };
-                entries.push(Entry { name, tier: contract.tier, form });
+                let form = CpuKernelForm::Table { contract, kernel: *kernel, without_vnni };
+                entries.push(CpuKernel { name, tier: contract.tier, form });
             };
             add(contract.name.to_owned(), false);
             if product::may_use_avx_vnni(contract) && latent_kernels::features().avx_vnni {
@@ -155,23 +155,23 @@ impl Cpu {
         for (word, kind) in BESIDE_THE_TABLE {
             entries.extend(plain(word, kind));
         }
-        entries.extend(latent_kernels::w4_table().iter().map(|kernel| Entry {
+        entries.extend(latent_kernels::w4_table().iter().map(|kernel| CpuKernel {
             name: kernel.name.to_owned(),
             tier: kernel.tier,
-            form: Form::W4(kernel),
+            form: CpuKernelForm::W4(kernel),
         }));
-        Cpu { entries }
+        CpuCaseBackend { entries }
     }
 }
 
-impl Backend for Cpu {
+impl CaseBackend for CpuCaseBackend {
     fn name(&self) -> &'static str {
         "cpu"
     }
 
-    fn levels(&self) -> Vec<Level> {
+    fn levels(&self) -> Vec<KernelLevel> {
         let best = latent_kernels::features().tier();
-        Tier::ALL.map(|tier| Level { name: tier.name(), available: tier <= best }).into()
+        Tier::ALL.map(|tier| KernelLevel { name: tier.name(), available: tier <= best }).into()
     }
 
     fn features(&self) -> Vec<(&'static str, bool)> {
@@ -186,9 +186,9 @@ impl Backend for Cpu {
         ]
     }
 
-    fn kernels(&self) -> Vec<Kernel> {
+    fn kernels(&self) -> Vec<CaseKernel> {
         let best = latent_kernels::features().tier();
-        let kernel = |(id, entry): (usize, &Entry)| Kernel {
+        let kernel = |(id, entry): (usize, &CpuKernel)| CaseKernel {
             name: entry.name.clone(),
             level: entry.tier.name(),
             missing: (entry.tier > best).then(|| entry.tier.name().to_owned()),
@@ -197,86 +197,89 @@ impl Backend for Cpu {
         self.entries.iter().enumerate().map(kernel).collect()
     }
 
-    fn serves(&self, kernel: &Kernel, case: &Case) -> bool {
+    fn serves(&self, kernel: &CaseKernel, case: &KernelCase) -> bool {
         match (self.entries[kernel.id].form, case) {
-            (Form::Table { contract, .. }, Case::Product(case)) => product::serves(contract, case),
-            (Form::Table { contract, .. }, Case::Latent(case)) => {
+            (CpuKernelForm::Table { contract, .. }, KernelCase::Product(case)) => {
+                product::serves(contract, case)
+            }
+            (CpuKernelForm::Table { contract, .. }, KernelCase::Latent(case)) => {
                 let op = if case.separate { OpKind::AttendSeparate } else { OpKind::AttendLatent };
                 contract.op == op
                     && contract.activation == case.activation
                     && contract.cache.is_none_or(|cache| cache == case.cache)
             }
-            (Form::Table { contract, .. }, Case::Expanded(case)) => {
+            (CpuKernelForm::Table { contract, .. }, KernelCase::Expanded(case)) => {
                 contract.op == OpKind::AttendExpanded && contract.activation == case.activation
             }
-            (Form::Table { contract, .. }, Case::Keys(case)) => {
+            (CpuKernelForm::Table { contract, .. }, KernelCase::Keys(case)) => {
                 contract.op == OpKind::ExpandKeys && contract.activation == case.activation
             }
-            (Form::Plain(kind), Case::Row(case)) => kind.serves(case.op),
-            (Form::W4(kernel), Case::W4(case)) => w4::serves(kernel, case),
+            (CpuKernelForm::Plain(kind), KernelCase::Row(case)) => kind.serves(case.op),
+            (CpuKernelForm::W4(kernel), KernelCase::W4(case)) => w4::serves(kernel, case),
             _ => false,
         }
     }
 
     fn prepare<'o>(
         &self,
-        kernel: &Kernel,
-        case: &'o Case,
-        operands: &'o Operands,
-    ) -> Result<Box<dyn Job + Send + 'o>, String> {
+        kernel: &CaseKernel,
+        case: &'o KernelCase,
+        operands: &'o CaseOperands,
+    ) -> Result<Box<dyn KernelJob + Send + 'o>, String> {
         let entry = &self.entries[kernel.id];
         Ok(match (entry.form, case, operands) {
             (
-                Form::Table {
+                CpuKernelForm::Table {
                     kernel: KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel),
                     without_vnni,
                     ..
                 },
-                Case::Product(case),
-                Operands::Product(operands),
-            ) => Box::new(product::ProductJob::new(kernel, without_vnni, case, operands)),
+                KernelCase::Product(case),
+                CaseOperands::Product(operands),
+            ) => Box::new(product::CpuProductJob::new(kernel, without_vnni, case, operands)),
             (
-                Form::Table {
-                    kernel: KernelFn::AttendLatent(kernel) | KernelFn::AttendSeparate(kernel), ..
+                CpuKernelForm::Table {
+                    kernel: KernelFn::AttendLatent(kernel) | KernelFn::AttendSeparate(kernel),
+                    ..
                 },
-                Case::Latent(case),
-                Operands::Latent(operands),
-            ) => Box::new(attention::LatentJob::new(kernel, case, operands)),
+                KernelCase::Latent(case),
+                CaseOperands::Latent(operands),
+            ) => Box::new(attention::CpuLatentJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::AttendExpanded(kernel), .. },
-                Case::Expanded(case),
-                Operands::Expanded(operands),
-            ) => Box::new(attention::ExpandedJob::new(kernel, case, operands)),
+                CpuKernelForm::Table { kernel: KernelFn::AttendExpanded(kernel), .. },
+                KernelCase::Expanded(case),
+                CaseOperands::Expanded(operands),
+            ) => Box::new(attention::CpuExpandedJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::ExpandKeys(kernel), .. },
-                Case::Keys(case),
-                Operands::Keys(operands),
+                CpuKernelForm::Table { kernel: KernelFn::ExpandKeys(kernel), .. },
+                KernelCase::Keys(case),
+                CaseOperands::Keys(operands),
             ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::PrefillAttnF16(kernel), .. },
-                Case::Expanded(case),
-                Operands::Expanded(operands),
-            ) => Box::new(attention::ExpandedJob::new(kernel, case, operands)),
+                CpuKernelForm::Table { kernel: KernelFn::PrefillAttnF16(kernel), .. },
+                KernelCase::Expanded(case),
+                CaseOperands::Expanded(operands),
+            ) => Box::new(attention::CpuExpandedJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::ExpandKeysF16(kernel), .. },
-                Case::Keys(case),
-                Operands::Keys(operands),
+                CpuKernelForm::Table { kernel: KernelFn::ExpandKeysF16(kernel), .. },
+                KernelCase::Keys(case),
+                CaseOperands::Keys(operands),
             ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::PrefillAttnBf16(kernel), .. },
-                Case::Expanded(case),
-                Operands::Expanded(operands),
-            ) => Box::new(attention::ExpandedJob::new(kernel, case, operands)),
+                CpuKernelForm::Table { kernel: KernelFn::PrefillAttnBf16(kernel), .. },
+                KernelCase::Expanded(case),
+                CaseOperands::Expanded(operands),
+            ) => Box::new(attention::CpuExpandedJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::ExpandKeysBf16(kernel), .. },
-                Case::Keys(case),
-                Operands::Keys(operands),
+                CpuKernelForm::Table { kernel: KernelFn::ExpandKeysBf16(kernel), .. },
+                KernelCase::Keys(case),
+                CaseOperands::Keys(operands),
             ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
-            (Form::Plain(_), Case::Row(case), Operands::Row(operands)) => {
+            (CpuKernelForm::Plain(_), KernelCase::Row(case), CaseOperands::Row(operands)) => {
                 Box::new(rows::RowJob::new(entry.tier, case, operands))
             }
-            (Form::W4(kernel), Case::W4(case), Operands::W4(operands)) => {
-                Box::new(w4::W4Job::new(kernel, case, operands)?)
+            (CpuKernelForm::W4(kernel), KernelCase::W4(case), CaseOperands::W4(operands)) => {
+                Box::new(w4::CpuW4Job::new(kernel, case, operands)?)
             }
             _ => return Err(format!("{} does not compute {}", entry.name, case.name())),
         })

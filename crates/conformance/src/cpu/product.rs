@@ -1,17 +1,17 @@
 //! Matmuls on the CPU.
 
-use crate::backend::Job;
+use crate::backend::KernelJob;
 use crate::product::{ProductCase, ProductOperands};
-use latent_kernels::{MatmulArgs, MatmulFn, RowsMut, Scratch};
+use latent_kernels::{MatmulArgs, MatmulFn, MatmulScratch, MatrixViewMut};
 use latent_types::{ActivationType, KernelContract, OpKind, Tier};
 use std::ops::Range;
 
-pub(super) struct ProductJob<'o> {
+pub(super) struct CpuProductJob<'o> {
     kernel: MatmulFn,
     without_vnni: bool,
     case: &'o ProductCase,
     operands: &'o ProductOperands,
-    scratch: Scratch,
+    scratch: MatmulScratch,
     y: Vec<f32>,
 }
 
@@ -34,22 +34,22 @@ pub(super) fn serves(contract: &KernelContract, case: &ProductCase) -> bool {
             && !latent_kernels::table().iter().any(|(other, _)| own(other)))
 }
 
-impl<'o> ProductJob<'o> {
+impl<'o> CpuProductJob<'o> {
     pub(super) fn new(
         kernel: MatmulFn,
         without_vnni: bool,
         case: &'o ProductCase,
         operands: &'o ProductOperands,
-    ) -> ProductJob<'o> {
+    ) -> CpuProductJob<'o> {
         let y = vec![f32::NAN; case.rows * case.outputs];
-        ProductJob { kernel, without_vnni, case, operands, scratch: Scratch::default(), y }
+        CpuProductJob { kernel, without_vnni, case, operands, scratch: MatmulScratch::default(), y }
     }
 
     /// Some outputs of some rows.
     fn part(&mut self, index: Option<&[u32]>, rows: usize, outs: Range<usize>, y: &mut [f32], copy: usize) {
         let cols = outs.len();
         let (weight, acts) = (self.operands.weight(self.case, copy), self.operands.acts(self.case));
-        let mut y = RowsMut::new(y, rows, cols, cols);
+        let mut y = MatrixViewMut::new(y, rows, cols, cols);
         latent_kernels::allow_avx_vnni(!self.without_vnni);
         let args = MatmulArgs { weight: &weight, input: &acts, row_ids: index, outputs: outs, y: &mut y };
         (self.kernel)(args, &mut self.scratch);
@@ -57,7 +57,7 @@ impl<'o> ProductJob<'o> {
     }
 }
 
-impl Job for ProductJob<'_> {
+impl KernelJob for CpuProductJob<'_> {
     fn run(&mut self, copy: usize) {
         let mut y = std::mem::take(&mut self.y);
         self.part(None, self.case.rows, 0..self.case.outputs, &mut y, copy);

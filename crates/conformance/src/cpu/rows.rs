@@ -1,9 +1,9 @@
 //! Row-wise operations on the CPU.
 
-use super::force::Force;
-use crate::backend::Job;
+use super::force::TierGuard;
+use crate::backend::KernelJob;
 use crate::rows::{EPS, FACTOR, POSITION, RowCase, RowOp, RowOperands};
-use latent_kernels::{Q8_BLOCK, Q8Block, RowsMut};
+use latent_kernels::{MatrixViewMut, Q8_BLOCK, Q8Block};
 use latent_types::{CacheRow, CacheType, Tier};
 
 pub(super) struct RowJob<'o> {
@@ -47,11 +47,11 @@ impl<'o> RowJob<'o> {
     }
 }
 
-impl Job for RowJob<'_> {
+impl KernelJob for RowJob<'_> {
     fn run(&mut self, _copy: usize) {
         let RowCase { op, rows, width } = *self.case;
         let RowOperands { x, y, bytes } = self.operands;
-        let _forced = Force::tier(self.tier);
+        let _forced = TierGuard::tier(self.tier);
         let row = |i: usize| i * width..(i + 1) * width;
         match op {
             // in place: copy the operand first
@@ -60,7 +60,7 @@ impl Job for RowJob<'_> {
             _ => {}
         }
         if let RowOp::CombineSplits { splits } = op {
-            let mut out = RowsMut::new(&mut self.out, rows, width, width);
+            let mut out = MatrixViewMut::new(&mut self.out, rows, width, width);
             latent_kernels::combine_splits(&self.ready, splits, rows, width, 0..rows, &mut out);
             return;
         }

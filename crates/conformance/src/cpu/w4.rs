@@ -1,12 +1,12 @@
 //! 4-bit weights on the CPU.
 
-use super::force::Force;
-use crate::backend::Job;
+use super::force::TierGuard;
+use crate::backend::KernelJob;
 use crate::w4::{W4Case, W4Op, W4Operands, W4Rounding};
 use latent_kernels::half::f16;
 use latent_kernels::{
-    Rows, RowsMut, W4Args, W4Fn, W4Input, W4Kernel, W4Scratch, W4Shape, W4Stripes, w4_dequant_f16, w4_reduce,
-    w4_zero,
+    MatrixView, MatrixViewMut, W4Args, W4Fn, W4Input, W4Kernel, W4Scratch, W4Shape, W4Stripes,
+    w4_dequant_f16, w4_reduce, w4_zero,
 };
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(super) fn serves(kernel: &W4Kernel, case: &W4Case) -> bool {
 /// Rows and columns of a tile of a striped product: whole panels, several tiles of the larger cases.
 const TILE: (usize, usize) = (32, 32);
 
-pub(super) struct W4Job<'o> {
+pub(super) struct CpuW4Job<'o> {
     kernel: &'static W4Kernel,
     case: &'o W4Case,
     operands: &'o W4Operands,
@@ -31,12 +31,12 @@ pub(super) struct W4Job<'o> {
     halves: Vec<f16>,
 }
 
-impl<'o> W4Job<'o> {
+impl<'o> CpuW4Job<'o> {
     pub(super) fn new(
         kernel: &'static W4Kernel,
         case: &'o W4Case,
         operands: &'o W4Operands,
-    ) -> Result<W4Job<'o>, String> {
+    ) -> Result<CpuW4Job<'o>, String> {
         let W4Shape { k, n, .. } = case.shape;
         let results = match case.op {
             W4Op::DequantF32 | W4Op::DequantF16 => k * n,
@@ -54,17 +54,17 @@ impl<'o> W4Job<'o> {
             let len = kernel.form.panel_len(case.rows, k).map_err(|error| error.to_string())?;
             panels.resize(case.rows.div_ceil(height) * len, u32::MAX);
             for (x, panel) in operands.x.chunks(height * k).zip(panels.chunks_exact_mut(len)) {
-                kernel.form.pack(&Rows::new(x, x.len() / k, k, k), panel);
+                kernel.form.pack(&MatrixView::new(x, x.len() / k, k, k), panel);
             }
         }
         let (scratch, out) = (W4Scratch::default(), vec![f32::NAN; results]);
-        Ok(W4Job { kernel, case, operands, panels, partials, scratch, out, halves })
+        Ok(CpuW4Job { kernel, case, operands, panels, partials, scratch, out, halves })
     }
 
     fn input(&self) -> W4Input<'_> {
         let (rows, k) = (self.case.rows, self.case.shape.k);
         match self.panels.is_empty() {
-            true => W4Input::from_rows(Rows::new(&self.operands.x, rows, k, k)),
+            true => W4Input::from_rows(MatrixView::new(&self.operands.x, rows, k, k)),
             false => {
                 W4Input::from_panels(self.kernel.form, &self.panels, rows, k).expect("panels of the case")
             }
@@ -75,7 +75,7 @@ impl<'o> W4Job<'o> {
     fn share(
         &mut self,
         (rows, k, columns): (Range<usize>, Range<usize>, Range<usize>),
-        y: &mut RowsMut<'_>,
+        y: &mut MatrixViewMut<'_>,
         copy: usize,
     ) {
         let W4Fn::Matmul(function) = self.kernel.function else { return };
@@ -94,28 +94,28 @@ impl<'o> W4Job<'o> {
         for unit in (0..stripes.units()).map(|index| stripes.unit(index)) {
             let from = (unit.slice * rows + unit.rows.start) * n + unit.columns.start;
             let (height, width) = (unit.rows.len(), unit.columns.len());
-            let mut y = RowsMut::new(&mut partials[from..], height, width, n);
+            let mut y = MatrixViewMut::new(&mut partials[from..], height, width, n);
             self.share((unit.rows, unit.k, unit.columns), &mut y, copy);
         }
-        let mut y = RowsMut::new(&mut self.out, rows, n, n);
+        let mut y = MatrixViewMut::new(&mut self.out, rows, n, n);
         w4_reduce(&partials, n, 0..n, &mut y);
         self.partials = partials;
     }
 }
 
-impl Job for W4Job<'_> {
+impl KernelJob for CpuW4Job<'_> {
     fn run(&mut self, copy: usize) {
         let (rows, W4Shape { k, n, .. }) = (self.case.rows, self.case.shape);
         match (self.case.op, self.kernel.function) {
             (W4Op::Striped(_, slices), _) => self.striped(slices, copy),
             (W4Op::Gemm(_) | W4Op::Fused(_), _) => {
                 let mut out = std::mem::take(&mut self.out);
-                self.share((0..rows, 0..k, 0..n), &mut RowsMut::new(&mut out, rows, n, n), copy);
+                self.share((0..rows, 0..k, 0..n), &mut MatrixViewMut::new(&mut out, rows, n, n), copy);
                 self.out = out;
             }
             (W4Op::DequantF32, W4Fn::Dequant(decode)) => {
                 let of = (&self.operands.matrix(self.case, copy), 0..k, 0..n);
-                decode(of, &mut RowsMut::new(&mut self.out, k, n, n), &mut self.scratch);
+                decode(of, &mut MatrixViewMut::new(&mut self.out, k, n, n), &mut self.scratch);
             }
             (W4Op::DequantF16, W4Fn::Dequant(decode)) => {
                 let of = (&self.operands.matrix(self.case, copy), 0..k, 0..n);
@@ -123,11 +123,11 @@ impl Job for W4Job<'_> {
                     .expect("results of the case");
             }
             (W4Op::Reduce(_), _) => {
-                let _forced = Force::tier(self.kernel.tier);
-                w4_reduce(&self.operands.x, n, 0..n, &mut RowsMut::new(&mut self.out, rows, n, n));
+                let _forced = TierGuard::tier(self.kernel.tier);
+                w4_reduce(&self.operands.x, n, 0..n, &mut MatrixViewMut::new(&mut self.out, rows, n, n));
             }
             (W4Op::Zero(_), _) => {
-                let _forced = Force::tier(self.kernel.tier);
+                let _forced = TierGuard::tier(self.kernel.tier);
                 w4_zero(&mut self.out);
             }
             (W4Op::DequantF32 | W4Op::DequantF16, _) => {}
@@ -153,7 +153,7 @@ impl Job for W4Job<'_> {
         let first = self.kernel.form.panel_rows(rows).min(rows);
         for (share, columns) in [(0..rows, 5.min(n)..n), (first..rows, 0..n), (0..first, n / 2..n)] {
             let mut part = vec![f32::NAN; share.len() * columns.len()];
-            let mut y = RowsMut::new(&mut part, share.len(), columns.len(), columns.len());
+            let mut y = MatrixViewMut::new(&mut part, share.len(), columns.len(), columns.len());
             self.share((share.clone(), 0..k, columns.clone()), &mut y, 0);
             for (i, row) in share.clone().enumerate() {
                 let (part, whole) = (&part[i * columns.len()..], &self.out[row * n..][columns.clone()]);

@@ -5,12 +5,12 @@
 /// The keys of a front matter.
 #[derive(Debug, Default)]
 pub(crate) struct FrontMatter {
-    keys: Vec<(String, Entry)>,
+    keys: Vec<(String, FrontMatterValue)>,
 }
 
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Entry {
+pub(crate) enum FrontMatterValue {
     Text(String),
     List(Vec<String>),
 }
@@ -41,23 +41,23 @@ impl FrontMatter {
     }
 
     /// The value of a key.
-    pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
+    pub(crate) fn get(&self, key: &str) -> Option<&FrontMatterValue> {
         self.keys.iter().find(|(name, _)| name == key).map(|(_, entry)| entry)
     }
 
     /// The text of a key.
     pub(crate) fn text(&self, key: &str) -> Option<String> {
         match self.get(key)? {
-            Entry::Text(text) => Some(text.clone()),
-            Entry::List(_) => None,
+            FrontMatterValue::Text(text) => Some(text.clone()),
+            FrontMatterValue::List(_) => None,
         }
     }
 
     /// The texts of a key, which may have one or a list.
     pub(crate) fn list(&self, key: &str) -> Vec<String> {
         match self.get(key) {
-            Some(Entry::Text(text)) => vec![text.clone()],
-            Some(Entry::List(texts)) => texts.clone(),
+            Some(FrontMatterValue::Text(text)) => vec![text.clone()],
+            Some(FrontMatterValue::List(texts)) => texts.clone(),
             None => Vec::new(),
         }
     }
@@ -81,21 +81,21 @@ fn key_of(line: &str) -> Option<(&str, &str)> {
 }
 
 /// The value of a key; `None` unless it is text or a list of texts.
-fn entry(inline: &str, block: &[&str]) -> Option<Entry> {
+fn entry(inline: &str, block: &[&str]) -> Option<FrontMatterValue> {
     match inline.chars().next() {
         None | Some('#') => below(block),
-        Some('|' | '>') => Some(Entry::Text(block_text(inline, block))),
+        Some('|' | '>') => Some(FrontMatterValue::Text(block_text(inline, block))),
         Some('[') => flow_list(&joined(inline, block)),
-        _ => scalar(&joined(inline, block)).map(Entry::Text),
+        _ => scalar(&joined(inline, block)).map(FrontMatterValue::Text),
     }
 }
 
 /// A value that stands wholly below its key.
-fn below(block: &[&str]) -> Option<Entry> {
+fn below(block: &[&str]) -> Option<FrontMatterValue> {
     let lines: Vec<&str> = block.iter().copied().filter(|line| !is_blank(line)).collect();
     let first = lines.first()?;
     if !is_item(first.trim_start()) {
-        return scalar(&joined("", block)).map(Entry::Text);
+        return scalar(&joined("", block)).map(FrontMatterValue::Text);
     }
     let depth = indentation(first);
     let mut items: Vec<String> = Vec::new();
@@ -109,7 +109,7 @@ fn below(block: &[&str]) -> Option<Entry> {
             item.push_str(text);
         }
     }
-    items.iter().map(|item| scalar(item)).collect::<Option<_>>().map(Entry::List)
+    items.iter().map(|item| scalar(item)).collect::<Option<_>>().map(FrontMatterValue::List)
 }
 
 fn is_blank(line: &str) -> bool {
@@ -156,7 +156,7 @@ fn quoted(text: &str) -> Option<String> {
 }
 
 /// `[a, "b"]`.
-fn flow_list(text: &str) -> Option<Entry> {
+fn flow_list(text: &str) -> Option<FrontMatterValue> {
     let mut items = Vec::new();
     let mut item = String::new();
     let mut quote = None;
@@ -168,7 +168,7 @@ fn flow_list(text: &str) -> Option<Entry> {
                 }
                 item.clear();
                 if c == ']' {
-                    return Some(Entry::List(items));
+                    return Some(FrontMatterValue::List(items));
                 }
                 continue;
             }

@@ -15,7 +15,7 @@ pub(crate) struct IdParts {
 
 /// What a word of a name may be. A leading version is a part of the base's name at first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Roles {
+struct IdWordRoles {
     base: bool,
     size: bool,
     finetune: bool,
@@ -24,9 +24,9 @@ struct Roles {
     ty: bool,
 }
 
-impl Roles {
+impl IdWordRoles {
     fn none(self) -> bool {
-        self == Roles::default()
+        self == IdWordRoles::default()
     }
 }
 
@@ -41,14 +41,14 @@ impl IdParts {
             return Some(IdParts { name: id.to_owned(), ..IdParts::default() });
         }
         let (owner, name) = id.split_once('/').map_or((None, id), |(owner, name)| (Some(owner), name));
-        let mut words: Vec<(String, Roles)> = Vec::new();
+        let mut words: Vec<(String, IdWordRoles)> = Vec::new();
         for word in name.split('-').filter(|word| !word.is_empty()) {
             let annotated = annotated(word, words.is_empty(), parameters);
             words.push(annotated);
         }
         only_sizes_with_digits(&mut words);
         mark_base(&mut words);
-        let joined = |wanted: &dyn Fn(&Roles) -> bool| {
+        let joined = |wanted: &dyn Fn(&IdWordRoles) -> bool| {
             let found: Vec<&str> =
                 words.iter().filter(|(_, roles)| wanted(roles)).map(|(word, _)| word.as_str()).collect();
             (!found.is_empty()).then(|| found.join("-"))
@@ -135,9 +135,9 @@ fn is_size(word: &str) -> bool {
 const UNITS: [char; 4] = ['k', 'm', 'b', 't'];
 
 /// A word as it is written in the metadata, and what it is by itself.
-fn annotated(word: &str, first: bool, parameters: u64) -> (String, Roles) {
+fn annotated(word: &str, first: bool, parameters: u64) -> (String, IdWordRoles) {
     let lower = word.to_lowercase();
-    let mut roles = Roles::default();
+    let mut roles = IdWordRoles::default();
     let number = lower.strip_prefix("iter").or_else(|| lower.strip_prefix('v')).unwrap_or(&lower);
     if is_version(number) {
         roles.version = true;
@@ -171,7 +171,7 @@ fn annotated(word: &str, first: bool, parameters: u64) -> (String, Roles) {
 }
 
 /// Sizes in words count only without a size in digits.
-fn only_sizes_with_digits(words: &mut [(String, Roles)]) {
+fn only_sizes_with_digits(words: &mut [(String, IdWordRoles)]) {
     let digits = |word: &str| word.bytes().any(|byte| byte.is_ascii_digit());
     if words.iter().any(|(word, roles)| roles.size && digits(word)) {
         for (word, roles) in words.iter_mut().filter(|(_, roles)| roles.size) {
@@ -181,7 +181,7 @@ fn only_sizes_with_digits(words: &mut [(String, Roles)]) {
 }
 
 /// The base's name is the words before all others, without the versions at its end; other words belong to the finetune.
-fn mark_base(words: &mut [(String, Roles)]) {
+fn mark_base(words: &mut [(String, IdWordRoles)]) {
     let mut at_start = true;
     for (word, roles) in words.iter_mut() {
         let word = word.starts_with(char::is_alphabetic) && roles.none();

@@ -50,7 +50,7 @@ const SOURCES: [(&str, [&str; 3]); 2] = [
 
 /// What is said about a model: `general.*` keys of GGUF files, without that beginning.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct About {
+pub(crate) struct GeneralMetadata {
     texts: Vec<(String, String)>,
     lists: Vec<(&'static str, Vec<String>)>,
     counts: Vec<(String, usize)>,
@@ -82,12 +82,12 @@ pub(crate) fn id_of(folder: &Path) -> String {
     }
 }
 
-impl About {
+impl GeneralMetadata {
     /// Metadata of a model with this number of parameters: from its card, completed from `ids`.
     /// Earlier ids take precedence.
-    pub(crate) fn new(card: &str, ids: &[&str], parameters: u64) -> About {
+    pub(crate) fn new(card: &str, ids: &[&str], parameters: u64) -> GeneralMetadata {
         let front = FrontMatter::of(card);
-        let mut about = About::default();
+        let mut about = GeneralMetadata::default();
         for (key, names) in TEXTS {
             if let Some(text) = names.iter().find_map(|name| front.text(name)) {
                 about.add(key, text);

@@ -3,8 +3,8 @@
 use crate::support::{case_folder, metadata, numbers, types};
 use latent_convert::{FolderOptions, GgufOptions, small_files, to_folder, to_gguf};
 use latent_formats::Checkpoint;
-use latent_testing::{FourBit, FourBitLayout, Mtp, Recipe};
-use latent_text::{Encode, Tokenizer};
+use latent_testing::{FourBitLayout, FourBitRecipe, ModelRecipe, MtpLayer};
+use latent_text::{EncodeOptions, Tokenizer};
 use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf")
 }
 
-fn write(folder: &Path, file: &Path, ty: TensorType) -> latent_convert::Report {
+fn write(folder: &Path, file: &Path, ty: TensorType) -> latent_convert::ConversionReport {
     let types = types(ty.name());
     let options = GgufOptions { types: Some(&types), ..GgufOptions::default() };
     to_gguf(&Checkpoint::open(folder).unwrap(), file, &options, &mut |_, _| true).unwrap()
@@ -56,7 +56,7 @@ fn a_tokenizer_and_its_template_come_back_as_they_were() {
     let folder = Tokenizer::from_checkpoint(&Checkpoint::open(&folder).unwrap()).unwrap();
     let [old, new] = [&own, &back].map(|checkpoint| Tokenizer::from_checkpoint(checkpoint).unwrap());
     for text in ["Tell me a story, please!  1234 élan\n\n\t文字<｜User｜>", ""] {
-        let how = Encode { add_special: true, parse_special: true };
+        let how = EncodeOptions { add_special: true, parse_special: true };
         let ids = old.encode(text, how).unwrap();
         assert_eq!(folder.encode(text, how).unwrap(), ids);
         assert_eq!(new.encode(text, how).unwrap(), ids);
@@ -69,13 +69,18 @@ fn a_tokenizer_and_its_template_come_back_as_they_were() {
 fn four_bit_weights_become_what_they_stand_for() {
     let temporary = tempfile::tempdir().unwrap();
     let at = |name: &str| temporary.path().join(name);
-    let ordered = FourBit { ordered: true, ..FourBit::new(FourBitLayout::GptqV2, false) };
-    let wide = FourBit { scales: TensorType::BF16, ..FourBit::new(FourBitLayout::PackQuantized, true) };
-    let forms =
-        [FourBit::new(FourBitLayout::Gptq, true), FourBit::new(FourBitLayout::Awq, false), wide, ordered];
+    let ordered = FourBitRecipe { ordered: true, ..FourBitRecipe::new(FourBitLayout::GptqV2, false) };
+    let wide =
+        FourBitRecipe { scales: TensorType::BF16, ..FourBitRecipe::new(FourBitLayout::PackQuantized, true) };
+    let forms = [
+        FourBitRecipe::new(FourBitLayout::Gptq, true),
+        FourBitRecipe::new(FourBitLayout::Awq, false),
+        wide,
+        ordered,
+    ];
     for (i, form) in forms.iter().enumerate() {
         let [packed, plain] = ["packed", "plain"].map(|name| at(&format!("{name}{i}")));
-        let recipe = Recipe { layers: Some(2), ..Recipe::new("tiny-v3", "F32".parse().unwrap()) };
+        let recipe = ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", "F32".parse().unwrap()) };
         recipe.write_four_bit(form, &packed, &plain).unwrap();
         let [new, truth] = [packed, plain].map(|folder| {
             let file = folder.with_extension("gguf");
@@ -108,7 +113,7 @@ fn four_bit_weights_become_what_they_stand_for() {
 fn fp8_blocks_are_dequantized_and_experts_are_stacked() {
     let temporary = tempfile::tempdir().unwrap();
     let (folder, file) = (temporary.path().join("model"), temporary.path().join("model.gguf"));
-    Recipe::new("tiny-v3", "F8_E4M3".parse().unwrap()).write_folder(&folder).unwrap();
+    ModelRecipe::new("tiny-v3", "F8_E4M3".parse().unwrap()).write_folder(&folder).unwrap();
     write(&folder, &file, TensorType::F32);
     let (own, new) = (Checkpoint::open(&folder).unwrap(), Checkpoint::open(&file).unwrap());
     let scaled = |name: &str| -> Vec<f32> {
@@ -150,17 +155,19 @@ fn fp8_blocks_are_dequantized_and_experts_are_stacked() {
 #[test]
 fn a_layer_for_multi_token_prediction_is_kept() {
     let temporary = tempfile::tempdir().unwrap();
-    for mtp in [Mtp::Own, Mtp::Shared] {
+    for mtp in [MtpLayer::Own, MtpLayer::Shared] {
         let (folder, file) =
             (temporary.path().join(format!("{mtp:?}")), temporary.path().join(format!("{mtp:?}.gguf")));
-        Recipe { mtp, ..Recipe::new("tiny-v3", "BF16".parse().unwrap()) }.write_folder(&folder).unwrap();
+        ModelRecipe { mtp, ..ModelRecipe::new("tiny-v3", "BF16".parse().unwrap()) }
+            .write_folder(&folder)
+            .unwrap();
         write(&folder, &file, TensorType::BF16);
         let new = Checkpoint::open(&file).unwrap();
         assert_eq!(metadata(&new).u64("deepseek2.nextn_predict_layers").unwrap(), Some(1));
         let layers = metadata(&new).u64("deepseek2.block_count").unwrap().unwrap() - 1;
         let has = |name: &str| new.tensor(&format!("blk.{layers}.nextn.{name}.weight")).is_some();
         assert!(has("eh_proj") && has("enorm") && has("hnorm"));
-        assert_eq!(has("embed_tokens") && has("shared_head_head"), mtp == Mtp::Own);
+        assert_eq!(has("embed_tokens") && has("shared_head_head"), mtp == MtpLayer::Own);
     }
 }
 
@@ -195,7 +202,7 @@ fn random_models_of_every_wiring_come_back() {
     let tiny = latent_testing::shapes().filter(|shape| shape.starts_with("tiny-"));
     for (shape, legacy) in tiny.flat_map(|shape| [(shape, false), (shape, true)]) {
         let at = |end: &str| temporary.path().join(format!("{shape}-{legacy}{end}"));
-        let recipe = Recipe { legacy, ..Recipe::new(shape, "F16".parse().unwrap()) };
+        let recipe = ModelRecipe { legacy, ..ModelRecipe::new(shape, "F16".parse().unwrap()) };
         recipe.write_gguf(&at(".gguf")).unwrap_or_else(|error| panic!("{shape}: {error}"));
         let own = Checkpoint::open(&at(".gguf")).unwrap();
         let converted = to_folder(&own, &at(""), &FolderOptions::default(), &mut |_, _| true);
@@ -217,7 +224,7 @@ fn random_models_of_every_wiring_come_back() {
 fn other_types_are_written_where_rows_are_whole_blocks() {
     let temporary = tempfile::tempdir().unwrap();
     let (folder, file) = (temporary.path().join("model"), temporary.path().join("model.gguf"));
-    Recipe::new("tiny-v3", "BF16".parse().unwrap()).write_folder(&folder).unwrap();
+    ModelRecipe::new("tiny-v3", "BF16".parse().unwrap()).write_folder(&folder).unwrap();
     write(&folder, &file, TensorType::Q8_0);
     let (own, new) = (Checkpoint::open(&folder).unwrap(), Checkpoint::open(&file).unwrap());
     let tensor = new.tensor("blk.1.attn_q_a.weight").unwrap();

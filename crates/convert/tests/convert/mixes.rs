@@ -4,8 +4,8 @@ use crate::support::{case_folder, types};
 use latent_convert::{GgufOptions, to_gguf};
 use latent_formats::Checkpoint;
 use latent_formats::gguf::{Writer, WriterValue};
-use latent_quantize::{Assignment, Importances, Options, Pattern, write};
-use latent_testing::{FourBit, FourBitLayout, Mtp, Recipe};
+use latent_quantize::{Assignment, Importances, Options, TensorPattern, write};
+use latent_testing::{FourBitLayout, FourBitRecipe, ModelRecipe, MtpLayer};
 use latent_types::TensorType;
 use std::path::Path;
 
@@ -56,7 +56,7 @@ fn one_pass_gives_the_bytes_of_two() {
 fn types_by_name_and_importances_count_as_in_two_passes() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path().join("model");
-    Recipe { mtp: Mtp::Own, ..Recipe::new("tiny-v3", "BF16".parse().unwrap()) }
+    ModelRecipe { mtp: MtpLayer::Own, ..ModelRecipe::new("tiny-v3", "BF16".parse().unwrap()) }
         .write_folder(&folder)
         .unwrap();
     let path = temporary.path().join("imatrix.gguf");
@@ -64,7 +64,7 @@ fn types_by_name_and_importances_count_as_in_two_passes() {
     imatrix(&Checkpoint::open(&temporary.path().join("wide.gguf")).unwrap(), &path);
     let importances = Importances::read(&path).unwrap();
     let mut options = types("IQ3_XXS");
-    options.tensor_types = vec![(Pattern::new("ffn_down_exps").unwrap(), TensorType::Q6_K)];
+    options.tensor_types = vec![(TensorPattern::new("ffn_down_exps").unwrap(), TensorType::Q6_K)];
     (options.output, options.embedding) = (Some(TensorType::Q8_0), Some(TensorType::Q4_0));
     let [one, two] = both(&folder, None, &options, Some(&importances));
     assert!(one == two && one.windows(15).any(|bytes| bytes == b"quantize.imatri"));
@@ -96,15 +96,16 @@ fn imatrix(model: &Checkpoint, path: &Path) {
 fn weights_of_few_bits_are_quantized_from_what_they_stand_for() {
     let temporary = tempfile::tempdir().unwrap();
     let at = |name: &str| temporary.path().join(name);
-    Recipe::new("tiny-v3", "F8_E4M3".parse().unwrap()).write_folder(&at("fp8")).unwrap();
+    ModelRecipe::new("tiny-v3", "F8_E4M3".parse().unwrap()).write_folder(&at("fp8")).unwrap();
     for mix in ["Q4_K_M", "Q8_0"] {
         let [one, two] = both(&at("fp8"), Some("F32"), &types(mix), None);
         assert!(one == two, "{mix}");
     }
-    let forms = [FourBit::new(FourBitLayout::Gptq, true), FourBit::new(FourBitLayout::Awq, false)];
+    let forms =
+        [FourBitRecipe::new(FourBitLayout::Gptq, true), FourBitRecipe::new(FourBitLayout::Awq, false)];
     for (i, form) in forms.iter().enumerate() {
         let [packed, plain] = ["packed", "plain"].map(|name| at(&format!("{name}{i}")));
-        let recipe = Recipe { layers: Some(2), ..Recipe::new("tiny-v3", "F32".parse().unwrap()) };
+        let recipe = ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", "F32".parse().unwrap()) };
         recipe.write_four_bit(form, &packed, &plain).unwrap();
         let own = Checkpoint::open(&packed).unwrap();
         let refused = types("Q4_K_M");

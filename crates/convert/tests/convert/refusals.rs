@@ -2,7 +2,7 @@
 
 use crate::support;
 use crate::support::case_folder;
-use latent_convert::{ConvertError, FolderOptions, GgufOptions, Report, to_folder, to_gguf};
+use latent_convert::{ConversionReport, ConvertError, FolderOptions, GgufOptions, to_folder, to_gguf};
 use latent_formats::Checkpoint;
 use latent_formats::safetensors::Writer;
 use latent_quantize::QuantizeError;
@@ -17,7 +17,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-fn gguf(folder: &Path, file: &Path, force: bool) -> Result<Report, ConvertError> {
+fn gguf(folder: &Path, file: &Path, force: bool) -> Result<ConversionReport, ConvertError> {
     let options = GgufOptions { force, ..GgufOptions::default() };
     to_gguf(&Checkpoint::open(folder).unwrap(), file, &options, &mut |_, _| true)
 }

@@ -6,14 +6,14 @@ use std::io::{self, Read, Write};
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// Counts a checksum (FNV-1a) of what passes through.
-pub(super) struct Checked<T> {
+pub(super) struct ChecksumStream<T> {
     pub inner: T,
     pub sum: u64,
 }
 
-impl<T> Checked<T> {
-    pub(super) fn new(inner: T) -> Checked<T> {
-        Checked { inner, sum: FNV_START }
+impl<T> ChecksumStream<T> {
+    pub(super) fn new(inner: T) -> ChecksumStream<T> {
+        ChecksumStream { inner, sum: FNV_START }
     }
 
     /// Begins a new checksum.
@@ -28,7 +28,7 @@ impl<T> Checked<T> {
     }
 }
 
-impl<W: Write> Checked<W> {
+impl<W: Write> ChecksumStream<W> {
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.count(bytes);
         self.inner.write_all(bytes)
@@ -40,7 +40,7 @@ impl<W: Write> Checked<W> {
     }
 }
 
-impl<R: Read> Checked<R> {
+impl<R: Read> ChecksumStream<R> {
     pub(super) fn take(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.inner.read_exact(bytes)?;
         self.count(bytes);

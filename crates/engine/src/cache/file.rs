@@ -27,7 +27,7 @@
 //! magic "LATNTAT1" | length u64 | bytes | checksum u64 (FNV-1a of the attachment from its magic on)
 //! ```
 
-use super::checked::Checked;
+use super::checked::ChecksumStream;
 use super::draft_rows::DraftRows;
 use super::full::{CacheFull, StatesFull};
 use super::kv_cache::{KvCache, KvError};
@@ -141,10 +141,10 @@ struct Header {
 }
 
 /// A sequence with its tokens and its attachment.
-pub type Restored = (Sequence, Vec<u32>, Option<Vec<u8>>);
+pub type RestoredSequence = (Sequence, Vec<u32>, Option<Vec<u8>>);
 
 fn write_attachment(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
-    let mut out = Checked::new(out);
+    let mut out = ChecksumStream::new(out);
     out.put(ATTACHMENT)?;
     out.put(&(bytes.len() as u64).to_le_bytes())?;
     out.put(bytes)?;
@@ -152,7 +152,7 @@ fn write_attachment(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The content of an attachment of `size` bytes in all, at most [`MAX_ATTACHMENT`] and its frame; none where it is damaged.
-fn read_attachment<R: Read>(input: &mut Checked<R>, size: u64) -> io::Result<Option<Vec<u8>>> {
+fn read_attachment<R: Read>(input: &mut ChecksumStream<R>, size: u64) -> io::Result<Option<Vec<u8>>> {
     input.restart();
     let mut magic = [0; 8];
     input.take(&mut magic)?;
@@ -243,7 +243,7 @@ impl KvCache {
     ) -> io::Result<()> {
         let layout = self.layout();
         let states = sequence.recurrent.as_ref().map_or_else(Vec::new, |state| state.states(sequence.len()));
-        let mut out = Checked::new(file);
+        let mut out = ChecksumStream::new(file);
         out.put(if layout.is_recurrent() { MAGIC_WITH_STATES } else { MAGIC })?;
         out.put(&fingerprint.to_le_bytes())?;
         out.put(&(sequence.len() as u64).to_le_bytes())?;
@@ -315,7 +315,7 @@ impl KvCache {
         path: &Path,
         fingerprint: u64,
         which: SavedLayers,
-    ) -> Result<Restored, CacheFileError> {
+    ) -> Result<RestoredSequence, CacheFileError> {
         let io = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 CacheFileError::Damaged { path: path.to_owned(), problem: "it ends too early".into() }
@@ -325,7 +325,7 @@ impl KvCache {
         let damaged =
             |problem: &str| CacheFileError::Damaged { path: path.to_owned(), problem: problem.into() };
         let (file, metadata) = input_file::open(path)?;
-        let mut input = Checked::new(BufReader::new(file));
+        let mut input = ChecksumStream::new(BufReader::new(file));
         let header = self.read_header(&mut input, path, fingerprint, which, metadata.len())?;
         let Header { rows, states, trailing } = header;
         let mut tokens = Vec::with_capacity(rows);
@@ -360,7 +360,7 @@ impl KvCache {
     /// Checks the header.
     fn read_header<R: Read>(
         &self,
-        input: &mut Checked<R>,
+        input: &mut ChecksumStream<R>,
         path: &Path,
         fingerprint: u64,
         which: SavedLayers,
@@ -438,7 +438,7 @@ impl KvCache {
     /// Reads the rows of every stream.
     fn read_rows<R: Read>(
         &mut self,
-        input: &mut Checked<R>,
+        input: &mut ChecksumStream<R>,
         which: SavedLayers,
         sequence: &Sequence,
         rows: usize,
@@ -457,7 +457,7 @@ impl KvCache {
     /// Reads `count` recurrent states of a sequence of `rows` rows. Where slots are scarce, the older ones are passed over.
     fn read_states<R: Read>(
         &mut self,
-        input: &mut Checked<R>,
+        input: &mut ChecksumStream<R>,
         path: &Path,
         rows: usize,
         count: usize,

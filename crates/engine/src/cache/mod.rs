@@ -16,7 +16,7 @@ mod state_pool;
 pub(crate) use block_hash::HashChain;
 pub use block_hash::{BlockHash, block_hashes, block_hashes_of};
 pub(crate) use file::SavedLayers;
-pub use file::{CacheFileError, MAX_ATTACHMENT, Restored};
+pub use file::{CacheFileError, MAX_ATTACHMENT, RestoredSequence};
 pub use full::{CacheFull, StatesFull};
 pub use kv_cache::KvCache;
 pub(crate) use kv_cache::KvError;

@@ -16,7 +16,7 @@ pub(super) struct RecurrentState {
     /// Later positions at which snapshots are asked for.
     asked: Vec<usize>,
     /// What the present step writes.
-    pending: Option<Pending>,
+    pending: Option<PendingStates>,
 }
 
 /// The state after the first `position` rows.
@@ -28,7 +28,7 @@ pub(super) struct Snapshot {
 
 /// States that count once the step has ended well; dropped, their slots are free again.
 #[derive(Debug)]
-struct Pending {
+struct PendingStates {
     last: Snapshot,
     kept: Vec<Snapshot>,
 }
@@ -73,7 +73,7 @@ impl RecurrentState {
             kept.push(Snapshot { position, slot });
         }
         kept.reverse();
-        self.pending = Some(Pending { last, kept });
+        self.pending = Some(PendingStates { last, kept });
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl RecurrentState {
 
     /// The slots of the step that was prepared, for a span that begins after `len` rows.
     pub(super) fn span(&self, len: usize) -> Option<SpanState> {
-        let Pending { last, kept } = self.pending.as_ref()?;
+        let PendingStates { last, kept } = self.pending.as_ref()?;
         let on_the_way = kept.iter().filter(|snapshot| snapshot.position < last.position);
         Some(SpanState {
             from: self.present.as_ref().map(|slot| slot.index()),
@@ -108,7 +108,7 @@ impl RecurrentState {
 
     /// The step has ended well: its states count.
     pub(super) fn commit(&mut self) {
-        let Some(Pending { last, kept }) = self.pending.take() else { return };
+        let Some(PendingStates { last, kept }) = self.pending.take() else { return };
         self.asked.retain(|position| *position > last.position);
         self.present = Some(last.slot);
         self.snapshots.extend(kept);

@@ -10,5 +10,5 @@ mod planned;
 mod store;
 
 pub(crate) use model::OffloadedModel;
-pub(crate) use place::{Place, layers_that_fit};
-pub(crate) use planned::Planned;
+pub(crate) use place::{BackendPlacement, layers_that_fit};
+pub(crate) use planned::BackendPlan;

@@ -2,8 +2,8 @@
 
 use super::store::OffloadedStore;
 use latent_backend::{
-    BackendError, Batch, CancelToken, DraftStep, HiddenSink, InputRows, KvStore, LargestLogits, Model,
-    NodeCalls, PlanTimes, ProfileClock, Step, Trace,
+    ActivationTrace, BackendError, BackendModel, Batch, CancelToken, DraftStep, HiddenSink, InputRows,
+    KvStore, LargestLogits, ModelStep, NodeCalls, PlanTimes, ProfileClock,
 };
 use latent_graph::activations::Activations;
 use latent_graph::{ModelConfig, Stage};
@@ -11,8 +11,8 @@ use latent_types::Arithmetic;
 
 /// A model whose first layers another backend runs.
 pub(crate) struct OffloadedModel {
-    front: Box<dyn Model>,
-    back: Box<dyn Model>,
+    front: Box<dyn BackendModel>,
+    back: Box<dyn BackendModel>,
     /// Those of the back, and behind them that of the front.
     stages: Vec<Stage>,
     /// Residual rows on their way.
@@ -23,7 +23,7 @@ pub(crate) struct OffloadedModel {
 }
 
 impl OffloadedModel {
-    pub(crate) fn new(front: Box<dyn Model>, back: Box<dyn Model>) -> OffloadedModel {
+    pub(crate) fn new(front: Box<dyn BackendModel>, back: Box<dyn BackendModel>) -> OffloadedModel {
         let stages = back.stages().iter().chain(front.stages()).cloned().collect();
         let (entering, crossing) = (Batch::default(), Batch::default());
         OffloadedModel { front, back, stages, rows: Vec::new(), entering, crossing }
@@ -44,7 +44,7 @@ impl OffloadedModel {
             rows.clear();
             rows.extend_from_slice(hidden);
         };
-        self.front.step(Step {
+        self.front.step(ModelStep {
             batch: &self.entering,
             kv,
             cancel,
@@ -71,7 +71,7 @@ fn cross(batch: &Batch, rows: &[f32], width: usize, crossing: &mut Batch) {
     crossing.wanted.extend_from_slice(&batch.wanted);
 }
 
-impl Model for OffloadedModel {
+impl BackendModel for OffloadedModel {
     fn config(&self) -> &ModelConfig {
         self.back.config()
     }
@@ -85,20 +85,30 @@ impl Model for OffloadedModel {
         Ok(Box::new(OffloadedStore::new(front, back)))
     }
 
-    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
-        let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+    fn step(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
+        let ModelStep { batch, kv, cancel, on_logits, on_hidden } = step;
         let store = store_of(kv)?;
         self.run_front(batch, &mut *store.front, cancel)?;
         let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
-        self.back.step(Step { batch: &self.crossing, kv: &mut *store.back, cancel, on_logits, on_hidden })
+        self.back.step(ModelStep {
+            batch: &self.crossing,
+            kv: &mut *store.back,
+            cancel,
+            on_logits,
+            on_hidden,
+        })
     }
 
-    fn step_for_largest(&mut self, step: Step<'_>, largest: LargestLogits<'_>) -> Result<(), BackendError> {
-        let Step { batch, kv, cancel, on_logits, on_hidden } = step;
+    fn step_for_largest(
+        &mut self,
+        step: ModelStep<'_>,
+        largest: LargestLogits<'_>,
+    ) -> Result<(), BackendError> {
+        let ModelStep { batch, kv, cancel, on_logits, on_hidden } = step;
         let store = store_of(kv)?;
         self.run_front(batch, &mut *store.front, cancel)?;
         let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
-        let behind = Step { batch: &self.crossing, kv: &mut *store.back, cancel, on_logits, on_hidden };
+        let behind = ModelStep { batch: &self.crossing, kv: &mut *store.back, cancel, on_logits, on_hidden };
         self.back.step_for_largest(behind, largest)
     }
 
@@ -166,12 +176,16 @@ impl Model for OffloadedModel {
         times
     }
 
-    fn start_trace(&mut self, _activations: &Activations, _trace: Trace) -> Result<(), BackendError> {
+    fn start_trace(
+        &mut self,
+        _activations: &Activations,
+        _trace: ActivationTrace,
+    ) -> Result<(), BackendError> {
         let problem = "activations of a model with layers on two devices are not recorded: leave -ngl out";
         Err(BackendError::Unsupported(problem.into()))
     }
 
-    fn stop_trace(&mut self) -> Option<Trace> {
+    fn stop_trace(&mut self) -> Option<ActivationTrace> {
         None
     }
 

@@ -1,6 +1,6 @@
 //! Placement of layers on backends.
 
-use super::planned::Planned;
+use super::planned::BackendPlan;
 use crate::device_layers::{DeviceLayers, Offload};
 use crate::draft_kind::Draft;
 use crate::error::EngineError;
@@ -8,19 +8,19 @@ use crate::options::EngineOptions;
 use latent_backend::Backend;
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
-use latent_graph::ir::Side;
+use latent_graph::ir::ModelSide;
 
 /// Default context, in tokens, that `auto` leaves room for.
 const AUTO_CONTEXT: usize = 4096;
 
 /// The backend that computes logits, and the one that has the layers before a cut.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct BackendPlacement<'a> {
     pub(crate) back: &'a dyn Backend,
     pub(crate) front: Option<(&'a dyn Backend, usize)>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> BackendPlacement<'a> {
     /// Where the options want the layers of a model.
     ///
     /// # Errors
@@ -30,9 +30,9 @@ impl<'a> Place<'a> {
         options: &'a EngineOptions,
         config: &ModelConfig,
         checkpoint: &Checkpoint,
-    ) -> Result<Place<'a>, EngineError> {
+    ) -> Result<BackendPlacement<'a>, EngineError> {
         let Some(Offload { front, layers }) = &options.offload else {
-            return Ok(Place { back: device, front: None });
+            return Ok(BackendPlacement { back: device, front: None });
         };
         if options.hosts.is_some() {
             let problem = "-ngl does not go with --partition: a rank has its layers on one device";
@@ -43,9 +43,9 @@ impl<'a> Place<'a> {
             None => fitting(device, options, config, checkpoint)?,
         };
         Ok(match first {
-            0 => Place { back: device, front: None },
-            first if first > config.layers => Place { back: &**front, front: None },
-            first => Place { back: device, front: Some((&**front, first)) },
+            0 => BackendPlacement { back: device, front: None },
+            first if first > config.layers => BackendPlacement { back: &**front, front: None },
+            first => BackendPlacement { back: device, front: Some((&**front, first)) },
         })
     }
 
@@ -55,10 +55,10 @@ impl<'a> Place<'a> {
         options: &EngineOptions,
         config: &ModelConfig,
         checkpoint: &Checkpoint,
-    ) -> Result<Planned<'a>, EngineError> {
+    ) -> Result<BackendPlan<'a>, EngineError> {
         let mut resolved = options.resolve(self.back, config)?;
-        resolved.side = self.front.map(|(_, cut)| Side::From(cut));
-        Planned::new(resolved, config, checkpoint)
+        resolved.side = self.front.map(|(_, cut)| ModelSide::From(cut));
+        BackendPlan::new(resolved, config, checkpoint)
     }
 
     /// The plans of the layers before the cut, with the cache and the steps of what is behind it.
@@ -67,14 +67,14 @@ impl<'a> Place<'a> {
         options: &EngineOptions,
         config: &ModelConfig,
         checkpoint: &Checkpoint,
-        back: &Planned<'_>,
-    ) -> Result<Option<Planned<'a>>, EngineError> {
+        back: &BackendPlan<'_>,
+    ) -> Result<Option<BackendPlan<'a>>, EngineError> {
         let Some((front, cut)) = self.front else { return Ok(None) };
         let cache = Some(back.resolved.options.stages.bind.cache);
         let options = EngineOptions { cache, draft: Draft::None, ..options.clone() };
         let mut resolved = options.resolve(front, config)?;
-        resolved.side = Some(Side::Before(cut));
-        let planned = Planned::new(resolved, config, checkpoint)?;
+        resolved.side = Some(ModelSide::Before(cut));
+        let planned = BackendPlan::new(resolved, config, checkpoint)?;
         if planned.is_recurrent() || back.is_recurrent() {
             let problem = "a model with recurrent layers runs on one device: leave -ngl out";
             return Err(EngineError::Options(problem.into()));
@@ -94,7 +94,7 @@ fn fitting(
         return Ok(0);
     }
     let context = options.context.unwrap_or(AUTO_CONTEXT).min(config.context_length);
-    let whole = Place { back: device, front: None }.plan_back(options, config, checkpoint)?;
+    let whole = BackendPlacement { back: device, front: None }.plan_back(options, config, checkpoint)?;
     let wanted = whole.needed(config, context).total();
     let room = device.room(wanted)?;
     if room >= wanted {
@@ -122,8 +122,8 @@ pub(crate) fn layers_that_fit(
         let middle = usize::midpoint(fits, does_not);
         let cut = DeviceLayers::Count(middle).first(config.layers).unwrap_or_default();
         // only where the cut is matters, not what is before it
-        let planned =
-            Place { back: device, front: Some((device, cut)) }.plan_back(options, config, checkpoint)?;
+        let planned = BackendPlacement { back: device, front: Some((device, cut)) }
+            .plan_back(options, config, checkpoint)?;
         if planned.needed(config, context).total() <= room {
             fits = middle;
         } else {

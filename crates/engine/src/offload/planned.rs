@@ -1,30 +1,30 @@
 //! The plans of a model, or of one side of it, and what it takes of memory.
 
 use crate::error::EngineError;
-use crate::options::Resolved;
-use crate::pieces::{LargePiece, PieceOf};
+use crate::options::ResolvedOptions;
+use crate::pieces::{LargePiece, PieceKind};
 use latent_backend::{KV_BLOCK, LayerState, MemoryEstimate, WeightBytes, WeightSource};
 use latent_formats::Checkpoint;
 use latent_graph::{CheckpointTensors, ModelConfig, Plan, Stage};
 use latent_types::CacheType;
 
 /// What runs on one backend.
-pub(crate) struct Planned<'a> {
-    pub(crate) resolved: Resolved<'a>,
+pub(crate) struct BackendPlan<'a> {
+    pub(crate) resolved: ResolvedOptions<'a>,
     pub(crate) stages: Vec<Stage>,
     pub(crate) weights: WeightBytes,
 }
 
-impl<'a> Planned<'a> {
+impl<'a> BackendPlan<'a> {
     /// Plans; `own` holds the weights.
     pub(crate) fn new(
-        resolved: Resolved<'a>,
+        resolved: ResolvedOptions<'a>,
         config: &ModelConfig,
         checkpoint: &Checkpoint,
-    ) -> Result<Planned<'a>, EngineError> {
+    ) -> Result<BackendPlan<'a>, EngineError> {
         let stages = resolved.stages(config, &CheckpointTensors(checkpoint))?;
         let weights = resolved.weight_bytes(&stages, WeightSource::File(checkpoint));
-        Ok(Planned { resolved, stages, weights })
+        Ok(BackendPlan { resolved, stages, weights })
     }
 
     /// Replaces the plans with plans for steps of `tokens` tokens.
@@ -51,7 +51,7 @@ impl<'a> Planned<'a> {
         let row = layers.iter().filter_map(LayerState::per_token).map(|rows| rows.row(cache).bytes()).max();
         let tokens = self.resolved.cache_tokens(context).next_multiple_of(KV_BLOCK);
         let bytes = (tokens as u64).saturating_mul(row.unwrap_or(0) as u64);
-        let of = PieceOf::Cache { tokens, smaller_cache: cache == CacheType::F32 };
+        let of = PieceKind::Cache { tokens, smaller_cache: cache == CacheType::F32 };
         LargePiece { of, bytes, most: self.resolved.backend.largest_piece() }
     }
 
@@ -63,7 +63,7 @@ impl<'a> Planned<'a> {
         let plans = plans.filter(|plan| plan.max_rows == planned);
         let values = plans.map(Plan::largest_value).fold(4 * planned * config.hidden_size, usize::max);
         let bytes = values as u64 / planned.max(1) as u64 * tokens as u64;
-        LargePiece { of: PieceOf::Step { tokens }, bytes, most: self.resolved.backend.largest_piece() }
+        LargePiece { of: PieceKind::Step { tokens }, bytes, most: self.resolved.backend.largest_piece() }
     }
 
     /// Whether a layer keeps a state in place of rows.

@@ -1,6 +1,6 @@
 //! Adaptive-p: prefers tokens near a probability, and moves that probability against what was chosen before.
 
-use super::candidate::Candidate;
+use super::candidate::TokenCandidate;
 use super::truncation::softmax;
 
 /// Width of the distribution around the target.
@@ -10,7 +10,7 @@ const PEAK: f32 = 5.0;
 const SHARPNESS: f32 = 10.0;
 
 /// What adaptive-p keeps from token to token: an exponential moving average of the chosen tokens' probabilities.
-pub(super) struct Adaptive {
+pub(super) struct AdaptiveState {
     target: f32,
     decay: f32,
     weighted_sum: f32,
@@ -20,11 +20,11 @@ pub(super) struct Adaptive {
     originals: Vec<f32>,
 }
 
-impl Adaptive {
+impl AdaptiveState {
     /// It starts as if all tokens before had been at the target.
-    pub(super) fn new(target: f32, decay: f32) -> Adaptive {
+    pub(super) fn new(target: f32, decay: f32) -> AdaptiveState {
         let weight = (1.0 - decay).recip();
-        Adaptive {
+        AdaptiveState {
             target,
             decay,
             weighted_sum: target * weight,
@@ -40,7 +40,7 @@ impl Adaptive {
     }
 
     /// Replaces logits by the distance of their probabilities from the wanted one.
-    pub(super) fn transform(&mut self, candidates: &mut [Candidate]) {
+    pub(super) fn transform(&mut self, candidates: &mut [TokenCandidate]) {
         softmax(candidates, 1.0);
         self.originals.clear();
         self.originals.extend(candidates.iter().map(|c| c.probability));

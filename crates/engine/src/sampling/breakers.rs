@@ -1,6 +1,6 @@
 //! Sequence breakers of DRY: token sequences at which it stops looking for a repetition.
 
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 
 /// The sequence breakers of DRY by default: ends of lines and clauses.
 pub const DEFAULT_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
@@ -82,7 +82,7 @@ fn begin_of(tokenizer: &Tokenizer, rest: &[u8], text: &str) -> Option<Vec<u32>> 
     let missing = text.as_bytes().strip_prefix(rest)?;
     // a token may end within a character
     let missing = std::str::from_utf8(missing).ok()?;
-    let how = Encode { add_special: false, parse_special: false };
+    let how = EncodeOptions { add_special: false, parse_special: false };
     let mut tail = tokenizer.encode(missing, how).ok()?;
     tail.truncate(MAX_TAIL);
     Some(tail)

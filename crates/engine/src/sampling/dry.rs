@@ -2,10 +2,10 @@
 //! more the longer the repetition: multiplier · base^(length − allowed).
 
 use super::breakers::Breakers;
-use super::candidate::{Candidate, of_token};
+use super::candidate::{TokenCandidate, of_token};
 use super::params::SamplingParams;
 
-pub(super) struct Dry {
+pub(super) struct DrySampler {
     /// What no repetition reaches across.
     breakers: Breakers,
     /// How many tokens before each place agree with the end (Z-algorithm, over the reversed text).
@@ -15,13 +15,13 @@ pub(super) struct Dry {
 /// Longest repetition that counts: the penalty has long been decisive.
 const MAX_LENGTH: usize = 80;
 
-impl Dry {
-    pub(super) fn new(breakers: Breakers) -> Dry {
-        Dry { breakers, lengths: Vec::new() }
+impl DrySampler {
+    pub(super) fn new(breakers: Breakers) -> DrySampler {
+        DrySampler { breakers, lengths: Vec::new() }
     }
 
     /// Candidates are in the order of their ids.
-    pub(super) fn apply(&mut self, params: &SamplingParams, seen: &[u32], candidates: &mut [Candidate]) {
+    pub(super) fn apply(&mut self, params: &SamplingParams, seen: &[u32], candidates: &mut [TokenCandidate]) {
         if params.dry_multiplier == 0.0 {
             return;
         }
@@ -50,7 +50,7 @@ impl Dry {
     }
 
     /// The penalty of a token is that of the longest repetition that it continues. Kept in `probability` until all are known.
-    fn keep_largest(&self, candidates: &mut [Candidate], token: u32, penalty: f32) {
+    fn keep_largest(&self, candidates: &mut [TokenCandidate], token: u32, penalty: f32) {
         if !self.breakers.is_breaker(token)
             && let Some(candidate) = of_token(candidates, token)
         {

@@ -1,6 +1,6 @@
 //! The sampler of code completion: decides whether to end, and joins tokens of which one begins the other.
 
-use super::candidate::Candidate;
+use super::candidate::TokenCandidate;
 use super::truncation::{likelier, softmax};
 use latent_text::Tokenizer;
 
@@ -12,10 +12,10 @@ const MAX_JOINED: usize = 256;
 
 /// Keeps the tokens that end the text where these are likely compared with the number of candidates; else joins tokens with a common beginning
 /// and keeps those that are likely then.
-pub(super) fn infill(tokenizer: &Tokenizer, candidates: &mut Vec<Candidate>) {
+pub(super) fn infill(tokenizer: &Tokenizer, candidates: &mut Vec<TokenCandidate>) {
     candidates.sort_unstable_by(likelier);
     softmax(candidates, 1.0);
-    let ends = |c: &Candidate| tokenizer.end_of_generation().contains(&c.id);
+    let ends = |c: &TokenCandidate| tokenizer.end_of_generation().contains(&c.id);
     let sum = |ending: bool| -> f64 {
         candidates.iter().filter(|c| ends(c) == ending).map(|c| f64::from(c.probability)).sum()
     };
@@ -24,7 +24,7 @@ pub(super) fn infill(tokenizer: &Tokenizer, candidates: &mut Vec<Candidate>) {
         return;
     }
     join(tokenizer, candidates);
-    let likely = |candidates: &[Candidate], least: f64| -> Vec<bool> {
+    let likely = |candidates: &[TokenCandidate], least: f64| -> Vec<bool> {
         candidates.iter().map(|c| ends(c) || f64::from(c.probability) >= least).collect()
     };
     let kept = likely(candidates, MIN_PROBABILITY);
@@ -34,7 +34,7 @@ pub(super) fn infill(tokenizer: &Tokenizer, candidates: &mut Vec<Candidate>) {
         let end = tokenizer.eos().or_else(|| tokenizer.end_of_generation().first().copied());
         if let Some(id) = end.or_else(|| candidates.first().map(|c| c.id)) {
             candidates.clear();
-            candidates.push(Candidate { id, logit: 1.0, probability: 1.0 });
+            candidates.push(TokenCandidate { id, logit: 1.0, probability: 1.0 });
         }
         return;
     }
@@ -47,14 +47,14 @@ pub(super) fn infill(tokenizer: &Tokenizer, candidates: &mut Vec<Candidate>) {
     }
 }
 
-fn retain(candidates: &mut Vec<Candidate>, kept: &[bool]) {
+fn retain(candidates: &mut Vec<TokenCandidate>, kept: &[bool]) {
     let mut kept = kept.iter();
     candidates.retain(|_| kept.next().copied().unwrap_or(false));
 }
 
 /// Adds the probability of a token to that of a likelier one where one of the two begins the other.
-fn join(tokenizer: &Tokenizer, candidates: &mut Vec<Candidate>) {
-    let piece = |c: &Candidate| tokenizer.piece(c.id).unwrap_or_default();
+fn join(tokenizer: &Tokenizer, candidates: &mut Vec<TokenCandidate>) {
+    let piece = |c: &TokenCandidate| tokenizer.piece(c.id).unwrap_or_default();
     let count = candidates.len().min(MAX_JOINED);
     let mut gone = vec![false; candidates.len()];
     for shorter in 0..count {

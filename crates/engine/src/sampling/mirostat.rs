@@ -1,6 +1,6 @@
 //! Mirostat (Basu et al. 2021): truncates so that the surprise of chosen tokens stays near a target.
 
-use super::candidate::Candidate;
+use super::candidate::TokenCandidate;
 use super::truncation::{likelier, softmax};
 
 /// The likeliest tokens from which version 1 estimates the exponent of Zipf's law.
@@ -20,7 +20,7 @@ impl Mirostat {
     }
 
     /// Version 1: keeps as many of the likeliest as the estimated exponent says.
-    pub(super) fn truncate_by_zipf(&self, vocab: usize, candidates: &mut Vec<Candidate>) {
+    pub(super) fn truncate_by_zipf(&self, vocab: usize, candidates: &mut Vec<TokenCandidate>) {
         candidates.sort_unstable_by(likelier);
         softmax(candidates, 1.0);
         let (mut products, mut squares) = (0.0f64, 0.0f64);
@@ -40,7 +40,7 @@ impl Mirostat {
     }
 
     /// Version 2: drops what surprises more than the maximum.
-    pub(super) fn truncate_by_surprise(&self, candidates: &mut Vec<Candidate>) {
+    pub(super) fn truncate_by_surprise(&self, candidates: &mut Vec<TokenCandidate>) {
         candidates.sort_unstable_by(likelier);
         softmax(candidates, 1.0);
         let kept = candidates.iter().take_while(|c| -c.probability.log2() <= self.max_surprise).count();

@@ -28,6 +28,6 @@ pub use breakers::DEFAULT_BREAKERS;
 pub use kind::SamplerKind;
 pub use logprob::{LogProbability, log_probabilities};
 pub use params::{ParamError, SamplingParams};
-pub use recommended::Recommended;
+pub use recommended::RecommendedParams;
 pub use sampler::Sampler;
 pub use stop::StopStrings;

@@ -1,6 +1,6 @@
 //! Penalties on tokens that occurred: repetition (CTRL, Keskar et al. 2019), presence and frequency.
 
-use super::candidate::{Candidate, of_token};
+use super::candidate::{TokenCandidate, of_token};
 use super::params::SamplingParams;
 
 /// How many tokens back penalties look; 0 where they leave everything as it is.
@@ -26,7 +26,7 @@ impl Penalties {
     }
 
     /// Candidates are in the order of their ids.
-    pub(super) fn apply(&mut self, params: &SamplingParams, seen: &[u32], candidates: &mut [Candidate]) {
+    pub(super) fn apply(&mut self, params: &SamplingParams, seen: &[u32], candidates: &mut [TokenCandidate]) {
         let window = &seen[seen.len().saturating_sub(window(params))..];
         for &token in window {
             if let Some(count) = self.counts.get_mut(token as usize) {

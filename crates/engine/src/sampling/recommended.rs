@@ -3,13 +3,13 @@
 use super::{SamplerKind, SamplingParams};
 use crate::error::EngineError;
 use latent_formats::gguf::Metadata;
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use serde_json::{Map, Value};
 
 /// A model's recommended parameters: `general.sampling.*` of a GGUF file, generation_config.json of a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs, reason = "the names are those of SamplingParams")]
-pub struct Recommended {
+pub struct RecommendedParams {
     pub temperature: Option<f32>,
     pub top_k: Option<usize>,
     pub top_p: Option<f32>,
@@ -25,17 +25,22 @@ pub struct Recommended {
     pub samplers: Option<Vec<SamplerKind>>,
 }
 
-impl Recommended {
+impl RecommendedParams {
     /// The recommendations in the model's files.
     ///
     /// # Errors
     /// A value of another type or out of its range; the message names the file and the place in it.
-    pub fn of(checkpoint: &Checkpoint) -> Result<Recommended, EngineError> {
+    pub fn of(checkpoint: &Checkpoint) -> Result<RecommendedParams, EngineError> {
         let (found, place) = match checkpoint.source() {
-            Source::Gguf(source) => (Recommended::of_gguf(&source.metadata), "general.sampling.*"),
-            Source::HuggingFace(source) => {
+            CheckpointSource::Gguf(source) => {
+                (RecommendedParams::of_gguf(&source.metadata), "general.sampling.*")
+            }
+            CheckpointSource::HuggingFace(source) => {
                 let config = source.generation_config.as_ref().and_then(Value::as_object);
-                (config.map_or(Ok(Recommended::default()), Recommended::of_config), "generation_config.json")
+                (
+                    config.map_or(Ok(RecommendedParams::default()), RecommendedParams::of_config),
+                    "generation_config.json",
+                )
             }
         };
         let checked = found.and_then(|found| found.params().validate(usize::MAX).map(|()| found));
@@ -65,7 +70,7 @@ impl Recommended {
     }
 
     /// The keys that llama.cpp's converter writes.
-    fn of_gguf(metadata: &Metadata) -> Result<Recommended, EngineError> {
+    fn of_gguf(metadata: &Metadata) -> Result<RecommendedParams, EngineError> {
         let real = |name: &str| -> Result<Option<f32>, EngineError> {
             Ok(metadata.f64(&format!("general.sampling.{name}"))?.map(|value| value as f32))
         };
@@ -74,7 +79,7 @@ impl Recommended {
         };
         let sequence = metadata.str("general.sampling.sequence")?.filter(|names| !names.is_empty());
         let order = |names: &str| SamplerKind::order_of_names(names.split(';'));
-        Ok(Recommended {
+        Ok(RecommendedParams {
             temperature: real("temp")?,
             top_k: count("top_k")?,
             top_p: real("top_p")?,
@@ -92,10 +97,10 @@ impl Recommended {
     }
 
     /// generation_config.json as transformers reads it; `do_sample: false` means greedy sampling.
-    fn of_config(config: &Map<String, Value>) -> Result<Recommended, EngineError> {
+    fn of_config(config: &Map<String, Value>) -> Result<RecommendedParams, EngineError> {
         match config.get("do_sample") {
             Some(Value::Bool(false)) => {
-                return Ok(Recommended { temperature: Some(0.0), ..Recommended::default() });
+                return Ok(RecommendedParams { temperature: Some(0.0), ..RecommendedParams::default() });
             }
             None | Some(Value::Null | Value::Bool(true)) => {}
             Some(other) => return Err(wrong(format!("do_sample is {other}, expected true or false"))),
@@ -108,14 +113,14 @@ impl Recommended {
         };
         let real =
             |name: &str| -> Result<Option<f32>, EngineError> { Ok(number(name)?.map(|value| value as f32)) };
-        Ok(Recommended {
+        Ok(RecommendedParams {
             temperature: real("temperature")?,
             top_k: number("top_k")?.map(|value| whole("top_k", value)).transpose()?,
             top_p: real("top_p")?,
             min_p: real("min_p")?,
             typical: real("typical_p")?,
             repeat_penalty: real("repetition_penalty")?,
-            ..Recommended::default()
+            ..RecommendedParams::default()
         })
     }
 }
@@ -139,8 +144,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn of(config: Value) -> Result<Recommended, EngineError> {
-        let found = Recommended::of_config(config.as_object().unwrap())?;
+    fn of(config: Value) -> Result<RecommendedParams, EngineError> {
+        let found = RecommendedParams::of_config(config.as_object().unwrap())?;
         found.params().validate(usize::MAX).map(|()| found)
     }
 
@@ -150,17 +155,17 @@ mod tests {
             "do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": null,
             "repetition_penalty": 1.05, "eos_token_id": [1, 2], "typical_p": 1
         }));
-        let expected = Recommended {
+        let expected = RecommendedParams {
             temperature: Some(0.6),
             top_k: Some(20),
             top_p: Some(0.95),
             typical: Some(1.0),
             repeat_penalty: Some(1.05),
-            ..Recommended::default()
+            ..RecommendedParams::default()
         };
         assert_eq!(found.unwrap(), expected);
         let greedy = of(json!({"do_sample": false, "temperature": 0.6})).unwrap();
-        assert_eq!(greedy, Recommended { temperature: Some(0.0), ..Recommended::default() });
+        assert_eq!(greedy, RecommendedParams { temperature: Some(0.0), ..RecommendedParams::default() });
         assert_eq!(of(json!({"top_k": -1})).unwrap().top_k, Some(0));
     }
 

@@ -1,8 +1,8 @@
 //! The chain of samplers.
 
-use super::adaptive::Adaptive;
+use super::adaptive::AdaptiveState;
 use super::breakers::Breakers;
-use super::candidate::{Candidate, of_token};
+use super::candidate::{TokenCandidate, of_token};
 use super::kind::SamplerKind;
 use super::logprob::LogProbability;
 use super::mirostat::Mirostat;
@@ -22,12 +22,12 @@ pub struct Sampler {
     vocab: usize,
     random: Random,
     seen: Vec<u32>,
-    candidates: Vec<Candidate>,
-    scratch: truncation::Scratch,
-    dry: dry::Dry,
+    candidates: Vec<TokenCandidate>,
+    scratch: truncation::TypicalScratch,
+    dry: dry::DrySampler,
     penalties: penalties::Penalties,
     mirostat: Mirostat,
-    adaptive: Adaptive,
+    adaptive: AdaptiveState,
     /// What the infill sampler reads.
     tokenizer: Option<Arc<Tokenizer>>,
 }
@@ -76,11 +76,11 @@ impl Sampler {
             random: Random::new(params.seed),
             seen: Vec::new(),
             candidates: Vec::with_capacity(vocab),
-            scratch: truncation::Scratch::default(),
-            dry: dry::Dry::new(breakers),
+            scratch: truncation::TypicalScratch::default(),
+            dry: dry::DrySampler::new(breakers),
             penalties: penalties::Penalties::new(vocab),
             mirostat: Mirostat::new(params.mirostat_tau, params.mirostat_eta),
-            adaptive: Adaptive::new(params.adaptive_target, params.adaptive_decay),
+            adaptive: AdaptiveState::new(params.adaptive_target, params.adaptive_decay),
             tokenizer,
             params,
         })
@@ -103,7 +103,7 @@ impl Sampler {
     /// ln of the probability with which the last token was sampled, after all samplers, and the `top` likeliest tokens with theirs. Tokens that
     /// a sampler has dropped are not among them.
     pub(crate) fn sampled_probabilities(&self, token: u32, top: usize) -> (f32, Vec<LogProbability>) {
-        let mut left: Vec<&Candidate> = self.candidates.iter().filter(|c| c.probability > 0.0).collect();
+        let mut left: Vec<&TokenCandidate> = self.candidates.iter().filter(|c| c.probability > 0.0).collect();
         left.sort_unstable_by(|a, b| b.probability.total_cmp(&a.probability).then(a.id.cmp(&b.id)));
         let own = left.iter().find(|c| c.id == token).map_or(0.0, |c| c.probability);
         left.truncate(top);
@@ -162,7 +162,7 @@ impl Sampler {
             self.candidates.retain(|c| allowed.binary_search(&c.id).is_ok());
         }
         if !banned.is_empty() {
-            let left = |c: &Candidate| can_be_chosen(c) && banned.binary_search(&c.id).is_err();
+            let left = |c: &TokenCandidate| can_be_chosen(c) && banned.binary_search(&c.id).is_err();
             if self.candidates.iter().any(left) {
                 self.candidates.retain(left);
             }
@@ -182,7 +182,7 @@ impl Sampler {
 
     fn fill(&mut self, logits: Logits<'_>) {
         self.candidates.clear();
-        let candidate = |id: u32, logit: f32| Candidate { id, logit, probability: 0.0 };
+        let candidate = |id: u32, logit: f32| TokenCandidate { id, logit, probability: 0.0 };
         match logits {
             Logits::Whole(logits) => {
                 self.candidates.extend((0..).zip(logits).map(|(id, logit)| candidate(id, *logit)));
@@ -282,7 +282,7 @@ impl Sampler {
         });
         // rounding may leave the sum below the point
         let index = reached.unwrap_or(self.candidates.len() - 1);
-        let Candidate { id, probability, .. } = self.candidates[index];
+        let TokenCandidate { id, probability, .. } = self.candidates[index];
         if params.mirostat > 0 {
             self.mirostat.observe(probability);
         }
@@ -299,6 +299,6 @@ impl Sampler {
 }
 
 /// Whether a candidate has a probability above 0.
-fn can_be_chosen(candidate: &Candidate) -> bool {
+fn can_be_chosen(candidate: &TokenCandidate) -> bool {
     !candidate.logit.is_nan() && candidate.logit != f32::NEG_INFINITY
 }

@@ -4,7 +4,7 @@
 ///
 /// Each byte is compared once or twice with each stop string, however long that is (Knuth, Morris and Pratt 1977).
 pub struct StopStrings {
-    stops: Vec<Stop>,
+    stops: Vec<StopPattern>,
     held: String,
     /// Bytes of `held` that were shown already; they go when they are half of it, so that each byte is moved once or twice.
     shown: usize,
@@ -12,7 +12,7 @@ pub struct StopStrings {
 }
 
 /// A stop string, and how much of it the text ends in.
-struct Stop {
+struct StopPattern {
     text: Box<[u8]>,
     /// For each number of matched bytes, how many are still matched if the next byte is another one: the longest shorter beginning of the
     /// string that these bytes end in.
@@ -23,7 +23,7 @@ struct Stop {
 impl StopStrings {
     /// A watcher; empty strings are ignored.
     pub fn new(stops: &[String]) -> StopStrings {
-        let stops = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Stop::new(stop)).collect();
+        let stops = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| StopPattern::new(stop)).collect();
         StopStrings { stops, held: String::new(), shown: 0, found: false }
     }
 
@@ -66,8 +66,8 @@ impl StopStrings {
     }
 }
 
-impl Stop {
-    fn new(text: &str) -> Stop {
+impl StopPattern {
+    fn new(text: &str) -> StopPattern {
         let text = text.as_bytes();
         let mut shorter = vec![0; text.len()].into_boxed_slice();
         let mut matched = 0;
@@ -78,7 +78,7 @@ impl Stop {
             }
             matched += usize::from(text[at] == text[matched]);
         }
-        Stop { text: text.into(), shorter, matched: 0 }
+        StopPattern { text: text.into(), shorter, matched: 0 }
     }
 
     /// Takes the next byte of the text; whether the string is complete with it.

@@ -1,4 +1,4 @@
-use super::candidate::Candidate;
+use super::candidate::TokenCandidate;
 use super::*;
 
 fn probabilities(p: &[f32]) -> Vec<f32> {
@@ -63,8 +63,9 @@ fn large_vocabularies_are_cut_like_small_ones() {
         });
         let expected = expected.count();
         let params = SamplingParams { top_p, ..neutral() };
-        let candidate = |(id, l): (usize, &f32)| Candidate { id: id as u32, logit: *l, probability: 0.0 };
-        let mut candidates: Vec<Candidate> = logits.iter().enumerate().map(candidate).collect();
+        let candidate =
+            |(id, l): (usize, &f32)| TokenCandidate { id: id as u32, logit: *l, probability: 0.0 };
+        let mut candidates: Vec<TokenCandidate> = logits.iter().enumerate().map(candidate).collect();
         truncation::keep_top_p(params.top_p, 0, false, &mut candidates);
         let found = candidates.len() as i64;
         assert!(
@@ -116,9 +117,9 @@ fn dry_finds_what_a_plain_search_finds() {
     for _ in 0..200 {
         let seen: Vec<u32> = (0..40).map(|_| (random.unit() * 3.0) as u32).collect();
         let params = SamplingParams { dry_multiplier: 0.8, ..SamplingParams::greedy() };
-        let mut candidates: Vec<Candidate> =
-            (0..3).map(|id| Candidate { id, logit: 0.0, probability: 0.0 }).collect();
-        dry::Dry::new(breakers::Breakers::default()).apply(&params, &seen, &mut candidates);
+        let mut candidates: Vec<TokenCandidate> =
+            (0..3).map(|id| TokenCandidate { id, logit: 0.0, probability: 0.0 }).collect();
+        dry::DrySampler::new(breakers::Breakers::default()).apply(&params, &seen, &mut candidates);
         for token in 0..3u32 {
             let repeats =
                 |end: usize| (0..end).take_while(|k| seen[end - 1 - k] == seen[seen.len() - 1 - k]).count();
@@ -228,10 +229,14 @@ fn dry_gives_the_figures_of_llama_cpp() {
     ];
     for (seen, expected, dry_multiplier, dry_allowed, breakers) in cases {
         let params = SamplingParams { dry_multiplier, dry_base: 1.1, dry_allowed, ..neutral() };
-        let mut candidates: Vec<Candidate> = (0..expected.len() as u32)
-            .map(|id| Candidate { id, logit: (1.0 / expected.len() as f32).ln(), probability: 0.0 })
+        let mut candidates: Vec<TokenCandidate> = (0..expected.len() as u32)
+            .map(|id| TokenCandidate { id, logit: (1.0 / expected.len() as f32).ln(), probability: 0.0 })
             .collect();
-        dry::Dry::new(breakers::Breakers::of_tokens(breakers.to_vec())).apply(&params, seen, &mut candidates);
+        dry::DrySampler::new(breakers::Breakers::of_tokens(breakers.to_vec())).apply(
+            &params,
+            seen,
+            &mut candidates,
+        );
         truncation::softmax(&mut candidates, 1.0);
         for (found, expected) in candidates.iter().zip(expected) {
             assert!((found.probability - expected).abs() < 1e-5, "{seen:?}: {found:?}, expected {expected}");
@@ -256,8 +261,8 @@ fn penalties_give_the_figures_of_llama_cpp() {
             presence_penalty: others,
             ..neutral()
         };
-        let mut candidates: Vec<Candidate> =
-            (0..5).map(|id| Candidate { id, logit: 0.2f32.ln(), probability: 0.0 }).collect();
+        let mut candidates: Vec<TokenCandidate> =
+            (0..5).map(|id| TokenCandidate { id, logit: 0.2f32.ln(), probability: 0.0 }).collect();
         penalties::Penalties::new(5).apply(&params, seen, &mut candidates);
         truncation::softmax(&mut candidates, 1.0);
         for (found, expected) in candidates.iter().zip(expected) {

@@ -1,6 +1,6 @@
 //! Samplers against their definitions, computed here in f64.
 
-use super::candidate::Candidate;
+use super::candidate::TokenCandidate;
 use super::*;
 use latent_backend::Logits;
 
@@ -278,9 +278,9 @@ fn breakers_of_several_tokens_bound_repetitions_of_dry() {
     assert_eq!(breakers().tokens_after_last(&[1, 7]), 2);
     let penalised = |seen: &[u32]| {
         let params = SamplingParams { dry_multiplier: 1.0, ..SamplingParams::greedy() };
-        let mut candidates: Vec<Candidate> =
-            (0..10).map(|id| Candidate { id, logit: 0.0, probability: 0.0 }).collect();
-        dry::Dry::new(breakers()).apply(&params, seen, &mut candidates);
+        let mut candidates: Vec<TokenCandidate> =
+            (0..10).map(|id| TokenCandidate { id, logit: 0.0, probability: 0.0 }).collect();
+        dry::DrySampler::new(breakers()).apply(&params, seen, &mut candidates);
         candidates.iter().filter(|c| c.logit < 0.0).map(|c| c.id).collect::<Vec<u32>>()
     };
     assert_eq!(penalised(&[1, 2, 3, 5, 1, 2, 3]), [5]);

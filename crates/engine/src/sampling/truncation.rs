@@ -1,24 +1,24 @@
 //! Samplers that drop candidates or change their distribution: top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature.
 
-use super::candidate::Candidate;
+use super::candidate::TokenCandidate;
 use super::params::SamplingParams;
 use super::random::Random;
 use std::cmp::Ordering;
 
 /// Memory of the typical sampler.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(super) struct TypicalScratch {
     surprise: Vec<(f32, usize)>,
-    kept: Vec<Candidate>,
+    kept: Vec<TokenCandidate>,
 }
 
 /// Likeliest first, the lower id of equal ones (0 and −0 are equal, as for the greedy choice). No candidate is NaN.
-pub(super) fn likelier(a: &Candidate, b: &Candidate) -> Ordering {
+pub(super) fn likelier(a: &TokenCandidate, b: &TokenCandidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
 /// Probabilities at a temperature.
-pub(super) fn softmax(candidates: &mut [Candidate], temperature: f32) {
+pub(super) fn softmax(candidates: &mut [TokenCandidate], temperature: f32) {
     let max = candidates.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0f64;
     for candidate in candidates.iter_mut() {
@@ -32,7 +32,7 @@ pub(super) fn softmax(candidates: &mut [Candidate], temperature: f32) {
 
 /// Divides logits by a temperature; at 0 only the likeliest remains. With `shifts` logits become distances from the largest, which leaves their
 /// probabilities as they are, but not their signs.
-pub(super) fn temperature(temperature: f32, shifts: bool, candidates: &mut Vec<Candidate>) {
+pub(super) fn temperature(temperature: f32, shifts: bool, candidates: &mut Vec<TokenCandidate>) {
     if temperature <= 0.0 {
         keep_likeliest(candidates);
         return;
@@ -48,15 +48,15 @@ pub(super) fn temperature(temperature: f32, shifts: bool, candidates: &mut Vec<C
 }
 
 /// Drops all candidates but the likeliest.
-pub(super) fn keep_likeliest(candidates: &mut Vec<Candidate>) {
+pub(super) fn keep_likeliest(candidates: &mut Vec<TokenCandidate>) {
     if let Some(best) = candidates.iter().min_by(|a, b| likelier(a, b)).copied() {
         candidates.clear();
-        candidates.push(Candidate { probability: 1.0, ..best });
+        candidates.push(TokenCandidate { probability: 1.0, ..best });
     }
 }
 
 /// The temperature for the entropy of the candidates: from `temperature − range` for a certain token to `temperature + range` for equal ones.
-pub(super) fn dynamic_temperature(params: &SamplingParams, candidates: &mut [Candidate]) -> f32 {
+pub(super) fn dynamic_temperature(params: &SamplingParams, candidates: &mut [TokenCandidate]) -> f32 {
     let (low, high) =
         ((params.temperature - params.dynatemp_range).max(0.0), params.temperature + params.dynatemp_range);
     softmax(candidates, 1.0);
@@ -67,7 +67,7 @@ pub(super) fn dynamic_temperature(params: &SamplingParams, candidates: &mut [Can
 }
 
 /// Keeps logits within `n` standard deviations of the largest.
-pub(super) fn top_n_sigma(n: f32, candidates: &mut Vec<Candidate>) {
+pub(super) fn top_n_sigma(n: f32, candidates: &mut Vec<TokenCandidate>) {
     if n <= 0.0 || candidates.len() < 2 {
         return;
     }
@@ -80,7 +80,7 @@ pub(super) fn top_n_sigma(n: f32, candidates: &mut Vec<Candidate>) {
 }
 
 /// Top-p. With `sorts` candidates are sorted also where nothing is dropped.
-pub(super) fn keep_top_p(p: f32, min_keep: usize, sorts: bool, candidates: &mut Vec<Candidate>) {
+pub(super) fn keep_top_p(p: f32, min_keep: usize, sorts: bool, candidates: &mut Vec<TokenCandidate>) {
     if (p < 1.0 || sorts) && !cut_large(p, min_keep, candidates) {
         candidates.sort_unstable_by(likelier);
         if p < 1.0 {
@@ -89,7 +89,7 @@ pub(super) fn keep_top_p(p: f32, min_keep: usize, sorts: bool, candidates: &mut 
     }
 }
 
-pub(super) fn top_k(k: usize, candidates: &mut Vec<Candidate>) {
+pub(super) fn top_k(k: usize, candidates: &mut Vec<TokenCandidate>) {
     if k > 0 && k < candidates.len() {
         candidates.select_nth_unstable_by(k - 1, likelier);
         candidates.truncate(k);
@@ -99,7 +99,7 @@ pub(super) fn top_k(k: usize, candidates: &mut Vec<Candidate>) {
 }
 
 /// Top-p of a large vocabulary, where a few tokens usually reach p: only those are sorted. Whether it was done; what remains is sorted.
-fn cut_large(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>) -> bool {
+fn cut_large(p: f32, min_keep: usize, candidates: &mut Vec<TokenCandidate>) -> bool {
     const FEW: usize = 1024;
     if candidates.len() <= 4 * FEW || p >= 1.0 || min_keep > FEW {
         return false;
@@ -119,7 +119,7 @@ fn cut_large(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>) -> bool {
 }
 
 /// Candidates are sorted.
-fn top_p(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>) {
+fn top_p(p: f32, min_keep: usize, candidates: &mut Vec<TokenCandidate>) {
     softmax(candidates, 1.0);
     let mut sum = 0.0;
     let reached = candidates.iter().position(|c| {
@@ -131,13 +131,13 @@ fn top_p(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>) {
     }
 }
 
-pub(super) fn min_p(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>) {
+pub(super) fn min_p(p: f32, min_keep: usize, candidates: &mut Vec<TokenCandidate>) {
     if p <= 0.0 {
         return;
     }
     let max = candidates.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
     let least = max + p.ln();
-    let likely = |c: &Candidate| c.logit >= least || c.logit == max;
+    let likely = |c: &TokenCandidate| c.logit >= least || c.logit == max;
     if min_keep < 2 || candidates.iter().filter(|c| likely(c)).count() >= min_keep {
         candidates.retain(likely);
         return;
@@ -147,15 +147,20 @@ pub(super) fn min_p(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>) {
 }
 
 /// Keeps what is closest to the expected information (Meister et al. 2022).
-pub(super) fn typical(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>, scratch: &mut Scratch) {
+pub(super) fn typical(
+    p: f32,
+    min_keep: usize,
+    candidates: &mut Vec<TokenCandidate>,
+    scratch: &mut TypicalScratch,
+) {
     if p >= 1.0 {
         return;
     }
     softmax(candidates, 1.0);
-    let information = |c: &Candidate| -f64::from(c.probability).max(f64::MIN_POSITIVE).ln();
+    let information = |c: &TokenCandidate| -f64::from(c.probability).max(f64::MIN_POSITIVE).ln();
     let expected: f64 = candidates.iter().map(|c| f64::from(c.probability) * information(c)).sum();
     scratch.surprise.clear();
-    let distance = |(i, c): (usize, &Candidate)| ((information(c) - expected).abs() as f32, i);
+    let distance = |(i, c): (usize, &TokenCandidate)| ((information(c) - expected).abs() as f32, i);
     scratch.surprise.extend(candidates.iter().enumerate().map(distance));
     scratch
         .surprise
@@ -173,7 +178,7 @@ pub(super) fn typical(p: f32, min_keep: usize, candidates: &mut Vec<Candidate>, 
 }
 
 /// Drops all candidates above the threshold but the least likely of them ("exclude top choices", p-e-w 2024).
-pub(super) fn xtc(params: &SamplingParams, random: &mut Random, candidates: &mut Vec<Candidate>) {
+pub(super) fn xtc(params: &SamplingParams, random: &mut Random, candidates: &mut Vec<TokenCandidate>) {
     // the chance is drawn whether it is needed or not, so that the seed's sequence does not depend on the candidates
     if params.xtc_probability <= 0.0 || random.unit() >= f64::from(params.xtc_probability) {
         return;

@@ -1,9 +1,9 @@
 //! Admission: starts waiting jobs, with cached prefixes of their prompts.
 
-use super::ending::End;
+use super::ending::JobEnding;
 use super::event::JobError;
 use super::guarded_listener::GuardedListener;
-use super::task::Task;
+use super::task::ScheduledJob;
 use super::{DISK_BYTES, Scheduler};
 use crate::caught::caught;
 use crate::generation::Generation;
@@ -37,14 +37,14 @@ impl Scheduler {
             }
             match self.start(&mut task) {
                 Ok(()) => self.running.push(task),
-                Err(error) => self.end(task, End::Failed(error), listener),
+                Err(error) => self.end(task, JobEnding::Failed(error), listener),
             }
         }
     }
 
     /// The job that runs next: by priority; of equal ones those that ran before; then by what their keys were served, and by age.
     fn next_waiting(&self) -> Option<usize> {
-        let order = |task: &Task| {
+        let order = |task: &ScheduledJob| {
             let served = self.fairness.served(task.key);
             (Reverse(task.priority), task.started.is_none(), served, task.id)
         };
@@ -62,9 +62,9 @@ impl Scheduler {
 
     /// Whether the blocks for a job's tokens so far and one more are free, in addition to those
     /// that running jobs have yet to take.
-    fn fits(&self, task: &Task) -> bool {
+    fn fits(&self, task: &ScheduledJob) -> bool {
         let cache = self.engine.kv_cache();
-        let wanted = |task: &Task| {
+        let wanted = |task: &ScheduledJob| {
             let blocks = (task.context().len() + 1).div_ceil(KV_BLOCK);
             blocks.min(cache.blocks()).saturating_sub(task.sequence.block_table().len())
         };
@@ -77,7 +77,7 @@ impl Scheduler {
     }
 
     /// Gives a job the longest prefix that is cached, where it is longer than what it has.
-    fn adopt(&mut self, task: &mut Task) {
+    fn adopt(&mut self, task: &mut ScheduledJob) {
         // a job that goes on after it was set back has run its prompt once
         let whole = task.uncached && task.prompt_done.is_none();
         if task.embed || whole || task.ran > 0 {
@@ -97,7 +97,7 @@ impl Scheduler {
     }
 
     /// Makes a job ready to run.
-    fn start(&mut self, task: &mut Task) -> Result<(), JobError> {
+    fn start(&mut self, task: &mut ScheduledJob) -> Result<(), JobError> {
         if let Some((request, processors)) = task.asked.take() {
             let vocab = self.engine.config().vocab_size;
             let generation = caught(|| Generation::new(Arc::clone(&self.tokenizer), vocab, &request));
@@ -116,7 +116,7 @@ impl Scheduler {
     }
 
     /// Sets up drafts and snapshots of a job's sequence.
-    fn prepare(&mut self, task: &mut Task) {
+    fn prepare(&mut self, task: &mut ScheduledJob) {
         let drafts = self.engine.drafts() && task.wants_drafts();
         self.engine.keep_drafts(&mut task.sequence, drafts);
         let last = task.prompt_len - 1;

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Cancels jobs from any thread, also while a step runs. Clones cancel the same scheduler's jobs.
 #[derive(Clone, Debug)]
 pub struct Canceller {
-    shared: Arc<Mutex<Cancelled>>,
+    shared: Arc<Mutex<CancelledJobs>>,
     token: CancelToken,
 }
 
 /// What was cancelled since the scheduler looked last, and what runs now.
 #[derive(Debug, Default)]
-struct Cancelled {
+struct CancelledJobs {
     jobs: HashSet<JobId>,
     in_step: Vec<JobId>,
 }
@@ -34,7 +34,7 @@ impl Canceller {
     pub fn cancel(&self, job: JobId) {
         let mut shared = self.shared();
         shared.jobs.insert(job);
-        let Cancelled { jobs, in_step } = &*shared;
+        let CancelledJobs { jobs, in_step } = &*shared;
         if !in_step.is_empty() && in_step.iter().all(|job| jobs.contains(job)) {
             self.token.cancel();
         }
@@ -64,7 +64,7 @@ impl Canceller {
     }
 
     /// Every change is whole before anything can panic.
-    fn shared(&self) -> MutexGuard<'_, Cancelled> {
+    fn shared(&self) -> MutexGuard<'_, CancelledJobs> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

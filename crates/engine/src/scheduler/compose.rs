@@ -43,7 +43,7 @@ impl Scheduler {
         let rows = if self.engine.drafts() { 2 * decoding } else { decoding };
         let left = most.saturating_sub(rows);
         let mut budget = if decoding == 0 {
-            let pending: usize = self.running.iter().map(super::Task::pending).sum();
+            let pending: usize = self.running.iter().map(super::ScheduledJob::pending).sum();
             self.engine.chunk_for(pending)
         } else {
             let (slowdown, least) = (self.options.prompt_slowdown.max(1.0), self.options.min_chunk.max(1));

@@ -4,7 +4,7 @@ use super::Scheduler;
 use super::event::{JobError, JobEvent};
 use super::guarded_listener::GuardedListener;
 use super::job::JobId;
-use super::task::Task;
+use super::task::ScheduledJob;
 use crate::caught::caught;
 use crate::request::StopReason;
 use latent_backend::KV_BLOCK;
@@ -14,7 +14,7 @@ const WORTH_WRITING: usize = 2;
 
 /// How a job ends.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum JobEnding {
     /// By itself.
     Finished,
     /// For a reason from outside.
@@ -31,7 +31,7 @@ impl Scheduler {
         let mut ids: Vec<JobId> = self.canceller.take().into_iter().collect();
         ids.sort_unstable();
         for id in ids {
-            if self.end_by_id(id, End::Stopped(StopReason::Interrupted), listener) {
+            if self.end_by_id(id, JobEnding::Stopped(StopReason::Interrupted), listener) {
                 self.counts.cancelled += 1;
             }
         }
@@ -43,17 +43,22 @@ impl Scheduler {
             return;
         }
         let now = (self.options.clock)();
-        let overdue = |task: &&Task| task.deadline.is_some_and(|deadline| deadline <= now);
+        let overdue = |task: &&ScheduledJob| task.deadline.is_some_and(|deadline| deadline <= now);
         let tasks = self.running.iter().chain(&self.waiting).filter(overdue);
         let ids: Vec<(JobId, usize)> = tasks.map(|task| (task.id, task.completion())).collect();
         for (id, completion) in ids {
-            self.end_by_id(id, End::Failed(JobError::Deadline { completion }), listener);
+            self.end_by_id(id, JobEnding::Failed(JobError::Deadline { completion }), listener);
         }
     }
 
     /// Ends a job, if it is there.
-    pub(super) fn end_by_id(&mut self, id: JobId, end: End, listener: &mut GuardedListener<'_>) -> bool {
-        let place = |tasks: &[Task]| tasks.iter().position(|task| task.id == id);
+    pub(super) fn end_by_id(
+        &mut self,
+        id: JobId,
+        end: JobEnding,
+        listener: &mut GuardedListener<'_>,
+    ) -> bool {
+        let place = |tasks: &[ScheduledJob]| tasks.iter().position(|task| task.id == id);
         let task = match (place(&self.running), place(&self.waiting)) {
             (Some(at), _) => self.running.remove(at),
             (None, Some(at)) => self.waiting.remove(at),
@@ -64,8 +69,8 @@ impl Scheduler {
     }
 
     /// Ends a job that is in no list any more.
-    pub(super) fn end(&mut self, mut task: Task, end: End, listener: &mut GuardedListener<'_>) {
-        if !matches!(end, End::Engine(_)) {
+    pub(super) fn end(&mut self, mut task: ScheduledJob, end: JobEnding, listener: &mut GuardedListener<'_>) {
+        if !matches!(end, JobEnding::Engine(_)) {
             self.keep_blocks(&mut task, true);
             self.save_blocks(&task);
         }
@@ -79,15 +84,15 @@ impl Scheduler {
         if let Some(done) = task.prompt_done {
             task.usage.generate_time = now.saturating_duration_since(done);
         }
-        let finish = |task: &mut Task, reason| {
+        let finish = |task: &mut ScheduledJob, reason| {
             let finished = caught(|| finished(task, reason));
             finished.unwrap_or_else(|panicked| JobEvent::Failed(JobError::Job(panicked.to_string())))
         };
         let event = match end {
-            End::Failed(error) => JobEvent::Failed(error),
-            End::Engine(problem) => JobEvent::Failed(JobError::Engine(problem)),
-            End::Stopped(reason) => finish(&mut task, Some(reason)),
-            End::Finished => match &task.embedding {
+            JobEnding::Failed(error) => JobEvent::Failed(error),
+            JobEnding::Engine(problem) => JobEvent::Failed(JobError::Engine(problem)),
+            JobEnding::Stopped(reason) => finish(&mut task, Some(reason)),
+            JobEnding::Finished => match &task.embedding {
                 Some(embedding) => JobEvent::Embedded {
                     values: embedding.values(),
                     length: embedding.length(),
@@ -111,7 +116,7 @@ impl Scheduler {
     }
 
     /// Caches the full blocks of a job, and its last, partial block if `with_rest`.
-    pub(super) fn keep_blocks(&mut self, task: &mut Task, with_rest: bool) {
+    pub(super) fn keep_blocks(&mut self, task: &mut ScheduledJob, with_rest: bool) {
         let full = task.sequence.len() / KV_BLOCK;
         if !self.options.prefix_cache || task.embed || task.shifted || task.sequence.is_empty() {
             return;
@@ -124,7 +129,7 @@ impl Scheduler {
     }
 
     /// Lets the disk have the full blocks of a job that ends.
-    fn save_blocks(&mut self, task: &Task) {
+    fn save_blocks(&mut self, task: &ScheduledJob) {
         let full = (task.sequence.len() / KV_BLOCK).min(task.chain.names().len());
         if self.options.prefix_cache && !task.embed && full >= WORTH_WRITING {
             self.prefixes.save(&task.chain.names()[..full]);
@@ -142,7 +147,7 @@ impl Scheduler {
 }
 
 /// The last event of an answer.
-fn finished(task: &mut Task, reason: Option<StopReason>) -> JobEvent {
+fn finished(task: &mut ScheduledJob, reason: Option<StopReason>) -> JobEvent {
     let Some(generation) = &mut task.generation else {
         return JobEvent::Finished {
             reason: reason.unwrap_or(StopReason::Interrupted),

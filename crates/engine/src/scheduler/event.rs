@@ -3,7 +3,7 @@
 use super::job::JobId;
 use crate::draft_kind::DraftCount;
 use crate::error::EngineError;
-use crate::generation::Chosen;
+use crate::generation::ChosenToken;
 use crate::request::StopReason;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub enum JobEvent {
         total: usize,
     },
     /// A token was chosen.
-    Token(Chosen),
+    Token(ChosenToken),
     /// The answer has ended.
     Finished {
         /// Why. [`StopReason::Interrupted`] where the job was cancelled.
@@ -41,7 +41,7 @@ pub enum JobEvent {
         /// Text that was held back until now, since it might have become a stop string or was part of a character.
         rest: String,
         /// What it took.
-        usage: Usage,
+        usage: JobUsage,
     },
     /// The prompt has run, and this is its embedding.
     Embedded {
@@ -51,7 +51,7 @@ pub enum JobEvent {
         /// The length that the embedding was divided by.
         length: f32,
         /// What it took.
-        usage: Usage,
+        usage: JobUsage,
     },
     /// The job has failed; no further output follows.
     Failed(JobError),
@@ -66,7 +66,7 @@ impl JobEvent {
 
 /// What a job took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Usage {
+pub struct JobUsage {
     /// Tokens of the prompt.
     pub prompt: usize,
     /// How many of them were in the prefix cache when the job started.

@@ -1,8 +1,8 @@
 //! The jobs of a step, and of each step in flight.
 
 use super::job::JobId;
-use super::task::Task;
-use crate::advance::Advancing;
+use super::task::ScheduledJob;
+use crate::advance::AdvanceFlight;
 use std::time::Instant;
 
 /// A job's part in a step.
@@ -18,14 +18,14 @@ pub(super) struct Member {
 
 impl Member {
     /// Whether this is the job, and it has not lost its blocks since the step began.
-    pub(super) fn is(&self, task: &Task) -> bool {
+    pub(super) fn is(&self, task: &ScheduledJob) -> bool {
         self.id == task.id && self.preemptions == task.usage.preemptions
     }
 }
 
 /// A step on its way.
-pub(super) struct Flight {
+pub(super) struct JobFlight {
     pub(super) members: Vec<Member>,
-    pub(super) advancing: Advancing,
+    pub(super) advancing: AdvanceFlight,
     pub(super) began: Instant,
 }

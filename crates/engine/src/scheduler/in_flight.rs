@@ -4,10 +4,10 @@
 
 use super::Scheduler;
 use super::compose::StepPlan;
-use super::ending::End;
-use super::flights::{Flight, Member};
+use super::ending::JobEnding;
+use super::flights::{JobFlight, Member};
 use super::guarded_listener::GuardedListener;
-use super::task::Task;
+use super::task::ScheduledJob;
 use crate::cache::BlockHash;
 use crate::error::EngineError;
 use std::collections::HashSet;
@@ -55,17 +55,17 @@ impl Scheduler {
                 continue;
             };
             let end = self.follow(member.id, member.share, result, now, listener);
-            if let Some(end) = listener.take_panic(member.id).map(End::Failed).or(end) {
+            if let Some(end) = listener.take_panic(member.id).map(JobEnding::Failed).or(end) {
                 self.end_by_id(member.id, end, listener);
             }
         }
-        self.flights.extend(advancing.map(|advancing| Flight { members: flying, advancing, began: now }));
+        self.flights.extend(advancing.map(|advancing| JobFlight { members: flying, advancing, began: now }));
         Ok(())
     }
 
     /// Ends the oldest step.
     fn land(&mut self, listener: &mut GuardedListener<'_>) -> Result<(), EngineError> {
-        let Some(Flight { members, advancing, began }) = self.flights.pop_front() else { return Ok(()) };
+        let Some(JobFlight { members, advancing, began }) = self.flights.pop_front() else { return Ok(()) };
         // in the order of the members; none for those that are gone
         let mut running: Vec<_> = members.iter().map(|_| None).collect();
         for task in &mut self.running {
@@ -85,7 +85,7 @@ impl Scheduler {
         self.count_step(&members, &results, now.saturating_duration_since(since));
         for (member, result) in members.into_iter().zip(results) {
             let end = self.follow(member.id, member.share, result, now, listener);
-            if let Some(end) = listener.take_panic(member.id).map(End::Failed).or(end) {
+            if let Some(end) = listener.take_panic(member.id).map(JobEnding::Failed).or(end) {
                 self.end_by_id(member.id, end, listener);
             }
         }
@@ -102,19 +102,19 @@ impl Scheduler {
         let others = std::mem::take(&mut self.flights).into_iter().flat_map(|flight| flight.members);
         for member in members.into_iter().chain(others) {
             if self.running.iter().any(|task| member.is(task)) {
-                self.end_by_id(member.id, End::Engine(error.to_string()), listener);
+                self.end_by_id(member.id, JobEnding::Engine(error.to_string()), listener);
             }
         }
         error
     }
 
-    fn in_flight(&self, task: &Task) -> impl Iterator<Item = &Member> {
+    fn in_flight(&self, task: &ScheduledJob) -> impl Iterator<Item = &Member> {
         let members = self.flights.iter().flat_map(|flight| &flight.members);
         members.filter(|member| member.is(task))
     }
 
     /// Tokens of its prompt that have run.
-    pub(super) fn rows_done(&self, task: &Task) -> usize {
+    pub(super) fn rows_done(&self, task: &ScheduledJob) -> usize {
         let flying: usize = self.in_flight(task).map(|member| member.share).sum();
         (task.sequence.len() - flying.min(task.sequence.len())).min(task.prompt_len)
     }

@@ -39,7 +39,7 @@ pub struct Job {
 
 /// A further answer to a job's prompt.
 #[derive(Default)]
-pub struct Choice {
+pub struct JobChoice {
     /// Seed of its sampling.
     pub seed: u64,
     /// What changes its logits, in this order.

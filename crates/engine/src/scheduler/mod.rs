@@ -35,9 +35,9 @@ mod suspended;
 mod task;
 
 pub use cancel::Canceller;
-pub use event::{JobError, JobEvent, JobListener, Refusal, Usage};
-pub use job::{Choice, FairnessKey, Job, JobId};
-pub use options::{Clock, SchedulerOptions};
+pub use event::{JobError, JobEvent, JobListener, JobUsage, Refusal};
+pub use job::{FairnessKey, Job, JobChoice, JobId};
+pub use options::{SchedulerClock, SchedulerOptions};
 pub use stats::SchedulerStats;
 pub use suspended::SuspendedJobs;
 
@@ -45,15 +45,15 @@ use crate::cache::{Disk, PrefixChange, PrefixIndex};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use fairness::Fairness;
-use flights::Flight;
+use flights::JobFlight;
 use guarded_listener::GuardedListener;
 use latent_backend::KV_BLOCK;
 use latent_text::Tokenizer;
-use pace::Pace;
+use pace::SchedulerPace;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-use task::Task;
+use task::ScheduledJob;
 
 /// Maximum bytes of the prefix cache that are copied for the disk, or read from it, per step.
 const DISK_BYTES: usize = 8 << 20;
@@ -71,15 +71,15 @@ pub struct Scheduler {
     options: SchedulerOptions,
     canceller: Canceller,
     /// In the order of their submission.
-    waiting: Vec<Task>,
-    running: Vec<Task>,
+    waiting: Vec<ScheduledJob>,
+    running: Vec<ScheduledJob>,
     /// Steps that have begun on the first of several ranks, oldest first.
-    flights: VecDeque<Flight>,
+    flights: VecDeque<JobFlight>,
     /// When the last of them ended.
     landed: Option<Instant>,
     next_id: u64,
     fairness: Fairness,
-    pace: Pace,
+    pace: SchedulerPace,
     prefixes: PrefixIndex,
     /// Stands for the model and everything else that decides what cached rows hold.
     cache_id: u64,
@@ -116,7 +116,7 @@ impl Scheduler {
             landed: None,
             next_id: 0,
             fairness: Fairness::default(),
-            pace: Pace::default(),
+            pace: SchedulerPace::default(),
             cache_id,
             counts: SchedulerStats::default(),
             closed: false,

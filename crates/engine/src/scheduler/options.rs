@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What tells the time: tests have one of their own.
-pub type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
+pub type SchedulerClock = Arc<dyn Fn() -> Instant + Send + Sync>;
 
 /// How jobs are scheduled.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ pub struct SchedulerOptions {
     /// Whether jobs outlive a device that is lost, so that [`Scheduler::suspend`](super::Scheduler::suspend) can take them to another.
     pub outlives_device: bool,
     /// What tells the time.
-    pub clock: Clock,
+    pub clock: SchedulerClock,
 }
 
 impl Default for SchedulerOptions {

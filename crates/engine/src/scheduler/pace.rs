@@ -15,7 +15,7 @@ const GROWTH: usize = 2;
 
 /// Measured speeds.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct SchedulerPace {
     /// Seconds of a step without prompts, by the power of two that the number of its sequences has.
     decode: [Option<f64>; 16],
     /// Seconds that a token of a prompt adds.
@@ -39,7 +39,7 @@ fn mean(before: Option<f64>, new: f64, outlier: f64) -> f64 {
     before.map_or(new, |before| before + NEWEST * (limited(before) - before))
 }
 
-impl Pace {
+impl SchedulerPace {
     fn size(decoding: usize) -> usize {
         (usize::BITS - decoding.leading_zeros()).min(15) as usize
     }
@@ -47,7 +47,9 @@ impl Pace {
     /// Tokens of prompts for a step in which `decoding` sequences decode, so that it takes at most `slowdown` times what it takes without: from `least`
     /// to `most`; 0 where it must be measured first what a step takes without.
     pub(super) fn budget(&self, decoding: usize, slowdown: f64, least: usize, most: usize) -> usize {
-        let Some(step) = self.decode[Pace::size(decoding)].filter(|_| self.mixed < PROBE) else { return 0 };
+        let Some(step) = self.decode[SchedulerPace::size(decoding)].filter(|_| self.mixed < PROBE) else {
+            return 0;
+        };
         let tokens = match self.per_token {
             None => least,
             // without end where nothing was measured
@@ -59,7 +61,7 @@ impl Pace {
 
     /// Learns from a step.
     pub(super) fn observe(&mut self, decoding: usize, prompt_tokens: usize, took: Duration) {
-        let (seconds, size) = (took.as_secs_f64(), Pace::size(decoding));
+        let (seconds, size) = (took.as_secs_f64(), SchedulerPace::size(decoding));
         if seconds > 0.0 {
             self.rate = Some(mean(self.rate, (decoding + prompt_tokens) as f64 / seconds, OUTLIER));
         }
@@ -98,7 +100,7 @@ mod tests {
     #[test]
     fn steps_stay_within_the_bound_under_a_long_prompt() {
         for decoding in [1, 4, 31] {
-            let mut pace = Pace::default();
+            let mut pace = SchedulerPace::default();
             let (mut done, mut steps, mut probes) = (0, 0, 0);
             while done < 16_384 {
                 let prompt = pace.budget(decoding, 2.5, 8, 4096).min(16_384 - done);
@@ -116,7 +118,7 @@ mod tests {
 
     #[test]
     fn prompts_never_stand_still_and_never_fill_more_than_the_step() {
-        let mut pace = Pace::default();
+        let mut pace = SchedulerPace::default();
         assert_eq!(pace.budget(3, 2.5, 8, 512), 0);
         pace.observe(3, 0, Duration::from_millis(1));
         assert_eq!(pace.budget(3, 2.5, 8, 512), 8);
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(pace.budget(3, 2.5, 8, 512), 8);
         assert_eq!(pace.budget(3, 2.5, 8, 4), 4);
         // a clock that stands still
-        let mut still = Pace::default();
+        let mut still = SchedulerPace::default();
         for _ in 0..20 {
             let prompt = still.budget(1, 2.5, 8, 512);
             still.observe(1, prompt, Duration::ZERO);

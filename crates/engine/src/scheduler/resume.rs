@@ -4,7 +4,7 @@
 use super::Scheduler;
 use super::options::SchedulerOptions;
 use super::suspended::SuspendedJobs;
-use super::task::Task;
+use super::task::ScheduledJob;
 use crate::cache::HashChain;
 use crate::engine::Engine;
 use latent_text::Tokenizer;
@@ -20,7 +20,7 @@ impl Scheduler {
             self.waiting.push(task);
         }
         // those that wait may share rows that others have run
-        self.waiting.iter_mut().for_each(Task::set_back);
+        self.waiting.iter_mut().for_each(ScheduledJob::set_back);
         self.waiting.sort_by_key(|task| task.id);
         let Scheduler { engine, waiting, canceller, next_id, fairness, counts, closed, .. } = self;
         (engine, SuspendedJobs { waiting, canceller, next_id, fairness, counts, closed })

@@ -2,16 +2,16 @@
 
 use super::Scheduler;
 use super::compose::StepPlan;
-use super::ending::End;
+use super::ending::JobEnding;
 use super::event::JobEvent;
 use super::fairness::CHOSEN;
 use super::flights::Member;
 use super::guarded_listener::GuardedListener;
 use super::job::JobId;
-use super::task::Task;
-use crate::advance::Progress;
+use super::task::ScheduledJob;
+use crate::advance::AnswerProgress;
 use crate::error::EngineError;
-use crate::generation::Chosen;
+use crate::generation::ChosenToken;
 use crate::request::StopReason;
 use crate::seq_error::SeqError;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ impl Scheduler {
             Err(error) if self.options.outlives_device && error.is_lost() => return Err(error),
             Err(error) => {
                 for Member { id, .. } in members {
-                    self.end_by_id(id, End::Engine(error.to_string()), listener);
+                    self.end_by_id(id, JobEnding::Engine(error.to_string()), listener);
                 }
                 return Err(error);
             }
@@ -51,7 +51,7 @@ impl Scheduler {
         self.count_step(&members, &results, now.saturating_duration_since(start));
         for (Member { id, share, .. }, result) in members.into_iter().zip(results) {
             let end = self.follow(id, share, result, now, listener);
-            if let Some(end) = listener.take_panic(id).map(End::Failed).or(end) {
+            if let Some(end) = listener.take_panic(id).map(JobEnding::Failed).or(end) {
                 self.end_by_id(id, end, listener);
             }
         }
@@ -61,7 +61,7 @@ impl Scheduler {
     /// Chooses tokens from logits of earlier steps, for jobs whose processors were not ready then. If there is nothing else to run, it waits for
     /// one for a bounded time.
     pub(super) fn choose_late(&mut self, listener: &mut GuardedListener<'_>) {
-        let alone = self.flights.is_empty() && self.running.iter().all(Task::is_late);
+        let alone = self.flights.is_empty() && self.running.iter().all(ScheduledJob::is_late);
         let late = self.running.iter_mut().filter(|task| task.is_late());
         let (ids, mut generations): (Vec<JobId>, Vec<_>) =
             late.filter_map(|task| Some((task.id, task.generation.as_mut()?))).unzip();
@@ -72,7 +72,7 @@ impl Scheduler {
         let now = (self.options.clock)();
         for (id, result) in ids.into_iter().zip(results) {
             let end = self.follow(id, 1, result, now, listener);
-            if let Some(end) = listener.take_panic(id).map(End::Failed).or(end) {
+            if let Some(end) = listener.take_panic(id).map(JobEnding::Failed).or(end) {
                 self.end_by_id(id, end, listener);
             }
         }
@@ -80,7 +80,7 @@ impl Scheduler {
 
     /// The jobs of a plan, in the order in which they run.
     fn members(&self, plan: &StepPlan) -> Vec<Member> {
-        let member = |task: &Task| Member {
+        let member = |task: &ScheduledJob| Member {
             id: task.id,
             preemptions: task.usage.preemptions,
             share: plan.share(task.id),
@@ -93,11 +93,11 @@ impl Scheduler {
     pub(super) fn count_step(
         &mut self,
         members: &[Member],
-        results: &[Result<Progress, EngineError>],
+        results: &[Result<AnswerProgress, EngineError>],
         took: Duration,
     ) {
-        let waited = |result: &Result<Progress, EngineError>| {
-            matches!(result, Ok(Progress::Waited) | Err(EngineError::Sequence { .. }))
+        let waited = |result: &Result<AnswerProgress, EngineError>| {
+            matches!(result, Ok(AnswerProgress::Waited) | Err(EngineError::Sequence { .. }))
         };
         let ran = members.iter().zip(results).filter(|(_, result)| !waited(result)).map(|(member, _)| member);
         let (decoding, prompts): (Vec<&Member>, Vec<&Member>) = ran.partition(|member| member.decodes);
@@ -120,8 +120,9 @@ impl Scheduler {
         now: Instant,
         listener: &mut GuardedListener<'_>,
     ) {
-        let fresh =
-            |task: &&mut Task| task.started.is_none() && members.iter().any(|member| member.id == task.id);
+        let fresh = |task: &&mut ScheduledJob| {
+            task.started.is_none() && members.iter().any(|member| member.id == task.id)
+        };
         for task in self.running.iter_mut().filter(fresh) {
             let queued = now.saturating_duration_since(task.submitted);
             let cached = task.sequence.len();
@@ -139,7 +140,7 @@ impl Scheduler {
     }
 
     /// Runs the engine's step; one result for each job of the plan.
-    fn advance(&mut self, plan: &StepPlan) -> Result<Vec<Result<Progress, EngineError>>, EngineError> {
+    fn advance(&mut self, plan: &StepPlan) -> Result<Vec<Result<AnswerProgress, EngineError>>, EngineError> {
         let mut running: Vec<_> =
             self.running.iter_mut().filter_map(|task| task.run(plan.share(task.id))).collect();
         self.engine.advance(&mut running)
@@ -150,28 +151,28 @@ impl Scheduler {
         &mut self,
         id: JobId,
         share: usize,
-        result: Result<Progress, EngineError>,
+        result: Result<AnswerProgress, EngineError>,
         now: Instant,
         listener: &mut GuardedListener<'_>,
-    ) -> Option<End> {
+    ) -> Option<JobEnding> {
         let at = self.running.iter().position(|task| task.id == id)?;
         match result {
-            Ok(Progress::Waited) => {
+            Ok(AnswerProgress::Waited) => {
                 // an answer of no tokens
                 let task = &self.running[at];
                 let over = task.generation.as_ref().is_some_and(|generation| generation.is_finished());
-                over.then_some(End::Finished)
+                over.then_some(JobEnding::Finished)
             }
-            Ok(Progress::Prompt) => self.follow_prompt(at, share, now, listener),
-            Ok(Progress::Late) => {
+            Ok(AnswerProgress::Prompt) => self.follow_prompt(at, share, now, listener),
+            Ok(AnswerProgress::Late) => {
                 self.follow_rows(at, share, now, listener);
-                self.gives_up_prompt(at).then_some(End::Finished)
+                self.gives_up_prompt(at).then_some(JobEnding::Finished)
             }
-            Ok(Progress::Token(chosen)) => self.follow_tokens(at, share, vec![chosen], now, listener),
-            Ok(Progress::Tokens(chosen)) => self.follow_tokens(at, share, chosen, now, listener),
-            Ok(Progress::Stuck(chosen, error)) => {
+            Ok(AnswerProgress::Token(chosen)) => self.follow_tokens(at, share, vec![chosen], now, listener),
+            Ok(AnswerProgress::Tokens(chosen)) => self.follow_tokens(at, share, chosen, now, listener),
+            Ok(AnswerProgress::Stuck(chosen, error)) => {
                 self.follow_tokens(at, share, vec![chosen], now, listener);
-                Some(End::Failed(error.into()))
+                Some(JobEnding::Failed(error.into()))
             }
             Err(EngineError::Sequence {
                 error: SeqError::CacheFull(_) | SeqError::StatesFull(_), ..
@@ -185,7 +186,7 @@ impl Scheduler {
                 if self.running[at].sequence.len() >= self.running[at].prompt_len {
                     self.follow_rows(at, share, now, listener);
                 }
-                Some(End::Failed(error.into()))
+                Some(JobEnding::Failed(error.into()))
             }
         }
     }
@@ -209,7 +210,7 @@ impl Scheduler {
         share: usize,
         now: Instant,
         listener: &mut GuardedListener<'_>,
-    ) -> Option<End> {
+    ) -> Option<JobEnding> {
         self.count_prompt(at, share);
         let done = self.rows_done(&self.running[at]);
         let task = &mut self.running[at];
@@ -218,7 +219,7 @@ impl Scheduler {
             let spent = now.saturating_duration_since(task.started.unwrap_or(now));
             if task.max_prompt_time.is_some_and(|limit| spent >= limit) && done < task.prompt_len {
                 task.usage.prompt_time = spent;
-                return Some(End::Stopped(StopReason::Length));
+                return Some(JobEnding::Stopped(StopReason::Length));
             }
         }
         if !task.embed || done < task.prompt_len {
@@ -227,7 +228,7 @@ impl Scheduler {
         task.prompt_done = Some(now);
         task.usage.prompt_time = now.saturating_duration_since(task.started.unwrap_or(now));
         self.counts.prompt_time += task.usage.prompt_time;
-        Some(End::Finished)
+        Some(JobEnding::Finished)
     }
 
     /// The rows before a token that is to be chosen have run.
@@ -244,14 +245,14 @@ impl Scheduler {
         &mut self,
         at: usize,
         share: usize,
-        chosen: Vec<Chosen>,
+        chosen: Vec<ChosenToken>,
         now: Instant,
         listener: &mut GuardedListener<'_>,
-    ) -> Option<End> {
+    ) -> Option<JobEnding> {
         let first = self.running[at].prompt_done.is_none();
         self.follow_rows(at, share, now, listener);
         if first && self.gives_up_prompt(at) {
-            return Some(End::Finished);
+            return Some(JobEnding::Finished);
         }
         let context = self.engine.context();
         let task = &mut self.running[at];
@@ -271,7 +272,7 @@ impl Scheduler {
             listener.tell(task.id, JobEvent::Token(chosen));
         }
         if task.generation.as_ref().is_some_and(|generation| generation.is_finished()) {
-            return Some(End::Finished);
+            return Some(JobEnding::Finished);
         }
         let id = task.id;
         if task.sequence.len() >= context { self.shift_or_end(id) } else { None }

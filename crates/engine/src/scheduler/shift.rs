@@ -1,7 +1,7 @@
 //! Jobs whose context is full: they end, or discard tokens and go on.
 
 use super::Scheduler;
-use super::ending::End;
+use super::ending::JobEnding;
 use super::job::JobId;
 use crate::cache::HashChain;
 use crate::error::EngineError;
@@ -9,8 +9,8 @@ use crate::request::StopReason;
 
 impl Scheduler {
     /// Discards tokens of a running job whose context is full, if it may. Otherwise returns how it ends.
-    pub(super) fn shift_or_end(&mut self, id: JobId) -> Option<End> {
-        let full = Some(End::Stopped(StopReason::Context));
+    pub(super) fn shift_or_end(&mut self, id: JobId) -> Option<JobEnding> {
+        let full = Some(JobEnding::Stopped(StopReason::Context));
         let Some(at) = self.running.iter().position(|task| task.id == id) else { return full };
         let task = &mut self.running[at];
         let (Some(shift), Some(generation)) = (task.shift, &mut task.generation) else { return full };
@@ -33,7 +33,7 @@ impl Scheduler {
                     self.preempt(id);
                     return None;
                 }
-                Err(error) => return Some(End::Failed(error.into())),
+                Err(error) => return Some(JobEnding::Failed(error.into())),
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Submission: accepts or refuses jobs.
 
 use super::Scheduler;
-use super::event::{Refusal, Usage};
-use super::job::{Choice, Job, JobId};
+use super::event::{JobUsage, Refusal};
+use super::job::{Job, JobChoice, JobId};
 use super::options::RETRY;
-use super::task::Task;
+use super::task::ScheduledJob;
 use crate::cache::{HashChain, Sequence};
 use crate::embedding::Embedding;
 use crate::error::EngineError;
@@ -26,7 +26,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`Refusal`]; none of them is taken then.
-    pub fn submit_choices(&mut self, job: Job, choices: Vec<Choice>) -> Result<Vec<JobId>, Refusal> {
+    pub fn submit_choices(&mut self, job: Job, choices: Vec<JobChoice>) -> Result<Vec<JobId>, Refusal> {
         self.check(&job)?;
         self.check_queue(job.request.prompt.len(), 1 + choices.len())?;
         let mut chain = HashChain::new(self.cache_id, job.salt);
@@ -56,7 +56,7 @@ impl Scheduler {
             let id = JobId(self.next_id);
             self.next_id += 1;
             self.fairness.enter(key);
-            self.waiting.push(Task {
+            self.waiting.push(ScheduledJob {
                 id,
                 key,
                 priority,
@@ -81,7 +81,7 @@ impl Scheduler {
                 ran: 0,
                 charged: 0,
                 from_disk: 0,
-                usage: Usage::default(),
+                usage: JobUsage::default(),
                 submitted: now,
                 started: None,
                 prompt_done: None,
@@ -142,12 +142,12 @@ impl Scheduler {
     /// Jobs that wait, and tokens that they have to run; those that wait for another job's prompt have none.
     pub(super) fn queue(&self) -> (usize, usize) {
         let leaders = self.waiting.iter().filter(|task| task.leader.is_none());
-        (self.waiting.len(), leaders.map(Task::pending).sum())
+        (self.waiting.len(), leaders.map(ScheduledJob::pending).sum())
     }
 
     /// The time in which half of what waits will have run, as far as the speed until now tells.
     fn retry_after(&self) -> Duration {
-        let left = |task: &Task| {
+        let left = |task: &ScheduledJob| {
             task.pending() + task.max_tokens.saturating_sub(task.completion()).min(USUAL_ANSWER)
         };
         let tokens = self.running.iter().chain(&self.waiting).map(left).sum::<usize>() / 2;

@@ -1,8 +1,8 @@
 //! A job inside the scheduler, from its submission to its last event.
 
-use super::event::Usage;
+use super::event::JobUsage;
 use super::job::{FairnessKey, JobId};
-use crate::advance::Running;
+use crate::advance::RunningAnswer;
 use crate::cache::{CacheSalt, HashChain, Sequence};
 use crate::context_shift::ContextShift;
 use crate::embedding::{Embedding, Pooling};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const TURN: usize = 512;
 
 /// A job.
-pub(super) struct Task {
+pub(super) struct ScheduledJob {
     pub id: JobId,
     pub key: FairnessKey,
     pub priority: i32,
@@ -55,14 +55,14 @@ pub(super) struct Task {
     pub charged: usize,
     /// Rows that came from the disk when it was admitted.
     pub from_disk: usize,
-    pub usage: Usage,
+    pub usage: JobUsage,
     pub submitted: Instant,
     pub started: Option<Instant>,
     pub prompt_done: Option<Instant>,
     pub last_token: Option<Instant>,
 }
 
-impl Task {
+impl ScheduledJob {
     /// The place of a job among those that run: who comes later gives its blocks to who comes before.
     pub(super) fn rank(&self) -> (Reverse<i32>, JobId) {
         (Reverse(self.priority), self.id)
@@ -83,10 +83,10 @@ impl Task {
     }
 
     /// Its part of a step in which `most` of its tokens may run; none where it has no tokens to run.
-    pub(super) fn run(&mut self, most: usize) -> Option<Running<'_>> {
+    pub(super) fn run(&mut self, most: usize) -> Option<RunningAnswer<'_>> {
         let generation = self.generation.as_mut().filter(|_| most > 0)?;
         let (sequence, embedding) = (&mut self.sequence, self.embedding.as_mut());
-        Some(Running { sequence, generation, most, embedding })
+        Some(RunningAnswer { sequence, generation, most, embedding })
     }
 
     /// Whether its next token is to be chosen from logits of an earlier step.

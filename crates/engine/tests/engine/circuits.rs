@@ -8,7 +8,7 @@ use latent_graph::circuit::{Block, OpSpec, SlotSpec, StreamSpec};
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::support::{Machine, support_report};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig};
-use latent_testing::Recipe;
+use latent_testing::ModelRecipe;
 use latent_types::{CacheType, Tier};
 use latent_viz::{Drawing, Options};
 use serde_json::Value;
@@ -189,7 +189,7 @@ fn every_mutant_of_a_circuit_runs_or_is_refused() {
         .iter()
         .flat_map(|shape| [(shape, "Q8_0", false), (shape, "F8_E4M3", true), (shape, "F32", false)])
     {
-        let recipe = Recipe::new(shape, kind.parse().unwrap());
+        let recipe = ModelRecipe::new(shape, kind.parse().unwrap());
         let path = folder.path().join(format!("{shape}-{kind}{}", if as_folder { "" } else { ".gguf" }));
         let written = if as_folder { recipe.write_folder(&path) } else { recipe.write_gguf(&path) };
         let file = checkpoint(&written.unwrap().first);
@@ -235,7 +235,7 @@ fn mutants() -> usize {
 fn circuits_that_contradict_themselves_are_refused_before_they_run() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("v3.gguf");
-    Recipe::new("tiny-v3", "Q8_0".parse().unwrap()).write_gguf(&path).unwrap();
+    ModelRecipe::new("tiny-v3", "Q8_0".parse().unwrap()).write_gguf(&path).unwrap();
     let file = checkpoint(&path);
     type Edit = fn(&mut Circuit);
     let edits: [(&str, &str, Edit); 10] = [

@@ -8,15 +8,15 @@ use latent_engine::{
 };
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_text::Tokenizer;
 use latent_types::{CacheType, TensorType};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-struct Quiet;
+struct ShiftListener;
 
-impl Listener for Quiet {}
+impl Listener for ShiftListener {}
 
 fn step(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32> {
     let mut logits = Vec::new();
@@ -31,7 +31,10 @@ fn step(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32
 fn a_shifted_sequence_gives_the_logits_of_the_tokens_that_are_left() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let recipe = Recipe { layers: Some(1), ..Recipe::new("tiny-v3", Kind::from(TensorType::F32)) };
+    let recipe = ModelRecipe {
+        layers: Some(1),
+        ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::F32))
+    };
     recipe.write_gguf(&path).unwrap();
     let file = checkpoint(&path);
     let tokens: Vec<u32> = (0..90).map(|i| (i * 37 + 11) % 500).collect();
@@ -89,8 +92,12 @@ fn an_answer_goes_on_beyond_the_context() {
     let (mut engine, tokenizer) = small(100);
     let prompt: Vec<u32> = (20..60).collect();
     let mut session = Session::default();
-    let full =
-        engine.generate(&mut session, &endless(&tokenizer, &prompt, None, 300), &tokenizer, &mut Quiet);
+    let full = engine.generate(
+        &mut session,
+        &endless(&tokenizer, &prompt, None, 300),
+        &tokenizer,
+        &mut ShiftListener,
+    );
     let full = full.unwrap();
     assert_eq!((full.stop, full.tokens.len(), full.discarded_tokens), (StopReason::Context, 60, 0));
 
@@ -98,7 +105,7 @@ fn an_answer_goes_on_beyond_the_context() {
     let shift = ContextShift { keep: 5, discard: 0 };
     let request = endless(&tokenizer, &prompt, Some(shift), 300);
     let mut session = Session::default();
-    let long = engine.generate(&mut session, &request, &tokenizer, &mut Quiet).unwrap();
+    let long = engine.generate(&mut session, &request, &tokenizer, &mut ShiftListener).unwrap();
     assert_eq!((long.stop, long.tokens.len()), (StopReason::Length, 300));
     // the first shift discards half of the 95 tokens after the kept ones, and so on
     assert!(long.discarded_tokens >= 48 * 5 && session.sequence.len() <= 100, "{}", long.discarded_tokens);
@@ -106,11 +113,12 @@ fn an_answer_goes_on_beyond_the_context() {
     assert_eq!(long.tokens[..60], full.tokens[..], "the same until the context is full");
     // shifted blocks are never shared: the next prompt gets what a new session gets
     assert_eq!(session.tokens, prompt[..5]);
-    let again = engine.generate(&mut session, &request, &tokenizer, &mut Quiet).unwrap();
+    let again = engine.generate(&mut session, &request, &tokenizer, &mut ShiftListener).unwrap();
     assert_eq!((again.cached_tokens, &again.tokens), (5, &long.tokens));
 
     let refused = endless(&tokenizer, &prompt, Some(ContextShift { keep: 99, discard: 0 }), 300);
-    let refused = engine.generate(&mut session, &refused, &tokenizer, &mut Quiet).unwrap_err().to_string();
+    let refused =
+        engine.generate(&mut session, &refused, &tokenizer, &mut ShiftListener).unwrap_err().to_string();
     assert!(refused.contains("--keep 99") && refused.contains("at most 98"), "{refused}");
 }
 
@@ -119,7 +127,10 @@ fn advice_on_a_long_prompt_can_be_followed() {
     let ask = |context: usize, tokens: usize| {
         let (mut engine, tokenizer) = small(context);
         let request = endless(&tokenizer, &vec![20; tokens], None, 1);
-        engine.generate(&mut Session::default(), &request, &tokenizer, &mut Quiet).unwrap_err().to_string()
+        engine
+            .generate(&mut Session::default(), &request, &tokenizer, &mut ShiftListener)
+            .unwrap_err()
+            .to_string()
     };
     let larger = ask(100, 150);
     assert!(
@@ -140,7 +151,7 @@ fn a_session_is_saved_with_its_attachment_and_without_shifted_rows() {
     let prompt: Vec<u32> = (20..60).collect();
     let mut session = Session::default();
     let request = endless(&tokenizer, &prompt, Some(ContextShift { keep: 5, discard: 0 }), 90);
-    engine.generate(&mut session, &request, &tokenizer, &mut Quiet).unwrap();
+    engine.generate(&mut session, &request, &tokenizer, &mut ShiftListener).unwrap();
     assert_eq!(engine.save_session(&mut session, Some(b"what it is about"), &path).unwrap(), 5);
     engine.release(session.sequence);
     let free = engine.kv_cache().available();

@@ -1,14 +1,14 @@
 //! Limits and bans of a request, for one answer, in a scheduler, and with drafts.
 
-use crate::support::demo::{Demo, Quiet, demo};
-use crate::support::jobs::{Heard, engine, options, prompt, request, scheduler};
+use crate::support::demo::{DemoEngine, DemoListener, demo};
+use crate::support::jobs::{HeardEvents, engine, options, prompt, request, scheduler};
 use latent_engine::sampling::{Sampler, SamplerKind, SamplingParams};
 use latent_engine::scheduler::{Job, SchedulerOptions};
 use latent_engine::{Draft, EngineOptions, Request, Session, StopReason};
 use std::time::Duration;
 
-fn answer(demo: &mut Demo, request: &Request) -> latent_engine::Answer {
-    demo.engine.generate(&mut Session::default(), request, &demo.tokenizer, &mut Quiet).unwrap()
+fn answer(demo: &mut DemoEngine, request: &Request) -> latent_engine::Answer {
+    demo.engine.generate(&mut Session::default(), request, &demo.tokenizer, &mut DemoListener).unwrap()
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn jobs_without_the_cache_run_their_whole_prompt() {
     let job = |uncached| Job { request: request(&tokenizer, prompt(1, 150), 3), uncached, ..Job::default() };
     let mut cached = |uncached: bool| {
         let id = scheduler.submit(job(uncached)).unwrap();
-        let mut heard = Heard::default();
+        let mut heard = HeardEvents::default();
         heard.run(&mut scheduler);
         (heard.cached(id), heard.tokens(id))
     };
@@ -104,7 +104,7 @@ fn a_job_whose_prompt_takes_too_long_ends_without_a_token() {
     };
     let ids =
         [Duration::ZERO, Duration::from_secs(3600)].map(|limit| scheduler.submit(limited(limit)).unwrap());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.run(&mut scheduler);
     let (reason, _, usage) = heard.finished(ids[0]);
     assert_eq!((reason, usage.completion, heard.tokens(ids[0]).len()), (StopReason::Length, 0, 0));

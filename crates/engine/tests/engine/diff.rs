@@ -1,21 +1,23 @@
 //! Two runs compared: equal settings agree in every bit, other settings within their tolerance, and a wrong weight is found where it is.
 
 use crate::support::{CASES, all_logits, bits, checkpoint, engine, folder};
-use latent_compare::{DiffError, Numerics, Report, Side, Tolerance, Verdict, compare, dump};
-use latent_engine::{EngineOptions, Trace};
+use latent_compare::{
+    ComparedRun, ComparisonReport, DiffError, Numerics, PointVerdict, Tolerance, compare, dump,
+};
+use latent_engine::{ActivationTrace, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::activations::Activations;
 use latent_graph::circuit::Circuit;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::{CacheType, Tier};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-struct Ran {
+struct TracedRun {
     points: Activations,
-    trace: Trace,
+    trace: ActivationTrace,
     numerics: Numerics,
 }
 
@@ -32,29 +34,29 @@ fn tokens(count: usize) -> Vec<u32> {
     (0..count as u32).map(|i| 2 + i * 37 % 190).collect()
 }
 
-fn ran(file: &Arc<Checkpoint>, options: &EngineOptions, tokens: &[u32]) -> Ran {
+fn ran(file: &Arc<Checkpoint>, options: &EngineOptions, tokens: &[u32]) -> TracedRun {
     let mut engine = engine(file, options);
     let points = engine.activations(file).unwrap();
     let layers = 0..engine.config().layers;
     let trace = engine.trace(&points, layers, tokens, &mut |_| true).unwrap();
-    Ran { points, trace, numerics: Numerics::of(&engine) }
+    TracedRun { points, trace, numerics: Numerics::of(&engine) }
 }
 
-fn between(a: &Ran, b: &Ran) -> Report {
+fn between(a: &TracedRun, b: &TracedRun) -> ComparisonReport {
     let tolerance = Tolerance::between(Some(&a.numerics), Some(&b.numerics));
     compare(
-        Side { points: &a.points, trace: &a.trace },
-        Side { points: &b.points, trace: &b.trace },
+        ComparedRun { points: &a.points, trace: &a.trace },
+        ComparedRun { points: &b.points, trace: &b.trace },
         tolerance,
     )
     .unwrap()
 }
 
-fn first(report: &Report) -> Option<&str> {
+fn first(report: &ComparisonReport) -> Option<&str> {
     report.parted.map(|index| report.points[index].name.as_str())
 }
 
-fn describe(report: &Report) -> String {
+fn describe(report: &ComparisonReport) -> String {
     let line = |p: &latent_compare::PointReport| {
         format!("{} {:e} of {:e} {:?}\n", p.name, p.distance.worst_relative, p.inputs_error, p.verdict)
     };
@@ -71,7 +73,7 @@ fn equal_settings_agree_in_every_bit_and_tracing_changes_none() {
                 let (a, b) = (ran(&file, &options, &tokens), ran(&file, &options, &tokens));
                 let report = between(&a, &b);
                 assert!(
-                    report.points.iter().all(|p| p.verdict == Verdict::Same),
+                    report.points.iter().all(|p| p.verdict == PointVerdict::Same),
                     "{case}: {}",
                     describe(&report)
                 );
@@ -197,7 +199,7 @@ fn swapped_halves_of_the_rope_are_found_in_the_key() {
     );
     assert_eq!(first(&report), Some("layers.1.kv_a"));
     let latent = report.points.iter().find(|p| p.name == "layers.1.latent").unwrap();
-    assert_eq!(latent.verdict, Verdict::Same, "only the rope part is wrong");
+    assert_eq!(latent.verdict, PointVerdict::Same, "only the rope part is wrong");
     // the pairs themselves taken otherwise: keys and queries are right before the rotation and wrong after it
     let copy = tempfile::tempdir().unwrap();
     let config = std::fs::read_to_string(folder("v3").join("config.json")).unwrap();
@@ -228,7 +230,7 @@ fn a_circuit_with_a_wrong_wire_is_located() {
     assert_eq!(first(&report), Some("layers.0.ffn_act"));
     let same = EngineOptions { circuit: Some(Arc::new(circuit.clone())), ..exact() };
     let report = between(&ran(&file, &exact(), &tokens), &ran(&file, &same, &tokens));
-    assert!(report.points.iter().all(|p| p.verdict == Verdict::Same));
+    assert!(report.points.iter().all(|p| p.verdict == PointVerdict::Same));
 }
 
 #[test]
@@ -238,7 +240,7 @@ fn quantised_models_agree_with_their_exact_runs() {
     let tokens = tokens(40);
     for kind in ["Q4_K_M", "Q8_0", "Q4_0", "Q2_K", "F16"] {
         for shape in ["tiny-v3", "tiny-dense"] {
-            Recipe::new(shape, kind.parse::<Kind>().unwrap()).write_gguf(&path).unwrap();
+            ModelRecipe::new(shape, kind.parse::<RandomWeightTypes>().unwrap()).write_gguf(&path).unwrap();
             let file = checkpoint(&path);
             let report = between(&ran(&file, &exact(), &tokens), &ran(&file, &options(), &tokens));
             assert_eq!(first(&report), None, "{shape} {kind}:\n{}", describe(&report));
@@ -256,10 +258,10 @@ fn a_dump_comes_back_as_it_was_written() {
     let count = dump::write(&a.trace, &a.points, &path).unwrap();
     let trace = dump::read(&path, &a.points, None).unwrap();
     assert_eq!(trace.tokens(), tokens);
-    let b = Ran { points: a.points.clone(), trace, numerics: a.numerics.clone() };
+    let b = TracedRun { points: a.points.clone(), trace, numerics: a.numerics.clone() };
     let report = between(&a, &b);
     assert_eq!(report.points.len(), count);
-    assert!(report.points.iter().all(|p| p.verdict == Verdict::Same));
+    assert!(report.points.iter().all(|p| p.verdict == PointVerdict::Same));
     let other = dump::read(&path, &a.points, Some(&tokens[1..])).unwrap_err().to_string();
     assert!(other.contains("24 tokens") && other.contains("--tokens"), "{other}");
 }
@@ -274,7 +276,10 @@ fn what_transformers_computes_on_the_way_is_what_we_compute() {
     let trace = dump::read(&path, &points, None).unwrap();
     let ours = ran(&file, &options, trace.tokens());
     let tolerance = Tolerance::between(None, Some(&ours.numerics));
-    let sides = [Side { points: &points, trace: &trace }, Side { points: &ours.points, trace: &ours.trace }];
+    let sides = [
+        ComparedRun { points: &points, trace: &trace },
+        ComparedRun { points: &ours.points, trace: &ours.trace },
+    ];
     let report = compare(sides[0], sides[1], tolerance).unwrap();
     assert_eq!(first(&report), None, "{}", describe(&report));
     assert!(report.points.iter().all(|p| p.distance.worst_relative < 1e-5), "{}", describe(&report));
@@ -361,13 +366,18 @@ fn models_of_other_shapes_and_other_tokens_cannot_be_compared() {
     let tokens = tokens(4);
     let a = ran(&checkpoint(&folder("v3")), &exact(), &tokens);
     let b = ran(&checkpoint(&folder("youtu")), &exact(), &tokens);
-    let side = |ran: &'_ Ran| -> (Activations, Trace) { (ran.points.clone(), ran.trace.clone()) };
+    let side =
+        |ran: &'_ TracedRun| -> (Activations, ActivationTrace) { (ran.points.clone(), ran.trace.clone()) };
     let ((pa, ta), (pb, tb)) = (side(&a), side(&b));
     let tolerance = Tolerance { level: 1.0, growth: 1.0 };
-    let found = compare(Side { points: &pa, trace: &ta }, Side { points: &pb, trace: &tb }, tolerance);
+    let found =
+        compare(ComparedRun { points: &pa, trace: &ta }, ComparedRun { points: &pb, trace: &tb }, tolerance);
     assert!(matches!(found, Err(DiffError::Width { .. })), "{found:?}");
     let c = ran(&checkpoint(&folder("v3")), &exact(), &tokens[..3]);
-    let found =
-        compare(Side { points: &pa, trace: &ta }, Side { points: &c.points, trace: &c.trace }, tolerance);
+    let found = compare(
+        ComparedRun { points: &pa, trace: &ta },
+        ComparedRun { points: &c.points, trace: &c.trace },
+        tolerance,
+    );
     assert!(matches!(found, Err(DiffError::Tokens { a: 4, b: 3, at: 3 })), "{found:?}");
 }

@@ -10,7 +10,7 @@ use latent_engine::{
 };
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
-use latent_testing::{Kind, Mtp, Recipe};
+use latent_testing::{ModelRecipe, MtpLayer, RandomWeightTypes};
 use latent_types::{CacheType, TensorType};
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn tokens(count: usize) -> Vec<u32> {
     (0..count as u32).map(|i| i * 37 % 188 + 3).collect()
 }
 
-fn written(folder: &Path, recipe: &Recipe, name: &str) -> Arc<Checkpoint> {
+fn written(folder: &Path, recipe: &ModelRecipe, name: &str) -> Arc<Checkpoint> {
     let path = folder.join(name);
     if name.ends_with("gguf") {
         recipe.write_gguf(&path).unwrap()
@@ -52,8 +52,11 @@ fn after(engine: &mut Engine, prompt: &[u32], next: &[u32], together: bool) -> V
 #[test]
 fn an_engine_that_drafts_has_no_steps_in_flight() {
     let made = tempfile::tempdir().unwrap();
-    let recipe =
-        Recipe { layers: Some(2), mtp: Mtp::Own, ..Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)) };
+    let recipe = ModelRecipe {
+        layers: Some(2),
+        mtp: MtpLayer::Own,
+        ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q8_0))
+    };
     let checkpoint = written(made.path(), &recipe, "mtp.gguf");
     let mut engine = engine(&checkpoint, &drafting(Precision::Default));
     let mut sequence = Sequence::default();
@@ -69,10 +72,13 @@ fn a_token_and_its_draft_have_the_bits_of_two_steps() {
     let mut models = Vec::from(fixtures);
     for (n, ty) in weight_types().enumerate() {
         let shape = ["tiny-v3", "tiny-glm", "tiny-v2"][n % 3];
-        let recipe = Recipe { layers: Some(2), ..Recipe::new(shape, Kind::from(ty)) };
+        let recipe = ModelRecipe { layers: Some(2), ..ModelRecipe::new(shape, RandomWeightTypes::from(ty)) };
         models.push((format!("{shape} of {ty}"), written(made.path(), &recipe, &format!("{n}.gguf"))));
     }
-    let fp8 = Recipe { layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(TensorType::F8_E4M3)) };
+    let fp8 = ModelRecipe {
+        layers: Some(2),
+        ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::F8_E4M3))
+    };
     models.push(("fp8".to_owned(), written(made.path(), &fp8, "fp8")));
     let caches = [None, Some(CacheType::Int8), Some(CacheType::Bf16)];
     let tiers = tiers();
@@ -122,13 +128,17 @@ fn the_mtp_layer_agrees_with_the_reference_in_every_formulation_and_chunking() {
     let made = tempfile::tempdir().unwrap();
     let tokens = tokens(30);
     for (shape, mtp, file) in [
-        ("tiny-v3", Mtp::Own, "a.gguf"),
-        ("tiny-v3", Mtp::Shared, "b.gguf"),
-        ("tiny-v3", Mtp::Own, "c"),
-        ("tiny-glm", Mtp::Shared, "d"),
-        ("tiny-dense", Mtp::Own, "e.gguf"),
+        ("tiny-v3", MtpLayer::Own, "a.gguf"),
+        ("tiny-v3", MtpLayer::Shared, "b.gguf"),
+        ("tiny-v3", MtpLayer::Own, "c"),
+        ("tiny-glm", MtpLayer::Shared, "d"),
+        ("tiny-dense", MtpLayer::Own, "e.gguf"),
     ] {
-        let recipe = Recipe { mtp, layers: Some(2), ..Recipe::new(shape, Kind::from(TensorType::F32)) };
+        let recipe = ModelRecipe {
+            mtp,
+            layers: Some(2),
+            ..ModelRecipe::new(shape, RandomWeightTypes::from(TensorType::F32))
+        };
         let checkpoint = written(made.path(), &recipe, file);
         let reference = EngineOptions { threads: Some(1), ..drafting(Precision::Exact) };
         let reference =
@@ -227,15 +237,15 @@ fn greedy_tokens_are_the_same_with_drafts_on_every_model_with_an_mtp_layer() {
     let made = tempfile::tempdir().unwrap();
     let mut models = vec![("v3-mtp", checkpoint(&folder("v3-mtp")))];
     for (n, (shape, mtp, kind)) in [
-        ("tiny-v3", Mtp::Own, "Q4_K_M"),
-        ("tiny-glm", Mtp::Shared, "Q8_0"),
-        ("tiny-v2", Mtp::Own, "BF16"),
-        ("tiny-dense", Mtp::Shared, "Q4_0"),
+        ("tiny-v3", MtpLayer::Own, "Q4_K_M"),
+        ("tiny-glm", MtpLayer::Shared, "Q8_0"),
+        ("tiny-v2", MtpLayer::Own, "BF16"),
+        ("tiny-dense", MtpLayer::Shared, "Q4_0"),
     ]
     .into_iter()
     .enumerate()
     {
-        let recipe = Recipe { mtp, layers: Some(2), ..Recipe::new(shape, kind.parse().unwrap()) };
+        let recipe = ModelRecipe { mtp, layers: Some(2), ..ModelRecipe::new(shape, kind.parse().unwrap()) };
         models.push((shape, written(made.path(), &recipe, &format!("{n}.gguf"))));
     }
     for tier in tiers() {
@@ -256,8 +266,11 @@ fn greedy_tokens_are_the_same_with_drafts_on_every_model_with_an_mtp_layer() {
 #[test]
 fn a_sequence_that_was_cut_shared_or_shifted_can_be_drafted_for_again() {
     let made = tempfile::tempdir().unwrap();
-    let recipe =
-        Recipe { mtp: Mtp::Own, layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(TensorType::F32)) };
+    let recipe = ModelRecipe {
+        mtp: MtpLayer::Own,
+        layers: Some(2),
+        ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::F32))
+    };
     let mut engine = engine(&written(made.path(), &recipe, "a.gguf"), &drafting(Precision::Exact));
     let text = tokens(80);
     let feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
@@ -302,10 +315,13 @@ fn a_sequence_that_was_cut_shared_or_shifted_can_be_drafted_for_again() {
 #[test]
 fn what_cannot_be_drafted_is_said() {
     let made = tempfile::tempdir().unwrap();
-    let recipe =
-        Recipe { mtp: Mtp::Own, layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(TensorType::F32)) };
+    let recipe = ModelRecipe {
+        mtp: MtpLayer::Own,
+        layers: Some(2),
+        ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::F32))
+    };
     let with = written(made.path(), &recipe, "a.gguf");
-    let without = written(made.path(), &Recipe { mtp: Mtp::None, ..recipe.clone() }, "b.gguf");
+    let without = written(made.path(), &ModelRecipe { mtp: MtpLayer::None, ..recipe.clone() }, "b.gguf");
     let refused = |checkpoint: &Arc<Checkpoint>| {
         let loaded =
             Engine::load(&*latent_backends::cpu(), checkpoint, &drafting(Precision::Default), &mut |_, _| {});
@@ -313,7 +329,11 @@ fn what_cannot_be_drafted_is_said() {
     };
     let message = refused(&without);
     assert!(message.contains("no tensors of an MTP layer") && message.contains("--draft mtp"), "{message}");
-    let minicpm3 = written(made.path(), &Recipe::new("tiny-minicpm3", Kind::from(TensorType::F32)), "c.gguf");
+    let minicpm3 = written(
+        made.path(),
+        &ModelRecipe::new("tiny-minicpm3", RandomWeightTypes::from(TensorType::F32)),
+        "c.gguf",
+    );
     assert!(refused(&minicpm3).contains("MTP layer"));
 
     let mut plain = engine(&with, &options());
@@ -340,8 +360,11 @@ fn what_cannot_be_drafted_is_said() {
 #[test]
 fn a_cancelled_step_leaves_the_mtp_layer_as_it_was() {
     let made = tempfile::tempdir().unwrap();
-    let recipe =
-        Recipe { mtp: Mtp::Own, layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(TensorType::F32)) };
+    let recipe = ModelRecipe {
+        mtp: MtpLayer::Own,
+        layers: Some(2),
+        ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::F32))
+    };
     let mut engine = engine(&written(made.path(), &recipe, "a.gguf"), &drafting(Precision::Exact));
     let text = tokens(20);
     let truth = mtp_logits(&mut engine, &text, 19).remove(0);

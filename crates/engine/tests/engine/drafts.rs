@@ -3,13 +3,14 @@
 use latent_engine::cache::Sequence;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{
-    ContextShift, Draft, DraftCount, EngineOptions, Generation, Listener, Progress, Request, Running, Session,
+    AnswerProgress, ContextShift, Draft, DraftCount, EngineOptions, Generation, Listener, Request,
+    RunningAnswer, Session,
 };
 use latent_graph::passes::Precision;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
-use crate::support::demo::{Demo, Quiet, demo, models};
+use crate::support::demo::{DemoEngine, DemoListener, demo, models};
 
 fn options(draft: Draft) -> EngineOptions {
     EngineOptions { threads: Some(1), draft, ..EngineOptions::default() }
@@ -31,7 +32,7 @@ fn as_many_drafts_are_accepted_as_in_llama_cpp() {
             [Draft::None, Draft::Mtp].map(|draft| demo(&EngineOptions { precision, ..options(draft) }));
         let mut count = DraftCount::default();
         for chat in CHATS {
-            let ask = |demo: &mut Demo| {
+            let ask = |demo: &mut DemoEngine| {
                 demo.ask(&mut Session::default(), chat, CHAT_TOKENS, &SamplingParams::greedy())
             };
             let (without, with) = (ask(&mut plain), ask(&mut drafting));
@@ -60,8 +61,9 @@ fn equal_answers(questions: impl Iterator<Item = String>) -> (usize, usize, Draf
     let [mut plain, mut drafting] = [Draft::None, Draft::Mtp].map(|draft| demo(&options(draft)));
     let (mut count, mut same, mut total) = (DraftCount::default(), 0, 0);
     for question in questions {
-        let ask =
-            |demo: &mut Demo| demo.ask(&mut Session::default(), &question, 300, &SamplingParams::greedy());
+        let ask = |demo: &mut DemoEngine| {
+            demo.ask(&mut Session::default(), &question, 300, &SamplingParams::greedy())
+        };
         let (without, with) = (ask(&mut plain), ask(&mut drafting));
         count.drafted += with.drafts.drafted;
         count.accepted += with.drafts.accepted;
@@ -97,7 +99,7 @@ fn a_seed_gives_the_same_text_with_drafts_whatever_the_sampler_does() {
     {
         let sampling = SamplingParams { seed, ..sampling };
         for (question, stop) in [(CHATS[2], None), (CHATS[3], Some(" the "))] {
-            let ask = |demo: &mut Demo| {
+            let ask = |demo: &mut DemoEngine| {
                 let request = Request {
                     prompt: demo.prompt(question),
                     sampling: sampling.clone(),
@@ -106,7 +108,7 @@ fn a_seed_gives_the_same_text_with_drafts_whatever_the_sampler_does() {
                     logprobs: Some(2),
                     ..Request::default()
                 };
-                let mut heard = Heard::default();
+                let mut heard = HeardTokens::default();
                 let mut session = Session::default();
                 let answer =
                     demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut heard).unwrap();
@@ -129,10 +131,10 @@ fn a_seed_gives_the_same_text_with_drafts_whatever_the_sampler_does() {
 
 /// Tokens with their texts and log-probabilities, as a listener hears them.
 #[derive(Default, PartialEq)]
-struct Heard(Vec<(u32, String, Vec<u32>)>);
+struct HeardTokens(Vec<(u32, String, Vec<u32>)>);
 
-impl Listener for Heard {
-    fn token(&mut self, event: &latent_engine::Event<'_>) -> bool {
+impl Listener for HeardTokens {
+    fn token(&mut self, event: &latent_engine::TokenEvent<'_>) -> bool {
         let (own, top) = event.logprob.unwrap_or((f32::NAN, &[]));
         let bits = std::iter::once(own).chain(top.iter().map(|of| of.logprob)).map(f32::to_bits);
         self.0.push((event.token, event.text.to_owned(), bits.collect()));
@@ -146,7 +148,7 @@ fn sampled_tokens_have_the_distribution_that_they_have_without_drafts() {
     let [mut plain, mut drafting] = [Draft::None, Draft::Mtp].map(|draft| demo(&options(draft)));
     let mut accepted = 0;
     // tokens that are seldom drafted right, too; seeds of their own, so that equal texts of equal seeds prove nothing here
-    let mut sampled = |demo: &mut Demo, seeds: std::ops::Range<u64>| {
+    let mut sampled = |demo: &mut DemoEngine, seeds: std::ops::Range<u64>| {
         let mut counts: Vec<HashMap<u32, f64>> = vec![HashMap::new(); 4];
         let mut session = Session::default();
         for seed in seeds {
@@ -222,7 +224,7 @@ fn a_restored_session_runs_again_and_a_continued_one_does_not() {
         undrafted: true,
         ..Request::default()
     };
-    let plainly = demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut Quiet).unwrap();
+    let plainly = demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut DemoListener).unwrap();
     assert_eq!((plainly.tokens, plainly.drafts.drafted), (told.tokens, 0));
 }
 
@@ -231,7 +233,7 @@ fn a_full_context_ends_or_shifts_an_answer_as_without_drafts() {
     let small = |draft| EngineOptions { context: Some(64), ..options(draft) };
     let [mut plain, mut drafting] = [Draft::None, Draft::Mtp].map(|draft| demo(&small(draft)));
     for (shift, most) in [(None, 200), (Some(ContextShift { keep: 4, discard: 0 }), 120), (None, 7)] {
-        let ask = |demo: &mut Demo| {
+        let ask = |demo: &mut DemoEngine| {
             let request = Request {
                 prompt: demo.prompt(CHATS[3]),
                 sampling: SamplingParams::greedy(),
@@ -239,7 +241,9 @@ fn a_full_context_ends_or_shifts_an_answer_as_without_drafts() {
                 shift,
                 ..Request::default()
             };
-            demo.engine.generate(&mut Session::default(), &request, &demo.tokenizer, &mut Quiet).unwrap()
+            demo.engine
+                .generate(&mut Session::default(), &request, &demo.tokenizer, &mut DemoListener)
+                .unwrap()
         };
         let (without, with) = (ask(&mut plain), ask(&mut drafting));
         assert_eq!((with.tokens, with.stop), (without.tokens, without.stop), "{shift:?}");
@@ -274,7 +278,8 @@ fn a_long_prompt_goes_on_after_an_accepted_draft() {
         let more: Vec<u32> = (0..64).map(|i| 100 + i % 50).collect();
         let prompt = [demo.prompt(CHATS[2]), first.tokens, more].concat();
         let request = Request { prompt, sampling: greedy.clone(), max_tokens: Some(5), ..Request::default() };
-        let answer = demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut Quiet).unwrap();
+        let answer =
+            demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut DemoListener).unwrap();
         assert!(answer.cached_tokens >= first.prompt_tokens + most - 2, "{}", answer.cached_tokens);
     }
 }
@@ -284,7 +289,7 @@ fn many_answers_at_once_are_those_of_one() {
     let mut demo = demo(&EngineOptions { context: Some(2048), ..options(Draft::Mtp) });
     let mut plain = self::demo(&options(Draft::None));
     let sampling = |seed| SamplingParams { seed, ..SamplingParams::default() };
-    let request = |demo: &Demo, seed: u64| Request {
+    let request = |demo: &DemoEngine, seed: u64| Request {
         prompt: demo.prompt(CHATS[seed as usize]),
         sampling: sampling(seed),
         max_tokens: Some(80),
@@ -295,18 +300,20 @@ fn many_answers_at_once_are_those_of_one() {
         .collect();
     let mut together = 0;
     while all.iter().any(|(_, generation)| !generation.is_finished()) {
-        let mut running: Vec<Running<'_>> =
-            all.iter_mut().map(|(sequence, generation)| Running::new(sequence, generation)).collect();
+        let mut running: Vec<RunningAnswer<'_>> =
+            all.iter_mut().map(|(sequence, generation)| RunningAnswer::new(sequence, generation)).collect();
         for progress in demo.engine.advance(&mut running).unwrap() {
             together +=
-                usize::from(matches!(progress.unwrap(), Progress::Tokens(chosen) if chosen.len() == 2));
+                usize::from(matches!(progress.unwrap(), AnswerProgress::Tokens(chosen) if chosen.len() == 2));
         }
     }
     let mut same = 0;
     for (seed, (sequence, generation)) in (0..).zip(&all) {
         let request = request(&demo, seed);
-        let alone =
-            plain.engine.generate(&mut Session::default(), &request, &plain.tokenizer, &mut Quiet).unwrap();
+        let alone = plain
+            .engine
+            .generate(&mut Session::default(), &request, &plain.tokenizer, &mut DemoListener)
+            .unwrap();
         // in default precision the bits of a prompt may depend on other rows of its step
         same += usize::from(generation.tokens() == alone.tokens);
         assert!(generation.drafts().accepted > 0 || generation.tokens().len() < 4);

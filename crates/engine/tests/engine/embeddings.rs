@@ -11,7 +11,7 @@ use latent_engine::{
 };
 use latent_formats::Checkpoint;
 use latent_graph::passes::{MlaChoice, Precision};
-use latent_testing::Recipe;
+use latent_testing::ModelRecipe;
 use latent_testing::reference::{ReferenceBackend, ToyRecurrence};
 use latent_text::Tokenizer;
 use std::path::Path;
@@ -44,17 +44,17 @@ fn looked_up(engine: &mut Engine, checkpoint: &Checkpoint, tokens: &[u32]) -> Ve
 }
 
 /// Tokens with their embeddings.
-struct Text {
+struct EmbeddedText {
     tokens: Vec<u32>,
     values: Vec<f32>,
     hidden: usize,
 }
 
-impl Text {
-    fn new(engine: &mut Engine, checkpoint: &Checkpoint, count: usize) -> Text {
+impl EmbeddedText {
+    fn new(engine: &mut Engine, checkpoint: &Checkpoint, count: usize) -> EmbeddedText {
         let tokens: Vec<u32> = (0..count as u32).map(|i| (i * i * 5 + 3 * i) % 100).collect();
         let values = looked_up(engine, checkpoint, &tokens);
-        Text { tokens, values, hidden: engine.config().hidden_size }
+        EmbeddedText { tokens, values, hidden: engine.config().hidden_size }
     }
 
     fn rows(&self, range: std::ops::Range<usize>, embedded: bool) -> InputRows<'_> {
@@ -68,7 +68,12 @@ impl Text {
 
 /// Runs two halves of a text as two sequences, a fixed number of rows of each per step. `embedded`
 /// says which steps of which sequence take embeddings. Returns all logits as bits.
-fn run(engine: &mut Engine, text: &Text, chunk: usize, embedded: fn(usize, usize) -> bool) -> Vec<Vec<u32>> {
+fn run(
+    engine: &mut Engine,
+    text: &EmbeddedText,
+    chunk: usize,
+    embedded: fn(usize, usize) -> bool,
+) -> Vec<Vec<u32>> {
     let half = text.tokens.len() / 2;
     let mut sequences: [Sequence; 2] = Default::default();
     let mut logits = vec![Vec::new(); 2 * half];
@@ -92,7 +97,7 @@ fn run(engine: &mut Engine, text: &Text, chunk: usize, embedded: fn(usize, usize
 fn the_models_own_embeddings_give_the_bits_of_its_tokens() {
     let folder_of_random = tempfile::tempdir().unwrap();
     let random = folder_of_random.path().join("model.gguf");
-    Recipe { layers: Some(2), ..Recipe::new("tiny-v3", "Q4_K_M".parse().unwrap()) }
+    ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", "Q4_K_M".parse().unwrap()) }
         .write_gguf(&random)
         .unwrap();
     // minicpm3 multiplies its embedding by a factor
@@ -113,8 +118,8 @@ fn the_models_own_embeddings_give_the_bits_of_its_tokens() {
             let mut engine = load(backend, &file, &options(precision, mla));
             // the toy recurrence changes what the first layer reads; embeddings come before it
             let text = match number {
-                3 => Text::new(&mut load(&*reference, &file, &options(precision, mla)), &file, rows),
-                _ => Text::new(&mut engine, &file, rows),
+                3 => EmbeddedText::new(&mut load(&*reference, &file, &options(precision, mla)), &file, rows),
+                _ => EmbeddedText::new(&mut engine, &file, rows),
             };
             for chunk in [1, 7, 64] {
                 let tokens = run(&mut engine, &text, chunk, |_, _| false);
@@ -133,11 +138,11 @@ fn the_models_own_embeddings_give_the_bits_of_its_tokens() {
     }
 }
 
-fn small() -> (Engine, Text) {
+fn small() -> (Engine, EmbeddedText) {
     let file = checkpoint(&folder("youtu"));
     let options = options(Precision::Exact, MlaChoice::Absorbed);
     let mut engine = load(&*latent_backends::cpu(), &file, &options);
-    let text = Text::new(&mut engine, &file, 100);
+    let text = EmbeddedText::new(&mut engine, &file, 100);
     (engine, text)
 }
 
@@ -237,9 +242,9 @@ fn rows_of_embeddings_are_neither_saved_nor_taken_for_tokens() {
     assert_eq!(engine.save_session(&mut session, None, &path).unwrap(), 2);
 }
 
-struct Quiet;
+struct EmbeddingListener;
 
-impl Listener for Quiet {}
+impl Listener for EmbeddingListener {}
 
 #[test]
 fn whatever_tokens_a_session_claims_rows_of_embeddings_are_not_used_for_a_prompt() {
@@ -265,7 +270,8 @@ fn whatever_tokens_a_session_claims_rows_of_embeddings_are_not_used_for_a_prompt
     }
     let request =
         Request { prompt, sampling: SamplingParams::greedy(), max_tokens: Some(5), ..Request::default() };
-    let answer = engine.generate(&mut session, &request, &tokenizer, &mut Quiet).unwrap();
-    let fresh = engine.generate(&mut Session::default(), &request, &tokenizer, &mut Quiet).unwrap();
+    let answer = engine.generate(&mut session, &request, &tokenizer, &mut EmbeddingListener).unwrap();
+    let fresh =
+        engine.generate(&mut Session::default(), &request, &tokenizer, &mut EmbeddingListener).unwrap();
     assert_eq!((answer.cached_tokens, answer.tokens), (4, fresh.tokens));
 }

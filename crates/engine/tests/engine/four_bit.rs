@@ -4,7 +4,7 @@ use crate::support::{all_logits, bits, checkpoint, engine, error};
 use latent_engine::{Engine, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
-use latent_testing::{FourBit, FourBitLayout, Kind, Recipe};
+use latent_testing::{FourBitLayout, FourBitRecipe, ModelRecipe, RandomWeightTypes};
 use latent_types::TensorType;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,8 +28,9 @@ fn worst(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
 }
 
 /// The packed model and its copy.
-fn written(folder: &Path, shape: &str, form: &FourBit) -> (Arc<Checkpoint>, Arc<Checkpoint>) {
-    let recipe = Recipe { layers: Some(2), ..Recipe::new(shape, Kind::from(TensorType::F32)) };
+fn written(folder: &Path, shape: &str, form: &FourBitRecipe) -> (Arc<Checkpoint>, Arc<Checkpoint>) {
+    let recipe =
+        ModelRecipe { layers: Some(2), ..ModelRecipe::new(shape, RandomWeightTypes::from(TensorType::F32)) };
     let (packed, plain) = (folder.join("packed"), folder.join("plain"));
     recipe.write_four_bit(form, &packed, &plain).unwrap();
     (checkpoint(&packed), checkpoint(&plain))
@@ -44,7 +45,7 @@ fn type_of(file: &Checkpoint, name: &str) -> TensorType {
 const SAME: f64 = 1e-10;
 const ROUNDED: f64 = 1e-5;
 
-fn check(shape: &str, form: &FourBit, shown: TensorType, bound: f64) {
+fn check(shape: &str, form: &FourBitRecipe, shown: TensorType, bound: f64) {
     let folder = tempfile::tempdir().unwrap();
     let (packed, plain) = written(folder.path(), shape, form);
     let what = format!("{shape} {form:?}");
@@ -70,11 +71,11 @@ fn check(shape: &str, form: &FourBit, shown: TensorType, bound: f64) {
 #[test]
 fn symmetric_integers_run_as_q4_0() {
     for layout in [FourBitLayout::Gptq, FourBitLayout::GptqV2, FourBitLayout::PackQuantized] {
-        check("tiny-v3", &FourBit::new(layout, true), TensorType::Q4_0, SAME);
+        check("tiny-v3", &FourBitRecipe::new(layout, true), TensorType::Q4_0, SAME);
     }
-    let larger = FourBit { group: Some(128), ..FourBit::new(FourBitLayout::Gptq, true) };
+    let larger = FourBitRecipe { group: Some(128), ..FourBitRecipe::new(FourBitLayout::Gptq, true) };
     check("tiny-dense", &larger, TensorType::Q4_0, SAME);
-    let whole_rows = FourBit { group: None, ..FourBit::new(FourBitLayout::PackQuantized, true) };
+    let whole_rows = FourBitRecipe { group: None, ..FourBitRecipe::new(FourBitLayout::PackQuantized, true) };
     check("tiny-v2", &whole_rows, TensorType::Q4_0, SAME);
 }
 
@@ -83,9 +84,9 @@ fn integers_with_zero_points_run_as_q5_0() {
     for layout in
         [FourBitLayout::Gptq, FourBitLayout::GptqV2, FourBitLayout::Awq, FourBitLayout::PackQuantized]
     {
-        check("tiny-v3", &FourBit::new(layout, false), TensorType::Q5_0, SAME);
+        check("tiny-v3", &FourBitRecipe::new(layout, false), TensorType::Q5_0, SAME);
     }
-    let larger = FourBit { group: Some(128), ..FourBit::new(FourBitLayout::Awq, false) };
+    let larger = FourBitRecipe { group: Some(128), ..FourBitRecipe::new(FourBitLayout::Awq, false) };
     check("tiny-glm", &larger, TensorType::Q5_0, SAME);
 }
 
@@ -93,34 +94,39 @@ fn integers_with_zero_points_run_as_q5_0() {
 fn inputs_in_another_order_and_odd_groups_run_as_f16() {
     for layout in [FourBitLayout::Gptq, FourBitLayout::PackQuantized] {
         for symmetric in [true, false] {
-            let form = FourBit { ordered: true, ..FourBit::new(layout, symmetric) };
+            let form = FourBitRecipe { ordered: true, ..FourBitRecipe::new(layout, symmetric) };
             check("tiny-v3", &form, TensorType::F16, ROUNDED);
         }
     }
-    let small = FourBit { group: Some(16), ..FourBit::new(FourBitLayout::Awq, false) };
+    let small = FourBitRecipe { group: Some(16), ..FourBitRecipe::new(FourBitLayout::Awq, false) };
     check("tiny-dense", &small, TensorType::F16, ROUNDED);
 }
 
 #[test]
 fn scales_of_other_types_keep_their_values() {
-    let bf16 = FourBit { scales: TensorType::BF16, ..FourBit::new(FourBitLayout::PackQuantized, true) };
+    let bf16 =
+        FourBitRecipe { scales: TensorType::BF16, ..FourBitRecipe::new(FourBitLayout::PackQuantized, true) };
     check("tiny-v3", &bf16, TensorType::Q4_0, SAME);
     // rounded to the 11 bits of f16
-    let f32 = FourBit { scales: TensorType::F32, ..FourBit::new(FourBitLayout::PackQuantized, false) };
+    let f32 =
+        FourBitRecipe { scales: TensorType::F32, ..FourBitRecipe::new(FourBitLayout::PackQuantized, false) };
     check("tiny-v2", &f32, TensorType::Q5_0, ROUNDED);
 }
 
 #[test]
 fn four_bit_floats_run_as_they_are() {
-    check("tiny-v3", &FourBit::new(FourBitLayout::Nvfp4, true), TensorType::NVFP4, SAME);
-    check("tiny-v3", &FourBit::new(FourBitLayout::Mxfp4, true), TensorType::MXFP4, SAME);
+    check("tiny-v3", &FourBitRecipe::new(FourBitLayout::Nvfp4, true), TensorType::NVFP4, SAME);
+    check("tiny-v3", &FourBitRecipe::new(FourBitLayout::Mxfp4, true), TensorType::MXFP4, SAME);
 }
 
 #[test]
 fn only_experts_are_packed_as_in_kimi_k2_5() {
     let ignored = &["self_attn", "shared_experts", "layers.0.mlp"];
-    let form =
-        FourBit { scales: TensorType::BF16, ignored, ..FourBit::new(FourBitLayout::PackQuantized, true) };
+    let form = FourBitRecipe {
+        scales: TensorType::BF16,
+        ignored,
+        ..FourBitRecipe::new(FourBitLayout::PackQuantized, true)
+    };
     let folder = tempfile::tempdir().unwrap();
     let (packed, plain) = written(folder.path(), "tiny-v3", &form);
     assert_eq!(type_of(&packed, "self_attn.kv_b_proj"), TensorType::F32);
@@ -132,9 +138,9 @@ fn only_experts_are_packed_as_in_kimi_k2_5() {
 #[test]
 fn a_packed_file_gives_the_same_bits() {
     let forms = [
-        FourBit { scales: TensorType::BF16, ..FourBit::new(FourBitLayout::PackQuantized, true) },
-        FourBit { ordered: true, ..FourBit::new(FourBitLayout::Gptq, false) },
-        FourBit::new(FourBitLayout::Nvfp4, true),
+        FourBitRecipe { scales: TensorType::BF16, ..FourBitRecipe::new(FourBitLayout::PackQuantized, true) },
+        FourBitRecipe { ordered: true, ..FourBitRecipe::new(FourBitLayout::Gptq, false) },
+        FourBitRecipe::new(FourBitLayout::Nvfp4, true),
     ];
     for form in forms {
         let folder = tempfile::tempdir().unwrap();

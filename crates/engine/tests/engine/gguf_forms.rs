@@ -3,7 +3,7 @@
 use crate::support::{all_logits, checkpoint, engine, error, fixture, folder};
 use latent_engine::{DenseAttention, EngineOptions};
 use latent_formats::gguf::{Writer, WriterValue};
-use latent_formats::{Checkpoint, OutputFile, Source};
+use latent_formats::{Checkpoint, CheckpointSource, OutputFile};
 use latent_graph::config::{KvForm, Temperature};
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage};
@@ -16,7 +16,7 @@ const CASES: [(&str, &str); 3] =
     [("glm-dsa", "glm-dsa"), ("deepseek32", "deepseek32"), ("mistral4", "mistral4")];
 
 /// A tensor: shape, outermost first, and numbers.
-type Tensor = (Vec<usize>, Vec<f32>);
+type FloatTensor = (Vec<usize>, Vec<f32>);
 
 /// Names within a layer, in safetensors and in GGUF.
 const NAMES: [(&str, &str); 23] = [
@@ -46,7 +46,7 @@ const NAMES: [(&str, &str); 23] = [
 ];
 
 /// The tensors of a folder.
-fn tensors(checkpoint: &Checkpoint) -> BTreeMap<String, Tensor> {
+fn tensors(checkpoint: &Checkpoint) -> BTreeMap<String, FloatTensor> {
     let numbers = |ty: TensorType, data: &[u8]| -> Vec<f32> {
         match ty {
             TensorType::F32 => {
@@ -68,7 +68,7 @@ fn tensors(checkpoint: &Checkpoint) -> BTreeMap<String, Tensor> {
 }
 
 /// The same under the names of GGUF, experts stacked, W_UK and W_UV apart.
-fn renamed(folder: &BTreeMap<String, Tensor>, config: &ModelConfig) -> BTreeMap<String, Tensor> {
+fn renamed(folder: &BTreeMap<String, FloatTensor>, config: &ModelConfig) -> BTreeMap<String, FloatTensor> {
     let mut made = BTreeMap::new();
     for (name, tensor) in folder {
         let whole = match name.as_str() {
@@ -100,11 +100,11 @@ fn renamed(folder: &BTreeMap<String, Tensor>, config: &ModelConfig) -> BTreeMap<
 
 /// One tensor of the experts', from the first one's.
 fn stack(
-    folder: &BTreeMap<String, Tensor>,
+    folder: &BTreeMap<String, FloatTensor>,
     first: &str,
-    (shape, _): &Tensor,
+    (shape, _): &FloatTensor,
     config: &ModelConfig,
-) -> Tensor {
+) -> FloatTensor {
     let experts = config.moe.unwrap().experts;
     let of = |expert: usize| &folder[&first.replace(".experts.0.", &format!(".experts.{expert}."))].1;
     let numbers = (0..experts).flat_map(|expert| of(expert).iter().copied()).collect();
@@ -112,7 +112,7 @@ fn stack(
 }
 
 /// `attn_k_b` [heads, kv_lora, nope], transposed, and `attn_v_b` [heads, v, kv_lora] of a combined expansion.
-fn halves((_, both): &Tensor, config: &ModelConfig) -> (Tensor, Tensor) {
+fn halves((_, both): &FloatTensor, config: &ModelConfig) -> (FloatTensor, FloatTensor) {
     let a = config.attention;
     let (heads, latent, nope, v) = (a.heads, a.kv_lora_rank, a.nope, a.v);
     let (mut k_b, mut v_b) = (Vec::new(), Vec::new());
@@ -191,8 +191,8 @@ fn keys(writer: &mut Writer, architecture: &str, config: &serde_json::Map<String
 fn write(case: &str, architecture: &str, to: &Path) -> PathBuf {
     let checkpoint = Checkpoint::open(&folder(case)).unwrap();
     let config = ModelConfig::from_checkpoint(&checkpoint).unwrap();
-    let Source::HuggingFace(source) = checkpoint.source() else { panic!("{case} is a folder") };
-    let tensors: Vec<(String, Tensor)> = renamed(&tensors(&checkpoint), &config).into_iter().collect();
+    let CheckpointSource::HuggingFace(source) = checkpoint.source() else { panic!("{case} is a folder") };
+    let tensors: Vec<(String, FloatTensor)> = renamed(&tensors(&checkpoint), &config).into_iter().collect();
     let mut writer = Writer::new();
     keys(&mut writer, architecture, &source.config);
     for (name, (shape, _)) in &tensors {

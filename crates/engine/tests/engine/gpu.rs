@@ -13,7 +13,7 @@ use latent_engine::sampling::SamplingParams;
 use latent_engine::{Draft, Engine, EngineOptions, Listener, LogitsRequest, Request, SeqInput, Session};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -34,8 +34,8 @@ fn gpu() -> Option<&'static GpuBackend> {
     opened.as_ref()
 }
 
-struct Silent;
-impl Listener for Silent {}
+struct SilentListener;
+impl Listener for SilentListener {}
 
 fn options(mla: MlaChoice, form: CacheForm) -> EngineOptions {
     EngineOptions {
@@ -123,7 +123,7 @@ fn its_largest_logits_give_the_tokens_that_whole_rows_give() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf");
     let checkpoint = checkpoint(&path);
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
-    let how = Encode { add_special: true, parse_special: false };
+    let how = EncodeOptions { add_special: true, parse_special: false };
     let options = EngineOptions { context: Some(128), ..options(MlaChoice::Auto, CacheForm::Latent) };
     let drafting = EngineOptions { draft: Draft::Mtp, ..options.clone() };
     let mut engines = [engine(gpu, &checkpoint, &drafting), support::engine(&checkpoint, &options)];
@@ -136,7 +136,10 @@ fn its_largest_logits_give_the_tokens_that_whole_rows_give() {
                 let sampling = sampling.clone();
                 let request =
                     Request { prompt, sampling, logprobs, max_tokens: Some(12), ..Request::default() };
-                engine.generate(&mut Session::default(), &request, &tokenizer, &mut Silent).unwrap().tokens
+                engine
+                    .generate(&mut Session::default(), &request, &tokenizer, &mut SilentListener)
+                    .unwrap()
+                    .tokens
             })
         });
         for answer in &answers {

@@ -8,7 +8,7 @@ use crate::support::jobs;
 use crate::support::{CASES, all_logits, bits, checkpoint, error, fixture, folder};
 use latent_backend_wgpu::{GpuBackend, GpuError};
 use latent_engine::cache::Sequence;
-use latent_engine::memory::LayersThatFit;
+use latent_engine::memory::FittingLayers;
 use latent_engine::scheduler::{Job, Scheduler, SchedulerOptions};
 use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions, LogitsRequest, Offload};
 use latent_formats::Checkpoint;
@@ -128,7 +128,7 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     let refused = load(&small, &file, &cached(DeviceLayers::All)).err().unwrap();
     let EngineError::Memory(problem) = &refused else { panic!("{refused}") };
     let fitting = problem.layers.unwrap();
-    assert_eq!(fitting, LayersThatFit { layers, of: layers + 1, smaller_cache: true });
+    assert_eq!(fitting, FittingLayers { layers, of: layers + 1, smaller_cache: true });
     let message = refused.to_string();
     for part in [
         "the memory of the device",
@@ -249,7 +249,7 @@ fn jobs_of_a_lost_device_go_on_on_the_cpu() {
     }
     let path = demo::models().join("mla-demo-Q4_K_M.gguf");
     let (file, options) = (checkpoint(&path), jobs::options(512, 2048));
-    let demo::Demo { engine: mut cpu, tokenizer, .. } = demo::demo(&options);
+    let demo::DemoEngine { engine: mut cpu, tokenizer, .. } = demo::demo(&options);
     let requests = [(1, 20, 12), (2, 70, 9)]
         .map(|(kind, prompt, tokens)| jobs::request(&tokenizer, jobs::prompt(kind, prompt), tokens));
     let expected = requests.clone().map(|request| jobs::alone(&mut cpu, &tokenizer, &request));
@@ -260,7 +260,7 @@ fn jobs_of_a_lost_device_go_on_on_the_cpu() {
         let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), scheduling.clone());
         let ids =
             requests.clone().map(|request| scheduler.submit(Job { request, ..Job::default() }).unwrap());
-        let mut heard = jobs::Heard::default();
+        let mut heard = jobs::HeardEvents::default();
         heard.steps(&mut scheduler, destroyed_after);
         gpu.destroy();
         let lost = scheduler.step(&mut |id, event| heard.hear(id, event)).err().unwrap();

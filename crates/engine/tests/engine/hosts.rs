@@ -1,6 +1,6 @@
 //! Models that several ranks share, ranks being threads: the bits of one host in a pipeline, its numbers in every other partition, on both backends.
 
-use crate::support::ranks::{Tapped, on_ranks, on_ranks_over};
+use crate::support::ranks::{TappedRank, on_ranks, on_ranks_over};
 use crate::support::{
     CASES, all_logits, bits, checkpoint, error, exhaustive, fixture, folder, model_of_each_weight_type,
     sure_prompt,
@@ -9,11 +9,11 @@ use latent_backend::{Backend, Channel, Communicator, RankError};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
 use latent_formats::{Checkpoint, FormatError, Outline};
-use latent_graph::config::Wire;
+use latent_graph::config::WireType;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, GraphError, ModelConfig, Partition, PartitionError};
 use latent_hosts::LocalRank;
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::TensorType;
 use std::path::Path;
 use std::sync::Arc;
@@ -90,7 +90,10 @@ fn models(made: &Path) -> Vec<(&'static str, Arc<Checkpoint>, Vec<u32>)> {
         (case, checkpoint(&folder(case)), tokens[..tokens.len().min(7)].to_vec())
     };
     let path = made.join("four.gguf");
-    let recipe = Recipe { layers: Some(4), ..Recipe::new("tiny-v3", Kind::from(TensorType::BF16)) };
+    let recipe = ModelRecipe {
+        layers: Some(4),
+        ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::BF16))
+    };
     recipe.write_gguf(&path).unwrap();
     let four = ("four layers", checkpoint(&path), vec![256, 5, 99, 300, 7, 42, 511]);
     CASES.into_iter().map(of_case).chain([four]).collect()
@@ -224,7 +227,7 @@ fn what_crosses_between_ranks_is_among_what_a_rank_needs() {
         let arena =
             |config: &ModelConfig| backend.scratch_bytes(config, &stages, &resolved.options, 128).arena;
         let elements = resolved.options.stages.max_batch_tokens * config.hidden_size;
-        let crossing = latent_backend::collective_bytes(shape, Wire::F32, elements);
+        let crossing = latent_backend::collective_bytes(shape, WireType::F32, elements);
         let alone = ModelConfig { part: None, ..config.clone() };
         assert_eq!(arena(&config) - arena(&alone), crossing, "{partition}");
         assert!(crossing > 4 * elements as u64, "{partition}");
@@ -234,7 +237,8 @@ fn what_crosses_between_ranks_is_among_what_a_rank_needs() {
 #[test]
 fn packed_files_and_scales_are_cut_by_plans_as_by_loading() {
     let folder = tempfile::tempdir().unwrap();
-    let recipe = |ty| Recipe { layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(ty)) };
+    let recipe =
+        |ty| ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(ty)) };
     let path = folder.path().join("model.gguf");
     recipe(TensorType::Q8_0).write_gguf(&path).unwrap();
     let packed = path.with_extension("latent");
@@ -379,7 +383,7 @@ fn ranks_that_differ_are_found_at_start() {
 
 /// A rank whose commands to copy a block get lost.
 fn losing(rank: LocalRank) -> Arc<dyn Communicator> {
-    Tapped::sends(rank, |_, channel, message| {
+    TappedRank::sends(rank, |_, channel, message| {
         // the first byte of a command, and a block from and to
         if channel == Channel::Commands && message.len() == 9 && message[0] == 3 {
             return Err(RankError::Setup("lost on purpose".into()));

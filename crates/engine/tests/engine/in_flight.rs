@@ -1,8 +1,8 @@
 //! Several steps in flight over ranks that share a model layer by layer: that they overlap, their bits, and what is left of those that end early.
 
 use crate::support::demo;
-use crate::support::jobs::{Heard, alone, engine, nothing_is_left, options, prompt, request};
-use crate::support::ranks::{Tapped, on_ranks, on_ranks_over};
+use crate::support::jobs::{HeardEvents, alone, engine, nothing_is_left, options, prompt, request};
+use crate::support::ranks::{TappedRank, on_ranks, on_ranks_over};
 use latent_backend::{Backend, Channel, Communicator, RankError};
 use latent_engine::cache::Sequence;
 use latent_engine::scheduler::{Job, JobError, JobEvent, Scheduler, SchedulerOptions};
@@ -24,7 +24,7 @@ fn one_thread(context: usize, cache: usize) -> EngineOptions {
 
 /// What rank 0 has told rank 1 to do, and what rank 1 has answered.
 #[derive(Default)]
-struct Counts {
+struct MessageCounts {
     /// Results of rank 1 that wait until the next step was submitted.
     held: usize,
     told: usize,
@@ -32,29 +32,29 @@ struct Counts {
 }
 
 #[derive(Default)]
-struct Watch {
-    counts: Mutex<Counts>,
+struct MessageWatch {
+    counts: Mutex<MessageCounts>,
     changed: Condvar,
 }
 
-impl Watch {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+impl MessageWatch {
+    fn counts(&self) -> MutexGuard<'_, MessageCounts> {
         self.counts.lock().unwrap()
     }
 }
 
 /// A rank whose results arrive only after rank 0 has submitted another step: an engine that runs
 /// steps one by one waits for ever.
-fn watched(rank: LocalRank, watch: &Arc<Watch>) -> Arc<dyn Communicator> {
+fn watched(rank: LocalRank, watch: &Arc<MessageWatch>) -> Arc<dyn Communicator> {
     let (me, watch) = (rank.rank(), Arc::clone(watch));
-    Tapped::sends(rank, move |to, channel, _| {
+    TappedRank::sends(rank, move |to, channel, _| {
         let mut counts = watch.counts();
         match (me, to, channel) {
             (0, 1, Channel::Commands) => counts.told += usize::from(counts.held > 0),
             (1, 0, Channel::Values) if counts.returned < counts.held => {
                 counts.returned += 1;
                 let mine = counts.returned;
-                let waits = |counts: &mut Counts| counts.told <= mine;
+                let waits = |counts: &mut MessageCounts| counts.told <= mine;
                 let limit = Duration::from_secs(60);
                 let (waited, out) = watch.changed.wait_timeout_while(counts, limit, waits).unwrap();
                 if out.timed_out() {
@@ -115,7 +115,7 @@ fn one_by_one(engine: &mut Engine, sequences: usize, tokens: usize) -> Vec<Vec<V
 
 #[test]
 fn a_step_is_submitted_while_the_next_rank_works_on_another() {
-    let (checkpoint, watch) = (checkpoint(), Arc::new(Watch::default()));
+    let (checkpoint, watch) = (checkpoint(), Arc::new(MessageWatch::default()));
     let communicator = |rank| watched(rank, &watch);
     let steps = 2 * 6;
     let (led, followed) = on_ranks_over(
@@ -143,7 +143,7 @@ fn a_step_is_submitted_while_the_next_rank_works_on_another() {
 
 #[test]
 fn a_scheduler_keeps_every_rank_at_work() {
-    let (checkpoint, watch) = (checkpoint(), Arc::new(Watch::default()));
+    let (checkpoint, watch) = (checkpoint(), Arc::new(MessageWatch::default()));
     let communicator = |rank| watched(rank, &watch);
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
     let (led, _) = on_ranks_over(
@@ -160,7 +160,7 @@ fn a_scheduler_keeps_every_rank_at_work() {
                 scheduler.submit(Job { request, ..Job::default() }).unwrap();
             }
             // the prompts are one step: they are short
-            let mut heard = Heard::default();
+            let mut heard = HeardEvents::default();
             heard.steps(&mut scheduler, 2);
             // two steps for each token but the last ones; nothing else is told to other ranks
             watch.counts().held = 16;
@@ -319,7 +319,7 @@ fn jobs_over_ranks_have_the_text_that_they_have_alone() {
         let lead = |engine: Engine| {
             let options = SchedulerOptions { prefix_cache, ..SchedulerOptions::default() };
             let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), options);
-            let mut heard = Heard::default();
+            let mut heard = HeardEvents::default();
             let (mut ids, mut cancelled) = (Vec::new(), Vec::new());
             for (n, request) in requests.iter().enumerate() {
                 let job = || Job { request: request.clone(), ..Job::default() };
@@ -349,7 +349,7 @@ fn jobs_over_ranks_have_the_text_that_they_have_alone() {
 /// A rank that fails at its n-th command.
 fn failing(rank: LocalRank, command: usize) -> Arc<dyn Communicator> {
     let (commanded, left) = (rank.rank() == 1, Mutex::new(command));
-    Tapped::received(rank, move |_, channel| {
+    TappedRank::received(rank, move |_, channel| {
         let mut left = left.lock().unwrap();
         *left -= usize::from(commanded && channel == Channel::Commands);
         if *left == 0 { Err(RankError::Setup("no memory for 3 GiB".into())) } else { Ok(()) }
@@ -370,7 +370,7 @@ fn a_rank_that_fails_fails_what_is_in_flight_and_leaves_nothing() {
                 scheduler.submit(Job { request, ..Job::default() }).unwrap()
             };
             let ids: Vec<_> = (0..5).map(submit).collect();
-            let (mut heard, mut failures) = (Heard::default(), Vec::new());
+            let (mut heard, mut failures) = (HeardEvents::default(), Vec::new());
             while !scheduler.is_idle() {
                 let stepped = scheduler.step(&mut |id, event: JobEvent| heard.hear(id, event));
                 failures.extend(stepped.err().map(|error| error.to_string()));

@@ -5,7 +5,7 @@ use latent_engine::cache::Sequence;
 use latent_engine::{Draft, Engine, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{MlaChoice, Precision};
-use latent_testing::{Mtp, Recipe};
+use latent_testing::{ModelRecipe, MtpLayer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const EXPERTS: usize = 16;
 fn engine(threads: usize) -> (Engine, Arc<Checkpoint>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", "F32".parse().unwrap()).write_gguf(&path).unwrap();
+    ModelRecipe::new("tiny-v3", "F32".parse().unwrap()).write_gguf(&path).unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
     let options = EngineOptions {
         precision: Precision::Exact,
@@ -67,7 +67,7 @@ fn inputs_of_products_are_the_activations_that_they_read() {
 fn the_mtp_layers_inputs_are_summed_over_all_rows_but_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let recipe = Recipe { mtp: Mtp::Own, ..Recipe::new("tiny-v3", "F32".parse().unwrap()) };
+    let recipe = ModelRecipe { mtp: MtpLayer::Own, ..ModelRecipe::new("tiny-v3", "F32".parse().unwrap()) };
     recipe.write_gguf(&path).unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
     let load = |draft| {

@@ -5,7 +5,7 @@
 use crate::support::{all_logits, bits, checkpoint, engine, error, tiers};
 use latent_engine::{Engine, EngineOptions};
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
-use latent_testing::Recipe;
+use latent_testing::ModelRecipe;
 use latent_types::{CacheType, Tier};
 use std::collections::HashSet;
 
@@ -36,7 +36,9 @@ fn prompts_of_many_rows_are_near_to_exact_ones_on_every_tier() {
         ("tiny-v3", "NVFP4"),
         ("tiny-v3", "IQ4_NL"),
     ] {
-        Recipe { layers: Some(3), ..Recipe::new(shape, kind.parse().unwrap()) }.write_gguf(&path).unwrap();
+        ModelRecipe { layers: Some(3), ..ModelRecipe::new(shape, kind.parse().unwrap()) }
+            .write_gguf(&path)
+            .unwrap();
         let file = checkpoint(&path);
         let exact =
             all_logits(&mut engine(&file, &options(Tier::Portable, Precision::Exact, 2)), &tokens, 128);
@@ -73,7 +75,7 @@ fn attention_by_tiles_is_near_to_exact_attention() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let tokens: Vec<u32> = (0..LONG).map(|i| (i * i * 5 + 11 * i) % 500).collect();
-    Recipe { layers: Some(2), ..Recipe::new("tiny-dense", "F32".parse().unwrap()) }
+    ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-dense", "F32".parse().unwrap()) }
         .write_gguf(&path)
         .unwrap();
     let file = checkpoint(&path);

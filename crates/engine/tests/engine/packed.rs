@@ -6,7 +6,7 @@ use latent_backend::BackendError;
 use latent_engine::{Engine, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{MlaChoice, Precision};
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,9 +42,9 @@ fn every_type_gives_the_same_bits() {
     let path = folder.path().join("model.gguf");
     let kinds = latent_quant::encodable()
         .filter(|ty| ty.ggml_id().is_some() && *ty != TensorType::Q8_K)
-        .map(Kind::from);
+        .map(RandomWeightTypes::from);
     for kind in kinds.chain(["Q4_K_M".parse().unwrap()]) {
-        Recipe { layers: Some(2), ..Recipe::new("tiny-v3", kind) }.write_gguf(&path).unwrap();
+        ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", kind) }.write_gguf(&path).unwrap();
         check(&path, &TOKENS, &format!("{kind:?}"));
     }
 }
@@ -52,12 +52,13 @@ fn every_type_gives_the_same_bits() {
 #[test]
 fn legacy_files_shards_and_folders_give_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
-    let recipe = |ty| Recipe { layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(ty)) };
+    let recipe =
+        |ty| ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(ty)) };
     let legacy = folder.path().join("legacy.gguf");
-    Recipe { legacy: true, ..recipe(TensorType::Q8_0) }.write_gguf(&legacy).unwrap();
+    ModelRecipe { legacy: true, ..recipe(TensorType::Q8_0) }.write_gguf(&legacy).unwrap();
     check(&legacy, &TOKENS, "legacy");
-    let cut =
-        Recipe { shards: Some(3), ..recipe(TensorType::Q4_K) }.write_gguf(&folder.path().join("cut.gguf"));
+    let cut = ModelRecipe { shards: Some(3), ..recipe(TensorType::Q4_K) }
+        .write_gguf(&folder.path().join("cut.gguf"));
     check(&cut.unwrap().first, &TOKENS, "shards");
     for ty in [TensorType::BF16, TensorType::F8_E4M3] {
         let path = folder.path().join(format!("folder-{ty}"));
@@ -88,10 +89,13 @@ fn fixtures_give_the_same_bits() {
 fn a_packed_file_needs_nothing_beside_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let recipe = Recipe { layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(TensorType::Q4_0)) };
+    let recipe = ModelRecipe {
+        layers: Some(2),
+        ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q4_0))
+    };
     recipe.write_gguf(&path).unwrap();
     let plain = checkpoint(&path);
-    let how = latent_text::Encode { add_special: true, parse_special: true };
+    let how = latent_text::EncodeOptions { add_special: true, parse_special: true };
     let tokenizer = latent_text::Tokenizer::from_checkpoint(&plain).unwrap();
     let expected = tokenizer.encode("a fox and a lantern", how).unwrap();
     let out = packed(&path);
@@ -126,7 +130,7 @@ fn mapped(path: &Path) -> usize {
 fn weights_of_a_packed_file_come_into_memory_by_themselves() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-v3", Kind::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
+    ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
     let out = packed(&path);
     let file = checkpoint(&out);
     let in_tiles = file.tensors().iter().filter(|info| info.tile_rows.is_some());
@@ -141,7 +145,7 @@ fn weights_of_a_packed_file_come_into_memory_by_themselves() {
 fn what_is_stopped_or_fails_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    Recipe::new("tiny-dense", Kind::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
+    ModelRecipe::new("tiny-dense", RandomWeightTypes::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
     let model = Checkpoint::open(&path).unwrap();
     let mut heard = 0;
     let stopped =
@@ -163,14 +167,17 @@ fn what_is_stopped_or_fails_leaves_nothing_behind() {
 /// Tiles of other matrices than the model's, in a header that is otherwise whole.
 #[test]
 fn tiles_of_another_shape_are_refused() {
-    use latent_formats::pack::{PackWriter, Tiles};
+    use latent_formats::pack::{PackWriter, TiledTensor};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let recipe = Recipe { layers: Some(1), ..Recipe::new("tiny-dense", Kind::from(TensorType::Q4_0)) };
+    let recipe = ModelRecipe {
+        layers: Some(1),
+        ..ModelRecipe::new("tiny-dense", RandomWeightTypes::from(TensorType::Q4_0))
+    };
     recipe.write_gguf(&path).unwrap();
     let model = Checkpoint::open(&path).unwrap();
-    let load = |lie: &dyn Fn(&str, usize, usize) -> Option<Tiles>| {
-        let tiles: Vec<Option<Tiles>> = model
+    let load = |lie: &dyn Fn(&str, usize, usize) -> Option<TiledTensor>| {
+        let tiles: Vec<Option<TiledTensor>> = model
             .tensors()
             .iter()
             .map(|t| if t.shape.len() == 2 { lie(&t.name, t.shape[0], t.bytes) } else { None })
@@ -189,12 +196,12 @@ fn tiles_of_another_shape_are_refused() {
         )
         .map(|_| ())
     };
-    let refused = |lie: &dyn Fn(&str, usize, usize) -> Option<Tiles>, word: &str| {
+    let refused = |lie: &dyn Fn(&str, usize, usize) -> Option<TiledTensor>, word: &str| {
         let message = load(lie).unwrap_err().to_string();
         assert!(message.contains(word) && message.contains("pack"), "{message}");
     };
-    refused(&|_, rows, bytes| Some(Tiles { rows: rows / 2, bytes }), "tiles of matrices of");
-    refused(&|_, rows, bytes| Some(Tiles { rows, bytes: 2 * bytes }), "tiles of matrices of");
+    refused(&|_, rows, bytes| Some(TiledTensor { rows: rows / 2, bytes }), "tiles of matrices of");
+    refused(&|_, rows, bytes| Some(TiledTensor { rows, bytes: 2 * bytes }), "tiles of matrices of");
     // all rows of a model whose plans want tiles: packed while loading, as from any file
     assert!(load(&|_, _, _| None).is_ok());
 }

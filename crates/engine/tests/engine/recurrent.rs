@@ -12,7 +12,7 @@ use latent_engine::{
 };
 use latent_formats::Checkpoint;
 use latent_graph::passes::MlaChoice;
-use latent_testing::Recipe;
+use latent_testing::ModelRecipe;
 use latent_testing::reference::{ReferenceBackend, ToyRecurrence};
 use latent_text::Tokenizer;
 use std::path::Path;
@@ -23,19 +23,20 @@ use tempfile::TempDir;
 /// A snapshot after each block, so that short texts have several.
 const OFTEN: StateOptions = StateOptions { sequences: 4, snapshots: 4, every: 64 };
 
-struct Model {
+struct RecurrentModel {
     folder: TempDir,
     checkpoint: Arc<Checkpoint>,
     fails: Arc<AtomicBool>,
 }
 
-impl Model {
-    fn new() -> Model {
+impl RecurrentModel {
+    fn new() -> RecurrentModel {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tiny.gguf");
-        let recipe = Recipe { layers: Some(1), ..Recipe::new("tiny-dense", "F32".parse().unwrap()) };
+        let recipe =
+            ModelRecipe { layers: Some(1), ..ModelRecipe::new("tiny-dense", "F32".parse().unwrap()) };
         recipe.write_gguf(&path).unwrap();
-        Model { checkpoint: checkpoint(&path), folder, fails: Arc::default() }
+        RecurrentModel { checkpoint: checkpoint(&path), folder, fails: Arc::default() }
     }
 
     fn engine(&self, states: StateOptions) -> Engine {
@@ -88,7 +89,7 @@ fn positions(sequence: &Sequence) -> Vec<usize> {
 
 #[test]
 fn logits_depend_on_the_state_and_not_on_the_chunks() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let tokens = text(150);
     let mut engine = model.engine(OFTEN);
     let whole = support::all_logits(&mut engine, &tokens, 256);
@@ -115,7 +116,7 @@ fn logits_depend_on_the_state_and_not_on_the_chunks() {
 
 #[test]
 fn a_truncated_sequence_says_where_to_go_on_and_gives_what_a_fresh_one_gives() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let tokens = text(230);
     let expected = fresh(&mut engine, &tokens);
@@ -141,7 +142,7 @@ fn a_truncated_sequence_says_where_to_go_on_and_gives_what_a_fresh_one_gives() {
 
 #[test]
 fn forks_go_their_own_ways() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let tokens = text(200);
     let mut stem = Sequence::default();
@@ -168,7 +169,7 @@ fn forks_go_their_own_ways() {
 
 #[test]
 fn a_step_that_ends_early_leaves_the_state_as_it_was() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let tokens = text(140);
     let mut sequence = Sequence::default();
@@ -199,7 +200,7 @@ fn a_step_that_ends_early_leaves_the_state_as_it_was() {
 
 #[test]
 fn snapshots_are_limited_in_number_and_those_that_stay_lie_apart() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let mut engine = model.engine(StateOptions { snapshots: 3, ..OFTEN });
     let tokens = text(400);
     let mut sequence = Sequence::default();
@@ -237,7 +238,7 @@ fn snapshots_are_limited_in_number_and_those_that_stay_lie_apart() {
 
 #[test]
 fn sequences_without_a_slot_are_named_and_the_others_run() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     // of each the present state and the next one, and no snapshots
     let mut engine = model.engine(StateOptions { sequences: 2, snapshots: 0, every: 64 });
     let slots = engine.kv_cache().state_slots();
@@ -268,7 +269,7 @@ fn sequences_without_a_slot_are_named_and_the_others_run() {
 
 #[test]
 fn a_sequence_gives_up_snapshots_rather_than_stopping() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let mut engine = model.engine(StateOptions { sequences: 1, snapshots: 2, every: 64 });
     let tokens = text(300);
     let mut one = Sequence::default();
@@ -285,13 +286,13 @@ fn a_sequence_gives_up_snapshots_rather_than_stopping() {
     assert_eq!(engine.kv_cache().available_states(), engine.kv_cache().state_slots());
 }
 
-fn fresh_elsewhere(model: &Model, tokens: &[u32]) -> Vec<u32> {
+fn fresh_elsewhere(model: &RecurrentModel, tokens: &[u32]) -> Vec<u32> {
     fresh(&mut model.engine(OFTEN), tokens)
 }
 
 #[test]
 fn slots_come_back_however_a_sequence_ends() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let slots = engine.kv_cache().state_slots();
     for _ in 0..4 {
@@ -327,7 +328,7 @@ fn slots_come_back_however_a_sequence_ends() {
 
 #[test]
 fn a_saved_sequence_has_its_state_and_its_snapshots() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let (mut engine, mut other) = (model.engine(OFTEN), model.engine(OFTEN));
     let tokens = text(200);
     let path = model.file();
@@ -365,7 +366,7 @@ fn a_saved_sequence_has_its_state_and_its_snapshots() {
 
 #[test]
 fn files_of_another_kind_and_damaged_ones_are_refused() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let mut plain =
         Engine::load(&*latent_backends::reference(), &model.checkpoint, &options(OFTEN), &mut |_, _| {})
@@ -414,7 +415,7 @@ fn files_of_another_kind_and_damaged_ones_are_refused() {
 
 #[test]
 fn what_a_state_cannot_do_is_an_error_and_its_memory_is_counted() {
-    let model = Model::new();
+    let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let mut sequence = Sequence::default();
     feed(&mut engine, &mut sequence, &text(100));
@@ -435,9 +436,9 @@ fn what_a_state_cannot_do_is_an_error_and_its_memory_is_counted() {
     assert!(refused.to_string().contains("more slots than can be counted"), "{refused}");
 }
 
-struct Quiet;
+struct RecurrentListener;
 
-impl Listener for Quiet {}
+impl Listener for RecurrentListener {}
 
 #[test]
 fn a_conversation_goes_back_to_the_ends_of_its_messages() {
@@ -457,7 +458,7 @@ fn a_conversation_goes_back_to_the_ends_of_its_messages() {
         ..Request::default()
     };
     let mut ask = |session: &mut Session, prompt: &[u32]| {
-        engine.generate(session, &request(prompt), &tokenizer, &mut Quiet).unwrap()
+        engine.generate(session, &request(prompt), &tokenizer, &mut RecurrentListener).unwrap()
     };
     let prompt: Vec<u32> = (20..32).collect();
     let mut session = Session::default();
@@ -479,6 +480,6 @@ fn a_conversation_goes_back_to_the_ends_of_its_messages() {
     assert_eq!(answer.tokens, ask(&mut Session::default(), &other).tokens);
 
     let shifted = Request { shift: Some(ContextShift { keep: 2, discard: 0 }), ..request(&prompt) };
-    let refused = engine.generate(&mut session, &shifted, &tokenizer, &mut Quiet).unwrap_err();
+    let refused = engine.generate(&mut session, &shifted, &tokenizer, &mut RecurrentListener).unwrap_err();
     assert!(matches!(refused, EngineError::NoContextShift), "{refused}");
 }

@@ -1,10 +1,12 @@
 //! The scheduler: each job has the same text as alone, whatever other jobs run, and returns all its
 //! resources.
 
-use crate::support::jobs::{Heard, alone, engine, job, nothing_is_left, prompt, request, scheduler, ticking};
+use crate::support::jobs::{
+    HeardEvents, alone, engine, job, nothing_is_left, prompt, request, scheduler, ticking,
+};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::scheduler::{
-    Choice, FairnessKey, Job, JobError, JobEvent, Refusal, Scheduler, SchedulerOptions,
+    FairnessKey, Job, JobChoice, JobError, JobEvent, Refusal, Scheduler, SchedulerOptions,
 };
 use latent_engine::{ContextShift, LogitsProcessor, Pooling, Request, StopReason};
 use std::sync::Arc;
@@ -27,7 +29,7 @@ fn every_job_has_the_text_that_it_has_alone() {
     for prefix_cache in [true, false] {
         let options = SchedulerOptions { prefix_cache, ..SchedulerOptions::default() };
         let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), options);
-        let (mut heard, mut ids) = (Heard::default(), Vec::new());
+        let (mut heard, mut ids) = (HeardEvents::default(), Vec::new());
         for request in &requests {
             ids.push(scheduler.submit(Job { request: request.clone(), ..Job::default() }).unwrap());
             heard.step(&mut scheduler);
@@ -56,7 +58,7 @@ fn jobs_that_do_not_fit_together_wait_and_lose_nothing() {
         let submit =
             |request: &Request| scheduler.submit(Job { request: request.clone(), ..Job::default() }).unwrap();
         let ids: Vec<_> = requests.iter().map(submit).collect();
-        let mut heard = Heard::default();
+        let mut heard = HeardEvents::default();
         heard.run(&mut scheduler);
         for (id, answer) in ids.iter().zip(&answers) {
             heard.is_answer(*id, answer);
@@ -72,7 +74,7 @@ fn jobs_that_do_not_fit_together_wait_and_lose_nothing() {
 fn a_job_may_fill_the_whole_cache_and_ends_there() {
     let mut scheduler = scheduler(192, 192, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     // the cache has blocks of another, and part of a block that is shared
     let before = scheduler.submit(job(&tokenizer, prompt(1, 150), 30)).unwrap();
     heard.run(&mut scheduler);
@@ -89,7 +91,7 @@ fn priorities_go_first_and_take_the_place_of_others() {
     let options = SchedulerOptions { max_running: 2, min_chunk: 64, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(512, 1024, options);
     let tokenizer = Arc::clone(scheduler.tokenizer());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let low: Vec<_> =
         (0..3).map(|kind| scheduler.submit(job(&tokenizer, prompt(kind, 40), 60)).unwrap()).collect();
     for _ in 0..10 {
@@ -122,7 +124,7 @@ fn keys_share_evenly_however_many_jobs_they_have() {
     for kind in 0..20 {
         ids.push((1, submit(&mut scheduler, 1, kind)));
     }
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let mut ends = Vec::new();
     for step in 0.. {
         if step == 3 {
@@ -152,7 +154,7 @@ fn prompts_leave_those_who_decode_their_tokens() {
         SchedulerOptions { prompt_slowdown: 1.0, min_chunk: 16, clock, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(1024, 4096, options);
     let tokenizer = Arc::clone(scheduler.tokenizer());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let first = scheduler.submit(job(&tokenizer, prompt(0, 300), 200)).unwrap();
     heard.step(&mut scheduler);
     // no job decodes: the step is filled with prompt tokens
@@ -175,7 +177,7 @@ fn prompts_leave_those_who_decode_their_tokens() {
 fn a_short_prompt_does_not_wait_for_a_long_one() {
     let mut scheduler = scheduler(2048, 8192, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let long: Vec<_> =
         (0..2).map(|kind| scheduler.submit(job(&tokenizer, prompt(kind, 2000), 2)).unwrap()).collect();
     heard.steps(&mut scheduler, 3);
@@ -207,9 +209,10 @@ fn choices_share_a_prompt_that_runs_once() {
         let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), options);
         let sampling = SamplingParams { seed: seeds[0], ..request.sampling.clone() };
         let job = Job { request: Request { sampling, ..request.clone() }, ..Job::default() };
-        let others = seeds[1..].iter().map(|seed| Choice { seed: *seed, processors: Vec::new() }).collect();
+        let others =
+            seeds[1..].iter().map(|seed| JobChoice { seed: *seed, processors: Vec::new() }).collect();
         let ids = scheduler.submit_choices(job, others).unwrap();
-        let mut heard = Heard::default();
+        let mut heard = HeardEvents::default();
         heard.run(&mut scheduler);
         for (id, answer) in ids.iter().zip(&answers) {
             heard.is_answer(*id, answer);
@@ -224,9 +227,9 @@ fn choices_share_a_prompt_that_runs_once() {
 fn choices_go_on_when_the_first_is_cancelled() {
     let mut scheduler = scheduler(512, 2048, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
-    let choices = || (1..3).map(|seed| Choice { seed, processors: Vec::new() }).collect();
+    let choices = || (1..3).map(|seed| JobChoice { seed, processors: Vec::new() }).collect();
     let ids = scheduler.submit_choices(job(&tokenizer, prompt(3, 400), 5), choices()).unwrap();
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.step(&mut scheduler);
     scheduler.cancel(ids[0]);
     heard.run(&mut scheduler);
@@ -242,7 +245,7 @@ fn embeddings_are_the_same_in_any_company() {
     let hidden = engine.config().hidden_size;
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
     let embed = |prompt| Job { embed: true, ..job(&tokenizer, prompt, 0) };
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let short = scheduler.submit(embed(prompt(1, 30))).unwrap();
     heard.run(&mut scheduler);
     let company: Vec<_> =
@@ -270,7 +273,7 @@ fn poolings_take_the_hidden_states_of_their_tokens() {
     let (engine, tokenizer) = engine(1024, 2048);
     let hidden = engine.config().hidden_size;
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     // more than a step
     let text = prompt(2, 700);
     let mut embed = |prompt: &[u32], pooling| {
@@ -313,7 +316,7 @@ fn overdue_and_cancelled_jobs_end_and_give_everything_back() {
     };
     let (soon, cancelled, waiting, late) =
         (submit(within(5), 0), submit(None, 1), submit(within(5), 2), submit(within(500), 3));
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.steps(&mut scheduler, 12);
     let said = heard.tokens(soon).len();
     assert!(said > 5 && heard.tokens(waiting).is_empty());
@@ -344,7 +347,7 @@ fn a_step_ends_when_all_its_jobs_are_cancelled() {
         std::thread::sleep(Duration::from_millis(5));
         of_thread.into_iter().for_each(|id| canceller.cancel(id));
     });
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.run(&mut scheduler);
     thread.join().unwrap();
     heard.run(&mut scheduler);
@@ -384,7 +387,7 @@ fn what_cannot_run_is_refused_with_what_to_do() {
     shifted.request.shift = Some(ContextShift { keep: usize::MAX, discard: 0 });
     assert!(refused(shifted).contains("cannot shift"));
     // the queue: by jobs, then by tokens
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     scheduler.submit(job(&tokenizer, prompt(0, 20), 20)).unwrap();
     heard.step(&mut scheduler);
     for kind in 0..3 {
@@ -413,9 +416,9 @@ fn what_cannot_run_is_refused_with_what_to_do() {
 }
 
 /// Lets no token be chosen.
-struct Nothing;
+struct ForbiddingProcessor;
 
-impl LogitsProcessor for Nothing {
+impl LogitsProcessor for ForbiddingProcessor {
     fn process(&mut self, _tokens: &[u32], logits: &mut [f32]) {
         logits.fill(f32::NEG_INFINITY);
     }
@@ -425,11 +428,11 @@ impl LogitsProcessor for Nothing {
 fn a_job_without_a_token_to_choose_fails_alone() {
     let mut scheduler = scheduler(256, 512, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
-    let bad = Job { processors: vec![Box::new(Nothing)], ..job(&tokenizer, prompt(0, 70), 5) };
+    let bad = Job { processors: vec![Box::new(ForbiddingProcessor)], ..job(&tokenizer, prompt(0, 70), 5) };
     let (bad, good) =
         (scheduler.submit(bad).unwrap(), scheduler.submit(job(&tokenizer, prompt(1, 70), 5)).unwrap());
     let none = scheduler.submit(job(&tokenizer, prompt(2, 10), 0)).unwrap();
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.run(&mut scheduler);
     assert!(matches!(heard.failed(bad), JobError::Job(_)));
     assert_eq!(heard.tokens(good).len(), 5);
@@ -446,7 +449,7 @@ fn answers_of_no_tokens_count_as_nothing_that_ran() {
     let options = SchedulerOptions { min_chunk: 2, clock, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(512, 2048, options);
     let tokenizer = Arc::clone(scheduler.tokenizer());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let decodes = scheduler.submit(job(&tokenizer, prompt(0, 20), 300)).unwrap();
     heard.steps(&mut scheduler, 10);
     let before = scheduler.stats();

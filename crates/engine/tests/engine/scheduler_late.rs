@@ -1,7 +1,7 @@
 //! Processors of logits that are not ready: their answers skip steps, the others do not, and every text stays the same.
 
 use crate::support::demo;
-use crate::support::jobs::{Heard, alone, engine, job, nothing_is_left, options, prompt, request};
+use crate::support::jobs::{HeardEvents, alone, engine, job, nothing_is_left, options, prompt, request};
 use latent_engine::scheduler::{Job, JobError, Scheduler, SchedulerOptions};
 use latent_engine::{Draft, EngineOptions, LogitsProcessor, StopReason};
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Becomes ready for its next token after this number of calls, and changes nothing.
-struct Slow {
+struct SlowProcessor {
     asked: usize,
     times: usize,
     failure: Option<String>,
 }
 
-impl Slow {
+impl SlowProcessor {
     fn boxed(times: usize) -> Vec<Box<dyn LogitsProcessor>> {
-        vec![Box::new(Slow { asked: 0, times, failure: None })]
+        vec![Box::new(SlowProcessor { asked: 0, times, failure: None })]
     }
 }
 
-impl LogitsProcessor for Slow {
+impl LogitsProcessor for SlowProcessor {
     fn process(&mut self, _tokens: &[u32], _logits: &mut [f32]) {
         assert!(self.asked >= self.times, "processed before it is ready");
         self.asked = 0;
@@ -38,12 +38,12 @@ impl LogitsProcessor for Slow {
 }
 
 /// Is ready once another job has this many tokens.
-struct After {
+struct WaitingProcessor {
     tokens: Arc<AtomicUsize>,
     count: usize,
 }
 
-impl LogitsProcessor for After {
+impl LogitsProcessor for WaitingProcessor {
     fn process(&mut self, _tokens: &[u32], _logits: &mut [f32]) {}
 
     fn is_ready(&mut self, _limit: Duration) -> bool {
@@ -58,13 +58,13 @@ fn a_late_processor_delays_no_other_job() {
     let answers: Vec<_> = requests.iter().map(|request| alone(&mut engine, &tokenizer, request)).collect();
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
     let tokens = Arc::new(AtomicUsize::new(0));
-    let late = After { tokens: Arc::clone(&tokens), count: 10 };
+    let late = WaitingProcessor { tokens: Arc::clone(&tokens), count: 10 };
     let submit = |scheduler: &mut Scheduler, at: usize, processors: Vec<Box<dyn LogitsProcessor>>| {
         scheduler.submit(Job { request: requests[at].clone(), processors, ..Job::default() }).unwrap()
     };
     let late = submit(&mut scheduler, 0, vec![Box::new(late)]);
     let plain = submit(&mut scheduler, 1, Vec::new());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let mut steps = 0;
     while heard.tokens(plain).len() < 10 {
         let before = heard.tokens(plain).len();
@@ -87,7 +87,7 @@ fn a_late_processor_delays_no_other_job() {
 fn late_answers_have_the_text_that_they_have_alone() {
     for draft in [Draft::None, Draft::Mtp] {
         let options = EngineOptions { draft, ..options(512, 1024) };
-        let demo::Demo { mut engine, tokenizer, .. } = demo::demo(&options);
+        let demo::DemoEngine { mut engine, tokenizer, .. } = demo::demo(&options);
         let mut requests = Vec::new();
         for kind in 0..4_u32 {
             let mut request = request(&tokenizer, prompt(kind, 20 + 40 * kind as usize), 25);
@@ -101,11 +101,11 @@ fn late_answers_have_the_text_that_they_have_alone() {
             requests.iter().map(|request| alone(&mut engine, &tokenizer, request)).collect();
         let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
         let submit = |(times, request): (usize, &latent_engine::Request)| {
-            let processors = if times == 0 { Vec::new() } else { Slow::boxed(times) };
+            let processors = if times == 0 { Vec::new() } else { SlowProcessor::boxed(times) };
             scheduler.submit(Job { request: request.clone(), processors, ..Job::default() }).unwrap()
         };
         let ids: Vec<_> = requests.iter().enumerate().map(submit).collect();
-        let mut heard = Heard::default();
+        let mut heard = HeardEvents::default();
         heard.run(&mut scheduler);
         for (id, answer) in ids.iter().zip(&answers) {
             heard.is_answer(*id, answer);
@@ -123,16 +123,16 @@ fn late_jobs_are_put_back_cancelled_and_fail() {
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
     let mut ids = Vec::new();
     for request in &requests {
-        let processors = Slow::boxed(3);
+        let processors = SlowProcessor::boxed(3);
         ids.push(scheduler.submit(Job { request: request.clone(), processors, ..Job::default() }).unwrap());
     }
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.run(&mut scheduler);
     for (id, answer) in ids.iter().zip(&answers) {
         heard.is_answer(*id, answer);
     }
     // one that is never ready: the scheduler stays usable, and it can be cancelled
-    let never = Job { processors: Slow::boxed(usize::MAX), ..job(&tokenizer, prompt(2, 20), 5) };
+    let never = Job { processors: SlowProcessor::boxed(usize::MAX), ..job(&tokenizer, prompt(2, 20), 5) };
     let never = scheduler.submit(never).unwrap();
     for _ in 0..5 {
         heard.step(&mut scheduler);
@@ -142,7 +142,7 @@ fn late_jobs_are_put_back_cancelled_and_fail() {
     heard.run(&mut scheduler);
     assert_eq!(heard.finished(never).0, StopReason::Interrupted);
     // one that fails once it is ready, and says why
-    let failing = Slow { asked: 0, times: 2, failure: Some("too ambiguous".into()) };
+    let failing = SlowProcessor { asked: 0, times: 2, failure: Some("too ambiguous".into()) };
     let failing = Job { processors: vec![Box::new(failing)], ..job(&tokenizer, prompt(3, 20), 5) };
     let failing = scheduler.submit(failing).unwrap();
     heard.run(&mut scheduler);

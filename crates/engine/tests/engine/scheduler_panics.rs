@@ -1,14 +1,14 @@
 //! A panic in the code of one job ends that job: the others have the text that they have alone, and every block comes back.
 
 use crate::support::demo;
-use crate::support::jobs::{Heard, alone, engine, job, nothing_is_left, options, prompt, request};
-use latent_engine::scheduler::{Choice, Job, JobError, JobEvent, JobId, Scheduler, SchedulerOptions};
+use crate::support::jobs::{HeardEvents, alone, engine, job, nothing_is_left, options, prompt, request};
+use latent_engine::scheduler::{Job, JobChoice, JobError, JobEvent, JobId, Scheduler, SchedulerOptions};
 use latent_engine::{Draft, EngineError, EngineOptions, LogitsProcessor, Request, Session, StopReason};
 use std::sync::Arc;
 
 /// Where a processor panics.
 #[derive(Clone, Copy, PartialEq)]
-enum In {
+enum PanicSite {
     Process,
     Accepted,
     Failure,
@@ -16,21 +16,21 @@ enum In {
 }
 
 /// Panics at a call, counted from 1, of one of its functions; it bears no call after that.
-struct Panics {
-    place: In,
+struct PanickingProcessor {
+    place: PanicSite,
     at: usize,
     calls: usize,
     over: bool,
 }
 
-impl Panics {
-    fn boxed(place: In, at: usize) -> Vec<Box<dyn LogitsProcessor>> {
-        vec![Box::new(Panics { place, at, calls: 0, over: false })]
+impl PanickingProcessor {
+    fn boxed(place: PanicSite, at: usize) -> Vec<Box<dyn LogitsProcessor>> {
+        vec![Box::new(PanickingProcessor { place, at, calls: 0, over: false })]
     }
 
-    fn call(&mut self, place: In) {
-        assert!(!self.over || place == In::Drop, "called after its panic");
-        self.calls += usize::from(place == In::Process);
+    fn call(&mut self, place: PanicSite) {
+        assert!(!self.over || place == PanicSite::Drop, "called after its panic");
+        self.calls += usize::from(place == PanicSite::Process);
         if place == self.place && self.calls >= self.at {
             self.over = true;
             panic!("call {}", self.calls);
@@ -38,25 +38,25 @@ impl Panics {
     }
 }
 
-impl LogitsProcessor for Panics {
+impl LogitsProcessor for PanickingProcessor {
     fn process(&mut self, _tokens: &[u32], _logits: &mut [f32]) {
-        self.call(In::Process);
+        self.call(PanicSite::Process);
     }
 
     fn accepted(&mut self, _tokens: &[u32]) {
-        self.call(In::Accepted);
+        self.call(PanicSite::Accepted);
     }
 
     fn failure(&self) -> Option<String> {
-        assert!(self.place != In::Failure || self.calls < self.at, "call {}", self.calls);
+        assert!(self.place != PanicSite::Failure || self.calls < self.at, "call {}", self.calls);
         None
     }
 }
 
-impl Drop for Panics {
+impl Drop for PanickingProcessor {
     fn drop(&mut self) {
-        if self.place == In::Drop {
-            self.call(In::Drop);
+        if self.place == PanicSite::Drop {
+            self.call(PanicSite::Drop);
         }
     }
 }
@@ -72,13 +72,13 @@ fn a_panic_in_a_processor_ends_its_job_and_no_other() {
     let of = [
         None,
         // with the last chunk of a prompt of several steps
-        Some((In::Process, 1)),
-        Some((In::Process, 7)),
+        Some((PanicSite::Process, 1)),
+        Some((PanicSite::Process, 7)),
         None,
-        Some((In::Accepted, 3)),
-        Some((In::Failure, 9)),
+        Some((PanicSite::Accepted, 3)),
+        Some((PanicSite::Failure, 9)),
         None,
-        Some((In::Accepted, 1)),
+        Some((PanicSite::Accepted, 1)),
     ];
     let mut requests: Vec<Request> =
         (0..8).map(|kind| request(&tokenizer, prompt(kind, 20 + 20 * kind as usize), 25)).collect();
@@ -91,9 +91,9 @@ fn a_panic_in_a_processor_ends_its_job_and_no_other() {
     engine = demo::demo(&EngineOptions { threads: Some(2), ..options(512, 2048) }).engine;
     for together in [true, false] {
         let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
-        let (mut heard, mut ids) = (Heard::default(), Vec::new());
+        let (mut heard, mut ids) = (HeardEvents::default(), Vec::new());
         for (request, panics) in requests.iter().zip(of) {
-            let processors = panics.map_or_else(Vec::new, |(place, at)| Panics::boxed(place, at));
+            let processors = panics.map_or_else(Vec::new, |(place, at)| PanickingProcessor::boxed(place, at));
             ids.push(
                 scheduler.submit(Job { request: request.clone(), processors, ..Job::default() }).unwrap(),
             );
@@ -127,13 +127,13 @@ fn answers_to_one_prompt_share_its_rows_whichever_of_them_panics() {
             let options = SchedulerOptions { prefix_cache, ..SchedulerOptions::default() };
             let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), options);
             let processors = |choice| match choice == bad {
-                true => Panics::boxed(In::Process, at),
+                true => PanickingProcessor::boxed(PanicSite::Process, at),
                 false => Vec::new(),
             };
             let job = Job { request: request.clone(), processors: processors(0), ..Job::default() };
-            let others = (1..3).map(|choice| Choice { seed: 0, processors: processors(choice) }).collect();
+            let others = (1..3).map(|choice| JobChoice { seed: 0, processors: processors(choice) }).collect();
             let ids = scheduler.submit_choices(job, others).unwrap();
-            let mut heard = Heard::default();
+            let mut heard = HeardEvents::default();
             heard.run(&mut scheduler);
             for (choice, id) in ids.iter().enumerate() {
                 match choice == bad {
@@ -167,9 +167,9 @@ fn tokens_before_a_panic_are_heard_when_a_draft_was_accepted_with_them() {
         let submit = |scheduler: &mut Scheduler, of: usize, processors| {
             scheduler.submit(Job { request: requests[of].clone(), processors, ..Job::default() }).unwrap()
         };
-        let bad = submit(&mut scheduler, 0, Panics::boxed(In::Process, at));
+        let bad = submit(&mut scheduler, 0, PanickingProcessor::boxed(PanicSite::Process, at));
         let good = submit(&mut scheduler, 1, Vec::new());
-        let mut heard = Heard::default();
+        let mut heard = HeardEvents::default();
         heard.run(&mut scheduler);
         assert_eq!(heard.failed(bad), at_call(at));
         assert_eq!(heard.tokens(bad), answers[0].tokens[..at - 1]);
@@ -192,7 +192,7 @@ fn with_listener(at: impl Fn(&JobEvent, bool) -> bool) -> (Vec<JobEvent>, usize)
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
     let bad = scheduler.submit(job(&tokenizer, prompt(2, 90), 12)).unwrap();
     let good = scheduler.submit(good).unwrap();
-    let (mut heard, mut panics) = (Heard::default(), 0);
+    let (mut heard, mut panics) = (HeardEvents::default(), 0);
     let mut more = true;
     while more {
         let mut events: Vec<(JobId, JobEvent)> = Vec::new();
@@ -238,12 +238,16 @@ fn a_panic_in_dropping_a_processor_is_nobodys() {
     let answer = alone(&mut engine, &tokenizer, &request);
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
     let mut submit = |place| {
-        let job = Job { request: request.clone(), processors: Panics::boxed(place, 0), ..Job::default() };
+        let job = Job {
+            request: request.clone(),
+            processors: PanickingProcessor::boxed(place, 0),
+            ..Job::default()
+        };
         scheduler.submit(job).unwrap()
     };
-    let (ends, waits) = (submit(In::Drop), submit(In::Drop));
+    let (ends, waits) = (submit(PanicSite::Drop), submit(PanicSite::Drop));
     scheduler.cancel(waits);
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.run(&mut scheduler);
     heard.is_answer(ends, &answer);
     assert_eq!(heard.finished(waits).0, StopReason::Interrupted);
@@ -257,9 +261,15 @@ fn a_panic_in_the_only_answer_is_an_error_and_the_engine_goes_on() {
     let answer = alone(&mut engine, &tokenizer, &request);
     let mut session = Session::default();
     let error = engine
-        .generate_with(&mut session, &request, &tokenizer, Panics::boxed(In::Process, 4), &mut demo::Quiet)
+        .generate_with(
+            &mut session,
+            &request,
+            &tokenizer,
+            PanickingProcessor::boxed(PanicSite::Process, 4),
+            &mut demo::DemoListener,
+        )
         .unwrap_err();
     assert!(matches!(&error, EngineError::Panicked(problem) if problem == "call 4"), "{error}");
-    let again = engine.generate(&mut session, &request, &tokenizer, &mut demo::Quiet).unwrap();
+    let again = engine.generate(&mut session, &request, &tokenizer, &mut demo::DemoListener).unwrap();
     assert_eq!((again.tokens, again.cached_tokens), (answer.tokens, 89));
 }

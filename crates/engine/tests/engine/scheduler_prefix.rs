@@ -2,7 +2,7 @@
 
 use crate::support::demo;
 use crate::support::jobs;
-use crate::support::jobs::{Heard, alone, engine, job, nothing_is_left, prompt, request, scheduler};
+use crate::support::jobs::{HeardEvents, alone, engine, job, nothing_is_left, prompt, request, scheduler};
 use latent_engine::cache::{BlockHash, CacheSalt, DiskCache, PrefixChange};
 use latent_engine::scheduler::{Job, JobId, Scheduler, SchedulerOptions};
 use latent_engine::{Draft, Engine, EngineOptions};
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Tokens with the bits of their log-probabilities and of those of the likeliest others.
-fn bits(heard: &Heard, id: JobId) -> Vec<(u32, u32, Vec<u32>)> {
-    let of = |chosen: latent_engine::Chosen| {
+fn bits(heard: &HeardEvents, id: JobId) -> Vec<(u32, u32, Vec<u32>)> {
+    let of = |chosen: latent_engine::ChosenToken| {
         let (own, top) = chosen.logprob.unwrap();
         (chosen.token, own.to_bits(), top.iter().map(|other| other.logprob.to_bits()).collect())
     };
@@ -25,7 +25,7 @@ fn with_logprobs(mut job: Job) -> Job {
     job
 }
 
-fn ask(scheduler: &mut Scheduler, heard: &mut Heard, prompt: Vec<u32>, tokens: usize) -> JobId {
+fn ask(scheduler: &mut Scheduler, heard: &mut HeardEvents, prompt: Vec<u32>, tokens: usize) -> JobId {
     let job = with_logprobs(job(&Arc::clone(scheduler.tokenizer()), prompt, tokens));
     let id = scheduler.submit(job).unwrap();
     heard.run(scheduler);
@@ -35,7 +35,7 @@ fn ask(scheduler: &mut Scheduler, heard: &mut Heard, prompt: Vec<u32>, tokens: u
 #[test]
 fn a_cached_prefix_gives_the_same_bits() {
     let mut scheduler = scheduler(1024, 4096, SchedulerOptions::default());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let text = prompt(2, 400);
     let first = ask(&mut scheduler, &mut heard, text.clone(), 20);
     // all but the last token of the prompt, part of a block among it
@@ -71,7 +71,7 @@ fn a_cached_prefix_gives_the_same_bits() {
 fn tenants_do_not_learn_what_others_have_asked() {
     let mut scheduler = scheduler(512, 2048, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let mut ask = |salt, expected| {
         let id = scheduler.submit(Job { salt, ..job(&tokenizer, prompt(1, 200), 3) }).unwrap();
         heard.run(&mut scheduler);
@@ -91,7 +91,7 @@ fn tenants_do_not_learn_what_others_have_asked() {
 fn jobs_that_come_together_run_their_common_prefix_once() {
     let mut scheduler = scheduler(1024, 8192, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let with_end = |end: u32| prompt(1, 640).into_iter().chain(prompt(20 + end, 10)).collect::<Vec<_>>();
     let ids: Vec<_> =
         (0..8).map(|end| scheduler.submit(job(&tokenizer, with_end(end), 12)).unwrap()).collect();
@@ -110,7 +110,7 @@ fn jobs_that_come_together_run_their_common_prefix_once() {
 fn the_least_recently_used_blocks_are_given_up() {
     // room for three texts of five blocks
     let mut scheduler = scheduler(512, 17 * 64, SchedulerOptions::default());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let mut cached = |scheduler: &mut Scheduler, kind| {
         let id = ask(scheduler, &mut heard, prompt(kind, 310), 5);
         heard.cached(id)
@@ -151,7 +151,7 @@ fn account(blocks: &mut Vec<(BlockHash, Option<BlockHash>)>, changes: Vec<Prefix
 fn who_watches_the_cache_can_keep_account_of_it() {
     // room for three texts of five blocks
     let mut scheduler = scheduler(512, 17 * 64, SchedulerOptions::default());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     ask(&mut scheduler, &mut heard, prompt(1, 310), 5);
     assert!(scheduler.take_prefix_changes().is_empty(), "no watcher is registered");
     scheduler.watch_prefixes();
@@ -192,7 +192,7 @@ fn a_restart_finds_what_was_said_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made/here");
     let text = prompt(2, 400);
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let mut before = scheduler(1024, 4096, on_disk(&path, 1 << 30));
     let first = ask(&mut before, &mut heard, text.clone(), 20);
     before.flush_disk();
@@ -204,7 +204,7 @@ fn a_restart_finds_what_was_said_on_disk() {
     assert_eq!(before.stats().disk.blocks_written, 6);
     drop(before);
 
-    let mut heard_after = Heard::default();
+    let mut heard_after = HeardEvents::default();
     let mut after = scheduler(1024, 4096, on_disk(&path, 1 << 30));
     let again = ask(&mut after, &mut heard_after, text.clone(), 20);
     assert_eq!(heard_after.cached(again), 6 * 64);
@@ -226,7 +226,7 @@ fn a_restart_finds_what_was_said_on_disk() {
     let mut other = scheduler(1024, 4096, on_disk(&path, 1 << 30));
     let tokenizer = Arc::clone(other.tokenizer());
     let id = other.submit(Job { salt: CacheSalt::of(b"x"), ..job(&tokenizer, prompt(2, 400), 2) }).unwrap();
-    let mut of_other = Heard::default();
+    let mut of_other = HeardEvents::default();
     of_other.run(&mut other);
     assert_eq!(of_other.cached(id), 0);
 }
@@ -238,7 +238,7 @@ fn two_schedulers_share_a_folder() {
         scheduler(512, 2048, on_disk(folder.path(), 1 << 30)),
         scheduler(512, 2048, on_disk(folder.path(), 1 << 30)),
     );
-    let (mut of_one, mut of_two) = (Heard::default(), Heard::default());
+    let (mut of_one, mut of_two) = (HeardEvents::default(), HeardEvents::default());
     for kind in 0..6 {
         let a = ask(&mut one, &mut of_one, prompt(kind, 260), 5);
         one.flush_disk();
@@ -265,7 +265,7 @@ fn two_schedulers_share_a_folder() {
 #[test]
 fn a_damaged_file_is_never_used_and_fails_no_job() {
     let folder = tempfile::tempdir().unwrap();
-    let (text, mut heard) = (prompt(1, 200), Heard::default());
+    let (text, mut heard) = (prompt(1, 200), HeardEvents::default());
     let mut writer = scheduler(256, 1024, on_disk(folder.path(), 1 << 30));
     let expected = ask(&mut writer, &mut heard, text.clone(), 4);
     writer.flush_disk();
@@ -278,7 +278,7 @@ fn a_damaged_file_is_never_used_and_fails_no_job() {
         std::fs::write(&file, bytes).unwrap();
         let mut reader = Scheduler::new(engine, Arc::clone(tokenizer), on_disk(folder.path(), 1 << 30));
         let id = reader.submit(with_logprobs(job(tokenizer, text.clone(), 4))).unwrap();
-        let mut of_reader = Heard::default();
+        let mut of_reader = HeardEvents::default();
         of_reader.run(&mut reader);
         assert_eq!(of_reader.cached(id), cached);
         assert_eq!(bits(&of_reader, id), bits(&heard, expected));
@@ -309,14 +309,14 @@ fn a_damaged_file_is_never_used_and_fails_no_job() {
 fn the_budget_holds_and_old_files_go_first() {
     let folder = tempfile::tempdir().unwrap();
     let mut scheduler = scheduler(512, 8192, on_disk(folder.path(), 1 << 30));
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     ask(&mut scheduler, &mut heard, prompt(0, 260), 2);
     scheduler.flush_disk();
     let one = scheduler.stats().disk.bytes;
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let engine = scheduler.into_engine();
     let mut scheduler = Scheduler::new(engine, tokenizer, on_disk(folder.path(), 3 * one + one / 2));
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     for kind in 1..8 {
         ask(&mut scheduler, &mut heard, prompt(kind, 260), 2);
         scheduler.flush_disk();
@@ -330,7 +330,7 @@ fn the_budget_holds_and_old_files_go_first() {
     let engine = scheduler.into_engine();
     let small = tempfile::tempdir().unwrap();
     let mut scheduler = Scheduler::new(engine, tokenizer, on_disk(small.path(), one / 2));
-    ask(&mut scheduler, &mut Heard::default(), prompt(0, 260), 2);
+    ask(&mut scheduler, &mut HeardEvents::default(), prompt(0, 260), 2);
     scheduler.flush_disk();
     let stats = scheduler.stats().disk;
     assert_eq!((stats.files, stats.blocks_dropped, stats.errors), (0, 4, 0));
@@ -345,25 +345,25 @@ fn a_folder_that_cannot_be_used_fails_no_job() {
     assert!(disk.check().unwrap_err().to_string().contains("file"));
     let options = SchedulerOptions { disk: Some(disk), ..SchedulerOptions::default() };
     let mut without = scheduler(512, 1024, options);
-    ask(&mut without, &mut Heard::default(), prompt(0, 200), 2);
+    ask(&mut without, &mut HeardEvents::default(), prompt(0, 200), 2);
     // a folder that vanishes
     let gone = folder.path().join("gone");
     let mut vanished = scheduler(512, 1024, on_disk(&gone, 1 << 30));
     std::fs::remove_dir_all(&gone).unwrap();
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let id = ask(&mut vanished, &mut heard, prompt(1, 200), 2);
     vanished.flush_disk();
     assert!(heard.tokens(id).len() == 2 && vanished.stats().disk.errors > 0);
     // another cache type has other rows
     let path = folder.path().join("types");
     let mut first = scheduler(512, 1024, on_disk(&path, 1 << 30));
-    ask(&mut first, &mut Heard::default(), prompt(1, 200), 2);
+    ask(&mut first, &mut HeardEvents::default(), prompt(1, 200), 2);
     first.flush_disk();
     drop(first);
     let options = EngineOptions { cache: Some(CacheType::F16), ..jobs::options(512, 1024) };
-    let demo::Demo { engine, tokenizer, .. } = demo::demo(&options);
+    let demo::DemoEngine { engine, tokenizer, .. } = demo::demo(&options);
     let mut other = Scheduler::new(engine, tokenizer, on_disk(&path, 1 << 30));
-    let mut of_other = Heard::default();
+    let mut of_other = HeardEvents::default();
     let id = ask(&mut other, &mut of_other, prompt(1, 200), 2);
     assert_eq!((of_other.cached(id), other.stats().disk.errors), (0, 0));
 }
@@ -379,13 +379,13 @@ fn a_prefix_in_a_file_gives_the_same_bits_elsewhere() {
             Scheduler::new(demo.engine, demo.tokenizer, SchedulerOptions::default())
         };
         let salt = CacheSalt::of(b"alice");
-        let ask = |scheduler: &mut Scheduler, heard: &mut Heard, text: &[u32]| {
+        let ask = |scheduler: &mut Scheduler, heard: &mut HeardEvents, text: &[u32]| {
             let job = with_logprobs(job(&Arc::clone(scheduler.tokenizer()), text.to_vec(), 20));
             let id = scheduler.submit(Job { salt, ..job }).unwrap();
             heard.run(scheduler);
             id
         };
-        let (mut first, mut heard) = (make(), Heard::default());
+        let (mut first, mut heard) = (make(), HeardEvents::default());
         assert_eq!(first.save_prefix(salt, &prompt(2, 100), &path).unwrap(), 0);
         assert!(!path.exists());
         let text = prompt(2, 200);
@@ -396,7 +396,7 @@ fn a_prefix_in_a_file_gives_the_same_bits_elsewhere() {
         let drafts = usize::from(draft == Draft::Mtp);
         assert!(saved <= 219 && saved + 3 * drafts >= 219, "{saved}");
         let again = ask(&mut first, &mut heard, &text);
-        let (mut other, mut there) = (make(), Heard::default());
+        let (mut other, mut there) = (make(), HeardEvents::default());
         for foreign in [CacheSalt::SHARED, CacheSalt::of(b"bob")] {
             let refused = other.restore_prefix(foreign, &path).unwrap_err().to_string();
             assert!(refused.contains("another key"), "{refused}");

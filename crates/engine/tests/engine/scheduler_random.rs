@@ -2,10 +2,10 @@
 //! step, and every text is what it would be alone.
 
 use crate::support::exhaustive;
-use crate::support::jobs::{Heard, alone, engine, nothing_is_left, prompt, request, ticking};
+use crate::support::jobs::{HeardEvents, alone, engine, nothing_is_left, prompt, request, ticking};
 use latent_engine::cache::{CacheSalt, DiskCache};
 use latent_engine::scheduler::{
-    Choice, FairnessKey, Job, JobError, JobEvent, JobId, Scheduler, SchedulerOptions,
+    FairnessKey, Job, JobChoice, JobError, JobEvent, JobId, Scheduler, SchedulerOptions,
 };
 use latent_engine::{Answer, Pooling, Request, StopReason};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ impl Random {
 }
 
 /// A job of the test, and which of the requests it asks.
-struct Asked {
+struct AskedJob {
     id: JobId,
     request: usize,
 }
 
 /// Checks what a job has heard against what its request is answered alone.
-fn check(heard: &Heard, asked: &Asked, answers: &[Answer]) -> bool {
+fn check(heard: &HeardEvents, asked: &AskedJob, answers: &[Answer]) -> bool {
     let (answer, tokens) = (&answers[asked.request], heard.tokens(asked.id));
     assert!(answer.tokens.starts_with(&tokens), "{:?}: {tokens:?}", asked.id);
     match heard.0[&asked.id].last() {
@@ -83,7 +83,7 @@ fn jobs_at_random_have_their_texts_and_lose_no_block() {
             ..SchedulerOptions::default()
         };
         let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), options);
-        let (mut heard, mut asked) = (Heard::default(), Vec::<Asked>::new());
+        let (mut heard, mut asked) = (HeardEvents::default(), Vec::<AskedJob>::new());
         for _ in 0..300 {
             if asked.len() < 60 && random.one_in(3) {
                 let at = random.below(requests.len());
@@ -102,9 +102,9 @@ fn jobs_at_random_have_their_texts_and_lose_no_block() {
                 };
                 let seed = requests[at].sampling.seed;
                 let more = if job.embed || !random.one_in(4) { 0 } else { 1 + random.below(2) };
-                let choices = (0..more).map(|_| Choice { seed, processors: Vec::new() }).collect();
+                let choices = (0..more).map(|_| JobChoice { seed, processors: Vec::new() }).collect();
                 let ids = scheduler.submit_choices(job, choices).unwrap();
-                asked.extend(ids.into_iter().map(|id| Asked { id, request: at }));
+                asked.extend(ids.into_iter().map(|id| AskedJob { id, request: at }));
             }
             if !asked.is_empty() && random.one_in(12) {
                 scheduler.cancel(asked[random.below(asked.len())].id);

@@ -1,8 +1,8 @@
 //! Jobs that go on beyond a full context.
 
-use crate::support::demo::{self, Demo};
-use crate::support::jobs::{Heard, alone, nothing_is_left, options, prompt, request, scheduler};
-use latent_engine::scheduler::{Choice, Job, JobId, Scheduler, SchedulerOptions};
+use crate::support::demo::{self, DemoEngine};
+use crate::support::jobs::{HeardEvents, alone, nothing_is_left, options, prompt, request, scheduler};
+use latent_engine::scheduler::{Job, JobChoice, JobId, Scheduler, SchedulerOptions};
 use latent_engine::{ContextShift, Draft, EngineOptions, Request, StopReason};
 use latent_text::Tokenizer;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ fn submit(scheduler: &mut Scheduler, request: &Request) -> JobId {
 #[test]
 fn jobs_shift_in_any_company_as_they_do_alone() {
     for draft in [Draft::None, Draft::Mtp] {
-        let Demo { mut engine, tokenizer, .. } = demo::demo(&EngineOptions { draft, ..options(128, 2048) });
+        let DemoEngine { mut engine, tokenizer, .. } =
+            demo::demo(&EngineOptions { draft, ..options(128, 2048) });
         let shift = |keep, discard| ContextShift { keep, discard };
         let mut requests = vec![
             shifting(&tokenizer, prompt(0, 40), 300, shift(0, 0)),
@@ -33,7 +34,7 @@ fn jobs_shift_in_any_company_as_they_do_alone() {
             requests.iter().map(|request| alone(&mut engine, &tokenizer, request)).collect();
         assert!(answers[0].discarded_tokens >= 3 * 32 && answers[3].discarded_tokens == 0);
         let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
-        let mut heard = Heard::default();
+        let mut heard = HeardEvents::default();
         // the second time their prompts are cached
         for round in 0..2 {
             let ids: Vec<_> = requests
@@ -73,7 +74,7 @@ fn jobs_that_shift_and_do_not_fit_together_lose_nothing() {
     let shift = ContextShift { keep: 10, discard: 0 };
     let requests: Vec<_> = (0..3).map(|kind| shifting(&tokenizer, prompt(kind, 30), 350, shift)).collect();
     let ids: Vec<_> = requests.iter().map(|request| submit(&mut scheduler, request)).collect();
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.run(&mut scheduler);
     for id in ids {
         let (reason, _, usage) = heard.finished(id);
@@ -92,7 +93,7 @@ fn a_job_that_has_shifted_runs_what_is_left_again() {
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let asked = shifting(&tokenizer, prompt(0, 40), 300, ContextShift { keep: 6, discard: 0 });
     let id = submit(&mut scheduler, &asked);
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.steps(&mut scheduler, 200);
     let before = heard.tokens(id);
     // it gives its rows to a job of higher priority
@@ -117,9 +118,9 @@ fn choices_of_one_prompt_shift_apart() {
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let mut asked = shifting(&tokenizer, prompt(3, 200), 200, ContextShift { keep: 3, discard: 0 });
     asked.sampling.temperature = 1.0;
-    let choices = (1..4).map(|seed| Choice { seed, ..Choice::default() }).collect();
+    let choices = (1..4).map(|seed| JobChoice { seed, ..JobChoice::default() }).collect();
     let ids = scheduler.submit_choices(Job { request: asked, ..Job::default() }, choices).unwrap();
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.run(&mut scheduler);
     for id in ids {
         let (reason, _, usage) = heard.finished(id);
@@ -139,7 +140,7 @@ fn an_answer_without_a_limit_ends() {
         ..shifting(&tokenizer, prompt(3, 20), 1, ContextShift { keep: 3, discard: 0 })
     };
     let id = submit(&mut scheduler, &asked);
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     heard.run(&mut scheduler);
     let (reason, _, usage) = heard.finished(id);
     assert_eq!((reason, usage.completion), (StopReason::Length, limit));

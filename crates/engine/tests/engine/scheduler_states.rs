@@ -2,20 +2,20 @@
 
 use crate::support::demo;
 use crate::support::jobs;
-use crate::support::jobs::{Heard, alone, nothing_is_left, prompt};
+use crate::support::jobs::{HeardEvents, alone, nothing_is_left, prompt};
 use latent_engine::cache::{DiskCache, StateOptions};
-use latent_engine::scheduler::{Choice, Job, JobError, JobId, Scheduler, SchedulerOptions};
+use latent_engine::scheduler::{Job, JobChoice, JobError, JobId, Scheduler, SchedulerOptions};
 use latent_engine::{Draft, Engine, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::passes::MlaChoice;
 use latent_testing::reference::{ReferenceBackend, ToyRecurrence};
-use latent_testing::{Mtp, Recipe};
+use latent_testing::{ModelRecipe, MtpLayer};
 use latent_text::Tokenizer;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-struct Model {
+struct StatefulModel {
     checkpoint: Arc<Checkpoint>,
     tokenizer: Arc<Tokenizer>,
     fails: Arc<AtomicBool>,
@@ -23,12 +23,12 @@ struct Model {
 }
 
 /// A random model of one layer, with the demo model's tokenizer: ids are all that it is asked for.
-fn model() -> Model {
+fn model() -> StatefulModel {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    let recipe = Recipe { layers: Some(1), ..Recipe::new("tiny-dense", "F32".parse().unwrap()) };
+    let recipe = ModelRecipe { layers: Some(1), ..ModelRecipe::new("tiny-dense", "F32".parse().unwrap()) };
     recipe.write_gguf(&path).unwrap();
-    Model {
+    StatefulModel {
         checkpoint: Arc::new(Checkpoint::open(&path).unwrap()),
         tokenizer: demo_tokenizer(),
         fails: Arc::default(),
@@ -41,7 +41,7 @@ fn demo_tokenizer() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_checkpoint(&file).unwrap())
 }
 
-impl Model {
+impl StatefulModel {
     fn engine(&self, states: StateOptions) -> Engine {
         let toy = ToyRecurrence { decay: 0.25, fails: Arc::clone(&self.fails) };
         let backend = ReferenceBackend::with_recurrences(vec![ToyRecurrence::new(0.75), toy]);
@@ -89,7 +89,7 @@ fn recurrent_prefixes_are_used_again_at_their_snapshots_only() {
     let folder = tempfile::tempdir().unwrap();
     let mut scheduler = model.scheduler(OFTEN, on_disk(folder.path()));
     let ask = |scheduler: &mut Scheduler, tokens: Vec<u32>| {
-        let mut heard = Heard::default();
+        let mut heard = HeardEvents::default();
         let id = scheduler.submit(tiny_job(tokens, 6)).unwrap();
         heard.run(scheduler);
         (id, heard.cached(id), heard.tokens(id))
@@ -126,7 +126,7 @@ fn states_that_are_scarce_are_given_up_for_those_who_run() {
     // two sequences can run; the prefix cache may keep what is left
     let scarce = StateOptions { sequences: 2, snapshots: 1, every: 64 };
     let mut scheduler = model.scheduler(scarce, SchedulerOptions::default());
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let submit = |scheduler: &mut Scheduler, kind| scheduler.submit(tiny_job(ids(kind, 150), 8)).unwrap();
     let first: Vec<JobId> = (0..8).map(|kind| submit(&mut scheduler, kind)).collect();
     heard.run(&mut scheduler);
@@ -144,8 +144,8 @@ fn states_that_are_scarce_are_given_up_for_those_who_run() {
 fn choices_of_a_recurrent_model_share_its_state() {
     let model = model();
     let mut scheduler = model.scheduler(OFTEN, SchedulerOptions::default());
-    let mut heard = Heard::default();
-    let choices = vec![Choice::default(), Choice::default()];
+    let mut heard = HeardEvents::default();
+    let choices = vec![JobChoice::default(), JobChoice::default()];
     let all = scheduler.submit_choices(tiny_job(ids(3, 150), 6), choices).unwrap();
     heard.run(&mut scheduler);
     assert_eq!(heard.cached(all[1]), 149);
@@ -158,7 +158,7 @@ fn a_step_that_fails_takes_its_jobs_and_nothing_else() {
     let model = model();
     let options = SchedulerOptions { max_running: 2, ..SchedulerOptions::default() };
     let mut scheduler = model.scheduler(OFTEN, options);
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let all: Vec<JobId> = (0..3).map(|kind| scheduler.submit(tiny_job(ids(kind, 100), 6)).unwrap()).collect();
     heard.step(&mut scheduler);
     model.fails.store(true, Ordering::Relaxed);
@@ -181,7 +181,11 @@ fn a_step_that_fails_takes_its_jobs_and_nothing_else() {
 fn drafts_change_no_text_and_prefixes_serve_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    let recipe = Recipe { layers: Some(2), mtp: Mtp::Own, ..Recipe::new("tiny-v3", "F32".parse().unwrap()) };
+    let recipe = ModelRecipe {
+        layers: Some(2),
+        mtp: MtpLayer::Own,
+        ..ModelRecipe::new("tiny-v3", "F32".parse().unwrap())
+    };
     recipe.write_gguf(&path).unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
     let tokenizer = demo_tokenizer();
@@ -192,7 +196,7 @@ fn drafts_change_no_text_and_prefixes_serve_them() {
     let mut plain = load(Draft::None);
     let cache = folder.path().join("cache");
     let mut scheduler = Scheduler::new(load(Draft::Mtp), Arc::clone(&tokenizer), on_disk(&cache));
-    let mut heard = Heard::default();
+    let mut heard = HeardEvents::default();
     let mut all = Vec::new();
     for (kind, len, undrafted) in
         [(1, 150, false), (1, 150, false), (2, 90, true), (1, 170, false), (3, 300, false), (2, 100, false)]

@@ -3,7 +3,7 @@
 use crate::support::{all_logits, checkpoint, engine, error, exhaustive, side_by_side, tiers};
 use latent_engine::EngineOptions;
 use latent_graph::passes::{MlaChoice, Precision};
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::{TensorType, Tier};
 use std::path::Path;
 
@@ -44,8 +44,8 @@ fn every_toy_shape_runs_in_every_type() {
     let folder = tempfile::tempdir().unwrap();
     let kinds = latent_quant::encodable()
         .filter(|ty| ty.ggml_id().is_some() && *ty != TensorType::Q8_K)
-        .map(Kind::from);
-    let kinds: Vec<Kind> = kinds.chain(["Q4_K_M".parse().unwrap()]).collect();
+        .map(RandomWeightTypes::from);
+    let kinds: Vec<RandomWeightTypes> = kinds.chain(["Q4_K_M".parse().unwrap()]).collect();
     let shapes = latent_testing::shapes().filter(|name| name.starts_with("tiny"));
     // or each type in every fourth shape
     let every = if exhaustive() { 1 } else { 4 };
@@ -57,7 +57,7 @@ fn every_toy_shape_runs_in_every_type() {
     side_by_side(&cases, |&(shape, kind)| {
         let what = format!("{shape} {kind:?}");
         let path = folder.path().join(&what);
-        Recipe { layers: Some(2), ..Recipe::new(shape, kind) }.write_gguf(&path).unwrap();
+        ModelRecipe { layers: Some(2), ..ModelRecipe::new(shape, kind) }.write_gguf(&path).unwrap();
         check(&path, &what);
         std::fs::remove_file(path).unwrap();
     });
@@ -66,11 +66,11 @@ fn every_toy_shape_runs_in_every_type() {
 #[test]
 fn legacy_files_and_shards_give_what_the_plain_file_gives() {
     let folder = tempfile::tempdir().unwrap();
-    let recipe = |legacy, shards| Recipe {
+    let recipe = |legacy, shards| ModelRecipe {
         layers: Some(2),
         legacy,
         shards,
-        ..Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0))
+        ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q8_0))
     };
     let plain = folder.path().join("plain.gguf");
     recipe(false, None).write_gguf(&plain).unwrap();
@@ -92,7 +92,9 @@ fn folders_run_in_every_float_type() {
     let cases: Vec<_> = shapes.flat_map(|shape| types.map(|ty| (shape, ty))).collect();
     side_by_side(&cases, |&(shape, ty)| {
         let path = folder.path().join(format!("{shape}-{ty}"));
-        Recipe { layers: Some(2), ..Recipe::new(shape, Kind::from(ty)) }.write_folder(&path).unwrap();
+        ModelRecipe { layers: Some(2), ..ModelRecipe::new(shape, RandomWeightTypes::from(ty)) }
+            .write_folder(&path)
+            .unwrap();
         check(&path, &format!("{shape} {ty}"));
     });
 }
@@ -102,12 +104,15 @@ fn the_same_seed_gives_the_same_file() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, seed| {
         let path = folder.path().join(name);
-        Recipe { seed, ..Recipe::new("tiny-dense", Kind::from(TensorType::Q4_K)) }.write_gguf(&path).unwrap();
+        ModelRecipe { seed, ..ModelRecipe::new("tiny-dense", RandomWeightTypes::from(TensorType::Q4_K)) }
+            .write_gguf(&path)
+            .unwrap();
         std::fs::read(path).unwrap()
     };
     assert_eq!(write("a", 1), write("b", 1));
     assert_ne!(write("a", 1), write("b", 2));
-    let unknown = Recipe::new("huge", Kind::from(TensorType::F32)).write_gguf(&folder.path().join("c"));
+    let unknown = ModelRecipe::new("huge", RandomWeightTypes::from(TensorType::F32))
+        .write_gguf(&folder.path().join("c"));
     assert!(unknown.unwrap_err().to_string().contains("tiny-v3"));
-    assert!("Q9".parse::<Kind>().unwrap_err().to_string().contains("Q4_K_M"));
+    assert!("Q9".parse::<RandomWeightTypes>().unwrap_err().to_string().contains("Q4_K_M"));
 }

@@ -9,7 +9,7 @@ use latent_formats::{Checkpoint, FormatError};
 use latent_graph::passes::Precision;
 use latent_graph::{CheckpointTensors, GraphError, ModelConfig, Partition};
 use latent_hosts::LocalRank;
-use latent_testing::{FourBit, FourBitLayout, Kind, Recipe};
+use latent_testing::{FourBitLayout, FourBitRecipe, ModelRecipe, RandomWeightTypes};
 use latent_types::TensorType;
 use serde_json::{Map, Value, json};
 use std::fs;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Writes a model into a folder, and returns the path to open.
-type Write = dyn Fn(&Path) -> PathBuf;
+type ModelWriter = dyn Fn(&Path) -> PathBuf;
 
 const TOKENS: [u32; 7] = [6, 5, 99, 30, 7, 42, 11];
 
@@ -31,7 +31,7 @@ fn options() -> EngineOptions {
 }
 
 /// A model of which every rank of a partition has its own files in a folder of its own.
-struct Spread {
+struct SpreadModel {
     folder: tempfile::TempDir,
     /// What is opened in the folder of each rank.
     opened: PathBuf,
@@ -40,9 +40,9 @@ struct Spread {
     files: Vec<Vec<String>>,
 }
 
-impl Spread {
+impl SpreadModel {
     /// Spreads the model that `write` writes over the ranks' folders.
-    fn new(partition: &str, write: &Write) -> Spread {
+    fn new(partition: &str, write: &ModelWriter) -> SpreadModel {
         let folder = tempfile::tempdir().unwrap();
         let all = folder.path().join("all");
         let whole = write(&all);
@@ -50,7 +50,7 @@ impl Spread {
         let partition: Partition = partition.parse().unwrap();
         let files = (0..partition.ranks()).map(|rank| needed(&file, &partition, rank)).collect();
         let opened = whole.strip_prefix(&all).unwrap().to_owned();
-        let spread = Spread { folder, opened, whole, files };
+        let spread = SpreadModel { folder, opened, whole, files };
         for (rank, files) in spread.files.iter().enumerate() {
             fs::create_dir(spread.of(rank)).unwrap();
             let weights = |name: &str| name.ends_with(".safetensors") || name.ends_with(".gguf");
@@ -103,13 +103,13 @@ fn needed(file: &Checkpoint, partition: &Partition, rank: usize) -> Vec<String> 
     files_of_rank(file, &stages).unwrap()
 }
 
-fn tiny(ty: TensorType) -> Recipe {
-    Recipe { layers: Some(4), ..Recipe::new("tiny-v3", Kind::from(ty)) }
+fn tiny(ty: TensorType) -> ModelRecipe {
+    ModelRecipe { layers: Some(4), ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(ty)) }
 }
 
 fn gguf(folder: &Path) -> PathBuf {
     fs::create_dir(folder).unwrap();
-    let recipe = Recipe { shards: Some(6), ..tiny(TensorType::Q8_0) };
+    let recipe = ModelRecipe { shards: Some(6), ..tiny(TensorType::Q8_0) };
     recipe.write_gguf(&folder.join("model.gguf")).unwrap().first
 }
 
@@ -151,18 +151,19 @@ fn fp8(folder: &Path) -> PathBuf {
 /// The tensors of one weight are in two files here and there.
 fn four_bit(folder: &Path) -> PathBuf {
     let plain = tempfile::tempdir().unwrap();
-    let form = FourBit::new(FourBitLayout::PackQuantized, false);
+    let form = FourBitRecipe::new(FourBitLayout::PackQuantized, false);
     tiny(TensorType::F32).write_four_bit(&form, folder, &plain.path().join("plain")).unwrap();
     cut(folder, 7)
 }
 
 #[test]
 fn ranks_with_their_own_files_give_the_bits_of_one_host_with_all() {
-    let forms: [(&str, &Write); 4] = [("GGUF", &gguf), ("BF16", &bf16), ("FP8", &fp8), ("4-bit", &four_bit)];
+    let forms: [(&str, &ModelWriter); 4] =
+        [("GGUF", &gguf), ("BF16", &bf16), ("FP8", &fp8), ("4-bit", &four_bit)];
     for (form, write) in forms {
         let mut fewer = 0;
         for partition in ["pipeline=2", "pipeline=4", "layers=1:3"] {
-            let spread = Spread::new(partition, write);
+            let spread = SpreadModel::new(partition, write);
             let file = Arc::new(Checkpoint::open(&spread.whole).unwrap());
             fewer += spread.files.iter().filter(|files| files.len() < file.files()).count();
             let mut alone =
@@ -177,8 +178,8 @@ fn ranks_with_their_own_files_give_the_bits_of_one_host_with_all() {
 
 #[test]
 fn experts_and_heads_need_the_files_that_have_them() {
-    for (write, partition) in [(&gguf as &Write, "tensor=2"), (&bf16, "pipeline=2,experts=2")] {
-        let spread = Spread::new(partition, write);
+    for (write, partition) in [(&gguf as &ModelWriter, "tensor=2"), (&bf16, "pipeline=2,experts=2")] {
+        let spread = SpreadModel::new(partition, write);
         let rows = spread.run(partition, |engine| all_logits(engine, &TOKENS, 3).len()).unwrap();
         assert_eq!(rows, TOKENS.len(), "{partition}: {:?}", spread.files);
     }
@@ -187,14 +188,14 @@ fn experts_and_heads_need_the_files_that_have_them() {
 #[test]
 fn a_file_that_a_rank_needs_and_lacks_is_named() {
     for (write, only) in [
-        (&gguf as &Write, false),
+        (&gguf as &ModelWriter, false),
         (&bf16, false),
         (&fp8, false),
         (&four_bit, false),
         (&gguf, true),
         (&bf16, true),
     ] {
-        let spread = Spread::new("pipeline=2", write);
+        let spread = SpreadModel::new("pipeline=2", write);
         // the last file of rank 1, which rank 0 may have, too
         let lost = spread.files[1].last().unwrap();
         fs::remove_file(spread.of(1).join(lost)).unwrap();
@@ -222,8 +223,8 @@ fn a_file_that_a_rank_needs_and_lacks_is_named() {
 
 #[test]
 fn a_file_that_differs_between_ranks_is_named() {
-    for write in [&gguf as &Write, &bf16] {
-        let spread = Spread::new("pipeline=4", write);
+    for write in [&gguf as &ModelWriter, &bf16] {
+        let spread = SpreadModel::new("pipeline=4", write);
         // a file that two ranks have, if possible not rank 0
         let has = |name: &String| (0..4).rev().filter(|rank| spread.files[*rank].contains(name)).collect();
         let two = |name: &String| {
@@ -244,8 +245,8 @@ fn a_file_that_differs_between_ranks_is_named() {
 
 #[test]
 fn a_rank_that_is_alone_needs_all_files() {
-    for (write, problem) in [(&gguf as &Write, "is missing: "), (&bf16, "which is not in the folder")] {
-        let spread = Spread::new("pipeline=2", write);
+    for (write, problem) in [(&gguf as &ModelWriter, "is missing: "), (&bf16, "which is not in the folder")] {
+        let spread = SpreadModel::new("pipeline=2", write);
         let refused = Checkpoint::open(&spread.opened(1)).err().unwrap().to_string();
         assert!(refused.contains(problem), "{refused}");
         // also where it was opened for a rank
@@ -260,7 +261,7 @@ fn a_rank_that_is_alone_needs_all_files() {
 
 #[test]
 fn the_first_shard_is_needed_on_every_rank() {
-    let spread = Spread::new("pipeline=2", &gguf);
+    let spread = SpreadModel::new("pipeline=2", &gguf);
     let first = spread.files[1][0].clone();
     fs::remove_file(spread.of(1).join(&first)).unwrap();
     let other = spread.of(1).join(spread.files[1].last().unwrap());
@@ -270,8 +271,8 @@ fn the_first_shard_is_needed_on_every_rank() {
 
 #[test]
 fn the_config_before_loading_is_that_of_the_model() {
-    for write in [&gguf as &Write, &bf16] {
-        let spread = Spread::new("pipeline=4", write);
+    for write in [&gguf as &ModelWriter, &bf16] {
+        let spread = SpreadModel::new("pipeline=4", write);
         let whole = ModelConfig::from_checkpoint(&Checkpoint::open(&spread.whole).unwrap()).unwrap();
         for rank in 0..4 {
             let file = Checkpoint::open_for_rank(&spread.opened(rank)).unwrap();

@@ -4,7 +4,7 @@
 use latent_engine::cache::{CacheFull, Sequence};
 use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest, SeqError, SeqInput};
 use latent_formats::Checkpoint;
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -12,7 +12,9 @@ use tempfile::TempDir;
 fn model() -> (TempDir, Arc<Checkpoint>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    Recipe::new("tiny-v3", Kind::from(latent_types::TensorType::Q8_0)).write_gguf(&path).unwrap();
+    ModelRecipe::new("tiny-v3", RandomWeightTypes::from(latent_types::TensorType::Q8_0))
+        .write_gguf(&path)
+        .unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
     (folder, checkpoint)
 }

@@ -6,7 +6,7 @@ use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LayerRouting, LogitsRequest, RoutedBytes, SeqInput, StepSize};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{MlaChoice, Precision};
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::{CacheType, TensorType, Tier};
 use std::sync::Arc;
 
@@ -85,7 +85,10 @@ fn rows_of_a_step_are_bit_equal_to_steps_of_one_row_with_quantized_weights() {
     let folder = tempfile::tempdir().unwrap();
     for (shape, kind) in [("tiny-v3", "Q4_K_M"), ("tiny-v2", "Q4_0"), ("tiny-dense", "Q5_K")] {
         let path = folder.path().join(shape);
-        let recipe = Recipe { layers: Some(2), ..Recipe::new(shape, kind.parse::<Kind>().unwrap()) };
+        let recipe = ModelRecipe {
+            layers: Some(2),
+            ..ModelRecipe::new(shape, kind.parse::<RandomWeightTypes>().unwrap())
+        };
         recipe.write_gguf(&path).unwrap();
         let file = checkpoint(&path);
         let tokens: Vec<u32> = (0..97).map(|i| i * i * 31 % 509).collect();
@@ -205,7 +208,7 @@ fn a_step_reads_dense_weights_once_and_each_distinct_expert_once() {
 fn a_traced_step_computes_what_an_ordinary_one_does() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny");
-    Recipe { layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)) }
+    ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q8_0)) }
         .write_gguf(&path)
         .unwrap();
     let file = checkpoint(&path);

@@ -13,20 +13,20 @@ const TICK: f64 = 16.0;
 const LARGE: f64 = 1e30;
 
 /// A bar: name, value, and what is written behind it.
-pub(super) struct Bar {
+pub(super) struct ChartBar {
     pub(super) name: String,
     pub(super) value: f64,
     pub(super) text: String,
 }
 
 /// A line: name, and points from left to right.
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) name: &'static str,
     pub(super) points: Vec<(f64, f64)>,
 }
 
 /// A map of cells, shaded by their values.
-pub(super) struct Map {
+pub(super) struct ChartHeatmap {
     pub(super) rows: Vec<String>,
     pub(super) columns: Vec<String>,
     /// Row by row: the shade from 0 to 1, and what the cell says when it is pointed at.
@@ -54,7 +54,7 @@ fn text(out: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
 
 /// Horizontal bars with their names. `most` is the value of a full-length bar, `mark` a line across
 /// all bars.
-pub(super) fn bars(label: &str, bars: &[Bar], most: f64, mark: Option<(f64, &str)>) -> String {
+pub(super) fn bars(label: &str, bars: &[ChartBar], most: f64, mark: Option<(f64, &str)>) -> String {
     const ROW: f64 = 24.0;
     let longest = bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0);
     let left = (7.2 * longest as f64 + 14.0).clamp(60.0, 300.0);
@@ -82,7 +82,7 @@ pub(super) fn bars(label: &str, bars: &[Bar], most: f64, mark: Option<(f64, &str
 }
 
 /// Lines over one axis, with ticks at the values of the first line's points.
-pub(super) fn lines(label: &str, lines: &[Line], unit: &str) -> String {
+pub(super) fn lines(label: &str, lines: &[ChartLine], unit: &str) -> String {
     const HEIGHT: f64 = 280.0;
     let (left, right, top, bottom) = (62.0, WIDTH - 130.0, 14.0, HEIGHT - 34.0);
     let all = || {
@@ -175,7 +175,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// A map, a row per name.
-pub(super) fn map(label: &str, map: &Map) -> String {
+pub(super) fn map(label: &str, map: &ChartHeatmap) -> String {
     let longest = map.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let left = (7.2 * longest as f64 + 14.0).clamp(40.0, 200.0);
     let columns = map.columns.len().max(1);
@@ -234,14 +234,14 @@ mod tests {
         for chart in [
             bars("b", &[], 0.0, None),
             lines("l", &[], "x"),
-            lines("l", &[Line { name: "n", points: vec![] }], "x"),
+            lines("l", &[ChartLine { name: "n", points: vec![] }], "x"),
         ] {
             assert!(
                 chart.starts_with("<figure><svg") && !chart.contains("NaN") && !chart.contains("inf"),
                 "{chart}"
             );
         }
-        let one = lines("l", &[Line { name: "n", points: vec![(1.0, 2.0)] }], "x");
+        let one = lines("l", &[ChartLine { name: "n", points: vec![(1.0, 2.0)] }], "x");
         assert!(!one.contains("NaN"), "{one}");
     }
 }

@@ -21,8 +21,8 @@ pub fn report(evaluations: &[Evaluation]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evaluation::{Found, Measured};
-    use crate::routing::{LayerLoad, Routing, StepExperts};
+    use crate::evaluation::{EvaluatedModel, EvaluationResult};
+    use crate::routing::{LayerLoad, RoutingStatistics, StepExperts};
 
     #[test]
     fn a_page_is_one_file_and_names_cannot_become_markup() {
@@ -31,9 +31,12 @@ mod tests {
             |rows: usize, neighbours| StepExperts { rows, neighbours, apart: 1.6, ..StepExperts::default() };
         let steps = vec![step(1, 1.0), step(2, 1.2)];
         let evaluation = Evaluation {
-            model: Measured { file: "<script>alert(1)</script>.gguf".into(), ..Measured::default() },
+            model: EvaluatedModel {
+                file: "<script>alert(1)</script>.gguf".into(),
+                ..EvaluatedModel::default()
+            },
             input: "a&b".into(),
-            found: Found::Routing(Routing { tokens: 9, layers: vec![load], steps }),
+            found: EvaluationResult::Routing(RoutingStatistics { tokens: 9, layers: vec![load], steps }),
         };
         let page = report(&[evaluation]);
         assert!(!page.contains("<script") && page.contains("&lt;script&gt;") && page.contains("a&amp;b"));

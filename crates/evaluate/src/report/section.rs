@@ -1,13 +1,13 @@
 //! A section per result: its numbers as a table, and its pictures.
 
-use super::chart::{self, Bar, Line, Map, number};
-use crate::choice::Choices;
+use super::chart::{self, ChartBar, ChartHeatmap, ChartLine, number};
+use crate::choice::ChoiceAccuracy;
 use crate::divergence::Divergence;
-use crate::evaluation::{Evaluation, Found};
+use crate::evaluation::{Evaluation, EvaluationResult};
 use crate::perplexity::Perplexity;
-use crate::question::Questions;
+use crate::question::QuestionAccuracy;
 use crate::retrieval::Retrieval;
-use crate::routing::Routing;
+use crate::routing::RoutingStatistics;
 use crate::statistics::Estimate;
 use crate::weights::{WeightErrors, WeightGroup};
 use latent_viz::escape;
@@ -17,13 +17,13 @@ const MAX_ROWS: usize = 40;
 
 pub(super) fn section(evaluation: &Evaluation) -> String {
     let (title, content) = match &evaluation.found {
-        Found::Perplexity(found) => ("Perplexity", perplexity(found)),
-        Found::Kl(found) => ("KL divergence", divergence(found)),
-        Found::Choice(found) => ("Multiple choice", choices(found)),
-        Found::Questions(found) => ("Questions", questions(found)),
-        Found::Retrieval(found) => ("Retrieval by depth", retrieval(found)),
-        Found::Routing(found) => ("Expert load by layer", routing(found)),
-        Found::Weights(found) => ("Error by tensor type", weights(found)),
+        EvaluationResult::Perplexity(found) => ("Perplexity", perplexity(found)),
+        EvaluationResult::Kl(found) => ("KL divergence", divergence(found)),
+        EvaluationResult::Choice(found) => ("Multiple choice", choices(found)),
+        EvaluationResult::Questions(found) => ("Questions", questions(found)),
+        EvaluationResult::Retrieval(found) => ("Retrieval by depth", retrieval(found)),
+        EvaluationResult::Routing(found) => ("Expert load by layer", routing(found)),
+        EvaluationResult::Weights(found) => ("Error by tensor type", weights(found)),
     };
     format!(
         "<section>\n<h2>{title}</h2>\n<p class=\"of\">{}</p>\n{content}</section>\n",
@@ -78,7 +78,7 @@ fn perplexity(found: &Perplexity) -> String {
         ("per token", with_error(found.nll, 1.0, " nats")),
         ("counted", format!("{} tokens in {} chunks of {}", found.positions, found.chunks, found.context)),
     ]) + &heading("Perplexity up to each chunk")
-        + &chart::lines("perplexity up to each chunk", &[Line { name: "perplexity", points }], "chunks")
+        + &chart::lines("perplexity up to each chunk", &[ChartLine { name: "perplexity", points }], "chunks")
 }
 
 fn divergence(found: &Divergence) -> String {
@@ -92,9 +92,9 @@ fn divergence(found: &Divergence) -> String {
         ("largest", q.maximum),
     ];
     // far apart: their orders of magnitude are drawn
-    let bars: Vec<Bar> = rows
+    let bars: Vec<ChartBar> = rows
         .iter()
-        .map(|(name, value)| Bar {
+        .map(|(name, value)| ChartBar {
             name: (*name).to_owned(),
             value: (value.max(1e-9).log10() + 9.0).max(0.0),
             text: format!("{value:.6} nats"),
@@ -113,15 +113,15 @@ fn divergence(found: &Divergence) -> String {
         + &chart::bars("KL divergence by quantile", &bars, 10.0, None)
 }
 
-fn percent_bar(name: &str, share: Estimate) -> Bar {
-    Bar {
+fn percent_bar(name: &str, share: Estimate) -> ChartBar {
+    ChartBar {
         name: name.to_owned(),
         value: share.value,
         text: format!("{:.1} ± {:.1} %", 100.0 * share.value, 100.0 * share.error),
     }
 }
 
-fn choices(found: &Choices) -> String {
+fn choices(found: &ChoiceAccuracy) -> String {
     let bars = [
         percent_bar("sum of ln p", found.accuracy),
         percent_bar("per token", found.per_token),
@@ -132,7 +132,7 @@ fn choices(found: &Choices) -> String {
         + &chart::bars("right choices", &bars, 1.0, Some((found.chance, "guessing")))
 }
 
-fn questions(found: &Questions) -> String {
+fn questions(found: &QuestionAccuracy) -> String {
     let mut bars = vec![percent_bar("all", found.exact)];
     for kind in found.kinds.iter().filter(|kind| !kind.kind.is_empty()).take(MAX_ROWS) {
         bars.push(percent_bar(&kind.kind, Estimate::share(kind.right, kind.questions)));
@@ -156,7 +156,7 @@ fn retrieval(found: &Retrieval) -> String {
         cell.map_or((0.0, "–".to_owned()), |cell| (cell.found, format!("{:.0} %", 100.0 * cell.found)))
     };
     let cells = depths.iter().flat_map(|depth| lengths.iter().map(|length| cell(*depth, *length)));
-    let map = Map {
+    let map = ChartHeatmap {
         cells: cells.collect(),
         rows: depths.iter().map(|depth| format!("{:.0} %", 100.0 * depth)).collect(),
         columns: lengths.iter().map(usize::to_string).collect(),
@@ -170,7 +170,7 @@ fn retrieval(found: &Retrieval) -> String {
         + &chart::map("retrieval by depth and length", &map)
 }
 
-fn routing(found: &Routing) -> String {
+fn routing(found: &RoutingStatistics) -> String {
     let experts = found.layers.iter().map(|layer| layer.load.len()).max().unwrap_or(0);
     let most = found.layers.iter().map(|layer| layer.imbalance).fold(1.0, f64::max);
     let cells = found.layers.iter().flat_map(|layer| {
@@ -180,7 +180,7 @@ fn routing(found: &Routing) -> String {
             (over / most, says)
         })
     });
-    let map = Map {
+    let map = ChartHeatmap {
         cells: cells.collect(),
         rows: found
             .layers
@@ -190,7 +190,7 @@ fn routing(found: &Routing) -> String {
         columns: (0..experts).map(|expert| expert.to_string()).collect(),
         texts: false,
     };
-    let line = |name, of: fn(&crate::routing::StepExperts) -> f64| Line {
+    let line = |name, of: fn(&crate::routing::StepExperts) -> f64| ChartLine {
         name,
         points: found.steps.iter().map(|step| (step.rows as f64, of(step))).collect(),
     };
@@ -217,9 +217,9 @@ fn routing(found: &Routing) -> String {
     page
 }
 
-fn group_bars(groups: &[WeightGroup]) -> (Vec<Bar>, f64) {
+fn group_bars(groups: &[WeightGroup]) -> (Vec<ChartBar>, f64) {
     let most = groups.iter().map(|group| group.relative).fold(0.0, f64::max);
-    let bar = |group: &WeightGroup| Bar {
+    let bar = |group: &WeightGroup| ChartBar {
         name: group.name.clone(),
         value: group.relative,
         text: format!("{} · {:.2} bits · {} tensors", number(group.relative), group.bits, group.tensors),

@@ -1,8 +1,8 @@
 //! The rows of a 4-bit weight in the block format that it is shown as.
 
 use super::blocks;
-use super::form::{Form, FourBit, IntForm, Packing, ZeroCode};
-use super::numbers::{Scales, check_groups, first_moved, power, word};
+use super::form::{FourBitEncoding, FourBitWeight, IntEncoding, WordPacking, ZeroCode};
+use super::numbers::{FloatScales, check_groups, first_moved, power, word};
 use crate::error::FourBitError;
 use crate::tensor::TensorInfo;
 use half::f16;
@@ -10,13 +10,13 @@ use latent_types::TensorType;
 use std::ops::Range;
 
 /// Reads rows of one weight.
-pub(crate) struct Decoder<'a> {
-    form: Form,
+pub(crate) struct FourBitDecoder<'a> {
+    form: FourBitEncoding,
     ty: TensorType,
     outputs: usize,
     inputs: usize,
     quants: &'a [u8],
-    scales: Scales<'a>,
+    scales: FloatScales<'a>,
     /// The scales of NVFP4 and MXFP4.
     codes: &'a [u8],
     zeros: Option<&'a [u8]>,
@@ -30,25 +30,25 @@ const AWQ_PLACE: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// Rows that are unpacked together: a tile's, which share words and cache lines where outputs lie side by side.
 const TOGETHER: usize = 16;
 
-impl<'a> Decoder<'a> {
+impl<'a> FourBitDecoder<'a> {
     /// A decoder of `weight`, whose tensors' bytes `bytes` gives.
     ///
     /// # Errors
     /// Zero points, an order or a shape that contradict the settings; scales that the block format
     /// cannot represent.
     pub(crate) fn new(
-        weight: &FourBit,
+        weight: &FourBitWeight,
         bytes: &dyn Fn(&TensorInfo) -> &'a [u8],
-    ) -> Result<Decoder<'a>, FourBitError> {
+    ) -> Result<FourBitDecoder<'a>, FourBitError> {
         let [outputs, inputs] = weight.shape;
         let codes = bytes(&weight.scales);
-        let mut decoder = Decoder {
+        let mut decoder = FourBitDecoder {
             form: weight.form,
             ty: weight.ty,
             outputs,
             inputs,
             quants: bytes(&weight.quants),
-            scales: Scales::new(weight.scales.ty, codes),
+            scales: FloatScales::new(weight.scales.ty, codes),
             codes,
             zeros: weight.zeros.as_ref().map(bytes),
             order: weight.order.as_ref().map(bytes),
@@ -58,18 +58,18 @@ impl<'a> Decoder<'a> {
             check_stated(stated, bytes(stated), &weight.shape, &weight.quants.name)?;
         }
         match weight.form {
-            Form::Int(form) => {
+            FourBitEncoding::Int(form) => {
                 decoder.check_order(form, weight)?;
                 decoder.check_zeros(form, weight)?;
                 decoder.shift = *weight.shift.get_or_init(|| decoder.scales.shift(weight.ty));
             }
-            Form::Nvfp4 => check_codes(weight, codes, 0x7e, "a number that is not negative")?,
-            Form::Mxfp4 => check_codes(weight, codes, 0xfe, "a number")?,
+            FourBitEncoding::Nvfp4 => check_codes(weight, codes, 0x7e, "a number that is not negative")?,
+            FourBitEncoding::Mxfp4 => check_codes(weight, codes, 0xfe, "a number")?,
         }
         Ok(decoder)
     }
 
-    fn check_order(&mut self, form: IntForm, weight: &FourBit) -> Result<(), FourBitError> {
+    fn check_order(&mut self, form: IntEncoding, weight: &FourBitWeight) -> Result<(), FourBitError> {
         let (Some(order), Some(info)) = (self.order, &weight.order) else { return Ok(()) };
         check_groups(&info.name, order, self.inputs / form.group)?;
         match first_moved(order, form.group) {
@@ -83,7 +83,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn check_zeros(&self, form: IntForm, weight: &FourBit) -> Result<(), FourBitError> {
+    fn check_zeros(&self, form: IntEncoding, weight: &FourBitWeight) -> Result<(), FourBitError> {
         let Some(info) = weight.zeros.as_ref().filter(|_| form.symmetric || form.zeros == ZeroCode::Bytes)
         else {
             return Ok(());
@@ -108,25 +108,25 @@ impl<'a> Decoder<'a> {
     }
 
     /// The zero point of a group, without its bounds where it is a byte.
-    fn zero(&self, form: IntForm, row: usize, group: usize) -> i32 {
+    fn zero(&self, form: IntEncoding, row: usize, group: usize) -> i32 {
         let Some(zeros) = self.zeros else { return 8 };
         let groups = self.inputs / form.group;
         let (index, place) = match form.packing {
-            Packing::Rows if form.zeros == ZeroCode::Bytes => {
+            WordPacking::Rows if form.zeros == ZeroCode::Bytes => {
                 return i32::from(zeros[row * groups + group] as i8) + 8;
             }
-            Packing::Rows => (row / 8 * groups + group, row as u32 % 8),
-            Packing::Gptq => (group * self.outputs.div_ceil(8) + row / 8, row as u32 % 8),
-            Packing::Awq => (group * self.outputs.div_ceil(8) + row / 8, AWQ_PLACE[row % 8]),
+            WordPacking::Rows => (row / 8 * groups + group, row as u32 % 8),
+            WordPacking::Gptq => (group * self.outputs.div_ceil(8) + row / 8, row as u32 % 8),
+            WordPacking::Awq => (group * self.outputs.div_ceil(8) + row / 8, AWQ_PLACE[row % 8]),
         };
         let one = if form.zeros == ZeroCode::LessOne { 0x1111_1111 } else { 0 };
         (word(zeros, index).wrapping_add(one) >> (4 * place) & 15) as i32
     }
 
-    fn scale_index(&self, form: IntForm, row: usize, group: usize) -> usize {
+    fn scale_index(&self, form: IntEncoding, row: usize, group: usize) -> usize {
         match form.packing {
-            Packing::Rows => row * (self.inputs / form.group) + group,
-            Packing::Gptq | Packing::Awq => group * self.outputs + row,
+            WordPacking::Rows => row * (self.inputs / form.group) + group,
+            WordPacking::Gptq | WordPacking::Awq => group * self.outputs + row,
         }
     }
 
@@ -151,14 +151,14 @@ impl<'a> Decoder<'a> {
     /// One row, from its quants.
     fn row(&self, row: usize, quants: &[u8], out: &mut [u8]) {
         match self.form {
-            Form::Int(form) if self.ty == TensorType::F16 => self.floats(form, row, quants, out),
-            Form::Int(form) => self.int_blocks(form, row, quants, out),
-            Form::Nvfp4 => {
+            FourBitEncoding::Int(form) if self.ty == TensorType::F16 => self.floats(form, row, quants, out),
+            FourBitEncoding::Int(form) => self.int_blocks(form, row, quants, out),
+            FourBitEncoding::Nvfp4 => {
                 let scales = self.codes[row * (self.inputs / 16)..].chunks_exact(4);
                 let blocks = quants.chunks_exact(64).zip(out.chunks_exact_mut(36));
                 scales.zip(blocks).for_each(|(scales, (quants, out))| blocks::nvfp4(scales, quants, out));
             }
-            Form::Mxfp4 => {
+            FourBitEncoding::Mxfp4 => {
                 let scales = &self.codes[row * (self.inputs / 32)..];
                 let blocks = quants.chunks_exact(32).zip(out.chunks_exact_mut(17));
                 scales
@@ -174,7 +174,7 @@ impl<'a> Decoder<'a> {
         let spread = |out: &mut [u8], word: u32| {
             out.iter_mut().enumerate().for_each(|(i, out)| *out = (word >> (4 * i)) as u8 & 15);
         };
-        let Form::Int(IntForm { packing, .. }) = self.form else {
+        let FourBitEncoding::Int(IntEncoding { packing, .. }) = self.form else {
             let bytes = &self.quants[rows.start * (self.inputs / 2)..];
             for (out, byte) in out.chunks_exact_mut(2).zip(bytes) {
                 (out[0], out[1]) = (byte & 15, byte >> 4);
@@ -182,12 +182,12 @@ impl<'a> Decoder<'a> {
             return;
         };
         match packing {
-            Packing::Rows => {
+            WordPacking::Rows => {
                 let first = rows.start * (self.inputs / 8);
                 let words = out.chunks_exact_mut(8).enumerate();
                 words.for_each(|(i, out)| spread(out, word(self.quants, first + i)));
             }
-            Packing::Gptq => {
+            WordPacking::Gptq => {
                 for i in 0..self.inputs / 8 {
                     for (r, row) in rows.clone().enumerate() {
                         let at = r * self.inputs + i * 8;
@@ -195,7 +195,7 @@ impl<'a> Decoder<'a> {
                     }
                 }
             }
-            Packing::Awq => {
+            WordPacking::Awq => {
                 let across = self.outputs / 8;
                 for col in rows.start / 8..rows.end.div_ceil(8) {
                     let held = rows.start.max(col * 8)..rows.end.min(col * 8 + 8);
@@ -212,7 +212,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Q4_0 and Q5_0.
-    fn int_blocks(&self, form: IntForm, row: usize, quants: &[u8], out: &mut [u8]) {
+    fn int_blocks(&self, form: IntEncoding, row: usize, quants: &[u8], out: &mut [u8]) {
         let block = self.ty.block_bytes();
         let (quants, _) = quants.as_chunks::<32>();
         for (i, (quants, out)) in quants.iter().zip(out.chunks_exact_mut(block)).enumerate() {
@@ -228,7 +228,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// F16, each weight rounded once.
-    fn floats(&self, form: IntForm, row: usize, quants: &[u8], out: &mut [u8]) {
+    fn floats(&self, form: IntEncoding, row: usize, quants: &[u8], out: &mut [u8]) {
         let groups = self.inputs / form.group;
         let factors: Vec<(f64, f64)> = (0..groups)
             .map(|group| {
@@ -260,7 +260,12 @@ impl<'a> Decoder<'a> {
 }
 
 /// Scales of E4M3 or E8M0 above `last` are negative or no numbers.
-fn check_codes(weight: &FourBit, codes: &[u8], last: u8, expected: &'static str) -> Result<(), FourBitError> {
+fn check_codes(
+    weight: &FourBitWeight,
+    codes: &[u8],
+    last: u8,
+    expected: &'static str,
+) -> Result<(), FourBitError> {
     match codes.iter().position(|code| *code > last) {
         None => Ok(()),
         Some(index) => {

@@ -1,15 +1,15 @@
 //! From the tensors of a folder to its 4-bit weights: which belong together, and whether their types and shapes fit.
 
-use super::form::{Form, IntForm, Packing, ZeroCode, type_of_integers};
+use super::form::{FourBitEncoding, IntEncoding, WordPacking, ZeroCode, type_of_integers};
 use super::numbers;
-use super::settings::{Gptq, Kind, Settings};
+use super::settings::{CompressedScheme, FourBitSettings, GptqSettings};
 use crate::error::FourBitError;
 use latent_types::TensorType;
 use std::collections::HashMap;
 
 /// A tensor as a header describes it.
 #[derive(Clone, Copy)]
-pub(crate) struct Head<'a> {
+pub(crate) struct HeaderTensor<'a> {
     pub(crate) name: &'a str,
     pub(crate) ty: TensorType,
     pub(crate) shape: &'a [usize],
@@ -17,10 +17,10 @@ pub(crate) struct Head<'a> {
 
 /// A 4-bit weight: what it is shown as, and the places of its tensors in the list.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FourBitEntry {
     /// Name of the weight: of the plain tensor that stood here before quantization.
     pub(crate) name: String,
-    pub(crate) form: Form,
+    pub(crate) form: FourBitEncoding,
     pub(crate) ty: TensorType,
     /// Outputs and inputs.
     pub(crate) shape: [usize; 2],
@@ -34,13 +34,19 @@ pub(crate) struct Found {
     pub(crate) unused: Option<usize>,
 }
 
-impl Found {
+impl FourBitEntry {
     /// Integers without zero points, in the order of their inputs.
-    fn integers(name: String, form: IntForm, shape: [usize; 2], quants: usize, scales: usize) -> Found {
+    fn integers(
+        name: String,
+        form: IntEncoding,
+        shape: [usize; 2],
+        quants: usize,
+        scales: usize,
+    ) -> FourBitEntry {
         let ty = type_of_integers(form.symmetric, form.group);
-        Found {
+        FourBitEntry {
             name,
-            form: Form::Int(form),
+            form: FourBitEncoding::Int(form),
             ty,
             shape,
             quants,
@@ -56,9 +62,9 @@ impl Found {
     /// Whether a factor belongs to its rows.
     pub(crate) fn has_factor(&self, scales: TensorType) -> bool {
         match self.form {
-            Form::Nvfp4 => true,
-            Form::Mxfp4 => false,
-            Form::Int(_) => self.ty == TensorType::F16 || scales != TensorType::F16,
+            FourBitEncoding::Nvfp4 => true,
+            FourBitEncoding::Mxfp4 => false,
+            FourBitEncoding::Int(_) => self.ty == TensorType::F16 || scales != TensorType::F16,
         }
     }
 
@@ -75,7 +81,7 @@ pub(crate) fn factor_name(weight: &str) -> String {
 }
 
 /// The bytes of a tensor, where they are there.
-pub(crate) type Bytes<'a> = dyn Fn(usize) -> Option<&'a [u8]> + 'a;
+pub(crate) type TensorBytesFn<'a> = dyn Fn(usize) -> Option<&'a [u8]> + 'a;
 
 /// The endings of packed weights.
 const GPTQ: &str = ".qweight";
@@ -83,12 +89,12 @@ const COMPRESSED: &str = ".weight_packed";
 
 /// All 4-bit weights among `heads`, in their order.
 pub(crate) fn find<'a>(
-    heads: &'a [Head<'a>],
-    settings: Option<&Settings>,
-    bytes: &'a Bytes<'a>,
-) -> Result<Vec<Found>, FourBitError> {
+    heads: &'a [HeaderTensor<'a>],
+    settings: Option<&FourBitSettings>,
+    bytes: &'a TensorBytesFn<'a>,
+) -> Result<Vec<FourBitEntry>, FourBitError> {
     let ending = match settings {
-        Some(Settings::Compressed(_)) => COMPRESSED,
+        Some(FourBitSettings::Compressed(_)) => COMPRESSED,
         Some(_) => GPTQ,
         None => {
             let packed =
@@ -105,9 +111,9 @@ pub(crate) fn find<'a>(
     for (i, head) in heads.iter().enumerate() {
         let Some(stem) = head.name.strip_suffix(ending) else { continue };
         all.push(match settings {
-            Some(Settings::Gptq(gptq)) => finder.gptq(i, stem, gptq)?,
-            Some(Settings::Awq { group }) => finder.awq(i, stem, *group)?,
-            Some(Settings::Compressed(kinds)) => finder.compressed(i, stem, kinds)?,
+            Some(FourBitSettings::Gptq(gptq)) => finder.gptq(i, stem, gptq)?,
+            Some(FourBitSettings::Awq { group }) => finder.awq(i, stem, *group)?,
+            Some(FourBitSettings::Compressed(kinds)) => finder.compressed(i, stem, kinds)?,
             None => continue,
         });
     }
@@ -116,13 +122,13 @@ pub(crate) fn find<'a>(
 }
 
 struct Finder<'a> {
-    heads: &'a [Head<'a>],
+    heads: &'a [HeaderTensor<'a>],
     names: HashMap<&'a str, usize>,
-    bytes: &'a Bytes<'a>,
+    bytes: &'a TensorBytesFn<'a>,
 }
 
 impl<'a> Finder<'a> {
-    fn head(&self, i: usize) -> Head<'a> {
+    fn head(&self, i: usize) -> HeaderTensor<'a> {
         self.heads[i]
     }
 
@@ -158,7 +164,7 @@ impl<'a> Finder<'a> {
     }
 
     fn is(&self, i: usize, types: &[TensorType], expected: &'static str) -> Result<(), FourBitError> {
-        let Head { name, ty, .. } = self.head(i);
+        let HeaderTensor { name, ty, .. } = self.head(i);
         if types.contains(&ty) {
             return Ok(());
         }
@@ -166,7 +172,7 @@ impl<'a> Finder<'a> {
     }
 
     fn has_shape(&self, i: usize, expected: &[usize], of: usize) -> Result<(), FourBitError> {
-        let Head { name, shape, .. } = self.head(i);
+        let HeaderTensor { name, shape, .. } = self.head(i);
         if shape == expected {
             return Ok(());
         }
@@ -221,7 +227,7 @@ impl<'a> Finder<'a> {
         Ok(stated)
     }
 
-    fn gptq(&self, quants: usize, stem: &str, settings: &Gptq) -> Result<Found, FourBitError> {
+    fn gptq(&self, quants: usize, stem: &str, settings: &GptqSettings) -> Result<FourBitEntry, FourBitError> {
         let (name, [words, outputs]) = self.packed(quants, stem)?;
         let inputs = words.saturating_mul(8);
         let (scales, zeros) = (self.needed(quants, stem, "scales")?, self.needed(quants, stem, "qzeros")?);
@@ -238,21 +244,21 @@ impl<'a> Finder<'a> {
         };
         self.words(&[quants, zeros])?;
         self.has_shape(zeros, &[groups, outputs.div_ceil(8)], quants)?;
-        let form = IntForm {
-            packing: Packing::Gptq,
+        let form = IntEncoding {
+            packing: WordPacking::Gptq,
             group,
             symmetric: settings.symmetric,
             zeros: if settings.second { ZeroCode::Nibbles } else { ZeroCode::LessOne },
             ordered: settings.ordered,
         };
-        Ok(Found {
+        Ok(FourBitEntry {
             zeros: Some(zeros),
             order,
-            ..Found::integers(name, form, [outputs, inputs], quants, scales)
+            ..FourBitEntry::integers(name, form, [outputs, inputs], quants, scales)
         })
     }
 
-    fn awq(&self, quants: usize, stem: &str, stated: Option<usize>) -> Result<Found, FourBitError> {
+    fn awq(&self, quants: usize, stem: &str, stated: Option<usize>) -> Result<FourBitEntry, FourBitError> {
         let (name, [inputs, words]) = self.packed(quants, stem)?;
         let outputs = words.saturating_mul(8);
         let (scales, zeros) = (self.needed(quants, stem, "scales")?, self.needed(quants, stem, "qzeros")?);
@@ -260,14 +266,17 @@ impl<'a> Finder<'a> {
         let group = self.stated_group(quants, stated, inputs, groups)?;
         self.words(&[quants, zeros])?;
         self.has_shape(zeros, &[groups, words], quants)?;
-        let form = IntForm {
-            packing: Packing::Awq,
+        let form = IntEncoding {
+            packing: WordPacking::Awq,
             group,
             symmetric: false,
             zeros: ZeroCode::Nibbles,
             ordered: false,
         };
-        Ok(Found { zeros: Some(zeros), ..Found::integers(name, form, [outputs, inputs], quants, scales) })
+        Ok(FourBitEntry {
+            zeros: Some(zeros),
+            ..FourBitEntry::integers(name, form, [outputs, inputs], quants, scales)
+        })
     }
 
     /// Number of groups of scales `[groups, outputs]`.
@@ -282,7 +291,12 @@ impl<'a> Finder<'a> {
         tensors.iter().try_for_each(|&i| self.is(i, &[TensorType::I32], "I32"))
     }
 
-    fn compressed(&self, quants: usize, stem: &str, kinds: &[Kind]) -> Result<Found, FourBitError> {
+    fn compressed(
+        &self,
+        quants: usize,
+        stem: &str,
+        kinds: &[CompressedScheme],
+    ) -> Result<FourBitEntry, FourBitError> {
         let scales = self.needed(quants, stem, "weight_scale")?;
         if self.head(quants).ty == TensorType::I8 {
             return self.compressed_float(quants, stem, scales, kinds);
@@ -308,14 +322,23 @@ impl<'a> Finder<'a> {
             self.is(order, &[TensorType::I32], "I32")?;
             self.has_shape(order, &[inputs], quants)?;
         }
-        let here =
-            Kind { bits: 4, float: false, symmetric: zeros.is_none(), group: (groups > 1).then_some(group) };
+        let here = CompressedScheme {
+            bits: 4,
+            float: false,
+            symmetric: zeros.is_none(),
+            group: (groups > 1).then_some(group),
+        };
         self.announced(quants, &here, inputs, kinds)?;
-        let form =
-            IntForm { packing: Packing::Rows, group, symmetric: zeros.is_none(), zeros: code, ordered: true };
+        let form = IntEncoding {
+            packing: WordPacking::Rows,
+            group,
+            symmetric: zeros.is_none(),
+            zeros: code,
+            ordered: true,
+        };
         let stated_shape = self.stated_shape(stem)?;
-        let found = Found::integers(name, form, [outputs, inputs], quants, scales);
-        Ok(Found { zeros, order, stated_shape, ..found })
+        let found = FourBitEntry::integers(name, form, [outputs, inputs], quants, scales);
+        Ok(FourBitEntry { zeros, order, stated_shape, ..found })
     }
 
     /// NVFP4 and MXFP4.
@@ -324,14 +347,14 @@ impl<'a> Finder<'a> {
         quants: usize,
         stem: &str,
         scales: usize,
-        kinds: &[Kind],
-    ) -> Result<Found, FourBitError> {
+        kinds: &[CompressedScheme],
+    ) -> Result<FourBitEntry, FourBitError> {
         let (name, [outputs, bytes]) = self.packed(quants, stem)?;
         let inputs = bytes.saturating_mul(2);
         self.is(scales, &[TensorType::F8_E4M3, TensorType::I8], "F8_E4M3 or U8")?;
         let (form, ty, group) = match self.head(scales).ty {
-            TensorType::I8 => (Form::Mxfp4, TensorType::MXFP4, 32),
-            _ => (Form::Nvfp4, TensorType::NVFP4, 16),
+            TensorType::I8 => (FourBitEncoding::Mxfp4, TensorType::MXFP4, 32),
+            _ => (FourBitEncoding::Nvfp4, TensorType::NVFP4, 16),
         };
         if inputs == 0 || !inputs.is_multiple_of(ty.block_len()) {
             return Err(FourBitError::Indivisible {
@@ -342,10 +365,10 @@ impl<'a> Finder<'a> {
             });
         }
         self.has_shape(scales, &[outputs, inputs / group], quants)?;
-        let here = Kind { bits: 4, float: true, symmetric: true, group: Some(group) };
+        let here = CompressedScheme { bits: 4, float: true, symmetric: true, group: Some(group) };
         self.announced(quants, &here, inputs, kinds)?;
         let global = match form {
-            Form::Nvfp4 => Some(self.needed(quants, stem, "weight_global_scale")?),
+            FourBitEncoding::Nvfp4 => Some(self.needed(quants, stem, "weight_global_scale")?),
             _ => None,
         };
         if let Some(global) = global {
@@ -355,7 +378,7 @@ impl<'a> Finder<'a> {
                 self.has_shape(global, &[1], quants)?;
             }
         }
-        Ok(Found {
+        Ok(FourBitEntry {
             name,
             form,
             ty,
@@ -381,19 +404,19 @@ impl<'a> Finder<'a> {
     fn announced(
         &self,
         quants: usize,
-        here: &Kind,
+        here: &CompressedScheme,
         inputs: usize,
-        kinds: &[Kind],
+        kinds: &[CompressedScheme],
     ) -> Result<(), FourBitError> {
         let whole = |group: Option<usize>| group.unwrap_or(inputs);
-        let same = |kind: &&Kind| {
+        let same = |kind: &&CompressedScheme| {
             (kind.bits, kind.float, kind.symmetric) == (here.bits, here.float, here.symmetric)
                 && (whole(kind.group) == whole(here.group) || here.float && kind.group.is_none())
         };
         if kinds.iter().any(|kind| same(&kind)) {
             return Ok(());
         }
-        let have: Vec<String> = kinds.iter().map(Kind::to_string).collect();
+        let have: Vec<String> = kinds.iter().map(CompressedScheme::to_string).collect();
         Err(FourBitError::NoGroup {
             tensor: self.head(quants).name.to_owned(),
             found: format!("{here} (by its shape and its scales')"),
@@ -403,10 +426,10 @@ impl<'a> Finder<'a> {
 
     /// Weights whose inputs stand in another order than their groups are F16: all that have an order if one of them is so, so that the experts of
     /// a layer have one type. Without data, as config.json says.
-    fn reorder(&self, all: &mut [Found]) -> Result<(), FourBitError> {
+    fn reorder(&self, all: &mut [FourBitEntry]) -> Result<(), FourBitError> {
         let mut moved = false;
         for found in all.iter() {
-            let (Form::Int(form), Some(order)) = (found.form, found.order) else { continue };
+            let (FourBitEncoding::Int(form), Some(order)) = (found.form, found.order) else { continue };
             if !form.ordered || moved {
                 continue;
             }
@@ -420,7 +443,7 @@ impl<'a> Finder<'a> {
             };
         }
         if moved {
-            let ordered = |found: &&mut Found| matches!(found.form, Form::Int(form) if form.ordered && found.order.is_some());
+            let ordered = |found: &&mut FourBitEntry| matches!(found.form, FourBitEncoding::Int(form) if form.ordered && found.order.is_some());
             all.iter_mut().filter(ordered).for_each(|found| found.ty = TensorType::F16);
         }
         Ok(())

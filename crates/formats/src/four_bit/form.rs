@@ -15,9 +15,9 @@ pub(super) fn type_of_integers(symmetric: bool, group: usize) -> TensorType {
 
 /// How quants, scales and zero points lie in their tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum FourBitEncoding {
     /// Integers.
-    Int(IntForm),
+    Int(IntEncoding),
     /// E2M1 with an E4M3 scale per 16 inputs and a divisor for all.
     Nvfp4,
     /// E2M1 with an E8M0 scale per 32 inputs.
@@ -26,8 +26,8 @@ pub(crate) enum Form {
 
 /// Unsigned 4-bit integers with a scale, and a zero point, per group of inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IntForm {
-    pub(crate) packing: Packing,
+pub(crate) struct IntEncoding {
+    pub(crate) packing: WordPacking,
     /// Inputs per group.
     pub(crate) group: usize,
     /// Whether every zero point is 8.
@@ -39,7 +39,7 @@ pub(crate) struct IntForm {
 
 /// The order of quants in their words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Packing {
+pub(crate) enum WordPacking {
     /// `[inputs / 8, outputs]`: eight inputs of an output per word.
     Gptq,
     /// `[inputs, outputs / 8]`: eight outputs per word, in the order 0, 2, 4, 6, 1, 3, 5, 7.
@@ -60,8 +60,8 @@ pub(crate) enum ZeroCode {
 }
 
 /// A 4-bit weight of a checkpoint, and the tensors of the file that hold it.
-pub(crate) struct FourBit {
-    pub(crate) form: Form,
+pub(crate) struct FourBitWeight {
+    pub(crate) form: FourBitEncoding,
     /// The format that it is shown in.
     pub(crate) ty: TensorType,
     /// Outputs and inputs.
@@ -81,7 +81,7 @@ pub(crate) struct FourBit {
     pub(crate) shift: OnceLock<i32>,
 }
 
-impl FourBit {
+impl FourBitWeight {
     /// The tensors of the file that are read with its rows.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         [&self.quants, &self.scales].into_iter().chain(&self.zeros).chain(&self.order)
@@ -89,6 +89,9 @@ impl FourBit {
 
     /// Whether consecutive rows are consecutive in the file.
     pub(crate) fn has_rows(&self) -> bool {
-        !matches!(self.form, Form::Int(IntForm { packing: Packing::Gptq | Packing::Awq, .. }))
+        !matches!(
+            self.form,
+            FourBitEncoding::Int(IntEncoding { packing: WordPacking::Gptq | WordPacking::Awq, .. })
+        )
     }
 }

@@ -19,8 +19,8 @@ mod numbers;
 mod replace;
 mod settings;
 
-pub(crate) use decoder::Decoder;
-pub(crate) use find::{Head, find};
-pub(crate) use form::FourBit;
-pub(crate) use replace::{Shown, replace};
-pub(crate) use settings::Settings;
+pub(crate) use decoder::FourBitDecoder;
+pub(crate) use find::{HeaderTensor, find};
+pub(crate) use form::FourBitWeight;
+pub(crate) use replace::{VirtualTensor, replace};
+pub(crate) use settings::FourBitSettings;

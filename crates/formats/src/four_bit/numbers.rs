@@ -39,7 +39,7 @@ pub(super) fn check_groups(tensor: &str, bytes: &[u8], count: usize) -> Result<(
 
 /// Scales of one floating-point type.
 #[derive(Clone, Copy)]
-pub(super) struct Scales<'a> {
+pub(super) struct FloatScales<'a> {
     bytes: &'a [u8],
     ty: TensorType,
 }
@@ -47,9 +47,9 @@ pub(super) struct Scales<'a> {
 /// Smallest exponent and largest number of f16 among the scales that BF16 can state exactly.
 const F16_EXPONENTS: std::ops::Range<u16> = 127 - 14..127 + 16;
 
-impl<'a> Scales<'a> {
-    pub(super) fn new(ty: TensorType, bytes: &'a [u8]) -> Scales<'a> {
-        Scales { bytes, ty }
+impl<'a> FloatScales<'a> {
+    pub(super) fn new(ty: TensorType, bytes: &'a [u8]) -> FloatScales<'a> {
+        FloatScales { bytes, ty }
     }
 
     fn len(self) -> usize {
@@ -131,7 +131,7 @@ mod tests {
     fn scales_beyond_f16_are_moved_by_a_power_of_two_that_keeps_them_exact() {
         for numbers in [[1e-3, 2e-5, 0.7], [1e-7, 3e-8, 5e-6], [1e6, 3e4, 1e-2], [1e-38, 1e-37, 2e-36]] {
             let bytes = bf16s(&numbers);
-            let scales = Scales::new(TensorType::BF16, &bytes);
+            let scales = FloatScales::new(TensorType::BF16, &bytes);
             let shift = scales.shift(TensorType::Q4_0);
             for i in 0..3 {
                 let moved = f16::from_bits(scales.f16_bits(i, shift)).to_f64() * power(-shift);
@@ -139,6 +139,6 @@ mod tests {
             }
         }
         let plain = bf16s(&[1e-3, 2e-4, 0.0]);
-        assert_eq!(Scales::new(TensorType::BF16, &plain).shift(TensorType::Q5_0), 0);
+        assert_eq!(FloatScales::new(TensorType::BF16, &plain).shift(TensorType::Q5_0), 0);
     }
 }

@@ -1,10 +1,10 @@
 //! Puts each 4-bit weight into a list of tensors, in place of the tensors that it consists of.
 
-use super::find::{Found, factor_name};
+use super::find::{FourBitEntry, factor_name};
 use latent_types::TensorType;
 
 /// A tensor that no file holds.
-pub(crate) struct Shown<'a> {
+pub(crate) struct VirtualTensor<'a> {
     pub(crate) name: String,
     pub(crate) ty: TensorType,
     pub(crate) shape: &'a [usize],
@@ -18,9 +18,9 @@ pub(crate) struct Shown<'a> {
 /// The list with each weight, and its factor, where its quants stood.
 pub(crate) fn replace<T: Clone>(
     tensors: &[T],
-    all: &[Found],
+    all: &[FourBitEntry],
     ty: &dyn Fn(&T) -> TensorType,
-    shown: &dyn Fn(Shown<'_>) -> T,
+    shown: &dyn Fn(VirtualTensor<'_>) -> T,
 ) -> Vec<T> {
     let mut weight_at = vec![None; tensors.len()];
     let mut part = vec![false; tensors.len()];
@@ -39,10 +39,17 @@ pub(crate) fn replace<T: Clone>(
         let found = &all[index];
         let bytes = found.ty.row_bytes(found.shape[1]).unwrap_or(0) * found.shape[0];
         let (name, factor) = (found.name.clone(), factor_name(&found.name));
-        joined.push(shown(Shown { name, ty: found.ty, shape: &found.shape, bytes, index, factor: false }));
+        joined.push(shown(VirtualTensor {
+            name,
+            ty: found.ty,
+            shape: &found.shape,
+            bytes,
+            index,
+            factor: false,
+        }));
         if found.has_factor(ty(&tensors[found.scales])) {
             let (ty, shape) = (TensorType::F32, &[1][..]);
-            joined.push(shown(Shown { name: factor, ty, shape, bytes: 4, index, factor: true }));
+            joined.push(shown(VirtualTensor { name: factor, ty, shape, bytes: 4, index, factor: true }));
         }
     }
     joined

@@ -8,21 +8,21 @@ use serde_json::{Map, Value};
 
 /// How the 4-bit weights of a checkpoint were made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Settings {
+pub(crate) enum FourBitSettings {
     /// AutoGPTQ, GPTQModel.
-    Gptq(Gptq),
+    Gptq(GptqSettings),
     /// AutoAWQ.
     Awq {
         /// Inputs per group; none for whole rows.
         group: Option<usize>,
     },
     /// compressed-tensors, with the kinds of weights that it announces.
-    Compressed(Vec<Kind>),
+    Compressed(Vec<CompressedScheme>),
 }
 
 /// Settings of GPTQ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gptq {
+pub(crate) struct GptqSettings {
     /// Inputs per group: none for whole rows, or where modules differ.
     pub(crate) group: Option<usize>,
     /// Whether some modules have settings of their own.
@@ -36,7 +36,7 @@ pub(crate) struct Gptq {
 
 /// One kind of weights of compressed-tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct CompressedScheme {
     pub(crate) bits: u64,
     pub(crate) float: bool,
     pub(crate) symmetric: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Kind {
     pub(crate) group: Option<usize>,
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for CompressedScheme {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (kind, symmetric) = (
             if self.float { "float" } else { "int" },
@@ -70,18 +70,18 @@ const FORMATS: [&str; 8] = [
     "int-quantized",
 ];
 
-impl Settings {
+impl FourBitSettings {
     /// The type that most of its weights are shown as, as far as the settings tell.
     pub(crate) fn usual_type(&self) -> TensorType {
         // whole rows are taken to be whole blocks
         let integers = |symmetric, group: Option<usize>| type_of_integers(symmetric, group.unwrap_or(32));
         match self {
-            Settings::Gptq(gptq) if gptq.ordered && !gptq.varies => TensorType::F16,
-            Settings::Gptq(gptq) => integers(gptq.symmetric, gptq.group),
-            Settings::Awq { group } => integers(false, *group),
-            Settings::Compressed(kinds) => match kinds.iter().find(|kind| kind.bits == 4) {
-                Some(Kind { float: true, group: Some(32), .. }) => TensorType::MXFP4,
-                Some(Kind { float: true, .. }) => TensorType::NVFP4,
+            FourBitSettings::Gptq(gptq) if gptq.ordered && !gptq.varies => TensorType::F16,
+            FourBitSettings::Gptq(gptq) => integers(gptq.symmetric, gptq.group),
+            FourBitSettings::Awq { group } => integers(false, *group),
+            FourBitSettings::Compressed(kinds) => match kinds.iter().find(|kind| kind.bits == 4) {
+                Some(CompressedScheme { float: true, group: Some(32), .. }) => TensorType::MXFP4,
+                Some(CompressedScheme { float: true, .. }) => TensorType::NVFP4,
                 Some(kind) => integers(kind.symmetric, kind.group),
                 None => TensorType::BF16,
             },
@@ -89,7 +89,7 @@ impl Settings {
     }
 
     /// The settings of a folder; none where its weights are not quantized, or are FP8.
-    pub(crate) fn of(source: &HfSource) -> Result<Option<Settings>, FourBitError> {
+    pub(crate) fn of(source: &HfSource) -> Result<Option<FourBitSettings>, FourBitError> {
         let Some(keys) = source.quantization_config() else { return Ok(None) };
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_ascii_lowercase);
         // ModelOpt's kinds have names of their own
@@ -148,7 +148,7 @@ fn group(keys: &Map<String, Value>, names: &[&'static str]) -> Result<Option<usi
     }
 }
 
-fn gptq(keys: &Map<String, Value>) -> Result<Settings, FourBitError> {
+fn gptq(keys: &Map<String, Value>) -> Result<FourBitSettings, FourBitError> {
     four_bits(keys, &["bits"])?;
     let second = match value(keys, &["checkpoint_format", "format"]) {
         None => false,
@@ -164,7 +164,7 @@ fn gptq(keys: &Map<String, Value>) -> Result<Settings, FourBitError> {
         return Err(setting(name, dtype, "only int32 is supported"));
     }
     let varies = keys.get("dynamic").and_then(Value::as_object).is_some_and(|rules| !rules.is_empty());
-    Ok(Settings::Gptq(Gptq {
+    Ok(FourBitSettings::Gptq(GptqSettings {
         group: group(keys, &["group_size"])?,
         varies,
         symmetric: flag(keys, "sym")? && !varies,
@@ -173,17 +173,17 @@ fn gptq(keys: &Map<String, Value>) -> Result<Settings, FourBitError> {
     }))
 }
 
-fn awq(keys: &Map<String, Value>) -> Result<Settings, FourBitError> {
+fn awq(keys: &Map<String, Value>) -> Result<FourBitSettings, FourBitError> {
     four_bits(keys, &["bits", "w_bit"])?;
     if let Some((name, version)) = value(keys, &["version"])
         && !version.as_str().is_some_and(|version| version.eq_ignore_ascii_case("gemm"))
     {
         return Err(setting(name, version, "only gemm is supported"));
     }
-    Ok(Settings::Awq { group: group(keys, &["group_size", "q_group_size"])? })
+    Ok(FourBitSettings::Awq { group: group(keys, &["group_size", "q_group_size"])? })
 }
 
-fn compressed(keys: &Map<String, Value>) -> Result<Settings, FourBitError> {
+fn compressed(keys: &Map<String, Value>) -> Result<FourBitSettings, FourBitError> {
     let groups = keys.get("config_groups").and_then(Value::as_object);
     let mut kinds = Vec::new();
     let known = |keys: &Map<String, Value>| match value(keys, &["format"]) {
@@ -200,12 +200,12 @@ fn compressed(keys: &Map<String, Value>) -> Result<Settings, FourBitError> {
     for scheme in groups.into_iter().flat_map(Map::values).filter_map(Value::as_object) {
         known(scheme)?;
         let Some(weights) = scheme.get("weights").and_then(Value::as_object) else { continue };
-        kinds.push(Kind {
+        kinds.push(CompressedScheme {
             bits: weights.get("num_bits").and_then(Value::as_u64).unwrap_or(8),
             float: weights.get("type").and_then(Value::as_str) == Some("float"),
             symmetric: weights.get("symmetric").and_then(Value::as_bool).unwrap_or(true),
             group: group(weights, &["group_size"])?,
         });
     }
-    Ok(Settings::Compressed(kinds))
+    Ok(FourBitSettings::Compressed(kinds))
 }

@@ -15,14 +15,14 @@ pub struct Header {
     /// Tensor data begins at multiples of this.
     pub alignment: u32,
     /// The tensors, in file order.
-    pub tensors: Vec<TensorEntry>,
+    pub tensors: Vec<GgufTensorEntry>,
     /// First byte of tensor data.
     pub data_start: u64,
 }
 
 /// One tensor of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorEntry {
+pub struct GgufTensorEntry {
     /// Its name.
     pub name: String,
     /// Type of its elements.
@@ -92,7 +92,7 @@ fn read_metadata(reader: &mut Reader<'_>, bytes: &[u8], keys: u64) -> Result<Met
     Ok(metadata)
 }
 
-fn check_names(entries: &[TensorEntry]) -> Result<(), GgufError> {
+fn check_names(entries: &[GgufTensorEntry]) -> Result<(), GgufError> {
     let mut names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -135,7 +135,7 @@ fn read_alignment(metadata: &Metadata) -> Result<u32, GgufError> {
     }
 }
 
-fn read_tensor(reader: &mut Reader<'_>, number: u64, alignment: u32) -> Result<TensorEntry, GgufError> {
+fn read_tensor(reader: &mut Reader<'_>, number: u64, alignment: u32) -> Result<GgufTensorEntry, GgufError> {
     let what = || format!("tensor number {number}");
     let invalid = |what: String, problem: String| GgufError::Invalid { what, problem };
     let name = reader.string(limits::MAX_NAME_BYTES, &what)?;
@@ -174,7 +174,7 @@ fn read_tensor(reader: &mut Reader<'_>, number: u64, alignment: u32) -> Result<T
         ));
     }
     let bytes = tensor_bytes(ty, &shape).map_err(|problem| invalid(what(), problem))?;
-    Ok(TensorEntry { name: name.to_owned(), ty, shape, start: offset, bytes })
+    Ok(GgufTensorEntry { name: name.to_owned(), ty, shape, start: offset, bytes })
 }
 
 /// Bytes of a tensor of this type and shape, outermost dimension first.
@@ -195,7 +195,7 @@ pub(crate) fn tensor_bytes(ty: TensorType, shape: &[usize]) -> Result<u64, Strin
 }
 
 /// Turns offsets into positions in the file; checks that tensors are inside it and do not overlap.
-fn place(entries: &mut [TensorEntry], data_start: u64, file_len: u64) -> Result<(), GgufError> {
+fn place(entries: &mut [GgufTensorEntry], data_start: u64, file_len: u64) -> Result<(), GgufError> {
     for entry in entries.iter_mut() {
         let start = data_start.checked_add(entry.start);
         let end = start.and_then(|start| start.checked_add(entry.bytes));
@@ -211,7 +211,7 @@ fn place(entries: &mut [TensorEntry], data_start: u64, file_len: u64) -> Result<
             }
         }
     }
-    let mut order: Vec<&TensorEntry> = entries.iter().filter(|entry| entry.bytes > 0).collect();
+    let mut order: Vec<&GgufTensorEntry> = entries.iter().filter(|entry| entry.bytes > 0).collect();
     order.sort_by_key(|entry| entry.start);
     for pair in order.windows(2) {
         if pair[0].start + pair[0].bytes > pair[1].start {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The type of a value, by its number in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum ValueType {
+pub enum MetadataType {
     U8 = 0,
     I8 = 1,
     U16 = 2,
@@ -27,24 +27,24 @@ pub enum ValueType {
     F64 = 12,
 }
 
-impl ValueType {
-    const ALL: [ValueType; 13] = [
-        ValueType::U8,
-        ValueType::I8,
-        ValueType::U16,
-        ValueType::I16,
-        ValueType::U32,
-        ValueType::I32,
-        ValueType::F32,
-        ValueType::Bool,
-        ValueType::String,
-        ValueType::Array,
-        ValueType::U64,
-        ValueType::I64,
-        ValueType::F64,
+impl MetadataType {
+    const ALL: [MetadataType; 13] = [
+        MetadataType::U8,
+        MetadataType::I8,
+        MetadataType::U16,
+        MetadataType::I16,
+        MetadataType::U32,
+        MetadataType::I32,
+        MetadataType::F32,
+        MetadataType::Bool,
+        MetadataType::String,
+        MetadataType::Array,
+        MetadataType::U64,
+        MetadataType::I64,
+        MetadataType::F64,
     ];
 
-    fn from_id(id: u32, key: &str) -> Result<ValueType, GgufError> {
+    fn from_id(id: u32, key: &str) -> Result<MetadataType, GgufError> {
         Self::ALL.get(id as usize).copied().ok_or_else(|| GgufError::Invalid {
             what: format!("metadata key {key}"),
             problem: format!("value type {id} is unknown (0 to 12 are known)"),
@@ -54,11 +54,11 @@ impl ValueType {
     /// Bytes of a value, where they are always the same.
     fn size(self) -> Option<u64> {
         match self {
-            ValueType::U8 | ValueType::I8 | ValueType::Bool => Some(1),
-            ValueType::U16 | ValueType::I16 => Some(2),
-            ValueType::U32 | ValueType::I32 | ValueType::F32 => Some(4),
-            ValueType::U64 | ValueType::I64 | ValueType::F64 => Some(8),
-            ValueType::String | ValueType::Array => None,
+            MetadataType::U8 | MetadataType::I8 | MetadataType::Bool => Some(1),
+            MetadataType::U16 | MetadataType::I16 => Some(2),
+            MetadataType::U32 | MetadataType::I32 | MetadataType::F32 => Some(4),
+            MetadataType::U64 | MetadataType::I64 | MetadataType::F64 => Some(8),
+            MetadataType::String | MetadataType::Array => None,
         }
     }
 }
@@ -98,7 +98,7 @@ impl Value {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayValue {
     /// Type of its elements.
-    pub ty: ValueType,
+    pub ty: MetadataType,
     /// How many there are.
     pub count: usize,
     /// Their offset in the header.
@@ -131,7 +131,7 @@ impl Metadata {
                 return Err(GgufError::Invalid { what: what(), problem: "its name is empty".into() });
             }
             let start = reader.at();
-            let ty = ValueType::from_id(reader.u32(&|| format!("metadata key {key}"))?, key)?;
+            let ty = MetadataType::from_id(reader.u32(&|| format!("metadata key {key}"))?, key)?;
             let value = read_value(reader, ty, key)?;
             metadata.encoded.push(start..reader.at());
             if metadata.index.insert(key.to_owned(), metadata.entries.len()).is_some() {
@@ -245,7 +245,7 @@ impl Metadata {
     fn array_of(
         &self,
         key: &str,
-        ty: ValueType,
+        ty: MetadataType,
         expected: &'static str,
     ) -> Result<Option<&[u8]>, FormatError> {
         match self.array(key, expected)? {
@@ -260,7 +260,7 @@ impl Metadata {
     /// # Errors
     /// When the key holds something else.
     pub fn bytes(&self, key: &str) -> Result<Option<&[u8]>, FormatError> {
-        self.array_of(key, ValueType::U8, "an array of bytes")
+        self.array_of(key, MetadataType::U8, "an array of bytes")
     }
 
     /// An array of 64-bit unsigned integers.
@@ -268,7 +268,7 @@ impl Metadata {
     /// # Errors
     /// When the key holds something else.
     pub fn words(&self, key: &str) -> Result<Option<Vec<u64>>, FormatError> {
-        let bytes = self.array_of(key, ValueType::U64, "an array of 64-bit unsigned integers")?;
+        let bytes = self.array_of(key, MetadataType::U64, "an array of 64-bit unsigned integers")?;
         let word = |b: &[u8]| u64::from_le_bytes(std::array::from_fn(|i| b[i]));
         Ok(bytes.map(|bytes| bytes.chunks_exact(8).map(word).collect()))
     }
@@ -280,7 +280,7 @@ impl Metadata {
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&[u8]>>, FormatError> {
         let expected = "an array of strings";
         let Some(array) = self.array(key, expected)? else { return Ok(None) };
-        if array.ty != ValueType::String {
+        if array.ty != MetadataType::String {
             return self.wrong(key, &Value::Array(array.clone()), expected);
         }
         let bytes = &self.bytes[array.range.clone()];
@@ -315,20 +315,20 @@ impl Metadata {
     }
 }
 
-fn read_value(reader: &mut Reader<'_>, ty: ValueType, key: &str) -> Result<Value, GgufError> {
+fn read_value(reader: &mut Reader<'_>, ty: MetadataType, key: &str) -> Result<Value, GgufError> {
     let what = || format!("the value of metadata key {key}");
     match ty {
-        ValueType::String => {
+        MetadataType::String => {
             let bytes = reader.string(limits::MAX_STRING_BYTES, &what)?;
             let mut text = String::from_utf8_lossy(bytes).into_owned();
             // replaced bytes grow to three each, and the buffer by doubling
             text.shrink_to_fit();
             Ok(Value::String(text))
         }
-        ValueType::Array => read_array(reader, key).map(Value::Array),
+        MetadataType::Array => read_array(reader, key).map(Value::Array),
         _ => {
             let bytes = reader.take(ty.size().unwrap_or(0), &what)?;
-            if ty == ValueType::Bool && bytes[0] > 1 {
+            if ty == MetadataType::Bool && bytes[0] > 1 {
                 let problem = format!("{} is not a boolean (0 or 1)", bytes[0]);
                 return Err(GgufError::Invalid { what: format!("metadata key {key}"), problem });
             }
@@ -337,26 +337,28 @@ fn read_value(reader: &mut Reader<'_>, ty: ValueType, key: &str) -> Result<Value
     }
 }
 
-fn scalar(ty: ValueType, b: &[u8]) -> Value {
+fn scalar(ty: MetadataType, b: &[u8]) -> Value {
     let mut wide = [0; 8];
     wide[..b.len()].copy_from_slice(b);
     let unsigned = u64::from_le_bytes(wide);
     let shift = 64 - 8 * b.len() as u32;
     match ty {
-        ValueType::U8 | ValueType::U16 | ValueType::U32 | ValueType::U64 => Value::Unsigned(unsigned),
-        ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64 => {
+        MetadataType::U8 | MetadataType::U16 | MetadataType::U32 | MetadataType::U64 => {
+            Value::Unsigned(unsigned)
+        }
+        MetadataType::I8 | MetadataType::I16 | MetadataType::I32 | MetadataType::I64 => {
             Value::Signed(((unsigned << shift) as i64) >> shift)
         }
-        ValueType::F32 => Value::Float(f64::from(f32::from_bits(unsigned as u32))),
-        ValueType::F64 => Value::Float(f64::from_bits(unsigned)),
+        MetadataType::F32 => Value::Float(f64::from(f32::from_bits(unsigned as u32))),
+        MetadataType::F64 => Value::Float(f64::from_bits(unsigned)),
         _ => Value::Bool(unsigned != 0),
     }
 }
 
 fn read_array(reader: &mut Reader<'_>, key: &str) -> Result<ArrayValue, GgufError> {
     let what = || format!("the array of metadata key {key}");
-    let ty = ValueType::from_id(reader.u32(&what)?, key)?;
-    if ty == ValueType::Array {
+    let ty = MetadataType::from_id(reader.u32(&what)?, key)?;
+    if ty == MetadataType::Array {
         let problem = "arrays of arrays are not supported".into();
         return Err(GgufError::Invalid { what: format!("metadata key {key}"), problem });
     }

@@ -7,8 +7,8 @@ mod shard;
 mod writer;
 
 pub use crate::error::GgufError;
-pub use header::{Header, TensorEntry};
-pub use metadata::{ArrayValue, Metadata, Value, ValueType};
+pub use header::{GgufTensorEntry, Header};
+pub use metadata::{ArrayValue, Metadata, MetadataType, Value};
 pub use shard::shard_name;
 pub use writer::{Writer, WriterValue};
 

@@ -1,6 +1,6 @@
 //! A writer that streams: metadata and the list of tensors first, then their data in the same order.
 
-use super::{DEFAULT_ALIGNMENT, MAGIC, ValueType};
+use super::{DEFAULT_ALIGNMENT, MAGIC, MetadataType};
 use crate::limits;
 use latent_types::TensorType;
 use std::collections::HashSet;
@@ -89,7 +89,7 @@ impl Writer {
         mut data: impl FnMut(usize, &mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
         let alignment = self.check()?;
-        let mut out = Counted { inner: out, count: 0 };
+        let mut out = GgufCountingWriter { inner: out, count: 0 };
         self.header(&mut out)?;
         if self.tensors.is_empty() {
             return out.flush();
@@ -151,7 +151,7 @@ impl Writer {
     /// Of `out`; for a key or tensor that the reader would refuse.
     pub fn write_header<W: Write>(&self, out: &mut W) -> io::Result<()> {
         let alignment = self.check()?;
-        let mut out = Counted { inner: out, count: 0 };
+        let mut out = GgufCountingWriter { inner: out, count: 0 };
         self.header(&mut out)?;
         out.pad(alignment)?;
         out.flush()
@@ -236,19 +236,19 @@ fn plain(value: &WriterValue) -> WriterValue {
     }
 }
 
-struct Counted<'a, W: Write> {
+struct GgufCountingWriter<'a, W: Write> {
     inner: &'a mut W,
     count: u64,
 }
 
-impl<W: Write> Counted<'_, W> {
+impl<W: Write> GgufCountingWriter<'_, W> {
     fn pad(&mut self, alignment: u64) -> io::Result<()> {
         let missing = self.count.next_multiple_of(alignment) - self.count;
         io::copy(&mut io::repeat(0).take(missing), self).map(|_| ())
     }
 }
 
-impl<W: Write> Write for Counted<'_, W> {
+impl<W: Write> Write for GgufCountingWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.count += written as u64;
@@ -266,7 +266,7 @@ fn string(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn write_value(out: &mut dyn Write, value: &WriterValue) -> io::Result<()> {
-    use ValueType as T;
+    use MetadataType as T;
     match value {
         WriterValue::U8(v) => scalar(out, T::U8, &v.to_le_bytes()),
         WriterValue::I8(v) => scalar(out, T::I8, &v.to_le_bytes()),
@@ -302,20 +302,20 @@ fn write_value(out: &mut dyn Write, value: &WriterValue) -> io::Result<()> {
     }
 }
 
-fn scalar(out: &mut dyn Write, ty: ValueType, bytes: &[u8]) -> io::Result<()> {
+fn scalar(out: &mut dyn Write, ty: MetadataType, bytes: &[u8]) -> io::Result<()> {
     out.write_all(&(ty as u32).to_le_bytes())?;
     out.write_all(bytes)
 }
 
-fn array_start(out: &mut dyn Write, ty: ValueType, count: usize) -> io::Result<()> {
-    out.write_all(&(ValueType::Array as u32).to_le_bytes())?;
+fn array_start(out: &mut dyn Write, ty: MetadataType, count: usize) -> io::Result<()> {
+    out.write_all(&(MetadataType::Array as u32).to_le_bytes())?;
     out.write_all(&(ty as u32).to_le_bytes())?;
     out.write_all(&(count as u64).to_le_bytes())
 }
 
 fn array<T: Copy, const N: usize>(
     out: &mut dyn Write,
-    ty: ValueType,
+    ty: MetadataType,
     values: &[T],
     bytes: impl Fn(T) -> [u8; N],
 ) -> io::Result<()> {

@@ -1,39 +1,39 @@
 //! Opening model folders of safetensors files.
 
 use super::join::join;
-use crate::absent::{Absent, Needed};
-use crate::builder::{Builder, Placed, by_name, name_of};
-use crate::checkpoint::{Checkpoint, Source};
+use crate::absent::{MissingFiles, RequiredFiles};
+use crate::builder::{Builder, PlacedTensor, by_name, name_of};
+use crate::checkpoint::{Checkpoint, CheckpointSource};
 use crate::error::FormatError;
 use crate::folder::{HfSource, in_use, tensor_files};
-use crate::four_bit::{Head, Settings};
-use crate::index::Index;
+use crate::four_bit::{FourBitSettings, HeaderTensor};
+use crate::index::SafetensorsIndex;
 use crate::limits;
-use crate::map::Bytes;
+use crate::map::FileBytes;
 use crate::safetensors::{Header, SafetensorsError};
 use crate::sniff::sniff;
-use crate::tensor::{Place, TensorInfo};
+use crate::tensor::{TensorInfo, TensorLocation};
 use crate::weight_format;
 use std::path::{Path, PathBuf};
 
 /// Opens the model in `folder`.
-pub(super) fn open(folder: &Path, needed: Needed) -> Result<Checkpoint, FormatError> {
+pub(super) fn open(folder: &Path, needed: RequiredFiles) -> Result<Checkpoint, FormatError> {
     let source = HfSource::read(folder)?;
     let failed = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
-    let settings = Settings::of(&source).map_err(failed)?;
+    let settings = FourBitSettings::of(&source).map_err(failed)?;
     let (paths, index) = tensor_files(folder, needed)?;
     let mut builder = Builder::new();
     builder.keep(in_use(folder));
     builder.note(serde_json::to_string(&source.config).unwrap_or_default().as_bytes());
-    let absent = absent(&paths, index.as_ref().filter(|_| needed == Needed::Some));
+    let absent = absent(&paths, index.as_ref().filter(|_| needed == RequiredFiles::Some));
     // which of the index's files each file here is
     let here: Vec<usize> =
         (0..paths.len()).filter(|file| !absent.files.contains(&name_of(&paths[*file]))).collect();
     for path in here.iter().map(|file| &paths[*file]) {
-        let bytes = Bytes::map(path)?;
+        let bytes = FileBytes::map(path)?;
         let header = Header::parse(bytes.get(), bytes.get().len() as u64)
             .map_err(|error| refused(path, bytes.get(), error))?;
-        builder.file(path, bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
+        builder.file(path, bytes, header.data_start, header.tensors.into_iter().map(PlacedTensor::from));
         if builder.tensors() > limits::MAX_FOLDER_TENSORS {
             let problem = format!("its files hold more than {} tensors", limits::MAX_FOLDER_TENSORS);
             return Err(FormatError::Set { path: folder.to_owned(), problem });
@@ -44,22 +44,29 @@ pub(super) fn open(folder: &Path, needed: Needed) -> Result<Checkpoint, FormatEr
         builder.keep_copies(index, &|file| here[file] as u32, &is_here);
     }
     builder.lacks(absent);
-    let mut checkpoint = builder.finish(folder.to_owned(), Source::HuggingFace(source))?;
+    let mut checkpoint = builder.finish(folder.to_owned(), CheckpointSource::HuggingFace(source))?;
     if let Some(index) = index {
         check_index(&checkpoint, &index, (&paths, &here))?;
         checkpoint.forget_incomplete();
     }
     let joined = join(&mut checkpoint, settings.as_ref());
-    let Source::HuggingFace(source) = checkpoint.source() else { return Ok(checkpoint) };
+    let CheckpointSource::HuggingFace(source) = checkpoint.source() else { return Ok(checkpoint) };
     joined.map_err(|error| weight_format::of_packed(folder, source, error))?;
     let find = |name: &str| checkpoint.info(name).map(head);
     weight_format::check(folder, source, checkpoint.tensors().iter().map(head), &find)?;
     Ok(checkpoint)
 }
 
-impl From<crate::safetensors::TensorEntry> for Placed {
-    fn from(t: crate::safetensors::TensorEntry) -> Placed {
-        Placed { name: t.name, ty: t.ty, shape: t.shape, start: t.start, bytes: t.bytes, tile_rows: None }
+impl From<crate::safetensors::SafetensorsTensorEntry> for PlacedTensor {
+    fn from(t: crate::safetensors::SafetensorsTensorEntry) -> PlacedTensor {
+        PlacedTensor {
+            name: t.name,
+            ty: t.ty,
+            shape: t.shape,
+            start: t.start,
+            bytes: t.bytes,
+            tile_rows: None,
+        }
     }
 }
 
@@ -91,8 +98,8 @@ fn joined(bytes: &[u8], start: u64) -> Option<u64> {
 }
 
 /// The files of the index that are not here, and which modules' tensors are in them.
-fn absent(paths: &[PathBuf], index: Option<&Index>) -> Absent {
-    let mut absent = Absent::default();
+fn absent(paths: &[PathBuf], index: Option<&SafetensorsIndex>) -> MissingFiles {
+    let mut absent = MissingFiles::default();
     let Some(index) = index else { return absent };
     let mut places = vec![None; paths.len()];
     for (path, place) in paths.iter().zip(&mut places).filter(|(path, _)| !path.exists()) {
@@ -122,13 +129,16 @@ impl Checkpoint {
 /// Every tensor of the index that is in a file here must be in the file that it names.
 fn check_index(
     checkpoint: &Checkpoint,
-    index: &Index,
+    index: &SafetensorsIndex,
     (paths, here): (&[PathBuf], &[usize]),
 ) -> Result<(), FormatError> {
     for (name, file) in index.tensors.iter().filter(|(_, file)| here.contains(&(*file as usize))) {
         let held = checkpoint.info(name).and_then(|info| match info.place {
-            Place::File { file, .. } => Some(here[file]),
-            Place::FourBit(_) | Place::Factor(_) | Place::Cut(_) | Place::Absent => None,
+            TensorLocation::File { file, .. } => Some(here[file]),
+            TensorLocation::FourBit(_)
+            | TensorLocation::Factor(_)
+            | TensorLocation::Cut(_)
+            | TensorLocation::Absent => None,
         });
         if held == Some(*file as usize) {
             continue;
@@ -145,6 +155,6 @@ fn check_index(
     Ok(())
 }
 
-fn head(info: &TensorInfo) -> Head<'_> {
-    Head { name: &info.name, ty: info.ty, shape: &info.shape }
+fn head(info: &TensorInfo) -> HeaderTensor<'_> {
+    HeaderTensor { name: &info.name, ty: info.ty, shape: &info.shape }
 }

@@ -1,35 +1,35 @@
 //! Opening GGUF files: one, or a set of shards.
 
-use crate::absent::{Absent, Needed};
-use crate::builder::{Builder, Placed, name_of};
-use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
+use crate::absent::{MissingFiles, RequiredFiles};
+use crate::builder::{Builder, PlacedTensor, name_of};
+use crate::checkpoint::{Checkpoint, CheckpointSource, GgufSource, display};
 use crate::error::FormatError;
 use crate::gguf::{Header, MAGIC, Metadata};
 use crate::limits;
-use crate::map::Bytes;
+use crate::map::FileBytes;
 use std::path::{Path, PathBuf};
 
 /// Opens the file at `path`, whose bytes are `bytes`, with the other shards of its set that are needed or there.
-pub(super) fn open(path: &Path, bytes: Bytes, needed: Needed) -> Result<Checkpoint, FormatError> {
+pub(super) fn open(path: &Path, bytes: FileBytes, needed: RequiredFiles) -> Result<Checkpoint, FormatError> {
     let header = parse(path, bytes.get())?;
     refuse_joined(path, bytes.get(), &header)?;
     let Some((_, count)) = shard_of(path, &header.metadata)? else {
-        return Set::start(path.to_owned(), header, bytes).finish();
+        return ShardSet::start(path.to_owned(), header, bytes).finish();
     };
     let first = shard_path(path, 0, count)?;
     // the set is read from its first shard on, each header gone before the next one is read
     drop((header, bytes));
     let (header, bytes) = open_shard(path, 0, count).map_err(|error| match error {
-        FormatError::Incomplete { path, problem } if needed == Needed::Some => {
+        FormatError::Incomplete { path, problem } if needed == RequiredFiles::Some => {
             let problem = format!("{problem}; every rank needs the first shard, which has the metadata");
             FormatError::Incomplete { path, problem }
         }
         other => other,
     })?;
-    let mut set = Set::start(first, header, bytes);
+    let mut set = ShardSet::start(first, header, bytes);
     for number in 1..count {
         let shard = shard_path(path, number, count)?;
-        if needed == Needed::Some && !shard.exists() {
+        if needed == RequiredFiles::Some && !shard.exists() {
             set.lacks(&shard);
             continue;
         }
@@ -40,32 +40,32 @@ pub(super) fn open(path: &Path, bytes: Bytes, needed: Needed) -> Result<Checkpoi
 }
 
 /// Opens a single GGUF file in memory. It must not be a shard.
-pub(super) fn in_memory(name: &str, bytes: Bytes) -> Result<Checkpoint, FormatError> {
+pub(super) fn in_memory(name: &str, bytes: FileBytes) -> Result<Checkpoint, FormatError> {
     let path = PathBuf::from(name);
     let header = parse(&path, bytes.get())?;
     if let Some((number, count)) = shard_of(&path, &header.metadata)? {
         let problem = format!("it is shard {} of {count}; a model in memory must be one file", number + 1);
         return Err(FormatError::Set { path, problem });
     }
-    Set::start(path, header, bytes).finish()
+    ShardSet::start(path, header, bytes).finish()
 }
 
 /// A set of shards while it is opened.
-struct Set {
+struct ShardSet {
     path: PathBuf,
     source: GgufSource,
     builder: Builder,
-    absent: Absent,
+    absent: MissingFiles,
 }
 
-impl Set {
-    fn start(path: PathBuf, header: Header, bytes: Bytes) -> Set {
+impl ShardSet {
+    fn start(path: PathBuf, header: Header, bytes: FileBytes) -> ShardSet {
         let mut metadata = header.metadata;
         metadata.name_file(display(&path));
         let source = GgufSource { version: header.version, metadata, alignment: header.alignment, shards: 1 };
         let mut builder = Builder::new();
-        builder.file(&path, bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
-        Set { path, source, builder, absent: Absent::default() }
+        builder.file(&path, bytes, header.data_start, header.tensors.into_iter().map(PlacedTensor::from));
+        ShardSet { path, source, builder, absent: MissingFiles::default() }
     }
 
     /// A shard that is not here: only it says which tensors it has.
@@ -74,8 +74,13 @@ impl Set {
         self.source.shards += 1;
     }
 
-    fn add(&mut self, shard: &Path, header: Header, bytes: Bytes) -> Result<(), FormatError> {
-        self.builder.file(shard, bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
+    fn add(&mut self, shard: &Path, header: Header, bytes: FileBytes) -> Result<(), FormatError> {
+        self.builder.file(
+            shard,
+            bytes,
+            header.data_start,
+            header.tensors.into_iter().map(PlacedTensor::from),
+        );
         self.source.shards += 1;
         if self.builder.tensors() as u64 > limits::MAX_TENSORS {
             let problem = format!("its files hold more than {} tensors", limits::MAX_TENSORS);
@@ -95,13 +100,20 @@ impl Set {
             self.absent.tensors = Some(expected - held);
         }
         self.builder.lacks(self.absent);
-        self.builder.finish(self.path, Source::Gguf(self.source))
+        self.builder.finish(self.path, CheckpointSource::Gguf(self.source))
     }
 }
 
-impl From<crate::gguf::TensorEntry> for Placed {
-    fn from(t: crate::gguf::TensorEntry) -> Placed {
-        Placed { name: t.name, ty: t.ty, shape: t.shape, start: t.start, bytes: t.bytes, tile_rows: None }
+impl From<crate::gguf::GgufTensorEntry> for PlacedTensor {
+    fn from(t: crate::gguf::GgufTensorEntry) -> PlacedTensor {
+        PlacedTensor {
+            name: t.name,
+            ty: t.ty,
+            shape: t.shape,
+            start: t.start,
+            bytes: t.bytes,
+            tile_rows: None,
+        }
     }
 }
 
@@ -112,9 +124,9 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Header, FormatError> {
     Ok(header)
 }
 
-fn open_shard(path: &Path, number: usize, count: usize) -> Result<(Header, Bytes), FormatError> {
+fn open_shard(path: &Path, number: usize, count: usize) -> Result<(Header, FileBytes), FormatError> {
     let shard = shard_path(path, number, count)?;
-    let bytes = Bytes::map(&shard).map_err(|error| match error {
+    let bytes = FileBytes::map(&shard).map_err(|error| match error {
         FormatError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
             let problem = format!("shard {} of {count} is missing: {}", number + 1, shard.display());
             FormatError::Incomplete { path: path.to_owned(), problem }

@@ -3,24 +3,29 @@
 use crate::builder::by_name;
 use crate::checkpoint::Checkpoint;
 use crate::error::FourBitError;
-use crate::four_bit::{FourBit, Head, Settings, Shown, find, replace};
-use crate::tensor::{Place, TensorInfo};
+use crate::four_bit::{FourBitSettings, FourBitWeight, HeaderTensor, VirtualTensor, find, replace};
+use crate::tensor::{TensorInfo, TensorLocation};
 use std::sync::{Arc, OnceLock};
 
 /// The tensors of a checkpoint, as they are used.
 ///
 /// # Errors
 /// Tensors that do not fit together, or not to the settings.
-pub(super) fn join(checkpoint: &mut Checkpoint, settings: Option<&Settings>) -> Result<(), FourBitError> {
+pub(super) fn join(
+    checkpoint: &mut Checkpoint,
+    settings: Option<&FourBitSettings>,
+) -> Result<(), FourBitError> {
     let tensors = &checkpoint.tensors;
-    let heads: Vec<Head<'_>> =
-        tensors.iter().map(|info| Head { name: &info.name, ty: info.ty, shape: &info.shape }).collect();
+    let heads: Vec<HeaderTensor<'_>> = tensors
+        .iter()
+        .map(|info| HeaderTensor { name: &info.name, ty: info.ty, shape: &info.shape })
+        .collect();
     let all = find(&heads, settings, &|i| Some(checkpoint.stored(&tensors[i])))?;
     if all.is_empty() {
         return Ok(());
     }
     let one = |i: usize| tensors[i].clone();
-    let four_bit = all.iter().map(|found| FourBit {
+    let four_bit = all.iter().map(|found| FourBitWeight {
         form: found.form,
         ty: found.ty,
         shape: found.shape,
@@ -33,14 +38,18 @@ pub(super) fn join(checkpoint: &mut Checkpoint, settings: Option<&Settings>) -> 
         unused: found.unused.map(one),
         shift: OnceLock::new(),
     });
-    let four_bit: Vec<FourBit> = four_bit.collect();
-    let shown = |shown: Shown<'_>| TensorInfo {
+    let four_bit: Vec<FourBitWeight> = four_bit.collect();
+    let shown = |shown: VirtualTensor<'_>| TensorInfo {
         name: shown.name,
         ty: shown.ty,
         shape: shown.shape.to_vec(),
         bytes: shown.bytes,
         tile_rows: None,
-        place: if shown.factor { Place::Factor(shown.index) } else { Place::FourBit(shown.index) },
+        place: if shown.factor {
+            TensorLocation::Factor(shown.index)
+        } else {
+            TensorLocation::FourBit(shown.index)
+        },
     };
     let joined = replace(tensors, &all, &|info: &TensorInfo| info.ty, &shown);
     checkpoint.by_name = by_name(&joined);

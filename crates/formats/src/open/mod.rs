@@ -7,11 +7,11 @@ mod packed;
 
 pub(crate) use gguf::{shard_of, shard_path};
 
-use crate::absent::Needed;
+use crate::absent::RequiredFiles;
 use crate::checkpoint::Checkpoint;
 use crate::error::FormatError;
 use crate::gguf::MAGIC;
-use crate::map::Bytes;
+use crate::map::FileBytes;
 use crate::pack;
 use crate::sniff::sniff;
 use std::path::Path;
@@ -22,7 +22,7 @@ impl Checkpoint {
     /// # Errors
     /// What is wrong, where, and what to do.
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
-        open(path, Needed::All)
+        open(path, RequiredFiles::All)
     }
 
     /// Like [`open`](Self::open), for one of several ranks that share the model. Files without
@@ -32,7 +32,7 @@ impl Checkpoint {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn open_for_rank(path: &Path) -> Result<Checkpoint, FormatError> {
-        open(path, Needed::Some)
+        open(path, RequiredFiles::Some)
     }
 
     /// A GGUF file that is built into the program.
@@ -40,7 +40,7 @@ impl Checkpoint {
     /// # Errors
     /// What is wrong with it.
     pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, FormatError> {
-        gguf::in_memory(name, Bytes::Static(bytes))
+        gguf::in_memory(name, FileBytes::Static(bytes))
     }
 
     /// A GGUF file that the caller has read, as a page does where programs open no files. `name` is for messages.
@@ -51,17 +51,17 @@ impl Checkpoint {
         if !bytes.starts_with(MAGIC) {
             return Err(FormatError::NotAModel { path: name.into(), what: sniff(Path::new(name), &bytes) });
         }
-        gguf::in_memory(name, Bytes::Owned(bytes))
+        gguf::in_memory(name, FileBytes::Owned(bytes))
     }
 }
 
-fn open(path: &Path, needed: Needed) -> Result<Checkpoint, FormatError> {
+fn open(path: &Path, needed: RequiredFiles) -> Result<Checkpoint, FormatError> {
     let metadata =
         std::fs::metadata(path).map_err(|error| FormatError::Io { path: path.to_owned(), error })?;
     if metadata.is_dir() {
         return folder::open(path, needed);
     }
-    let bytes = Bytes::map(path)?;
+    let bytes = FileBytes::map(path)?;
     if bytes.get().starts_with(MAGIC) {
         return gguf::open(path, bytes, needed);
     }

@@ -3,14 +3,14 @@
 use super::{LAYOUT, MAGIC, PAGE, keys};
 use crate::error::{FormatError, PackError};
 use crate::gguf::{Header, Metadata, Value, tensor_bytes};
-use crate::identity::{FNV_START, Identity, PackedFrom, VERSION, fnv};
+use crate::identity::{FNV_START, Identity, PackSource, VERSION, fnv};
 use crate::limits;
 use latent_types::TensorType;
 
 /// The header of a packed file.
 pub struct Directory {
     /// Where it came from.
-    pub from: PackedFrom,
+    pub from: PackSource,
     /// All metadata of the body.
     pub(super) metadata: Metadata,
     /// The tensors, in file order.
@@ -92,13 +92,13 @@ impl Directory {
             Err(_) => return Err(invalid(keys::LAYOUT, "it is not text")),
         }
         let number = |key: &str| wanted(metadata.u64(key), key);
-        let from = PackedFrom {
+        let from = PackSource {
             version: VERSION,
             name: wanted(metadata.str(keys::SOURCE_NAME), keys::SOURCE_NAME)?.to_owned(),
             files: number(keys::SOURCE_FILES)?,
             identity: Identity { header: number(keys::SOURCE_HEADER)?, sample: number(keys::SOURCE_SAMPLE)? },
         };
-        let mut forms = Forms::read(&metadata, header.tensors.len())?;
+        let mut forms = TensorFormCursor::read(&metadata, header.tensors.len())?;
         let mut tensors = Vec::with_capacity(header.tensors.len());
         for entry in header.tensors {
             if entry.ty != TensorType::I8 {
@@ -130,15 +130,15 @@ pub(super) fn wanted<T>(value: Result<Option<T>, FormatError>, key: &str) -> Res
 }
 
 /// Types, shapes and layouts of the tensors, read one tensor after another.
-struct Forms<'a> {
+struct TensorFormCursor<'a> {
     types: std::vec::IntoIter<&'a [u8]>,
     dimensions: std::slice::Iter<'a, u8>,
     shapes: std::vec::IntoIter<u64>,
     tile_rows: std::vec::IntoIter<u64>,
 }
 
-impl<'a> Forms<'a> {
-    fn read(metadata: &'a Metadata, tensors: usize) -> Result<Forms<'a>, PackError> {
+impl<'a> TensorFormCursor<'a> {
+    fn read(metadata: &'a Metadata, tensors: usize) -> Result<TensorFormCursor<'a>, PackError> {
         let long = |key: &str, len: usize| {
             let problem = format!("it has {len} elements for {tensors} tensors");
             if len == tensors { Ok(()) } else { Err(invalid(key, problem)) }
@@ -151,7 +151,7 @@ impl<'a> Forms<'a> {
                 None => return Err(invalid(key, "it is missing")),
             }
         }
-        Ok(Forms {
+        Ok(TensorFormCursor {
             types: wanted(metadata.strings(keys::TYPES), keys::TYPES)?.into_iter(),
             dimensions: wanted(metadata.bytes(keys::DIMENSIONS), keys::DIMENSIONS)?.iter(),
             shapes: wanted(metadata.words(keys::SHAPES), keys::SHAPES)?.into_iter(),

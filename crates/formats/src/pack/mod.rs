@@ -9,9 +9,9 @@ mod source;
 mod writer;
 
 pub use crate::error::PackError;
-pub use crate::identity::{Identity, PackedFrom, VERSION};
+pub use crate::identity::{Identity, PackSource, VERSION};
 pub use directory::{Directory, PackedEntry};
-pub use writer::{PackWriter, Tiles};
+pub use writer::{PackWriter, TiledTensor};
 
 pub(crate) use source::packed_source;
 

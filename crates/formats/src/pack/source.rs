@@ -2,7 +2,7 @@
 
 use super::directory::{Directory, invalid, wanted};
 use super::keys;
-use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
+use crate::checkpoint::{Checkpoint, CheckpointSource, GgufSource, display};
 use crate::error::{FormatError, PackError};
 use crate::folder::{FILES, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 use crate::gguf::WriterValue;
@@ -11,7 +11,7 @@ use latent_files::{InputError, input_file};
 use std::path::Path;
 
 /// The source of a packed file at `path`, as if the original had been opened.
-pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Source, FormatError> {
+pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<CheckpointSource, FormatError> {
     let refused = |error| FormatError::Pack { path: path.to_owned(), error };
     let metadata = &directory.metadata;
     if metadata.get(keys::SOURCE_GGUF).is_some() {
@@ -20,7 +20,7 @@ pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Source
             gguf::metadata_alone(bytes).map_err(|error| refused(PackError::Gguf(error)))?;
         metadata.name_file(display(path));
         let shards = usize::try_from(directory.from.files).unwrap_or(usize::MAX);
-        return Ok(Source::Gguf(GgufSource { version, metadata, alignment, shards }));
+        return Ok(CheckpointSource::Gguf(GgufSource { version, metadata, alignment, shards }));
     }
     let held = |name: &str| -> Result<Option<&[u8]>, FormatError> {
         let key = format!("{}{name}", keys::SOURCE_FILE);
@@ -51,7 +51,7 @@ pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Source
         }
     }
     match HfSource::from_files(path, &text, tokenizer)? {
-        Some(source) => Ok(Source::HuggingFace(source)),
+        Some(source) => Ok(CheckpointSource::HuggingFace(source)),
         None => Err(refused(invalid("the source", "neither GGUF metadata nor config.json are there"))),
     }
 }
@@ -62,11 +62,11 @@ pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Source
 /// When a file of its folder cannot be read.
 pub(super) fn source_keys(checkpoint: &Checkpoint) -> Result<Vec<(String, WriterValue)>, FormatError> {
     match checkpoint.source() {
-        Source::Gguf(source) => Ok(vec![(
+        CheckpointSource::Gguf(source) => Ok(vec![(
             keys::SOURCE_GGUF.to_owned(),
             WriterValue::U8s(source.metadata.header_bytes().to_vec()),
         )]),
-        Source::HuggingFace(_) => {
+        CheckpointSource::HuggingFace(_) => {
             let mut held = Vec::new();
             for name in FILES.into_iter().chain(TokenizerKind::ALL.map(TokenizerKind::file_name)) {
                 let path = checkpoint.path().join(name);

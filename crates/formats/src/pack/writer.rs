@@ -15,7 +15,7 @@ const NOTE: &str =
 
 /// A tensor that will be stored in tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tiles {
+pub struct TiledTensor {
     /// Rows of each of its matrices.
     pub rows: usize,
     /// Bytes of all tiles.
@@ -34,7 +34,7 @@ impl PackWriter {
     ///
     /// # Errors
     /// A checkpoint that is packed already; files of its folder that cannot be read.
-    pub fn new(checkpoint: &Checkpoint, tiles: &[Option<Tiles>]) -> Result<PackWriter, FormatError> {
+    pub fn new(checkpoint: &Checkpoint, tiles: &[Option<TiledTensor>]) -> Result<PackWriter, FormatError> {
         let path = checkpoint.path();
         let refused = |problem: String| FormatError::Set { path: path.to_owned(), problem };
         if checkpoint.packed_from().is_some() {

@@ -1,7 +1,7 @@
 //! The header of a safetensors file, read strictly: nothing twice, nothing past the end, nothing shared, nothing hidden.
 
 use super::SafetensorsError;
-use super::json::{Described, Tensors};
+use super::json::{HeaderTensorsSeed, UncheckedTensor};
 use crate::gguf::tensor_bytes;
 use crate::limits;
 use latent_types::TensorType;
@@ -11,14 +11,14 @@ use serde::de::DeserializeSeed;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The tensors, in the header's order.
-    pub tensors: Vec<TensorEntry>,
+    pub tensors: Vec<SafetensorsTensorEntry>,
     /// First byte of data: the bytes of the header, its length included.
     pub data_start: u64,
 }
 
 /// One tensor of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorEntry {
+pub struct SafetensorsTensorEntry {
     /// Its name.
     pub name: String,
     /// Type of its elements. Unsigned integers and booleans have the signed type of their size.
@@ -43,7 +43,7 @@ impl Header {
         let mut tensors = Vec::new();
         let mut problem = None;
         let mut parser = serde_json::Deserializer::from_slice(json);
-        let read = Tensors(|name, described: Described<'_>| {
+        let read = HeaderTensorsSeed(|name, described: UncheckedTensor<'_>| {
             let entry = read_entry(name, &described, data_start, file_len - data_start);
             tensors.push(entry.map_err(|error| {
                 let message = error.to_string();
@@ -86,10 +86,10 @@ fn header_json(bytes: &[u8], file_len: u64) -> Result<&[u8], SafetensorsError> {
 
 fn read_entry(
     name: String,
-    described: &Described<'_>,
+    described: &UncheckedTensor<'_>,
     data_start: u64,
     data_len: u64,
-) -> Result<TensorEntry, SafetensorsError> {
+) -> Result<SafetensorsTensorEntry, SafetensorsError> {
     let wrong = |tensor: &str, problem| SafetensorsError::Tensor { tensor: tensor.to_owned(), problem };
     let Some(ty) = dtype(&described.dtype) else {
         let dtype = described.dtype.chars().take(40).collect();
@@ -108,7 +108,7 @@ fn read_entry(
         return Err(wrong(&name, problem));
     }
     // cannot overflow: the end lies inside the file
-    Ok(TensorEntry { name, ty, shape, start: data_start + start, bytes })
+    Ok(SafetensorsTensorEntry { name, ty, shape, start: data_start + start, bytes })
 }
 
 fn dtype(word: &str) -> Option<TensorType> {
@@ -126,7 +126,7 @@ fn dtype(word: &str) -> Option<TensorType> {
     })
 }
 
-fn check_names(tensors: &[TensorEntry]) -> Result<(), SafetensorsError> {
+fn check_names(tensors: &[SafetensorsTensorEntry]) -> Result<(), SafetensorsError> {
     let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -136,8 +136,12 @@ fn check_names(tensors: &[TensorEntry]) -> Result<(), SafetensorsError> {
 }
 
 /// Tensors are contiguous from the start of the data to the end of the file, as the format demands.
-fn check_places(tensors: &[TensorEntry], data_start: u64, file_len: u64) -> Result<(), SafetensorsError> {
-    let mut order: Vec<&TensorEntry> = tensors.iter().filter(|tensor| tensor.bytes > 0).collect();
+fn check_places(
+    tensors: &[SafetensorsTensorEntry],
+    data_start: u64,
+    file_len: u64,
+) -> Result<(), SafetensorsError> {
+    let mut order: Vec<&SafetensorsTensorEntry> = tensors.iter().filter(|tensor| tensor.bytes > 0).collect();
     order.sort_unstable_by_key(|tensor| tensor.start);
     let hole =
         |start: u64, end: u64| SafetensorsError::Hole { start: start - data_start, end: end - data_start };

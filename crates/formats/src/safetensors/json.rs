@@ -7,27 +7,27 @@ use std::fmt;
 
 /// A tensor as the header describes it, unchecked.
 #[derive(serde::Deserialize)]
-pub(super) struct Described<'a> {
+pub(super) struct UncheckedTensor<'a> {
     #[serde(borrow)]
     pub(super) dtype: Cow<'a, str>,
-    pub(super) shape: Shape,
+    pub(super) shape: HeaderShape,
     pub(super) data_offsets: (u64, u64),
 }
 
 /// A shape of at most [`limits::MAX_SAFETENSORS_DIMENSIONS`] sizes.
-pub(super) struct Shape(pub(super) Vec<u64>);
+pub(super) struct HeaderShape(pub(super) Vec<u64>);
 
-impl<'de> Deserialize<'de> for Shape {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Shape, D::Error> {
-        struct Sizes;
-        impl<'de> Visitor<'de> for Sizes {
-            type Value = Shape;
+impl<'de> Deserialize<'de> for HeaderShape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HeaderShape, D::Error> {
+        struct HeaderShapeVisitor;
+        impl<'de> Visitor<'de> for HeaderShapeVisitor {
+            type Value = HeaderShape;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of sizes")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Shape, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<HeaderShape, A::Error> {
                 let mut sizes = [0; limits::MAX_SAFETENSORS_DIMENSIONS];
                 let mut count = 0;
                 while let Some(size) = list.next_element()? {
@@ -40,19 +40,19 @@ impl<'de> Deserialize<'de> for Shape {
                     *place = size;
                     count += 1;
                 }
-                Ok(Shape(sizes[..count].to_vec()))
+                Ok(HeaderShape(sizes[..count].to_vec()))
             }
         }
-        deserializer.deserialize_seq(Sizes)
+        deserializer.deserialize_seq(HeaderShapeVisitor)
     }
 }
 
 /// Calls `each` with every tensor of the header, in file order; duplicates included.
-pub(super) struct Tensors<F>(pub(super) F);
+pub(super) struct HeaderTensorsSeed<F>(pub(super) F);
 
-impl<'de, F> serde::de::DeserializeSeed<'de> for Tensors<F>
+impl<'de, F> serde::de::DeserializeSeed<'de> for HeaderTensorsSeed<F>
 where
-    F: FnMut(String, Described<'de>) -> Result<(), String>,
+    F: FnMut(String, UncheckedTensor<'de>) -> Result<(), String>,
 {
     type Value = ();
 
@@ -61,9 +61,9 @@ where
     }
 }
 
-impl<'de, F> Visitor<'de> for Tensors<F>
+impl<'de, F> Visitor<'de> for HeaderTensorsSeed<F>
 where
-    F: FnMut(String, Described<'de>) -> Result<(), String>,
+    F: FnMut(String, UncheckedTensor<'de>) -> Result<(), String>,
 {
     type Value = ();
 
@@ -79,7 +79,7 @@ where
                     return Err(A::Error::custom("__metadata__ occurs twice"));
                 }
                 noted = true;
-                map.next_value::<Notes>()?;
+                map.next_value::<MetadataNotes>()?;
                 continue;
             }
             let described =
@@ -91,23 +91,23 @@ where
 }
 
 /// `__metadata__`: an object of texts, which nothing here reads.
-struct Notes;
+struct MetadataNotes;
 
-impl<'de> Deserialize<'de> for Notes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Notes, D::Error> {
-        struct Texts;
-        impl<'de> Visitor<'de> for Texts {
-            type Value = Notes;
+impl<'de> Deserialize<'de> for MetadataNotes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MetadataNotes, D::Error> {
+        struct MetadataNotesVisitor;
+        impl<'de> Visitor<'de> for MetadataNotesVisitor {
+            type Value = MetadataNotes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of texts in __metadata__")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Notes, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MetadataNotes, A::Error> {
                 while map.next_entry::<IgnoredAny, Cow<'de, str>>()?.is_some() {}
-                Ok(Notes)
+                Ok(MetadataNotes)
             }
         }
-        deserializer.deserialize_map(Texts)
+        deserializer.deserialize_map(MetadataNotesVisitor)
     }
 }

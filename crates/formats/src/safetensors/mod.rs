@@ -5,7 +5,7 @@ mod json;
 mod writer;
 
 pub use crate::error::SafetensorsError;
-pub use header::{Header, TensorEntry};
+pub use header::{Header, SafetensorsTensorEntry};
 pub use writer::Writer;
 
 use latent_types::TensorType;
@@ -18,6 +18,7 @@ use std::ops::Range;
 #[allow(clippy::type_complexity, reason = "four plain things about a tensor")]
 pub fn list(bytes: &[u8]) -> Result<Vec<(String, TensorType, Vec<usize>, Range<usize>)>, SafetensorsError> {
     let header = Header::parse(bytes, bytes.len() as u64)?;
-    let range = |tensor: &TensorEntry| tensor.start as usize..(tensor.start + tensor.bytes) as usize;
+    let range =
+        |tensor: &SafetensorsTensorEntry| tensor.start as usize..(tensor.start + tensor.bytes) as usize;
     Ok(header.tensors.into_iter().map(|t| (t.name.clone(), t.ty, t.shape.clone(), range(&t))).collect())
 }

@@ -66,7 +66,7 @@ impl Writer {
         out.write_all(&(text.len() as u64).to_le_bytes())?;
         out.write_all(text.as_bytes())?;
         for (index, (name, _, _, bytes)) in self.tensors.iter().enumerate() {
-            let mut counted = Counted { inner: out, count: 0 };
+            let mut counted = SafetensorsCountingWriter { inner: out, count: 0 };
             data(index, &mut counted)?;
             if counted.count != *bytes {
                 let problem =
@@ -78,12 +78,12 @@ impl Writer {
     }
 }
 
-struct Counted<'a, W: Write> {
+struct SafetensorsCountingWriter<'a, W: Write> {
     inner: &'a mut W,
     count: u64,
 }
 
-impl<W: Write> Write for Counted<'_, W> {
+impl<W: Write> Write for SafetensorsCountingWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.count += written as u64;

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use latent_formats::safetensors::{Header, SafetensorsError, Writer};
-use latent_formats::{Checkpoint, Data, HfSource, Outline, Source, TokenizerKind};
+use latent_formats::{Checkpoint, CheckpointSource, HfSource, Outline, OutlineData, TokenizerKind};
 use latent_types::TensorType;
 use std::path::Path;
 
@@ -29,8 +29,8 @@ fn refused_weights(weights: &[u8], parts: &[&str]) {
 
 fn hf(checkpoint: &Checkpoint) -> &HfSource {
     match checkpoint.source() {
-        Source::HuggingFace(source) => source,
-        Source::Gguf(_) => panic!("it is a folder"),
+        CheckpointSource::HuggingFace(source) => source,
+        CheckpointSource::Gguf(_) => panic!("it is a folder"),
     }
 }
 
@@ -396,8 +396,8 @@ fn formats_that_are_not_read_are_named_and_unsupported() {
         // the outline has the same reason
         let outline = Outline::open(folder.path()).unwrap();
         assert_eq!(outline.refusal().map(ToString::to_string), Some(reason.clone()));
-        assert_eq!((outline.data(), outline.tensors().len()), (Data::Config, 0));
-        let Source::HuggingFace(source) = outline.source() else { panic!("it is a folder") };
+        assert_eq!((outline.data(), outline.tensors().len()), (OutlineData::Config, 0));
+        let CheckpointSource::HuggingFace(source) = outline.source() else { panic!("it is a folder") };
         let alone = latent_formats::announced_type(source);
         assert_eq!(alone.is_err(), announced, "{format}: {alone:?}");
         assert!(alone.err().is_none_or(|alone| reason.ends_with(&alone)), "{reason}");

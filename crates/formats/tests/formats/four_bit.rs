@@ -5,9 +5,9 @@ use latent_formats::safetensors::Writer;
 use latent_formats::{Checkpoint, Outline};
 use latent_types::TensorType::{self, BF16, F8_E4M3, F16, F32, I8, I32, I64};
 
-type Tensors = Vec<(&'static str, TensorType, Vec<usize>, Vec<u8>)>;
+type FourBitTensors = Vec<(&'static str, TensorType, Vec<usize>, Vec<u8>)>;
 
-fn folder(settings: &str, tensors: &Tensors) -> tempfile::TempDir {
+fn folder(settings: &str, tensors: &FourBitTensors) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = Writer::new();
     for (name, ty, shape, _) in tensors {
@@ -57,7 +57,7 @@ fn quant(n: usize, k: usize) -> u32 {
 }
 
 /// Zero points of GPTQ as they are: n in the first group, 15 - n in the second; less one they are stored.
-fn gptq() -> Tensors {
+fn gptq() -> FourBitTensors {
     let word = |row: usize, n: usize| (0..8).fold(0, |word, i| word | quant(n, row * 8 + i) << (4 * i));
     let quants: Vec<u32> = (0..64).map(|i| word(i / 8, i % 8)).collect();
     let zeros = [0x7654_3210u32, 0x89ab_cdef].map(|word| word.wrapping_sub(0x1111_1111));
@@ -105,7 +105,7 @@ fn values(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
 
 /// Refused when it is opened, or, of what only the data tell, when its rows are asked for.
 #[track_caller]
-fn refused(settings: &str, tensors: &Tensors, parts: &[&str]) {
+fn refused(settings: &str, tensors: &FourBitTensors, parts: &[&str]) {
     let folder = folder(settings, tensors);
     match Checkpoint::open(folder.path()) {
         Ok(checkpoint) => says(checkpoint.rows("l.weight"), parts),
@@ -114,13 +114,19 @@ fn refused(settings: &str, tensors: &Tensors, parts: &[&str]) {
 }
 
 /// The tensors with one of them replaced.
-fn with(mut tensors: Tensors, name: &str, ty: TensorType, shape: &[usize], bytes: Vec<u8>) -> Tensors {
+fn with(
+    mut tensors: FourBitTensors,
+    name: &str,
+    ty: TensorType,
+    shape: &[usize],
+    bytes: Vec<u8>,
+) -> FourBitTensors {
     let tensor = tensors.iter_mut().find(|tensor| tensor.0 == name).unwrap();
     (tensor.1, tensor.2, tensor.3) = (ty, shape.to_vec(), bytes);
     tensors
 }
 
-fn without(mut tensors: Tensors, name: &str) -> Tensors {
+fn without(mut tensors: FourBitTensors, name: &str) -> FourBitTensors {
     tensors.retain(|tensor| tensor.0 != name);
     tensors
 }
@@ -168,7 +174,7 @@ fn awq_has_outputs_in_words_in_its_own_order() {
     let place = [0, 2, 4, 6, 1, 3, 5, 7];
     let word = |k: usize| (0..8).fold(0, |word, i| word | quant(place[i], k) << (4 * i));
     let zero = |at: &dyn Fn(usize) -> u32| (0..8).fold(0, |word, i| word | at(place[i]) << (4 * i));
-    let tensors: Tensors = vec![
+    let tensors: FourBitTensors = vec![
         ("l.qweight", I32, vec![64, 1], words(&(0..64).map(word).collect::<Vec<u32>>())),
         ("l.qzeros", I32, vec![2, 1], words(&[zero(&|n| n as u32), zero(&|n| 15 - n as u32)])),
         ("l.scales", F16, vec![2, 8], halves(&[[ONE; 8], [HALF; 8]].concat())),
@@ -184,7 +190,7 @@ fn awq_has_outputs_in_words_in_its_own_order() {
 }
 
 /// compressed-tensors, asymmetric: eight outputs of 64 inputs, groups of 32.
-fn compressed() -> Tensors {
+fn compressed() -> FourBitTensors {
     let word = |n: usize, col: usize| (0..8).fold(0, |word, i| word | quant(n, col * 8 + i) << (4 * i));
     let quants: Vec<u32> = (0..64).map(|i| word(i / 8, i % 8)).collect();
     let shape = [8u64, 64].iter().flat_map(|side| side.to_le_bytes()).collect();
@@ -266,7 +272,7 @@ fn kinds_of_several_groups_stand_side_by_side() {
         ("m.weight_packed", I32, vec![8, 8], vec![0; 256]),
         ("m.weight_scale", F16, vec![8, 1], halves(&[ONE; 8])),
     ];
-    let tensors: Tensors = compressed().into_iter().chain(other).collect();
+    let tensors: FourBitTensors = compressed().into_iter().chain(other).collect();
     let both = format!("\"a\":{},\"b\":{}", kind(4, "int", false, 32), kind(4, "int", true, 64));
     let mixed = folder(&kinds(&both), &tensors);
     let checkpoint = Checkpoint::open(mixed.path()).unwrap();
@@ -332,7 +338,7 @@ fn tensors_that_do_not_fit_are_refused_with_their_numbers() {
     refused(GPTQ, &narrow, &["l.qzeros has shape [1, 2], expected [2, 1] for l.qweight of [8, 8]"]);
     let short = with(gptq(), "l.g_idx", I32, &[32], vec![0; 128]);
     refused(GPTQ, &short, &["l.g_idx has shape [32], expected [64]"]);
-    let twice: Tensors = gptq().into_iter().chain([("l.weight", F32, vec![1], vec![0; 4])]).collect();
+    let twice: FourBitTensors = gptq().into_iter().chain([("l.weight", F32, vec![1], vec![0; 4])]).collect();
     refused(GPTQ, &twice, &["both l.qweight and l.weight"]);
     let none = with(gptq(), "l.scales", F16, &[0, 8], Vec::new());
     refused(GPTQ, &none, &["l.qweight has 0 groups"]);
@@ -371,7 +377,7 @@ fn data_that_do_not_fit_are_refused_with_their_place() {
 #[test]
 fn four_bit_floats_need_scales_that_are_numbers() {
     let float = |group: u32| kinds(&format!("\"a\":{}", kind(4, "float", true, group)));
-    let nv = |scale: u8, global: f32| -> Tensors {
+    let nv = |scale: u8, global: f32| -> FourBitTensors {
         vec![
             ("l.weight_packed", I8, vec![1, 32], (0..32).collect()),
             ("l.weight_scale", F8_E4M3, vec![1, 4], vec![0x38, 0x40, scale, 0x30]),
@@ -400,7 +406,7 @@ fn four_bit_floats_need_scales_that_are_numbers() {
         checkpoint.rows("l.weight_scale_inv"),
         &["l.weight_global_scale: scale 0 is 0, expected a positive number"],
     );
-    let mx = |scale: u8| -> Tensors {
+    let mx = |scale: u8| -> FourBitTensors {
         vec![
             ("l.weight_packed", I8, vec![1, 16], (0..16).collect()),
             ("l.weight_scale", I8, vec![1, 1], vec![scale]),

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use latent_formats::gguf::{GgufError, Header, Metadata, Value, Writer, WriterValue};
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use latent_types::TensorType;
 use std::path::Path;
 
@@ -14,8 +14,8 @@ fn write(writer: &Writer) -> Vec<u8> {
 
 fn metadata(checkpoint: &Checkpoint) -> &Metadata {
     match checkpoint.source() {
-        Source::Gguf(source) => &source.metadata,
-        Source::HuggingFace(_) => panic!("it is GGUF"),
+        CheckpointSource::Gguf(source) => &source.metadata,
+        CheckpointSource::HuggingFace(_) => panic!("it is GGUF"),
     }
 }
 
@@ -99,9 +99,10 @@ fn every_type_of_tensor_has_its_true_size() {
 
 #[test]
 fn version_2_and_a_vocabulary_alone() {
-    let file = Raw { version: 2, tensors: Vec::new(), data: Vec::new(), alignment: 1, ..Raw::valid() };
+    let file =
+        RawGguf { version: 2, tensors: Vec::new(), data: Vec::new(), alignment: 1, ..RawGguf::valid() };
     let checkpoint = open(file.bytes()).unwrap();
-    let Source::Gguf(source) = checkpoint.source() else { panic!("it is GGUF") };
+    let CheckpointSource::Gguf(source) = checkpoint.source() else { panic!("it is GGUF") };
     assert_eq!((source.version, source.alignment, source.shards), (2, 32, 1));
     assert!(checkpoint.tensors().is_empty());
     assert_eq!(source.metadata.u64("deepseek2.block_count").unwrap(), Some(2));
@@ -123,7 +124,7 @@ fn alignments_from_1_to_4096_come_back() {
 
 #[test]
 fn a_header_alone_says_how_much_more_it_needs() {
-    let file = Raw::valid().bytes();
+    let file = RawGguf::valid().bytes();
     let whole = Header::parse(&file, file.len() as u64).unwrap();
     let mut have = 0;
     let mut rounds = 0;
@@ -147,8 +148,8 @@ fn a_header_alone_says_how_much_more_it_needs() {
 
 #[test]
 fn fingerprints_follow_metadata_and_shapes_but_not_weights() {
-    let print = |file: &Raw| open(file.bytes()).unwrap().fingerprint();
-    let base = Raw::valid();
+    let print = |file: &RawGguf| open(file.bytes()).unwrap().fingerprint();
+    let base = RawGguf::valid();
     let mut weights = base.clone();
     weights.data[5] ^= 1;
     assert_eq!(print(&base), print(&weights));
@@ -201,8 +202,8 @@ fn the_writer_checks_what_it_is_given() {
 // ---- shards
 
 /// Writes shard `number` of `count`, which holds one tensor, `t` and its number.
-fn shard(folder: &Path, number: usize, count: usize, change: impl FnOnce(&mut Raw)) {
-    let mut file = Raw::valid();
+fn shard(folder: &Path, number: usize, count: usize, change: impl FnOnce(&mut RawGguf)) {
+    let mut file = RawGguf::valid();
     let short = |n: usize| (n as u16).to_le_bytes().to_vec();
     file.keys.push((b"split.no".to_vec(), 2, short(number)));
     file.keys.push((b"split.count".to_vec(), 2, short(count)));
@@ -226,7 +227,7 @@ fn a_set_opens_from_any_of_its_shards() {
     let mut prints = Vec::new();
     for from in 0..3 {
         let checkpoint = Checkpoint::open(&shard_name(folder.path(), from, 3)).unwrap();
-        let Source::Gguf(source) = checkpoint.source() else { panic!("it is GGUF") };
+        let CheckpointSource::Gguf(source) = checkpoint.source() else { panic!("it is GGUF") };
         assert_eq!((source.shards, checkpoint.path()), (3, shard_name(folder.path(), 0, 3).as_path()));
         for number in 0..3u8 {
             assert_eq!(checkpoint.tensor(&format!("t{number}")).unwrap().data, [number; 64]);
@@ -254,7 +255,7 @@ fn shards_that_were_joined_are_named_as_such() {
 
 #[test]
 fn sets_that_do_not_agree() {
-    let case = |second: &dyn Fn(&mut Raw), parts: &[&str]| {
+    let case = |second: &dyn Fn(&mut RawGguf), parts: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         shard(folder.path(), 0, 2, |_| {});
         shard(folder.path(), 1, 2, second);
@@ -283,15 +284,15 @@ fn sets_that_do_not_agree() {
 #[test]
 fn numbers_of_shards_that_lie() {
     let lie = |number: &[u8], count: &[u8], parts: &[&str]| {
-        let file = Raw::valid().with_key("split.no", 2, number).with_key("split.count", 2, count);
+        let file = RawGguf::valid().with_key("split.no", 2, number).with_key("split.count", 2, count);
         refused(file.bytes(), parts);
     };
     lie(&[5, 0], &[5, 0], &["split.no 5", "split.count 5", "make no sense"]);
     lie(&[0, 0], &[0xff, 0xff], &["split.count 65535", "at most 4096 files"]);
     lie(&[0, 0], &[2, 0], &["shard 1 of 2", "must be one file"]);
-    let file = Raw::valid().with_key("split.count", 2, &[2, 0]);
+    let file = RawGguf::valid().with_key("split.count", 2, &[2, 0]);
     refused(file.bytes(), &["split.count is 2, but split.no is missing"]);
-    let file = Raw::valid().with_key("split.count", STRING, &string("two"));
+    let file = RawGguf::valid().with_key("split.count", STRING, &string("two"));
     refused(file.bytes(), &["split.count is \"two\"", "expected a non-negative integer"]);
 }
 

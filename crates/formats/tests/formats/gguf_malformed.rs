@@ -2,15 +2,15 @@
 
 use crate::support::*;
 
-fn with(change: impl FnOnce(&mut Raw)) -> Vec<u8> {
-    let mut raw = Raw::valid();
+fn with(change: impl FnOnce(&mut RawGguf)) -> Vec<u8> {
+    let mut raw = RawGguf::valid();
     change(&mut raw);
     raw.bytes()
 }
 
 #[test]
 fn the_file_that_all_cases_change_is_valid() {
-    let checkpoint = open(Raw::valid().bytes()).unwrap();
+    let checkpoint = open(RawGguf::valid().bytes()).unwrap();
     assert_eq!(checkpoint.tensor("a").unwrap().info.shape, [2, 4]);
     assert_eq!(checkpoint.tensor("b").unwrap().data, (32..64).collect::<Vec<u8>>());
 }
@@ -46,7 +46,7 @@ fn big_endian() {
 fn empty_and_shorter_than_its_head() {
     refused(Vec::new(), &["magic bytes", "truncated"]);
     for len in 4..24 {
-        refused(Raw::valid().bytes()[..len].to_vec(), &["truncated"]);
+        refused(RawGguf::valid().bytes()[..len].to_vec(), &["truncated"]);
     }
 }
 
@@ -76,7 +76,7 @@ fn more_tensors_and_keys_than_the_file_can_hold() {
 
 #[test]
 fn key_length_minus_1() {
-    let mut bytes = Raw::valid().bytes();
+    let mut bytes = RawGguf::valid().bytes();
     bytes[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
     refused(bytes, &["length of metadata key number 0", "18446744073709551615", "limit"]);
 }
@@ -99,13 +99,13 @@ fn bad_value_type() {
 
 #[test]
 fn bad_type_of_array_elements() {
-    let file = Raw::valid().with_key("list", ARRAY, &array(77, 1, &[0; 8]));
+    let file = RawGguf::valid().with_key("list", ARRAY, &array(77, 1, &[0; 8]));
     refused(file.bytes(), &["metadata key list", "value type 77"]);
 }
 
 #[test]
 fn array_of_arrays() {
-    let file = Raw::valid().with_key("list", ARRAY, &array(ARRAY, 1, &array(U32, 1, &[0; 4])));
+    let file = RawGguf::valid().with_key("list", ARRAY, &array(ARRAY, 1, &array(U32, 1, &[0; 4])));
     refused(file.bytes(), &["metadata key list", "arrays of arrays"]);
 }
 
@@ -119,7 +119,7 @@ fn duplicate_key() {
 
 #[test]
 fn a_boolean_that_is_neither() {
-    let file = Raw::valid().with_key("flag", 7, &[2]);
+    let file = RawGguf::valid().with_key("flag", 7, &[2]);
     refused(file.bytes(), &["metadata key flag", "2 is not a boolean"]);
 }
 
@@ -127,16 +127,17 @@ fn a_boolean_that_is_neither() {
 
 #[test]
 fn alignment_of_another_type() {
-    let text = Raw::valid().with_key("general.alignment", STRING, &string("32"));
+    let text = RawGguf::valid().with_key("general.alignment", STRING, &string("32"));
     refused(text.bytes(), &["general.alignment", "\"32\"", "not an unsigned integer"]);
-    let float = Raw::valid().with_key("general.alignment", F32, &32f32.to_le_bytes());
+    let float = RawGguf::valid().with_key("general.alignment", F32, &32f32.to_le_bytes());
     refused(float.bytes(), &["general.alignment", "32", "not an unsigned integer"]);
 }
 
 /// A file of 57 bytes with alignment 0 divided by zero in another engine.
 #[test]
 fn alignment_0_of_a_file_of_57_bytes() {
-    let file = Raw { keys: Vec::new(), tensors: Vec::new(), data: Vec::new(), alignment: 1, ..Raw::valid() };
+    let file =
+        RawGguf { keys: Vec::new(), tensors: Vec::new(), data: Vec::new(), alignment: 1, ..RawGguf::valid() };
     let bytes = file.with_key("general.alignment", U32, &0u32.to_le_bytes()).bytes();
     assert_eq!(bytes.len(), 57);
     refused(bytes, &["general.alignment", "0 is not a power of two"]);
@@ -145,14 +146,14 @@ fn alignment_0_of_a_file_of_57_bytes() {
 #[test]
 fn alignment_that_is_no_power_of_two_or_overflows_padding() {
     for bad in [3u32, 33, 1 << 21, 1 << 31, u32::MAX] {
-        let file = Raw::valid().with_key("general.alignment", U32, &bad.to_le_bytes());
+        let file = RawGguf::valid().with_key("general.alignment", U32, &bad.to_le_bytes());
         refused(file.bytes(), &["general.alignment", &bad.to_string(), "power of two of at most 1048576"]);
     }
 }
 
 #[test]
 fn alignment_that_contradicts_the_offsets() {
-    let file = Raw::valid().with_key("general.alignment", U32, &64u32.to_le_bytes());
+    let file = RawGguf::valid().with_key("general.alignment", U32, &64u32.to_le_bytes());
     refused(file.bytes(), &["tensor b", "offset 32", "alignment 64"]);
 }
 
@@ -273,7 +274,7 @@ fn overlapping_tensors() {
 
 #[test]
 fn data_truncated() {
-    let bytes = Raw::valid().bytes();
+    let bytes = RawGguf::valid().bytes();
     for cut in [1, 31, 32, 33, 64] {
         refused(
             bytes[..bytes.len() - cut].to_vec(),
@@ -284,7 +285,7 @@ fn data_truncated() {
 
 #[test]
 fn every_truncation_is_refused() {
-    let bytes = Raw::valid().bytes();
+    let bytes = RawGguf::valid().bytes();
     for len in 0..bytes.len() {
         assert!(open(bytes[..len].to_vec()).is_err(), "{len} of {} bytes were accepted", bytes.len());
     }
@@ -305,10 +306,10 @@ fn sizes_whose_sum_overflows() {
 #[test]
 fn length_of_a_string_that_wraps() {
     for bad in [u64::MAX, u64::MAX - 7, 1 << 63, 1 << 40, (4 << 20) + 1] {
-        let file = Raw::valid().with_key("text", STRING, &bad.to_le_bytes());
+        let file = RawGguf::valid().with_key("text", STRING, &bad.to_le_bytes());
         refused(file.bytes(), &["metadata key text", &bad.to_string(), "limit"]);
     }
-    let file = Raw::valid().with_key("text", STRING, &100_000u64.to_le_bytes());
+    let file = RawGguf::valid().with_key("text", STRING, &100_000u64.to_le_bytes());
     refused(file.bytes(), &["metadata key text", "claims 100000 bytes", "truncated"]);
 }
 
@@ -316,7 +317,7 @@ fn length_of_a_string_that_wraps() {
 fn length_of_an_array_that_wraps() {
     for ty in [0, U32, STRING, 12] {
         for bad in [u64::MAX, 1 << 62, 1 << 61, (1 << 28) + 1] {
-            let file = Raw::valid().with_key("list", ARRAY, &array(ty, bad, &[]));
+            let file = RawGguf::valid().with_key("list", ARRAY, &array(ty, bad, &[]));
             refused(file.bytes(), &["array of metadata key list", &bad.to_string(), "limit"]);
         }
     }
@@ -327,7 +328,7 @@ fn length_of_an_array_that_wraps() {
 fn array_larger_than_the_file() {
     for (ty, size) in [(0, 1), (1, 1), (2, 2), (3, 2), (4, 4), (6, 4), (7, 1), (8, 8), (10, 8), (12, 8)] {
         let count = 1u64 << 28;
-        let file = Raw::valid().with_key("list", ARRAY, &array(ty, count, &[]));
+        let file = RawGguf::valid().with_key("list", ARRAY, &array(ty, count, &[]));
         refused(file.bytes(), &["array of metadata key list", &format!("claims {} bytes", count * size)]);
     }
 }
@@ -336,7 +337,7 @@ fn array_larger_than_the_file() {
 #[test]
 fn length_of_a_token_beyond_32_bits() {
     let elements = [&string("ok")[..], &((1u64 << 32) + 2).to_le_bytes(), b"xy"].concat();
-    let file = Raw::valid().with_key("tokenizer.ggml.tokens", ARRAY, &array(STRING, 2, &elements));
+    let file = RawGguf::valid().with_key("tokenizer.ggml.tokens", ARRAY, &array(STRING, 2, &elements));
     refused(file.bytes(), &["string 1 of metadata key tokenizer.ggml.tokens", "4294967298", "limit"]);
 }
 
@@ -349,12 +350,14 @@ fn size_and_offset_past_the_end_never_give_bytes() {
 
 #[test]
 fn keys_of_the_wrong_type_name_key_value_and_expectation() {
-    let file = Raw::valid()
+    let file = RawGguf::valid()
         .with_key("n", STRING, &string("many"))
         .with_key("minus", I32, &(-3i32).to_le_bytes())
         .with_key("list", ARRAY, &array(U32, 2, &[1, 0, 0, 0, 2, 0, 0, 0]));
     let checkpoint = open(file.bytes()).unwrap();
-    let latent_formats::Source::Gguf(source) = checkpoint.source() else { unreachable!("it is GGUF") };
+    let latent_formats::CheckpointSource::Gguf(source) = checkpoint.source() else {
+        unreachable!("it is GGUF")
+    };
     let metadata = &source.metadata;
     says(metadata.u64("n"), &["model.gguf", "key n", "\"many\"", "expected a non-negative integer"]);
     says(metadata.u64("minus"), &["key minus is -3", "expected a non-negative integer"]);

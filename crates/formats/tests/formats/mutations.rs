@@ -28,7 +28,7 @@ fn hostile() -> impl Strategy<Value = u64> {
 
 /// One change of a GGUF file's fields.
 #[derive(Clone, Debug)]
-enum Change {
+enum HeaderMutation {
     Version(u32),
     TensorCount(u64),
     KeyCount(u64),
@@ -46,8 +46,8 @@ enum Change {
     Data(usize),
 }
 
-fn change() -> impl Strategy<Value = Change> {
-    use Change::*;
+fn change() -> impl Strategy<Value = HeaderMutation> {
+    use HeaderMutation::*;
     let at = 0..8usize;
     let name = prop::collection::vec(any::<u8>(), 0..5);
     prop_oneof![
@@ -70,9 +70,9 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 /// A file with a value of every type.
-fn rich() -> Raw {
+fn rich() -> RawGguf {
     let strings = [string("ab"), string(""), string("c")].concat();
-    let mut file = Raw::valid()
+    let mut file = RawGguf::valid()
         .with_key("tokenizer.ggml.tokens", ARRAY, &array(STRING, 3, &strings))
         .with_key("list", ARRAY, &array(I32, 3, &[7; 12]))
         .with_key("split.count", 2, &[1, 0])
@@ -84,8 +84,8 @@ fn rich() -> Raw {
     file
 }
 
-fn apply(file: &mut Raw, change: Change) {
-    use Change::*;
+fn apply(file: &mut RawGguf, change: HeaderMutation) {
+    use HeaderMutation::*;
     let (keys, tensors) = (file.keys.len(), file.tensors.len());
     match change {
         Version(n) => file.version = n,

@@ -1,7 +1,7 @@
 //! Outlines: what can be seen of a model whose data are missing.
 
 use latent_formats::gguf::{Writer, WriterValue};
-use latent_formats::{Checkpoint, Data, Outline, safetensors};
+use latent_formats::{Checkpoint, Outline, OutlineData, safetensors};
 use latent_types::TensorType;
 
 fn gguf() -> Vec<u8> {
@@ -22,7 +22,7 @@ fn a_gguf_file_cut_after_its_header_has_its_tensors() {
     let file = gguf();
     std::fs::write(&path, &file).unwrap();
     let whole = Outline::open(&path).unwrap();
-    assert_eq!((whole.data(), whole.tensors().len()), (Data::Whole, 2));
+    assert_eq!((whole.data(), whole.tensors().len()), (OutlineData::Whole, 2));
     assert!(whole.whole().is_some());
     let mut cut_inside_data = 0;
     // with the padding of the last tensor
@@ -34,7 +34,11 @@ fn a_gguf_file_cut_after_its_header_has_its_tensors() {
             // only padding behind the last tensor is gone
             Ok(outline) if outline.whole().is_some() => assert!(file.len() - len < 32),
             Ok(outline) => {
-                assert_eq!((outline.data(), outline.tensors()), (Data::Header, whole.tensors()), "{len}");
+                assert_eq!(
+                    (outline.data(), outline.tensors()),
+                    (OutlineData::Header, whole.tensors()),
+                    "{len}"
+                );
                 assert_eq!(outline.tensor("b").unwrap().shape, [2, 32]);
                 let reason = Checkpoint::open(&path).err().unwrap().to_string();
                 let refusal = outline.refusal().map(ToString::to_string);
@@ -55,7 +59,7 @@ fn a_safetensors_folder_has_an_outline_at_every_stage_of_its_download() {
     let open = || Outline::open(folder.path());
     assert!(open().is_err());
     std::fs::write(folder.path().join("config.json"), r#"{"model_type": "deepseek_v3"}"#).unwrap();
-    assert_eq!(open().unwrap().data(), Data::Config);
+    assert_eq!(open().unwrap().data(), OutlineData::Config);
     let mut writer = safetensors::Writer::new();
     writer.tensor("x.weight", TensorType::BF16, &[3, 5]).unwrap();
     writer.tensor("y.weight", TensorType::F32, &[2]).unwrap();
@@ -66,13 +70,13 @@ fn a_safetensors_folder_has_an_outline_at_every_stage_of_its_download() {
     for cut in [38, 20, 1] {
         std::fs::write(&path, &file[..file.len() - cut]).unwrap();
         let outline = open().unwrap();
-        assert_eq!((outline.data(), outline.tensors().len()), (Data::Header, 2));
+        assert_eq!((outline.data(), outline.tensors().len()), (OutlineData::Header, 2));
         assert_eq!(outline.tensor("x.weight").unwrap().shape, [3, 5]);
         let reason = Checkpoint::open(folder.path()).err().unwrap().to_string();
         assert_eq!(outline.refusal().map(ToString::to_string), (cut < 38).then_some(reason), "{cut}");
     }
     std::fs::write(&path, &file).unwrap();
-    assert_eq!(open().unwrap().data(), Data::Whole);
+    assert_eq!(open().unwrap().data(), OutlineData::Whole);
 }
 
 #[test]
@@ -91,14 +95,14 @@ fn shards_that_are_missing_leave_the_others() {
         std::fs::write(folder.path().join(format!("m-0000{}-of-00003.gguf", number + 1)), file).unwrap();
     }
     let outline = Outline::open(&folder.path().join("m-00002-of-00003.gguf")).unwrap();
-    assert_eq!((outline.data(), outline.tensors().len()), (Data::Header, 2));
+    assert_eq!((outline.data(), outline.tensors().len()), (OutlineData::Header, 2));
     assert!(
         outline.refusal().unwrap().to_string().contains("shard 3 of 3 is missing"),
         "{:?}",
         outline.refusal()
     );
     assert!(!outline.names_all_tensors());
-    let latent_formats::Source::Gguf(source) = outline.source() else { panic!("a GGUF set") };
+    let latent_formats::CheckpointSource::Gguf(source) = outline.source() else { panic!("a GGUF set") };
     assert_eq!((source.shards, source.metadata.str("general.architecture").unwrap()), (2, Some("deepseek2")));
 }
 
@@ -125,7 +129,7 @@ fn folders_that_are_damaged_have_no_outline() {
     assert!(refused().contains("no object weight_map"));
     // of an index none of whose files is there, config.json speaks alone; of one with some, those do
     write("model.safetensors.index.json", br#"{"weight_map":{"x":"1.safetensors","y":"2.safetensors"}}"#);
-    assert_eq!(Outline::open(folder.path()).unwrap().data(), Data::Config);
+    assert_eq!(Outline::open(folder.path()).unwrap().data(), OutlineData::Config);
     assert!(Outline::open(folder.path()).unwrap().refusal().is_none());
     let mut writer = safetensors::Writer::new();
     writer.tensor("x", TensorType::F32, &[2]).unwrap();

@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use latent_formats::gguf::{Writer, WriterValue};
-use latent_formats::pack::{Directory, PackWriter, Tiles};
-use latent_formats::{Checkpoint, Source};
+use latent_formats::pack::{Directory, PackWriter, TiledTensor};
+use latent_formats::{Checkpoint, CheckpointSource};
 use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ fn source(folder: &Path, name: &str, first: u8) -> PathBuf {
 }
 
 fn pack(model: &Checkpoint) -> Vec<u8> {
-    let tiles = [None, Some(Tiles { rows: 20, bytes: 32 * 36 })];
+    let tiles = [None, Some(TiledTensor { rows: 20, bytes: 32 * 36 })];
     let writer = PackWriter::new(model, &tiles).unwrap();
     let mut file = Vec::new();
     let bytes = |i: usize| if i == 0 { vec![3; 16] } else { vec![5; 32 * 36] };
@@ -58,7 +58,10 @@ fn what_is_written_is_read_back() {
     let model = Checkpoint::open(&source(folder.path(), "model.gguf", 1)).unwrap();
     let path = written(folder.path(), "model.latent", &pack(&model));
     let packed = Checkpoint::open(&path).unwrap();
-    let (Source::Gguf(then), Source::Gguf(now)) = (model.source(), packed.source()) else { panic!("GGUF") };
+    let (CheckpointSource::Gguf(then), CheckpointSource::Gguf(now)) = (model.source(), packed.source())
+    else {
+        panic!("GGUF")
+    };
     assert_eq!(now.metadata.entries(), then.metadata.entries());
     assert_eq!(now.metadata.strings("list").unwrap(), then.metadata.strings("list").unwrap());
     let norm = packed.tensor("norm").unwrap();
@@ -83,7 +86,7 @@ fn another_file_and_a_changed_one_are_told_apart() {
     assert_eq!(first, identity("b.gguf", 1));
     let other = identity("c.gguf", 2);
     assert!(first.header == other.header && first.sample != other.sample);
-    std::fs::write(folder.path().join("d.gguf"), Raw::valid().bytes()).unwrap();
+    std::fs::write(folder.path().join("d.gguf"), RawGguf::valid().bytes()).unwrap();
     assert_ne!(Checkpoint::open(&folder.path().join("d.gguf")).unwrap().identity().header, first.header);
 }
 
@@ -106,12 +109,12 @@ fn what_lies_is_refused() {
     refused(&whole[..whole.len() - 1], &["12863 bytes", "12864", "truncated"]);
     refused(&whole[..20], &["20 bytes", "truncated"]);
     refused(&with(4096 + 60, 1), &["header is damaged", "checksum"]);
-    let body = |change: &dyn Fn(&mut Raw)| {
+    let body = |change: &dyn Fn(&mut RawGguf)| {
         let mut raw = packed_body();
         change(&mut raw);
         packed(&raw.bytes())
     };
-    let key = |raw: &mut Raw, name: &str, value: Vec<u8>| {
+    let key = |raw: &mut RawGguf, name: &str, value: Vec<u8>| {
         raw.keys.iter_mut().find(|(key, ..)| key == name.as_bytes()).unwrap().2 = value;
     };
     let words = |words: &[u64]| words.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();

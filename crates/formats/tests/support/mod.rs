@@ -14,7 +14,7 @@ pub const U64: u32 = 10;
 
 /// A GGUF file in parts. What is none is counted.
 #[derive(Clone)]
-pub struct Raw {
+pub struct RawGguf {
     pub magic: [u8; 4],
     pub version: u32,
     pub tensor_count: Option<u64>,
@@ -49,10 +49,10 @@ pub fn array(ty: u32, count: u64, elements: &[u8]) -> Vec<u8> {
     [&ty.to_le_bytes()[..], &count.to_le_bytes(), elements].concat()
 }
 
-impl Raw {
+impl RawGguf {
     /// A valid file: two keys, and two F32 tensors of 4 × 2 and 8 numbers.
-    pub fn valid() -> Raw {
-        Raw {
+    pub fn valid() -> RawGguf {
+        RawGguf {
             magic: *b"GGUF",
             version: 3,
             tensor_count: None,
@@ -67,7 +67,7 @@ impl Raw {
         }
     }
 
-    pub fn with_key(mut self, key: &str, ty: u32, value: &[u8]) -> Raw {
+    pub fn with_key(mut self, key: &str, ty: u32, value: &[u8]) -> RawGguf {
         self.keys.push((key.into(), ty, value.to_vec()));
         self
     }
@@ -100,10 +100,10 @@ impl Raw {
 }
 
 /// The body of a packed file with two tensors: `a`, 2 × 4 of F32 in rows, and `b`, 2 matrices of 16 × 32 of Q4_0 in tiles.
-pub fn packed_body() -> Raw {
+pub fn packed_body() -> RawGguf {
     let words = |words: &[u64]| words.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
-    let source = Raw { tensors: Vec::new(), data: Vec::new(), alignment: 1, ..Raw::valid() }.bytes();
-    Raw {
+    let source = RawGguf { tensors: Vec::new(), data: Vec::new(), alignment: 1, ..RawGguf::valid() }.bytes();
+    RawGguf {
         keys: vec![
             (b"general.architecture".to_vec(), STRING, string("latent-packed")),
             (b"general.alignment".to_vec(), U32, 4096u32.to_le_bytes().to_vec()),
@@ -111,7 +111,7 @@ pub fn packed_body() -> Raw {
         tensors: vec![tensor("a", &[32], 24, 0), tensor("b", &[576], 24, 4096)],
         alignment: 4096,
         data: vec![1; 4096 + 576],
-        ..Raw::valid()
+        ..RawGguf::valid()
     }
     .with_key("latent.source.name", STRING, &string("model.gguf"))
     .with_key("latent.source.files", U64, &1u64.to_le_bytes())

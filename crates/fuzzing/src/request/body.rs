@@ -1,11 +1,11 @@
 //! Bodies of requests, by choices.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 use serde_json::{Map, Value, json};
 
 /// What the values of a field are, most of the time.
 #[derive(Clone, Copy)]
-enum Kind {
+enum FieldValueKind {
     Text,
     Number,
     Real,
@@ -21,76 +21,76 @@ enum Kind {
     Word(&'static [&'static str]),
 }
 
-const FIELDS: &[(&str, Kind)] = &[
-    ("messages", Kind::Messages),
-    ("input", Kind::Messages),
-    ("prompt", Kind::Prompt),
-    ("content", Kind::Prompt),
-    ("tokens", Kind::Prompt),
-    ("system", Kind::Prompt),
-    ("instructions", Kind::Text),
-    ("model", Kind::Text),
-    ("tools", Kind::Tools),
-    ("tool_choice", Kind::ToolChoice),
-    ("parallel_tool_calls", Kind::Bool),
-    ("max_tokens", Kind::Number),
-    ("max_output_tokens", Kind::Number),
-    ("max_completion_tokens", Kind::Number),
-    ("n_predict", Kind::Number),
-    ("n", Kind::Number),
-    ("n_probs", Kind::Number),
-    ("seed", Kind::Number),
-    ("top_k", Kind::Number),
-    ("repeat_last_n", Kind::Number),
-    ("priority", Kind::Number),
-    ("top_logprobs", Kind::Number),
-    ("dimensions", Kind::Number),
-    ("best_of", Kind::Number),
-    ("logprobs", Kind::Bool),
-    ("temperature", Kind::Real),
-    ("top_p", Kind::Real),
-    ("min_p", Kind::Real),
-    ("typical_p", Kind::Real),
-    ("repeat_penalty", Kind::Real),
-    ("presence_penalty", Kind::Real),
-    ("frequency_penalty", Kind::Real),
-    ("dry_multiplier", Kind::Real),
-    ("dry_base", Kind::Real),
-    ("xtc_probability", Kind::Real),
-    ("stop", Kind::Texts),
-    ("stop_sequences", Kind::Texts),
-    ("include", Kind::Texts),
-    ("guided_choice", Kind::Texts),
-    ("logit_bias", Kind::Bias),
-    ("stream", Kind::Bool),
-    ("store", Kind::Bool),
-    ("echo", Kind::Bool),
-    ("raw", Kind::Bool),
-    ("think", Kind::Bool),
-    ("ignore_eos", Kind::Bool),
-    ("return_tokens", Kind::Bool),
-    ("with_pieces", Kind::Bool),
-    ("add_special", Kind::Bool),
-    ("continue_final_message", Kind::Bool),
-    ("add_generation_prompt", Kind::Bool),
-    ("stream_options", Kind::Object),
-    ("options", Kind::Object),
-    ("chat_template_kwargs", Kind::Object),
-    ("structured_outputs", Kind::Object),
-    ("metadata", Kind::Object),
-    ("response_format", Kind::Format),
-    ("format", Kind::Format),
-    ("text", Kind::Format),
-    ("output_config", Kind::Format),
-    ("json_schema", Kind::Format),
-    ("grammar", Kind::Word(&["root ::= \"a\"", "root ::= [a-z]+", "start: \"a\"", "root ::=", ""])),
-    ("guided_regex", Kind::Word(&["[ab]+", "(", "\\d{3}", ""])),
-    ("thinking", Kind::Format),
-    ("reasoning", Kind::Object),
-    ("reasoning_effort", Kind::Word(&["none", "low", "high", ""])),
-    ("encoding_format", Kind::Word(&["float", "base64", "x"])),
-    ("suffix", Kind::Text),
-    ("previous_response_id", Kind::Text),
+const FIELDS: &[(&str, FieldValueKind)] = &[
+    ("messages", FieldValueKind::Messages),
+    ("input", FieldValueKind::Messages),
+    ("prompt", FieldValueKind::Prompt),
+    ("content", FieldValueKind::Prompt),
+    ("tokens", FieldValueKind::Prompt),
+    ("system", FieldValueKind::Prompt),
+    ("instructions", FieldValueKind::Text),
+    ("model", FieldValueKind::Text),
+    ("tools", FieldValueKind::Tools),
+    ("tool_choice", FieldValueKind::ToolChoice),
+    ("parallel_tool_calls", FieldValueKind::Bool),
+    ("max_tokens", FieldValueKind::Number),
+    ("max_output_tokens", FieldValueKind::Number),
+    ("max_completion_tokens", FieldValueKind::Number),
+    ("n_predict", FieldValueKind::Number),
+    ("n", FieldValueKind::Number),
+    ("n_probs", FieldValueKind::Number),
+    ("seed", FieldValueKind::Number),
+    ("top_k", FieldValueKind::Number),
+    ("repeat_last_n", FieldValueKind::Number),
+    ("priority", FieldValueKind::Number),
+    ("top_logprobs", FieldValueKind::Number),
+    ("dimensions", FieldValueKind::Number),
+    ("best_of", FieldValueKind::Number),
+    ("logprobs", FieldValueKind::Bool),
+    ("temperature", FieldValueKind::Real),
+    ("top_p", FieldValueKind::Real),
+    ("min_p", FieldValueKind::Real),
+    ("typical_p", FieldValueKind::Real),
+    ("repeat_penalty", FieldValueKind::Real),
+    ("presence_penalty", FieldValueKind::Real),
+    ("frequency_penalty", FieldValueKind::Real),
+    ("dry_multiplier", FieldValueKind::Real),
+    ("dry_base", FieldValueKind::Real),
+    ("xtc_probability", FieldValueKind::Real),
+    ("stop", FieldValueKind::Texts),
+    ("stop_sequences", FieldValueKind::Texts),
+    ("include", FieldValueKind::Texts),
+    ("guided_choice", FieldValueKind::Texts),
+    ("logit_bias", FieldValueKind::Bias),
+    ("stream", FieldValueKind::Bool),
+    ("store", FieldValueKind::Bool),
+    ("echo", FieldValueKind::Bool),
+    ("raw", FieldValueKind::Bool),
+    ("think", FieldValueKind::Bool),
+    ("ignore_eos", FieldValueKind::Bool),
+    ("return_tokens", FieldValueKind::Bool),
+    ("with_pieces", FieldValueKind::Bool),
+    ("add_special", FieldValueKind::Bool),
+    ("continue_final_message", FieldValueKind::Bool),
+    ("add_generation_prompt", FieldValueKind::Bool),
+    ("stream_options", FieldValueKind::Object),
+    ("options", FieldValueKind::Object),
+    ("chat_template_kwargs", FieldValueKind::Object),
+    ("structured_outputs", FieldValueKind::Object),
+    ("metadata", FieldValueKind::Object),
+    ("response_format", FieldValueKind::Format),
+    ("format", FieldValueKind::Format),
+    ("text", FieldValueKind::Format),
+    ("output_config", FieldValueKind::Format),
+    ("json_schema", FieldValueKind::Format),
+    ("grammar", FieldValueKind::Word(&["root ::= \"a\"", "root ::= [a-z]+", "start: \"a\"", "root ::=", ""])),
+    ("guided_regex", FieldValueKind::Word(&["[ab]+", "(", "\\d{3}", ""])),
+    ("thinking", FieldValueKind::Format),
+    ("reasoning", FieldValueKind::Object),
+    ("reasoning_effort", FieldValueKind::Word(&["none", "low", "high", ""])),
+    ("encoding_format", FieldValueKind::Word(&["float", "base64", "x"])),
+    ("suffix", FieldValueKind::Text),
+    ("previous_response_id", FieldValueKind::Text),
 ];
 
 /// What no request of an address can do without.
@@ -108,7 +108,7 @@ fn needed(path: &str) -> &'static [&'static str] {
 }
 
 /// A body for an address.
-pub(super) fn generate(source: &mut Source<'_>, path: &str) -> Value {
+pub(super) fn generate(source: &mut FuzzSource<'_>, path: &str) -> Value {
     let mut map = Map::new();
     for name in needed(path) {
         if !source.once_in(32) {
@@ -122,46 +122,47 @@ pub(super) fn generate(source: &mut Source<'_>, path: &str) -> Value {
     Value::Object(map)
 }
 
-fn add(map: &mut Map<String, Value>, name: &str, source: &mut Source<'_>) {
-    let kind = FIELDS.iter().find(|(known, _)| *known == name).map_or(Kind::Text, |(_, kind)| *kind);
+fn add(map: &mut Map<String, Value>, name: &str, source: &mut FuzzSource<'_>) {
+    let kind =
+        FIELDS.iter().find(|(known, _)| *known == name).map_or(FieldValueKind::Text, |(_, kind)| *kind);
     let value = if source.once_in(16) { any(source, 3) } else { of(kind, source) };
     map.insert(name.to_owned(), value);
 }
 
-fn of(kind: Kind, source: &mut Source<'_>) -> Value {
+fn of(kind: FieldValueKind, source: &mut FuzzSource<'_>) -> Value {
     match kind {
-        Kind::Text => source.text().into(),
-        Kind::Number => source.number().into(),
-        Kind::Real => real(source),
-        Kind::Bool => (source.below(2) == 1).into(),
-        Kind::Messages => (0..1 + source.below(4)).map(|_| message(source)).collect(),
-        Kind::Tools => (0..source.below(3)).map(|_| tool(source)).collect(),
-        Kind::ToolChoice => match source.below(5) {
+        FieldValueKind::Text => source.text().into(),
+        FieldValueKind::Number => source.number().into(),
+        FieldValueKind::Real => real(source),
+        FieldValueKind::Bool => (source.below(2) == 1).into(),
+        FieldValueKind::Messages => (0..1 + source.below(4)).map(|_| message(source)).collect(),
+        FieldValueKind::Tools => (0..source.below(3)).map(|_| tool(source)).collect(),
+        FieldValueKind::ToolChoice => match source.below(5) {
             0 => "auto".into(),
             1 => "required".into(),
             2 => json!({"type": "function", "name": "f", "function": {"name": "f"}}),
             3 => json!({"type": *source.pick(&["any", "tool", "none", "auto"]), "name": "f"}),
             _ => "none".into(),
         },
-        Kind::Texts => (0..source.below(4)).map(|_| Value::from(source.text())).collect(),
-        Kind::Bias => match source.below(2) {
+        FieldValueKind::Texts => (0..source.below(4)).map(|_| Value::from(source.text())).collect(),
+        FieldValueKind::Bias => match source.below(2) {
             0 => (0..source.below(3)).map(|_| (source.number().to_string(), real(source))).collect(),
             _ => json!([[source.number(), real(source)], [source.number(), false]]),
         },
-        Kind::Format => format(source),
-        Kind::Prompt => match source.below(5) {
+        FieldValueKind::Format => format(source),
+        FieldValueKind::Prompt => match source.below(5) {
             0 => source.text().into(),
             1 => (0..source.below(6)).map(|_| Value::from(source.number())).collect(),
             2 => (0..source.below(4)).map(|_| Value::from(source.text())).collect(),
             3 => json!([source.text(), source.number(), {"prompt_string": source.text()}]),
             _ => json!([{"type": "text", "text": source.text()}, [source.number(), 5]]),
         },
-        Kind::Object => object(source),
-        Kind::Word(words) => (*source.pick(words)).into(),
+        FieldValueKind::Object => object(source),
+        FieldValueKind::Word(words) => (*source.pick(words)).into(),
     }
 }
 
-fn real(source: &mut Source<'_>) -> Value {
+fn real(source: &mut FuzzSource<'_>) -> Value {
     match source.below(4) {
         0 => (source.below(16) as f64 / 8.0).into(),
         1 => source.number().into(),
@@ -170,7 +171,7 @@ fn real(source: &mut Source<'_>) -> Value {
     }
 }
 
-fn object(source: &mut Source<'_>) -> Value {
+fn object(source: &mut FuzzSource<'_>) -> Value {
     const NAMES: [&str; 16] = [
         "include_usage",
         "effort",
@@ -192,7 +193,7 @@ fn object(source: &mut Source<'_>) -> Value {
     (0..source.below(4)).map(|_| ((*source.pick(&NAMES)).to_owned(), any(source, 2))).collect()
 }
 
-fn format(source: &mut Source<'_>) -> Value {
+fn format(source: &mut FuzzSource<'_>) -> Value {
     let schema = schema(source);
     match source.below(8) {
         0 => json!({"type": "json_object"}),
@@ -206,7 +207,7 @@ fn format(source: &mut Source<'_>) -> Value {
     }
 }
 
-fn schema(source: &mut Source<'_>) -> Value {
+fn schema(source: &mut FuzzSource<'_>) -> Value {
     match source.below(5) {
         0 => json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}),
         1 => json!({"type": *source.pick(&["string", "integer", "array", "x"])}),
@@ -216,7 +217,7 @@ fn schema(source: &mut Source<'_>) -> Value {
     }
 }
 
-fn tool(source: &mut Source<'_>) -> Value {
+fn tool(source: &mut FuzzSource<'_>) -> Value {
     let name = if source.once_in(4) { source.text() } else { "f".to_owned() };
     let parameters = schema(source);
     match source.below(3) {
@@ -229,7 +230,7 @@ fn tool(source: &mut Source<'_>) -> Value {
 }
 
 /// A message, or an item of the Responses interface.
-fn message(source: &mut Source<'_>) -> Value {
+fn message(source: &mut FuzzSource<'_>) -> Value {
     let role = *source.pick(&["user", "assistant", "system", "developer", "tool", "user", "user", "alien"]);
     let arguments = json!({"a": source.number()});
     match source.below(12) {
@@ -262,7 +263,7 @@ fn message(source: &mut Source<'_>) -> Value {
 }
 
 /// Any JSON, so deep at most.
-fn any(source: &mut Source<'_>, depth: usize) -> Value {
+fn any(source: &mut FuzzSource<'_>, depth: usize) -> Value {
     match source.below(if depth > 0 { 8 } else { 5 }) {
         0 => Value::Null,
         1 => (source.below(2) == 1).into(),

@@ -2,9 +2,9 @@
 
 mod body;
 
-use crate::source::Source;
-use latent_formats::{Checkpoint, Source as FileSource};
-use latent_server::{AboutModel, CheckedRequest, Limits, ModelFigures, RequestCheck, TakenJob};
+use crate::source::FuzzSource;
+use latent_formats::{Checkpoint, CheckpointSource as FileSource};
+use latent_server::{CheckedRequest, Limits, ModelFacts, ModelFigures, RequestCheck, TakenJob};
 use latent_text::Tokenizer;
 use serde_json::Value;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub fn request(bytes: &[u8]) {
     let path = PATHS[usize::from(first & 31) % PATHS.len()];
     let body = match first & 128 {
         0 => rest.to_vec(),
-        _ => body::generate(&mut Source::new(rest), path).to_string().into_bytes(),
+        _ => body::generate(&mut FuzzSource::new(rest), path).to_string().into_bytes(),
     };
     let check = server(usize::from(first >> 6 & 1)).lock().unwrap_or_else(PoisonError::into_inner);
     let checked = check.ask(path, Some(&body));
@@ -73,7 +73,7 @@ fn server(template: usize) -> &'static Mutex<RequestCheck> {
         let checkpoint = Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"));
         let tokenizer = Tokenizer::from_checkpoint(&checkpoint).unwrap_or_else(|error| panic!("{error}"));
         let template = if template == 0 { own_template(&checkpoint) } else { with_tools(&crates) };
-        let about = AboutModel { id: "demo".into(), chat_template: Some(template), ..AboutModel::default() };
+        let about = ModelFacts { id: "demo".into(), chat_template: Some(template), ..ModelFacts::default() };
         let figures = ModelFigures {
             context: CONTEXT,
             vocab: tokenizer.vocab_size(),

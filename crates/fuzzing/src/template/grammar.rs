@@ -1,6 +1,6 @@
 //! Jinja source from choices: what the language has, and each thing often enough to be too much.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 
 /// Bytes after which only short choices are taken; what is too long for the engine is refused before anything else.
 const ENOUGH: usize = 48 << 10;
@@ -221,8 +221,8 @@ const FORMATS: [&str; 10] = [
 ];
 
 /// A whole template.
-pub(super) fn template(source: &mut Source<'_>) -> String {
-    let mut grammar = Grammar { source, out: String::new() };
+pub(super) fn template(source: &mut FuzzSource<'_>) -> String {
+    let mut grammar = TemplateGrammar { source, out: String::new() };
     grammar.out.push_str("{% set ns = namespace(a=[1], b='b') %}");
     while !grammar.source.is_empty() && grammar.out.len() < ENOUGH {
         grammar.statement(0);
@@ -230,12 +230,12 @@ pub(super) fn template(source: &mut Source<'_>) -> String {
     grammar.out
 }
 
-struct Grammar<'s, 'b> {
-    source: &'s mut Source<'b>,
+struct TemplateGrammar<'s, 'b> {
+    source: &'s mut FuzzSource<'b>,
     out: String,
 }
 
-impl Grammar<'_, '_> {
+impl TemplateGrammar<'_, '_> {
     fn put(&mut self, text: &str) {
         self.out.push_str(text);
     }

@@ -2,8 +2,8 @@
 
 mod grammar;
 
-use crate::source::Source;
-use latent_text::{ChatInput, ChatTemplate, Rendered};
+use crate::source::FuzzSource;
+use latent_text::{ChatInput, ChatTemplate, RenderedText};
 use serde_json::{Value, json};
 
 /// Stack of the thread that renders: what threads of servers have. Sanitizers make frames larger.
@@ -21,7 +21,7 @@ const MAX_OUTPUT: usize = 16 << 20;
 pub fn template(bytes: &[u8]) {
     let (template, inputs) = match bytes.split_first() {
         Some((0, choices)) => {
-            let mut source = Source::new(choices);
+            let mut source = FuzzSource::new(choices);
             let input = by_choice(&mut source);
             (grammar::template(&mut source), vec![input])
         }
@@ -52,7 +52,7 @@ fn run(template_text: &str, inputs: &[ChatInput]) {
 const MARK: char = '\u{e000}';
 
 /// Holds what a result says of its sources against the marks in it.
-fn sources(template: &str, rendered: &Rendered) {
+fn sources(template: &str, rendered: &RenderedText) {
     let mut end = 0;
     for range in &rendered.content {
         assert!(range.start >= end && range.start < range.end, "{:?}", rendered.content);
@@ -99,7 +99,7 @@ fn inputs() -> Vec<ChatInput> {
 }
 
 /// A conversation of odd messages.
-fn by_choice(source: &mut Source<'_>) -> ChatInput {
+fn by_choice(source: &mut FuzzSource<'_>) -> ChatInput {
     let mut input = inputs().swap_remove(source.below(2));
     if source.once_in(2) {
         input.messages = (0..source.below(4)).map(|_| message(source)).collect();
@@ -117,7 +117,7 @@ fn by_choice(source: &mut Source<'_>) -> ChatInput {
     input
 }
 
-fn message(source: &mut Source<'_>) -> Value {
+fn message(source: &mut FuzzSource<'_>) -> Value {
     let role = *source.pick(&["user", "assistant", "system", "tool", "developer", ""]);
     let content =
         if source.once_in(4) { value(source, 3) } else { format!("{}{MARK}", source.text()).into() };
@@ -129,7 +129,7 @@ fn message(source: &mut Source<'_>) -> Value {
     }
 }
 
-fn value(source: &mut Source<'_>, depth: usize) -> Value {
+fn value(source: &mut FuzzSource<'_>, depth: usize) -> Value {
     match source.below(if depth == 0 { 5 } else { 8 }) {
         0 => Value::Null,
         1 => source.once_in(2).into(),

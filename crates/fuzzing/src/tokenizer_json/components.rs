@@ -1,6 +1,6 @@
 //! A tokenizer.json from choices: every component of the format, with parameters that are plain or odd.
 
-use crate::source::Source;
+use crate::source::FuzzSource;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
@@ -30,7 +30,7 @@ const PATTERNS: [&str; 18] = [
 ];
 
 /// The whole file.
-pub(super) fn file(source: &mut Source<'_>) -> Value {
+pub(super) fn file(source: &mut FuzzSource<'_>) -> Value {
     let mut file = Map::new();
     file.insert("version".into(), "1.0".into());
     file.insert("truncation".into(), rarely(source, truncation));
@@ -49,16 +49,16 @@ pub(super) fn file(source: &mut Source<'_>) -> Value {
     Value::Object(file)
 }
 
-fn rarely(source: &mut Source<'_>, make: fn(&mut Source<'_>) -> Value) -> Value {
+fn rarely(source: &mut FuzzSource<'_>, make: fn(&mut FuzzSource<'_>) -> Value) -> Value {
     if source.once_in(5) { make(source) } else { Value::Null }
 }
 
-fn often(source: &mut Source<'_>, make: fn(&mut Source<'_>) -> Value) -> Value {
+fn often(source: &mut FuzzSource<'_>, make: fn(&mut FuzzSource<'_>) -> Value) -> Value {
     if source.once_in(3) { Value::Null } else { make(source) }
 }
 
 /// A value where another is expected.
-fn odd(source: &mut Source<'_>) -> Value {
+fn odd(source: &mut FuzzSource<'_>) -> Value {
     match source.below(6) {
         0 => Value::Null,
         1 => source.number().into(),
@@ -70,22 +70,22 @@ fn odd(source: &mut Source<'_>) -> Value {
 }
 
 /// Now and then another parameter than the one given.
-fn param(source: &mut Source<'_>, usual: impl Into<Value>) -> Value {
+fn param(source: &mut FuzzSource<'_>, usual: impl Into<Value>) -> Value {
     if source.once_in(20) { odd(source) } else { usual.into() }
 }
 
-fn flag(source: &mut Source<'_>) -> Value {
+fn flag(source: &mut FuzzSource<'_>) -> Value {
     let usual = source.once_in(2);
     param(source, usual)
 }
 
 /// A length, plain or absurd.
-fn length(source: &mut Source<'_>) -> Value {
+fn length(source: &mut FuzzSource<'_>) -> Value {
     let number = source.number();
     if source.once_in(12) { u64::MAX.into() } else { number.into() }
 }
 
-fn truncation(source: &mut Source<'_>) -> Value {
+fn truncation(source: &mut FuzzSource<'_>) -> Value {
     json!({
         "direction": *source.pick(&["Left", "Right"]),
         "max_length": length(source),
@@ -94,7 +94,7 @@ fn truncation(source: &mut Source<'_>) -> Value {
     })
 }
 
-fn padding(source: &mut Source<'_>) -> Value {
+fn padding(source: &mut FuzzSource<'_>) -> Value {
     let strategy = if source.once_in(2) { json!("BatchLongest") } else { json!({"Fixed": length(source)}) };
     json!({
         "strategy": strategy,
@@ -106,9 +106,9 @@ fn padding(source: &mut Source<'_>) -> Value {
     })
 }
 
-fn added_tokens(source: &mut Source<'_>) -> Value {
+fn added_tokens(source: &mut FuzzSource<'_>) -> Value {
     let contents = ["<s>", "</s>", "<pad>", "a", "aa", "é", " ", "<", "▁", "", "ab", "\n"];
-    let token = |source: &mut Source<'_>| {
+    let token = |source: &mut FuzzSource<'_>| {
         let content: Value =
             if source.once_in(8) { source.text().into() } else { (*source.pick(&contents)).into() };
         let id: Value = if source.once_in(8) { length(source) } else { source.below(16).into() };
@@ -125,7 +125,7 @@ fn added_tokens(source: &mut Source<'_>) -> Value {
     (0..source.below(6)).map(|_| token(source)).collect()
 }
 
-fn pattern(source: &mut Source<'_>) -> Value {
+fn pattern(source: &mut FuzzSource<'_>) -> Value {
     let text: Value = if source.once_in(6) { source.text().into() } else { (*source.pick(&PATTERNS)).into() };
     match source.below(8) {
         0 => odd(source),
@@ -135,17 +135,17 @@ fn pattern(source: &mut Source<'_>) -> Value {
 }
 
 /// What replaces a match: at times enough to make every text long.
-fn replacement(source: &mut Source<'_>) -> Value {
+fn replacement(source: &mut FuzzSource<'_>) -> Value {
     let text = source.text();
     let times = *source.pick(&[1, 1, 1, 2, 100, 10_000]);
     param(source, text.repeat(times))
 }
 
 fn sequence(
-    source: &mut Source<'_>,
+    source: &mut FuzzSource<'_>,
     key: &str,
     depth: usize,
-    make: fn(&mut Source<'_>, usize) -> Value,
+    make: fn(&mut FuzzSource<'_>, usize) -> Value,
 ) -> Value {
     let count = *source.pick(&[0, 1, 2, 2, 3, 20]);
     let copies = source.once_in(4);
@@ -157,7 +157,7 @@ fn sequence(
     json!({"type": "Sequence", key: parts})
 }
 
-fn normalizer(source: &mut Source<'_>, depth: usize) -> Value {
+fn normalizer(source: &mut FuzzSource<'_>, depth: usize) -> Value {
     match source.below(if depth < DEEP { 17 } else { 14 }) {
         0 => json!({"type": "NFC"}),
         1 => json!({"type": "NFD"}),
@@ -183,7 +183,7 @@ fn normalizer(source: &mut Source<'_>, depth: usize) -> Value {
 }
 
 /// A table of SentencePiece: the length of its trie, the trie, and texts that end in zeros; any of them may be wrong.
-fn charsmap(source: &mut Source<'_>) -> Value {
+fn charsmap(source: &mut FuzzSource<'_>) -> Value {
     let words: Vec<u32> = (0..source.below(8)).map(|_| source.u64() as u32).collect();
     let length = match source.below(4) {
         0 => source.u64() as u32,
@@ -197,11 +197,11 @@ fn charsmap(source: &mut Source<'_>) -> Value {
     param(source, STANDARD.encode(bytes))
 }
 
-fn behavior(source: &mut Source<'_>) -> &'static str {
+fn behavior(source: &mut FuzzSource<'_>) -> &'static str {
     source.pick::<&str>(&["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
 }
 
-fn byte_level(source: &mut Source<'_>) -> Value {
+fn byte_level(source: &mut FuzzSource<'_>) -> Value {
     json!({
         "type": "ByteLevel",
         "add_prefix_space": flag(source),
@@ -210,7 +210,7 @@ fn byte_level(source: &mut Source<'_>) -> Value {
     })
 }
 
-fn metaspace(source: &mut Source<'_>) -> Value {
+fn metaspace(source: &mut FuzzSource<'_>) -> Value {
     let sign = *source.pick(&["▁", "a", "", "ab", "\0"]);
     let scheme = *source.pick(&["always", "first", "never"]);
     json!({
@@ -221,7 +221,7 @@ fn metaspace(source: &mut Source<'_>) -> Value {
     })
 }
 
-fn pre_tokenizer(source: &mut Source<'_>, depth: usize) -> Value {
+fn pre_tokenizer(source: &mut FuzzSource<'_>, depth: usize) -> Value {
     match source.below(if depth < DEEP { 16 } else { 13 }) {
         0 | 1 => byte_level(source),
         2 => json!({"type": "BertPreTokenizer"}),
@@ -246,8 +246,9 @@ fn pre_tokenizer(source: &mut Source<'_>, depth: usize) -> Value {
     }
 }
 
-fn post_processor(source: &mut Source<'_>, depth: usize) -> Value {
-    let pair = |source: &mut Source<'_>| json!([*source.pick(&["<s>", "</s>", "a", ""]), source.below(16)]);
+fn post_processor(source: &mut FuzzSource<'_>, depth: usize) -> Value {
+    let pair =
+        |source: &mut FuzzSource<'_>| json!([*source.pick(&["<s>", "</s>", "a", ""]), source.below(16)]);
     match source.below(if depth < DEEP { 8 } else { 6 }) {
         0 => byte_level(source),
         1 => json!({"type": "BertProcessing", "sep": pair(source), "cls": pair(source)}),
@@ -263,8 +264,8 @@ fn post_processor(source: &mut Source<'_>, depth: usize) -> Value {
     }
 }
 
-fn template_processing(source: &mut Source<'_>) -> Value {
-    let piece = |source: &mut Source<'_>| {
+fn template_processing(source: &mut FuzzSource<'_>) -> Value {
+    let piece = |source: &mut FuzzSource<'_>| {
         let type_id = source.below(3);
         match source.below(3) {
             0 => {
@@ -273,7 +274,8 @@ fn template_processing(source: &mut Source<'_>) -> Value {
             _ => json!({"Sequence": {"id": *source.pick(&["A", "B"]), "type_id": type_id}}),
         }
     };
-    let pieces = |source: &mut Source<'_>| -> Value { (0..source.below(4)).map(|_| piece(source)).collect() };
+    let pieces =
+        |source: &mut FuzzSource<'_>| -> Value { (0..source.below(4)).map(|_| piece(source)).collect() };
     let mut special = Map::new();
     for token in ["<s>", "</s>"] {
         if !source.once_in(4) {
@@ -285,7 +287,7 @@ fn template_processing(source: &mut Source<'_>) -> Value {
     json!({"type": "TemplateProcessing", "single": pieces(source), "pair": pieces(source), "special_tokens": special})
 }
 
-fn decoder(source: &mut Source<'_>, depth: usize) -> Value {
+fn decoder(source: &mut FuzzSource<'_>, depth: usize) -> Value {
     match source.below(if depth < DEEP { 13 } else { 10 }) {
         0 | 1 => byte_level(source),
         2 => json!({"type": "ByteFallback"}),
@@ -319,7 +321,7 @@ const TOKENS: [&str; 24] = [
     "<unk>", "##a", "#a", "<0x61>", "1", "12",
 ];
 
-fn vocabulary(source: &mut Source<'_>) -> Map<String, Value> {
+fn vocabulary(source: &mut FuzzSource<'_>) -> Map<String, Value> {
     let mut vocabulary = Map::new();
     let count = TOKENS.len() - source.below(TOKENS.len());
     for (id, token) in TOKENS.iter().take(count).enumerate() {
@@ -336,7 +338,7 @@ fn vocabulary(source: &mut Source<'_>) -> Map<String, Value> {
     vocabulary
 }
 
-fn affix(source: &mut Source<'_>) -> Value {
+fn affix(source: &mut FuzzSource<'_>) -> Value {
     if source.once_in(4) {
         let affix = *source.pick(&["#", "##", "", "é", "a", "</w>", "aaaaaaaaaaaaaaaa"]);
         param(source, affix)
@@ -345,7 +347,7 @@ fn affix(source: &mut Source<'_>) -> Value {
     }
 }
 
-fn model(source: &mut Source<'_>) -> Value {
+fn model(source: &mut FuzzSource<'_>) -> Value {
     match source.below(8) {
         0..=4 => bpe(source),
         5 => json!({
@@ -376,7 +378,7 @@ fn model(source: &mut Source<'_>) -> Value {
     }
 }
 
-fn bpe(source: &mut Source<'_>) -> Value {
+fn bpe(source: &mut FuzzSource<'_>) -> Value {
     let vocabulary = vocabulary(source);
     let sides = ["a", "b", "aa", "é", "Ġ", "▁", "l", "#a", "1", "", "nothing", "H"];
     let old_style = source.once_in(4);

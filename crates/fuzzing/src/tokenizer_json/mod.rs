@@ -2,8 +2,8 @@
 
 mod components;
 
-use crate::source::Source;
-use latent_text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
+use crate::source::FuzzSource;
+use latent_text::{ChatInput, ChatTemplate, EncodeOptions, TextError, Tokenizer};
 use serde_json::{Value, json};
 
 /// Texts at which components differ.
@@ -27,9 +27,9 @@ const TEXTS: [&str; 10] = [
 /// Where a promise is broken: a panic in the library, ids beyond the vocabulary, two answers to one question.
 pub fn tokenizer_json(bytes: &[u8]) {
     let Some((0, choices)) = bytes.split_first() else { return run(bytes, None, None, &[]) };
-    let mut source = Source::new(choices);
+    let mut source = FuzzSource::new(choices);
     let file = components::file(&mut source);
-    let token = |source: &mut Source<'_>| json!(*source.pick(&["<s>", "</s>", "a", "", "nothing"]));
+    let token = |source: &mut FuzzSource<'_>| json!(*source.pick(&["<s>", "</s>", "a", "", "nothing"]));
     let config = source.once_in(3).then(|| {
         json!({
             "bos_token": token(&mut source),
@@ -64,7 +64,7 @@ fn run(file: &[u8], config: Option<&Value>, generation: Option<&Value>, own: &[&
 }
 
 /// Limits of tokens: as many as a text has are enough, and one less is refused.
-pub(crate) fn within(tokenizer: &Tokenizer, text: &str, how: Encode, ids: &[u32]) {
+pub(crate) fn within(tokenizer: &Tokenizer, text: &str, how: EncodeOptions, ids: &[u32]) {
     let bound = tokenizer.longest_text(ids.len());
     assert!(bound.is_none_or(|bytes| text.len() <= bytes), "{text:?} of {} tokens, {bound:?}", ids.len());
     assert_eq!(tokenizer.encode_within(text, how, ids.len()).ok().as_deref(), Some(ids), "{text:?}");
@@ -74,16 +74,16 @@ pub(crate) fn within(tokenizer: &Tokenizer, text: &str, how: Encode, ids: &[u32]
 }
 
 /// Every way to encode.
-pub(crate) fn ways() -> impl Iterator<Item = Encode> {
+pub(crate) fn ways() -> impl Iterator<Item = EncodeOptions> {
     [(false, false), (false, true), (true, false), (true, true)]
-        .map(|(add_special, parse_special)| Encode { add_special, parse_special })
+        .map(|(add_special, parse_special)| EncodeOptions { add_special, parse_special })
         .into_iter()
 }
 
 /// A tokenizer from any tokenizer.json, a chat template from the same bytes, and text through what was built.
 pub fn tokenizer(bytes: &[u8]) {
     if let Ok(tokenizer) = Tokenizer::from_hf(bytes, None, None) {
-        let how = Encode { add_special: true, parse_special: true };
+        let how = EncodeOptions { add_special: true, parse_special: true };
         if let Ok(ids) = tokenizer.encode("Hello, wörld <s> 123", how) {
             let _ = tokenizer.decode(&ids, true);
         }

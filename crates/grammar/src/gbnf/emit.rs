@@ -1,14 +1,14 @@
 //! Writing a grammar over lexemes as Lark.
 
-use super::expr::{Expr, Range};
-use super::node::{Grammar, Node};
+use super::expr::{CharRange, Expr};
+use super::node::{LexemeGrammar, Node};
 use std::fmt::Write as _;
 
 /// Parentheses within each other in a rule: Lark's reader stops at thirty.
 const MAX_LEVELS: usize = 8;
 
 /// The grammar's text: a rule `r0`, `r1`, … for each rule, terminals `T0`, … for lexemes.
-pub(super) fn lark(grammar: &Grammar) -> String {
+pub(super) fn lark(grammar: &LexemeGrammar) -> String {
     let mut writer = Writer { grammar, text: String::new(), extra: Vec::new(), extra_count: 0 };
     let _ = writeln!(writer.text, "start: r{}", grammar.root);
     for (index, rule) in grammar.rules.iter().enumerate() {
@@ -32,7 +32,7 @@ pub(super) fn lark(grammar: &Grammar) -> String {
 }
 
 struct Writer<'a> {
-    grammar: &'a Grammar,
+    grammar: &'a LexemeGrammar,
     text: String,
     /// Nodes that were nested too deeply, and become rules of their own.
     extra: Vec<(usize, Node)>,
@@ -129,7 +129,7 @@ fn group(expr: &Expr, into: &mut String) {
     into.push(')');
 }
 
-fn class(ranges: &[Range], into: &mut String) {
+fn class(ranges: &[CharRange], into: &mut String) {
     if let [(low, high)] = ranges
         && low == high
     {

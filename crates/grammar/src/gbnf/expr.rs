@@ -2,24 +2,24 @@
 
 /// The grammar's rules; the first one that is called `root` begins.
 #[derive(Debug)]
-pub(super) struct Rules {
-    pub(super) rules: Vec<Rule>,
+pub(super) struct GbnfRules {
+    pub(super) rules: Vec<GbnfRule>,
     pub(super) root: usize,
 }
 
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct GbnfRule {
     pub(super) body: Expr,
 }
 
 /// Characters from one to another, both included.
-pub(super) type Range = (char, char);
+pub(super) type CharRange = (char, char);
 
 /// An expression.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
     /// One character of these, sorted and apart; none is never matched.
-    Class(Vec<Range>),
+    Class(Vec<CharRange>),
     /// The expressions one after the other; none is the empty text.
     Sequence(Vec<Expr>),
     /// One of them.
@@ -43,9 +43,9 @@ impl Expr {
 }
 
 /// Sorts ranges and joins those that touch; the complement if `negated`.
-pub(super) fn class(mut ranges: Vec<Range>, negated: bool) -> Vec<Range> {
+pub(super) fn class(mut ranges: Vec<CharRange>, negated: bool) -> Vec<CharRange> {
     ranges.sort_unstable();
-    let mut joined: Vec<Range> = Vec::new();
+    let mut joined: Vec<CharRange> = Vec::new();
     for (low, high) in ranges {
         match joined.last_mut() {
             Some(last) if low <= last.1 || after(last.1) == Some(low) => last.1 = last.1.max(high),

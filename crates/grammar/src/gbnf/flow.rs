@@ -1,70 +1,70 @@
 //! What each lexeme of a grammar can be followed by, as sets of first bytes.
 
-use super::expr::Range;
-use super::node::{Grammar, Node};
+use super::expr::CharRange;
+use super::node::{LexemeGrammar, Node};
 use crate::error::GrammarError;
-use crate::limits::Deadline;
+use crate::limits::CompileDeadline;
 
 /// A set of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bytes([u64; 4]);
+pub(super) struct ByteSet([u64; 4]);
 
-impl Bytes {
+impl ByteSet {
     /// First bytes, in UTF-8, of some characters.
-    pub(super) fn leads(ranges: &[Range]) -> Bytes {
+    pub(super) fn leads(ranges: &[CharRange]) -> ByteSet {
         let lead = |c: char| c.encode_utf8(&mut [0; 4]).as_bytes()[0];
-        let mut bytes = Bytes::default();
+        let mut bytes = ByteSet::default();
         for (low, high) in ranges {
             (lead(*low)..=lead(*high)).for_each(|byte| bytes.0[usize::from(byte / 64)] |= 1 << (byte % 64));
         }
         bytes
     }
 
-    pub(super) fn or(self, other: Bytes) -> Bytes {
-        Bytes(std::array::from_fn(|i| self.0[i] | other.0[i]))
+    pub(super) fn or(self, other: ByteSet) -> ByteSet {
+        ByteSet(std::array::from_fn(|i| self.0[i] | other.0[i]))
     }
 
-    pub(super) fn is_apart(self, other: Bytes) -> bool {
+    pub(super) fn is_apart(self, other: ByteSet) -> bool {
         self.0.iter().zip(other.0).all(|(a, b)| a & b == 0)
     }
 }
 
-impl FromIterator<Bytes> for Bytes {
-    fn from_iter<I: IntoIterator<Item = Bytes>>(all: I) -> Bytes {
-        all.into_iter().fold(Bytes::default(), Bytes::or)
+impl FromIterator<ByteSet> for ByteSet {
+    fn from_iter<I: IntoIterator<Item = ByteSet>>(all: I) -> ByteSet {
+        all.into_iter().fold(ByteSet::default(), ByteSet::or)
     }
 }
 
 /// How a node begins.
 #[derive(Clone, Copy, Default, PartialEq)]
-pub(super) struct Start {
-    pub(super) first: Bytes,
+pub(super) struct NodeStart {
+    pub(super) first: ByteSet,
     pub(super) nullable: bool,
 }
 
-impl Start {
-    const EMPTY: Start = Start { first: Bytes([0; 4]), nullable: true };
+impl NodeStart {
+    const EMPTY: NodeStart = NodeStart { first: ByteSet([0; 4]), nullable: true };
 
-    fn then(self, next: Start) -> Start {
+    fn then(self, next: NodeStart) -> NodeStart {
         if !self.nullable {
             return self;
         }
-        Start { first: self.first.or(next.first), nullable: next.nullable }
+        NodeStart { first: self.first.or(next.first), nullable: next.nullable }
     }
 }
 
 /// What can follow each lexeme; `lexemes` says how each of those begins that are not cut.
 pub(super) fn follows(
-    grammar: &Grammar,
-    lexemes: &[Start],
-    deadline: &Deadline,
-) -> Result<Vec<Bytes>, GrammarError> {
-    let mut flow = Flow {
+    grammar: &LexemeGrammar,
+    lexemes: &[NodeStart],
+    deadline: &CompileDeadline,
+) -> Result<Vec<ByteSet>, GrammarError> {
+    let mut flow = ByteFlow {
         grammar,
         lexemes,
-        starts: vec![Start::default(); grammar.rules.len()],
-        after_rules: vec![Bytes::default(); grammar.rules.len()],
-        after: vec![Bytes::default(); grammar.lexemes.len()],
+        starts: vec![NodeStart::default(); grammar.rules.len()],
+        after_rules: vec![ByteSet::default(); grammar.rules.len()],
+        after: vec![ByteSet::default(); grammar.lexemes.len()],
         changed: true,
     };
     while std::mem::take(&mut flow.changed) {
@@ -87,41 +87,41 @@ pub(super) fn follows(
     Ok(flow.after)
 }
 
-struct Flow<'a> {
-    grammar: &'a Grammar,
-    lexemes: &'a [Start],
-    starts: Vec<Start>,
-    after_rules: Vec<Bytes>,
-    after: Vec<Bytes>,
+struct ByteFlow<'a> {
+    grammar: &'a LexemeGrammar,
+    lexemes: &'a [NodeStart],
+    starts: Vec<NodeStart>,
+    after_rules: Vec<ByteSet>,
+    after: Vec<ByteSet>,
     changed: bool,
 }
 
-impl Flow<'_> {
-    fn start(&self, node: &Node) -> Start {
+impl ByteFlow<'_> {
+    fn start(&self, node: &Node) -> NodeStart {
         match node {
             Node::Lexeme(lexeme) => match &self.grammar.lexemes[*lexeme].parts {
                 Some(parts) => self.start(parts),
                 None => self.lexemes[*lexeme],
             },
             // no text begins as a token of the vocabulary does
-            Node::Token(_) => Start::default(),
+            Node::Token(_) => NodeStart::default(),
             Node::Rule(rule) => self.starts[*rule],
             Node::Sequence(parts) => {
-                parts.iter().fold(Start::EMPTY, |start, part| start.then(self.start(part)))
+                parts.iter().fold(NodeStart::EMPTY, |start, part| start.then(self.start(part)))
             }
-            Node::Choice(parts) => parts.iter().fold(Start::default(), |all, part| {
+            Node::Choice(parts) => parts.iter().fold(NodeStart::default(), |all, part| {
                 let start = self.start(part);
-                Start { first: all.first.or(start.first), nullable: all.nullable || start.nullable }
+                NodeStart { first: all.first.or(start.first), nullable: all.nullable || start.nullable }
             }),
             Node::Repeat(inner, low, _) => {
                 let start = self.start(inner);
-                Start { nullable: start.nullable || *low == 0, ..start }
+                NodeStart { nullable: start.nullable || *low == 0, ..start }
             }
         }
     }
 
     /// Notes that `after` can follow a node.
-    fn walk(&mut self, node: &Node, after: Bytes) {
+    fn walk(&mut self, node: &Node, after: ByteSet) {
         let grammar = self.grammar;
         match node {
             Node::Lexeme(lexeme) => {
@@ -141,7 +141,7 @@ impl Flow<'_> {
                 self.after_rules[*rule] = known;
             }
             Node::Sequence(parts) => {
-                let mut after = Start { first: after, nullable: true };
+                let mut after = NodeStart { first: after, nullable: true };
                 for part in parts.iter().rev() {
                     self.walk(part, after.first);
                     after = self.start(part).then(after);
@@ -149,7 +149,7 @@ impl Flow<'_> {
             }
             Node::Choice(parts) => parts.iter().for_each(|part| self.walk(part, after)),
             Node::Repeat(inner, _, high) => {
-                let again = if *high == Some(1) { Bytes::default() } else { self.start(inner).first };
+                let again = if *high == Some(1) { ByteSet::default() } else { self.start(inner).first };
                 self.walk(inner, after.or(again));
             }
         }

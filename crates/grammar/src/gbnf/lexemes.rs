@@ -1,19 +1,19 @@
 //! Cutting a grammar into lexemes whose longest match is the right one.
 
-use super::expr::Rules;
-use super::flow::{Bytes, Start, follows};
+use super::expr::GbnfRules;
+use super::flow::{ByteSet, NodeStart, follows};
 use super::nfa::Nfa;
-use super::node::Grammar;
+use super::node::LexemeGrammar;
 use crate::error::GrammarError;
-use crate::limits::Deadline;
+use crate::limits::CompileDeadline;
 
 /// Steps of comparing lexemes in one round; a grammar that needs more is cut further without looking.
 const STEPS: usize = 3_000_000;
 
 /// Cuts the largest regular parts further until no match can be prolonged by a byte with which something else may follow it: until then the
 /// lexer, which prolongs it, would refuse outputs that the grammar allows.
-pub(super) fn cut(rules: &Rules, deadline: &Deadline) -> Result<Grammar, GrammarError> {
-    let mut grammar = Grammar::new(rules);
+pub(super) fn cut(rules: &GbnfRules, deadline: &CompileDeadline) -> Result<LexemeGrammar, GrammarError> {
+    let mut grammar = LexemeGrammar::new(rules);
     let mut automata: Vec<Option<Nfa>> = Vec::new();
     loop {
         for lexeme in automata.len()..grammar.lexemes.len() {
@@ -36,26 +36,27 @@ pub(super) fn cut(rules: &Rules, deadline: &Deadline) -> Result<Grammar, Grammar
 }
 
 /// Lexemes that are not cut.
-fn live(grammar: &Grammar) -> impl Iterator<Item = usize> {
+fn live(grammar: &LexemeGrammar) -> impl Iterator<Item = usize> {
     (0..grammar.lexemes.len()).filter(|lexeme| grammar.lexemes[*lexeme].parts.is_none())
 }
 
 /// Lexemes that have to be cut.
 fn conflicts(
-    grammar: &Grammar,
+    grammar: &LexemeGrammar,
     automata: &[Option<Nfa>],
-    deadline: &Deadline,
+    deadline: &CompileDeadline,
 ) -> Result<Vec<usize>, GrammarError> {
     let start = |nfa: &Option<Nfa>| {
-        nfa.as_ref().map_or(Start::default(), |nfa| Start { first: nfa.first(), nullable: nfa.nullable() })
+        nfa.as_ref()
+            .map_or(NodeStart::default(), |nfa| NodeStart { first: nfa.first(), nullable: nfa.nullable() })
     };
-    let starts: Vec<Start> = automata.iter().map(start).collect();
+    let starts: Vec<NodeStart> = automata.iter().map(start).collect();
     let follows = follows(grammar, &starts, deadline)?;
     let (mut found, mut budget) = (Vec::new(), STEPS);
     for lexeme in live(grammar) {
         deadline.check()?;
         // a final lexeme may match any length
-        if follows[lexeme] == Bytes::default() {
+        if follows[lexeme] == ByteSet::default() {
             continue;
         }
         for other in live(grammar) {

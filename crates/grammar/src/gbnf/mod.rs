@@ -14,11 +14,11 @@ mod node;
 mod parse;
 
 use crate::error::GrammarError;
-use crate::limits::{Deadline, GrammarLimits};
+use crate::limits::{CompileDeadline, GrammarLimits};
 
 /// The Lark grammar that means the same as a GBNF grammar.
 pub(crate) fn to_lark(text: &str, limits: &GrammarLimits) -> Result<String, GrammarError> {
-    let deadline = Deadline::new("GBNF grammar", limits);
+    let deadline = CompileDeadline::new("GBNF grammar", limits);
     let rules = parse::parse(text, limits)?;
     let grammar = lexemes::cut(&rules, &deadline)?;
     Ok(emit::lark(&grammar))

@@ -1,7 +1,7 @@
 //! Which characters can prolong a match: automata of lexemes, by position (Glushkov), and walked in pairs.
 
-use super::expr::{Expr, Range};
-use super::flow::Bytes;
+use super::expr::{CharRange, Expr};
+use super::flow::ByteSet;
 use std::collections::HashSet;
 
 /// An automaton: its states are the places of the expression's classes, and a first one before all of them. A repetition with bounds counts as
@@ -9,11 +9,11 @@ use std::collections::HashSet;
 #[derive(Debug)]
 pub(super) struct Nfa {
     /// The class that is read on entering each state; none for the first.
-    classes: Vec<Vec<Range>>,
+    classes: Vec<Vec<CharRange>>,
     next: Vec<Vec<u32>>,
     accepts: Vec<bool>,
     /// First bytes of what can be read from each state.
-    leads: Vec<Bytes>,
+    leads: Vec<ByteSet>,
 }
 
 /// The places of an expression with which a match can begin and end, and whether it can be empty.
@@ -45,7 +45,7 @@ impl Nfa {
             next.sort_unstable();
             next.dedup();
         }
-        let lead = |state: &u32| Bytes::leads(&nfa.classes[*state as usize]);
+        let lead = |state: &u32| ByteSet::leads(&nfa.classes[*state as usize]);
         nfa.leads = nfa.next.iter().map(|next| next.iter().map(lead).collect()).collect();
         Some(nfa)
     }
@@ -55,7 +55,7 @@ impl Nfa {
     }
 
     /// First bytes of what it matches.
-    pub(super) fn first(&self) -> Bytes {
+    pub(super) fn first(&self) -> ByteSet {
         self.leads[0]
     }
 
@@ -115,8 +115,8 @@ impl Nfa {
 
     /// First bytes of what can follow a match of this automaton, so that the whole still begins a match of the other. None where the walk takes
     /// more than the budget.
-    pub(super) fn prolonged_by(&self, other: &Nfa, budget: &mut usize) -> Option<Bytes> {
-        let mut found = Bytes::default();
+    pub(super) fn prolonged_by(&self, other: &Nfa, budget: &mut usize) -> Option<ByteSet> {
+        let mut found = ByteSet::default();
         if self.first().is_apart(other.first()) {
             return Some(found);
         }
@@ -143,7 +143,7 @@ impl Nfa {
 }
 
 /// Whether two sorted lists of ranges have a character in common.
-fn overlap(a: &[Range], b: &[Range]) -> bool {
+fn overlap(a: &[CharRange], b: &[CharRange]) -> bool {
     let (mut i, mut j) = (0, 0);
     while i < a.len() && j < b.len() {
         if a[i].0 <= b[j].1 && b[j].0 <= a[i].1 {

@@ -1,6 +1,6 @@
 //! A grammar cut into lexemes: regular parts that the lexer matches, and rules over them.
 
-use super::expr::{Expr, Rules};
+use super::expr::{Expr, GbnfRules};
 use std::collections::HashMap;
 
 /// Part of a rule.
@@ -24,7 +24,7 @@ pub(super) struct Lexeme {
 
 /// A grammar over lexemes.
 #[derive(Debug)]
-pub(super) struct Grammar {
+pub(super) struct LexemeGrammar {
     pub(super) rules: Vec<Node>,
     pub(super) root: usize,
     pub(super) lexemes: Vec<Lexeme>,
@@ -35,12 +35,12 @@ pub(super) struct Grammar {
 const MAX_NODES: usize = 20_000;
 const MAX_LEVELS: usize = 100;
 
-impl Grammar {
+impl LexemeGrammar {
     /// The grammar with each largest regular part as one lexeme.
-    pub(super) fn new(rules: &Rules) -> Grammar {
+    pub(super) fn new(rules: &GbnfRules) -> LexemeGrammar {
         let regular = regular_rules(rules);
         let mut grammar =
-            Grammar { rules: Vec::new(), root: rules.root, lexemes: Vec::new(), known: HashMap::new() };
+            LexemeGrammar { rules: Vec::new(), root: rules.root, lexemes: Vec::new(), known: HashMap::new() };
         for rule in &rules.rules {
             let node = grammar.lower(&rule.body, rules, &regular);
             grammar.rules.push(node);
@@ -61,7 +61,7 @@ impl Grammar {
         Node::Lexeme(self.lexemes.len() - 1)
     }
 
-    fn lower(&mut self, expr: &Expr, rules: &Rules, regular: &[Option<Cost>]) -> Node {
+    fn lower(&mut self, expr: &Expr, rules: &GbnfRules, regular: &[Option<ExpressionCost>]) -> Node {
         if cost(expr, regular).is_some() {
             let expr = inlined(expr, rules);
             return self.lexeme(expr);
@@ -119,24 +119,24 @@ impl Grammar {
 
 /// The size of an expression with all rules in it written out.
 #[derive(Clone, Copy)]
-struct Cost {
+struct ExpressionCost {
     nodes: usize,
     levels: usize,
 }
 
 /// The cost of an expression if it is regular and not too large to be one lexeme.
-fn cost(expr: &Expr, regular: &[Option<Cost>]) -> Option<Cost> {
+fn cost(expr: &Expr, regular: &[Option<ExpressionCost>]) -> Option<ExpressionCost> {
     let cost_of = |parts: &[Expr]| {
-        let mut all = Cost { nodes: 1, levels: 0 };
+        let mut all = ExpressionCost { nodes: 1, levels: 0 };
         for part in parts {
             let of_part = cost(part, regular)?;
             all.nodes = all.nodes.saturating_add(of_part.nodes);
             all.levels = all.levels.max(of_part.levels);
         }
-        Some(Cost { levels: all.levels + 1, ..all })
+        Some(ExpressionCost { levels: all.levels + 1, ..all })
     };
     let cost = match expr {
-        Expr::Class(_) => Cost { nodes: 1, levels: 1 },
+        Expr::Class(_) => ExpressionCost { nodes: 1, levels: 1 },
         Expr::Sequence(parts) | Expr::Choice(parts) => cost_of(parts)?,
         Expr::Repeat(inner, _, _) => cost_of(std::slice::from_ref(&**inner))?,
         Expr::Rule(rule) => regular[*rule]?,
@@ -146,7 +146,7 @@ fn cost(expr: &Expr, regular: &[Option<Cost>]) -> Option<Cost> {
 }
 
 /// The costs of those rules that do not lead back to themselves, nor to one that does.
-fn regular_rules(rules: &Rules) -> Vec<Option<Cost>> {
+fn regular_rules(rules: &GbnfRules) -> Vec<Option<ExpressionCost>> {
     let count = rules.rules.len();
     let (mut users, mut open) = (vec![Vec::new(); count], vec![0_usize; count]);
     for (rule, of) in rules.rules.iter().enumerate() {
@@ -183,7 +183,7 @@ fn collect_rules(expr: &Expr, into: &mut Vec<usize>) {
 }
 
 /// A regular expression with the rules in it written out.
-fn inlined(expr: &Expr, rules: &Rules) -> Expr {
+fn inlined(expr: &Expr, rules: &GbnfRules) -> Expr {
     let all = |parts: &[Expr]| parts.iter().map(|part| inlined(part, rules)).collect();
     match expr {
         Expr::Rule(rule) => inlined(&rules.rules[*rule].body, rules),

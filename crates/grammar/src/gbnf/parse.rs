@@ -1,14 +1,14 @@
 //! Reading GBNF.
 
-use super::expr::{Expr, Range, Rule, Rules, class};
-use crate::error::{GrammarError, Place};
+use super::expr::{CharRange, Expr, GbnfRule, GbnfRules, class};
+use crate::error::{GrammarError, SourcePosition};
 use crate::limits::GrammarLimits;
 use std::collections::HashMap;
 
 const WHAT: &str = "GBNF grammar";
 
 /// Reads a grammar and checks that every rule that it names is there.
-pub(super) fn parse(text: &str, limits: &GrammarLimits) -> Result<Rules, GrammarError> {
+pub(super) fn parse(text: &str, limits: &GrammarLimits) -> Result<GbnfRules, GrammarError> {
     let mut parser =
         Parser { text, at: 0, depth: 0, limits, names: HashMap::new(), rules: Vec::new(), uses: Vec::new() };
     parser.space(true);
@@ -28,7 +28,7 @@ pub(super) fn parse(text: &str, limits: &GrammarLimits) -> Result<Rules, Grammar
             parser.error_at(text.len(), "undefined rule `root`, with which every grammar begins".into())
         );
     };
-    Ok(Rules { rules: parser.rules.into_iter().flatten().collect(), root })
+    Ok(GbnfRules { rules: parser.rules.into_iter().flatten().collect(), root })
 }
 
 struct Parser<'a> {
@@ -38,14 +38,14 @@ struct Parser<'a> {
     limits: &'a GrammarLimits,
     /// Rules that are defined or used so far.
     names: HashMap<&'a str, usize>,
-    rules: Vec<Option<Rule>>,
+    rules: Vec<Option<GbnfRule>>,
     /// Where each rule is used.
     uses: Vec<(usize, usize)>,
 }
 
 impl<'a> Parser<'a> {
     fn error_at(&self, at: usize, problem: String) -> GrammarError {
-        GrammarError::Syntax { what: WHAT, place: Place::of(self.text, at), problem }
+        GrammarError::Syntax { what: WHAT, place: SourcePosition::of(self.text, at), problem }
     }
 
     fn error(&self, problem: impl Into<String>) -> GrammarError {
@@ -117,7 +117,7 @@ impl<'a> Parser<'a> {
             return Err(self.error_at(start, format!("the rule `{name}` is defined twice")));
         }
         let body = self.choice(false)?;
-        self.rules[index] = Some(Rule { body });
+        self.rules[index] = Some(GbnfRule { body });
         match self.peek() {
             None | Some('\r' | '\n') => Ok(()),
             Some(_) => {
@@ -287,7 +287,7 @@ impl<'a> Parser<'a> {
         let start = self.at;
         self.at += 1;
         let negated = self.take("^");
-        let mut ranges: Vec<Range> = Vec::new();
+        let mut ranges: Vec<CharRange> = Vec::new();
         while !self.take("]") {
             if matches!(self.peek(), None | Some('\n')) {
                 return Err(self.error_at(start, "this `[` is not closed".into()));

@@ -6,7 +6,7 @@
 
 use super::check::WHAT;
 use super::trivial::NOTES;
-use crate::cost::{MAX_PAIRS, Spread, Spreads, cost, too_many_pairs};
+use crate::cost::{DerivativeSpread, DerivativeSpreads, MAX_PAIRS, cost, too_many_pairs};
 use crate::error::{GrammarError, shorten};
 use crate::limits::Budget;
 use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
@@ -35,25 +35,25 @@ const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "objec
 
 /// What a schema costs to combine with others.
 #[derive(Clone)]
-enum Shape {
+enum SchemaShape {
     Any,
     Never,
     /// Null, or a truth value.
     Plain(&'static str),
     /// The coefficient and the decimal places of its multiple.
     Number(Option<(u64, u32)>),
-    Text(Text),
+    Text(TextShape),
     Array {
-        prefix: Vec<Shape>,
-        items: Option<Box<Shape>>,
+        prefix: Vec<SchemaShape>,
+        items: Option<Box<SchemaShape>>,
     },
-    Object(Box<Object>),
-    Options(Vec<Shape>),
+    Object(Box<ObjectShape>),
+    Options(Vec<SchemaShape>),
     Reference(String),
 }
 
 #[derive(Clone, Default)]
-struct Text {
+struct TextShape {
     /// Patterns and formats, by their number.
     parts: BTreeSet<usize>,
     /// A bound on its length.
@@ -61,69 +61,73 @@ struct Text {
 }
 
 #[derive(Clone, Default)]
-struct Object {
-    properties: Vec<(String, Shape)>,
-    patterns: Vec<(String, Shape)>,
-    additional: Option<Shape>,
+struct ObjectShape {
+    properties: Vec<(String, SchemaShape)>,
+    patterns: Vec<(String, SchemaShape)>,
+    additional: Option<SchemaShape>,
     required: usize,
 }
 
 /// A condition on a string.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Part {
+enum StringCondition {
     Pattern(String),
     Format(String),
     Literal(String),
 }
 
-impl Shape {
+impl SchemaShape {
     fn size(&self) -> u64 {
         1 + match self {
-            Shape::Any | Shape::Never | Shape::Plain(_) | Shape::Number(_) | Shape::Reference(_) => 0,
-            Shape::Text(text) => text.parts.len() as u64,
-            Shape::Array { prefix, items } => {
-                prefix.iter().chain(items.as_deref()).map(Shape::size).sum::<u64>()
+            SchemaShape::Any
+            | SchemaShape::Never
+            | SchemaShape::Plain(_)
+            | SchemaShape::Number(_)
+            | SchemaShape::Reference(_) => 0,
+            SchemaShape::Text(text) => text.parts.len() as u64,
+            SchemaShape::Array { prefix, items } => {
+                prefix.iter().chain(items.as_deref()).map(SchemaShape::size).sum::<u64>()
             }
-            Shape::Object(object) => {
+            SchemaShape::Object(object) => {
                 let named =
                     object.properties.iter().chain(&object.patterns).map(|(_, shape)| 1 + shape.size());
                 named.sum::<u64>()
-                    + object.additional.as_ref().map_or(0, Shape::size)
+                    + object.additional.as_ref().map_or(0, SchemaShape::size)
                     + object.required as u64
             }
-            Shape::Options(options) => options.iter().map(Shape::size).sum(),
+            SchemaShape::Options(options) => options.iter().map(SchemaShape::size).sum(),
         }
     }
 
     fn kind(&self) -> &'static str {
         match self {
-            Shape::Any => "any",
-            Shape::Never => "never",
-            Shape::Plain(kind) => kind,
-            Shape::Number(_) => "number",
-            Shape::Text(_) => "string",
-            Shape::Array { .. } => "array",
-            Shape::Object(_) => "object",
-            Shape::Options(_) => "options",
-            Shape::Reference(_) => "reference",
+            SchemaShape::Any => "any",
+            SchemaShape::Never => "never",
+            SchemaShape::Plain(kind) => kind,
+            SchemaShape::Number(_) => "number",
+            SchemaShape::Text(_) => "string",
+            SchemaShape::Array { .. } => "array",
+            SchemaShape::Object(_) => "object",
+            SchemaShape::Options(_) => "options",
+            SchemaShape::Reference(_) => "reference",
         }
     }
 }
 
 /// Alternatives, without alternatives among them.
-fn options(all: Vec<Shape>) -> Shape {
+fn options(all: Vec<SchemaShape>) -> SchemaShape {
     let mut flat = Vec::with_capacity(all.len());
     for option in all {
         match option {
-            Shape::Never => {}
-            Shape::Options(inner) => flat.extend(inner),
+            SchemaShape::Never => {}
+            SchemaShape::Options(inner) => flat.extend(inner),
             option => flat.push(option),
         }
     }
     match flat.len() {
-        0 => Shape::Never,
+        0 => SchemaShape::Never,
         1 => flat.swap_remove(0),
-        _ => Shape::Options(flat),
+        _ => SchemaShape::Options(flat),
     }
 }
 
@@ -150,23 +154,23 @@ pub(super) fn check(schema: &Value, budget: &Budget) -> Result<(), GrammarError>
     while let Some(shape) = open.pop() {
         builder.budget.spend(1)?;
         match shape {
-            Shape::Text(text) => builder.check_text(&text)?,
-            Shape::Array { prefix, items } => {
+            SchemaShape::Text(text) => builder.check_text(&text)?,
+            SchemaShape::Array { prefix, items } => {
                 open.extend(prefix);
                 open.extend(items.map(|items| *items));
             }
-            Shape::Object(object) => {
-                let Object { properties, patterns, additional, .. } = *object;
+            SchemaShape::Object(object) => {
+                let ObjectShape { properties, patterns, additional, .. } = *object;
                 open.extend(properties.into_iter().chain(patterns).map(|(_, shape)| shape));
                 open.extend(additional);
             }
-            Shape::Options(options) => open.extend(options),
-            Shape::Reference(target) => {
+            SchemaShape::Options(options) => open.extend(options),
+            SchemaShape::Reference(target) => {
                 if done.insert(target.clone()) {
                     open.extend(builder.definitions.remove(&target));
                 }
             }
-            Shape::Any | Shape::Never | Shape::Plain(_) | Shape::Number(_) => {}
+            SchemaShape::Any | SchemaShape::Never | SchemaShape::Plain(_) | SchemaShape::Number(_) => {}
         }
     }
     Ok(())
@@ -175,11 +179,11 @@ pub(super) fn check(schema: &Value, budget: &Budget) -> Result<(), GrammarError>
 struct Builder<'a> {
     root: &'a Value,
     budget: &'a Budget,
-    parts: Vec<Part>,
-    numbers: HashMap<Part, usize>,
-    spreads: HashMap<usize, Rc<Spread>>,
+    parts: Vec<StringCondition>,
+    numbers: HashMap<StringCondition, usize>,
+    spreads: HashMap<usize, Rc<DerivativeSpread>>,
     matchers: HashMap<String, Regex>,
-    definitions: HashMap<String, Shape>,
+    definitions: HashMap<String, SchemaShape>,
     seen: HashSet<String>,
     /// The intersections seen so far, by their parts, and their pairs.
     costs: HashMap<(BTreeSet<usize>, bool), u64>,
@@ -191,14 +195,14 @@ fn invalid(problem: String) -> GrammarError {
 }
 
 impl Builder<'_> {
-    fn build(&mut self, schema: &Value) -> Result<Shape, GrammarError> {
+    fn build(&mut self, schema: &Value) -> Result<SchemaShape, GrammarError> {
         self.budget.spend(1)?;
         let object = match schema {
             Value::Object(object) => object,
-            Value::Bool(false) => return Ok(Shape::Never),
-            _ => return Ok(Shape::Any),
+            Value::Bool(false) => return Ok(SchemaShape::Never),
+            _ => return Ok(SchemaShape::Any),
         };
-        let mut result = Shape::Any;
+        let mut result = SchemaShape::Any;
         let mut current = Map::new();
         for (key, value) in object {
             let key = key.as_str();
@@ -215,10 +219,10 @@ impl Builder<'_> {
     /// Adds the keywords of one schema that are not applicators.
     fn flush(
         &mut self,
-        result: Shape,
+        result: SchemaShape,
         current: &mut Map<String, Value>,
         object: &Map<String, Value>,
-    ) -> Result<Shape, GrammarError> {
+    ) -> Result<SchemaShape, GrammarError> {
         if current.is_empty() {
             return Ok(result);
         }
@@ -232,9 +236,9 @@ impl Builder<'_> {
         for name in types {
             self.budget.spend(1)?;
             all.push(match name {
-                "null" => Shape::Plain("null"),
-                "boolean" => Shape::Plain("boolean"),
-                "number" | "integer" => Shape::Number(match named("multipleOf") {
+                "null" => SchemaShape::Plain("null"),
+                "boolean" => SchemaShape::Plain("boolean"),
+                "number" | "integer" => SchemaShape::Number(match named("multipleOf") {
                     Some(multiple) => Some(decimal(multiple)?),
                     None => None,
                 }),
@@ -250,14 +254,14 @@ impl Builder<'_> {
                     let prefix = prefix.map_or(&[][..], Vec::as_slice);
                     let prefix = prefix.iter().map(|item| self.build(item)).collect::<Result<_, _>>()?;
                     let items = rest.map(|items| self.build(items)).transpose()?.map(Box::new);
-                    Shape::Array { prefix, items }
+                    SchemaShape::Array { prefix, items }
                 }
                 "object" => {
                     let [properties, patterns, additional, required] =
                         ["properties", "patternProperties", "additionalProperties", "required"].map(named);
                     self.object(properties, patterns, additional, required)?
                 }
-                _ => Shape::Never,
+                _ => SchemaShape::Never,
             });
         }
         current.clear();
@@ -270,15 +274,15 @@ impl Builder<'_> {
         pattern: Option<&Value>,
         format: Option<&Value>,
         length: bool,
-    ) -> Result<Shape, GrammarError> {
-        let mut text = Text { length, ..Text::default() };
+    ) -> Result<SchemaShape, GrammarError> {
+        let mut text = TextShape { length, ..TextShape::default() };
         if let Some(pattern) = pattern.and_then(Value::as_str) {
-            text.parts.insert(self.part(Part::Pattern(pattern.to_owned()))?);
+            text.parts.insert(self.part(StringCondition::Pattern(pattern.to_owned()))?);
         }
         if let Some(format) = format.and_then(Value::as_str) {
-            text.parts.insert(self.part(Part::Format(format.to_owned()))?);
+            text.parts.insert(self.part(StringCondition::Format(format.to_owned()))?);
         }
-        Ok(Shape::Text(text))
+        Ok(SchemaShape::Text(text))
     }
 
     fn object(
@@ -287,21 +291,21 @@ impl Builder<'_> {
         patterns: Option<&Value>,
         additional: Option<&Value>,
         required: Option<&Value>,
-    ) -> Result<Shape, GrammarError> {
-        let mut named = |map: Option<&Value>| -> Result<Vec<(String, Shape)>, GrammarError> {
+    ) -> Result<SchemaShape, GrammarError> {
+        let mut named = |map: Option<&Value>| -> Result<Vec<(String, SchemaShape)>, GrammarError> {
             let Some(map) = map.and_then(Value::as_object) else { return Ok(Vec::new()) };
             map.iter().map(|(name, schema)| Ok((name.clone(), self.build(schema)?))).collect()
         };
         let (mut properties, patterns) = (named(properties)?, named(patterns)?);
         for (pattern, _) in &patterns {
-            self.part(Part::Pattern(pattern.clone()))?;
+            self.part(StringCondition::Pattern(pattern.clone()))?;
         }
         self.check_disjoint(&patterns)?;
         if !patterns.is_empty() {
             for (name, shape) in &mut properties {
                 if let Some(of_pattern) = self.matching(&patterns, name)? {
                     let of_pattern = self.copy(of_pattern)?;
-                    let own = std::mem::replace(shape, Shape::Never);
+                    let own = std::mem::replace(shape, SchemaShape::Never);
                     *shape = self.meet(own, of_pattern, 0)?;
                 }
             }
@@ -309,10 +313,10 @@ impl Builder<'_> {
         let additional = additional.map(|schema| self.build(schema)).transpose()?;
         let required = required.and_then(Value::as_array).map_or(0, Vec::len);
         self.budget.spend(required as u64 / 4)?;
-        Ok(Shape::Object(Box::new(Object { properties, patterns, additional, required })))
+        Ok(SchemaShape::Object(Box::new(ObjectShape { properties, patterns, additional, required })))
     }
 
-    fn apply(&mut self, result: Shape, key: &str, value: &Value) -> Result<Shape, GrammarError> {
+    fn apply(&mut self, result: SchemaShape, key: &str, value: &Value) -> Result<SchemaShape, GrammarError> {
         let list = value.as_array().map_or(&[][..], Vec::as_slice);
         match key {
             "const" => {
@@ -332,9 +336,9 @@ impl Builder<'_> {
                 Ok(result)
             }
             "anyOf" | "oneOf" => {
-                let all: Vec<Shape> =
+                let all: Vec<SchemaShape> =
                     list.iter().map(|schema| self.build(schema)).collect::<Result<_, _>>()?;
-                if key == "anyOf" && all.iter().any(|shape| matches!(shape, Shape::Any)) {
+                if key == "anyOf" && all.iter().any(|shape| matches!(shape, SchemaShape::Any)) {
                     return Ok(result);
                 }
                 self.meet(result, options(all), 0)
@@ -342,34 +346,39 @@ impl Builder<'_> {
             _ => {
                 let Some(target) = value.as_str() else { return Ok(result) };
                 self.define(target)?;
-                if matches!(result, Shape::Any) {
-                    return Ok(Shape::Reference(target.to_owned()));
+                if matches!(result, SchemaShape::Any) {
+                    return Ok(SchemaShape::Reference(target.to_owned()));
                 }
-                self.meet(result, Shape::Reference(target.to_owned()), 0)
+                self.meet(result, SchemaShape::Reference(target.to_owned()), 0)
             }
         }
     }
 
-    fn constant(&mut self, value: &Value) -> Result<Shape, GrammarError> {
+    fn constant(&mut self, value: &Value) -> Result<SchemaShape, GrammarError> {
         self.budget.spend(1)?;
         Ok(match value {
-            Value::Null => Shape::Plain("null"),
-            Value::Bool(_) => Shape::Plain("boolean"),
-            Value::Number(_) => Shape::Number(None),
+            Value::Null => SchemaShape::Plain("null"),
+            Value::Bool(_) => SchemaShape::Plain("boolean"),
+            Value::Number(_) => SchemaShape::Number(None),
             Value::String(text) => {
-                let part = self.part(Part::Literal(text.clone()))?;
-                Shape::Text(Text { parts: BTreeSet::from([part]), length: false })
+                let part = self.part(StringCondition::Literal(text.clone()))?;
+                SchemaShape::Text(TextShape { parts: BTreeSet::from([part]), length: false })
             }
             Value::Array(items) => {
                 let prefix = items.iter().map(|item| self.constant(item)).collect::<Result<_, _>>()?;
-                Shape::Array { prefix, items: Some(Box::new(Shape::Never)) }
+                SchemaShape::Array { prefix, items: Some(Box::new(SchemaShape::Never)) }
             }
             Value::Object(members) => {
                 let member = |(name, value): (&String, &Value)| Ok((name.clone(), self.constant(value)?));
                 let properties = members.iter().map(member).collect::<Result<Vec<_>, GrammarError>>()?;
                 let required = properties.len();
-                let additional = Some(Shape::Never);
-                Shape::Object(Box::new(Object { properties, patterns: Vec::new(), additional, required }))
+                let additional = Some(SchemaShape::Never);
+                SchemaShape::Object(Box::new(ObjectShape {
+                    properties,
+                    patterns: Vec::new(),
+                    additional,
+                    required,
+                }))
             }
         })
     }
@@ -396,7 +405,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn resolve(&mut self, target: &str) -> Result<Shape, GrammarError> {
+    fn resolve(&mut self, target: &str) -> Result<SchemaShape, GrammarError> {
         self.define(target)?;
         let Some(shape) = self.definitions.get(target) else {
             let problem =
@@ -406,24 +415,29 @@ impl Builder<'_> {
         self.copy(shape)
     }
 
-    fn copy(&self, shape: &Shape) -> Result<Shape, GrammarError> {
+    fn copy(&self, shape: &SchemaShape) -> Result<SchemaShape, GrammarError> {
         self.budget.spend(shape.size())?;
         Ok(shape.clone())
     }
 
-    fn meet(&mut self, one: Shape, other: Shape, level: usize) -> Result<Shape, GrammarError> {
+    fn meet(
+        &mut self,
+        one: SchemaShape,
+        other: SchemaShape,
+        level: usize,
+    ) -> Result<SchemaShape, GrammarError> {
         self.budget.spend(1)?;
         if level > MAX_LEVELS {
             return Err(invalid("its combined schemas nest too deeply".into()));
         }
         Ok(match (one, other) {
-            (Shape::Any, shape) | (shape, Shape::Any) => shape,
-            (Shape::Never, _) | (_, Shape::Never) => Shape::Never,
-            (Shape::Reference(target), shape) | (shape, Shape::Reference(target)) => {
+            (SchemaShape::Any, shape) | (shape, SchemaShape::Any) => shape,
+            (SchemaShape::Never, _) | (_, SchemaShape::Never) => SchemaShape::Never,
+            (SchemaShape::Reference(target), shape) | (shape, SchemaShape::Reference(target)) => {
                 let resolved = self.resolve(&target)?;
                 self.meet(resolved, shape, level + 2)?
             }
-            (Shape::Options(all), shape) | (shape, Shape::Options(all)) => {
+            (SchemaShape::Options(all), shape) | (shape, SchemaShape::Options(all)) => {
                 let mut met = Vec::with_capacity(all.len());
                 for option in all {
                     let shape = self.copy(&shape)?;
@@ -431,20 +445,25 @@ impl Builder<'_> {
                 }
                 options(met)
             }
-            (Shape::Number(one), Shape::Number(other)) => Shape::Number(match (one, other) {
-                (Some(one), Some(other)) => Some(common_multiple(one, other)?),
-                (one, other) => one.or(other),
-            }),
-            (Shape::Text(mut one), Shape::Text(mut other)) => {
+            (SchemaShape::Number(one), SchemaShape::Number(other)) => {
+                SchemaShape::Number(match (one, other) {
+                    (Some(one), Some(other)) => Some(common_multiple(one, other)?),
+                    (one, other) => one.or(other),
+                })
+            }
+            (SchemaShape::Text(mut one), SchemaShape::Text(mut other)) => {
                 one.parts.append(&mut other.parts);
                 one.length |= other.length;
-                Shape::Text(one)
+                SchemaShape::Text(one)
             }
-            (Shape::Array { mut prefix, items }, Shape::Array { prefix: mut second, items: rest }) => {
+            (
+                SchemaShape::Array { mut prefix, items },
+                SchemaShape::Array { prefix: mut second, items: rest },
+            ) => {
                 let len = prefix.len().max(second.len());
                 for (prefix, items) in [(&mut prefix, &items), (&mut second, &rest)] {
                     while prefix.len() < len {
-                        prefix.push(items.as_deref().map_or(Ok(Shape::Any), |items| self.copy(items))?);
+                        prefix.push(items.as_deref().map_or(Ok(SchemaShape::Any), |items| self.copy(items))?);
                     }
                 }
                 let mut met = Vec::with_capacity(len);
@@ -455,25 +474,32 @@ impl Builder<'_> {
                     (Some(one), Some(other)) => Some(Box::new(self.meet(*one, *other, level + 1)?)),
                     (one, other) => one.or(other),
                 };
-                Shape::Array { prefix: met, items }
+                SchemaShape::Array { prefix: met, items }
             }
-            (Shape::Object(one), Shape::Object(other)) => self.meet_objects(*one, *other, level + 1)?,
+            (SchemaShape::Object(one), SchemaShape::Object(other)) => {
+                self.meet_objects(*one, *other, level + 1)?
+            }
             (one, other) if one.kind() == other.kind() => one,
-            _ => Shape::Never,
+            _ => SchemaShape::Never,
         })
     }
 
-    fn meet_objects(&mut self, mut one: Object, other: Object, level: usize) -> Result<Shape, GrammarError> {
-        let mut properties: Vec<(String, Shape)> = Vec::with_capacity(one.properties.len());
+    fn meet_objects(
+        &mut self,
+        mut one: ObjectShape,
+        other: ObjectShape,
+        level: usize,
+    ) -> Result<SchemaShape, GrammarError> {
+        let mut properties: Vec<(String, SchemaShape)> = Vec::with_capacity(one.properties.len());
         let mut names = HashSet::new();
-        let of_other: HashMap<&str, &Shape> =
+        let of_other: HashMap<&str, &SchemaShape> =
             other.properties.iter().map(|(name, shape)| (name.as_str(), shape)).collect();
         for (name, shape) in std::mem::take(&mut one.properties) {
             let second = match of_other.get(name.as_str()) {
                 Some(second) => Some(*second),
                 None => self.property(&other, &name)?,
             };
-            let second = second.map_or(Ok(Shape::Any), |second| self.copy(second))?;
+            let second = second.map_or(Ok(SchemaShape::Any), |second| self.copy(second))?;
             names.insert(name.clone());
             properties.push((name, self.meet(shape, second, level)?));
         }
@@ -483,23 +509,23 @@ impl Builder<'_> {
                 continue;
             }
             let first = self.property(&one, &name)?;
-            let first = first.map_or(Ok(Shape::Any), |first| self.copy(first))?;
+            let first = first.map_or(Ok(SchemaShape::Any), |first| self.copy(first))?;
             rest.push((name, self.meet(first, shape, level)?));
         }
         properties.append(&mut rest);
-        let mut patterns: Vec<(String, Shape)> = Vec::new();
+        let mut patterns: Vec<(String, SchemaShape)> = Vec::new();
         let mut of_other = other.patterns;
         for (pattern, shape) in one.patterns {
             let at = of_other.iter().position(|(second, _)| *second == pattern);
             let second = match (at, &other.additional) {
                 (Some(at), _) => of_other.remove(at).1,
                 (None, Some(additional)) => self.copy(additional)?,
-                (None, None) => Shape::Any,
+                (None, None) => SchemaShape::Any,
             };
             patterns.push((pattern, self.meet(shape, second, level)?));
         }
         for (pattern, shape) in of_other {
-            let first = one.additional.as_ref().map_or(Ok(Shape::Any), |first| self.copy(first))?;
+            let first = one.additional.as_ref().map_or(Ok(SchemaShape::Any), |first| self.copy(first))?;
             patterns.push((pattern, self.meet(shape, first, level)?));
         }
         self.check_disjoint(&patterns)?;
@@ -509,20 +535,24 @@ impl Builder<'_> {
         };
         let required = one.required + other.required;
         self.budget.spend(required as u64 / 4)?;
-        Ok(Shape::Object(Box::new(Object { properties, patterns, additional, required })))
+        Ok(SchemaShape::Object(Box::new(ObjectShape { properties, patterns, additional, required })))
     }
 
     /// What an object says of a property that it does not name.
-    fn property<'o>(&mut self, object: &'o Object, name: &str) -> Result<Option<&'o Shape>, GrammarError> {
+    fn property<'o>(
+        &mut self,
+        object: &'o ObjectShape,
+        name: &str,
+    ) -> Result<Option<&'o SchemaShape>, GrammarError> {
         let matching = self.matching(&object.patterns, name)?;
         Ok(matching.or(object.additional.as_ref()))
     }
 
     fn matching<'p>(
         &mut self,
-        patterns: &'p [(String, Shape)],
+        patterns: &'p [(String, SchemaShape)],
         name: &str,
-    ) -> Result<Option<&'p Shape>, GrammarError> {
+    ) -> Result<Option<&'p SchemaShape>, GrammarError> {
         for (pattern, shape) in patterns {
             if !self.matchers.contains_key(pattern) {
                 let mut builder = RegexBuilder::new();
@@ -547,25 +577,25 @@ impl Builder<'_> {
     }
 
     /// The library asks of every two patterns of properties whether both can match.
-    fn check_disjoint(&mut self, patterns: &[(String, Shape)]) -> Result<(), GrammarError> {
+    fn check_disjoint(&mut self, patterns: &[(String, SchemaShape)]) -> Result<(), GrammarError> {
         if patterns.len() < 2 {
             return Ok(());
         }
-        let parts = patterns.iter().map(|(pattern, _)| self.part(Part::Pattern(pattern.clone())));
+        let parts = patterns.iter().map(|(pattern, _)| self.part(StringCondition::Pattern(pattern.clone())));
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
         for (at, one) in parts.iter().enumerate() {
             for other in &parts[..at] {
-                self.check_text(&Text { parts: BTreeSet::from([*one, *other]), length: false })?;
+                self.check_text(&TextShape { parts: BTreeSet::from([*one, *other]), length: false })?;
             }
         }
         Ok(())
     }
 
-    fn part(&mut self, part: Part) -> Result<usize, GrammarError> {
+    fn part(&mut self, part: StringCondition) -> Result<usize, GrammarError> {
         if let Some(number) = self.numbers.get(&part) {
             return Ok(*number);
         }
-        if let Part::Pattern(pattern) = &part {
+        if let StringCondition::Pattern(pattern) = &part {
             self.budget.pattern(&regex_to_lark(pattern, "dw"))?;
         }
         self.parts.push(part.clone());
@@ -574,10 +604,10 @@ impl Builder<'_> {
     }
 
     /// Accounts for a string that is in the schema's final form.
-    fn check_text(&mut self, text: &Text) -> Result<(), GrammarError> {
-        let literal = text.parts.iter().any(|part| matches!(self.parts[*part], Part::Literal(_)));
+    fn check_text(&mut self, text: &TextShape) -> Result<(), GrammarError> {
+        let literal = text.parts.iter().any(|part| matches!(self.parts[*part], StringCondition::Literal(_)));
         if let [part] = text.parts.iter().collect::<Vec<_>>()[..]
-            && let Part::Pattern(pattern) = &self.parts[*part]
+            && let StringCondition::Pattern(pattern) = &self.parts[*part]
         {
             // each is parsed where it occurs
             self.budget.spend(pattern.len() as u64 / 4)?;
@@ -586,12 +616,15 @@ impl Builder<'_> {
             return Ok(());
         }
         let lengths = text.parts.iter().map(|part| match &self.parts[*part] {
-            Part::Pattern(text) | Part::Format(text) | Part::Literal(text) => text.len() as u64,
+            StringCondition::Pattern(text)
+            | StringCondition::Format(text)
+            | StringCondition::Literal(text) => text.len() as u64,
         });
         self.budget.spend(lengths.sum::<u64>() / 4)?;
         self.budget.check_strings(if literal { 3 } else { 10 })?;
         // a constant has no part in a product
-        let others = text.parts.iter().filter(|part| !matches!(self.parts[**part], Part::Literal(_)));
+        let others =
+            text.parts.iter().filter(|part| !matches!(self.parts[**part], StringCondition::Literal(_)));
         let key = (others.copied().collect::<BTreeSet<usize>>(), text.length);
         let pairs = match self.costs.get(&key) {
             Some(pairs) => *pairs,
@@ -599,7 +632,7 @@ impl Builder<'_> {
                 let mut operands =
                     key.0.iter().map(|part| self.spread(*part)).collect::<Result<Vec<_>, _>>()?;
                 if text.length {
-                    let number = self.part(Part::Pattern("^(?s:.{0,9})$".into()))?;
+                    let number = self.part(StringCondition::Pattern("^(?s:.{0,9})$".into()))?;
                     operands.push(self.spread(number)?);
                 }
                 let pairs = cost(&operands);
@@ -614,24 +647,24 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn spread(&mut self, number: usize) -> Result<Rc<Spread>, GrammarError> {
+    fn spread(&mut self, number: usize) -> Result<Rc<DerivativeSpread>, GrammarError> {
         if let Some(known) = self.spreads.get(&number) {
             return Ok(Rc::clone(known));
         }
         let spread = match &self.parts[number] {
-            Part::Pattern(pattern) => {
+            StringCondition::Pattern(pattern) => {
                 let mut builder = RegexBuilder::new();
                 let expr = builder.mk_regex_for_serach(&regex_to_lark(pattern, "dw"));
                 let expr = expr.map_err(|error| crate::error::read_message(WHAT, &format!("{error:#}")))?;
-                Spreads::new(builder.exprset()).of(expr)
+                DerivativeSpreads::new(builder.exprset()).of(expr)
             }
-            Part::Literal(text) => {
+            StringCondition::Literal(text) => {
                 let mut builder = RegexBuilder::new();
                 let expr = builder.mk(&llguidance::derivre::RegexAst::Literal(text.clone()));
                 let expr = expr.map_err(|error| invalid(error.to_string()))?;
-                Spreads::new(builder.exprset()).of(expr)
+                DerivativeSpreads::new(builder.exprset()).of(expr)
             }
-            Part::Format(name) => spread_of_format(name),
+            StringCondition::Format(name) => spread_of_format(name),
         };
         let spread = spread.ok_or_else(|| too_many_pairs(WHAT, None))?;
         self.spreads.insert(number, Rc::clone(&spread));
@@ -640,7 +673,7 @@ impl Builder<'_> {
 }
 
 /// The spread of a format, whose pattern only the library knows: that of a whole schema with it.
-fn spread_of_format(name: &str) -> Option<Rc<Spread>> {
+fn spread_of_format(name: &str) -> Option<Rc<DerivativeSpread>> {
     let schema = json!({"type": "string", "format": name});
     let grammar = GrammarWithLexer::from_json_schema(schema);
     let top = TopLevelGrammar { grammars: vec![grammar], max_tokens: None };
@@ -648,7 +681,7 @@ fn spread_of_format(name: &str) -> Option<Rc<Spread>> {
     let (_, spec) = GrammarInit::Serialized(top).to_internal(None, limits).ok()?;
     let exprs = spec.regex_builder.exprset();
     let last = llguidance::derivre::ExprRef::new(exprs.len() as u32 - 1);
-    Spreads::new(exprs).of(last)
+    DerivativeSpreads::new(exprs).of(last)
 }
 
 /// A multiple as a whole number and the decimal places by which it is shifted.

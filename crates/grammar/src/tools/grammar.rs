@@ -1,11 +1,11 @@
 //! The grammar of calls.
 
-use super::{Tool, ToolCalls, ToolChoice};
+use super::{CallableTool, ToolCalls, ToolRequirement};
 use crate::error::GrammarError;
 use crate::lark::{ANY, in_regex, marker, token, up_to};
 use crate::limits::{Budget, GrammarLimits};
 use crate::schema;
-use crate::vocabulary::{Piece, Vocabulary};
+use crate::vocabulary::{MarkerPiece, VocabularyTrie};
 use latent_text::{ArgumentsGrammar, TaggedGrammar, ToolGrammar};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 const WHAT: &str = "list of tools";
 
 /// The main grammar, which has no rule `start` but `calls`, and schemas that it names.
-pub(crate) struct Grammars {
+pub(crate) struct CallGrammars {
     pub(crate) lark: String,
     pub(crate) schemas: Vec<(String, Value)>,
 }
@@ -21,11 +21,11 @@ pub(crate) struct Grammars {
 /// The grammar of some calls. `failing` are tools whose schemas turned out not to compile.
 pub(crate) fn grammars(
     calls: &ToolCalls,
-    vocabulary: &Vocabulary,
+    vocabulary: &VocabularyTrie,
     limits: &GrammarLimits,
     failing: &[usize],
     budget: &Budget,
-) -> Result<Grammars, GrammarError> {
+) -> Result<CallGrammars, GrammarError> {
     let invalid = |problem: &str| GrammarError::Invalid { what: WHAT, problem: problem.to_owned() };
     let (found, limit) = (calls.tools.len(), limits.rules);
     if found > limit {
@@ -38,11 +38,11 @@ pub(crate) fn grammars(
     let mut wanted = Vec::new();
     for (index, tool) in calls.tools.iter().enumerate() {
         let callable = match &calls.choice {
-            ToolChoice::Named(name) => *name == tool.name,
-            ToolChoice::Auto | ToolChoice::Required => true,
+            ToolRequirement::Named(name) => *name == tool.name,
+            ToolRequirement::Auto | ToolRequirement::Required => true,
         };
         if tool.name.is_empty()
-            || vocabulary.pieces(&tool.name).iter().any(|p| matches!(p, Piece::Control(_)))
+            || vocabulary.pieces(&tool.name).iter().any(|p| matches!(p, MarkerPiece::Control(_)))
         {
             return Err(invalid(&format!("invalid tool name {:?}", tool.name)));
         }
@@ -53,17 +53,17 @@ pub(crate) fn grammars(
     }
     if wanted.is_empty() {
         return Err(match &calls.choice {
-            ToolChoice::Named(name) => invalid(&format!("unknown tool {name:?} in the tool choice")),
-            ToolChoice::Auto | ToolChoice::Required => invalid("the request has no tools"),
+            ToolRequirement::Named(name) => invalid(&format!("unknown tool {name:?} in the tool choice")),
+            ToolRequirement::Auto | ToolRequirement::Required => invalid("the request has no tools"),
         });
     }
     writer.outline(&wanted);
-    Ok(Grammars { lark: writer.lark, schemas: writer.schemas })
+    Ok(CallGrammars { lark: writer.lark, schemas: writer.schemas })
 }
 
 struct Writer<'a> {
     calls: &'a ToolCalls,
-    vocabulary: &'a Vocabulary,
+    vocabulary: &'a VocabularyTrie,
     limits: &'a GrammarLimits,
     budget: &'a Budget,
     lark: String,
@@ -79,10 +79,10 @@ impl Writer<'_> {
     fn outline(&mut self, tools: &[usize]) {
         let ToolGrammar { section_open, section_close, open, .. } = &self.calls.format;
         let begin = self.marker(section_open);
-        let several = self.calls.parallel && !matches!(self.calls.choice, ToolChoice::Named(_));
+        let several = self.calls.parallel && !matches!(self.calls.choice, ToolRequirement::Named(_));
         let end = if several { self.others(tools) } else { self.marker(section_close) };
         self.beginnings("call", open, tools);
-        if self.calls.choice != ToolChoice::Auto {
+        if self.calls.choice != ToolRequirement::Auto {
             let _ = writeln!(self.lark, "calls: {begin}call {end}");
             return;
         }
@@ -93,7 +93,7 @@ impl Writer<'_> {
         let tail = format!("{rest}{first} {end}");
         let free: String = self.free_markers();
         let text = match self.vocabulary.pieces(&trigger).as_slice() {
-            [Piece::Control(id)] => {
+            [MarkerPiece::Control(id)] => {
                 let _ = writeln!(self.lark, "PLAIN: /(?s:.+)/");
                 format!("(PLAIN? {} {tail} | PLAIN?)", token(*id))
             }
@@ -122,7 +122,7 @@ impl Writer<'_> {
         let ToolGrammar { section_close, separator, open, .. } = &self.calls.format;
         let next = format!("{separator}{open}");
         let alike = match [&next, section_close].map(|text| self.vocabulary.pieces(text).into_iter().next()) {
-            [Some(Piece::Text(next)), Some(Piece::Text(end))] => common_prefix(next, end),
+            [Some(MarkerPiece::Text(next)), Some(MarkerPiece::Text(end))] => common_prefix(next, end),
             _ => 0,
         };
         if alike == 0 {
@@ -140,11 +140,11 @@ impl Writer<'_> {
         let format = &self.calls.format;
         let first = if format.section_open.is_empty() { &format.open } else { &format.section_open };
         let text = match self.vocabulary.pieces(first).as_slice() {
-            [Piece::Text(text)] => *text,
-            [Piece::Text(text), Piece::Control(id), ..] => {
+            [MarkerPiece::Text(text)] => *text,
+            [MarkerPiece::Text(text), MarkerPiece::Control(id), ..] => {
                 return format!("{text}{}", self.vocabulary.name(*id));
             }
-            [Piece::Control(id), ..] => return self.vocabulary.name(*id).to_owned(),
+            [MarkerPiece::Control(id), ..] => return self.vocabulary.name(*id).to_owned(),
             _ => return String::new(),
         };
         let start = text.len() - text.trim_start().len();
@@ -162,7 +162,7 @@ impl Writer<'_> {
         // what begins as text is free up to the first control token anyway
         let free = self.calls.free_markers.iter();
         let free =
-            free.filter(|text| matches!(self.vocabulary.pieces(text).first(), Some(Piece::Control(_))));
+            free.filter(|text| matches!(self.vocabulary.pieces(text).first(), Some(MarkerPiece::Control(_))));
         free.map(|text| self.marker(text)).collect::<Vec<_>>().join("| ")
     }
 
@@ -178,7 +178,7 @@ impl Writer<'_> {
 
     /// From the beginning of a call to its arguments. Texts that touch are one literal: no name can then be taken for the beginning of
     /// another.
-    fn head(&self, tool: &Tool, begin: &str) -> String {
+    fn head(&self, tool: &CallableTool, begin: &str) -> String {
         let format = &self.calls.format;
         let form = if format.name.is_empty() { "{name}" } else { &format.name };
         // which call it is, a grammar does not count
@@ -188,7 +188,7 @@ impl Writer<'_> {
         parts.join("/[0-9]{1,4}/ ")
     }
 
-    fn tool(&mut self, index: usize, tool: &Tool, failing: bool) -> Result<(), GrammarError> {
+    fn tool(&mut self, index: usize, tool: &CallableTool, failing: bool) -> Result<(), GrammarError> {
         let end = self.marker(&self.calls.format.close);
         let any = json!({"type": "object"});
         let given = tool.parameters.as_ref().filter(|_| !failing).unwrap_or(&any);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// A tool that can be called.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tool {
+pub struct CallableTool {
     /// Its name.
     pub name: String,
     /// The schema of its arguments; none: it takes any.
@@ -20,7 +20,7 @@ pub struct Tool {
 
 /// Which tools have to be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ToolChoice {
+pub enum ToolRequirement {
     /// Any text, and then calls or none.
     Auto,
     /// At least one call, of any tool, and no other text.
@@ -38,9 +38,9 @@ pub struct ToolCalls {
     /// [`ResponseFormat::free_markers`](latent_text::ResponseFormat::free_markers).
     pub free_markers: Vec<String>,
     /// The tools.
-    pub tools: Vec<Tool>,
+    pub tools: Vec<CallableTool>,
     /// Which are called.
-    pub choice: ToolChoice,
+    pub choice: ToolRequirement,
     /// Whether there can be several calls.
     pub parallel: bool,
 }

@@ -1,7 +1,7 @@
 //! What a model writes around its reasoning and its answer, before the calls that a grammar keeps in form.
 
 use crate::support::{Walk, limits, of_bytes};
-use latent_grammar::{Grammar, Grammars, Reasoning, Source, Tool, ToolCalls, ToolChoice};
+use latent_grammar::{CallableTool, Grammar, GrammarSource, Grammars, Reasoning, ToolCalls, ToolRequirement};
 use latent_text::{ResponseFormat, Tokenizer};
 use serde_json::json;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 const CALLS: &str = "<|open|>tools<|sep|><|open|>call tool=\"get\" index=\"1\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>Bonn\
     <|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>";
 
-struct Case {
+struct AnswerCase {
     grammar: Arc<Grammar>,
     tokenizer: Arc<Tokenizer>,
 }
 
-impl Case {
+impl AnswerCase {
     fn admits(&self, text: &str) -> bool {
         let mut walk = Walk::with(&self.grammar, Arc::clone(&self.tokenizer));
         walk.text(text).is_ok() && walk.may_end()
@@ -27,7 +27,7 @@ impl Case {
     }
 }
 
-fn kimi_k3(choice: ToolChoice, reasoning: Option<bool>) -> Case {
+fn kimi_k3(choice: ToolRequirement, reasoning: Option<bool>) -> AnswerCase {
     let tokenizer = Arc::new(of_bytes(
         &["think", "res", "tool"],
         &["<end>", "<stop>", "<|open|>", "<|close|>", "<|sep|>"],
@@ -38,15 +38,15 @@ fn kimi_k3(choice: ToolChoice, reasoning: Option<bool>) -> Case {
     let calls = ToolCalls {
         format: format.tool_grammar().unwrap().clone(),
         free_markers: format.free_markers(&format.control_tokens(&tokenizer)),
-        tools: vec![Tool { name: "get".into(), parameters: Some(parameters), strict: true }],
+        tools: vec![CallableTool { name: "get".into(), parameters: Some(parameters), strict: true }],
         choice,
         parallel: true,
     };
     let (begin, end) = format.reasoning_markers().unwrap();
     let reasoning = reasoning.map(|open| Reasoning { begin: begin.to_owned(), end: end.to_owned(), open });
     let grammars = Grammars::new(&tokenizer, limits()).unwrap();
-    let grammar = grammars.compile(&Source::Tools(Box::new(calls)), reasoning.as_ref()).unwrap();
-    Case { grammar, tokenizer }
+    let grammar = grammars.compile(&GrammarSource::Tools(Box::new(calls)), reasoning.as_ref()).unwrap();
+    AnswerCase { grammar, tokenizer }
 }
 
 /// As the chat template writes it.
@@ -57,7 +57,7 @@ fn turn(begin: &str, answer: &str) -> String {
 #[test]
 fn the_answer_ends_before_the_calls() {
     let answer = "I look.<|close|>response<|sep|>";
-    let case = kimi_k3(ToolChoice::Auto, None);
+    let case = kimi_k3(ToolRequirement::Auto, None);
     case.check(
         &[
             "",
@@ -87,7 +87,7 @@ fn the_answer_ends_before_the_calls() {
 fn reasoning_and_an_answer_come_before_the_calls() {
     let begin = "<|open|>think<|sep|>";
     for (reasoning, begin) in [(None, begin), (Some(false), begin), (Some(true), "")] {
-        let case = kimi_k3(ToolChoice::Auto, reasoning);
+        let case = kimi_k3(ToolRequirement::Auto, reasoning);
         let [whole, silent] = ["It rains: 日本.\n", ""].map(|answer| turn(begin, answer));
         case.check(
             &[
@@ -108,7 +108,7 @@ fn reasoning_and_an_answer_come_before_the_calls() {
 #[test]
 fn calls_that_are_required_have_no_answer_before_them() {
     let answer = "I look.<|close|>response<|sep|>";
-    for choice in [ToolChoice::Required, ToolChoice::Named("get".into())] {
+    for choice in [ToolRequirement::Required, ToolRequirement::Named("get".into())] {
         kimi_k3(choice.clone(), None).check(&[CALLS], &["", answer, &format!("{answer}{CALLS}")]);
         let thought = "Hm.<|close|>think<|sep|>";
         kimi_k3(choice, Some(true))

@@ -1,13 +1,15 @@
 //! What is kept, what is refused under load, and that masks are the same with and without threads.
 
 use crate::support::{limits, small};
-use latent_grammar::{GrammarError, GrammarLimits, Grammars, Source};
+use latent_grammar::{GrammarError, GrammarLimits, GrammarSource, Grammars};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-fn numbered(number: usize) -> Source {
-    Source::JsonSchema(json!({"type": "object", "properties": {format!("p{number}"): {"type": "integer"}}}))
+fn numbered(number: usize) -> GrammarSource {
+    GrammarSource::JsonSchema(
+        json!({"type": "object", "properties": {format!("p{number}"): {"type": "integer"}}}),
+    )
 }
 
 #[test]
@@ -43,14 +45,14 @@ fn a_grammar_that_an_answer_left_is_compiled_anew() {
 
 #[test]
 fn load_and_deadlines_are_errors_of_their_own() {
-    let compile = |limits: GrammarLimits, source: &Source| {
+    let compile = |limits: GrammarLimits, source: &GrammarSource| {
         Grammars::new(&small(), limits).unwrap().compile(source, None).err().unwrap()
     };
     let busy = compile(GrammarLimits { compiling: 0, ..limits() }, &numbered(0));
     assert!(matches!(busy, GrammarError::Busy(0)) && !busy.is_of_request());
     // far more work than the time is for
     let words: Vec<String> = (0..3000).map(|i| format!("\"x{i}\"")).collect();
-    let slow = Source::Gbnf(format!("root ::= ({} | \"(\" root \")\")*", words.join(" | ")));
+    let slow = GrammarSource::Gbnf(format!("root ::= ({} | \"(\" root \")\")*", words.join(" | ")));
     let late = compile(GrammarLimits { compile_time: Duration::from_millis(1), ..limits() }, &slow);
     assert!(matches!(late, GrammarError::Timeout { .. }) && late.is_of_request(), "{late}");
 }
@@ -59,7 +61,7 @@ fn load_and_deadlines_are_errors_of_their_own() {
 fn threads_change_no_mask() {
     let masks = |threads: usize| -> Vec<Vec<f32>> {
         let grammars = Grammars::new(&small(), GrammarLimits { mask_threads: threads, ..limits() }).unwrap();
-        let source = Source::Gbnf("root ::= \"(\" root \")\" | [a-z]+".into());
+        let source = GrammarSource::Gbnf("root ::= \"(\" root \")\" | [a-z]+".into());
         let grammar = grammars.compile(&source, None).unwrap();
         let mut answers: Vec<_> = (0..6).map(|_| (grammar.constraint(), Vec::new())).collect();
         let mut masks = Vec::new();

@@ -1,11 +1,11 @@
 //! GBNF: what is read, what is refused and where, and that masks are what a brute-force check says.
 
 use crate::support::{Random, Walk, admits, compile, small};
-use latent_grammar::{GrammarError, Source};
+use latent_grammar::{GrammarError, GrammarSource};
 use std::collections::HashSet;
 
-fn gbnf(text: &str) -> Source {
-    Source::Gbnf(text.to_owned())
+fn gbnf(text: &str) -> GrammarSource {
+    GrammarSource::Gbnf(text.to_owned())
 }
 
 fn error(text: &str) -> String {
@@ -148,37 +148,40 @@ fn errors_say_where() {
 
 /// A small grammar over `a`, `b` and `c`, its rules written out.
 #[derive(Clone, Debug)]
-enum Part {
+enum GrammarPart {
     Char(char),
-    All(Vec<Part>),
-    Any(Vec<Part>),
-    Repeat(Box<Part>, usize, usize),
+    All(Vec<GrammarPart>),
+    Any(Vec<GrammarPart>),
+    Repeat(Box<GrammarPart>, usize, usize),
     Rule(usize),
 }
 
-fn part(random: &mut Random, level: usize, rules: usize) -> Part {
+fn part(random: &mut Random, level: usize, rules: usize) -> GrammarPart {
     match if level == 0 { random.next(3) } else { random.next(9) } {
-        0 | 1 => Part::Char(['a', 'b', 'c'][random.next(3)]),
-        2 => Part::Rule(random.next(rules)),
-        3..=5 => Part::All((0..random.next(3) + 1).map(|_| part(random, level - 1, rules)).collect()),
-        6 | 7 => Part::Any((0..random.next(3) + 1).map(|_| part(random, level - 1, rules)).collect()),
+        0 | 1 => GrammarPart::Char(['a', 'b', 'c'][random.next(3)]),
+        2 => GrammarPart::Rule(random.next(rules)),
+        3..=5 => GrammarPart::All((0..random.next(3) + 1).map(|_| part(random, level - 1, rules)).collect()),
+        6 | 7 => GrammarPart::Any((0..random.next(3) + 1).map(|_| part(random, level - 1, rules)).collect()),
         _ => {
             let (low, more) = (random.next(2), [1, 2, 9][random.next(3)]);
-            Part::Repeat(Box::new(part(random, level - 1, rules)), low, low + more)
+            GrammarPart::Repeat(Box::new(part(random, level - 1, rules)), low, low + more)
         }
     }
 }
 
-fn write(part: &Part) -> String {
-    let join =
-        |parts: &[Part], by: &str| format!("({})", parts.iter().map(write).collect::<Vec<_>>().join(by));
+fn write(part: &GrammarPart) -> String {
+    let join = |parts: &[GrammarPart], by: &str| {
+        format!("({})", parts.iter().map(write).collect::<Vec<_>>().join(by))
+    };
     match part {
-        Part::Char(c) => format!("\"{c}\""),
-        Part::All(parts) => join(parts, " "),
-        Part::Any(parts) => join(parts, " | "),
-        Part::Repeat(inner, low, high) if *high >= 9 => format!("{}{}", write(inner), ["*", "+"][*low]),
-        Part::Repeat(inner, low, high) => format!("{}{{{low},{high}}}", write(inner)),
-        Part::Rule(rule) => format!("r{rule}"),
+        GrammarPart::Char(c) => format!("\"{c}\""),
+        GrammarPart::All(parts) => join(parts, " "),
+        GrammarPart::Any(parts) => join(parts, " | "),
+        GrammarPart::Repeat(inner, low, high) if *high >= 9 => {
+            format!("{}{}", write(inner), ["*", "+"][*low])
+        }
+        GrammarPart::Repeat(inner, low, high) => format!("{}{{{low},{high}}}", write(inner)),
+        GrammarPart::Rule(rule) => format!("r{rule}"),
     }
 }
 
@@ -186,7 +189,7 @@ fn write(part: &Part) -> String {
 const LONGEST: usize = 5;
 
 /// All texts of at most [`LONGEST`] characters that each rule derives: a fixed point, from below.
-fn languages(rules: &[Part]) -> Vec<HashSet<String>> {
+fn languages(rules: &[GrammarPart]) -> Vec<HashSet<String>> {
     let mut known = vec![HashSet::new(); rules.len()];
     loop {
         let next: Vec<_> = rules.iter().map(|rule| texts(rule, &known)).collect();
@@ -197,18 +200,18 @@ fn languages(rules: &[Part]) -> Vec<HashSet<String>> {
     }
 }
 
-fn texts(part: &Part, known: &[HashSet<String>]) -> HashSet<String> {
+fn texts(part: &GrammarPart, known: &[HashSet<String>]) -> HashSet<String> {
     let join = |a: &HashSet<String>, b: &HashSet<String>| -> HashSet<String> {
         let pairs = a.iter().flat_map(|a| b.iter().map(move |b| format!("{a}{b}")));
         pairs.filter(|text| text.len() <= LONGEST).collect()
     };
     match part {
-        Part::Char(c) => HashSet::from([c.to_string()]),
-        Part::All(parts) => {
+        GrammarPart::Char(c) => HashSet::from([c.to_string()]),
+        GrammarPart::All(parts) => {
             parts.iter().fold(HashSet::from([String::new()]), |all, part| join(&all, &texts(part, known)))
         }
-        Part::Any(parts) => parts.iter().flat_map(|part| texts(part, known)).collect(),
-        Part::Repeat(inner, low, high) => {
+        GrammarPart::Any(parts) => parts.iter().flat_map(|part| texts(part, known)).collect(),
+        GrammarPart::Repeat(inner, low, high) => {
             let inner = texts(inner, known);
             let (mut times, mut all) = (HashSet::from([String::new()]), HashSet::new());
             for count in 0..=(*high).min(LONGEST + 1) {
@@ -219,12 +222,12 @@ fn texts(part: &Part, known: &[HashSet<String>]) -> HashSet<String> {
             }
             all
         }
-        Part::Rule(rule) => known[*rule].clone(),
+        GrammarPart::Rule(rule) => known[*rule].clone(),
     }
 }
 
 /// Which rules derive any text at all.
-fn productive(rules: &[Part]) -> Vec<bool> {
+fn productive(rules: &[GrammarPart]) -> Vec<bool> {
     let mut known = vec![false; rules.len()];
     loop {
         let next: Vec<bool> = rules.iter().map(|rule| derives(rule, &known)).collect();
@@ -235,13 +238,13 @@ fn productive(rules: &[Part]) -> Vec<bool> {
     }
 }
 
-fn derives(part: &Part, known: &[bool]) -> bool {
+fn derives(part: &GrammarPart, known: &[bool]) -> bool {
     match part {
-        Part::Char(_) => true,
-        Part::All(parts) => parts.iter().all(|part| derives(part, known)),
-        Part::Any(parts) => parts.iter().any(|part| derives(part, known)),
-        Part::Repeat(inner, low, _) => *low == 0 || derives(inner, known),
-        Part::Rule(rule) => known[*rule],
+        GrammarPart::Char(_) => true,
+        GrammarPart::All(parts) => parts.iter().all(|part| derives(part, known)),
+        GrammarPart::Any(parts) => parts.iter().any(|part| derives(part, known)),
+        GrammarPart::Repeat(inner, low, _) => *low == 0 || derives(inner, known),
+        GrammarPart::Rule(rule) => known[*rule],
     }
 }
 
@@ -254,7 +257,7 @@ struct Language {
 }
 
 impl Language {
-    fn new(rules: &[Part]) -> Language {
+    fn new(rules: &[GrammarPart]) -> Language {
         let mut language = Language {
             productive: productive(rules),
             texts: languages(rules),
@@ -269,9 +272,9 @@ impl Language {
         }
     }
 
-    fn prefixes_of(&self, part: &Part) -> HashSet<String> {
+    fn prefixes_of(&self, part: &GrammarPart) -> HashSet<String> {
         let none = HashSet::new;
-        let behind = |before: &HashSet<String>, part: &Part| -> HashSet<String> {
+        let behind = |before: &HashSet<String>, part: &GrammarPart| -> HashSet<String> {
             let prefixes = self.prefixes_of(part);
             let pairs = before.iter().flat_map(|a| prefixes.iter().map(move |b| format!("{a}{b}")));
             pairs.filter(|text| text.len() <= LONGEST).collect()
@@ -280,25 +283,25 @@ impl Language {
             return none();
         }
         match part {
-            Part::Char(c) => HashSet::from([String::new(), c.to_string()]),
-            Part::All(parts) => {
+            GrammarPart::Char(c) => HashSet::from([String::new(), c.to_string()]),
+            GrammarPart::All(parts) => {
                 let mut all = HashSet::from([String::new()]);
                 for count in 0..parts.len() {
-                    let before = texts(&Part::All(parts[..count].to_vec()), &self.texts);
+                    let before = texts(&GrammarPart::All(parts[..count].to_vec()), &self.texts);
                     all.extend(behind(&before, &parts[count]));
                 }
                 all
             }
-            Part::Any(parts) => parts.iter().flat_map(|part| self.prefixes_of(part)).collect(),
-            Part::Repeat(inner, _, high) => {
+            GrammarPart::Any(parts) => parts.iter().flat_map(|part| self.prefixes_of(part)).collect(),
+            GrammarPart::Repeat(inner, _, high) => {
                 let mut all = HashSet::from([String::new()]);
                 for count in 0..(*high).min(LONGEST + 1) {
-                    let before = texts(&Part::Repeat(inner.clone(), count, count), &self.texts);
+                    let before = texts(&GrammarPart::Repeat(inner.clone(), count, count), &self.texts);
                     all.extend(behind(&before, inner));
                 }
                 all
             }
-            Part::Rule(rule) => self.prefixes[*rule].clone(),
+            GrammarPart::Rule(rule) => self.prefixes[*rule].clone(),
         }
     }
 }
@@ -309,7 +312,7 @@ fn masks_of_random_grammars_equal_a_brute_force_check() {
     let (mut compared, mut recursive) = (0, 0);
     for seed in 0..400 {
         let mut random = Random(seed);
-        let rules: Vec<Part> = (0..3).map(|_| part(&mut random, 3, 3)).collect();
+        let rules: Vec<GrammarPart> = (0..3).map(|_| part(&mut random, 3, 3)).collect();
         let text = rules.iter().enumerate().map(|(at, rule)| format!("r{at} ::= {}\n", write(rule)));
         let text = "root ::= r0\n".to_owned() + &text.collect::<String>();
         let language = Language::new(&rules);

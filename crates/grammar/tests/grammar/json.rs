@@ -1,11 +1,11 @@
 //! JSON schemas: what random choices within the masks make is an instance; what cannot be followed is refused.
 
 use crate::support::{Random, Walk, admits, compile, compile_after, small};
-use latent_grammar::{GrammarError, Reasoning, Source};
+use latent_grammar::{GrammarError, GrammarSource, Reasoning};
 use serde_json::{Map, Value, json};
 
-fn schema(schema: Value) -> Source {
-    Source::JsonSchema(schema)
+fn schema(schema: Value) -> GrammarSource {
+    GrammarSource::JsonSchema(schema)
 }
 
 #[track_caller]
@@ -57,7 +57,7 @@ fn schemas_admit_their_instances() {
     check(all, &[r#"{"a":1,"b":null}"#], &[r#"{"a":1}"#, r#"{"a":1,"b":2}"#]);
     let open = json!({"type": "object", "properties": {"a": {"const": 1}}, "additionalProperties": {"type": "null"}});
     check(open, &[r#"{"a":1,"c":null}"#, r#"{"c":null}"#], &[r#"{"c":1}"#]);
-    let compiled = compile(&Source::JsonObject).unwrap();
+    let compiled = compile(&GrammarSource::JsonObject).unwrap();
     assert!(
         admits(&compiled, r#"{"a": [1, {"b": "}"}]}"#) && !admits(&compiled, "[1]") && !admits(&compiled, "")
     );
@@ -103,15 +103,20 @@ fn what_cannot_be_followed_is_refused_by_name() {
 
 #[test]
 fn regular_expressions_and_choices() {
-    let compiled = compile(&Source::Regex(r"\d{3}-[a-z/]+(é|日)?".into())).unwrap();
+    let compiled = compile(&GrammarSource::Regex(r"\d{3}-[a-z/]+(é|日)?".into())).unwrap();
     assert!(admits(&compiled, "123-a/b日") && !admits(&compiled, "12-a") && !admits(&compiled, "123-a日日"));
     for bad in ["*", "(", "a{2", "[z-a]", r"\1", "(?=a)", r"(a)\1"] {
-        let error = compile(&Source::Regex(bad.into())).err().unwrap_or_else(|| panic!("{bad} compiles"));
+        let error =
+            compile(&GrammarSource::Regex(bad.into())).err().unwrap_or_else(|| panic!("{bad} compiles"));
         assert!(error.is_of_request(), "{bad}: {error}");
     }
-    let compiled =
-        compile(&Source::Choice(vec!["a".into(), "ab".into(), "a\"\\\n\u{7f}".into(), "<end>".into()]))
-            .unwrap();
+    let compiled = compile(&GrammarSource::Choice(vec![
+        "a".into(),
+        "ab".into(),
+        "a\"\\\n\u{7f}".into(),
+        "<end>".into(),
+    ]))
+    .unwrap();
     for text in ["a", "ab", "a\"\\\n\u{7f}"] {
         assert!(admits(&compiled, text), "{text:?}");
     }
@@ -120,23 +125,26 @@ fn regular_expressions_and_choices() {
     let mut walk = Walk::new(&compiled);
     assert!(!walk.allowed().contains(&small().token_id("<end>").unwrap()));
     assert!("<end>".bytes().all(|byte| walk.push(u32::from(byte))) && walk.may_end());
-    assert!(compile(&Source::Choice(vec![])).is_err());
+    assert!(compile(&GrammarSource::Choice(vec![])).is_err());
 }
 
 #[test]
 fn lark_grammars_and_their_errors() {
     let compiled =
-        compile(&Source::Lark("start: \"a\" item+ <think>\nitem: /[0-9]/ | \"(\" item \")\"".into()))
+        compile(&GrammarSource::Lark("start: \"a\" item+ <think>\nitem: /[0-9]/ | \"(\" item \")\"".into()))
             .unwrap();
     assert!(
         admits(&compiled, "a1((2))<think>") && !admits(&compiled, "a<think>") && !admits(&compiled, "a1")
     );
-    let error = compile(&Source::Lark("start: \"a\"\n  b".into())).err().unwrap();
+    let error = compile(&GrammarSource::Lark("start: \"a\"\n  b".into())).err().unwrap();
     assert!(matches!(&error, GrammarError::Syntax { place, .. } if place.line == 2), "{error:?}");
-    let error = compile(&Source::Lark("start: nothing".into())).err().unwrap();
+    let error = compile(&GrammarSource::Lark("start: nothing".into())).err().unwrap();
     assert!(error.to_string().contains("line 1, column"), "{error}");
-    assert_eq!(Source::grammar("root ::= \"a\""), Source::Gbnf("root ::= \"a\"".into()));
-    assert_eq!(Source::grammar("start: \"a\" # ::="), Source::Lark("start: \"a\" # ::=".into()));
+    assert_eq!(GrammarSource::grammar("root ::= \"a\""), GrammarSource::Gbnf("root ::= \"a\"".into()));
+    assert_eq!(
+        GrammarSource::grammar("start: \"a\" # ::="),
+        GrammarSource::Lark("start: \"a\" # ::=".into())
+    );
 }
 
 #[test]
@@ -156,13 +164,13 @@ fn reasoning_is_free_and_comes_first() {
     assert!(admits(&compiled, "why</think>{\"a\":1}") && !admits(&compiled, "{\"a\":1}"));
     // a marker that is plain text ends reasoning too
     let thinks = Reasoning { begin: "<r>".into(), end: "</r>".into(), open: true };
-    let compiled = compile_after(&Source::Choice(vec!["yes".into()]), &thinks).unwrap();
+    let compiled = compile_after(&GrammarSource::Choice(vec!["yes".into()]), &thinks).unwrap();
     assert!(admits(&compiled, "a</b</r>yes") && !admits(&compiled, "yes") && !admits(&compiled, "a</r>no"));
 }
 
 #[test]
 fn only_ends_remain_once_a_grammar_is_complete() {
-    let compiled = compile(&Source::Choice(vec!["ab".into()])).unwrap();
+    let compiled = compile(&GrammarSource::Choice(vec!["ab".into()])).unwrap();
     let mut walk = Walk::new(&compiled);
     let ends = ["<end>", "<stop>"].map(|name| small().token_id(name).unwrap());
     assert_eq!(walk.text("ab"), Ok(()));
@@ -262,7 +270,7 @@ fn valid(schema: &Value, value: &Value) -> bool {
 }
 
 /// A text by random choices; it is ended where it may end.
-fn sample(source: &Source, random: &mut Random) -> String {
+fn sample(source: &GrammarSource, random: &mut Random) -> String {
     let compiled = compile(source).unwrap();
     let mut walk = Walk::new(&compiled);
     let start = walk.tokens.len();

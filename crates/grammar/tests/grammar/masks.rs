@@ -1,7 +1,7 @@
 //! What the masks of an answer may take, and threads that compute them.
 
 use crate::support::small;
-use latent_grammar::{Constraint, Grammar, GrammarLimits, Grammars, Source};
+use latent_grammar::{Constraint, Grammar, GrammarLimits, GrammarSource, Grammars};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const AMBIGUOUS: &str = "root ::= e\ne ::= e e | e e e | .\n";
 fn compile(limits: GrammarLimits, gbnf: &str) -> (Grammars, Arc<Grammar>) {
     let compile_time = Duration::from_secs(20);
     let grammars = Grammars::new(&small(), GrammarLimits { compile_time, ..limits }).unwrap();
-    let grammar = grammars.compile(&Source::Gbnf(gbnf.into()), None).unwrap();
+    let grammar = grammars.compile(&GrammarSource::Gbnf(gbnf.into()), None).unwrap();
     (grammars, grammar)
 }
 
@@ -63,7 +63,7 @@ fn a_mask_that_takes_too_long_is_stopped() {
         let problem = constraint.problem().unwrap();
         assert!(problem.to_string().contains("ambiguous") && problem.is_of_request(), "{problem}");
         // another answer by the same grammar gets one that is not spoilt
-        let again = grammars.compile(&Source::Gbnf(AMBIGUOUS.into()), None).unwrap();
+        let again = grammars.compile(&GrammarSource::Gbnf(AMBIGUOUS.into()), None).unwrap();
         assert!(!Arc::ptr_eq(&again, &grammar));
         assert_eq!(letters(&mut again.constraint(), 2), 2);
     }
@@ -72,7 +72,7 @@ fn a_mask_that_takes_too_long_is_stopped() {
 #[test]
 fn costly_masks_keep_no_others_waiting() {
     let (grammars, costly) = compile(GrammarLimits::default(), AMBIGUOUS);
-    let plain = grammars.compile(&Source::Gbnf("root ::= [a-z]+ \" \"".into()), None).unwrap();
+    let plain = grammars.compile(&GrammarSource::Gbnf("root ::= [a-z]+ \" \"".into()), None).unwrap();
     let tokens = vec![u32::from(b'a'); 25];
     // several at a time, of which none is fetched
     let mut ahead: Vec<Constraint> = (0..3).map(|_| costly.constraint()).collect();

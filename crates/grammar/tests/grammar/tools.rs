@@ -1,7 +1,7 @@
 //! Calls of tools, in the forms of several families.
 
 use crate::support::{Random, Walk, admits, compile, small};
-use latent_grammar::{Grammar, GrammarError, Source, Tool, ToolCalls, ToolChoice};
+use latent_grammar::{CallableTool, Grammar, GrammarError, GrammarSource, ToolCalls, ToolRequirement};
 use latent_text::{
     ArgumentsGrammar, CallEnding, KindGrammar, ParserOptions, ResponseEvent, ResponseFormat, ResponseParser,
     TaggedGrammar, ToolGrammar,
@@ -95,11 +95,11 @@ fn whole(format: &ToolGrammar, calls: &str) -> String {
     format!("{}{calls}{}", format.section_open, format.section_close)
 }
 
-fn tool(name: &str, parameters: Value) -> Tool {
-    Tool { name: name.into(), parameters: Some(parameters), strict: false }
+fn tool(name: &str, parameters: Value) -> CallableTool {
+    CallableTool { name: name.into(), parameters: Some(parameters), strict: false }
 }
 
-fn tools() -> Vec<Tool> {
+fn tools() -> Vec<CallableTool> {
     let city = json!({"type": "string"});
     vec![
         tool(
@@ -110,13 +110,13 @@ fn tools() -> Vec<Tool> {
     ]
 }
 
-fn calls(format: ToolGrammar, choice: ToolChoice, parallel: bool) -> ToolCalls {
+fn calls(format: ToolGrammar, choice: ToolRequirement, parallel: bool) -> ToolCalls {
     let free_markers = vec!["<think>".into(), "</think>".into()];
     ToolCalls { format, free_markers, tools: tools(), choice, parallel }
 }
 
 fn of(calls: ToolCalls) -> Arc<Grammar> {
-    compile(&Source::Tools(Box::new(calls))).unwrap_or_else(|error| panic!("{error}"))
+    compile(&GrammarSource::Tools(Box::new(calls))).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[track_caller]
@@ -130,7 +130,7 @@ fn calls_between_control_tokens() {
     let call = "<|call|>functions.get:0<|args|>{\"city\": \"Bonn\"}<|/call|>";
     let one = format!("<|calls|>{call}<|/calls|>");
     let two = format!("<|calls|>{call}<|call|>functions.get_time:1<|args|>{{}}<|/call|><|/calls|>");
-    let auto = of(calls(by_tokens(), ToolChoice::Auto, true));
+    let auto = of(calls(by_tokens(), ToolRequirement::Auto, true));
     // as text, markers are only text
     let mut walk = Walk::new(&auto);
     assert!("<|calls|>{".bytes().all(|byte| walk.push(u32::from(byte))));
@@ -148,7 +148,7 @@ fn calls_between_control_tokens() {
     ] {
         assert!(Walk::new(&auto).text(text).is_err(), "{text}");
     }
-    let single = of(calls(by_tokens(), ToolChoice::Required, false));
+    let single = of(calls(by_tokens(), ToolRequirement::Required, false));
     assert!(Walk::new(&single).text(&one).is_ok() && Walk::new(&single).text(&two).is_err());
     assert!(Walk::new(&single).text("H").is_err() && !Walk::new(&single).may_end());
     let bad = one.replace("\"Bonn\"", "7");
@@ -160,7 +160,7 @@ fn calls_between_markers_of_text() {
     let call = "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": \"<tool_call>\", \"days\": 3}}\n</tool_call>";
     let time = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
     let both = format!("{call}\n{time}");
-    let auto = of(calls(by_text(), ToolChoice::Auto, true));
+    let auto = of(calls(by_text(), ToolRequirement::Auto, true));
     let thinking = format!("a <tool b <tool_cal {call}");
     check(
         &auto,
@@ -173,15 +173,15 @@ fn calls_between_markers_of_text() {
             &call.replace("get", "other"),
         ],
     );
-    let required = of(calls(by_text(), ToolChoice::Required, false));
+    let required = of(calls(by_text(), ToolRequirement::Required, false));
     check(&required, &[call, time], &["", "Hello", &both, &format!(" x{call}")]);
-    let named = of(calls(by_text(), ToolChoice::Named("get_time".into()), true));
+    let named = of(calls(by_text(), ToolRequirement::Named("get_time".into()), true));
     check(&named, &[time], &[call, "", &format!("{time}\n{time}")]);
 }
 
 #[test]
 fn arguments_by_themselves() {
-    let grammar = of(calls(tagged(), ToolChoice::Auto, true));
+    let grammar = of(calls(tagged(), ToolRequirement::Auto, true));
     check(
         &grammar,
         &[
@@ -205,7 +205,7 @@ fn another_call_may_begin_like_the_end_of_all() {
         let three = whole(&format, &format!("{time}\n{get}\n{get}"));
         let one = whole(&format, &time);
         let open = format.section_open.clone();
-        for choice in [ToolChoice::Auto, ToolChoice::Required] {
+        for choice in [ToolRequirement::Auto, ToolRequirement::Required] {
             let grammar = of(calls(format.clone(), choice.clone(), true));
             check(
                 &grammar,
@@ -220,7 +220,7 @@ fn another_call_may_begin_like_the_end_of_all() {
 #[test]
 fn an_argument_may_contain_what_its_end_begins_with() {
     for (format, [get, _]) in by_marks() {
-        let grammar = of(calls(format.clone(), ToolChoice::Required, true));
+        let grammar = of(calls(format.clone(), ToolRequirement::Required, true));
         let with = |city: &str| whole(&format, &get.replace("Bonn", city));
         check(&grammar, &[&with("<b>x</b>"), &with("</"), &with("")], &[&with("").replace("</", "<")]);
     }
@@ -230,7 +230,7 @@ fn an_argument_may_contain_what_its_end_begins_with() {
 fn text_before_calls_may_contain_what_they_begin_with() {
     for (format, [get, _]) in by_marks() {
         let call = whole(&format, &get);
-        let grammar = of(calls(format, ToolChoice::Auto, true));
+        let grammar = of(calls(format, ToolRequirement::Auto, true));
         let text = "One.\n\n<b>two</b>\n\n<";
         check(
             &grammar,
@@ -247,12 +247,12 @@ fn arguments_with_their_types() {
         "$defs": {"unit": {"enum": ["C", "F"]}},
         "properties": {"where": {"type": ["string", "null"]}, "unit": {"$ref": "#/$defs/unit"}, "at": {"type": "array", "items": {"type": "integer"}}},
     });
-    let any = Tool { name: "any".into(), parameters: None, strict: true };
+    let any = CallableTool { name: "any".into(), parameters: None, strict: true };
     let calls = ToolCalls {
         format: typed(),
         free_markers: Vec::new(),
         tools: vec![tool("w", parameters), any],
-        choice: ToolChoice::Required,
+        choice: ToolRequirement::Required,
         parallel: true,
     };
     let whole = |inner: &str| format!("<calls>\n<invoke name=\"w\">{inner}</invoke>\n</calls>");
@@ -289,14 +289,14 @@ fn a_schema_that_cannot_be_followed_counts_where_it_is_strict() {
     for parameters in
         [json!({"type": "object", "not": {}}), json!({"oneOf": [{"type": "object"}, {"required": ["a"]}]})]
     {
-        let mut calls = calls(by_text(), ToolChoice::Required, false);
+        let mut calls = calls(by_text(), ToolRequirement::Required, false);
         calls.tools.push(tool("odd", parameters));
         let grammar = of(calls.clone());
         let odd = "<tool_call>\n{\"name\": \"odd\", \"arguments\": {\"x\": [1]}}\n</tool_call>";
         let get = "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": \"a\"}}\n</tool_call>";
         check(&grammar, &[odd, get], &[&get.replace("city", "town"), &odd.replace("[1]", "[")]);
         calls.tools[2].strict = true;
-        let error = compile(&Source::Tools(Box::new(calls))).err().unwrap();
+        let error = compile(&GrammarSource::Tools(Box::new(calls))).err().unwrap();
         assert!(
             matches!(&error, GrammarError::Invalid { problem, .. } if problem.contains("tool odd")),
             "{error}"
@@ -306,18 +306,18 @@ fn a_schema_that_cannot_be_followed_counts_where_it_is_strict() {
 
 #[test]
 fn calls_that_cannot_be_made_are_errors() {
-    let none = ToolCalls { tools: vec![], ..calls(by_text(), ToolChoice::Auto, true) };
-    let other = calls(by_text(), ToolChoice::Named("other".into()), true);
-    let mut control = calls(by_text(), ToolChoice::Auto, true);
+    let none = ToolCalls { tools: vec![], ..calls(by_text(), ToolRequirement::Auto, true) };
+    let other = calls(by_text(), ToolRequirement::Named("other".into()), true);
+    let mut control = calls(by_text(), ToolRequirement::Auto, true);
     control.tools[0].name = "a<end>".into();
-    let formless = calls(ToolGrammar::default(), ToolChoice::Auto, true);
+    let formless = calls(ToolGrammar::default(), ToolRequirement::Auto, true);
     for (calls, message) in [
         (none, "no tools"),
         (other, "unknown tool \"other\""),
         (control, "invalid tool name"),
         (formless, "nothing that begins"),
     ] {
-        let error = compile(&Source::Tools(Box::new(calls))).err().unwrap();
+        let error = compile(&GrammarSource::Tools(Box::new(calls))).err().unwrap();
         assert!(error.to_string().contains(message), "{error}");
     }
 }
@@ -364,7 +364,7 @@ fn constrained_calls_parse_back_in_every_format() {
             format: grammar.clone(),
             free_markers: Vec::new(),
             tools: tools.clone(),
-            choice: ToolChoice::Required,
+            choice: ToolRequirement::Required,
             parallel: true,
         };
         let compiled = of(calls);

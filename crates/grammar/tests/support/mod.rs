@@ -2,7 +2,7 @@
 #![allow(dead_code, missing_docs, reason = "each test uses some of it")]
 
 use latent_formats::Checkpoint;
-use latent_grammar::{Constraint, Grammar, GrammarError, GrammarLimits, Grammars, Reasoning, Source};
+use latent_grammar::{Constraint, Grammar, GrammarError, GrammarLimits, GrammarSource, Grammars, Reasoning};
 use latent_text::{GgufVocab, Tokenizer};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -119,11 +119,11 @@ pub fn limits() -> GrammarLimits {
     }
 }
 
-pub fn compile(source: &Source) -> Result<Arc<Grammar>, GrammarError> {
+pub fn compile(source: &GrammarSource) -> Result<Arc<Grammar>, GrammarError> {
     grammars().compile(source, None)
 }
 
-pub fn compile_after(source: &Source, reasoning: &Reasoning) -> Result<Arc<Grammar>, GrammarError> {
+pub fn compile_after(source: &GrammarSource, reasoning: &Reasoning) -> Result<Arc<Grammar>, GrammarError> {
     grammars().compile(source, Some(reasoning))
 }
 

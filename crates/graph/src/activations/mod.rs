@@ -8,12 +8,12 @@ mod probes;
 #[cfg(test)]
 mod tests;
 
-pub use probes::{Probe, Source};
+pub use probes::{ActivationSource, Probe};
 
 use crate::circuit::{Circuit, TensorIndex};
 use crate::config::ModelConfig;
 use crate::error::GraphError;
-use crate::ir::{Ir, Node, Op, Span, Storage, ValueId};
+use crate::ir::{Ir, ModelSpan, Node, Op, ValueId, ValueStorage};
 use std::collections::HashMap;
 
 /// One value that can be compared: a row of f32 per token.
@@ -83,7 +83,7 @@ impl Activations {
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
     ) -> Result<Activations, GraphError> {
-        let span = Span { embed: true, layers: 0..config.layers, head: true, mtp: false };
+        let span = ModelSpan { embed: true, layers: 0..config.layers, head: true, mtp: false };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
         let attention = &config.attention;
         let mut activations = Activations {
@@ -212,7 +212,7 @@ impl Activations {
             inputs,
             mixes_rows: false,
             term: None,
-            residual: ir.value(ir.root(id)).storage == Storage::Hidden,
+            residual: ir.value(ir.root(id)).storage == ValueStorage::Hidden,
         });
         self.list.len() - 1
     }

@@ -1,7 +1,7 @@
 //! Where a plan keeps activations.
 
 use super::{Activation, Activations};
-use crate::ir::{AttentionPath, Ir, KvLayerId, KvLayerKind, Node, Op, Storage, ValueId};
+use crate::ir::{AttentionPath, Ir, KvLayerId, KvLayerKind, Node, Op, ValueId, ValueStorage};
 use crate::plan::Plan;
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ pub struct Probe {
     /// The rows that the node works on.
     pub path: AttentionPath,
     /// Where the elements are.
-    pub source: Source,
+    pub source: ActivationSource,
 }
 
 /// Where the elements of an activation are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ActivationSource {
     /// Columns of each head of a value.
     Value {
         /// The value.
@@ -51,7 +51,7 @@ impl Activations {
     pub fn probes(&self, plan: &Plan) -> Vec<Probe> {
         let mut probes = Vec::new();
         for (index, node) in plan.ir.nodes.iter().enumerate() {
-            let mut add = |activation: Option<usize>, source: Source| {
+            let mut add = |activation: Option<usize>, source: ActivationSource| {
                 if let Some(activation) = activation {
                     probes.push(Probe {
                         activation,
@@ -68,7 +68,10 @@ impl Activations {
                 Op::Route => {
                     add(
                         of("routing"),
-                        Source::Routing { topk_ids: node.outputs[0], topk_weights: node.outputs[1] },
+                        ActivationSource::Routing {
+                            topk_ids: node.outputs[0],
+                            topk_weights: node.outputs[1],
+                        },
                     );
                 }
                 Op::LatentStore | Op::ExpandedStore => self.stored(&plan.ir, node, &mut |name, source| {
@@ -77,13 +80,13 @@ impl Activations {
                 Op::AbsorbK => {
                     let value = node.outputs[0];
                     let (latent, full) = (self.latent, plan.ir.value(value).width);
-                    add(of("q_latent"), Source::Value { value, columns: 0..latent });
-                    add(of("q_rope"), Source::Value { value, columns: latent..full });
+                    add(of("q_latent"), ActivationSource::Value { value, columns: 0..latent });
+                    add(of("q_rope"), ActivationSource::Value { value, columns: latent..full });
                 }
                 _ => {
                     for &value in &node.outputs {
                         let columns = 0..plan.ir.value(value).width;
-                        add(self.named(&plan.ir, node, value), Source::Value { value, columns });
+                        add(self.named(&plan.ir, node, value), ActivationSource::Value { value, columns });
                     }
                 }
             }
@@ -92,14 +95,14 @@ impl Activations {
     }
 
     /// Latent and rope key as a store has written them. An expanded row holds the rope key in every head, and no latent.
-    fn stored(&self, ir: &Ir, node: &Node, add: &mut dyn FnMut(&str, Source)) {
+    fn stored(&self, ir: &Ir, node: &Node, add: &mut dyn FnMut(&str, ActivationSource)) {
         let Some(kv_layer) = node.kv_layer else { return };
         let (latent, rope, nope) = (self.latent, self.rope, self.nope);
         if ir.kv_layers[kv_layer.0].kind == KvLayerKind::Latent {
-            add("latent", Source::Cache { kv_layer, columns: 0..latent });
-            add("k_rope", Source::Cache { kv_layer, columns: latent..latent + rope });
+            add("latent", ActivationSource::Cache { kv_layer, columns: 0..latent });
+            add("k_rope", ActivationSource::Cache { kv_layer, columns: latent..latent + rope });
         } else {
-            add("k_rope", Source::Cache { kv_layer, columns: nope..nope + rope });
+            add("k_rope", ActivationSource::Cache { kv_layer, columns: nope..nope + rope });
         }
     }
 
@@ -107,7 +110,7 @@ impl Activations {
     /// rows that it was added to.)
     fn named(&self, ir: &Ir, node: &Node, id: ValueId) -> Option<usize> {
         let value = ir.value(id);
-        let residual = ir.value(ir.root(id)).storage == Storage::Hidden;
+        let residual = ir.value(ir.root(id)).storage == ValueStorage::Hidden;
         let same = |activation: &&Activation| {
             activation.layer == value.layer
                 && activation.value == value.name

@@ -1,5 +1,5 @@
 use super::*;
-use crate::circuit::{DeclaredTensors, Naming};
+use crate::circuit::{DeclaredTensors, TensorNaming};
 use crate::ir::AttentionPath;
 use crate::passes::snapshots::{config, folded_plan};
 use crate::passes::{BatchBucket, MlaChoice};
@@ -7,7 +7,7 @@ use latent_types::TensorType;
 
 fn activations() -> Activations {
     let config = config();
-    let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
+    let tensors = DeclaredTensors::new(&config, TensorNaming::Gguf, TensorType::BF16).unwrap();
     Activations::of(Circuit::named("deepseek2").unwrap(), &config, &tensors).unwrap()
 }
 

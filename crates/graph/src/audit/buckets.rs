@@ -1,6 +1,6 @@
 //! The plans of different batch buckets against one another: what one writes to the KV cache another reads.
 
-use super::findings::{Bound, Findings};
+use super::findings::{BindContext, Findings};
 use super::rules::Code;
 use crate::ir::Op;
 use crate::plan::Plan;
@@ -8,7 +8,7 @@ use crate::stage::Stage;
 use latent_types::{ActivationType, OpKind, WeightLayout};
 use std::collections::HashMap;
 
-pub(super) fn check(stages: &[Stage], bound: Bound<'_>, found: &mut Findings<'_>) {
+pub(super) fn check(stages: &[Stage], bound: BindContext<'_>, found: &mut Findings<'_>) {
     stages.iter().for_each(|stage| cache(&stage.plans, found));
     weights(stages.iter().flat_map(|stage| &stage.plans), bound, found);
 }
@@ -57,7 +57,7 @@ fn stores(plan: &Plan) -> Vec<(Option<usize>, Op)> {
 }
 
 /// A74 and A75: layout and activation of each weight's products.
-fn weights<'a>(plans: impl Iterator<Item = &'a Plan>, bound: Bound<'_>, found: &mut Findings<'_>) {
+fn weights<'a>(plans: impl Iterator<Item = &'a Plan>, bound: BindContext<'_>, found: &mut Findings<'_>) {
     let mut layouts: HashMap<&str, WeightLayout> = HashMap::new();
     let mut inputs: HashMap<(&str, &'static str), ActivationType> = HashMap::new();
     for plan in plans {

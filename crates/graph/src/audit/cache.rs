@@ -3,17 +3,17 @@
 use super::findings::Findings;
 use super::mla::origin;
 use super::rules::Code;
-use super::trace::Trace;
+use super::trace::ResolvedIr;
 use crate::circuit::{CacheStream, Circuit, LayerGroup};
 use crate::config::ModelConfig;
-use crate::ir::{KvLayerKind, Op, Span};
+use crate::ir::{KvLayerKind, ModelSpan, Op};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 pub(super) fn check(
-    trace: &Trace<'_>,
+    trace: &ResolvedIr<'_>,
     circuit: &Circuit,
-    span: &Span,
+    span: &ModelSpan,
     config: &ModelConfig,
     found: &mut Findings<'_>,
 ) {
@@ -42,7 +42,7 @@ pub(super) fn check(
 }
 
 /// A82: the KV layers of a layer are its streams, in order. (What an expanded one holds is computed from the stated row: A27.)
-fn kv_layers(trace: &Trace<'_>, layer: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
+fn kv_layers(trace: &ResolvedIr<'_>, layer: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
     let own: Vec<_> = trace.ir.kv_layers.iter().filter(|kv_layer| kv_layer.layer == layer).collect();
     if own.len() != streams.len() {
         let names: Vec<&str> = streams.iter().map(|stream| stream.name.as_str()).collect();
@@ -62,7 +62,7 @@ fn kv_layers(trace: &Trace<'_>, layer: usize, streams: &[CacheStream], found: &m
 }
 
 /// A83: what a store gets.
-fn store(trace: &Trace<'_>, n: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
+fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let spec = node.op.spec();
     if node.inputs.len() != node.input_count() {

@@ -2,11 +2,11 @@
 
 use super::findings::Findings;
 use super::rules::Code;
-use super::trace::{Trace, rows};
-use crate::ir::{Epilogue, Node, Storage, ValueId};
-use crate::ops::{NormFold, PARTIALS, SplitFold, WeightUse};
+use super::trace::{ResolvedIr, rows};
+use crate::ir::{Epilogue, Node, ValueId, ValueStorage};
+use crate::ops::{NodeWeights, NormFold, PARTIALS, SplitFold};
 
-pub(super) fn check(trace: &Trace<'_>, found: &mut Findings<'_>) {
+pub(super) fn check(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     for n in 0..trace.ir.nodes.len() {
         slots(trace, n, found);
         dtypes(trace, n, found);
@@ -19,7 +19,7 @@ pub(super) fn check(trace: &Trace<'_>, found: &mut Findings<'_>) {
 }
 
 /// A16: inputs, outputs and weights, each in a slot of the operation.
-fn slots(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+fn slots(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let (inputs, outputs) = (node.input_count(), node.output_count());
     if node.inputs.len() != inputs {
@@ -52,7 +52,7 @@ fn slots(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
 }
 
 /// A16: a reader of attention that may leave partial results of its KV splits also reads those.
-fn kv_splits(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+fn kv_splits(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let partials = node.inputs.last().filter(|_| node.prologue.kv_splits);
     for id in &node.inputs {
@@ -71,14 +71,14 @@ fn kv_splits(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
 }
 
 /// What a node's weights should be, where they are something else. (The slots of attention are a matter of A49.)
-fn wrong_weights(trace: &Trace<'_>, node: &Node) -> Option<&'static str> {
+fn wrong_weights(trace: &ResolvedIr<'_>, node: &Node) -> Option<&'static str> {
     let kv = node.kv_layer.map(|id| trace.ir.kv_layers[id.0].kind);
-    let weights = WeightUse { count: node.weights.len(), epilogue: node.epilogue, kv };
+    let weights = NodeWeights { count: node.weights.len(), epilogue: node.epilogue, kv };
     node.op.spec().weights_fit(&weights).err()
 }
 
 /// A18: the dtype of every value is the one of the port that reads it, and of the port that makes it.
-fn dtypes(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+fn dtypes(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let inputs = node.inputs.iter().enumerate().map(|(i, id)| (*id, node.input_port(i)));
     let outputs = node.outputs.iter().enumerate().map(|(i, id)| (*id, node.output_port(i)));
@@ -93,7 +93,7 @@ fn dtypes(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
 }
 
 /// A19: what is folded in must be something that the operation does.
-fn folded(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+fn folded(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let folds = node.op.spec().folds();
     if node.prologue.norm.is_some() && folds.norm == NormFold::No {
@@ -124,11 +124,11 @@ fn folded(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
 }
 
 /// A17: what a layer reads is its own, or the residual stream.
-fn layers(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+fn layers(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     for id in &node.inputs {
         let root = &trace.ir.values[trace.places[id.0].root];
-        if matches!(root.storage, Storage::Hidden | Storage::Tokens) {
+        if matches!(root.storage, ValueStorage::Hidden | ValueStorage::Tokens) {
             continue;
         }
         let Some(maker) = trace.maker(*id, node.path) else { continue };
@@ -143,21 +143,22 @@ fn layers(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
 }
 
 /// A value that is in memory now, and the rows for which it still holds what its maker made.
-struct Alive {
+struct LiveValue {
     value: usize,
     rows: u8,
 }
 
 /// A11 to A14: walks the nodes in order and keeps, for every value, the rows for which it was made and not yet overwritten.
-fn order(trace: &Trace<'_>, found: &mut Findings<'_>) {
+fn order(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     let ir = trace.ir;
     let mut made = vec![0u8; ir.values.len()];
-    let mut alive: Vec<Vec<Alive>> = (0..ir.values.len()).map(|_| Vec::new()).collect();
+    let mut alive: Vec<Vec<LiveValue>> = (0..ir.values.len()).map(|_| Vec::new()).collect();
     // what enters the span
     for (v, value) in ir.values.iter().enumerate() {
-        if trace.makers[v].is_empty() && matches!(value.storage, Storage::Tokens | Storage::Hidden) {
+        if trace.makers[v].is_empty() && matches!(value.storage, ValueStorage::Tokens | ValueStorage::Hidden)
+        {
             made[v] = 3;
-            alive[v].push(Alive { value: v, rows: 3 });
+            alive[v].push(LiveValue { value: v, rows: 3 });
         }
     }
     for (n, node) in ir.nodes.iter().enumerate() {
@@ -197,7 +198,7 @@ fn order(trace: &Trace<'_>, found: &mut Findings<'_>) {
 }
 
 /// Records that `id` is in memory now for `rows`, and that values it overlaps are overwritten for them, unless `id` is only a view.
-fn write(trace: &Trace<'_>, alive: &mut [Vec<Alive>], id: ValueId, rows: u8, view: bool) {
+fn write(trace: &ResolvedIr<'_>, alive: &mut [Vec<LiveValue>], id: ValueId, rows: u8, view: bool) {
     let place = trace.places[id.0];
     let here = &mut alive[place.root];
     if !view {
@@ -209,12 +210,12 @@ fn write(trace: &Trace<'_>, alive: &mut [Vec<Alive>], id: ValueId, rows: u8, vie
     }
     match here.iter_mut().find(|a| a.value == id.0) {
         Some(a) => a.rows |= rows,
-        None => here.push(Alive { value: id.0, rows }),
+        None => here.push(LiveValue { value: id.0, rows }),
     }
 }
 
 /// A15: values that no node reads.
-fn unread(trace: &Trace<'_>, found: &mut Findings<'_>) {
+fn unread(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     let ir = trace.ir;
     for (n, node) in ir.nodes.iter().enumerate() {
         for id in &node.outputs {

@@ -3,7 +3,7 @@
 use super::rules::Code;
 use crate::ir::Ir;
 use crate::passes::BindOptions;
-use crate::target::Target;
+use crate::target::BackendTarget;
 use serde::Serialize;
 use std::fmt;
 
@@ -76,9 +76,9 @@ impl<'a> Findings<'a> {
 
 /// What a session's kernels are selected from.
 #[derive(Clone, Copy)]
-pub struct Bound<'a> {
+pub struct BindContext<'a> {
     /// What the plans are made for.
-    pub target: &'a Target,
+    pub target: &'a BackendTarget,
     /// Precision, ISA limit and cache type.
     pub options: BindOptions,
 }

@@ -1,13 +1,13 @@
 //! Bound kernels against what their nodes require.
 
-use super::findings::{Bound, Findings};
+use super::findings::{BindContext, Findings};
 use super::rules::Code;
 use crate::ir::BoundKernel;
 use crate::passes::{BatchBucket, binding_bucket, required_kernels};
 use crate::plan::Plan;
 use latent_types::{OpKind, TensorType};
 
-pub(super) fn check(plan: &Plan, bound: Bound<'_>, found: &mut Findings<'_>) {
+pub(super) fn check(plan: &Plan, bound: BindContext<'_>, found: &mut Findings<'_>) {
     let ir = &plan.ir;
     for (n, node) in ir.nodes.iter().enumerate() {
         let selects = bound.target.kernels.is_some();
@@ -35,7 +35,7 @@ fn problems(
     kernel: &BoundKernel,
     (op, ty): (OpKind, Option<TensorType>),
     bucket: BatchBucket,
-    bound: Bound<'_>,
+    bound: BindContext<'_>,
 ) -> Vec<(Code, String)> {
     let Some(contract) = bound.target.contracts().get(kernel.index).filter(|k| k.name == kernel.name) else {
         let problem = format!("kernel {} is not number {} of the table", kernel.name, kernel.index);

@@ -2,8 +2,8 @@
 
 use super::findings::Findings;
 use super::rules::Code;
-use super::trace::Trace;
-use crate::ir::Storage;
+use super::trace::ResolvedIr;
+use crate::ir::ValueStorage;
 use crate::plan::Plan;
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ struct Buffer {
     last: usize,
 }
 
-pub(super) fn check(trace: &Trace<'_>, plan: &Plan, found: &mut Findings<'_>) {
+pub(super) fn check(trace: &ResolvedIr<'_>, plan: &Plan, found: &mut Findings<'_>) {
     let lives = lives(trace, plan);
     let mut buffers = Vec::new();
     for (v, value) in plan.ir.values.iter().enumerate() {
         let offset = plan.arena.offsets.get(v).copied().flatten();
         let slot = || Some(format!("value {}", value.name));
-        match (value.storage == Storage::Own, offset, lives[v]) {
+        match (value.storage == ValueStorage::Own, offset, lives[v]) {
             (true, None, Some(_)) => found.add(Code::A60, value.layer, slot(), "it has no buffer".into()),
             (false, Some(at), _) => {
                 found.add(
@@ -55,7 +55,7 @@ pub(super) fn check(trace: &Trace<'_>, plan: &Plan, found: &mut Findings<'_>) {
 }
 
 /// First and last phase in which anyone touches each value or a view of it.
-fn lives(trace: &Trace<'_>, plan: &Plan) -> Vec<Option<(usize, usize)>> {
+fn lives(trace: &ResolvedIr<'_>, plan: &Plan) -> Vec<Option<(usize, usize)>> {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.ir.values.len()];
     for (node, &phase) in plan.ir.nodes.iter().zip(&plan.phases) {
         for id in node.inputs.iter().chain(&node.outputs) {

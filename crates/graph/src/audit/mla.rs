@@ -2,18 +2,18 @@
 
 use super::findings::Findings;
 use super::rules::Code;
-use super::trace::{Trace, rows};
+use super::trace::{ResolvedIr, rows};
 use crate::config::ModelConfig;
-use crate::ir::{AttentionPath, Node, Op, Span, ValueId};
+use crate::ir::{AttentionPath, ModelSpan, Node, Op, ValueId};
 
 pub(super) fn check(
-    trace: &Trace<'_>,
-    span: &Span,
+    trace: &ResolvedIr<'_>,
+    span: &ModelSpan,
     config: &ModelConfig,
     phases: Option<&[usize]>,
     found: &mut Findings<'_>,
 ) {
-    let mut layers = vec![Layer::default(); config.layers.max(span.layers.end)];
+    let mut layers = vec![MlaLayerNodes::default(); config.layers.max(span.layers.end)];
     for (n, node) in trace.ir.nodes.iter().enumerate() {
         if node.inputs.len() != node.input_count() {
             continue; // A16 has said so
@@ -38,7 +38,7 @@ pub(super) fn check(
 
 /// Stores and attentions of one layer.
 #[derive(Clone, Default)]
-struct Layer {
+struct MlaLayerNodes {
     stores: Vec<usize>,
     attends: Vec<usize>,
     /// Rows that attend, and whether some attend twice.
@@ -46,7 +46,7 @@ struct Layer {
     twice: bool,
 }
 
-fn note(n: usize, node: &Node, layers: &mut [Layer]) {
+fn note(n: usize, node: &Node, layers: &mut [MlaLayerNodes]) {
     let Some(layer) = node.layer.and_then(|layer| layers.get_mut(layer)) else { return };
     let kv = node.op.spec().kv();
     if kv.stores {
@@ -60,7 +60,7 @@ fn note(n: usize, node: &Node, layers: &mut [Layer]) {
 }
 
 /// A44: one store, and one attention for each row.
-fn once(layer: usize, seen: &Layer, found: &mut Findings<'_>) {
+fn once(layer: usize, seen: &MlaLayerNodes, found: &mut Findings<'_>) {
     if seen.stores.len() != 1 {
         let problem = format!("the layer stores {} times in a step", seen.stores.len());
         found.add(Code::A44, Some(layer), Some("store".into()), problem);
@@ -71,9 +71,9 @@ fn once(layer: usize, seen: &Layer, found: &mut Findings<'_>) {
     }
 }
 
-impl Layer {
+impl MlaLayerNodes {
     /// A45: the store first, a barrier between.
-    fn in_order(&self, trace: &Trace<'_>, phases: Option<&[usize]>, found: &mut Findings<'_>) {
+    fn in_order(&self, trace: &ResolvedIr<'_>, phases: Option<&[usize]>, found: &mut Findings<'_>) {
         for &store in &self.stores {
             for &attend in self.attends.iter().filter(|a| **a != store) {
                 let late = store > attend || phases.is_some_and(|phases| phases[store] >= phases[attend]);
@@ -88,14 +88,14 @@ impl Layer {
 }
 
 /// Where a value comes from, through norms and rotations.
-pub(super) struct Origin {
+pub(super) struct ValueOrigin {
     /// The value before them.
     raw: ValueId,
     norms: usize,
     pub(super) ropes: usize,
 }
 
-pub(super) fn origin(trace: &Trace<'_>, mut raw: ValueId, path: AttentionPath) -> Origin {
+pub(super) fn origin(trace: &ResolvedIr<'_>, mut raw: ValueId, path: AttentionPath) -> ValueOrigin {
     let (mut norms, mut ropes) = (0, 0);
     // a broken IR may make a value from itself: it has at most as many steps as nodes
     for _ in 0..trace.ir.nodes.len() {
@@ -106,11 +106,11 @@ pub(super) fn origin(trace: &Trace<'_>, mut raw: ValueId, path: AttentionPath) -
             _ => break,
         }
     }
-    Origin { raw, norms, ropes }
+    ValueOrigin { raw, norms, ropes }
 }
 
 /// The projection that `part` is cut from, and the offset of its first element; none where no split makes it.
-fn cut_from(trace: &Trace<'_>, part: ValueId, path: AttentionPath) -> Option<(ValueId, usize)> {
+fn cut_from(trace: &ResolvedIr<'_>, part: ValueId, path: AttentionPath) -> Option<(ValueId, usize)> {
     let node = &trace.ir.nodes[trace.maker(part, path)?];
     let whole = *node.inputs.first().filter(|_| node.op.spec().is_view())?;
     Some((whole, trace.places[part.0].from - trace.places[whole.0].from))
@@ -118,7 +118,7 @@ fn cut_from(trace: &Trace<'_>, part: ValueId, path: AttentionPath) -> Option<(Va
 
 /// A40 to A43 of what is cached: the normed latent, and the shared key of the raw projection, rotated `ropes` times.
 fn cached(
-    trace: &Trace<'_>,
+    trace: &ResolvedIr<'_>,
     n: usize,
     (latent, key): (ValueId, Option<ValueId>),
     ropes: usize,
@@ -150,7 +150,7 @@ fn cached(
 
 /// A42 and A43 of a query.
 fn query(
-    trace: &Trace<'_>,
+    trace: &ResolvedIr<'_>,
     n: usize,
     (nope, rope): (ValueId, Option<ValueId>),
     ropes: usize,
@@ -175,7 +175,7 @@ fn query(
 }
 
 /// What makes a value, before a bias that it may have.
-fn product_of(trace: &Trace<'_>, value: ValueId, path: AttentionPath) -> Option<Op> {
+fn product_of(trace: &ResolvedIr<'_>, value: ValueId, path: AttentionPath) -> Option<Op> {
     let maker = |value| trace.maker(value, path).map(|n| &trace.ir.nodes[n]);
     let made = maker(value)?;
     if made.op == Op::Bias { maker(*made.inputs.first()?).map(|node| node.op) } else { Some(made.op) }
@@ -183,9 +183,9 @@ fn product_of(trace: &Trace<'_>, value: ValueId, path: AttentionPath) -> Option<
 
 /// A43: a rope part is rotated as often as the model rotates, once or never.
 fn rotated(
-    trace: &Trace<'_>,
+    trace: &ResolvedIr<'_>,
     n: usize,
-    (from, slot): (&Origin, &str),
+    (from, slot): (&ValueOrigin, &str),
     expected: usize,
     found: &mut Findings<'_>,
 ) {
@@ -202,9 +202,9 @@ fn rotated(
 
 /// A42: a rope part and its content part are cut from the same product, the rope part behind the other, and not normed.
 fn raw_part(
-    trace: &Trace<'_>,
+    trace: &ResolvedIr<'_>,
     n: usize,
-    (from, slot): (&Origin, &str),
+    (from, slot): (&ValueOrigin, &str),
     parts: Option<((ValueId, usize), (ValueId, usize))>,
     found: &mut Findings<'_>,
 ) {
@@ -227,7 +227,7 @@ fn raw_part(
 }
 
 /// A48, and A46 of a node: its KV layer is of its kind and its layer.
-fn kv_layer(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+fn kv_layer(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let kinds = node.op.spec().kv().layers;
     let Some(id) = node.kv_layer else {
@@ -248,7 +248,7 @@ fn kv_layer(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
 }
 
 /// A46: each KV layer belongs to one layer, and each layer has at most one.
-fn owners(trace: &Trace<'_>, span: &Span, found: &mut Findings<'_>) {
+fn owners(trace: &ResolvedIr<'_>, span: &ModelSpan, found: &mut Findings<'_>) {
     let mut owned = vec![false; span.layers.end];
     for kv_layer in &trace.ir.kv_layers {
         let layer = kv_layer.layer;
@@ -267,7 +267,7 @@ fn owners(trace: &Trace<'_>, span: &Span, found: &mut Findings<'_>) {
 }
 
 /// A49: which of W_UK and W_UV a node of the attention has.
-fn expansion(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+fn expansion(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let has = |slot: &str| node.op.spec().slots().iter().any(|of| of.name == slot);
     let (keys, values) = (has("k_b"), has("v_b"));

@@ -23,17 +23,17 @@ mod tensors;
 mod tests;
 mod trace;
 
-pub use findings::{Bound, Finding};
-pub use rules::{Code, Rule};
-pub use tensors::{Unused, unused};
+pub use findings::{BindContext, Finding};
+pub use rules::{AuditRule, Code};
+pub use tensors::{UnusedTensor, unused};
 
 use crate::circuit::{Circuit, TensorIndex};
 use crate::config::ModelConfig;
-use crate::ir::{Ir, Span};
+use crate::ir::{Ir, ModelSpan};
 use crate::plan::Plan;
 use crate::stage::Stage;
 use findings::Findings;
-use trace::Trace;
+use trace::ResolvedIr;
 
 /// Audits a circuit for the layers of `config`.
 pub fn circuit(circuit: &Circuit, config: &ModelConfig) -> Vec<Finding> {
@@ -43,7 +43,7 @@ pub fn circuit(circuit: &Circuit, config: &ModelConfig) -> Vec<Finding> {
 }
 
 /// Audits an IR of `circuit` over `span`, before, between or after any passes.
-pub fn ir(ir: &Ir, circuit: &Circuit, span: &Span, config: &ModelConfig) -> Vec<Finding> {
+pub fn ir(ir: &Ir, circuit: &Circuit, span: &ModelSpan, config: &ModelConfig) -> Vec<Finding> {
     let mut found = Findings::new("ir");
     if let Some(trace) = graph(ir, circuit, span, config, &mut found) {
         mla::check(&trace, span, config, None, &mut found);
@@ -53,7 +53,7 @@ pub fn ir(ir: &Ir, circuit: &Circuit, span: &Span, config: &ModelConfig) -> Vec<
 }
 
 /// Audits a plan of `circuit`.
-pub fn plan(plan: &Plan, circuit: &Circuit, config: &ModelConfig, bound: Bound<'_>) -> Vec<Finding> {
+pub fn plan(plan: &Plan, circuit: &Circuit, config: &ModelConfig, bound: BindContext<'_>) -> Vec<Finding> {
     let stage = stage(plan);
     let mut found = Findings::new(&stage);
     if let Some(trace) = graph(&plan.ir, circuit, &plan.span, config, &mut found) {
@@ -76,7 +76,7 @@ pub fn session(
     config: &ModelConfig,
     tensors: &dyn TensorIndex,
     stages: &[Stage],
-    bound: Bound<'_>,
+    bound: BindContext<'_>,
 ) -> Vec<Finding> {
     let mut list = self::circuit(circuit, config);
     let mut found = Findings::new("file");
@@ -89,7 +89,12 @@ pub fn session(
 }
 
 /// Audits the plans of some stages, and those of each stage against one another.
-pub fn plans(circuit: &Circuit, config: &ModelConfig, stages: &[Stage], bound: Bound<'_>) -> Vec<Finding> {
+pub fn plans(
+    circuit: &Circuit,
+    config: &ModelConfig,
+    stages: &[Stage],
+    bound: BindContext<'_>,
+) -> Vec<Finding> {
     let all = stages.iter().flat_map(|stage| &stage.plans);
     let mut list: Vec<Finding> = all.flat_map(|each| plan(each, circuit, config, bound)).collect();
     let mut found = Findings::new("plans of all buckets");
@@ -102,11 +107,11 @@ pub fn plans(circuit: &Circuit, config: &ModelConfig, stages: &[Stage], bound: B
 fn graph<'a>(
     ir: &'a Ir,
     circuit: &Circuit,
-    span: &Span,
+    span: &ModelSpan,
     config: &ModelConfig,
     found: &mut Findings<'_>,
-) -> Option<Trace<'a>> {
-    let trace = Trace::new(ir, found)?;
+) -> Option<ResolvedIr<'a>> {
+    let trace = ResolvedIr::new(ir, found)?;
     edges::check(&trace, found);
     shapes::check(&trace, config, found);
     tensors::check_ir(ir, circuit, span, config, found);

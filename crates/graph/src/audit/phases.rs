@@ -2,40 +2,40 @@
 
 use super::findings::Findings;
 use super::rules::Code;
-use super::trace::{Place, Trace, rows};
+use super::trace::{ResolvedIr, ValuePlace, rows};
 use crate::ir::{Epilogue, Node};
 use crate::passes::{BatchBucket, pipeline, routed_by_each_thread};
-use crate::target::Target;
+use crate::target::BackendTarget;
 
 /// An access of an earlier node to one place, and its phase.
-struct Access {
-    place: Place,
+struct NodeAccess {
+    place: ValuePlace,
     rows: u8,
-    kind: Kind,
+    kind: NodeAccessKind,
     phase: usize,
     node: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum NodeAccessKind {
     Read,
     Write,
     /// Adding in place: each thread to the columns that it owns.
     Sum,
 }
 
-impl Kind {
+impl NodeAccessKind {
     /// Whether the two must not change places.
-    fn clashes(self, other: Kind) -> bool {
-        self != Kind::Read || other != Kind::Read
+    fn clashes(self, other: NodeAccessKind) -> bool {
+        self != NodeAccessKind::Read || other != NodeAccessKind::Read
     }
 }
 
 /// A50 to A53; false where phases cannot be looked up.
 pub(super) fn check(
-    trace: &Trace<'_>,
+    trace: &ResolvedIr<'_>,
     phases: &[usize],
-    (bucket, target): (BatchBucket, &Target),
+    (bucket, target): (BatchBucket, &BackendTarget),
     found: &mut Findings<'_>,
 ) -> bool {
     let ir = trace.ir;
@@ -52,7 +52,7 @@ pub(super) fn check(
         }
     }
     // accesses by the value that they touch; after the values, by KV layer
-    let mut past: Vec<Vec<Access>> = Vec::new();
+    let mut past: Vec<Vec<NodeAccess>> = Vec::new();
     past.resize_with(ir.values.len() + ir.kv_layers.len(), Vec::new);
     for (n, node) in ir.nodes.iter().enumerate() {
         if node.op.spec().is_view() {
@@ -61,8 +61,8 @@ pub(super) fn check(
         let now = accesses(trace, node, n, phases[n]);
         for access in &now {
             // each thread reads its own routing
-            let own = |earlier: &Access| {
-                access.kind == Kind::Read
+            let own = |earlier: &NodeAccess| {
+                access.kind == NodeAccessKind::Read
                     && earlier.phase == access.phase
                     && routed_by_each_thread(&ir.nodes[earlier.node], node, bucket)
             };
@@ -91,18 +91,19 @@ fn gaps(phases: &[usize], found: &mut Findings<'_>) {
     }
 }
 
-fn accesses(trace: &Trace<'_>, node: &Node, n: usize, phase: usize) -> Vec<Access> {
+fn accesses(trace: &ResolvedIr<'_>, node: &Node, n: usize, phase: usize) -> Vec<NodeAccess> {
     let sums = matches!(node.epilogue, Epilogue::AddTo(_));
     let rows = rows(node.path);
-    let access = |place, kind| Access { place, rows, kind, phase, node: n };
+    let access = |place, kind| NodeAccess { place, rows, kind, phase, node: n };
     // the residual of a sum is read by the thread that then writes it
     let reads = &node.inputs[..node.inputs.len() - usize::from(sums && !node.inputs.is_empty())];
-    let wrote = if sums { Kind::Sum } else { Kind::Write };
-    let mut list: Vec<Access> = reads.iter().map(|id| access(trace.places[id.0], Kind::Read)).collect();
+    let wrote = if sums { NodeAccessKind::Sum } else { NodeAccessKind::Write };
+    let mut list: Vec<NodeAccess> =
+        reads.iter().map(|id| access(trace.places[id.0], NodeAccessKind::Read)).collect();
     list.extend(node.outputs.iter().map(|id| access(trace.places[id.0], wrote)));
     if let Some(id) = node.kv_layer {
-        let whole = Place { root: trace.ir.values.len() + id.0, from: 0, to: usize::MAX };
-        let kind = if node.outputs.is_empty() { Kind::Write } else { Kind::Read };
+        let whole = ValuePlace { root: trace.ir.values.len() + id.0, from: 0, to: usize::MAX };
+        let kind = if node.outputs.is_empty() { NodeAccessKind::Write } else { NodeAccessKind::Read };
         list.push(access(whole, kind));
     }
     list
@@ -111,22 +112,24 @@ fn accesses(trace: &Trace<'_>, node: &Node, n: usize, phase: usize) -> Vec<Acces
 /// The earlier access that `access` does not come after as it must, and whether it comes before it rather than in the same phase.
 /// `own` says which accesses are to the thread's own copy.
 fn clash<'a>(
-    past: &'a [Access],
-    access: &Access,
-    own: impl Fn(&Access) -> bool,
-) -> Option<(&'a Access, bool)> {
+    past: &'a [NodeAccess],
+    access: &NodeAccess,
+    own: impl Fn(&NodeAccess) -> bool,
+) -> Option<(&'a NodeAccess, bool)> {
     past.iter().find_map(|earlier| {
         let meet = earlier.rows & access.rows != 0 && earlier.place.overlaps(&access.place);
         if !meet || !earlier.kind.clashes(access.kind) || earlier.phase < access.phase {
             return None;
         }
-        let together = earlier.kind == Kind::Sum && access.kind == Kind::Sum && earlier.phase == access.phase;
+        let together = earlier.kind == NodeAccessKind::Sum
+            && access.kind == NodeAccessKind::Sum
+            && earlier.phase == access.phase;
         (!together && !own(earlier)).then_some((earlier, earlier.phase > access.phase))
     })
 }
 
 /// Of equal accesses, keeps the one in the latest phase.
-fn remember(past: &mut Vec<Access>, access: Access) {
+fn remember(past: &mut Vec<NodeAccess>, access: NodeAccess) {
     let alike =
         past.iter_mut().find(|a| (a.place, a.rows, a.kind) == (access.place, access.rows, access.kind));
     match alike {
@@ -136,11 +139,17 @@ fn remember(past: &mut Vec<Access>, access: Access) {
     }
 }
 
-fn report(trace: &Trace<'_>, access: &Access, earlier: &Access, late: bool, found: &mut Findings<'_>) {
+fn report(
+    trace: &ResolvedIr<'_>,
+    access: &NodeAccess,
+    earlier: &NodeAccess,
+    late: bool,
+    found: &mut Findings<'_>,
+) {
     let does = |kind| match kind {
-        Kind::Read => "reads",
-        Kind::Write => "writes",
-        Kind::Sum => "adds to",
+        NodeAccessKind::Read => "reads",
+        NodeAccessKind::Write => "writes",
+        NodeAccessKind::Sum => "adds to",
     };
     let root = access.place.root;
     let what = match trace.ir.values.get(root) {

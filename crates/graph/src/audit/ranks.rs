@@ -3,11 +3,16 @@
 
 use super::findings::Findings;
 use super::rules::Code;
-use super::trace::Trace;
-use crate::config::{ModelConfig, Part};
-use crate::ir::{AttentionPath, Epilogue, Ir, Node, Op, Span, Storage};
+use super::trace::ResolvedIr;
+use crate::config::{ModelConfig, RankPart};
+use crate::ir::{AttentionPath, Epilogue, Ir, ModelSpan, Node, Op, ValueStorage};
 
-pub(super) fn check(trace: &Trace<'_>, span: &Span, config: &ModelConfig, found: &mut Findings<'_>) {
+pub(super) fn check(
+    trace: &ResolvedIr<'_>,
+    span: &ModelSpan,
+    config: &ModelConfig,
+    found: &mut Findings<'_>,
+) {
     let part = config.part.as_deref();
     sums(trace, part, found);
     // no MTP layer is shared
@@ -17,7 +22,7 @@ pub(super) fn check(trace: &Trace<'_>, span: &Span, config: &ModelConfig, found:
 }
 
 /// Whether each rank makes only its terms of a sum by this node: it multiplies with its own inputs, or adds its own experts.
-fn gives_terms(ir: &Ir, node: &Node, part: Option<&Part>) -> bool {
+fn gives_terms(ir: &Ir, node: &Node, part: Option<&RankPart>) -> bool {
     let cut = node.weights.iter().any(|(_, id)| ir.weight(*id).gives_terms());
     match node.op {
         Op::Linear => cut,
@@ -27,7 +32,7 @@ fn gives_terms(ir: &Ir, node: &Node, part: Option<&Part>) -> bool {
 }
 
 /// A90, A91: every partial sum is added up once, before anything but another partial sum takes it in; nothing else is.
-fn sums(trace: &Trace<'_>, part: Option<&Part>, found: &mut Findings<'_>) {
+fn sums(trace: &ResolvedIr<'_>, part: Option<&RankPart>, found: &mut Findings<'_>) {
     let ir = trace.ir;
     let mut partial = vec![false; ir.values.len()];
     for (n, node) in ir.nodes.iter().enumerate() {
@@ -70,37 +75,38 @@ fn sums(trace: &Trace<'_>, part: Option<&Part>, found: &mut Findings<'_>) {
 
 /// Where a node stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum NodePosition {
     Before,
     Within,
     After,
 }
 
 /// A92: rows come in before the first layer and go out after the last, where this rank has others before and after it.
-fn ends(trace: &Trace<'_>, part: Option<&Part>, found: &mut Findings<'_>) {
+fn ends(trace: &ResolvedIr<'_>, part: Option<&RankPart>, found: &mut Findings<'_>) {
     let ir = trace.ir;
     let in_layer = |node: &Node| node.layer.is_some();
     let bounds = ir.nodes.iter().position(in_layer).zip(ir.nodes.iter().rposition(in_layer));
     let at = |n: usize| match bounds {
-        Some((first, _)) if n < first => At::Before,
-        Some((_, last)) if n < last => At::Within,
-        _ => At::After,
+        Some((first, _)) if n < first => NodePosition::Before,
+        Some((_, last)) if n < last => NodePosition::Within,
+        _ => NodePosition::After,
     };
     let crosses = |node: &Node| matches!(node.op, Op::SendRows | Op::ReceiveRows);
     let here: Vec<usize> = (0..ir.nodes.len()).filter(|n| crosses(&ir.nodes[*n])).collect();
     let mut expected = Vec::new();
     if let Some(part) = part.filter(|_| bounds.is_some()) {
         let all = [
-            (part.receives_from.is_some(), Op::ReceiveRows, At::Before),
-            (part.sends_to.is_some(), Op::SendRows, At::After),
-            (part.returned_by.is_some(), Op::ReceiveRows, At::After),
+            (part.receives_from.is_some(), Op::ReceiveRows, NodePosition::Before),
+            (part.sends_to.is_some(), Op::SendRows, NodePosition::After),
+            (part.returned_by.is_some(), Op::ReceiveRows, NodePosition::After),
         ];
         expected.extend(all.into_iter().filter(|(is, ..)| *is).map(|(_, op, at)| (op, at)));
     }
-    let are: Vec<(Op, At)> = here.iter().map(|n| (ir.nodes[*n].op, at(*n))).collect();
+    let are: Vec<(Op, NodePosition)> = here.iter().map(|n| (ir.nodes[*n].op, at(*n))).collect();
     if are != expected {
-        let text = |list: &[(Op, At)]| {
-            let one = |(op, at): &(Op, At)| format!("{} {at:?} its layers", op.word()).to_lowercase();
+        let text = |list: &[(Op, NodePosition)]| {
+            let one =
+                |(op, at): &(Op, NodePosition)| format!("{} {at:?} its layers", op.word()).to_lowercase();
             if list.is_empty() {
                 "nothing".into()
             } else {
@@ -119,11 +125,11 @@ fn ends(trace: &Trace<'_>, part: Option<&Part>, found: &mut Findings<'_>) {
         let maker = trace.maker(input, AttentionPath::All);
         let stored = ir.values[trace.places[input.0].root].storage;
         let right = match (op, place) {
-            (Op::ReceiveRows, At::Before) => maker.is_none(),
+            (Op::ReceiveRows, NodePosition::Before) => maker.is_none(),
             (Op::ReceiveRows, _) => node.outputs.first().copied() == result && maker.is_some_and(of_last),
             _ => maker.is_some_and(of_last),
         };
-        if !right || stored != Storage::Hidden {
+        if !right || stored != ValueStorage::Hidden {
             let problem =
                 format!("{} is not the residual stream at this end of its layers", trace.name(input));
             found.at(Code::A92, ir, n, None, problem);

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// One rule of the audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Rule {
+pub struct AuditRule {
     /// Its code: `A42`.
     pub code: &'static str,
     /// What it is about.
@@ -38,9 +38,9 @@ macro_rules! rules {
             pub const ALL: &[Code] = &[$($(Code::$code,)*)*];
 
             /// The rule.
-            pub fn rule(self) -> Rule {
+            pub fn rule(self) -> AuditRule {
                 match self {
-                    $($(Code::$code => Rule { code: stringify!($code), family: $family, holds: $holds, hint: $hint },)*)*
+                    $($(Code::$code => AuditRule { code: stringify!($code), family: $family, holds: $holds, hint: $hint },)*)*
                 }
             }
         }

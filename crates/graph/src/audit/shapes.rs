@@ -5,16 +5,16 @@
 
 use super::findings::Findings;
 use super::rules::Code;
-use super::trace::Trace;
+use super::trace::ResolvedIr;
 use crate::circuit::{ConfigVars, expression};
 use crate::config::ModelConfig;
-use crate::ir::{KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId};
+use crate::ir::{KvLayerKind, Node, Op, RowCount, Value, ValueId, ValueStorage};
 use crate::ops::{NodeShapes, Outputs, Port, ShapeRule, ValueShape, WeightShape};
 use std::collections::HashMap;
 
-pub(super) fn check(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
+pub(super) fn check(trace: &ResolvedIr<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
     let vars = ConfigVars::of(config, None);
-    let mut stated: HashMap<&str, Stated> = HashMap::new();
+    let mut stated: HashMap<&str, StatedShapes> = HashMap::new();
     for (n, node) in trace.ir.nodes.iter().enumerate() {
         let mut shapes = shapes(trace, node);
         if let Some(id) = node.prologue.norm {
@@ -29,7 +29,7 @@ pub(super) fn check(trace: &Trace<'_>, config: &ModelConfig, found: &mut Finding
                 found.at(Code::A28, trace.ir, n, None, "the config has no experts".into());
                 continue;
             }
-            let stated = stated.entry(node.op.word()).or_insert_with(|| Stated::of(node.op, &vars));
+            let stated = stated.entry(node.op.word()).or_insert_with(|| StatedShapes::of(node.op, &vars));
             stated.values(node, &mut shapes);
             stated.weights(node, &mut shapes);
             node.op.spec().check(&mut shapes);
@@ -54,16 +54,16 @@ fn code(rule: ShapeRule) -> Code {
     }
 }
 
-fn value<'a>(trace: &Trace<'a>, id: ValueId) -> &'a Value {
+fn value<'a>(trace: &ResolvedIr<'a>, id: ValueId) -> &'a Value {
     trace.ir.value(id)
 }
 
 /// What an operation checks of a node.
-fn shapes<'a>(trace: &Trace<'a>, node: &'a Node) -> NodeShapes<'a> {
+fn shapes<'a>(trace: &ResolvedIr<'a>, node: &'a Node) -> NodeShapes<'a> {
     let shape = |id: &ValueId| {
         let it = value(trace, *id);
         let offset = match it.storage {
-            Storage::View { of, offset } if node.inputs.first() == Some(&of) => Some(offset),
+            ValueStorage::View { of, offset } if node.inputs.first() == Some(&of) => Some(offset),
             _ => None,
         };
         ValueShape { name: trace.name(*id), rows: it.rows, heads: it.heads, width: it.width, offset }
@@ -87,14 +87,14 @@ fn dimensions<'a>(shape: impl Iterator<Item = &'a str>, vars: &ConfigVars) -> Op
 }
 
 /// The shapes that the ports and slots of an operation state, as numbers, where a config determines them.
-struct Stated {
+struct StatedShapes {
     inputs: Vec<(Port, Option<Vec<usize>>)>,
     outputs: Vec<Option<Vec<usize>>>,
     slots: Vec<(&'static str, Vec<usize>)>,
 }
 
-impl Stated {
-    fn of(op: Op, vars: &ConfigVars) -> Stated {
+impl StatedShapes {
+    fn of(op: Op, vars: &ConfigVars) -> StatedShapes {
         let port = |port: &Port| dimensions(port.shape.split(" × ").skip(1), vars);
         let spec = op.spec();
         let outputs = match spec.outputs() {
@@ -102,7 +102,7 @@ impl Stated {
             Outputs::PerWeight(_) | Outputs::PerPart(_) => &[],
         };
         let slots = spec.slots().iter();
-        Stated {
+        StatedShapes {
             inputs: spec.inputs().iter().map(|of| (*of, port(of))).collect(),
             outputs: outputs.iter().map(port).collect(),
             slots: slots
@@ -189,9 +189,9 @@ fn expert_rule(shape: &[usize], expected: &[usize]) -> ShapeRule {
 }
 
 /// A24: views inside their parents.
-fn views(trace: &Trace<'_>, found: &mut Findings<'_>) {
+fn views(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     for v in &trace.ir.values {
-        let Storage::View { of, offset } = v.storage else { continue };
+        let ValueStorage::View { of, offset } = v.storage else { continue };
         let parent = value(trace, of);
         let inside = if v.heads == parent.heads {
             offset.checked_add(v.width).is_some_and(|end| end <= parent.width)
@@ -209,7 +209,7 @@ fn views(trace: &Trace<'_>, found: &mut Findings<'_>) {
 }
 
 /// A25: a row of the batch on both sides, or one for each expert of a row.
-fn rows(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
+fn rows(trace: &ResolvedIr<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
     let per_row = config.moe.map_or(0, |m| m.num_experts_per_tok);
     for (is_input, i, id) in each(node) {
         let port = if is_input { node.input_port(i) } else { node.output_port(i) };
@@ -229,7 +229,7 @@ fn each(node: &Node) -> impl Iterator<Item = (bool, usize, ValueId)> + '_ {
 }
 
 /// A28: rows that are sorted by expert are read with the routing that they were sorted by.
-fn routing(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
+fn routing(trace: &ResolvedIr<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
     let routing = |node: &Node| {
         let at = node.op.inputs().iter().position(|port| port.name == "topk_ids")?;
         node.inputs.get(at).copied()
@@ -248,7 +248,7 @@ fn routing(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
 }
 
 /// A27: rows of the KV layers.
-fn kv_layers(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
+fn kv_layers(trace: &ResolvedIr<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
     for kv_layer in &trace.ir.kv_layers {
         let expected = match kv_layer.kind {
             KvLayerKind::Latent => config.attention.latent_width(),
@@ -267,7 +267,7 @@ fn kv_layers(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) 
 }
 
 /// A29: the named results.
-fn results(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
+fn results(trace: &ResolvedIr<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
     let [(name, id)] = &trace.ir.outputs[..] else {
         let problem = format!("it has {} results, expected one: hidden or logits", trace.ir.outputs.len());
         found.add(Code::A29, None, None, problem);
@@ -275,8 +275,8 @@ fn results(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
     };
     let root = trace.ir.values[trace.places[id.0].root].storage;
     let (width, storage) = match name.as_str() {
-        "hidden" => (config.hidden_size, Storage::Hidden),
-        "logits" => (config.vocab_size, Storage::Logits),
+        "hidden" => (config.hidden_size, ValueStorage::Hidden),
+        "logits" => (config.vocab_size, ValueStorage::Logits),
         _ => {
             found.add(Code::A29, None, Some(name.clone()), "a result is called hidden or logits".into());
             return;

@@ -3,17 +3,17 @@
 use super::findings::Findings;
 use super::rules::Code;
 use crate::circuit::{
-    Circuit, ConfigVars, HF_PREFIXES, LayerGroup, Naming, OpSpec, TensorIndex, Weight, fits,
+    Circuit, ConfigVars, HF_PREFIXES, LayerGroup, OpSpec, TensorIndex, TensorNaming, Weight, fits,
 };
 use crate::config::ModelConfig;
-use crate::ir::{Ir, Span};
+use crate::ir::{Ir, ModelSpan};
 use latent_types::TensorType;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// A tensor of a file that nothing reads, and why that is right.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Unused {
+pub struct UnusedTensor {
     /// Its name.
     pub tensor: String,
     /// Why nothing reads it.
@@ -28,9 +28,9 @@ pub(super) fn check_file(
     irs: &[&Ir],
     found: &mut Findings<'_>,
 ) {
-    let mut stored = Stored::new(tensors);
+    let mut stored = AuditedTensors::new(tensors);
     irs.iter().flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, found));
-    let kept = Kept::new(circuit, config, irs);
+    let kept = UnusedAllowance::new(circuit, config, irs);
     for name in stored.unread() {
         if kept.declared(tensors.naming(), name).is_none() {
             found.add(Code::A30, None, Some(format!("tensor {name}")), "nothing reads it".into());
@@ -45,17 +45,17 @@ pub fn unused(
     config: &ModelConfig,
     tensors: &dyn TensorIndex,
     irs: &[&Ir],
-) -> (Vec<Unused>, Vec<String>) {
-    let mut stored = Stored::new(tensors);
+) -> (Vec<UnusedTensor>, Vec<String>) {
+    let mut stored = AuditedTensors::new(tensors);
     let mut found = Findings::new("file");
     irs.iter().flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, &mut found));
-    let kept = Kept::new(circuit, config, irs);
+    let kept = UnusedAllowance::new(circuit, config, irs);
     let mut names: Vec<&str> = stored.unread().collect();
     names.sort_unstable();
     let (mut unused, mut unread) = (Vec::new(), Vec::new());
     for name in names {
         match kept.declared(tensors.naming(), name) {
-            Some(why) => unused.push(Unused { tensor: name.to_owned(), why }),
+            Some(why) => unused.push(UnusedTensor { tensor: name.to_owned(), why }),
             None => unread.push(name.to_owned()),
         }
     }
@@ -64,13 +64,13 @@ pub fn unused(
 
 /// The tensors of a file, and which weight reads each. MoE checkpoints can have a hundred thousand and every load checks all of
 /// them, so there is one table of names with a fast hash (seeded, because names come from files) and one lookup per weight part.
-struct Stored<'a> {
-    tensors: Vec<Tensor<'a>>,
+struct AuditedTensors<'a> {
+    tensors: Vec<AuditedTensor<'a>>,
     places: HashMap<&'a str, usize, foldhash::fast::RandomState>,
 }
 
 /// A tensor and its reader, together in memory for the lookup.
-struct Tensor<'a> {
+struct AuditedTensor<'a> {
     name: &'a str,
     ty: TensorType,
     shape: &'a [usize],
@@ -78,20 +78,20 @@ struct Tensor<'a> {
     reader: Option<&'a Weight>,
 }
 
-impl<'a> Stored<'a> {
-    fn new(index: &'a dyn TensorIndex) -> Stored<'a> {
-        let tensor = |(name, ty, shape): (&'a str, TensorType, &'a [usize])| Tensor {
+impl<'a> AuditedTensors<'a> {
+    fn new(index: &'a dyn TensorIndex) -> AuditedTensors<'a> {
+        let tensor = |(name, ty, shape): (&'a str, TensorType, &'a [usize])| AuditedTensor {
             name,
             ty,
             shape,
             elements: shape.iter().product(),
             reader: None,
         };
-        let tensors: Vec<Tensor<'_>> = index.all().into_iter().map(tensor).collect();
+        let tensors: Vec<AuditedTensor<'_>> = index.all().into_iter().map(tensor).collect();
         let mut places =
             HashMap::with_capacity_and_hasher(tensors.len(), foldhash::fast::RandomState::default());
         places.extend(tensors.iter().enumerate().map(|(i, tensor)| (tensor.name, i)));
-        Stored { tensors, places }
+        AuditedTensors { tensors, places }
     }
 
     /// The tensors that no weight read.
@@ -125,7 +125,12 @@ impl<'a> Stored<'a> {
     }
 
     /// The tensor that a weight reads; A31 where another slot has read it.
-    fn take(&mut self, weight: &'a Weight, name: &str, found: &mut Findings<'_>) -> Option<&Tensor<'a>> {
+    fn take(
+        &mut self,
+        weight: &'a Weight,
+        name: &str,
+        found: &mut Findings<'_>,
+    ) -> Option<&AuditedTensor<'a>> {
         let tensor = &mut self.tensors[*self.places.get(name)?];
         let first = *tensor.reader.get_or_insert(weight);
         // the head of a tied model reads the embedding: one slot in two spans
@@ -138,23 +143,23 @@ impl<'a> Stored<'a> {
 }
 
 /// What says that tensors may be in a file and not be read.
-struct Kept<'a> {
+struct UnusedAllowance<'a> {
     circuit: &'a Circuit,
     vars: ConfigVars,
     /// MTP layers that are not run.
     layers: Range<usize>,
 }
 
-impl<'a> Kept<'a> {
-    fn new(circuit: &'a Circuit, config: &ModelConfig, irs: &[&Ir]) -> Kept<'a> {
+impl<'a> UnusedAllowance<'a> {
+    fn new(circuit: &'a Circuit, config: &ModelConfig, irs: &[&Ir]) -> UnusedAllowance<'a> {
         let drafts = irs.iter().flat_map(|ir| &ir.nodes).any(|node| node.layer == Some(config.layers));
         let layers = config.layers + usize::from(drafts)..config.all_layers();
-        Kept { circuit, vars: ConfigVars::of(config, None), layers }
+        UnusedAllowance { circuit, vars: ConfigVars::of(config, None), layers }
     }
 
     /// Why no node reads the tensor of this name, if a reason is known.
-    fn declared(&self, naming: Naming, name: &str) -> Option<String> {
-        let prefixes: &[&str] = if naming == Naming::HuggingFace { &HF_PREFIXES } else { &[""] };
+    fn declared(&self, naming: TensorNaming, name: &str) -> Option<String> {
+        let prefixes: &[&str] = if naming == TensorNaming::HuggingFace { &HF_PREFIXES } else { &[""] };
         prefixes.iter().rev().filter_map(|prefix| name.strip_prefix(prefix)).find_map(|name| {
             let index = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
             let layer = index("blk.").or_else(|| index("model.layers."));
@@ -162,7 +167,7 @@ impl<'a> Kept<'a> {
                 return Some(format!("layer {layer} predicts further tokens; it is kept and not run"));
             }
             self.circuit.unused.iter().find_map(|spec| {
-                let pattern = if naming == Naming::Gguf { &spec.gguf } else { &spec.hf };
+                let pattern = if naming == TensorNaming::Gguf { &spec.gguf } else { &spec.hf };
                 let holds = || self.vars.hold(&spec.when, &self.circuit.name).ok();
                 let fits = fits(pattern.as_deref()?, name) && holds()?;
                 fits.then(|| spec.why.clone())
@@ -175,7 +180,7 @@ impl<'a> Kept<'a> {
 pub(super) fn check_ir(
     ir: &Ir,
     circuit: &Circuit,
-    span: &Span,
+    span: &ModelSpan,
     config: &ModelConfig,
     found: &mut Findings<'_>,
 ) {
@@ -238,7 +243,7 @@ fn in_order(circuit: &Circuit, ir: &Ir, n: usize, found: &mut Findings<'_>) {
 /// A38: every slot that an operation of the span uses, and whose conditions hold, is filled.
 fn needed(
     circuit: &Circuit,
-    span: &Span,
+    span: &ModelSpan,
     config: &ModelConfig,
     filled: &HashSet<(&str, Option<usize>)>,
     found: &mut Findings<'_>,

@@ -2,13 +2,13 @@
 
 use super::findings::Findings;
 use super::rules::Code;
-use crate::ir::{AttentionPath, Ir, Storage, ValueId};
+use crate::ir::{AttentionPath, Ir, ValueId, ValueStorage};
 
 /// An IR whose indices exist and whose views end somewhere.
-pub(super) struct Trace<'a> {
+pub(super) struct ResolvedIr<'a> {
     pub(super) ir: &'a Ir,
     /// Where each value is stored.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<ValuePlace>,
     /// Nodes that make each value.
     pub(super) makers: Vec<Vec<usize>>,
     /// How many nodes read each value.
@@ -17,7 +17,7 @@ pub(super) struct Trace<'a> {
 
 /// Where a value's elements are stored: a range of each head of its root value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ValuePlace {
     /// The value that owns the memory.
     pub(super) root: usize,
     /// First element within a head.
@@ -26,9 +26,9 @@ pub(super) struct Place {
     pub(super) to: usize,
 }
 
-impl Place {
+impl ValuePlace {
     /// Whether two places share elements.
-    pub(super) fn overlaps(&self, other: &Place) -> bool {
+    pub(super) fn overlaps(&self, other: &ValuePlace) -> bool {
         self.root == other.root && self.from < other.to && other.from < self.to
     }
 }
@@ -42,9 +42,9 @@ pub(super) fn rows(path: AttentionPath) -> u8 {
     }
 }
 
-impl<'a> Trace<'a> {
+impl<'a> ResolvedIr<'a> {
     /// Follows every edge; none where an index does not exist or a view never ends.
-    pub(super) fn new(ir: &'a Ir, found: &mut Findings<'_>) -> Option<Trace<'a>> {
+    pub(super) fn new(ir: &'a Ir, found: &mut Findings<'_>) -> Option<ResolvedIr<'a>> {
         if !indices(ir, found) {
             return None;
         }
@@ -55,7 +55,7 @@ impl<'a> Trace<'a> {
             node.outputs.iter().for_each(|id| makers[id.0].push(n));
             node.inputs.iter().for_each(|id| readers[id.0] += 1);
         }
-        Some(Trace { ir, places, makers, readers })
+        Some(ResolvedIr { ir, places, makers, readers })
     }
 
     /// The node that makes `id` for (some of) the rows of `path`.
@@ -109,7 +109,7 @@ fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
         }
     }
     for value in &ir.values {
-        if let Storage::View { of, .. } = value.storage
+        if let ValueStorage::View { of, .. } = value.storage
             && of.0 >= ir.values.len()
         {
             let problem = format!("it is a view of value {}, which does not exist", of.0);
@@ -120,8 +120,8 @@ fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
 }
 
 /// The place of every value; A24 where a view is, through others, a view of itself.
-fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<Place>> {
-    let mut places: Vec<Option<Place>> = vec![None; ir.values.len()];
+fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<ValuePlace>> {
+    let mut places: Vec<Option<ValuePlace>> = vec![None; ir.values.len()];
     let mut chain = Vec::new();
     for start in 0..ir.values.len() {
         chain.clear();
@@ -129,7 +129,7 @@ fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<Place>> {
         // up to a value whose place is known, or that has a place of its own
         while places[at].is_none() {
             match ir.values[at].storage {
-                Storage::View { of, .. } => {
+                ValueStorage::View { of, .. } => {
                     if chain.len() > ir.values.len() {
                         let value = &ir.values[start];
                         let problem = "it is, through others, a view of itself".into();
@@ -139,7 +139,7 @@ fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<Place>> {
                     chain.push(at);
                     at = of.0;
                 }
-                _ => places[at] = Some(Place { root: at, from: 0, to: ir.values[at].width }),
+                _ => places[at] = Some(ValuePlace { root: at, from: 0, to: ir.values[at].width }),
             }
         }
         while let Some(view) = chain.pop() {
@@ -151,14 +151,14 @@ fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<Place>> {
 }
 
 /// The place of a view whose parent's place is known. A view that is cut into other heads than its root takes the whole root.
-fn view_place(ir: &Ir, view: usize, parent: Place) -> Place {
+fn view_place(ir: &Ir, view: usize, parent: ValuePlace) -> ValuePlace {
     let value = &ir.values[view];
     let root = &ir.values[parent.root];
     match value.storage {
-        Storage::View { offset, .. } if value.heads == root.heads => {
+        ValueStorage::View { offset, .. } if value.heads == root.heads => {
             let from = parent.from.saturating_add(offset);
-            Place { root: parent.root, from, to: from.saturating_add(value.width) }
+            ValuePlace { root: parent.root, from, to: from.saturating_add(value.width) }
         }
-        _ => Place { root: parent.root, from: 0, to: usize::MAX },
+        _ => ValuePlace { root: parent.root, from: 0, to: usize::MAX },
     }
 }

@@ -1,6 +1,6 @@
 //! Blocks of a circuit file: operations with the weights, values and cache that belong to them. Data only.
 
-use crate::ops::{MadeBy, Op};
+use crate::ops::{NodeMaker, Op};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -116,7 +116,7 @@ pub struct OpSpec {
 
 /// The operations that a circuit may name: those that circuits make, and `mlp`, which stands for several.
 pub static OP_WORDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    let made = Op::ALL.iter().filter(|op| op.spec().made_by() == MadeBy::Circuit).map(Op::word);
+    let made = Op::ALL.iter().filter(|op| op.spec().made_by() == NodeMaker::Circuit).map(Op::word);
     made.chain(["mlp"]).collect()
 });
 

@@ -6,13 +6,13 @@ use super::vars::ConfigVars;
 use super::weights::TensorIndex;
 use crate::config::ModelConfig;
 use crate::error::GraphError;
-use crate::naming::Naming;
+use crate::naming::TensorNaming;
 use latent_types::TensorType;
 use std::collections::HashMap;
 
 /// Every tensor of a config with the shape that its circuit gives it, vectors and routers in F32 and the rest in one type.
 pub struct DeclaredTensors {
-    naming: Naming,
+    naming: TensorNaming,
     ty: TensorType,
     file: String,
     tensors: HashMap<String, (TensorType, Vec<usize>)>,
@@ -23,7 +23,11 @@ impl DeclaredTensors {
     ///
     /// # Errors
     /// When the circuit contradicts itself.
-    pub fn new(config: &ModelConfig, naming: Naming, ty: TensorType) -> Result<DeclaredTensors, GraphError> {
+    pub fn new(
+        config: &ModelConfig,
+        naming: TensorNaming,
+        ty: TensorType,
+    ) -> Result<DeclaredTensors, GraphError> {
         DeclaredTensors::of(Circuit::named(&config.circuit)?, config, naming, ty)
     }
 
@@ -34,7 +38,7 @@ impl DeclaredTensors {
     pub fn of(
         circuit: &Circuit,
         config: &ModelConfig,
-        naming: Naming,
+        naming: TensorNaming,
         ty: TensorType,
     ) -> Result<DeclaredTensors, GraphError> {
         let mut declared =
@@ -81,8 +85,8 @@ impl DeclaredTensors {
         ty: TensorType,
     ) -> Result<(), GraphError> {
         let pattern = match self.naming {
-            Naming::Gguf => &spec.gguf,
-            Naming::HuggingFace => &spec.hf,
+            TensorNaming::Gguf => &spec.gguf,
+            TensorNaming::HuggingFace => &spec.hf,
         };
         let (Some(pattern), true) = (pattern, vars.hold(&spec.when, &circuit.name)?) else { return Ok(()) };
         let shape = vars.shape(slot, spec, &circuit.name)?;
@@ -107,7 +111,7 @@ impl DeclaredTensors {
 }
 
 impl TensorIndex for DeclaredTensors {
-    fn naming(&self) -> Naming {
+    fn naming(&self) -> TensorNaming {
         self.naming
     }
 

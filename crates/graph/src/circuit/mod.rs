@@ -19,7 +19,7 @@ mod vars;
 mod weights;
 
 pub(crate) use crate::naming::HF_PREFIXES;
-pub use crate::naming::Naming;
+pub use crate::naming::TensorNaming;
 pub use block::{
     Block, BlockKind, CacheKind, OP_WORDS, OpSpec, ReadRange, RowPartSpec, SlotSpec, StreamSpec,
 };
@@ -28,14 +28,14 @@ pub use form::{Circuit, LayerRule, LayerRules, StagePart, StageSpec, StageValue,
 pub(crate) use layers::LayerGroup;
 pub use layers::{LayerRun, LayerSpec};
 pub(crate) use pattern::fits;
-pub use stages::{Decoder, StagePair};
+pub use stages::{DecoderStages, StagePair};
 pub use streams::{CacheStream, RowPart};
-pub use transfer::{Origin, Transfer, Transfers};
+pub use transfer::{TensorOrigin, Transfer, Transfers};
 pub use vars::ConfigVars;
-pub use weights::{Part, TensorIndex, Weight};
+pub use weights::{TensorIndex, Weight, WeightPart};
 
 use crate::error::{CircuitError, GraphError};
-use crate::naming::Scheme;
+use crate::naming::NamingScheme;
 use std::sync::OnceLock;
 
 /// The files of `crates/graph/circuits`: a new architecture adds a line.
@@ -85,7 +85,7 @@ impl Circuit {
     /// The same with the names of its scheme in the slots.
     fn with_names(mut self) -> Result<Circuit, GraphError> {
         let Some(name) = self.hf_names.take() else { return Ok(self) };
-        let Some(scheme) = Scheme::named(&name) else {
+        let Some(scheme) = NamingScheme::named(&name) else {
             let problem = format!("unknown naming scheme {name:?} in hf_names");
             return Err(self.error(CircuitError::Contradiction(problem)));
         };

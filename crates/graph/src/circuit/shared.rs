@@ -21,32 +21,32 @@ const FILES: [(&str, &str); 8] = [
 ];
 
 /// A block written out, or the name of a shared one.
-struct OwnOrShared(Block);
+struct BlockDefinition(Block);
 
-impl<'de> Deserialize<'de> for OwnOrShared {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OwnOrShared, D::Error> {
+impl<'de> Deserialize<'de> for BlockDefinition {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<BlockDefinition, D::Error> {
         // not an untagged enum, which would not say what is wrong with a block
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = OwnOrShared;
+        struct BlockDefinitionVisitor;
+        impl<'de> Visitor<'de> for BlockDefinitionVisitor {
+            type Value = BlockDefinition;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a block, or the name of a shared one")
             }
 
-            fn visit_str<E: Error>(self, name: &str) -> Result<OwnOrShared, E> {
+            fn visit_str<E: Error>(self, name: &str) -> Result<BlockDefinition, E> {
                 let Some((_, text)) = FILES.iter().find(|(known, _)| *known == name) else {
                     let known = FILES.map(|(known, _)| known).join(", ");
                     return Err(E::custom(format!("unknown shared block {name:?}; expected one of {known}")));
                 };
-                serde_json::from_str(text).map(OwnOrShared).map_err(E::custom)
+                serde_json::from_str(text).map(BlockDefinition).map_err(E::custom)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OwnOrShared, A::Error> {
-                Block::deserialize(MapAccessDeserializer::new(map)).map(OwnOrShared)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<BlockDefinition, A::Error> {
+                Block::deserialize(MapAccessDeserializer::new(map)).map(BlockDefinition)
             }
         }
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(BlockDefinitionVisitor)
     }
 }
 
@@ -54,6 +54,6 @@ impl<'de> Deserialize<'de> for OwnOrShared {
 pub(super) fn blocks<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Block>, D::Error> {
-    let blocks: BTreeMap<String, OwnOrShared> = Deserialize::deserialize(deserializer)?;
+    let blocks: BTreeMap<String, BlockDefinition> = Deserialize::deserialize(deserializer)?;
     Ok(blocks.into_iter().map(|(name, block)| (name, block.0)).collect())
 }

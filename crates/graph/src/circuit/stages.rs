@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// The stages of a decoder, and behind them, in a circuit that has them, those of its MTP layer.
 #[derive(Clone, Debug)]
-pub struct Decoder<'c> {
+pub struct DecoderStages<'c> {
     /// Token ids to the residual stream through all layers, then residual stream to logits.
     pub main: StagePair<'c>,
     /// Rows of the residual stream with the tokens after them through one more layer, then to logits.
@@ -48,7 +48,7 @@ impl Circuit {
     /// # Errors
     /// [`CircuitError::Stage`] if the stages do not form a decoder, [`CircuitError::StageNotRun`] if
     /// an extra stage follows them.
-    pub fn decoder(&self) -> Result<Decoder<'_>, GraphError> {
+    pub fn decoder(&self) -> Result<DecoderStages<'_>, GraphError> {
         let [layers, head, rest @ ..] = &self.stages[..] else {
             let problem = format!(
                 "the number of stages is {}, expected two: from tokens through the layers to hidden, and from hidden to logits",
@@ -66,7 +66,7 @@ impl Circuit {
                 return Err(self.error(CircuitError::StageNotRun { stage: stage.name.clone() }));
             }
         };
-        Ok(Decoder { main: self.pair(layers, head, &[StageValue::Tokens], &StagePart::Layers)?, mtp })
+        Ok(DecoderStages { main: self.pair(layers, head, &[StageValue::Tokens], &StagePart::Layers)?, mtp })
     }
 
     /// The decoder's own stages, or those of its MTP layer.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::{LayerKind, ModelConfig};
 use crate::error::CacheError;
-use crate::ir::{Ir, Span};
+use crate::ir::{Ir, ModelSpan};
 use crate::passes::snapshots::config;
 use latent_types::TensorType;
 use serde_json::{Value, json};
@@ -28,8 +28,8 @@ fn problem(error: GraphError) -> CircuitError {
 }
 
 fn built(circuit: &Circuit, config: &ModelConfig) -> Result<Ir, GraphError> {
-    let tensors = DeclaredTensors::of(circuit, config, Naming::Gguf, TensorType::BF16)?;
-    let span = Span { embed: true, layers: 0..config.layers, head: true, mtp: false };
+    let tensors = DeclaredTensors::of(circuit, config, TensorNaming::Gguf, TensorType::BF16)?;
+    let span = ModelSpan { embed: true, layers: 0..config.layers, head: true, mtp: false };
     Ir::build_with(circuit, config, &span, &tensors)
 }
 

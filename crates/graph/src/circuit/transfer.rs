@@ -4,10 +4,10 @@ use super::block::{BlockKind, SlotSpec};
 use super::form::Circuit;
 use super::pattern::{fits, renamed};
 use super::vars::ConfigVars;
-use super::weights::{Part, TensorIndex};
+use super::weights::{TensorIndex, WeightPart};
 use crate::config::ModelConfig;
 use crate::error::GraphError;
-use crate::naming::{HF_PREFIXES, Naming};
+use crate::naming::{HF_PREFIXES, TensorNaming};
 use std::collections::{BTreeMap, HashSet};
 
 /// A tensor of the other file.
@@ -18,31 +18,31 @@ pub struct Transfer {
     /// Its shape, outermost dimension first.
     pub shape: Vec<usize>,
     /// What it is made of.
-    pub from: Origin,
+    pub from: TensorOrigin,
 }
 
 /// What a tensor of the other file is made of.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Origin {
+pub enum TensorOrigin {
     /// Tensors one after another: one, or one per index of the outermost dimension.
-    Stacked(Vec<Part>),
+    Stacked(Vec<WeightPart>),
     /// One matrix of a stacked tensor.
     Matrix {
         /// The tensor.
-        part: Part,
+        part: WeightPart,
         /// Which of its matrices.
         index: usize,
     },
     /// W_UK of a `kv_b`: the first `nope` rows of each head, transposed.
-    Uk(Part),
+    Uk(WeightPart),
     /// W_UV of a `kv_b`: the last `v` rows of each head.
-    Uv(Part),
+    Uv(WeightPart),
     /// A `kv_b`: for each head the rows of W_UK, which is stored transposed, and those of W_UV.
     Joined {
         /// `k_b`.
-        uk: Part,
+        uk: WeightPart,
         /// `v_b`.
-        uv: Part,
+        uv: WeightPart,
     },
 }
 
@@ -70,7 +70,7 @@ impl Circuit {
         index: &dyn TensorIndex,
     ) -> Result<Transfers, GraphError> {
         let stacked = target.moe.is_some_and(|moe| moe.fused_gate_up);
-        let mut sorting = Sorting {
+        let mut sorting = TransferSorter {
             circuit: self,
             configs: [source, target],
             index,
@@ -101,7 +101,7 @@ impl Circuit {
 }
 
 /// The tensors of a file while their places in the other one are found.
-struct Sorting<'a> {
+struct TransferSorter<'a> {
     circuit: &'a Circuit,
     /// As the file says it, and as the other one does.
     configs: [&'a ModelConfig; 2],
@@ -113,7 +113,7 @@ struct Sorting<'a> {
     found: Transfers,
 }
 
-impl Sorting<'_> {
+impl TransferSorter<'_> {
     /// Transfers the slots of a block.
     fn slots(
         &mut self,
@@ -137,16 +137,16 @@ impl Sorting<'_> {
                 }
                 continue;
             }
-            let mut other = |slot| -> Result<Option<Part>, GraphError> {
+            let mut other = |slot| -> Result<Option<WeightPart>, GraphError> {
                 let weight = self.circuit.fill((block, slot), layer, &here, self.index)?;
                 let part = weight.and_then(|weight| weight.parts.into_iter().next());
                 part.iter().for_each(|part| note(&mut self.read, part));
                 Ok(part)
             };
             let from = match slot.as_str() {
-                "k_b" => other("kv_b")?.map(Origin::Uk),
-                "v_b" => other("kv_b")?.map(Origin::Uv),
-                "kv_b" => other("k_b")?.zip(other("v_b")?).map(|(uk, uv)| Origin::Joined { uk, uv }),
+                "k_b" => other("kv_b")?.map(TensorOrigin::Uk),
+                "v_b" => other("kv_b")?.map(TensorOrigin::Uv),
+                "kv_b" => other("k_b")?.zip(other("v_b")?).map(|(uk, uv)| TensorOrigin::Joined { uk, uv }),
                 _ => None,
             };
             if let Some(from) = from {
@@ -159,32 +159,32 @@ impl Sorting<'_> {
     /// The name that the other file has for a slot.
     fn pattern<'s>(&self, spec: &'s SlotSpec) -> Option<&'s String> {
         match self.index.naming() {
-            Naming::HuggingFace => spec.gguf.as_ref(),
-            Naming::Gguf => spec.hf_stacked.as_ref().filter(|_| self.stacked).or(spec.hf.as_ref()),
+            TensorNaming::HuggingFace => spec.gguf.as_ref(),
+            TensorNaming::Gguf => spec.hf_stacked.as_ref().filter(|_| self.stacked).or(spec.hf.as_ref()),
         }
     }
 
     /// Whether this file has a name for a slot.
     fn names_here(&self, spec: &SlotSpec) -> bool {
         match self.index.naming() {
-            Naming::HuggingFace => spec.hf.is_some(),
-            Naming::Gguf => spec.gguf.is_some(),
+            TensorNaming::HuggingFace => spec.hf.is_some(),
+            TensorNaming::Gguf => spec.gguf.is_some(),
         }
     }
 
     /// A weight in the other file: one tensor, or one per expert.
-    fn weight(&mut self, pattern: &str, shape: Vec<usize>, parts: Vec<Part>) {
+    fn weight(&mut self, pattern: &str, shape: Vec<usize>, parts: Vec<WeightPart>) {
         parts.iter().for_each(|part| note(&mut self.read, part));
         if !pattern.contains("{expert}") {
-            let from = Origin::Stacked(parts);
+            let from = TensorOrigin::Stacked(parts);
             self.found.tensors.push(Transfer { name: pattern.to_owned(), shape, from });
             return;
         }
         for index in 0..shape[0] {
             let name = pattern.replace("{expert}", &index.to_string());
             let from = match parts.as_slice() {
-                [part] => Origin::Matrix { part: part.clone(), index },
-                parts => Origin::Stacked(parts.get(index).cloned().into_iter().collect()),
+                [part] => TensorOrigin::Matrix { part: part.clone(), index },
+                parts => TensorOrigin::Stacked(parts.get(index).cloned().into_iter().collect()),
             };
             self.found.tensors.push(Transfer { name, shape: shape[1..].to_vec(), from });
         }
@@ -193,7 +193,7 @@ impl Sorting<'_> {
     /// The tensors that no slot is filled from.
     fn rest(&mut self) -> Result<(), GraphError> {
         let naming = self.index.naming();
-        let prefixes: &[&str] = if naming == Naming::HuggingFace { &HF_PREFIXES } else { &[""] };
+        let prefixes: &[&str] = if naming == TensorNaming::HuggingFace { &HF_PREFIXES } else { &[""] };
         let vars = ConfigVars::of(self.configs[0], None);
         let mut left: Vec<_> = self.index.all();
         left.retain(|(name, ..)| !self.read.contains(*name));
@@ -203,8 +203,8 @@ impl Sorting<'_> {
             let mut why = None;
             for spec in &self.circuit.unused {
                 let (Some(pattern), other) = (match naming {
-                    Naming::Gguf => (&spec.gguf, &spec.hf),
-                    Naming::HuggingFace => (&spec.hf, &spec.gguf),
+                    TensorNaming::Gguf => (&spec.gguf, &spec.hf),
+                    TensorNaming::HuggingFace => (&spec.hf, &spec.gguf),
                 }) else {
                     continue;
                 };
@@ -219,8 +219,8 @@ impl Sorting<'_> {
             }
             match (kept, why) {
                 (Some(name), _) => {
-                    let part = Part { tensor: tensor.to_owned(), scale: None };
-                    let from = Origin::Stacked(vec![part]);
+                    let part = WeightPart { tensor: tensor.to_owned(), scale: None };
+                    let from = TensorOrigin::Stacked(vec![part]);
                     self.found.tensors.push(Transfer { name, shape: shape.to_vec(), from });
                 }
                 (None, Some(why)) => self.found.dropped.push((tensor.to_owned(), why.clone())),
@@ -232,7 +232,7 @@ impl Sorting<'_> {
 }
 
 /// Notes that a part, and its scales, have a place.
-fn note(read: &mut HashSet<String>, part: &Part) {
+fn note(read: &mut HashSet<String>, part: &WeightPart) {
     read.insert(part.tensor.clone());
     read.extend(part.scale.clone());
 }

@@ -2,7 +2,7 @@
 
 use super::block::{OpSpec, SlotSpec};
 use super::expression;
-use crate::config::{FfnActivation, KvForm, LayerKind, ModelConfig, Share};
+use crate::config::{FfnActivation, KvForm, LayerKind, ModelConfig, RankShare};
 use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,12 +20,12 @@ pub struct ConfigVars {
     flags: BTreeMap<&'static str, bool>,
     factors: BTreeMap<&'static str, f64>,
     /// Where several ranks share the model.
-    shared: Option<Box<Shared>>,
+    shared: Option<Box<RankDimensions>>,
 }
 
 /// Dimensions of the whole model, and those that lie before this rank's: where a size that grows with one of them begins.
 #[derive(Clone, Debug, Default)]
-struct Shared {
+struct RankDimensions {
     whole: BTreeMap<&'static str, usize>,
     before: BTreeMap<&'static str, usize>,
 }
@@ -73,7 +73,8 @@ impl ConfigVars {
                 }
             }
             let own = |from| ("own_experts", from);
-            let mut shared = Shared { whole: dimensions(&config.whole()), before: dimensions(&before) };
+            let mut shared =
+                RankDimensions { whole: dimensions(&config.whole()), before: dimensions(&before) };
             shared.before.extend([own(config.own_experts().from)]);
             Box::new(shared)
         });
@@ -155,14 +156,15 @@ impl ConfigVars {
         name: &str,
         slot: &SlotSpec,
         circuit: &str,
-    ) -> Result<Vec<Share>, GraphError> {
+    ) -> Result<Vec<RankShare>, GraphError> {
         let shape = self.checked_shape(name, slot, circuit)?;
-        let Some(shared) = &self.shared else { return Ok(shape.into_iter().map(Share::all).collect()) };
+        let Some(shared) = &self.shared else { return Ok(shape.into_iter().map(RankShare::all).collect()) };
         let whole = ConfigVars { dimensions: shared.whole.clone(), ..ConfigVars::default() };
         let before = ConfigVars { dimensions: shared.before.clone(), ..ConfigVars::default() };
         let whole = whole.checked_shape(name, slot, circuit)?;
         let before = before.sizes(name, slot, circuit)?;
-        let share = |((len, of), from)| if len == of { Share::all(of) } else { Share { from, len, of } };
+        let share =
+            |((len, of), from)| if len == of { RankShare::all(of) } else { RankShare { from, len, of } };
         Ok(shape.into_iter().zip(whole).zip(before).map(share).collect())
     }
 

@@ -3,9 +3,9 @@
 use super::block::SlotSpec;
 use super::form::Circuit;
 use super::vars::ConfigVars;
-use crate::config::Share;
+use crate::config::RankShare;
 use crate::error::{CircuitError, GraphError};
-use crate::naming::{HF_PREFIXES, Naming};
+use crate::naming::{HF_PREFIXES, TensorNaming};
 use crate::partition::PartitionError;
 use latent_formats::TensorPart;
 use latent_types::TensorType;
@@ -14,7 +14,7 @@ use latent_types::TensorType;
 /// [`Missing`](TensorIndex) data is accepted.
 pub trait TensorIndex {
     /// How the file names tensors.
-    fn naming(&self) -> Naming;
+    fn naming(&self) -> TensorNaming;
     /// Type and shape (outermost first) of the tensor of this name.
     fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)>;
     /// Name, type and shape of every tensor, in no order.
@@ -36,15 +36,15 @@ pub struct Weight {
     /// The whole shape, outermost first: `[experts, outputs, inputs]`, `[outputs, inputs]` or `[width]`.
     pub shape: Vec<usize>,
     /// The tensors: one, or one per index of the outermost dimension.
-    pub parts: Vec<Part>,
+    pub parts: Vec<WeightPart>,
     /// What part of the file's shape this is, a share for each dimension, where several ranks share the model and this weight.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cut: Option<Vec<Share>>,
+    pub cut: Option<Vec<RankShare>>,
 }
 
 /// One tensor of a weight.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Part {
+pub struct WeightPart {
     /// The tensor's name in the file.
     pub tensor: String,
     /// A tensor of scales that multiply this one: `.scale` of NVFP4 files (one, or one per expert), or the
@@ -104,18 +104,18 @@ impl Weight {
         index: &dyn TensorIndex,
         scale_block: (usize, usize),
     ) -> Result<Vec<TensorPart>, PartitionError> {
-        let mut shares: Vec<Share> = match &self.cut {
+        let mut shares: Vec<RankShare> = match &self.cut {
             Some(cut) => cut.clone(),
-            None => self.shape.iter().copied().map(Share::all).collect(),
+            None => self.shape.iter().copied().map(RankShare::all).collect(),
         };
         if self.parts.len() > 1 {
             // a tensor for each: those of other ranks are not among them
             shares.remove(0);
         }
         while shares.len() < 3 {
-            shares.insert(0, Share::all(1));
+            shares.insert(0, RankShare::all(1));
         }
-        let of = |tensor: &str, shares: [Share; 3]| TensorPart {
+        let of = |tensor: &str, shares: [RankShare; 3]| TensorPart {
             tensor: tensor.to_owned(),
             whole: shares.map(|share| share.of),
             matrices: shares[0].range(),
@@ -129,7 +129,7 @@ impl Weight {
             let elements = index.find(scale).map_or(1, |(_, shape)| shape.iter().product());
             parts.push(match self.ty {
                 TensorType::F8_E4M3 => {
-                    let blocks = |share: Share, block: usize| {
+                    let blocks = |share: RankShare, block: usize| {
                         let end = share.range().end;
                         let inside = |at: &usize| !at.is_multiple_of(block) && *at < share.of;
                         if let Some(at) = [share.from, end].into_iter().find(inside) {
@@ -140,14 +140,14 @@ impl Weight {
                             });
                         }
                         let from = share.from / block;
-                        Ok(Share { from, len: end.div_ceil(block) - from, of: share.of.div_ceil(block) })
+                        Ok(RankShare { from, len: end.div_ceil(block) - from, of: share.of.div_ceil(block) })
                     };
                     let (rows, columns) =
                         (blocks(shares[1], scale_block.0)?, blocks(shares[2], scale_block.1)?);
                     of(scale, [shares[0], rows, columns])
                 }
                 // one for each matrix, or one for all
-                _ if elements == shares[0].of => of(scale, [Share::all(1), Share::all(1), shares[0]]),
+                _ if elements == shares[0].of => of(scale, [RankShare::all(1), RankShare::all(1), shares[0]]),
                 _ => TensorPart::all(scale, [1, 1, elements]),
             });
         }
@@ -191,7 +191,7 @@ impl Circuit {
         if stacked {
             // a tensor for each: the list says which there are
             names = names[shares[0].range()].to_vec();
-            shares[0] = Share::all(shares[0].len);
+            shares[0] = RankShare::all(shares[0].len);
         }
         if spec.optional && names.iter().all(|name| index.find(name).is_none()) {
             return Ok(None);
@@ -210,7 +210,7 @@ impl Circuit {
                 });
             }
             let scale = scale_of(&name, index);
-            parts.push(Part { tensor: name, scale });
+            parts.push(WeightPart { tensor: name, scale });
         }
         let ty = ty.unwrap_or(TensorType::F32);
         let shape = shares.iter().map(|share| share.len).collect();
@@ -228,8 +228,8 @@ impl Circuit {
         index: &dyn TensorIndex,
     ) -> Result<Vec<String>, GraphError> {
         let pattern = match index.naming() {
-            Naming::Gguf => spec.gguf.as_ref(),
-            Naming::HuggingFace => spec.hf.as_ref(),
+            TensorNaming::Gguf => spec.gguf.as_ref(),
+            TensorNaming::HuggingFace => spec.hf.as_ref(),
         };
         let pattern = pattern.ok_or_else(|| GraphError::MissingTensor {
             file: index.file(),
@@ -238,12 +238,12 @@ impl Circuit {
         })?;
         let of_layer =
             |name: &String| layer.map_or_else(|| name.clone(), |l| name.replace("{layer}", &l.to_string()));
-        let prefixes: &[&str] = if index.naming() == Naming::Gguf { &[""] } else { &HF_PREFIXES };
+        let prefixes: &[&str] = if index.naming() == TensorNaming::Gguf { &[""] } else { &HF_PREFIXES };
         let found = |first: &str| prefixes.iter().find(|p| index.find(&format!("{p}{first}")).is_some());
         let pattern = of_layer(pattern);
         let first = pattern.replace("{expert}", "0");
         let stacked =
-            spec.hf_stacked.as_ref().filter(|_| index.naming() == Naming::HuggingFace).map(of_layer);
+            spec.hf_stacked.as_ref().filter(|_| index.naming() == TensorNaming::HuggingFace).map(of_layer);
         if let Some((prefix, stacked)) = stacked.and_then(|name| Some((found(&name)?, name))) {
             return Ok(vec![format!("{prefix}{stacked}")]);
         }
@@ -290,8 +290,8 @@ fn check_part(name: &str, shape: &[usize], index: &dyn TensorIndex) -> Result<Te
 fn scale_of(name: &str, index: &dyn TensorIndex) -> Option<String> {
     let stem = name.strip_suffix(".weight");
     let candidates = match index.naming() {
-        Naming::Gguf => [stem.map(|s| format!("{s}.scale")), None],
-        Naming::HuggingFace => [Some(format!("{name}_scale_inv")), None],
+        TensorNaming::Gguf => [stem.map(|s| format!("{s}.scale")), None],
+        TensorNaming::HuggingFace => [Some(format!("{name}_scale_inv")), None],
     };
     candidates.into_iter().flatten().find(|candidate| index.find(candidate).is_some())
 }
@@ -301,10 +301,10 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    struct Names(BTreeMap<String, (TensorType, Vec<usize>)>, Naming);
+    struct NameIndex(BTreeMap<String, (TensorType, Vec<usize>)>, TensorNaming);
 
-    impl TensorIndex for Names {
-        fn naming(&self) -> Naming {
+    impl TensorIndex for NameIndex {
+        fn naming(&self) -> TensorNaming {
             self.1
         }
         fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
@@ -326,18 +326,18 @@ mod tests {
     fn a_slot_is_found_under_either_naming_and_its_shape_is_checked() {
         let circuit = Circuit::named("plm").unwrap();
         let tensor = |name: &str, shape: Vec<usize>, naming| {
-            Names([(name.to_owned(), (TensorType::F32, shape))].into(), naming)
+            NameIndex([(name.to_owned(), (TensorType::F32, shape))].into(), naming)
         };
-        let gguf = tensor("blk.3.attn_kv_a_mqa.weight", vec![6, 8], Naming::Gguf);
+        let gguf = tensor("blk.3.attn_kv_a_mqa.weight", vec![6, 8], TensorNaming::Gguf);
         let weight = circuit.fill(("mla", "kv_a"), Some(3), &vars(), &gguf).unwrap().unwrap();
         assert_eq!((weight.outputs(), weight.inputs(), weight.bytes()), (6, 8, 192));
         let hf = "language_model.model.layers.3.self_attn.kv_a_proj_with_mqa.weight";
-        let prefixed = tensor(hf, vec![6, 8], Naming::HuggingFace);
+        let prefixed = tensor(hf, vec![6, 8], TensorNaming::HuggingFace);
         assert_eq!(
             circuit.fill(("mla", "kv_a"), Some(3), &vars(), &prefixed).unwrap().unwrap().parts[0].tensor,
             hf
         );
-        let wrong = tensor("blk.3.attn_kv_a_mqa.weight", vec![8, 6], Naming::Gguf);
+        let wrong = tensor("blk.3.attn_kv_a_mqa.weight", vec![8, 6], TensorNaming::Gguf);
         let message = circuit.fill(("mla", "kv_a"), Some(3), &vars(), &wrong).unwrap_err().to_string();
         assert!(message.contains("[8, 6]") && message.contains("[6, 8]"), "{message}");
         let missing = circuit.fill(("mla", "kv_a"), Some(2), &vars(), &gguf).unwrap_err().to_string();

@@ -1,7 +1,7 @@
 //! An opened checkpoint as keys and tensors.
 
 use super::decimal::written;
-use super::source::{Field, Keys, Tensors};
+use super::source::{ConfigTensors, MetadataKeys, MetadataValue};
 use latent_formats::gguf::{Metadata, Value};
 use latent_formats::{Checkpoint, TensorInfo, TensorRef};
 use latent_types::TensorType;
@@ -15,39 +15,39 @@ pub(super) struct GgufKeys<'a> {
     pub(super) metadata: &'a Metadata,
 }
 
-impl Keys for GgufKeys<'_> {
+impl MetadataKeys for GgufKeys<'_> {
     fn file(&self) -> String {
         self.file.clone()
     }
 
-    fn field(&self, key: &str) -> Option<Field> {
+    fn field(&self, key: &str) -> Option<MetadataValue> {
         Some(match self.metadata.get(key)? {
-            Value::Unsigned(value) => Field::Integer((*value).into()),
-            Value::Signed(value) => Field::Integer((*value).into()),
-            Value::Float(value) => Field::Real(written(*value)),
-            Value::Bool(value) => Field::Flag(*value),
-            Value::String(value) => Field::Text(value.clone()),
-            Value::Array(array) if array.count > MAX_LIST => Field::Count(array.count),
+            Value::Unsigned(value) => MetadataValue::Integer((*value).into()),
+            Value::Signed(value) => MetadataValue::Integer((*value).into()),
+            Value::Float(value) => MetadataValue::Real(written(*value)),
+            Value::Bool(value) => MetadataValue::Flag(*value),
+            Value::String(value) => MetadataValue::Text(value.clone()),
+            Value::Array(array) if array.count > MAX_LIST => MetadataValue::Count(array.count),
             Value::Array(array) => match self.metadata.numbers(key) {
-                Ok(Some(numbers)) => Field::List(numbers.into_iter().map(number).collect()),
-                _ => Field::Count(array.count),
+                Ok(Some(numbers)) => MetadataValue::List(numbers.into_iter().map(number).collect()),
+                _ => MetadataValue::Count(array.count),
             },
         })
     }
 }
 
-fn number(value: f64) -> Field {
+fn number(value: f64) -> MetadataValue {
     if value.fract() == 0.0 && value.abs() < 9e15 {
-        Field::Integer(value as i128)
+        MetadataValue::Integer(value as i128)
     } else {
-        Field::Real(written(value))
+        MetadataValue::Real(written(value))
     }
 }
 
 /// Tensors of a checkpoint.
 pub(super) struct CheckpointShapes<'a>(pub(super) &'a Checkpoint);
 
-impl Tensors for CheckpointShapes<'_> {
+impl ConfigTensors for CheckpointShapes<'_> {
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         self.0.info(name).map(|info| info.shape.clone())
     }

@@ -64,7 +64,7 @@ impl ConfigError {
 /// A model of which a kind of file has no keys for what it does.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file} cannot hold this model: {what}")]
-pub struct Inexpressible {
+pub struct InexpressibleModel {
     /// The kind of file.
     pub file: String,
     /// What it cannot say.

@@ -1,10 +1,10 @@
 //! What each family of config.json implies where it leaves keys out.
 
 use super::{FfnActivation, Gating, GroupScore, OutputGate, RopePairs};
-use crate::naming::{self, Scheme};
+use crate::naming::{self, NamingScheme};
 
 /// Models whose published code shares its defaults.
-pub(super) struct Family {
+pub(super) struct ModelFamily {
     /// `model_type` of config.json.
     pub(super) model_type: &'static str,
     /// Names in `architectures`.
@@ -34,7 +34,7 @@ pub(super) struct Family {
     /// Keys that it spells in another way: as most families have them, and as this one does.
     pub(super) keys: &'static [(&'static str, &'static str)],
     /// How its tensors are called.
-    pub(super) names: &'static Scheme,
+    pub(super) names: &'static NamingScheme,
 }
 
 /// Defaults of a family's router.
@@ -89,7 +89,7 @@ const MISTRAL4_ROUTER: RouterDefaults = RouterDefaults {
     scales_or_normalises: false,
 };
 
-const DEEPSEEK: Family = Family {
+const DEEPSEEK: ModelFamily = ModelFamily {
     model_type: "deepseek_v3",
     classes: &["DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM"],
     circuit: "deepseek2",
@@ -118,11 +118,16 @@ const HYBRID_KEYS: &[(&str, &str)] = &[
     ("scoring_func", "moe_router_activation_func"),
 ];
 
-const YOUTU: Family =
-    Family { model_type: "youtu", classes: &["YoutuForCausalLM"], router: None, rope_base: None, ..DEEPSEEK };
+const YOUTU: ModelFamily = ModelFamily {
+    model_type: "youtu",
+    classes: &["YoutuForCausalLM"],
+    router: None,
+    rope_base: None,
+    ..DEEPSEEK
+};
 
-pub(super) static FAMILIES: [Family; 14] = [
-    Family {
+pub(super) static FAMILIES: [ModelFamily; 14] = [
+    ModelFamily {
         model_type: "deepseek_v2",
         classes: &["DeepseekV2ForCausalLM"],
         router: Some(V2_ROUTER),
@@ -131,13 +136,13 @@ pub(super) static FAMILIES: [Family; 14] = [
         ..DEEPSEEK
     },
     DEEPSEEK,
-    Family {
+    ModelFamily {
         model_type: "deepseek_v32",
         classes: &["DeepseekV32ForCausalLM"],
         gguf: Some("deepseek32"),
         ..DEEPSEEK
     },
-    Family {
+    ModelFamily {
         model_type: "glm_moe_dsa",
         classes: &["GlmMoeDsaForCausalLM"],
         gguf: Some("glm-dsa"),
@@ -145,14 +150,14 @@ pub(super) static FAMILIES: [Family; 14] = [
         rope_base: None,
         ..DEEPSEEK
     },
-    Family {
+    ModelFamily {
         model_type: "mistral4",
         classes: &["Mistral4ForCausalLM"],
         gguf: Some("mistral4"),
         router: Some(MISTRAL4_ROUTER),
         ..DEEPSEEK
     },
-    Family {
+    ModelFamily {
         model_type: "axk1",
         classes: &["AXK1ForCausalLM"],
         circuit: "axk1",
@@ -160,13 +165,13 @@ pub(super) static FAMILIES: [Family; 14] = [
         router: Some(AXK1_ROUTER),
         ..DEEPSEEK
     },
-    Family {
+    ModelFamily {
         model_type: "kimi_k2",
         classes: &["KimiK2ForCausalLM"],
         router: Some(RouterDefaults { groups: (1, 1), first_dense: 0, ..V3_ROUTER }),
         ..DEEPSEEK
     },
-    Family {
+    ModelFamily {
         model_type: "glm4_moe_lite",
         classes: &["Glm4MoeLiteForCausalLM"],
         router: Some(RouterDefaults { groups: (1, 1), first_dense: 1, ..V3_ROUTER }),
@@ -174,8 +179,8 @@ pub(super) static FAMILIES: [Family; 14] = [
         ..DEEPSEEK
     },
     YOUTU,
-    Family { model_type: "youtu_llm", ..YOUTU },
-    Family {
+    ModelFamily { model_type: "youtu_llm", ..YOUTU },
+    ModelFamily {
         model_type: "minicpm3",
         classes: &["MiniCPM3ForCausalLM"],
         circuit: "minicpm3",
@@ -185,7 +190,7 @@ pub(super) static FAMILIES: [Family; 14] = [
         scaled: true,
         ..DEEPSEEK
     },
-    Family {
+    ModelFamily {
         model_type: "bailing_hybrid",
         classes: &["BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"],
         circuit: "bailing_hybrid",
@@ -198,7 +203,7 @@ pub(super) static FAMILIES: [Family; 14] = [
         names: &naming::BAILING,
         ..DEEPSEEK
     },
-    Family {
+    ModelFamily {
         model_type: "kimi_linear",
         classes: &["KimiLinearForCausalLM"],
         circuit: "kimi_linear",
@@ -210,7 +215,7 @@ pub(super) static FAMILIES: [Family; 14] = [
         names: &naming::KIMI_LINEAR,
         ..DEEPSEEK
     },
-    Family {
+    ModelFamily {
         model_type: "plm",
         classes: &["PLMForCausalLM", "PlmForCausalLM"],
         circuit: "plm",
@@ -228,11 +233,11 @@ const SEEING: [&str; 4] = ["kimi_vl", "kimi_k25", "mistral3", "deepseek_vl_v2"];
 /// Where such models keep the keys of their language model.
 pub(super) const NESTED: [&str; 2] = ["text_config", "language_config"];
 
-pub(super) fn by_model_type(name: &str) -> Option<&'static Family> {
+pub(super) fn by_model_type(name: &str) -> Option<&'static ModelFamily> {
     FAMILIES.iter().find(|family| family.model_type == name)
 }
 
-pub(super) fn by_class(name: &str) -> Option<&'static Family> {
+pub(super) fn by_class(name: &str) -> Option<&'static ModelFamily> {
     FAMILIES.iter().find(|family| family.classes.contains(&name))
 }
 

@@ -1,16 +1,16 @@
 //! Reads a `ModelConfig` from GGUF metadata: keys as llama.cpp's converters write them, checked against the file's tensors.
 
 use super::error::ConfigError;
-use super::gguf_file::{ARCHITECTURES, Gguf};
+use super::gguf_file::{ARCHITECTURES, GgufConfig};
 use super::gguf_moe;
 use super::gguf_rope;
 use super::limits;
 use super::reader::Reader;
-use super::source::{Keys, Tensors};
+use super::source::{ConfigTensors, MetadataKeys};
 use super::{AttentionShape, KvForm, ModelConfig, OutputGate, Temperature};
 
 /// Reads the config of a GGUF file.
-pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
+pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Result<ModelConfig, ConfigError> {
     let general = Reader::new(keys, "general.");
     let Some(name) = general.text("architecture")? else {
         return Err(general.missing("architecture", "without it nothing else can be understood"));
@@ -19,7 +19,7 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
         let known = ARCHITECTURES.iter().map(|a| a.name.to_owned()).collect();
         return Err(ConfigError::Unsupported { file: general.file(), architecture: name, known });
     };
-    let gguf = Gguf {
+    let gguf = GgufConfig {
         keys: Reader::new(keys, &format!("{name}.")),
         whole: Reader::new(keys, ""),
         tensors,
@@ -72,7 +72,7 @@ pub(super) fn usual_scales(layers: usize, hidden: usize) -> [f64; 3] {
     [12.0, 1.4 / (layers as f64).sqrt(), 256.0 / hidden as f64]
 }
 
-impl Gguf<'_> {
+impl GgufConfig<'_> {
     /// Vocabulary and hidden size: the embedding's shape, with which every key must agree.
     fn embedding(&self) -> Result<(usize, usize), ConfigError> {
         let tensor = "token_embd.weight";

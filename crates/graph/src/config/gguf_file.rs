@@ -2,7 +2,7 @@
 
 use super::error::ConfigError;
 use super::reader::Reader;
-use super::source::Tensors;
+use super::source::ConfigTensors;
 use super::{FfnActivation, GroupScore, LayerKind, RopePairs};
 
 /// What the architectures of GGUF files differ in.
@@ -92,16 +92,16 @@ pub(super) static ARCHITECTURES: [Architecture; 7] = [
 ];
 
 /// A GGUF file being read.
-pub(super) struct Gguf<'a> {
+pub(super) struct GgufConfig<'a> {
     /// Keys of the architecture.
     pub(super) keys: Reader<'a>,
     /// All keys.
     pub(super) whole: Reader<'a>,
-    pub(super) tensors: &'a dyn Tensors,
+    pub(super) tensors: &'a dyn ConfigTensors,
     pub(super) architecture: &'static Architecture,
 }
 
-impl Gguf<'_> {
+impl GgufConfig<'_> {
     /// A value that a file may repeat per block; all must agree.
     pub(super) fn uniform(
         &self,

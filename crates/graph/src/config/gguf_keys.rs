@@ -1,16 +1,16 @@
 //! The metadata of a GGUF file that say what a config does: the inverse of `gguf.rs`, in the keys of llama.cpp's converter.
 
 use super::difference::{close, difference};
-use super::error::{ConfigError, Inexpressible};
+use super::error::{ConfigError, InexpressibleModel};
 use super::families;
 use super::gguf;
 use super::gguf_file::{ARCHITECTURES, Architecture, YarnKeys};
 use super::indexer::Indexer;
 use super::key_list::KeyList;
 use super::rope::{RopeScaling, mscale_of, yarn_mscale};
-use super::source::{Field, JsonKeys, Tensors};
+use super::source::{ConfigTensors, JsonKeys, MetadataValue};
 use super::{Gating, KvForm, LayerKind, ModelConfig, hf};
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 
 impl ModelConfig {
     /// What GGUF files call the architecture of an opened model; none where such files are neither read nor written.
@@ -19,11 +19,11 @@ impl ModelConfig {
     /// [`ConfigError::Unsupported`].
     pub fn gguf_architecture(checkpoint: &Checkpoint) -> Result<Option<&'static str>, ConfigError> {
         match checkpoint.source() {
-            Source::Gguf(_) => {
+            CheckpointSource::Gguf(_) => {
                 let config = ModelConfig::from_checkpoint(checkpoint)?;
                 Ok(ARCHITECTURES.iter().map(|a| a.name).find(|name| *name == config.architecture))
             }
-            Source::HuggingFace(source) => {
+            CheckpointSource::HuggingFace(source) => {
                 let file = format!("{}/config.json", checkpoint.display_name());
                 hf::family(&JsonKeys { file: &file, object: &source.config }).map(|family| family.gguf)
             }
@@ -40,10 +40,10 @@ impl ModelConfig {
     ///
     /// # Errors
     /// An architecture that GGUF files do not have.
-    pub fn gguf_keys(&self, indexer: Option<&Indexer>) -> Result<KeyList, Inexpressible> {
+    pub fn gguf_keys(&self, indexer: Option<&Indexer>) -> Result<KeyList, InexpressibleModel> {
         let Some(architecture) = architecture(self) else {
             let what = format!("no GGUF file has the architecture {}", self.architecture);
-            return Err(Inexpressible { file: "a GGUF file".into(), what });
+            return Err(InexpressibleModel { file: "a GGUF file".into(), what });
         };
         let mut keys = KeyList::new(architecture.name);
         sizes(self, architecture, &mut keys);
@@ -51,8 +51,8 @@ impl ModelConfig {
             keys.add_size("attention.indexer.head_count", indexer.heads);
             keys.add_size("attention.indexer.key_length", indexer.width);
             if let Some(full) = &indexer.full {
-                let full = full.iter().map(|full| Field::Flag(*full)).collect();
-                keys.add("attention.indexer.types", Field::List(full));
+                let full = full.iter().map(|full| MetadataValue::Flag(*full)).collect();
+                keys.add("attention.indexer.types", MetadataValue::List(full));
             }
         }
         if architecture.deepseek {
@@ -78,15 +78,15 @@ impl ModelConfig {
     pub fn checked_gguf_keys(
         &self,
         indexer: Option<&Indexer>,
-        tensors: &dyn Tensors,
-    ) -> Result<KeyList, Inexpressible> {
+        tensors: &dyn ConfigTensors,
+    ) -> Result<KeyList, InexpressibleModel> {
         let keys = self.gguf_keys(indexer)?;
         let what = match gguf::read(&keys, tensors) {
             Ok(read) => difference(self, &read),
             Err(error) => Some(error.to_string()),
         };
         let file = || format!("a GGUF file of architecture {}", self.architecture);
-        what.map_or(Ok(keys), |what| Err(Inexpressible { file: file(), what }))
+        what.map_or(Ok(keys), |what| Err(InexpressibleModel { file: file(), what }))
     }
 
     /// The factors on embedding, residual stream and final row that are not those which llama.cpp has for every model of the architecture.
@@ -100,7 +100,7 @@ impl ModelConfig {
     }
 
     /// The `model_type`s of config.json that stand for a GGUF architecture, the likeliest for this config first.
-    pub(super) fn hf_families(&self) -> Vec<&'static families::Family> {
+    pub(super) fn hf_families(&self) -> Vec<&'static families::ModelFamily> {
         let likely = match &self.moe {
             None => "youtu",
             Some(moe) if moe.router.gating == Gating::Sigmoid => "deepseek_v3",
@@ -181,7 +181,7 @@ fn experts(config: &ModelConfig, keys: &mut KeyList) {
     };
     keys.add_size("expert_gating_func", gating);
     keys.add_real("expert_weights_scale", moe.router.scale);
-    keys.add("expert_weights_norm", Field::Flag(moe.router.normalise));
+    keys.add("expert_weights_norm", MetadataValue::Flag(moe.router.normalise));
 }
 
 /// The rotary embedding, and what YaRN makes of attention scores: see the table in `gguf_rope.rs`, solved for the keys.

@@ -1,7 +1,7 @@
 //! Layer kinds, experts and router of a GGUF file.
 
 use super::error::ConfigError;
-use super::gguf_file::{Gguf, first_moe};
+use super::gguf_file::{GgufConfig, first_moe};
 use super::limits;
 use super::moe::{self, MoeKeys};
 use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
@@ -9,7 +9,7 @@ use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
 /// llama.cpp's floor of the sum of the weights before dividing: the smallest normal half float.
 const NORM_FLOOR: f64 = 6.103_515_625e-5;
 
-fn experts(gguf: &Gguf<'_>) -> Result<Option<usize>, ConfigError> {
+fn experts(gguf: &GgufConfig<'_>) -> Result<Option<usize>, ConfigError> {
     if !gguf.architecture.deepseek {
         return Ok(None);
     }
@@ -18,7 +18,7 @@ fn experts(gguf: &Gguf<'_>) -> Result<Option<usize>, ConfigError> {
 
 /// Kinds of the decoder layers by the keys, checked against the routers that are stored.
 pub(super) fn layer_kinds(
-    gguf: &Gguf<'_>,
+    gguf: &GgufConfig<'_>,
     layers: usize,
     mtp_layers: usize,
     blocks: usize,
@@ -57,7 +57,7 @@ pub(super) fn layer_kinds(
 
 /// Width of the dense blocks: one number, or a list in which the dense layers agree.
 pub(super) fn intermediate_size(
-    gguf: &Gguf<'_>,
+    gguf: &GgufConfig<'_>,
     kinds: &[LayerKind],
     blocks: usize,
 ) -> Result<usize, ConfigError> {
@@ -85,7 +85,7 @@ pub(super) fn intermediate_size(
 
 /// The experts and their router, where some decoder layer has them.
 pub(super) fn read(
-    gguf: &Gguf<'_>,
+    gguf: &GgufConfig<'_>,
     kinds: &[LayerKind],
     hidden: usize,
     blocks: usize,
@@ -134,7 +134,7 @@ pub(super) fn read(
     Ok(Some(shape))
 }
 
-fn shared(gguf: &Gguf<'_>, layer: usize) -> Result<usize, ConfigError> {
+fn shared(gguf: &GgufConfig<'_>, layer: usize) -> Result<usize, ConfigError> {
     let tensor = format!("blk.{layer}.ffn_gate_shexp.weight");
     let count = gguf.keys.size("expert_shared_count", 0..=limits::SHARED_EXPERTS)?.unwrap_or(0);
     if (count > 0) == gguf.tensors.has(&tensor) {
@@ -146,7 +146,7 @@ fn shared(gguf: &Gguf<'_>, layer: usize) -> Result<usize, ConfigError> {
     Err(gguf.keys.wrong("expert_shared_count", 0, format!("at least 1: tensor {tensor} is stored")))
 }
 
-fn router(gguf: &Gguf<'_>, layer: usize) -> Result<RouterSpec, ConfigError> {
+fn router(gguf: &GgufConfig<'_>, layer: usize) -> Result<RouterSpec, ConfigError> {
     let keys = &gguf.keys;
     let bias = gguf.tensors.has(&format!("blk.{layer}.exp_probs_b.bias"));
     let gating = match keys.size("expert_gating_func", 0..=4)?.unwrap_or(0) {

@@ -17,25 +17,25 @@
 
 use super::decimal::written;
 use super::error::ConfigError;
-use super::gguf_file::{Gguf, YarnKeys};
+use super::gguf_file::{GgufConfig, YarnKeys};
 use super::limits;
 use super::rope::{RopePairs, RopeScaling, RopeSpec, yarn_mscale};
 
 /// A rotary embedding, and what it does to attention scores.
-pub(super) struct Rope {
+pub(super) struct GgufRope {
     pub(super) spec: RopeSpec,
     pub(super) score_scale: f64,
 }
 
 pub(super) fn read(
-    gguf: &Gguf<'_>,
+    gguf: &GgufConfig<'_>,
     dims: usize,
     context: usize,
     temperature: bool,
-) -> Result<Rope, ConfigError> {
+) -> Result<GgufRope, ConfigError> {
     let keys = &gguf.keys;
     if dims == 0 {
-        return Ok(Rope { spec: RopeSpec::none(), score_scale: 1.0 });
+        return Ok(GgufRope { spec: RopeSpec::none(), score_scale: 1.0 });
     }
     let base = keys.real("rope.freq_base", limits::ROPE_BASE)?.unwrap_or(10_000.0);
     let original = keys.size("rope.scaling.original_context_length", limits::CONTEXT)?.unwrap_or(context);
@@ -72,11 +72,11 @@ pub(super) fn read(
         }
     };
     // the architecture, not a key, says how elements pair up: the caller sets it
-    Ok(Rope { spec: RopeSpec { base, pairs: RopePairs::Interleaved, dims, scaling }, score_scale })
+    Ok(GgufRope { spec: RopeSpec { base, pairs: RopePairs::Interleaved, dims, scaling }, score_scale })
 }
 
 /// The factor of a scaling, under its new or old key; 0 and 1 mean none.
-fn factor(gguf: &Gguf<'_>) -> Result<Option<f64>, ConfigError> {
+fn factor(gguf: &GgufConfig<'_>) -> Result<Option<f64>, ConfigError> {
     for key in ["rope.scaling.factor", "rope.scale_linear"] {
         let given = gguf.keys.real(key, 0.0..=*limits::ROPE_FACTOR.end())?;
         if let Some(given) = given.filter(|given| *given != 0.0) {
@@ -90,7 +90,7 @@ fn factor(gguf: &Gguf<'_>) -> Result<Option<f64>, ConfigError> {
 }
 
 fn yarn(
-    gguf: &Gguf<'_>,
+    gguf: &GgufConfig<'_>,
     original: usize,
     attn_factor: f64,
     temperature: bool,
@@ -122,10 +122,10 @@ fn yarn(
     Ok((RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude }, score_scale))
 }
 
-type Factors = (Vec<f64>, Vec<f64>);
+type LongRopeFactors = (Vec<f64>, Vec<f64>);
 
 /// LongRoPE's factors, which GGUF files keep as two small tensors.
-fn long_factors(gguf: &Gguf<'_>, dims: usize) -> Result<Option<Factors>, ConfigError> {
+fn long_factors(gguf: &GgufConfig<'_>, dims: usize) -> Result<Option<LongRopeFactors>, ConfigError> {
     let names = ["rope_factors_short.weight", "rope_factors_long.weight"];
     if !names.iter().any(|name| gguf.tensors.has(name)) {
         return Ok(None);

@@ -1,23 +1,23 @@
 //! Reads a `ModelConfig` from config.json, with what each family's code implies where a key is left out.
 
 use super::error::ConfigError;
-use super::families::{self, Family};
-use super::hf_file::Config;
+use super::families::{self, ModelFamily};
+use super::hf_file::HfConfig;
 use super::hf_moe;
 use super::hf_refused;
 use super::hf_rope;
 use super::limits;
 use super::reader::Reader;
-use super::source::{Field, Keys, Tensors};
+use super::source::{ConfigTensors, MetadataKeys, MetadataValue};
 use super::{AttentionShape, FfnActivation, KvForm, LayerKind, ModelConfig, OutputGate};
 use crate::naming::HF_PREFIXES;
 
 /// Reads the config of a Hugging Face folder.
-pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
+pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Result<ModelConfig, ConfigError> {
     let top = Reader::new(keys, "");
     let (family, text) = find_family(&top)?;
     let text = text.spelled(family.keys);
-    let config = Config { family, text, tensors, prefix: prefix(tensors, family) };
+    let config = HfConfig { family, text, tensors, prefix: prefix(tensors, family) };
     let vocab_size = config.vocab_size()?;
     let hidden_size = config.hidden_size()?;
     let layers =
@@ -64,29 +64,32 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
 }
 
 /// What a config.json says that something else in its folder overrides.
-pub(super) fn warnings(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<Vec<String>, ConfigError> {
+pub(super) fn warnings(
+    keys: &dyn MetadataKeys,
+    tensors: &dyn ConfigTensors,
+) -> Result<Vec<String>, ConfigError> {
     let (family, text) = find_family(&Reader::new(keys, ""))?;
     let text = text.spelled(family.keys);
-    let config = Config { family, text, tensors, prefix: prefix(tensors, family) };
+    let config = HfConfig { family, text, tensors, prefix: prefix(tensors, family) };
     let rope = hf_rope::replaced(&config.text, family)?;
     Ok(config.stored_head()?.into_iter().chain(rope).collect())
 }
 
 /// The family of a config.json.
-pub(super) fn family(keys: &dyn Keys) -> Result<&'static Family, ConfigError> {
+pub(super) fn family(keys: &dyn MetadataKeys) -> Result<&'static ModelFamily, ConfigError> {
     find_family(&Reader::new(keys, "")).map(|(family, _)| family)
 }
 
 /// The keys of the language model in a config.json.
-pub(super) fn text(keys: &dyn Keys) -> Result<Reader<'_>, ConfigError> {
+pub(super) fn text(keys: &dyn MetadataKeys) -> Result<Reader<'_>, ConfigError> {
     find_family(&Reader::new(keys, "")).map(|(_, text)| text)
 }
 
 /// What the file calls itself: `model_type`, else the first of `architectures`.
 fn architecture(top: &Reader<'_>) -> String {
     let listed = || match top.field("architectures") {
-        Some(Field::List(names)) => names.iter().find_map(|name| match name {
-            Field::Text(name) => Some(name.clone()),
+        Some(MetadataValue::List(names)) => names.iter().find_map(|name| match name {
+            MetadataValue::Text(name) => Some(name.clone()),
             _ => None,
         }),
         _ => None,
@@ -95,8 +98,9 @@ fn architecture(top: &Reader<'_>) -> String {
 }
 
 /// The family, and the keys of the language model: those of an object of their own where the model also sees.
-fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static Family, Reader<'a>), ConfigError> {
-    let nested = families::NESTED.into_iter().find(|key| matches!(top.field(key), Some(Field::Object(_))));
+fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static ModelFamily, Reader<'a>), ConfigError> {
+    let nested =
+        families::NESTED.into_iter().find(|key| matches!(top.field(key), Some(MetadataValue::Object(_))));
     let text = nested.map_or_else(|| top.clone(), |key| top.within(&format!("{key}.")));
     for reader in [&text, top] {
         let name = architecture(reader);
@@ -109,28 +113,28 @@ fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static Family, Reader<'a>), Co
 }
 
 /// What weights' names begin with: models that also see keep their language model under a name of its own.
-fn prefix(tensors: &dyn Tensors, family: &Family) -> &'static str {
+fn prefix(tensors: &dyn ConfigTensors, family: &ModelFamily) -> &'static str {
     let name = family.names.stored("model.embed_tokens.weight");
     let embeds = |prefix: &&str| tensors.has(&format!("{prefix}{name}"));
     HF_PREFIXES.into_iter().find(embeds).unwrap_or("")
 }
 
-impl Config<'_> {
+impl HfConfig<'_> {
     /// Published models of some families mix layers of latent and of linear attention; only the former are supported.
     fn refuse_linear_attention(&self, layers: usize) -> Result<(), ConfigError> {
         let expected = "\"full_attention\" in every layer: linear attention (KDA) is not supported";
         // published files of Kimi-Linear list layers by their kind, counted from 1
         let linear = self.text.within("linear_attn_config.");
-        if let Some(layers @ Field::List(_)) = linear.field("kda_layers")
-            && layers != Field::List(Vec::new())
+        if let Some(layers @ MetadataValue::List(_)) = linear.field("kda_layers")
+            && layers != MetadataValue::List(Vec::new())
         {
             let expected = "an empty list, as with layer_types of \"full_attention\" alone: linear attention (KDA) is not supported";
             return Err(linear.not_computed("kda_layers", layers, expected));
         }
         match self.text.field("layer_types") {
-            Some(Field::List(types)) => {
-                let is = |of: &Field, word: &str| matches!(of, Field::Text(name) if name == word);
-                let other = |of: &Field| {
+            Some(MetadataValue::List(types)) => {
+                let is = |of: &MetadataValue, word: &str| matches!(of, MetadataValue::Text(name) if name == word);
+                let other = |of: &MetadataValue| {
                     is(of, "linear_attention") || self.family.hybrid && !is(of, "full_attention")
                 };
                 match types.iter().position(other) {

@@ -1,19 +1,19 @@
 //! A config.json being read.
 
-use super::families::Family;
+use super::families::ModelFamily;
 use super::reader::Reader;
-use super::source::Tensors;
+use super::source::ConfigTensors;
 
 /// A config.json being read.
-pub(super) struct Config<'a> {
-    pub(super) family: &'static Family,
+pub(super) struct HfConfig<'a> {
+    pub(super) family: &'static ModelFamily,
     pub(super) text: Reader<'a>,
-    pub(super) tensors: &'a dyn Tensors,
+    pub(super) tensors: &'a dyn ConfigTensors,
     /// What stands before the names of the language model's tensors.
     pub(super) prefix: &'static str,
 }
 
-impl Config<'_> {
+impl HfConfig<'_> {
     /// The full name of a tensor of the language model.
     pub(super) fn tensor(&self, name: &str) -> String {
         format!("{}{}", self.prefix, self.family.names.stored(name))

@@ -2,17 +2,17 @@
 
 use super::decimal::tidied;
 use super::difference::{close, difference};
-use super::error::Inexpressible;
-use super::families::Family;
+use super::error::InexpressibleModel;
+use super::families::ModelFamily;
 use super::hf;
 use super::indexer::Indexer;
 use super::rope::{RopePairs, RopeScaling, longrope_magnitude, mscale_of};
-use super::source::{JsonKeys, Tensors};
+use super::source::{ConfigTensors, JsonKeys};
 use super::{FfnActivation, Gating, LayerKind, ModelConfig, MoeShape, Temperature};
 use serde_json::{Map, Value, json};
 
 /// The object of a config.json.
-type Object = Map<String, Value>;
+type ConfigObject = Map<String, Value>;
 
 impl ModelConfig {
     /// The config.json of a folder that holds `tensors`, for a config whose `architecture` is that of a GGUF file. Of the families that the
@@ -23,8 +23,8 @@ impl ModelConfig {
     pub fn config_json(
         &self,
         indexer: Option<&Indexer>,
-        tensors: &dyn Tensors,
-    ) -> Result<Object, Inexpressible> {
+        tensors: &dyn ConfigTensors,
+    ) -> Result<ConfigObject, InexpressibleModel> {
         let mut first = None;
         for family in self.hf_families() {
             let object = self.config_json_of(family, indexer);
@@ -38,13 +38,13 @@ impl ModelConfig {
         let what = first.unwrap_or_else(|| {
             format!("no model_type stands for the architecture {} of GGUF files", self.architecture)
         });
-        Err(Inexpressible { file: "config.json".into(), what })
+        Err(InexpressibleModel { file: "config.json".into(), what })
     }
 
     /// The config.json of one family.
-    fn config_json_of(&self, family: &Family, indexer: Option<&Indexer>) -> Object {
+    fn config_json_of(&self, family: &ModelFamily, indexer: Option<&Indexer>) -> ConfigObject {
         let a = &self.attention;
-        let mut object = Object::new();
+        let mut object = ConfigObject::new();
         let mut add = |key: &str, value: Value| object.insert(key.to_owned(), value);
         add("architectures", json!(family.classes[..1]));
         add("model_type", json!(family.model_type));
@@ -103,7 +103,7 @@ impl ModelConfig {
     fn add_experts(
         &self,
         moe: &MoeShape,
-        family: &Family,
+        family: &ModelFamily,
         add: &mut dyn FnMut(&str, Value) -> Option<Value>,
     ) {
         let router = &moe.router;

@@ -2,10 +2,10 @@
 
 use super::error::ConfigError;
 use super::families::RouterDefaults;
-use super::hf_file::Config;
+use super::hf_file::HfConfig;
 use super::limits;
 use super::moe::{self, MoeKeys};
-use super::source::Field;
+use super::source::MetadataValue;
 use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
 
 /// HF's code adds this to the sum of the weights before dividing. Taken as a floor of the sum: sums of published routers are so far
@@ -13,7 +13,7 @@ use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
 const NORM_FLOOR: f64 = 1e-20;
 
 /// How many routed experts config.json claims; none where the model is dense.
-fn experts(config: &Config<'_>) -> Result<Option<usize>, ConfigError> {
+fn experts(config: &HfConfig<'_>) -> Result<Option<usize>, ConfigError> {
     if config.family.router.is_none() {
         return Ok(None);
     }
@@ -22,7 +22,7 @@ fn experts(config: &Config<'_>) -> Result<Option<usize>, ConfigError> {
 
 /// Kinds of the decoder layers by the keys, of the multi-token-prediction layers by their tensors.
 pub(super) fn layer_kinds(
-    config: &Config<'_>,
+    config: &HfConfig<'_>,
     layers: usize,
     mtp_layers: usize,
 ) -> Result<Vec<LayerKind>, ConfigError> {
@@ -38,14 +38,16 @@ pub(super) fn layer_kinds(
 }
 
 fn sparse_kinds(
-    config: &Config<'_>,
+    config: &HfConfig<'_>,
     defaults: &RouterDefaults,
     layers: usize,
 ) -> Result<Vec<LayerKind>, ConfigError> {
     let text = &config.text;
     if let Some(field) = text.field("mlp_layer_types") {
         let expected = format!("a list of {layers} texts, each \"dense\" or \"sparse\"");
-        let Field::List(names) = &field else { return Err(text.wrong("mlp_layer_types", field, expected)) };
+        let MetadataValue::List(names) = &field else {
+            return Err(text.wrong("mlp_layer_types", field, expected));
+        };
         let kinds: Option<Vec<LayerKind>> = names.iter().map(kind_of).collect();
         return kinds
             .filter(|kinds| kinds.len() == layers)
@@ -57,17 +59,17 @@ fn sparse_kinds(
     Ok((0..layers).map(kind).collect())
 }
 
-fn kind_of(name: &Field) -> Option<LayerKind> {
+fn kind_of(name: &MetadataValue) -> Option<LayerKind> {
     match name {
-        Field::Text(name) if name == "dense" => Some(LayerKind::Dense),
-        Field::Text(name) if name == "sparse" => Some(LayerKind::Moe),
+        MetadataValue::Text(name) if name == "dense" => Some(LayerKind::Dense),
+        MetadataValue::Text(name) if name == "sparse" => Some(LayerKind::Moe),
         _ => None,
     }
 }
 
 /// The experts and their router, where some decoder layer has them.
 pub(super) fn read(
-    config: &Config<'_>,
+    config: &HfConfig<'_>,
     kinds: &[LayerKind],
     hidden: usize,
 ) -> Result<Option<MoeShape>, ConfigError> {
@@ -98,7 +100,12 @@ pub(super) fn read(
     Ok(Some(shape))
 }
 
-fn check_router(config: &Config<'_>, layer: usize, experts: usize, hidden: usize) -> Result<(), ConfigError> {
+fn check_router(
+    config: &HfConfig<'_>,
+    layer: usize,
+    experts: usize,
+    hidden: usize,
+) -> Result<(), ConfigError> {
     let name = config.layer_tensor(layer, "mlp.gate.weight");
     match config.tensors.shape(&name) {
         None => {
@@ -114,7 +121,7 @@ fn check_router(config: &Config<'_>, layer: usize, experts: usize, hidden: usize
     }
 }
 
-fn router(config: &Config<'_>, defaults: &RouterDefaults, layer: usize) -> Result<RouterSpec, ConfigError> {
+fn router(config: &HfConfig<'_>, defaults: &RouterDefaults, layer: usize) -> Result<RouterSpec, ConfigError> {
     let text = &config.text;
     let scoring = text.text("scoring_func")?;
     let gating = match scoring.as_deref() {
@@ -156,7 +163,7 @@ fn router(config: &Config<'_>, defaults: &RouterDefaults, layer: usize) -> Resul
 /// `topk_method` says so, and the bias must then be stored. Mistral Large 3 has softmax scores and no method, and other families' code does
 /// not read the key: what is stored decides.
 fn choosing(
-    config: &Config<'_>,
+    config: &HfConfig<'_>,
     defaults: &RouterDefaults,
     layer: usize,
     gating: Gating,
@@ -191,7 +198,7 @@ fn choosing(
     }
 }
 
-fn groups(config: &Config<'_>, defaults: &RouterDefaults) -> Result<(usize, usize), ConfigError> {
+fn groups(config: &HfConfig<'_>, defaults: &RouterDefaults) -> Result<(usize, usize), ConfigError> {
     let text = &config.text;
     let count = text.size("n_group", 1..=limits::EXPERTS)?;
     // null is an answer (no groups); only a key that is left out means the family's default

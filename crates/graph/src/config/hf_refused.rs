@@ -2,41 +2,41 @@
 
 use super::error::ConfigError;
 use super::reader::Reader;
-use super::source::Field;
+use super::source::MetadataValue;
 
 /// A key, the values (besides absent and null) that change nothing, and what other values do.
-struct Refused {
+struct UnsupportedKey {
     key: &'static str,
-    neutral: fn(&Field) -> bool,
+    neutral: fn(&MetadataValue) -> bool,
     expected: &'static str,
 }
 
-const fn off(key: &'static str, expected: &'static str) -> Refused {
-    Refused { key, neutral: |field| *field == Field::Flag(false), expected }
+const fn off(key: &'static str, expected: &'static str) -> UnsupportedKey {
+    UnsupportedKey { key, neutral: |field| *field == MetadataValue::Flag(false), expected }
 }
 
-const fn zero(key: &'static str, expected: &'static str) -> Refused {
-    Refused {
+const fn zero(key: &'static str, expected: &'static str) -> UnsupportedKey {
+    UnsupportedKey {
         key,
-        neutral: |field| matches!(field, Field::Integer(0)) || *field == Field::Real(0.0),
+        neutral: |field| matches!(field, MetadataValue::Integer(0)) || *field == MetadataValue::Real(0.0),
         expected,
     }
 }
 
-const REFUSED: [Refused; 13] = [
+const REFUSED: [UnsupportedKey; 13] = [
     off("mlp_bias", "false: biases in feed-forward blocks are not supported"),
     off("use_qk_norm", "false: norms of queries and keys are not supported"),
-    Refused {
+    UnsupportedKey {
         key: "use_mla",
-        neutral: |field| *field == Field::Flag(true),
+        neutral: |field| *field == MetadataValue::Flag(true),
         expected: "true: without Multi-head Latent Attention it is another architecture",
     },
-    Refused {
+    UnsupportedKey {
         key: "hc_mult",
-        neutral: |field| matches!(field, Field::Integer(0 | 1)),
+        neutral: |field| matches!(field, MetadataValue::Integer(0 | 1)),
         expected: "1: hyper-connections are not supported",
     },
-    Refused {
+    UnsupportedKey {
         key: "layer_types",
         neutral: all_attend_to_everything,
         expected: "a list of \"full_attention\" or \"indexed_attention\": other kinds of layers are not supported",
@@ -52,9 +52,9 @@ const REFUSED: [Refused; 13] = [
 ];
 
 /// Sparse attention is run as attention to everything, of which a session tells.
-fn all_attend_to_everything(types: &Field) -> bool {
-    let known = |kind: &Field| matches!(kind, Field::Text(kind) if kind == "full_attention" || kind == "indexed_attention");
-    matches!(types, Field::List(types) if types.iter().all(known))
+fn all_attend_to_everything(types: &MetadataValue) -> bool {
+    let known = |kind: &MetadataValue| matches!(kind, MetadataValue::Text(kind) if kind == "full_attention" || kind == "indexed_attention");
+    matches!(types, MetadataValue::List(types) if types.iter().all(known))
 }
 
 /// Refuses a config with a key that no circuit follows.

@@ -3,14 +3,14 @@
 
 use super::Temperature;
 use super::error::ConfigError;
-use super::families::Family;
+use super::families::ModelFamily;
 use super::limits;
 use super::reader::Reader;
 use super::rope::{RopePairs, RopeScaling, RopeSpec, longrope_magnitude, yarn_mscale};
-use super::source::Field;
+use super::source::MetadataValue;
 
 /// A rotary embedding, and what it does to attention scores.
-pub(super) struct Rope {
+pub(super) struct HfRope {
     pub(super) spec: RopeSpec,
     /// Factor on 1/√(nope + rope): mscale².
     pub(super) score_scale: f64,
@@ -22,12 +22,12 @@ fn parameters<'a>(text: &Reader<'a>) -> Result<Option<Reader<'a>>, ConfigError> 
     for key in ["rope_scaling", "rope_parameters"] {
         match text.field(key) {
             None => {}
-            Some(Field::Object(names)) if names.is_empty() => {}
-            Some(Field::Object(names)) => {
+            Some(MetadataValue::Object(names)) if names.is_empty() => {}
+            Some(MetadataValue::Object(names)) => {
                 let parameters = text.within(&format!("{key}."));
                 return match names
                     .iter()
-                    .find(|name| matches!(parameters.field(name), Some(Field::Object(_))))
+                    .find(|name| matches!(parameters.field(name), Some(MetadataValue::Object(_))))
                 {
                     None => Ok(Some(parameters)),
                     Some(nested) => {
@@ -46,7 +46,7 @@ fn parameters<'a>(text: &Reader<'a>) -> Result<Option<Reader<'a>>, ConfigError> 
 /// θ of `rope_parameters` if `rope_scaling` takes their place.
 fn replaced_base(text: &Reader<'_>) -> Result<Option<f64>, ConfigError> {
     match text.field("rope_scaling") {
-        Some(Field::Object(names)) if !names.is_empty() => {
+        Some(MetadataValue::Object(names)) if !names.is_empty() => {
             text.within("rope_parameters.").real("rope_theta", limits::ROPE_BASE)
         }
         _ => Ok(None),
@@ -57,7 +57,11 @@ fn replaced_base(text: &Reader<'_>) -> Result<Option<f64>, ConfigError> {
 const USUAL_BASE: f64 = 10_000.0;
 
 /// θ by the keys that are read.
-fn base(text: &Reader<'_>, parameters: Option<&Reader<'_>>, family: &Family) -> Result<f64, ConfigError> {
+fn base(
+    text: &Reader<'_>,
+    parameters: Option<&Reader<'_>>,
+    family: &ModelFamily,
+) -> Result<f64, ConfigError> {
     let inner = parameters.map(|p| p.real("rope_theta", limits::ROPE_BASE)).transpose()?.flatten();
     let usual = family.rope_base.or(replaced_base(text)?.map(|_| USUAL_BASE));
     inner
@@ -67,7 +71,7 @@ fn base(text: &Reader<'_>, parameters: Option<&Reader<'_>>, family: &Family) -> 
 }
 
 /// A warning if θ of `rope_parameters` is not the one that is used.
-pub(super) fn replaced(text: &Reader<'_>, family: &Family) -> Result<Option<String>, ConfigError> {
+pub(super) fn replaced(text: &Reader<'_>, family: &ModelFamily) -> Result<Option<String>, ConfigError> {
     let Some(lost) = replaced_base(text)? else { return Ok(None) };
     let base = base(text, parameters(text)?.as_ref(), family)?;
     let warning = format!(
@@ -80,7 +84,7 @@ pub(super) fn replaced(text: &Reader<'_>, family: &Family) -> Result<Option<Stri
 
 /// Whether the shared key is rotated. False if the model has no shared key or no rotation
 /// (`mla_use_nope`, NoPE).
-fn rotates(text: &Reader<'_>, family: &Family, dims: usize) -> Result<bool, ConfigError> {
+fn rotates(text: &Reader<'_>, family: &ModelFamily, dims: usize) -> Result<bool, ConfigError> {
     match text.flag("mla_use_nope")? {
         Some(false) if !family.rotates => {
             Err(text.wrong("mla_use_nope", false, "true: the published code of this family never rotates"))
@@ -91,12 +95,12 @@ fn rotates(text: &Reader<'_>, family: &Family, dims: usize) -> Result<bool, Conf
 
 pub(super) fn read(
     text: &Reader<'_>,
-    family: &Family,
+    family: &ModelFamily,
     dims: usize,
     context: usize,
-) -> Result<Rope, ConfigError> {
+) -> Result<HfRope, ConfigError> {
     if !rotates(text, family, dims)? {
-        return Ok(Rope { spec: RopeSpec::none(), score_scale: 1.0 });
+        return Ok(HfRope { spec: RopeSpec::none(), score_scale: 1.0 });
     }
     if !dims.is_multiple_of(2) {
         let expected = "an even number: rotated numbers come in pairs";
@@ -113,7 +117,7 @@ pub(super) fn read(
         None => (RopeScaling::None, 1.0),
         Some(parameters) => scaling(parameters, dims, context)?,
     };
-    Ok(Rope { spec: RopeSpec { base, pairs, dims, scaling }, score_scale })
+    Ok(HfRope { spec: RopeSpec { base, pairs, dims, scaling }, score_scale })
 }
 
 /// The part of a head that `partial_rotary_factor` says is rotated must be the rope part, of the head or of itself.
@@ -211,7 +215,7 @@ fn longrope(p: &Reader<'_>, dims: usize, context: usize) -> Result<RopeScaling, 
 /// them, `llama_4_scaling_beta`.
 pub(super) fn temperature(text: &Reader<'_>) -> Result<Option<Temperature>, ConfigError> {
     let (reader, key) = match (text.field("llama_4_scaling"), parameters(text)?) {
-        (Some(Field::Object(_)), _) => (text.within("llama_4_scaling."), "beta"),
+        (Some(MetadataValue::Object(_)), _) => (text.within("llama_4_scaling."), "beta"),
         (Some(field), _) => return Err(text.wrong("llama_4_scaling", field, "an object or null")),
         (None, Some(parameters)) => (parameters, "llama_4_scaling_beta"),
         (None, None) => return Ok(None),

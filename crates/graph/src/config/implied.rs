@@ -1,26 +1,26 @@
 //! The tensors that a file's keys imply, for reading a config without them.
 
-use super::families::{self, Family};
-use super::source::{Field, Keys, Tensors};
-use crate::naming::Naming;
+use super::families::{self, ModelFamily};
+use super::source::{ConfigTensors, MetadataKeys, MetadataValue};
+use crate::naming::TensorNaming;
 
 /// Shapes of those tensors that decide a config, by the keys alone.
 ///
 /// Multi-token-prediction layers are not implied: many files have the key and not the layer.
-pub(crate) struct Implied<'a> {
-    pub(crate) keys: &'a dyn Keys,
-    pub(crate) naming: Naming,
+pub(crate) struct ImpliedShapes<'a> {
+    pub(crate) keys: &'a dyn MetadataKeys,
+    pub(crate) naming: TensorNaming,
 }
 
-impl Implied<'_> {
-    fn field(&self, key: &str) -> Option<Field> {
+impl ImpliedShapes<'_> {
+    fn field(&self, key: &str) -> Option<MetadataValue> {
         match self.naming {
-            Naming::HuggingFace => {
+            TensorNaming::HuggingFace => {
                 let nested = |object: &str| self.keys.field(&format!("{object}.{key}"));
                 families::NESTED.into_iter().find_map(nested).or_else(|| self.keys.field(key))
             }
-            Naming::Gguf => {
-                let Some(Field::Text(architecture)) = self.keys.field("general.architecture") else {
+            TensorNaming::Gguf => {
+                let Some(MetadataValue::Text(architecture)) = self.keys.field("general.architecture") else {
                     return None;
                 };
                 self.keys.field(&format!("{architecture}.{key}"))
@@ -30,22 +30,22 @@ impl Implied<'_> {
 
     /// A size. A list yields its first element, which applies to all layers; a missing key yields 0.
     fn size(&self, key: &str) -> usize {
-        let number = |field: &Field| match field {
-            Field::Integer(value) => usize::try_from(*value).unwrap_or(0),
+        let number = |field: &MetadataValue| match field {
+            MetadataValue::Integer(value) => usize::try_from(*value).unwrap_or(0),
             _ => 0,
         };
         let spelled = || self.family()?.keys.iter().find(|(ours, _)| *ours == key).map(|(_, theirs)| *theirs);
         match self.field(key).or_else(|| self.field(spelled()?)) {
-            Some(Field::List(values)) => values.iter().map(number).max().unwrap_or(0),
+            Some(MetadataValue::List(values)) => values.iter().map(number).max().unwrap_or(0),
             Some(field) => number(&field),
             None => 0,
         }
     }
 
     /// The family of config.json, which may spell keys and call tensors in its own way.
-    fn family(&self) -> Option<&'static Family> {
+    fn family(&self) -> Option<&'static ModelFamily> {
         match self.field("model_type").or_else(|| self.keys.field("model_type")) {
-            Some(Field::Text(name)) => families::by_model_type(&name),
+            Some(MetadataValue::Text(name)) => families::by_model_type(&name),
             _ => None,
         }
     }
@@ -57,7 +57,7 @@ impl Implied<'_> {
             return Some(vec![self.size("vocab_size"), hidden]);
         }
         if name == "lm_head.weight" {
-            let tied = self.field("tie_word_embeddings") == Some(Field::Flag(true));
+            let tied = self.field("tie_word_embeddings") == Some(MetadataValue::Flag(true));
             return (!tied).then(|| vec![self.size("vocab_size"), hidden]);
         }
         let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
@@ -68,7 +68,7 @@ impl Implied<'_> {
         let kv = self.size("kv_lora_rank");
         let heads = self.size("num_attention_heads");
         let experts = self.size("n_routed_experts");
-        let full = self.field("mla_use_output_gate") == Some(Field::Flag(true));
+        let full = self.field("mla_use_output_gate") == Some(MetadataValue::Flag(true));
         match rest {
             "self_attn.g_proj.weight" if full => {
                 Some(vec![heads.checked_mul(self.size("v_head_dim"))?, hidden])
@@ -91,15 +91,15 @@ impl Implied<'_> {
     /// Whether routers have a bias, by `topk_method` or what the family implies; that of no family whose files decide is implied.
     fn biased(&self) -> bool {
         let family = match self.field("model_type") {
-            Some(Field::Text(name)) => families::by_model_type(&name),
+            Some(MetadataValue::Text(name)) => families::by_model_type(&name),
             _ => None,
         };
         let router = family.map(|family| &family.router);
         let implied =
             router.map_or(Some("noaux_tc"), |router| router.as_ref().and_then(|router| router.method));
         match (self.field("topk_method"), self.field("scoring_func")) {
-            (Some(Field::Text(method)), _) => implied.is_some() && method == "noaux_tc",
-            (_, Some(Field::Text(scores))) => implied.is_some() && scores == "sigmoid",
+            (Some(MetadataValue::Text(method)), _) => implied.is_some() && method == "noaux_tc",
+            (_, Some(MetadataValue::Text(scores))) => implied.is_some() && scores == "sigmoid",
             _ => implied == Some("noaux_tc"),
         }
     }
@@ -107,8 +107,8 @@ impl Implied<'_> {
     fn gguf(&self, name: &str) -> Option<Vec<usize>> {
         let hidden = self.size("embedding_length");
         let vocab = match self.keys.field("tokenizer.ggml.tokens") {
-            Some(Field::Count(count)) => count,
-            Some(Field::List(tokens)) => tokens.len(),
+            Some(MetadataValue::Count(count)) => count,
+            Some(MetadataValue::List(tokens)) => tokens.len(),
             _ => self.size("vocab_size").max(1),
         };
         if name == "token_embd.weight" || name == "output.weight" {
@@ -148,11 +148,11 @@ impl Implied<'_> {
     }
 }
 
-impl Tensors for Implied<'_> {
+impl ConfigTensors for ImpliedShapes<'_> {
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         match self.naming {
-            Naming::Gguf => self.gguf(name),
-            Naming::HuggingFace => self.config(name),
+            TensorNaming::Gguf => self.gguf(name),
+            TensorNaming::HuggingFace => self.config(name),
         }
     }
 

@@ -5,8 +5,8 @@ use super::error::ConfigError;
 use super::hf;
 use super::limits;
 use super::reader::Reader;
-use super::source::{Field, JsonKeys, Keys};
-use latent_formats::{Checkpoint, Source};
+use super::source::{JsonKeys, MetadataKeys, MetadataValue};
+use latent_formats::{Checkpoint, CheckpointSource};
 
 /// What chooses the tokens that sparse attention reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Indexer {
 }
 
 /// The keys of a kind of file.
-struct Names {
+struct IndexerKeys {
     heads: &'static str,
     width: &'static str,
     types: &'static str,
@@ -33,40 +33,43 @@ impl Indexer {
     /// A key of another kind or beyond its limits.
     pub fn of(checkpoint: &Checkpoint) -> Result<Option<Indexer>, ConfigError> {
         match checkpoint.source() {
-            Source::Gguf(source) => {
+            CheckpointSource::Gguf(source) => {
                 let file = checkpoint.display_name();
                 let keys = super::checkpoint::GgufKeys { file, metadata: &source.metadata };
-                let Some(Field::Text(architecture)) = keys.field("general.architecture") else {
+                let Some(MetadataValue::Text(architecture)) = keys.field("general.architecture") else {
                     return Ok(None);
                 };
                 let prefix = format!("{architecture}.attention.indexer.");
-                let names = Names { heads: "head_count", width: "key_length", types: "types" };
+                let names = IndexerKeys { heads: "head_count", width: "key_length", types: "types" };
                 read(&Reader::new(&keys, &prefix), &names)
             }
-            Source::HuggingFace(source) => {
+            CheckpointSource::HuggingFace(source) => {
                 let file = format!("{}/config.json", checkpoint.display_name());
                 let keys = JsonKeys { file: &file, object: &source.config };
-                let names = Names { heads: "index_n_heads", width: "index_head_dim", types: "indexer_types" };
+                let names =
+                    IndexerKeys { heads: "index_n_heads", width: "index_head_dim", types: "indexer_types" };
                 read(&hf::text(&keys)?, &names)
             }
         }
     }
 }
 
-fn read(keys: &Reader<'_>, names: &Names) -> Result<Option<Indexer>, ConfigError> {
+fn read(keys: &Reader<'_>, names: &IndexerKeys) -> Result<Option<Indexer>, ConfigError> {
     let heads = keys.size(names.heads, limits::HEADS)?;
     let width = keys.size(names.width, limits::HEAD_WIDTH)?;
     let full = match keys.field(names.types) {
         None => None,
-        Some(Field::List(types)) => {
+        Some(MetadataValue::List(types)) => {
             let full = types.iter().map(|kind| match kind {
-                Field::Text(kind) if kind == "full" => Some(true),
-                Field::Text(kind) if kind == "shared" => Some(false),
-                Field::Integer(kind @ (0 | 1)) => Some(*kind == 1),
+                MetadataValue::Text(kind) if kind == "full" => Some(true),
+                MetadataValue::Text(kind) if kind == "shared" => Some(false),
+                MetadataValue::Integer(kind @ (0 | 1)) => Some(*kind == 1),
                 _ => None,
             });
             let full = full.collect::<Option<Vec<bool>>>();
-            Some(full.ok_or_else(|| keys.wrong(names.types, Field::List(types), "\"full\" or \"shared\""))?)
+            Some(full.ok_or_else(|| {
+                keys.wrong(names.types, MetadataValue::List(types), "\"full\" or \"shared\"")
+            })?)
         }
         Some(field) => return Err(keys.wrong(names.types, field, "a list, an entry per layer")),
     };

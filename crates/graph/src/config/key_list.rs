@@ -1,13 +1,13 @@
 //! Keys that are to be written, read back as those of a file.
 
 use super::decimal::written;
-use super::source::{Field, Keys};
+use super::source::{MetadataKeys, MetadataValue};
 use latent_formats::gguf::WriterValue;
 
 /// Metadata of a GGUF file that does not exist yet: integers of 32 bits, floats of 32 bits, flags, texts and lists of flags.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyList {
-    keys: Vec<(String, Field)>,
+    keys: Vec<(String, MetadataValue)>,
     /// What stands before the keys of the architecture.
     prefix: String,
 }
@@ -15,29 +15,29 @@ pub struct KeyList {
 impl KeyList {
     /// A list that says what the architecture is.
     pub(super) fn new(architecture: &str) -> KeyList {
-        let keys = vec![("general.architecture".to_owned(), Field::Text(architecture.to_owned()))];
+        let keys = vec![("general.architecture".to_owned(), MetadataValue::Text(architecture.to_owned()))];
         KeyList { keys, prefix: format!("{architecture}.") }
     }
 
     /// Adds a key of the architecture. A float is what reading it as an f32 will give.
-    pub(super) fn add(&mut self, key: &str, value: Field) {
+    pub(super) fn add(&mut self, key: &str, value: MetadataValue) {
         let value = match value {
-            Field::Real(value) => Field::Real(written(f64::from(value as f32))),
+            MetadataValue::Real(value) => MetadataValue::Real(written(f64::from(value as f32))),
             other => other,
         };
         self.keys.push((format!("{}{key}", self.prefix), value));
     }
 
     pub(super) fn add_size(&mut self, key: &str, size: usize) {
-        self.add(key, Field::Integer(size as i128));
+        self.add(key, MetadataValue::Integer(size as i128));
     }
 
     pub(super) fn add_real(&mut self, key: &str, value: f64) {
-        self.add(key, Field::Real(value));
+        self.add(key, MetadataValue::Real(value));
     }
 
     pub(super) fn add_text(&mut self, key: &str, text: &str) {
-        self.add(key, Field::Text(text.to_owned()));
+        self.add(key, MetadataValue::Text(text.to_owned()));
     }
 
     /// The keys in order, the architecture first, as they are written.
@@ -47,25 +47,25 @@ impl KeyList {
 }
 
 /// The value with the type that llama.cpp's converter writes; `None` if GGUF cannot hold it.
-fn writer_value(value: &Field) -> Option<WriterValue> {
+fn writer_value(value: &MetadataValue) -> Option<WriterValue> {
     Some(match value {
-        Field::Integer(value) => WriterValue::U32(u32::try_from(*value).unwrap_or(u32::MAX)),
-        Field::Real(value) => WriterValue::F32(*value as f32),
-        Field::Flag(value) => WriterValue::Bool(*value),
-        Field::Text(value) => WriterValue::String(value.clone()),
-        Field::List(values) => {
-            WriterValue::Bools(values.iter().map(|value| *value == Field::Flag(true)).collect())
+        MetadataValue::Integer(value) => WriterValue::U32(u32::try_from(*value).unwrap_or(u32::MAX)),
+        MetadataValue::Real(value) => WriterValue::F32(*value as f32),
+        MetadataValue::Flag(value) => WriterValue::Bool(*value),
+        MetadataValue::Text(value) => WriterValue::String(value.clone()),
+        MetadataValue::List(values) => {
+            WriterValue::Bools(values.iter().map(|value| *value == MetadataValue::Flag(true)).collect())
         }
-        Field::Count(_) | Field::Object(_) => return None,
+        MetadataValue::Count(_) | MetadataValue::Object(_) => return None,
     })
 }
 
-impl Keys for KeyList {
+impl MetadataKeys for KeyList {
     fn file(&self) -> String {
         "the GGUF file".into()
     }
 
-    fn field(&self, key: &str) -> Option<Field> {
+    fn field(&self, key: &str) -> Option<MetadataValue> {
         self.keys.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone())
     }
 }

@@ -31,9 +31,9 @@ mod reader;
 mod rope;
 mod source;
 
-pub use error::{ConfigError, Inexpressible};
+pub use error::{ConfigError, InexpressibleModel};
 pub(crate) use families::lacks;
-pub(crate) use implied::Implied;
+pub(crate) use implied::ImpliedShapes;
 pub use indexer::Indexer;
 pub use key_list::KeyList;
 pub use model::{
@@ -41,21 +41,21 @@ pub use model::{
     RouterSpec, Temperature,
 };
 pub(crate) use outline::OutlineFile;
-pub use part::{Part, Share, Wire};
-pub(crate) use profile::{Profile, profiles};
+pub use part::{RankPart, RankShare, WireType};
+pub(crate) use profile::{ArchitectureProfile, profiles};
 pub use rope::{RopePairs, RopeScaling, RopeSpec};
-pub use source::{Field, JsonKeys, Keys, Tensors};
+pub use source::{ConfigTensors, JsonKeys, MetadataKeys, MetadataValue};
 
-use crate::naming::Naming;
+use crate::naming::TensorNaming;
 use checkpoint::CheckpointShapes;
-use latent_formats::{Checkpoint, Data, Outline, Source};
+use latent_formats::{Checkpoint, CheckpointSource, Outline, OutlineData};
 use rank_shapes::RankShapes;
 
 /// What the config.json of an outline says that something else in its folder overrides.
 pub(crate) fn warnings(file: &OutlineFile<'_>) -> Vec<String> {
     match file.0.source() {
-        Source::HuggingFace(_) => hf::warnings(file, file).unwrap_or_default(),
-        Source::Gguf(_) => Vec::new(),
+        CheckpointSource::HuggingFace(_) => hf::warnings(file, file).unwrap_or_default(),
+        CheckpointSource::Gguf(_) => Vec::new(),
     }
 }
 
@@ -67,12 +67,12 @@ impl ModelConfig {
     /// is missing or wrong, with its value and what was expected.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<ModelConfig, ConfigError> {
         match checkpoint.source() {
-            Source::Gguf(source) => {
+            CheckpointSource::Gguf(source) => {
                 let keys =
                     checkpoint::GgufKeys { file: checkpoint.display_name(), metadata: &source.metadata };
                 ModelConfig::from_gguf(&keys, &CheckpointShapes(checkpoint))
             }
-            Source::HuggingFace(source) => {
+            CheckpointSource::HuggingFace(source) => {
                 let file = format!("{}/config.json", checkpoint.display_name());
                 let keys = JsonKeys { file: &file, object: &source.config };
                 ModelConfig::from_config(&keys, &CheckpointShapes(checkpoint))
@@ -92,14 +92,14 @@ impl ModelConfig {
         }
         let name = checkpoint.display_name();
         match checkpoint.source() {
-            Source::Gguf(source) => {
+            CheckpointSource::Gguf(source) => {
                 let keys = checkpoint::GgufKeys { file: name, metadata: &source.metadata };
-                gguf::read(&keys, &RankShapes::new(checkpoint, &keys, Naming::Gguf))
+                gguf::read(&keys, &RankShapes::new(checkpoint, &keys, TensorNaming::Gguf))
             }
-            Source::HuggingFace(source) => {
+            CheckpointSource::HuggingFace(source) => {
                 let file = format!("{name}/config.json");
                 let keys = JsonKeys { file: &file, object: &source.config };
-                hf::read(&keys, &RankShapes::new(checkpoint, &keys, Naming::HuggingFace))
+                hf::read(&keys, &RankShapes::new(checkpoint, &keys, TensorNaming::HuggingFace))
             }
         }
     }
@@ -112,11 +112,11 @@ impl ModelConfig {
     pub fn from_outline(outline: &Outline) -> Result<ModelConfig, ConfigError> {
         let file = OutlineFile(outline);
         match outline.source() {
-            Source::Gguf(_) => gguf::read(&file, &file),
-            Source::HuggingFace(_) if outline.data() == Data::Config => {
-                hf::read(&file, &Implied { keys: &file, naming: Naming::HuggingFace })
+            CheckpointSource::Gguf(_) => gguf::read(&file, &file),
+            CheckpointSource::HuggingFace(_) if outline.data() == OutlineData::Config => {
+                hf::read(&file, &ImpliedShapes { keys: &file, naming: TensorNaming::HuggingFace })
             }
-            Source::HuggingFace(_) => hf::read(&file, &file),
+            CheckpointSource::HuggingFace(_) => hf::read(&file, &file),
         }
     }
 
@@ -125,7 +125,7 @@ impl ModelConfig {
     /// # Errors
     /// As [`ModelConfig::from_checkpoint`].
     pub fn warnings(checkpoint: &Checkpoint) -> Result<Vec<String>, ConfigError> {
-        let Source::HuggingFace(source) = checkpoint.source() else { return Ok(Vec::new()) };
+        let CheckpointSource::HuggingFace(source) = checkpoint.source() else { return Ok(Vec::new()) };
         let file = format!("{}/config.json", checkpoint.display_name());
         hf::warnings(&JsonKeys { file: &file, object: &source.config }, &CheckpointShapes(checkpoint))
     }
@@ -134,7 +134,10 @@ impl ModelConfig {
     ///
     /// # Errors
     /// As [`ModelConfig::from_checkpoint`].
-    pub fn from_gguf(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
+    pub fn from_gguf(
+        keys: &dyn MetadataKeys,
+        tensors: &dyn ConfigTensors,
+    ) -> Result<ModelConfig, ConfigError> {
         gguf::read(keys, tensors)
     }
 
@@ -142,7 +145,10 @@ impl ModelConfig {
     ///
     /// # Errors
     /// As [`ModelConfig::from_checkpoint`].
-    pub fn from_config(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
+    pub fn from_config(
+        keys: &dyn MetadataKeys,
+        tensors: &dyn ConfigTensors,
+    ) -> Result<ModelConfig, ConfigError> {
         hf::read(keys, tensors)
     }
 }

@@ -1,6 +1,6 @@
 //! The hyper-parameters of a model.
 
-use super::part::Part;
+use super::part::RankPart;
 use super::rope::RopeSpec;
 
 /// Every hyper-parameter that a plan depends on.
@@ -59,7 +59,7 @@ pub struct ModelConfig {
     pub kv_form: KvForm,
     /// Which part of the model this is, where several ranks share it: heads and widths are then this rank's.
     #[serde(skip)]
-    pub part: Option<Box<Part>>,
+    pub part: Option<Box<RankPart>>,
 }
 
 /// Sizes of Multi-head Latent Attention.

@@ -1,8 +1,8 @@
 //! The outline of a model as keys and tensors.
 
 use super::checkpoint::{CheckpointShapes, GgufKeys};
-use super::source::{Field, JsonKeys, Keys, Tensors};
-use latent_formats::{Outline, Source};
+use super::source::{ConfigTensors, JsonKeys, MetadataKeys, MetadataValue};
+use latent_formats::{CheckpointSource, Outline};
 
 /// An outline, seen as keys and tensors.
 ///
@@ -10,12 +10,12 @@ use latent_formats::{Outline, Source};
 pub(crate) struct OutlineFile<'a>(pub(crate) &'a Outline);
 
 impl OutlineFile<'_> {
-    fn with<T>(&self, then: impl FnOnce(&dyn Keys) -> T) -> T {
+    fn with<T>(&self, then: impl FnOnce(&dyn MetadataKeys) -> T) -> T {
         match self.0.source() {
-            Source::Gguf(source) => {
+            CheckpointSource::Gguf(source) => {
                 then(&GgufKeys { file: self.0.display_name(), metadata: &source.metadata })
             }
-            Source::HuggingFace(source) => {
+            CheckpointSource::HuggingFace(source) => {
                 let name = self.0.display_name();
                 let file = if name.ends_with(".json") { name } else { format!("{name}/config.json") };
                 then(&JsonKeys { file: &file, object: &source.config })
@@ -24,12 +24,12 @@ impl OutlineFile<'_> {
     }
 }
 
-impl Keys for OutlineFile<'_> {
+impl MetadataKeys for OutlineFile<'_> {
     fn file(&self) -> String {
         self.with(|keys| keys.file())
     }
 
-    fn field(&self, key: &str) -> Option<Field> {
+    fn field(&self, key: &str) -> Option<MetadataValue> {
         self.with(|keys| keys.field(key))
     }
 
@@ -38,7 +38,7 @@ impl Keys for OutlineFile<'_> {
     }
 }
 
-impl Tensors for OutlineFile<'_> {
+impl ConfigTensors for OutlineFile<'_> {
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         self.0.tensor(name).map(|tensor| tensor.shape.clone())
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A stretch of what ranks share out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Share {
+pub struct RankShare {
     /// The first of them.
     pub from: usize,
     /// How many.
@@ -15,18 +15,18 @@ pub struct Share {
     pub of: usize,
 }
 
-impl Share {
+impl RankShare {
     /// All of them.
-    pub fn all(of: usize) -> Share {
-        Share { from: 0, len: of, of }
+    pub fn all(of: usize) -> RankShare {
+        RankShare { from: 0, len: of, of }
     }
 
     /// The share of member `index` when `members` divide `of` as evenly as units of `unit` allow.
     /// `None` if a member would get no unit, or `of` is not a multiple of `unit`.
-    pub fn nth(index: usize, members: usize, of: usize, unit: usize) -> Option<Share> {
+    pub fn nth(index: usize, members: usize, of: usize, unit: usize) -> Option<RankShare> {
         let units = of.checked_div(unit).filter(|units| of.is_multiple_of(unit) && *units >= members)?;
         let at = |index: usize| index * units / members * unit;
-        Some(Share { from: at(index), len: at(index + 1) - at(index), of })
+        Some(RankShare { from: at(index), len: at(index + 1) - at(index), of })
     }
 
     /// Whether there is nothing that other ranks have.
@@ -43,7 +43,7 @@ impl Share {
 /// The element type of values that cross between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Wire {
+pub enum WireType {
     /// As they are.
     #[default]
     F32,
@@ -51,32 +51,32 @@ pub enum Wire {
     Bf16,
 }
 
-impl Wire {
+impl WireType {
     /// Bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
-            Wire::F32 => 4,
-            Wire::Bf16 => 2,
+            WireType::F32 => 4,
+            WireType::Bf16 => 2,
         }
     }
 }
 
-impl fmt::Display for Wire {
+impl fmt::Display for WireType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Wire::F32 => "f32",
-            Wire::Bf16 => "bf16",
+            WireType::F32 => "f32",
+            WireType::Bf16 => "bf16",
         })
     }
 }
 
-impl FromStr for Wire {
+impl FromStr for WireType {
     type Err = String;
 
-    fn from_str(word: &str) -> Result<Wire, String> {
+    fn from_str(word: &str) -> Result<WireType, String> {
         match word {
-            "f32" => Ok(Wire::F32),
-            "bf16" => Ok(Wire::Bf16),
+            "f32" => Ok(WireType::F32),
+            "bf16" => Ok(WireType::Bf16),
             _ => Err("expected f32 or bf16".into()),
         }
     }
@@ -84,7 +84,7 @@ impl FromStr for Wire {
 
 /// What one rank runs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Part {
+pub struct RankPart {
     /// The rank.
     pub rank: usize,
     /// How many ranks there are.
@@ -94,15 +94,15 @@ pub struct Part {
     /// The ranks that share these layers, itself among them: they add up the terms that each of them has.
     pub members: Range<usize>,
     /// Query heads.
-    pub heads: Share,
+    pub heads: RankShare,
     /// Columns between the projections of dense feed-forward blocks.
-    pub intermediate: Share,
+    pub intermediate: RankShare,
     /// The same of shared experts.
-    pub shared_intermediate: Share,
+    pub shared_intermediate: RankShare,
     /// The same of each routed expert.
-    pub moe_intermediate: Share,
+    pub moe_intermediate: RankShare,
     /// Routed experts of each layer.
-    pub experts: Share,
+    pub experts: RankShare,
     /// The rank whose residual rows its first layer reads.
     pub receives_from: Option<usize>,
     /// The rank that reads the residual rows after its last layer.
@@ -110,15 +110,15 @@ pub struct Part {
     /// The rank that has the last layer, where it is another one and this rank computes logits.
     pub returned_by: Option<usize>,
     /// What crosses between ranks.
-    pub wire: Wire,
+    pub wire: WireType,
 }
 
-impl Part {
+impl RankPart {
     /// A rank among `members` without layers and shares. Code that partitions a model sets them;
     /// links between ranks do not read them.
-    pub fn bare(rank: usize, ranks: usize, members: Range<usize>, wire: Wire) -> Part {
-        let none = Share::all(0);
-        Part {
+    pub fn bare(rank: usize, ranks: usize, members: Range<usize>, wire: WireType) -> RankPart {
+        let none = RankShare::all(0);
+        RankPart {
             rank,
             ranks,
             layers: 0..0,
@@ -143,13 +143,13 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
-    use super::Share;
+    use super::RankShare;
 
     #[test]
     fn shares_are_whole_units_and_together_everything() {
         for (members, of, unit) in [(3, 16, 1), (2, 1408, 128), (4, 4, 1), (3, 1536, 256)] {
-            let shares: Vec<Share> =
-                (0..members).map(|i| Share::nth(i, members, of, unit).unwrap()).collect();
+            let shares: Vec<RankShare> =
+                (0..members).map(|i| RankShare::nth(i, members, of, unit).unwrap()).collect();
             let ends: Vec<usize> = shares.iter().map(|share| share.range().end).collect();
             assert_eq!(ends.last(), Some(&of));
             assert!(
@@ -158,7 +158,7 @@ mod tests {
             );
             assert!(shares.windows(2).all(|pair| pair[0].range().end == pair[1].from), "{shares:?}");
         }
-        assert_eq!(Share::nth(0, 3, 512, 256), None);
-        assert_eq!(Share::nth(0, 2, 500, 256), None);
+        assert_eq!(RankShare::nth(0, 3, 512, 256), None);
+        assert_eq!(RankShare::nth(0, 2, 500, 256), None);
     }
 }

@@ -1,12 +1,12 @@
 //! The config of a part of a model.
 
 use super::model::{ModelConfig, MoeShape};
-use super::part::{Part, Share};
+use super::part::{RankPart, RankShare};
 use std::ops::Range;
 
 impl ModelConfig {
     /// The config of one rank: its own heads, columns and experts; vocabulary, hidden size, layers and what rows are routed to are the model's.
-    pub fn of_part(&self, part: Part) -> ModelConfig {
+    pub fn of_part(&self, part: RankPart) -> ModelConfig {
         let mut config = self.clone();
         config.attention.heads = part.heads.len;
         config.intermediate_size = part.intermediate.len;
@@ -34,8 +34,8 @@ impl ModelConfig {
     }
 
     /// The routed experts whose weights are here.
-    pub fn own_experts(&self) -> Share {
-        let all = Share::all(self.moe.map_or(0, |moe| moe.experts));
+    pub fn own_experts(&self) -> RankShare {
+        let all = RankShare::all(self.moe.map_or(0, |moe| moe.experts));
         self.part.as_ref().map_or(all, |part| part.experts)
     }
 

@@ -3,7 +3,7 @@
 use super::{FfnActivation, Gating, families, gguf_file};
 
 /// A known architecture of GGUF files, or family of config.json.
-pub(crate) struct Profile {
+pub(crate) struct ArchitectureProfile {
     /// `general.architecture`, or `model_type`.
     pub(crate) name: &'static str,
     /// The circuit that runs it.
@@ -60,19 +60,19 @@ const CONFIG_EXPERTS: [&str; 6] = [
 const CONFIG_SCALES: [&str; 3] = ["scale_emb", "scale_depth", "dim_model_base"];
 
 /// All profiles of one kind of file.
-pub(crate) fn profiles(of_gguf: bool) -> Vec<Profile> {
+pub(crate) fn profiles(of_gguf: bool) -> Vec<ArchitectureProfile> {
     if of_gguf {
         let of = |a: &gguf_file::Architecture| {
             let experts: &[&str] = if a.deepseek { &GGUF_EXPERTS } else { &[] };
             let keys = GGUF.iter().chain(experts).copied().collect();
-            Profile { name: a.name, circuit: a.circuit, keys, words: Vec::new() }
+            ArchitectureProfile { name: a.name, circuit: a.circuit, keys, words: Vec::new() }
         };
         return gguf_file::ARCHITECTURES.iter().map(of).collect();
     }
-    let of = |family: &families::Family| {
+    let of = |family: &families::ModelFamily| {
         let experts: &[&str] = if family.router.is_some() { &CONFIG_EXPERTS } else { &[] };
         let scales: &[&str] = if family.scaled { &CONFIG_SCALES } else { &[] };
-        Profile {
+        ArchitectureProfile {
             name: family.model_type,
             circuit: family.circuit,
             keys: CONFIG.iter().chain(experts).chain(scales).copied().collect(),
@@ -82,7 +82,7 @@ pub(crate) fn profiles(of_gguf: bool) -> Vec<Profile> {
     families::FAMILIES.iter().map(of).collect()
 }
 
-fn words(family: &families::Family) -> Vec<(&'static str, &'static [&'static str])> {
+fn words(family: &families::ModelFamily) -> Vec<(&'static str, &'static [&'static str])> {
     let activations: &[&str] = match family.activation {
         FfnActivation::SiluGated => &["silu", "swish"],
         FfnActivation::ReluSquared => &["relu2", "squared_relu", "relu_squared"],

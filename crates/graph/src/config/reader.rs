@@ -1,20 +1,20 @@
 //! Typed and checked access to keys: every error names file, key, value and what was expected.
 
 use super::error::ConfigError;
-use super::source::{Field, Keys};
+use super::source::{MetadataKeys, MetadataValue};
 use std::ops::RangeInclusive;
 
 /// Keys that share a prefix (`deepseek2.`, `text_config.`).
 #[derive(Clone)]
 pub(super) struct Reader<'a> {
-    keys: &'a dyn Keys,
+    keys: &'a dyn MetadataKeys,
     prefix: String,
     /// Keys that a file may spell in another way: as they are asked for, and that way.
     spelled: &'static [(&'static str, &'static str)],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(keys: &'a dyn Keys, prefix: &str) -> Self {
+    pub(super) fn new(keys: &'a dyn MetadataKeys, prefix: &str) -> Self {
         Reader { keys, prefix: prefix.to_owned(), spelled: &[] }
     }
 
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         other.filter(|theirs| self.keys.mentions(theirs)).unwrap_or_else(|| full(key))
     }
 
-    pub(super) fn field(&self, key: &str) -> Option<Field> {
+    pub(super) fn field(&self, key: &str) -> Option<MetadataValue> {
         self.keys.field(&self.name(key))
     }
 
@@ -121,12 +121,12 @@ impl<'a> Reader<'a> {
     ) -> Result<Option<Vec<usize>>, ConfigError> {
         let Some(field) = self.field(key) else { return Ok(None) };
         match &field {
-            Field::List(values) if values.len() == layers => values
+            MetadataValue::List(values) if values.len() == layers => values
                 .iter()
                 .map(|value| self.as_size(key, value, &range))
                 .collect::<Result<_, _>>()
                 .map(Some),
-            Field::List(_) | Field::Count(_) => Err(self.wrong(
+            MetadataValue::List(_) | MetadataValue::Count(_) => Err(self.wrong(
                 key,
                 &field,
                 format!("an integer, or a list of {layers} integers, one a layer"),
@@ -135,11 +135,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn as_size(&self, key: &str, field: &Field, range: &RangeInclusive<usize>) -> Result<usize, ConfigError> {
+    fn as_size(
+        &self,
+        key: &str,
+        field: &MetadataValue,
+        range: &RangeInclusive<usize>,
+    ) -> Result<usize, ConfigError> {
         let value = match field {
-            Field::Integer(value) => usize::try_from(*value).ok(),
+            MetadataValue::Integer(value) => usize::try_from(*value).ok(),
             // Python writes 4096.0 where a config computed a length
-            Field::Real(value) if value.fract() == 0.0 && (0.0..9e15).contains(value) => {
+            MetadataValue::Real(value) if value.fract() == 0.0 && (0.0..9e15).contains(value) => {
                 Some(*value as usize)
             }
             _ => None,
@@ -173,7 +178,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Option<Vec<f64>>, ConfigError> {
         let Some(field) = self.field(key) else { return Ok(None) };
         match &field {
-            Field::List(values) if values.len() == count => values
+            MetadataValue::List(values) if values.len() == count => values
                 .iter()
                 .map(|value| self.as_real(key, value, &range))
                 .collect::<Result<_, _>>()
@@ -182,10 +187,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn as_real(&self, key: &str, field: &Field, range: &RangeInclusive<f64>) -> Result<f64, ConfigError> {
+    fn as_real(
+        &self,
+        key: &str,
+        field: &MetadataValue,
+        range: &RangeInclusive<f64>,
+    ) -> Result<f64, ConfigError> {
         let value = match field {
-            Field::Integer(value) => *value as f64,
-            Field::Real(value) => *value,
+            MetadataValue::Integer(value) => *value as f64,
+            MetadataValue::Real(value) => *value,
             _ => f64::NAN,
         };
         if value.is_finite() && range.contains(&value) {
@@ -198,7 +208,7 @@ impl<'a> Reader<'a> {
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, ConfigError> {
         match self.field(key) {
             None => Ok(None),
-            Some(Field::Flag(flag)) => Ok(Some(flag)),
+            Some(MetadataValue::Flag(flag)) => Ok(Some(flag)),
             Some(field) => Err(self.wrong(key, field, "true or false")),
         }
     }
@@ -206,7 +216,7 @@ impl<'a> Reader<'a> {
     pub(super) fn text(&self, key: &str) -> Result<Option<String>, ConfigError> {
         match self.field(key) {
             None => Ok(None),
-            Some(Field::Text(text)) => Ok(Some(text)),
+            Some(MetadataValue::Text(text)) => Ok(Some(text)),
             Some(field) => Err(self.wrong(key, field, "a text")),
         }
     }
@@ -215,8 +225,8 @@ impl<'a> Reader<'a> {
     pub(super) fn count(&self, key: &str) -> Result<Option<usize>, ConfigError> {
         match self.field(key) {
             None => Ok(None),
-            Some(Field::List(values)) => Ok(Some(values.len())),
-            Some(Field::Count(count)) => Ok(Some(count)),
+            Some(MetadataValue::List(values)) => Ok(Some(values.len())),
+            Some(MetadataValue::Count(count)) => Ok(Some(count)),
             Some(field) => Err(self.wrong(key, field, "a list")),
         }
     }

@@ -2,7 +2,7 @@
 
 /// The value of a metadata key, in the few kinds that hyper-parameters have.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Field {
+pub enum MetadataValue {
     /// Any integer type.
     Integer(i128),
     /// Any floating-point type.
@@ -12,42 +12,42 @@ pub enum Field {
     /// A text.
     Text(String),
     /// A list.
-    List(Vec<Field>),
+    List(Vec<MetadataValue>),
     /// A list of this many elements, whose elements no hyper-parameter needs (the tokens of a tokenizer).
     Count(usize),
     /// An object of config.json, with the names of its keys.
     Object(Vec<String>),
 }
 
-impl std::fmt::Display for Field {
+impl std::fmt::Display for MetadataValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Field::Integer(value) => write!(f, "{value}"),
-            Field::Real(value) => write!(f, "{value:?}"),
-            Field::Flag(value) => write!(f, "{value}"),
-            Field::Text(value) if value.chars().count() > 80 => {
+            MetadataValue::Integer(value) => write!(f, "{value}"),
+            MetadataValue::Real(value) => write!(f, "{value:?}"),
+            MetadataValue::Flag(value) => write!(f, "{value}"),
+            MetadataValue::Text(value) if value.chars().count() > 80 => {
                 write!(f, "{:?} (shortened)", value.chars().take(80).collect::<String>())
             }
-            Field::Text(value) => write!(f, "{value:?}"),
-            Field::List(values) => {
-                let shown: Vec<String> = values.iter().take(8).map(Field::to_string).collect();
+            MetadataValue::Text(value) => write!(f, "{value:?}"),
+            MetadataValue::List(values) => {
+                let shown: Vec<String> = values.iter().take(8).map(MetadataValue::to_string).collect();
                 let rest =
                     if values.len() > 8 { format!(", … ({} in all)", values.len()) } else { String::new() };
                 write!(f, "[{}{rest}]", shown.join(", "))
             }
-            Field::Count(count) => write!(f, "a list of {count}"),
-            Field::Object(_) => write!(f, "an object"),
+            MetadataValue::Count(count) => write!(f, "a list of {count}"),
+            MetadataValue::Object(_) => write!(f, "an object"),
         }
     }
 }
 
 /// The metadata of one model file.
-pub trait Keys {
+pub trait MetadataKeys {
     /// The file, for messages.
     fn file(&self) -> String;
 
     /// The value of a key; none where it is absent or null. Keys of nested objects are joined by dots.
-    fn field(&self, key: &str) -> Option<Field>;
+    fn field(&self, key: &str) -> Option<MetadataValue>;
 
     /// Whether a key is there, be it null.
     fn mentions(&self, key: &str) -> bool {
@@ -56,7 +56,7 @@ pub trait Keys {
 }
 
 /// The tensors of one model file, as far as they decide a config.
-pub trait Tensors {
+pub trait ConfigTensors {
     /// Shape of a tensor, outermost dimension first; `None` if the tensor does not exist.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
@@ -82,12 +82,12 @@ pub struct JsonKeys<'a> {
     pub object: &'a serde_json::Map<String, serde_json::Value>,
 }
 
-impl Keys for JsonKeys<'_> {
+impl MetadataKeys for JsonKeys<'_> {
     fn file(&self) -> String {
         self.file.to_owned()
     }
 
-    fn field(&self, key: &str) -> Option<Field> {
+    fn field(&self, key: &str) -> Option<MetadataValue> {
         from_json(self.value(key)?)
     }
 
@@ -107,21 +107,21 @@ impl JsonKeys<'_> {
     }
 }
 
-fn from_json(value: &serde_json::Value) -> Option<Field> {
+fn from_json(value: &serde_json::Value) -> Option<MetadataValue> {
     use serde_json::Value;
     Some(match value {
         Value::Null => return None,
-        Value::Bool(flag) => Field::Flag(*flag),
-        Value::String(text) => Field::Text(text.clone()),
+        Value::Bool(flag) => MetadataValue::Flag(*flag),
+        Value::String(text) => MetadataValue::Text(text.clone()),
         Value::Number(number) => match (number.as_u64(), number.as_i64()) {
-            (Some(value), _) => Field::Integer(value.into()),
-            (None, Some(value)) => Field::Integer(value.into()),
-            _ => Field::Real(number.as_f64().unwrap_or(f64::NAN)),
+            (Some(value), _) => MetadataValue::Integer(value.into()),
+            (None, Some(value)) => MetadataValue::Integer(value.into()),
+            _ => MetadataValue::Real(number.as_f64().unwrap_or(f64::NAN)),
         },
-        Value::Array(values) => match values.iter().map(from_json).collect::<Option<Vec<Field>>>() {
-            Some(list) => Field::List(list),
-            None => Field::Count(values.len()),
+        Value::Array(values) => match values.iter().map(from_json).collect::<Option<Vec<MetadataValue>>>() {
+            Some(list) => MetadataValue::List(list),
+            None => MetadataValue::Count(values.len()),
         },
-        Value::Object(object) => Field::Object(object.keys().cloned().collect()),
+        Value::Object(object) => MetadataValue::Object(object.keys().cloned().collect()),
     })
 }

@@ -1,10 +1,10 @@
 //! From a circuit and a config to the IR.
 
-use super::{Ir, Node, Op, RowCount, Span, Storage, Value, ValueId, WeightId};
+use super::{Ir, ModelSpan, Node, Op, RowCount, Value, ValueId, ValueStorage, WeightId};
 use crate::circuit::{BlockKind, Circuit, ConfigVars, OpSpec, StagePair, StageValue, TensorIndex};
 use crate::config::ModelConfig;
 use crate::error::{CircuitError, GraphError};
-use crate::ops::Built;
+use crate::ops::NodeConstruction;
 use latent_types::ValueType;
 use std::collections::HashMap;
 
@@ -13,7 +13,11 @@ impl Ir {
     ///
     /// # Errors
     /// A missing tensor, a wrong shape, or a circuit that contradicts itself.
-    pub fn build(config: &ModelConfig, span: &Span, tensors: &dyn TensorIndex) -> Result<Ir, GraphError> {
+    pub fn build(
+        config: &ModelConfig,
+        span: &ModelSpan,
+        tensors: &dyn TensorIndex,
+    ) -> Result<Ir, GraphError> {
         Ir::build_with(Circuit::named(&config.circuit)?, config, span, tensors)
     }
 
@@ -24,7 +28,7 @@ impl Ir {
     pub fn build_with(
         circuit: &Circuit,
         config: &ModelConfig,
-        span: &Span,
+        span: &ModelSpan,
         tensors: &dyn TensorIndex,
     ) -> Result<Ir, GraphError> {
         circuit.check()?;
@@ -51,7 +55,7 @@ impl Ir {
         for layer in span.layers.clone() {
             builder.layer = Some(layer);
             builder.vars = ConfigVars::of(config, Some(layer));
-            let mut scope = Scope::from([(stages.residual.to_owned(), residual)]);
+            let mut scope = ValueScope::from([(stages.residual.to_owned(), residual)]);
             for block in circuit.spec_of(&builder.vars, layer)?.blocks() {
                 builder.block(block, &mut scope)?;
             }
@@ -62,18 +66,18 @@ impl Ir {
         if !span.head {
             return Ok(builder.finish(residual, "hidden"));
         }
-        let mut scope = Scope::from([(stages.taken.to_owned(), residual)]);
+        let mut scope = ValueScope::from([(stages.taken.to_owned(), residual)]);
         for block in &stages.behind {
             builder.block(block, &mut scope)?;
         }
         let logits = builder.made(&scope, stages.logits, "logits")?;
-        builder.ir.values[logits.0].storage = Storage::Logits;
+        builder.ir.values[logits.0].storage = ValueStorage::Logits;
         Ok(builder.finish(logits, "logits"))
     }
 }
 
 /// What each name means.
-type Scope = HashMap<String, ValueId>;
+type ValueScope = HashMap<String, ValueId>;
 
 struct Builder<'a> {
     circuit: &'a Circuit,
@@ -82,7 +86,7 @@ struct Builder<'a> {
     /// The block that is being built.
     block: &'a str,
     /// What each name means now, inside of the block.
-    names: Scope,
+    names: ValueScope,
     /// Slots already filled, so that a tied embedding is one weight.
     filled: HashMap<(String, Option<usize>), WeightId>,
     layer: Option<usize>,
@@ -91,13 +95,13 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     /// What a span starts from.
-    fn source(&mut self, config: &ModelConfig, span: &Span, stages: &StagePair<'_>) -> Scope {
+    fn source(&mut self, config: &ModelConfig, span: &ModelSpan, stages: &StagePair<'_>) -> ValueScope {
         let residual = [(stages.residual, StageValue::Hidden)];
         let inputs = if span.embed { &stages.inputs[..] } else { &residual };
         let define = |(name, value): &(&str, StageValue)| {
             let (dtype, width, storage) = match value {
-                StageValue::Tokens => (ValueType::U32, 1, Storage::Tokens),
-                _ => (ValueType::F32, config.hidden_size, Storage::Hidden),
+                StageValue::Tokens => (ValueType::U32, 1, ValueStorage::Tokens),
+                _ => (ValueType::F32, config.hidden_size, ValueStorage::Hidden),
             };
             ((*name).to_owned(), self.define(name, dtype, 1, width, storage))
         };
@@ -105,7 +109,7 @@ impl Builder<'_> {
     }
 
     /// Builds a block: it sees its inputs in `scope`, and leaves its outputs there.
-    fn block(&mut self, name: &str, scope: &mut Scope) -> Result<(), GraphError> {
+    fn block(&mut self, name: &str, scope: &mut ValueScope) -> Result<(), GraphError> {
         let Some((name, block)) = self.circuit.blocks.get_key_value(name) else { return Ok(()) };
         self.block = name;
         self.names.clear();
@@ -141,8 +145,8 @@ impl Builder<'_> {
     /// Stores a value in the residual stream, which outlives the plan's arena.
     fn outlive(&mut self, id: ValueId) {
         let root = self.ir.root(id);
-        if self.ir.value(root).storage == Storage::Own {
-            self.ir.values[root.0].storage = Storage::Hidden;
+        if self.ir.value(root).storage == ValueStorage::Own {
+            self.ir.values[root.0].storage = ValueStorage::Hidden;
         }
     }
 
@@ -152,7 +156,7 @@ impl Builder<'_> {
         dtype: ValueType,
         heads: usize,
         width: usize,
-        storage: Storage,
+        storage: ValueStorage,
     ) -> ValueId {
         let value = Value {
             name: name.to_owned(),
@@ -253,7 +257,7 @@ impl Builder<'_> {
         match spec.op.as_str() {
             "embed" => {
                 let width = self.width_of(&weights, spec)?.1;
-                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Own);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, ValueStorage::Own);
                 self.push(Op::Embed { scale: factor }, vec![input], vec![out], weights);
             }
             "linear" => {
@@ -264,7 +268,7 @@ impl Builder<'_> {
             "concat" => {
                 let inputs = vec![input, self.input(spec, 1)?];
                 let width = inputs.iter().map(|id| self.ir.value(*id).row_width()).sum();
-                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Own);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, ValueStorage::Own);
                 self.push(Op::Concat, inputs, vec![out], weights);
             }
             "mla_attention" => self.attention(spec, weights)?,
@@ -272,12 +276,12 @@ impl Builder<'_> {
             "expert_mlp" => {
                 let inputs = vec![input, self.input(spec, 1)?, self.input(spec, 2)?];
                 let width = self.ir.value(input).width;
-                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Own);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, ValueStorage::Own);
                 self.push(Op::ExpertMlp, inputs, vec![out], weights);
             }
             "mlp" => self.mlp(spec, input, &weights)?,
             word => match Op::of_circuits(word).map(|op| (op, op.spec().built())) {
-                Some((op, built @ (Built::LikeFirst | Built::InPlace))) => {
+                Some((op, built @ (NodeConstruction::LikeFirst | NodeConstruction::InPlace))) => {
                     self.plain(spec, (op.with_factor(factor), built), weights)?;
                 }
                 _ => return self.wrong(format!("operation {word:?} is unknown")),
@@ -290,14 +294,15 @@ impl Builder<'_> {
     fn plain(
         &mut self,
         spec: &OpSpec,
-        (op, built): (Op, Built),
+        (op, built): (Op, NodeConstruction),
         weights: Vec<(String, WeightId)>,
     ) -> Result<(), GraphError> {
         let inputs: Vec<ValueId> =
             (0..op.inputs().len()).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
         let first = self.ir.value(inputs[0]);
         let (heads, width) = (first.heads, first.width);
-        let storage = if built == Built::InPlace { self.over(inputs[0]) } else { Storage::Own };
+        let storage =
+            if built == NodeConstruction::InPlace { self.over(inputs[0]) } else { ValueStorage::Own };
         let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, storage);
         self.push(op, inputs, vec![out], weights);
         Ok(())
@@ -329,7 +334,7 @@ impl Builder<'_> {
             return self
                 .wrong(format!("{name}: the weight takes {inputs} elements, but the row has {width}"));
         }
-        let out = self.define(name, ValueType::F32, 1, outputs, Storage::Own);
+        let out = self.define(name, ValueType::F32, 1, outputs, ValueStorage::Own);
         self.push(Op::Linear, vec![input], vec![out], weights.to_vec());
         Ok(out)
     }
@@ -357,7 +362,13 @@ impl Builder<'_> {
         let mut offset = 0;
         let mut outputs = Vec::new();
         for (name, size) in spec.outputs.iter().zip(sizes) {
-            outputs.push(self.define(name, ValueType::F32, heads, size, Storage::View { of: input, offset }));
+            outputs.push(self.define(
+                name,
+                ValueType::F32,
+                heads,
+                size,
+                ValueStorage::View { of: input, offset },
+            ));
             offset += size;
         }
         self.push(Op::Split, vec![input], outputs, Vec::new());
@@ -369,7 +380,7 @@ impl Builder<'_> {
         let inputs: Vec<ValueId> = (0..count).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
         let v = self.vars.size("v", format_args!("mla_attention"), &self.circuit.name)?;
         let heads = self.ir.value(inputs[0]).heads;
-        let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, v, Storage::Own);
+        let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, v, ValueStorage::Own);
         self.push(Op::MlaAttention, inputs, vec![out], weights);
         Ok(())
     }
@@ -386,8 +397,8 @@ impl Builder<'_> {
         };
         let (router, bias) = weights.split_at(weights.len().min(1));
         let logits = self.linear(input, router, "router_logits", spec)?;
-        let topk_ids = self.define(self.output(spec, 0)?, ValueType::U32, 1, used, Storage::Own);
-        let topk_weights = self.define(self.output(spec, 1)?, ValueType::F32, 1, used, Storage::Own);
+        let topk_ids = self.define(self.output(spec, 0)?, ValueType::U32, 1, used, ValueStorage::Own);
+        let topk_weights = self.define(self.output(spec, 1)?, ValueType::F32, 1, used, ValueStorage::Own);
         self.push(Op::Route, vec![logits], vec![topk_ids, topk_weights], bias.to_vec());
         Ok(())
     }
@@ -404,14 +415,14 @@ impl Builder<'_> {
                 let gate = self.linear(input, std::slice::from_ref(gate), "gate", spec)?;
                 let up = self.linear(input, std::slice::from_ref(up), "up", spec)?;
                 let width = self.ir.value(up).width;
-                let out = self.define("activated", ValueType::F32, 1, width, Storage::Own);
+                let out = self.define("activated", ValueType::F32, 1, width, ValueStorage::Own);
                 self.push(Op::SiluMul, vec![gate, up], vec![out], Vec::new());
                 out
             }
             [up, _] => {
                 let up = self.linear(input, std::slice::from_ref(up), "up", spec)?;
                 let width = self.ir.value(up).width;
-                let out = self.define("activated", ValueType::F32, 1, width, Storage::Own);
+                let out = self.define("activated", ValueType::F32, 1, width, ValueStorage::Own);
                 self.push(Op::Relu2, vec![up], vec![out], Vec::new());
                 out
             }
@@ -423,9 +434,9 @@ impl Builder<'_> {
     }
 
     /// Storage that is the whole of `value`, overwritten.
-    fn over(&self, value: ValueId) -> Storage {
+    fn over(&self, value: ValueId) -> ValueStorage {
         let mut of = value;
-        while let Storage::View { of: parent, offset: 0 } = self.ir.value(of).storage {
+        while let ValueStorage::View { of: parent, offset: 0 } = self.ir.value(of).storage {
             if (self.ir.value(parent).heads, self.ir.value(parent).width)
                 != (self.ir.value(of).heads, self.ir.value(of).width)
             {
@@ -433,11 +444,11 @@ impl Builder<'_> {
             }
             of = parent;
         }
-        Storage::View { of, offset: 0 }
+        ValueStorage::View { of, offset: 0 }
     }
 
     /// What a stage gives out, under the name that its blocks have for it.
-    fn made(&self, scope: &Scope, value: &str, result: &str) -> Result<ValueId, GraphError> {
+    fn made(&self, scope: &ValueScope, value: &str, result: &str) -> Result<ValueId, GraphError> {
         let problem = || format!("no block makes {value:?}, the {result} of its stage");
         let made = scope.get(value).copied();
         made.ok_or_else(|| self.circuit.error(CircuitError::Contradiction(problem())))

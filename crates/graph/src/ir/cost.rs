@@ -1,12 +1,12 @@
 //! Bytes and operations of a node, for plans, drawings and the profiler.
 
 use super::{AttentionPath, Ir, Node};
-use crate::ops::{Cost, CostInput, WeightCost};
+use crate::ops::{CostInput, NodeCost, WeightCost};
 use latent_types::CacheType;
 
 /// The step that costs are counted for.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct StepWorkload {
     /// New rows of all sequences.
     pub rows: usize,
     /// Sequences, each with an equal share of the rows.
@@ -21,9 +21,9 @@ pub struct Step {
 
 impl Node {
     /// What the node moves and computes in `step`: nothing where the rows take another attention path.
-    pub fn cost(&self, ir: &Ir, step: Step) -> Cost {
+    pub fn cost(&self, ir: &Ir, step: StepWorkload) -> NodeCost {
         if !self.path.meets(step.path) {
-            return Cost::default();
+            return NodeCost::default();
         }
         let rows = step.rows as f64;
         let (sequences, past_len) = (step.sequences.max(1) as f64, step.past_len as f64);
@@ -62,7 +62,7 @@ mod tests {
     use crate::passes::{CacheForm, MlaChoice};
     use std::collections::HashSet;
 
-    fn names(ir: &Ir, node: &Node, step: Step) -> ConfigVars {
+    fn names(ir: &Ir, node: &Node, step: StepWorkload) -> ConfigVars {
         let c = config();
         let a = &c.attention;
         let moe = c.moe.unwrap();
@@ -119,7 +119,7 @@ mod tests {
                         if experts && rows > 1 {
                             continue;
                         }
-                        let step = Step {
+                        let step = StepWorkload {
                             rows,
                             past_len,
                             sequences: 1,

@@ -10,10 +10,10 @@ mod signature;
 mod span;
 mod text;
 
-pub use crate::ops::{Cost, Epilogue, KvLayerKind, Op, Port, RowCount};
-pub use cost::Step;
+pub use crate::ops::{Epilogue, KvLayerKind, NodeCost, Op, Port, RowCount};
+pub use cost::StepWorkload;
 pub use signature::Edge;
-pub use span::{Side, Span};
+pub use span::{ModelSide, ModelSpan};
 
 use crate::circuit::{CacheStream, Weight};
 use latent_types::{CacheRow, CacheType, ValueType};
@@ -66,7 +66,7 @@ pub struct Value {
     /// Elements per head.
     pub width: usize,
     /// Where it is stored.
-    pub storage: Storage,
+    pub storage: ValueStorage,
 }
 
 fn dtype_name<S: Serializer>(dtype: &ValueType, serializer: S) -> Result<S::Ok, S::Error> {
@@ -76,7 +76,7 @@ fn dtype_name<S: Serializer>(dtype: &ValueType, serializer: S) -> Result<S::Ok, 
 /// Where a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Storage {
+pub enum ValueStorage {
     /// Token ids of the batch.
     Tokens,
     /// The residual stream, which outlives the plan's arena.
@@ -234,7 +234,7 @@ impl Ir {
     /// The value in whose buffer `id` is stored, through all views.
     pub fn root(&self, id: ValueId) -> ValueId {
         match self.value(id).storage {
-            Storage::View { of, .. } => self.root(of),
+            ValueStorage::View { of, .. } => self.root(of),
             _ => id,
         }
     }
@@ -243,7 +243,7 @@ impl Ir {
     /// root and view are cut into different heads).
     pub fn place(&self, id: ValueId) -> (ValueId, Range<usize>) {
         let value = self.value(id);
-        let Storage::View { of, offset } = value.storage else { return (id, 0..value.width) };
+        let ValueStorage::View { of, offset } = value.storage else { return (id, 0..value.width) };
         let (root, within) = self.place(of);
         if value.heads == self.value(root).heads {
             let from = within.start + offset;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// The part of a model that an IR covers: a stretch of its stages, one behind the other. Residual rows go in and out at its borders.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Span {
+pub struct ModelSpan {
     /// Whether it has the blocks before the layers, and so starts from token ids rather than from residual rows.
     pub embed: bool,
     /// The layers.
@@ -21,14 +21,14 @@ pub struct Span {
 
 /// A side of a model that is cut once, so that two backends run it one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum ModelSide {
     /// The layers before this one.
     Before(usize),
     /// The layers from this one on, and everything behind them.
     From(usize),
 }
 
-impl Span {
+impl ModelSpan {
     /// The stages of one side of a model. What runs behind the cut takes residual rows as embeddings in place of tokens, so that it begins with the
     /// embedding too.
     ///
@@ -38,13 +38,13 @@ impl Span {
         circuit: &'c Circuit,
         config: &ModelConfig,
         mtp: bool,
-        side: Side,
-    ) -> Result<Vec<(&'c StageSpec, Span)>, GraphError> {
-        let mut stages = Span::of_stages(circuit, config, mtp)?;
+        side: ModelSide,
+    ) -> Result<Vec<(&'c StageSpec, ModelSpan)>, GraphError> {
+        let mut stages = ModelSpan::of_stages(circuit, config, mtp)?;
         let layers = &mut stages[0].1.layers;
         match side {
-            Side::From(cut) => layers.start = cut.min(layers.end),
-            Side::Before(cut) => {
+            ModelSide::From(cut) => layers.start = cut.min(layers.end),
+            ModelSide::Before(cut) => {
                 layers.end = cut.min(layers.end);
                 stages.truncate(1);
             }
@@ -61,9 +61,10 @@ impl Span {
         circuit: &'c Circuit,
         config: &ModelConfig,
         mtp: bool,
-    ) -> Result<Vec<(&'c StageSpec, Span)>, GraphError> {
+    ) -> Result<Vec<(&'c StageSpec, ModelSpan)>, GraphError> {
         let main = circuit.stage_pair(false)?;
-        let mut stages = vec![(main.layers, Span::backbone(config)), (main.head, Span::lm_head(config))];
+        let mut stages =
+            vec![(main.layers, ModelSpan::backbone(config)), (main.head, ModelSpan::lm_head(config))];
         if config.part.as_ref().is_some_and(|part| !part.speaks()) {
             stages.truncate(1);
         }
@@ -73,38 +74,38 @@ impl Span {
                 return Err(GraphError::NoMtp { what });
             }
             let mtp = circuit.stage_pair(true)?;
-            stages.extend([(mtp.layers, Span::mtp(config)), (mtp.head, Span::mtp_head(config))]);
+            stages.extend([(mtp.layers, ModelSpan::mtp(config)), (mtp.head, ModelSpan::mtp_head(config))]);
         }
         Ok(stages)
     }
 
     /// From tokens to the residual stream after the last layer; of a part of a model from its first layer to its last.
-    pub fn backbone(config: &ModelConfig) -> Span {
+    pub fn backbone(config: &ModelConfig) -> ModelSpan {
         let layers = config.own_layers();
-        Span { embed: layers.start == 0, layers, head: false, mtp: false }
+        ModelSpan { embed: layers.start == 0, layers, head: false, mtp: false }
     }
 
     /// From residual rows to logits.
-    pub fn lm_head(config: &ModelConfig) -> Span {
-        Span { embed: false, layers: config.layers..config.layers, head: true, mtp: false }
+    pub fn lm_head(config: &ModelConfig) -> ModelSpan {
+        ModelSpan { embed: false, layers: config.layers..config.layers, head: true, mtp: false }
     }
 
     /// From residual rows after the last layer, and the tokens after them, to the residual stream after the first MTP layer.
-    pub fn mtp(config: &ModelConfig) -> Span {
-        Span { embed: true, layers: config.layers..config.layers + 1, head: false, mtp: true }
+    pub fn mtp(config: &ModelConfig) -> ModelSpan {
+        ModelSpan { embed: true, layers: config.layers..config.layers + 1, head: false, mtp: true }
     }
 
     /// Both stages of the MTP layer in one, for looking at it.
     ///
     /// # Errors
     /// As for [`of_stages`](Self::of_stages).
-    pub fn whole_mtp(circuit: &Circuit, config: &ModelConfig) -> Result<Span, GraphError> {
-        Span::of_stages(circuit, config, true)?;
-        Ok(Span { head: true, ..Span::mtp(config) })
+    pub fn whole_mtp(circuit: &Circuit, config: &ModelConfig) -> Result<ModelSpan, GraphError> {
+        ModelSpan::of_stages(circuit, config, true)?;
+        Ok(ModelSpan { head: true, ..ModelSpan::mtp(config) })
     }
 
     /// From residual rows after the MTP layer to logits.
-    pub fn mtp_head(config: &ModelConfig) -> Span {
-        Span { embed: false, layers: config.layers + 1..config.layers + 1, head: true, mtp: true }
+    pub fn mtp_head(config: &ModelConfig) -> ModelSpan {
+        ModelSpan { embed: false, layers: config.layers + 1..config.layers + 1, head: true, mtp: true }
     }
 }

@@ -1,6 +1,6 @@
 //! The IR as text: one line per node.
 
-use super::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
+use super::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, ValueId, ValueStorage};
 use latent_types::ValueType;
 use std::fmt::Write;
 
@@ -107,7 +107,7 @@ impl Ir {
         };
         let heads = if value.heads > 1 { format!("{}×", value.heads) } else { String::new() };
         let view = match value.storage {
-            Storage::View { of, offset } => format!(" in {}+{offset}", self.value(of).name),
+            ValueStorage::View { of, offset } => format!(" in {}+{offset}", self.value(of).name),
             _ => String::new(),
         };
         // f32 goes without saying

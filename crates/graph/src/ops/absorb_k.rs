@@ -2,8 +2,8 @@
 
 use super::shared::{ABSORBED, K_B, KV_B, Q_LATENT, Q_NOPE, Q_ROPE, projection_cost, some_projection};
 use super::{
-    Cost, CostInput, Folds, Kernels, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot,
-    WeightUse,
+    CostInput, Folds, NodeCost, NodeMaker, NodeWeights, OpReference, Operation, Outputs, Port,
+    RequiredKernels, ShapeRule, WeightSlot,
 };
 use latent_types::OpKind;
 
@@ -15,8 +15,8 @@ impl Operation for AbsorbK {
         "absorb_k"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass("lower_mla")
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass("lower_mla")
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -31,13 +31,13 @@ impl Operation for AbsorbK {
         const { &[K_B, KV_B] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         some_projection(weights)
     }
 
-    fn kernels(&self) -> Kernels {
+    fn kernels(&self) -> RequiredKernels {
         // the latent side of W_UK is read along its rows in k_b, and across them in kv_b
-        Kernels::PerWeight(|slot| if slot == "kv_b" { OpKind::LinearT } else { OpKind::Linear }, &[])
+        RequiredKernels::PerWeight(|slot| if slot == "kv_b" { OpKind::LinearT } else { OpKind::Linear }, &[])
     }
 
     fn folds(&self) -> Folds {
@@ -48,7 +48,7 @@ impl Operation for AbsorbK {
         ShapeRule::Attention
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         projection_cost(at, at.width(1))
     }
 

@@ -4,8 +4,8 @@ use super::shared::{
     ABSORBED, ATTN, KV_B, LATENT_MIX, V_B, check_partials, projection_cost, some_projection,
 };
 use super::{
-    Cost, CostInput, Folds, Kernels, MadeBy, NodeShapes, OpReference, Operation, Outputs, Port, ShapeRule,
-    SplitFold, WeightSlot, WeightUse,
+    CostInput, Folds, NodeCost, NodeMaker, NodeShapes, NodeWeights, OpReference, Operation, Outputs, Port,
+    RequiredKernels, ShapeRule, SplitFold, WeightSlot,
 };
 use latent_types::OpKind;
 
@@ -17,8 +17,8 @@ impl Operation for AbsorbV {
         "absorb_v"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass("lower_mla")
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass("lower_mla")
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -33,12 +33,12 @@ impl Operation for AbsorbV {
         const { &[V_B, KV_B] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         some_projection(weights)
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::PerWeight(|_| OpKind::Linear, &[])
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::PerWeight(|_| OpKind::Linear, &[])
     }
 
     fn folds(&self) -> Folds {
@@ -53,7 +53,7 @@ impl Operation for AbsorbV {
         check_partials(node, |node| node.inputs.clone());
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         projection_cost(at, 0.0)
     }
 

@@ -1,6 +1,6 @@
 //! `add`: sums into the residual stream.
 
-use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{NodeConstruction, NodeShapes, OpReference, Operation, Outputs, Port, RequiredKernels};
 use latent_types::OpKind;
 
 /// A sum in place of its first input, times a factor.
@@ -11,8 +11,8 @@ impl Operation for Add {
         "add"
     }
 
-    fn built(&self) -> Built {
-        Built::InPlace
+    fn built(&self) -> NodeConstruction {
+        NodeConstruction::InPlace
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -23,8 +23,8 @@ impl Operation for Add {
         Outputs::Ports(const { &[Port::f32("y", "rows × width").with_note("in place of base")] })
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::Add)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::Add)
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {

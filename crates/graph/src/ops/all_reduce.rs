@@ -1,7 +1,7 @@
 //! `all_reduce`: terms of several ranks become their sum on each.
 
 use super::shared::{COLLECTIVES, OURS, X, Y_IN_PLACE, link_cost};
-use super::{Cost, CostInput, MadeBy, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{CostInput, NodeCost, NodeMaker, NodeShapes, OpReference, Operation, Outputs, Port};
 
 /// The sum over the ranks that share a layer, in the order of their numbers.
 pub(super) struct AllReduce;
@@ -11,8 +11,8 @@ impl Operation for AllReduce {
         "all_reduce"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass(COLLECTIVES)
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass(COLLECTIVES)
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -27,7 +27,7 @@ impl Operation for AllReduce {
         node.keeps_width();
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         link_cost(at)
     }
 

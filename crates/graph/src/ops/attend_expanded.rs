@@ -2,8 +2,8 @@
 
 use super::shared::{ATTN, K_B, KV_B, MLA, Q_NOPE, Q_ROPE, V_B};
 use super::{
-    Cost, CostInput, KernelRows, Kernels, KvLayerKind, KvUse, MadeBy, OpReference, Operation, Outputs, Port,
-    ShapeRule, WeightSlot, WeightUse,
+    CostInput, KernelRows, KvLayerKind, KvUse, NodeCost, NodeMaker, NodeWeights, OpReference, Operation,
+    Outputs, Port, RequiredKernels, ShapeRule, WeightSlot,
 };
 use latent_types::OpKind;
 
@@ -15,8 +15,8 @@ impl Operation for AttendExpanded {
         "attend_expanded"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass("lower_mla")
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass("lower_mla")
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -31,7 +31,7 @@ impl Operation for AttendExpanded {
         const { &[K_B, V_B, KV_B] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         let expands = weights.kv == Some(KvLayerKind::Latent);
         if (weights.count > 0) == expands {
             Ok(())
@@ -45,9 +45,9 @@ impl Operation for AttendExpanded {
         KvUse { stores: false, attends: true, layers, row: "latent or expanded rows" }
     }
 
-    fn kernels(&self) -> Kernels {
+    fn kernels(&self) -> RequiredKernels {
         // a matmul expands values; keys have a kernel of their own, which reads W_UK dequantized
-        Kernels::PerWeight(
+        RequiredKernels::PerWeight(
             |slot| if slot == "k_b" { OpKind::ExpandKeys } else { OpKind::Linear },
             &[OpKind::ExpandKeys, OpKind::AttendExpanded],
         )
@@ -61,10 +61,10 @@ impl Operation for AttendExpanded {
         ShapeRule::Attention
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         let attend = 2.0 * at.pairs * at.heads * (at.width(0) + at.width(1) + at.out_width);
         let expand = if at.kv == Some(KvLayerKind::Latent) { at.matmul_flops(at.kv_len) } else { 0.0 };
-        Cost {
+        NodeCost {
             weight_bytes: at.weight_bytes(1.0),
             cache_bytes: at.kv_len * at.kv_row_bytes,
             flops: attend + expand,

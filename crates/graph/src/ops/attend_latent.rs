@@ -5,8 +5,8 @@ use super::shared::{
     latent_attention_reference,
 };
 use super::{
-    Cost, CostInput, Folds, Kernels, KvUse, MadeBy, NodeShapes, OpReference, Operation, Outputs, Port,
-    ShapeRule, SplitFold,
+    CostInput, Folds, KvUse, NodeCost, NodeMaker, NodeShapes, OpReference, Operation, Outputs, Port,
+    RequiredKernels, ShapeRule, SplitFold,
 };
 use latent_types::OpKind;
 
@@ -18,8 +18,8 @@ impl Operation for AttendLatent {
         "attend_latent"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass("lower_mla")
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass("lower_mla")
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -34,8 +34,8 @@ impl Operation for AttendLatent {
         ATTENDS_LATENT
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::AttendLatent)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::AttendLatent)
     }
 
     fn folds(&self) -> Folds {
@@ -50,7 +50,7 @@ impl Operation for AttendLatent {
         check_partials(node, |node| node.outputs.clone());
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         latent_attention_cost(at)
     }
 

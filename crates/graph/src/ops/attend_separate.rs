@@ -4,8 +4,8 @@ use super::shared::{
     ATTENDS_LATENT, LATENT_MIX, Q_LATENT, check_partials, latent_attention_cost, latent_attention_reference,
 };
 use super::{
-    Cost, CostInput, Folds, Kernels, KvUse, MadeBy, NodeShapes, OpReference, Operation, Outputs, Port,
-    ShapeRule, SplitFold,
+    CostInput, Folds, KvUse, NodeCost, NodeMaker, NodeShapes, OpReference, Operation, Outputs, Port,
+    RequiredKernels, ShapeRule, SplitFold,
 };
 use latent_types::OpKind;
 
@@ -17,8 +17,8 @@ impl Operation for AttendSeparate {
         "attend_separate"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass("lower_mla")
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass("lower_mla")
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -33,8 +33,8 @@ impl Operation for AttendSeparate {
         ATTENDS_LATENT
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::AttendSeparate)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::AttendSeparate)
     }
 
     fn folds(&self) -> Folds {
@@ -49,7 +49,7 @@ impl Operation for AttendSeparate {
         check_partials(node, |node| node.outputs.clone());
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         latent_attention_cost(at)
     }
 

@@ -1,7 +1,10 @@
 //! `bias`: the same row added to every row.
 
 use super::shared::{ROW_WEIGHT, X, Y_IN_PLACE, check_row_weight, one_weight};
-use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port, WeightSlot, WeightUse};
+use super::{
+    NodeConstruction, NodeShapes, NodeWeights, OpReference, Operation, Outputs, Port, RequiredKernels,
+    WeightSlot,
+};
 use latent_types::OpKind;
 
 /// A sum of each row and a weight, in place.
@@ -12,8 +15,8 @@ impl Operation for Bias {
         "bias"
     }
 
-    fn built(&self) -> Built {
-        Built::InPlace
+    fn built(&self) -> NodeConstruction {
+        NodeConstruction::InPlace
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -28,12 +31,12 @@ impl Operation for Bias {
         &[ROW_WEIGHT]
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         one_weight(weights)
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::Add)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::Add)
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {

@@ -2,7 +2,8 @@
 
 use super::shared::one_weight;
 use super::{
-    Cost, CostInput, Kernels, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot, WeightUse,
+    CostInput, NodeCost, NodeWeights, OpReference, Operation, Outputs, Port, RequiredKernels, ShapeRule,
+    WeightSlot,
 };
 use latent_types::OpKind;
 
@@ -26,21 +27,21 @@ impl Operation for Embed {
         const { &[WeightSlot::new("embed", "vocab × hidden")] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         one_weight(weights)
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::PerWeight(|_| OpKind::Embed, &[])
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::PerWeight(|_| OpKind::Embed, &[])
     }
 
     fn shape_rule(&self) -> ShapeRule {
         ShapeRule::Gives
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         let row: f64 = at.weights.iter().map(|w| w.row_bytes).sum();
-        Cost { weight_bytes: row * at.rows, cache_bytes: 0.0, flops: 0.0, link_bytes: 0.0 }
+        NodeCost { weight_bytes: row * at.rows, cache_bytes: 0.0, flops: 0.0, link_bytes: 0.0 }
     }
 
     fn reference(&self) -> OpReference {

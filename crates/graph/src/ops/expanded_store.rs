@@ -2,8 +2,8 @@
 
 use super::shared::{K_B, K_ROPE, KV_B, LATENT, MLA, V_B, some_projection};
 use super::{
-    Cost, CostInput, Folds, Kernels, KvLayerKind, KvUse, MadeBy, OpReference, Operation, Outputs, Port,
-    ShapeRule, WeightSlot, WeightUse,
+    CostInput, Folds, KvLayerKind, KvUse, NodeCost, NodeMaker, NodeWeights, OpReference, Operation, Outputs,
+    Port, RequiredKernels, ShapeRule, WeightSlot,
 };
 use latent_types::OpKind;
 
@@ -15,8 +15,8 @@ impl Operation for ExpandedStore {
         "expanded_store"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass("lower_mla")
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass("lower_mla")
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -31,7 +31,7 @@ impl Operation for ExpandedStore {
         const { &[K_B, V_B, KV_B] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         some_projection(weights)
     }
 
@@ -44,9 +44,9 @@ impl Operation for ExpandedStore {
         }
     }
 
-    fn kernels(&self) -> Kernels {
+    fn kernels(&self) -> RequiredKernels {
         // keys are expanded across the rows of k_b, whose rows are elements of the latent
-        Kernels::PerWeight(|slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear }, &[])
+        RequiredKernels::PerWeight(|slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear }, &[])
     }
 
     fn folds(&self) -> Folds {
@@ -57,8 +57,8 @@ impl Operation for ExpandedStore {
         ShapeRule::Attention
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
-        Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
+        NodeCost {
             weight_bytes: at.weight_bytes(1.0),
             cache_bytes: at.rows * at.kv_row_bytes,
             flops: at.matmul_flops(at.rows),

@@ -2,8 +2,8 @@
 
 use super::shared::{EXPERT_DOWN, EXPERTS, SORTED, TOPK_IDS, TOPK_WEIGHTS, experts_cost, one_weight};
 use super::{
-    Cost, CostInput, Folds, KernelRows, Kernels, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule,
-    WeightSlot, WeightUse,
+    CostInput, Folds, KernelRows, NodeCost, NodeMaker, NodeWeights, OpReference, Operation, Outputs, Port,
+    RequiredKernels, ShapeRule, WeightSlot,
 };
 use latent_types::OpKind;
 
@@ -15,8 +15,8 @@ impl Operation for ExpertDown {
         "expert_down"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass("group_experts")
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass("group_experts")
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -31,12 +31,12 @@ impl Operation for ExpertDown {
         const { &[EXPERT_DOWN] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         one_weight(weights)
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::PerWeight(|_| OpKind::Linear, &[])
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::PerWeight(|_| OpKind::Linear, &[])
     }
 
     fn kernel_rows(&self) -> KernelRows {
@@ -51,7 +51,7 @@ impl Operation for ExpertDown {
         ShapeRule::Experts
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         experts_cost(at)
     }
 

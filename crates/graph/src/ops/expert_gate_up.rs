@@ -2,8 +2,8 @@
 
 use super::shared::{EXPERT_GATE, EXPERT_GATE_UP, EXPERT_UP, EXPERTS, SORTED, TOPK_IDS, experts_cost};
 use super::{
-    Cost, CostInput, Folds, KernelRows, Kernels, MadeBy, NodeShapes, NormFold, OpReference, Operation,
-    Outputs, Port, ShapeRule, WeightSlot, WeightUse,
+    CostInput, Folds, KernelRows, NodeCost, NodeMaker, NodeShapes, NodeWeights, NormFold, OpReference,
+    Operation, Outputs, Port, RequiredKernels, ShapeRule, WeightSlot,
 };
 use latent_types::OpKind;
 
@@ -15,8 +15,8 @@ impl Operation for ExpertGateUp {
         "expert_gate_up"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass("group_experts")
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass("group_experts")
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -31,12 +31,12 @@ impl Operation for ExpertGateUp {
         const { &[EXPERT_GATE, EXPERT_UP, EXPERT_GATE_UP] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         if matches!(weights.count, 1 | 2) { Ok(()) } else { Err("gate and up, or both in one") }
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::PerWeight(|_| OpKind::Linear, &[])
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::PerWeight(|_| OpKind::Linear, &[])
     }
 
     fn kernel_rows(&self) -> KernelRows {
@@ -64,7 +64,7 @@ impl Operation for ExpertGateUp {
         }
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         experts_cost(at)
     }
 

@@ -1,7 +1,7 @@
 //! `expert_mlp`: the routed experts, before grouping.
 
 use super::shared::{EXPERT_DOWN, EXPERT_GATE, EXPERT_GATE_UP, EXPERT_UP, EXPERTS, TOPK_IDS, TOPK_WEIGHTS};
-use super::{OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot, WeightUse};
+use super::{NodeWeights, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot};
 
 /// The routed experts as a circuit says it.
 pub(super) struct ExpertMlp;
@@ -27,7 +27,7 @@ impl Operation for ExpertMlp {
         const { &[EXPERT_GATE, EXPERT_UP, EXPERT_GATE_UP, EXPERT_DOWN] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         if matches!(weights.count, 2 | 3) { Ok(()) } else { Err("gate, up and down") }
     }
 

@@ -1,7 +1,7 @@
 //! `gather_rows`: rows whose logits are wanted.
 
 use super::shared::OURS;
-use super::{Built, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{NodeConstruction, NodeShapes, OpReference, Operation, Outputs, Port};
 
 /// The rows of the residual stream whose logits are wanted.
 pub(super) struct GatherRows;
@@ -11,8 +11,8 @@ impl Operation for GatherRows {
         "gather_rows"
     }
 
-    fn built(&self) -> Built {
-        Built::LikeFirst
+    fn built(&self) -> NodeConstruction {
+        NodeConstruction::LikeFirst
     }
 
     fn inputs(&self) -> &'static [Port] {

@@ -2,8 +2,8 @@
 
 use super::shared::{K_ROPE, LATENT, LATENT_ROW, MLA};
 use super::{
-    Cost, CostInput, Folds, Kernels, KvLayerKind, KvUse, MadeBy, NormFold, OpReference, Operation, Outputs,
-    Port, ShapeRule,
+    CostInput, Folds, KvLayerKind, KvUse, NodeCost, NodeMaker, NormFold, OpReference, Operation, Outputs,
+    Port, RequiredKernels, ShapeRule,
 };
 use latent_types::OpKind;
 
@@ -15,8 +15,8 @@ impl Operation for LatentStore {
         "latent_store"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass("lower_mla")
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass("lower_mla")
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -31,8 +31,8 @@ impl Operation for LatentStore {
         KvUse { stores: true, attends: false, layers: &[KvLayerKind::Latent], row: LATENT_ROW }
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::LatentStore)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::LatentStore)
     }
 
     fn folds(&self) -> Folds {
@@ -43,8 +43,8 @@ impl Operation for LatentStore {
         ShapeRule::Attention
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
-        Cost { weight_bytes: 0.0, cache_bytes: at.rows * at.kv_row_bytes, flops: 0.0, link_bytes: 0.0 }
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
+        NodeCost { weight_bytes: 0.0, cache_bytes: at.rows * at.kv_row_bytes, flops: 0.0, link_bytes: 0.0 }
     }
 
     fn reference(&self) -> OpReference {

@@ -1,8 +1,8 @@
 //! `linear`: matmuls with weights.
 
 use super::{
-    Cost, CostInput, Epilogue, Folds, KernelRows, Kernels, NodeShapes, NormFold, OpReference, Operation,
-    Outputs, Port, ShapeRule, WeightSlot, WeightUse,
+    CostInput, Epilogue, Folds, KernelRows, NodeCost, NodeShapes, NodeWeights, NormFold, OpReference,
+    Operation, Outputs, Port, RequiredKernels, ShapeRule, WeightSlot,
 };
 use latent_types::OpKind;
 
@@ -26,7 +26,7 @@ impl Operation for Linear {
         const { &[WeightSlot::new("any", "outputs × inputs").with_note("one or several")] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         let (fits, expected) = match weights.epilogue {
             Epilogue::SiluMul => (weights.count == 2, "two, gate and up"),
             Epilogue::Relu2 | Epilogue::AddTo(_) => (weights.count == 1, "one"),
@@ -35,8 +35,8 @@ impl Operation for Linear {
         if fits { Ok(()) } else { Err(expected) }
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::PerWeight(|_| OpKind::Linear, &[])
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::PerWeight(|_| OpKind::Linear, &[])
     }
 
     fn kernel_rows(&self) -> KernelRows {
@@ -71,8 +71,8 @@ impl Operation for Linear {
         }
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
-        Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
+        NodeCost {
             weight_bytes: at.weight_bytes(1.0),
             cache_bytes: 0.0,
             flops: at.matmul_flops(at.rows),

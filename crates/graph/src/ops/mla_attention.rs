@@ -1,7 +1,7 @@
 //! `mla_attention`: multi-head latent attention, before lowering.
 
 use super::shared::{ATTN, K_B, K_ROPE, KV_B, LATENT, MLA, Q_NOPE, Q_ROPE, V_B, some_projection};
-use super::{KvUse, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot, WeightUse};
+use super::{KvUse, NodeWeights, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot};
 
 /// Attention as a circuit says it, whatever path it will take.
 pub(super) struct MlaAttention;
@@ -27,7 +27,7 @@ impl Operation for MlaAttention {
         const { &[K_B, V_B, KV_B] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         some_projection(weights)
     }
 

@@ -6,7 +6,7 @@
 //! shapes and sizes of one node only (`NodeShapes`, `CostInput`).
 //!
 //! To add an operation: its file, its line in [`operations!`](self) below, and its lowering: if circuits name it, what it states as
-//! [`Built`] or a rule in `ir/build.rs`, else the pass that makes it. `docs/adding-an-operation.md` walks along one.
+//! [`NodeConstruction`] or a rule in `ir/build.rs`, else the pass that makes it. `docs/adding-an-operation.md` walks along one.
 
 mod absorb_k;
 mod absorb_v;
@@ -43,8 +43,8 @@ mod silu_mul;
 mod split;
 
 pub use operation::{
-    Built, Cost, CostInput, Folds, KernelRows, Kernels, KvUse, MadeBy, NormFold, OpReference, Operation,
-    Outputs, SplitFold, WeightCost, WeightUse,
+    CostInput, Folds, KernelRows, KvUse, NodeConstruction, NodeCost, NodeMaker, NodeWeights, NormFold,
+    OpReference, Operation, Outputs, RequiredKernels, SplitFold, WeightCost,
 };
 pub use port::{Epilogue, KvLayerKind, Port, RowCount, WeightSlot};
 pub use reference::reference_markdown;
@@ -170,7 +170,7 @@ impl Op {
 
     /// The operation that circuits call so; none for `mlp`, which is several.
     pub(crate) fn of_circuits(word: &str) -> Option<Op> {
-        let named = |op: &&Op| op.word() == word && op.spec().made_by() == MadeBy::Circuit;
+        let named = |op: &&Op| op.word() == word && op.spec().made_by() == NodeMaker::Circuit;
         Op::ALL.iter().find(named).copied()
     }
 

@@ -10,13 +10,13 @@ pub trait Operation: Sync {
     fn name(&self) -> &'static str;
 
     /// Who makes it: the circuit, or a pass.
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Circuit
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Circuit
     }
 
     /// How a circuit's use of it becomes a node.
-    fn built(&self) -> Built {
-        Built::ByRule
+    fn built(&self) -> NodeConstruction {
+        NodeConstruction::ByRule
     }
 
     /// The pass that replaces it, for operations that no backend runs.
@@ -39,7 +39,7 @@ pub trait Operation: Sync {
     ///
     /// # Errors
     /// The weights that it should have, in words.
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         if weights.count == 0 { Ok(()) } else { Err("none") }
     }
 
@@ -49,8 +49,8 @@ pub trait Operation: Sync {
     }
 
     /// The kernels that it is run by.
-    fn kernels(&self) -> Kernels {
-        Kernels::None
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::None
     }
 
     /// Which steps its kernels are selected for.
@@ -77,8 +77,8 @@ pub trait Operation: Sync {
     fn check(&self, _node: &mut NodeShapes<'_>) {}
 
     /// What a node moves and computes. The default is free: operations that only pass over rows, whose values stay in caches.
-    fn cost(&self, _at: &CostInput<'_>) -> Cost {
-        Cost::default()
+    fn cost(&self, _at: &CostInput<'_>) -> NodeCost {
+        NodeCost::default()
     }
 
     /// Its entry in the reference.
@@ -87,7 +87,7 @@ pub trait Operation: Sync {
 
 /// Who makes nodes of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MadeBy {
+pub enum NodeMaker {
     /// A circuit names it.
     Circuit,
     /// It is a part of a circuit's `mlp`.
@@ -98,7 +98,7 @@ pub enum MadeBy {
 
 /// How a circuit's use of an operation becomes a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Built {
+pub enum NodeConstruction {
     /// By a rule of its own in `ir/build.rs`.
     ByRule,
     /// One node that makes a value of the shape of its first input.
@@ -120,7 +120,7 @@ pub enum Outputs {
 
 /// The weights of a node, for [`Operation::weights_fit`].
 #[derive(Clone, Copy, Debug)]
-pub struct WeightUse {
+pub struct NodeWeights {
     /// How many it has.
     pub count: usize,
     /// What happens to its results.
@@ -144,7 +144,7 @@ pub struct KvUse {
 
 /// The kernels that a node requires.
 #[derive(Clone, Copy, Debug)]
-pub enum Kernels {
+pub enum RequiredKernels {
     /// None: nothing is computed, or it is lowered first.
     None,
     /// One for the operation.
@@ -205,7 +205,7 @@ pub enum NormFold {
 
 /// What a node moves and computes in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Cost {
+pub struct NodeCost {
     /// Bytes of weights read (each once, whatever the number of rows; of experts, the ones that the rows can reach).
     pub weight_bytes: f64,
     /// Bytes of the KV cache read or written.
@@ -216,8 +216,8 @@ pub struct Cost {
     pub link_bytes: f64,
 }
 
-impl std::ops::AddAssign for Cost {
-    fn add_assign(&mut self, other: Cost) {
+impl std::ops::AddAssign for NodeCost {
+    fn add_assign(&mut self, other: NodeCost) {
         self.weight_bytes += other.weight_bytes;
         self.cache_bytes += other.cache_bytes;
         self.flops += other.flops;

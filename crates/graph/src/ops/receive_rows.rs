@@ -1,7 +1,7 @@
 //! `receive_rows`: the residual stream from another rank.
 
 use super::shared::{COLLECTIVES, OURS};
-use super::{MadeBy, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{NodeMaker, NodeShapes, OpReference, Operation, Outputs, Port};
 
 /// Rows of the rank that has the layers before, or the last ones.
 pub(super) struct ReceiveRows;
@@ -11,8 +11,8 @@ impl Operation for ReceiveRows {
         "receive_rows"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass(COLLECTIVES)
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass(COLLECTIVES)
     }
 
     fn inputs(&self) -> &'static [Port] {

@@ -1,6 +1,6 @@
 //! The reference of operations, `docs/ir.md`, written from the operations' files.
 
-use super::{MadeBy, Op, Operation, Outputs, PARTIALS, Port, SplitFold};
+use super::{NodeMaker, Op, Operation, Outputs, PARTIALS, Port, SplitFold};
 use std::fmt::Write;
 
 /// What the names in shapes and costs mean.
@@ -59,9 +59,9 @@ pub fn reference_markdown() -> String {
     for op in Op::ALL {
         let spec = op.spec();
         let made_by = match spec.made_by() {
-            MadeBy::Circuit => "circuit".to_owned(),
-            MadeBy::CircuitMlp => "circuit, in `mlp`".to_owned(),
-            MadeBy::Pass(pass) => format!("`{pass}`"),
+            NodeMaker::Circuit => "circuit".to_owned(),
+            NodeMaker::CircuitMlp => "circuit, in `mlp`".to_owned(),
+            NodeMaker::Pass(pass) => format!("`{pass}`"),
         };
         let word = spec.name();
         let _ = writeln!(text, "| [`{word}`](#{word}) | {made_by} | {} |", cell(spec.reference().formula));

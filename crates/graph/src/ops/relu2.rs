@@ -1,6 +1,6 @@
 //! `relu2`: the activation of an MLP without gate.
 
-use super::{Kernels, MadeBy, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{NodeMaker, NodeShapes, OpReference, Operation, Outputs, Port, RequiredKernels};
 use latent_types::OpKind;
 
 /// The squared ReLU.
@@ -11,8 +11,8 @@ impl Operation for Relu2 {
         "relu2"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::CircuitMlp
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::CircuitMlp
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -23,8 +23,8 @@ impl Operation for Relu2 {
         Outputs::Ports(const { &[Port::f32("y", "rows × ffn")] })
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::Relu2)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::Relu2)
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {

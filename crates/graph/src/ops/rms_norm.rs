@@ -1,7 +1,10 @@
 //! `rms_norm`: RMSNorm.
 
 use super::shared::{ROW_WEIGHT, X, check_row_weight, one_weight};
-use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port, WeightSlot, WeightUse};
+use super::{
+    NodeConstruction, NodeShapes, NodeWeights, OpReference, Operation, Outputs, Port, RequiredKernels,
+    WeightSlot,
+};
 use latent_types::OpKind;
 
 /// RMSNorm over whole rows.
@@ -12,8 +15,8 @@ impl Operation for RmsNorm {
         "rms_norm"
     }
 
-    fn built(&self) -> Built {
-        Built::LikeFirst
+    fn built(&self) -> NodeConstruction {
+        NodeConstruction::LikeFirst
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -28,13 +31,13 @@ impl Operation for RmsNorm {
         &[ROW_WEIGHT]
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         one_weight(weights)
     }
 
-    fn kernels(&self) -> Kernels {
+    fn kernels(&self) -> RequiredKernels {
         // its own kernel, whatever the weight is stored as
-        Kernels::Own(OpKind::RmsNorm)
+        RequiredKernels::Own(OpKind::RmsNorm)
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {

@@ -1,7 +1,7 @@
 //! `rope`: rotary position embedding.
 
 use super::shared::X;
-use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{NodeConstruction, NodeShapes, OpReference, Operation, Outputs, Port, RequiredKernels};
 use latent_types::OpKind;
 
 /// Rotation of pairs of elements by position.
@@ -12,8 +12,8 @@ impl Operation for Rope {
         "rope"
     }
 
-    fn built(&self) -> Built {
-        Built::InPlace
+    fn built(&self) -> NodeConstruction {
+        NodeConstruction::InPlace
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -24,8 +24,8 @@ impl Operation for Rope {
         Outputs::Ports(const { &[Port::f32("y", "rows × width").with_note("in place or a copy")] })
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::Rope)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::Rope)
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {

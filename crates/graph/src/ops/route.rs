@@ -1,7 +1,7 @@
 //! `route`: the router of a mixture of experts.
 
 use super::shared::{EXPERTS, TOPK_IDS, TOPK_WEIGHTS};
-use super::{Kernels, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot, WeightUse};
+use super::{NodeWeights, OpReference, Operation, Outputs, Port, RequiredKernels, ShapeRule, WeightSlot};
 use latent_types::OpKind;
 
 /// Top-k routing from router logits.
@@ -24,12 +24,12 @@ impl Operation for Route {
         const { &[WeightSlot::new("router_bias", "experts").with_note("optional")] }
     }
 
-    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         if weights.count <= 1 { Ok(()) } else { Err("none or a bias") }
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::Route)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::Route)
     }
 
     fn shape_rule(&self) -> ShapeRule {

@@ -1,7 +1,7 @@
 //! `scale`: products with a factor.
 
 use super::shared::{X, Y_IN_PLACE};
-use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{NodeConstruction, NodeShapes, OpReference, Operation, Outputs, Port, RequiredKernels};
 use latent_types::OpKind;
 
 /// A product with a factor, in place.
@@ -12,8 +12,8 @@ impl Operation for Scale {
         "scale"
     }
 
-    fn built(&self) -> Built {
-        Built::InPlace
+    fn built(&self) -> NodeConstruction {
+        NodeConstruction::InPlace
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -24,8 +24,8 @@ impl Operation for Scale {
         Outputs::Ports(&[Y_IN_PLACE])
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::Scale)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::Scale)
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {

@@ -1,7 +1,7 @@
 //! `send_rows`: the residual stream to another rank.
 
 use super::shared::{COLLECTIVES, OURS, link_cost};
-use super::{Cost, CostInput, MadeBy, OpReference, Operation, Outputs, Port};
+use super::{CostInput, NodeCost, NodeMaker, OpReference, Operation, Outputs, Port};
 
 /// Rows for the rank that has the next layers, or that computes logits.
 pub(super) struct SendRows;
@@ -11,8 +11,8 @@ impl Operation for SendRows {
         "send_rows"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::Pass(COLLECTIVES)
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::Pass(COLLECTIVES)
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -23,7 +23,7 @@ impl Operation for SendRows {
         Outputs::Ports(&[])
     }
 
-    fn cost(&self, at: &CostInput<'_>) -> Cost {
+    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
         link_cost(at)
     }
 

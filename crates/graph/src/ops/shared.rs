@@ -1,8 +1,8 @@
 //! What several operations have in common: ports, slots and sources.
 
 use super::{
-    Cost, CostInput, KvLayerKind, KvUse, NodeShapes, OpReference, Port, RowCount, ShapeRule, ValueShape,
-    WeightSlot, WeightUse,
+    CostInput, KvLayerKind, KvUse, NodeCost, NodeShapes, NodeWeights, OpReference, Port, RowCount, ShapeRule,
+    ValueShape, WeightSlot,
 };
 
 /// Rows of any width.
@@ -52,8 +52,8 @@ pub(super) const OURS: &str = "ARCHITECTURE.md";
 pub(super) const COLLECTIVES: &str = "insert_collectives";
 
 /// Rows of f32 that cross to each other rank.
-pub(super) fn link_cost(at: &CostInput<'_>) -> Cost {
-    Cost { link_bytes: 4.0 * at.rows * at.heads * at.width(0), ..Cost::default() }
+pub(super) fn link_cost(at: &CostInput<'_>) -> NodeCost {
+    NodeCost { link_bytes: 4.0 * at.rows * at.heads * at.width(0), ..NodeCost::default() }
 }
 
 /// What is stored of a token in a latent KV layer.
@@ -83,12 +83,12 @@ pub(super) fn check_partials(node: &mut NodeShapes<'_>, values: impl Fn(&NodeSha
 }
 
 /// For operations that need W_UK, W_UV or both; which of them is a rule of its own.
-pub(super) fn some_projection(weights: &WeightUse) -> Result<(), &'static str> {
+pub(super) fn some_projection(weights: &NodeWeights) -> Result<(), &'static str> {
     if weights.count > 0 { Ok(()) } else { Err("W_UK or W_UV") }
 }
 
 /// For operations with exactly one weight.
-pub(super) fn one_weight(weights: &WeightUse) -> Result<(), &'static str> {
+pub(super) fn one_weight(weights: &NodeWeights) -> Result<(), &'static str> {
     if weights.count == 1 { Ok(()) } else { Err("one") }
 }
 
@@ -102,13 +102,13 @@ pub(super) fn check_row_weight(node: &mut NodeShapes<'_>) {
 
 /// A per-head projection with W_UK or W_UV. Of a combined kv_b it reads the key's rows or the value's only; `copied` elements of the
 /// output (the rope part of a query) are not computed.
-pub(super) fn projection_cost(at: &CostInput<'_>, copied: f64) -> Cost {
+pub(super) fn projection_cost(at: &CostInput<'_>, copied: f64) -> NodeCost {
     let mut share = 1.0;
     if at.weights.iter().any(|w| w.slot == "kv_b") {
         let both: f64 = at.weights.iter().map(|w| w.elements).sum();
         share = (at.heads * at.width(0) * (at.out_width - copied) / both).min(1.0);
     }
-    Cost {
+    NodeCost {
         weight_bytes: at.weight_bytes(share),
         cache_bytes: 0.0,
         flops: at.matmul_flops(at.rows) * share,
@@ -117,9 +117,9 @@ pub(super) fn projection_cost(at: &CostInput<'_>, copied: f64) -> Cost {
 }
 
 /// Attention in latent space: scores over kv_lora + rope elements, values of kv_lora, one cached row for all heads.
-pub(super) fn latent_attention_cost(at: &CostInput<'_>) -> Cost {
+pub(super) fn latent_attention_cost(at: &CostInput<'_>) -> NodeCost {
     let flops = 2.0 * at.pairs * at.heads * (at.width(0) + at.out_width);
-    Cost { weight_bytes: 0.0, cache_bytes: at.kv_len * at.kv_row_bytes, flops, link_bytes: 0.0 }
+    NodeCost { weight_bytes: 0.0, cache_bytes: at.kv_len * at.kv_row_bytes, flops, link_bytes: 0.0 }
 }
 
 /// The entry of attention in latent space, whose costs are those of [`latent_attention_cost`].
@@ -136,8 +136,8 @@ pub(super) fn latent_attention_reference(
 }
 
 /// Products of grouped experts: bytes of the experts that the rows reach if routing is uniform. `topk_ids` is the second input.
-pub(super) fn experts_cost(at: &CostInput<'_>) -> Cost {
-    let mut cost = Cost::default();
+pub(super) fn experts_cost(at: &CostInput<'_>) -> NodeCost {
+    let mut cost = NodeCost::default();
     let per_row = if at.widths.len() > 1 { at.width(1) } else { 1.0 };
     for weight in &at.weights {
         let experts = weight.matrices.max(1.0);

@@ -1,7 +1,9 @@
 //! `sigmoid_mul`: an output gate.
 
 use super::shared::{X, Y_IN_PLACE};
-use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port, ShapeRule};
+use super::{
+    NodeConstruction, NodeShapes, OpReference, Operation, Outputs, Port, RequiredKernels, ShapeRule,
+};
 use latent_types::OpKind;
 
 /// A product with the sigmoid of a gate, in place: the gate of an attention's output.
@@ -12,8 +14,8 @@ impl Operation for SigmoidMul {
         "sigmoid_mul"
     }
 
-    fn built(&self) -> Built {
-        Built::InPlace
+    fn built(&self) -> NodeConstruction {
+        NodeConstruction::InPlace
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -28,8 +30,8 @@ impl Operation for SigmoidMul {
         Outputs::Ports(&[Y_IN_PLACE])
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::SigmoidMul)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::SigmoidMul)
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {

@@ -1,6 +1,6 @@
 //! `silu_mul`: the activation of a gated MLP.
 
-use super::{Kernels, MadeBy, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{NodeMaker, NodeShapes, OpReference, Operation, Outputs, Port, RequiredKernels};
 use latent_types::OpKind;
 
 /// The activation of a gated MLP.
@@ -11,8 +11,8 @@ impl Operation for SiluMul {
         "silu_mul"
     }
 
-    fn made_by(&self) -> MadeBy {
-        MadeBy::CircuitMlp
+    fn made_by(&self) -> NodeMaker {
+        NodeMaker::CircuitMlp
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -23,8 +23,8 @@ impl Operation for SiluMul {
         Outputs::Ports(const { &[Port::f32("y", "rows × ffn")] })
     }
 
-    fn kernels(&self) -> Kernels {
-        Kernels::Own(OpKind::SiluMul)
+    fn kernels(&self) -> RequiredKernels {
+        RequiredKernels::Own(OpKind::SiluMul)
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {

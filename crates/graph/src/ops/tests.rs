@@ -56,13 +56,13 @@ fn every_kind_of_kernel_is_required_by_an_operation() {
     let mut required = HashSet::new();
     for op in Op::ALL {
         match op.spec().kernels() {
-            Kernels::None => {}
-            Kernels::Own(kind) => {
+            RequiredKernels::None => {}
+            RequiredKernels::Own(kind) => {
                 // a bias is a sum like others
                 assert_eq!(kind.name(), if op.word() == "bias" { "add" } else { op.word() });
                 required.insert(kind);
             }
-            Kernels::PerWeight(of, more) => {
+            RequiredKernels::PerWeight(of, more) => {
                 required.extend(op.spec().slots().iter().map(|slot| of(slot.name)));
                 required.extend(more);
             }

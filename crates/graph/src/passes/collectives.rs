@@ -1,12 +1,12 @@
 //! Inserts communication between ranks: sums of partial values, and rows of the residual stream at
 //! the ends of a rank's layers.
 
-use crate::config::Part;
-use crate::ir::{Ir, Node, Op, Storage, Value, ValueId};
+use crate::config::RankPart;
+use crate::ir::{Ir, Node, Op, Value, ValueId, ValueStorage};
 
 /// A rank's IR with its collectives. Products with weights whose other inputs are on other ranks, and sums over a rank's own experts, are terms: they are
 /// added up before anything reads them but a sum of two of them, which is a term itself.
-pub fn insert_collectives(mut ir: Ir, part: &Part) -> Ir {
+pub fn insert_collectives(mut ir: Ir, part: &RankPart) -> Ir {
     if part.members.len() > 1 {
         add_up_terms(&mut ir, part);
     }
@@ -30,12 +30,12 @@ pub fn insert_collectives(mut ir: Ir, part: &Part) -> Ir {
 /// The residual stream that enters the span.
 fn entering(ir: &Ir) -> Option<ValueId> {
     let ids = (0..ir.values.len()).map(ValueId);
-    ids.into_iter().find(|id| ir.value(*id).storage == Storage::Hidden && ir.maker(*id).is_none())
+    ids.into_iter().find(|id| ir.value(*id).storage == ValueStorage::Hidden && ir.maker(*id).is_none())
 }
 
 /// Inserts at `at` a node that overwrites `value`; the nodes behind it, and the span's results, read what it makes.
 fn overwrite(ir: &mut Ir, op: Op, value: ValueId, at: usize, layer: Option<usize>) -> ValueId {
-    let storage = Storage::View { of: value, offset: 0 };
+    let storage = ValueStorage::View { of: value, offset: 0 };
     let made = ir.add_value(Value { storage, ..ir.value(value).clone() });
     for node in &mut ir.nodes[at..] {
         node.inputs.iter_mut().filter(|id| **id == value).for_each(|id| *id = made);
@@ -45,7 +45,7 @@ fn overwrite(ir: &mut Ir, op: Op, value: ValueId, at: usize, layer: Option<usize
     made
 }
 
-fn add_up_terms(ir: &mut Ir, part: &Part) {
+fn add_up_terms(ir: &mut Ir, part: &RankPart) {
     let mut terms: Vec<ValueId> = Vec::new();
     let mut at = 0;
     while at < ir.nodes.len() {
@@ -67,7 +67,7 @@ fn add_up_terms(ir: &mut Ir, part: &Part) {
     }
 }
 
-fn gives_terms(ir: &Ir, node: &Node, part: &Part) -> bool {
+fn gives_terms(ir: &Ir, node: &Node, part: &RankPart) -> bool {
     let cut = node.weights.iter().any(|(_, id)| ir.weight(*id).gives_terms());
     match node.op {
         Op::Linear => cut,

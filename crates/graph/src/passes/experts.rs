@@ -1,6 +1,6 @@
 //! Grouping of experts: the sum over a row's experts becomes two operations over rows sorted by expert.
 
-use crate::ir::{Ir, Node, Op, RowCount, Storage, Value};
+use crate::ir::{Ir, Node, Op, RowCount, Value, ValueStorage};
 use latent_types::ValueType;
 
 /// Lowers every `expert_mlp` into gate·up and down, with the activations of each (row, expert) between.
@@ -19,7 +19,7 @@ pub fn group_experts(mut ir: Ir) -> Ir {
             rows: RowCount::Times(ir.value(topk_ids).width),
             heads: 1,
             width,
-            storage: Storage::Own,
+            storage: ValueStorage::Own,
         });
         let mut first = Node::new(Op::ExpertGateUp, expert.layer, vec![x, topk_ids], vec![activated]);
         first.weights = gate_up;

@@ -1,6 +1,6 @@
 //! KV splits (flash decoding): attention that a step's workers share leaves partial results, and its reader combines them.
 
-use crate::ir::{Epilogue, Ir, RowCount, Storage, Value};
+use crate::ir::{Epilogue, Ir, RowCount, Value, ValueStorage};
 use crate::ops::{PARTIALS, SOFTMAX_STATE, SplitFold};
 use crate::target::KvSplits;
 use latent_types::ValueType;
@@ -32,7 +32,7 @@ pub fn share_kv_splits(mut ir: Ir, splits: KvSplits, workers: usize) -> Ir {
             rows: RowCount::AtMost(rows),
             heads: of.heads,
             width: splits.most * (of.width + SOFTMAX_STATE),
-            storage: Storage::Own,
+            storage: ValueStorage::Own,
         });
         ir.nodes[at].outputs.push(partials);
         ir.nodes[at].epilogue = Epilogue::KvSplits;

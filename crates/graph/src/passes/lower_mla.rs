@@ -5,7 +5,7 @@ use crate::circuit::CacheStream;
 use crate::config::AttentionShape;
 use crate::error::GraphError;
 use crate::ir::{
-    AttentionPath, Ir, KvLayer, KvLayerId, KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId,
+    AttentionPath, Ir, KvLayer, KvLayerId, KvLayerKind, Node, Op, RowCount, Value, ValueId, ValueStorage,
 };
 use latent_types::{CacheType, ValueType};
 use std::fmt;
@@ -127,7 +127,7 @@ pub fn lower_mla(
     }
     while let Some(at) = ir.nodes.iter().position(|node| node.op == Op::MlaAttention) {
         let attention = remove(&mut ir, at);
-        let mut lowering = Lowering { made: Vec::new(), attention, shape };
+        let mut lowering = MlaLowering { made: Vec::new(), attention, shape };
         let kv_layer = lowering.store(&mut ir, form)?;
         let rope = lowering.take_query_rope(&mut ir);
         let at = at - usize::from(rope.is_some_and(|part| part.rotates)); // the query's rope node is gone
@@ -159,13 +159,13 @@ struct QueryRope {
     rotates: bool,
 }
 
-struct Lowering<'a> {
+struct MlaLowering<'a> {
     made: Vec<Node>,
     attention: Node,
     shape: &'a AttentionShape,
 }
 
-impl Lowering<'_> {
+impl MlaLowering<'_> {
     fn node(
         &mut self,
         op: Op,
@@ -180,7 +180,7 @@ impl Lowering<'_> {
         &mut self.made[last]
     }
 
-    fn value(&self, ir: &mut Ir, name: &str, width: usize, storage: Storage) -> ValueId {
+    fn value(&self, ir: &mut Ir, name: &str, width: usize, storage: ValueStorage) -> ValueId {
         ir.add_value(Value {
             name: name.to_owned(),
             layer: self.attention.layer,
@@ -228,7 +228,13 @@ impl Lowering<'_> {
     }
 
     /// The rope part as a path reads it: rotated, into the given storage, where the model rotates.
-    fn rotated(&mut self, ir: &mut Ir, rope: QueryRope, path: AttentionPath, storage: Storage) -> ValueId {
+    fn rotated(
+        &mut self,
+        ir: &mut Ir,
+        rope: QueryRope,
+        path: AttentionPath,
+        storage: ValueStorage,
+    ) -> ValueId {
         if !rope.rotates {
             return rope.part;
         }
@@ -239,9 +245,9 @@ impl Lowering<'_> {
 
     fn latent(&mut self, ir: &mut Ir, rope: Option<QueryRope>, kv_layer: KvLayerId, attend: Op) {
         let (latent, full) = (self.shape.kv_lora_rank, self.shape.latent_width());
-        let rotated = rope.map(|rope| self.rotated(ir, rope, AttentionPath::Absorbed, Storage::Own));
-        let query = self.value(ir, "q_latent", full, Storage::Own);
-        let mixed = self.value(ir, "latent_mix", latent, Storage::Own);
+        let rotated = rope.map(|rope| self.rotated(ir, rope, AttentionPath::Absorbed, ValueStorage::Own));
+        let query = self.value(ir, "q_latent", full, ValueStorage::Own);
+        let mixed = self.value(ir, "latent_mix", latent, ValueStorage::Own);
         let (q_nope, out) = (self.attention.inputs[0], self.attention.outputs[0]);
         let weights = self.attention.weights.clone();
         let by_side =
@@ -255,7 +261,7 @@ impl Lowering<'_> {
     }
 
     fn naive(&mut self, ir: &mut Ir, rope: Option<QueryRope>, kv_layer: KvLayerId) {
-        let in_place = |rope: QueryRope| Storage::View { of: rope.part, offset: 0 };
+        let in_place = |rope: QueryRope| ValueStorage::View { of: rope.part, offset: 0 };
         let rotated = rope.map(|rope| self.rotated(ir, rope, AttentionPath::Naive, in_place(rope)));
         let (q_nope, out) = (self.attention.inputs[0], self.attention.outputs[0]);
         let weights = if ir.kv_layers[kv_layer.0].kind == KvLayerKind::Latent {

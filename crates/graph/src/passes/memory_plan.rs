@@ -1,6 +1,6 @@
 //! The memory plan: values that are never alive at the same time share memory.
 
-use crate::ir::{Ir, Storage};
+use crate::ir::{Ir, ValueStorage};
 use serde::Serialize;
 
 /// Where a plan's arena stores each value that has a buffer of its own.
@@ -16,7 +16,7 @@ pub struct Arena {
 const ALIGN: usize = 64;
 
 /// A buffer's size, and the phases in which it is alive, both ends included.
-pub struct Life {
+pub struct BufferLifetime {
     /// Index of the value in [`Ir::values`].
     pub value: usize,
     /// Size in bytes.
@@ -34,7 +34,7 @@ pub fn plan_memory(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
     let mut lives = lifetimes(ir, phases, rows);
     lives.sort_by_key(|life| (std::cmp::Reverse(life.bytes), life.value));
     let mut arena = Arena { bytes: 0, offsets: vec![None; ir.values.len()] };
-    let mut placed: Vec<(usize, &Life)> = Vec::new();
+    let mut placed: Vec<(usize, &BufferLifetime)> = Vec::new();
     for life in &lives {
         let mut neighbours: Vec<(usize, usize)> = placed
             .iter()
@@ -57,7 +57,7 @@ pub fn plan_memory(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
 }
 
 /// The lifetime of every value with a buffer of its own.
-pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
+pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<BufferLifetime> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; ir.values.len()];
     for (node, &phase) in ir.nodes.iter().zip(phases) {
         for id in node.inputs.iter().chain(&node.outputs) {
@@ -75,7 +75,7 @@ pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
         let (first, last) = span?;
         let v = &ir.values[value];
         let bytes = (v.rows.of(rows) * v.row_width() * v.dtype.bytes()).next_multiple_of(ALIGN);
-        (v.storage == Storage::Own).then_some(Life { value, bytes, first, last })
+        (v.storage == ValueStorage::Own).then_some(BufferLifetime { value, bytes, first, last })
     };
     spans.into_iter().enumerate().filter_map(own).collect()
 }
@@ -97,7 +97,7 @@ mod tests {
                 rows: RowCount::Rows,
                 heads: 1,
                 width: 7 * (i % 5 + 1),
-                storage: Storage::Own,
+                storage: ValueStorage::Own,
             });
         }
         for i in 0..9 {

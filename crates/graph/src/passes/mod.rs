@@ -21,7 +21,7 @@ pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
 pub use kv_splits::share_kv_splits;
 pub use lower_mla::{CacheForm, FORMS, MlaChoice, crossover, lower_mla};
-pub use memory_plan::{Arena, Life, lifetimes, plan_memory};
+pub use memory_plan::{Arena, BufferLifetime, lifetimes, plan_memory};
 pub use norms::fold_norms;
 pub(crate) use pipeline::lowered;
 pub use pipeline::{Pass, PassInput, after, pipeline};
@@ -30,7 +30,7 @@ pub use ropes::fold_ropes;
 pub(crate) use schedule::routed_by_each_thread;
 pub use schedule::schedule;
 pub use select_kernels::{
-    BindOptions, Precision, Request, binding_bucket, choose, required_kernels, select_kernels,
+    BindOptions, KernelRequest, Precision, binding_bucket, choose, required_kernels, select_kernels,
 };
 
 use crate::ir::{Ir, Node, ValueId};

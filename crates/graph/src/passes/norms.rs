@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::audit::{self, Code};
     use crate::circuit::Circuit;
-    use crate::ir::Span;
+    use crate::ir::ModelSpan;
     use crate::passes::{fold_epilogues, fold_ropes};
     use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ mod tests {
     fn norms(ir: &Ir) -> (usize, usize) {
         let first = |n: &&crate::ir::Node| n.layer == Some(0);
         let residual =
-            |n: &&crate::ir::Node| ir.value(ir.root(n.inputs[0])).storage == crate::ir::Storage::Hidden;
+            |n: &&crate::ir::Node| ir.value(ir.root(n.inputs[0])).storage == crate::ir::ValueStorage::Hidden;
         let nodes = || ir.nodes.iter().filter(first).filter(residual);
         (
             nodes().filter(|n| n.op == Op::RmsNorm).count(),
@@ -86,7 +86,7 @@ mod tests {
         config.attention.v = config.hidden_size / config.attention.heads;
         let ir = fold_norms(lowered_of(circuit, &config), BatchBucket::Decode);
         let ir = fold_epilogues(fold_ropes(ir));
-        let found = audit::ir(&ir, circuit, &Span::backbone(&config), &config);
+        let found = audit::ir(&ir, circuit, &ModelSpan::backbone(&config), &config);
         // the norms that nothing reads any more are the circuit's own fault
         let wrong: Vec<_> = found.iter().filter(|f| f.code != Code::A15).collect();
         assert!(wrong.is_empty(), "{wrong:?}");

@@ -4,10 +4,10 @@ use super::{
     BatchBucket, BindOptions, CacheForm, MlaChoice, fold_epilogues, fold_norms, fold_ropes, fuse_projections,
     group_experts, insert_collectives, lower_mla, select_kernels, share_kv_splits,
 };
-use crate::config::{AttentionShape, Part};
+use crate::config::{AttentionShape, RankPart};
 use crate::error::GraphError;
 use crate::ir::Ir;
-use crate::target::Target;
+use crate::target::BackendTarget;
 
 /// What passes know besides the IR.
 #[derive(Clone, Copy)]
@@ -15,9 +15,9 @@ pub struct PassInput<'a> {
     /// The sizes of the attention.
     pub attention: &'a AttentionShape,
     /// What this rank has of the model, where several share it.
-    pub part: Option<&'a Part>,
+    pub part: Option<&'a RankPart>,
     /// What the plan is made for: the kernels to select from, and which passes pay.
-    pub target: &'a Target,
+    pub target: &'a BackendTarget,
     /// Which attention paths of MLA are made.
     pub mla: MlaChoice,
     /// What the KV cache stores.
@@ -34,14 +34,14 @@ pub struct Pass {
     /// Its name: the function's.
     pub name: &'static str,
     /// Whether the target wants it.
-    wanted: fn(&Target) -> bool,
+    wanted: fn(&BackendTarget) -> bool,
     /// IR → IR.
     run: fn(Ir, &PassInput<'_>) -> Result<Ir, GraphError>,
 }
 
 impl Pass {
     /// Whether plans for this target go through the pass.
-    pub fn is_wanted(&self, target: &Target) -> bool {
+    pub fn is_wanted(&self, target: &BackendTarget) -> bool {
         (self.wanted)(target)
     }
 
@@ -142,20 +142,20 @@ pub(crate) fn lowered(mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::circuit::{DeclaredTensors, Naming};
-    use crate::ir::Span;
+    use crate::circuit::{DeclaredTensors, TensorNaming};
+    use crate::ir::ModelSpan;
     use crate::passes::{Precision, snapshots};
     use latent_types::{CacheType, TensorType, Tier};
 
     fn built() -> Ir {
         let config = snapshots::config();
-        let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
-        Ir::build(&config, &Span::backbone(&config), &tensors).unwrap()
+        let tensors = DeclaredTensors::new(&config, TensorNaming::Gguf, TensorType::BF16).unwrap();
+        Ir::build(&config, &ModelSpan::backbone(&config), &tensors).unwrap()
     }
 
     fn input<T>(use_it: impl FnOnce(&PassInput<'_>) -> T) -> T {
         let bind = BindOptions { precision: Precision::Default, tier: Tier::Portable, cache: CacheType::F16 };
-        let (attention, target) = (snapshots::config().attention, Target::new("test", Vec::new()));
+        let (attention, target) = (snapshots::config().attention, BackendTarget::new("test", Vec::new()));
         use_it(&PassInput {
             attention: &attention,
             part: None,
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_target_that_wants_no_fusion_gets_the_lowered_circuit() {
-        let (target, attention) = (Target::unfused("test"), snapshots::config().attention);
+        let (target, attention) = (BackendTarget::unfused("test"), snapshots::config().attention);
         let lowered = lower_mla(built(), MlaChoice::Auto, CacheForm::Latent, &attention).unwrap();
         let whole = input(|input| after("select_kernels", built(), &PassInput { target: &target, ..*input }));
         assert_eq!(whole.unwrap().to_text(None), lowered.to_text(None));

@@ -1,7 +1,7 @@
 //! Scheduling into phases: the fewest barriers such that no thread reads what another has not finished.
 
 use super::BatchBucket;
-use crate::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
+use crate::ir::{Epilogue, Ir, Node, Op, ValueId, ValueStorage};
 
 /// The phase of every node: nodes of one phase run between two barriers.
 ///
@@ -11,7 +11,7 @@ use crate::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
 /// paths share no row do not wait for each other.
 pub fn schedule(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
     let mut phases: Vec<usize> = Vec::with_capacity(ir.nodes.len());
-    let uses: Vec<Uses> = ir.nodes.iter().map(|node| Uses::of(ir, node)).collect();
+    let uses: Vec<NodeStorageUse> = ir.nodes.iter().map(|node| NodeStorageUse::of(ir, node)).collect();
     for (n, node) in ir.nodes.iter().enumerate() {
         if node.op.spec().is_view() {
             // views only: nothing is read or written; shown with what makes the value
@@ -34,49 +34,49 @@ pub fn schedule(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
 }
 
 /// Storage that a node reads and writes; a residual that it adds to in place counts as written only.
-struct Uses {
-    reads: Vec<Place>,
-    writes: Vec<Place>,
+struct NodeStorageUse {
+    reads: Vec<StoragePlace>,
+    writes: Vec<StoragePlace>,
 }
 
 /// A value's root, or a KV layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum StoragePlace {
     Value(ValueId),
     Hidden,
     KvLayer(usize),
 }
 
-impl Uses {
-    fn of(ir: &Ir, node: &Node) -> Uses {
+impl NodeStorageUse {
+    fn of(ir: &Ir, node: &Node) -> NodeStorageUse {
         let place = |id: &ValueId| match ir.value(ir.root(*id)).storage {
-            Storage::Hidden => Place::Hidden,
-            _ => Place::Value(ir.root(*id)),
+            ValueStorage::Hidden => StoragePlace::Hidden,
+            _ => StoragePlace::Value(ir.root(*id)),
         };
         let adds = matches!(node.epilogue, Epilogue::AddTo(_));
         let read = &node.inputs[..node.inputs.len() - usize::from(adds)];
-        let mut uses = Uses {
+        let mut uses = NodeStorageUse {
             reads: read.iter().map(place).collect(),
             writes: node.outputs.iter().map(place).collect(),
         };
         if let Some(kv_layer) = node.kv_layer {
             let side = if node.outputs.is_empty() { &mut uses.writes } else { &mut uses.reads };
-            side.push(Place::KvLayer(kv_layer.0));
+            side.push(StoragePlace::KvLayer(kv_layer.0));
         }
         if node.op.spec().is_view() {
-            return Uses { reads: Vec::new(), writes: Vec::new() };
+            return NodeStorageUse { reads: Vec::new(), writes: Vec::new() };
         }
         uses
     }
 
-    fn conflicts(&self, earlier: &Uses) -> bool {
-        let meets = |a: &[Place], b: &[Place]| a.iter().any(|place| b.contains(place));
+    fn conflicts(&self, earlier: &NodeStorageUse) -> bool {
+        let meets = |a: &[StoragePlace], b: &[StoragePlace]| a.iter().any(|place| b.contains(place));
         meets(&self.reads, &earlier.writes)
             || meets(&self.writes, &earlier.reads)
             || meets(&self.writes, &earlier.writes)
     }
 
-    fn reads_what(&self, earlier: &Uses) -> bool {
+    fn reads_what(&self, earlier: &NodeStorageUse) -> bool {
         self.reads.iter().any(|place| earlier.writes.contains(place))
             || self.writes.iter().any(|place| earlier.reads.contains(place))
     }

@@ -3,7 +3,7 @@
 use super::BatchBucket;
 use crate::error::GraphError;
 use crate::ir::{BoundKernel, Ir, Node, Op};
-use crate::ops::{KernelRows, Kernels};
+use crate::ops::{KernelRows, RequiredKernels};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 use std::fmt;
 use std::str::FromStr;
@@ -103,9 +103,9 @@ pub fn binding_bucket(op: &Op, bucket: BatchBucket) -> BatchBucket {
 /// The kernels that a node requires: one for each of its weights, or one for itself.
 pub fn required_kernels(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
     match node.op.spec().kernels() {
-        Kernels::None => Vec::new(),
-        Kernels::Own(kind) => vec![(kind, None)],
-        Kernels::PerWeight(of, more) => {
+        RequiredKernels::None => Vec::new(),
+        RequiredKernels::Own(kind) => vec![(kind, None)],
+        RequiredKernels::PerWeight(of, more) => {
             let weights = node.weights.iter().map(|(slot, id)| (of(slot), Some(ir.weight(*id).ty)));
             weights.chain(more.iter().map(|kind| (*kind, None))).collect()
         }
@@ -178,7 +178,7 @@ fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Wei
 
 /// What is required of one kernel.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct KernelRequest<'a> {
     op: OpKind,
     ty: Option<TensorType>,
     /// The type of the input that the kernel reads.
@@ -200,18 +200,25 @@ enum Mismatch {
     Cache(CacheType),
 }
 
-impl<'a> Request<'a> {
+impl<'a> KernelRequest<'a> {
     /// The request for `op` with weights of format `ty`: layout follows from format and precision, the input from the batch bucket too.
     pub fn new(
         table: &[KernelContract],
         (op, ty): (OpKind, Option<TensorType>),
         options: &'a BindOptions,
         bucket: BatchBucket,
-    ) -> Request<'a> {
+    ) -> KernelRequest<'a> {
         // operations that dequantize rows first take them from any layout
         let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
         let layout = ty.filter(|_| !decodes).map(|ty| layout(table, ty, options.precision));
-        Request { op, ty, activation: activation(table, op, ty, options, bucket), layout, options, bucket }
+        KernelRequest {
+            op,
+            ty,
+            activation: activation(table, op, ty, options, bucket),
+            layout,
+            options,
+            bucket,
+        }
     }
 
     /// Why `kernel` does not match; `None` if it does.
@@ -337,7 +344,7 @@ pub fn choose(
     options: &BindOptions,
     bucket: BatchBucket,
 ) -> Result<BoundKernel, GraphError> {
-    let request = Request::new(table, (op, ty), options, bucket);
+    let request = KernelRequest::new(table, (op, ty), options, bucket);
     let best = table.iter().filter(|k| request.matches(k)).map(rank).max();
     let mut found = table.iter().enumerate().filter(|(_, k)| request.matches(k) && Some(rank(k)) == best);
     match (found.next(), found.next()) {

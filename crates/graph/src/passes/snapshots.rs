@@ -1,9 +1,9 @@
 //! Each pass on a small model, as text: what it changes can be read in the differences between the snapshots.
 
 use super::*;
-use crate::circuit::{Circuit, DeclaredTensors, Naming};
+use crate::circuit::{Circuit, DeclaredTensors, TensorNaming};
 use crate::config::*;
-use crate::ir::Span;
+use crate::ir::ModelSpan;
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// One dense and one MoE layer, everything that the family has.
@@ -63,21 +63,22 @@ pub(crate) fn config() -> ModelConfig {
 
 /// The layers of a circuit that need not be built in, with both attention paths, experts grouped.
 pub(crate) fn lowered_of(circuit: &Circuit, config: &ModelConfig) -> Ir {
-    let tensors = DeclaredTensors::of(circuit, config, Naming::Gguf, TensorType::BF16).unwrap();
-    let ir = Ir::build_with(circuit, config, &Span::backbone(config), &tensors).unwrap();
+    let tensors = DeclaredTensors::of(circuit, config, TensorNaming::Gguf, TensorType::BF16).unwrap();
+    let ir = Ir::build_with(circuit, config, &ModelSpan::backbone(config), &tensors).unwrap();
     let ir = lower_mla(ir, MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap();
     group_experts(fuse_projections(ir))
 }
 
-fn built(span: &Span) -> Ir {
+fn built(span: &ModelSpan) -> Ir {
     let config = config();
-    let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
+    let tensors = DeclaredTensors::new(&config, TensorNaming::Gguf, TensorType::BF16).unwrap();
     Ir::build(&config, span, &tensors).unwrap()
 }
 
 fn mla_lowered_ir() -> Ir {
     let config = config();
-    lower_mla(built(&Span::backbone(&config)), MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap()
+    lower_mla(built(&ModelSpan::backbone(&config)), MlaChoice::Auto, CacheForm::Latent, &config.attention)
+        .unwrap()
 }
 
 fn folded(bucket: BatchBucket) -> Ir {
@@ -88,8 +89,8 @@ fn folded(bucket: BatchBucket) -> Ir {
 pub(crate) fn lowered(mla: MlaChoice, form: CacheForm, combined: bool) -> Ir {
     let mut config = config();
     config.kv_form = if combined { KvForm::Combined } else { KvForm::Separate };
-    let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
-    let span = Span { embed: true, layers: 0..config.layers, head: true, mtp: false };
+    let tensors = DeclaredTensors::new(&config, TensorNaming::Gguf, TensorType::BF16).unwrap();
+    let span = ModelSpan { embed: true, layers: 0..config.layers, head: true, mtp: false };
     let ir = Ir::build(&config, &span, &tensors).unwrap();
     group_experts(lower_mla(ir, mla, form, &config.attention).unwrap())
 }
@@ -97,7 +98,7 @@ pub(crate) fn lowered(mla: MlaChoice, form: CacheForm, combined: bool) -> Ir {
 /// The plan of the layers before kernel selection, for tests of what a plan keeps.
 pub(crate) fn folded_plan(bucket: BatchBucket, mla: MlaChoice) -> crate::Plan {
     let config = config();
-    let span = Span::backbone(&config);
+    let span = ModelSpan::backbone(&config);
     let ir = lower_mla(built(&span), mla, CacheForm::Latent, &config.attention).unwrap();
     let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), bucket)));
     let phases = schedule(&ir, bucket);
@@ -107,16 +108,16 @@ pub(crate) fn folded_plan(bucket: BatchBucket, mla: MlaChoice) -> crate::Plan {
 
 #[test]
 fn built_from_the_circuit() {
-    insta::assert_snapshot!(built(&Span::backbone(&config())).to_text(None));
+    insta::assert_snapshot!(built(&ModelSpan::backbone(&config())).to_text(None));
 }
 
 /// The IR of one rank of these, from its first layer to its last.
 fn of_rank(partition: &str, rank: usize) -> (Ir, ModelConfig) {
     let whole = config();
     let partition: crate::Partition = partition.parse().unwrap();
-    let tensors = DeclaredTensors::new(&whole, Naming::Gguf, TensorType::BF16).unwrap();
+    let tensors = DeclaredTensors::new(&whole, TensorNaming::Gguf, TensorType::BF16).unwrap();
     let config = whole.of_part(partition.part(&whole, rank, partition.ranks()).unwrap());
-    let ir = Ir::build(&config, &Span::backbone(&config), &tensors).unwrap();
+    let ir = Ir::build(&config, &ModelSpan::backbone(&config), &tensors).unwrap();
     (insert_collectives(ir, config.part.as_ref().unwrap()), config)
 }
 
@@ -140,7 +141,7 @@ fn the_audit_finds_nothing_in_the_ir_of_a_rank() {
         for rank in 0..ranks {
             let (ir, config) = of_rank(partition, rank);
             let circuit = Circuit::named("deepseek2").unwrap();
-            let span = Span::backbone(&config);
+            let span = ModelSpan::backbone(&config);
             let found = crate::audit::ir(&ir, circuit, &span, &config);
             assert!(found.is_empty(), "{partition} rank {rank}: {found:?}");
             let fused = fold_epilogues(fold_norms(group_experts(fuse_projections(ir)), BatchBucket::Decode));
@@ -165,7 +166,7 @@ fn mla_lowered() {
 #[test]
 fn mla_lowered_to_one_path() {
     let config = config();
-    let span = Span { embed: false, layers: 0..1, head: false, mtp: false };
+    let span = ModelSpan { embed: false, layers: 0..1, head: false, mtp: false };
     let text = |mla, form| lower_mla(built(&span), mla, form, &config.attention).unwrap().to_text(None);
     insta::assert_snapshot!(format!(
         "{}\n{}",
@@ -311,13 +312,13 @@ fn gated_attention_without_rope() {
 
 #[test]
 fn the_lm_head_alone() {
-    let ir = built(&Span::lm_head(&config()));
+    let ir = built(&ModelSpan::lm_head(&config()));
     insta::assert_snapshot!(fold_norms(ir, BatchBucket::Decode).to_text(None));
 }
 
 #[test]
 fn drawn_for_graphviz() {
-    let span = Span { embed: false, layers: 0..1, head: false, mtp: false };
+    let span = ModelSpan { embed: false, layers: 0..1, head: false, mtp: false };
     let config = config();
     let ir = lower_mla(built(&span), MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap();
     insta::assert_snapshot!(ir.to_dot(None));
@@ -328,7 +329,7 @@ fn drawn_for_graphviz() {
 fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
     let config = config();
     let phases = |layer: usize, bucket: BatchBucket| {
-        let span = Span { embed: false, layers: layer..layer + 1, head: false, mtp: false };
+        let span = ModelSpan { embed: false, layers: layer..layer + 1, head: false, mtp: false };
         let ir = lower_mla(built(&span), MlaChoice::Absorbed, CacheForm::Latent, &config.attention).unwrap();
         let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), bucket)));
         schedule(&ir, bucket).into_iter().max().unwrap() + 1
@@ -348,8 +349,8 @@ fn the_mtp_layer_built_and_planned() {
         layer_kinds: vec![LayerKind::Dense, LayerKind::Moe, LayerKind::Moe],
         ..config()
     };
-    let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
-    let text = |span: &Span| {
+    let tensors = DeclaredTensors::new(&config, TensorNaming::Gguf, TensorType::BF16).unwrap();
+    let text = |span: &ModelSpan| {
         let ir = Ir::build(&config, span, &tensors).unwrap();
         let ir = lower_mla(ir, MlaChoice::Absorbed, CacheForm::Latent, &config.attention).unwrap();
         let ir = fold_norms(group_experts(fuse_projections(ir)), BatchBucket::Decode);
@@ -357,5 +358,9 @@ fn the_mtp_layer_built_and_planned() {
         let phases = schedule(&ir, BatchBucket::Decode);
         ir.to_text(Some(&phases))
     };
-    insta::assert_snapshot!(format!("{}\n{}", text(&Span::mtp(&config)), text(&Span::mtp_head(&config))));
+    insta::assert_snapshot!(format!(
+        "{}\n{}",
+        text(&ModelSpan::mtp(&config)),
+        text(&ModelSpan::mtp_head(&config))
+    ));
 }

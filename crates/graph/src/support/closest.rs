@@ -1,8 +1,8 @@
 //! Which known circuit is most similar to an unknown model: by keys and what they choose, by the names of tensors, and by their dimensions.
 
 use super::fill_missing;
-use crate::circuit::{Circuit, HF_PREFIXES, Naming};
-use crate::config::{Field, Keys, OutlineFile, Profile, profiles};
+use crate::circuit::{Circuit, HF_PREFIXES, TensorNaming};
+use crate::config::{ArchitectureProfile, MetadataKeys, MetadataValue, OutlineFile, profiles};
 use latent_formats::Outline;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -38,18 +38,18 @@ pub struct Similarity {
 }
 
 /// Known models of this kind of file, the most similar first.
-pub(super) fn rank(outline: &Outline, naming: Naming, architecture: &str) -> Vec<Similarity> {
+pub(super) fn rank(outline: &Outline, naming: TensorNaming, architecture: &str) -> Vec<Similarity> {
     let keys = OutlineFile(outline);
     let patterns = patterns(outline, naming);
-    let mut list: Vec<Similarity> = profiles(naming == Naming::Gguf)
+    let mut list: Vec<Similarity> = profiles(naming == TensorNaming::Gguf)
         .iter()
         .filter_map(|profile| {
             let circuit = Circuit::named(profile.circuit).ok()?;
-            let nested = matches!(keys.field("text_config"), Some(Field::Object(_)));
+            let nested = matches!(keys.field("text_config"), Some(MetadataValue::Object(_)));
             let spelled = |key: &str| match naming {
-                Naming::Gguf => format!("{architecture}.{key}"),
-                Naming::HuggingFace if nested => format!("text_config.{key}"),
-                Naming::HuggingFace => key.to_owned(),
+                TensorNaming::Gguf => format!("{architecture}.{key}"),
+                TensorNaming::HuggingFace if nested => format!("text_config.{key}"),
+                TensorNaming::HuggingFace => key.to_owned(),
             };
             let lacks = |key: &&&str| !keys.mentions(&spelled(key));
             let missing: Vec<String> =
@@ -85,8 +85,9 @@ pub(super) fn rank(outline: &Outline, naming: Naming, architecture: &str) -> Vec
 
 impl Similarity {
     /// Slots against tensors.
-    fn compare(&mut self, circuit: &Circuit, naming: Naming, patterns: &BTreeMap<String, Vec<usize>>) {
-        let embed = if naming == Naming::Gguf { "token_embd.weight" } else { "model.embed_tokens.weight" };
+    fn compare(&mut self, circuit: &Circuit, naming: TensorNaming, patterns: &BTreeMap<String, Vec<usize>>) {
+        let embed =
+            if naming == TensorNaming::Gguf { "token_embd.weight" } else { "model.embed_tokens.weight" };
         let hidden = patterns.get(embed).and_then(|shape| shape.last().copied());
         let mut known: Vec<&str> = Vec::new();
         let layers = &circuit.layers;
@@ -99,7 +100,7 @@ impl Similarity {
             spec.weights.values().map(move |slot| (slot, conditional || !slot.when.is_empty()))
         });
         for (spec, conditional) in slots {
-            let name = if naming == Naming::Gguf { &spec.gguf } else { &spec.hf };
+            let name = if naming == TensorNaming::Gguf { &spec.gguf } else { &spec.hf };
             let Some(name) = name else { continue };
             known.push(name);
             // of slots that stand for one another not all can be filled
@@ -136,17 +137,17 @@ impl Similarity {
 
 /// Keys that choose another computation than the known model's: values that cannot be read, and words that its files do not have.
 fn other_choices(
-    profile: &Profile,
-    read: &fill_missing::Read,
-    field: &dyn Fn(&str) -> Option<Field>,
+    profile: &ArchitectureProfile,
+    read: &fill_missing::RecoveredConfig,
+    field: &dyn Fn(&str) -> Option<MetadataValue>,
     spelled: &dyn Fn(&str) -> String,
 ) -> Vec<String> {
     let mut other: Vec<String> = read.wrong.iter().map(|(shown, _)| shown.clone()).collect();
     for (key, known) in &profile.words {
-        if let Some(Field::Text(word)) = field(key)
+        if let Some(MetadataValue::Text(word)) = field(key)
             && !known.contains(&word.as_str())
         {
-            let shown = format!("{} = {}", spelled(key), Field::Text(word));
+            let shown = format!("{} = {}", spelled(key), MetadataValue::Text(word));
             if !other.contains(&shown) {
                 other.push(shown);
             }
@@ -156,11 +157,11 @@ fn other_choices(
 }
 
 /// Names of tensors with layer and expert indices taken out, each with the shape of its first.
-fn patterns(outline: &Outline, naming: Naming) -> BTreeMap<String, Vec<usize>> {
+fn patterns(outline: &Outline, naming: TensorNaming) -> BTreeMap<String, Vec<usize>> {
     let mut patterns = BTreeMap::new();
     for tensor in outline.tensors() {
         let mut name = tensor.name.as_str();
-        if naming == Naming::HuggingFace {
+        if naming == TensorNaming::HuggingFace {
             let prefix = HF_PREFIXES.iter().rev().find(|prefix| name.starts_with(**prefix));
             name = &name[prefix.map_or(0, |prefix| prefix.len())..];
         }

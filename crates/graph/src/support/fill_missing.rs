@@ -1,9 +1,11 @@
 //! Reads a config past its errors: each is noted and a plausible value filled in.
 
-use super::missing::{Missing, MissingKind};
-use crate::circuit::Naming;
-use crate::config::{ConfigError, Field, Implied, Keys, ModelConfig, OutlineFile, Tensors, lacks};
-use latent_formats::{Data, Outline, Source};
+use super::missing::{MissingItem, MissingKind};
+use crate::circuit::TensorNaming;
+use crate::config::{
+    ConfigError, ConfigTensors, ImpliedShapes, MetadataKeys, MetadataValue, ModelConfig, OutlineFile, lacks,
+};
+use latent_formats::{CheckpointSource, Outline, OutlineData};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,13 +13,13 @@ use std::collections::{BTreeSet, HashMap};
 const MAX_READS: usize = 64;
 
 /// What could be read.
-pub(super) struct Read {
+pub(super) struct RecoveredConfig {
     pub(super) architecture: String,
     /// With every missing or wrong value filled in; none where that did not help.
     pub(super) config: Option<ModelConfig>,
     /// Whether some value of it is not the file's.
     pub(super) filled: bool,
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<MissingItem>,
     pub(super) unread: Vec<String>,
     /// Keys of the file that were read.
     pub(super) asked: usize,
@@ -30,10 +32,10 @@ pub(super) struct Read {
 }
 
 /// Reads the config of an outline, as if it called itself `stand_in` where that is given.
-pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>) -> Read {
+pub(super) fn read_as(outline: &Outline, naming: TensorNaming, stand_in: Option<&str>) -> RecoveredConfig {
     let file = OutlineFile(outline);
     let keys = FilledKeys::new(&file);
-    let mut read = Read {
+    let mut read = RecoveredConfig {
         architecture: architecture(&file, naming),
         config: None,
         filled: false,
@@ -47,13 +49,13 @@ pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>)
     if let Some(name) = stand_in {
         keys.stand_in(naming, &read.architecture, name);
     }
-    let mut implied = outline.data() == Data::Config;
+    let mut implied = outline.data() == OutlineData::Config;
     for _ in 0..MAX_READS {
-        let from_keys = Implied { keys: &keys, naming };
-        let tensors: &dyn Tensors = if implied { &from_keys } else { &file };
+        let from_keys = ImpliedShapes { keys: &keys, naming };
+        let tensors: &dyn ConfigTensors = if implied { &from_keys } else { &file };
         let result = match naming {
-            Naming::Gguf => ModelConfig::from_gguf(&keys, tensors),
-            Naming::HuggingFace => ModelConfig::from_config(&keys, tensors),
+            TensorNaming::Gguf => ModelConfig::from_gguf(&keys, tensors),
+            TensorNaming::HuggingFace => ModelConfig::from_config(&keys, tensors),
         };
         match result {
             Ok(config) => {
@@ -72,11 +74,11 @@ pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>)
     let asked = keys.asked.borrow();
     // what a model calls itself is not compared, and of an object its parts are
     let names = ["general.architecture", "general.name", "model_type", "_name_or_path", "architectures"];
-    let fields: Vec<Field> = asked
+    let fields: Vec<MetadataValue> = asked
         .iter()
         .filter(|key| !names.contains(&key.rsplit("text_config.").next().unwrap_or(key)))
         .filter_map(|key| file.field(key))
-        .filter(|field| !matches!(field, Field::Object(_)))
+        .filter(|field| !matches!(field, MetadataValue::Object(_)))
         .collect();
     read.asked = fields.len();
     read.choices = fields.iter().filter(|field| chooses(field)).count();
@@ -84,24 +86,24 @@ pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>)
 }
 
 /// Whether a value chooses what is computed, rather than how much of it.
-fn chooses(field: &Field) -> bool {
-    matches!(field, Field::Text(_) | Field::Flag(_))
+fn chooses(field: &MetadataValue) -> bool {
+    matches!(field, MetadataValue::Text(_) | MetadataValue::Flag(_))
 }
 
-impl Read {
+impl RecoveredConfig {
     /// Notes an error and puts something in its place; whether that may help.
     fn fill(
         &mut self,
         error: ConfigError,
         keys: &FilledKeys<'_>,
-        naming: Naming,
+        naming: TensorNaming,
         (implied, all_named): (&mut bool, bool),
     ) -> bool {
         let (what, problem, wrong) = match error {
             ConfigError::Unsupported { architecture, known, .. } => {
                 let problem =
                     format!("no circuit runs it{}; supported: {}", lacks(&architecture), known.join(", "));
-                self.missing.push(Missing::new(MissingKind::Architecture, &architecture, problem));
+                self.missing.push(MissingItem::new(MissingKind::Architecture, &architecture, problem));
                 self.unsupported = true;
                 return false;
             }
@@ -115,7 +117,7 @@ impl Read {
             // the list of tensors is gone through later, all of it; what is missing for the config has a reason
             if *implied || !wrong && all_named {
                 let what = what.strip_prefix("tensor ").unwrap_or(&what);
-                self.missing.push(Missing::new(MissingKind::Tensor, what, problem));
+                self.missing.push(MissingItem::new(MissingKind::Tensor, what, problem));
             }
             return !std::mem::replace(implied, true);
         };
@@ -126,16 +128,16 @@ impl Read {
             if let Some(field) = keys.keys.field(&key).filter(|_| wrong) {
                 self.wrong.push((format!("{key} = {field}"), chooses(&field)));
             }
-            self.missing.push(Missing::new(MissingKind::Key, &key, problem));
+            self.missing.push(MissingItem::new(MissingKind::Key, &key, problem));
         }
         keys.replace(&key, naming) || !std::mem::replace(implied, true)
     }
 }
 
-fn architecture(keys: &dyn Keys, naming: Naming) -> String {
-    let key = if naming == Naming::Gguf { "general.architecture" } else { "model_type" };
+fn architecture(keys: &dyn MetadataKeys, naming: TensorNaming) -> String {
+    let key = if naming == TensorNaming::Gguf { "general.architecture" } else { "model_type" };
     match keys.field(key) {
-        Some(Field::Text(name)) => name,
+        Some(MetadataValue::Text(name)) => name,
         _ => format!("(no {key})"),
     }
 }
@@ -176,9 +178,9 @@ fn unread(outline: &Outline, keys: &FilledKeys<'_>) -> Vec<String> {
     ];
     let asked = keys.asked.borrow();
     let source = match outline.source() {
-        Source::HuggingFace(source) => source,
-        Source::Gguf(source) => {
-            let prefix = format!("{}.", architecture(keys.keys, Naming::Gguf));
+        CheckpointSource::HuggingFace(source) => source,
+        CheckpointSource::Gguf(source) => {
+            let prefix = format!("{}.", architecture(keys.keys, TensorNaming::Gguf));
             let entries = source.metadata.entries().iter().filter(|(key, value)| {
                 let unused = key.strip_prefix(&prefix).is_none_or(|key| UNUSED_GGUF.contains(&key));
                 let says = !matches!(value, latent_formats::gguf::Value::Bool(false));
@@ -213,15 +215,15 @@ fn shown(value: &serde_json::Value) -> String {
 
 /// Keys of a file with some replaced; it remembers which were read.
 pub(super) struct FilledKeys<'a> {
-    keys: &'a dyn Keys,
-    replaced: RefCell<HashMap<String, Option<Field>>>,
+    keys: &'a dyn MetadataKeys,
+    replaced: RefCell<HashMap<String, Option<MetadataValue>>>,
     /// In GGUF: the prefix that readers use, and the file's own.
     prefix: RefCell<Option<(String, String)>>,
     asked: RefCell<BTreeSet<String>>,
 }
 
 impl FilledKeys<'_> {
-    fn new(keys: &dyn Keys) -> FilledKeys<'_> {
+    fn new(keys: &dyn MetadataKeys) -> FilledKeys<'_> {
         FilledKeys {
             keys,
             replaced: RefCell::default(),
@@ -241,15 +243,15 @@ impl FilledKeys<'_> {
     }
 
     /// Reads the file as if it were of another architecture.
-    fn stand_in(&self, naming: Naming, own: &str, other: &str) {
-        let text = || Some(Field::Text(other.to_owned()));
+    fn stand_in(&self, naming: TensorNaming, own: &str, other: &str) {
+        let text = || Some(MetadataValue::Text(other.to_owned()));
         let mut replaced = self.replaced.borrow_mut();
         match naming {
-            Naming::Gguf => {
+            TensorNaming::Gguf => {
                 replaced.insert("general.architecture".into(), text());
                 *self.prefix.borrow_mut() = Some((format!("{other}."), format!("{own}.")));
             }
-            Naming::HuggingFace => {
+            TensorNaming::HuggingFace => {
                 replaced.insert("model_type".into(), text());
                 replaced.insert("text_config.model_type".into(), text());
             }
@@ -257,13 +259,13 @@ impl FilledKeys<'_> {
     }
 
     /// Puts the usual value in the place of `key`; the second time nothing at all. False where neither helped.
-    fn replace(&self, key: &str, naming: Naming) -> bool {
+    fn replace(&self, key: &str, naming: TensorNaming) -> bool {
         let mut replaced = self.replaced.borrow_mut();
         match replaced.get(key) {
             None => {
                 let name = match naming {
-                    Naming::Gguf => key.split_once('.').map_or(key, |(_, rest)| rest),
-                    Naming::HuggingFace => key.rsplit('.').next().unwrap_or(key),
+                    TensorNaming::Gguf => key.split_once('.').map_or(key, |(_, rest)| rest),
+                    TensorNaming::HuggingFace => key.rsplit('.').next().unwrap_or(key),
                 };
                 replaced.insert(key.to_owned(), usual(name));
                 true
@@ -277,12 +279,12 @@ impl FilledKeys<'_> {
     }
 }
 
-impl Keys for FilledKeys<'_> {
+impl MetadataKeys for FilledKeys<'_> {
     fn file(&self) -> String {
         self.keys.file()
     }
 
-    fn field(&self, key: &str) -> Option<Field> {
+    fn field(&self, key: &str) -> Option<MetadataValue> {
         let key = self.spelled(key);
         self.asked.borrow_mut().insert(key.clone());
         match self.replaced.borrow().get(&key) {
@@ -301,7 +303,7 @@ impl Keys for FilledKeys<'_> {
 }
 
 /// A value that lets reading go on: DeepSeek-V2-Lite's, which is small and has every feature. None: better without the key.
-fn usual(name: &str) -> Option<Field> {
+fn usual(name: &str) -> Option<MetadataValue> {
     const INTEGERS: [(&str, i128); 32] = [
         ("block_count", 27),
         ("context_length", 163_840),
@@ -345,10 +347,12 @@ fn usual(name: &str) -> Option<Field> {
         ("scale_depth", 1.0),
     ];
     match name {
-        "norm_topk_prob" => return Some(Field::Flag(true)),
-        "rope_type" | "type" | "rope.scaling.type" => return Some(Field::Text("none".into())),
+        "norm_topk_prob" => return Some(MetadataValue::Flag(true)),
+        "rope_type" | "type" | "rope.scaling.type" => return Some(MetadataValue::Text("none".into())),
         _ => {}
     }
-    let integer = INTEGERS.iter().find(|(key, _)| *key == name).map(|(_, value)| Field::Integer(*value));
-    integer.or_else(|| REALS.iter().find(|(key, _)| *key == name).map(|(_, value)| Field::Real(*value)))
+    let integer =
+        INTEGERS.iter().find(|(key, _)| *key == name).map(|(_, value)| MetadataValue::Integer(*value));
+    integer
+        .or_else(|| REALS.iter().find(|(key, _)| *key == name).map(|(_, value)| MetadataValue::Real(*value)))
 }

@@ -1,8 +1,8 @@
 //! The machine and the known tensors that a support report describes.
 
-use crate::circuit::{Circuit, DeclaredTensors, Naming, TensorIndex};
+use crate::circuit::{Circuit, DeclaredTensors, TensorIndex, TensorNaming};
 use crate::passes::{BindOptions, CacheForm, MlaChoice};
-use crate::target::Target;
+use crate::target::BackendTarget;
 use latent_formats::Outline;
 use latent_types::TensorType;
 
@@ -10,7 +10,7 @@ use latent_types::TensorType;
 #[derive(Clone, Copy)]
 pub struct Machine<'a> {
     /// What plans would be made for.
-    pub target: &'a Target,
+    pub target: &'a BackendTarget,
     /// Precision, ISA limit and cache type.
     pub bind: BindOptions,
     /// Which attention paths of MLA run.
@@ -22,13 +22,13 @@ pub struct Machine<'a> {
 }
 
 /// The tensors of the file; where it lacks one, the one that its config implies.
-pub(crate) struct Known<'a> {
+pub(crate) struct KnownTensors<'a> {
     pub(super) outline: &'a Outline,
     pub(super) declared: &'a DeclaredTensors,
 }
 
-impl TensorIndex for Known<'_> {
-    fn naming(&self) -> Naming {
+impl TensorIndex for KnownTensors<'_> {
+    fn naming(&self) -> TensorNaming {
         self.declared.naming()
     }
 

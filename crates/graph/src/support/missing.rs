@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// One thing that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Missing {
+pub struct MissingItem {
     /// What kind of thing.
     pub kind: MissingKind,
     /// The architecture, key, tensor, format or operation.
@@ -31,8 +31,8 @@ pub enum MissingKind {
     Kernel,
 }
 
-impl Missing {
-    pub(super) fn new(kind: MissingKind, what: impl Into<String>, problem: impl Into<String>) -> Missing {
-        Missing { kind, what: what.into(), problem: problem.into() }
+impl MissingItem {
+    pub(super) fn new(kind: MissingKind, what: impl Into<String>, problem: impl Into<String>) -> MissingItem {
+        MissingItem { kind, what: what.into(), problem: problem.into() }
     }
 }

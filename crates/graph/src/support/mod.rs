@@ -10,18 +10,18 @@ mod missing;
 mod operations;
 
 pub use closest::Similarity;
-use machine::Known;
+use machine::KnownTensors;
 pub use machine::Machine;
-pub use missing::{Missing, MissingKind};
-pub use operations::{Choice, Operation};
+pub use missing::{MissingItem, MissingKind};
+pub use operations::{KernelChoice, OperationKernels};
 
 use crate::audit;
-use crate::circuit::{Circuit, ConfigVars, DeclaredTensors, LayerRun, Naming};
-use crate::config::{self, Field, Keys, ModelConfig, OutlineFile};
+use crate::circuit::{Circuit, ConfigVars, DeclaredTensors, LayerRun, TensorNaming};
+use crate::config::{self, MetadataKeys, MetadataValue, ModelConfig, OutlineFile};
 use crate::error::GraphError;
-use crate::ir::{Ir, Span};
+use crate::ir::{Ir, ModelSpan};
 use crate::tensors::naming_of;
-use latent_formats::{Data, Outline, Source};
+use latent_formats::{CheckpointSource, Outline, OutlineData};
 use latent_types::TensorType;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub struct SupportReport {
     /// The file or folder.
     pub file: String,
     /// Which data there were to look at.
-    pub data: Data,
+    pub data: OutlineData,
     /// What the file calls its architecture.
     pub architecture: String,
     /// Whether Latent runs it on this machine: nothing is missing.
@@ -42,9 +42,9 @@ pub struct SupportReport {
     /// What its layers are made of; empty without hyper-parameters.
     pub layers: Vec<LayerRun>,
     /// Operations of a step with the kernels that they bind to; of the closest circuit where the architecture is unknown.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<OperationKernels>,
     /// Everything that stands between this model and running it.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingItem>,
     /// Why its files cannot be opened; none if they can, or if only their data are missing.
     pub refused: Option<String>,
     /// What config.json says that something else in the folder overrides.
@@ -70,7 +70,7 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
     let mut assumed = Vec::new();
     let refusal = outline.refusal();
     if let Some(refusal) = refusal.filter(|refusal| refusal.is_unsupported()) {
-        missing.push(Missing::new(MissingKind::Format, "weights", refusal.to_string()));
+        missing.push(MissingItem::new(MissingKind::Format, "weights", refusal.to_string()));
     }
     let (mut operations, mut layers) = (Vec::new(), Vec::new());
     if let Some(config) = &read.config {
@@ -80,7 +80,7 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
         };
         let ty = matrix_type(outline, &file, &mut missing, &mut assumed);
         let declared = DeclaredTensors::of(circuit, config, naming, ty)?;
-        let known = Known { outline, declared: &declared };
+        let known = KnownTensors { outline, declared: &declared };
         if outline.names_all_tensors() {
             tensors(circuit, config, &known, guessed, &mut missing)?;
         }
@@ -92,7 +92,7 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
             layers = circuit.layer_runs(config)?;
         }
     }
-    let mut sorted: Vec<Missing> = Vec::new();
+    let mut sorted: Vec<MissingItem> = Vec::new();
     missing.sort_by_key(|m| m.kind);
     missing.into_iter().for_each(|m| {
         if !sorted.contains(&m) {
@@ -117,7 +117,7 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
 }
 
 /// Reads the config of an outline; of an unknown architecture as if it were the known one that is most similar.
-fn read(outline: &Outline, naming: Naming) -> (fill_missing::Read, Vec<Similarity>) {
+fn read(outline: &Outline, naming: TensorNaming) -> (fill_missing::RecoveredConfig, Vec<Similarity>) {
     let mut read = fill_missing::read_as(outline, naming, None);
     if !read.unsupported {
         return (read, Vec::new());
@@ -126,7 +126,7 @@ fn read(outline: &Outline, naming: Naming) -> (fill_missing::Read, Vec<Similarit
     if let Some(best) = closest.first() {
         let like = fill_missing::read_as(outline, naming, Some(&best.name));
         let missing = std::mem::take(&mut read.missing);
-        read = fill_missing::Read { missing: [missing, like.missing].concat(), ..like };
+        read = fill_missing::RecoveredConfig { missing: [missing, like.missing].concat(), ..like };
     }
     (read, closest)
 }
@@ -140,7 +140,7 @@ pub fn implied_tensors(
     circuit: &Circuit,
     config: &ModelConfig,
 ) -> Result<Option<DeclaredTensors>, GraphError> {
-    if outline.data() != Data::Config {
+    if outline.data() != OutlineData::Config {
         return Ok(None);
     }
     let ty = matrix_type(outline, &OutlineFile(outline), &mut Vec::new(), &mut Vec::new());
@@ -151,8 +151,8 @@ pub fn implied_tensors(
 /// The type of most matrices: of the file, or what config.json says.
 fn matrix_type(
     outline: &Outline,
-    keys: &dyn Keys,
-    missing: &mut Vec<Missing>,
+    keys: &dyn MetadataKeys,
+    missing: &mut Vec<MissingItem>,
     assumed: &mut Vec<String>,
 ) -> TensorType {
     let mut bytes: BTreeMap<TensorType, u64> = BTreeMap::new();
@@ -163,12 +163,12 @@ fn matrix_type(
         return ty;
     }
     let text = |key: &str| match keys.field(key).or_else(|| keys.field(&format!("text_config.{key}"))) {
-        Some(Field::Text(text)) => Some(text),
+        Some(MetadataValue::Text(text)) => Some(text),
         _ => None,
     };
     let announced = match outline.source() {
-        Source::HuggingFace(source) => latent_formats::announced_type(source),
-        Source::Gguf(_) => Ok(None),
+        CheckpointSource::HuggingFace(source) => latent_formats::announced_type(source),
+        CheckpointSource::Gguf(_) => Ok(None),
     };
     let dtype = text("dtype").or_else(|| text("torch_dtype"));
     let plain = match dtype.as_deref() {
@@ -178,7 +178,7 @@ fn matrix_type(
     };
     let ty = announced.map(|ty| ty.unwrap_or(plain)).unwrap_or_else(|problem| {
         if outline.refusal().is_none() {
-            missing.push(Missing::new(MissingKind::Format, "quantization_config.quant_method", problem));
+            missing.push(MissingItem::new(MissingKind::Format, "quantization_config.quant_method", problem));
         }
         plain
     });
@@ -192,9 +192,9 @@ fn matrix_type(
 fn tensors(
     circuit: &Circuit,
     config: &ModelConfig,
-    known: &Known<'_>,
+    known: &KnownTensors<'_>,
     guessed: bool,
-    missing: &mut Vec<Missing>,
+    missing: &mut Vec<MissingItem>,
 ) -> Result<(), GraphError> {
     let file = known.outline;
     // problem of each slot, with the layers that have it
@@ -229,7 +229,7 @@ fn tensors(
     }
     for ((tensor, problem), layers) in problems {
         let problem = if layers > 1 { format!("{problem} ({layers} layers)") } else { problem };
-        missing.push(Missing::new(MissingKind::Tensor, tensor, problem));
+        missing.push(MissingItem::new(MissingKind::Tensor, tensor, problem));
     }
     Ok(())
 }
@@ -238,10 +238,10 @@ fn tensors(
 fn unread(
     circuit: &Circuit,
     config: &ModelConfig,
-    known: &Known<'_>,
-    missing: &mut Vec<Missing>,
+    known: &KnownTensors<'_>,
+    missing: &mut Vec<MissingItem>,
 ) -> Result<(), GraphError> {
-    let stages = Span::of_stages(circuit, config, false)?.into_iter();
+    let stages = ModelSpan::of_stages(circuit, config, false)?.into_iter();
     let stages = stages.map(|(_, span)| Ir::build_with(circuit, config, &span, known));
     let stages: Vec<Ir> = stages.collect::<Result<_, _>>()?;
     let irs: Vec<&Ir> = stages.iter().collect();
@@ -253,7 +253,7 @@ fn unread(
     }
     for (name, layers) in patterns {
         let times = if layers > 1 { format!(" ({layers} layers)") } else { String::new() };
-        missing.push(Missing::new(MissingKind::Unread, name, format!("no operation reads it{times}")));
+        missing.push(MissingItem::new(MissingKind::Unread, name, format!("no operation reads it{times}")));
     }
     Ok(())
 }

@@ -1,18 +1,18 @@
 //! The operations of a step, each with the kernels that implement it.
 
-use super::machine::{Known, Machine};
-use super::missing::{Missing, MissingKind};
+use super::machine::{KnownTensors, Machine};
+use super::missing::{MissingItem, MissingKind};
 use crate::circuit::Circuit;
 use crate::config::ModelConfig;
 use crate::error::GraphError;
-use crate::ir::{Ir, Node, Span};
+use crate::ir::{Ir, ModelSpan, Node};
 use crate::passes::{self, BatchBucket, PassInput, choose, required_kernels};
 use latent_types::{OpKind, TensorType, Tier};
 use serde::Serialize;
 
 /// An operation on one format of weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Operation {
+pub struct OperationKernels {
     /// The operation, as kernels call it.
     pub operation: String,
     /// The format of its weights; none where it has none.
@@ -22,16 +22,16 @@ pub struct Operation {
     /// How many nodes of a decode step run it.
     pub nodes: usize,
     /// Every kernel of this machine for it, highest ISA first.
-    pub available: Vec<Choice>,
+    pub available: Vec<KernelChoice>,
     /// The one that binds; none where nothing does.
-    pub binds: Option<Choice>,
+    pub binds: Option<KernelChoice>,
     /// Whether it runs in portable code although other formats of the operation have faster kernels on this machine.
     pub portable: bool,
 }
 
 /// A kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Choice {
+pub struct KernelChoice {
     /// Its name.
     pub kernel: String,
     /// The instructions that it uses.
@@ -44,13 +44,13 @@ pub struct Choice {
 pub(super) fn list(
     circuit: &Circuit,
     config: &ModelConfig,
-    tensors: &Known<'_>,
+    tensors: &KnownTensors<'_>,
     machine: Machine<'_>,
-    missing: &mut Vec<Missing>,
-) -> Result<Vec<Operation>, GraphError> {
-    let mut list: Vec<(OpKind, Option<TensorType>, Operation)> = Vec::new();
+    missing: &mut Vec<MissingItem>,
+) -> Result<Vec<OperationKernels>, GraphError> {
+    let mut list: Vec<(OpKind, Option<TensorType>, OperationKernels)> = Vec::new();
     for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
-        for (_, span) in Span::of_stages(circuit, config, false)? {
+        for (_, span) in ModelSpan::of_stages(circuit, config, false)? {
             let ir = lowered(circuit, config, &span, tensors, machine, bucket)?;
             for node in &ir.nodes {
                 note(&ir, node, bucket, &mut list);
@@ -68,8 +68,8 @@ pub(super) fn list(
 fn lowered(
     circuit: &Circuit,
     config: &ModelConfig,
-    span: &Span,
-    tensors: &Known<'_>,
+    span: &ModelSpan,
+    tensors: &KnownTensors<'_>,
     machine: Machine<'_>,
     bucket: BatchBucket,
 ) -> Result<Ir, GraphError> {
@@ -86,10 +86,15 @@ fn lowered(
     passes::lowered(ir, &input)
 }
 
-fn note(ir: &Ir, node: &Node, bucket: BatchBucket, list: &mut Vec<(OpKind, Option<TensorType>, Operation)>) {
+fn note(
+    ir: &Ir,
+    node: &Node,
+    bucket: BatchBucket,
+    list: &mut Vec<(OpKind, Option<TensorType>, OperationKernels)>,
+) {
     for (i, (op, ty)) in required_kernels(ir, node).into_iter().enumerate() {
         let at = list.iter().position(|(o, t, _)| (*o, *t) == (op, ty)).unwrap_or_else(|| {
-            let operation = Operation {
+            let operation = OperationKernels {
                 operation: op.name().to_owned(),
                 format: ty.map(|ty| ty.name().to_owned()),
                 slots: Vec::new(),
@@ -114,15 +119,15 @@ fn note(ir: &Ir, node: &Node, bucket: BatchBucket, list: &mut Vec<(OpKind, Optio
 fn bind(
     op: OpKind,
     ty: Option<TensorType>,
-    operation: &mut Operation,
+    operation: &mut OperationKernels,
     machine: Machine<'_>,
-    missing: &mut Vec<Missing>,
+    missing: &mut Vec<MissingItem>,
 ) {
     let (table, options) = (machine.target.contracts(), &machine.bind);
     let choice = |i: usize| {
         let kernel = &table[i];
         let tier = kernel.tier.name().to_owned();
-        Choice { kernel: kernel.name.to_owned(), tier, input: kernel.activation.name().to_owned() }
+        KernelChoice { kernel: kernel.name.to_owned(), tier, input: kernel.activation.name().to_owned() }
     };
     let mut fits: Vec<usize> = (0..table.len())
         .filter(|i| {
@@ -137,7 +142,7 @@ fn bind(
     operation.available = fits.into_iter().map(choice).collect();
     if let Some(ty) = ty.filter(|ty| !latent_quant::can_decode(*ty)) {
         let problem = format!("Latent cannot decode it; slots {} are stored so", operation.slots.join(", "));
-        missing.push(Missing::new(MissingKind::Format, ty.name(), problem));
+        missing.push(MissingItem::new(MissingKind::Format, ty.name(), problem));
         return;
     }
     match choose(table, op, ty, options, BatchBucket::Decode) {
@@ -150,7 +155,7 @@ fn bind(
         }
         Err(error) => {
             let what = ty.map_or_else(|| op.name().to_owned(), |ty| format!("{} of {ty}", op.name()));
-            missing.push(Missing::new(MissingKind::Kernel, what, error.to_string()));
+            missing.push(MissingItem::new(MissingKind::Kernel, what, error.to_string()));
         }
     }
 }

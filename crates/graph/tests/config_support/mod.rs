@@ -1,18 +1,18 @@
 //! Model files in memory: keys, and names and shapes of tensors.
 #![allow(dead_code, unreachable_pub, reason = "each test program has its own copy and uses its part")]
 
-use latent_graph::config::{ConfigError, Field, JsonKeys, Keys, ModelConfig, Tensors};
+use latent_graph::config::{ConfigError, ConfigTensors, JsonKeys, MetadataKeys, MetadataValue, ModelConfig};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Tensors that are only their shapes, but for small ones with numbers.
 #[derive(Clone, Default)]
-pub struct Shapes {
+pub struct FixtureTensors {
     pub shapes: BTreeMap<String, Vec<usize>>,
     pub numbers: BTreeMap<String, Vec<f32>>,
 }
 
-impl Shapes {
+impl FixtureTensors {
     pub fn put(&mut self, name: &str, shape: &[usize]) {
         self.shapes.insert(name.to_owned(), shape.to_vec());
     }
@@ -27,7 +27,7 @@ impl Shapes {
     }
 }
 
-impl Tensors for Shapes {
+impl ConfigTensors for FixtureTensors {
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         self.shapes.get(name).cloned()
     }
@@ -39,16 +39,16 @@ impl Tensors for Shapes {
 
 /// A folder with config.json.
 #[derive(Clone)]
-pub struct Folder {
+pub struct HfFixture {
     pub config: Map<String, Value>,
-    pub tensors: Shapes,
+    pub tensors: FixtureTensors,
 }
 
-impl Folder {
+impl HfFixture {
     /// A folder whose tensors have the shapes that its config.json (or the text part of it) says.
-    pub fn new(config: Value) -> Folder {
+    pub fn new(config: Value) -> HfFixture {
         let Value::Object(config) = config else { panic!("a config is an object") };
-        let mut folder = Folder { config, tensors: Shapes::default() };
+        let mut folder = HfFixture { config, tensors: FixtureTensors::default() };
         let (text, prefix) = match (folder.config.get("text_config"), folder.config.get("language_config")) {
             (Some(Value::Object(text)), _) => (text.clone(), "language_model."),
             (_, Some(Value::Object(text))) => (text.clone(), "language."),
@@ -83,12 +83,12 @@ impl Folder {
         folder
     }
 
-    pub fn set(mut self, key: &str, value: Value) -> Folder {
+    pub fn set(mut self, key: &str, value: Value) -> HfFixture {
         self.config.insert(key.to_owned(), value);
         self
     }
 
-    pub fn without(mut self, key: &str) -> Folder {
+    pub fn without(mut self, key: &str) -> HfFixture {
         assert!(self.config.shift_remove(key).is_some(), "no key {key}");
         self
     }
@@ -108,24 +108,24 @@ impl Folder {
 
 /// A GGUF file.
 #[derive(Clone)]
-pub struct Gguf {
-    pub keys: BTreeMap<String, Field>,
-    pub tensors: Shapes,
+pub struct GgufFixture {
+    pub keys: BTreeMap<String, MetadataValue>,
+    pub tensors: FixtureTensors,
 }
 
-impl Keys for Gguf {
+impl MetadataKeys for GgufFixture {
     fn file(&self) -> String {
         "model.gguf".to_owned()
     }
 
-    fn field(&self, key: &str) -> Option<Field> {
+    fn field(&self, key: &str) -> Option<MetadataValue> {
         self.keys.get(key).cloned()
     }
 }
 
 /// Sizes of a GGUF file, as a converter would know them.
 #[derive(Clone, Copy)]
-pub struct Sizes {
+pub struct GgufSizes {
     pub layers: usize,
     pub hidden: usize,
     pub heads: usize,
@@ -142,7 +142,7 @@ pub struct Sizes {
 }
 
 /// DeepSeek-V3 (without its multi-token-prediction layer, as llama.cpp's converter writes it).
-pub const V3: Sizes = Sizes {
+pub const V3: GgufSizes = GgufSizes {
     layers: 61,
     hidden: 7168,
     heads: 128,
@@ -159,7 +159,7 @@ pub const V3: Sizes = Sizes {
 };
 
 /// Four layers of a small DeepSeek-V3 whose queries are projected directly.
-pub const SMALL: Sizes = Sizes {
+pub const SMALL: GgufSizes = GgufSizes {
     layers: 4,
     hidden: 64,
     heads: 4,
@@ -175,13 +175,13 @@ pub const SMALL: Sizes = Sizes {
     legacy: false,
 };
 
-impl Gguf {
+impl GgufFixture {
     /// A deepseek2 file with the keys that converters always write, and YaRN or a router only where a test adds them.
-    pub fn deepseek2(s: Sizes) -> Gguf {
-        let mut file = Gguf::new("deepseek2", s);
+    pub fn deepseek2(s: GgufSizes) -> GgufFixture {
+        let mut file = GgufFixture::new("deepseek2", s);
         let a = "deepseek2.";
         let mut put = |key: &str, value: usize| {
-            file.keys.insert(format!("{a}{key}"), Field::Integer(value as i128));
+            file.keys.insert(format!("{a}{key}"), MetadataValue::Integer(value as i128));
         };
         if !s.legacy {
             put("attention.key_length", s.kv_lora + s.rope);
@@ -215,9 +215,9 @@ impl Gguf {
     }
 
     /// The keys and tensors that all three architectures share, with the combined `attn_kv_b`.
-    pub fn new(architecture: &str, s: Sizes) -> Gguf {
-        let mut file = Gguf { keys: BTreeMap::new(), tensors: Shapes::default() };
-        file.keys.insert("general.architecture".to_owned(), Field::Text(architecture.to_owned()));
+    pub fn new(architecture: &str, s: GgufSizes) -> GgufFixture {
+        let mut file = GgufFixture { keys: BTreeMap::new(), tensors: FixtureTensors::default() };
+        file.keys.insert("general.architecture".to_owned(), MetadataValue::Text(architecture.to_owned()));
         let numbers = [
             ("block_count", s.layers),
             ("context_length", 163_840),
@@ -231,15 +231,18 @@ impl Gguf {
             ("rope.dimension_count", s.rope),
         ];
         for (key, value) in numbers {
-            file.keys.insert(format!("{architecture}.{key}"), Field::Integer(value as i128));
+            file.keys.insert(format!("{architecture}.{key}"), MetadataValue::Integer(value as i128));
         }
-        file.keys.insert(format!("{architecture}.attention.layer_norm_rms_epsilon"), Field::Real(1e-6));
+        file.keys
+            .insert(format!("{architecture}.attention.layer_norm_rms_epsilon"), MetadataValue::Real(1e-6));
         let t = &mut file.tensors;
         t.put("token_embd.weight", &[s.vocab, s.hidden]);
         t.put("output.weight", &[s.vocab, s.hidden]);
         if s.q_lora > 0 {
-            file.keys
-                .insert(format!("{architecture}.attention.q_lora_rank"), Field::Integer(s.q_lora as i128));
+            file.keys.insert(
+                format!("{architecture}.attention.q_lora_rank"),
+                MetadataValue::Integer(s.q_lora as i128),
+            );
             t.put("blk.0.attn_q_a.weight", &[s.q_lora, s.hidden]);
         } else {
             t.put("blk.0.attn_q.weight", &[s.heads * (s.nope + s.rope), s.hidden]);
@@ -254,46 +257,46 @@ impl Gguf {
             return key.to_owned();
         }
         match &self.keys["general.architecture"] {
-            Field::Text(architecture) => format!("{architecture}.{key}"),
+            MetadataValue::Text(architecture) => format!("{architecture}.{key}"),
             _ => key.to_owned(),
         }
     }
 
-    pub fn set(mut self, key: &str, value: Field) -> Gguf {
+    pub fn set(mut self, key: &str, value: MetadataValue) -> GgufFixture {
         self.keys.insert(self.full(key), value);
         self
     }
 
-    pub fn int(self, key: &str, value: i128) -> Gguf {
-        self.set(key, Field::Integer(value))
+    pub fn int(self, key: &str, value: i128) -> GgufFixture {
+        self.set(key, MetadataValue::Integer(value))
     }
 
-    pub fn real(self, key: &str, value: f64) -> Gguf {
-        self.set(key, Field::Real(value))
+    pub fn real(self, key: &str, value: f64) -> GgufFixture {
+        self.set(key, MetadataValue::Real(value))
     }
 
-    pub fn text(self, key: &str, value: &str) -> Gguf {
-        self.set(key, Field::Text(value.to_owned()))
+    pub fn text(self, key: &str, value: &str) -> GgufFixture {
+        self.set(key, MetadataValue::Text(value.to_owned()))
     }
 
-    pub fn without(mut self, key: &str) -> Gguf {
+    pub fn without(mut self, key: &str) -> GgufFixture {
         let key = self.full(key);
         assert!(self.keys.remove(&key).is_some(), "no key {key}");
         self
     }
 
-    pub fn without_tensor(mut self, name: &str) -> Gguf {
+    pub fn without_tensor(mut self, name: &str) -> GgufFixture {
         self.tensors.remove(name);
         self
     }
 
-    pub fn tensor(mut self, name: &str, shape: &[usize]) -> Gguf {
+    pub fn tensor(mut self, name: &str, shape: &[usize]) -> GgufFixture {
         self.tensors.put(name, shape);
         self
     }
 
     /// The keys that converters write for YaRN.
-    pub fn yarn(self, factor: f64, original: usize, log_multiplier: Option<f64>) -> Gguf {
+    pub fn yarn(self, factor: f64, original: usize, log_multiplier: Option<f64>) -> GgufFixture {
         let file = self.text("rope.scaling.type", "yarn").real("rope.scaling.factor", factor);
         let file = file.int("rope.scaling.original_context_length", original as i128);
         match log_multiplier {
@@ -316,8 +319,8 @@ impl Gguf {
 }
 
 /// config.json of DeepSeek-V3.
-pub fn deepseek_v3() -> Folder {
-    Folder::new(json!({
+pub fn deepseek_v3() -> HfFixture {
+    HfFixture::new(json!({
         "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "attention_bias": false,
         "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168, "intermediate_size": 18432,
         "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "moe_layer_freq": 1,

@@ -1,22 +1,22 @@
 //! The published models: dimensions, router and softmax scale of each, from its config.json or GGUF keys.
 
 use crate::config_support;
-use crate::config_support::{Folder, Gguf, Sizes, V3, deepseek_v3, near};
+use crate::config_support::{GgufFixture, GgufSizes, HfFixture, V3, deepseek_v3, near};
 use latent_graph::config::{
     ConfigError, FfnActivation, Gating, GroupScore, KvForm, RopePairs, RopeScaling, Temperature,
 };
 use serde_json::{Value, json};
 
 /// DeepSeek-V3's config with other values.
-fn like_v3(changes: Value) -> Folder {
+fn like_v3(changes: Value) -> HfFixture {
     let mut folder = deepseek_v3();
     for (key, value) in changes.as_object().expect("an object") {
         folder.config.insert(key.clone(), value.clone());
     }
-    Folder::new(Value::Object(folder.config))
+    HfFixture::new(Value::Object(folder.config))
 }
 
-fn v2_lite() -> Folder {
+fn v2_lite() -> HfFixture {
     like_v3(json!({
         "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "first_k_dense_replace": 1,
         "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_group": 1,
@@ -28,7 +28,7 @@ fn v2_lite() -> Folder {
     }))
 }
 
-fn moonlight() -> Folder {
+fn moonlight() -> HfFixture {
     like_v3(json!({
         "first_k_dense_replace": 1, "hidden_size": 2048, "intermediate_size": 11264, "moe_intermediate_size": 1408,
         "max_position_embeddings": 8192, "n_group": 1, "n_routed_experts": 64, "n_shared_experts": 2,
@@ -38,7 +38,7 @@ fn moonlight() -> Folder {
     }))
 }
 
-fn kimi_k2(scaling: Value) -> Folder {
+fn kimi_k2(scaling: Value) -> HfFixture {
     like_v3(json!({
         "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "first_k_dense_replace": 1,
         "max_position_embeddings": 131072, "n_group": 1, "n_routed_experts": 384, "num_attention_heads": 64,
@@ -107,16 +107,18 @@ fn kimi_k2_and_k2_0905() {
 
 #[test]
 fn the_text_part_of_kimi_k2_5_and_kimi_vl() {
-    let k25 =
-        Folder::new(json!({"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"],
-        "text_config": kimi_k2(yarn(64.0, 32.0)).config}));
+    let k25 = HfFixture::new(
+        json!({"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"],
+        "text_config": kimi_k2(yarn(64.0, 32.0)).config}),
+    );
     let c = k25.config();
     assert_eq!((c.architecture.as_str(), c.layers), ("kimi_k25", 61));
     near(c.attention.softmax_scale, 0.144680);
     let text =
         moonlight().set("rope_theta", json!(800000.0)).set("max_position_embeddings", json!(131072)).config;
-    let vl =
-        Folder::new(json!({"model_type": "kimi_vl", "text_config": text, "vision_config": {"layers": 27}}));
+    let vl = HfFixture::new(
+        json!({"model_type": "kimi_vl", "text_config": text, "vision_config": {"layers": 27}}),
+    );
     let c = vl.config();
     assert_eq!((c.rope.base, c.context_length), (8e5, 131_072));
     near(c.attention.softmax_scale, 0.0721688);
@@ -155,7 +157,7 @@ fn glm_4_7_flash() {
 #[test]
 fn youtu_llm_is_dense_and_tied() {
     for model_type in ["youtu_llm", "youtu"] {
-        let c = Folder::new(json!({
+        let c = HfFixture::new(json!({
             "architectures": ["YoutuForCausalLM"], "model_type": model_type, "hidden_act": "silu",
             "hidden_size": 2048, "intermediate_size": 6144, "kv_lora_rank": 512, "max_position_embeddings": 131072,
             "num_attention_heads": 16, "num_hidden_layers": 32, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
@@ -224,7 +226,7 @@ fn mistral_large_3_scales_frequencies_only_and_warms_queries() {
 #[test]
 fn minicpm3_4b() {
     let factors: Vec<f64> = (0..16).map(|i| 1.0 + f64::from(i)).collect();
-    let c = Folder::new(json!({
+    let c = HfFixture::new(json!({
         "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3", "dim_model_base": 256,
         "hidden_act": "silu", "hidden_size": 2560, "intermediate_size": 6400, "kv_lora_rank": 256,
         "max_position_embeddings": 32768, "num_attention_heads": 40, "num_hidden_layers": 62, "q_lora_rank": 768,
@@ -243,7 +245,7 @@ fn minicpm3_4b() {
 
 #[test]
 fn plm_1_8b() {
-    let c = Folder::new(json!({
+    let c = HfFixture::new(json!({
         "architectures": ["PLMForCausalLM"], "model_type": "plm", "hidden_act": "relu2", "hidden_size": 2048,
         "intermediate_size": 8192, "kv_lora_rank": 512, "max_position_embeddings": 4096, "num_attention_heads": 16,
         "num_hidden_layers": 32, "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
@@ -258,7 +260,7 @@ fn plm_1_8b() {
 
 #[test]
 fn gguf_files_of_the_family() {
-    let lite = Sizes {
+    let lite = GgufSizes {
         layers: 27,
         hidden: 2048,
         heads: 16,
@@ -269,7 +271,7 @@ fn gguf_files_of_the_family() {
         dense_lead: 1,
         ..V3
     };
-    let glm = Sizes {
+    let glm = GgufSizes {
         layers: 47,
         hidden: 2048,
         heads: 20,
@@ -281,8 +283,8 @@ fn gguf_files_of_the_family() {
         dense_lead: 1,
         ..V3
     };
-    let kimi = Sizes { heads: 64, experts: 384, dense_lead: 1, vocab: 163_840, ..V3 };
-    let giga = Sizes {
+    let kimi = GgufSizes { heads: 64, experts: 384, dense_lead: 1, vocab: 163_840, ..V3 };
+    let giga = GgufSizes {
         layers: 26,
         hidden: 1536,
         heads: 32,
@@ -300,7 +302,7 @@ fn gguf_files_of_the_family() {
         (giga, Some((64.0, 0.1)), 0.144680),
         (glm, None, 0.0625),
     ] {
-        let file = Gguf::deepseek2(sizes);
+        let file = GgufFixture::deepseek2(sizes);
         let c = match scaling {
             Some((factor, log)) => file.yarn(factor, 4096, Some(log)).config(),
             None => file.config(),
@@ -314,7 +316,7 @@ fn gguf_files_of_the_family() {
 
 #[test]
 fn gguf_of_minicpm3_and_plm() {
-    let sizes = Sizes {
+    let sizes = GgufSizes {
         layers: 62,
         hidden: 2560,
         heads: 40,
@@ -329,7 +331,7 @@ fn gguf_of_minicpm3_and_plm() {
         ..V3
     };
     let mut file =
-        Gguf::new("minicpm3", sizes).without("attention.value_length").without_tensor("output.weight");
+        GgufFixture::new("minicpm3", sizes).without("attention.value_length").without_tensor("output.weight");
     file.tensors.put_numbers("rope_factors_short.weight", &[1.0; 16]);
     file.tensors.put_numbers("rope_factors_long.weight", &[4.0; 16]);
     let c = file.int("context_length", 32_768).config();
@@ -338,7 +340,7 @@ fn gguf_of_minicpm3_and_plm() {
     assert_eq!((c.embedding_scale, c.residual_scale, c.logits_scale), (12.0, 1.4 / 62f64.sqrt(), 0.1));
     assert_eq!((c.rope.inverse_frequencies(32_768)[0], c.rope.inverse_frequencies(32_769)[0]), (1.0, 0.25));
     assert_eq!(c.rope.pairs, RopePairs::NeoX);
-    let sizes = Sizes {
+    let sizes = GgufSizes {
         layers: 32,
         hidden: 2048,
         heads: 16,
@@ -348,13 +350,13 @@ fn gguf_of_minicpm3_and_plm() {
         legacy: true,
         ..V3
     };
-    let c = Gguf::new("plm", sizes).without_tensor("output.weight").config();
+    let c = GgufFixture::new("plm", sizes).without_tensor("output.weight").config();
     assert_eq!((c.activation, c.tied_embeddings, c.moe), (FfnActivation::ReluSquared, true, None));
     assert_eq!((c.attention.q_lora_rank, c.rope.pairs), (None, RopePairs::Interleaved));
 }
 
 /// GLM-5's config.json: DeepSeek-V3's keys, and those of the indexer.
-fn glm_5() -> Folder {
+fn glm_5() -> HfFixture {
     let mut folder = like_v3(json!({
         "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "hidden_size": 6144,
         "intermediate_size": 12288, "num_hidden_layers": 78, "num_attention_heads": 64, "num_key_value_heads": 64,
@@ -425,7 +427,7 @@ fn mistral_small_4() -> Value {
 fn mistral_small_4_is_wrapped_and_warms_queries() {
     let wrapped = json!({"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
         "text_config": mistral_small_4()});
-    let mut folder = Folder::new(wrapped);
+    let mut folder = HfFixture::new(wrapped);
     folder.tensors.put("language_model.model.layers.0.mlp.experts.gate_up_proj", &[128, 4096, 4096]);
     let c = folder.config();
     assert_eq!((c.circuit.as_str(), c.architecture.as_str()), ("deepseek2", "mistral3"));
@@ -440,13 +442,13 @@ fn mistral_small_4_is_wrapped_and_warms_queries() {
     // Mistral's own params.json of this model: apply_scale false
     let mut text = mistral_small_4();
     text["rope_parameters"]["apply_yarn_scaling"] = json!(false);
-    assert_eq!(Folder::new(text).config().attention.softmax_scale, 1.0 / 128f64.sqrt());
+    assert_eq!(HfFixture::new(text).config().attention.softmax_scale, 1.0 / 128f64.sqrt());
     let dense = json!({"model_type": "mistral3", "text_config": {"model_type": "mistral"}});
-    let error = Folder::new(dense).read().expect_err("Mistral Small 3 has no latent attention");
+    let error = HfFixture::new(dense).read().expect_err("Mistral Small 3 has no latent attention");
     assert!(matches!(error, ConfigError::Unsupported { architecture, .. } if architecture == "mistral"));
 }
 
-fn a_x_k1() -> Folder {
+fn a_x_k1() -> HfFixture {
     let folder = like_v3(json!({
         "architectures": ["AXK1ForCausalLM"], "model_type": "axk1", "first_k_dense_replace": 1,
         "max_position_embeddings": 131072, "n_routed_experts": 192, "num_attention_heads": 64,
@@ -478,7 +480,7 @@ fn deepseek_vl2_holds_its_text_part_in_language_config() {
         "qk_rope_head_dim": 64, "rm_head": false, "routed_scaling_factor": 2.0, "scoring_func": "sigmoid",
         "topk_group": 1, "topk_method": "noaux_tc", "use_mla": true, "v_head_dim": 128, "vocab_size": 129280
     });
-    let folder = Folder::new(json!({"model_type": "deepseek_vl_v2", "language_config": language}));
+    let folder = HfFixture::new(json!({"model_type": "deepseek_vl_v2", "language_config": language}));
     assert!(folder.tensors.shapes.contains_key("language.model.embed_tokens.weight"));
     let c = folder.config();
     assert_eq!((c.circuit.as_str(), c.architecture.as_str()), ("deepseek2", "deepseek_vl_v2"));
@@ -493,17 +495,25 @@ fn deepseek_vl2_holds_its_text_part_in_language_config() {
 
 #[test]
 fn a_gguf_of_the_newer_architectures() {
-    let modern = |architecture: &str, sizes: Sizes| {
-        let mut file = Gguf::deepseek2(sizes);
+    let modern = |architecture: &str, sizes: GgufSizes| {
+        let mut file = GgufFixture::deepseek2(sizes);
         let keys = std::mem::take(&mut file.keys).into_iter();
         file.keys = keys
             .map(|(key, value)| (key.replacen("deepseek2.", &format!("{architecture}."), 1), value))
             .collect();
-        file.set("general.architecture", latent_graph::config::Field::Text(architecture.to_owned()))
+        file.set("general.architecture", latent_graph::config::MetadataValue::Text(architecture.to_owned()))
     };
     // 78 layers, and a key that counts the multi-token-prediction layer that the file leaves out
-    let glm =
-        Sizes { layers: 79, hidden: 6144, heads: 64, q_lora: 2048, nope: 192, v: 256, vocab: 154_880, ..V3 };
+    let glm = GgufSizes {
+        layers: 79,
+        hidden: 6144,
+        heads: 64,
+        q_lora: 2048,
+        nope: 192,
+        v: 256,
+        vocab: 154_880,
+        ..V3
+    };
     let c =
         modern("glm-dsa", glm).int("attention.indexer.top_k", 2048).int("nextn_predict_layers", 1).config();
     assert_eq!((c.circuit.as_str(), c.architecture.as_str(), c.layers), ("deepseek2", "glm-dsa", 78));
@@ -512,7 +522,7 @@ fn a_gguf_of_the_newer_architectures() {
         modern("deepseek32", V3).yarn(40.0, 4096, Some(0.1)).int("attention.indexer.top_k", 2048).config();
     near(c.attention.softmax_scale, 0.135234);
     assert_eq!((c.rope.magnitude(), c.index_topk), (1.0, Some(2048)));
-    let small = Sizes {
+    let small = GgufSizes {
         layers: 36,
         hidden: 4096,
         heads: 32,
@@ -541,6 +551,6 @@ fn a_gguf_of_the_newer_architectures() {
         "a file that says none"
     );
     // a glm-dsa file that does not say its gating
-    let unsaid = modern("glm-dsa", Sizes { bias: false, ..glm });
+    let unsaid = modern("glm-dsa", GgufSizes { bias: false, ..glm });
     assert_eq!(unsaid.config().moe.expect("experts").router.gating, Gating::Sigmoid);
 }

@@ -1,18 +1,18 @@
 //! The ways in which engines have read these models wrongly, one test each.
 
 use crate::config_support;
-use crate::config_support::{Folder, Gguf, SMALL, Sizes, V3, deepseek_v3, near};
+use crate::config_support::{GgufFixture, GgufSizes, HfFixture, SMALL, V3, deepseek_v3, near};
 use latent_graph::config::{
-    ConfigError, Field, Gating, GroupScore, KvForm, LayerKind, ModelConfig, RopePairs, RopeScaling,
+    ConfigError, Gating, GroupScore, KvForm, LayerKind, MetadataValue, ModelConfig, RopePairs, RopeScaling,
     Temperature,
 };
 use serde_json::{Value, json};
 
-fn small() -> Gguf {
-    Gguf::deepseek2(SMALL)
+fn small() -> GgufFixture {
+    GgufFixture::deepseek2(SMALL)
 }
 
-fn with_yarn(changes: Value) -> Folder {
+fn with_yarn(changes: Value) -> HfFixture {
     let mut scaling = deepseek_v3().config["rope_scaling"].clone();
     for (key, value) in changes.as_object().expect("an object") {
         scaling[key] = value.clone();
@@ -24,7 +24,7 @@ fn with_yarn(changes: Value) -> Folder {
 
 #[test]
 fn the_softmax_scale_comes_from_nope_and_rope_never_from_the_cached_width() {
-    let c = Gguf::deepseek2(V3).config();
+    let c = GgufFixture::deepseek2(V3).config();
     assert_eq!(c.attention.softmax_scale, 1.0 / 192f64.sqrt());
     assert_eq!(c.attention.latent_width(), 576);
 }
@@ -116,18 +116,18 @@ fn rope_parameters_per_layer_type_are_refused() {
 
 #[test]
 fn a_gguf_with_the_log_multiplier_scales_scores_only() {
-    let c = Gguf::deepseek2(V3).yarn(40.0, 4096, Some(0.1)).config();
+    let c = GgufFixture::deepseek2(V3).yarn(40.0, 4096, Some(0.1)).config();
     near(c.attention.softmax_scale, 0.135234);
     assert_eq!(c.rope.magnitude(), 1.0);
 }
 
 #[test]
 fn a_gguf_without_the_log_multiplier_scales_cos_sin_and_scores_as_llama_cpp_does() {
-    let c = Gguf::deepseek2(V3).yarn(40.0, 4096, None).config();
+    let c = GgufFixture::deepseek2(V3).yarn(40.0, 4096, None).config();
     near(c.rope.magnitude(), 1.368888);
     near(c.attention.softmax_scale, 0.135234);
     // and a log multiplier of 0 is none
-    assert_eq!(Gguf::deepseek2(V3).yarn(40.0, 4096, Some(0.0)).config(), c);
+    assert_eq!(GgufFixture::deepseek2(V3).yarn(40.0, 4096, Some(0.0)).config(), c);
 }
 
 #[test]
@@ -163,7 +163,8 @@ fn the_kinds_of_scaling_of_a_gguf() {
 
 #[test]
 fn attention_temperature_and_no_mscale_for_mistral_large_3() {
-    let file = Gguf::deepseek2(V3).yarn(36.0, 8192, Some(0.1)).real("attention.temperature_scale", 0.1);
+    let file =
+        GgufFixture::deepseek2(V3).yarn(36.0, 8192, Some(0.1)).real("attention.temperature_scale", 0.1);
     config_support::names(&file.error(), &["deepseek2.attention.temperature_length", "missing"]);
     let c = file.int("attention.temperature_length", 8192).config();
     assert_eq!(c.attention.temperature, Some(Temperature { scale: 0.1, length: 8192 }));
@@ -191,8 +192,8 @@ fn the_latent_norms_take_the_files_epsilon() {
 fn a_missing_gating_function_is_sigmoid_exactly_when_there_is_a_bias() {
     for layers in [4, 26, 27, 47, 48] {
         for (bias, gating) in [(true, Gating::Sigmoid), (false, Gating::Softmax)] {
-            let sizes = Sizes { bias, layers, ..SMALL };
-            assert_eq!(Gguf::deepseek2(sizes).config().moe.expect("experts").router.gating, gating);
+            let sizes = GgufSizes { bias, layers, ..SMALL };
+            assert_eq!(GgufFixture::deepseek2(sizes).config().moe.expect("experts").router.gating, gating);
         }
     }
 }
@@ -215,7 +216,7 @@ fn a_stated_gating_function_is_believed() {
 #[test]
 fn groups_are_judged_by_two_experts_with_a_bias_and_by_one_without() {
     for (bias, score) in [(true, GroupScore::TopTwoSum), (false, GroupScore::Max)] {
-        let file = Gguf::deepseek2(Sizes { bias, ..SMALL }).int("expert_group_count", 4);
+        let file = GgufFixture::deepseek2(GgufSizes { bias, ..SMALL }).int("expert_group_count", 4);
         let r = file.int("expert_group_used_count", 2).config().moe.expect("experts").router;
         assert_eq!((r.group_score, r.groups, r.groups_used), (score, 4, 2));
     }
@@ -223,7 +224,7 @@ fn groups_are_judged_by_two_experts_with_a_bias_and_by_one_without() {
 
 #[test]
 fn a_weights_scale_of_0_or_none_is_1() {
-    let scale = |file: Gguf| file.config().moe.expect("experts").router.scale;
+    let scale = |file: GgufFixture| file.config().moe.expect("experts").router.scale;
     assert_eq!(scale(small()), 1.0);
     assert_eq!(scale(small().real("expert_weights_scale", 0.0)), 1.0);
     assert_eq!(scale(small().real("expert_weights_scale", 2.5)), 2.5);
@@ -231,19 +232,20 @@ fn a_weights_scale_of_0_or_none_is_1() {
 
 #[test]
 fn normalisation_and_its_floor() {
-    let r = small().set("expert_weights_norm", Field::Flag(true)).config().moe.expect("experts").router;
+    let r =
+        small().set("expert_weights_norm", MetadataValue::Flag(true)).config().moe.expect("experts").router;
     assert_eq!((r.normalise, r.norm_floor), (true, 6.103515625e-5));
     assert!(!small().config().moe.expect("experts").router.normalise);
     assert_eq!(deepseek_v3().config().moe.expect("experts").router.norm_floor, 1e-20);
 }
 
-fn v2(changes: Value) -> Folder {
+fn v2(changes: Value) -> HfFixture {
     let folder = deepseek_v3().set("model_type", json!("deepseek_v2")).set("scoring_func", json!("softmax"));
     let mut folder = folder.set("topk_method", json!("greedy"));
     for (key, value) in changes.as_object().expect("an object") {
         folder.config.insert(key.clone(), value.clone());
     }
-    Folder::new(Value::Object(folder.config))
+    HfFixture::new(Value::Object(folder.config))
 }
 
 #[test]
@@ -284,7 +286,7 @@ fn defaults_of_v3_where_keys_are_left_out() {
 
 #[test]
 fn which_layers_have_experts() {
-    let kinds = |folder: Folder| folder.config().layer_kinds;
+    let kinds = |folder: HfFixture| folder.config().layer_kinds;
     let first = kinds(deepseek_v3());
     assert!(first[..3].iter().all(|kind| *kind == LayerKind::Dense));
     assert!(first[3..].iter().all(|kind| *kind == LayerKind::Moe));
@@ -301,13 +303,13 @@ fn which_layers_have_experts() {
 fn a_missing_query_rank_is_read_from_the_tensors() {
     assert_eq!(small().config().attention.q_lora_rank, None);
     assert_eq!(small().int("attention.q_lora_rank", 0).config().attention.q_lora_rank, None);
-    let file = Gguf::deepseek2(Sizes { q_lora: 48, ..SMALL }).without("attention.q_lora_rank");
+    let file = GgufFixture::deepseek2(GgufSizes { q_lora: 48, ..SMALL }).without("attention.q_lora_rank");
     assert_eq!(file.config().attention.q_lora_rank, Some(48));
 }
 
 #[test]
 fn a_legacy_file_has_one_expansion_and_the_same_latent() {
-    let c = Gguf::deepseek2(Sizes { legacy: true, ..SMALL }).config();
+    let c = GgufFixture::deepseek2(GgufSizes { legacy: true, ..SMALL }).config();
     let modern = small().config();
     assert_eq!((c.kv_form, modern.kv_form), (KvForm::Combined, KvForm::Separate));
     assert_eq!(ModelConfig { kv_form: KvForm::Separate, ..c }, modern);
@@ -322,7 +324,7 @@ fn a_file_with_mla_keys_and_the_combined_tensor() {
 
 #[test]
 fn a_dense_deepseek2_file_has_no_experts() {
-    let c = Gguf::deepseek2(Sizes { experts: 0, dense_lead: 4, ..SMALL }).config();
+    let c = GgufFixture::deepseek2(GgufSizes { experts: 0, dense_lead: 4, ..SMALL }).config();
     assert_eq!((c.moe, c.intermediate_size), (None, 18_432));
     assert_eq!(c.layer_kinds, [LayerKind::Dense; 4]);
 }
@@ -359,7 +361,7 @@ fn several_shared_experts_are_one_wide_block() {
 
 #[test]
 fn keys_may_be_one_number_or_one_a_layer() {
-    let list = |values: [i128; 4]| Field::List(values.map(Field::Integer).to_vec());
+    let list = |values: [i128; 4]| MetadataValue::List(values.map(MetadataValue::Integer).to_vec());
     let file = small()
         .set("attention.head_count", list([4; 4]))
         .set("attention.head_count_kv", list([1; 4]))
@@ -371,11 +373,11 @@ fn keys_may_be_one_number_or_one_a_layer() {
 
 #[test]
 fn mtp_layers_are_counted_by_their_tensors() {
-    let mtp = |file: Gguf| (file.config().layers, file.config().mtp_layers);
+    let mtp = |file: GgufFixture| (file.config().layers, file.config().mtp_layers);
     // a backbone without its last block
     assert_eq!(mtp(small().int("nextn_predict_layers", 1)), (3, 0));
     // a file whose key counts layers that it does not have
-    let decoder = |file: Gguf, block| file.tensor(&format!("blk.{block}.attn_norm.weight"), &[64]);
+    let decoder = |file: GgufFixture, block| file.tensor(&format!("blk.{block}.attn_norm.weight"), &[64]);
     let all = (0..4).fold(small(), decoder);
     for claimed in [1, 2, 4] {
         assert_eq!(mtp(all.clone().int("nextn_predict_layers", claimed)), (4, 0), "{claimed}");
@@ -425,7 +427,7 @@ fn an_unknown_architecture_names_those_that_are_known() {
         }
         other => panic!("{other}"),
     }
-    let error = Gguf::new("llama", SMALL).error();
+    let error = GgufFixture::new("llama", SMALL).error();
     config_support::names(
         &error,
         &["model.gguf", "\"llama\"", "deepseek2, deepseek32, glm-dsa, mistral4, axk1, minicpm3, plm"],

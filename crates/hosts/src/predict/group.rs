@@ -1,11 +1,11 @@
 //! Hosts that share a stretch of layers.
 
-use super::load::{Case, Load};
+use super::load::{PartLoad, PredictionCase};
 use super::network::Host;
 use super::shared::SharedLoad;
 
 /// The hosts of one stretch of layers, with what they take.
-pub(super) struct Group<'a> {
+pub(super) struct HostGroup<'a> {
     pub(super) model: &'a SharedLoad,
     pub(super) hosts: &'a [Host],
     /// Whether rank 0 is among them.
@@ -14,9 +14,9 @@ pub(super) struct Group<'a> {
     pub(super) overhead: f64,
 }
 
-impl Group<'_> {
+impl HostGroup<'_> {
     /// What the host at `at` has to hold and to do, with these layers.
-    pub(super) fn load(&self, at: usize, layers: Load) -> Load {
+    pub(super) fn load(&self, at: usize, layers: PartLoad) -> PartLoad {
         let mut load = layers;
         if self.first && at == 0 {
             load += self.model.around;
@@ -24,19 +24,23 @@ impl Group<'_> {
         load
     }
 
-    pub(super) fn has_room(&self, layers: Load, case: &Case) -> bool {
+    pub(super) fn has_room(&self, layers: PartLoad, case: &PredictionCase) -> bool {
         self.hosts.iter().enumerate().all(|(at, host)| self.memory(at, layers, case) <= host.memory)
     }
 
     /// Bytes that the host at `at` takes with these layers.
-    pub(super) fn memory(&self, at: usize, layers: Load, case: &Case) -> f64 {
+    pub(super) fn memory(&self, at: usize, layers: PartLoad, case: &PredictionCase) -> f64 {
         self.load(at, layers).memory(case) + self.overhead
     }
 }
 
 /// The hosts by stretches of layers, in their order.
-pub(super) fn groups<'a>(model: &'a SharedLoad, hosts: &'a [Host], case: &Case) -> Vec<Group<'a>> {
+pub(super) fn groups<'a>(
+    model: &'a SharedLoad,
+    hosts: &'a [Host],
+    case: &PredictionCase,
+) -> Vec<HostGroup<'a>> {
     let overhead = model.overhead(hosts.len() / model.members(), case);
-    let of = |(at, hosts)| Group { model, hosts, first: at == 0, overhead };
+    let of = |(at, hosts)| HostGroup { model, hosts, first: at == 0, overhead };
     hosts.chunks(model.members()).enumerate().map(of).collect()
 }

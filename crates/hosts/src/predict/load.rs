@@ -1,8 +1,8 @@
 //! Memory and work of parts of a model, per step and per prompt.
 
-use super::routing::Routing;
-use latent_graph::config::{ModelConfig, Wire};
-use latent_graph::ir::{AttentionPath, Ir, Node, Op, Step};
+use super::routing::StepRouting;
+use latent_graph::config::{ModelConfig, WireType};
+use latent_graph::ir::{AttentionPath, Ir, Node, Op, StepWorkload};
 use latent_graph::passes::MlaChoice;
 use latent_graph::stage_index::{LAYERS, LM_HEAD};
 use latent_graph::{Plan, Stage, distinct_weights};
@@ -11,7 +11,7 @@ use std::ops::AddAssign;
 
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Case {
+pub struct PredictionCase {
     /// Tokens of context of each sequence, for which there must be memory.
     pub context: usize,
     /// Tokens of them to which a step attends.
@@ -25,12 +25,12 @@ pub struct Case {
     /// Tokens of a step of it.
     pub chunk: usize,
     /// What crosses between ranks.
-    pub wire: Wire,
+    pub wire: WireType,
 }
 
 /// What steps move and compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
+pub struct StepWork {
     /// Bytes of weights and cache.
     pub bytes: f64,
     /// Floating-point operations.
@@ -41,8 +41,8 @@ pub struct Work {
     pub summed: f64,
 }
 
-impl AddAssign for Work {
-    fn add_assign(&mut self, other: Work) {
+impl AddAssign for StepWork {
+    fn add_assign(&mut self, other: StepWork) {
         self.bytes += other.bytes;
         self.flops += other.flops;
         self.sums += other.sums;
@@ -52,19 +52,19 @@ impl AddAssign for Work {
 
 /// What a part of a model takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
+pub struct PartLoad {
     /// Bytes of its weights.
     pub stored: f64,
     /// Bytes of a token in the KV cache.
     pub cached: f64,
     /// A step of one token for each sequence.
-    pub step: Work,
+    pub step: StepWork,
     /// All steps of a prompt.
-    pub prompt: Work,
+    pub prompt: StepWork,
 }
 
-impl AddAssign for Load {
-    fn add_assign(&mut self, other: Load) {
+impl AddAssign for PartLoad {
+    fn add_assign(&mut self, other: PartLoad) {
         self.stored += other.stored;
         self.cached += other.cached;
         self.step += other.step;
@@ -72,24 +72,24 @@ impl AddAssign for Load {
     }
 }
 
-impl Load {
+impl PartLoad {
     /// Bytes of weights, and of the caches of all sequences.
-    pub(super) fn memory(&self, case: &Case) -> f64 {
+    pub(super) fn memory(&self, case: &PredictionCase) -> f64 {
         self.stored + self.cached * (case.context * case.rows * case.in_flight) as f64
     }
 }
 
 /// The load of each layer, and of what is around them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Loads {
-    pub(super) layers: Vec<Load>,
-    pub(super) around: Load,
+pub(super) struct ModelLoads {
+    pub(super) layers: Vec<PartLoad>,
+    pub(super) around: PartLoad,
 }
 
-impl Loads {
-    fn at(&mut self, layer: Option<usize>) -> &mut Load {
+impl ModelLoads {
+    fn at(&mut self, layer: Option<usize>) -> &mut PartLoad {
         let Some(layer) = layer else { return &mut self.around };
-        self.layers.resize(self.layers.len().max(layer + 1), Load::default());
+        self.layers.resize(self.layers.len().max(layer + 1), PartLoad::default());
         &mut self.layers[layer]
     }
 
@@ -98,16 +98,21 @@ impl Loads {
         stages: &[Stage],
         config: &ModelConfig,
         (mla, cache): (MlaChoice, CacheType),
-        case: &Case,
-    ) -> Loads {
-        let mut loads = Loads::default();
-        let count = Count { routing: Routing::of(config), wire: case.wire };
+        case: &PredictionCase,
+    ) -> ModelLoads {
+        let mut loads = ModelLoads::default();
+        let count = CountOptions { routing: StepRouting::of(config), wire: case.wire };
         let path = |rows| mla.path(rows, &config.attention);
         for weight in distinct_weights(stages) {
             loads.at(weight.layer).stored += weight.bytes() as f64;
         }
-        let step =
-            |rows, sequences, past_len, path: AttentionPath| Step { rows, sequences, past_len, cache, path };
+        let step = |rows, sequences, past_len, path: AttentionPath| StepWorkload {
+            rows,
+            sequences,
+            past_len,
+            cache,
+            path,
+        };
         if let Some(stage) = stages.get(LAYERS) {
             for layer in stage.kv_layers() {
                 loads.at(Some(layer.layer)).cached += layer.row(cache).bytes() as f64;
@@ -128,7 +133,13 @@ impl Loads {
         loads
     }
 
-    fn add(&mut self, plan: &Plan, step: Step, count: &Count, of: impl Fn(&mut Load) -> &mut Work) {
+    fn add(
+        &mut self,
+        plan: &Plan,
+        step: StepWorkload,
+        count: &CountOptions,
+        of: impl Fn(&mut PartLoad) -> &mut StepWork,
+    ) {
         for node in &plan.ir.nodes {
             *of(self.at(node.layer)) += count.work(node, &plan.ir, step);
         }
@@ -136,21 +147,21 @@ impl Loads {
 }
 
 /// How nodes are counted.
-struct Count {
-    routing: Routing,
-    wire: Wire,
+struct CountOptions {
+    routing: StepRouting,
+    wire: WireType,
 }
 
-impl Count {
-    fn work(&self, node: &Node, ir: &Ir, step: Step) -> Work {
-        let Count { routing, wire } = self;
+impl CountOptions {
+    fn work(&self, node: &Node, ir: &Ir, step: StepWorkload) -> StepWork {
+        let CountOptions { routing, wire } = self;
         let cost = node.cost(ir, step);
         let (mut bytes, mut flops) = (cost.weight_bytes + cost.cache_bytes, cost.flops);
         match node.op {
             Op::AllReduce => {
                 // counted in f32
                 let summed = cost.link_bytes * wire.bytes() as f64 / 4.0;
-                return Work { sums: 1.0, summed, ..Work::default() };
+                return StepWork { sums: 1.0, summed, ..StepWork::default() };
             }
             Op::ExpertMlp | Op::ExpertGateUp | Op::ExpertDown if !routing.is_whole() => {
                 let busiest = routing.busiest(step.rows);
@@ -162,6 +173,6 @@ impl Count {
             }
             _ => {}
         }
-        Work { bytes, flops, ..Work::default() }
+        StepWork { bytes, flops, ..StepWork::default() }
     }
 }

@@ -14,8 +14,8 @@ mod routing;
 mod shared;
 mod stretches;
 
-pub use load::{Case, Load, Work};
-pub use network::{Host, Link, Speed, Sums};
+pub use load::{PartLoad, PredictionCase, StepWork};
+pub use network::{Host, HostSpeed, NetworkLink, SumSpeed};
 pub use propose::{Prediction, Proposal, RankPrediction, predict, propose};
 pub use shared::{PlannedModel, PlannedPart, SharedLoad};
 pub use stretches::PredictError;

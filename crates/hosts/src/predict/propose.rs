@@ -1,9 +1,9 @@
 //! Predicted performance of partitions, and the best of them.
 
-use super::company::{self, Seconds};
+use super::company::{self, GroupSeconds};
 use super::group::groups;
-use super::load::{Case, Load};
-use super::network::{Host, Link};
+use super::load::{PartLoad, PredictionCase};
+use super::network::{Host, NetworkLink};
 use super::shared::{PlannedModel, SharedLoad};
 use super::stretches::{PredictError, crossings, stretches};
 use latent_graph::Partition;
@@ -55,9 +55,9 @@ pub struct Proposal {
 pub fn predict(
     model: &PlannedModel<'_>,
     hosts: &[Host],
-    link: Link,
+    link: NetworkLink,
     partition: &Partition,
-    case: &Case,
+    case: &PredictionCase,
 ) -> Result<Prediction, PredictError> {
     let cut = |error: latent_graph::PartitionError| PredictError::Cut(error.to_string());
     let (ranks, members) = (hosts.len(), partition.members());
@@ -69,7 +69,12 @@ pub fn predict(
 }
 
 /// Every kind of partition over the first hosts, or all of them, the best one first.
-pub fn propose(model: &PlannedModel<'_>, hosts: &[Host], link: Link, case: &Case) -> Vec<Proposal> {
+pub fn propose(
+    model: &PlannedModel<'_>,
+    hosts: &[Host],
+    link: NetworkLink,
+    case: &PredictionCase,
+) -> Vec<Proposal> {
     let mut found: Vec<Proposal> = Vec::new();
     for members in (1..=hosts.len()).filter(|members| members.is_power_of_two() || *members == hosts.len()) {
         let mut kinds = vec![(members, 1)];
@@ -100,8 +105,8 @@ fn kind(tensor: usize, experts: usize) -> String {
 fn best_count(
     model: &SharedLoad,
     hosts: &[Host],
-    link: &Link,
-    case: &Case,
+    link: &NetworkLink,
+    case: &PredictionCase,
 ) -> Result<Prediction, PredictError> {
     let mut best: Option<Prediction> = None;
     let mut last = PredictError::Cut("no hosts".into());
@@ -126,23 +131,23 @@ fn of_stretches(
     model: &SharedLoad,
     hosts: &[Host],
     stretches: &[Range<usize>],
-    link: &Link,
-    case: &Case,
+    link: &NetworkLink,
+    case: &PredictionCase,
 ) -> Result<Prediction, PredictError> {
     let counts: Vec<usize> = stretches.iter().map(ExactSizeIterator::len).collect();
     let partition = model.partition(&counts).map_err(PredictError::Cut)?;
     let groups = groups(model, hosts, case);
     let of_range = |range: &Range<usize>| {
-        let mut layers = Load::default();
+        let mut layers = PartLoad::default();
         model.layers[range.clone()].iter().for_each(|layer| layers += *layer);
         layers
     };
-    let layers: Vec<Load> = stretches.iter().map(of_range).collect();
+    let layers: Vec<PartLoad> = stretches.iter().map(of_range).collect();
     let chunks = case.prompt.div_ceil(case.chunk.max(1)).max(1);
     let of_steps = company::seconds(&groups, &layers, link, |load| &load.step, case.in_flight);
     let of_prompt = company::seconds(&groups, &layers, link, |load| &load.prompt, chunks);
-    let sum = |of: &[Seconds], part: fn(&Seconds) -> f64| of.iter().map(part).sum::<f64>();
-    let slowest = |of: &[Seconds]| of.iter().map(Seconds::all).fold(0.0, f64::max);
+    let sum = |of: &[GroupSeconds], part: fn(&GroupSeconds) -> f64| of.iter().map(part).sum::<f64>();
+    let slowest = |of: &[GroupSeconds]| of.iter().map(GroupSeconds::all).fold(0.0, f64::max);
     let (computing, sums) = (sum(&of_steps, |of| of.computing), sum(&of_steps, |of| of.sums));
     let mut ranks = Vec::new();
     for (((group, seconds), layers), range) in groups.iter().zip(&of_steps).zip(&layers).zip(stretches) {
@@ -162,10 +167,10 @@ fn of_stretches(
     let step = computing + links;
     let cycle = step.max(case.in_flight as f64 * slowest(&of_steps));
     let chunks = chunks as f64;
-    let rows = Case { rows: case.chunk.min(case.prompt), ..*case };
+    let rows = PredictionCase { rows: case.chunk.min(case.prompt), ..*case };
     // a chunk goes through all stretches; with several, the next one follows as soon as the slowest stretch is free
     let through =
-        sum(&of_prompt, Seconds::all) / chunks + told + crossings(model, stretches.len(), link, &rows);
+        sum(&of_prompt, GroupSeconds::all) / chunks + told + crossings(model, stretches.len(), link, &rows);
     let each = if stretches.len() > 1 { slowest(&of_prompt) / chunks } else { through };
     let each = each.max(through / stretches.len() as f64);
     let first_token = through + (chunks - 1.0) * each;
@@ -182,24 +187,24 @@ fn of_stretches(
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::Work;
-    use super::super::network::Speed;
+    use super::super::load::StepWork;
+    use super::super::network::HostSpeed;
     use super::*;
-    use latent_graph::config::Wire;
+    use latent_graph::config::WireType;
 
-    fn load(gigabytes: f64) -> Load {
-        let work = Work { bytes: gigabytes * 1e9, flops: gigabytes * 2e9, ..Work::default() };
-        Load {
+    fn load(gigabytes: f64) -> PartLoad {
+        let work = StepWork { bytes: gigabytes * 1e9, flops: gigabytes * 2e9, ..StepWork::default() };
+        PartLoad {
             stored: gigabytes * 1e9,
             cached: 0.0,
             step: work,
-            prompt: Work { flops: 100.0 * work.flops, ..work },
+            prompt: StepWork { flops: 100.0 * work.flops, ..work },
         }
     }
 
     /// Ten layers of a gigabyte, all of it read in each step, and one around them, for ranks that share each layer by halves, or none that do.
     fn model(members: usize) -> SharedLoad {
-        let mut layer = Load { cached: 1000.0, ..load(1.0 / members as f64) };
+        let mut layer = PartLoad { cached: 1000.0, ..load(1.0 / members as f64) };
         if members > 1 {
             layer.step.sums = 2.0;
             layer.step.summed = 2e4;
@@ -210,21 +215,28 @@ mod tests {
 
     fn host(memory: f64, bandwidth: f64) -> Host {
         let (memory, bandwidth) = (memory * 1e9, bandwidth * 1e9);
-        let speed = Speed { bandwidth, flops: Some(1e12) };
+        let speed = HostSpeed { bandwidth, flops: Some(1e12) };
         Host { name: format!("{memory} bytes"), memory, speed, at_once: None }
     }
 
     /// One that reads at half of its speed while others compute.
     fn crowded() -> Host {
         let host = host(20.0, 10.0);
-        Host { at_once: Some(Speed { bandwidth: 5e9, flops: Some(1e12) }), ..host }
+        Host { at_once: Some(HostSpeed { bandwidth: 5e9, flops: Some(1e12) }), ..host }
     }
 
-    const LINK: Link = Link { bandwidth: 1e8, latency: 1e-4, sums: None };
-    const CASE: Case =
-        Case { context: 1000, past: 0, rows: 1, in_flight: 1, prompt: 100, chunk: 100, wire: Wire::F32 };
+    const LINK: NetworkLink = NetworkLink { bandwidth: 1e8, latency: 1e-4, sums: None };
+    const CASE: PredictionCase = PredictionCase {
+        context: 1000,
+        past: 0,
+        rows: 1,
+        in_flight: 1,
+        prompt: 100,
+        chunk: 100,
+        wire: WireType::F32,
+    };
 
-    fn best(members: usize, hosts: &[Host], case: &Case) -> Result<Prediction, PredictError> {
+    fn best(members: usize, hosts: &[Host], case: &PredictionCase) -> Result<Prediction, PredictError> {
         let model = model(members);
         let found = stretches(&model, hosts, &LINK, case)?;
         of_stretches(&model, hosts, &found, &LINK, case)
@@ -251,7 +263,7 @@ mod tests {
         let hosts = [host(20.0, 10.0), host(20.0, 20.0)];
         let alone = best(1, &hosts, &CASE).unwrap();
         assert_eq!(alone.partition.to_string(), "layers=1:9");
-        let case = Case { in_flight: 2, ..CASE };
+        let case = PredictionCase { in_flight: 2, ..CASE };
         let found = best(1, &hosts, &case).unwrap();
         // 3 GB at 10 GB/s and 8 GB at 20 GB/s: two steps in flight take twice the slower
         assert_eq!(found.partition.to_string(), "layers=2:8");
@@ -264,7 +276,7 @@ mod tests {
         let hosts = [host(20.0, 10.0), host(20.0, 10.0)];
         let model = model(1);
         let of = |chunk| {
-            let case = Case { chunk, ..CASE };
+            let case = PredictionCase { chunk, ..CASE };
             of_stretches(&model, &hosts, &[0..4, 4..10], &LINK, &case).unwrap().first_token.unwrap()
         };
         // 5 and 6 GB of 1 s and 1.2 s; rows cross twice for a chunk
@@ -288,7 +300,7 @@ mod tests {
     fn ranks_of_one_machine_are_slower_while_others_compute() {
         let hosts = vec![crowded(); 2];
         let of = |in_flight| {
-            let case = Case { in_flight, ..CASE };
+            let case = PredictionCase { in_flight, ..CASE };
             of_stretches(&model(1), &hosts, &[0..6, 6..10], &LINK, &case).unwrap()
         };
         // one step in flight: no other group competes for the host
@@ -316,7 +328,7 @@ mod tests {
 
     #[test]
     fn hosts_without_room_are_an_error_with_both_sides() {
-        let case = Case { context: 0, ..CASE };
+        let case = PredictionCase { context: 0, ..CASE };
         let error = best(1, &[host(6.0, 10.0), host(4.5, 10.0)], &case).unwrap_err();
         assert_eq!(error, PredictError::Memory { context: 0, needed: 11.0, memory: 10.5 });
         let many = vec![host(6.0, 10.0); 11];
@@ -340,7 +352,7 @@ mod tests {
     fn more_hosts_are_taken_only_where_they_make_it_quicker() {
         let found = best_count(&model(1), &[host(20.0, 10.0), host(20.0, 10.0)], &LINK, &CASE).unwrap();
         assert_eq!(found.ranks.len(), 1);
-        let case = Case { in_flight: 2, ..CASE };
+        let case = PredictionCase { in_flight: 2, ..CASE };
         let found = best_count(&model(1), &[host(30.0, 10.0), host(30.0, 10.0)], &LINK, &case).unwrap();
         assert_eq!(found.ranks.len(), 2);
     }

@@ -1,13 +1,13 @@
 //! The share of the routed experts' work on the busiest rank, for which the other ranks wait.
 
-use latent_graph::config::{ModelConfig, Share};
+use latent_graph::config::{ModelConfig, RankShare};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Where the rows of a step go.
-pub(super) struct Routing {
-    own: Share,
+pub(super) struct StepRouting {
+    own: RankShare,
     /// The experts of each rank that shares them.
     of_members: Vec<Range<usize>>,
     /// Experts that a row goes to.
@@ -15,12 +15,12 @@ pub(super) struct Routing {
     groups: usize,
     groups_used: usize,
     /// Cached results by number of rows; they are the same for every layer.
-    found: RefCell<HashMap<usize, Busiest>>,
+    found: RefCell<HashMap<usize, BusiestRank>>,
 }
 
 /// What the rank with most of the experts' work has.
 #[derive(Clone, Copy)]
-pub(super) struct Busiest {
+pub(super) struct BusiestRank {
     /// Its experts that any row goes to.
     pub(super) experts: f64,
     /// The share of all pairs of row and expert that are its own.
@@ -33,20 +33,25 @@ const MANY: usize = 64;
 /// Draws that are averaged.
 const DRAWS: usize = 1000;
 
-impl Routing {
-    pub(super) fn of(config: &ModelConfig) -> Routing {
+impl StepRouting {
+    pub(super) fn of(config: &ModelConfig) -> StepRouting {
         let moe = config.moe.as_ref();
         let (groups, groups_used) =
             moe.map_or((1, 1), |moe| (moe.router.groups.max(1), moe.router.groups_used.max(1)));
         let per_row = moe.map_or(0, |moe| moe.num_experts_per_tok);
         let members = config.part.as_ref().map_or(1, |part| part.members.len());
-        Routing::new(config.own_experts(), members, per_row, (groups, groups_used))
+        StepRouting::new(config.own_experts(), members, per_row, (groups, groups_used))
     }
 
-    fn new(own: Share, members: usize, per_row: usize, (groups, groups_used): (usize, usize)) -> Routing {
-        let of = |member| Share::nth(member, members, own.of, 1).map_or(0..0, |share| share.range());
+    fn new(
+        own: RankShare,
+        members: usize,
+        per_row: usize,
+        (groups, groups_used): (usize, usize),
+    ) -> StepRouting {
+        let of = |member| RankShare::nth(member, members, own.of, 1).map_or(0..0, |share| share.range());
         let of_members = (0..members).map(of).collect();
-        Routing { own, of_members, per_row, groups, groups_used, found: RefCell::default() }
+        StepRouting { own, of_members, per_row, groups, groups_used, found: RefCell::default() }
     }
 
     /// Whether one rank has all experts.
@@ -55,15 +60,15 @@ impl Routing {
     }
 
     /// The busiest rank of a step, on average over routings in which each expert is as likely as any other.
-    pub(super) fn busiest(&self, rows: usize) -> Busiest {
+    pub(super) fn busiest(&self, rows: usize) -> BusiestRank {
         *self.found.borrow_mut().entry(rows).or_insert_with(|| self.draw(rows))
     }
 
-    fn draw(&self, rows: usize) -> Busiest {
+    fn draw(&self, rows: usize) -> BusiestRank {
         let (len, of) = (self.own.len as f64, self.own.of as f64);
         if rows > MANY {
             let missed = (1.0 - self.per_row as f64 / of).powf(rows as f64);
-            return Busiest { experts: len * (1.0 - missed), of_rows: len / of };
+            return BusiestRank { experts: len * (1.0 - missed), of_rows: len / of };
         }
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let (mut experts, mut pairs) = (0, 0);
@@ -82,7 +87,7 @@ impl Routing {
             pairs += members().map(|own| rows_of[own].iter().sum::<usize>()).max().unwrap_or(0);
         }
         let all = (DRAWS * rows * self.per_row).max(1);
-        Busiest { experts: experts as f64 / DRAWS as f64, of_rows: pairs as f64 / all as f64 }
+        BusiestRank { experts: experts as f64 / DRAWS as f64, of_rows: pairs as f64 / all as f64 }
     }
 
     /// The experts of a row: some of the groups, and as many as a row has of theirs.
@@ -120,14 +125,14 @@ impl Random {
 mod tests {
     use super::*;
 
-    fn routing(len: usize, of: usize, per_row: usize) -> Routing {
-        Routing::new(Share { from: 0, len, of }, of / len, per_row, (1, 1))
+    fn routing(len: usize, of: usize, per_row: usize) -> StepRouting {
+        StepRouting::new(RankShare { from: 0, len, of }, of / len, per_row, (1, 1))
     }
 
     #[test]
     fn the_last_rank_has_what_is_left() {
         // five experts on four ranks: 1, 1, 1 and 2; of a row's two the last rank has both in one case of ten
-        let uneven = Routing::new(Share { from: 3, len: 2, of: 5 }, 4, 2, (1, 1));
+        let uneven = StepRouting::new(RankShare { from: 3, len: 2, of: 5 }, 4, 2, (1, 1));
         assert_eq!(uneven.of_members, [0..1, 1..2, 2..3, 3..5]);
         let busiest = uneven.busiest(1);
         assert!((busiest.experts - 1.1).abs() < 0.03, "{}", busiest.experts);
@@ -156,7 +161,7 @@ mod tests {
 
     #[test]
     fn groups_bring_a_rows_experts_together() {
-        let grouped = Routing::new(Share { from: 0, len: 2, of: 16 }, 8, 2, (8, 1));
+        let grouped = StepRouting::new(RankShare { from: 0, len: 2, of: 16 }, 8, 2, (8, 1));
         assert!((grouped.busiest(1).experts - 2.0).abs() < 1e-9);
     }
 }

@@ -1,6 +1,6 @@
 //! The load of a model whose layers several ranks share.
 
-use super::load::{Case, Load, Loads};
+use super::load::{ModelLoads, PartLoad, PredictionCase};
 use latent_graph::config::ModelConfig;
 use latent_graph::passes::MlaChoice;
 use latent_graph::{Partition, Stage};
@@ -36,9 +36,9 @@ pub struct SharedLoad {
     /// Ranks that share routed experts.
     pub experts: usize,
     /// Of each layer, on the rank that has most of it.
-    pub layers: Vec<Load>,
+    pub layers: Vec<PartLoad>,
     /// Of what rank 0 has in addition to its layers: embedding, final norm, `lm_head`.
-    pub around: Load,
+    pub around: PartLoad,
     /// Elements of a residual row.
     pub row: f64,
     /// Bytes that steps work in.
@@ -56,10 +56,10 @@ impl SharedLoad {
         model: &PlannedModel<'_>,
         tensor: usize,
         experts: usize,
-        case: &Case,
+        case: &PredictionCase,
     ) -> Result<SharedLoad, String> {
         let members = tensor.max(experts);
-        let loads = |member: usize| -> Result<(Loads, f64), String> {
+        let loads = |member: usize| -> Result<(ModelLoads, f64), String> {
             let config = if members == 1 {
                 model.config.clone()
             } else {
@@ -70,7 +70,7 @@ impl SharedLoad {
                 model.config.of_part(part)
             };
             let planned = (model.plan)(&config)?;
-            let of_layers = Loads::of_stages(&planned.stages, &config, (model.mla, model.cache), case);
+            let of_layers = ModelLoads::of_stages(&planned.stages, &config, (model.mla, model.cache), case);
             Ok((of_layers, planned.scratch))
         };
         let (first, scratch) = loads(0)?;
@@ -94,7 +94,7 @@ impl SharedLoad {
 
     /// Bytes per rank in addition to weights and cache: scratch memory of steps and buffers for
     /// messages between ranks.
-    pub(super) fn overhead(&self, stretches: usize, case: &Case) -> f64 {
+    pub(super) fn overhead(&self, stretches: usize, case: &PredictionCase) -> f64 {
         let elements = self.step_rows * self.row as usize;
         self.scratch
             + latent_backend::collective_bytes((self.members(), stretches), case.wire, elements) as f64

@@ -1,9 +1,9 @@
 //! Assignment of layers to groups of ranks.
 
-use super::company::{Company, Seconds};
-use super::group::{Group, groups};
-use super::load::{Case, Load};
-use super::network::{Host, Link};
+use super::company::{GroupSeconds, PeerShares};
+use super::group::{HostGroup, groups};
+use super::load::{PartLoad, PredictionCase};
+use super::network::{Host, NetworkLink};
 use super::shared::SharedLoad;
 use std::ops::Range;
 
@@ -43,11 +43,11 @@ const CAPS: usize = 24;
 pub(super) fn stretches(
     model: &SharedLoad,
     hosts: &[Host],
-    link: &Link,
-    case: &Case,
+    link: &NetworkLink,
+    case: &PredictionCase,
 ) -> Result<Vec<Range<usize>>, PredictError> {
     let groups = groups(model, hosts, case);
-    let table = Table::new(model, &groups, link, case)?;
+    let table = SecondsTable::new(model, &groups, link, case)?;
     let Some((sum, slowest, quickest)) = table.best(f64::INFINITY) else {
         let mut all = model.around;
         model.layers.iter().for_each(|layer| all += *layer);
@@ -73,24 +73,29 @@ pub(super) fn stretches(
 }
 
 /// Seconds of a step that its rows are on their way between stretches of layers, and back.
-pub(super) fn crossings(model: &SharedLoad, stretches: usize, link: &Link, case: &Case) -> f64 {
+pub(super) fn crossings(
+    model: &SharedLoad,
+    stretches: usize,
+    link: &NetworkLink,
+    case: &PredictionCase,
+) -> f64 {
     let rows = (case.rows * case.wire.bytes()) as f64 * model.row;
     if stretches > 1 { stretches as f64 * link.message(rows) } else { 0.0 }
 }
 
 /// Seconds of each group with each stretch that it has room for: by group, first layer, number of layers less one.
-struct Table {
+struct SecondsTable {
     seconds: Vec<Vec<Vec<f64>>>,
     layers: usize,
 }
 
-impl Table {
+impl SecondsTable {
     fn new(
         model: &SharedLoad,
-        groups: &[Group<'_>],
-        link: &Link,
-        case: &Case,
-    ) -> Result<Table, PredictError> {
+        groups: &[HostGroup<'_>],
+        link: &NetworkLink,
+        case: &PredictionCase,
+    ) -> Result<SecondsTable, PredictError> {
         let (count, layers) = (groups.len(), model.layers.len());
         if count == 0 || count > layers {
             return Err(PredictError::TooMany { stretches: count, layers });
@@ -98,10 +103,11 @@ impl Table {
         let ranks: usize = groups.iter().map(|group| group.hosts.len()).sum();
         let of_start = |at: usize, start: usize| -> Vec<f64> {
             let group = &groups[at];
-            let few = Company::of_group(group.hosts.len(), ranks);
+            let few = PeerShares::of_group(group.hosts.len(), ranks);
             let company = if case.in_flight > 1 { few.with_all() } else { few };
-            let seconds = |own: Load| Seconds::new(group, &own, link, |load| &load.step, company).all();
-            let mut own = Load::default();
+            let seconds =
+                |own: PartLoad| GroupSeconds::new(group, &own, link, |load| &load.step, company).all();
+            let mut own = PartLoad::default();
             // those behind it need a layer each
             let ends = start..layers - (count - 1 - at);
             let loads = ends.map(|layer| {
@@ -114,7 +120,7 @@ impl Table {
             let of_start = |start| if start < at { Vec::new() } else { of_start(at, start) };
             (0..layers).map(of_start).collect()
         };
-        Ok(Table { seconds: (0..count).map(of_group).collect(), layers })
+        Ok(SecondsTable { seconds: (0..count).map(of_group).collect(), layers })
     }
 
     /// The stretches of the least sum in which no group takes longer than `cap`: their sum, their slowest, and themselves.

@@ -11,7 +11,7 @@ fn hub() -> Hub {
 fn the_token_goes_to_the_hub_and_nowhere_else() {
     let hub = hub();
     hub.need_token("hf_secret", false);
-    let place = Place::with(&hub.url, &[("HF_TOKEN", "hf_secret")]);
+    let place = CacheFixture::with(&hub.url, &[("HF_TOKEN", "hf_secret")]);
     place.pull("hf:o/n").unwrap();
     let seen = hub.seen();
     for request in &seen {
@@ -32,7 +32,7 @@ fn no_token_is_sent_where_anyone_could_read_it() {
     // an address that is not known to be this machine, but is
     let token = latent_hub::Token::new("HF_TOKEN", "hf_secret").unwrap();
     let hub = Hub::new(vec![]);
-    let mut place = Place::new(&hub);
+    let mut place = CacheFixture::new(&hub);
     place.settings.token = token;
     place.settings.attempts = 1;
     place.settings.endpoint = hub.url.replace("127.0.0.1", "0.0.0.0");
@@ -50,7 +50,7 @@ fn no_token_is_sent_where_anyone_could_read_it() {
 fn a_refusal_says_what_to_do() {
     let hub = hub();
     hub.need_token("hf_right", false);
-    let error = Place::new(&hub).fails("hf:o/n");
+    let error = CacheFixture::new(&hub).fails("hf:o/n");
     assert!(matches!(error, HubError::Access { status: 401, token: false, .. }), "{error}");
     let text = error.to_string();
     assert!(
@@ -59,20 +59,20 @@ fn a_refusal_says_what_to_do() {
             && text.contains("does not exist"),
         "{text}"
     );
-    let error = Place::with(&hub.url, &[("HF_TOKEN", "hf_wrong")]).fails("hf:o/n");
+    let error = CacheFixture::with(&hub.url, &[("HF_TOKEN", "hf_wrong")]).fails("hf:o/n");
     assert!(matches!(error, HubError::Access { status: 403, token: true, .. }), "{error}");
     assert!(!error.to_string().contains("hf_wrong"), "{error}");
     hub.need_token("hf_right", true);
-    let text = Place::new(&hub).fails("hf:o/n").to_string();
+    let text = CacheFixture::new(&hub).fails("hf:o/n").to_string();
     assert!(text.contains("accept its licence") && text.contains("HF_TOKEN"), "{text}");
-    let text = Place::with(&hub.url, &[("HF_TOKEN", "hf_wrong")]).fails("hf:o/n").to_string();
+    let text = CacheFixture::with(&hub.url, &[("HF_TOKEN", "hf_wrong")]).fails("hf:o/n").to_string();
     assert!(text.contains("with the account of the token"), "{text}");
 }
 
 #[test]
 fn what_is_not_there_is_told_apart() {
     let hub = hub();
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     assert!(matches!(place.fails("hf:o/none"), HubError::NoRepo { .. }));
     let error = place.fails("hf:o/n@v9");
     assert!(matches!(error, HubError::NoRevision { .. }), "{error}");
@@ -91,7 +91,7 @@ fn what_is_not_there_is_told_apart() {
 #[test]
 fn too_many_requests_end_where_the_wait_is_long() {
     let hub = hub();
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     hub.misbehave("tree", [Misdeed::Status(429, vec![("retry-after", "3600".into())])]);
     let error = place.fails("hf:o/n");
     assert!(
@@ -104,7 +104,7 @@ fn too_many_requests_end_where_the_wait_is_long() {
 #[test]
 fn offline_nothing_is_asked() {
     let hub = hub();
-    let mut place = Place::new(&hub);
+    let mut place = CacheFixture::new(&hub);
     place.pull("hf:o/n").unwrap();
     let before = hub.seen().len();
     place.settings.offline = true;

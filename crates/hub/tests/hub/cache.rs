@@ -8,14 +8,14 @@ fn hub() -> Hub {
     Hub::new(vec![large("m-Q4_0.gguf", noise(1000, 1)), large("m-Q8_0.gguf", noise(3000, 2))])
 }
 
-fn remove_in(place: &Place, text: &str) -> Result<latent_hub::Removed, HubError> {
+fn remove_in(place: &CacheFixture, text: &str) -> Result<latent_hub::RemovalReport, HubError> {
     remove(&place.settings, &pulled_reference(&place.settings, text)?)
 }
 
 #[test]
 fn what_is_there_is_listed_and_leaves_one_by_one() {
     let hub = hub();
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     assert_eq!(list(&place.settings), []);
     place.pull("hf:o/n:Q4_0").unwrap();
     place.pull("hf:o/n/m-Q8_0.gguf").unwrap();
@@ -55,7 +55,7 @@ fn what_is_there_is_listed_and_leaves_one_by_one() {
 #[test]
 fn what_is_incomplete_is_listed_and_leaves_too() {
     let hub = hub();
-    let mut place = Place::new(&hub);
+    let mut place = CacheFixture::new(&hub);
     place.settings.attempts = 1;
     hub.misbehave("m-Q8_0.gguf", [Misdeed::Truncate(700)]);
     place.fails("hf:o/n:Q8_0");
@@ -69,7 +69,7 @@ fn what_is_incomplete_is_listed_and_leaves_too() {
 #[test]
 fn a_model_that_is_under_way_is_not_removed() {
     let hub = hub();
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     hub.misbehave("m-Q8_0.gguf", [Misdeed::Slow(Duration::from_millis(100))]);
     std::thread::scope(|scope| {
         scope.spawn(|| place.pull("hf:o/n:Q8_0").unwrap());
@@ -87,7 +87,7 @@ fn a_model_that_is_under_way_is_not_removed() {
 fn links_are_neither_written_through_nor_removed_through() {
     use std::os::unix::fs::symlink;
     let hub = hub();
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("precious"), "x").unwrap();
     std::fs::create_dir_all(place.repo().parent().unwrap()).unwrap();
@@ -110,7 +110,7 @@ fn links_are_neither_written_through_nor_removed_through() {
 #[test]
 fn a_record_of_anothers_making_leads_nowhere() {
     let hub = hub();
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     std::fs::create_dir_all(place.repo().join(COMMIT)).unwrap();
     std::fs::write(place.repo().join("../victim"), "12345").unwrap();
     let record = r#"{"sets": [{"name": "Q4_0", "revision": "main", "model": "../../victim", "pulled": 1,
@@ -132,7 +132,7 @@ fn files_in_the_cache_of_hugging_face_are_used() {
         large("model.safetensors", noise(500, 2)),
         small("tokenizer.json", "{ }"),
     ]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     let folder = place.settings.hf_cache.clone().unwrap().join("models--o--n");
     let snapshot = folder.join("snapshots").join(COMMIT);
     std::fs::create_dir_all(&snapshot).unwrap();
@@ -179,7 +179,7 @@ fn make_pipe(path: &Path) {
 
 /// What a pull of the usual model says, and what is found and listed then.
 #[cfg(unix)]
-fn pulled_found_and_listed(place: &Place) -> (Result<(), String>, bool, usize) {
+fn pulled_found_and_listed(place: &CacheFixture) -> (Result<(), String>, bool, usize) {
     let settings = place.settings.clone();
     bounded(move || {
         let model = "hf:o/n:Q4_0".parse().unwrap();
@@ -208,7 +208,7 @@ fn kept_files() -> [(String, bool); 5] {
 fn pipes_in_the_cache_are_not_waited_for() {
     for (file, passed) in kept_files() {
         let hub = hub();
-        let place = Place::new(&hub);
+        let place = CacheFixture::new(&hub);
         let path = place.repo().join(&file);
         make_pipe(&path);
         let (pulled, found, listed) = pulled_found_and_listed(&place);
@@ -230,7 +230,7 @@ fn nothing_is_written_through_links_in_the_cache() {
     for (file, passed) in kept_files() {
         for there in [true, false] {
             let hub = hub();
-            let place = Place::new(&hub);
+            let place = CacheFixture::new(&hub);
             let outside = tempfile::tempdir().unwrap();
             let victim = outside.path().join("victim");
             if there {
@@ -249,7 +249,7 @@ fn nothing_is_written_through_links_in_the_cache() {
         }
         // a second name of the same file
         let hub = hub();
-        let place = Place::new(&hub);
+        let place = CacheFixture::new(&hub);
         let path = place.repo().join(&file);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let victim = place.settings.cache.join("victim");
@@ -269,14 +269,14 @@ fn pipes_in_the_cache_of_hugging_face_and_as_a_token_are_not_waited_for() {
         small("tokenizer.json", "{ }"),
         small("model.safetensors.index.json", r#"{"weight_map": {"a": "model.safetensors"}}"#),
     ]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     let folder = place.settings.hf_cache.clone().unwrap().join("models--o--n");
     let snapshot = folder.join("snapshots").join(COMMIT);
     make_pipe(&folder.join("refs/main"));
     for name in ["config.json", "model.safetensors", "tokenizer.json", "model.safetensors.index.json"] {
         make_pipe(&snapshot.join(name));
     }
-    let found = |place: &Place| {
+    let found = |place: &CacheFixture| {
         let settings = place.settings.clone();
         bounded(move || find(&settings, &"hf:o/n:safetensors".parse().unwrap()).unwrap())
     };
@@ -294,7 +294,7 @@ fn pipes_in_the_cache_of_hugging_face_and_as_a_token_are_not_waited_for() {
     for name in ["HF_HOME", "HF_TOKEN_PATH"] {
         let (home, token) = (home.clone(), token.clone());
         let error = bounded(move || {
-            Settings::from_variables(&|other| match other {
+            HubSettings::from_variables(&|other| match other {
                 "HOME" => Some("/h".into()),
                 "HF_HOME" if name == other => Some(home.clone()),
                 "HF_TOKEN_PATH" if name == other => Some(token.as_os_str().to_owned()),

@@ -11,26 +11,26 @@ mod no_progress;
 mod pulls;
 mod tls;
 
-use latent_hub::{HubError, LocalModel, PullEvent, Pulled, Settings, find, pull};
+use latent_hub::{HubError, HubSettings, LocalModel, PullEvent, PullResult, find, pull};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use support::Hub;
 
 /// A cache folder of its own.
-struct Place {
+struct CacheFixture {
     folder: tempfile::TempDir,
-    settings: Settings,
+    settings: HubSettings,
 }
 
-impl Place {
-    fn new(hub: &Hub) -> Place {
-        Place::with(&hub.url, &[])
+impl CacheFixture {
+    fn new(hub: &Hub) -> CacheFixture {
+        CacheFixture::with(&hub.url, &[])
     }
 
-    fn with(endpoint: &str, variables: &[(&str, &str)]) -> Place {
+    fn with(endpoint: &str, variables: &[(&str, &str)]) -> CacheFixture {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().as_os_str().to_owned();
-        let mut settings = Settings::from_variables(&|name| match name {
+        let mut settings = HubSettings::from_variables(&|name| match name {
             "HOME" => Some(home.clone()),
             "HF_ENDPOINT" => Some(endpoint.into()),
             _ => variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).into()),
@@ -38,10 +38,10 @@ impl Place {
         .unwrap();
         settings.backoff = Duration::from_millis(5);
         settings.idle = Duration::from_secs(10);
-        Place { folder, settings }
+        CacheFixture { folder, settings }
     }
 
-    fn pull(&self, reference: &str) -> Result<Pulled, HubError> {
+    fn pull(&self, reference: &str) -> Result<PullResult, HubError> {
         self.pull_with(reference, &mut |_| true)
     }
 
@@ -49,7 +49,7 @@ impl Place {
         &self,
         reference: &str,
         report: &mut dyn FnMut(PullEvent) -> bool,
-    ) -> Result<Pulled, HubError> {
+    ) -> Result<PullResult, HubError> {
         pull(&self.settings, &reference.parse()?, report)
     }
 

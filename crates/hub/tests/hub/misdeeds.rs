@@ -5,10 +5,10 @@ use support::{COMMIT, HubFile, Misdeed, large, noise, sha256, small};
 
 const FILE: &str = "m-Q4_0.gguf";
 
-fn one(len: usize) -> (Hub, Place, Vec<u8>) {
+fn one(len: usize) -> (Hub, CacheFixture, Vec<u8>) {
     let bytes = noise(len, 5);
     let hub = Hub::new(vec![large(FILE, bytes.clone())]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     (hub, place, bytes)
 }
 
@@ -90,7 +90,7 @@ fn wrong_bytes_are_removed() {
     place.pull("hf:o/n").unwrap();
     // small files have git's checksum
     let hub = Hub::new(vec![small("config.json", "{\"a\": 1}"), large("model.safetensors", "x")]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     hub.misbehave("config.json", [Misdeed::WrongBytes]);
     assert!(matches!(place.pull("hf:o/n").unwrap_err(), HubError::Checksum { .. }));
     assert!(!place.repo().join(COMMIT).join("config.json").exists());
@@ -123,7 +123,7 @@ fn wrong_sizes_are_refused() {
 #[test]
 fn a_model_larger_than_the_disk_is_refused_before_anything_comes() {
     let hub = Hub::new(vec![HubFile { size: Some(1 << 60), ..large(FILE, noise(10, 1)) }]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     let error = place.fails("hf:o/n");
     if cfg!(unix) {
         assert!(matches!(error, HubError::Space { .. }), "{error}");
@@ -145,7 +145,7 @@ fn names_that_lead_out_of_the_folder_are_refused() {
     ] {
         let hub = Hub::new(vec![small("README.md", "words")]);
         hub.add_entry(&format!("{{\"type\": \"file\", \"path\": \"{path}\", \"size\": 5, \"lfs\": {{\"oid\": \"{sha}\", \"size\": 5}}}}"));
-        let place = Place::new(&hub);
+        let place = CacheFixture::new(&hub);
         let error = place.fails("hf:o/n");
         assert!(matches!(error, HubError::UnsafePath { .. }), "{path}: {error}");
         assert!(!error.to_string().contains('\0'));
@@ -154,13 +154,13 @@ fn names_that_lead_out_of_the_folder_are_refused() {
     // an index may name what it likes: only files of the listing come
     let index = r#"{"weight_map": {"a": "../../../x.safetensors"}}"#;
     let hub = Hub::new(vec![small("config.json", "{}"), small("model.safetensors.index.json", index)]);
-    let error = Place::new(&hub).pull("hf:o/n").unwrap_err();
+    let error = CacheFixture::new(&hub).pull("hf:o/n").unwrap_err();
     assert!(error.to_string().contains("../../../x.safetensors"), "{error}");
     // two names that are one file on some systems
     let hub =
         Hub::new(vec![large("m-F16-00001-of-00002.gguf", "a"), large("M-F16-00001-of-00002.gguf", "b")]);
     hub.add_entry("{\"type\": \"symlink\", \"path\": \"link-Q4_0.gguf\", \"size\": 5}");
-    assert!(matches!(Place::new(&hub).fails("hf:o/n/link-Q4_0.gguf"), HubError::Choose { .. }));
+    assert!(matches!(CacheFixture::new(&hub).fails("hf:o/n/link-Q4_0.gguf"), HubError::Choose { .. }));
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_hub_that_is_not_there_is_named() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let mut place = Place::with(&url, &[]);
+    let mut place = CacheFixture::with(&url, &[]);
     place.settings.attempts = 2;
     let error = place.fails("hf:o/n");
     assert!(matches!(error, HubError::Unreachable { .. }), "{error}");

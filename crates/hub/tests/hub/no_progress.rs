@@ -10,8 +10,8 @@ const ATTEMPTS: u32 = 3;
 /// Between two bytes of a server that drips: 50 bytes per second.
 const DRIP: Duration = Duration::from_millis(20);
 
-fn place(hub: &Hub) -> Place {
-    let mut place = Place::new(hub);
+fn place(hub: &Hub) -> CacheFixture {
+    let mut place = CacheFixture::new(hub);
     place.settings.attempts = ATTEMPTS;
     place.settings.idle = Duration::from_millis(500);
     place
@@ -115,7 +115,7 @@ fn redirects_without_end_are_given_up() {
 #[test]
 fn the_lowest_speed_is_a_setting() {
     let with = |speed: &str| {
-        Settings::from_variables(&|name| match name {
+        HubSettings::from_variables(&|name| match name {
             "HOME" => Some("/h".into()),
             "LATENT_MIN_SPEED" => Some(speed.into()),
             _ => None,
@@ -123,7 +123,7 @@ fn the_lowest_speed_is_a_setting() {
     };
     assert_eq!(with("250000").unwrap().min_speed, 250_000);
     assert_eq!(
-        Settings::from_variables(&|name| (name == "HOME").then(|| "/h".into())).unwrap().min_speed,
+        HubSettings::from_variables(&|name| (name == "HOME").then(|| "/h".into())).unwrap().min_speed,
         1000
     );
     let error = with("fast").unwrap_err().to_string();

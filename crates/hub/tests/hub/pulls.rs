@@ -15,7 +15,7 @@ fn quants() -> Vec<support::HubFile> {
 #[test]
 fn a_set_of_shards_comes_in_pages_over_redirects_and_is_found_again() {
     let hub = Hub::new(quants());
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     let mut plan = None;
     let mut last = (0, 0);
     let pulled = place.pull_with("hf:o/n", &mut |event| {
@@ -72,7 +72,7 @@ fn a_folder_comes_with_what_its_index_names() {
         large("consolidated.safetensors", noise(10, 4)),
         small("modeling_evil.py", "import os"),
     ]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     let pulled = place.pull("hf:o/n").unwrap();
     let folder = place.repo().join(COMMIT);
     assert_eq!((pulled.model.name.as_str(), &pulled.model.path), ("safetensors", &folder));
@@ -97,7 +97,7 @@ fn a_folder_comes_with_what_its_index_names() {
 fn what_came_before_is_not_downloaded_again() {
     let bytes = noise(500_000, 7);
     let hub = Hub::new(vec![large("m-Q4_0.gguf", bytes.clone())]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     // killed, as it were, in the middle
     let parts = place.repo().join("parts");
     std::fs::create_dir_all(&parts).unwrap();
@@ -119,7 +119,7 @@ fn what_came_before_is_not_downloaded_again() {
 fn a_stop_keeps_what_came_and_the_next_pull_goes_on() {
     let bytes = noise(2_000_000, 8);
     let hub = Hub::new(vec![large("m-Q4_0.gguf", bytes.clone())]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     hub.misbehave("m-Q4_0.gguf", [Misdeed::Stall(1_500_000)]);
     let start = std::time::Instant::now();
     let stopped =
@@ -146,7 +146,7 @@ fn a_stop_keeps_what_came_and_the_next_pull_goes_on() {
 fn a_newer_commit_shares_the_files_that_did_not_change() {
     let same = large("m-Q4_0.gguf", noise(300_000, 1));
     let hub = Hub::new(vec![same.clone()]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     let old = place.pull("hf:o/n").unwrap().model;
     let newer = "f".repeat(40);
     hub.set_files(&newer, vec![same, large("m-Q8_0.gguf", noise(10, 2))]);
@@ -165,7 +165,7 @@ fn a_newer_commit_shares_the_files_that_did_not_change() {
 #[test]
 fn a_file_of_no_bytes_comes_too() {
     let hub = Hub::new(vec![large("empty.gguf", "")]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     assert_eq!(std::fs::read(place.pull("hf:o/n/empty.gguf").unwrap().model.path).unwrap(), b"");
 }
 
@@ -173,7 +173,7 @@ fn a_file_of_no_bytes_comes_too() {
 fn two_pulls_at_once_download_one_time() {
     let bytes = noise(400_000, 9);
     let hub = Hub::new(vec![large("m-Q4_0.gguf", bytes.clone())]);
-    let place = Place::new(&hub);
+    let place = CacheFixture::new(&hub);
     hub.misbehave("m-Q4_0.gguf", [Misdeed::Slow(Duration::from_millis(60))]);
     let results = std::thread::scope(|scope| {
         let pulls: Vec<_> = (0..3).map(|_| scope.spawn(|| place.pull("hf:o/n").unwrap())).collect();

@@ -41,7 +41,7 @@ fn server() -> u16 {
 
 #[test]
 fn a_host_without_a_trusted_certificate_is_refused() {
-    let place = Place::with(&format!("https://localhost:{}", server()), &[("HF_TOKEN", "hf_secret")]);
+    let place = CacheFixture::with(&format!("https://localhost:{}", server()), &[("HF_TOKEN", "hf_secret")]);
     let error = place.fails("hf:o/n");
     assert!(matches!(error, HubError::Tls { .. }), "{error}");
     assert!(error.to_string().contains("SSL_CERT_FILE"), "{error}");
@@ -109,7 +109,7 @@ fn a_record_that_drips_is_given_up() {
 #[ignore = "run by another test, with a server and its certificate"]
 fn is_dripped_on() {
     let Ok(endpoint) = std::env::var("LATENT_TEST_HUB") else { return };
-    let mut place = Place::with(&endpoint, &[]);
+    let mut place = CacheFixture::with(&endpoint, &[]);
     place.settings.idle = Duration::from_secs(1);
     place.settings.attempts = 2;
     let error = place.fails("hf:o/n").to_string();
@@ -120,6 +120,6 @@ fn is_dripped_on() {
 #[ignore = "run by another test, with a server and its certificate"]
 fn asks_over_tls() {
     let Ok(endpoint) = std::env::var("LATENT_TEST_HUB") else { return };
-    let error = Place::with(&endpoint, &[]).fails("hf:o/n");
+    let error = CacheFixture::with(&endpoint, &[]).fails("hf:o/n");
     assert!(matches!(error, HubError::NoRepo { .. }), "{error}");
 }

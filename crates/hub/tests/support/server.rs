@@ -53,7 +53,7 @@ pub enum Misdeed {
 
 /// A request that came.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct SeenRequest {
     /// `hub` or `storage`.
     pub host: &'static str,
     /// Path and query.
@@ -63,7 +63,7 @@ pub struct Seen {
 }
 
 #[derive(Default)]
-struct State {
+struct HubState {
     files: Mutex<Vec<HubFile>>,
     /// Objects of a listing, as they are, behind the files.
     entries: Mutex<Vec<String>>,
@@ -71,7 +71,7 @@ struct State {
     misdeeds: Mutex<HashMap<String, VecDeque<Misdeed>>>,
     /// What misbehaves so again and again.
     habits: Mutex<HashSet<String>>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<SeenRequest>>,
     token: Mutex<Option<String>>,
     gated: AtomicBool,
     ended: AtomicBool,
@@ -81,7 +81,7 @@ struct State {
 /// A hub with the repository `o/n`. It ends with the test.
 pub struct Hub {
     pub url: String,
-    state: Arc<State>,
+    state: Arc<HubState>,
 }
 
 /// Files of one page of a listing.
@@ -89,7 +89,7 @@ const PAGE: usize = 2;
 
 impl Hub {
     pub fn new(files: Vec<HubFile>) -> Hub {
-        let state = Arc::new(State { files: Mutex::new(files), ..State::default() });
+        let state = Arc::new(HubState { files: Mutex::new(files), ..HubState::default() });
         *state.commit.lock().unwrap() = COMMIT.into();
         let storage = serve("storage", &state);
         *state.storage.lock().unwrap() = storage;
@@ -125,14 +125,15 @@ impl Hub {
     }
 
     /// All requests so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<SeenRequest> {
         self.state.seen.lock().unwrap().clone()
     }
 
     /// Requests for the bytes of a file.
-    pub fn downloads(&self, path: &str) -> Vec<Seen> {
-        let here =
-            |seen: &Seen| seen.target.split('?').next().unwrap_or_default().ends_with(&format!("/{path}"));
+    pub fn downloads(&self, path: &str) -> Vec<SeenRequest> {
+        let here = |seen: &SeenRequest| {
+            seen.target.split('?').next().unwrap_or_default().ends_with(&format!("/{path}"))
+        };
         let large = self.state.files.lock().unwrap().iter().any(|file| file.path == path && file.lfs);
         let host = if large { "storage" } else { "hub" };
         self.seen().into_iter().filter(|seen| here(seen) && seen.host == host).collect()
@@ -154,7 +155,7 @@ impl Drop for Hub {
     }
 }
 
-fn serve(host: &'static str, state: &Arc<State>) -> String {
+fn serve(host: &'static str, state: &Arc<HubState>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let state = state.clone();
@@ -171,7 +172,7 @@ fn serve(host: &'static str, state: &Arc<State>) -> String {
 }
 
 /// Requests of one connection, until one of them ends it.
-fn talk(host: &'static str, state: &State, stream: TcpStream) -> Option<()> {
+fn talk(host: &'static str, state: &HubState, stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut stream = stream;
     loop {
@@ -183,7 +184,7 @@ fn talk(host: &'static str, state: &State, stream: TcpStream) -> Option<()> {
     }
 }
 
-fn request(host: &'static str, reader: &mut dyn BufRead) -> Option<Seen> {
+fn request(host: &'static str, reader: &mut dyn BufRead) -> Option<SeenRequest> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|&n| n > 0)?;
     let target = line.strip_prefix("GET ")?.split(' ').next()?.to_owned();
@@ -196,11 +197,11 @@ fn request(host: &'static str, reader: &mut dyn BufRead) -> Option<Seen> {
             None => break,
         };
     }
-    Some(Seen { host, target, headers })
+    Some(SeenRequest { host, target, headers })
 }
 
 /// Answers a request; whether the connection goes on.
-fn answer(state: &State, seen: &Seen, out: &mut dyn Write) -> Option<bool> {
+fn answer(state: &HubState, seen: &SeenRequest, out: &mut dyn Write) -> Option<bool> {
     let (path, query) = seen.target.split_once('?').unwrap_or((&seen.target, ""));
     let path = unescaped(path);
     if seen.host == "storage" {
@@ -249,7 +250,7 @@ fn answer(state: &State, seen: &Seen, out: &mut dyn Write) -> Option<bool> {
     status_only(out, 404, &[("x-error-code", "RepoNotFound".into())])
 }
 
-fn resolve(state: &State, path: &str, seen: &Seen, out: &mut dyn Write) -> Option<bool> {
+fn resolve(state: &HubState, path: &str, seen: &SeenRequest, out: &mut dyn Write) -> Option<bool> {
     match misdeed(state, "resolve") {
         Some(Misdeed::Status(status, headers)) => return status_only(out, status, &headers),
         Some(Misdeed::Redirect(to)) => return status_only(out, 302, &[("location", to)]),
@@ -280,7 +281,7 @@ fn resolve(state: &State, path: &str, seen: &Seen, out: &mut dyn Write) -> Optio
 }
 
 /// One page of the listing, and where the next begins.
-fn page(state: &State, query: &str) -> (String, Option<usize>) {
+fn page(state: &HubState, query: &str) -> (String, Option<usize>) {
     let mut all: Vec<String> =
         vec!["{\"type\": \"directory\", \"oid\": \"x\", \"size\": 0, \"path\": \"sub\"}".into()];
     for file in state.files.lock().unwrap().iter() {
@@ -301,7 +302,7 @@ fn page(state: &State, query: &str) -> (String, Option<usize>) {
     (format!("[{}]", all[start..end].join(", ")), (end < all.len()).then_some(end))
 }
 
-fn misdeed(state: &State, what: &str) -> Option<Misdeed> {
+fn misdeed(state: &HubState, what: &str) -> Option<Misdeed> {
     let mut misdeeds = state.misdeeds.lock().unwrap();
     let list = misdeeds.get_mut(what)?;
     let first = list.pop_front()?;
@@ -336,7 +337,7 @@ fn json(
 }
 
 /// Sends the bytes of a file.
-fn file(state: &State, path: &str, seen: &Seen, out: &mut dyn Write) -> Option<bool> {
+fn file(state: &HubState, path: &str, seen: &SeenRequest, out: &mut dyn Write) -> Option<bool> {
     let found = state.files.lock().unwrap().iter().find(|file| file.path == path).cloned();
     let Some(found) = found else { return status_only(out, 404, &[]) };
     let misdeed = misdeed(state, path);

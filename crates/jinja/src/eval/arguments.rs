@@ -1,7 +1,7 @@
 //! The arguments of a call, evaluated.
 
 use super::Evaluator;
-use crate::ast::Arguments;
+use crate::ast::ArgumentList;
 use crate::error::{Error, Result};
 use crate::runtime::Args;
 use crate::value::Value;
@@ -9,7 +9,7 @@ use crate::value::Value;
 impl<'a> Evaluator<'a> {
     /// Evaluates arguments.
     #[inline(never)]
-    pub(super) fn arguments(&mut self, arguments: &'a Arguments) -> Result<Args> {
+    pub(super) fn arguments(&mut self, arguments: &'a ArgumentList) -> Result<Args> {
         let mut args = Args::new(&self.runtime.meter)?;
         for argument in &arguments.positional {
             let value = self.expression(argument)?;

@@ -1,6 +1,6 @@
 //! The filters and tests that a template names.
 
-use crate::runtime::{Filter, Finders, Test};
+use crate::runtime::{FilterFn, Finders, TestFn};
 use crate::symbols::{Symbol, Symbols};
 use crate::{filters, tests};
 
@@ -9,8 +9,8 @@ pub(super) const FINDERS: Finders = Finders { filter: filters::find, test: tests
 /// What the names of a template stand for behind a bar and behind `is`. Found once per template; names that are unknown
 /// fail where they are reached, since templates guard them with conditions.
 pub(crate) struct Builtins {
-    filters: Vec<Option<Filter>>,
-    tests: Vec<Option<Test>>,
+    filters: Vec<Option<FilterFn>>,
+    tests: Vec<Option<TestFn>>,
 }
 
 impl Builtins {
@@ -20,11 +20,11 @@ impl Builtins {
         Builtins { filters, tests }
     }
 
-    pub(super) fn filter(&self, name: Symbol) -> Option<Filter> {
+    pub(super) fn filter(&self, name: Symbol) -> Option<FilterFn> {
         self.filters[name as usize]
     }
 
-    pub(super) fn test(&self, name: Symbol) -> Option<Test> {
+    pub(super) fn test(&self, name: Symbol) -> Option<TestFn> {
         self.tests[name as usize]
     }
 }

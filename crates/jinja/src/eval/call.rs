@@ -4,7 +4,7 @@ use super::Evaluator;
 use crate::ast::MacroDefinition;
 use crate::error::{Error, Result};
 use crate::runtime::{Args, clip};
-use crate::value::{Entries, Items, Macro, Missing, SeqKind, Value};
+use crate::value::{DictBuilder, Macro, SeqBuilder, SeqKind, UndefinedOrigin, Value};
 use crate::{functions, methods};
 
 impl<'a> Evaluator<'a> {
@@ -47,7 +47,7 @@ impl<'a> Evaluator<'a> {
             return Ok(());
         }
         let Some(symbol) = self.runtime.symbol("caller") else { return Ok(()) };
-        let caller = args.take_named("caller").unwrap_or(Value::Undefined(Missing::Name(symbol)));
+        let caller = args.take_named("caller").unwrap_or(Value::Undefined(UndefinedOrigin::Name(symbol)));
         self.assign(symbol, caller)
     }
 
@@ -63,14 +63,14 @@ impl<'a> Evaluator<'a> {
                 (Some(value), None) | (None, Some(value)) => value,
                 (None, None) => match default {
                     Some(default) => self.expression(default)?,
-                    None => Value::Undefined(Missing::Parameter(*name)),
+                    None => Value::Undefined(UndefinedOrigin::Parameter(*name)),
                 },
             };
             self.assign(*name, value)?;
         }
         let name = self.runtime.name(definition.name);
         if definition.uses.varargs {
-            let mut rest = Items::new(&self.runtime.meter)?;
+            let mut rest = SeqBuilder::new(&self.runtime.meter)?;
             for value in given.by_ref() {
                 rest.push(value)?;
             }
@@ -82,7 +82,7 @@ impl<'a> Evaluator<'a> {
             return Err(Error::value(format!("the macro {name} takes {count} arguments at most")));
         }
         if definition.uses.kwargs {
-            let mut rest = Entries::new(&self.runtime.meter)?;
+            let mut rest = DictBuilder::new(&self.runtime.meter)?;
             for (key, value) in args.named {
                 rest.insert(Value::Str(key), value)?;
             }

@@ -1,11 +1,11 @@
 //! Expressions.
 
 use super::Evaluator;
-use crate::ast::{Arithmetic, Comparison, Expression, Link, Sign};
+use crate::ast::{ArithmeticOperator, ComparisonOperator, Expression, PostfixOperation, Sign};
 use crate::error::{Error, Result};
 use crate::runtime::too_large;
-use crate::text::{Builder, Text};
-use crate::value::{Entries, Items, Missing, SeqKind, Value};
+use crate::text::{Builder, TemplateString};
+use crate::value::{DictBuilder, SeqBuilder, SeqKind, UndefinedOrigin, Value};
 
 impl<'a> Evaluator<'a> {
     /// The value of an expression. Each kind has a function of its own, so that this one, which recursion goes through, needs little stack.
@@ -40,7 +40,7 @@ impl<'a> Evaluator<'a> {
 
     #[inline(never)]
     fn sequence(&mut self, expressions: &'a [Expression], kind: SeqKind) -> Result<Value> {
-        let mut items = Items::with_capacity(&self.runtime.meter, expressions.len())?;
+        let mut items = SeqBuilder::with_capacity(&self.runtime.meter, expressions.len())?;
         for expression in expressions {
             let value = self.expression(expression)?;
             items.push(value)?;
@@ -50,7 +50,7 @@ impl<'a> Evaluator<'a> {
 
     #[inline(never)]
     fn dict(&mut self, expressions: &'a [(Expression, Expression)]) -> Result<Value> {
-        let mut entries = Entries::with_capacity(&self.runtime.meter, expressions.len())?;
+        let mut entries = DictBuilder::with_capacity(&self.runtime.meter, expressions.len())?;
         for (key, value) in expressions {
             let key = self.expression(key)?;
             let value = self.expression(value)?;
@@ -84,7 +84,11 @@ impl<'a> Evaluator<'a> {
     }
 
     #[inline(never)]
-    fn arithmetic(&mut self, first: &'a Expression, rest: &'a [(Arithmetic, Expression)]) -> Result<Value> {
+    fn arithmetic(
+        &mut self,
+        first: &'a Expression,
+        rest: &'a [(ArithmeticOperator, Expression)],
+    ) -> Result<Value> {
         let mut left = self.expression(first)?;
         for (op, operand) in rest {
             let right = self.expression(operand)?;
@@ -94,7 +98,11 @@ impl<'a> Evaluator<'a> {
     }
 
     #[inline(never)]
-    fn comparison(&mut self, first: &'a Expression, rest: &'a [(Comparison, Expression)]) -> Result<Value> {
+    fn comparison(
+        &mut self,
+        first: &'a Expression,
+        rest: &'a [(ComparisonOperator, Expression)],
+    ) -> Result<Value> {
         let mut left = self.expression(first)?;
         for (op, operand) in rest {
             let right = self.expression(operand)?;
@@ -141,12 +149,12 @@ impl<'a> Evaluator<'a> {
         }
         match last {
             Some(value) => self.expression(value),
-            None => Ok(Value::Undefined(Missing::Element)),
+            None => Ok(Value::Undefined(UndefinedOrigin::Element)),
         }
     }
 
     #[inline(never)]
-    fn chain(&mut self, base: &'a Expression, links: &'a [Link]) -> Result<Value> {
+    fn chain(&mut self, base: &'a Expression, links: &'a [PostfixOperation]) -> Result<Value> {
         let base = self.expression(base)?;
         self.links(base, links, None)
     }
@@ -156,7 +164,7 @@ impl<'a> Evaluator<'a> {
     pub(super) fn links(
         &mut self,
         base: Value,
-        links: &'a [Link],
+        links: &'a [PostfixOperation],
         mut caller: Option<Value>,
     ) -> Result<Value> {
         let mut value = base;
@@ -166,21 +174,21 @@ impl<'a> Evaluator<'a> {
             at += 1;
             let last = at == links.len();
             value = match link {
-                Link::Attribute(name) => self.runtime.attribute(&value, *name)?,
-                Link::Subscript(key) => {
+                PostfixOperation::Attribute(name) => self.runtime.attribute(&value, *name)?,
+                PostfixOperation::Subscript(key) => {
                     let key = self.expression(key)?;
                     self.runtime.subscript(&value, &key)?
                 }
-                Link::Slice(parts) => self.slice_link(&value, parts)?,
-                Link::Call(arguments) => {
+                PostfixOperation::Slice(parts) => self.slice_link(&value, parts)?,
+                PostfixOperation::Call(arguments) => {
                     let mut args = self.arguments(arguments)?;
                     if last && let Some(caller) = caller.take() {
-                        let name = Text::trusted(&self.runtime.meter, "caller")?;
+                        let name = TemplateString::trusted(&self.runtime.meter, "caller")?;
                         args.push_named(name, caller)?;
                     }
                     self.call(value, args)?
                 }
-                Link::Filter(name, arguments) => {
+                PostfixOperation::Filter(name, arguments) => {
                     let Some(filter) = self.builtins.filter(*name) else {
                         return Err(Error::unsupported(format!(
                             "unknown filter '{}'",
@@ -190,7 +198,7 @@ impl<'a> Evaluator<'a> {
                     let args = self.arguments(arguments)?;
                     filter(&mut self.runtime, value, args)?
                 }
-                Link::Test(name, arguments, negated) => {
+                PostfixOperation::Test(name, arguments, negated) => {
                     let Some(test) = self.builtins.test(*name) else {
                         return Err(Error::unsupported(format!(
                             "unknown test '{}'",

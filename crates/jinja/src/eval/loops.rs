@@ -1,24 +1,24 @@
 //! `for`.
 
-use super::{Evaluator, Flow};
+use super::{BodyFlow, Evaluator};
 use crate::ast::Loop;
 use crate::error::{Error, Result};
 use crate::runtime::Args;
-use crate::text::Text;
-use crate::value::{Items, LoopState, Seq, SeqKind, Value, equal};
+use crate::text::TemplateString;
+use crate::value::{LoopState, Seq, SeqBuilder, SeqKind, Value, equal};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 impl<'a> Evaluator<'a> {
     #[inline(never)]
-    pub(super) fn for_statement(&mut self, index: u32) -> Result<Flow> {
+    pub(super) fn for_statement(&mut self, index: u32) -> Result<BodyFlow> {
         let over = self.expression(&self.program.loops[index as usize].over)?;
         self.run_loop(index, &over, self.scopes.len() - 1, 0)
     }
 
     /// Runs a loop over a value; `scope` is the one around the statement.
     #[inline(never)]
-    fn run_loop(&mut self, index: u32, over: &Value, scope: usize, depth: u32) -> Result<Flow> {
+    fn run_loop(&mut self, index: u32, over: &Value, scope: usize, depth: u32) -> Result<BodyFlow> {
         let statement = &self.program.loops[index as usize];
         let mut items = over.iterate(&self.runtime.meter)?;
         self.push_scope(scope)?;
@@ -42,12 +42,12 @@ impl<'a> Evaluator<'a> {
                 continue;
             }
             ran = true;
-            if self.body(&statement.body)? == Flow::Break {
+            if self.body(&statement.body)? == BodyFlow::Break {
                 break;
             }
         }
         self.clear_scope();
-        let mut flow = Flow::Normal;
+        let mut flow = BodyFlow::Normal;
         if !ran && !statement.otherwise.is_empty() {
             flow = self.body(&statement.otherwise)?;
         }
@@ -58,7 +58,7 @@ impl<'a> Evaluator<'a> {
     /// The elements that the condition lets through.
     fn passing(&mut self, statement: &'a Loop, items: &Rc<Seq>) -> Result<Rc<Seq>> {
         let Some(condition) = &statement.condition else { return Ok(Rc::clone(items)) };
-        let mut passing = Items::new(&self.runtime.meter)?;
+        let mut passing = SeqBuilder::new(&self.runtime.meter)?;
         for item in items.items() {
             self.clear_scope();
             self.store(&statement.target, item.clone())?;
@@ -92,7 +92,7 @@ impl<'a> Evaluator<'a> {
         let Some(items) = items else { return Err(Error::value("loop(…) needs what to go through")) };
         let alive = self.scopes.get(state.scope).is_some_and(|scope| scope.id == state.scope_id);
         let scope = if alive { state.scope } else { 0 };
-        let text: Text = self.capture(|evaluator| {
+        let text: TemplateString = self.capture(|evaluator| {
             evaluator.run_loop(state.index, &items, scope, state.depth + 1).map(|_| ())
         })?;
         Ok(Value::Str(text))
@@ -105,7 +105,7 @@ impl<'a> Evaluator<'a> {
             let chosen = state.turn.get().checked_rem(count).and_then(|at| args.positional.get(at).cloned());
             return chosen.ok_or_else(|| Error::value("loop.cycle needs values"));
         }
-        let mut values = Items::new(&self.runtime.meter)?;
+        let mut values = SeqBuilder::new(&self.runtime.meter)?;
         for value in args.positional {
             values.push(value)?;
         }

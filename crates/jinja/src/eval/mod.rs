@@ -9,14 +9,14 @@ mod statement;
 
 pub(crate) use builtins::Builtins;
 
-use crate::ast::{Constant, Program};
+use crate::ast::{LiteralConstant, Program};
 use crate::error::Result;
 use crate::functions;
 use crate::meter::Meter;
-use crate::runtime::{Clock, Runtime};
+use crate::runtime::{Runtime, StrftimeFn};
 use crate::symbols::Symbol;
-use crate::text::{Builder, Text};
-use crate::value::{Missing, Value};
+use crate::text::{Builder, TemplateString};
+use crate::value::{UndefinedOrigin, Value};
 use builtins::FINDERS;
 use std::rc::Rc;
 
@@ -29,14 +29,14 @@ pub(crate) struct Evaluator<'a> {
     /// Variables of the outermost scope, by symbol.
     globals: Vec<Option<Value>>,
     /// The first is the outermost scope, whose variables are in `globals`.
-    scopes: Vec<Scope>,
+    scopes: Vec<VariableScope>,
     scope_ids: u64,
     /// The output, and above it what macros and blocks capture.
     outputs: Vec<Builder>,
 }
 
 /// Variables of a loop's turn, of a macro's call, of a block.
-struct Scope {
+struct VariableScope {
     id: u64,
     parent: usize,
     variables: Vec<(Symbol, Value)>,
@@ -44,7 +44,7 @@ struct Scope {
 
 /// How a body ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
+enum BodyFlow {
     Normal,
     Break,
     Continue,
@@ -58,22 +58,22 @@ impl<'a> Evaluator<'a> {
         program: &'a Program,
         builtins: &'a Builtins,
         meter: Rc<Meter>,
-        now: Clock<'a>,
+        now: StrftimeFn<'a>,
     ) -> Result<Evaluator<'a>> {
         let constants = program.constants.iter().map(|constant| {
             Ok(match constant {
-                Constant::None => Value::None,
-                Constant::Bool(b) => Value::Bool(*b),
-                Constant::Int(n) => Value::Int(*n),
-                Constant::Float(f) => Value::Float(*f),
-                Constant::Str(text) => Value::Str(Text::trusted(&meter, text)?),
+                LiteralConstant::None => Value::None,
+                LiteralConstant::Bool(b) => Value::Bool(*b),
+                LiteralConstant::Int(n) => Value::Int(*n),
+                LiteralConstant::Float(f) => Value::Float(*f),
+                LiteralConstant::Str(text) => Value::Str(TemplateString::trusted(&meter, text)?),
             })
         });
         let constants = constants.collect::<Result<Vec<_>>>()?;
         let mut evaluator = Evaluator {
             constants,
             globals: vec![None; program.symbols.names().len()],
-            scopes: vec![Scope { id: 0, parent: 0, variables: Vec::new() }],
+            scopes: vec![VariableScope { id: 0, parent: 0, variables: Vec::new() }],
             scope_ids: 0,
             outputs: vec![Builder::output(&meter)?],
             program,
@@ -103,7 +103,7 @@ impl<'a> Evaluator<'a> {
             }
             at = scope.parent;
         }
-        Ok(self.globals[symbol as usize].clone().unwrap_or(Value::Undefined(Missing::Name(symbol))))
+        Ok(self.globals[symbol as usize].clone().unwrap_or(Value::Undefined(UndefinedOrigin::Name(symbol))))
     }
 
     /// Sets a variable of the innermost scope.
@@ -126,15 +126,15 @@ impl<'a> Evaluator<'a> {
     }
 
     fn push_scope(&mut self, parent: usize) -> Result<()> {
-        self.runtime.meter.reserve(size_of::<Scope>() * 2)?;
+        self.runtime.meter.reserve(size_of::<VariableScope>() * 2)?;
         self.scope_ids += 1;
-        self.scopes.push(Scope { id: self.scope_ids, parent, variables: Vec::new() });
+        self.scopes.push(VariableScope { id: self.scope_ids, parent, variables: Vec::new() });
         Ok(())
     }
 
     fn pop_scope(&mut self) {
         if let Some(scope) = self.scopes.pop() {
-            self.runtime.meter.release(size_of::<Scope>() * 2 + scope.variables.len() * VARIABLE);
+            self.runtime.meter.release(size_of::<VariableScope>() * 2 + scope.variables.len() * VARIABLE);
         }
     }
 
@@ -147,12 +147,12 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Runs a step with its own output and returns the output.
-    fn capture(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
+    fn capture(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<TemplateString> {
         self.outputs.push(Builder::new(&self.runtime.meter)?);
         step(self)?;
         match self.outputs.pop() {
             Some(builder) => Ok(builder.finish()),
-            None => Text::trusted(&self.runtime.meter, ""),
+            None => TemplateString::trusted(&self.runtime.meter, ""),
         }
     }
 

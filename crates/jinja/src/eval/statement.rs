@@ -1,7 +1,7 @@
 //! Statements.
 
-use super::{Evaluator, Flow};
-use crate::ast::{Expression, Link, Node, Statement, Target};
+use super::{BodyFlow, Evaluator};
+use crate::ast::{AssignmentTarget, Expression, Node, PostfixOperation, Statement};
 use crate::error::{Error, Result};
 use crate::runtime::Args;
 use crate::text::Builder;
@@ -15,12 +15,12 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Runs statements one after the other.
-    pub(super) fn body(&mut self, nodes: &'a [Node]) -> Result<Flow> {
+    pub(super) fn body(&mut self, nodes: &'a [Node]) -> Result<BodyFlow> {
         self.runtime.enter()?;
-        let mut flow = Flow::Normal;
+        let mut flow = BodyFlow::Normal;
         for node in nodes {
             flow = self.statement(&node.statement).map_err(|error| error.at(node.line))?;
-            if flow != Flow::Normal {
+            if flow != BodyFlow::Normal {
                 break;
             }
         }
@@ -28,7 +28,7 @@ impl<'a> Evaluator<'a> {
         Ok(flow)
     }
 
-    fn statement(&mut self, statement: &'a Statement) -> Result<Flow> {
+    fn statement(&mut self, statement: &'a Statement) -> Result<BodyFlow> {
         self.runtime.meter.spend(1)?;
         match statement {
             Statement::Data(from, to) => {
@@ -48,10 +48,10 @@ impl<'a> Evaluator<'a> {
             Statement::FilterBlock(filters, body) => self.filter_block(filters, body)?,
             Statement::With(values, body) => return self.with(values, body),
             Statement::Scope(body) => return self.scoped(body),
-            Statement::Break => return Ok(Flow::Break),
-            Statement::Continue => return Ok(Flow::Continue),
+            Statement::Break => return Ok(BodyFlow::Break),
+            Statement::Continue => return Ok(BodyFlow::Continue),
         }
-        Ok(Flow::Normal)
+        Ok(BodyFlow::Normal)
     }
 
     #[inline(never)]
@@ -61,13 +61,13 @@ impl<'a> Evaluator<'a> {
     }
 
     #[inline(never)]
-    fn choose(&mut self, branches: &'a [(Expression, Vec<Node>)], otherwise: &'a [Node]) -> Result<Flow> {
+    fn choose(&mut self, branches: &'a [(Expression, Vec<Node>)], otherwise: &'a [Node]) -> Result<BodyFlow> {
         for (test, body) in branches {
             if self.is_true(test)? {
                 return self.body(body);
             }
         }
-        if otherwise.is_empty() { Ok(Flow::Normal) } else { self.body(otherwise) }
+        if otherwise.is_empty() { Ok(BodyFlow::Normal) } else { self.body(otherwise) }
     }
 
     pub(super) fn is_true(&mut self, test: &'a Expression) -> Result<bool> {
@@ -76,7 +76,7 @@ impl<'a> Evaluator<'a> {
 
     /// A body with names of its own.
     #[inline(never)]
-    fn scoped(&mut self, body: &'a [Node]) -> Result<Flow> {
+    fn scoped(&mut self, body: &'a [Node]) -> Result<BodyFlow> {
         self.push_scope(self.scopes.len() - 1)?;
         let flow = self.body(body)?;
         self.pop_scope();
@@ -84,7 +84,7 @@ impl<'a> Evaluator<'a> {
     }
 
     #[inline(never)]
-    fn with(&mut self, values: &'a [(Target, Expression)], body: &'a [Node]) -> Result<Flow> {
+    fn with(&mut self, values: &'a [(AssignmentTarget, Expression)], body: &'a [Node]) -> Result<BodyFlow> {
         // values see the scope outside only
         let mut args = Args::new(&self.runtime.meter)?;
         for (_, value) in values {
@@ -102,19 +102,24 @@ impl<'a> Evaluator<'a> {
 
     /// What a body prints, with filters applied.
     #[inline(never)]
-    fn filtered(&mut self, filters: &'a [Link], body: &'a [Node]) -> Result<Value> {
+    fn filtered(&mut self, filters: &'a [PostfixOperation], body: &'a [Node]) -> Result<Value> {
         let text = self.capture(|evaluator| evaluator.scoped(body).map(|_| ()))?;
         self.links(Value::Str(text), filters, None)
     }
 
     #[inline(never)]
-    fn filter_block(&mut self, filters: &'a [Link], body: &'a [Node]) -> Result<()> {
+    fn filter_block(&mut self, filters: &'a [PostfixOperation], body: &'a [Node]) -> Result<()> {
         let value = self.filtered(filters, body)?;
         self.print(&value)
     }
 
     #[inline(never)]
-    fn set_block(&mut self, target: &'a Target, filters: &'a [Link], body: &'a [Node]) -> Result<()> {
+    fn set_block(
+        &mut self,
+        target: &'a AssignmentTarget,
+        filters: &'a [PostfixOperation],
+        body: &'a [Node],
+    ) -> Result<()> {
         let value = self.filtered(filters, body)?;
         self.store(target, value)
     }
@@ -145,10 +150,10 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Assigns to a name, an attribute of a namespace, or several of them.
-    pub(super) fn store(&mut self, target: &'a Target, value: Value) -> Result<()> {
+    pub(super) fn store(&mut self, target: &'a AssignmentTarget, value: Value) -> Result<()> {
         match target {
-            Target::Name(name) => self.assign(*name, value),
-            Target::Attribute(name, attribute) => match self.lookup(*name)? {
+            AssignmentTarget::Name(name) => self.assign(*name, value),
+            AssignmentTarget::Attribute(name, attribute) => match self.lookup(*name)? {
                 Value::Namespace(space) => self.runtime.set_attribute(space, *attribute, value),
                 other => {
                     self.runtime.defined(&other)?;
@@ -156,12 +161,12 @@ impl<'a> Evaluator<'a> {
                     Err(Error::value(format!("only attributes of a namespace can be set, not of a {kind}")))
                 }
             },
-            Target::Tuple(targets) => self.unpack(targets, &value),
+            AssignmentTarget::Tuple(targets) => self.unpack(targets, &value),
         }
     }
 
     #[inline(never)]
-    fn unpack(&mut self, targets: &'a [Target], value: &Value) -> Result<()> {
+    fn unpack(&mut self, targets: &'a [AssignmentTarget], value: &Value) -> Result<()> {
         self.runtime.defined(value)?;
         let items = value.iterate(&self.runtime.meter)?;
         let (found, wanted) = (items.items().len(), targets.len());

@@ -2,19 +2,19 @@
 
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
-use crate::text::Text;
+use crate::text::TemplateString;
 use crate::value::Value;
 
 /// A path such as `function.name` into each element of a list.
-pub(super) enum Path {
+pub(super) enum AttributePath {
     /// A key that is not a string: a position.
     Key(Value),
     Names(Vec<Value>),
 }
 
-impl Path {
-    pub(super) fn new(runtime: &Runtime<'_>, attribute: &Value) -> Result<Path> {
-        let Value::Str(text) = attribute else { return Ok(Path::Key(attribute.clone())) };
+impl AttributePath {
+    pub(super) fn new(runtime: &Runtime<'_>, attribute: &Value) -> Result<AttributePath> {
+        let Value::Str(text) = attribute else { return Ok(AttributePath::Key(attribute.clone())) };
         let mut names = Vec::new();
         for part in text.as_str().split('.') {
             if names.len() == 64 {
@@ -22,16 +22,16 @@ impl Path {
             }
             names.push(match part.parse::<i128>() {
                 Ok(n) if part.bytes().all(|b| b.is_ascii_digit()) => Value::Int(n),
-                _ => Value::Str(Text::trusted(&runtime.meter, part)?),
+                _ => Value::Str(TemplateString::trusted(&runtime.meter, part)?),
             });
         }
-        Ok(Path::Names(names))
+        Ok(AttributePath::Names(names))
     }
 
     pub(super) fn follow(&self, runtime: &mut Runtime<'_>, item: &Value) -> Result<Value> {
         match self {
-            Path::Key(key) => runtime.subscript(item, key),
-            Path::Names(names) => {
+            AttributePath::Key(key) => runtime.subscript(item, key),
+            AttributePath::Names(names) => {
                 let mut value = item.clone();
                 for name in names {
                     value = runtime.subscript(&value, name)?;

@@ -7,10 +7,10 @@ mod select;
 mod sequence;
 mod text;
 
-use crate::runtime::Filter;
+use crate::runtime::FilterFn;
 
 /// The filter of a name.
-pub(crate) fn find(name: &str) -> Option<Filter> {
+pub(crate) fn find(name: &str) -> Option<FilterFn> {
     Some(match name {
         "abs" => numbers::abs,
         "attr" => sequence::attr,

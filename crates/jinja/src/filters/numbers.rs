@@ -1,7 +1,7 @@
 //! Filters of numbers.
 
-use super::arguments::{Path, integer};
-use crate::ast::Arithmetic;
+use super::arguments::{AttributePath, integer};
+use crate::ast::ArithmeticOperator;
 use crate::error::{Error, Result};
 use crate::python::{parse_float, parse_integer};
 use crate::runtime::{Args, Runtime};
@@ -97,7 +97,7 @@ pub(super) fn sum(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result
     let [attribute, start] = args.bind("sum", ["attribute", "start"])?;
     let path = match attribute {
         None | Some(Value::None) => None,
-        Some(attribute) => Some(Path::new(runtime, &attribute)?),
+        Some(attribute) => Some(AttributePath::new(runtime, &attribute)?),
     };
     let mut total = start.unwrap_or(Value::Int(0));
     for item in value.iterate(&runtime.meter)?.items() {
@@ -108,7 +108,7 @@ pub(super) fn sum(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result
         if matches!(total, Value::Str(_)) {
             return Err(Error::value("sum does not join texts; join does"));
         }
-        total = runtime.operate(Arithmetic::Add, &total, &item)?;
+        total = runtime.operate(ArithmeticOperator::Add, &total, &item)?;
     }
     Ok(total)
 }

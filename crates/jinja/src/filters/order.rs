@@ -1,22 +1,22 @@
 //! Filters that compare elements.
 
-use super::arguments::{Path, flag};
+use super::arguments::{AttributePath, flag};
 use crate::error::{Error, Result};
 use crate::methods::lowered;
 use crate::runtime::{Args, Runtime};
-use crate::value::{Items, Missing, SeqKind, Value, equal, less, sort_by};
+use crate::value::{SeqBuilder, SeqKind, UndefinedOrigin, Value, equal, less, sort_by};
 
 /// What elements are compared by.
-struct Keys {
-    paths: Vec<Path>,
+struct SortKeys {
+    paths: Vec<AttributePath>,
     case_sensitive: bool,
     default: Option<Value>,
     /// Whether the key is a list of all paths' values, even for a single path.
     listed: bool,
 }
 
-impl Keys {
-    fn new(runtime: &Runtime<'_>, attribute: Option<Value>, case_sensitive: bool) -> Result<Keys> {
+impl SortKeys {
+    fn new(runtime: &Runtime<'_>, attribute: Option<Value>, case_sensitive: bool) -> Result<SortKeys> {
         let mut paths = Vec::new();
         match &attribute {
             None | Some(Value::None) => {}
@@ -25,16 +25,16 @@ impl Keys {
                     if paths.len() == 16 {
                         return Err(Error::limit("sorting by more than 16 attributes"));
                     }
-                    paths.push(Path::new(runtime, &Value::string(&runtime.meter, part)?)?);
+                    paths.push(AttributePath::new(runtime, &Value::string(&runtime.meter, part)?)?);
                 }
             }
-            Some(other) => paths.push(Path::new(runtime, other)?),
+            Some(other) => paths.push(AttributePath::new(runtime, other)?),
         }
-        Ok(Keys { paths, case_sensitive, default: None, listed: false })
+        Ok(SortKeys { paths, case_sensitive, default: None, listed: false })
     }
 
     fn of(&self, runtime: &mut Runtime<'_>, item: &Value) -> Result<Value> {
-        let mut keys = Items::with_capacity(&runtime.meter, self.paths.len())?;
+        let mut keys = SeqBuilder::with_capacity(&runtime.meter, self.paths.len())?;
         if self.paths.is_empty() {
             return self.folded(runtime, item.clone());
         }
@@ -59,8 +59,8 @@ impl Keys {
     }
 
     /// The keys of all elements.
-    fn all(&self, runtime: &mut Runtime<'_>, items: &[Value]) -> Result<Items> {
-        let mut keys = Items::with_capacity(&runtime.meter, items.len())?;
+    fn all(&self, runtime: &mut Runtime<'_>, items: &[Value]) -> Result<SeqBuilder> {
+        let mut keys = SeqBuilder::with_capacity(&runtime.meter, items.len())?;
         for item in items {
             let key = self.of(runtime, item)?;
             keys.push(key)?;
@@ -70,13 +70,18 @@ impl Keys {
 }
 
 /// Elements in the order of their keys.
-fn sorted(runtime: &mut Runtime<'_>, items: &[Value], keys: &Items, reverse: bool) -> Result<Items> {
+fn sorted(
+    runtime: &mut Runtime<'_>,
+    items: &[Value],
+    keys: &SeqBuilder,
+    reverse: bool,
+) -> Result<SeqBuilder> {
     let keys = keys.values();
     let meter = &runtime.meter;
     let order = sort_by(meter, items.len(), |a, b| {
         if reverse { less(meter, &keys[b], &keys[a]) } else { less(meter, &keys[a], &keys[b]) }
     })?;
-    let mut result = Items::with_capacity(meter, items.len())?;
+    let mut result = SeqBuilder::with_capacity(meter, items.len())?;
     for at in order {
         result.push(items[at].clone())?;
     }
@@ -87,7 +92,7 @@ fn sorted(runtime: &mut Runtime<'_>, items: &[Value], keys: &Items, reverse: boo
 pub(super) fn sort(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [reverse, case_sensitive, attribute] =
         args.bind("sort", ["reverse", "case_sensitive", "attribute"])?;
-    let mut by = Keys::new(runtime, attribute, flag(case_sensitive.as_ref()))?;
+    let mut by = SortKeys::new(runtime, attribute, flag(case_sensitive.as_ref()))?;
     by.listed = true;
     let items = value.iterate(&runtime.meter)?;
     let keys = by.all(runtime, items.items())?;
@@ -104,8 +109,8 @@ pub(super) fn dictsort(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
         "value" => 1,
         _ => return Err(Error::value("dictsort sorts by \"key\" or \"value\"")),
     };
-    let mut keys = Keys::new(runtime, None, flag(case_sensitive.as_ref()))?;
-    keys.paths.push(Path::Key(Value::Int(place)));
+    let mut keys = SortKeys::new(runtime, None, flag(case_sensitive.as_ref()))?;
+    keys.paths.push(AttributePath::Key(Value::Int(place)));
     let Value::Seq(pairs) = crate::methods::pairs(runtime, dict, SeqKind::List)? else {
         return Ok(Value::None);
     };
@@ -120,17 +125,17 @@ pub(super) fn groupby(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
     if attribute.is_none() {
         return Err(Error::value("groupby needs an attribute"));
     }
-    let mut by = Keys::new(runtime, attribute, flag(case_sensitive.as_ref()))?;
+    let mut by = SortKeys::new(runtime, attribute, flag(case_sensitive.as_ref()))?;
     by.default = default.filter(|default| !matches!(default, Value::None));
     let items = value.iterate(&runtime.meter)?;
     let keys = by.all(runtime, items.items())?;
     let ordered = sorted(runtime, items.items(), &keys, false)?;
     by.case_sensitive |= keys.values().iter().all(|key| key.as_text().is_none());
-    let mut groups = Items::new(&runtime.meter)?;
+    let mut groups = SeqBuilder::new(&runtime.meter)?;
     let mut at = 0;
     while let Some(first) = ordered.values().get(at) {
         let key = by.of(runtime, first)?;
-        let mut group = Items::new(&runtime.meter)?;
+        let mut group = SeqBuilder::new(&runtime.meter)?;
         while let Some(item) = ordered.values().get(at) {
             let other = by.of(runtime, item)?;
             if !equal(&runtime.meter, &key, &other)? {
@@ -139,7 +144,7 @@ pub(super) fn groupby(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
             group.push(item.clone())?;
             at += 1;
         }
-        let written = Keys {
+        let written = SortKeys {
             paths: std::mem::take(&mut by.paths),
             case_sensitive: true,
             default: by.default.clone(),
@@ -147,7 +152,7 @@ pub(super) fn groupby(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
         };
         let shown = written.of(runtime, first)?;
         by.paths = written.paths;
-        let mut pair = Items::with_capacity(&runtime.meter, 2)?;
+        let mut pair = SeqBuilder::with_capacity(&runtime.meter, 2)?;
         pair.push(shown)?;
         pair.push(group.list()?)?;
         groups.push(pair.of_kind(SeqKind::Group)?)?;
@@ -158,10 +163,10 @@ pub(super) fn groupby(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
 /// `unique(case_sensitive, attribute)`: the first of equal elements.
 pub(super) fn unique(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [case_sensitive, attribute] = args.bind("unique", ["case_sensitive", "attribute"])?;
-    let by = Keys::new(runtime, attribute, flag(case_sensitive.as_ref()))?;
+    let by = SortKeys::new(runtime, attribute, flag(case_sensitive.as_ref()))?;
     let items = value.iterate(&runtime.meter)?;
-    let mut seen = Items::new(&runtime.meter)?;
-    let mut result = Items::new(&runtime.meter)?;
+    let mut seen = SeqBuilder::new(&runtime.meter)?;
+    let mut result = SeqBuilder::new(&runtime.meter)?;
     'items: for item in items.items() {
         let key = by.of(runtime, item)?;
         for other in seen.values() {
@@ -191,7 +196,7 @@ fn extreme(
     [case_sensitive, attribute]: [Option<Value>; 2],
     largest: bool,
 ) -> Result<Value> {
-    let by = Keys::new(runtime, attribute, flag(case_sensitive.as_ref()))?;
+    let by = SortKeys::new(runtime, attribute, flag(case_sensitive.as_ref()))?;
     let mut best: Option<(Value, Value)> = None;
     for item in value.iterate(&runtime.meter)?.items() {
         let key = by.of(runtime, item)?;
@@ -205,5 +210,5 @@ fn extreme(
             best = Some((key, item.clone()));
         }
     }
-    Ok(best.map_or(Value::Undefined(Missing::Element), |(_, item)| item))
+    Ok(best.map_or(Value::Undefined(UndefinedOrigin::Element), |(_, item)| item))
 }

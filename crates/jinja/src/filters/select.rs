@@ -1,20 +1,20 @@
 //! Filters that go through a list with another filter or a test.
 
-use super::arguments::Path;
+use super::arguments::AttributePath;
 use crate::error::{Error, Result};
-use crate::runtime::{Args, Runtime, Test};
-use crate::value::{Items, SeqKind, Value};
+use crate::runtime::{Args, Runtime, TestFn};
+use crate::value::{SeqBuilder, SeqKind, Value};
 
 /// `map(attribute=…, default=…)` or `map(filter, …)`.
 pub(super) fn map(runtime: &mut Runtime<'_>, value: Value, mut args: Args) -> Result<Value> {
-    let mut items = Items::new(&runtime.meter)?;
+    let mut items = SeqBuilder::new(&runtime.meter)?;
     if args.positional.is_empty() {
         let attribute = args.take_named("attribute");
         let default = args.take_named("default").filter(|default| !matches!(default, Value::None));
         let (Some(attribute), true) = (attribute, args.named.is_empty()) else {
             return Err(Error::value("map needs the name of a filter, or attribute=…"));
         };
-        let path = Path::new(runtime, &attribute)?;
+        let path = AttributePath::new(runtime, &attribute)?;
         // false values count as empty, even if they are not lists
         if !value.is_true() {
             return items.of_kind(SeqKind::Generator);
@@ -74,11 +74,11 @@ fn choose(
 ) -> Result<Value> {
     let path = match (attribute, args.positional.first()) {
         (false, _) => None,
-        (true, Some(attribute)) => Some(Path::new(runtime, attribute)?),
+        (true, Some(attribute)) => Some(AttributePath::new(runtime, attribute)?),
         (true, None) => return Err(Error::value("selectattr and rejectattr need an attribute")),
     };
     let skip = usize::from(attribute);
-    let test: Option<Test> = match args.positional.get(skip) {
+    let test: Option<TestFn> = match args.positional.get(skip) {
         None => None,
         Some(name) => {
             let name = runtime.to_text(name)?;
@@ -87,7 +87,7 @@ fn choose(
         }
     };
     let rest = args.copy(skip + 1)?;
-    let mut items = Items::new(&runtime.meter)?;
+    let mut items = SeqBuilder::new(&runtime.meter)?;
     if !value.is_true() {
         return items.of_kind(SeqKind::Generator);
     }

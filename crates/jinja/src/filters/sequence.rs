@@ -1,11 +1,11 @@
 //! Filters of lists.
 
-use super::arguments::{Path, flag, integer};
+use super::arguments::{AttributePath, flag, integer};
 use crate::error::{Error, Result};
 use crate::methods;
 use crate::runtime::{Args, Runtime};
 use crate::text::Builder;
-use crate::value::{Items, Missing, SeqKind, Value};
+use crate::value::{SeqBuilder, SeqKind, UndefinedOrigin, Value};
 
 /// `attr(name)`: an attribute, never an element.
 pub(super) fn attr(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
@@ -16,7 +16,7 @@ pub(super) fn attr(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resul
         None => return Err(Error::value("attr needs a name")),
     };
     let found = runtime.own_attribute(&value, name.as_str())?;
-    Ok(found.unwrap_or(Value::Undefined(Missing::Element)))
+    Ok(found.unwrap_or(Value::Undefined(UndefinedOrigin::Element)))
 }
 
 /// `batch(linecount, fill_with)`: lists of a length, the last one filled up.
@@ -26,10 +26,10 @@ pub(super) fn batch(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
     let Some(count) = usize::try_from(count).ok().filter(|count| *count > 0) else {
         return Err(Error::value("batch needs a number of elements above 0"));
     };
-    let mut batches = Items::new(&runtime.meter)?;
+    let mut batches = SeqBuilder::new(&runtime.meter)?;
     let items = value.iterate(&runtime.meter)?;
     for chunk in items.items().chunks(count) {
-        let mut batch = Items::with_capacity(&runtime.meter, chunk.len())?;
+        let mut batch = SeqBuilder::with_capacity(&runtime.meter, chunk.len())?;
         for item in chunk {
             batch.push(item.clone())?;
         }
@@ -53,11 +53,11 @@ pub(super) fn slice(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
     let items = value.iterate(&runtime.meter)?;
     let (each, extra) = (items.items().len() / count, items.items().len() % count);
     let mut rest = items.items();
-    let mut slices = Items::new(&runtime.meter)?;
+    let mut slices = SeqBuilder::new(&runtime.meter)?;
     for number in 0..count {
         let (part, after) = rest.split_at((each + usize::from(number < extra)).min(rest.len()));
         rest = after;
-        let mut slice = Items::with_capacity(&runtime.meter, part.len())?;
+        let mut slice = SeqBuilder::with_capacity(&runtime.meter, part.len())?;
         for item in part {
             slice.push(item.clone())?;
         }
@@ -93,14 +93,14 @@ pub(super) fn default(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
 pub(super) fn first(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("first", [])?;
     let items = value.iterate(&runtime.meter)?;
-    Ok(items.items().first().cloned().unwrap_or(Value::Undefined(Missing::Element)))
+    Ok(items.items().first().cloned().unwrap_or(Value::Undefined(UndefinedOrigin::Element)))
 }
 
 /// `last`.
 pub(super) fn last(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("last", [])?;
     let items = value.iterate(&runtime.meter)?;
-    Ok(items.items().last().cloned().unwrap_or(Value::Undefined(Missing::Element)))
+    Ok(items.items().last().cloned().unwrap_or(Value::Undefined(UndefinedOrigin::Element)))
 }
 
 /// `items`: pairs of a dictionary.
@@ -108,7 +108,7 @@ pub(super) fn items(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
     let [] = args.bind("items", [])?;
     match &value {
         Value::Dict(dict) => methods::pairs(runtime, dict, SeqKind::Generator),
-        Value::Undefined(_) => Items::new(&runtime.meter)?.of_kind(SeqKind::Generator),
+        Value::Undefined(_) => SeqBuilder::new(&runtime.meter)?.of_kind(SeqKind::Generator),
         other => Err(Error::value(format!("items needs a dict, not a value of type {}", other.type_name()))),
     }
 }
@@ -122,7 +122,7 @@ pub(super) fn join(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resul
     };
     let path = match attribute {
         None | Some(Value::None) => None,
-        Some(attribute) => Some(Path::new(runtime, &attribute)?),
+        Some(attribute) => Some(AttributePath::new(runtime, &attribute)?),
     };
     let mut builder = Builder::new(&runtime.meter)?;
     for (at, item) in value.iterate(&runtime.meter)?.items().iter().enumerate() {
@@ -147,7 +147,7 @@ pub(super) fn join(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resul
 pub(super) fn list(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("list", [])?;
     let found = value.iterate(&runtime.meter)?;
-    let mut items = Items::with_capacity(&runtime.meter, found.items().len())?;
+    let mut items = SeqBuilder::with_capacity(&runtime.meter, found.items().len())?;
     for item in found.items() {
         items.push(item.clone())?;
     }
@@ -165,7 +165,7 @@ pub(super) fn reverse(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
         return Ok(Value::Str(builder.finish()));
     }
     let found = value.iterate(&runtime.meter)?;
-    let mut items = Items::with_capacity(&runtime.meter, found.items().len())?;
+    let mut items = SeqBuilder::with_capacity(&runtime.meter, found.items().len())?;
     for item in found.items().iter().rev() {
         items.push(item.clone())?;
     }

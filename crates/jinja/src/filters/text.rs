@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::methods;
 use crate::python::{Indent, JsonStyle, to_json};
 use crate::runtime::{Args, Runtime, percent};
-use crate::text::{Builder, Text};
-use crate::value::{Items, SeqKind, Value};
+use crate::text::{Builder, TemplateString};
+use crate::value::{SeqBuilder, SeqKind, Value};
 
 fn length(runtime: &Runtime<'_>, value: Option<&Value>, default: usize) -> Result<usize> {
     let n = integer(runtime, value, default as i128)?;
@@ -48,7 +48,7 @@ pub(super) fn center(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
     let [width] = args.bind("center", ["width"])?;
     let width = length(runtime, width.as_ref(), 80)?;
     let text = runtime.to_text(&value)?;
-    methods::padded(&runtime.meter, &text, width, ' ', methods::Side::Center).map(Value::Str)
+    methods::padded(&runtime.meter, &text, width, ' ', methods::PaddingSide::Center).map(Value::Str)
 }
 
 /// `escape`: for HTML.
@@ -80,7 +80,7 @@ pub(super) fn escape(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
 pub(super) fn format(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let text = runtime.to_text(&value)?;
     let values = if args.named.is_empty() {
-        let mut items = Items::new(&runtime.meter)?;
+        let mut items = SeqBuilder::new(&runtime.meter)?;
         for value in args.positional {
             items.push(value)?;
         }
@@ -89,7 +89,7 @@ pub(super) fn format(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
         if !args.positional.is_empty() {
             return Err(Error::value("format takes values with names or without, not both"));
         }
-        let mut entries = crate::value::Entries::new(&runtime.meter)?;
+        let mut entries = crate::value::DictBuilder::new(&runtime.meter)?;
         for (name, value) in args.named {
             entries.insert(Value::Str(name), value)?;
         }
@@ -178,9 +178,10 @@ pub(super) fn tojson(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
         other => Some(Indent::Spaces(length(runtime, other.as_ref(), 0)?)),
     };
     let (item, key) = match separators {
-        None | Some(Value::None) => {
-            (Text::trusted(&meter, if indent.is_some() { "," } else { ", " })?, Text::trusted(&meter, ": ")?)
-        }
+        None | Some(Value::None) => (
+            TemplateString::trusted(&meter, if indent.is_some() { "," } else { ", " })?,
+            TemplateString::trusted(&meter, ": ")?,
+        ),
         Some(pair) => match pair.iterate(&meter)?.items() {
             [Value::Str(item), Value::Str(key)] => (item.clone(), key.clone()),
             _ => return Err(Error::value("the separators of tojson are two strings")),
@@ -203,7 +204,7 @@ pub(super) fn truncate(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
     let [most, killwords, end, leeway] = args.bind("truncate", ["length", "killwords", "end", "leeway"])?;
     let end = match &end {
         Some(end) => runtime.to_text(end)?,
-        None => Text::trusted(&runtime.meter, "...")?,
+        None => TemplateString::trusted(&runtime.meter, "...")?,
     };
     let most = length(runtime, most.as_ref(), 255)?;
     let leeway = length(runtime, leeway.as_ref().filter(|v| !matches!(v, Value::None)), 5)?;
@@ -262,7 +263,7 @@ pub(super) fn urlencode(runtime: &mut Runtime<'_>, value: Value, args: Args) -> 
 }
 
 /// Percent-encodes a string; in a path slashes stay, in a query spaces become `+`.
-fn quote(text: &Text, path: bool, out: &mut Builder) -> Result<()> {
+fn quote(text: &TemplateString, path: bool, out: &mut Builder) -> Result<()> {
     for (run, content) in text.runs() {
         for byte in run.bytes() {
             match byte {

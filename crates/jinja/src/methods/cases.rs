@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::meter::Meter;
-use crate::text::{Builder, Text};
+use crate::text::{Builder, TemplateString};
 use std::rc::Rc;
 
 /// Bytes that are converted at a time, so that what the standard library allocates stays small.
@@ -22,7 +22,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// All letters as capitals.
-pub(crate) fn raised(meter: &Rc<Meter>, text: &Text) -> Result<Text> {
+pub(crate) fn raised(meter: &Rc<Meter>, text: &TemplateString) -> Result<TemplateString> {
     let mut out = Builder::with_capacity(meter, text.len())?;
     meter.touch(text.len() * 2)?;
     for (run, content) in text.runs() {
@@ -34,7 +34,7 @@ pub(crate) fn raised(meter: &Rc<Meter>, text: &Text) -> Result<Text> {
 }
 
 /// All letters as small ones.
-pub(crate) fn lowered(meter: &Rc<Meter>, text: &Text) -> Result<Text> {
+pub(crate) fn lowered(meter: &Rc<Meter>, text: &TemplateString) -> Result<TemplateString> {
     let mut out = Builder::with_capacity(meter, text.len())?;
     meter.touch(text.len() * 2)?;
     for (run, content) in text.runs() {
@@ -49,10 +49,10 @@ pub(crate) fn lowered(meter: &Rc<Meter>, text: &Text) -> Result<Text> {
 /// ones. Of a capital of several letters (ß: SS) only the first stays one if `single`.
 pub(crate) fn recased(
     meter: &Rc<Meter>,
-    text: &Text,
+    text: &TemplateString,
     single: bool,
     mut begins: impl FnMut(usize, char) -> bool,
-) -> Result<Text> {
+) -> Result<TemplateString> {
     let mut out = Builder::with_capacity(meter, text.len())?;
     let (mut at, mut before) = (0, '\0');
     for (run, content) in text.runs() {
@@ -75,7 +75,7 @@ pub(crate) fn recased(
 }
 
 /// `swapcase`.
-pub(super) fn swapped(meter: &Rc<Meter>, text: &Text) -> Result<Text> {
+pub(super) fn swapped(meter: &Rc<Meter>, text: &TemplateString) -> Result<TemplateString> {
     let mut out = Builder::with_capacity(meter, text.len())?;
     for (run, content) in text.runs() {
         for c in run.chars() {
@@ -94,7 +94,7 @@ pub(super) fn swapped(meter: &Rc<Meter>, text: &Text) -> Result<Text> {
 }
 
 /// Whether there are letters with a case, and all have the same.
-pub(crate) fn is_cased(meter: &Meter, text: &Text, upper: bool) -> Result<bool> {
+pub(crate) fn is_cased(meter: &Meter, text: &TemplateString, upper: bool) -> Result<bool> {
     meter.touch(text.len())?;
     let mut found = false;
     for c in text.as_str().chars() {
@@ -110,23 +110,29 @@ pub(crate) fn is_cased(meter: &Meter, text: &Text, upper: bool) -> Result<bool> 
 
 /// Where a string stands in its padding.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum PaddingSide {
     Left,
     Right,
     Center,
 }
 
 /// A string padded to a width in characters.
-pub(crate) fn padded(meter: &Rc<Meter>, text: &Text, width: usize, fill: char, side: Side) -> Result<Text> {
+pub(crate) fn padded(
+    meter: &Rc<Meter>,
+    text: &TemplateString,
+    width: usize,
+    fill: char,
+    side: PaddingSide,
+) -> Result<TemplateString> {
     let room = width.saturating_sub(text.char_count(meter)?);
     if room == 0 {
         return Ok(text.clone());
     }
     let before = match side {
-        Side::Left => 0,
-        Side::Right => room,
+        PaddingSide::Left => 0,
+        PaddingSide::Right => room,
         // as Python rounds it
-        Side::Center => room / 2 + (room & width & 1),
+        PaddingSide::Center => room / 2 + (room & width & 1),
     };
     let mut out = Builder::new(meter)?;
     out.pad(fill, before)?;

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::runtime::{Args, Runtime};
-use crate::value::{Dict, Items, SeqKind, Value, equal};
+use crate::value::{Dict, SeqBuilder, SeqKind, Value, equal};
 
 pub(super) fn call(
     runtime: &mut Runtime<'_>,
@@ -22,7 +22,7 @@ pub(super) fn call(
         }
         (Value::Dict(dict), "keys" | "values") => {
             let [] = args.bind(name, [])?;
-            let mut items = Items::with_capacity(&runtime.meter, dict.entries().len())?;
+            let mut items = SeqBuilder::with_capacity(&runtime.meter, dict.entries().len())?;
             for (key, value) in dict.entries() {
                 items.push(if name == "keys" { key.clone() } else { value.clone() })?;
             }
@@ -55,9 +55,9 @@ pub(super) fn call(
 
 /// Keys and values as tuples.
 pub(crate) fn pairs(runtime: &Runtime<'_>, dict: &Dict, kind: SeqKind) -> Result<Value> {
-    let mut items = Items::with_capacity(&runtime.meter, dict.entries().len())?;
+    let mut items = SeqBuilder::with_capacity(&runtime.meter, dict.entries().len())?;
     for (key, value) in dict.entries() {
-        let mut pair = Items::with_capacity(&runtime.meter, 2)?;
+        let mut pair = SeqBuilder::with_capacity(&runtime.meter, 2)?;
         pair.push(key.clone())?;
         pair.push(value.clone())?;
         items.push(pair.of_kind(SeqKind::Tuple)?)?;

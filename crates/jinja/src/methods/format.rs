@@ -1,13 +1,17 @@
 //! `"…".format(values)`.
 
 use crate::error::{Error, Result};
-use crate::python::{Spec, number_at};
+use crate::python::{FormatSpec, number_at};
 use crate::runtime::{Args, Runtime};
-use crate::text::{Builder, Text};
+use crate::text::{Builder, TemplateString};
 use crate::value::Value;
 
 /// Formats a string as Python's `str.format` does, without fields in fields.
-pub(super) fn format(runtime: &mut Runtime<'_>, format: &Text, args: &Args) -> Result<Text> {
+pub(super) fn format(
+    runtime: &mut Runtime<'_>,
+    format: &TemplateString,
+    args: &Args,
+) -> Result<TemplateString> {
     let mut out = Builder::new(&runtime.meter)?;
     let text = format.as_str();
     let mut at = 0;
@@ -57,14 +61,14 @@ fn field(
         (_, None) => out.text(&runtime.to_text(&value)?),
         (Value::Str(text), Some(spec)) if spec.kind == 's' || spec.kind == '\0' => spec.text(text, out),
         (Value::Int(_) | Value::Bool(_), Some(spec)) => {
-            Spec { kind: if spec.kind == '\0' { 'd' } else { spec.kind }, ..spec }.number(&value, out)
+            FormatSpec { kind: if spec.kind == '\0' { 'd' } else { spec.kind }, ..spec }.number(&value, out)
         }
         (Value::Float(_), Some(spec)) if spec.kind == '\0' && spec.precision.is_none() => {
             let text = runtime.to_text(&value)?;
-            Spec { align: spec.align.or(Some('>')), ..spec }.text(&text, out)
+            FormatSpec { align: spec.align.or(Some('>')), ..spec }.text(&text, out)
         }
         (Value::Float(_), Some(spec)) => {
-            Spec { kind: if spec.kind == '\0' { 'g' } else { spec.kind }, ..spec }.number(&value, out)
+            FormatSpec { kind: if spec.kind == '\0' { 'g' } else { spec.kind }, ..spec }.number(&value, out)
         }
         (other, Some(spec)) => {
             runtime.defined(other)?;
@@ -109,11 +113,11 @@ fn find(runtime: &mut Runtime<'_>, name: &str, args: &Args, automatic: &mut usiz
 }
 
 /// Parses `[[fill]align][sign][#][0][width][,][.precision][kind]`; `None` if empty.
-fn parse(text: &str) -> Result<Option<Spec>> {
+fn parse(text: &str) -> Result<Option<FormatSpec>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let mut spec = Spec { kind: '\0', ..Spec::PLAIN };
+    let mut spec = FormatSpec { kind: '\0', ..FormatSpec::PLAIN };
     let mut rest = text;
     let is_align = |c: Option<char>| c.filter(|c| matches!(c, '<' | '>' | '^' | '='));
     let (first, second) = (rest.chars().next(), rest.chars().nth(1));

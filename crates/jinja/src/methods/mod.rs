@@ -6,7 +6,7 @@ mod format;
 mod pieces;
 mod string;
 
-pub(crate) use cases::{Side, is_cased, lowered, padded, raised, recased};
+pub(crate) use cases::{PaddingSide, is_cased, lowered, padded, raised, recased};
 pub(crate) use containers::pairs;
 pub(crate) use pieces::{ends_with_line_end, lines, replaced, stripped};
 

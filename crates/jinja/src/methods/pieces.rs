@@ -3,18 +3,18 @@
 use crate::chars::is_space;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::text::{Builder, Text};
-use crate::value::{Items, SeqKind, Value};
+use crate::text::{Builder, TemplateString};
+use crate::value::{SeqBuilder, SeqKind, Value};
 use std::rc::Rc;
 
 /// `strip`, `lstrip`, `rstrip`: white space, or any of some characters.
 pub(crate) fn stripped(
     meter: &Rc<Meter>,
-    text: &Text,
+    text: &TemplateString,
     chars: Option<&Value>,
     left: bool,
     right: bool,
-) -> Result<Text> {
+) -> Result<TemplateString> {
     meter.touch(text.len())?;
     let set: Option<Vec<char>> = match chars {
         None | Some(Value::None) => None,
@@ -44,7 +44,13 @@ pub(crate) fn stripped(
 }
 
 /// `replace`: at most `count` places, all if it is negative.
-pub(crate) fn replaced(meter: &Rc<Meter>, text: &Text, old: &Text, new: &Text, count: i128) -> Result<Text> {
+pub(crate) fn replaced(
+    meter: &Rc<Meter>,
+    text: &TemplateString,
+    old: &TemplateString,
+    new: &TemplateString,
+    count: i128,
+) -> Result<TemplateString> {
     meter.touch(text.len())?;
     let most = if count < 0 { usize::MAX } else { usize::try_from(count).unwrap_or(usize::MAX) };
     let mut out = Builder::new(meter)?;
@@ -61,14 +67,14 @@ pub(crate) fn replaced(meter: &Rc<Meter>, text: &Text, old: &Text, new: &Text, c
 /// `split` and `rsplit`.
 pub(super) fn split(
     meter: &Rc<Meter>,
-    text: &Text,
-    separator: Option<&Text>,
+    text: &TemplateString,
+    separator: Option<&TemplateString>,
     most: i128,
     from_right: bool,
 ) -> Result<Value> {
     meter.touch(text.len())?;
     let most = if most < 0 { usize::MAX } else { usize::try_from(most).unwrap_or(usize::MAX) };
-    let mut parts = Items::new(meter)?;
+    let mut parts = SeqBuilder::new(meter)?;
     match separator {
         Some(separator) if separator.is_empty() => {
             return Err(Error::value("split needs a separator that is not empty"));
@@ -123,9 +129,9 @@ pub(crate) fn ends_with_line_end(text: &str) -> bool {
 }
 
 /// `splitlines(keepends)`.
-pub(crate) fn lines(meter: &Rc<Meter>, text: &Text, keep_ends: bool) -> Result<Items> {
+pub(crate) fn lines(meter: &Rc<Meter>, text: &TemplateString, keep_ends: bool) -> Result<SeqBuilder> {
     meter.touch(text.len())?;
-    let mut lines = Items::new(meter)?;
+    let mut lines = SeqBuilder::new(meter)?;
     let mut rest = text.as_str();
     while !rest.is_empty() {
         let end = rest.find(ends_line).unwrap_or(rest.len());
@@ -139,7 +145,12 @@ pub(crate) fn lines(meter: &Rc<Meter>, text: &Text, keep_ends: bool) -> Result<I
 }
 
 /// `partition` and `rpartition`.
-pub(super) fn partition(meter: &Rc<Meter>, text: &Text, separator: &Text, from_right: bool) -> Result<Value> {
+pub(super) fn partition(
+    meter: &Rc<Meter>,
+    text: &TemplateString,
+    separator: &TemplateString,
+    from_right: bool,
+) -> Result<Value> {
     meter.touch(text.len())?;
     if separator.is_empty() {
         return Err(Error::value("partition needs a separator that is not empty"));
@@ -151,7 +162,7 @@ pub(super) fn partition(meter: &Rc<Meter>, text: &Text, separator: &Text, from_r
         None if from_right => (0, 0),
         None => (length, length),
     };
-    let mut parts = Items::with_capacity(meter, 3)?;
+    let mut parts = SeqBuilder::with_capacity(meter, 3)?;
     for range in [0..cuts.0, cuts.0..cuts.1, cuts.1..length] {
         parts.push(Value::Str(text.slice(range)))?;
     }
@@ -159,7 +170,7 @@ pub(super) fn partition(meter: &Rc<Meter>, text: &Text, separator: &Text, from_r
 }
 
 /// `expandtabs(size)`.
-pub(super) fn expanded_tabs(meter: &Rc<Meter>, text: &Text, size: usize) -> Result<Text> {
+pub(super) fn expanded_tabs(meter: &Rc<Meter>, text: &TemplateString, size: usize) -> Result<TemplateString> {
     let mut out = Builder::with_capacity(meter, text.len())?;
     let mut column = 0_usize;
     for (run, content) in text.runs() {

@@ -1,16 +1,21 @@
 //! Methods of strings.
 
-use super::cases::{Side, is_cased, lowered, padded, raised, recased, swapped};
+use super::cases::{PaddingSide, is_cased, lowered, padded, raised, recased, swapped};
 use super::format::format;
 use super::pieces::{expanded_tabs, lines, partition, replaced, split, stripped};
 use crate::chars::is_space;
 use crate::error::{Error, Result};
 use crate::runtime::{Args, Runtime};
-use crate::text::{Builder, Text};
+use crate::text::{Builder, TemplateString};
 use crate::value::{SeqKind, Value};
 
 #[inline(never)]
-pub(super) fn call(runtime: &mut Runtime<'_>, text: &Text, name: &'static str, args: Args) -> Result<Value> {
+pub(super) fn call(
+    runtime: &mut Runtime<'_>,
+    text: &TemplateString,
+    name: &'static str,
+    args: Args,
+) -> Result<Value> {
     for value in &args.positional {
         runtime.defined(value)?;
     }
@@ -55,7 +60,7 @@ pub(super) fn call(runtime: &mut Runtime<'_>, text: &Text, name: &'static str, a
 }
 
 /// Methods without arguments.
-fn plain(runtime: &Runtime<'_>, text: &Text, name: &'static str) -> Result<Value> {
+fn plain(runtime: &Runtime<'_>, text: &TemplateString, name: &'static str) -> Result<Value> {
     let meter = &runtime.meter;
     meter.touch(text.len())?;
     let s = text.as_str();
@@ -93,7 +98,7 @@ fn plain(runtime: &Runtime<'_>, text: &Text, name: &'static str) -> Result<Value
     }
 }
 
-fn optional_text(name: &str, value: Option<Value>) -> Result<Option<Text>> {
+fn optional_text(name: &str, value: Option<Value>) -> Result<Option<TemplateString>> {
     match value {
         None | Some(Value::None) => Ok(None),
         Some(Value::Str(text)) => Ok(Some(text)),
@@ -103,7 +108,7 @@ fn optional_text(name: &str, value: Option<Value>) -> Result<Option<Text>> {
     }
 }
 
-fn needed_text(name: &str, value: Option<Value>) -> Result<Text> {
+fn needed_text(name: &str, value: Option<Value>) -> Result<TemplateString> {
     optional_text(name, value)?.ok_or_else(|| Error::value(format!("{name} needs a string")))
 }
 
@@ -117,10 +122,10 @@ fn number(name: &str, value: Option<Value>, default: i128) -> Result<i128> {
 }
 
 /// `startswith` and `endswith`, of one string or any of a tuple.
-fn affix(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+fn affix(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -> Result<Value> {
     let [affix, start, end] = args.bind(name, ["affix", "start", "end"])?;
     let text = &window(runtime, text, name, start, end)?.1;
-    let matches = |affix: &Text| -> Result<bool> {
+    let matches = |affix: &TemplateString| -> Result<bool> {
         runtime.meter.touch(affix.len())?;
         let (text, affix) = (text.as_str(), affix.as_str());
         Ok(if name == "startswith" { text.starts_with(affix) } else { text.ends_with(affix) })
@@ -142,11 +147,11 @@ fn affix(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<V
 /// The number of characters before a part by character positions, and the part.
 fn window(
     runtime: &Runtime<'_>,
-    text: &Text,
+    text: &TemplateString,
     name: &str,
     start: Option<Value>,
     end: Option<Value>,
-) -> Result<(usize, Text)> {
+) -> Result<(usize, TemplateString)> {
     let given = |value: Option<Value>| value.filter(|value| !matches!(value, Value::None));
     let (start, end) = (given(start), given(end));
     if start.is_none() && end.is_none() {
@@ -163,7 +168,7 @@ fn window(
     Ok((first, text.slice(byte(first)..byte(last.max(first)))))
 }
 
-fn remove(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+fn remove(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -> Result<Value> {
     let [affix] = args.bind(name, ["affix"])?;
     let affix = needed_text(name, affix)?;
     runtime.meter.touch(affix.len())?;
@@ -176,7 +181,7 @@ fn remove(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<
 }
 
 /// `join`, of strings only, unlike the filter.
-fn join(runtime: &Runtime<'_>, separator: &Text, args: Args) -> Result<Value> {
+fn join(runtime: &Runtime<'_>, separator: &TemplateString, args: Args) -> Result<Value> {
     let [items] = args.bind("join", ["iterable"])?;
     let items = items.ok_or_else(|| Error::value("join needs a list"))?;
     let mut out = Builder::new(&runtime.meter)?;
@@ -196,7 +201,7 @@ fn join(runtime: &Runtime<'_>, separator: &Text, args: Args) -> Result<Value> {
     Ok(Value::Str(out.finish()))
 }
 
-fn format_map(runtime: &mut Runtime<'_>, text: &Text, args: Args) -> Result<Value> {
+fn format_map(runtime: &mut Runtime<'_>, text: &TemplateString, args: Args) -> Result<Value> {
     let [values] = args.bind("format_map", ["mapping"])?;
     let Some(Value::Dict(dict)) = values else { return Err(Error::value("format_map needs a dict")) };
     let mut args = Args::new(&runtime.meter)?;
@@ -209,7 +214,7 @@ fn format_map(runtime: &mut Runtime<'_>, text: &Text, args: Args) -> Result<Valu
 }
 
 /// `find`, `rfind`, `index`, `rindex` and `count`: positions are characters.
-fn search(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+fn search(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -> Result<Value> {
     let [part, start, end] = args.bind(name, ["sub", "start", "end"])?;
     let part = needed_text(name, part)?;
     let (before, text) = window(runtime, text, name, start, end)?;
@@ -227,7 +232,7 @@ fn search(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<
 }
 
 /// `center`, `ljust`, `rjust`, `zfill`, `expandtabs`.
-fn pad(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+fn pad(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -> Result<Value> {
     let [width, fill] = args.bind(name, ["width", "fillchar"])?;
     let width = number(name, width, 8)?;
     let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
@@ -241,9 +246,9 @@ fn pad(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Val
         };
     }
     let padded = match name {
-        "center" => padded(meter, text, width, fill_char, Side::Center)?,
-        "ljust" => padded(meter, text, width, fill_char, Side::Left)?,
-        "rjust" => padded(meter, text, width, fill_char, Side::Right)?,
+        "center" => padded(meter, text, width, fill_char, PaddingSide::Center)?,
+        "ljust" => padded(meter, text, width, fill_char, PaddingSide::Left)?,
+        "rjust" => padded(meter, text, width, fill_char, PaddingSide::Right)?,
         "expandtabs" => expanded_tabs(meter, text, width)?,
         _ => {
             let signed = text.as_str().starts_with(['+', '-']);
@@ -251,7 +256,7 @@ fn pad(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Val
                 (text.slice(0..usize::from(signed)), text.slice(usize::from(signed)..text.len()));
             let mut out = Builder::new(meter)?;
             out.text(&sign)?;
-            out.text(&padded(meter, &digits, width.saturating_sub(sign.len()), '0', Side::Right)?)?;
+            out.text(&padded(meter, &digits, width.saturating_sub(sign.len()), '0', PaddingSide::Right)?)?;
             out.finish()
         }
     };

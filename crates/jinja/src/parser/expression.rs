@@ -1,7 +1,7 @@
 //! Operators, by their precedence.
 
 use super::Parser;
-use crate::ast::{Arithmetic, Comparison, Expression, Sign};
+use crate::ast::{ArithmeticOperator, ComparisonOperator, Expression, Sign};
 use crate::error::Result;
 use crate::lexer::TokenKind;
 
@@ -20,8 +20,8 @@ const POWER: u8 = 7;
 enum Operator {
     Or,
     And,
-    Compare(Comparison),
-    Arithmetic(Arithmetic),
+    Compare(ComparisonOperator),
+    Arithmetic(ArithmeticOperator),
     Concat,
 }
 
@@ -96,7 +96,7 @@ impl Parser<'_> {
                 let mut rest = Vec::new();
                 while let Some((Operator::Compare(comparison), _)) = self.operator() {
                     self.advance();
-                    if comparison == Comparison::NotIn {
+                    if comparison == ComparisonOperator::NotIn {
                         self.advance();
                     }
                     rest.push((comparison, self.operation(level + 1)?));
@@ -133,27 +133,27 @@ impl Parser<'_> {
         let arithmetic = |op, level| (Operator::Arithmetic(op), level);
         Some(match self.peek() {
             TokenKind::Op(op) => match *op {
-                "+" => arithmetic(Arithmetic::Add, SUM),
-                "-" => arithmetic(Arithmetic::Sub, SUM),
+                "+" => arithmetic(ArithmeticOperator::Add, SUM),
+                "-" => arithmetic(ArithmeticOperator::Sub, SUM),
                 "~" => (Operator::Concat, CONCAT),
-                "*" => arithmetic(Arithmetic::Mul, PRODUCT),
-                "/" => arithmetic(Arithmetic::Div, PRODUCT),
-                "//" => arithmetic(Arithmetic::FloorDiv, PRODUCT),
-                "%" => arithmetic(Arithmetic::Rem, PRODUCT),
-                "**" => arithmetic(Arithmetic::Pow, POWER),
-                "==" => (Compare(Comparison::Eq), COMPARE),
-                "!=" => (Compare(Comparison::Ne), COMPARE),
-                "<" => (Compare(Comparison::Lt), COMPARE),
-                "<=" => (Compare(Comparison::Le), COMPARE),
-                ">" => (Compare(Comparison::Gt), COMPARE),
-                ">=" => (Compare(Comparison::Ge), COMPARE),
+                "*" => arithmetic(ArithmeticOperator::Mul, PRODUCT),
+                "/" => arithmetic(ArithmeticOperator::Div, PRODUCT),
+                "//" => arithmetic(ArithmeticOperator::FloorDiv, PRODUCT),
+                "%" => arithmetic(ArithmeticOperator::Rem, PRODUCT),
+                "**" => arithmetic(ArithmeticOperator::Pow, POWER),
+                "==" => (Compare(ComparisonOperator::Eq), COMPARE),
+                "!=" => (Compare(ComparisonOperator::Ne), COMPARE),
+                "<" => (Compare(ComparisonOperator::Lt), COMPARE),
+                "<=" => (Compare(ComparisonOperator::Le), COMPARE),
+                ">" => (Compare(ComparisonOperator::Gt), COMPARE),
+                ">=" => (Compare(ComparisonOperator::Ge), COMPARE),
                 _ => return None,
             },
             TokenKind::Name(..) => match self.name_at(0)? {
                 "or" => (Operator::Or, OR),
                 "and" => (Operator::And, AND),
-                "in" => (Compare(Comparison::In), COMPARE),
-                "not" if self.name_at(1) == Some("in") => (Compare(Comparison::NotIn), COMPARE),
+                "in" => (Compare(ComparisonOperator::In), COMPARE),
+                "not" if self.name_at(1) == Some("in") => (Compare(ComparisonOperator::NotIn), COMPARE),
                 _ => return None,
             },
             _ => return None,
@@ -190,6 +190,6 @@ impl Parser<'_> {
     }
 }
 
-fn chain(value: Expression, links: Vec<crate::ast::Link>) -> Expression {
+fn chain(value: Expression, links: Vec<crate::ast::PostfixOperation>) -> Expression {
     if links.is_empty() { value } else { Expression::Chain(Box::new(value), links) }
 }

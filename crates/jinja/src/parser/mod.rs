@@ -4,14 +4,14 @@ mod expression;
 mod primary;
 mod statement;
 
-use crate::ast::{Constant, Loop, MacroDefinition, Program, Uses};
+use crate::ast::{LiteralConstant, Loop, MacroDefinition, Program, SpecialNames};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lexer::{Token, TokenKind, normalize, tokens};
-use crate::limits::Limits;
+use crate::limits::TemplateLimits;
 use crate::symbols::{Symbol, Symbols};
 
 /// Parses a source.
-pub(crate) fn parse(source: &str, limits: &Limits) -> Result<Program> {
+pub(crate) fn parse(source: &str, limits: &TemplateLimits) -> Result<Program> {
     if source.len() > limits.source {
         let (bytes, limit) = (source.len(), limits.source);
         return Err(Error::limit(format!("its source has {bytes} bytes, more than the limit of {limit}")));
@@ -28,7 +28,7 @@ pub(crate) fn parse(source: &str, limits: &Limits) -> Result<Program> {
         constants: Vec::new(),
         macros: Vec::new(),
         loops: Vec::new(),
-        uses: Uses::default(),
+        uses: SpecialNames::default(),
         in_loop: false,
     };
     let body = parser.template()?;
@@ -43,11 +43,11 @@ struct Parser<'a> {
     depth: u32,
     limit: u32,
     symbols: Symbols,
-    constants: Vec<Constant>,
+    constants: Vec<LiteralConstant>,
     macros: Vec<MacroDefinition>,
     loops: Vec<Loop>,
     /// Special names mentioned since the macro or loop that is being parsed began.
-    uses: Uses,
+    uses: SpecialNames,
     /// Whether `break` and `continue` have a loop to act on.
     in_loop: bool,
 }
@@ -163,7 +163,7 @@ impl<'a> Parser<'a> {
         Ok(self.symbols.add(name))
     }
 
-    fn constant(&mut self, constant: Constant) -> u32 {
+    fn constant(&mut self, constant: LiteralConstant) -> u32 {
         self.constants.push(constant);
         self.constants.len() as u32 - 1
     }

@@ -1,7 +1,7 @@
 //! Names, literals, brackets, and what follows them.
 
 use super::Parser;
-use crate::ast::{Arguments, Constant, Expression, Link};
+use crate::ast::{ArgumentList, Expression, LiteralConstant, PostfixOperation};
 use crate::error::Result;
 use crate::lexer::TokenKind;
 
@@ -16,10 +16,10 @@ impl Parser<'_> {
                     self.advance();
                 }
                 let text = text.into_boxed_str();
-                return Ok(Expression::Constant(self.constant(Constant::Str(text))));
+                return Ok(Expression::Constant(self.constant(LiteralConstant::Str(text))));
             }
-            TokenKind::Int(n) => Constant::Int(*n),
-            TokenKind::Float(f) => Constant::Float(*f),
+            TokenKind::Int(n) => LiteralConstant::Int(*n),
+            TokenKind::Float(f) => LiteralConstant::Float(*f),
             TokenKind::Op("(") => return self.nested(Self::parenthesis),
             TokenKind::Op("[") => return self.nested(Self::list),
             TokenKind::Op("{") => return self.nested(Self::dict),
@@ -32,9 +32,9 @@ impl Parser<'_> {
     fn name(&mut self) -> Result<Expression> {
         let name = self.name_at(0).unwrap_or_default();
         let constant = match name {
-            "true" | "True" => Constant::Bool(true),
-            "false" | "False" => Constant::Bool(false),
-            "none" | "None" => Constant::None,
+            "true" | "True" => LiteralConstant::Bool(true),
+            "false" | "False" => LiteralConstant::Bool(false),
+            "none" | "None" => LiteralConstant::None,
             "not" | "and" | "or" | "in" | "is" | "if" | "else" => return Err(self.expected("a value")),
             _ => {
                 match name {
@@ -116,7 +116,7 @@ impl Parser<'_> {
     }
 
     /// Attributes, subscripts and calls.
-    pub(super) fn postfix(&mut self, links: &mut Vec<Link>) -> Result<()> {
+    pub(super) fn postfix(&mut self, links: &mut Vec<PostfixOperation>) -> Result<()> {
         loop {
             match self.peek() {
                 TokenKind::Op(".") => {
@@ -124,22 +124,22 @@ impl Parser<'_> {
                     links.push(self.attribute()?);
                 }
                 TokenKind::Op("[") => links.push(self.nested(Self::subscript)?),
-                TokenKind::Op("(") => links.push(Link::Call(self.nested(Self::arguments)?)),
+                TokenKind::Op("(") => links.push(PostfixOperation::Call(self.nested(Self::arguments)?)),
                 _ => return Ok(()),
             }
         }
     }
 
-    fn attribute(&mut self) -> Result<Link> {
+    fn attribute(&mut self) -> Result<PostfixOperation> {
         if let TokenKind::Int(n) = self.peek() {
-            let index = Constant::Int(*n);
+            let index = LiteralConstant::Int(*n);
             self.advance();
-            return Ok(Link::Subscript(Expression::Constant(self.constant(index))));
+            return Ok(PostfixOperation::Subscript(Expression::Constant(self.constant(index))));
         }
-        Ok(Link::Attribute(self.expect_name()?))
+        Ok(PostfixOperation::Attribute(self.expect_name()?))
     }
 
-    fn subscript(&mut self) -> Result<Link> {
+    fn subscript(&mut self) -> Result<PostfixOperation> {
         self.advance();
         let mut parts = [None, None, None];
         let mut at = 0;
@@ -155,16 +155,16 @@ impl Parser<'_> {
         }
         self.expect_op("]")?;
         if at > 0 {
-            return Ok(Link::Slice(Box::new(parts)));
+            return Ok(PostfixOperation::Slice(Box::new(parts)));
         }
         let [index, ..] = parts;
-        index.map(Link::Subscript).ok_or_else(|| self.error("a subscript is empty"))
+        index.map(PostfixOperation::Subscript).ok_or_else(|| self.error("a subscript is empty"))
     }
 
     /// Arguments in parentheses.
-    pub(super) fn arguments(&mut self) -> Result<Arguments> {
+    pub(super) fn arguments(&mut self) -> Result<ArgumentList> {
         self.expect_op("(")?;
-        let mut arguments = Arguments::default();
+        let mut arguments = ArgumentList::default();
         let mut first = true;
         while !self.skip_op(")") {
             if !first {
@@ -179,7 +179,7 @@ impl Parser<'_> {
         Ok(arguments)
     }
 
-    fn argument(&mut self, arguments: &mut Arguments) -> Result<()> {
+    fn argument(&mut self, arguments: &mut ArgumentList) -> Result<()> {
         if self.skip_op("*") {
             if arguments.spread.is_some() {
                 return Err(self.error("a call takes one *list"));
@@ -195,7 +195,7 @@ impl Parser<'_> {
         {
             self.advance();
             self.advance();
-            let name = self.constant(Constant::Str(name.into()));
+            let name = self.constant(LiteralConstant::Str(name.into()));
             arguments.named.push((name, self.expression()?));
         } else {
             if !arguments.named.is_empty() {
@@ -207,14 +207,14 @@ impl Parser<'_> {
     }
 
     /// Filters and tests, and calls of their results.
-    pub(super) fn filters(&mut self, links: &mut Vec<Link>) -> Result<()> {
+    pub(super) fn filters(&mut self, links: &mut Vec<PostfixOperation>) -> Result<()> {
         loop {
             if self.is_op("|") {
                 links.push(self.filter()?);
             } else if self.skip_name("is") {
                 links.push(self.test()?);
             } else if self.is_op("(") {
-                links.push(Link::Call(self.nested(Self::arguments)?));
+                links.push(PostfixOperation::Call(self.nested(Self::arguments)?));
             } else {
                 return Ok(());
             }
@@ -222,11 +222,11 @@ impl Parser<'_> {
     }
 
     /// One filter; the bar may be missing before the first of a block.
-    pub(super) fn filter(&mut self) -> Result<Link> {
+    pub(super) fn filter(&mut self) -> Result<PostfixOperation> {
         self.skip_op("|");
         let name = self.dotted_name()?;
-        let arguments = if self.is_op("(") { self.nested(Self::arguments)? } else { Arguments::default() };
-        Ok(Link::Filter(self.symbol(&name)?, arguments))
+        let arguments = if self.is_op("(") { self.nested(Self::arguments)? } else { ArgumentList::default() };
+        Ok(PostfixOperation::Filter(self.symbol(&name)?, arguments))
     }
 
     fn dotted_name(&mut self) -> Result<String> {
@@ -242,11 +242,11 @@ impl Parser<'_> {
         Ok(name)
     }
 
-    fn test(&mut self) -> Result<Link> {
+    fn test(&mut self) -> Result<PostfixOperation> {
         let negated = self.skip_name("not");
         // the names of some tests are operators: "is in list", "is none"
         let name = self.dotted_name()?;
-        let mut arguments = Arguments::default();
+        let mut arguments = ArgumentList::default();
         if self.is_op("(") {
             arguments = self.nested(Self::arguments)?;
         } else if self.begins_argument() {
@@ -259,7 +259,7 @@ impl Parser<'_> {
                 Expression::Chain(Box::new(value), links)
             });
         }
-        Ok(Link::Test(self.symbol(&name)?, arguments, negated))
+        Ok(PostfixOperation::Test(self.symbol(&name)?, arguments, negated))
     }
 
     fn begins_argument(&self) -> bool {

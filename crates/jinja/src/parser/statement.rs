@@ -1,7 +1,9 @@
 //! Statements.
 
 use super::Parser;
-use crate::ast::{Expression, Link, Loop, MacroDefinition, Node, Statement, Target, Uses};
+use crate::ast::{
+    AssignmentTarget, Expression, Loop, MacroDefinition, Node, PostfixOperation, SpecialNames, Statement,
+};
 use crate::error::{Error, Result};
 use crate::lexer::TokenKind;
 use crate::symbols::Symbol;
@@ -157,7 +159,7 @@ impl Parser<'_> {
     }
 
     /// What `set`, `for` and `with` assign to.
-    fn target(&mut self, attributes: bool) -> Result<Target> {
+    fn target(&mut self, attributes: bool) -> Result<AssignmentTarget> {
         let first = self.single_target(attributes)?;
         if !self.is_op(",") {
             return Ok(first);
@@ -169,10 +171,10 @@ impl Parser<'_> {
             }
             targets.push(self.single_target(attributes)?);
         }
-        Ok(Target::Tuple(targets))
+        Ok(AssignmentTarget::Tuple(targets))
     }
 
-    fn single_target(&mut self, attributes: bool) -> Result<Target> {
+    fn single_target(&mut self, attributes: bool) -> Result<AssignmentTarget> {
         if self.skip_op("(") {
             let target = self.nested(|p| p.target(attributes))?;
             self.expect_op(")")?;
@@ -183,9 +185,9 @@ impl Parser<'_> {
         }
         let name = self.expect_name()?;
         if attributes && self.skip_op(".") {
-            return Ok(Target::Attribute(name, self.expect_name()?));
+            return Ok(AssignmentTarget::Attribute(name, self.expect_name()?));
         }
-        Ok(Target::Name(name))
+        Ok(AssignmentTarget::Name(name))
     }
 
     fn set(&mut self) -> Result<Statement> {
@@ -200,7 +202,7 @@ impl Parser<'_> {
     }
 
     /// Filters one after the other, the first without a bar or with one.
-    fn filter_list(&mut self) -> Result<Vec<Link>> {
+    fn filter_list(&mut self) -> Result<Vec<PostfixOperation>> {
         let mut links = vec![self.filter()?];
         while self.is_op("|") {
             links.push(self.filter()?);
@@ -231,7 +233,7 @@ impl Parser<'_> {
         let parameters = if self.is_op("(") { self.parameters()? } else { Vec::new() };
         let call = self.expression()?;
         match &call {
-            Expression::Chain(_, links) if matches!(links.last(), Some(Link::Call(_))) => {}
+            Expression::Chain(_, links) if matches!(links.last(), Some(PostfixOperation::Call(_))) => {}
             _ => return Err(self.error("{% call %} needs the call of a macro")),
         }
         let name = self.symbol("caller")?;
@@ -252,7 +254,7 @@ impl Parser<'_> {
         // a body in a loop may use the loop's variable
         self.uses.looping |= uses.looping;
         if end == "endcall" {
-            self.uses = Uses {
+            self.uses = SpecialNames {
                 varargs: outside.varargs | uses.varargs,
                 kwargs: outside.kwargs | uses.kwargs,
                 caller: outside.caller | uses.caller,

@@ -3,14 +3,14 @@
 use super::number;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::text::{Builder, Text};
+use crate::text::{Builder, TemplateString};
 use crate::value::Value;
 use std::rc::Rc;
 
 /// What stands before each line of a list that is written on several lines.
 pub(crate) enum Indent {
     Spaces(usize),
-    Text(Text),
+    Text(TemplateString),
 }
 
 /// How JSON is written.
@@ -18,12 +18,12 @@ pub(crate) struct JsonStyle {
     pub(crate) ascii: bool,
     pub(crate) sort: bool,
     pub(crate) indent: Option<Indent>,
-    pub(crate) item: Text,
-    pub(crate) key: Text,
+    pub(crate) item: TemplateString,
+    pub(crate) key: TemplateString,
 }
 
 /// The JSON text of a value.
-pub(crate) fn to_json(meter: &Rc<Meter>, value: &Value, style: &JsonStyle) -> Result<Text> {
+pub(crate) fn to_json(meter: &Rc<Meter>, value: &Value, style: &JsonStyle) -> Result<TemplateString> {
     let mut out = Builder::new(meter)?;
     style.write(value, 0, false, &mut out)?;
     Ok(out.finish())
@@ -122,7 +122,7 @@ impl JsonStyle {
         }
     }
 
-    fn string(&self, text: &Text, content: bool, out: &mut Builder) -> Result<()> {
+    fn string(&self, text: &TemplateString, content: bool, out: &mut Builder) -> Result<()> {
         out.meter().touch(text.len())?;
         let edge = content || text.has_content();
         out.push("\"", edge)?;

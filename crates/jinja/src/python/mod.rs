@@ -7,5 +7,5 @@ mod spec;
 
 pub(crate) use json::{Indent, JsonStyle, to_json};
 pub(crate) use number::{parse_float, parse_integer};
-pub(crate) use print::Printer;
-pub(crate) use spec::{Spec, number_at};
+pub(crate) use print::ValuePrinter;
+pub(crate) use spec::{FormatSpec, number_at};

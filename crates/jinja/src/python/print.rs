@@ -4,20 +4,24 @@ use super::number;
 use crate::chars::is_printable;
 use crate::error::{Error, Result};
 use crate::symbols::Symbols;
-use crate::text::{Builder, Text};
-use crate::value::{Seq, SeqKind, Space, Value};
+use crate::text::{Builder, TemplateString};
+use crate::value::{NamespaceObject, Seq, SeqKind, Value};
 
 /// Writes values to a text.
-pub(crate) struct Printer<'a> {
-    spaces: &'a [Space],
+pub(crate) struct ValuePrinter<'a> {
+    spaces: &'a [NamespaceObject],
     symbols: &'a Symbols,
     out: &'a mut Builder,
     depth: u16,
 }
 
-impl<'a> Printer<'a> {
-    pub(crate) fn new(spaces: &'a [Space], symbols: &'a Symbols, out: &'a mut Builder) -> Printer<'a> {
-        Printer { spaces, symbols, out, depth: 0 }
+impl<'a> ValuePrinter<'a> {
+    pub(crate) fn new(
+        spaces: &'a [NamespaceObject],
+        symbols: &'a Symbols,
+        out: &'a mut Builder,
+    ) -> ValuePrinter<'a> {
+        ValuePrinter { spaces, symbols, out, depth: 0 }
     }
 
     /// `str(value)`: strings as they are, the rest as `repr` has it.
@@ -138,7 +142,7 @@ impl<'a> Printer<'a> {
         self.out.push("}>", false)
     }
 
-    fn quoted(&mut self, text: &Text, content: bool) -> Result<()> {
+    fn quoted(&mut self, text: &TemplateString, content: bool) -> Result<()> {
         self.out.meter().touch(text.len())?;
         let s = text.as_str();
         let quote = if s.contains('\'') && !s.contains('"') { "\"" } else { "'" };

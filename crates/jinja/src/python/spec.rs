@@ -2,7 +2,7 @@
 
 use super::number::{digits, formatted, grouped};
 use crate::error::{Error, Result};
-use crate::text::{Builder, Text};
+use crate::text::{Builder, TemplateString};
 use crate::value::Value;
 
 /// Most digits after the point.
@@ -10,7 +10,7 @@ const MAX_PRECISION: usize = 400;
 
 /// Width, alignment, sign, precision and kind of a field.
 #[derive(Clone, Copy)]
-pub(crate) struct Spec {
+pub(crate) struct FormatSpec {
     pub(crate) fill: char,
     /// `<`, `>`, `^` or `=`; none: as the value's type has it.
     pub(crate) align: Option<char>,
@@ -22,8 +22,8 @@ pub(crate) struct Spec {
     pub(crate) kind: char,
 }
 
-impl Spec {
-    pub(crate) const PLAIN: Spec = Spec {
+impl FormatSpec {
+    pub(crate) const PLAIN: FormatSpec = FormatSpec {
         fill: ' ',
         align: None,
         sign: '-',
@@ -46,7 +46,7 @@ impl Spec {
     }
 
     /// Writes a string, cut to the precision and padded to the width.
-    pub(crate) fn text(&self, text: &Text, out: &mut Builder) -> Result<()> {
+    pub(crate) fn text(&self, text: &TemplateString, out: &mut Builder) -> Result<()> {
         out.meter().touch(text.len())?;
         let cut = match self.precision {
             Some(most) => {

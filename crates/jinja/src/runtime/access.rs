@@ -3,8 +3,8 @@
 use super::Runtime;
 use crate::error::{Error, Result};
 use crate::symbols::Symbol;
-use crate::text::{Builder, Text};
-use crate::value::{Items, LoopState, Method, Missing, SeqKind, Value, method_of};
+use crate::text::{Builder, TemplateString};
+use crate::value::{LoopState, Method, SeqBuilder, SeqKind, UndefinedOrigin, Value, method_of};
 use std::rc::Rc;
 
 impl Runtime<'_> {
@@ -12,7 +12,7 @@ impl Runtime<'_> {
     #[inline(never)]
     pub(crate) fn attribute(&mut self, value: &Value, symbol: Symbol) -> Result<Value> {
         let found = self.attribute_by_name(value, self.name(symbol))?;
-        Ok(found.unwrap_or(Value::Undefined(Missing::Attribute(symbol))))
+        Ok(found.unwrap_or(Value::Undefined(UndefinedOrigin::Attribute(symbol))))
     }
 
     /// The same for a name that is known only when the template runs.
@@ -66,8 +66,8 @@ impl Runtime<'_> {
         match entries.iter_mut().find(|(other, _)| other.as_str() == name) {
             Some((_, old)) => *old = value,
             None => {
-                let name = Text::trusted(&self.meter, name)?;
-                self.meter.reserve(2 * size_of::<(Text, Value)>())?;
+                let name = TemplateString::trusted(&self.meter, name)?;
+                self.meter.reserve(2 * size_of::<(TemplateString, Value)>())?;
                 entries.push((name, value));
             }
         }
@@ -105,10 +105,10 @@ impl Runtime<'_> {
     /// An element that is not there, named in errors where the template mentions the name.
     fn missing(&self, key: &Value) -> Value {
         let symbol = key.as_str().filter(|name| name.len() < 64).and_then(|name| self.symbol(name));
-        Value::Undefined(symbol.map_or(Missing::Element, Missing::Attribute))
+        Value::Undefined(symbol.map_or(UndefinedOrigin::Element, UndefinedOrigin::Attribute))
     }
 
-    fn character(&self, text: &Text, index: i128) -> Result<Option<Value>> {
+    fn character(&self, text: &TemplateString, index: i128) -> Result<Option<Value>> {
         let Some(at) = position(index, text.char_count(&self.meter)?) else { return Ok(None) };
         self.meter.touch(if text.is_ascii() { 1 } else { text.len() })?;
         let range = char_range(text, at, at + 1);
@@ -125,7 +125,7 @@ impl Runtime<'_> {
         match value {
             Value::Seq(seq) if seq.kind.has_positions() => {
                 let (first, count, step) = resolve(bounds, seq.items().len());
-                let mut items = Items::with_capacity(&self.meter, count)?;
+                let mut items = SeqBuilder::with_capacity(&self.meter, count)?;
                 for at in positions(first, count, step) {
                     items.push(seq.items()[at].clone())?;
                 }
@@ -139,7 +139,7 @@ impl Runtime<'_> {
         }
     }
 
-    fn text_slice(&self, text: &Text, first: usize, count: usize, step: i128) -> Result<Value> {
+    fn text_slice(&self, text: &TemplateString, first: usize, count: usize, step: i128) -> Result<Value> {
         self.meter.touch(text.len())?;
         if step == 1 {
             return Ok(Value::Str(text.slice(char_range(text, first, first + count))));
@@ -176,8 +176,10 @@ fn loop_attribute(state: &LoopState, name: &str) -> Option<Value> {
         "length" => number(count),
         "depth" => number(state.depth as usize + 1),
         "depth0" => number(state.depth as usize),
-        "previtem" => turn.checked_sub(1).and_then(item).unwrap_or(Value::Undefined(Missing::Element)),
-        "nextitem" => item(turn + 1).unwrap_or(Value::Undefined(Missing::Element)),
+        "previtem" => {
+            turn.checked_sub(1).and_then(item).unwrap_or(Value::Undefined(UndefinedOrigin::Element))
+        }
+        "nextitem" => item(turn + 1).unwrap_or(Value::Undefined(UndefinedOrigin::Element)),
         _ => return None,
     })
 }
@@ -189,7 +191,7 @@ fn position(index: i128, count: usize) -> Option<usize> {
 }
 
 /// Bytes from one character to another.
-fn char_range(text: &Text, from: usize, to: usize) -> std::ops::Range<usize> {
+fn char_range(text: &TemplateString, from: usize, to: usize) -> std::ops::Range<usize> {
     if text.is_ascii() {
         return from..to;
     }

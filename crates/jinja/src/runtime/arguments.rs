@@ -1,16 +1,16 @@
 //! Arguments of calls.
 
 use crate::error::{Error, Result};
-use crate::meter::{Charge, Meter};
-use crate::text::Text;
+use crate::meter::{Meter, MeterCharge};
+use crate::text::TemplateString;
 use crate::value::Value;
 use std::rc::Rc;
 
 /// Evaluated arguments.
 pub(crate) struct Args {
     pub(crate) positional: Vec<Value>,
-    pub(crate) named: Vec<(Text, Value)>,
-    charge: Charge,
+    pub(crate) named: Vec<(TemplateString, Value)>,
+    charge: MeterCharge,
 }
 
 impl Args {
@@ -25,8 +25,8 @@ impl Args {
         Ok(())
     }
 
-    pub(crate) fn push_named(&mut self, name: Text, value: Value) -> Result<()> {
-        self.charge.grow(2 * size_of::<(Text, Value)>())?;
+    pub(crate) fn push_named(&mut self, name: TemplateString, value: Value) -> Result<()> {
+        self.charge.grow(2 * size_of::<(TemplateString, Value)>())?;
         self.charge.meter().spend(self.named.len() / 4 + 1)?;
         if self.named.iter().any(|(other, _)| other.as_str() == name.as_str()) {
             return Err(Error::value(format!("the argument {} is given twice", clip(name.as_str()))));

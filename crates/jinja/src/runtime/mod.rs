@@ -12,40 +12,45 @@ pub(crate) use percent::percent;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::Meter;
-use crate::python::Printer;
+use crate::python::ValuePrinter;
 use crate::symbols::{Symbol, Symbols};
-use crate::text::{Builder, Text};
-use crate::value::{Missing, Space, Value};
+use crate::text::{Builder, TemplateString};
+use crate::value::{NamespaceObject, UndefinedOrigin, Value};
 use std::rc::Rc;
 
 /// The function behind `strftime_now`.
-pub(crate) type Clock<'a> = &'a dyn Fn(&str) -> std::result::Result<String, String>;
+pub(crate) type StrftimeFn<'a> = &'a dyn Fn(&str) -> std::result::Result<String, String>;
 
 /// A filter: the value before the bar, and the arguments.
-pub(crate) type Filter = fn(&mut Runtime<'_>, Value, Args) -> Result<Value>;
+pub(crate) type FilterFn = fn(&mut Runtime<'_>, Value, Args) -> Result<Value>;
 
 /// A test: the value before `is`, and the arguments.
-pub(crate) type Test = fn(&mut Runtime<'_>, &Value, &Args) -> Result<bool>;
+pub(crate) type TestFn = fn(&mut Runtime<'_>, &Value, &Args) -> Result<bool>;
 
 /// How filters and tests find each other: some are given the name of another one.
 #[derive(Clone, Copy)]
 pub(crate) struct Finders {
-    pub(crate) filter: fn(&str) -> Option<Filter>,
-    pub(crate) test: fn(&str) -> Option<Test>,
+    pub(crate) filter: fn(&str) -> Option<FilterFn>,
+    pub(crate) test: fn(&str) -> Option<TestFn>,
 }
 
 /// What a rendering shares with the built-ins that it calls.
 pub(crate) struct Runtime<'a> {
     pub(crate) meter: Rc<Meter>,
-    pub(crate) spaces: Vec<Space>,
-    pub(crate) now: Clock<'a>,
+    pub(crate) spaces: Vec<NamespaceObject>,
+    pub(crate) now: StrftimeFn<'a>,
     pub(crate) find: Finders,
     symbols: &'a Symbols,
     depth: u32,
 }
 
 impl<'a> Runtime<'a> {
-    pub(crate) fn new(meter: Rc<Meter>, symbols: &'a Symbols, now: Clock<'a>, find: Finders) -> Runtime<'a> {
+    pub(crate) fn new(
+        meter: Rc<Meter>,
+        symbols: &'a Symbols,
+        now: StrftimeFn<'a>,
+        find: Finders,
+    ) -> Runtime<'a> {
         Runtime { meter, spaces: Vec::new(), now, find, symbols, depth: 0 }
     }
 
@@ -74,11 +79,11 @@ impl<'a> Runtime<'a> {
 
     /// Appends `str(value)`.
     pub(crate) fn print(&self, value: &Value, out: &mut Builder) -> Result<()> {
-        Printer::new(&self.spaces, self.symbols, out).str(value)
+        ValuePrinter::new(&self.spaces, self.symbols, out).str(value)
     }
 
     /// `str(value)`.
-    pub(crate) fn to_text(&self, value: &Value) -> Result<Text> {
+    pub(crate) fn to_text(&self, value: &Value) -> Result<TemplateString> {
         if let Value::Str(text) = value {
             return Ok(text.clone());
         }
@@ -88,14 +93,14 @@ impl<'a> Runtime<'a> {
     }
 
     /// `repr(value)`.
-    pub(crate) fn to_repr(&self, value: &Value) -> Result<Text> {
+    pub(crate) fn to_repr(&self, value: &Value) -> Result<TemplateString> {
         let mut builder = Builder::new(&self.meter)?;
-        Printer::new(&self.spaces, self.symbols, &mut builder).repr(value)?;
+        ValuePrinter::new(&self.spaces, self.symbols, &mut builder).repr(value)?;
         Ok(builder.finish())
     }
 
     /// `str` or `repr` of a value, for `%s` and `%r`.
-    pub(crate) fn shown(&self, value: &Value, kind: char) -> Result<Text> {
+    pub(crate) fn shown(&self, value: &Value, kind: char) -> Result<TemplateString> {
         if kind == 'r' || kind == 'a' { self.to_repr(value) } else { self.to_text(value) }
     }
 
@@ -103,10 +108,14 @@ impl<'a> Runtime<'a> {
     pub(crate) fn defined(&self, value: &Value) -> Result<()> {
         let Value::Undefined(missing) = value else { return Ok(()) };
         let message = match missing {
-            Missing::Name(symbol) => format!("'{}' is undefined", self.name(*symbol)),
-            Missing::Attribute(symbol) => format!("unknown attribute or key '{}'", self.name(*symbol)),
-            Missing::Parameter(symbol) => format!("the parameter '{}' was not given", self.name(*symbol)),
-            Missing::Element => "the element does not exist".to_owned(),
+            UndefinedOrigin::Name(symbol) => format!("'{}' is undefined", self.name(*symbol)),
+            UndefinedOrigin::Attribute(symbol) => {
+                format!("unknown attribute or key '{}'", self.name(*symbol))
+            }
+            UndefinedOrigin::Parameter(symbol) => {
+                format!("the parameter '{}' was not given", self.name(*symbol))
+            }
+            UndefinedOrigin::Element => "the element does not exist".to_owned(),
         };
         Err(Error::new(ErrorKind::Undefined, message))
     }

@@ -2,10 +2,10 @@
 
 use super::Runtime;
 use super::percent::percent;
-use crate::ast::{Arithmetic, Comparison};
+use crate::ast::{ArithmeticOperator, ComparisonOperator};
 use crate::error::{Error, Result};
 use crate::text::Builder;
-use crate::value::{Items, Seq, SeqKind, Value, compare, contains, equal};
+use crate::value::{Seq, SeqBuilder, SeqKind, Value, compare, contains, equal};
 use std::cmp::Ordering;
 use std::rc::Rc;
 
@@ -15,28 +15,28 @@ pub(crate) fn too_large() -> Error {
 
 impl Runtime<'_> {
     /// Whether a comparison holds.
-    pub(crate) fn compares(&self, op: Comparison, left: &Value, right: &Value) -> Result<bool> {
+    pub(crate) fn compares(&self, op: ComparisonOperator, left: &Value, right: &Value) -> Result<bool> {
         let order = |runtime: &Self| {
             runtime.defined(left)?;
             runtime.defined(right)?;
             compare(&runtime.meter, left, right)
         };
         Ok(match op {
-            Comparison::Eq => equal(&self.meter, left, right)?,
-            Comparison::Ne => !equal(&self.meter, left, right)?,
-            Comparison::In => contains(&self.meter, right, left)?,
-            Comparison::NotIn => !contains(&self.meter, right, left)?,
-            Comparison::Lt => order(self)? == Some(Ordering::Less),
-            Comparison::Le => matches!(order(self)?, Some(Ordering::Less | Ordering::Equal)),
-            Comparison::Gt => order(self)? == Some(Ordering::Greater),
-            Comparison::Ge => matches!(order(self)?, Some(Ordering::Greater | Ordering::Equal)),
+            ComparisonOperator::Eq => equal(&self.meter, left, right)?,
+            ComparisonOperator::Ne => !equal(&self.meter, left, right)?,
+            ComparisonOperator::In => contains(&self.meter, right, left)?,
+            ComparisonOperator::NotIn => !contains(&self.meter, right, left)?,
+            ComparisonOperator::Lt => order(self)? == Some(Ordering::Less),
+            ComparisonOperator::Le => matches!(order(self)?, Some(Ordering::Less | Ordering::Equal)),
+            ComparisonOperator::Gt => order(self)? == Some(Ordering::Greater),
+            ComparisonOperator::Ge => matches!(order(self)?, Some(Ordering::Greater | Ordering::Equal)),
         })
     }
 
     /// `left op right`.
-    pub(crate) fn operate(&mut self, op: Arithmetic, left: &Value, right: &Value) -> Result<Value> {
+    pub(crate) fn operate(&mut self, op: ArithmeticOperator, left: &Value, right: &Value) -> Result<Value> {
         self.meter.spend(1)?;
-        if op == Arithmetic::Rem
+        if op == ArithmeticOperator::Rem
             && let Value::Str(format) = left
         {
             return Ok(Value::Str(percent(self, format, right)?));
@@ -44,20 +44,20 @@ impl Runtime<'_> {
         self.defined(left)?;
         self.defined(right)?;
         match (op, left, right) {
-            (Arithmetic::Add, Value::Str(a), Value::Str(b)) => {
+            (ArithmeticOperator::Add, Value::Str(a), Value::Str(b)) => {
                 let mut builder = Builder::with_capacity(&self.meter, a.len() + b.len())?;
                 builder.text(a)?;
                 builder.text(b)?;
                 Ok(Value::Str(builder.finish()))
             }
-            (Arithmetic::Add, Value::Seq(a), Value::Seq(b)) if joinable(a, b) => {
-                let mut items = Items::with_capacity(&self.meter, a.items().len() + b.items().len())?;
+            (ArithmeticOperator::Add, Value::Seq(a), Value::Seq(b)) if joinable(a, b) => {
+                let mut items = SeqBuilder::with_capacity(&self.meter, a.items().len() + b.items().len())?;
                 for item in a.items().iter().chain(b.items()) {
                     items.push(item.clone())?;
                 }
                 items.of_kind(a.kind)
             }
-            (Arithmetic::Mul, value, times) | (Arithmetic::Mul, times, value)
+            (ArithmeticOperator::Mul, value, times) | (ArithmeticOperator::Mul, times, value)
                 if matches!(value, Value::Str(_) | Value::Seq(_)) && times.as_int().is_some() =>
             {
                 self.repeat(value, times.as_int().unwrap_or(0))
@@ -79,7 +79,7 @@ impl Runtime<'_> {
             Value::Seq(seq) if matches!(seq.kind, SeqKind::List | SeqKind::Tuple) => {
                 let times = if seq.items().is_empty() { 0 } else { times };
                 let count = seq.items().len().saturating_mul(times);
-                let mut items = Items::with_capacity(&self.meter, count)?;
+                let mut items = SeqBuilder::with_capacity(&self.meter, count)?;
                 for _ in 0..times {
                     for item in seq.items() {
                         items.push(item.clone())?;
@@ -96,21 +96,21 @@ fn joinable(a: &Rc<Seq>, b: &Rc<Seq>) -> bool {
     a.kind == b.kind && matches!(a.kind, SeqKind::List | SeqKind::Tuple)
 }
 
-fn number(op: Arithmetic, left: &Value, right: &Value) -> Result<Value> {
+fn number(op: ArithmeticOperator, left: &Value, right: &Value) -> Result<Value> {
     if let (Some(a), Some(b)) = (left.as_int(), right.as_int())
-        && !(op == Arithmetic::Div || (op == Arithmetic::Pow && b < 0))
+        && !(op == ArithmeticOperator::Div || (op == ArithmeticOperator::Pow && b < 0))
     {
         return integer(op, a, b);
     }
     let (Some(a), Some(b)) = (left.as_float(), right.as_float()) else {
         let name = match op {
-            Arithmetic::Add => "+",
-            Arithmetic::Sub => "-",
-            Arithmetic::Mul => "*",
-            Arithmetic::Div => "/",
-            Arithmetic::FloorDiv => "//",
-            Arithmetic::Rem => "%",
-            Arithmetic::Pow => "**",
+            ArithmeticOperator::Add => "+",
+            ArithmeticOperator::Sub => "-",
+            ArithmeticOperator::Mul => "*",
+            ArithmeticOperator::Div => "/",
+            ArithmeticOperator::FloorDiv => "//",
+            ArithmeticOperator::Rem => "%",
+            ArithmeticOperator::Pow => "**",
         };
         return Err(Error::value(format!(
             "{name} does not work on values of the types {} and {}",
@@ -118,43 +118,45 @@ fn number(op: Arithmetic, left: &Value, right: &Value) -> Result<Value> {
             right.type_name()
         )));
     };
-    if b == 0.0 && matches!(op, Arithmetic::Div | Arithmetic::FloorDiv | Arithmetic::Rem) {
+    if b == 0.0
+        && matches!(op, ArithmeticOperator::Div | ArithmeticOperator::FloorDiv | ArithmeticOperator::Rem)
+    {
         return Err(Error::value("division by zero"));
     }
-    if op == Arithmetic::Pow && a == 0.0 && b < 0.0 {
+    if op == ArithmeticOperator::Pow && a == 0.0 && b < 0.0 {
         return Err(Error::value("0 cannot be raised to a negative power"));
     }
     Ok(Value::Float(match op {
-        Arithmetic::Add => a + b,
-        Arithmetic::Sub => a - b,
-        Arithmetic::Mul => a * b,
-        Arithmetic::Div => a / b,
-        Arithmetic::FloorDiv => (a / b).floor(),
-        Arithmetic::Rem => {
+        ArithmeticOperator::Add => a + b,
+        ArithmeticOperator::Sub => a - b,
+        ArithmeticOperator::Mul => a * b,
+        ArithmeticOperator::Div => a / b,
+        ArithmeticOperator::FloorDiv => (a / b).floor(),
+        ArithmeticOperator::Rem => {
             let rest = a % b;
             if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
         }
-        Arithmetic::Pow => a.powf(b),
+        ArithmeticOperator::Pow => a.powf(b),
     }))
 }
 
-fn integer(op: Arithmetic, a: i128, b: i128) -> Result<Value> {
-    if b == 0 && matches!(op, Arithmetic::FloorDiv | Arithmetic::Rem) {
+fn integer(op: ArithmeticOperator, a: i128, b: i128) -> Result<Value> {
+    if b == 0 && matches!(op, ArithmeticOperator::FloorDiv | ArithmeticOperator::Rem) {
         return Err(Error::value("division by zero"));
     }
     let result = match op {
-        Arithmetic::Add => a.checked_add(b),
-        Arithmetic::Sub => a.checked_sub(b),
-        Arithmetic::Mul => a.checked_mul(b),
-        Arithmetic::FloorDiv | Arithmetic::Div => {
+        ArithmeticOperator::Add => a.checked_add(b),
+        ArithmeticOperator::Sub => a.checked_sub(b),
+        ArithmeticOperator::Mul => a.checked_mul(b),
+        ArithmeticOperator::FloorDiv | ArithmeticOperator::Div => {
             let quotient = a.checked_div(b);
             let exact = a.checked_rem(b) == Some(0) || (a < 0) == (b < 0);
             quotient.map(|q| if exact { q } else { q - 1 })
         }
-        Arithmetic::Rem => {
+        ArithmeticOperator::Rem => {
             a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest })
         }
-        Arithmetic::Pow => match (a, u32::try_from(b)) {
+        ArithmeticOperator::Pow => match (a, u32::try_from(b)) {
             (0 | 1, _) if b > 0 => Some(a),
             (-1, _) => Some(if b % 2 == 0 { 1 } else { -1 }),
             (_, Ok(exponent)) => a.checked_pow(exponent),

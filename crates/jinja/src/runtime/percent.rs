@@ -2,16 +2,20 @@
 
 use super::Runtime;
 use crate::error::{Error, Result};
-use crate::python::{Spec, number_at};
-use crate::text::{Builder, Text};
+use crate::python::{FormatSpec, number_at};
+use crate::text::{Builder, TemplateString};
 use crate::value::{SeqKind, Value};
 use std::rc::Rc;
 
 /// Formats a string as Python's `%` does.
-pub(crate) fn percent(runtime: &Runtime<'_>, format: &Text, values: &Value) -> Result<Text> {
+pub(crate) fn percent(
+    runtime: &Runtime<'_>,
+    format: &TemplateString,
+    values: &Value,
+) -> Result<TemplateString> {
     let mut out = Builder::new(&runtime.meter)?;
     let single = [values.clone()];
-    let mut fields = Fields {
+    let mut fields = PercentFields {
         values: match values {
             Value::Seq(seq) if seq.kind == SeqKind::Tuple => seq.items(),
             _ => &single,
@@ -39,14 +43,14 @@ pub(crate) fn percent(runtime: &Runtime<'_>, format: &Text, values: &Value) -> R
     Ok(out.finish())
 }
 
-struct Fields<'v> {
+struct PercentFields<'v> {
     values: &'v [Value],
     whole: &'v Value,
     used: usize,
     by_name: bool,
 }
 
-impl Fields<'_> {
+impl PercentFields<'_> {
     fn next(&mut self) -> Result<Value> {
         self.used += 1;
         let missing = || Error::value("the format has more fields than there are values");
@@ -64,7 +68,12 @@ impl Fields<'_> {
 }
 
 /// Writes the field that follows a `%` and returns the bytes that it takes.
-fn field(runtime: &Runtime<'_>, text: &str, fields: &mut Fields<'_>, out: &mut Builder) -> Result<usize> {
+fn field(
+    runtime: &Runtime<'_>,
+    text: &str,
+    fields: &mut PercentFields<'_>,
+    out: &mut Builder,
+) -> Result<usize> {
     let mut at = 0;
     let mut named = None;
     if text.starts_with('(') {
@@ -72,7 +81,7 @@ fn field(runtime: &Runtime<'_>, text: &str, fields: &mut Fields<'_>, out: &mut B
         named = Some(&text[1..end]);
         at = end + 1;
     }
-    let mut spec = Spec { align: Some('>'), ..Spec::PLAIN };
+    let mut spec = FormatSpec { align: Some('>'), ..FormatSpec::PLAIN };
     let mut zero = false;
     while let Some(flag) = text.as_bytes().get(at) {
         match flag {
@@ -112,7 +121,7 @@ fn field(runtime: &Runtime<'_>, text: &str, fields: &mut Fields<'_>, out: &mut B
     Ok(at + kind.len_utf8())
 }
 
-fn by_name(runtime: &Runtime<'_>, fields: &mut Fields<'_>, name: &str) -> Result<Value> {
+fn by_name(runtime: &Runtime<'_>, fields: &mut PercentFields<'_>, name: &str) -> Result<Value> {
     fields.by_name = true;
     let Value::Dict(dict) = fields.whole else {
         return Err(Error::value("a format with names needs a dict"));
@@ -122,7 +131,7 @@ fn by_name(runtime: &Runtime<'_>, fields: &mut Fields<'_>, name: &str) -> Result
     found.ok_or_else(|| Error::value("a name in the format is missing from the dict"))
 }
 
-fn write(runtime: &Runtime<'_>, spec: &Spec, value: &Value, out: &mut Builder) -> Result<()> {
+fn write(runtime: &Runtime<'_>, spec: &FormatSpec, value: &Value, out: &mut Builder) -> Result<()> {
     match spec.kind {
         's' | 'r' | 'a' => spec.text(&runtime.shown(value, spec.kind)?, out),
         'c' if value.as_str().is_some_and(|text| text.chars().count() == 1) => {
@@ -135,7 +144,7 @@ fn write(runtime: &Runtime<'_>, spec: &Spec, value: &Value, out: &mut Builder) -
                 Value::Float(f) if f.is_finite() && f.abs() < 1e38 => Value::Int(f.trunc() as i128),
                 other => other.clone(),
             };
-            Spec { kind: 'd', ..*spec }.number(&whole, out)
+            FormatSpec { kind: 'd', ..*spec }.number(&whole, out)
         }
         'x' | 'X' | 'o' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' | 'c' => {
             runtime.defined(value)?;

@@ -1,9 +1,9 @@
 //! Values: the types that own each other, and what each knows of itself.
 
 use crate::error::{Error, Result};
-use crate::meter::{Charge, Meter};
+use crate::meter::{Meter, MeterCharge};
 use crate::symbols::Symbol;
-use crate::text::Text;
+use crate::text::TemplateString;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -11,13 +11,13 @@ use std::rc::Rc;
 #[derive(Clone)]
 pub(crate) enum Value {
     /// A name or attribute that does not exist.
-    Undefined(Missing),
+    Undefined(UndefinedOrigin),
     None,
     Bool(bool),
     /// Python's integers, up to 128 bits.
     Int(i128),
     Float(f64),
-    Str(Text),
+    Str(TemplateString),
     Seq(Rc<Seq>),
     Dict(Rc<Dict>),
     /// A place in the runtime's list of namespaces: they can refer to each other without owning each other.
@@ -30,7 +30,7 @@ pub(crate) enum Value {
 
 /// What an undefined value was to be.
 #[derive(Clone, Copy)]
-pub(crate) enum Missing {
+pub(crate) enum UndefinedOrigin {
     /// A variable.
     Name(Symbol),
     /// An attribute or key.
@@ -64,7 +64,7 @@ pub(crate) struct Macro {
 pub(crate) struct Method {
     pub(crate) receiver: Value,
     pub(crate) name: &'static str,
-    pub(crate) _charge: Charge,
+    pub(crate) _charge: MeterCharge,
 }
 
 /// Which of Python's types a sequence stands for.
@@ -106,14 +106,14 @@ impl SeqKind {
 pub(crate) struct Seq {
     pub(crate) kind: SeqKind,
     items: Vec<Value>,
-    shape: Shape,
+    shape: ContainerShape,
     /// Set once a generator has been iterated.
     exhausted: Cell<bool>,
-    _charge: Charge,
+    _charge: MeterCharge,
 }
 
 impl Seq {
-    pub(super) fn new(kind: SeqKind, items: Vec<Value>, shape: Shape, charge: Charge) -> Seq {
+    pub(super) fn new(kind: SeqKind, items: Vec<Value>, shape: ContainerShape, charge: MeterCharge) -> Seq {
         Seq { kind, items, shape, exhausted: Cell::new(false), _charge: charge }
     }
 
@@ -139,12 +139,12 @@ impl Seq {
 /// A dictionary. Keys are compared one by one: those of real inputs are few, and every comparison is paid for.
 pub(crate) struct Dict {
     entries: Vec<(Value, Value)>,
-    shape: Shape,
-    _charge: Charge,
+    shape: ContainerShape,
+    _charge: MeterCharge,
 }
 
 impl Dict {
-    pub(super) fn new(entries: Vec<(Value, Value)>, shape: Shape, charge: Charge) -> Dict {
+    pub(super) fn new(entries: Vec<(Value, Value)>, shape: ContainerShape, charge: MeterCharge) -> Dict {
         Dict { entries, shape, _charge: charge }
     }
 
@@ -185,7 +185,7 @@ pub(crate) struct LoopState {
     pub(crate) scope_id: u64,
     /// What `loop.changed` was last asked about.
     pub(crate) changed: RefCell<Option<Rc<Seq>>>,
-    pub(crate) _charge: Charge,
+    pub(crate) _charge: MeterCharge,
 }
 
 impl LoopState {
@@ -196,13 +196,13 @@ impl LoopState {
 
 /// The attributes of a namespace.
 #[derive(Default)]
-pub(crate) struct Space {
-    pub(crate) entries: Vec<(Text, Value)>,
+pub(crate) struct NamespaceObject {
+    pub(crate) entries: Vec<(TemplateString, Value)>,
 }
 
 /// What a container knows about everything below it.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Shape {
+pub(crate) struct ContainerShape {
     /// Levels, itself included.
     pub(crate) depth: u16,
     /// Whether a loop object is below: one that `loop.changed` kept would own itself.
@@ -211,7 +211,7 @@ pub(crate) struct Shape {
     pub(crate) content: bool,
 }
 
-impl Shape {
+impl ContainerShape {
     /// Includes a child.
     pub(crate) fn add(&mut self, child: &Value, meter: &Meter) -> Result<()> {
         let below = child.shape();
@@ -229,28 +229,28 @@ impl Shape {
 
 impl Value {
     pub(crate) fn string(meter: &Rc<Meter>, text: &str) -> Result<Value> {
-        Ok(Value::Str(Text::trusted(meter, text)?))
+        Ok(Value::Str(TemplateString::trusted(meter, text)?))
     }
 
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> ContainerShape {
         match self {
             Value::Seq(seq) => seq.shape,
             Value::Dict(dict) => dict.shape,
-            Value::Loop(_) => Shape { depth: 1, has_loop: true, content: false },
+            Value::Loop(_) => ContainerShape { depth: 1, has_loop: true, content: false },
             Value::Method(method) => {
                 let below = method.receiver.shape();
-                Shape { depth: below.depth.saturating_add(1), content: false, ..below }
+                ContainerShape { depth: below.depth.saturating_add(1), content: false, ..below }
             }
-            _ => Shape::default(),
+            _ => ContainerShape::default(),
         }
     }
 
-    pub(crate) fn as_text(&self) -> Option<&Text> {
+    pub(crate) fn as_text(&self) -> Option<&TemplateString> {
         if let Value::Str(text) = self { Some(text) } else { None }
     }
 
     pub(crate) fn as_str(&self) -> Option<&str> {
-        self.as_text().map(Text::as_str)
+        self.as_text().map(TemplateString::as_str)
     }
 
     /// Integers, and booleans, which are integers in Python.

@@ -1,6 +1,6 @@
 //! The elements of a value.
 
-use super::{Items, Seq, SeqKind, Value, equal};
+use super::{Seq, SeqBuilder, SeqKind, Value, equal};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use std::rc::Rc;
@@ -11,20 +11,20 @@ impl Value {
         match self {
             Value::Seq(seq) => take(seq, meter),
             Value::Dict(dict) => {
-                let mut items = Items::with_capacity(meter, dict.entries().len())?;
+                let mut items = SeqBuilder::with_capacity(meter, dict.entries().len())?;
                 for (key, _) in dict.entries() {
                     items.push(key.clone())?;
                 }
                 items.finish(SeqKind::List)
             }
             Value::Str(text) => {
-                let mut items = Items::new(meter)?;
+                let mut items = SeqBuilder::new(meter)?;
                 for c in text.as_str().char_indices() {
                     items.push(Value::Str(text.slice(c.0..c.0 + c.1.len_utf8())))?;
                 }
                 items.finish(SeqKind::List)
             }
-            Value::Undefined(_) => Items::new(meter)?.finish(SeqKind::List),
+            Value::Undefined(_) => SeqBuilder::new(meter)?.finish(SeqKind::List),
             other => Err(Error::value(format!("a value of type {} cannot be iterated", other.type_name()))),
         }
     }
@@ -46,7 +46,7 @@ fn take(seq: &Rc<Seq>, meter: &Rc<Meter>) -> Result<Rc<Seq>> {
     if seq.kind != SeqKind::Generator {
         return Ok(Rc::clone(seq));
     }
-    let mut items = Items::with_capacity(meter, seq.items().len())?;
+    let mut items = SeqBuilder::with_capacity(meter, seq.items().len())?;
     for item in seq.items() {
         items.push(item.clone())?;
     }

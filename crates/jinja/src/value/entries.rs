@@ -2,29 +2,29 @@
 
 use super::equal::{check_key, position};
 use super::items::OVERHEAD;
-use super::{Dict, Shape, Value};
+use super::{ContainerShape, Dict, Value};
 use crate::error::Result;
-use crate::meter::{Charge, Meter};
+use crate::meter::{Meter, MeterCharge};
 use std::rc::Rc;
 
 /// A dictionary under construction.
-pub(crate) struct Entries {
+pub(crate) struct DictBuilder {
     entries: Vec<(Value, Value)>,
-    shape: Shape,
-    charge: Charge,
+    shape: ContainerShape,
+    charge: MeterCharge,
 }
 
 const ENTRY: usize = size_of::<(Value, Value)>();
 
-impl Entries {
-    pub(crate) fn new(meter: &Rc<Meter>) -> Result<Entries> {
-        Entries::with_capacity(meter, 0)
+impl DictBuilder {
+    pub(crate) fn new(meter: &Rc<Meter>) -> Result<DictBuilder> {
+        DictBuilder::with_capacity(meter, 0)
     }
 
-    pub(crate) fn with_capacity(meter: &Rc<Meter>, count: usize) -> Result<Entries> {
+    pub(crate) fn with_capacity(meter: &Rc<Meter>, count: usize) -> Result<DictBuilder> {
         let charge = meter.charge(count.saturating_mul(ENTRY).saturating_add(OVERHEAD))?;
-        let shape = Shape { depth: 1, ..Shape::default() };
-        Ok(Entries { entries: Vec::with_capacity(count), shape, charge })
+        let shape = ContainerShape { depth: 1, ..ContainerShape::default() };
+        Ok(DictBuilder { entries: Vec::with_capacity(count), shape, charge })
     }
 
     /// Sets a key, which keeps its place if it is there already.
@@ -62,7 +62,7 @@ impl Entries {
     }
 
     pub(crate) fn finish(self) -> Value {
-        let Entries { entries, shape, charge } = self;
+        let DictBuilder { entries, shape, charge } = self;
         Value::Dict(Rc::new(Dict::new(entries, shape, charge)))
     }
 }

@@ -1,9 +1,9 @@
 //! Values from JSON.
 
-use super::{Entries, Items, Value};
+use super::{DictBuilder, SeqBuilder, Value};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::text::Text;
+use crate::text::TemplateString;
 use serde_json::Value as Json;
 use std::rc::Rc;
 
@@ -38,9 +38,9 @@ fn convert(
             (_, Some(n)) => Value::Int(n.into()),
             _ => Value::Float(n.as_f64().unwrap_or(f64::NAN)),
         },
-        Json::String(text) => Value::Str(Text::from_str(meter, text, content)?),
+        Json::String(text) => Value::Str(TemplateString::from_str(meter, text, content)?),
         Json::Array(list) => {
-            let mut items = Items::with_capacity(meter, list.len())?;
+            let mut items = SeqBuilder::with_capacity(meter, list.len())?;
             if content {
                 items.mark_content();
             }
@@ -50,12 +50,12 @@ fn convert(
             items.list()?
         }
         Json::Object(map) => {
-            let mut entries = Entries::with_capacity(meter, map.len())?;
+            let mut entries = DictBuilder::with_capacity(meter, map.len())?;
             if content {
                 entries.mark_content();
             }
             for (key, value) in map {
-                let name = Value::Str(Text::from_str(meter, key, content)?);
+                let name = Value::Str(TemplateString::from_str(meter, key, content)?);
                 let own = value.as_str().is_some_and(|text| trust(key, text));
                 entries.append(name, convert(meter, value, content && !own, trust, depth + 1)?)?;
             }

@@ -1,29 +1,29 @@
 //! Building lists, tuples and what else has elements in an order.
 
-use super::{Seq, SeqKind, Shape, Value};
+use super::{ContainerShape, Seq, SeqKind, Value};
 use crate::error::Result;
-use crate::meter::{Charge, Meter};
+use crate::meter::{Meter, MeterCharge};
 use std::rc::Rc;
 
 /// A sequence under construction. Every element is paid for before it is stored.
-pub(crate) struct Items {
+pub(crate) struct SeqBuilder {
     values: Vec<Value>,
-    shape: Shape,
-    charge: Charge,
+    shape: ContainerShape,
+    charge: MeterCharge,
 }
 
 /// Bytes that a sequence or dictionary occupies besides its elements.
 pub(super) const OVERHEAD: usize = 112;
 
-impl Items {
-    pub(crate) fn new(meter: &Rc<Meter>) -> Result<Items> {
-        Items::with_capacity(meter, 0)
+impl SeqBuilder {
+    pub(crate) fn new(meter: &Rc<Meter>) -> Result<SeqBuilder> {
+        SeqBuilder::with_capacity(meter, 0)
     }
 
-    pub(crate) fn with_capacity(meter: &Rc<Meter>, count: usize) -> Result<Items> {
+    pub(crate) fn with_capacity(meter: &Rc<Meter>, count: usize) -> Result<SeqBuilder> {
         let charge = meter.charge(count.saturating_mul(size_of::<Value>()).saturating_add(OVERHEAD))?;
-        let shape = Shape { depth: 1, ..Shape::default() };
-        Ok(Items { values: Vec::with_capacity(count), shape, charge })
+        let shape = ContainerShape { depth: 1, ..ContainerShape::default() };
+        Ok(SeqBuilder { values: Vec::with_capacity(count), shape, charge })
     }
 
     pub(crate) fn meter(&self) -> &Rc<Meter> {
@@ -57,7 +57,7 @@ impl Items {
     }
 
     pub(crate) fn finish(self, kind: SeqKind) -> Result<Rc<Seq>> {
-        let Items { values, shape, charge } = self;
+        let SeqBuilder { values, shape, charge } = self;
         Ok(Rc::new(Seq::new(kind, values, shape, charge)))
     }
 

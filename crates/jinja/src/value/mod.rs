@@ -9,11 +9,14 @@ mod items;
 mod methods;
 mod order;
 
-pub(crate) use data::{Dict, Function, LoopState, Macro, Method, Missing, Seq, SeqKind, Shape, Space, Value};
+pub(crate) use data::{
+    ContainerShape, Dict, Function, LoopState, Macro, Method, NamespaceObject, Seq, SeqKind, UndefinedOrigin,
+    Value,
+};
 pub(crate) use elements::contains;
-pub(crate) use entries::Entries;
+pub(crate) use entries::DictBuilder;
 pub(crate) use equal::equal;
 pub(crate) use input::from_json;
-pub(crate) use items::Items;
+pub(crate) use items::SeqBuilder;
 pub(crate) use methods::{changes_receiver, method_of};
 pub(crate) use order::{compare, less, sort_by};

@@ -5,13 +5,13 @@ mod amount;
 mod depth;
 mod source;
 
-use latent_jinja::{ErrorKind, Limits, Origin, Render, Template, Usage};
+use latent_jinja::{ErrorKind, RenderRequest, RenderUsage, StringTrust, Template, TemplateLimits};
 use serde_json::json;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 /// Counts what each thread allocates: a rendering stays on one.
-struct Counting;
+struct ThreadHeapCounter;
 
 thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
@@ -28,7 +28,7 @@ fn note(bytes: isize) {
 
 // SAFETY: every call is handed to the system's allocator as it is; the counters change nothing of it.
 #[allow(unsafe_code, reason = "a global allocator")]
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for ThreadHeapCounter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size() as isize);
         // SAFETY: the caller's promises are those that the system's allocator asks for.
@@ -43,20 +43,20 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: ThreadHeapCounter = ThreadHeapCounter;
 
 /// What a template may take of the heap, with its source, tree, values and result.
 const MEMORY: usize = 256 << 20;
 
-struct Outcome {
+struct HostileOutcome {
     result: Result<String, (ErrorKind, String)>,
-    usage: Usage,
+    usage: RenderUsage,
     peak: usize,
     left: usize,
 }
 
 /// Renders on a thread with the stack that threads have by default, and counts its memory.
-fn outcome(source: &str) -> Outcome {
+fn outcome(source: &str) -> HostileOutcome {
     let source = source.to_owned();
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
         let before = LIVE.get();
@@ -65,22 +65,22 @@ fn outcome(source: &str) -> Outcome {
         let peak = (PEAK.get() - before) as usize;
         let kept = result.as_ref().map_or_else(|(_, m)| m.capacity(), String::capacity);
         let left = usize::try_from(LIVE.get() - before).unwrap_or(0).saturating_sub(kept);
-        Outcome { result, usage, peak, left }
+        HostileOutcome { result, usage, peak, left }
     });
     thread.unwrap().join().expect("no panic")
 }
 
-fn render(source: &str) -> (Result<String, (ErrorKind, String)>, Usage) {
+fn render(source: &str) -> (Result<String, (ErrorKind, String)>, RenderUsage) {
     let failed = |e: latent_jinja::Error| (e.kind(), e.to_string());
-    let template = match Template::parse(source, &Limits::DEFAULT) {
+    let template = match Template::parse(source, &TemplateLimits::DEFAULT) {
         Ok(template) => template,
-        Err(error) => return (Err(failed(error)), Usage::default()),
+        Err(error) => return (Err(failed(error)), RenderUsage::default()),
     };
     let words = json!({"text": "some text of a user ".repeat(100), "list": [1, 2, 3], "word": "a"});
-    let mut render = Render::new(&template, Limits::DEFAULT);
+    let mut render = RenderRequest::new(&template, TemplateLimits::DEFAULT);
     for (name, value) in words.as_object().unwrap() {
-        if let Err(error) = render.define(name, value, Origin::Content) {
-            return (Err(failed(error)), Usage::default());
+        if let Err(error) = render.define(name, value, StringTrust::Content) {
+            return (Err(failed(error)), RenderUsage::default());
         }
     }
     let (result, usage) = render.measured();
@@ -88,14 +88,14 @@ fn render(source: &str) -> (Result<String, (ErrorKind, String)>, Usage) {
 }
 
 /// Asserts the promise, and returns the outcome for more.
-fn bounded(source: &str) -> Outcome {
+fn bounded(source: &str) -> HostileOutcome {
     let outcome = outcome(source);
     let name: String = source.chars().take(90).collect();
     assert!(outcome.peak < MEMORY, "{name}: {} bytes", outcome.peak);
     assert!(outcome.left < 64 << 10, "{name}: {} bytes are left over", outcome.left);
-    assert!(outcome.usage.fuel <= Limits::DEFAULT.fuel, "{name}");
+    assert!(outcome.usage.fuel <= TemplateLimits::DEFAULT.fuel, "{name}");
     if let Ok(text) = &outcome.result {
-        assert!(text.len() <= Limits::DEFAULT.output, "{name}");
+        assert!(text.len() <= TemplateLimits::DEFAULT.output, "{name}");
     }
     outcome
 }

@@ -1,12 +1,12 @@
 //! Sources that are long or deep.
 
 use crate::{bounded, refused};
-use latent_jinja::Limits;
+use latent_jinja::TemplateLimits;
 
 #[test]
 fn long_and_deep_sources_are_parsed_within_the_stack() {
     let repeat = |before: &str, unit: &str, after: &str| {
-        let most = (Limits::DEFAULT.source - before.len() - after.len()) / unit.len();
+        let most = (TemplateLimits::DEFAULT.source - before.len() - after.len()) / unit.len();
         for count in [1000, 20_000, most] {
             bounded(&format!("{before}{}{after}", unit.repeat(count.min(most))));
         }
@@ -113,5 +113,5 @@ fn long_and_deep_sources_are_parsed_within_the_stack() {
             bounded(&format!("{}x{}", open.repeat(count), end.repeat(count)));
         }
     }
-    refused(&"x".repeat(Limits::DEFAULT.source + 1));
+    refused(&"x".repeat(TemplateLimits::DEFAULT.source + 1));
 }

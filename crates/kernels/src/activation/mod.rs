@@ -1,10 +1,10 @@
 //! Matmul inputs: f32 rows, bf16 rows, and rows quantized to int8 blocks.
 
-use crate::Rows;
+use crate::MatrixView;
 use crate::shape::{ShapeError, fits, times};
 use crate::simd::Simd;
 #[cfg(target_arch = "x86_64")]
-use crate::tiers::Isa;
+use crate::tiers::RowwiseIsa;
 use crate::tiers::tiers;
 
 /// Elements per int8 block.
@@ -43,7 +43,7 @@ impl Bf16x32 {
 #[derive(Clone, Copy)]
 pub enum QuantizedInput<'a> {
     /// Unchanged.
-    F32(Rows<'a>),
+    F32(MatrixView<'a>),
     /// Rounded to bf16.
     Bf16(Bf16Rows<'a>),
     /// Quantized to int8 blocks.
@@ -198,13 +198,13 @@ pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
     #[cfg(target_arch = "x86_64")]
     match crate::tiers::active_isa() {
         // SAFETY: the token proves the features that the function is compiled for.
-        Isa::Avx512(_) => return unsafe { avx512(x, blocks) },
+        RowwiseIsa::Avx512(_) => return unsafe { avx512(x, blocks) },
         // SAFETY: the token proves the features that the function is compiled for.
-        Isa::Avx2(_) => return unsafe { avx2(x, blocks) },
-        Isa::Portable => {}
+        RowwiseIsa::Avx2(_) => return unsafe { avx2(x, blocks) },
+        RowwiseIsa::Portable => {}
     }
     // SAFETY: `Portable` is plain Rust and runs on any CPU.
-    unsafe { quantize::<crate::simd::portable::Portable>(x, blocks) }
+    unsafe { quantize::<crate::simd::portable::PortableSimd>(x, blocks) }
 }
 
 /// Scale and inverse scale for quants from −127 to 127, given the largest magnitude; none where that is not finite. The inverse is 0 where it would

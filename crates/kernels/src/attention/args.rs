@@ -1,10 +1,10 @@
 //! Arguments of attention kernels.
 
-use super::expanded::{Expanded, KeyBlocks, KeyOrder};
+use super::expanded::{ExpandedKv, KeyBlocks, KeyOrder};
 use super::kv_element::KvElement;
 use super::split_kv::PartialSoftmax;
 use crate::kv_cache::CacheView;
-use crate::{Rows, RowsMut};
+use crate::{MatrixView, MatrixViewMut};
 use latent_types::CacheRow;
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use std::ops::Range;
 #[derive(Clone)]
 pub struct AttendArgs<'a> {
     /// Absorbed queries, a row `[latent | rope]` per head.
-    pub q: Rows<'a>,
+    pub q: MatrixView<'a>,
     /// Cached rows `[latent | rope]` of the sequence. The latent is the value too.
     pub cache: &'a CacheView<'a>,
     /// Cached rows of the split. They are not masked: the query attends to all of them.
@@ -34,9 +34,9 @@ pub type AttendFn = fn(&AttendArgs<'_>, &mut PartialSoftmax<'_>, &mut Vec<f32>);
 #[derive(Clone, Copy)]
 pub struct AttendExpandedArgs<'a, N = f32> {
     /// Queries, a row `[nope | rope]` per token.
-    pub q: Rows<'a>,
+    pub q: MatrixView<'a>,
     /// Keys and values of the head.
-    pub expanded: &'a Expanded<'a, N>,
+    pub expanded: &'a ExpandedKv<'a, N>,
     /// Position of the first query; each query attends to the rows up to its own position.
     pub position: usize,
     /// Factor on the scores of each query.
@@ -48,7 +48,7 @@ pub struct AttendExpandedArgs<'a, N = f32> {
 ///
 /// # Panics
 /// When shapes differ, or keys of a position are missing.
-pub type AttendExpandedFn<N = f32> = fn(&AttendExpandedArgs<'_, N>, &mut RowsMut<'_>, &mut Vec<f32>);
+pub type AttendExpandedFn<N = f32> = fn(&AttendExpandedArgs<'_, N>, &mut MatrixViewMut<'_>, &mut Vec<f32>);
 
 /// Operands of the expansion of one head's keys from cached latents.
 #[derive(Clone, Copy)]
@@ -101,7 +101,7 @@ impl AttendArgs<'_> {
 impl<N: KvElement> AttendExpandedArgs<'_, N> {
     /// Asserts that operands and results fit: every query has its keys and values.
     #[inline(always)]
-    pub(crate) fn check(&self, out: &RowsMut<'_>) {
+    pub(crate) fn check(&self, out: &MatrixViewMut<'_>) {
         self.expanded.check(&self.q, self.position, self.scales, out);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::kv_element::KvElement;
 use crate::shape::{ShapeError, times};
-use crate::{Rows, RowsMut};
+use crate::{MatrixView, MatrixViewMut};
 
 /// Keys and values of one head for a range of cached rows, in the blocks of [`KvElement`]. Padding rows of
 /// the last block may hold arbitrary finite values. Kernels read by address, so the parts cannot be changed
@@ -14,7 +14,7 @@ use crate::{Rows, RowsMut};
 /// expanded.widths.nope = 1 << 20;
 /// ```
 #[derive(Clone, Copy)]
-pub struct Expanded<'a, N = f32> {
+pub struct ExpandedKv<'a, N = f32> {
     pub(crate) keys: &'a [N],
     pub(crate) rope_keys: &'a [N],
     pub(crate) rope_stride: usize,
@@ -34,7 +34,7 @@ pub struct HeadWidths {
     pub value: usize,
 }
 
-impl<'a, N: KvElement> Expanded<'a, N> {
+impl<'a, N: KvElement> ExpandedKv<'a, N> {
     /// From blocks of keys (the part without RoPE), blocks of RoPE keys with the stride between them in
     /// elements, and blocks of values.
     ///
@@ -45,7 +45,7 @@ impl<'a, N: KvElement> Expanded<'a, N> {
         (rope_keys, rope_stride): (&'a [N], usize),
         values: &'a [N],
         widths: HeadWidths,
-    ) -> Result<Expanded<'a, N>, ShapeError> {
+    ) -> Result<ExpandedKv<'a, N>, ShapeError> {
         let HeadWidths { nope, rope, value } = widths;
         for (what, value) in [("the width of a key", nope), ("the width of a value", value)] {
             if value == 0 {
@@ -57,7 +57,7 @@ impl<'a, N: KvElement> Expanded<'a, N> {
             blocks = blocks.min(spaced_blocks(rope_keys.len(), block_len::<N>(rope)?, rope_stride)?);
         }
         let rows = times("expanded keys", blocks, N::KV_BLOCK)?;
-        Ok(Expanded { keys, rope_keys, rope_stride, values, widths, rows })
+        Ok(ExpandedKv { keys, rope_keys, rope_stride, values, widths, rows })
     }
 
     /// Cached rows that all three parts have.
@@ -68,7 +68,7 @@ impl<'a, N: KvElement> Expanded<'a, N> {
     /// Asserts that keys and values cover all positions that the queries attend to, and that the
     /// shapes of the results match.
     #[inline(always)]
-    pub(crate) fn check(&self, q: &Rows<'_>, position: usize, scales: &[f32], out: &RowsMut<'_>) {
+    pub(crate) fn check(&self, q: &MatrixView<'_>, position: usize, scales: &[f32], out: &MatrixViewMut<'_>) {
         let HeadWidths { nope, rope, value } = self.widths;
         let queries = q.rows();
         assert!(q.cols() == nope + rope && scales.len() == queries && out.rows() == queries, "queries");
@@ -167,7 +167,7 @@ mod tests {
     fn expanded<N: KvElement>(keys: usize, rope: usize, values: usize, widths: HeadWidths) -> Option<usize> {
         let (keys, rope, values) = (vec![N::ZERO; keys], vec![N::ZERO; rope], vec![N::ZERO; values]);
         let stride = N::padded(widths.rope.min(64)) * N::KV_BLOCK + 1;
-        Expanded::new(&keys, (&rope, stride), &values, widths).ok().map(|expanded| expanded.rows())
+        ExpandedKv::new(&keys, (&rope, stride), &values, widths).ok().map(|expanded| expanded.rows())
     }
 
     #[test]
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn queries_at_a_position_that_wraps_are_refused() {
         let widths = HeadWidths { nope: 4, rope: 0, value: 4 };
-        let expanded = Expanded::new(&[0.0; 256], (&[], 0), &[0.0; 256], widths).unwrap();
+        let expanded = ExpandedKv::new(&[0.0; 256], (&[], 0), &[0.0; 256], widths).unwrap();
         let (q, mut out) = ([0.0; 8], [0.0; 8]);
         let mut check = |position| {
-            let out = RowsMut::new(&mut out, 2, 4, 4);
-            expanded.check(&Rows::new(&q, 2, 4, 4), position, &[1.0; 2], &out);
+            let out = MatrixViewMut::new(&mut out, 2, 4, 4);
+            expanded.check(&MatrixView::new(&q, 2, 4, 4), position, &[1.0; 2], &out);
         };
         check(62);
         for position in [63, usize::MAX - 1, usize::MAX] {

@@ -15,7 +15,7 @@ pub(super) const F16_CHAIN: usize = 64;
 
 /// The left factor: each element twice as f16, so that one 32-bit broadcast fills a vector with it.
 #[derive(Clone, Copy)]
-pub(super) struct Left {
+pub(super) struct LeftFactor {
     pub start: *const u32,
     /// Elements from one row to the next.
     pub row: usize,
@@ -25,7 +25,7 @@ pub(super) struct Left {
 
 /// How a product joins the sums in memory.
 #[derive(Clone, Copy)]
-pub(super) enum Old<'a> {
+pub(super) enum Accumulation<'a> {
     /// It replaces them.
     Replace,
     /// It is added.
@@ -39,7 +39,7 @@ pub(super) enum Old<'a> {
 
 /// Shape, right factor and result of a GEMM.
 #[derive(Clone, Copy)]
-pub(super) struct Product {
+pub(super) struct F16Gemm {
     /// Rows of the left factor.
     pub rows: usize,
     /// Its columns.
@@ -62,7 +62,12 @@ pub(super) struct Product {
 /// # Safety
 /// The addresses are valid for the shape; the caller is compiled for AVX512-FP16.
 #[inline(always)]
-pub(super) unsafe fn multiply(left: Left, product: &Product, old: Old<'_>, ahead: &mut Option<*const u8>) {
+pub(super) unsafe fn multiply(
+    left: LeftFactor,
+    product: &F16Gemm,
+    old: Accumulation<'_>,
+    ahead: &mut Option<*const u8>,
+) {
     let mut row = 0;
     while row < product.rows {
         let mut column = 0;
@@ -97,9 +102,9 @@ pub(super) unsafe fn multiply(left: Left, product: &Product, old: Old<'_>, ahead
 /// As for [`multiply`]; the tile begins inside the shape.
 #[inline(always)]
 unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
-    left: Left,
-    product: &Product,
-    old: Old<'_>,
+    left: LeftFactor,
+    product: &F16Gemm,
+    old: Accumulation<'_>,
     (row, column): (usize, usize),
     ahead: &mut Option<*const u8>,
 ) {
@@ -157,7 +162,7 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
 /// # Safety
 /// 32 elements at `out`, and factors for the row; the caller is compiled for AVX512-FP16.
 #[inline(always)]
-unsafe fn join(acc: __m512h, out: *mut f32, old: Old<'_>, row: usize, first: bool) {
+unsafe fn join(acc: __m512h, out: *mut f32, old: Accumulation<'_>, row: usize, first: bool) {
     // SAFETY: two halves of 16 of the 32 elements at `out`, and a factor of the row, by the caller's promise.
     unsafe {
         let all = _mm512_castph_si512(acc);
@@ -166,10 +171,10 @@ unsafe fn join(acc: __m512h, out: *mut f32, old: Old<'_>, row: usize, first: boo
             let out = out.add(16 * i);
             let new = _mm512_cvtxph_ps(_mm256_castsi256_ph(half));
             let new = match old {
-                Old::Replace if first => new,
-                Old::First(beta) => _mm512_mul_ps(new, _mm512_set1_ps(*beta.get_unchecked(row))),
-                Old::Replace | Old::Add => _mm512_add_ps(_mm512_loadu_ps(out), new),
-                Old::Scale(alpha, beta) => {
+                Accumulation::Replace if first => new,
+                Accumulation::First(beta) => _mm512_mul_ps(new, _mm512_set1_ps(*beta.get_unchecked(row))),
+                Accumulation::Replace | Accumulation::Add => _mm512_add_ps(_mm512_loadu_ps(out), new),
+                Accumulation::Scale(alpha, beta) => {
                     let new = _mm512_mul_ps(new, _mm512_set1_ps(*beta.get_unchecked(row)));
                     let alpha = _mm512_set1_ps(*alpha.get_unchecked(row));
                     _mm512_fmadd_ps(_mm512_loadu_ps(out), alpha, new)

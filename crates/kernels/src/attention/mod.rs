@@ -21,6 +21,6 @@ pub(crate) mod tiers;
 mod unroll;
 
 pub use args::{AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn};
-pub use expanded::{Expanded, HeadWidths, KeyBlocks, KeyOrder};
+pub use expanded::{ExpandedKv, HeadWidths, KeyBlocks, KeyOrder};
 pub use kv_element::{KEYS, KvElement};
 pub use split_kv::{PartialSoftmax, combine_splits, partial_softmax_len};

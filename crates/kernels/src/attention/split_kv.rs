@@ -1,6 +1,6 @@
 //! KV splits (flash decoding): the partial softmax of a split, and the combination of all splits of a token.
 
-use crate::RowsMut;
+use crate::MatrixViewMut;
 use crate::math::exp;
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub struct PartialSoftmax<'a> {
     /// l, per head.
     pub sum: &'a mut [f32],
     /// o, a row per head.
-    pub o: RowsMut<'a>,
+    pub o: MatrixViewMut<'a>,
 }
 
 impl<'a> PartialSoftmax<'a> {
@@ -23,7 +23,7 @@ impl<'a> PartialSoftmax<'a> {
     pub fn in_memory(memory: &'a mut [f32], heads: usize, width: usize) -> PartialSoftmax<'a> {
         let (max, rest) = memory.split_at_mut(heads);
         let (sum, o) = rest.split_at_mut(heads);
-        PartialSoftmax { max, sum, o: RowsMut::new(o, heads, width, width) }
+        PartialSoftmax { max, sum, o: MatrixViewMut::new(o, heads, width, width) }
     }
 
     /// The part of some heads.
@@ -47,7 +47,7 @@ pub fn combine_splits(
     heads: usize,
     width: usize,
     wanted: Range<usize>,
-    out: &mut RowsMut<'_>,
+    out: &mut MatrixViewMut<'_>,
 ) {
     let (first, stride) = (wanted.start, partial_softmax_len(heads, width));
     for head in wanted {

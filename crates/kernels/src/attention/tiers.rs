@@ -7,7 +7,7 @@
 use super::args::{AttendArgs, AttendExpandedArgs, ExpandArgs, HEADS};
 use super::split_kv::PartialSoftmax;
 use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, mla_decode, mla_prefill};
-use crate::RowsMut;
+use crate::MatrixViewMut;
 use latent_types::Tier;
 
 #[cfg(target_arch = "x86_64")]
@@ -40,7 +40,7 @@ macro_rules! for_each_isa {
     ($wrap:ident, $ty:ty, $($body:ident)::+ $(, $parameter:literal)?; $($arg:ident : $arg_ty:ty),*) => {{
         fn portable($($arg: $arg_ty),*) {
             // SAFETY: the portable lanes are plain Rust, which every CPU runs.
-            unsafe { $($body)::+::<crate::simd::portable::Portable $(, $parameter)?>($($arg),*) }
+            unsafe { $($body)::+::<crate::simd::portable::PortableSimd $(, $parameter)?>($($arg),*) }
         }
         #[cfg(target_arch = "x86_64")]
         fn avx2($($arg: $arg_ty),*) {
@@ -104,7 +104,7 @@ pub(crate) fn decode_int8() -> Vec<(Tier, AttendFn)> {
 pub(crate) fn prefill_f32() -> Vec<(Tier, AttendExpandedFn)> {
     for_each_isa!(
         unchanged, AttendExpandedFn, mla_prefill::f32::attend;
-        args: &AttendExpandedArgs<'_>, out: &mut RowsMut<'_>, memory: &mut Vec<f32>
+        args: &AttendExpandedArgs<'_>, out: &mut MatrixViewMut<'_>, memory: &mut Vec<f32>
     )
 }
 

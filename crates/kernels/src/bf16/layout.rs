@@ -17,7 +17,7 @@ pub(crate) fn aligned(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
 
 /// A row-major matrix of f32 in memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Matrix {
+pub(crate) struct F32Matrix {
     pub start: *const f32,
     /// Elements from one row to the next.
     pub stride: usize,
@@ -25,12 +25,12 @@ pub(crate) struct Matrix {
     pub cols: usize,
 }
 
-impl Matrix {
+impl F32Matrix {
     /// The part from a row and column on, at most 32 of each.
-    fn part(self, row: usize, col: usize) -> Matrix {
+    fn part(self, row: usize, col: usize) -> F32Matrix {
         let (rows, cols) = (self.rows - row, self.cols - col);
         let start = self.start.wrapping_add(row * self.stride + col);
-        Matrix { start, rows: rows.min(PANEL), cols: cols.min(PANEL), ..self }
+        F32Matrix { start, rows: rows.min(PANEL), cols: cols.min(PANEL), ..self }
     }
 }
 
@@ -120,7 +120,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// # Safety
 /// The matrix is valid, `factors` has an element per row, and there is room for a k-step; the CPU has
 /// AVX512-BF16.
-unsafe fn right_step(rows: Matrix, factors: &[f32], out: *mut bf16) {
+unsafe fn right_step(rows: F32Matrix, factors: &[f32], out: *mut bf16) {
     // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes are not read.
     unsafe {
         let masks = [below(rows.cols), below(rows.cols.saturating_sub(16))];
@@ -146,7 +146,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 ///
 /// # Safety
 /// As for [`right_step`], with room for all k-steps.
-pub(crate) unsafe fn right_panel(rows: Matrix, factors: &[f32], out: *mut bf16) {
+pub(crate) unsafe fn right_panel(rows: F32Matrix, factors: &[f32], out: *mut bf16) {
     for step in 0..steps(rows.cols) {
         // SAFETY: a part of the matrix, and room for each k-step, by the caller's promise.
         unsafe { right_step(rows.part(0, step * K_STEP), factors, out.add(step * STEP_LEN)) }
@@ -159,7 +159,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 ///
 /// # Safety
 /// As for [`right_panel`].
-pub(crate) unsafe fn right_panel_of_columns(columns: Matrix, out: *mut bf16) {
+pub(crate) unsafe fn right_panel_of_columns(columns: F32Matrix, out: *mut bf16) {
     // SAFETY: rows of the matrix and lines of the panel by the caller's promise; masked lanes, and rows
     // beyond the last, are not read.
     unsafe {
@@ -185,7 +185,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 ///
 /// # Safety
 /// As for [`right_step`].
-unsafe fn transpose_step(across: Matrix, out: *mut bf16) {
+unsafe fn transpose_step(across: F32Matrix, out: *mut bf16) {
     // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes, and rows
     // beyond the last, are not read.
     unsafe {
@@ -219,7 +219,7 @@ pub(crate) fn pack_values(values: &[f32], width: usize, out: &mut [bf16]) {
         let rows = K_STEP.min(rows - from);
         for n in (0..width).step_by(PANEL) {
             let first = &values[from * width + n..];
-            let across = Matrix { start: first.as_ptr(), stride: width, rows, cols: PANEL.min(width - n) };
+            let across = F32Matrix { start: first.as_ptr(), stride: width, rows, cols: PANEL.min(width - n) };
             let out = &mut out[value_offset(width, from, n)..][..STEP_LEN];
             // SAFETY: the rows and columns are inside `values`, `out` has the length of a k-step, and the
             // token proves the instructions.

@@ -1,6 +1,6 @@
 //! Arguments of matmul kernels.
 
-use crate::{QuantizedInput, RowsMut, Scratch, WeightMatrix};
+use crate::{MatmulScratch, MatrixViewMut, QuantizedInput, WeightMatrix};
 use std::ops::Range;
 
 /// Operands of a matmul: `y[i][o − outputs.start] = Σ_k weight[o][k] · input[row_ids[i]][k]`.
@@ -14,11 +14,11 @@ pub struct MatmulArgs<'a, 'y> {
     /// Which output features to compute: one per column of `y`.
     pub outputs: Range<usize>,
     /// Where results go. Every element is overwritten.
-    pub y: &'a mut RowsMut<'y>,
+    pub y: &'a mut MatrixViewMut<'y>,
 }
 
 /// A matmul kernel. Panics when shapes do not fit, or when the CPU lacks the instructions of its ISA.
-pub type MatmulFn = fn(MatmulArgs<'_, '_>, &mut Scratch);
+pub type MatmulFn = fn(MatmulArgs<'_, '_>, &mut MatmulScratch);
 
 /// The input row that output row `i` reads.
 #[inline(always)]

@@ -7,9 +7,9 @@
 /// demand to be compiled for the ISA and run on a CPU that has it.
 macro_rules! compiled {
     ($isa:ident: $body:expr) => {{
-        fn kernel(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::Scratch) {
+        fn kernel(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::MatmulScratch) {
             $crate::isa::isa_fn! { $isa;
-                fn inner(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::Scratch) {
+                fn inner(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::MatmulScratch) {
                     #[allow(unused_unsafe, reason = "some bodies are safe to call")]
                     // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's token.
                     unsafe {
@@ -24,7 +24,7 @@ macro_rules! compiled {
         kernel as $crate::MatmulFn
     }};
     ($body:expr) => {{
-        fn kernel(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::Scratch) {
+        fn kernel(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::MatmulScratch) {
             #[allow(unused_unsafe, reason = "some bodies are safe to call")]
             // SAFETY: the baseline needs no instructions beyond those that this crate is compiled for.
             unsafe {

@@ -1,16 +1,16 @@
 //! Matmuls that dequantize one weight row at a time to f32: the fallback for any format and layout.
 
 use super::args::{MatmulArgs, input_row};
-use super::scratch::{Scratch, grow};
+use super::scratch::{MatmulScratch, grow};
 use crate::QuantizedInput;
 use crate::reduce::dot;
 
 /// y = x · Wᵀ with f32 inputs.
 #[inline(always)]
-pub(super) fn decoded(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+pub(super) fn decoded(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
     let MatmulArgs { weight, input, row_ids, outputs, y } = args;
     let QuantizedInput::F32(x) = input else { return };
-    let Scratch { floats, bytes, .. } = scratch;
+    let MatmulScratch { floats, bytes, .. } = scratch;
     let row_floats = grow(floats, weight.cols());
     for (column, out) in outputs.enumerate() {
         weight.decode(out, 0..weight.cols(), row_floats, bytes);
@@ -25,7 +25,7 @@ pub(super) fn decoded(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
 /// # Panics
 /// When the outputs cut a block of the format.
 #[inline(always)]
-pub(super) fn transposed(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+pub(super) fn transposed(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
     let MatmulArgs { weight, input, row_ids, outputs, y } = args;
     let QuantizedInput::F32(x) = input else { return };
     let len = weight.ty().block_len();
@@ -34,7 +34,7 @@ pub(super) fn transposed(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
         "columns {outputs:?} cut a block of {}",
         weight.ty()
     );
-    let Scratch { floats, bytes, .. } = scratch;
+    let MatmulScratch { floats, bytes, .. } = scratch;
     let row_floats = grow(floats, outputs.len());
     (0..y.rows()).for_each(|i| y.row_mut(i).fill(0.0));
     for r in 0..weight.rows() {

@@ -22,6 +22,6 @@ mod tiers;
 mod vnni;
 
 pub use args::{MatmulArgs, MatmulFn};
-pub use scratch::Scratch;
+pub use scratch::MatmulScratch;
 pub(crate) use tiers::kernels;
 pub use vnni::allow_avx_vnni;

@@ -2,7 +2,7 @@
 
 /// Memory for dequantized weights and partial sums. It grows to the largest size a call needs and is never shrunk.
 #[derive(Default)]
-pub struct Scratch {
+pub struct MatmulScratch {
     pub(super) floats: Vec<f32>,
     pub(super) bytes: Vec<u8>,
     pub(super) lines: Vec<CacheLine>,

@@ -4,7 +4,7 @@ use crate::math::exp;
 
 /// From logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gating {
+pub enum RouteGating {
     /// Softmax over all experts.
     Softmax,
     /// Sigmoid of each logit.
@@ -17,7 +17,7 @@ pub enum Gating {
 
 /// Score of a group of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupScore {
+pub enum RouteGroupScore {
     /// The sum of its two best experts.
     TopTwoSum,
     /// Its best expert.
@@ -28,7 +28,7 @@ pub enum GroupScore {
 #[derive(Clone, Copy, Debug)]
 pub struct RouteSpec<'a> {
     /// From logits to scores.
-    pub gating: Gating,
+    pub gating: RouteGating,
     /// Added to the scores for selection only, not to the weights.
     pub bias: Option<&'a [f32]>,
     /// Groups of consecutive experts (0 or 1: no groups).
@@ -36,7 +36,7 @@ pub struct RouteSpec<'a> {
     /// Groups whose experts may be selected.
     pub groups_used: usize,
     /// Score of a group.
-    pub group_score: GroupScore,
+    pub group_score: RouteGroupScore,
     /// Whether weights are divided by their sum.
     pub norm: bool,
     /// Lower bound of the sum that weights are divided by.
@@ -83,7 +83,7 @@ pub fn route(
         topk_weights[place] = scores[best];
         choice[best] = f32::NAN; // selected: never the best again
     }
-    if spec.gating == Gating::SoftmaxOfSelected {
+    if spec.gating == RouteGating::SoftmaxOfSelected {
         softmax(topk_weights);
     }
     if spec.norm {
@@ -95,13 +95,13 @@ pub fn route(
     }
 }
 
-fn score(logits: &[f32], gating: Gating, scores: &mut [f32]) {
+fn score(logits: &[f32], gating: RouteGating, scores: &mut [f32]) {
     scores.copy_from_slice(logits);
     match gating {
-        Gating::Softmax => softmax(scores),
-        Gating::Sigmoid => scores.iter_mut().for_each(|s| *s = 1.0 / (1.0 + exp(-*s))),
-        Gating::SoftmaxOfSelected => {}
-        Gating::SqrtSoftplus => {
+        RouteGating::Softmax => softmax(scores),
+        RouteGating::Sigmoid => scores.iter_mut().for_each(|s| *s = 1.0 / (1.0 + exp(-*s))),
+        RouteGating::SoftmaxOfSelected => {}
+        RouteGating::SqrtSoftplus => {
             scores
                 .iter_mut()
                 .for_each(|s| *s = (s.max(0.0) + (f64::from(-s.abs()).exp().ln_1p()) as f32).sqrt());
@@ -150,7 +150,7 @@ fn mask_groups(choice: &mut [f32], groups: &mut [f32], spec: &RouteSpec<'_>) {
             }
         }
         *group = match spec.group_score {
-            GroupScore::TopTwoSum if size > 1 => first + second,
+            RouteGroupScore::TopTwoSum if size > 1 => first + second,
             _ => first,
         };
     }
@@ -170,11 +170,11 @@ mod tests {
     use super::*;
 
     const PLAIN: RouteSpec<'static> = RouteSpec {
-        gating: Gating::Softmax,
+        gating: RouteGating::Softmax,
         bias: None,
         groups: 1,
         groups_used: 1,
-        group_score: GroupScore::Max,
+        group_score: RouteGroupScore::Max,
         norm: false,
         norm_floor: 0.0,
         scale: 1.0,
@@ -197,7 +197,8 @@ mod tests {
     #[test]
     fn the_bias_chooses_but_does_not_weigh() {
         let bias = [0.0, 0.0, 10.0];
-        let spec = RouteSpec { gating: Gating::Sigmoid, bias: Some(&bias), norm: true, scale: 2.5, ..PLAIN };
+        let spec =
+            RouteSpec { gating: RouteGating::Sigmoid, bias: Some(&bias), norm: true, scale: 2.5, ..PLAIN };
         let (chosen, weights) = run(&[2.0, 1.0, -1.0], 2, spec);
         assert_eq!(chosen, [2, 0]);
         let (a, b) = (1.0 / (1.0 + 1f32.exp()), 1.0 / (1.0 + (-2f32).exp()));
@@ -210,12 +211,12 @@ mod tests {
         let two = RouteSpec {
             groups: 3,
             groups_used: 1,
-            group_score: GroupScore::TopTwoSum,
-            gating: Gating::SoftmaxOfSelected,
+            group_score: RouteGroupScore::TopTwoSum,
+            gating: RouteGating::SoftmaxOfSelected,
             ..PLAIN
         };
         assert_eq!(run(&logits, 2, two).0, [2, 3]);
-        let one = RouteSpec { group_score: GroupScore::Max, ..two };
+        let one = RouteSpec { group_score: RouteGroupScore::Max, ..two };
         assert_eq!(run(&logits, 2, one).0, [0, 1]);
     }
 
@@ -223,11 +224,11 @@ mod tests {
     fn negative_biased_scores_still_beat_masked_groups() {
         let bias = [-5.0; 4];
         let spec = RouteSpec {
-            gating: Gating::Sigmoid,
+            gating: RouteGating::Sigmoid,
             bias: Some(&bias),
             groups: 2,
             groups_used: 1,
-            group_score: GroupScore::TopTwoSum,
+            group_score: RouteGroupScore::TopTwoSum,
             ..PLAIN
         };
         assert_eq!(run(&[0.0, 1.0, 9.0, 9.0], 2, spec).0, [2, 3]);
@@ -235,7 +236,12 @@ mod tests {
 
     #[test]
     fn not_a_number_never_panics() {
-        for gating in [Gating::Softmax, Gating::Sigmoid, Gating::SoftmaxOfSelected, Gating::SqrtSoftplus] {
+        for gating in [
+            RouteGating::Softmax,
+            RouteGating::Sigmoid,
+            RouteGating::SoftmaxOfSelected,
+            RouteGating::SqrtSoftplus,
+        ] {
             let (chosen, weights) = run(
                 &[f32::NAN, 1.0, f32::NAN, 0.5],
                 3,

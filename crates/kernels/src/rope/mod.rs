@@ -2,7 +2,7 @@
 
 /// Which two elements of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopePairs {
+pub enum RopePairing {
     /// (0, 1), (2, 3), …
     Interleaved,
     /// (0, d/2), (1, d/2 + 1), …: rotate half.
@@ -35,7 +35,7 @@ impl RopeTable {
 
     /// Moves one head, already rotated, by `distance` positions, which may be negative. The magnitude is not
     /// applied again.
-    pub fn shift(&self, x: &mut [f32], distance: i64, pairs: RopePairs) {
+    pub fn shift(&self, x: &mut [f32], distance: i64, pairs: RopePairing) {
         let mut rotation = vec![0.0; self.rotation_len()];
         self.fill(distance, 1.0, &mut rotation);
         rotate(x, &rotation, pairs);
@@ -51,12 +51,12 @@ impl RopeTable {
 }
 
 /// Rotates one head in place by a [rotation](RopeTable::rotation).
-pub fn rotate(x: &mut [f32], rotation: &[f32], pairs: RopePairs) {
+pub fn rotate(x: &mut [f32], rotation: &[f32], pairs: RopePairing) {
     let half = x.len() / 2;
     for (i, pair) in rotation.chunks_exact(2).take(half).enumerate() {
         let (a, b) = match pairs {
-            RopePairs::Interleaved => (2 * i, 2 * i + 1),
-            RopePairs::NeoX => (i, i + half),
+            RopePairing::Interleaved => (2 * i, 2 * i + 1),
+            RopePairing::NeoX => (i, i + half),
         };
         (x[a], x[b]) = (x[a] * pair[0] - x[b] * pair[1], x[a] * pair[1] + x[b] * pair[0]);
     }
@@ -66,7 +66,7 @@ pub fn rotate(x: &mut [f32], rotation: &[f32], pairs: RopePairs) {
 mod tests {
     use super::*;
 
-    fn to(table: &RopeTable, x: &mut [f32], position: i64, pairs: RopePairs) {
+    fn to(table: &RopeTable, x: &mut [f32], position: i64, pairs: RopePairing) {
         let mut rotation = vec![0.0; table.rotation_len()];
         table.rotation(position, &mut rotation);
         rotate(x, &rotation, pairs);
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn rotations_add_up_and_keep_the_length() {
         let table = RopeTable::new(vec![1.0, 0.1, 0.01], 1.0);
-        for pairs in [RopePairs::Interleaved, RopePairs::NeoX] {
+        for pairs in [RopePairing::Interleaved, RopePairing::NeoX] {
             let start = [1.0f32, 2.0, -3.0, 0.5, 0.25, -1.0];
             let (mut once, mut twice) = (start, start);
             to(&table, &mut once, 7, pairs);
@@ -87,7 +87,7 @@ mod tests {
         }
         let mut x = [1.0f32, 0.0];
         let table = RopeTable::new(vec![std::f64::consts::FRAC_PI_2], 2.0);
-        to(&table, &mut x, 1, RopePairs::Interleaved);
+        to(&table, &mut x, 1, RopePairing::Interleaved);
         assert!(x[0].abs() < 1e-6 && (x[1] - 2.0).abs() < 1e-6);
     }
 }

@@ -4,7 +4,7 @@ use super::Simd;
 use crate::widen;
 
 /// Arrays of sixteen lanes. Needs no ISA.
-pub(crate) struct Portable;
+pub(crate) struct PortableSimd;
 
 /// An array from a function of the index.
 #[inline(always)]
@@ -16,7 +16,7 @@ fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
     out
 }
 
-impl Simd for Portable {
+impl Simd for PortableSimd {
     const MR: usize = 1;
     const FULL_BYTES: bool = false;
     const TWO_TILES: bool = false;

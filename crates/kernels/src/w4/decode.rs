@@ -3,7 +3,7 @@
 
 use super::matrix::WORD;
 use super::nibbles::{LANES, Nibbles};
-use super::part::Part;
+use super::part::W4ColumnBlock;
 use std::ops::Range;
 
 /// Runs `$body` for the eight codes of a word, with `$j` their index as a constant.
@@ -27,7 +27,7 @@ pub(super) use codes;
 /// The part has the inputs and columns, and there is room for the rows at `out`. The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 pub(super) unsafe fn decode<L: Nibbles>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     k: Range<usize>,
     cols: Range<usize>,
     (out, stride): (*mut f32, usize),

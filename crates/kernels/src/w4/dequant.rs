@@ -4,16 +4,16 @@ use super::decode::decode;
 use super::matmul::W4Scratch;
 use super::matrix::{W4Matrix, WORD};
 use super::nibbles::{LANES, Nibbles};
-use super::part::{self, Part};
+use super::part::{self, W4ColumnBlock};
 use super::table::W4DequantFn;
-use crate::RowsMut;
+use crate::MatrixViewMut;
 use crate::shape::{ShapeError, fits};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
 
 /// Decodes to the rows of `out`: whole vectors of columns.
-pub(super) type PartFn = fn(&Part<'_>, Range<usize>, &mut RowsMut<'_>);
+pub(super) type W4DecodeFn = fn(&W4ColumnBlock<'_>, Range<usize>, &mut MatrixViewMut<'_>);
 
 /// [`decode`] to checked rows.
 ///
@@ -24,7 +24,11 @@ pub(super) type PartFn = fn(&Part<'_>, Range<usize>, &mut RowsMut<'_>);
 /// The part has the inputs `k`. The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 #[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
-pub(super) unsafe fn decode_rows<L: Nibbles>(part: &Part<'_>, k: Range<usize>, out: &mut RowsMut<'_>) {
+pub(super) unsafe fn decode_rows<L: Nibbles>(
+    part: &W4ColumnBlock<'_>,
+    k: Range<usize>,
+    out: &mut MatrixViewMut<'_>,
+) {
     assert!((out.rows(), out.cols()) == (k.len(), part.cols), "rows of weights");
     // SAFETY: `out` has the rows, as just checked; the rest by this function's contract.
     unsafe { decode::<L>(part, k, 0..part.cols, out.raw_mut()) }
@@ -36,9 +40,9 @@ pub(super) unsafe fn decode_rows<L: Nibbles>(part: &Part<'_>, k: Range<usize>, o
 /// When the ranges are not inside of the weight, or `out` has another shape.
 pub(super) fn dequantize(
     (w, k, columns): (&W4Matrix<'_>, Range<usize>, Range<usize>),
-    out: &mut RowsMut<'_>,
+    out: &mut MatrixViewMut<'_>,
     scratch: &mut W4Scratch,
-    kernel: PartFn,
+    kernel: W4DecodeFn,
 ) {
     let shape = w.shape();
     let whole_words = k.start.is_multiple_of(WORD) && k.end.is_multiple_of(WORD);
@@ -53,7 +57,7 @@ pub(super) fn dequantize(
         let part = part::rest(w, &columns, &mut scratch.padded);
         let mut padded = [0.0; WORD * LANES];
         for word in k.clone().step_by(WORD) {
-            let mut eight = RowsMut::new(&mut padded, WORD, LANES, LANES);
+            let mut eight = MatrixViewMut::new(&mut padded, WORD, LANES, LANES);
             kernel(&part, word..word + WORD, &mut eight);
             for i in 0..WORD {
                 let to = &mut out.row_mut(word - k.start + i)[whole.cols..];
@@ -87,7 +91,7 @@ pub fn w4_dequant_f16(
     for from in columns.clone().step_by(BLOCK_COLS) {
         let cols = from..(from + BLOCK_COLS).min(columns.end);
         for word in k.clone().step_by(WORD) {
-            let mut eight = RowsMut::new(&mut floats, WORD, cols.len(), BLOCK_COLS);
+            let mut eight = MatrixViewMut::new(&mut floats, WORD, cols.len(), BLOCK_COLS);
             kernel((w, word..word + WORD, cols.clone()), &mut eight, scratch);
             for i in 0..WORD {
                 let to = &mut out[(word - k.start + i) * stride + cols.start - columns.start..][..cols.len()];

@@ -10,8 +10,8 @@
 use super::decode::codes;
 use super::matrix::WORD;
 use super::nibbles::{LANES, Nibbles};
-use super::part::{Part, Run};
-use crate::{Rows, RowsMut};
+use super::part::{GroupRange, W4ColumnBlock};
+use crate::{MatrixView, MatrixViewMut};
 use std::ops::Range;
 
 /// Maximum inputs that are multiplied before their sum is scaled. Groups may be shorter.
@@ -34,10 +34,10 @@ pub(super) fn block_cols(rows: usize) -> usize {
 /// The part has the inputs `k`. The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 pub(super) unsafe fn fused<L: Nibbles>(
-    part: &Part<'_>,
-    x: &Rows<'_>,
+    part: &W4ColumnBlock<'_>,
+    x: &MatrixView<'_>,
     k: Range<usize>,
-    y: &mut RowsMut<'_>,
+    y: &mut MatrixViewMut<'_>,
     sums: &mut Vec<f32>,
 ) {
     assert!(x.rows() == y.rows() && k.end <= x.cols() && y.cols() == part.cols, "shapes of a product");
@@ -82,9 +82,9 @@ pub(super) unsafe fn fused<L: Nibbles>(
 /// The part has the run and the columns, rows of `x` its inputs, and `sums` room. The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 unsafe fn add_run<L: Nibbles, const R: usize>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     x: &[&[f32]; R],
-    run: Run,
+    run: GroupRange,
     cols: Range<usize>,
     sums: *mut f32,
 ) {

@@ -6,9 +6,9 @@
 
 use super::decode::decode;
 use super::nibbles::{LANES, Nibbles};
-use super::part::Part;
-use crate::gemm::{Left, gemm};
-use crate::{Rows, RowsMut};
+use super::part::W4ColumnBlock;
+use crate::gemm::{LeftOperand, gemm};
+use crate::{MatrixView, MatrixViewMut};
 use std::ops::Range;
 
 /// Columns of a strip.
@@ -26,10 +26,10 @@ const STRIP_INPUTS: usize = 64;
 /// The part has the inputs `k`. The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 pub(super) unsafe fn strips<L: Nibbles>(
-    part: &Part<'_>,
-    x: &Rows<'_>,
+    part: &W4ColumnBlock<'_>,
+    x: &MatrixView<'_>,
     k: Range<usize>,
-    y: &mut RowsMut<'_>,
+    y: &mut MatrixViewMut<'_>,
     strip: &mut Vec<f32>,
 ) {
     assert!(x.rows() == y.rows() && k.end <= x.cols() && y.cols() == part.cols, "shapes of a product");
@@ -44,7 +44,7 @@ pub(super) unsafe fn strips<L: Nibbles>(
             unsafe {
                 decode::<L>(part, inputs.clone(), cols.clone(), (strip.as_mut_ptr(), STRIP_COLS));
                 prefetch_below::<L>(part, inputs.end, cols.clone());
-                let left = Left::Rows(&rows[inputs.start.min(rows.len())..], stride);
+                let left = LeftOperand::Rows(&rows[inputs.start.min(rows.len())..], stride);
                 gemm::<L>(inputs.len(), left, (strip, STRIP_COLS), &mut y, first > k.start);
             }
         }
@@ -56,7 +56,7 @@ pub(super) unsafe fn strips<L: Nibbles>(
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-pub(super) unsafe fn prefetch_below<L: Nibbles>(part: &Part<'_>, input: usize, cols: Range<usize>) {
+pub(super) unsafe fn prefetch_below<L: Nibbles>(part: &W4ColumnBlock<'_>, input: usize, cols: Range<usize>) {
     for word in input / 8..(input + STRIP_INPUTS) / 8 {
         for col in cols.clone().step_by(LANES) {
             let from = part.words.as_ptr().wrapping_add(word * part.stride + part.first + col);

@@ -1,7 +1,7 @@
 //! Input rows in the form that a kernel reads.
 
 use super::matrix::WORD;
-use crate::Rows;
+use crate::MatrixView;
 use crate::shape::{ShapeError, times};
 use std::ops::Range;
 
@@ -89,7 +89,7 @@ impl W4Form {
     ///
     /// # Panics
     /// When the panel is not one of at least as many rows.
-    pub fn pack(self, x: &Rows<'_>, panel: &mut [u32]) {
+    pub fn pack(self, x: &MatrixView<'_>, panel: &mut [u32]) {
         let per_row = self.row_words(x.cols());
         let height = panel.len() / per_row.max(1);
         assert!(panel.len() == height * per_row && x.cols().is_multiple_of(WORD), "a panel of inputs");
@@ -185,13 +185,13 @@ pub struct W4Input<'a> {
     form: W4Form,
     rows: usize,
     k: usize,
-    floats: Rows<'a>,
+    floats: MatrixView<'a>,
     panels: &'a [u32],
 }
 
 impl<'a> W4Input<'a> {
     /// f32 rows, for [`W4Form::F32`].
-    pub fn from_rows(x: Rows<'a>) -> W4Input<'a> {
+    pub fn from_rows(x: MatrixView<'a>) -> W4Input<'a> {
         W4Input { form: W4Form::F32, rows: x.rows(), k: x.cols(), floats: x, panels: &[] }
     }
 
@@ -213,7 +213,7 @@ impl<'a> W4Input<'a> {
         if panels.len() != needed {
             return Err(ShapeError::Length { what: "panels of inputs", needed, found: panels.len() });
         }
-        Ok(W4Input { form, rows, k, floats: Rows::new(&[], 0, 0, 0), panels })
+        Ok(W4Input { form, rows, k, floats: MatrixView::new(&[], 0, 0, 0), panels })
     }
 
     /// Rows.
@@ -230,7 +230,7 @@ impl<'a> W4Input<'a> {
     ///
     /// # Panics
     /// When the kernel reads another form, or there are fewer rows.
-    pub(super) fn float_rows(&self, range: &Range<usize>) -> Rows<'a> {
+    pub(super) fn float_rows(&self, range: &Range<usize>) -> MatrixView<'a> {
         assert!(self.form == W4Form::F32, "f32 rows in another form");
         self.floats.slice_rows(range.clone())
     }

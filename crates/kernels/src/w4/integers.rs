@@ -12,9 +12,9 @@ use super::fused::block_cols;
 use super::input::{INTEGER_BLOCK, PanelWords, W4Form, W4Input};
 use super::matrix::WORD;
 use super::nibbles::{LANES, Nibbles};
-use super::part::{Part, Run};
-use crate::RowsMut;
-use crate::cpu_vendor::Vendor;
+use super::part::{GroupRange, W4ColumnBlock};
+use crate::MatrixViewMut;
+use crate::cpu_vendor::CpuVendor;
 use std::ops::Range;
 
 /// y = x · W for the columns of `part` and the rows `rows` of the input, over the inputs `k` (from and to multiples of 8).
@@ -26,10 +26,10 @@ use std::ops::Range;
 /// The part has the inputs `k`. The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 pub(super) unsafe fn fused<L: Nibbles, const P: usize>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     input: &W4Input<'_>,
     (rows, k): (Range<usize>, Range<usize>),
-    y: &mut RowsMut<'_>,
+    y: &mut MatrixViewMut<'_>,
     sums: &mut Vec<f32>,
 ) {
     assert!(rows.len() == y.rows() && k.end <= input.k() && y.cols() == part.cols, "shapes of a product");
@@ -84,9 +84,9 @@ pub(super) unsafe fn fused<L: Nibbles, const P: usize>(
 /// and the CPU has it.
 #[inline(always)]
 unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     panel: (&[u32], usize),
-    run: Run,
+    run: GroupRange,
     cols: Range<usize>,
     sums: *mut f32,
 ) {
@@ -98,7 +98,7 @@ unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
                 totals[r] += lane::<P>(panel, word, PanelWords::<P>::TOTAL, r).read() as i32;
             }
         }
-        if R == 1 && Vendor::detect() == Vendor::Amd {
+        if R == 1 && CpuVendor::detect() == CpuVendor::Amd {
             add_columns::<L, P, R, true>(part, panel, run, cols, &totals, sums);
         } else {
             add_columns::<L, P, R, false>(part, panel, run, cols, &totals, sums);
@@ -114,9 +114,9 @@ unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
 /// As for [`add_run`].
 #[inline(always)]
 unsafe fn add_columns<L: Nibbles, const P: usize, const R: usize, const TO_L2: bool>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     panel: (&[u32], usize),
-    run: Run,
+    run: GroupRange,
     cols: Range<usize>,
     totals: &[i32; R],
     sums: *mut f32,
@@ -151,9 +151,9 @@ fn lane<const P: usize>((panel, height): (&[u32], usize), word: usize, lane: usi
 /// As for [`add_run`].
 #[inline(always)]
 unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize, const TO_L2: bool>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     panel: (&[u32], usize),
-    run: Run,
+    run: GroupRange,
     col: usize,
     totals: &[i32; R],
     sums: *mut f32,

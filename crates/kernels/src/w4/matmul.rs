@@ -4,8 +4,8 @@
 use super::input::W4Input;
 use super::matrix::{W4Matrix, WORD};
 use super::nibbles::LANES;
-use super::part::{self, Padded, Part};
-use crate::RowsMut;
+use super::part::{self, PaddedColumns, W4ColumnBlock};
+use crate::MatrixViewMut;
 use std::ops::Range;
 
 /// A share of a product.
@@ -26,15 +26,15 @@ pub struct W4Args<'a, 'w> {
 /// Memory that kernels reuse from call to call.
 #[derive(Default)]
 pub struct W4Scratch {
-    pub(super) padded: Padded,
-    pub(super) buffers: Buffers,
+    pub(super) padded: PaddedColumns,
+    pub(super) buffers: W4Buffers,
     /// Results of the padded columns.
     out: Vec<f32>,
 }
 
 /// Memory of one kernel.
 #[derive(Default)]
-pub(super) struct Buffers {
+pub(super) struct W4Buffers {
     /// Partial sums, or a decoded strip of f32.
     pub floats: Vec<f32>,
     /// A decoded strip of bf16.
@@ -45,13 +45,18 @@ pub(super) struct Buffers {
 ///
 /// # Panics
 /// When the ranges are not inside of weight, input and results, or the input has another form.
-pub type W4MatmulFn = fn(&W4Args<'_, '_>, &mut RowsMut<'_>, &mut W4Scratch);
+pub type W4MatmulFn = fn(&W4Args<'_, '_>, &mut MatrixViewMut<'_>, &mut W4Scratch);
 
 /// A product with the columns of a part.
-pub(super) type PartFn = fn(&Part<'_>, &W4Args<'_, '_>, &mut RowsMut<'_>, &mut Buffers);
+pub(super) type W4ProductFn = fn(&W4ColumnBlock<'_>, &W4Args<'_, '_>, &mut MatrixViewMut<'_>, &mut W4Buffers);
 
 /// Calls `kernel` for the whole vectors of columns, and for the rest.
-pub(super) fn multiply(args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, scratch: &mut W4Scratch, kernel: PartFn) {
+pub(super) fn multiply(
+    args: &W4Args<'_, '_>,
+    y: &mut MatrixViewMut<'_>,
+    scratch: &mut W4Scratch,
+    kernel: W4ProductFn,
+) {
     let W4Args { weight, input, rows, k, columns } = args;
     let shape = weight.shape();
     assert!(input.k() == shape.k, "{} inputs for K = {}", input.k(), shape.k);
@@ -74,7 +79,7 @@ pub(super) fn multiply(args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, scratch: &mut
     if whole.cols < columns.len() {
         let part = part::rest(weight, columns, &mut scratch.padded);
         scratch.out.resize(rows.len() * LANES, 0.0);
-        let mut out = RowsMut::new(&mut scratch.out, rows.len(), LANES, LANES);
+        let mut out = MatrixViewMut::new(&mut scratch.out, rows.len(), LANES, LANES);
         kernel(&part, args, &mut out, &mut scratch.buffers);
         for row in 0..rows.len() {
             let to = &mut y.row_mut(row)[whole.cols..];

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "vector instructions, and addresses that callers keep in bounds")]
 
 use crate::simd::Simd;
-use crate::simd::portable::Portable;
+use crate::simd::portable::PortableSimd;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2::Avx2, avx512::Avx512};
 #[cfg(target_arch = "x86_64")]
@@ -41,7 +41,7 @@ pub(super) trait Nibbles: Simd {
     }
 }
 
-impl Nibbles for Portable {
+impl Nibbles for PortableSimd {
     type Table = [i8; 16];
     type Words = [u32; LANES];
 

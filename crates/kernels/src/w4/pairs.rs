@@ -9,8 +9,8 @@ use super::gemm::prefetch_below;
 use super::input::{HEIGHT, W4Form, W4Input};
 use super::matrix::WORD;
 use super::nibbles::LANES;
-use super::part::Part;
-use crate::RowsMut;
+use super::part::W4ColumnBlock;
+use crate::MatrixViewMut;
 use crate::isa::isa_fn;
 use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
@@ -28,15 +28,15 @@ fn as_bf16(bits: __m512i) -> __m512bh {
 
 /// A table of 32 bf16, of which a look-up of 16-bit lanes reads the one that their lowest five bits name.
 #[derive(Clone, Copy)]
-struct Table {
+struct PairTable {
     values: __m512i,
     /// Whether index = code + 16 − zero point. Otherwise bit 4 is that of the next code, and the table has each value twice.
     shifted: bool,
 }
 
-impl Table {
+impl PairTable {
     #[inline(always)]
-    fn new(part: &Part<'_>, shifted: bool) -> Table {
+    fn new(part: &W4ColumnBlock<'_>, shifted: bool) -> PairTable {
         let mut bits = [0; 32];
         for i in 0..32 {
             let value = if shifted { i as f32 - 16.0 } else { f32::from(part.values[i % 16]) };
@@ -44,7 +44,7 @@ impl Table {
             bits[i] = (value.to_bits() >> 16) as u16;
         }
         // SAFETY: both have 512 bits, of which every pattern is valid.
-        Table { values: unsafe { std::mem::transmute::<[u16; 32], __m512i>(bits) }, shifted }
+        PairTable { values: unsafe { std::mem::transmute::<[u16; 32], __m512i>(bits) }, shifted }
     }
 }
 
@@ -63,10 +63,10 @@ const STRIP_WORDS: usize = 32;
 /// # Safety
 /// The part has the inputs `k`; the CPU has AVX512-BF16.
 pub(super) unsafe fn strips(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     input: &W4Input<'_>,
     (rows, k): (Range<usize>, Range<usize>),
-    y: &mut RowsMut<'_>,
+    y: &mut MatrixViewMut<'_>,
     (strip, sums): (&mut Vec<u32>, &mut Vec<f32>),
 ) {
     assert!(rows.len() == y.rows() && k.end <= input.k() && y.cols() == part.cols, "shapes of a product");
@@ -80,7 +80,7 @@ pub(super) unsafe fn strips(
         // one kernel for three vectors, one for a single one
         let vectors = if vectors == STRIP_VECTORS { vectors } else { 1 };
         let tile = HEIGHT * vectors * LANES;
-        let strides = Strides { word: PAIRS * vectors * LANES, pair: vectors * LANES, vector: LANES };
+        let strides = PairStrides { word: PAIRS * vectors * LANES, pair: vectors * LANES, vector: LANES };
         sums.clear();
         sums.resize(rows.len().div_ceil(HEIGHT) * tile, 0.0);
         for first in k.clone().step_by(STRIP_WORDS * WORD) {
@@ -109,7 +109,7 @@ pub(super) unsafe fn strips(
 
 /// Words between decoded pairs: those of the next word of K, of its next pair, and of the next vector of columns.
 #[derive(Clone, Copy)]
-pub(super) struct Strides {
+pub(super) struct PairStrides {
     pub word: usize,
     pub pair: usize,
     pub vector: usize,
@@ -121,14 +121,14 @@ isa_fn! { Avx512Bf16;
 /// # Safety
 /// The part has the inputs and columns, and there is room at `out`; the CPU has AVX512-BF16.
 pub(super) unsafe fn decode(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     k: Range<usize>,
     (col, vectors): (usize, usize),
-    (out, strides): (*mut u32, Strides),
+    (out, strides): (*mut u32, PairStrides),
 ) {
     // SAFETY: everything is inside of the part and `out` by this function's contract, as is the ISA.
     unsafe {
-        let table = Table::new(part, part.zeros.is_some());
+        let table = PairTable::new(part, part.zeros.is_some());
         let mask = _mm512_set1_epi16(15);
         for (i, word) in (k.start / WORD..k.end / WORD).enumerate() {
             for v in 0..vectors {
@@ -169,7 +169,7 @@ isa_fn! { Avx512Bf16;
 /// The panel of [`HEIGHT`] rows has the inputs, the strip holds them decoded for `V` vectors from column `col`, and there are as many `sums`. The CPU has
 /// AVX512-BF16.
 unsafe fn multiply<const V: usize>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     panel: &[u32],
     k: Range<usize>,
     col: usize,

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// Whole vectors of columns, for some words of K.
 #[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
+pub(super) struct W4ColumnBlock<'a> {
     pub words: &'a [u32],
     pub scales: W4Scales<'a>,
     pub zeros: Option<&'a [u8]>,
@@ -31,38 +31,38 @@ pub(super) struct Part<'a> {
 
 /// Inputs that share a scale, within a range of K.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct GroupRange {
     pub group: usize,
     pub start: usize,
     pub end: usize,
 }
 
 /// See [`Part::runs`].
-pub(super) struct Runs {
+pub(super) struct GroupRanges {
     group: usize,
     at: usize,
     end: usize,
     most: usize,
 }
 
-impl Iterator for Runs {
-    type Item = Run;
+impl Iterator for GroupRanges {
+    type Item = GroupRange;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Run> {
+    fn next(&mut self) -> Option<GroupRange> {
         if self.at >= self.end {
             return None;
         }
         let index = self.at / self.group;
         let end =
             ((index + 1) * self.group).min(self.end).min((self.at / self.most + 1).saturating_mul(self.most));
-        let run = Run { group: index, start: self.at, end };
+        let run = GroupRange { group: index, start: self.at, end };
         self.at = end;
         Some(run)
     }
 }
 
-impl Part<'_> {
+impl W4ColumnBlock<'_> {
     /// Prefetches the scales and zero points from index `at`, which may be beyond the last.
     ///
     /// # Safety
@@ -84,14 +84,14 @@ impl Part<'_> {
 
     /// The ranges of inputs with one scale inside of `k`, cut at multiples of `most` inputs (a multiple of 8) too.
     #[inline(always)]
-    pub(super) fn runs(&self, k: Range<usize>, most: usize) -> Runs {
-        Runs { group: self.group, at: k.start, end: k.end, most }
+    pub(super) fn runs(&self, k: Range<usize>, most: usize) -> GroupRanges {
+        GroupRanges { group: self.group, at: k.start, end: k.end, most }
     }
 }
 
 /// Memory of padded columns.
 #[derive(Default)]
-pub(super) struct Padded {
+pub(super) struct PaddedColumns {
     words: Vec<u32>,
     halves: Vec<u16>,
     bytes: Vec<u8>,
@@ -108,11 +108,11 @@ fn pad<T: Copy + Default>(from: &[T], stride: usize, cols: &Range<usize>, to: &m
 }
 
 /// The whole vectors of `columns`, if any.
-pub(super) fn whole<'a>(w: &W4Matrix<'a>, columns: &Range<usize>) -> Part<'a> {
+pub(super) fn whole<'a>(w: &W4Matrix<'a>, columns: &Range<usize>) -> W4ColumnBlock<'a> {
     let (values, factor) = w.codes().values();
     let bias = values.iter().map(|value| value.unsigned_abs() * u8::from(*value < 0)).max().unwrap_or(0);
     let shape = w.shape();
-    Part {
+    W4ColumnBlock {
         words: w.words(),
         scales: w.scales(),
         zeros: if let W4Codes::Int4 { zeros } = w.codes() { Some(zeros) } else { None },
@@ -128,7 +128,11 @@ pub(super) fn whole<'a>(w: &W4Matrix<'a>, columns: &Range<usize>) -> Part<'a> {
 }
 
 /// The columns of `columns` behind its whole vectors, copied for the inputs `k`, whose groups keep their indices.
-pub(super) fn rest<'p>(w: &W4Matrix<'_>, columns: &Range<usize>, memory: &'p mut Padded) -> Part<'p> {
+pub(super) fn rest<'p>(
+    w: &W4Matrix<'_>,
+    columns: &Range<usize>,
+    memory: &'p mut PaddedColumns,
+) -> W4ColumnBlock<'p> {
     let shape = w.shape();
     let cols = columns.start + columns.len() / LANES * LANES..columns.end;
     debug_assert!(shape.k.is_multiple_of(WORD) && cols.len() < LANES);
@@ -153,5 +157,13 @@ pub(super) fn rest<'p>(w: &W4Matrix<'_>, columns: &Range<usize>, memory: &'p mut
     } else {
         None
     };
-    Part { words: &memory.words, scales, zeros, stride: LANES, first: 0, cols: LANES, ..whole(w, &(0..0)) }
+    W4ColumnBlock {
+        words: &memory.words,
+        scales,
+        zeros,
+        stride: LANES,
+        first: 0,
+        cols: LANES,
+        ..whole(w, &(0..0))
+    }
 }

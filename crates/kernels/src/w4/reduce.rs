@@ -1,6 +1,6 @@
 //! Partial sums of slices of K: added in the order of the slices, and set to zero before.
 
-use crate::RowsMut;
+use crate::MatrixViewMut;
 use crate::tiers::tiers;
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ tiers! {
 ///
 /// # Panics
 /// When `y` has other columns, or `partials` is not one or more whole slices of `y`'s rows.
-pub fn w4_reduce(partials: &[f32], n: usize, columns: Range<usize>, y: &mut RowsMut<'_>) {
+pub fn w4_reduce(partials: &[f32], n: usize, columns: Range<usize>, y: &mut MatrixViewMut<'_>) {
     let slice = y.rows() * n;
     if slice == 0 || columns.is_empty() {
         return;

@@ -3,7 +3,7 @@
 use super::input::W4Form;
 use super::matmul::{W4MatmulFn, W4Scratch};
 use super::matrix::{W4Matrix, W4Shape, WORD};
-use crate::RowsMut;
+use crate::MatrixViewMut;
 use latent_types::{ActivationType, Tier};
 use std::ops::Range;
 
@@ -46,7 +46,8 @@ impl W4Entry {
 ///
 /// # Panics
 /// When the ranges are not inside of the weight, or the result has another shape.
-pub type W4DequantFn = fn((&W4Matrix<'_>, Range<usize>, Range<usize>), &mut RowsMut<'_>, &mut W4Scratch);
+pub type W4DequantFn =
+    fn((&W4Matrix<'_>, Range<usize>, Range<usize>), &mut MatrixViewMut<'_>, &mut W4Scratch);
 
 /// A kernel's function, by signature.
 #[derive(Clone, Copy)]

@@ -2,12 +2,12 @@
 #![allow(unsafe_code, reason = "the token of an ISA proves its instructions")]
 
 use super::input::W4Form;
-use super::matmul::{Buffers, W4Args, W4MatmulFn, multiply};
+use super::matmul::{W4Args, W4Buffers, W4MatmulFn, multiply};
 use super::nibbles::Nibbles;
-use super::part::Part;
+use super::part::W4ColumnBlock;
 use super::table::{W4DequantFn, W4Entry, W4Fn, W4Kernel};
 use super::{dequant, fused, gemm, integers};
-use crate::RowsMut;
+use crate::MatrixViewMut;
 use latent_types::{ActivationType, Tier};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -19,10 +19,10 @@ const FEW_ROWS: usize = 4;
 /// As for [`fused::fused`].
 #[inline(always)]
 unsafe fn fused_part<L: Nibbles>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     args: &W4Args<'_, '_>,
-    y: &mut RowsMut<'_>,
-    buffers: &mut Buffers,
+    y: &mut MatrixViewMut<'_>,
+    buffers: &mut W4Buffers,
 ) {
     // SAFETY: the promise is the same.
     unsafe {
@@ -34,10 +34,10 @@ unsafe fn fused_part<L: Nibbles>(
 /// As for [`integers::fused`].
 #[inline(always)]
 unsafe fn integer_part<L: Nibbles, const P: usize>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     args: &W4Args<'_, '_>,
-    y: &mut RowsMut<'_>,
-    buffers: &mut Buffers,
+    y: &mut MatrixViewMut<'_>,
+    buffers: &mut W4Buffers,
 ) {
     let share = (args.rows.clone(), args.k.clone());
     // SAFETY: the promise is the same.
@@ -48,10 +48,10 @@ unsafe fn integer_part<L: Nibbles, const P: usize>(
 /// As for [`gemm::strips`].
 #[inline(always)]
 unsafe fn gemm_part<L: Nibbles>(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     args: &W4Args<'_, '_>,
-    y: &mut RowsMut<'_>,
-    buffers: &mut Buffers,
+    y: &mut MatrixViewMut<'_>,
+    buffers: &mut W4Buffers,
 ) {
     // SAFETY: the promise is the same.
     unsafe {
@@ -90,27 +90,27 @@ macro_rules! floats {
 
             compiled!(
                 fn fused = fused_part::<$simd>,
-                (part: &Part<'_>, args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, buffers: &mut Buffers),
+                (part: &W4ColumnBlock<'_>, args: &W4Args<'_, '_>, y: &mut MatrixViewMut<'_>, buffers: &mut W4Buffers),
                 $($isa)?
             );
             compiled!(
                 fn int16 = integer_part::<$simd, 2>,
-                (part: &Part<'_>, args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, buffers: &mut Buffers),
+                (part: &W4ColumnBlock<'_>, args: &W4Args<'_, '_>, y: &mut MatrixViewMut<'_>, buffers: &mut W4Buffers),
                 $($isa)?
             );
             compiled!(
                 fn int8 = integer_part::<$simd, 1>,
-                (part: &Part<'_>, args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, buffers: &mut Buffers),
+                (part: &W4ColumnBlock<'_>, args: &W4Args<'_, '_>, y: &mut MatrixViewMut<'_>, buffers: &mut W4Buffers),
                 $($isa)?
             );
             compiled!(
                 fn gemm = gemm_part::<$simd>,
-                (part: &Part<'_>, args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, buffers: &mut Buffers),
+                (part: &W4ColumnBlock<'_>, args: &W4Args<'_, '_>, y: &mut MatrixViewMut<'_>, buffers: &mut W4Buffers),
                 $($isa)?
             );
             compiled!(
                 fn decode = dequant::decode_rows::<$simd>,
-                (part: &Part<'_>, k: Range<usize>, out: &mut RowsMut<'_>),
+                (part: &W4ColumnBlock<'_>, k: Range<usize>, out: &mut MatrixViewMut<'_>),
                 $($isa)?
             );
 
@@ -142,7 +142,7 @@ macro_rules! floats {
         }
     };
 }
-floats!(portable, crate::simd::portable::Portable,);
+floats!(portable, crate::simd::portable::PortableSimd,);
 #[cfg(target_arch = "x86_64")]
 floats!(avx2, crate::simd::avx2::Avx2<false>, Avx2);
 #[cfg(target_arch = "x86_64")]
@@ -167,7 +167,12 @@ fn kernel(entry: W4Entry, tier: Tier, form: W4Form, function: W4Fn) -> W4Kernel 
 /// Products of bf16 pairs.
 #[cfg(target_arch = "x86_64")]
 fn pairs() -> Vec<W4Kernel> {
-    fn strips(part: &Part<'_>, args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, buffers: &mut Buffers) {
+    fn strips(
+        part: &W4ColumnBlock<'_>,
+        args: &W4Args<'_, '_>,
+        y: &mut MatrixViewMut<'_>,
+        buffers: &mut W4Buffers,
+    ) {
         let _proof = crate::isa::Avx512Bf16::expect();
         let (share, memory) =
             ((args.rows.clone(), args.k.clone()), (&mut buffers.words, &mut buffers.floats));
@@ -186,7 +191,12 @@ fn pairs() -> Vec<W4Kernel> {
 /// Products in AMX tiles.
 #[cfg(target_arch = "x86_64")]
 fn tiles() -> [W4Kernel; 2] {
-    fn strips(part: &Part<'_>, args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, buffers: &mut Buffers) {
+    fn strips(
+        part: &W4ColumnBlock<'_>,
+        args: &W4Args<'_, '_>,
+        y: &mut MatrixViewMut<'_>,
+        buffers: &mut W4Buffers,
+    ) {
         let _proof = crate::isa::Avx512Bf16::expect();
         let (share, memory) =
             ((args.rows.clone(), args.k.clone()), (&mut buffers.words, &mut buffers.floats));

@@ -9,9 +9,9 @@ use super::gemm::prefetch_below;
 use super::input::{TILE_ROWS, W4Form, W4Input, tile_row};
 use super::matrix::WORD;
 use super::nibbles::LANES;
-use super::pairs::{PAIRS, Strides, decode};
-use super::part::Part;
-use crate::RowsMut;
+use super::pairs::{PAIRS, PairStrides, decode};
+use super::part::W4ColumnBlock;
+use crate::MatrixViewMut;
 use crate::bf16::dot::{AmxTiles, Bf16Dot, NR};
 use crate::isa::isa_fn;
 use crate::simd::avx512::Avx512;
@@ -31,7 +31,7 @@ const VECTORS: usize = NR / LANES;
 const STRIP_WORDS: usize = 32;
 
 /// Where decoded words go: a step has a tile per vector.
-const STRIDES: Strides = Strides { word: PAIRS * LANES, pair: LANES, vector: TILE };
+const STRIDES: PairStrides = PairStrides { word: PAIRS * LANES, pair: LANES, vector: TILE };
 
 /// y = x · W for the columns of `part` and the rows `rows` of the input, over the inputs `k` (from and to multiples of 8): a strip of weights is
 /// decoded to tiles once and multiplied with all rows.
@@ -42,10 +42,10 @@ const STRIDES: Strides = Strides { word: PAIRS * LANES, pair: LANES, vector: TIL
 /// # Safety
 /// The part has the inputs `k`; the CPU has AVX512-BF16.
 pub(super) unsafe fn strips(
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     input: &W4Input<'_>,
     (rows, k): (Range<usize>, Range<usize>),
-    y: &mut RowsMut<'_>,
+    y: &mut MatrixViewMut<'_>,
     (strip, sums): (&mut Vec<u32>, &mut Vec<f32>),
 ) {
     assert!(rows.len() == y.rows() && k.end <= input.k() && y.cols() == part.cols, "shapes of a product");
@@ -105,7 +105,7 @@ fn steps(run: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 ///
 /// # Safety
 /// The part has the inputs and vectors, and the strip room for a step per word. The CPU has AVX512-BF16.
-unsafe fn load(part: &Part<'_>, k: Range<usize>, columns: (usize, usize), strip: &mut [u32]) {
+unsafe fn load(part: &W4ColumnBlock<'_>, k: Range<usize>, columns: (usize, usize), strip: &mut [u32]) {
     let mut out = strip.chunks_exact_mut(VECTORS * TILE);
     for run in part.runs(k, usize::MAX) {
         for (step, out) in steps(run.start..run.end).zip(&mut out) {
@@ -125,7 +125,7 @@ unsafe fn load(part: &Part<'_>, k: Range<usize>, columns: (usize, usize), strip:
 /// as many rows of sums. The CPU has AVX-512.
 unsafe fn multiply<const T: usize>(
     tiles: &mut AmxTiles,
-    part: &Part<'_>,
+    part: &W4ColumnBlock<'_>,
     (panel, stride): (&[u32], usize),
     k: &Range<usize>,
     (col, vectors): (usize, usize),
@@ -155,7 +155,7 @@ isa_fn! { Avx512;
 ///
 /// # Safety
 /// The part has the scales of the vectors from there, and there are as many rows at `sums`; the CPU has AVX-512.
-unsafe fn scale(part: &Part<'_>, (at, vectors): (usize, usize), products: &[[f32; NR]], sums: *mut f32) {
+unsafe fn scale(part: &W4ColumnBlock<'_>, (at, vectors): (usize, usize), products: &[[f32; NR]], sums: *mut f32) {
     // SAFETY: scales, products and sums by this function's contract, as is the ISA.
     unsafe {
         for v in 0..vectors {

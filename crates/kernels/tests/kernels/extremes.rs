@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 use latent_kernels::{
-    KernelFn, MatmulArgs, MatmulFn, Q8Block, Q8Rows, QuantizedInput, RowsMut, Scratch, WeightMatrix,
+    KernelFn, MatmulArgs, MatmulFn, MatmulScratch, MatrixViewMut, Q8Block, Q8Rows, QuantizedInput,
+    WeightMatrix,
 };
-use latent_quant::tiles::{FORMATS, Plane, ROWS, TileLayout};
+use latent_quant::tiles::{FORMATS, ROWS, TileLayout, TilePlane};
 use latent_types::{ActivationType, OpKind, TensorType, Tier, WeightLayout};
 
 const COLS: usize = 512;
@@ -12,8 +13,8 @@ const COLS: usize = 512;
 /// Tiles whose quants have all bits of `quant` and whose scales are finite and positive.
 fn tiles(ty: TensorType, layout: &TileLayout, quant: u8) -> Vec<u8> {
     let mut tile = vec![quant; layout.tile_bytes()];
-    tile[layout.start(Plane::Scales)..].fill(1);
-    let super_scales = &mut tile[layout.start(Plane::SuperScales)..];
+    tile[layout.start(TilePlane::Scales)..].fill(1);
+    let super_scales = &mut tile[layout.start(TilePlane::SuperScales)..];
     match ty {
         TensorType::MXFP4 | TensorType::NVFP4 => super_scales.fill(0x38),
         // f16 1.0
@@ -52,9 +53,9 @@ fn inputs(rows: usize) -> Vec<Q8Block> {
 fn product(kernel: MatmulFn, weight: &WeightMatrix<'_>, x: &[Q8Block], rows: usize) -> Vec<u32> {
     let input = QuantizedInput::A8(Q8Rows::new(x, rows, COLS).unwrap());
     let mut y = vec![f32::NAN; rows * ROWS];
-    let mut out = RowsMut::new(&mut y, rows, ROWS, ROWS);
+    let mut out = MatrixViewMut::new(&mut y, rows, ROWS, ROWS);
     let args = MatmulArgs { weight, input: &input, row_ids: None, outputs: 0..ROWS, y: &mut out };
-    kernel(args, &mut Scratch::default());
+    kernel(args, &mut MatmulScratch::default());
     y.into_iter().map(f32::to_bits).collect()
 }
 

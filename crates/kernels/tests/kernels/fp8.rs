@@ -1,6 +1,8 @@
 //! Every code of FP8 through every kernel that reads it in tiles.
 
-use latent_kernels::{KernelFn, MatmulArgs, MatmulFn, QuantizedInput, Rows, RowsMut, Scratch, WeightMatrix};
+use latent_kernels::{
+    KernelFn, MatmulArgs, MatmulFn, MatmulScratch, MatrixView, MatrixViewMut, QuantizedInput, WeightMatrix,
+};
 use latent_quant::f8_e4m3::value;
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_types::{TensorType, WeightLayout};
@@ -31,8 +33,13 @@ fn kernels(across: bool) -> impl Iterator<Item = (&'static str, MatmulFn)> {
 }
 
 /// All 256 outputs of a weight.
-fn multiply(kernel: MatmulFn, weight: &WeightMatrix<'_>, input: &QuantizedInput<'_>, y: &mut RowsMut<'_>) {
-    kernel(MatmulArgs { weight, input, row_ids: None, outputs: 0..256, y }, &mut Scratch::default());
+fn multiply(
+    kernel: MatmulFn,
+    weight: &WeightMatrix<'_>,
+    input: &QuantizedInput<'_>,
+    y: &mut MatrixViewMut<'_>,
+) {
+    kernel(MatmulArgs { weight, input, row_ids: None, outputs: 0..256, y }, &mut MatmulScratch::default());
 }
 
 fn same(found: f32, truth: f32) -> bool {
@@ -54,8 +61,8 @@ fn each_code_is_its_number_at_every_place_of_a_row() {
             x.iter_mut().skip(place).step_by(COLS).for_each(|x| *x = 1.0);
             for (name, kernel) in kernels(false) {
                 let mut y = vec![0.5; rows * 256];
-                let acts = QuantizedInput::F32(Rows::new(&x, rows, COLS, COLS));
-                let mut out = RowsMut::new(&mut y, rows, 256, 256);
+                let acts = QuantizedInput::F32(MatrixView::new(&x, rows, COLS, COLS));
+                let mut out = MatrixViewMut::new(&mut y, rows, 256, 256);
                 multiply(kernel, &weight, &acts, &mut out);
                 for (i, found) in y.iter().enumerate() {
                     let truth = value(i as u8);
@@ -79,8 +86,8 @@ fn each_code_is_its_number_across_rows() {
         x[3] = 1.0;
         for (name, kernel) in kernels(true) {
             let mut y = [0.5; 256];
-            let acts = QuantizedInput::F32(Rows::new(&x, 1, ROWS, ROWS));
-            let mut out = RowsMut::new(&mut y, 1, 256, 256);
+            let acts = QuantizedInput::F32(MatrixView::new(&x, 1, ROWS, ROWS));
+            let mut out = MatrixViewMut::new(&mut y, 1, 256, 256);
             multiply(kernel, &weight, &acts, &mut out);
             for (found, code) in y.iter().zip(&codes[3 * 256..]) {
                 assert!(same(*found, value(*code)), "{name}: {found} of {}", value(*code));

@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use latent_kernels::{
-    AttendArgs, Bf16Rows, CacheView, KernelFn, MatmulArgs, PartialSoftmax, Q8Block, Q8Rows, QuantizedInput,
-    Rows, RowsMut, Scratch, ShapeError, WeightMatrix,
+    AttendArgs, Bf16Rows, CacheView, KernelFn, MatmulArgs, MatmulScratch, MatrixView, MatrixViewMut,
+    PartialSoftmax, Q8Block, Q8Rows, QuantizedInput, ShapeError, WeightMatrix,
 };
 use latent_quant::tiles::TileLayout;
 use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
@@ -14,9 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 fn rows_whose_extent_wraps_are_refused() {
     let mut memory = vec![0.0f32; 64];
     // once the second row lay 256 bytes before the vector
-    let refused = RowsMut::try_new(&mut memory, 2, 64, usize::MAX - 63).err();
+    let refused = MatrixViewMut::try_new(&mut memory, 2, 64, usize::MAX - 63).err();
     assert_eq!(refused, Some(ShapeError::Overflow { what: "a matrix of rows" }));
-    let refused = Rows::try_new(&memory, 2, 64, usize::MAX - 63).err();
+    let refused = MatrixView::try_new(&memory, 2, 64, usize::MAX - 63).err();
     assert_eq!(refused, Some(ShapeError::Overflow { what: "a matrix of rows" }));
 }
 
@@ -36,7 +36,7 @@ fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
         // a part, so that its first row is not the first of the tiles
         let weight = WeightMatrix::from_tiles(ty, &bytes, rows, cols).unwrap().slice_rows(32..64);
         let acts = [
-            QuantizedInput::F32(Rows::new(&x, 32, cols, cols)),
+            QuantizedInput::F32(MatrixView::new(&x, 32, cols, cols)),
             QuantizedInput::Bf16(Bf16Rows::new(&bits, 32, cols, cols).unwrap()),
             QuantizedInput::A8(Q8Rows::new(&blocks, 32, cols).unwrap()),
         ];
@@ -46,10 +46,10 @@ fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
             let mut y = vec![0.0; 32 * outs.len().max(1)];
             for acts in &acts {
                 let _refused = catch_unwind(AssertUnwindSafe(|| {
-                    let mut y = RowsMut::new(&mut y, 32, outs.len(), outs.len().max(1));
+                    let mut y = MatrixViewMut::new(&mut y, 32, outs.len(), outs.len().max(1));
                     let (weight, outputs) = (&weight, outs.clone());
                     let args = MatmulArgs { weight, input: acts, row_ids: None, outputs, y: &mut y };
-                    kernel(args, &mut Scratch::default());
+                    kernel(args, &mut MatmulScratch::default());
                 }));
             }
             assert!(y.iter().all(|y| *y == 0.0), "{} {outs:?}", contract.name);
@@ -77,7 +77,7 @@ fn no_attention_reads_beyond_the_pages_of_its_table() {
             let attend = |rows: std::ops::Range<usize>| {
                 let mut memory = vec![0.0; latent_kernels::partial_softmax_len(4, 64)];
                 let mut part = PartialSoftmax::in_memory(&mut memory, 4, 64);
-                let q = Rows::new(&q, 4, 96, 96);
+                let q = MatrixView::new(&q, 4, 96, 96);
                 catch_unwind(AssertUnwindSafe(|| {
                     let args = AttendArgs { q, cache: &cache, rows, scale: 1.0, latent: 64 };
                     kernel(&args, &mut part, &mut Vec::new());

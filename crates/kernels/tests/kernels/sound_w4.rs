@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use latent_kernels::{
-    Rows, RowsMut, ShapeError, W4Args, W4Codes, W4Fn, W4Form, W4Input, W4Matrix, W4Scales, W4Scratch,
-    W4Shape, W4Stripes, w4_dequant_f16, w4_reduce, w4_table,
+    MatrixView, MatrixViewMut, ShapeError, W4Args, W4Codes, W4Fn, W4Form, W4Input, W4Matrix, W4Scales,
+    W4Scratch, W4Shape, W4Stripes, w4_dequant_f16, w4_reduce, w4_table,
 };
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -63,13 +63,13 @@ fn no_kernel_leaves_its_weight_its_inputs_or_its_results() {
         let count = ROWS / kernel.form.panel_rows(ROWS);
         panels.resize(panels.len() * count, u32::MAX);
         let own = match kernel.form {
-            W4Form::F32 => W4Input::from_rows(Rows::new(&x, ROWS, 64, 64)),
+            W4Form::F32 => W4Input::from_rows(MatrixView::new(&x, ROWS, 64, 64)),
             form => W4Input::from_panels(form, &panels, ROWS, 64).unwrap(),
         };
         let run = |input: &W4Input<'_>, (rows, k, columns): (Range<usize>, Range<usize>, Range<usize>)| {
             panics(|| {
                 let mut y = vec![0.0; ROWS * 64];
-                let mut y = RowsMut::new(&mut y, rows.len().min(ROWS), columns.len().min(64), 64);
+                let mut y = MatrixViewMut::new(&mut y, rows.len().min(ROWS), columns.len().min(64), 64);
                 let args = W4Args { weight: &weight, input, rows, k, columns };
                 function(&args, &mut y, &mut W4Scratch::default());
             })
@@ -82,10 +82,10 @@ fn no_kernel_leaves_its_weight_its_inputs_or_its_results() {
         // inputs in the form of another kernel, and of another length
         let other = match kernel.form {
             W4Form::F32 => W4Input::from_panels(W4Form::Pairs, &[0; 32 * 32], ROWS, 64).unwrap(),
-            _ => W4Input::from_rows(Rows::new(&x, ROWS, 64, 64)),
+            _ => W4Input::from_rows(MatrixView::new(&x, ROWS, 64, 64)),
         };
         assert!(run(&other, (0..32, 0..64, 0..48)), "{}", kernel.name);
-        let short = W4Input::from_rows(Rows::new(&x, ROWS, 56, 64));
+        let short = W4Input::from_rows(MatrixView::new(&x, ROWS, 56, 64));
         assert!(run(&short, (0..32, 0..56, 0..48)), "{}", kernel.name);
     }
     assert!(tried >= 7 * 8, "only {tried}");
@@ -99,8 +99,8 @@ fn panels_decoded_weights_and_units_have_their_sizes() {
         assert!(W4Input::from_panels(form, &vec![0; len], 3, 60).is_err(), "{form:?}");
         assert!(form.panel_len(8, usize::MAX - 7).is_err(), "{form:?}");
         let x = vec![0.0; 40 * 64];
-        assert!(panics(|| form.pack(&Rows::new(&x, 40, 64, 64), &mut vec![0; len])), "{form:?}");
-        assert!(panics(|| form.pack(&Rows::new(&x, 3, 64, 64), &mut vec![0; len - 1])), "{form:?}");
+        assert!(panics(|| form.pack(&MatrixView::new(&x, 40, 64, 64), &mut vec![0; len])), "{form:?}");
+        assert!(panics(|| form.pack(&MatrixView::new(&x, 3, 64, 64), &mut vec![0; len - 1])), "{form:?}");
     }
     let (words, scales) = (vec![0; 8 * 48], vec![0; 2 * 48]);
     let weight = W4Matrix::new(SHAPE, &words, W4Scales::F16(&scales), W4Codes::Int4Sym).unwrap();
@@ -111,7 +111,7 @@ fn panels_decoded_weights_and_units_have_their_sizes() {
             [(0..72, 0..48), (4..64, 0..48), (0..64, 0..49), (0..64, Range { start: 40, end: 8 })]
         {
             let mut out = vec![0.0; 72 * 64];
-            let mut out = RowsMut::new(&mut out, k.len(), columns.len(), 64);
+            let mut out = MatrixViewMut::new(&mut out, k.len(), columns.len(), 64);
             assert!(panics(|| decode((&weight, k, columns), &mut out, scratch)), "{}", kernel.name);
         }
         let mut out = vec![latent_kernels::half::f16::ZERO; 64 * 48 - 1];
@@ -120,5 +120,5 @@ fn panels_decoded_weights_and_units_have_their_sizes() {
     let stripes = W4Stripes { rows: 3, columns: 5, k: 64, tile: (2, 4), slices: 2 };
     assert!(panics(|| assert_eq!(stripes.unit(stripes.units()).slice, 0)));
     let mut y = [0.0; 6];
-    assert!(panics(|| w4_reduce(&[0.0; 11], 3, 0..3, &mut RowsMut::new(&mut y, 2, 3, 3))));
+    assert!(panics(|| w4_reduce(&[0.0; 11], 3, 0..3, &mut MatrixViewMut::new(&mut y, 2, 3, 3))));
 }

@@ -1,16 +1,16 @@
 //! All sixteen codes with the extremes of scales.
 
-use crate::truth::{OwnScales, OwnWeight, Random};
+use crate::truth::{OwnedScales, OwnedWeight, Random};
 use latent_marlin::half::f16;
 use latent_marlin::{Input, Kernel, Marlin, Options, QuantType, Shape};
 use latent_types::Tier;
 
 /// A weight whose column c has the code c % 16 for all inputs, and the scale of the same index as c / 16.
-fn all_codes(quant: QuantType, scales: OwnScales, kinds: usize, k: usize) -> OwnWeight {
+fn all_codes(quant: QuantType, scales: OwnedScales, kinds: usize, k: usize) -> OwnedWeight {
     let n = 16 * kinds;
     let words = (0..k / 8 * n).map(|i| (i % n % 16) as u32 * 0x1111_1111).collect();
     let zeros = if quant == QuantType::Int4 { (0..n).map(|c| (c % 17) as u8).collect() } else { Vec::new() };
-    OwnWeight { quant, shape: Shape { k, n, group: k }, words, scales, zeros }
+    OwnedWeight { quant, shape: Shape { k, n, group: k }, words, scales, zeros }
 }
 
 /// Each of some scales sixteen times.
@@ -18,17 +18,17 @@ fn spread<T: Copy>(scales: &[T]) -> Vec<T> {
     scales.iter().flat_map(|scale| [*scale; 16]).collect()
 }
 
-fn extremes() -> Vec<(OwnScales, usize)> {
+fn extremes() -> Vec<(OwnedScales, usize)> {
     let halves = [0x0000, 0x8000, 0x0001, 0x03ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0x7c00, 0xfc00, 0x7e00];
     let halves: Vec<f16> = halves.into_iter().map(f16::from_bits).collect();
     let exponents = [0u8, 1, 2, 127, 253, 254, 255];
     let bytes = [0x00u8, 0x80, 0x01, 0x07, 0x08, 0x38, 0xb8, 0x7e, 0x7f, 0xff];
     let mut all = vec![
-        (OwnScales::F16(spread(&halves)), halves.len()),
-        (OwnScales::E8m0(spread(&exponents)), exponents.len()),
+        (OwnedScales::F16(spread(&halves)), halves.len()),
+        (OwnedScales::E8m0(spread(&exponents)), exponents.len()),
     ];
     for tensor in [1.0, 0.25, 0.0, f32::INFINITY, f32::NAN] {
-        all.push((OwnScales::E4m3(spread(&bytes), tensor), bytes.len()));
+        all.push((OwnedScales::E4m3(spread(&bytes), tensor), bytes.len()));
     }
     all
 }
@@ -112,7 +112,8 @@ fn products_with_extreme_scales_are_right_and_stay_in_their_columns() {
 #[test]
 fn inputs_that_are_not_finite_reach_their_row_alone() {
     let mut marlin = Marlin::new(1).unwrap();
-    let weight = OwnWeight::random(QuantType::Fp4, "f16", Shape { k: 64, n: 32, group: 32 }, &mut Random(7));
+    let weight =
+        OwnedWeight::random(QuantType::Fp4, "f16", Shape { k: 64, n: 32, group: 32 }, &mut Random(7));
     for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
         let mut x = Random(8).numbers(9 * 64);
         x[4 * 64 + 5] = bad;

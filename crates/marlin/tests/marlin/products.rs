@@ -1,6 +1,6 @@
 //! Products: every kernel, instruction set, type of weight, scale and input, at odd sizes.
 
-use crate::truth::{KINDS, OwnWeight, Random, errors, largest, product, to_bf16, to_f16, widened};
+use crate::truth::{KINDS, OwnedWeight, Random, errors, largest, product, to_bf16, to_f16, widened};
 use latent_marlin::{Activations, Error, Input, Kernel, Marlin, Options, Plan, QuantType, Shape};
 use latent_types::Tier;
 
@@ -49,7 +49,7 @@ fn every_kernel_gives_the_products_of_the_decoded_weights() {
         let shape = Shape { k, n, group };
         for quant in QuantType::ALL {
             for kind in KINDS {
-                let weight = OwnWeight::random(quant, kind, shape, random);
+                let weight = OwnedWeight::random(quant, kind, shape, random);
                 let x = random.numbers(m * k);
                 let (halves, bf16s) = (to_f16(&x), to_bf16(&x));
                 for input in [Input::F32(&x), Input::F16(&halves), Input::Bf16(&bf16s)] {
@@ -89,7 +89,7 @@ fn every_kernel_gives_the_products_of_the_decoded_weights() {
 fn inputs_that_are_rounded_to_bf16_lose_no_more_than_that() {
     let (m, shape) = (6, Shape { k: 256, n: 64, group: 32 });
     let random = &mut Random(5);
-    let weight = OwnWeight::random(QuantType::Fp4, "f16", shape, random);
+    let weight = OwnedWeight::random(QuantType::Fp4, "f16", shape, random);
     let x = random.numbers(m * shape.k);
     let wide = widened(Input::F32(&x));
     let truth = product(&weight, &wide, &wide, m);
@@ -109,7 +109,7 @@ fn inputs_are_rounded_to_eight_bits_only_where_that_is_asked_for() {
     for (m, k, n, group) in [(1, 512, 37, 32), (5, 136, 48, 136), (40, 320, 65, 16)] {
         let shape = Shape { k, n, group };
         for quant in QuantType::ALL {
-            let weight = OwnWeight::random(quant, "f16", shape, random);
+            let weight = OwnedWeight::random(quant, "f16", shape, random);
             let x = random.numbers(m * k);
             let wide = widened(Input::F32(&x));
             let truth = product(&weight, &wide, &largest(&wide, k), m);
@@ -141,7 +141,7 @@ fn results_have_the_same_bits_for_any_number_of_threads() {
     for (m, k, n, group) in [(1, 2048, 300, 32), (5, 512, 1000, 64), (80, 256, 500, 32), (33, 4096, 64, 128)]
     {
         let shape = Shape { k, n, group };
-        let weight = OwnWeight::random(QuantType::Int4, "f16", shape, random);
+        let weight = OwnedWeight::random(QuantType::Int4, "f16", shape, random);
         let x = random.numbers(m * k);
         let bf16s = to_bf16(&x);
         for input in [Input::F32(&x), Input::Bf16(&bf16s)] {
@@ -176,7 +176,7 @@ fn shapes_choose_the_kernel_and_a_forced_one_runs() {
 #[test]
 fn more_slices_than_words_are_refused_and_as_many_are_not() {
     let shape = Shape { k: 24, n: 20, group: 8 };
-    let weight = OwnWeight::random(QuantType::Fp4, "e8m0", shape, &mut Random(3));
+    let weight = OwnedWeight::random(QuantType::Fp4, "e8m0", shape, &mut Random(3));
     let x = Random(4).numbers(2 * 24);
     let wide = widened(Input::F32(&x));
     let truth = product(&weight, &wide, &largest(&wide, 24), 2);
@@ -197,12 +197,15 @@ fn more_slices_than_words_are_refused_and_as_many_are_not() {
 #[test]
 fn empty_products_are_empty_and_sums_of_nothing_are_zero() {
     let mut marlin = Marlin::new(2).unwrap();
-    let none = OwnWeight::random(QuantType::Int4Sym, "f16", Shape { k: 64, n: 0, group: 32 }, &mut Random(1));
+    let none =
+        OwnedWeight::random(QuantType::Int4Sym, "f16", Shape { k: 64, n: 0, group: 32 }, &mut Random(1));
     marlin.multiply(&none.view(), Input::F32(&[0.0; 64]), 1, &mut []).unwrap();
-    let some = OwnWeight::random(QuantType::Int4Sym, "f16", Shape { k: 64, n: 5, group: 32 }, &mut Random(1));
+    let some =
+        OwnedWeight::random(QuantType::Int4Sym, "f16", Shape { k: 64, n: 5, group: 32 }, &mut Random(1));
     marlin.multiply(&some.view(), Input::F32(&[]), 0, &mut []).unwrap();
     for kernel in Kernel::ALL {
-        let empty = OwnWeight::random(QuantType::Fp4, "f16", Shape { k: 0, n: 5, group: 8 }, &mut Random(1));
+        let empty =
+            OwnedWeight::random(QuantType::Fp4, "f16", Shape { k: 0, n: 5, group: 8 }, &mut Random(1));
         let mut y = [f32::NAN; 10];
         let options = Options { kernel: Some(kernel), ..Options::default() };
         marlin.multiply_with(&options, &empty.view(), Input::F32(&[]), 2, &mut y).unwrap();

@@ -23,27 +23,27 @@ impl Random {
 }
 
 /// Owned group scales.
-pub enum OwnScales {
+pub enum OwnedScales {
     F16(Vec<f16>),
     E8m0(Vec<u8>),
     E4m3(Vec<u8>, f32),
 }
 
-impl OwnScales {
+impl OwnedScales {
     pub fn view(&self) -> Scales<'_> {
         match self {
-            OwnScales::F16(scales) => Scales::F16(scales),
-            OwnScales::E8m0(codes) => Scales::E8m0(codes),
-            OwnScales::E4m3(codes, tensor) => Scales::E4m3(codes, *tensor),
+            OwnedScales::F16(scales) => Scales::F16(scales),
+            OwnedScales::E8m0(codes) => Scales::E8m0(codes),
+            OwnedScales::E4m3(codes, tensor) => Scales::E4m3(codes, *tensor),
         }
     }
 
     fn value(&self, at: usize) -> f64 {
         match self {
-            OwnScales::F16(scales) => scales[at].to_f64(),
-            OwnScales::E8m0(codes) if codes[at] == 255 => f64::NAN,
-            OwnScales::E8m0(codes) => f64::from(i32::from(codes[at]) - 127).exp2(),
-            OwnScales::E4m3(codes, tensor) => {
+            OwnedScales::F16(scales) => scales[at].to_f64(),
+            OwnedScales::E8m0(codes) if codes[at] == 255 => f64::NAN,
+            OwnedScales::E8m0(codes) => f64::from(i32::from(codes[at]) - 127).exp2(),
+            OwnedScales::E4m3(codes, tensor) => {
                 let code = codes[at];
                 let (exponent, mantissa) = (i32::from(code >> 3 & 15), f64::from(code & 7));
                 let size = match (exponent, code & 7) {
@@ -58,32 +58,32 @@ impl OwnScales {
 }
 
 /// An owned weight.
-pub struct OwnWeight {
+pub struct OwnedWeight {
     pub quant: QuantType,
     pub shape: Shape,
     pub words: Vec<u32>,
-    pub scales: OwnScales,
+    pub scales: OwnedScales,
     pub zeros: Vec<u8>,
 }
 
 /// Kinds of scales.
 pub const KINDS: [&str; 3] = ["f16", "e8m0", "e4m3"];
 
-impl OwnWeight {
-    pub fn random(quant: QuantType, kind: &str, shape: Shape, random: &mut Random) -> OwnWeight {
+impl OwnedWeight {
+    pub fn random(quant: QuantType, kind: &str, shape: Shape, random: &mut Random) -> OwnedWeight {
         let count = shape.k / shape.group * shape.n;
         let scales = match kind {
-            "f16" => OwnScales::F16((0..count).map(|_| f16::from_f32(random.number())).collect()),
-            "e8m0" => OwnScales::E8m0((0..count).map(|_| (120 + random.bits() % 8) as u8).collect()),
+            "f16" => OwnedScales::F16((0..count).map(|_| f16::from_f32(random.number())).collect()),
+            "e8m0" => OwnedScales::E8m0((0..count).map(|_| (120 + random.bits() % 8) as u8).collect()),
             // not NaN: codes below 0x7f
-            _ => OwnScales::E4m3((0..count).map(|_| (random.bits() % 0x7f) as u8).collect(), 0.37),
+            _ => OwnedScales::E4m3((0..count).map(|_| (random.bits() % 0x7f) as u8).collect(), 0.37),
         };
         let zeros = match quant {
             QuantType::Int4 => (0..count).map(|_| (random.bits() % 17) as u8).collect(),
             _ => Vec::new(),
         };
         let words = (0..shape.k / 8 * shape.n).map(|_| random.bits()).collect();
-        OwnWeight { quant, shape, words, scales, zeros }
+        OwnedWeight { quant, shape, words, scales, zeros }
     }
 
     pub fn view(&self) -> Weight<'_> {
@@ -148,7 +148,7 @@ pub fn largest(x: &[f64], k: usize) -> Vec<f64> {
 }
 
 /// y = x · W, and the sum of the magnitudes of each result's terms with `size` as inputs; a zero point counts as a term.
-pub fn product(w: &OwnWeight, x: &[f64], sizes: &[f64], m: usize) -> Vec<(f64, f64)> {
+pub fn product(w: &OwnedWeight, x: &[f64], sizes: &[f64], m: usize) -> Vec<(f64, f64)> {
     let Shape { k, n, group } = w.shape;
     let mut y = Vec::with_capacity(m * n);
     for row in 0..m {

@@ -1,6 +1,6 @@
 //! A communicator that fails on purpose before a message.
 
-use latent_backend::{Channel, Communicator, Pulse, RankError};
+use latent_backend::{Channel, Communicator, RankError, ThreadPulse};
 use latent_mpi::MpiRank;
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FaultKind {
     Kill,
     Stop,
     /// No more memory from the system.
@@ -25,34 +25,41 @@ pub enum Kind {
     Misdirect,
 }
 
-impl Kind {
-    const ALL: [Kind; 7] =
-        [Kind::Kill, Kind::Stop, Kind::Starve, Kind::Cut, Kind::Hang, Kind::Panic, Kind::Misdirect];
+impl FaultKind {
+    const ALL: [FaultKind; 7] = [
+        FaultKind::Kill,
+        FaultKind::Stop,
+        FaultKind::Starve,
+        FaultKind::Cut,
+        FaultKind::Hang,
+        FaultKind::Panic,
+        FaultKind::Misdirect,
+    ];
 }
 
 /// What happens to which rank, before which of its messages; none: before it joins the job. As text: `1:17:Kill`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct RankFault {
     pub rank: usize,
     pub message: Option<usize>,
-    pub kind: Kind,
+    pub kind: FaultKind,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RankFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = self.message.map_or("-".into(), |message| message.to_string());
         write!(f, "{}:{message}:{:?}", self.rank, self.kind)
     }
 }
 
-impl FromStr for Fault {
+impl FromStr for RankFault {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Fault, String> {
+    fn from_str(text: &str) -> Result<RankFault, String> {
         let parts: Vec<&str> = text.split(':').collect();
         let [rank, message, kind] = parts[..] else { return Err(text.into()) };
-        let kind = Kind::ALL.into_iter().find(|known| format!("{known:?}") == kind);
-        Ok(Fault {
+        let kind = FaultKind::ALL.into_iter().find(|known| format!("{known:?}") == kind);
+        Ok(RankFault {
             rank: rank.parse().map_err(|_| text)?,
             message: if message == "-" { None } else { Some(message.parse().map_err(|_| text)?) },
             kind: kind.ok_or(text)?,
@@ -60,7 +67,7 @@ impl FromStr for Fault {
     }
 }
 
-impl Fault {
+impl RankFault {
     pub fn is_for(&self, rank: &str) -> bool {
         self.rank.to_string() == rank
     }
@@ -69,13 +76,13 @@ impl Fault {
     pub fn strike(&self, when: &Path) {
         std::fs::write(when, "").unwrap();
         match self.kind {
-            Kind::Kill => gone(Signal::KILL),
-            Kind::Stop | Kind::Cut => gone(Signal::STOP),
-            Kind::Hang => parked(),
-            Kind::Panic => panic!("on purpose"),
+            FaultKind::Kill => gone(Signal::KILL),
+            FaultKind::Stop | FaultKind::Cut => gone(Signal::STOP),
+            FaultKind::Hang => parked(),
+            FaultKind::Panic => panic!("on purpose"),
             // by the communicator
-            Kind::Misdirect => {}
-            Kind::Starve => {
+            FaultKind::Misdirect => {}
+            FaultKind::Starve => {
                 setrlimit(Resource::As, Rlimit { current: Some(1 << 20), maximum: None }).unwrap();
                 // what the process has and does not use serves no more either
                 let mut held: Vec<Vec<u8>> = Vec::new();
@@ -108,33 +115,33 @@ pub fn launched_rank() -> String {
 }
 
 /// A rank's messages, counted.
-pub struct Faulty {
+pub struct FaultyRank {
     inner: Arc<MpiRank>,
-    fault: Option<Fault>,
+    fault: Option<RankFault>,
     when: PathBuf,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenMessages>,
 }
 
 /// A message, and how many like it there were before.
-type Boundary = (usize, usize);
+type MessageBoundary = (usize, usize);
 
 #[derive(Default)]
-struct Seen {
+struct SeenMessages {
     messages: usize,
     /// The first message after loading.
     loaded: usize,
     /// How often messages of a kind were met.
     kinds: HashMap<(bool, usize, String, u8), usize>,
-    boundaries: Vec<Boundary>,
+    boundaries: Vec<MessageBoundary>,
 }
 
 /// Occurrences of each kind of message that count as boundaries.
 const ALIKE: usize = 2;
 
-impl Faulty {
+impl FaultyRank {
     /// With a file that is written when the fault strikes.
-    pub fn new(inner: Arc<MpiRank>, fault: Option<Fault>, when: PathBuf) -> Faulty {
-        Faulty { inner, fault, when, seen: Mutex::default() }
+    pub fn new(inner: Arc<MpiRank>, fault: Option<RankFault>, when: PathBuf) -> FaultyRank {
+        FaultyRank { inner, fault, when, seen: Mutex::default() }
     }
 
     /// The messages before which something new begins, each with how many like it there were before.
@@ -159,7 +166,7 @@ impl Faulty {
         if let Some(fault) = self.fault.filter(|f| f.message == Some(message) && f.rank == self.inner.rank())
         {
             fault.strike(&self.when);
-            if fault.kind == Kind::Misdirect {
+            if fault.kind == FaultKind::Misdirect {
                 self.inner.send(self.inner.ranks(), Channel::Values, &[]).unwrap();
             }
         }
@@ -181,7 +188,7 @@ impl Faulty {
     }
 }
 
-impl Communicator for Faulty {
+impl Communicator for FaultyRank {
     fn rank(&self) -> usize {
         self.inner.rank()
     }
@@ -211,7 +218,7 @@ impl Communicator for Faulty {
         self.inner.fail(cause);
     }
 
-    fn pulse(&self) -> Option<Arc<Pulse>> {
+    fn pulse(&self) -> Option<Arc<ThreadPulse>> {
         self.inner.pulse()
     }
 }

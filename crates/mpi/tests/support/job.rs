@@ -1,7 +1,7 @@
 //! Jobs of this test's own ranks, under mpirun.
 
-use crate::faulty::Fault;
-use crate::stalls::Stalls;
+use crate::faulty::RankFault;
+use crate::stalls::StallWatch;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -19,15 +19,15 @@ pub const STRUCK: &str = "LATENT_TEST_STRUCK";
 const HANGS: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
-pub struct Job {
+pub struct MpiJob {
     pub partition: &'static str,
-    pub fault: Option<Fault>,
+    pub fault: Option<RankFault>,
     /// As between hosts, in place of shared memory.
     pub tcp: bool,
 }
 
 /// What became of a job.
-pub struct Ended {
+pub struct MpiJobResult {
     pub status: ExitStatus,
     pub out: String,
     pub errors: String,
@@ -37,9 +37,9 @@ pub struct Ended {
     pub stalled: Duration,
 }
 
-impl Job {
+impl MpiJob {
     /// Runs the job to its end; `None` if mpirun is not installed.
-    pub fn run(&self, patience: Duration, stalls: &Stalls) -> Option<Ended> {
+    pub fn run(&self, patience: Duration, stalls: &StallWatch) -> Option<MpiJobResult> {
         let ranks = self.partition.parse::<latent_graph::Partition>().unwrap().ranks();
         let folder = tempfile::tempdir().unwrap();
         let [out, errors, struck] = ["out", "errors", "struck"].map(|name| folder.path().join(name));
@@ -87,7 +87,7 @@ impl Job {
         let now = SystemTime::now();
         let at = std::fs::metadata(&struck).ok().map(|file| file.modified().unwrap());
         let text = |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
-        Some(Ended {
+        Some(MpiJobResult {
             status,
             out: text(&out),
             errors: text(&errors),

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A thread that only sleeps, and notes by how much it was woken too late.
-pub struct Stalls {
+pub struct StallWatch {
     micros: Arc<AtomicU64>,
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Stalls {
-    pub fn watch() -> Stalls {
+impl StallWatch {
+    pub fn watch() -> StallWatch {
         let (micros, end) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (add, ended) = (Arc::clone(&micros), Arc::clone(&end));
         let look = move || {
@@ -27,7 +27,7 @@ impl Stalls {
                 add.fetch_add(u64::try_from(late.as_micros()).unwrap(), Ordering::Relaxed);
             }
         };
-        Stalls { micros, end, thread: Some(std::thread::spawn(look)) }
+        StallWatch { micros, end, thread: Some(std::thread::spawn(look)) }
     }
 
     /// Since the beginning.
@@ -36,7 +36,7 @@ impl Stalls {
     }
 }
 
-impl Drop for Stalls {
+impl Drop for StallWatch {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

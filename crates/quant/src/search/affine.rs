@@ -7,7 +7,7 @@ use super::{
 use half::f16;
 
 /// What is summed over a sub-block for choices of quants, one per lane: weight (w), quant (q) and number (t).
-struct Sums {
+struct AffineSums {
     w: f32,
     wt: f32,
     wq: Candidates,
@@ -16,17 +16,17 @@ struct Sums {
 }
 
 /// Least-squares fits, one per lane; the loss is how far a fit raises the squared error over that of zeros.
-struct Fits {
+struct AffineFits {
     scale: Candidates,
     offset: Candidates,
     loss: Candidates,
 }
 
-impl Sums {
+impl AffineSums {
     /// Fits numbers to their quants. An offset is `highest` at most. The numbers are counted from the lowest one, so that no large sums cancel.
     #[inline(always)]
-    fn solve(&self, highest: f32) -> Fits {
-        let mut fits = Fits { scale: [0.0; LANES], offset: [0.0; LANES], loss: [0.0; LANES] };
+    fn solve(&self, highest: f32) -> AffineFits {
+        let mut fits = AffineFits { scale: [0.0; LANES], offset: [0.0; LANES], loss: [0.0; LANES] };
         let (w, wt) = (self.w, self.wt);
         for l in 0..LANES {
             let (wq, wqq, wqt) = (self.wq[l], self.wqq[l], self.wqt[l]);
@@ -105,8 +105,8 @@ fn sums<const N: usize>(
     levels: f32,
     scales: &Candidates,
     offsets: &Candidates,
-) -> Sums {
-    let mut sums = Sums { w: 0.0, wt: 0.0, wq: [0.0; LANES], wqq: [0.0; LANES], wqt: [0.0; LANES] };
+) -> AffineSums {
+    let mut sums = AffineSums { w: 0.0, wt: 0.0, wq: [0.0; LANES], wqq: [0.0; LANES], wqt: [0.0; LANES] };
     let (mut inverse, mut shift) = ([0.0; LANES], [0.0; LANES]);
     for l in 0..LANES {
         inverse[l] = if scales[l] > 0.0 { 1.0 / scales[l] } else { 0.0 };
@@ -127,7 +127,7 @@ fn sums<const N: usize>(
 }
 
 /// A super-block of 256 weights: weight = d · scale\[g\] · quant − dmin · min\[g\].
-pub(crate) struct SuperBlock<const SUB: usize> {
+pub(crate) struct AffineSuperBlock<const SUB: usize> {
     pub d: f16,
     pub dmin: f16,
     pub scales: [u8; SUB],
@@ -159,7 +159,7 @@ fn errors<const N: usize>(
 }
 
 /// The search over a super-block, with its state.
-struct Search<'a, const SUB: usize, const N: usize> {
+struct AffineSearch<'a, const SUB: usize, const N: usize> {
     x: &'a [f32],
     w: [f32; 256],
     levels: f32,
@@ -169,7 +169,7 @@ struct Search<'a, const SUB: usize, const N: usize> {
     mins: [f32; SUB],
 }
 
-impl<const SUB: usize, const N: usize> Search<'_, SUB, N> {
+impl<const SUB: usize, const N: usize> AffineSearch<'_, SUB, N> {
     /// Chooses the stored scale and min of every sub-block for super-block scales, among the neighbours of the present ones; the error of all.
     #[inline(always)]
     fn choose(&mut self, d: f32, dmin: f32) -> f32 {
@@ -237,8 +237,9 @@ pub(crate) fn super_block<const SUB: usize, const N: usize>(
     importance: Option<&[f32]>,
     levels: f32,
     top: f32,
-) -> SuperBlock<SUB> {
-    let mut search = Search::<SUB, N> { x, w: [0.0; 256], levels, top, scales: [0.0; SUB], mins: [0.0; SUB] };
+) -> AffineSuperBlock<SUB> {
+    let mut search =
+        AffineSearch::<SUB, N> { x, w: [0.0; 256], levels, top, scales: [0.0; SUB], mins: [0.0; SUB] };
     error_weights(x, importance, &mut search.w);
     let (mut scales, mut mins) = ([0.0; SUB], [0.0; SUB]);
     let (mut largest, mut lowest) = (0.0f32, 0.0f32);
@@ -271,7 +272,7 @@ pub(crate) fn super_block<const SUB: usize, const N: usize>(
             quants[i] = round(clamp((x[i] + min) * inverse, 0.0, levels)) as u8;
         }
     }
-    let mut out = SuperBlock { d, dmin, scales: [0; SUB], mins: [0; SUB], quants };
+    let mut out = AffineSuperBlock { d, dmin, scales: [0; SUB], mins: [0; SUB], quants };
     for g in 0..SUB {
         (out.scales[g], out.mins[g]) = (scales[g] as u8, mins[g] as u8);
     }

@@ -6,12 +6,12 @@ use super::{LANES, REFINEMENTS, clamp, error_weights, part, round, safe_inverse}
 use half::f16;
 
 /// A codebook of `N` rows of `W` values, by columns.
-pub(crate) struct Grid<const W: usize, const N: usize> {
+pub(crate) struct QuantCodebook<const W: usize, const N: usize> {
     columns: [[f32; N]; W],
 }
 
-impl<const W: usize, const N: usize> Grid<W, N> {
-    pub(crate) const fn new(rows: &[[i8; W]; N]) -> Grid<W, N> {
+impl<const W: usize, const N: usize> QuantCodebook<W, N> {
+    pub(crate) const fn new(rows: &[[i8; W]; N]) -> QuantCodebook<W, N> {
         let mut columns = [[0.0; N]; W];
         let mut n = 0;
         while n < N {
@@ -22,13 +22,13 @@ impl<const W: usize, const N: usize> Grid<W, N> {
             }
             n += 1;
         }
-        Grid { columns }
+        QuantCodebook { columns }
     }
 }
 
 /// How a format stores scales and signs.
 #[derive(Clone, Copy)]
-pub(crate) struct Form {
+pub(crate) struct GridScaling {
     /// A stored scale s stands for d · (s + ½) · unit.
     pub unit: f32,
     /// The largest value of the codebook.
@@ -38,7 +38,7 @@ pub(crate) struct Form {
 }
 
 /// A super-block of 256 weights in `SUB` sub-blocks, with the rows of up to 64 groups.
-pub(crate) struct SuperBlock<const SUB: usize> {
+pub(crate) struct GridSuperBlock<const SUB: usize> {
     pub d: f16,
     /// 0 to 15.
     pub scales: [u8; SUB],
@@ -48,14 +48,14 @@ pub(crate) struct SuperBlock<const SUB: usize> {
 }
 
 /// Magnitudes of weights, negative where parity makes the sign the wrong one, and signs.
-struct Signed {
+struct SignedMagnitudes {
     sizes: [f32; 256],
     signs: [u8; 32],
 }
 
 #[inline(always)]
-fn split_signs(x: &[f32], w: &[f32; 256], even: bool) -> Signed {
-    let mut out = Signed { sizes: [0.0; 256], signs: [0; 32] };
+fn split_signs(x: &[f32], w: &[f32; 256], even: bool) -> SignedMagnitudes {
+    let mut out = SignedMagnitudes { sizes: [0.0; 256], signs: [0; 32] };
     for n in 0..32 {
         let (mut bits, mut cheapest) = (0u8, (f32::INFINITY, 0));
         for i in 0..8 {
@@ -78,22 +78,22 @@ fn split_signs(x: &[f32], w: &[f32; 256], even: bool) -> Signed {
 }
 
 /// Σ w·x·g and Σ w·g² of a group for all rows.
-struct RowSums<const N: usize> {
+struct GridRowSums<const N: usize> {
     xg: [f32; N],
     gg: [f32; N],
 }
 
 /// The best row of a group for a scale: its number and its two sums.
 #[derive(Clone, Copy, Default)]
-struct Chosen {
+struct BestGridRow {
     row: usize,
     xg: f32,
     gg: f32,
 }
 
-impl<const N: usize> RowSums<N> {
+impl<const N: usize> GridRowSums<N> {
     #[inline(always)]
-    fn set<const W: usize>(&mut self, grid: &Grid<W, N>, x: &[f32], w: &[f32]) {
+    fn set<const W: usize>(&mut self, grid: &QuantCodebook<W, N>, x: &[f32], w: &[f32]) {
         let (mut wx, mut ws) = ([0.0; W], [0.0; W]);
         for i in 0..W {
             (wx[i], ws[i]) = (w[i] * x[i], w[i]);
@@ -114,7 +114,7 @@ impl<const N: usize> RowSums<N> {
     }
 
     #[inline(always)]
-    fn choose(&self, scale: f32) -> Chosen {
+    fn choose(&self, scale: f32) -> BestGridRow {
         let (mut best, mut rows) = ([f32::INFINITY; LANES], [0u32; LANES]);
         let (square, double) = (scale * scale, 2.0 * scale);
         for first in (0..N).step_by(LANES) {
@@ -128,17 +128,17 @@ impl<const N: usize> RowSums<N> {
         }
         let lane = super::lowest(&best);
         let row = (rows[lane] as usize + lane).min(N - 1);
-        Chosen { row, xg: self.xg[row], gg: self.gg[row] }
+        BestGridRow { row, xg: self.xg[row], gg: self.gg[row] }
     }
 }
 
 /// The groups of a sub-block for one scale.
 #[inline(always)]
 fn choose_all<const N: usize, const GROUPS: usize>(
-    sums: &[RowSums<N>; GROUPS],
+    sums: &[GridRowSums<N>; GROUPS],
     scale: f32,
-) -> ([Chosen; GROUPS], f32, f32) {
-    let mut chosen = [Chosen::default(); GROUPS];
+) -> ([BestGridRow; GROUPS], f32, f32) {
+    let mut chosen = [BestGridRow::default(); GROUPS];
     let (mut xg, mut gg) = (0.0, 0.0);
     for k in 0..GROUPS {
         chosen[k] = sums[k].choose(scale);
@@ -150,7 +150,7 @@ fn choose_all<const N: usize, const GROUPS: usize>(
 
 /// The best scale of a sub-block, found from several that map the largest magnitude to the top of the codebook, or above it.
 #[inline(always)]
-fn fit<const N: usize, const GROUPS: usize>(sums: &[RowSums<N>; GROUPS], largest: f32, top: f32) -> f32 {
+fn fit<const N: usize, const GROUPS: usize>(sums: &[GridRowSums<N>; GROUPS], largest: f32, top: f32) -> f32 {
     const STARTS: [f32; 6] = [1.1, 0.95, 0.82, 0.7, 0.6, 0.5];
     let mut best = (0.0, 0.0);
     for attempt in 0..STARTS.len() + REFINEMENTS {
@@ -168,13 +168,13 @@ fn fit<const N: usize, const GROUPS: usize>(sums: &[RowSums<N>; GROUPS], largest
 pub(crate) fn super_block<const SUB: usize, const GROUPS: usize, const W: usize, const N: usize>(
     x: &[f32],
     importance: Option<&[f32]>,
-    grid: &Grid<W, N>,
-    form: Form,
-) -> SuperBlock<SUB> {
+    grid: &QuantCodebook<W, N>,
+    form: GridScaling,
+) -> GridSuperBlock<SUB> {
     let mut w = [0.0; 256];
     error_weights(x, importance, &mut w);
-    let Signed { sizes, signs } = split_signs(x, &w, form.even);
-    let mut sums: [RowSums<N>; GROUPS] = [const { RowSums { xg: [0.0; N], gg: [0.0; N] } }; GROUPS];
+    let SignedMagnitudes { sizes, signs } = split_signs(x, &w, form.even);
+    let mut sums: [GridRowSums<N>; GROUPS] = [const { GridRowSums { xg: [0.0; N], gg: [0.0; N] } }; GROUPS];
     let mut fits = [0.0; SUB];
     let mut highest = 0.0f32;
     for g in 0..SUB {
@@ -190,8 +190,12 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize, const W: usize,
         fits[g] = fit(&sums, largest, form.top);
         highest = highest.max(fits[g]);
     }
-    let mut out =
-        SuperBlock { d: f16::from_f32(highest / (15.5 * form.unit)), scales: [0; SUB], rows: [0; 64], signs };
+    let mut out = GridSuperBlock {
+        d: f16::from_f32(highest / (15.5 * form.unit)),
+        scales: [0; SUB],
+        rows: [0; 64],
+        signs,
+    };
     let (mut xg, mut gg) = (0.0, 0.0);
     for g in 0..SUB {
         for k in 0..GROUPS {

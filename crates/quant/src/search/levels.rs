@@ -4,7 +4,7 @@ use super::{Candidates, LANES, REFINEMENTS, clamp, error_weights, lowest, part, 
 use half::f16;
 
 /// What the quants of a format stand for.
-pub(crate) trait Levels {
+pub(crate) trait QuantLevels {
     /// The lowest and the highest level.
     const ENDS: [f32; 2];
     /// What the extreme weight of a block is mapped to by the candidates: 32 points, half of them on either side of zero.
@@ -14,9 +14,9 @@ pub(crate) trait Levels {
 }
 
 /// Integers from −`N` to `N` − 1.
-pub(crate) struct Even<const N: usize>;
+pub(crate) struct IntegerLevels<const N: usize>;
 
-impl<const N: usize> Levels for Even<N> {
+impl<const N: usize> QuantLevels for IntegerLevels<N> {
     const ENDS: [f32; 2] = [-(N as f32), N as f32 - 1.0];
 
     #[inline(always)]
@@ -32,9 +32,9 @@ impl<const N: usize> Levels for Even<N> {
 }
 
 /// −1, 0 and 1.
-pub(crate) struct Ternary;
+pub(crate) struct TernaryLevels;
 
-impl Levels for Ternary {
+impl QuantLevels for TernaryLevels {
     const ENDS: [f32; 2] = [-1.0, 1.0];
 
     #[inline(always)]
@@ -50,9 +50,9 @@ impl Levels for Ternary {
 }
 
 /// −1 and 1.
-pub(crate) struct Signs;
+pub(crate) struct SignLevels;
 
-impl Levels for Signs {
+impl QuantLevels for SignLevels {
     const ENDS: [f32; 2] = [-1.0, 1.0];
 
     #[inline(always)]
@@ -68,9 +68,9 @@ impl Levels for Signs {
 }
 
 /// −1, 0, 1 and 2.
-pub(crate) struct Quarter;
+pub(crate) struct QuarterLevels;
 
-impl Levels for Quarter {
+impl QuantLevels for QuarterLevels {
     const ENDS: [f32; 2] = [-1.0, 2.0];
 
     #[inline(always)]
@@ -87,9 +87,9 @@ impl Levels for Quarter {
 }
 
 /// Twice the values of E2M1.
-pub(crate) struct E2m1;
+pub(crate) struct E2m1Levels;
 
-impl Levels for E2m1 {
+impl QuantLevels for E2m1Levels {
     const ENDS: [f32; 2] = [-12.0, 12.0];
 
     #[inline(always)]
@@ -124,7 +124,7 @@ fn extreme(x: &[f32]) -> f32 {
 
 /// The scale of weights: candidates map the extreme weight to points near the ends of the levels; the best one is refined.
 #[inline(always)]
-pub(crate) fn fit<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N]) -> f32 {
+pub(crate) fn fit<L: QuantLevels, const N: usize>(x: &[f32; N], w: &[f32; N]) -> f32 {
     let extreme = extreme(x);
     if extreme == 0.0 {
         return 0.0;
@@ -153,7 +153,7 @@ pub(crate) fn fit<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N]) -> f32 
 
 /// Σ w·q·x and Σ w·q² for quants by several scales.
 #[inline(always)]
-fn lane_sums<L: Levels, const N: usize>(
+fn lane_sums<L: QuantLevels, const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
     scales: &Candidates,
@@ -176,7 +176,7 @@ fn lane_sums<L: Levels, const N: usize>(
 
 /// Σ w·q·x and Σ w·q² for quants by a scale.
 #[inline(always)]
-fn sums<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N], scale: f32) -> (f32, f32) {
+fn sums<L: QuantLevels, const N: usize>(x: &[f32; N], w: &[f32; N], scale: f32) -> (f32, f32) {
     let inverse = safe_inverse(scale);
     let (mut wqx, mut wqq) = ([0.0; LANES], [0.0; LANES]);
     for first in (0..N).step_by(LANES) {
@@ -192,7 +192,7 @@ fn sums<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N], scale: f32) -> (f
 
 /// Squared errors of weights for several scales.
 #[inline(always)]
-pub(crate) fn errors<L: Levels, const N: usize>(
+pub(crate) fn errors<L: QuantLevels, const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
     scales: &Candidates,
@@ -212,7 +212,7 @@ pub(crate) fn errors<L: Levels, const N: usize>(
 
 /// Squared error of weights for one scale: the lanes are weights, where candidates are few.
 #[inline(always)]
-pub(crate) fn error<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N], scale: f32) -> f32 {
+pub(crate) fn error<L: QuantLevels, const N: usize>(x: &[f32; N], w: &[f32; N], scale: f32) -> f32 {
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     let mut errors = [0.0; LANES];
     for first in (0..N).step_by(LANES) {
@@ -226,7 +226,7 @@ pub(crate) fn error<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N], scale
 
 /// The levels of weights for a scale.
 #[inline(always)]
-pub(crate) fn nearest<L: Levels, const N: usize>(x: &[f32], scale: f32) -> [f32; N] {
+pub(crate) fn nearest<L: QuantLevels, const N: usize>(x: &[f32], scale: f32) -> [f32; N] {
     let inverse = safe_inverse(scale);
     let mut out = [0.0; N];
     for i in 0..N {
@@ -238,7 +238,10 @@ pub(crate) fn nearest<L: Levels, const N: usize>(x: &[f32], scale: f32) -> [f32;
 /// An f16 scale of a block of `N` weights, and the level of each. Of the fit, its neighbours among f16, and what maps the extreme weight to either end, the scale
 /// with the lowest error is taken: it finds the scale that a block was made with.
 #[inline(always)]
-pub(crate) fn block<L: Levels, const N: usize>(x: &[f32], importance: Option<&[f32]>) -> (f16, [f32; N]) {
+pub(crate) fn block<L: QuantLevels, const N: usize>(
+    x: &[f32],
+    importance: Option<&[f32]>,
+) -> (f16, [f32; N]) {
     let x = part::<N>(x, 0);
     let mut w = [0.0; N];
     error_weights(&x, importance, &mut w);
@@ -259,7 +262,7 @@ pub(crate) fn block<L: Levels, const N: usize>(x: &[f32], importance: Option<&[f
 }
 
 /// A super-block of 256 weights: weight = d · scale\[g\] · level.
-pub(crate) struct SuperBlock<const SUB: usize> {
+pub(crate) struct LevelSuperBlock<const SUB: usize> {
     pub d: f16,
     pub scales: [i8; SUB],
     pub levels: [f32; 256],
@@ -267,7 +270,7 @@ pub(crate) struct SuperBlock<const SUB: usize> {
 
 /// Chooses the stored scale of every sub-block, from −`top` to `top` − 1, near `scale` / d; scales, the error of all, and the best d for them.
 #[inline(always)]
-fn choose<L: Levels, const SUB: usize, const N: usize>(
+fn choose<L: QuantLevels, const SUB: usize, const N: usize>(
     x: &[f32],
     w: &[f32; 256],
     fits: &[f32; SUB],
@@ -299,11 +302,11 @@ fn choose<L: Levels, const SUB: usize, const N: usize>(
 
 /// Quantizes 256 weights as `SUB` sub-blocks of `N`.
 #[inline(always)]
-pub(crate) fn super_block<L: Levels, const SUB: usize, const N: usize>(
+pub(crate) fn super_block<L: QuantLevels, const SUB: usize, const N: usize>(
     x: &[f32],
     importance: Option<&[f32]>,
     top: f32,
-) -> SuperBlock<SUB> {
+) -> LevelSuperBlock<SUB> {
     let mut w = [0.0; 256];
     error_weights(x, importance, &mut w);
     let mut fits = [0.0; SUB];
@@ -325,7 +328,7 @@ pub(crate) fn super_block<L: Levels, const SUB: usize, const N: usize>(
         let part = nearest::<L, N>(&x[g * N..(g + 1) * N], d.to_f32() * scales[g]);
         levels[g * N..(g + 1) * N].copy_from_slice(&part);
     }
-    let mut out = SuperBlock { d, scales: [0; SUB], levels };
+    let mut out = LevelSuperBlock { d, scales: [0; SUB], levels };
     for g in 0..SUB {
         out.scales[g] = scales[g] as i8;
     }

@@ -25,7 +25,7 @@ static COLUMNS: [[f32; ROWS]; 8] = {
 };
 
 /// A super-block of 256 weights: weight = d · (2 · scale + 1) · (row ± ⅛).
-pub(crate) struct SuperBlock<const SUB: usize> {
+pub(crate) struct ShiftedSuperBlock<const SUB: usize> {
     pub d: f16,
     /// 0 to 7.
     pub scales: [u8; SUB],
@@ -35,21 +35,21 @@ pub(crate) struct SuperBlock<const SUB: usize> {
 }
 
 /// Σ w·x·v and Σ w·v² of a group of eight for all rows v, moved up and moved down.
-struct RowSums {
+struct ShiftedRowSums {
     xv: [[f32; ROWS]; 2],
     vv: [[f32; ROWS]; 2],
 }
 
 #[derive(Clone, Copy, Default)]
-struct Chosen {
+struct BestShiftedRow {
     row: usize,
     xv: f32,
     vv: f32,
     error: f32,
 }
 
-impl RowSums {
-    const ZERO: RowSums = RowSums { xv: [[0.0; ROWS]; 2], vv: [[0.0; ROWS]; 2] };
+impl ShiftedRowSums {
+    const ZERO: ShiftedRowSums = ShiftedRowSums { xv: [[0.0; ROWS]; 2], vv: [[0.0; ROWS]; 2] };
 
     #[inline(always)]
     fn set(&mut self, x: &[f32; 8], w: &[f32; 8]) {
@@ -79,7 +79,7 @@ impl RowSums {
     }
 
     #[inline(always)]
-    fn choose(&self, scale: f32, side: usize) -> Chosen {
+    fn choose(&self, scale: f32, side: usize) -> BestShiftedRow {
         let (mut best, mut rows) = ([f32::INFINITY; LANES], [0u32; LANES]);
         let (square, double) = (scale * scale, 2.0 * scale);
         for first in (0..ROWS).step_by(LANES) {
@@ -93,13 +93,13 @@ impl RowSums {
         }
         let lane = super::lowest(&best);
         let row = (rows[lane] as usize + lane).min(ROWS - 1);
-        Chosen { row, xv: self.xv[side][row], vv: self.vv[side][row], error: best[lane] }
+        BestShiftedRow { row, xv: self.xv[side][row], vv: self.vv[side][row], error: best[lane] }
     }
 }
 
 /// A sub-block for one scale: rows, sides, and the sums over all groups.
-struct Choice<const GROUPS: usize> {
-    groups: [Chosen; GROUPS],
+struct SubBlockFit<const GROUPS: usize> {
+    groups: [BestShiftedRow; GROUPS],
     sides: [usize; GROUPS],
     xv: f32,
     vv: f32,
@@ -108,8 +108,12 @@ struct Choice<const GROUPS: usize> {
 
 /// Chooses rows and sides; with `shared`, all groups move to the same side.
 #[inline(always)]
-fn choose_all<const GROUPS: usize>(sums: &[RowSums; GROUPS], scale: f32, shared: bool) -> Choice<GROUPS> {
-    let mut both = [[Chosen::default(); GROUPS]; 2];
+fn choose_all<const GROUPS: usize>(
+    sums: &[ShiftedRowSums; GROUPS],
+    scale: f32,
+    shared: bool,
+) -> SubBlockFit<GROUPS> {
+    let mut both = [[BestShiftedRow::default(); GROUPS]; 2];
     let mut errors = [0.0; 2];
     for side in 0..2 {
         for k in 0..GROUPS {
@@ -117,7 +121,7 @@ fn choose_all<const GROUPS: usize>(sums: &[RowSums; GROUPS], scale: f32, shared:
             errors[side] += both[side][k].error;
         }
     }
-    let mut out = Choice { groups: both[0], sides: [0; GROUPS], xv: 0.0, vv: 0.0, error: 0.0 };
+    let mut out = SubBlockFit { groups: both[0], sides: [0; GROUPS], xv: 0.0, vv: 0.0, error: 0.0 };
     for k in 0..GROUPS {
         let down = if shared { errors[1] < errors[0] } else { both[1][k].error < both[0][k].error };
         out.sides[k] = usize::from(down);
@@ -130,7 +134,7 @@ fn choose_all<const GROUPS: usize>(sums: &[RowSums; GROUPS], scale: f32, shared:
 }
 
 #[inline(always)]
-fn fit<const GROUPS: usize>(sums: &[RowSums; GROUPS], largest: f32, shared: bool) -> f32 {
+fn fit<const GROUPS: usize>(sums: &[ShiftedRowSums; GROUPS], largest: f32, shared: bool) -> f32 {
     const STARTS: [f32; 5] = [0.95, 0.8, 0.66, 0.54, 0.43];
     let mut best = (0.0, 0.0);
     for attempt in 0..STARTS.len() + REFINEMENTS {
@@ -149,10 +153,10 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize>(
     x: &[f32],
     importance: Option<&[f32]>,
     shared: bool,
-) -> SuperBlock<SUB> {
+) -> ShiftedSuperBlock<SUB> {
     let mut w = [0.0; 256];
     error_weights(x, importance, &mut w);
-    let mut sums = [RowSums::ZERO; GROUPS];
+    let mut sums = [ShiftedRowSums::ZERO; GROUPS];
     let (mut fits, mut highest) = ([0.0; SUB], 0.0f32);
     for g in 0..SUB {
         let mut largest = 0.0f32;
@@ -167,8 +171,12 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize>(
         fits[g] = fit(&sums, largest, shared);
         highest = highest.max(fits[g]);
     }
-    let mut out =
-        SuperBlock { d: f16::from_f32(highest / 15.0), scales: [0; SUB], rows: [0; 32], down: [false; 32] };
+    let mut out = ShiftedSuperBlock {
+        d: f16::from_f32(highest / 15.0),
+        scales: [0; SUB],
+        rows: [0; 32],
+        down: [false; 32],
+    };
     let (mut xv, mut vv) = (0.0, 0.0);
     for g in 0..SUB {
         for k in 0..GROUPS {

@@ -4,10 +4,10 @@ use super::{failed, refused};
 use crate::error::ApiError;
 use crate::keys::Tenant;
 use crate::models::Lease;
-use crate::spans::{Asked, Ended, RequestSpan};
-use crate::worker::{Notice, Submission, events};
+use crate::spans::{AnswerRecord, RequestRecord, RequestSpan};
+use crate::worker::{JobNotice, JobSubmission, events};
 use latent_engine::Request;
-use latent_engine::scheduler::{Job, JobEvent, Usage};
+use latent_engine::scheduler::{Job, JobEvent, JobUsage};
 use std::future::poll_fn;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -18,9 +18,15 @@ pub(crate) async fn embed(
     prompt: Vec<u32>,
     timeout: Option<Duration>,
     span: &RequestSpan,
-) -> Result<(Vec<f32>, f32, Usage), ApiError> {
+) -> Result<(Vec<f32>, f32, JobUsage), ApiError> {
     let name = &model.about.id;
-    span.asked(&Asked { model: name, prompt: prompt.len(), max_tokens: None, choices: 1, sampling: None });
+    span.asked(&RequestRecord {
+        model: name,
+        prompt: prompt.len(),
+        max_tokens: None,
+        choices: 1,
+        sampling: None,
+    });
     let submitted = SystemTime::now();
     let job = Job {
         request: Request { prompt, max_tokens: Some(0), ..Request::default() },
@@ -32,17 +38,17 @@ pub(crate) async fn embed(
         ..Job::default()
     };
     let (sender, mut listening) = events(usize::MAX / 2);
-    model.engineering().submit(Submission { job, choices: Vec::new(), events: sender })?;
+    model.engineering().submit(JobSubmission { job, choices: Vec::new(), events: sender })?;
     loop {
         match poll_fn(|context| listening.poll(context)).await {
             None => return Err(ApiError::internal("the engine has gone away")),
-            Some(Notice::Refused(refusal)) => return Err(refused(&refusal)),
-            Some(Notice::Event { event: JobEvent::Embedded { values, length, usage }, .. }) => {
-                span.ended(&Ended { submitted, choice: 0, usage, reasoning: 0, reason: None });
+            Some(JobNotice::Refused(refusal)) => return Err(refused(&refusal)),
+            Some(JobNotice::Event { event: JobEvent::Embedded { values, length, usage }, .. }) => {
+                span.ended(&AnswerRecord { submitted, choice: 0, usage, reasoning: 0, reason: None });
                 return Ok((values, length, usage));
             }
-            Some(Notice::Event { event: JobEvent::Failed(error), .. }) => return Err(failed(&error)),
-            Some(Notice::Event { event: JobEvent::Finished { .. }, .. }) => {
+            Some(JobNotice::Event { event: JobEvent::Failed(error), .. }) => return Err(failed(&error)),
+            Some(JobNotice::Event { event: JobEvent::Finished { .. }, .. }) => {
                 return Err(ApiError::internal("an answer in place of an embedding"));
             }
             Some(_) => {}

@@ -11,22 +11,24 @@ mod update;
 
 pub(crate) use arguments::{PartialArguments, complete_members};
 pub(crate) use embed::embed;
-pub(crate) use outcome::{Call, Outcome};
-pub(crate) use parser::{Parser, Piece};
+pub(crate) use outcome::{AnswerCall, AnswerOutcome};
+pub(crate) use parser::{AnswerDelta, Parser};
 pub(crate) use reasoning_budget::ReasoningBudget;
-pub(crate) use running::Running;
-pub(crate) use start::{Prepared, begin};
-pub(crate) use update::{Finish, Reason, Token, TokenLogprob, Update, What, finite};
+pub(crate) use running::AnswerTimings;
+pub(crate) use start::{PreparedRequest, begin};
+pub(crate) use update::{
+    AnswerEvent, AnswerFinish, AnswerUpdate, EndReason, TokenLogprob, TokenUpdate, finite,
+};
 
 use crate::error::{ApiError, ContextOverflow, ErrorKind};
-use crate::memory::Charge;
-use crate::model::Served;
+use crate::memory::RequestCharge;
+use crate::model::ServedModel;
 use crate::models::Lease;
-use crate::params::Params;
-use crate::spans::{Ended, RequestSpan};
-use crate::worker::{Listening, Notice, SlotHold, SlotText};
+use crate::params::AnswerParams;
+use crate::spans::{AnswerRecord, RequestSpan};
+use crate::worker::{JobNotice, NoticeReceiver, SlotHold, SlotText};
 use latent_engine::scheduler::{JobError, JobEvent, Refusal};
-use latent_engine::{Chosen, StopReason};
+use latent_engine::{ChosenToken, StopReason};
 use latent_text::CallEnding;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -35,11 +37,11 @@ use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 /// The answers to one request. Dropped, it cancels what still runs.
-pub(crate) struct Answer {
-    listening: Listening,
+pub(crate) struct RequestAnswers {
+    listening: NoticeReceiver,
     pub(crate) served: Arc<Lease>,
-    choices: Vec<Choice>,
-    queue: VecDeque<Update>,
+    choices: Vec<ChoiceState>,
+    queue: VecDeque<AnswerUpdate>,
     open: usize,
     show_tokens: bool,
     /// Whether log-probabilities are those after all samplers.
@@ -47,19 +49,19 @@ pub(crate) struct Answer {
     stop: Vec<String>,
     /// Tokens of the prompt.
     prompt: usize,
-    params: Arc<Params>,
+    params: Arc<AnswerParams>,
     /// Slots of the model.
     slots: usize,
     /// The prompt, where slots can be saved.
     text: Option<SlotText>,
     span: RequestSpan,
-    charge: Arc<Charge>,
+    charge: Arc<RequestCharge>,
     /// When the request was given to the engine.
     submitted: SystemTime,
 }
 
 /// The state of one answer.
-struct Choice {
+struct ChoiceState {
     parser: Parser,
     tokens: Vec<u32>,
     cached: usize,
@@ -72,18 +74,18 @@ struct Choice {
     echo: String,
 }
 
-impl Answer {
+impl RequestAnswers {
     /// How many answers there are.
     pub(crate) fn choices(&self) -> usize {
         self.choices.len()
     }
 
     /// The next update; none after the last answer has finished.
-    pub(crate) async fn next(&mut self) -> Option<Result<Update, ApiError>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<AnswerUpdate, ApiError>> {
         poll_fn(|context| self.poll(context)).await
     }
 
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Update, ApiError>>> {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AnswerUpdate, ApiError>>> {
         loop {
             if let Some(update) = self.queue.pop_front() {
                 return Poll::Ready(Some(Ok(update)));
@@ -109,24 +111,24 @@ impl Answer {
         }
     }
 
-    fn fails(&mut self, error: ApiError) -> Poll<Option<Result<Update, ApiError>>> {
+    fn fails(&mut self, error: ApiError) -> Poll<Option<Result<AnswerUpdate, ApiError>>> {
         self.open = 0;
         self.span.failed(&error);
         Poll::Ready(Some(Err(error)))
     }
 
-    fn hear(&mut self, notice: Notice) -> Result<(), ApiError> {
+    fn hear(&mut self, notice: JobNotice) -> Result<(), ApiError> {
         match notice {
-            Notice::Accepted => Ok(()),
-            Notice::Refused(refusal) => Err(refused(&refusal)),
-            Notice::Event { choice, event } => self.event(choice, event),
+            JobNotice::Accepted => Ok(()),
+            JobNotice::Refused(refusal) => Err(refused(&refusal)),
+            JobNotice::Event { choice, event } => self.event(choice, event),
         }
     }
 
     fn event(&mut self, choice: usize, event: JobEvent) -> Result<(), ApiError> {
         let mut pieces = Vec::new();
         let Some(state) = self.choices.get_mut(choice) else { return Ok(()) };
-        let push = |queue: &mut VecDeque<Update>, what| queue.push_back(Update { choice, what });
+        let push = |queue: &mut VecDeque<AnswerUpdate>, what| queue.push_back(AnswerUpdate { choice, what });
         match event {
             JobEvent::Started { cached_tokens, .. } => {
                 state.cached = cached_tokens;
@@ -136,14 +138,17 @@ impl Answer {
                     state.slot = Some(slots.take(&self.params, figures, self.slots, self.text.clone()));
                 }
                 let slot = state.slot.as_ref().map(SlotHold::index);
-                push(&mut self.queue, What::Started { prompt: self.prompt, cached: cached_tokens, slot });
+                push(
+                    &mut self.queue,
+                    AnswerEvent::Started { prompt: self.prompt, cached: cached_tokens, slot },
+                );
                 let echo = std::mem::take(&mut state.echo);
                 state.parser.push(&echo, &mut pieces);
             }
             JobEvent::Prompt { done, total } => {
                 let processed = done.saturating_sub(state.cached);
                 state.slot.iter().for_each(|slot| slot.update(|task| task.processed = processed));
-                push(&mut self.queue, What::Prompt { done, total, cached: state.cached });
+                push(&mut self.queue, AnswerEvent::Prompt { done, total, cached: state.cached });
             }
             JobEvent::Token(chosen) => {
                 state.slot.iter().for_each(|slot| {
@@ -155,7 +160,7 @@ impl Answer {
                 });
                 let token = state.take(&chosen, &self.served, &mut pieces);
                 if self.show_tokens {
-                    push(&mut self.queue, What::Token(Token { sampled: self.sampled, ..token }));
+                    push(&mut self.queue, AnswerEvent::Token(TokenUpdate { sampled: self.sampled, ..token }));
                 }
             }
             JobEvent::Finished { reason, rest, usage } => {
@@ -164,24 +169,24 @@ impl Answer {
                 state.parser.finish(reason.is_cut(), &mut pieces);
                 state.note_calls(&pieces);
                 let stop = self.stop_string(choice, reason);
-                pieces.into_iter().for_each(|piece| push(&mut self.queue, What::Piece(piece)));
+                pieces.into_iter().for_each(|piece| push(&mut self.queue, AnswerEvent::Piece(piece)));
                 let state = &self.choices[choice];
-                let finish = Finish {
-                    reason: Reason::of(reason, state.called),
+                let finish = AnswerFinish {
+                    reason: EndReason::of(reason, state.called),
                     stop,
                     usage,
                     reasoning_tokens: state.reasoning_tokens,
                     tokens: state.tokens.clone(),
                     slot,
                 };
-                self.span.ended(&Ended {
+                self.span.ended(&AnswerRecord {
                     submitted: self.submitted,
                     choice,
                     usage,
                     reasoning: finish.reasoning_tokens,
                     reason: Some(finish.reason.word()),
                 });
-                push(&mut self.queue, What::Finished(Box::new(finish)));
+                push(&mut self.queue, AnswerEvent::Finished(Box::new(finish)));
                 self.open -= 1;
                 return Ok(());
             }
@@ -194,7 +199,7 @@ impl Answer {
         if let Some(state) = self.choices.get_mut(choice) {
             state.note_calls(&pieces);
         }
-        pieces.into_iter().for_each(|piece| push(&mut self.queue, What::Piece(piece)));
+        pieces.into_iter().for_each(|piece| push(&mut self.queue, AnswerEvent::Piece(piece)));
         Ok(())
     }
 
@@ -220,10 +225,11 @@ impl Answer {
     }
 
     /// The whole answers. They are charged until they have been sent.
-    pub(crate) async fn collect(mut self) -> Result<Vec<Outcome>, ApiError> {
-        let mut outcomes: Vec<Outcome> = self.choices.iter().map(|_| Outcome::default()).collect();
+    pub(crate) async fn collect(mut self) -> Result<Vec<AnswerOutcome>, ApiError> {
+        let mut outcomes: Vec<AnswerOutcome> =
+            self.choices.iter().map(|_| AnswerOutcome::default()).collect();
         while let Some(update) = self.next().await {
-            let Update { choice, what } = update?;
+            let AnswerUpdate { choice, what } = update?;
             self.charge.grow(what.bytes())?;
             outcomes[choice].add(what);
         }
@@ -231,21 +237,26 @@ impl Answer {
     }
 }
 
-impl Choice {
+impl ChoiceState {
     /// Follows its tool calls.
-    fn note_calls(&mut self, pieces: &[Piece]) {
+    fn note_calls(&mut self, pieces: &[AnswerDelta]) {
         for piece in pieces {
             match piece {
-                Piece::CallStart { .. } => self.called = Some(CallEnding::Cut),
-                Piece::CallEnd { ending, .. } => self.called = Some(*ending),
+                AnswerDelta::CallStart { .. } => self.called = Some(CallEnding::Cut),
+                AnswerDelta::CallEnd { ending, .. } => self.called = Some(*ending),
                 _ => {}
             }
         }
     }
 
     /// Takes a chosen token: its text goes through the parser, and the name of a control token apart from it.
-    fn take(&mut self, chosen: &Chosen, served: &Served, pieces: &mut Vec<Piece>) -> Token {
-        let Chosen { token, text, ends, logprob } = chosen;
+    fn take(
+        &mut self,
+        chosen: &ChosenToken,
+        served: &ServedModel,
+        pieces: &mut Vec<AnswerDelta>,
+    ) -> TokenUpdate {
+        let ChosenToken { token, text, ends, logprob } = chosen;
         self.tokens.push(*token);
         self.parser.push(text, pieces);
         let tokenizer = &served.tokenizer;
@@ -257,7 +268,7 @@ impl Choice {
             }
         }
         self.reasoning_tokens += usize::from(!ends && self.parser.in_reasoning());
-        Token { id: *token, ends: *ends, logprob: logprob.clone(), sampled: false }
+        TokenUpdate { id: *token, ends: *ends, logprob: logprob.clone(), sampled: false }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use latent_text::CallEnding;
 
-use super::{Finish, Piece, Token, What};
+use super::{AnswerDelta, AnswerEvent, AnswerFinish, TokenUpdate};
 
 /// A tool call.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Call {
+pub(crate) struct AnswerCall {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) arguments: String,
@@ -16,41 +16,41 @@ pub(crate) struct Call {
 
 /// A whole answer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct AnswerOutcome {
     pub(crate) reasoning: String,
     pub(crate) content: String,
-    pub(crate) calls: Vec<Call>,
-    pub(crate) tokens: Vec<Token>,
-    pub(crate) finish: Finish,
+    pub(crate) calls: Vec<AnswerCall>,
+    pub(crate) tokens: Vec<TokenUpdate>,
+    pub(crate) finish: AnswerFinish,
 }
 
-impl Outcome {
+impl AnswerOutcome {
     /// Adds an update.
-    pub(crate) fn add(&mut self, what: What) {
+    pub(crate) fn add(&mut self, what: AnswerEvent) {
         match what {
-            What::Piece(piece) => self.add_piece(piece),
-            What::Token(token) => self.tokens.push(token),
-            What::Finished(finish) => self.finish = *finish,
-            What::Started { .. } | What::Prompt { .. } => {}
+            AnswerEvent::Piece(piece) => self.add_piece(piece),
+            AnswerEvent::Token(token) => self.tokens.push(token),
+            AnswerEvent::Finished(finish) => self.finish = *finish,
+            AnswerEvent::Started { .. } | AnswerEvent::Prompt { .. } => {}
         }
     }
 
-    fn add_piece(&mut self, piece: Piece) {
+    fn add_piece(&mut self, piece: AnswerDelta) {
         match piece {
-            Piece::Reasoning(text) => self.reasoning.push_str(&text),
-            Piece::Content(text) => self.content.push_str(&text),
-            Piece::CallStart { index, id, name } => {
+            AnswerDelta::Reasoning(text) => self.reasoning.push_str(&text),
+            AnswerDelta::Content(text) => self.content.push_str(&text),
+            AnswerDelta::CallStart { index, id, name } => {
                 if self.calls.len() <= index {
-                    self.calls.resize_with(index + 1, Call::default);
+                    self.calls.resize_with(index + 1, AnswerCall::default);
                 }
-                self.calls[index] = Call { id, name, ..Call::default() };
+                self.calls[index] = AnswerCall { id, name, ..AnswerCall::default() };
             }
-            Piece::CallArguments { index, delta } => {
+            AnswerDelta::CallArguments { index, delta } => {
                 if let Some(call) = self.calls.get_mut(index) {
                     call.arguments.push_str(&delta);
                 }
             }
-            Piece::CallEnd { index, ending } => {
+            AnswerDelta::CallEnd { index, ending } => {
                 if let Some(call) = self.calls.get_mut(index) {
                     call.complete = ending == CallEnding::Complete;
                 }

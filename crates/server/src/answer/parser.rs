@@ -4,7 +4,7 @@ use latent_text::{CallEnding, ResponseEvent, ResponseParser};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Piece {
+pub(crate) enum AnswerDelta {
     Reasoning(String),
     Content(String),
     CallStart { index: usize, id: String, name: String },
@@ -26,10 +26,10 @@ impl Parser {
     }
 
     /// Takes text of ordinary tokens.
-    pub(crate) fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+    pub(crate) fn push(&mut self, text: &str, pieces: &mut Vec<AnswerDelta>) {
         match self {
             _ if text.is_empty() => {}
-            Parser::Raw => pieces.push(Piece::Content(text.to_owned())),
+            Parser::Raw => pieces.push(AnswerDelta::Content(text.to_owned())),
             Parser::Chat { parser, events } => {
                 parser.push(text, false, events);
                 pieces.extend(events.drain(..).filter_map(piece));
@@ -38,7 +38,7 @@ impl Parser {
     }
 
     /// Takes a control token.
-    pub(crate) fn push_control(&mut self, name: &str, pieces: &mut Vec<Piece>) {
+    pub(crate) fn push_control(&mut self, name: &str, pieces: &mut Vec<AnswerDelta>) {
         if let Parser::Chat { parser, events } = self {
             parser.push(name, true, events);
             pieces.extend(events.drain(..).filter_map(piece));
@@ -46,7 +46,7 @@ impl Parser {
     }
 
     /// Takes the end of the output. `cut`: a limit ended the output.
-    pub(crate) fn finish(&mut self, cut: bool, pieces: &mut Vec<Piece>) {
+    pub(crate) fn finish(&mut self, cut: bool, pieces: &mut Vec<AnswerDelta>) {
         if let Parser::Chat { parser, events } = self {
             if cut {
                 parser.cut(events);
@@ -63,17 +63,17 @@ impl Parser {
     }
 }
 
-fn piece(event: ResponseEvent) -> Option<Piece> {
+fn piece(event: ResponseEvent) -> Option<AnswerDelta> {
     Some(match event {
-        ResponseEvent::Reasoning(text) => Piece::Reasoning(text),
-        ResponseEvent::Content(text) => Piece::Content(text),
-        ResponseEvent::ToolCallStart { index, id, name } => Piece::CallStart { index, id, name },
-        ResponseEvent::ToolCallArguments { index, delta } => Piece::CallArguments { index, delta },
+        ResponseEvent::Reasoning(text) => AnswerDelta::Reasoning(text),
+        ResponseEvent::Content(text) => AnswerDelta::Content(text),
+        ResponseEvent::ToolCallStart { index, id, name } => AnswerDelta::CallStart { index, id, name },
+        ResponseEvent::ToolCallArguments { index, delta } => AnswerDelta::CallArguments { index, delta },
         ResponseEvent::ToolCallEnd { index, ending } => {
             if ending == CallEnding::Malformed {
                 tracing::warn!("the model wrote a tool call that its format does not allow");
             }
-            Piece::CallEnd { index, ending }
+            AnswerDelta::CallEnd { index, ending }
         }
         // what only one checkpoint's own template knows
         _ => return None,

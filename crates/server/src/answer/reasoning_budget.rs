@@ -2,7 +2,7 @@
 
 use crate::reasoning::ReasoningLimit;
 use latent_engine::LogitsProcessor;
-use latent_text::{Detokenizer, Encode, ResponseEvent, ResponseParser, TextError, Tokenizer};
+use latent_text::{Detokenizer, EncodeOptions, ResponseEvent, ResponseParser, TextError, Tokenizer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ impl ReasoningBudget {
     ) -> Result<ReasoningBudget, TextError> {
         // the message is text, whatever it holds; the marker is the template's
         let mut ending =
-            tokenizer.encode(&limit.message, Encode { add_special: false, parse_special: false })?;
-        ending.extend(tokenizer.encode(marker, Encode { add_special: false, parse_special: true })?);
+            tokenizer.encode(&limit.message, EncodeOptions { add_special: false, parse_special: false })?;
+        ending.extend(tokenizer.encode(marker, EncodeOptions { add_special: false, parse_special: true })?);
         Ok(ReasoningBudget {
             tokenizer: Arc::clone(tokenizer),
             detokenizer: Detokenizer::new(Arc::clone(tokenizer), false),

@@ -1,56 +1,56 @@
 //! The figures of an answer that is being written.
 
-use super::What;
+use super::AnswerEvent;
 use super::update::timings;
-use latent_engine::scheduler::Usage;
+use latent_engine::scheduler::JobUsage;
 use serde_json::{Value, json};
 use std::time::Instant;
 
 /// What an answer has taken so far, for `timings_per_token`.
 #[derive(Clone, Debug)]
-pub(crate) struct Running {
-    usage: Usage,
+pub(crate) struct AnswerTimings {
+    usage: JobUsage,
     /// When its prompt, then its text began.
     since: Instant,
 }
 
-impl Default for Running {
-    fn default() -> Running {
-        Running { usage: Usage::default(), since: Instant::now() }
+impl Default for AnswerTimings {
+    fn default() -> AnswerTimings {
+        AnswerTimings { usage: JobUsage::default(), since: Instant::now() }
     }
 }
 
-impl Running {
+impl AnswerTimings {
     /// Follows an update. Tokens are counted where they are shown.
-    pub(crate) fn follow(&mut self, what: &What) {
+    pub(crate) fn follow(&mut self, what: &AnswerEvent) {
         match what {
-            What::Started { prompt, cached, .. } => {
-                self.usage = Usage { prompt: *prompt, cached: *cached, ..Usage::default() };
+            AnswerEvent::Started { prompt, cached, .. } => {
+                self.usage = JobUsage { prompt: *prompt, cached: *cached, ..JobUsage::default() };
                 self.since = Instant::now();
             }
-            What::Prompt { .. } => {
+            AnswerEvent::Prompt { .. } => {
                 self.usage.prompt_time += self.since.elapsed();
                 self.since = Instant::now();
             }
-            What::Token(_) => {
+            AnswerEvent::Token(_) => {
                 self.usage.completion += 1;
                 self.usage.generate_time = self.since.elapsed();
             }
-            What::Piece(_) | What::Finished(_) => {}
+            AnswerEvent::Piece(_) | AnswerEvent::Finished(_) => {}
         }
     }
 
-    pub(crate) fn usage(&self) -> &Usage {
+    pub(crate) fn usage(&self) -> &JobUsage {
         &self.usage
     }
 
     /// llama.cpp's `prompt_progress` and `timings` after `done` of `total` tokens of the prompt.
     pub(crate) fn progress(&self, done: usize, total: usize) -> [(&'static str, Value); 2] {
-        let Usage { cached, prompt_time, .. } = self.usage;
+        let JobUsage { cached, prompt_time, .. } = self.usage;
         let progress = json!({
             "total": total, "cache": cached, "processed": done, "time_ms": prompt_time.as_secs_f64() * 1e3,
         });
-        [("prompt_progress", progress), ("timings", timings(&Usage { prompt: done, ..self.usage }))]
+        [("prompt_progress", progress), ("timings", timings(&JobUsage { prompt: done, ..self.usage }))]
     }
 
     /// llama.cpp's `timings`.

@@ -1,25 +1,25 @@
 //! From a prepared request to jobs of the engine.
 
-use super::{Answer, Choice, Parser};
+use super::{ChoiceState, Parser, RequestAnswers};
 use crate::error::ApiError;
 use crate::keys::Tenant;
-use crate::memory::Charge;
-use crate::model::{Prompt, Served};
+use crate::memory::RequestCharge;
+use crate::model::{PreparedPrompt, ServedModel};
 use crate::models::Lease;
-use crate::params::{Params, Shape};
-use crate::spans::{Asked, RequestSpan};
-use crate::worker::{SlotText, Submission, events};
-use latent_engine::scheduler::{Choice as FurtherChoice, Job};
+use crate::params::{AnswerParams, OutputConstraint};
+use crate::spans::{RequestRecord, RequestSpan};
+use crate::worker::{JobSubmission, SlotText, events};
+use latent_engine::scheduler::{Job, JobChoice as FurtherChoice};
 use latent_engine::{ContextShift, LogitsProcessor, Request};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A request that is ready for the engine: everything that takes time has been done.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedRequest {
     pub(crate) served: Arc<Lease>,
-    pub(crate) prompt: Prompt,
-    pub(crate) params: Params,
+    pub(crate) prompt: PreparedPrompt,
+    pub(crate) params: AnswerParams,
     /// A parser for each answer.
     pub(crate) parsers: Vec<Parser>,
     /// What changes the logits of each answer.
@@ -32,13 +32,17 @@ pub(crate) struct Prepared {
     pub(crate) tool_bytes: usize,
 }
 
-impl Prepared {
+impl PreparedRequest {
     /// A request with one raw answer per choice.
-    pub(crate) fn new(served: Arc<Lease>, prompt: Prompt, mut params: Params) -> Prepared {
+    pub(crate) fn new(
+        served: Arc<Lease>,
+        prompt: PreparedPrompt,
+        mut params: AnswerParams,
+    ) -> PreparedRequest {
         let n = params.n;
         // the limit of the command line, whichever dialect has read the request
         params.max_tokens = served.about.defaults.bounded(params.max_tokens);
-        Prepared {
+        PreparedRequest {
             served,
             prompt,
             parsers: (0..n).map(|_| Parser::Raw).collect(),
@@ -62,15 +66,16 @@ impl Prepared {
 /// Gives a request to the engine, and waits until it is taken.
 pub(crate) async fn begin(
     tenant: Tenant,
-    prepared: Prepared,
+    prepared: PreparedRequest,
     outbound: usize,
     timeout: Option<Duration>,
     (slots, keeps_texts): (usize, bool),
     span: &RequestSpan,
-    charge: &Arc<Charge>,
-) -> Result<Answer, ApiError> {
-    let Prepared { served, prompt, mut params, parsers, mut processors, show_tokens, echo, .. } = prepared;
-    span.asked(&Asked {
+    charge: &Arc<RequestCharge>,
+) -> Result<RequestAnswers, ApiError> {
+    let PreparedRequest { served, prompt, mut params, parsers, mut processors, show_tokens, echo, .. } =
+        prepared;
+    span.asked(&RequestRecord {
         model: &served.about.id,
         prompt: prompt.tokens.len(),
         max_tokens: params.max_tokens,
@@ -87,7 +92,7 @@ pub(crate) async fn begin(
     let length = prompt.tokens.len();
     let shift = served.about.defaults.context_shift.then(|| shift(&served, &prompt.tokens, params.shift));
     let text = keeps_texts.then(|| SlotText { salt: tenant.salt, tokens: prompt.tokens.clone() });
-    params.shape = Shape::default();
+    params.shape = OutputConstraint::default();
     let shown = Arc::new(params.clone());
     let request = Request {
         prompt: prompt.tokens,
@@ -118,9 +123,9 @@ pub(crate) async fn begin(
     };
     let (sender, listening) = events(outbound);
     let submitted = SystemTime::now();
-    served.engineering().submit(Submission { job, choices, events: sender })?;
+    served.engineering().submit(JobSubmission { job, choices, events: sender })?;
     let open = parsers.len();
-    let choice = |parser| Choice {
+    let choice = |parser| ChoiceState {
         parser,
         tokens: Vec::new(),
         cached: 0,
@@ -129,7 +134,7 @@ pub(crate) async fn begin(
         called: None,
         echo: echo.clone(),
     };
-    let mut answer = Answer {
+    let mut answer = RequestAnswers {
         listening,
         served,
         choices: parsers.into_iter().map(choice).collect(),
@@ -154,7 +159,7 @@ pub(crate) async fn begin(
 const NEVER_KEPT: usize = 4;
 
 /// What a full context keeps of a prompt: also the token that begins a text.
-fn shift(served: &Served, prompt: &[u32], asked: ContextShift) -> ContextShift {
+fn shift(served: &ServedModel, prompt: &[u32], asked: ContextShift) -> ContextShift {
     let begins = prompt.first().is_some_and(|first| served.tokenizer.bos() == Some(*first));
     let keep = asked.keep.saturating_add(usize::from(begins)).min(prompt.len());
     ContextShift { keep: keep.min(served.context.saturating_sub(NEVER_KEPT)), ..asked }

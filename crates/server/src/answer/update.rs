@@ -1,23 +1,23 @@
 //! What becomes of answers, bit by bit.
 
-use super::Piece;
+use super::AnswerDelta;
 use latent_engine::StopReason;
 use latent_engine::sampling::LogProbability;
-use latent_engine::scheduler::Usage;
+use latent_engine::scheduler::JobUsage;
 use latent_text::CallEnding;
 use serde_json::{Value, json};
 
 /// What has become of one of the answers to a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Update {
+pub(crate) struct AnswerUpdate {
     /// Which answer.
     pub(crate) choice: usize,
-    pub(crate) what: What,
+    pub(crate) what: AnswerEvent,
 }
 
 /// What has become of an answer.
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum AnswerEvent {
     /// The request runs: tokens of the prompt, how many of them were cached, and its slot.
     Started {
         prompt: usize,
@@ -30,31 +30,31 @@ pub(crate) enum What {
         total: usize,
         cached: usize,
     },
-    Piece(Piece),
+    Piece(AnswerDelta),
     /// A token, where the request wants to see tokens.
-    Token(Token),
-    Finished(Box<Finish>),
+    Token(TokenUpdate),
+    Finished(Box<AnswerFinish>),
 }
 
-impl What {
+impl AnswerEvent {
     /// Bytes that it adds to an answer that is kept as a whole.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            What::Token(Token { logprob, .. }) => {
+            AnswerEvent::Token(TokenUpdate { logprob, .. }) => {
                 let top = logprob.as_ref().map_or(0, |(_, top)| top.len());
-                size_of::<Token>() + top * size_of::<LogProbability>()
+                size_of::<TokenUpdate>() + top * size_of::<LogProbability>()
             }
-            What::Piece(Piece::Reasoning(text) | Piece::Content(text)) => text.len(),
-            What::Piece(Piece::CallArguments { delta, .. }) => delta.len(),
-            What::Finished(finish) => size_of_val(finish.tokens.as_slice()),
-            What::Piece(_) | What::Started { .. } | What::Prompt { .. } => 0,
+            AnswerEvent::Piece(AnswerDelta::Reasoning(text) | AnswerDelta::Content(text)) => text.len(),
+            AnswerEvent::Piece(AnswerDelta::CallArguments { delta, .. }) => delta.len(),
+            AnswerEvent::Finished(finish) => size_of_val(finish.tokens.as_slice()),
+            AnswerEvent::Piece(_) | AnswerEvent::Started { .. } | AnswerEvent::Prompt { .. } => 0,
         }
     }
 }
 
 /// Why an answer ended, as clients distinguish it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum EndReason {
     /// The model ended it.
     #[default]
     End,
@@ -68,39 +68,39 @@ pub(crate) enum Reason {
     Tools,
 }
 
-impl Reason {
+impl EndReason {
     /// `called`: how the last tool call ended, if the model has called any.
-    pub(super) fn of(reason: StopReason, called: Option<CallEnding>) -> Reason {
+    pub(super) fn of(reason: StopReason, called: Option<CallEnding>) -> EndReason {
         match reason {
             // the client's tools run only on whole arguments; what the model itself has ended is its to repair
             StopReason::End if matches!(called, Some(CallEnding::Complete | CallEnding::Malformed)) => {
-                Reason::Tools
+                EndReason::Tools
             }
-            StopReason::StopString if called == Some(CallEnding::Complete) => Reason::Tools,
-            StopReason::End | StopReason::Interrupted => Reason::End,
-            StopReason::StopString => Reason::Stop,
-            StopReason::Length => Reason::Length,
-            StopReason::Context => Reason::Context,
+            StopReason::StopString if called == Some(CallEnding::Complete) => EndReason::Tools,
+            StopReason::End | StopReason::Interrupted => EndReason::End,
+            StopReason::StopString => EndReason::Stop,
+            StopReason::Length => EndReason::Length,
+            StopReason::Context => EndReason::Context,
         }
     }
 
     /// OpenAI's word for it, which most clients know.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Reason::End | Reason::Stop => "stop",
-            Reason::Length | Reason::Context => "length",
-            Reason::Tools => "tool_calls",
+            EndReason::End | EndReason::Stop => "stop",
+            EndReason::Length | EndReason::Context => "length",
+            EndReason::Tools => "tool_calls",
         }
     }
 }
 
 /// The end of an answer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Finish {
-    pub(crate) reason: Reason,
+pub(crate) struct AnswerFinish {
+    pub(crate) reason: EndReason,
     /// The stop string that ended it.
     pub(crate) stop: Option<String>,
-    pub(crate) usage: Usage,
+    pub(crate) usage: JobUsage,
     pub(crate) reasoning_tokens: usize,
     pub(crate) tokens: Vec<u32>,
     /// The slot that it had.
@@ -109,7 +109,7 @@ pub(crate) struct Finish {
 
 /// A chosen token.
 #[derive(Clone, Debug)]
-pub(crate) struct Token {
+pub(crate) struct TokenUpdate {
     pub(crate) id: u32,
     /// Whether it ends the answer, so that it has no text.
     pub(crate) ends: bool,
@@ -121,7 +121,7 @@ pub(crate) struct Token {
 /// ln of a token's probability, and the likeliest ones.
 pub(crate) type TokenLogprob = (f32, Vec<LogProbability>);
 
-impl Token {
+impl TokenUpdate {
     /// The names of a token's probability and of the list of the likeliest ones, and what stands there.
     pub(crate) fn probability_names(&self) -> (&'static str, &'static str) {
         if self.sampled { ("prob", "top_probs") } else { ("logprob", "top_logprobs") }
@@ -138,7 +138,7 @@ pub(crate) fn finite(logprob: f32) -> Value {
     f64::from(logprob.max(-9999.0)).into()
 }
 
-impl Finish {
+impl AnswerFinish {
     /// llama.cpp's `timings`.
     pub(crate) fn timings(&self) -> Value {
         timings(&self.usage)
@@ -146,7 +146,7 @@ impl Finish {
 }
 
 /// llama.cpp's `timings` of what an answer took.
-pub(super) fn timings(usage: &Usage) -> Value {
+pub(super) fn timings(usage: &JobUsage) -> Value {
     let ran = usage.prompt.saturating_sub(usage.cached);
     let [prompt_ms, predicted_ms] =
         [usage.prompt_time, usage.generate_time].map(|time| time.as_secs_f64() * 1e3);

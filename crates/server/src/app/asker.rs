@@ -1,14 +1,14 @@
 //! The client of a request, and the steps from a body to an answer.
 
 use super::{App, ContentCodings, IgnoredFields, body, query};
-use crate::answer::{Answer, Prepared, begin, embed};
+use crate::answer::{PreparedRequest, RequestAnswers, begin, embed};
 use crate::dialect::{Dialect, json_response};
 use crate::document::Document;
 use crate::error::{ApiError, ErrorKind};
-use crate::json::{self, Fields};
+use crate::json::{self, ObjectFields};
 use crate::keys::Tenant;
-use crate::memory::Charge;
-use crate::models::{Lease, Status};
+use crate::memory::RequestCharge;
+use crate::models::{Lease, ModelStatus};
 use crate::spans::RequestSpan;
 use axum::Extension;
 use axum::body::Body;
@@ -16,14 +16,14 @@ use axum::extract::FromRequestParts;
 use axum::extract::rejection::ExtensionRejection;
 use axum::http::request::Parts;
 use axum::response::Response;
-use latent_engine::scheduler::Usage;
+use latent_engine::scheduler::JobUsage;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Who asks, under which name the request is logged, and the server that is asked.
 #[derive(Clone)]
-pub(crate) struct Asker {
+pub(crate) struct RequestContext {
     pub(crate) app: Arc<App>,
     pub(crate) tenant: Tenant,
     pub(crate) id: String,
@@ -36,20 +36,20 @@ pub(crate) struct Asker {
     /// What the request leaves in a trace.
     pub(crate) span: RequestSpan,
     /// The memory that the request holds.
-    pub(crate) charge: Arc<Charge>,
+    pub(crate) charge: Arc<RequestCharge>,
     /// Fields of the request that have no effect.
     pub(crate) ignored: Arc<IgnoredFields>,
 }
 
 /// A JSON body that has been read, and the model that it names. It waits as bytes, and is parsed when it is prepared: values take many times
 /// as much memory.
-pub(crate) struct Received {
+pub(crate) struct ReceivedBody {
     body: Vec<u8>,
     index: usize,
     stream: Option<bool>,
 }
 
-impl Received {
+impl ReceivedBody {
     /// The number of its model.
     pub(crate) fn model(&self) -> usize {
         self.index
@@ -61,33 +61,33 @@ impl Received {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Asker {
+impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
     type Rejection = ExtensionRejection;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Asker, ExtensionRejection> {
-        let Extension(asker): Extension<Asker> = Extension::from_request_parts(parts, state).await?;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<RequestContext, ExtensionRejection> {
+        let Extension(asker): Extension<RequestContext> = Extension::from_request_parts(parts, state).await?;
         let codings = ContentCodings::of(&parts.headers);
         let autoload = query::parameter(&parts.uri, "autoload").filter(|value| !value.is_empty());
         let autoload = autoload.map(|value| matches!(value.as_str(), "true" | "1"));
-        Ok(Asker { model: query::parameter(&parts.uri, "model"), autoload, codings, ..asker })
+        Ok(RequestContext { model: query::parameter(&parts.uri, "model"), autoload, codings, ..asker })
     }
 }
 
-impl Asker {
+impl RequestContext {
     /// The model that the address names, loaded or not.
-    pub(crate) fn model(&self) -> Result<Status, ApiError> {
+    pub(crate) fn model(&self) -> Result<ModelStatus, ApiError> {
         self.app.models.health()?;
         Ok(self.app.models.status(self.app.models.find(self.model.as_deref())?))
     }
 
     /// All models.
-    pub(crate) fn models(&self) -> Result<Vec<Status>, ApiError> {
+    pub(crate) fn models(&self) -> Result<Vec<ModelStatus>, ApiError> {
         self.app.models.health()?;
         Ok(self.app.models.list())
     }
 
     /// Reads a JSON body, and finds the model that it names.
-    pub(crate) async fn receive(&self, body: Body) -> Result<Received, ApiError> {
+    pub(crate) async fn receive(&self, body: Body) -> Result<ReceivedBody, ApiError> {
         self.app.models.open()?;
         let body = self.read_body(body).await?;
         let lane = self.app.memory.lane(body.len()).await;
@@ -95,14 +95,14 @@ impl Asker {
         let read = move || {
             let _lane = lane;
             let value = json::parse_head(&body, &app.config.limits)?;
-            let fields = Fields::of(&value, "")?;
+            let fields = ObjectFields::of(&value, "")?;
             let name = named(&fields)?.or(fallback.as_deref());
             if let Some(name) = name {
                 span.model(name);
             }
             let index = app.models.find(name)?;
             let stream = fields.get("stream").map(|stream| *stream == true);
-            Ok(Received { body, index, stream })
+            Ok(ReceivedBody { body, index, stream })
         };
         self.blocking(read).await
     }
@@ -115,7 +115,7 @@ impl Asker {
         let read = move || {
             let _lane = lane;
             let value = json::parse(&body)?;
-            let fields = Fields::of(&value, "")?;
+            let fields = ObjectFields::of(&value, "")?;
             let name = fields.require_str("model")?;
             if name.is_empty() || name.len() > MODEL_NAME {
                 return Err(fields.error("model", format!("expected a name of 1 to {MODEL_NAME} bytes")));
@@ -145,14 +145,14 @@ impl Asker {
     /// Parses a body that is not prepared yet.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
-        received: Received,
-        work: impl FnOnce(&Fields<'_>) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<(Received, T), ApiError> {
+        received: ReceivedBody,
+        work: impl FnOnce(&ObjectFields<'_>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(ReceivedBody, T), ApiError> {
         let lane = self.app.memory.lane(received.body.len()).await;
         let parse = move || {
             let _lane = lane;
             let value = json::parse(&received.body)?;
-            let result = work(&Fields::of(&value, "")?)?;
+            let result = work(&ObjectFields::of(&value, "")?)?;
             Ok((received, result))
         };
         self.blocking(parse).await
@@ -162,10 +162,10 @@ impl Asker {
     /// request.
     pub(crate) async fn prepare<T: Send + 'static>(
         &self,
-        received: Received,
-        work: impl FnOnce(&App, &Arc<Lease>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
+        received: ReceivedBody,
+        work: impl FnOnce(&App, &Arc<Lease>, &ObjectFields<'_>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let Received { body, index, .. } = received;
+        let ReceivedBody { body, index, .. } = received;
         let (app, lease) = (Arc::clone(&self.app), self.app.models.lease(index, self.autoload).await?);
         let ignored = Arc::clone(&self.ignored);
         let lane = self.app.memory.lane(body.len()).await;
@@ -173,7 +173,7 @@ impl Asker {
             let _lane = lane;
             let (value, skipped) = json::parse_all(&body)?;
             drop(body);
-            let fields = Fields::tracked(&value)?;
+            let fields = ObjectFields::tracked(&value)?;
             let made = work(&app, &lease, &fields)?;
             app.logged_fields.log(&ignored.add(skipped.into_iter().chain(fields.unread())));
             Ok(made)
@@ -185,7 +185,7 @@ impl Asker {
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         body: Body,
-        work: impl FnOnce(&App, &Arc<Lease>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
+        work: impl FnOnce(&App, &Arc<Lease>, &ObjectFields<'_>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let received = self.receive(body).await?;
         self.prepare(received, work).await
@@ -203,7 +203,7 @@ impl Asker {
     }
 
     /// Gives a prepared request to the engine.
-    pub(crate) async fn begin(&self, prepared: Prepared) -> Result<Answer, ApiError> {
+    pub(crate) async fn begin(&self, prepared: PreparedRequest) -> Result<RequestAnswers, ApiError> {
         let outbound = self.app.config.limits.outbound_bytes;
         self.charge.grow(prepared.retained())?;
         let slots = (self.app.config.scheduler.max_running, self.app.config.slot_save_path.is_some());
@@ -213,8 +213,8 @@ impl Asker {
     /// Gives the prompts of one request to the engine. Also the model that answers them.
     pub(crate) async fn begin_all(
         &self,
-        prepared: Vec<Prepared>,
-    ) -> Result<(Arc<Lease>, Vec<Answer>), ApiError> {
+        prepared: Vec<PreparedRequest>,
+    ) -> Result<(Arc<Lease>, Vec<RequestAnswers>), ApiError> {
         let served = prepared.first().map(|first| Arc::clone(&first.served));
         let served = served.ok_or_else(|| ApiError::internal("no prompt"))?;
         let mut answers = Vec::with_capacity(prepared.len());
@@ -229,7 +229,7 @@ impl Asker {
         &self,
         model: &Lease,
         prompt: Vec<u32>,
-    ) -> Result<(Vec<f32>, f32, Usage), ApiError> {
+    ) -> Result<(Vec<f32>, f32, JobUsage), ApiError> {
         embed(model, self.tenant, prompt, self.timeout(), &self.span).await
     }
 
@@ -272,7 +272,7 @@ impl Asker {
 const MODEL_NAME: usize = 1024;
 
 /// The model that a body names. Ollama's clients may call the field `name`.
-fn named<'v>(fields: &Fields<'v>) -> Result<Option<&'v str>, ApiError> {
+fn named<'v>(fields: &ObjectFields<'v>) -> Result<Option<&'v str>, ApiError> {
     let text = |name: &'static str| Some((name, fields.get(name).and_then(Value::as_str)?));
     let Some((field, name)) = text("model").or_else(|| text("name")) else { return Ok(None) };
     if name.len() > MODEL_NAME {

@@ -2,8 +2,8 @@
 
 use crate::error::{ApiError, ErrorKind};
 use crate::limits::Limits;
-use crate::memory::Charge;
-use crate::pace::Pace;
+use crate::memory::RequestCharge;
+use crate::pace::ClientPace;
 use axum::body::Body;
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -23,14 +23,18 @@ fn too_slow(limits: &Limits) -> ApiError {
 }
 
 /// The whole body. Its bytes are charged as they come, so that a slow one holds no more than it has sent.
-pub(super) async fn read(mut body: Body, limits: &Limits, charge: &Charge) -> Result<Vec<u8>, ApiError> {
+pub(super) async fn read(
+    mut body: Body,
+    limits: &Limits,
+    charge: &RequestCharge,
+) -> Result<Vec<u8>, ApiError> {
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if expected > limits.body_bytes {
         return Err(too_large(limits));
     }
     // a length that is only announced takes no memory
     let mut whole = Vec::new();
-    let mut pace = Pace::new(limits.body_seconds, limits.slowest_bytes);
+    let mut pace = ClientPace::new(limits.body_seconds, limits.slowest_bytes);
     loop {
         let since = Instant::now();
         let frame = tokio::time::timeout(pace.left(), body.frame()).await.map_err(|_| too_slow(limits))?;

@@ -2,7 +2,7 @@
 
 use crate::error::{ApiError, ErrorKind, SUPPORTED_CODINGS};
 use crate::limits::Limits;
-use crate::memory::Charge;
+use crate::memory::RequestCharge;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_ENCODING;
 use flate2::read::MultiGzDecoder;
@@ -98,7 +98,7 @@ impl ContentCodings {
         &self,
         body: Vec<u8>,
         limits: &Limits,
-        charge: &Charge,
+        charge: &RequestCharge,
     ) -> Result<Vec<u8>, ApiError> {
         self.check()?;
         let codings = self.0.as_deref().unwrap_or_default();
@@ -118,7 +118,7 @@ fn invalid(coding: Coding, problem: impl std::fmt::Display) -> ApiError {
     ApiError::invalid(format!("the body is not valid {} (Content-Encoding): {problem}", coding.name()))
 }
 
-fn decode(coding: Coding, body: &[u8], limits: &Limits, charge: &Charge) -> Result<Vec<u8>, ApiError> {
+fn decode(coding: Coding, body: &[u8], limits: &Limits, charge: &RequestCharge) -> Result<Vec<u8>, ApiError> {
     let mut out = Output { bytes: Vec::new(), limit: limits.body_bytes, charge };
     let copied = match coding {
         Coding::Gzip => out.copy(MultiGzDecoder::new(body)),
@@ -129,8 +129,8 @@ fn decode(coding: Coding, body: &[u8], limits: &Limits, charge: &Charge) -> Resu
     };
     match copied {
         Ok(()) => Ok(out.bytes),
-        Err(Failure::Refused(error)) => Err(error),
-        Err(Failure::Read(problem)) => Err(invalid(coding, problem)),
+        Err(DecodeFailure::Refused(error)) => Err(error),
+        Err(DecodeFailure::Read(problem)) => Err(invalid(coding, problem)),
     }
 }
 
@@ -138,14 +138,14 @@ fn has_zlib_header(body: &[u8]) -> bool {
     matches!(body, [method, flags, ..] if method & 15 == 8 && (usize::from(*method) << 8 | usize::from(*flags)) % 31 == 0)
 }
 
-enum Failure {
+enum DecodeFailure {
     Refused(ApiError),
     Read(String),
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::Read(error.to_string())
+impl From<io::Error> for DecodeFailure {
+    fn from(error: io::Error) -> DecodeFailure {
+        DecodeFailure::Read(error.to_string())
     }
 }
 
@@ -153,11 +153,11 @@ impl From<io::Error> for Failure {
 struct Output<'a> {
     bytes: Vec<u8>,
     limit: usize,
-    charge: &'a Charge,
+    charge: &'a RequestCharge,
 }
 
 impl Output<'_> {
-    fn copy(&mut self, mut reader: impl Read) -> Result<(), Failure> {
+    fn copy(&mut self, mut reader: impl Read) -> Result<(), DecodeFailure> {
         let mut chunk = [0; 16_384];
         loop {
             let count = match reader.read(&mut chunk) {
@@ -170,13 +170,13 @@ impl Output<'_> {
         }
     }
 
-    fn push(&mut self, decoded: &[u8]) -> Result<(), Failure> {
+    fn push(&mut self, decoded: &[u8]) -> Result<(), DecodeFailure> {
         let length = self.bytes.len() + decoded.len();
         if length > self.limit {
             let problem = format!("the decoded body has more than {} bytes (body_bytes)", self.limit);
-            return Err(Failure::Refused(ApiError::new(ErrorKind::TooLarge, problem)));
+            return Err(DecodeFailure::Refused(ApiError::new(ErrorKind::TooLarge, problem)));
         }
-        self.charge.grow(decoded.len()).map_err(Failure::Refused)?;
+        self.charge.grow(decoded.len()).map_err(DecodeFailure::Refused)?;
         if length > self.bytes.capacity() {
             // doubling would reserve up to twice the memory that is charged
             self.bytes.reserve_exact(decoded.len().max(self.bytes.len() / 8 + 64));
@@ -187,14 +187,14 @@ impl Output<'_> {
 }
 
 /// Decodes deflate. The library's reader takes the end of the body for the end of the stream.
-fn inflate(body: &[u8], zlib: bool, out: &mut Output<'_>) -> Result<(), Failure> {
+fn inflate(body: &[u8], zlib: bool, out: &mut Output<'_>) -> Result<(), DecodeFailure> {
     let mut inflater = Decompress::new(zlib);
     let (mut rest, mut chunk) = (body, [0; 16_384]);
     loop {
         let (taken, made) = (inflater.total_in(), inflater.total_out());
         let status = inflater
             .decompress(rest, &mut chunk, FlushDecompress::None)
-            .map_err(|error| Failure::Read(error.to_string()))?;
+            .map_err(|error| DecodeFailure::Read(error.to_string()))?;
         // both are at most the lengths of the slices
         let taken = (inflater.total_in() - taken) as usize;
         let made = (inflater.total_out() - made) as usize;
@@ -203,7 +203,7 @@ fn inflate(body: &[u8], zlib: bool, out: &mut Output<'_>) -> Result<(), Failure>
         match status {
             Status::StreamEnd => return Ok(()),
             Status::Ok | Status::BufError if taken == 0 && made == 0 => {
-                return Err(Failure::Read("it ends early".into()));
+                return Err(DecodeFailure::Read("it ends early".into()));
             }
             Status::Ok | Status::BufError => {}
         }
@@ -211,7 +211,7 @@ fn inflate(body: &[u8], zlib: bool, out: &mut Output<'_>) -> Result<(), Failure>
 }
 
 /// Decodes zstd frames one after the other, and leaves out those that hold no content.
-fn frames(mut body: &[u8], out: &mut Output<'_>) -> Result<(), Failure> {
+fn frames(mut body: &[u8], out: &mut Output<'_>) -> Result<(), DecodeFailure> {
     let mut decoder = FrameDecoder::new();
     decoder.set_max_window_size(WINDOW.max(out.limit as u64));
     for _ in 0..MAX_FRAMES {
@@ -223,27 +223,27 @@ fn frames(mut body: &[u8], out: &mut Output<'_>) -> Result<(), Failure> {
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
                 body = body
                     .split_at_checked(length)
-                    .ok_or_else(|| Failure::Read("a frame ends early".into()))?
+                    .ok_or_else(|| DecodeFailure::Read("a frame ends early".into()))?
                     .1;
             }
-            Err(error) => return Err(Failure::Read(error.to_string())),
+            Err(error) => return Err(DecodeFailure::Read(error.to_string())),
         }
         if body.is_empty() {
             return Ok(());
         }
     }
-    Err(Failure::Read(format!("it has more than {MAX_FRAMES} frames")))
+    Err(DecodeFailure::Read(format!("it has more than {MAX_FRAMES} frames")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
+    use crate::memory::RequestMemory;
     use axum::http::HeaderValue;
 
     fn decoded(name: &'static str, body: &[u8]) -> Result<Vec<u8>, ApiError> {
         let headers = [(CONTENT_ENCODING, HeaderValue::from_static(name))].into_iter().collect();
-        let memory = Memory::new(1 << 20);
+        let memory = RequestMemory::new(1 << 20);
         ContentCodings::of(&headers).decode(
             body.to_vec(),
             &Limits { body_bytes: 100_000, ..Limits::default() },

@@ -1,6 +1,6 @@
 //! A stream that begins before its model is loaded, and says that it lives until the answer is there.
 
-use super::asker::{Asker, Received};
+use super::asker::{ReceivedBody, RequestContext};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::stream::event_stream;
@@ -14,38 +14,43 @@ use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// An answer in the making.
-type Answering = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
+type AnswerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
 
-enum Stage {
-    Waiting(Answering),
+enum EarlyStage {
+    Waiting(AnswerFuture),
     Streaming(BodyDataStream),
     Ended,
 }
 
-struct Early {
-    asker: Asker,
+struct EarlyStream {
+    asker: RequestContext,
     dialect: Dialect,
-    stage: Stage,
+    stage: EarlyStage,
     ticks: Interval,
 }
 
 /// A stream that says every `pause` that it lives, then whatever is answered. Its status is sent, so that an error is an event in it.
-fn begin_early(asker: Asker, dialect: Dialect, answering: Answering, pause: Duration) -> Response {
+fn begin_early(
+    asker: RequestContext,
+    dialect: Dialect,
+    answering: AnswerFuture,
+    pause: Duration,
+) -> Response {
     let mut ticks = interval(pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let content_type = dialect.stream_type();
-    let mut early = Early { asker, dialect, stage: Stage::Waiting(answering), ticks };
+    let mut early = EarlyStream { asker, dialect, stage: EarlyStage::Waiting(answering), ticks };
     event_stream(Body::from_stream(poll_fn(move |context| early.poll(context))), content_type)
 }
 
-impl Asker {
+impl RequestContext {
     /// Answers a body by `work`. A stream whose model takes long to load begins before it is there, so that neither the client nor a proxy
     /// gives up.
     pub(crate) async fn answer<F>(
         self,
         dialect: Dialect,
         body: Body,
-        work: impl FnOnce(Asker, Received) -> F,
+        work: impl FnOnce(RequestContext, ReceivedBody) -> F,
     ) -> Response
     where
         F: Future<Output = Result<Response, ApiError>> + Send + 'static,
@@ -67,17 +72,17 @@ impl Asker {
     }
 }
 
-impl Early {
+impl EarlyStream {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, axum::Error>>> {
         loop {
             match &mut self.stage {
-                Stage::Waiting(answering) => match answering.as_mut().poll(context) {
+                EarlyStage::Waiting(answering) => match answering.as_mut().poll(context) {
                     Poll::Ready(Ok(response)) => {
-                        self.stage = Stage::Streaming(response.into_body().into_data_stream());
+                        self.stage = EarlyStage::Streaming(response.into_body().into_data_stream());
                     }
                     Poll::Ready(Err(error)) => {
                         self.asker.note(&error);
-                        self.stage = Stage::Ended;
+                        self.stage = EarlyStage::Ended;
                         let event = self.dialect.error_event(&error, &self.asker.id);
                         return Poll::Ready(Some(Ok(event.into())));
                     }
@@ -86,8 +91,8 @@ impl Early {
                     }
                     Poll::Pending => return Poll::Pending,
                 },
-                Stage::Streaming(body) => return body.poll_next_unpin(context),
-                Stage::Ended => return Poll::Ready(None),
+                EarlyStage::Streaming(body) => return body.poll_next_unpin(context),
+                EarlyStage::Ended => return Poll::Ready(None),
             }
         }
     }

@@ -9,29 +9,29 @@ mod name;
 mod query;
 mod resumable;
 
-pub(crate) use asker::{Asker, Received};
+pub(crate) use asker::{ReceivedBody, RequestContext};
 pub(crate) use coding::ContentCodings;
 pub(crate) use ignored::{HEADER as IGNORED_FIELDS_HEADER, IgnoredFields, LoggedFields};
-pub(crate) use name::Name;
+pub(crate) use name::RouteName;
 pub(crate) use query::{parameter, percent_decoded};
 pub(crate) use resumable::{MAX_NAME as MAX_CONVERSATION, StreamSessions};
 
 use crate::catalog::ModelCatalog;
 use crate::config::ServerConfig;
-use crate::memory::Memory;
+use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
 use crate::model::ModelSource;
 use crate::models::Models;
 use crate::spans::Spans;
-use crate::store::Store;
-use crate::worker::Hook;
+use crate::store::ResponseStore;
+use crate::worker::StepHook;
 use std::sync::{Arc, Mutex};
 
 /// What the caller adds to the server.
 #[derive(Clone, Default)]
 pub struct Extras {
     /// Called before each step; for tests of faults.
-    pub before_step: Option<Hook>,
+    pub before_step: Option<StepHook>,
     /// Where the models come from, if the list can change.
     pub catalog: Option<Arc<dyn ModelCatalog>>,
 }
@@ -41,8 +41,8 @@ pub(crate) struct App {
     pub(crate) config: ServerConfig,
     pub(crate) models: Arc<Models>,
     pub(crate) metrics: Metrics,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) store: Mutex<Store>,
+    pub(crate) memory: Arc<RequestMemory>,
+    pub(crate) store: Mutex<ResponseStore>,
     pub(crate) spans: Spans,
     /// Streams that outlive their connection.
     pub(crate) streams: Arc<StreamSessions>,
@@ -57,9 +57,9 @@ impl App {
     }
 
     pub(crate) fn with(config: ServerConfig, models: Models, spans: Spans) -> App {
-        let store = Mutex::new(Store::new(config.limits.store_bytes));
+        let store = Mutex::new(ResponseStore::new(config.limits.store_bytes));
         let models = Arc::new(models);
-        let memory = Memory::new(config.limits.bodies_bytes);
+        let memory = RequestMemory::new(config.limits.bodies_bytes);
         let streams = StreamSessions::new(config.limits.stream_bytes);
         App {
             streams,

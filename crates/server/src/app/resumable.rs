@@ -26,25 +26,25 @@ pub(crate) const MAX_NAME: usize = 1024;
 const PIECE: usize = 65_536;
 
 /// Whose conversation it is, and its name.
-type Key = (FairnessKey, String);
+type SessionKey = (FairnessKey, String);
 
 /// The streams of named conversations.
 pub(crate) struct StreamSessions {
-    inner: Mutex<Inner>,
+    inner: Mutex<SessionTable>,
     /// Most bytes of all streams together.
     budget: usize,
 }
 
 #[derive(Default)]
-struct Inner {
-    sessions: HashMap<Key, Session>,
+struct SessionTable {
+    sessions: HashMap<SessionKey, StreamSession>,
     /// Bytes that all of them hold.
     bytes: usize,
     /// Sessions so far.
     count: u64,
 }
 
-struct Session {
+struct StreamSession {
     /// Its number: a conversation may begin another stream.
     number: u64,
     is_streaming: bool,
@@ -71,12 +71,12 @@ pub(crate) struct SessionStatus {
 /// What writes a stream. The stream ends when it is dropped.
 pub(crate) struct StreamProducer {
     sessions: Arc<StreamSessions>,
-    key: Key,
+    key: SessionKey,
     number: u64,
 }
 
-impl Inner {
-    fn remove(&mut self, key: &Key) {
+impl SessionTable {
+    fn remove(&mut self, key: &SessionKey) {
         let Some(session) = self.sessions.remove(key) else { return };
         self.bytes -= session.bytes.len();
         if let Some(producer) = session.producer.filter(|_| session.ended.is_none()) {
@@ -87,8 +87,8 @@ impl Inner {
     /// Removes what ended long ago.
     fn remove_old(&mut self) {
         let now = Instant::now();
-        let is_old = |session: &Session| session.ended.is_some_and(|(at, _)| now - at > KEPT);
-        let old: Vec<Key> =
+        let is_old = |session: &StreamSession| session.ended.is_some_and(|(at, _)| now - at > KEPT);
+        let old: Vec<SessionKey> =
             self.sessions.iter().filter(|(_, session)| is_old(session)).map(|(key, _)| key.clone()).collect();
         old.iter().for_each(|key| self.remove(key));
     }
@@ -102,7 +102,7 @@ impl Inner {
         }
     }
 
-    fn session(&mut self, key: &Key, number: u64) -> Option<&mut Session> {
+    fn session(&mut self, key: &SessionKey, number: u64) -> Option<&mut StreamSession> {
         self.sessions.get_mut(key).filter(|session| session.number == number)
     }
 }
@@ -112,7 +112,7 @@ impl StreamSessions {
         Arc::new(StreamSessions { inner: Mutex::default(), budget })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SessionTable> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +124,7 @@ impl StreamSessions {
         inner.remove(&key);
         inner.count += 1;
         let number = inner.count;
-        let session = Session {
+        let session = StreamSession {
             number,
             is_streaming: false,
             ended: None,
@@ -166,10 +166,10 @@ impl StreamSessions {
         Ok(self.body(&key, session, from))
     }
 
-    fn body(self: &Arc<StreamSessions>, key: &Key, session: &Session, from: usize) -> Body {
+    fn body(self: &Arc<StreamSessions>, key: &SessionKey, session: &StreamSession, from: usize) -> Body {
         struct Reader {
             sessions: Arc<StreamSessions>,
-            key: Key,
+            key: SessionKey,
             number: u64,
             changes: watch::Receiver<()>,
             at: usize,
@@ -185,35 +185,35 @@ impl StreamSessions {
             loop {
                 reader.changes.borrow_and_update();
                 match reader.sessions.piece(&reader.key, reader.number, reader.at) {
-                    Piece::Bytes(bytes) => {
+                    SessionRead::Bytes(bytes) => {
                         reader.at += bytes.len();
                         return Some((Ok(bytes), reader));
                     }
-                    Piece::Lost => {
+                    SessionRead::Lost => {
                         reader.at = usize::MAX;
                         return Some((
                             Err(io::Error::other("the reader is too slow for this stream")),
                             reader,
                         ));
                     }
-                    Piece::End => return None,
+                    SessionRead::End => return None,
                     // the session may be removed while it is waited for
-                    Piece::None => reader.changes.changed().await.ok()?,
+                    SessionRead::None => reader.changes.changed().await.ok()?,
                 }
             }
         }))
     }
 
-    fn piece(&self, key: &Key, number: u64, at: usize) -> Piece {
+    fn piece(&self, key: &SessionKey, number: u64, at: usize) -> SessionRead {
         let mut inner = self.lock();
-        let Some(session) = inner.session(key, number) else { return Piece::End };
-        let Some(start) = at.checked_sub(session.dropped) else { return Piece::Lost };
+        let Some(session) = inner.session(key, number) else { return SessionRead::End };
+        let Some(start) = at.checked_sub(session.dropped) else { return SessionRead::Lost };
         match session.bytes.get(start..) {
             Some(rest) if !rest.is_empty() => {
-                Piece::Bytes(Bytes::copy_from_slice(&rest[..rest.len().min(PIECE)]))
+                SessionRead::Bytes(Bytes::copy_from_slice(&rest[..rest.len().min(PIECE)]))
             }
-            _ if session.ended.is_some() || at == usize::MAX => Piece::End,
-            _ => Piece::None,
+            _ if session.ended.is_some() || at == usize::MAX => SessionRead::End,
+            _ => SessionRead::None,
         }
     }
 
@@ -248,7 +248,7 @@ impl StreamSessions {
 }
 
 /// What a reader finds.
-enum Piece {
+enum SessionRead {
     Bytes(Bytes),
     /// Nothing yet.
     None,

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::items::MessageText;
-use crate::json::{Fields, kind};
+use crate::json::{ObjectFields, kind};
 use serde_json::Value;
 
 /// What is said about images and sounds.
@@ -20,13 +20,13 @@ pub(crate) fn no_media(part: &str) -> String {
 }
 
 /// A text, or the texts of a list of parts. Other parts are refused by name.
-pub(crate) fn content_text(fields: &Fields<'_>, name: &str) -> Result<MessageText, ApiError> {
+pub(crate) fn content_text(fields: &ObjectFields<'_>, name: &str) -> Result<MessageText, ApiError> {
     read_content(fields, name, |part, kind| Err(part.error("type", no_media(kind))))
 }
 
 /// The same of a tool's result, which may hold images that the client's next request repeats: a text takes the place of each, so that the
 /// conversation can continue.
-pub(crate) fn result_text(fields: &Fields<'_>, name: &str) -> Result<MessageText, ApiError> {
+pub(crate) fn result_text(fields: &ObjectFields<'_>, name: &str) -> Result<MessageText, ApiError> {
     read_content(fields, name, |part, kind| {
         if kind.contains("image") {
             return Ok("[An image was here. This model reads text only.]".to_owned());
@@ -37,9 +37,9 @@ pub(crate) fn result_text(fields: &Fields<'_>, name: &str) -> Result<MessageText
 
 /// A text, or the texts of a list of parts; `other` reads a part of another type.
 fn read_content(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     name: &str,
-    other: impl Fn(&Fields<'_>, &str) -> Result<String, ApiError>,
+    other: impl Fn(&ObjectFields<'_>, &str) -> Result<String, ApiError>,
 ) -> Result<MessageText, ApiError> {
     match fields.get(name) {
         None => Ok(MessageText::default()),

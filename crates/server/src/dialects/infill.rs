@@ -3,10 +3,10 @@
 use super::prepare;
 use super::prepare::PromptInput;
 use crate::error::{ApiError, ErrorKind};
-use crate::json::{Fields, kind};
+use crate::json::{ObjectFields, kind};
 use crate::limits::Limits;
-use crate::model::{Prompt, Served};
-use latent_text::{Encode, FimTokens};
+use crate::model::{PreparedPrompt, ServedModel};
+use latent_text::{EncodeOptions, FimTokens};
 use serde_json::Value;
 
 /// Tokens before and after the gap in an editor's request, as many as `llama-server` takes with its default batch.
@@ -19,7 +19,7 @@ const ANSWER: usize = 128;
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
 
 /// How the texts of a request are read: they are code, in which names of control tokens are text.
-const CODE: Encode = Encode { add_special: false, parse_special: false };
+const CODE: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
 /// The control tokens that every such prompt needs.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ struct Markers {
     all: FimTokens,
 }
 
-fn markers(served: &Served) -> Result<Markers, String> {
+fn markers(served: &ServedModel) -> Result<Markers, String> {
     let all = served.tokenizer.fim_tokens();
     match (all.prefix, all.suffix, all.middle) {
         (Some(prefix), Some(suffix), Some(middle)) => Ok(Markers { prefix, suffix, middle, all }),
@@ -45,17 +45,17 @@ fn markers(served: &Served) -> Result<Markers, String> {
 
 /// The prompt of `POST /infill`. What is too much for the context is cut where it is farthest from the gap.
 pub(super) fn editor_prompt(
-    served: &Served,
-    fields: &Fields<'_>,
+    served: &ServedModel,
+    fields: &ObjectFields<'_>,
     limits: &Limits,
     max_tokens: Option<usize>,
-) -> Result<Vec<Prompt>, ApiError> {
+) -> Result<Vec<PreparedPrompt>, ApiError> {
     let markers = markers(served).map_err(|problem| ApiError::new(ErrorKind::NotImplemented, problem))?;
-    let mut prefix = texts(served, fields, "input_prefix", Near::End)?;
-    let mut suffix = texts(served, fields, "input_suffix", Near::Start)?;
+    let mut prefix = texts(served, fields, "input_prefix", GapSide::End)?;
+    let mut suffix = texts(served, fields, "input_suffix", GapSide::Start)?;
     let begun = match fields.str("prompt")? {
         None | Some("") => Vec::new(),
-        Some(text) => tokens(served, text, Encode { parse_special: true, ..CODE })?,
+        Some(text) => tokens(served, text, EncodeOptions { parse_special: true, ..CODE })?,
     };
     let extra = extra(served, fields, limits, markers.all)?;
     let answer = max_tokens.unwrap_or(ANSWER).min(served.context / 4);
@@ -81,11 +81,11 @@ fn shares(before: usize, after: usize, window: usize) -> (usize, usize) {
 
 /// The prompt of a text that ends where another one begins, whole: OpenAI's `suffix`.
 pub(super) fn gap_prompt(
-    served: &Served,
+    served: &ServedModel,
     param: &str,
     prefix: &str,
     suffix: &str,
-) -> Result<Prompt, ApiError> {
+) -> Result<PreparedPrompt, ApiError> {
     let markers = markers(served).map_err(|problem| ApiError::field(param, problem))?;
     let (prefix, suffix) = (tokens(served, prefix, CODE)?, tokens(served, suffix, CODE)?);
     let tokens = whole(served, markers, &[], &prefix, &suffix, &[]);
@@ -95,7 +95,7 @@ pub(super) fn gap_prompt(
 }
 
 fn whole(
-    served: &Served,
+    served: &ServedModel,
     markers: Markers,
     extra: &[u32],
     prefix: &[u32],
@@ -116,28 +116,33 @@ fn whole(
     tokens
 }
 
-fn tokens(served: &Served, text: &str, how: Encode) -> Result<Vec<u32>, ApiError> {
+fn tokens(served: &ServedModel, text: &str, how: EncodeOptions) -> Result<Vec<u32>, ApiError> {
     served.tokenizer.encode(text, how).map_err(|error| served.text_error(error))
 }
 
 /// Which end of a text is next to the gap.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Near {
+enum GapSide {
     Start,
     End,
 }
 
 /// The part of a text next to the gap that may have as many tokens as an editor's request can hold. The rest of a large file is not read.
-fn near<'t>(served: &Served, text: &'t str, end: Near) -> &'t str {
+fn near<'t>(served: &ServedModel, text: &'t str, end: GapSide) -> &'t str {
     let bytes = served.tokenizer.longest_text(WINDOW).unwrap_or(usize::MAX);
     match end {
-        Near::Start => &text[..text.floor_char_boundary(bytes)],
-        Near::End => &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..],
+        GapSide::Start => &text[..text.floor_char_boundary(bytes)],
+        GapSide::End => &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..],
     }
 }
 
 /// A required text, or llama.cpp's list of texts and token ids.
-fn texts(served: &Served, fields: &Fields<'_>, name: &str, end: Near) -> Result<Vec<u32>, ApiError> {
+fn texts(
+    served: &ServedModel,
+    fields: &ObjectFields<'_>,
+    name: &str,
+    end: GapSide,
+) -> Result<Vec<u32>, ApiError> {
     match fields.get(name).ok_or_else(|| fields.missing(name))? {
         Value::String(text) => tokens(served, near(served, text, end), CODE),
         Value::Array(list) => {
@@ -150,8 +155,8 @@ fn texts(served: &Served, fields: &Fields<'_>, name: &str, end: Near) -> Result<
 
 /// The texts of other files: the last ones, as far as the context can hold them.
 fn extra(
-    served: &Served,
-    fields: &Fields<'_>,
+    served: &ServedModel,
+    fields: &ObjectFields<'_>,
     limits: &Limits,
     markers: FimTokens,
 ) -> Result<Vec<u32>, ApiError> {

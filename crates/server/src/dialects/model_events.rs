@@ -1,7 +1,7 @@
 //! `GET /models/sse`: events about the models, in the form of llama.cpp's router.
 
-use crate::app::{App, Asker};
-use crate::models::{ModelChange, ModelEvent, Status};
+use crate::app::{App, RequestContext};
+use crate::models::{ModelChange, ModelEvent, ModelStatus};
 use crate::stream::event_stream;
 use crate::worker::ModelState;
 use axum::body::Body;
@@ -29,7 +29,7 @@ struct Watcher {
 }
 
 /// `GET /models/sse`. The stream begins with the next event.
-pub(crate) async fn events(asker: Asker) -> Response {
+pub(crate) async fn events(asker: RequestContext) -> Response {
     let watcher = Watcher { events: asker.app.models.events(), app: Arc::clone(&asker.app), progress: None };
     event_stream(Body::from_stream(unfold(watcher, next)), "text/event-stream")
 }
@@ -95,7 +95,7 @@ impl Watcher {
 
     /// The statuses of all models.
     fn statuses(&self) -> Option<String> {
-        let event = |model: &Status| {
+        let event = |model: &ModelStatus| {
             let change = ModelChange::Status { state: model.state, problem: model.problem.clone() };
             self.text(&ModelEvent { model: model.name.clone(), change })
         };

@@ -1,11 +1,11 @@
 //! The list of models, in one form that OpenAI's, Anthropic's, llama.cpp's and Codex's clients read.
 
-use crate::app::{Asker, Name, parameter};
+use crate::app::{RequestContext, RouteName, parameter};
 use crate::catalog::DownloadProgress;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::ids;
-use crate::models::Status;
+use crate::models::ModelStatus;
 use axum::body::Body;
 use axum::http::Uri;
 use axum::response::Response;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// One entry. What only a loaded model tells is left out before.
-pub(super) fn entry(model: &Status, created: u64) -> Value {
+pub(super) fn entry(model: &ModelStatus, created: u64) -> Value {
     let mut value = json!({
         "id": model.name,
         "object": "model",
@@ -65,7 +65,7 @@ fn download(name: &str, progress: Option<&DownloadProgress>, created: u64) -> Va
 }
 
 /// As the router of llama.cpp's server tells it.
-fn status(model: &Status) -> Value {
+fn status(model: &ModelStatus) -> Value {
     match &model.problem {
         Some(problem) => json!({"value": "unloaded", "failed": true, "problem": problem}),
         None => json!({"value": model.state}),
@@ -73,7 +73,7 @@ fn status(model: &Status) -> Value {
 }
 
 /// The entry that Codex reads, in llama.cpp's form.
-fn own_entry(model: &Status) -> Value {
+fn own_entry(model: &ModelStatus) -> Value {
     let id = &model.name;
     let mut value = json!({
         "name": id, "model": id, "slug": id, "display_name": id, "type": "model", "description": "",
@@ -88,7 +88,7 @@ fn own_entry(model: &Status) -> Value {
 }
 
 /// `GET /v1/models`; with `?reload=1` the list is read again before, as by llama.cpp's router.
-pub(crate) async fn list(asker: Asker, uri: Uri) -> Response {
+pub(crate) async fn list(asker: RequestContext, uri: Uri) -> Response {
     let created = asker.app.models.created;
     let reload = parameter(&uri, "reload").is_some_and(|value| !matches!(value.as_str(), "" | "0" | "false"));
     let app = Arc::clone(&asker.app);
@@ -114,12 +114,12 @@ pub(crate) async fn list(asker: Asker, uri: Uri) -> Response {
 }
 
 /// `GET /v1/models/ID`.
-pub(crate) async fn one(asker: Asker, Name(id): Name) -> Response {
+pub(crate) async fn one(asker: RequestContext, RouteName(id): RouteName) -> Response {
     asker.reply_json(Dialect::OpenAi, find(&asker, &id))
 }
 
 /// `POST /models/load`, as llama.cpp's router has it: answered at once, while the model is being loaded.
-pub(crate) async fn load(asker: Asker, body: Body) -> Response {
+pub(crate) async fn load(asker: RequestContext, body: Body) -> Response {
     asker.reply_json(
         Dialect::LlamaCpp,
         asker.receive_name(body).await.and_then(|name| {
@@ -131,7 +131,7 @@ pub(crate) async fn load(asker: Asker, body: Body) -> Response {
 }
 
 /// `POST /models/unload`. It also ends the download of a model.
-pub(crate) async fn unload(asker: Asker, body: Body) -> Response {
+pub(crate) async fn unload(asker: RequestContext, body: Body) -> Response {
     asker.reply_json(
         Dialect::LlamaCpp,
         asker.receive_name(body).await.and_then(|name| {
@@ -145,7 +145,7 @@ pub(crate) async fn unload(asker: Asker, body: Body) -> Response {
 }
 
 /// `POST /models`: begins to download a model, whose progress `GET /models/sse` reports.
-pub(crate) async fn begin_download(asker: Asker, body: Body) -> Response {
+pub(crate) async fn begin_download(asker: RequestContext, body: Body) -> Response {
     let begun = match asker.receive_name(body).await {
         Ok(name) => {
             let app = Arc::clone(&asker.app);
@@ -157,7 +157,7 @@ pub(crate) async fn begin_download(asker: Asker, body: Body) -> Response {
 }
 
 /// `DELETE /models?model=NAME`: deletes the files of a model that was downloaded.
-pub(crate) async fn delete(asker: Asker) -> Response {
+pub(crate) async fn delete(asker: RequestContext) -> Response {
     let app = Arc::clone(&asker.app);
     let deleted = match asker.model.clone().filter(|name| !name.is_empty()) {
         Some(name) => {
@@ -169,9 +169,9 @@ pub(crate) async fn delete(asker: Asker) -> Response {
     asker.reply_json(Dialect::LlamaCpp, deleted.map(|()| json!({"success": true})))
 }
 
-fn find(asker: &Asker, id: &str) -> Result<Value, ApiError> {
+fn find(asker: &RequestContext, id: &str) -> Result<Value, ApiError> {
     let models = asker.models()?;
-    let is_called = |model: &&Status| model.name == id || model.aliases.iter().any(|alias| alias == id);
+    let is_called = |model: &&ModelStatus| model.name == id || model.aliases.iter().any(|alias| alias == id);
     let known = models.iter().find(is_called);
     let model = known.ok_or_else(|| asker.app.models.unknown(id))?;
     Ok(entry(model, asker.app.models.created))

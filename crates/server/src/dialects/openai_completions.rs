@@ -4,17 +4,20 @@ use super::infill::gap_prompt;
 use super::openai_chat::{FINGERPRINT, usage_of};
 use super::prepare;
 use super::prepare::{PromptInput, prompts};
-use crate::answer::{Finish, Outcome, Piece, Running, Token, TokenLogprob, Update, What, finite};
-use crate::app::{Asker, Received};
+use crate::answer::{
+    AnswerDelta, AnswerEvent, AnswerFinish, AnswerOutcome, AnswerTimings, AnswerUpdate, TokenLogprob,
+    TokenUpdate, finite,
+};
+use crate::app::{ReceivedBody, RequestContext};
 use crate::dialect::Dialect;
 use crate::document::{Document, write};
 use crate::error::ApiError;
 use crate::ids;
-use crate::json::Fields;
+use crate::json::ObjectFields;
 use crate::limits::Limits;
-use crate::model::{Prompt, Served};
+use crate::model::{PreparedPrompt, ServedModel};
 use crate::models::Lease;
-use crate::params::{self, Params};
+use crate::params::{self, AnswerParams};
 use crate::stream::{Encoder, stream_all};
 use axum::body::Body;
 use axum::response::Response;
@@ -25,7 +28,7 @@ use std::sync::Arc;
 
 /// How the answer is to be written.
 #[derive(Clone, Debug)]
-struct About {
+struct CompletionSettings {
     model: String,
     stream: bool,
     include_usage: bool,
@@ -38,11 +41,11 @@ struct About {
 }
 
 /// `POST /v1/completions`.
-pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
+pub(crate) async fn handle(asker: RequestContext, body: Body) -> Response {
     asker.answer(Dialect::OpenAi, body, answer).await
 }
 
-async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
+async fn answer(asker: RequestContext, received: ReceivedBody) -> Result<Response, ApiError> {
     let (prepared, about) = asker
         .prepare(received, |app, served, fields| {
             let limits = &app.config.limits;
@@ -85,8 +88,12 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
     Ok(whole(&served, &about, outcomes, &usage).into_response())
 }
 
-fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params, About), ApiError> {
-    let mut params = Params::read(fields, served, limits)?;
+fn read(
+    fields: &ObjectFields<'_>,
+    served: &ServedModel,
+    limits: &Limits,
+) -> Result<(AnswerParams, CompletionSettings), ApiError> {
+    let mut params = AnswerParams::read(fields, served, limits)?;
     // OpenAI's default
     let given = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"]).is_some();
     let most = params::max_tokens(fields, &["max_tokens", "max_completion_tokens", "n_predict"])?;
@@ -113,7 +120,7 @@ fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params
     }
     let options = fields.object("stream_options")?;
     let include_usage = options.as_ref().map(|options| options.bool("include_usage")).transpose()?.flatten();
-    let about = About {
+    let about = CompletionSettings {
         model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
         stream: fields.bool("stream")?.unwrap_or(false),
         include_usage: include_usage.unwrap_or(false),
@@ -127,11 +134,11 @@ fn read(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<(Params
 
 /// Prompts that end where a suffix begins.
 fn gap_prompts(
-    served: &Served,
-    fields: &Fields<'_>,
+    served: &ServedModel,
+    fields: &ObjectFields<'_>,
     limits: &Limits,
     suffix: &str,
-) -> Result<Vec<Prompt>, ApiError> {
+) -> Result<Vec<PreparedPrompt>, ApiError> {
     if fields.bool("echo")?.unwrap_or(false) {
         return Err(fields.error("echo", "a prompt with a `suffix` is not repeated: remove one of the two"));
     }
@@ -143,22 +150,27 @@ fn gap_prompts(
     texts.iter().map(|text| gap_prompt(served, "suffix", text, suffix)).collect()
 }
 
-fn envelope(id: &str, created: u64, about: &About) -> Value {
+fn envelope(id: &str, created: u64, about: &CompletionSettings) -> Value {
     json!({
         "id": id, "object": "text_completion", "created": created, "model": about.model,
         "system_fingerprint": FINGERPRINT,
     })
 }
 
-fn whole(served: &Lease, about: &About, outcomes: Vec<Outcome>, usage: &[Value]) -> Document {
+fn whole(
+    served: &Lease,
+    about: &CompletionSettings,
+    outcomes: Vec<AnswerOutcome>,
+    usage: &[Value],
+) -> Document {
     let mut value = envelope(&ids::unique("cmpl-"), ids::now(), about);
     value["usage"] = sum(usage);
     if let Some(first) = outcomes.first() {
         value["timings"] = first.finish.timings();
     }
     let (tokenizer, with_logprobs) = (Arc::clone(&served.tokenizer), about.logprobs);
-    let choice = move |(index, outcome): (usize, Outcome)| {
-        let Outcome { content, finish, tokens, .. } = outcome;
+    let choice = move |(index, outcome): (usize, AnswerOutcome)| {
+        let AnswerOutcome { content, finish, tokens, .. } = outcome;
         let value = json!({"index": index, "finish_reason": finish.reason.word()});
         let document = Document::open(&value).field("text").text(content).field("logprobs");
         if with_logprobs {
@@ -181,7 +193,7 @@ fn sum(usage: &[Value]) -> Value {
 }
 
 /// Appends log-probabilities in the form of completions: lists with an element per token.
-fn logprobs(document: Document, tokenizer: &Arc<Tokenizer>, tokens: Vec<Token>) -> Document {
+fn logprobs(document: Document, tokenizer: &Arc<Tokenizer>, tokens: Vec<TokenUpdate>) -> Document {
     let shown =
         tokens.into_iter().filter_map(|token| Some((token.id, token.logprob.filter(|_| !token.ends)?)));
     let shown: Arc<[(u32, TokenLogprob)]> = shown.collect();
@@ -216,21 +228,21 @@ fn logprobs(document: Document, tokenizer: &Arc<Tokenizer>, tokens: Vec<Token>) 
 
 struct CompletionStream {
     served: Arc<Lease>,
-    about: About,
+    about: CompletionSettings,
     id: String,
     created: u64,
-    finishes: Vec<(usize, Finish)>,
-    tokens: Vec<(usize, Token)>,
+    finishes: Vec<(usize, AnswerFinish)>,
+    tokens: Vec<(usize, TokenUpdate)>,
     /// The figures of each choice.
-    running: Vec<Running>,
+    running: Vec<AnswerTimings>,
 }
 
 impl CompletionStream {
     fn chunk(&mut self, choice: usize, text: &str, finish: Option<&'static str>) -> Value {
         let (own, others) = std::mem::take(&mut self.tokens).into_iter().partition(|(at, _)| *at == choice);
         self.tokens = others;
-        let own: Vec<(usize, Token)> = own;
-        let tokens: Vec<Token> = own.into_iter().map(|(_, token)| token).collect();
+        let own: Vec<(usize, TokenUpdate)> = own;
+        let tokens: Vec<TokenUpdate> = own.into_iter().map(|(_, token)| token).collect();
         let logprobs = (self.about.logprobs && !tokens.is_empty())
             .then(|| logprobs(Document::default(), &self.served.tokenizer, tokens).into_value());
         let one = json!({"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish});
@@ -249,22 +261,22 @@ fn send(out: &mut String, value: &Value) {
 }
 
 impl Encoder for CompletionStream {
-    fn update(&mut self, update: Update, out: &mut String) {
-        let Update { choice, what } = update;
+    fn update(&mut self, update: AnswerUpdate, out: &mut String) {
+        let AnswerUpdate { choice, what } = update;
         if self.running.len() <= choice {
-            self.running.resize(choice + 1, Running::default());
+            self.running.resize(choice + 1, AnswerTimings::default());
         }
         self.running[choice].follow(&what);
         match what {
-            What::Token(token) if self.about.logprobs => self.tokens.push((choice, token)),
-            What::Piece(Piece::Content(text)) => {
+            AnswerEvent::Token(token) if self.about.logprobs => self.tokens.push((choice, token)),
+            AnswerEvent::Piece(AnswerDelta::Content(text)) => {
                 let mut chunk = self.chunk(choice, &text, None);
                 if self.about.timings {
                     chunk["timings"] = self.running[choice].timings();
                 }
                 send(out, &chunk);
             }
-            What::Finished(finish) => {
+            AnswerEvent::Finished(finish) => {
                 let mut chunk = self.chunk(choice, "", Some(finish.reason.word()));
                 chunk["timings"] = finish.timings();
                 send(out, &chunk);
@@ -282,7 +294,7 @@ impl Encoder for CompletionStream {
         if self.about.include_usage {
             // the answers to one prompt share it
             self.finishes.sort_by_key(|(choice, _)| *choice);
-            let of_prompt = |chunk: &[(usize, Finish)]| {
+            let of_prompt = |chunk: &[(usize, AnswerFinish)]| {
                 usage_of(&chunk.iter().map(|(_, finish)| finish).collect::<Vec<_>>())
             };
             let usage: Vec<Value> = self.finishes.chunks(self.about.n).map(of_prompt).collect();

@@ -1,12 +1,12 @@
 //! Embeddings, in the forms of OpenAI and llama.cpp.
 
 use super::prepare::{PromptInput, prompts};
-use crate::app::Asker;
+use crate::app::RequestContext;
 use crate::dialect::Dialect;
 use crate::document::{Document, write};
 use crate::error::ApiError;
-use crate::json::Fields;
-use crate::model::{Prompt, Served};
+use crate::json::ObjectFields;
+use crate::model::{PreparedPrompt, ServedModel};
 use crate::models::Lease;
 use axum::body::Body;
 use axum::response::Response;
@@ -25,9 +25,9 @@ pub(super) struct Embeddings {
 impl Embeddings {
     /// Embeds prompts one by one. `norm` is a number of [`normalized`]; without pooling, each token has a vector as the model computes it.
     pub(super) async fn of(
-        asker: &Asker,
+        asker: &RequestContext,
         served: &Arc<Lease>,
-        prompts: Vec<Prompt>,
+        prompts: Vec<PreparedPrompt>,
         norm: i64,
     ) -> Result<Embeddings, ApiError> {
         let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
@@ -55,7 +55,7 @@ pub(super) fn numbers(values: Vec<f32>) -> Document {
 }
 
 /// Refuses another number of dimensions than the model has, and a server that has no one vector for a text.
-pub(super) fn check_dimensions(fields: &Fields<'_>, served: &Served) -> Result<(), ApiError> {
+pub(super) fn check_dimensions(fields: &ObjectFields<'_>, served: &ServedModel) -> Result<(), ApiError> {
     if served.about.defaults.pooling == Pooling::None {
         let problem = "the server runs without pooling and has a vector for each token: ask /embeddings, or start it with another --pooling";
         return Err(ApiError::invalid(problem));
@@ -71,11 +71,11 @@ pub(super) fn check_dimensions(fields: &Fields<'_>, served: &Served) -> Result<(
 }
 
 /// `POST /v1/embeddings`: the mean of the last hidden states, divided by its length.
-pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
+pub(crate) async fn handle(asker: RequestContext, body: Body) -> Response {
     asker.reply_document(Dialect::OpenAi, answer(&asker, body).await)
 }
 
-async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
+async fn answer(asker: &RequestContext, body: Body) -> Result<Document, ApiError> {
     let (served, prompts, model, base64, norm) = asker
         .read(body, |app, served, fields| {
             let name = input_name(fields);
@@ -112,16 +112,16 @@ async fn answer(asker: &Asker, body: Body) -> Result<Document, ApiError> {
 }
 
 /// The field with the texts: llama.cpp's clients may call it `content`.
-fn input_name(fields: &Fields<'_>) -> &'static str {
+fn input_name(fields: &ObjectFields<'_>) -> &'static str {
     if fields.get("input").is_none() && fields.get("content").is_some() { "content" } else { "input" }
 }
 
 /// `POST /embedding` and `POST /embeddings`: llama.cpp's form, a list of lists of vectors.
-pub(crate) async fn handle_llama_cpp(asker: Asker, body: Body) -> Response {
+pub(crate) async fn handle_llama_cpp(asker: RequestContext, body: Body) -> Response {
     asker.reply_document(Dialect::LlamaCpp, llama_cpp(&asker, body).await)
 }
 
-async fn llama_cpp(asker: &Asker, body: Body) -> Result<Document, ApiError> {
+async fn llama_cpp(asker: &RequestContext, body: Body) -> Result<Document, ApiError> {
     let (served, prompts, norm) = asker
         .read(body, |app, served, fields| {
             let name = input_name(fields);
@@ -149,7 +149,7 @@ pub(super) const EUCLIDEAN: i64 = 2;
 const MAX_NORM: i64 = 64;
 
 /// The field `embd_normalize`.
-fn norm(fields: &Fields<'_>) -> Result<i64, ApiError> {
+fn norm(fields: &ObjectFields<'_>) -> Result<i64, ApiError> {
     let norm = fields.i64("embd_normalize")?.unwrap_or(EUCLIDEAN);
     if !(-1..=MAX_NORM).contains(&norm) {
         let problem = format!("{norm} is out of range: expected a whole number from -1 to {MAX_NORM}");

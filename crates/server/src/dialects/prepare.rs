@@ -1,32 +1,37 @@
 //! What the dialects share: from items and parameters, or from plain prompts, to a request that is ready.
 
 use super::content::content_text;
-use crate::answer::{Parser, Prepared, ReasoningBudget};
+use crate::answer::{Parser, PreparedRequest, ReasoningBudget};
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;
 use crate::items::{Conversation, ReasoningLimitChoice, Tool, ToolChoice};
-use crate::json::{Fields, kind};
+use crate::json::{ObjectFields, kind};
 use crate::limits::Limits;
-use crate::model::{Prompt, Served};
+use crate::model::{PreparedPrompt, ServedModel};
 use crate::models::Lease;
-use crate::params::Params;
+use crate::params::AnswerParams;
 use latent_grammar::{
-    GrammarError, Reasoning, Source, Tool as GrammarTool, ToolCalls, ToolChoice as GrammarChoice,
+    CallableTool as GrammarTool, GrammarError, GrammarSource, Reasoning, ToolCalls,
+    ToolRequirement as GrammarChoice,
 };
-use latent_text::{Encode, ParserOptions, Rendered, ResponseFormat, ResponseParser};
+use latent_text::{EncodeOptions, ParserOptions, RenderedText, ResponseFormat, ResponseParser};
 use serde_json::Value;
 use std::sync::Arc;
 
 /// A conversation that a dialect has read, and how its answer is to be written.
 pub(super) struct ChatRequest<About> {
     pub(super) conversation: Conversation,
-    pub(super) params: Params,
+    pub(super) params: AnswerParams,
     pub(super) about: About,
 }
 
 impl<About> ChatRequest<About> {
     /// Makes it ready to be answered.
-    pub(super) fn prepare(self, served: &Arc<Lease>, limits: &Limits) -> Result<(Prepared, About), ApiError> {
+    pub(super) fn prepare(
+        self,
+        served: &Arc<Lease>,
+        limits: &Limits,
+    ) -> Result<(PreparedRequest, About), ApiError> {
         Ok((conversation(served, &self.conversation, self.params, limits)?, self.about))
     }
 }
@@ -35,14 +40,14 @@ impl<About> ChatRequest<About> {
 pub(super) fn conversation(
     served: &Arc<Lease>,
     conversation: &Conversation,
-    params: Params,
+    params: AnswerParams,
     limits: &Limits,
-) -> Result<Prepared, ApiError> {
+) -> Result<PreparedRequest, ApiError> {
     let prompt = served.chat_prompt(conversation)?;
     let offered = !conversation.offered().is_empty();
     let format = if offered { &served.tool_format } else { &served.format };
     let tools: Value = conversation.offered().iter().map(Tool::for_template).collect();
-    let mut prepared = Prepared::new(Arc::clone(served), prompt, params);
+    let mut prepared = PreparedRequest::new(Arc::clone(served), prompt, params);
     prepared.tool_bytes = conversation.offered().iter().map(|tool| tool.schema_bytes).sum();
     let rendered = prepared.prompt.rendered.take().unwrap_or_default();
     let response_parser = |parse_reasoning: bool| {
@@ -87,15 +92,16 @@ pub(super) fn conversation(
 /// The free reasoning that may come before what is constrained: where the prompt has opened it, or else where the chat template knows of it. A
 /// grammar of the client's own is about all that the model writes.
 fn reasoning(
-    served: &Served,
+    served: &ServedModel,
     format: &ResponseFormat,
-    prompt: &Rendered,
-    source: Option<&Source>,
+    prompt: &RenderedText,
+    source: Option<&GrammarSource>,
 ) -> Option<Reasoning> {
     let (begin, end) = format.reasoning_markers()?;
     let open = format.opens_reasoning(prompt);
     let template = served.about.chat_template.as_deref().unwrap_or_default();
-    let own = matches!(source, Some(Source::Gbnf(_) | Source::Lark(_) | Source::Regex(_)));
+    let own =
+        matches!(source, Some(GrammarSource::Gbnf(_) | GrammarSource::Lark(_) | GrammarSource::Regex(_)));
     let thinks = template.contains(begin) && !own;
     (open || thinks).then(|| Reasoning { begin: begin.to_owned(), end: end.to_owned(), open })
 }
@@ -103,15 +109,15 @@ fn reasoning(
 /// Texts, ready to be continued.
 pub(super) fn texts(
     served: &Arc<Lease>,
-    prompts: Vec<Prompt>,
-    mut params: Params,
+    prompts: Vec<PreparedPrompt>,
+    mut params: AnswerParams,
     limits: &Limits,
-) -> Result<Vec<Prepared>, ApiError> {
+) -> Result<Vec<PreparedRequest>, ApiError> {
     // a schema takes many times the memory of its text: the prompts share it
     let own = std::mem::take(&mut params.shape).source();
     let source = own.or_else(|| served.about.defaults.constraint.clone());
     let one = |prompt| {
-        let mut prepared = Prepared::new(Arc::clone(served), prompt, params.clone());
+        let mut prepared = PreparedRequest::new(Arc::clone(served), prompt, params.clone());
         if let Some(source) = &source {
             constrain(&mut prepared, source, None, limits, "grammar")?;
         }
@@ -122,8 +128,8 @@ pub(super) fn texts(
 
 /// Adds what keeps each answer in a shape.
 fn constrain(
-    prepared: &mut Prepared,
-    source: &Source,
+    prepared: &mut PreparedRequest,
+    source: &GrammarSource,
     reasoning: Option<&Reasoning>,
     limits: &Limits,
     param: &str,
@@ -148,7 +154,7 @@ fn grammar_error(param: &str, error: &GrammarError) -> ApiError {
 
 /// Keeps tool calls in the model's own form, and makes them where they are required.
 fn constrain_tools(
-    prepared: &mut Prepared,
+    prepared: &mut PreparedRequest,
     conversation: &Conversation,
     format: &ResponseFormat,
     reasoning: Option<&Reasoning>,
@@ -182,7 +188,7 @@ fn constrain_tools(
         choice,
         parallel: conversation.parallel,
     };
-    constrain(prepared, &Source::Tools(Box::new(calls)), reasoning, limits, "tools")
+    constrain(prepared, &GrammarSource::Tools(Box::new(calls)), reasoning, limits, "tools")
 }
 
 /// Whether the names of control tokens in a prompt are those tokens.
@@ -197,19 +203,19 @@ pub(super) enum PromptInput {
 }
 
 impl PromptInput {
-    fn encode(self) -> Encode {
-        Encode { add_special: self != PromptInput::Part, parse_special: self == PromptInput::Raw }
+    fn encode(self) -> EncodeOptions {
+        EncodeOptions { add_special: self != PromptInput::Part, parse_special: self == PromptInput::Raw }
     }
 }
 
 /// The prompts of a field: a text, token ids, or a list of either.
 pub(super) fn prompts(
-    served: &Served,
-    fields: &Fields<'_>,
+    served: &ServedModel,
+    fields: &ObjectFields<'_>,
     name: &str,
     limits: &Limits,
     input: PromptInput,
-) -> Result<Vec<Prompt>, ApiError> {
+) -> Result<Vec<PreparedPrompt>, ApiError> {
     for media in ["multimodal_data", "image_data"] {
         if fields.get(media).is_some_and(is_given) {
             return Err(fields.error(media, no_multimodal()));
@@ -246,7 +252,7 @@ fn is_given(value: &Value) -> bool {
 }
 
 /// The prompt of a text. A text that begins with the token that begins prompts gets no second one.
-fn plain_prompt(served: &Served, text: &str, input: PromptInput) -> Result<Prompt, ApiError> {
+fn plain_prompt(served: &ServedModel, text: &str, input: PromptInput) -> Result<PreparedPrompt, ApiError> {
     let mut prompt = served.text_prompt(text, input.encode())?;
     let bos = served.tokenizer.bos();
     let own = input == PromptInput::Raw && served.tokenizer.adds_bos();
@@ -256,7 +262,12 @@ fn plain_prompt(served: &Served, text: &str, input: PromptInput) -> Result<Promp
     Ok(prompt)
 }
 
-fn one_prompt(served: &Served, path: &str, value: &Value, input: PromptInput) -> Result<Prompt, ApiError> {
+fn one_prompt(
+    served: &ServedModel,
+    path: &str,
+    value: &Value,
+    input: PromptInput,
+) -> Result<PreparedPrompt, ApiError> {
     let prompt = match value {
         Value::String(text) => plain_prompt(served, text, input)?,
         Value::Array(list) => mixed_prompt(served, path, list, input)?,
@@ -284,7 +295,7 @@ fn one_prompt(served: &Served, path: &str, value: &Value, input: PromptInput) ->
 
 /// The text of `{"content": [parts]}`, llama.cpp's form of a text that may have media in it.
 fn parts_text(path: &str, value: &Value) -> Result<String, ApiError> {
-    let fields = Fields::of(value, path)?;
+    let fields = ObjectFields::of(value, path)?;
     if fields.array("content")?.is_none_or(Vec::is_empty) {
         let problem =
             "expected a string, token ids, or an object with `prompt_string` or a list of parts in `content`";
@@ -295,18 +306,18 @@ fn parts_text(path: &str, value: &Value) -> Result<String, ApiError> {
 
 /// llama.cpp's prompts of texts and token ids in turn.
 pub(super) fn mixed_prompt(
-    served: &Served,
+    served: &ServedModel,
     path: &str,
     list: &[Value],
     input: PromptInput,
-) -> Result<Prompt, ApiError> {
+) -> Result<PreparedPrompt, ApiError> {
     let mut tokens = Vec::new();
     for (i, value) in list.iter().enumerate() {
         match value {
             Value::String(text) => {
                 let text = match i {
                     0 => plain_prompt(served, text, input)?,
-                    _ => served.text_prompt(text, Encode { add_special: false, ..input.encode() })?,
+                    _ => served.text_prompt(text, EncodeOptions { add_special: false, ..input.encode() })?,
                 };
                 tokens.extend(text.tokens);
             }

@@ -4,7 +4,7 @@ use super::{router, serve};
 use crate::app::App;
 use crate::config::ServerConfig;
 use crate::limits::Limits;
-use crate::model::{AboutModel, ModelFigures, Served};
+use crate::model::{ModelFacts, ModelFigures, ServedModel};
 use crate::models::Models;
 use crate::spans::Spans;
 use crate::worker::{TakenJob, stand_in};
@@ -57,11 +57,11 @@ impl RequestCheck {
     /// [`CheckError`].
     pub fn new(
         tokenizer: &Arc<Tokenizer>,
-        about: &AboutModel,
+        about: &ModelFacts,
         figures: ModelFigures,
         limits: Limits,
     ) -> Result<RequestCheck, CheckError> {
-        let served = Arc::new(Served::without_engine(tokenizer, about, figures)?);
+        let served = Arc::new(ServedModel::without_engine(tokenizer, about, figures)?);
         let (engineering, engine, jobs) = stand_in(served)?;
         let config = ServerConfig { limits, ..ServerConfig::default() };
         let models = Models::of(&about.id, engineering, &config);

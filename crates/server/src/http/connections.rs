@@ -1,6 +1,6 @@
 //! The connections that are open: how many, what each waits for, and closing those that keep others out.
 
-use crate::memory::Charge;
+use crate::memory::RequestCharge;
 use crate::spans::RequestSpan;
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -16,13 +16,13 @@ use tokio::sync::Notify;
 /// All connections.
 #[derive(Default)]
 pub(crate) struct Connections {
-    open: Mutex<HashMap<u64, Entry>>,
+    open: Mutex<HashMap<u64, ConnectionEntry>>,
     busy: AtomicUsize,
 }
 
 /// What a connection waits for. Where others need room, the lower stages are closed first, and the last one never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum ConnectionStage {
     /// A request.
     Idle,
     /// The rest of a request's body.
@@ -31,8 +31,8 @@ enum Stage {
     Answer,
 }
 
-struct Entry {
-    stage: Stage,
+struct ConnectionEntry {
+    stage: ConnectionStage,
     /// Since when it is in its stage.
     since: Instant,
     close: Arc<Notify>,
@@ -46,7 +46,7 @@ pub(crate) struct Connection {
 }
 
 impl Connections {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, ConnectionEntry>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,7 +56,11 @@ impl Connections {
             return None;
         }
         let close = Arc::new(Notify::new());
-        let entry = Entry { stage: Stage::Idle, since: Instant::now(), close: Arc::clone(&close) };
+        let entry = ConnectionEntry {
+            stage: ConnectionStage::Idle,
+            since: Instant::now(),
+            close: Arc::clone(&close),
+        };
         self.lock().insert(id, entry);
         Some(Connection { all: Arc::clone(self), id, close })
     }
@@ -64,7 +68,7 @@ impl Connections {
     /// Asks the connection to close that was idle longest, or where none is idle, that has waited longest for a body.
     pub(crate) fn evict(&self) -> bool {
         let mut open = self.lock();
-        let waiting = open.iter().filter(|(_, entry)| entry.stage < Stage::Answer);
+        let waiting = open.iter().filter(|(_, entry)| entry.stage < ConnectionStage::Answer);
         let Some((_, _, id)) = waiting.map(|(id, entry)| (entry.stage, entry.since, *id)).min() else {
             return false;
         };
@@ -81,22 +85,22 @@ impl Connections {
 }
 
 impl Connection {
-    fn enter(&self, stage: Stage) {
+    fn enter(&self, stage: ConnectionStage) {
         if let Some(entry) = self.all.lock().get_mut(&self.id) {
             (entry.stage, entry.since) = (stage, Instant::now());
         }
     }
 
     /// The head of a request came. Its body, watched, and what ends with the answer.
-    pub(crate) fn begin(self: &Arc<Self>, body: Body) -> (Body, Busy) {
+    pub(crate) fn begin(self: &Arc<Self>, body: Body) -> (Body, BusyRequest) {
         self.all.busy.fetch_add(1, Ordering::SeqCst);
-        let busy = Busy { connection: Arc::clone(self) };
+        let busy = BusyRequest { connection: Arc::clone(self) };
         if http_body::Body::is_end_stream(&body) {
-            self.enter(Stage::Answer);
+            self.enter(ConnectionStage::Answer);
             return (body, busy);
         }
-        self.enter(Stage::Body);
-        (Body::new(Watched { body, watch: Arc::clone(self) }), busy)
+        self.enter(ConnectionStage::Body);
+        (Body::new(WatchedBody { body, watch: Arc::clone(self) }), busy)
     }
 }
 
@@ -107,40 +111,40 @@ impl Drop for Connection {
 }
 
 /// A request that is being answered, until the last byte of its response has been handed out.
-pub(crate) struct Busy {
+pub(crate) struct BusyRequest {
     connection: Arc<Connection>,
 }
 
-impl Drop for Busy {
+impl Drop for BusyRequest {
     fn drop(&mut self) {
         self.connection.all.busy.fetch_sub(1, Ordering::SeqCst);
-        self.connection.enter(Stage::Idle);
+        self.connection.enter(ConnectionStage::Idle);
     }
 }
 
 /// A body whose end somebody waits for.
-pub(crate) struct Watched<W> {
+pub(crate) struct WatchedBody<W> {
     pub(crate) body: Body,
     /// It is dropped with the body.
     pub(crate) watch: W,
 }
 
 /// What is done at the end of a body.
-pub(crate) trait Watch: Unpin {
+pub(crate) trait BodyWatch: Unpin {
     fn ended(&mut self) {}
 }
 
 /// A request's body, after whose end its connection waits for the answer.
-impl Watch for Arc<Connection> {
+impl BodyWatch for Arc<Connection> {
     fn ended(&mut self) {
-        self.enter(Stage::Answer);
+        self.enter(ConnectionStage::Answer);
     }
 }
 
 /// A response's body, which keeps its request busy, its span open and its memory charged.
-impl Watch for (Busy, Option<RequestSpan>, Option<Arc<Charge>>) {}
+impl BodyWatch for (BusyRequest, Option<RequestSpan>, Option<Arc<RequestCharge>>) {}
 
-impl<W: Watch> http_body::Body for Watched<W> {
+impl<W: BodyWatch> http_body::Body for WatchedBody<W> {
     type Data = Bytes;
     type Error = axum::Error;
 

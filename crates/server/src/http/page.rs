@@ -1,9 +1,9 @@
 //! The page, its files, and what it shows of the model.
 
-use crate::app::{Asker, Name};
+use crate::app::{RequestContext, RouteName};
 use crate::dialect::Dialect;
 use crate::error::{ApiError, ErrorKind};
-use crate::models::Status;
+use crate::models::ModelStatus;
 use axum::body::Body;
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -22,7 +22,7 @@ pub(super) async fn index() -> Response {
     file("index.html").unwrap_or_else(|| not_found("index.html"))
 }
 
-pub(super) async fn asset(Name(name): Name) -> Response {
+pub(super) async fn asset(RouteName(name): RouteName) -> Response {
     file(&name).unwrap_or_else(|| not_found(&name))
 }
 
@@ -55,11 +55,11 @@ fn file(name: &str) -> Option<Response> {
 }
 
 /// The drawing, made once. It brings a policy of its own in the document.
-pub(super) async fn graph(asker: Asker) -> Response {
+pub(super) async fn graph(asker: RequestContext) -> Response {
     asker.reply(Dialect::OpenAi, drawing(&asker).await)
 }
 
-async fn drawing(asker: &Asker) -> Result<Response, ApiError> {
+async fn drawing(asker: &RequestContext) -> Result<Response, ApiError> {
     let models = &asker.app.models;
     let index = models.find(asker.model.as_deref())?;
     let page = match models.drawing(index) {
@@ -80,7 +80,7 @@ async fn drawing(asker: &Asker) -> Result<Response, ApiError> {
 }
 
 /// The model that the address names, else the one that was used last.
-fn watched(asker: &Asker) -> Result<Status, ApiError> {
+fn watched(asker: &RequestContext) -> Result<ModelStatus, ApiError> {
     let models = &asker.app.models;
     let index = match &asker.model {
         Some(name) => models.find(Some(name))?,
@@ -90,12 +90,12 @@ fn watched(asker: &Asker) -> Result<Status, ApiError> {
 }
 
 /// What the scheduler of a model does, as docs/page.md defines it.
-pub(super) async fn stats(asker: Asker) -> Response {
+pub(super) async fn stats(asker: RequestContext) -> Response {
     let slots = asker.app.config.scheduler.max_running;
     asker.reply_json(Dialect::OpenAi, watched(&asker).map(|model| figures(&model, slots)))
 }
 
-fn figures(model: &Status, slots: usize) -> Value {
+fn figures(model: &ModelStatus, slots: usize) -> Value {
     let live = model.engineering.as_ref().map(|engineering| &engineering.live);
     let (stats, rates) = live.map(|live| (live.stats(), live.rates())).unwrap_or_default();
     json!({
@@ -116,11 +116,11 @@ fn figures(model: &Status, slots: usize) -> Value {
 }
 
 /// What each phase of a model's step takes, as docs/page.md defines it.
-pub(super) async fn profile(asker: Asker) -> Response {
+pub(super) async fn profile(asker: RequestContext) -> Response {
     asker.reply_json(Dialect::OpenAi, watched(&asker).map(|model| phases(&model)))
 }
 
-fn phases(model: &Status) -> Value {
+fn phases(model: &ModelStatus) -> Value {
     let profile = model.engineering.as_ref().map(|engineering| engineering.watched.look());
     let Some(profile) = profile.filter(|profile| profile.steps > 0) else { return json!({"phases": []}) };
     let per_step = |micros: f64| micros / profile.steps as f64;

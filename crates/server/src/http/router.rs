@@ -1,14 +1,14 @@
 //! The table of addresses.
 
 use super::{page, streams};
-use crate::app::Asker;
+use crate::app::RequestContext;
 use crate::dialect::{Dialect, json_response};
 use crate::dialects::{
     anthropic, llama_cpp, model_events, models, ollama, openai_chat, openai_completions, openai_embeddings,
     openai_responses,
 };
 use crate::error::{ApiError, ErrorKind};
-use crate::openapi::{self, Operation};
+use crate::openapi::{self, ApiOperation};
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::ALLOW;
@@ -18,16 +18,16 @@ use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::Value;
 
 /// An address, and who answers there.
-struct Route {
-    operation: Operation,
+struct ApiRoute {
+    operation: ApiOperation,
     handler: fn() -> MethodRouter,
 }
 
 macro_rules! routes {
     ($($method:ident $path:literal $handler:path, $body:literal, $summary:literal;)+) => {
         /// Every address. Entries of one path with several methods are adjacent.
-        static ROUTES: &[Route] = &[$(Route {
-            operation: Operation { method: stringify!($method), path: $path, summary: $summary, body: $body },
+        static ROUTES: &[ApiRoute] = &[$(ApiRoute {
+            operation: ApiOperation { method: stringify!($method), path: $path, summary: $summary, body: $body },
             handler: || $method($handler),
         },)+];
     };
@@ -114,7 +114,7 @@ async fn description() -> Response {
 }
 
 /// The addresses of the table that a path is one of: those that name it, or else those with a `{name}` for it.
-fn routes_of(path: &str) -> impl Iterator<Item = &'static Operation> {
+fn routes_of(path: &str) -> impl Iterator<Item = &'static ApiOperation> {
     let operations = || ROUTES.iter().map(|route| &route.operation);
     let pattern = operations()
         .find(|known| known.path == path)
@@ -173,12 +173,12 @@ pub(super) fn router() -> Router {
     router.method_not_allowed_fallback(wrong_method).fallback(unknown)
 }
 
-async fn unknown(asker: Asker, method: Method, uri: Uri) -> Response {
+async fn unknown(asker: RequestContext, method: Method, uri: Uri) -> Response {
     let problem = format!("unknown address: {method} {}; GET /openapi.json lists the addresses", uri.path());
     Dialect::of_path(uri.path()).error(&ApiError::new(ErrorKind::NotFound, problem), &asker.id)
 }
 
-async fn wrong_method(asker: Asker, method: Method, uri: Uri) -> Response {
+async fn wrong_method(asker: RequestContext, method: Method, uri: Uri) -> Response {
     let mut allowed: Vec<String> = routes_of(uri.path()).map(|known| known.method.to_uppercase()).collect();
     let problem = format!("{} takes {}, not {method}", uri.path(), allowed.join(" or "));
     if allowed.iter().any(|method| method == "GET") {

@@ -1,18 +1,18 @@
 //! Starting, listening and stopping.
 
-use super::connections::{Connections, Watched};
-use super::timed::Timed;
+use super::connections::{Connections, WatchedBody};
+use super::timed::TimedStream;
 use super::tls::{self, Acceptor, TlsError};
 use super::{address, cors, guard, router, streams};
-use crate::app::{App, Asker, ContentCodings, Extras, IGNORED_FIELDS_HEADER, IgnoredFields};
+use crate::app::{App, ContentCodings, Extras, IGNORED_FIELDS_HEADER, IgnoredFields, RequestContext};
 use crate::config::ServerConfig;
 use crate::dialect::Dialect;
 use crate::ids;
 use crate::limits::Limits;
-use crate::memory::{Charge, PREPARE_THREADS};
+use crate::memory::{PREPARE_THREADS, RequestCharge};
 use crate::model::{LoadError, ModelSource};
 use crate::models::Models;
-use crate::pace::Pace;
+use crate::pace::ClientPace;
 use crate::spans::{OtlpError, RequestSpan, Spans};
 use axum::Router;
 use axum::body::Body;
@@ -304,7 +304,7 @@ async fn connect(
     let _ = stream.set_nodelay(true);
     let _counted = app.metrics.connection();
     let limits = &app.config.limits;
-    let stream = Timed::new(stream, Pace::new(limits.write_seconds, limits.slowest_bytes));
+    let stream = TimedStream::new(stream, ClientPace::new(limits.write_seconds, limits.slowest_bytes));
     match tls {
         None => talk(Arc::clone(&app), router, connection, stream, stop).await,
         #[cfg(feature = "tls")]
@@ -344,8 +344,10 @@ async fn talk(
         async move {
             let mut response = answer(&app, router, Request::from_parts(head, body)).await;
             let span = response.extensions_mut().remove::<RequestSpan>();
-            let charge = response.extensions_mut().remove::<Arc<Charge>>();
-            Ok::<_, Infallible>(response.map(|body| Body::new(Watched { body, watch: (busy, span, charge) })))
+            let charge = response.extensions_mut().remove::<Arc<RequestCharge>>();
+            Ok::<_, Infallible>(
+                response.map(|body| Body::new(WatchedBody { body, watch: (busy, span, charge) })),
+            )
         }
     });
     let serving = hyper::server::conn::http1::Builder::new()
@@ -393,7 +395,7 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
     } else {
         match outside.map_or_else(|| guard::admit(app, &request), Err) {
             Ok(tenant) => {
-                request.extensions_mut().insert(Asker {
+                request.extensions_mut().insert(RequestContext {
                     app: Arc::clone(app),
                     tenant,
                     id: id.clone(),

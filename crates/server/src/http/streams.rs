@@ -1,10 +1,10 @@
 //! `/v1/stream`: the streams of named conversations, as llama.cpp has them.
 
-use crate::app::{App, Asker, MAX_CONVERSATION, parameter};
+use crate::app::{App, MAX_CONVERSATION, RequestContext, parameter};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::keys::Tenant;
-use crate::memory::Charge;
+use crate::memory::RequestCharge;
 use crate::stream::event_stream;
 use axum::Router;
 use axum::body::Body;
@@ -32,7 +32,7 @@ pub(super) async fn answer(
     app: &Arc<App>,
     tenant: Tenant,
     conversation: String,
-    charge: Arc<Charge>,
+    charge: Arc<RequestCharge>,
     mut router: Router,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
@@ -72,11 +72,11 @@ fn conversation_of(uri: &Uri) -> Result<String, ApiError> {
 }
 
 /// `GET /v1/stream?conv_id=NAME&from=BYTE`.
-pub(super) async fn read(asker: Asker, uri: Uri) -> Response {
+pub(super) async fn read(asker: RequestContext, uri: Uri) -> Response {
     asker.reply(Dialect::LlamaCpp, reading(&asker, &uri))
 }
 
-fn reading(asker: &Asker, uri: &Uri) -> Result<Response, ApiError> {
+fn reading(asker: &RequestContext, uri: &Uri) -> Result<Response, ApiError> {
     let name = conversation_of(uri)?;
     let from = match parameter(uri, "from") {
         None => 0,
@@ -89,7 +89,7 @@ fn reading(asker: &Asker, uri: &Uri) -> Result<Response, ApiError> {
 }
 
 /// `DELETE /v1/stream?conv_id=NAME`.
-pub(super) async fn stop(asker: Asker, uri: Uri) -> Response {
+pub(super) async fn stop(asker: RequestContext, uri: Uri) -> Response {
     let stopped = conversation_of(&uri).map(|name| {
         asker.app.streams.remove(asker.tenant.key, &name);
         let mut response = Response::new(Body::empty());
@@ -100,11 +100,11 @@ pub(super) async fn stop(asker: Asker, uri: Uri) -> Response {
 }
 
 /// `POST /v1/streams/lookup`.
-pub(super) async fn lookup(asker: Asker, body: Body) -> Response {
+pub(super) async fn lookup(asker: RequestContext, body: Body) -> Response {
     let limits = asker.app.config.limits.clone();
     let names = async {
         let received = asker.receive(body).await?;
-        let read = move |fields: &crate::json::Fields<'_>| {
+        let read = move |fields: &crate::json::ObjectFields<'_>| {
             let list = fields.texts("conversation_ids")?.ok_or_else(|| fields.missing("conversation_ids"))?;
             limits.check("conversation_ids", "messages", list.len(), limits.messages)?;
             Ok(list.into_iter().map(str::to_owned).collect::<Vec<String>>())

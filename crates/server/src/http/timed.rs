@@ -1,6 +1,6 @@
 //! A connection whose writes must make progress: a reader that stands still, or nearly so, does not hold it forever.
 
-use crate::pace::Pace;
+use crate::pace::ClientPace;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,15 +10,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// A stream with a limit on how long writes may wait.
-pub(crate) struct Timed<S> {
+pub(crate) struct TimedStream<S> {
     stream: S,
-    pace: Pace,
+    pace: ClientPace,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
-impl<S> Timed<S> {
-    pub(crate) fn new(stream: S, pace: Pace) -> Timed<S> {
-        Timed { stream, pace, waiting: None }
+impl<S> TimedStream<S> {
+    pub(crate) fn new(stream: S, pace: ClientPace) -> TimedStream<S> {
+        TimedStream { stream, pace, waiting: None }
     }
 
     /// Passes on what a write says; one that waits too long is an error.
@@ -42,7 +42,7 @@ impl<S> Timed<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

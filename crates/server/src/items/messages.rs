@@ -1,6 +1,6 @@
 //! From items to the messages that chat templates read.
 
-use super::{ContentForm, Item, MessageText, Role};
+use super::{ContentForm, ConversationItem, MessageText, Role};
 use crate::json;
 use serde_json::{Map, Value, json};
 
@@ -25,26 +25,26 @@ pub(crate) struct TemplateForms {
 }
 
 /// The messages of a conversation. What the assistant thought, said and called one after the other is one message.
-pub(crate) fn template_messages(items: &[Item], forms: &TemplateForms) -> Vec<Value> {
+pub(crate) fn template_messages(items: &[ConversationItem], forms: &TemplateForms) -> Vec<Value> {
     let mut messages = Vec::new();
     let mut open: Option<Assistant> = None;
     for item in items {
         match item {
-            Item::Message { role: Role::Assistant, text, .. } => {
+            ConversationItem::Message { role: Role::Assistant, text, .. } => {
                 let assistant =
                     fresh(&mut open, &mut messages, forms, |a| a.text.is_none() && a.calls.is_empty());
                 assistant.text = Some(text.clone());
             }
-            Item::Reasoning(text) => {
+            ConversationItem::Reasoning(text) => {
                 let assistant =
                     fresh(&mut open, &mut messages, forms, |a| a.text.is_none() && a.calls.is_empty());
                 assistant.reasoning.push_str(text);
             }
-            Item::ToolCall { id, name, arguments } => {
+            ConversationItem::ToolCall { id, name, arguments } => {
                 let assistant = fresh(&mut open, &mut messages, forms, |_| true);
                 assistant.calls.push(call(id, name, arguments, forms.arguments));
             }
-            Item::Message { role, name, text } => {
+            ConversationItem::Message { role, name, text } => {
                 messages.extend(open.take().map(|assistant| assistant.message(forms)));
                 let form = if *role == Role::System { forms.system } else { forms.user };
                 let mut message = json!({"role": role.name(), "content": text.content(form)});
@@ -53,7 +53,7 @@ pub(crate) fn template_messages(items: &[Item], forms: &TemplateForms) -> Vec<Va
                 }
                 messages.push(message);
             }
-            Item::ToolResult { id, name, text } => {
+            ConversationItem::ToolResult { id, name, text } => {
                 messages.extend(open.take().map(|assistant| assistant.message(forms)));
                 let mut message =
                     json!({"role": "tool", "tool_call_id": id, "content": text.content(forms.tool)});
@@ -119,9 +119,9 @@ fn call(id: &str, name: &str, arguments: &str, form: ArgumentForm) -> Value {
 }
 
 /// The name of the tool that was called with this id.
-fn called(items: &[Item], id: &str) -> Option<String> {
+fn called(items: &[ConversationItem], id: &str) -> Option<String> {
     items.iter().rev().find_map(|item| match item {
-        Item::ToolCall { id: other, name, .. } if other == id => Some(name.clone()),
+        ConversationItem::ToolCall { id: other, name, .. } if other == id => Some(name.clone()),
         _ => None,
     })
 }
@@ -130,24 +130,27 @@ fn called(items: &[Item], id: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn say(role: Role, text: &str) -> Item {
-        Item::Message { role, name: None, text: text.into() }
+    fn say(role: Role, text: &str) -> ConversationItem {
+        ConversationItem::Message { role, name: None, text: text.into() }
     }
 
     #[test]
     fn what_the_assistant_does_in_a_row_is_one_message() {
-        let call =
-            |id: &str| Item::ToolCall { id: id.into(), name: "f".into(), arguments: r#"{"a": 1}"#.into() };
+        let call = |id: &str| ConversationItem::ToolCall {
+            id: id.into(),
+            name: "f".into(),
+            arguments: r#"{"a": 1}"#.into(),
+        };
         let items = [
             say(Role::User, "q"),
-            Item::Reasoning("hm".into()),
+            ConversationItem::Reasoning("hm".into()),
             say(Role::Assistant, "let me see"),
             call("1"),
             call("2"),
-            Item::ToolResult { id: "2".into(), name: None, text: "r".into() },
-            Item::Reasoning("so".into()),
+            ConversationItem::ToolResult { id: "2".into(), name: None, text: "r".into() },
+            ConversationItem::Reasoning("so".into()),
             call("3"),
-            Item::Reasoning("again".into()),
+            ConversationItem::Reasoning("again".into()),
             say(Role::Assistant, "x"),
             say(Role::Assistant, "y"),
         ];

@@ -34,7 +34,7 @@ impl Role {
 
 /// One thing that was said or done.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Item {
+pub(crate) enum ConversationItem {
     /// Text of somebody.
     Message { role: Role, name: Option<String>, text: MessageText },
     /// What the model thought before it went on.
@@ -60,7 +60,7 @@ pub(crate) enum ReasoningLimitChoice {
 /// A conversation that the model is to go on with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conversation {
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<ConversationItem>,
     pub(crate) tools: Vec<Tool>,
     pub(crate) tool_choice: ToolChoice,
     /// The tools that may be called, where these are not all of which the model is told.
@@ -82,9 +82,11 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    pub(crate) fn new(items: Vec<Item>) -> Conversation {
-        let prefill =
-            matches!(items.last(), Some(Item::Message { role: Role::Assistant, .. } | Item::Reasoning(_)));
+    pub(crate) fn new(items: Vec<ConversationItem>) -> Conversation {
+        let prefill = matches!(
+            items.last(),
+            Some(ConversationItem::Message { role: Role::Assistant, .. } | ConversationItem::Reasoning(_))
+        );
         Conversation { items, prefill, parallel: true, generation_prompt: true, ..Conversation::default() }
     }
 

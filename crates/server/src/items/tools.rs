@@ -1,7 +1,7 @@
 //! Tools that the model may call.
 
 use crate::error::ApiError;
-use crate::json::{Fields, text_len};
+use crate::json::{ObjectFields, text_len};
 use crate::limits::Limits;
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ pub(crate) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
 }
 
 /// The error for a tool whose input is free text.
-pub(crate) fn refuse_custom_tool(tool: &Fields<'_>) -> ApiError {
+pub(crate) fn refuse_custom_tool(tool: &ObjectFields<'_>) -> ApiError {
     tool.error(
         "type",
         "tools of the type \"custom\" are not supported: use a function with a parameter of the type string",
@@ -52,8 +52,8 @@ pub(crate) struct AllowedTools {
 impl AllowedTools {
     /// Reads `mode` and `tools`; `name` reads the name of a function.
     pub(crate) fn read(
-        choice: &Fields<'_>,
-        name: impl Fn(&Fields<'_>) -> Result<String, ApiError>,
+        choice: &ObjectFields<'_>,
+        name: impl Fn(&ObjectFields<'_>) -> Result<String, ApiError>,
     ) -> Result<AllowedTools, ApiError> {
         let required = match choice.require_str("mode")? {
             "auto" => false,
@@ -106,7 +106,7 @@ pub(crate) const MAX_TOOL_NAME: usize = 128;
 
 /// Adds a function by its `name`, `description`, `parameters` and `strict`; the schema has one of several names.
 pub(crate) fn read_function_tool(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     schema: &'static str,
     limits: &Limits,
     tools: &mut Vec<Tool>,

@@ -153,7 +153,7 @@ pub(crate) fn kind(value: &Value) -> &'static str {
 
 /// An object of a request, and where it stands in it. A field that is null counts as missing; unknown fields are never looked at.
 #[derive(Clone, Debug)]
-pub(crate) struct Fields<'a> {
+pub(crate) struct ObjectFields<'a> {
     map: &'a Map<String, Value>,
     path: String,
     /// The paths of fields that were looked at, where that is followed.
@@ -163,19 +163,19 @@ pub(crate) struct Fields<'a> {
 /// The one field with an object whose own fields are followed as well: Ollama's samplers.
 const FOLLOWED: &str = "options";
 
-impl<'a> Fields<'a> {
+impl<'a> ObjectFields<'a> {
     /// The object at `path`.
-    pub(crate) fn of(value: &'a Value, path: impl Into<String>) -> Result<Fields<'a>, ApiError> {
+    pub(crate) fn of(value: &'a Value, path: impl Into<String>) -> Result<ObjectFields<'a>, ApiError> {
         let path = path.into();
         match value {
-            Value::Object(map) => Ok(Fields { map, path, looked_at: None }),
+            Value::Object(map) => Ok(ObjectFields { map, path, looked_at: None }),
             other => Err(ApiError::field(path, format!("expected an object, found {}", kind(other)))),
         }
     }
 
     /// The object of a request, which remembers what was looked at.
-    pub(crate) fn tracked(value: &'a Value) -> Result<Fields<'a>, ApiError> {
-        Ok(Fields { looked_at: Some(Rc::default()), ..Fields::of(value, "")? })
+    pub(crate) fn tracked(value: &'a Value) -> Result<ObjectFields<'a>, ApiError> {
+        Ok(ObjectFields { looked_at: Some(Rc::default()), ..ObjectFields::of(value, "")? })
     }
 
     /// The paths of fields that hold something and were never looked at.
@@ -286,17 +286,17 @@ impl<'a> Fields<'a> {
         list.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
     }
 
-    pub(crate) fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ApiError> {
+    pub(crate) fn object(&self, name: &str) -> Result<Option<ObjectFields<'a>>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let looked_at = self.looked_at.clone().filter(|_| name == FOLLOWED);
-        Fields::of(value, self.path(name)).map(|fields| Some(Fields { looked_at, ..fields }))
+        ObjectFields::of(value, self.path(name)).map(|fields| Some(ObjectFields { looked_at, ..fields }))
     }
 
     /// The objects of a list.
-    pub(crate) fn objects(&self, name: &str) -> Result<Vec<Fields<'a>>, ApiError> {
+    pub(crate) fn objects(&self, name: &str) -> Result<Vec<ObjectFields<'a>>, ApiError> {
         let list = self.array(name)?.map_or(&[][..], Vec::as_slice);
         let path = self.path(name);
-        list.iter().enumerate().map(|(i, value)| Fields::of(value, format!("{path}[{i}]"))).collect()
+        list.iter().enumerate().map(|(i, value)| ObjectFields::of(value, format!("{path}[{i}]"))).collect()
     }
 
     pub(crate) fn map(&self) -> &'a Map<String, Value> {
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn errors_name_the_field() {
         let value = json!({"a": {"b": [{"c": "x"}]}, "n": null, "f": 5.0, "g": 5.5, "big": 1e300});
-        let fields = Fields::of(&value, "").unwrap();
+        let fields = ObjectFields::of(&value, "").unwrap();
         let inner = &fields.object("a").unwrap().unwrap().objects("b").unwrap()[0];
         let error = inner.bool("c").unwrap_err();
         assert_eq!(error.param.as_deref(), Some("a.b[0].c"));

@@ -12,7 +12,7 @@ pub(super) fn object(
     keep: impl Fn(&str) -> bool,
     skipped: &mut Vec<String>,
 ) -> Result<Value, serde_json::Error> {
-    read(text, Object { counts: &Counts::of(text), keep, skipped })
+    read(text, ObjectVisitor { counts: &ElementCounts::of(text), keep, skipped })
 }
 
 /// Maximum number of names of skipped fields that are kept.
@@ -20,14 +20,14 @@ const MAX_SKIPPED: usize = 64;
 
 /// Checks a text, and reads those fields of its object that are neither lists nor objects.
 pub(super) fn flat_object(text: &str, keep: impl Fn(&str) -> bool) -> Result<Value, serde_json::Error> {
-    read(text, FlatObject(keep))
+    read(text, FlatObjectVisitor(keep))
 }
 
 /// The value in a text.
 pub(crate) fn value(text: &str) -> Result<Value, serde_json::Error> {
     // the numbers of elements are those of valid text only
     serde_json::from_str::<IgnoredAny>(text)?;
-    read(text, Tree(&Counts::of(text)))
+    read(text, TreeVisitor(&ElementCounts::of(text)))
 }
 
 fn read<'t>(text: &'t str, visitor: impl Visitor<'t, Value = Value>) -> Result<Value, serde_json::Error> {
@@ -38,13 +38,13 @@ fn read<'t>(text: &'t str, visitor: impl Visitor<'t, Value = Value>) -> Result<V
 }
 
 /// The number of elements of each list and object, in the order in which they begin.
-struct Counts {
+struct ElementCounts {
     list: Vec<u32>,
     next: Cell<usize>,
 }
 
-impl Counts {
-    fn of(text: &str) -> Counts {
+impl ElementCounts {
+    fn of(text: &str) -> ElementCounts {
         let (mut list, mut open, mut quoted) = (Vec::<u32>::new(), Vec::<usize>::new(), false);
         let mut bytes = text.bytes();
         while let Some(byte) = bytes.next() {
@@ -74,7 +74,7 @@ impl Counts {
                 }
             }
         }
-        Counts { list, next: Cell::new(0) }
+        ElementCounts { list, next: Cell::new(0) }
     }
 
     /// The number of elements of the next list or object.
@@ -124,11 +124,11 @@ macro_rules! seed {
 
 /// A value with all that is in it.
 #[derive(Clone, Copy)]
-struct Tree<'c>(&'c Counts);
+struct TreeVisitor<'c>(&'c ElementCounts);
 
-seed!(Tree<'_>, Value);
+seed!(TreeVisitor<'_>, Value);
 
-impl<'de> Visitor<'de> for Tree<'_> {
+impl<'de> Visitor<'de> for TreeVisitor<'_> {
     type Value = Value;
 
     visit_scalars!();
@@ -152,11 +152,11 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
 /// A value without what is in it.
 #[derive(Clone, Copy)]
-struct Flat;
+struct FlatVisitor;
 
-seed!(Flat, Value);
+seed!(FlatVisitor, Value);
 
-impl<'de> Visitor<'de> for Flat {
+impl<'de> Visitor<'de> for FlatVisitor {
     type Value = Value;
 
     visit_scalars!();
@@ -174,11 +174,11 @@ impl<'de> Visitor<'de> for Flat {
 
 /// A value that is not kept, whose lists and objects are counted. They are read as true.
 #[derive(Clone, Copy)]
-struct Skip<'c>(&'c Counts);
+struct SkipVisitor<'c>(&'c ElementCounts);
 
-seed!(Skip<'_>, Value);
+seed!(SkipVisitor<'_>, Value);
 
-impl<'de> Visitor<'de> for Skip<'_> {
+impl<'de> Visitor<'de> for SkipVisitor<'_> {
     type Value = Value;
 
     visit_scalars!();
@@ -199,19 +199,19 @@ impl<'de> Visitor<'de> for Skip<'_> {
 }
 
 /// An object of which only some fields are kept.
-struct Object<'c, K> {
-    counts: &'c Counts,
+struct ObjectVisitor<'c, K> {
+    counts: &'c ElementCounts,
     keep: K,
     skipped: &'c mut Vec<String>,
 }
 
-impl<'de, K: Fn(&str) -> bool> Visitor<'de> for Object<'_, K> {
+impl<'de, K: Fn(&str) -> bool> Visitor<'de> for ObjectVisitor<'_, K> {
     type Value = Value;
 
     visit_scalars!();
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Value, A::Error> {
-        Flat.visit_seq(items)
+        FlatVisitor.visit_seq(items)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
@@ -219,9 +219,9 @@ impl<'de, K: Fn(&str) -> bool> Visitor<'de> for Object<'_, K> {
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
             if (self.keep)(&name) {
-                map.insert(name, fields.next_value_seed(Tree(self.counts))?);
+                map.insert(name, fields.next_value_seed(TreeVisitor(self.counts))?);
             } else {
-                let given = !fields.next_value_seed(Skip(self.counts))?.is_null();
+                let given = !fields.next_value_seed(SkipVisitor(self.counts))?.is_null();
                 if given && self.skipped.len() < MAX_SKIPPED {
                     self.skipped.push(name);
                 }
@@ -232,22 +232,22 @@ impl<'de, K: Fn(&str) -> bool> Visitor<'de> for Object<'_, K> {
 }
 
 /// An object of which only some fields are kept, without what is in them.
-struct FlatObject<K>(K);
+struct FlatObjectVisitor<K>(K);
 
-impl<'de, K: Fn(&str) -> bool> Visitor<'de> for FlatObject<K> {
+impl<'de, K: Fn(&str) -> bool> Visitor<'de> for FlatObjectVisitor<K> {
     type Value = Value;
 
     visit_scalars!();
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Value, A::Error> {
-        Flat.visit_seq(items)
+        FlatVisitor.visit_seq(items)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
             if (self.0)(&name) {
-                map.insert(name, fields.next_value_seed(Flat)?);
+                map.insert(name, fields.next_value_seed(FlatVisitor)?);
             } else {
                 fields.next_value::<IgnoredAny>()?;
             }
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn lists_and_objects_get_their_capacity_once() {
         let text = r#" {"a]": [ ] , "b": [1, "x,y\"", {}, [ [] ]], "skip": [[1,2],{"c":{}}], "d": {"e": 1, "f": [null, true]}} "#;
-        let counts = Counts::of(text);
+        let counts = ElementCounts::of(text);
         assert_eq!(counts.list, [4, 0, 4, 0, 1, 0, 2, 2, 1, 0, 2, 2]);
         let mut skipped = Vec::new();
         let value = object(text, |name| name != "skip", &mut skipped).unwrap();

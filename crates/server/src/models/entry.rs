@@ -1,19 +1,19 @@
 //! One model of the server: whether it is loaded, and who uses it.
 
 use super::events::{ModelChange, ModelEvents};
-use crate::worker::Engineering;
+use crate::worker::WorkerHandle;
 use latent_engine::scheduler::SchedulerStats;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Whether a model is loaded.
-pub(crate) enum Phase {
+pub(crate) enum ModelPhase {
     Unloaded,
     /// None: it waits until there is room.
-    Loading(Option<Arc<Engineering>>),
-    Loaded(Arc<Engineering>),
+    Loading(Option<Arc<WorkerHandle>>),
+    Loaded(Arc<WorkerHandle>),
     /// Its users end; then its thread ends.
-    Unloading(Arc<Engineering>),
+    Unloading(Arc<WorkerHandle>),
     Failed {
         problem: String,
         at: Instant,
@@ -22,7 +22,7 @@ pub(crate) enum Phase {
 
 /// What has become of a model since the server started.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct LoadCounts {
     pub(crate) loads: u64,
     pub(crate) failures: u64,
     pub(crate) unloads: u64,
@@ -30,9 +30,9 @@ pub(crate) struct Counts {
 }
 
 /// One model of the server.
-pub(crate) struct Entry {
+pub(crate) struct ModelEntry {
     name: String,
-    pub(super) phase: Phase,
+    pub(super) phase: ModelPhase,
     /// The status of the last event.
     reported: &'static str,
     /// Whether the list of models no longer has it.
@@ -49,18 +49,18 @@ pub(crate) struct Entry {
     pub(super) expires: Option<Instant>,
     /// How long the last request wants it to be kept: none if for ever.
     pub(super) keep: Option<Option<Duration>>,
-    pub(super) counts: Counts,
+    pub(super) counts: LoadCounts,
     /// Sums of its workers that have ended.
     past: SchedulerStats,
     /// Reloads of its workers that have ended.
     past_reloads: u64,
 }
 
-impl Entry {
-    pub(super) fn new(name: &str, idle: Option<Option<Duration>>) -> Entry {
-        Entry {
+impl ModelEntry {
+    pub(super) fn new(name: &str, idle: Option<Option<Duration>>) -> ModelEntry {
+        ModelEntry {
             name: name.to_owned(),
-            phase: Phase::Unloaded,
+            phase: ModelPhase::Unloaded,
             reported: "unloaded",
             removed: false,
             idle,
@@ -69,7 +69,7 @@ impl Entry {
             used: Instant::now(),
             expires: None,
             keep: None,
-            counts: Counts::default(),
+            counts: LoadCounts::default(),
             past: SchedulerStats::default(),
             past_reloads: 0,
         }
@@ -83,11 +83,11 @@ impl Entry {
     /// Its status: unloaded, loading, loaded, unloading or failed.
     pub(super) fn label(&self) -> &'static str {
         match &self.phase {
-            Phase::Unloaded => "unloaded",
-            Phase::Loading(_) => "loading",
-            Phase::Loaded(_) => "loaded",
-            Phase::Unloading(_) => "unloading",
-            Phase::Failed { .. } => "failed",
+            ModelPhase::Unloaded => "unloaded",
+            ModelPhase::Loading(_) => "loading",
+            ModelPhase::Loaded(_) => "loaded",
+            ModelPhase::Unloading(_) => "unloading",
+            ModelPhase::Failed { .. } => "failed",
         }
     }
 
@@ -98,7 +98,7 @@ impl Entry {
             return;
         }
         let problem = match &self.phase {
-            Phase::Failed { problem, .. } => Some(problem.clone()),
+            ModelPhase::Failed { problem, .. } => Some(problem.clone()),
             _ => None,
         };
         events.send(&self.name, ModelChange::Status { state, problem });
@@ -106,15 +106,17 @@ impl Entry {
 
     /// Whether it is in memory, or about to be.
     pub(super) fn is_in_use(&self) -> bool {
-        !matches!(self.phase, Phase::Unloaded | Phase::Failed { .. }) || self.users > 0 || self.waiting > 0
+        !matches!(self.phase, ModelPhase::Unloaded | ModelPhase::Failed { .. })
+            || self.users > 0
+            || self.waiting > 0
     }
 
     /// Its worker, if it has one.
-    pub(super) fn engineering(&self) -> Option<&Arc<Engineering>> {
+    pub(super) fn engineering(&self) -> Option<&Arc<WorkerHandle>> {
         match &self.phase {
-            Phase::Loading(engineering) => engineering.as_ref(),
-            Phase::Loaded(engineering) | Phase::Unloading(engineering) => Some(engineering),
-            Phase::Unloaded | Phase::Failed { .. } => None,
+            ModelPhase::Loading(engineering) => engineering.as_ref(),
+            ModelPhase::Loaded(engineering) | ModelPhase::Unloading(engineering) => Some(engineering),
+            ModelPhase::Unloaded | ModelPhase::Failed { .. } => None,
         }
     }
 
@@ -130,13 +132,13 @@ impl Entry {
     }
 
     pub(super) fn is_loaded(&self) -> bool {
-        matches!(self.phase, Phase::Loaded(_))
+        matches!(self.phase, ModelPhase::Loaded(_))
     }
 
     /// It is loaded, which took `took`; `idle`: idle time after which it is unloaded.
     pub(super) fn loaded(&mut self, time: Duration, idle: Option<Duration>) {
-        if let Phase::Loading(Some(engineering)) = &self.phase {
-            self.phase = Phase::Loaded(Arc::clone(engineering));
+        if let ModelPhase::Loading(Some(engineering)) = &self.phase {
+            self.phase = ModelPhase::Loaded(Arc::clone(engineering));
         }
         self.used = Instant::now();
         // a waiting request comes first and clears this
@@ -149,18 +151,18 @@ impl Entry {
 
     /// It could not be loaded.
     pub(super) fn failed(&mut self, problem: String) {
-        self.phase = Phase::Failed { problem, at: Instant::now() };
+        self.phase = ModelPhase::Failed { problem, at: Instant::now() };
         self.counts.failures += 1;
     }
 
     /// Lets its users end, and then its worker.
     pub(super) fn unload(&mut self) {
-        if let Phase::Loaded(engineering) = &self.phase {
+        if let ModelPhase::Loaded(engineering) = &self.phase {
             let engineering = Arc::clone(engineering);
             if self.users == 0 {
                 engineering.drain();
             }
-            self.phase = Phase::Unloading(engineering);
+            self.phase = ModelPhase::Unloading(engineering);
             self.expires = None;
         }
     }
@@ -168,17 +170,17 @@ impl Entry {
     /// Lets all that it has been asked for end, and then its worker. One that is being loaded cannot be stopped and comes to its end first.
     pub(super) fn unload_soon(&mut self) {
         match &self.phase {
-            Phase::Loaded(_) if self.waiting == 0 => self.unload(),
-            Phase::Loaded(_) | Phase::Loading(_) => self.keep = Some(Some(Duration::ZERO)),
-            Phase::Unloaded | Phase::Unloading(_) | Phase::Failed { .. } => {}
+            ModelPhase::Loaded(_) if self.waiting == 0 => self.unload(),
+            ModelPhase::Loaded(_) | ModelPhase::Loading(_) => self.keep = Some(Some(Duration::ZERO)),
+            ModelPhase::Unloaded | ModelPhase::Unloading(_) | ModelPhase::Failed { .. } => {}
         }
     }
 
     /// It is wanted, whatever was said or has failed before.
     pub(super) fn retry(&mut self) {
         self.keep = None;
-        if let Phase::Failed { .. } = self.phase {
-            self.phase = Phase::Unloaded;
+        if let ModelPhase::Failed { .. } = self.phase {
+            self.phase = ModelPhase::Unloaded;
         }
     }
 
@@ -203,7 +205,7 @@ impl Entry {
         }
         let keep = self.keep.take().unwrap_or(self.idle.unwrap_or(idle));
         match &self.phase {
-            Phase::Unloading(engineering) => engineering.drain(),
+            ModelPhase::Unloading(engineering) => engineering.drain(),
             _ => self.expires = keep.and_then(|keep| self.used.checked_add(keep)),
         }
     }
@@ -212,14 +214,14 @@ impl Entry {
     pub(super) fn ended(&mut self) {
         (self.past, self.past_reloads) = (self.stats(), self.reloads());
         let problem = match &self.phase {
-            Phase::Loaded(engineering) => engineering.failure(),
+            ModelPhase::Loaded(engineering) => engineering.failure(),
             _ => None,
         };
         self.counts.unloads += 1;
         self.expires = None;
         self.phase = match problem {
-            Some(problem) => Phase::Failed { problem, at: Instant::now() },
-            None => Phase::Unloaded,
+            Some(problem) => ModelPhase::Failed { problem, at: Instant::now() },
+            None => ModelPhase::Unloaded,
         };
     }
 }

@@ -1,24 +1,24 @@
 //! A loaded model while a request uses it.
 
-use super::entry::Entry;
-use super::table::Table;
-use crate::model::Served;
-use crate::worker::Engineering;
+use super::entry::ModelEntry;
+use super::table::ModelTable;
+use crate::model::ServedModel;
+use crate::worker::WorkerHandle;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A loaded model that a request uses, and which is not unloaded until the last clone is dropped.
 pub(crate) struct Lease {
-    pub(super) served: Arc<Served>,
-    pub(super) engineering: Arc<Engineering>,
-    pub(super) table: Arc<Table>,
+    pub(super) served: Arc<ServedModel>,
+    pub(super) engineering: Arc<WorkerHandle>,
+    pub(super) table: Arc<ModelTable>,
     pub(super) index: usize,
 }
 
 impl Lease {
     /// What runs the model.
-    pub(crate) fn engineering(&self) -> &Engineering {
+    pub(crate) fn engineering(&self) -> &WorkerHandle {
         &self.engineering
     }
 
@@ -29,9 +29,9 @@ impl Lease {
 }
 
 impl Deref for Lease {
-    type Target = Served;
+    type Target = ServedModel;
 
-    fn deref(&self) -> &Served {
+    fn deref(&self) -> &ServedModel {
         &self.served
     }
 }
@@ -43,13 +43,13 @@ impl Drop for Lease {
 }
 
 /// A request that waits for a model.
-pub(super) struct Waiting {
-    pub(super) table: Arc<Table>,
+pub(super) struct LeaseWaiter {
+    pub(super) table: Arc<ModelTable>,
     pub(super) index: usize,
 }
 
-impl Drop for Waiting {
+impl Drop for LeaseWaiter {
     fn drop(&mut self) {
-        self.table.change(self.index, Entry::stop_waiting);
+        self.table.change(self.index, ModelEntry::stop_waiting);
     }
 }

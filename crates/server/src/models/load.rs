@@ -1,9 +1,9 @@
 //! Loading a model: one after the other, once there is room.
 
-use super::entry::{Entry, Phase};
-use super::table::Table;
+use super::entry::{ModelEntry, ModelPhase};
+use super::table::ModelTable;
 use crate::model::{LoadError, Loader, ModelSettings};
-use crate::worker::{Hook, Started, Worker};
+use crate::worker::{EngineWorker, StartedWorker, StepHook};
 use latent_engine::EngineError;
 use latent_engine::scheduler::SchedulerOptions;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What loads the models.
-pub(super) struct Loading {
-    pub(super) table: Arc<Table>,
+pub(super) struct ModelLoader {
+    pub(super) table: Arc<ModelTable>,
     /// Of each model its loader and how its jobs are scheduled.
     loaders: Mutex<Vec<(Arc<Mutex<Loader>>, SchedulerOptions)>>,
     options: SchedulerOptions,
-    before_step: Option<Hook>,
+    before_step: Option<StepHook>,
     /// Most models that are loaded at once; 0: as many as fit.
     max: usize,
     draining: AtomicBool,
@@ -24,14 +24,14 @@ pub(super) struct Loading {
     turn: tokio::sync::Mutex<()>,
 }
 
-impl Loading {
+impl ModelLoader {
     pub(super) fn new(
-        table: Arc<Table>,
+        table: Arc<ModelTable>,
         max: usize,
         options: &SchedulerOptions,
-        before_step: Option<Hook>,
-    ) -> Loading {
-        Loading {
+        before_step: Option<StepHook>,
+    ) -> ModelLoader {
+        ModelLoader {
             table,
             options: options.clone(),
             loaders: Mutex::default(),
@@ -91,10 +91,10 @@ impl Loading {
             }
             let (start, others) = (Instant::now(), self.table.others(index));
             let (loader, options) = self.lock()[index].clone();
-            let started = Worker::start(&loader, others == 0, options, self.before_step.clone())?;
-            let Started { engineering, loaded, ended, thread } = started;
+            let started = EngineWorker::start(&loader, others == 0, options, self.before_step.clone())?;
+            let StartedWorker { engineering, loaded, ended, thread } = started;
             self.table.keep_thread(thread);
-            self.table.change(index, |entry| entry.phase = Phase::Loading(Some(engineering)));
+            self.table.change(index, |entry| entry.phase = ModelPhase::Loading(Some(engineering)));
             if self.is_draining() {
                 self.table.drain();
             }
@@ -104,12 +104,12 @@ impl Loading {
                     tokio::spawn(async move {
                         // the sender is dropped with all that the worker held
                         let _ = ended.await;
-                        table.change(index, Entry::ended);
+                        table.change(index, ModelEntry::ended);
                     });
                     return Ok(start.elapsed());
                 }
                 Err(error) if others > 0 && is_memory(&*error) => {
-                    self.table.change(index, |entry| entry.phase = Phase::Loading(None));
+                    self.table.change(index, |entry| entry.phase = ModelPhase::Loading(None));
                     self.wait_for_room(index, others - 1).await?;
                 }
                 Err(error) => return Err(error),

@@ -7,7 +7,7 @@ mod lease;
 mod load;
 mod table;
 
-pub(crate) use entry::Counts;
+pub(crate) use entry::LoadCounts;
 pub(crate) use events::{ModelChange, ModelEvent};
 pub(crate) use lease::Lease;
 
@@ -16,18 +16,18 @@ use crate::catalog::ModelCatalog;
 use crate::config::ServerConfig;
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;
-use crate::model::{Drawing, LoadError, Loader, ModelSettings, ModelSource, Served};
-use crate::worker::{Engineering, ModelState};
+use crate::model::{DrawingSource, LoadError, Loader, ModelSettings, ModelSource, ServedModel};
+use crate::worker::{ModelState, WorkerHandle};
 use downloads::Downloads;
-use entry::{Entry, Phase};
+use entry::{ModelEntry, ModelPhase};
 use latent_engine::scheduler::SchedulerStats;
-use lease::Waiting;
-use load::Loading;
+use lease::LeaseWaiter;
+use load::ModelLoader;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use table::Table;
+use table::ModelTable;
 use tokio::sync::{OwnedMutexGuard, broadcast};
 
 /// How long a failed load is remembered before a request tries it again.
@@ -35,10 +35,10 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// The models of a server.
 pub(crate) struct Models {
-    table: Arc<Table>,
-    loading: Arc<Loading>,
+    table: Arc<ModelTable>,
+    loading: Arc<ModelLoader>,
     /// As the entries of the table. A model that the list no longer has keeps its number.
-    known: RwLock<Arc<Vec<Arc<Known>>>>,
+    known: RwLock<Arc<Vec<Arc<KnownModel>>>>,
     catalog: Option<Arc<dyn ModelCatalog>>,
     downloads: Downloads,
     /// Held while the list changes.
@@ -58,7 +58,7 @@ pub(crate) struct Models {
 }
 
 /// What is known of a model before it is loaded.
-struct Known {
+struct KnownModel {
     name: String,
     aliases: Vec<String>,
     tags: Vec<String>,
@@ -69,12 +69,12 @@ struct Known {
     removable: bool,
     /// Whether lists leave it out.
     hidden: AtomicBool,
-    drawing: Option<Drawing>,
+    drawing: Option<DrawingSource>,
     drawn: Mutex<Option<Arc<str>>>,
 }
 
 /// A model as lists show it.
-pub(crate) struct Status {
+pub(crate) struct ModelStatus {
     pub(crate) name: String,
     /// Further names.
     pub(crate) aliases: Vec<String>,
@@ -87,11 +87,11 @@ pub(crate) struct Status {
     pub(crate) state: &'static str,
     /// Why it could not be loaded.
     pub(crate) problem: Option<String>,
-    pub(crate) served: Option<Arc<Served>>,
-    pub(crate) engineering: Option<Arc<Engineering>>,
+    pub(crate) served: Option<Arc<ServedModel>>,
+    pub(crate) engineering: Option<Arc<WorkerHandle>>,
     /// Idle time after which it is unloaded; none: when another model needs its memory.
     pub(crate) stays: Option<Duration>,
-    pub(crate) counts: Counts,
+    pub(crate) counts: LoadCounts,
     /// What its schedulers have done since the server started.
     pub(crate) stats: SchedulerStats,
     /// Faults after which it was loaded again.
@@ -105,10 +105,10 @@ pub(crate) struct ListTurn {
 
 impl Models {
     pub(crate) fn new(sources: Vec<ModelSource>, config: &ServerConfig, extras: Extras) -> Models {
-        let table = Arc::new(Table::new(config.unload_idle));
+        let table = Arc::new(ModelTable::new(config.unload_idle));
         let (max, own) = (config.models_max, Arc::clone(&table));
         let models = Models {
-            loading: Arc::new(Loading::new(own, max, &config.scheduler, extras.before_step)),
+            loading: Arc::new(ModelLoader::new(own, max, &config.scheduler, extras.before_step)),
             table,
             known: RwLock::default(),
             catalog: extras.catalog,
@@ -126,7 +126,7 @@ impl Models {
     }
 
     /// One model that is there already.
-    pub(crate) fn of(name: &str, engineering: Arc<Engineering>, config: &ServerConfig) -> Models {
+    pub(crate) fn of(name: &str, engineering: Arc<WorkerHandle>, config: &ServerConfig) -> Models {
         let loader: Loader = Box::new(|_| Err("it cannot be loaded again".into()));
         let source = ModelSource {
             name: name.to_owned(),
@@ -140,14 +140,14 @@ impl Models {
             settings: ModelSettings::default(),
         };
         let models = Models::new(vec![source], config, Extras::default());
-        models.table.change(0, |entry| entry.phase = Phase::Loaded(engineering));
+        models.table.change(0, |entry| entry.phase = ModelPhase::Loaded(engineering));
         models
     }
 
     /// Loads the only model, and tells what came of it; several are loaded when they are asked for. To be called on the HTTP runtime.
     pub(crate) async fn run(self: Arc<Self>, first: Sender<Result<(), LoadError>>) {
         if self.is_single() {
-            self.table.change(0, |entry| entry.phase = Phase::Loading(None));
+            self.table.change(0, |entry| entry.phase = ModelPhase::Loading(None));
             self.starting.store(true, Ordering::SeqCst);
             let models = Arc::clone(&self);
             tokio::spawn(async move {
@@ -189,7 +189,7 @@ impl Models {
         self.single.load(Ordering::SeqCst)
     }
 
-    fn known(&self) -> Arc<Vec<Arc<Known>>> {
+    fn known(&self) -> Arc<Vec<Arc<KnownModel>>> {
         Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -199,7 +199,7 @@ impl Models {
             return Ok(0);
         }
         let (known, entries) = (self.known(), self.table.lock());
-        let position = |is: &dyn Fn(&Known) -> bool| {
+        let position = |is: &dyn Fn(&KnownModel) -> bool| {
             known.iter().zip(entries.iter()).position(|(known, entry)| !entry.removed && is(known))
         };
         let at = |name: &str| position(&|known| known.is_called(name));
@@ -236,7 +236,7 @@ impl Models {
         for ModelSource { name, aliases, tags, path, bytes, loader, drawing, definition, settings } in sources
         {
             let hidden = settings.hidden;
-            let same = |known: &Arc<Known>| known.name == name && known.definition == definition;
+            let same = |known: &Arc<KnownModel>| known.name == name && known.definition == definition;
             if let Some(index) = known.iter().position(same).filter(|index| !stays[*index]) {
                 known[index].hidden.store(hidden, Ordering::Relaxed);
                 self.table.change(index, |entry| entry.removed = false);
@@ -246,7 +246,7 @@ impl Models {
             self.loading.push(&name, loader, &settings, !self.is_single());
             self.table.push(&name, settings.unload_idle);
             stays.push(true);
-            known.push(Arc::new(Known {
+            known.push(Arc::new(KnownModel {
                 name,
                 aliases,
                 tags,
@@ -327,9 +327,9 @@ impl Models {
             return Ok(());
         }
         match &self.table.lock()[0].phase {
-            Phase::Loaded(engineering) => engineering.ready().map(|_| ()),
-            Phase::Failed { problem, .. } => Err(cannot_load(problem)),
-            Phase::Unloaded | Phase::Loading(_) | Phase::Unloading(_) => Ok(()),
+            ModelPhase::Loaded(engineering) => engineering.ready().map(|_| ()),
+            ModelPhase::Failed { problem, .. } => Err(cannot_load(problem)),
+            ModelPhase::Unloaded | ModelPhase::Loading(_) | ModelPhase::Unloading(_) => Ok(()),
         }
     }
 
@@ -351,7 +351,7 @@ impl Models {
     async fn wait(
         &self,
         index: usize,
-        mut waiting: Option<Waiting>,
+        mut waiting: Option<LeaseWaiter>,
         load: bool,
     ) -> Result<Arc<Lease>, ApiError> {
         let mut changes = self.table.changes();
@@ -371,7 +371,7 @@ impl Models {
     fn try_lease(
         &self,
         index: usize,
-        waiting: &mut Option<Waiting>,
+        waiting: &mut Option<LeaseWaiter>,
         load: bool,
     ) -> Result<Option<Lease>, ApiError> {
         self.open()?;
@@ -382,27 +382,27 @@ impl Models {
             return Err(ApiError::new(ErrorKind::NotFound, problem).with_code("model_not_found"));
         }
         match &entry.phase {
-            Phase::Loaded(engineering) => {
+            ModelPhase::Loaded(engineering) => {
                 let (served, engineering) = (engineering.ready()?, Arc::clone(engineering));
                 entry.users += 1;
                 (entry.used, entry.expires) = (Instant::now(), None);
                 return Ok(Some(Lease { served, engineering, table: Arc::clone(&self.table), index }));
             }
-            Phase::Failed { problem, at } if waiting.is_some() || at.elapsed() < RETRY => {
+            ModelPhase::Failed { problem, at } if waiting.is_some() || at.elapsed() < RETRY => {
                 return Err(cannot_load(problem));
             }
-            Phase::Unloaded | Phase::Failed { .. } if !load => {
+            ModelPhase::Unloaded | ModelPhase::Failed { .. } if !load => {
                 let name = entry.name();
                 let problem = format!(
                     "the model {name} is not loaded, and this request loads none: POST /models/load first"
                 );
                 return Err(ApiError::invalid(problem).with_code("model_not_loaded"));
             }
-            Phase::Unloaded | Phase::Failed { .. } => {
-                entry.phase = Phase::Loading(None);
+            ModelPhase::Unloaded | ModelPhase::Failed { .. } => {
+                entry.phase = ModelPhase::Loading(None);
                 tokio::spawn(Arc::clone(&self.loading).run(index, false));
             }
-            Phase::Loading(_) | Phase::Unloading(_) => {}
+            ModelPhase::Loading(_) | ModelPhase::Unloading(_) => {}
         }
         if waiting.is_none() {
             if entry.waiting >= self.max_waiting.max(1) {
@@ -410,7 +410,7 @@ impl Models {
                 return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(5)));
             }
             entry.waiting += 1;
-            *waiting = Some(Waiting { table: Arc::clone(&self.table), index });
+            *waiting = Some(LeaseWaiter { table: Arc::clone(&self.table), index });
         }
         Ok(None)
     }
@@ -425,7 +425,7 @@ impl Models {
     /// As [`Models::open`], or too many wait for it already.
     pub(crate) fn load(self: &Arc<Self>, index: usize) -> Result<(), ApiError> {
         self.open()?;
-        self.table.change(index, Entry::retry);
+        self.table.change(index, ModelEntry::retry);
         let mut waiting = None;
         if self.try_lease(index, &mut waiting, true)?.is_none() {
             let models = Arc::clone(self);
@@ -437,11 +437,11 @@ impl Models {
 
     /// Unloads a model: once those who use it and those who wait for it have their answers.
     pub(crate) fn unload(&self, index: usize) {
-        self.table.change(index, Entry::unload_soon);
+        self.table.change(index, ModelEntry::unload_soon);
     }
 
     /// All models.
-    pub(crate) fn list(&self) -> Vec<Status> {
+    pub(crate) fn list(&self) -> Vec<ModelStatus> {
         let (known, entries) = (self.known(), self.table.lock());
         let listed = entries.iter().zip(known.iter());
         listed
@@ -451,7 +451,7 @@ impl Models {
     }
 
     /// One model.
-    pub(crate) fn status(&self, index: usize) -> Status {
+    pub(crate) fn status(&self, index: usize) -> ModelStatus {
         let known = self.known();
         status(&self.table.lock()[index], &known[index])
     }
@@ -466,7 +466,7 @@ impl Models {
     }
 
     /// What draws a model, and its drawing once that was made.
-    pub(crate) fn drawing(&self, index: usize) -> (Option<Drawing>, Option<Arc<str>>) {
+    pub(crate) fn drawing(&self, index: usize) -> (Option<DrawingSource>, Option<Arc<str>>) {
         let known = Arc::clone(&self.known()[index]);
         let drawn = known.drawn.lock().unwrap_or_else(PoisonError::into_inner).clone();
         (known.drawing.clone(), drawn)
@@ -487,7 +487,7 @@ impl Models {
     }
 }
 
-impl Known {
+impl KnownModel {
     fn is_called(&self, name: &str) -> bool {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
@@ -501,7 +501,7 @@ fn cannot_load(problem: &str) -> ApiError {
     ApiError::internal(format!("the model cannot be loaded: {problem}"))
 }
 
-fn status(entry: &Entry, known: &Known) -> Status {
+fn status(entry: &ModelEntry, known: &KnownModel) -> ModelStatus {
     let engineering = entry.engineering().cloned();
     let served = match engineering.as_ref().filter(|_| entry.is_loaded()).map(|own| own.state()) {
         Some(ModelState::Ready(served)) => Some(served),
@@ -509,11 +509,11 @@ fn status(entry: &Entry, known: &Known) -> Status {
     };
     let (state, problem) = match &entry.phase {
         // it is loaded again after a fault
-        Phase::Loaded(_) if served.is_none() => ("loading", None),
-        Phase::Failed { problem, .. } => (entry.label(), Some(problem.clone())),
+        ModelPhase::Loaded(_) if served.is_none() => ("loading", None),
+        ModelPhase::Failed { problem, .. } => (entry.label(), Some(problem.clone())),
         _ => (entry.label(), None),
     };
-    Status {
+    ModelStatus {
         name: served.as_ref().map_or_else(|| known.name.clone(), |served| served.about.id.clone()),
         aliases: known.aliases.clone(),
         tags: known.tags.clone(),

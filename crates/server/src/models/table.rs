@@ -1,6 +1,6 @@
 //! All models of the server, behind one lock.
 
-use super::entry::{Entry, Phase};
+use super::entry::{ModelEntry, ModelPhase};
 use super::events::{ModelChange, ModelEvents};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// All models of the server.
-pub(crate) struct Table {
-    entries: Mutex<Vec<Entry>>,
+pub(crate) struct ModelTable {
+    entries: Mutex<Vec<ModelEntry>>,
     changed: watch::Sender<()>,
     events: ModelEvents,
     /// Idle time after which a model is unloaded; none: when another model needs its memory.
@@ -20,20 +20,20 @@ pub(crate) struct Table {
 
 /// The locked entries. Changes of their statuses are reported before the lock ends, so that the events are in order.
 pub(super) struct Entries<'a> {
-    entries: MutexGuard<'a, Vec<Entry>>,
+    entries: MutexGuard<'a, Vec<ModelEntry>>,
     events: &'a ModelEvents,
 }
 
 impl Deref for Entries<'_> {
-    type Target = Vec<Entry>;
+    type Target = Vec<ModelEntry>;
 
-    fn deref(&self) -> &Vec<Entry> {
+    fn deref(&self) -> &Vec<ModelEntry> {
         &self.entries
     }
 }
 
 impl DerefMut for Entries<'_> {
-    fn deref_mut(&mut self) -> &mut Vec<Entry> {
+    fn deref_mut(&mut self) -> &mut Vec<ModelEntry> {
         &mut self.entries
     }
 }
@@ -46,9 +46,9 @@ impl Drop for Entries<'_> {
     }
 }
 
-impl Table {
-    pub(super) fn new(idle: Option<Duration>) -> Table {
-        Table {
+impl ModelTable {
+    pub(super) fn new(idle: Option<Duration>) -> ModelTable {
+        ModelTable {
             entries: Mutex::default(),
             changed: watch::Sender::new(()),
             events: ModelEvents::default(),
@@ -68,7 +68,7 @@ impl Table {
     }
 
     /// Changes a model, and wakes the tasks that wait for changes.
-    pub(super) fn change<T>(&self, index: usize, work: impl FnOnce(&mut Entry) -> T) -> T {
+    pub(super) fn change<T>(&self, index: usize, work: impl FnOnce(&mut ModelEntry) -> T) -> T {
         let result = work(&mut self.lock()[index]);
         self.tell();
         result
@@ -76,7 +76,7 @@ impl Table {
 
     /// Adds a model at the end.
     pub(super) fn push(&self, name: &str, idle: Option<Option<Duration>>) {
-        self.lock().push(Entry::new(name, idle));
+        self.lock().push(ModelEntry::new(name, idle));
     }
 
     /// Takes a model out of the list, and unloads it once its answers have ended.
@@ -127,7 +127,7 @@ impl Table {
     /// first. One whose requests are about to begin is left to them.
     pub(super) fn unload_oldest(&self) {
         let mut entries = self.lock();
-        if entries.iter().any(|entry| matches!(entry.phase, Phase::Unloading(_))) {
+        if entries.iter().any(|entry| matches!(entry.phase, ModelPhase::Unloading(_))) {
             return;
         }
         let loaded = entries.iter_mut().filter(|entry| entry.is_loaded() && entry.waiting == 0);
@@ -144,7 +144,7 @@ impl Table {
 
     /// Ends all workers, once their jobs have ended.
     pub(super) fn drain(&self) {
-        self.lock().iter().filter_map(Entry::engineering).for_each(|engineering| engineering.drain());
+        self.lock().iter().filter_map(ModelEntry::engineering).for_each(|engineering| engineering.drain());
         self.events.send("*", ModelChange::Draining);
         self.tell();
     }

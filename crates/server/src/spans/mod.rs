@@ -15,7 +15,7 @@ pub(crate) use self::{export::Spans, request::RequestSpan};
 pub(crate) use without::{RequestSpan, Spans};
 
 use latent_engine::sampling::SamplingParams;
-use latent_engine::scheduler::Usage;
+use latent_engine::scheduler::JobUsage;
 use std::time::SystemTime;
 
 /// Where spans are sent.
@@ -45,7 +45,7 @@ pub enum OtlpError {
 
 /// What a trace tells of a request that is given to the engine.
 #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "read by the feature otel"))]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestRecord<'a> {
     /// The model that answers.
     pub(crate) model: &'a str,
     /// Tokens of the prompt.
@@ -60,12 +60,12 @@ pub(crate) struct Asked<'a> {
 
 /// What a trace tells of an answer that has ended.
 #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "read by the feature otel"))]
-pub(crate) struct Ended {
+pub(crate) struct AnswerRecord {
     /// When its request was given to the engine.
     pub(crate) submitted: SystemTime,
     /// Which of the answers to one prompt.
     pub(crate) choice: usize,
-    pub(crate) usage: Usage,
+    pub(crate) usage: JobUsage,
     /// Tokens of reasoning.
     pub(crate) reasoning: usize,
     /// None for an embedding.

@@ -1,6 +1,6 @@
 //! The span of a request, and those of its answers below it. Names are those of OpenTelemetry's semantic conventions.
 
-use super::{Asked, Ended};
+use super::{AnswerRecord, RequestRecord};
 use crate::error::{ApiError, ErrorKind};
 use axum::http::{HeaderMap, Request, Version};
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
@@ -19,9 +19,9 @@ const LONGEST_STATE: usize = 512;
 
 /// The span of a request, which ends when the last one of its copies is dropped. Perhaps there is none.
 #[derive(Clone, Default)]
-pub(crate) struct RequestSpan(Option<Arc<Live>>);
+pub(crate) struct RequestSpan(Option<Arc<LiveSpan>>);
 
-struct Live {
+struct LiveSpan {
     tracer: SdkTracer,
     /// The context whose span this is.
     context: Context,
@@ -61,7 +61,7 @@ impl RequestSpan {
         let context = parent.with_span(span);
         let trace_id = context.span().span_context().trace_id().to_string();
         let (tracer, totals) = (tracer.clone(), Mutex::default());
-        RequestSpan(Some(Arc::new(Live { tracer, context, trace_id, totals })))
+        RequestSpan(Some(Arc::new(LiveSpan { tracer, context, trace_id, totals })))
     }
 
     /// For the log.
@@ -77,7 +77,7 @@ impl RequestSpan {
     }
 
     /// A prompt is given to the engine.
-    pub(crate) fn asked(&self, asked: &Asked<'_>) {
+    pub(crate) fn asked(&self, asked: &RequestRecord<'_>) {
         let Some(live) = &self.0 else { return };
         let mut totals = live.totals();
         totals.input += asked.prompt;
@@ -100,9 +100,9 @@ impl RequestSpan {
     }
 
     /// An answer has ended.
-    pub(crate) fn ended(&self, ended: &Ended) {
+    pub(crate) fn ended(&self, ended: &AnswerRecord) {
         let Some(live) = &self.0 else { return };
-        let Ended { submitted, choice, usage, reason, reasoning } = *ended;
+        let AnswerRecord { submitted, choice, usage, reason, reasoning } = *ended;
         {
             let mut totals = live.totals();
             totals.open = totals.open.saturating_sub(1);
@@ -147,7 +147,7 @@ impl RequestSpan {
     }
 }
 
-impl Live {
+impl LiveSpan {
     fn totals(&self) -> std::sync::MutexGuard<'_, Totals> {
         self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,7 +172,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveSpan {
     fn drop(&mut self) {
         let totals = std::mem::take(&mut *self.totals());
         let span = self.context.span();

@@ -1,6 +1,6 @@
 //! A build without OpenTelemetry: nothing is traced.
 
-use super::{Asked, Ended, Otlp, OtlpError};
+use super::{AnswerRecord, Otlp, OtlpError, RequestRecord};
 use crate::error::ApiError;
 use axum::http::Request;
 
@@ -39,9 +39,9 @@ impl RequestSpan {
 
     pub(crate) fn model(&self, _name: &str) {}
 
-    pub(crate) fn asked(&self, _asked: &Asked<'_>) {}
+    pub(crate) fn asked(&self, _asked: &RequestRecord<'_>) {}
 
-    pub(crate) fn ended(&self, _ended: &Ended) {}
+    pub(crate) fn ended(&self, _ended: &AnswerRecord) {}
 
     pub(crate) fn failed(&self, _error: &ApiError) {}
 

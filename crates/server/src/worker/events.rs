@@ -1,6 +1,6 @@
 //! The way from the engine to a request: bounded, and closed from either end.
 
-use latent_engine::Chosen;
+use latent_engine::ChosenToken;
 use latent_engine::scheduler::{Canceller, JobEvent, JobId, Refusal};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// What a request hears.
 #[derive(Debug)]
-pub(crate) enum Notice {
+pub(crate) enum JobNotice {
     /// The scheduler has taken the job.
     Accepted,
     /// It has not.
@@ -19,7 +19,7 @@ pub(crate) enum Notice {
 }
 
 #[derive(Default)]
-struct Shared {
+struct NoticeChannel {
     /// Bytes that the reader has not fetched, about.
     bytes: AtomicUsize,
     /// The receiver was dropped.
@@ -29,7 +29,7 @@ struct Shared {
     jobs: Mutex<Option<(Canceller, Vec<JobId>)>>,
 }
 
-impl Shared {
+impl NoticeChannel {
     fn cancel(&self) {
         self.gone.store(true, Ordering::SeqCst);
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,46 +41,46 @@ impl Shared {
 
 /// The engine's end.
 #[derive(Clone)]
-pub(crate) struct Events {
-    sender: UnboundedSender<Notice>,
-    shared: Arc<Shared>,
+pub(crate) struct NoticeSender {
+    sender: UnboundedSender<JobNotice>,
+    shared: Arc<NoticeChannel>,
     limit: usize,
 }
 
 /// The request's end. Dropped, it cancels what still runs.
-pub(crate) struct Listening {
-    receiver: UnboundedReceiver<Notice>,
-    shared: Arc<Shared>,
+pub(crate) struct NoticeReceiver {
+    receiver: UnboundedReceiver<JobNotice>,
+    shared: Arc<NoticeChannel>,
 }
 
 /// Both ends. A reader that leaves more than `limit` bytes waiting is cut off.
-pub(crate) fn events(limit: usize) -> (Events, Listening) {
+pub(crate) fn events(limit: usize) -> (NoticeSender, NoticeReceiver) {
     let (sender, receiver) = unbounded_channel();
-    let shared = Arc::<Shared>::default();
-    (Events { sender, shared: Arc::clone(&shared), limit }, Listening { receiver, shared })
+    let shared = Arc::<NoticeChannel>::default();
+    (NoticeSender { sender, shared: Arc::clone(&shared), limit }, NoticeReceiver { receiver, shared })
 }
 
 /// About what a notice takes on the wire.
-fn cost(notice: &Notice) -> usize {
+fn cost(notice: &JobNotice) -> usize {
     const ENVELOPE: usize = 200;
     const ALTERNATIVE: usize = 100;
     match notice {
-        Notice::Event { event: JobEvent::Token(Chosen { text, logprob, .. }), .. } => {
+        JobNotice::Event { event: JobEvent::Token(ChosenToken { text, logprob, .. }), .. } => {
             let alternatives = logprob.as_ref().map_or(0, |(_, top)| 1 + top.len());
             ENVELOPE + text.len() + ALTERNATIVE * alternatives
         }
-        Notice::Event { event: JobEvent::Embedded { values, .. }, .. } => ENVELOPE + 12 * values.len(),
+        JobNotice::Event { event: JobEvent::Embedded { values, .. }, .. } => ENVELOPE + 12 * values.len(),
         _ => ENVELOPE,
     }
 }
 
-impl Events {
+impl NoticeSender {
     /// Sends an event to the request. False if the receiver was dropped.
-    pub(super) fn send(&self, notice: Notice) -> bool {
+    pub(super) fn send(&self, notice: JobNotice) -> bool {
         let bytes = cost(&notice);
         let waiting = self.shared.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
         // an embedding comes all at once, and ends its job
-        let whole = matches!(&notice, Notice::Event { event, .. } if event.is_last());
+        let whole = matches!(&notice, JobNotice::Event { event, .. } if event.is_last());
         if waiting > self.limit && !whole {
             self.shared.overrun.store(true, Ordering::SeqCst);
             self.shared.cancel();
@@ -103,9 +103,9 @@ impl Events {
     }
 }
 
-impl Listening {
+impl NoticeReceiver {
     /// The next notice; none once the engine has let go.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Notice>> {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<JobNotice>> {
         let polled = self.receiver.poll_recv(context);
         if let Poll::Ready(Some(notice)) = &polled {
             self.shared.bytes.fetch_sub(cost(notice), Ordering::SeqCst);
@@ -119,7 +119,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for NoticeReceiver {
     fn drop(&mut self) {
         self.shared.cancel();
     }

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 /// The scheduler's figures after its last step.
 #[derive(Default)]
-pub(crate) struct Live {
-    inner: Mutex<Inner>,
+pub(crate) struct LiveFigures {
+    inner: Mutex<WorkerFigures>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct WorkerFigures {
     stats: SchedulerStats,
     /// Sums of the schedulers before this one, after faults.
     past: SchedulerStats,
     /// Faults after which the model was loaded again.
     reloads: u64,
-    rates: Rates,
+    rates: TokenRates,
     /// When and at which sums the rates began to be counted.
     since: Option<(Instant, u64, u64)>,
     measured: Option<Instant>,
@@ -25,7 +25,7 @@ struct Inner {
 
 /// Tokens per second, over the last second or the last step.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rates {
+pub(crate) struct TokenRates {
     pub(crate) prompt: f64,
     pub(crate) completion: f64,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Rates {
 /// How long rates are counted over.
 const WINDOW: Duration = Duration::from_secs(1);
 
-impl Live {
+impl LiveFigures {
     pub(super) fn publish(&self, stats: SchedulerStats) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -45,7 +45,7 @@ impl Live {
         let seconds = (now - start).as_secs_f64();
         if now - start >= WINDOW || inner.measured.is_none_or(|at| now - at > WINDOW) {
             let rate = |tokens: u64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
-            inner.rates = Rates {
+            inner.rates = TokenRates {
                 prompt: rate(stats.tokens_in - tokens_in),
                 completion: rate(stats.tokens_out - tokens_out),
             };
@@ -83,9 +83,9 @@ impl Live {
     }
 
     /// Rates; 0 when the engine sleeps.
-    pub(crate) fn rates(&self) -> Rates {
+    pub(crate) fn rates(&self) -> TokenRates {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = inner.stats.running == 0 && inner.stats.waiting == 0;
-        if idle { Rates::default() } else { inner.rates }
+        if idle { TokenRates::default() } else { inner.rates }
     }
 }

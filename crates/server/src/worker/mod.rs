@@ -7,19 +7,19 @@ mod run;
 mod slots;
 mod stand_in;
 
-pub(crate) use events::{Listening, Notice, events};
-pub(crate) use live::Live;
-pub(crate) use profile::Watched;
-pub use run::Hook;
-pub(crate) use run::{Started, Worker};
+pub(crate) use events::{JobNotice, NoticeReceiver, events};
+pub(crate) use live::LiveFigures;
+pub(crate) use profile::WatchedProfile;
+pub use run::StepHook;
+pub(crate) use run::{EngineWorker, StartedWorker};
 pub(crate) use slots::{NoText, SlotHold, SlotTask, SlotText, Slots};
 pub use stand_in::TakenJob;
 pub(crate) use stand_in::stand_in;
 
 use crate::error::{ApiError, ErrorKind};
-use crate::model::Served;
-use events::Events;
-use latent_engine::scheduler::{Choice, Job, Scheduler};
+use crate::model::ServedModel;
+use events::NoticeSender;
+use latent_engine::scheduler::{Job, JobChoice, Scheduler};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,17 +27,17 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A job for the engine, and who hears of it.
-pub(crate) struct Submission {
+pub(crate) struct JobSubmission {
     pub(crate) job: Job,
-    pub(crate) choices: Vec<Choice>,
-    pub(crate) events: Events,
+    pub(crate) choices: Vec<JobChoice>,
+    pub(crate) events: NoticeSender,
 }
 
 /// Work that needs the scheduler.
 type Work = Box<dyn FnOnce(&mut Scheduler) + Send>;
 
 enum Command {
-    Submit(Box<Submission>),
+    Submit(Box<JobSubmission>),
     /// Work between two steps.
     Work(Work),
     /// No more jobs come; end when the running ones have ended.
@@ -52,18 +52,18 @@ pub(crate) enum ModelState {
         done: u64,
         total: u64,
     },
-    Ready(Arc<Served>),
+    Ready(Arc<ServedModel>),
     Failed(String),
 }
 
 /// What HTTP and the worker share.
-pub(crate) struct Engineering {
+pub(crate) struct WorkerHandle {
     state: Mutex<ModelState>,
     draining: AtomicBool,
     /// Jobs in the channel, which the scheduler has not seen yet.
     queued: AtomicUsize,
-    pub(crate) live: Live,
-    pub(crate) watched: Watched,
+    pub(crate) live: LiveFigures,
+    pub(crate) watched: WatchedProfile,
     pub(crate) slots: Arc<Slots>,
     commands: Sender<Command>,
 }
@@ -71,14 +71,14 @@ pub(crate) struct Engineering {
 /// Most jobs between HTTP and the scheduler; its own queue has its own limits.
 const MAX_QUEUED: usize = 1024;
 
-impl Engineering {
-    fn new(commands: Sender<Command>) -> Engineering {
-        Engineering {
+impl WorkerHandle {
+    fn new(commands: Sender<Command>) -> WorkerHandle {
+        WorkerHandle {
             state: Mutex::new(ModelState::Loading { done: 0, total: 0 }),
             draining: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
-            live: Live::default(),
-            watched: Watched::default(),
+            live: LiveFigures::default(),
+            watched: WatchedProfile::default(),
             slots: Arc::default(),
             commands,
         }
@@ -105,7 +105,7 @@ impl Engineering {
     }
 
     /// The model, once it is loaded and while requests are taken.
-    pub(crate) fn ready(&self) -> Result<Arc<Served>, ApiError> {
+    pub(crate) fn ready(&self) -> Result<Arc<ServedModel>, ApiError> {
         let unavailable =
             |problem: String| ApiError::new(ErrorKind::Unavailable, problem).retry(Duration::from_secs(2));
         if self.is_draining() {
@@ -123,7 +123,7 @@ impl Engineering {
         }
     }
 
-    pub(crate) fn submit(&self, submission: Submission) -> Result<(), ApiError> {
+    pub(crate) fn submit(&self, submission: JobSubmission) -> Result<(), ApiError> {
         if self.queued.fetch_add(1, Ordering::SeqCst) >= MAX_QUEUED {
             self.queued.fetch_sub(1, Ordering::SeqCst);
             let problem = format!("{MAX_QUEUED} requests wait for the engine: try again in a second");

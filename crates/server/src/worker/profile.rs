@@ -13,22 +13,22 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// The last profile, and when somebody looked at it.
 #[derive(Default)]
-pub(crate) struct Watched {
-    inner: Mutex<(Option<Instant>, Profile)>,
+pub(crate) struct WatchedProfile {
+    inner: Mutex<(Option<Instant>, WorkerProfile)>,
 }
 
 /// Means over some steps.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Profile {
+pub(crate) struct WorkerProfile {
     pub(crate) steps: u64,
     pub(crate) rows: u64,
     pub(crate) time: Duration,
     pub(crate) phases: Vec<PhaseTime>,
 }
 
-impl Watched {
+impl WatchedProfile {
     /// The last profile. From now on, for a while, there are new ones.
-    pub(crate) fn look(&self) -> Profile {
+    pub(crate) fn look(&self) -> WorkerProfile {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.0 = Some(Instant::now());
         inner.1.clone()
@@ -39,7 +39,7 @@ impl Watched {
         inner.0.is_some_and(|at| at.elapsed() < ATTENTION)
     }
 
-    fn publish(&self, profile: Profile) {
+    fn publish(&self, profile: WorkerProfile) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).1 = profile;
     }
 }
@@ -47,10 +47,10 @@ impl Watched {
 /// Clocks that run.
 #[derive(Default)]
 pub(super) struct Clocks {
-    running: Option<Running>,
+    running: Option<StepClock>,
 }
 
-struct Running {
+struct StepClock {
     since: Instant,
     before: SchedulerStats,
     rows: u64,
@@ -58,15 +58,15 @@ struct Running {
 
 impl Clocks {
     /// A step begins.
-    pub(super) fn before(&mut self, scheduler: &mut Scheduler, watched: &Watched) {
+    pub(super) fn before(&mut self, scheduler: &mut Scheduler, watched: &WatchedProfile) {
         if self.running.is_none() && watched.is_wanted() {
             scheduler.start_phase_times();
-            self.running = Some(Running { since: Instant::now(), before: scheduler.stats(), rows: 0 });
+            self.running = Some(StepClock { since: Instant::now(), before: scheduler.stats(), rows: 0 });
         }
     }
 
     /// It has ended; `idle`: for a while it was the last.
-    pub(super) fn after(&mut self, scheduler: &mut Scheduler, watched: &Watched, idle: bool) {
+    pub(super) fn after(&mut self, scheduler: &mut Scheduler, watched: &WatchedProfile, idle: bool) {
         let Some(running) = &mut self.running else { return };
         let stats = scheduler.stats();
         running.rows += (stats.last_decoding + stats.last_prompt_tokens) as u64;
@@ -77,7 +77,7 @@ impl Clocks {
         let steps = stats.steps.saturating_sub(running.before.steps);
         let time = stats.step_time.saturating_sub(running.before.step_time);
         if steps > 0 {
-            watched.publish(Profile { steps, rows: running.rows, time, phases });
+            watched.publish(WorkerProfile { steps, rows: running.rows, time, phases });
         }
         self.running = None;
     }

@@ -1,9 +1,9 @@
 //! The loop of the engine's thread.
 
-use super::events::{Events, Notice};
+use super::events::{JobNotice, NoticeSender};
 use super::profile::Clocks;
-use super::{Command, Engineering, ModelState, Submission};
-use crate::model::{Attempt, LoadError, LoadedModel, Loader, Served};
+use super::{Command, JobSubmission, ModelState, WorkerHandle};
+use crate::model::{LoadAttempt, LoadError, LoadedModel, Loader, ServedModel};
 use latent_engine::scheduler::{JobError, JobEvent, JobId, Scheduler, SchedulerOptions, SuspendedJobs};
 use latent_types::panic_text;
 use std::collections::HashMap;
@@ -16,18 +16,18 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Called before each step; tests make it panic.
-pub type Hook = Arc<dyn Fn() + Send + Sync>;
+pub type StepHook = Arc<dyn Fn() + Send + Sync>;
 
 /// The engine's thread.
-pub(crate) struct Worker {
-    engineering: Arc<Engineering>,
+pub(crate) struct EngineWorker {
+    engineering: Arc<WorkerHandle>,
     loader: Arc<Mutex<Loader>>,
     /// See [`Attempt::alone`].
     alone: bool,
     commands: Receiver<Command>,
     options: SchedulerOptions,
-    before_step: Option<Hook>,
-    routes: HashMap<JobId, (Events, usize)>,
+    before_step: Option<StepHook>,
+    routes: HashMap<JobId, (NoticeSender, usize)>,
     /// No more jobs come.
     stopping: bool,
     /// See [`AboutModel::falls_back`](crate::AboutModel::falls_back).
@@ -35,8 +35,8 @@ pub(crate) struct Worker {
 }
 
 /// A worker's thread that has been started.
-pub(crate) struct Started {
-    pub(crate) engineering: Arc<Engineering>,
+pub(crate) struct StartedWorker {
+    pub(crate) engineering: Arc<WorkerHandle>,
     /// Hears whether the model was loaded.
     pub(crate) loaded: oneshot::Receiver<Result<(), LoadError>>,
     /// Hears, by the end of the channel, that all memory of the model has been given back.
@@ -45,7 +45,7 @@ pub(crate) struct Started {
 }
 
 /// Why the loop over one loaded model ends.
-enum End {
+enum WorkerEnd {
     Stopped,
     Reload,
     /// Its device is gone, for this reason.
@@ -58,19 +58,19 @@ const RELOADS: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration
 /// Steps that may fail one after the other before the model is loaded again.
 const FAILURES: usize = 2;
 
-impl Worker {
+impl EngineWorker {
     /// Starts the thread, which loads the model and runs it.
     pub(crate) fn start(
         loader: &Arc<Mutex<Loader>>,
         alone: bool,
         options: SchedulerOptions,
-        before_step: Option<Hook>,
-    ) -> std::io::Result<Started> {
+        before_step: Option<StepHook>,
+    ) -> std::io::Result<StartedWorker> {
         let (sender, commands) = channel();
-        let engineering = Arc::new(Engineering::new(sender));
+        let engineering = Arc::new(WorkerHandle::new(sender));
         let (first, loaded) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        let worker = Worker {
+        let worker = EngineWorker {
             engineering: Arc::clone(&engineering),
             loader: Arc::clone(loader),
             alone,
@@ -86,7 +86,7 @@ impl Worker {
             drop(end);
         };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(run)?;
-        Ok(Started { engineering, loaded, ended, thread })
+        Ok(StartedWorker { engineering, loaded, ended, thread })
     }
 
     fn run(mut self, first: oneshot::Sender<Result<(), LoadError>>) {
@@ -102,9 +102,9 @@ impl Worker {
         let _ = first.send(Ok(()));
         loop {
             let lost = match self.serve(&mut scheduler) {
-                End::Stopped => return,
-                End::Reload => None,
-                End::Lost(problem) => Some(problem),
+                WorkerEnd::Stopped => return,
+                WorkerEnd::Reload => None,
+                WorkerEnd::Lost(problem) => Some(problem),
             };
             self.engineering.live.reloaded();
             let jobs = self.take_apart(scheduler, lost.as_deref());
@@ -129,21 +129,21 @@ impl Worker {
         Some(jobs)
     }
 
-    fn load(&mut self, lost: Option<&str>) -> Result<(LoadedModel, Arc<Served>), LoadError> {
+    fn load(&mut self, lost: Option<&str>) -> Result<(LoadedModel, Arc<ServedModel>), LoadError> {
         let engineering = Arc::clone(&self.engineering);
         let mut progress = |done, total| engineering.set_state(ModelState::Loading { done, total });
-        let mut attempt = Attempt { progress: &mut progress, alone: self.alone, lost };
+        let mut attempt = LoadAttempt { progress: &mut progress, alone: self.alone, lost };
         let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = catch_unwind(AssertUnwindSafe(|| (*loader)(&mut attempt)))
             .unwrap_or_else(|panic| Err(panic_text(&*panic).into()))?;
-        let served = Arc::new(Served::new(&loaded)?);
+        let served = Arc::new(ServedModel::new(&loaded)?);
         Ok((loaded, served))
     }
 
     /// Schedules requests on a model, first those that ran where it was before.
     fn scheduler(
         &mut self,
-        (loaded, served): (LoadedModel, Arc<Served>),
+        (loaded, served): (LoadedModel, Arc<ServedModel>),
         jobs: Option<SuspendedJobs>,
     ) -> Scheduler {
         let LoadedModel { engine, tokenizer, about } = loaded;
@@ -177,47 +177,47 @@ impl Worker {
     }
 
     /// Steps while there is work, sleeps while there is none.
-    fn serve(&mut self, scheduler: &mut Scheduler) -> End {
+    fn serve(&mut self, scheduler: &mut Scheduler) -> WorkerEnd {
         let (mut busy, mut failures) = (!scheduler.is_idle(), 0);
         let mut clocks = Clocks::default();
         loop {
             match self.take(scheduler, busy) {
-                Took::Nothing => {}
-                Took::Jobs => {
+                CommandIntake::Nothing => {}
+                CommandIntake::Jobs => {
                     busy = true;
                     self.engineering.live.publish(scheduler.stats());
                 }
-                Took::Stop => self.stopping = true,
+                CommandIntake::Stop => self.stopping = true,
             }
             if !busy {
                 if self.stopping {
-                    return End::Stopped;
+                    return WorkerEnd::Stopped;
                 }
                 continue;
             }
             clocks.before(scheduler, &self.engineering.watched);
             match self.step(scheduler) {
                 Ok(more) => (busy, failures) = (more, 0),
-                Err(Fault::Lost(problem)) => {
+                Err(StepFault::Lost(problem)) => {
                     self.engineering.set_state(ModelState::Loading { done: 0, total: 0 });
                     if !self.falls_back {
                         tracing::error!("a step failed: {problem}");
                         self.fail_all(&problem);
                     }
-                    return End::Lost(problem);
+                    return WorkerEnd::Lost(problem);
                 }
-                Err(Fault::Step(problem)) => {
+                Err(StepFault::Step(problem)) => {
                     failures += 1;
                     tracing::error!("a step failed: {problem}");
                     if failures >= FAILURES {
                         self.fail_all(&problem);
-                        return End::Reload;
+                        return WorkerEnd::Reload;
                     }
                 }
-                Err(Fault::Panic(problem)) => {
+                Err(StepFault::Panic(problem)) => {
                     tracing::error!("the engine panicked: {problem}");
                     self.fail_all(&problem);
-                    return End::Reload;
+                    return WorkerEnd::Reload;
                 }
             }
             clocks.after(scheduler, &self.engineering.watched, !busy);
@@ -226,10 +226,10 @@ impl Worker {
     }
 
     /// Takes all pending commands while the engine is busy, else waits for one.
-    fn take(&mut self, scheduler: &mut Scheduler, busy: bool) -> Took {
-        let mut took = Took::Nothing;
+    fn take(&mut self, scheduler: &mut Scheduler, busy: bool) -> CommandIntake {
+        let mut took = CommandIntake::Nothing;
         loop {
-            let command = if busy || self.stopping || matches!(took, Took::Jobs) {
+            let command = if busy || self.stopping || matches!(took, CommandIntake::Jobs) {
                 self.commands.try_recv().map_err(|error| error == TryRecvError::Disconnected)
             } else {
                 let wait =
@@ -242,7 +242,7 @@ impl Worker {
                 Ok(Command::Submit(submission)) => {
                     self.engineering.queued.fetch_sub(1, Ordering::SeqCst);
                     self.accept(scheduler, *submission);
-                    took = Took::Jobs;
+                    took = CommandIntake::Jobs;
                 }
                 Ok(Command::Work(work)) => {
                     // whoever waits for it hears that nothing comes
@@ -253,15 +253,15 @@ impl Worker {
                 }
                 Ok(Command::Stop) | Err(true) => {
                     scheduler.close();
-                    return Took::Stop;
+                    return CommandIntake::Stop;
                 }
                 Err(false) => return took,
             }
         }
     }
 
-    fn accept(&mut self, scheduler: &mut Scheduler, submission: Submission) {
-        let Submission { job, choices, events } = submission;
+    fn accept(&mut self, scheduler: &mut Scheduler, submission: JobSubmission) {
+        let JobSubmission { job, choices, events } = submission;
         if events.is_gone() {
             return;
         }
@@ -271,21 +271,21 @@ impl Worker {
                     self.routes.insert(*id, (events.clone(), choice));
                 }
                 events.bind(scheduler.canceller(), ids);
-                events.send(Notice::Accepted);
+                events.send(JobNotice::Accepted);
             }
             Err(refusal) => {
-                events.send(Notice::Refused(refusal));
+                events.send(JobNotice::Refused(refusal));
             }
         }
     }
 
-    fn step(&mut self, scheduler: &mut Scheduler) -> Result<bool, Fault> {
+    fn step(&mut self, scheduler: &mut Scheduler) -> Result<bool, StepFault> {
         let routes = &mut self.routes;
         let hook = self.before_step.as_deref();
         let mut listener = |id: JobId, event: JobEvent| {
             let last = event.is_last();
             if let Some((events, choice)) = routes.get(&id) {
-                events.send(Notice::Event { choice: *choice, event });
+                events.send(JobNotice::Event { choice: *choice, event });
             }
             if last {
                 routes.remove(&id);
@@ -299,9 +299,9 @@ impl Worker {
         }));
         match stepped {
             Ok(Ok(more)) => Ok(more),
-            Ok(Err(error)) if error.is_lost() => Err(Fault::Lost(error.to_string())),
-            Ok(Err(error)) => Err(Fault::Step(error.to_string())),
-            Err(panic) => Err(Fault::Panic(panic_text(&*panic).to_owned())),
+            Ok(Err(error)) if error.is_lost() => Err(StepFault::Lost(error.to_string())),
+            Ok(Err(error)) => Err(StepFault::Step(error.to_string())),
+            Err(panic) => Err(StepFault::Panic(panic_text(&*panic).to_owned())),
         }
     }
 
@@ -318,20 +318,20 @@ impl Worker {
     }
 }
 
-enum Took {
+enum CommandIntake {
     Nothing,
     Jobs,
     Stop,
 }
 
 /// What went wrong with a step.
-enum Fault {
+enum StepFault {
     /// The device is gone.
     Lost(String),
     Step(String),
     Panic(String),
 }
 
-fn fail(events: &Events, choice: usize, problem: &str) {
-    events.send(Notice::Event { choice, event: JobEvent::Failed(JobError::Engine(problem.to_owned())) });
+fn fail(events: &NoticeSender, choice: usize, problem: &str) {
+    events.send(JobNotice::Event { choice, event: JobEvent::Failed(JobError::Engine(problem.to_owned())) });
 }

@@ -1,17 +1,17 @@
 //! What the slots of a model do, as llama.cpp's servers show it: figures of requests, and none of their texts.
 
-use crate::params::Params;
+use crate::params::AnswerParams;
 use latent_engine::cache::CacheSalt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Slots of a model. A slot keeps the figures of its last request.
 #[derive(Default)]
 pub(crate) struct Slots {
-    inner: Mutex<Inner>,
+    inner: Mutex<SlotTable>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct SlotTable {
     slots: Vec<Slot>,
     /// How many requests have had a slot.
     count: u64,
@@ -29,7 +29,7 @@ pub(crate) struct SlotTask {
     /// Its number among all requests.
     pub(crate) id: u64,
     pub(crate) is_running: bool,
-    pub(crate) params: Arc<Params>,
+    pub(crate) params: Arc<AnswerParams>,
     /// Tokens of its prompt, and how many of them were cached and have run.
     pub(crate) prompt: usize,
     pub(crate) cached: usize,
@@ -69,7 +69,7 @@ impl Slot {
     }
 }
 
-impl Inner {
+impl SlotTable {
     fn slot(&mut self, index: usize) -> &mut Slot {
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, Slot::default);
@@ -87,14 +87,14 @@ impl Inner {
 }
 
 impl Slots {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SlotTable> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives a request a slot: of `count`, the one that it wants, if that is free. `text` is kept for later.
     pub(crate) fn take(
         self: &Arc<Slots>,
-        params: &Arc<Params>,
+        params: &Arc<AnswerParams>,
         (prompt, cached): (usize, usize),
         count: usize,
         text: Option<SlotText>,

@@ -1,8 +1,8 @@
 //! A stand-in for the engine's thread: it takes the jobs that a scheduler would take, and ends each at once with an empty answer.
 
-use super::{Command, Engineering, ModelState, Notice, Submission};
-use crate::model::Served;
-use latent_engine::scheduler::{JobEvent, Refusal, Usage};
+use super::{Command, JobNotice, JobSubmission, ModelState, WorkerHandle};
+use crate::model::ServedModel;
+use latent_engine::scheduler::{JobEvent, JobUsage, Refusal};
 use latent_engine::{Request, StopReason};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,10 +22,10 @@ pub struct TakenJob {
 
 /// Starts the thread, which ends when the server drains. The receiver hears of every job before the request does.
 pub(crate) fn stand_in(
-    served: Arc<Served>,
-) -> std::io::Result<(Arc<Engineering>, JoinHandle<()>, Receiver<TakenJob>)> {
+    served: Arc<ServedModel>,
+) -> std::io::Result<(Arc<WorkerHandle>, JoinHandle<()>, Receiver<TakenJob>)> {
     let (sender, commands) = channel();
-    let engineering = Arc::new(Engineering::new(sender));
+    let engineering = Arc::new(WorkerHandle::new(sender));
     engineering.set_state(ModelState::Ready(Arc::clone(&served)));
     let (taken, jobs) = channel();
     let own = Arc::clone(&engineering);
@@ -47,7 +47,7 @@ pub(crate) fn stand_in(
 }
 
 /// Why a scheduler would not take a request, as far as it does not depend on the engine's state.
-fn refusal(served: &Served, request: &Request, embed: bool) -> Option<Refusal> {
+fn refusal(served: &ServedModel, request: &Request, embed: bool) -> Option<Refusal> {
     let tokens = request.prompt.len();
     if tokens == 0 {
         return Some(Refusal::Invalid("the prompt has no tokens".into()));
@@ -58,21 +58,21 @@ fn refusal(served: &Served, request: &Request, embed: bool) -> Option<Refusal> {
     request.sampling.validate(served.vocab).err().map(|error| Refusal::Invalid(error.to_string()))
 }
 
-fn answer(served: &Served, submission: Submission, taken: &Sender<TakenJob>) {
-    let Submission { job, choices, events } = submission;
+fn answer(served: &ServedModel, submission: JobSubmission, taken: &Sender<TakenJob>) {
+    let JobSubmission { job, choices, events } = submission;
     if let Some(refusal) = refusal(served, &job.request, job.embed) {
-        events.send(Notice::Refused(refusal));
+        events.send(JobNotice::Refused(refusal));
         return;
     }
-    let usage = Usage { prompt: job.request.prompt.len(), ..Usage::default() };
+    let usage = JobUsage { prompt: job.request.prompt.len(), ..JobUsage::default() };
     // status requests are still answered after the last job
     let _ = taken.send(TakenJob { request: job.request, choices: 1 + choices.len(), embed: job.embed });
-    events.send(Notice::Accepted);
+    events.send(JobNotice::Accepted);
     for choice in 0..=choices.len() {
         let end = match job.embed {
             true => JobEvent::Embedded { values: vec![0.0; served.hidden], length: 1.0, usage },
             false => JobEvent::Finished { reason: StopReason::End, rest: String::new(), usage },
         };
-        events.send(Notice::Event { choice, event: end });
+        events.send(JobNotice::Event { choice, event: end });
     }
 }

@@ -2,7 +2,7 @@
 //! Claude Code 2.1.197, Codex 0.171.0 and opencode 1.18.33 were recorded from the programs; the others follow the documentation of their clients.
 
 use crate::client::Reply;
-use crate::support::{Running, demo};
+use crate::support::{TestServer, demo};
 use serde_json::{Value, json};
 
 /// The fields that the server names as ignored.
@@ -135,7 +135,7 @@ fn codex_asks_calls_and_goes_on() {
 }
 
 /// Sends a streamed chat. Returns the last chunk but one, which has the usage.
-fn chat(server: &Running, body: &Value) -> Value {
+fn chat(server: &TestServer, body: &Value) -> Value {
     let reply = server.post("/v1/chat/completions", body);
     let mut chunks = events(&reply);
     assert_eq!(ignored(&reply), None, "{body}");

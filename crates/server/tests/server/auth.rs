@@ -1,18 +1,18 @@
 //! Keys, origins, hosts and addresses.
 
 use crate::client::Reply;
-use crate::support::{CHAT, Running, ask, config, demo, loader, source, start};
-use latent_server::{Extras, Keys, ServeError, Server, ServerConfig};
+use crate::support::{CHAT, TestServer, ask, config, demo, loader, source, start};
+use latent_server::{ApiKeys, Extras, ServeError, Server, ServerConfig};
 use serde_json::json;
 
-fn with(server: &Running, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+fn with(server: &TestServer, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
     let body = if method == "POST" { ask(json!({})).to_string() } else { String::new() };
     server.ask(method, path, headers, &body)
 }
 
 /// A server with two keys.
-fn with_keys() -> Running {
-    start(ServerConfig { keys: Keys::parse("first-secret-key\nsecond-secret-key").unwrap(), ..config() })
+fn with_keys() -> TestServer {
+    start(ServerConfig { keys: ApiKeys::parse("first-secret-key\nsecond-secret-key").unwrap(), ..config() })
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn pages_of_others_may_not_ask_unless_named() {
 }
 
 /// The preflight of a page of this origin that will send these headers.
-fn preflight(server: &Running, origin: &str, headers: &str) -> Reply {
+fn preflight(server: &TestServer, origin: &str, headers: &str) -> Reply {
     let asked = [
         ("Origin", origin),
         ("Access-Control-Request-Method", "POST"),

@@ -1,6 +1,6 @@
 //! OpenAI's chat completions.
 
-use crate::support::{CHAT, Running, ask, demo, merge, only, question};
+use crate::support::{CHAT, TestServer, ask, demo, merge, only, question};
 use serde_json::{Value, json};
 
 /// The concatenated deltas of a field.
@@ -346,7 +346,7 @@ fn function(name: &str) -> Value {
 }
 
 /// The names of the functions that an answer calls.
-fn called(server: &Running, path: &str, body: &Value) -> Vec<String> {
+fn called(server: &TestServer, path: &str, body: &Value) -> Vec<String> {
     let whole = server.post(path, body).ok();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let list = whole["choices"][0]["message"]["tool_calls"].as_array().cloned().unwrap_or_default();

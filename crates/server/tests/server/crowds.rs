@@ -1,7 +1,7 @@
 //! Clients that are slow, and clients that are many: others are served throughout.
 
 use crate::client::{PATIENCE, connect, receive};
-use crate::support::{CHAT, Running, ask, config, start, start_with, until};
+use crate::support::{CHAT, TestServer, ask, config, start, start_with, until};
 use latent_server::{Extras, Limits, ServerConfig};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
@@ -14,19 +14,19 @@ use tokio::net::TcpSocket;
 
 const HEAD: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n";
 
-fn limited(limits: Limits) -> Running {
+fn limited(limits: Limits) -> TestServer {
     start(ServerConfig { limits, ..config() })
 }
 
 /// A connection on which this was sent.
-fn begun(server: &Running, text: &str) -> TcpStream {
+fn begun(server: &TestServer, text: &str) -> TcpStream {
     let mut stream = connect(server.address);
     stream.write_all(text.as_bytes()).unwrap();
     stream
 }
 
 /// A connection whose reader takes little from the wire.
-fn narrow(server: &Running) -> TcpStream {
+fn narrow(server: &TestServer) -> TcpStream {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let stream = runtime.block_on(async {
         let socket = TcpSocket::new_v4().unwrap();
@@ -38,7 +38,7 @@ fn narrow(server: &Running) -> TcpStream {
 }
 
 /// Waits until no connection is open but the one that asks.
-fn until_alone(server: &Running) {
+fn until_alone(server: &TestServer) {
     until("alone", || server.metric("latent_http_connections ") == 1);
 }
 

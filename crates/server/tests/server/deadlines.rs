@@ -1,7 +1,7 @@
 //! Requests that take too long, in every interface.
 
 use crate::client::{Reply, connect, receive};
-use crate::support::{Running, config, question, start, start_with};
+use crate::support::{TestServer, config, question, start, start_with};
 use latent_server::{Extras, Limits, ServerConfig};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -42,14 +42,14 @@ fn message(path: &str, status: u16, value: &Value) -> String {
 }
 
 /// A server whose steps take longer than requests may.
-fn too_slow() -> Running {
+fn too_slow() -> TestServer {
     let hook = Arc::new(|| std::thread::sleep(Duration::from_millis(1200)));
     let limits = Limits { request_seconds: 1, ..Limits::default() };
     start_with(ServerConfig { limits, ..config() }, Extras { before_step: Some(hook), ..Extras::default() })
 }
 
 /// Asks all at once.
-fn replies(server: &Running, requests: &[(&'static str, Value)]) -> Vec<Reply> {
+fn replies(server: &TestServer, requests: &[(&'static str, Value)]) -> Vec<Reply> {
     let streams: Vec<_> = requests.iter().map(|(path, body)| server.begin(path, body)).collect();
     streams.into_iter().map(receive).collect()
 }

@@ -1,15 +1,15 @@
 //! Settings of the command line hold for requests that do not set them, in every dialect.
 
-use crate::support::{CONTEXT, Running, config, loader, merge, question, source, wrap};
+use crate::support::{CONTEXT, TestServer, config, loader, merge, question, source, wrap};
 use latent_engine::sampling::SamplingParams;
-use latent_server::{Attempt, Extras, LoadError, LoadedModel, RequestDefaults, Server};
+use latent_server::{Extras, LoadAttempt, LoadError, LoadedModel, RequestDefaults, Server};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// A server whose model samples at random, with these defaults.
-fn serve(defaults: RequestDefaults) -> Running {
+fn serve(defaults: RequestDefaults) -> TestServer {
     let mut load = loader();
-    let with_defaults = move |attempt: &mut Attempt<'_>| -> Result<LoadedModel, LoadError> {
+    let with_defaults = move |attempt: &mut LoadAttempt<'_>| -> Result<LoadedModel, LoadError> {
         let mut loaded = load(attempt)?;
         loaded.about.sampling = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
         loaded.about.defaults = defaults.clone();
@@ -22,7 +22,7 @@ fn serve(defaults: RequestDefaults) -> Running {
 }
 
 /// A dialect: where it is, its request, how it names the number of tokens and stop strings, and where the answer has its text and its number of tokens.
-struct Dialect {
+struct DialectCase {
     path: &'static str,
     request: Value,
     max_tokens: &'static str,
@@ -35,8 +35,8 @@ struct Dialect {
     needs_max_tokens: bool,
 }
 
-fn dialects() -> Vec<Dialect> {
-    let chat = |path, max_tokens, stop, seed, text, tokens| Dialect {
+fn dialects() -> Vec<DialectCase> {
+    let chat = |path, max_tokens, stop, seed, text, tokens| DialectCase {
         path,
         request: json!({"messages": question()}),
         max_tokens,
@@ -56,7 +56,7 @@ fn dialects() -> Vec<Dialect> {
             "/choices/0/message/content",
             "/usage/completion_tokens",
         ),
-        Dialect {
+        DialectCase {
             request: json!({"prompt": story}),
             ..chat(
                 "/v1/completions",
@@ -67,7 +67,7 @@ fn dialects() -> Vec<Dialect> {
                 "/usage/completion_tokens",
             )
         },
-        Dialect {
+        DialectCase {
             request: json!({"input": "Tell me a story about a fox and a lantern."}),
             ..chat(
                 "/v1/responses",
@@ -78,7 +78,7 @@ fn dialects() -> Vec<Dialect> {
                 "/usage/output_tokens",
             )
         },
-        Dialect {
+        DialectCase {
             needs_max_tokens: true,
             ..chat(
                 "/v1/messages",
@@ -89,11 +89,11 @@ fn dialects() -> Vec<Dialect> {
                 "/usage/output_tokens",
             )
         },
-        Dialect {
+        DialectCase {
             request: json!({"prompt": story}),
             ..chat("/completion", "/n_predict", Some("/stop"), Some("/seed"), "/content", "/tokens_predicted")
         },
-        Dialect {
+        DialectCase {
             request: json!({"messages": question(), "stream": false, "options": {}}),
             ..chat(
                 "/api/chat",
@@ -104,7 +104,7 @@ fn dialects() -> Vec<Dialect> {
                 "/eval_count",
             )
         },
-        Dialect {
+        DialectCase {
             request: json!({"prompt": story, "raw": true, "stream": false, "options": {}}),
             ..chat(
                 "/api/generate",
@@ -118,9 +118,9 @@ fn dialects() -> Vec<Dialect> {
     ]
 }
 
-impl Dialect {
+impl DialectCase {
     /// The request with some more fields; `max` is its number of tokens, if it sets one.
-    fn ask(&self, server: &Running, max: Option<i64>, more: &[(&str, Value)]) -> Value {
+    fn ask(&self, server: &TestServer, max: Option<i64>, more: &[(&str, Value)]) -> Value {
         let mut body = self.request.clone();
         let required = self.needs_max_tokens.then_some(400);
         let max = max.or(required).map(|max| (self.max_tokens, json!(max)));

@@ -1,10 +1,10 @@
 //! Fields of requests that say how an answer is generated: each has an effect, in the dialects that have it.
 
-use crate::support::{Running, demo, merge, question};
+use crate::support::{TestServer, demo, merge, question};
 use serde_json::{Value, json};
 
 /// A completion of a story, which is greedy and never ends by itself.
-fn story(server: &Running, more: Value) -> Value {
+fn story(server: &TestServer, more: Value) -> Value {
     let mut body =
         json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "return_tokens": true});
     merge(&mut body, more);

@@ -1,7 +1,7 @@
 //! Fill-in-the-middle prompts.
 
-use crate::support::{CONTEXT, Running, about, config, demo, loader, open_demo, source, wrap};
-use latent_formats::Source;
+use crate::support::{CONTEXT, TestServer, about, config, demo, loader, open_demo, source, wrap};
+use latent_formats::CheckpointSource;
 use latent_server::{
     CheckedRequest, Extras, Limits, LoadedModel, Loader, ModelFigures, RequestCheck, Server,
 };
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The demo model's tokenizer with tokens for gaps: control tokens that code does not have, and tokens of bytes that UTF-8 does not have.
 fn tokenizer(fim: FimTokens) -> Arc<Tokenizer> {
     let checkpoint = open_demo();
-    let Source::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
+    let CheckpointSource::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
     let vocab = GgufVocab { fim, ..GgufVocab::from_metadata(&source.metadata).unwrap() };
     Arc::new(Tokenizer::from_gguf(&vocab).unwrap())
 }
@@ -158,7 +158,7 @@ fn a_model_without_such_tokens_says_so() {
 }
 
 /// A server whose model has tokens for gaps.
-fn with_gaps() -> Running {
+fn with_gaps() -> TestServer {
     let mut plain = loader();
     let loader: Loader = Box::new(move |attempt| {
         let loaded = plain(attempt)?;

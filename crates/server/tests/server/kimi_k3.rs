@@ -2,13 +2,13 @@
 //! the parser of its output, held together.
 
 use crate::client::Reply;
-use crate::support::{CHAT, Running, config, merge, source, wrap};
+use crate::support::{CHAT, TestServer, config, merge, source, wrap};
 use crate::vocabularies::of_bytes;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, EngineOptions};
 use latent_formats::Checkpoint;
-use latent_server::{AboutModel, Extras, LoadedModel, Loader, Server};
-use latent_testing::Recipe;
+use latent_server::{Extras, LoadedModel, Loader, ModelFacts, Server};
+use latent_testing::ModelRecipe;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn loader() -> Loader {
     Box::new(|attempt| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tiny.gguf");
-        Recipe::new("tiny-v3", "Q4_K_M".parse().unwrap()).write_gguf(&path).unwrap();
+        ModelRecipe::new("tiny-v3", "Q4_K_M".parse().unwrap()).write_gguf(&path).unwrap();
         let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
         let options = EngineOptions {
             threads: Some(1),
@@ -47,23 +47,23 @@ fn loader() -> Loader {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let tokenizer = Arc::new(of_bytes(&words, &CONTROLS));
         assert_eq!(tokenizer.vocab_size(), engine.config().vocab_size);
-        let about = AboutModel {
+        let about = ModelFacts {
             id: "kimi".into(),
             chat_template: Some(TEMPLATE.into()),
             sampling: SamplingParams::greedy(),
-            ..AboutModel::default()
+            ..ModelFacts::default()
         };
         Ok(LoadedModel { engine, tokenizer, about })
     })
 }
 
-fn kimi() -> Running {
+fn kimi() -> TestServer {
     let server = Server::start(config(), vec![source("kimi", loader())], Extras::default()).unwrap();
     server.wait_loaded(Duration::from_secs(60)).expect("it loads in time").unwrap();
     wrap(server)
 }
 
-fn id(server: &Running, token: &str) -> u64 {
+fn id(server: &TestServer, token: &str) -> u64 {
     let tokens = server.post("/tokenize", &json!({"content": token})).ok();
     let [id] = tokens["tokens"].as_array().unwrap().as_slice() else { panic!("{token}: {tokens}") };
     id.as_u64().unwrap()
@@ -88,7 +88,7 @@ fn tools() -> Value {
 }
 
 /// A question whose answer closes what is open wherever it may: a random model writes for ever else.
-fn question(server: &Running, more: Value) -> Value {
+fn question(server: &TestServer, more: Value) -> Value {
     let mut body = json!({
         "messages": [{"role": "user", "content": "Weather in <|open|>Bonn<|sep|>?"}],
         "max_tokens": 600, "logit_bias": {id(server, "<|close|>").to_string(): 100},

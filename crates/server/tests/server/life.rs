@@ -2,7 +2,7 @@
 
 use crate::client::receive;
 use crate::support::{CHAT, ask, config, demo, loader, source, start_with, until, wrap};
-use latent_server::{Attempt, Extras, Limits, Server, ServerConfig};
+use latent_server::{Extras, Limits, LoadAttempt, Server, ServerConfig};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 fn while_the_model_loads_requests_are_refused() {
     let (go, wait) = channel::<()>();
     let mut load = loader();
-    let slow = Box::new(move |attempt: &mut Attempt<'_>| {
+    let slow = Box::new(move |attempt: &mut LoadAttempt<'_>| {
         (attempt.progress)(50, 100);
         wait.recv().unwrap();
         load(attempt)
@@ -35,7 +35,7 @@ fn while_the_model_loads_requests_are_refused() {
 
 #[test]
 fn a_model_that_cannot_be_loaded_says_why() {
-    let broken = Box::new(|_: &mut Attempt<'_>| Err("the file is gone".into()));
+    let broken = Box::new(|_: &mut LoadAttempt<'_>| Err("the file is gone".into()));
     let server = wrap(Server::start(config(), vec![source("demo", broken)], Extras::default()).unwrap());
     let error = server.server().wait_loaded(Duration::from_secs(10)).unwrap().unwrap_err();
     assert_eq!(error.to_string(), "the file is gone");

@@ -1,6 +1,6 @@
 //! llama.cpp's interface.
 
-use crate::support::{Running, config, demo, start, until};
+use crate::support::{TestServer, config, demo, start, until};
 use latent_server::ServerConfig;
 use serde_json::{Value, json};
 
@@ -152,7 +152,7 @@ fn slots_show_figures_of_requests_and_none_of_their_texts() {
     let mut config = config();
     config.scheduler.max_running = 2;
     let server = start(config);
-    let slots = |server: &Running| server.get("/slots").ok().as_array().unwrap().clone();
+    let slots = |server: &TestServer| server.get("/slots").ok().as_array().unwrap().clone();
     let idle = slots(&server);
     assert_eq!(idle.len(), 2);
     assert!(idle.iter().all(|slot| slot.get("params").is_none() && slot["is_processing"] == false));

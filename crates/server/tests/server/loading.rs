@@ -2,8 +2,8 @@
 
 use crate::client::{Reply, receive};
 use crate::models::{both, long, serve, state, tiny, whole};
-use crate::support::{CHAT, Running, ask, config, loader_of, merge, open_demo, question, source, until};
-use latent_server::{Attempt, Limits, Loader, ModelSource, ServerConfig};
+use crate::support::{CHAT, TestServer, ask, config, loader_of, merge, open_demo, question, source, until};
+use latent_server::{Limits, LoadAttempt, Loader, ModelSource, ServerConfig};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use std::sync::mpsc::{Sender, channel};
 fn slow() -> (Loader, Sender<Option<&'static str>>) {
     let (go, wait) = channel::<Option<&'static str>>();
     let mut load = loader_of("slow", Box::new(open_demo));
-    let slow = move |attempt: &mut Attempt<'_>| match wait.recv().unwrap() {
+    let slow = move |attempt: &mut LoadAttempt<'_>| match wait.recv().unwrap() {
         None => load(attempt),
         Some(problem) => Err(problem.into()),
     };
@@ -30,7 +30,7 @@ fn impatient() -> ServerConfig {
 }
 
 /// A short stream from each interface that has server-sent events.
-fn streams(server: &Running) -> Vec<(&'static str, TcpStream)> {
+fn streams(server: &TestServer) -> Vec<(&'static str, TcpStream)> {
     let chat = json!({"messages": question()});
     let plain = json!({"prompt": "a fox"});
     let responses = json!({"input": question(), "max_output_tokens": 3});
@@ -67,7 +67,7 @@ fn signs(stream: &mut TcpStream, count: usize, sign: &str) -> Vec<u8> {
 }
 
 /// The stream of each interface, of which two comments came before `go`.
-fn after_comments(server: &Running, go: impl FnOnce()) -> Vec<(&'static str, Reply)> {
+fn after_comments(server: &TestServer, go: impl FnOnce()) -> Vec<(&'static str, Reply)> {
     let streams = streams(server);
     let begun: Vec<_> =
         streams.into_iter().map(|(path, mut stream)| (path, comments(&mut stream, 2), stream)).collect();
@@ -125,7 +125,7 @@ fn a_load_that_fails_is_an_event_of_streams_that_have_begun() {
 }
 
 /// Lines of both interfaces of Ollama, before which blanks came until `go`.
-fn lines_after_blanks(server: &Running, go: impl FnOnce()) -> Vec<Vec<Value>> {
+fn lines_after_blanks(server: &TestServer, go: impl FnOnce()) -> Vec<Vec<Value>> {
     let chat = json!({"model": "slow", "messages": question(), "options": {"num_predict": 3}});
     let generate = json!({"model": "slow", "prompt": "a fox", "stream": true, "options": {"num_predict": 3}});
     let begun = [("/api/chat", chat), ("/api/generate", generate)].map(|(path, body)| {
@@ -176,7 +176,7 @@ fn a_client_that_leaves_while_its_model_loads_is_not_waited_for() {
     assert_eq!(server.metric("latent_generated_tokens_total{model=\"slow\"}"), 0);
 }
 
-fn order(server: &Running, what: &str, model: &str) {
+fn order(server: &TestServer, what: &str, model: &str) {
     let reply = server.post(&format!("/models/{what}"), &json!({"model": model}));
     assert_eq!(reply.ok(), json!({"success": true}), "{what}");
 }

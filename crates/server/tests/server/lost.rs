@@ -2,14 +2,14 @@
 
 use crate::support::{CHAT, CONTEXT, about, ask, config, open_demo, source, until, wrap};
 use latent_backend::{
-    Backend, BackendError, KvStore, LayerState, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions,
-    PlanTimes, Step, Trace, WeightBytes, WeightSource,
+    ActivationTrace, Backend, BackendError, BackendModel, KvStore, LayerState, LoadRequest, MemoryEstimate,
+    ModelOptions, ModelStep, PeakRates, PlanTimes, WeightBytes, WeightSource,
 };
 use latent_engine::{Engine, EngineOptions};
 use latent_graph::activations::Activations;
 use latent_graph::passes::Precision;
-use latent_graph::{ModelConfig, Stage, Target};
-use latent_server::{Attempt, Extras, LoadError, LoadedModel, Server};
+use latent_graph::{BackendTarget, ModelConfig, Stage};
+use latent_server::{Extras, LoadAttempt, LoadError, LoadedModel, Server};
 use latent_text::Tokenizer;
 use latent_threads::Placement;
 use latent_types::Tier;
@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The CPU, which is lost after some steps: those that are left.
-struct Breaking(Box<dyn Backend>, Arc<AtomicUsize>);
+struct BreakingBackend(Box<dyn Backend>, Arc<AtomicUsize>);
 
-struct BreakingModel(Box<dyn Model>, Arc<AtomicUsize>);
+struct BreakingModel(Box<dyn BackendModel>, Arc<AtomicUsize>);
 
-impl Backend for Breaking {
+impl Backend for BreakingBackend {
     fn name(&self) -> &'static str {
         "breaking"
     }
-    fn target(&self) -> &Target {
+    fn target(&self) -> &BackendTarget {
         self.0.target()
     }
     fn isa(&self, limit: Option<Tier>) -> Result<Tier, BackendError> {
@@ -47,15 +47,15 @@ impl Backend for Breaking {
     ) -> MemoryEstimate {
         self.0.scratch_bytes(config, stages, options, context)
     }
-    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
+    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn BackendModel>, BackendError> {
         Ok(Box::new(BreakingModel(self.0.load(request)?, Arc::clone(&self.1))))
     }
-    fn limits(&self, placement: &Placement, tier: Tier) -> Result<Limits, BackendError> {
+    fn limits(&self, placement: &Placement, tier: Tier) -> Result<PeakRates, BackendError> {
         self.0.limits(placement, tier)
     }
 }
 
-impl Model for BreakingModel {
+impl BackendModel for BreakingModel {
     fn config(&self) -> &ModelConfig {
         self.0.config()
     }
@@ -65,7 +65,7 @@ impl Model for BreakingModel {
     fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
         self.0.new_kv_store(blocks, state_slots)
     }
-    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+    fn step(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
         let left = self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if left.is_err() {
             return Err(BackendError::Lost("the test's device was lost".into()));
@@ -78,31 +78,31 @@ impl Model for BreakingModel {
     fn stop_profile(&mut self) -> Vec<PlanTimes> {
         self.0.stop_profile()
     }
-    fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError> {
+    fn start_trace(&mut self, activations: &Activations, trace: ActivationTrace) -> Result<(), BackendError> {
         self.0.start_trace(activations, trace)
     }
-    fn stop_trace(&mut self) -> Option<Trace> {
+    fn stop_trace(&mut self) -> Option<ActivationTrace> {
         self.0.stop_trace()
     }
 }
 
 /// What loaders have been told.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<Option<String>>>>);
+struct LoaderLog(Arc<Mutex<Vec<Option<String>>>>);
 
-impl Told {
+impl LoaderLog {
     fn all(&self) -> Vec<Option<String>> {
         self.0.lock().unwrap().clone()
     }
 }
 
 /// A server of the demo model on a device that is lost after `steps` steps; `falls_back`: it is loaded on the CPU then.
-fn on_breaking(steps: usize, falls_back: bool, told: &Told) -> crate::support::Running {
+fn on_breaking(steps: usize, falls_back: bool, told: &LoaderLog) -> crate::support::TestServer {
     let (checkpoint, told) = (open_demo(), told.clone());
-    let load = move |attempt: &mut Attempt<'_>| -> Result<LoadedModel, LoadError> {
+    let load = move |attempt: &mut LoadAttempt<'_>| -> Result<LoadedModel, LoadError> {
         told.0.lock().unwrap().push(attempt.lost.map(str::to_owned));
         let backend: Box<dyn Backend> = match attempt.lost {
-            None => Box::new(Breaking(latent_backends::cpu(), Arc::new(AtomicUsize::new(steps)))),
+            None => Box::new(BreakingBackend(latent_backends::cpu(), Arc::new(AtomicUsize::new(steps)))),
             Some(_) => latent_backends::cpu(),
         };
         let mut about = about("demo", &checkpoint);
@@ -129,9 +129,9 @@ fn on_breaking(steps: usize, falls_back: bool, told: &Told) -> crate::support::R
 #[test]
 fn requests_go_on_on_the_cpu_when_a_device_is_lost() {
     let body = ask(json!({"max_tokens": 40, "ignore_eos": true, "seed": 1}));
-    let whole = on_breaking(usize::MAX, true, &Told::default());
+    let whole = on_breaking(usize::MAX, true, &LoaderLog::default());
     let expected = whole.post(CHAT, &body).json();
-    let told = Told::default();
+    let told = LoaderLog::default();
     // within the prompt, and within the answer
     for steps in [0, 10] {
         told.0.lock().unwrap().clear();
@@ -153,7 +153,7 @@ fn requests_go_on_on_the_cpu_when_a_device_is_lost() {
 
 #[test]
 fn without_a_fallback_they_end_with_an_error_and_the_model_is_loaded_again() {
-    let told = Told::default();
+    let told = LoaderLog::default();
     let server = on_breaking(5, false, &told);
     let reply = server.post(CHAT, &ask(json!({"max_tokens": 40, "ignore_eos": true})));
     assert_eq!(reply.error(500).0, "the engine failed: the test's device was lost");
@@ -166,7 +166,7 @@ fn without_a_fallback_they_end_with_an_error_and_the_model_is_loaded_again() {
 
 #[test]
 fn a_server_that_was_to_stop_does_so_after_a_device_is_lost() {
-    let mut server = on_breaking(10, true, &Told::default());
+    let mut server = on_breaking(10, true, &LoaderLog::default());
     let stream = server.begin(CHAT, &ask(json!({"max_tokens": 60, "ignore_eos": true, "stream": true})));
     server.until_taken();
     server.server().stop();

@@ -1,11 +1,11 @@
 //! Several models in one server.
 
 use crate::client::receive;
-use crate::support::{CHAT, Running, ask, config, loader, loader_of, open_demo, source, until, wrap};
+use crate::support::{CHAT, TestServer, ask, config, loader, loader_of, open_demo, source, until, wrap};
 use latent_engine::{Engine, EngineError, EngineOptions};
 use latent_formats::Checkpoint;
-use latent_server::{Attempt, Extras, Loader, ModelSource, Server, ServerConfig};
-use latent_testing::Recipe;
+use latent_server::{Extras, LoadAttempt, Loader, ModelSource, Server, ServerConfig};
+use latent_testing::ModelRecipe;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A random model in this folder.
 pub fn tiny(folder: &Path) -> Loader {
     let path = folder.join("tiny.gguf");
-    Recipe::new("tiny-v3", "Q4_K_M".parse().unwrap()).write_gguf(&path).unwrap();
+    ModelRecipe::new("tiny-v3", "Q4_K_M".parse().unwrap()).write_gguf(&path).unwrap();
     loader_of("tiny", Box::new(move || Arc::new(Checkpoint::open(&path).unwrap())))
 }
 
@@ -28,20 +28,20 @@ pub fn both(folder: &Path) -> Vec<ModelSource> {
     vec![source("demo", demo()), source("tiny", tiny(folder))]
 }
 
-pub fn serve(config: ServerConfig, models: Vec<ModelSource>) -> Running {
+pub fn serve(config: ServerConfig, models: Vec<ModelSource>) -> TestServer {
     let server = Server::start(config, models, Extras::default()).unwrap();
     server.wait_loaded(Duration::from_secs(10)).expect("nothing is loaded yet").unwrap();
     wrap(server)
 }
 
-pub fn state(server: &Running, name: &str) -> String {
+pub fn state(server: &TestServer, name: &str) -> String {
     let list = server.get("/v1/models").ok();
     let entry = list["data"].as_array().unwrap().iter().find(|entry| entry["id"] == name).unwrap();
     entry["status"]["value"].as_str().unwrap().to_owned()
 }
 
 /// A figure of a model in the metrics.
-fn figure(server: &Running, name: &str, model: &str) -> String {
+fn figure(server: &TestServer, name: &str, model: &str) -> String {
     let page = server.get("/metrics").text();
     let begin = format!("{name}{{model=\"{model}\"}} ");
     page.lines()
@@ -199,7 +199,7 @@ fn requests_wait_for_one_load_together() {
     let (go, wait) = channel::<()>();
     let loads = Arc::new(AtomicUsize::new(0));
     let (counted, mut load) = (Arc::clone(&loads), demo());
-    let slow: Loader = Box::new(move |attempt: &mut Attempt<'_>| {
+    let slow: Loader = Box::new(move |attempt: &mut LoadAttempt<'_>| {
         counted.fetch_add(1, Ordering::SeqCst);
         wait.recv().unwrap();
         load(attempt)
@@ -235,7 +235,7 @@ fn props_of_several_models_are_those_of_a_router() {
 fn a_load_for_which_memory_is_short_unloads_another_model() {
     let folder = tempfile::tempdir().unwrap();
     let mut load = tiny(folder.path());
-    let large: Loader = Box::new(move |attempt: &mut Attempt<'_>| match attempt.alone {
+    let large: Loader = Box::new(move |attempt: &mut LoadAttempt<'_>| match attempt.alone {
         true => load(attempt),
         false => Err(Box::new(out_of_memory())),
     });
@@ -248,7 +248,7 @@ fn a_load_for_which_memory_is_short_unloads_another_model() {
 #[test]
 fn an_address_says_whether_its_model_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
-    let ask = |server: &Running, query: &str| {
+    let ask = |server: &TestServer, query: &str| {
         server.post(&format!("/tokenize?autoload={query}"), &json!({"model": "tiny", "content": "a"}))
     };
     let server = serve(config(), both(folder.path()));

@@ -1,7 +1,7 @@
 //! Prompts that do not fit into the context: each dialect says so in the words that its clients match, with the numbers of tokens.
 
 use crate::client::Reply;
-use crate::support::{CHAT, CONTEXT, Running, demo, merge};
+use crate::support::{CHAT, CONTEXT, TestServer, demo, merge};
 use serde_json::{Value, json};
 
 /// A conversation of about as many tokens.
@@ -97,7 +97,7 @@ fn a_prompt_that_fills_the_context_leaves_no_room_for_an_answer() {
 }
 
 /// The number of tokens of a conversation by each address that counts them.
-fn counts(server: &Running, messages: &Value) -> Vec<u64> {
+fn counts(server: &TestServer, messages: &Value) -> Vec<u64> {
     let body = json!({"messages": messages});
     let input = json!({"input": messages});
     let addresses = [

@@ -1,18 +1,18 @@
 //! Messages of several parts: joined by line ends, or handed as a list to templates that accept one.
 
-use crate::support::{CHAT, Running, config, demo, loader, source, wrap};
-use latent_server::{Attempt, Extras, LoadError, LoadedModel, RequestDefaults, Server};
+use crate::support::{CHAT, TestServer, config, demo, loader, source, wrap};
+use latent_server::{Extras, LoadAttempt, LoadError, LoadedModel, RequestDefaults, Server};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The demo model with another chat template.
-pub fn with_template(template: &str) -> Running {
+pub fn with_template(template: &str) -> TestServer {
     with_defaults(template, RequestDefaults::default())
 }
 
-pub fn with_defaults(template: &str, defaults: RequestDefaults) -> Running {
+pub fn with_defaults(template: &str, defaults: RequestDefaults) -> TestServer {
     let (mut load, template) = (loader(), template.to_owned());
-    let other = move |attempt: &mut Attempt<'_>| -> Result<LoadedModel, LoadError> {
+    let other = move |attempt: &mut LoadAttempt<'_>| -> Result<LoadedModel, LoadError> {
         let mut loaded = load(attempt)?;
         loaded.about.chat_template = Some(template.clone());
         loaded.about.defaults = defaults.clone();
@@ -27,7 +27,7 @@ fn parts(texts: &[&str]) -> Value {
     texts.iter().map(|text| json!({"type": "text", "text": text})).collect()
 }
 
-fn prompt(server: &Running, messages: &Value) -> String {
+fn prompt(server: &TestServer, messages: &Value) -> String {
     let prompt = server.post("/apply-template", &json!({"messages": messages})).ok();
     prompt["prompt"].as_str().unwrap().to_owned()
 }

@@ -1,7 +1,7 @@
 //! How long a model reasons, and where its reasoning is written.
 
 use crate::parts::{with_defaults, with_template};
-use crate::support::{CHAT, Running, ask, question};
+use crate::support::{CHAT, TestServer, ask, question};
 use latent_server::{ReasoningLimit, RequestDefaults};
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const THINKS: &str =
     "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<think>{% endif %}";
 
-fn message(server: &Running, more: Value) -> (String, String, u64) {
+fn message(server: &TestServer, more: Value) -> (String, String, u64) {
     let whole = server.post(CHAT, &ask(more)).ok();
     let text = |name: &str| whole["choices"][0]["message"][name].as_str().unwrap_or_default().to_owned();
     let tokens = &whole["usage"]["completion_tokens_details"]["reasoning_tokens"];

@@ -2,7 +2,7 @@
 
 use crate::client::{Reply, receive, send};
 use crate::models::{long, serve, state, tiny, whole};
-use crate::support::{CHAT, Running, ask, config, loader_of, open_demo, source, until, wrap};
+use crate::support::{CHAT, TestServer, ask, config, loader_of, open_demo, source, until, wrap};
 use latent_server::{
     DownloadProgress, Extras, ModelCatalog, ModelSettings, ModelSource, Server, ServerConfig,
 };
@@ -101,7 +101,7 @@ impl ModelCatalog for Catalog {
     }
 }
 
-fn start(catalog: &Arc<Catalog>) -> Running {
+fn start(catalog: &Arc<Catalog>) -> TestServer {
     let config = ServerConfig { router: true, ..config() };
     let extras = Extras { catalog: Some(Arc::<Catalog>::clone(catalog)), ..Extras::default() };
     let server = Server::start(config, catalog.sources().unwrap(), extras).unwrap();
@@ -113,7 +113,7 @@ fn start(catalog: &Arc<Catalog>) -> Running {
 struct Events(Lines<BufReader<TcpStream>>);
 
 impl Events {
-    fn of(server: &Running) -> Events {
+    fn of(server: &TestServer) -> Events {
         let mut lines = BufReader::new(send(server.address, "GET", "/models/sse", &[], b"")).lines();
         // the head has been sent: events are received from now on
         assert!(lines.any(|line| line.unwrap().is_empty()));
@@ -280,7 +280,7 @@ fn downloads_fail_are_stopped_and_are_few() {
     let mut server = start(&catalog);
     let mut events = Events::of(&server);
     let results = ["o/1", "o/2", "o/3"].map(|name| catalog.offer(name));
-    let download = |server: &Running, name: &str| server.post("/models", &json!({"model": name}));
+    let download = |server: &TestServer, name: &str| server.post("/models", &json!({"model": name}));
     download(&server, "o/1").ok();
     download(&server, "o/2").ok();
     let busy = download(&server, "o/3");

@@ -1,18 +1,18 @@
 //! `POST /slots/{id}`: the cached text of a slot in a file.
 
-use crate::support::{Running, config, demo, start};
-use latent_server::{Keys, ServerConfig};
+use crate::support::{TestServer, config, demo, start};
+use latent_server::{ApiKeys, ServerConfig};
 use serde_json::{Value, json};
 use std::path::Path;
 
 const FOX: &str = "The quick brown fox and the lazy dog went to the river, where they met an owl who knew every tree of the forest by its name.";
 
-fn with_folder(folder: &Path) -> Running {
+fn with_folder(folder: &Path) -> TestServer {
     start(ServerConfig { slot_save_path: Some(folder.into()), ..config() })
 }
 
 /// Goes on with a text in a slot. The answer has no effect of chance.
-fn complete(server: &Running, prompt: &str, slot: i32) -> Value {
+fn complete(server: &TestServer, prompt: &str, slot: i32) -> Value {
     let body =
         json!({"prompt": prompt, "n_predict": 40, "ignore_eos": true, "temperature": 0, "id_slot": slot});
     server.post("/completion", &body).ok()
@@ -156,7 +156,7 @@ fn files_that_cannot_be_used_are_refused_and_change_nothing() {
 #[test]
 fn a_key_reads_no_texts_of_another() {
     let folder = tempfile::tempdir().unwrap();
-    let keys = Keys::parse("first-secret-key\nsecond-secret-key").unwrap();
+    let keys = ApiKeys::parse("first-secret-key\nsecond-secret-key").unwrap();
     let server = start(ServerConfig { keys, slot_save_path: Some(folder.path().into()), ..config() });
     let ask = |key: &str, path: &str, body: Value| {
         let header = format!("Bearer {key}-secret-key");

@@ -1,8 +1,8 @@
 //! Streams of named conversations, which outlive their connection.
 
 use crate::client::{Reply, receive, request, send};
-use crate::support::{CHAT, Running, ask, config, demo, loader, source, until, wrap};
-use latent_server::{Extras, Keys, Loader, Server, ServerConfig};
+use crate::support::{CHAT, TestServer, ask, config, demo, loader, source, until, wrap};
+use latent_server::{ApiKeys, Extras, Loader, Server, ServerConfig};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,16 +17,16 @@ fn body(tokens: usize) -> Value {
     ask(json!({"max_tokens": tokens, "ignore_eos": true, "stream": true}))
 }
 
-fn begin(server: &Running, name: &str, body: &Value) -> TcpStream {
+fn begin(server: &TestServer, name: &str, body: &Value) -> TcpStream {
     let headers = [("X-Conversation-Id", name), ("Content-Type", "application/json")];
     send(server.address, "POST", CHAT, &headers, body.to_string().as_bytes())
 }
 
-fn resumed(server: &Running, from: usize) -> Reply {
+fn resumed(server: &TestServer, from: usize) -> Reply {
     server.get(&format!("/v1/stream?{QUERY}&from={from}"))
 }
 
-fn lookup(server: &Running, names: &[&str]) -> Vec<Value> {
+fn lookup(server: &TestServer, names: &[&str]) -> Vec<Value> {
     let found = server.post("/v1/streams/lookup", &json!({"conversation_ids": names})).ok();
     found.as_array().unwrap().clone()
 }
@@ -85,7 +85,7 @@ fn an_answer_goes_on_without_its_client_and_ends_when_it_is_stopped() {
 
 #[test]
 fn streams_are_each_keys_own() {
-    let keys = Keys::parse("first-secret-key\nsecond-secret-key").unwrap();
+    let keys = ApiKeys::parse("first-secret-key\nsecond-secret-key").unwrap();
     let server = crate::support::start(ServerConfig { keys, ..config() });
     let headers = [("X-Conversation-Id", NAME), ("x-api-key", "first-secret-key")];
     receive(send(server.address, "POST", CHAT, &headers, body(2).to_string().as_bytes()));

@@ -3,9 +3,9 @@
 use crate::client::{Reply, receive, send};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, EngineOptions};
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use latent_server::{
-    AboutModel, Extras, Limits, LoadedModel, Loader, ModelFigures, ModelSettings, ModelSource, RequestCheck,
+    Extras, Limits, LoadedModel, Loader, ModelFacts, ModelFigures, ModelSettings, ModelSource, RequestCheck,
     Server, ServerConfig,
 };
 use latent_text::Tokenizer;
@@ -18,19 +18,19 @@ use std::time::{Duration, Instant};
 /// Tokens of context of one request.
 pub const CONTEXT: usize = 512;
 
-pub struct Running {
+pub struct TestServer {
     server: Option<Server>,
     pub address: SocketAddr,
 }
 
-impl Drop for Running {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 /// A checkpoint as a loader opens it: once for all loads, or for each anew.
-type Open = Box<dyn FnMut() -> Arc<Checkpoint> + Send>;
+type CheckpointOpener = Box<dyn FnMut() -> Arc<Checkpoint> + Send>;
 
 /// Loads the demo model.
 pub fn loader() -> Loader {
@@ -44,15 +44,15 @@ pub fn open_demo() -> Arc<Checkpoint> {
 }
 
 /// What the server is told of a model.
-pub fn about(name: &str, checkpoint: &Checkpoint) -> AboutModel {
-    let Source::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
+pub fn about(name: &str, checkpoint: &Checkpoint) -> ModelFacts {
+    let CheckpointSource::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
     let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap_or(PLAIN).to_owned();
-    AboutModel {
+    ModelFacts {
         id: name.to_owned(),
         path: "models/demo.gguf".into(),
         chat_template: Some(template),
         sampling: SamplingParams::greedy(),
-        ..AboutModel::default()
+        ..ModelFacts::default()
     }
 }
 
@@ -70,7 +70,7 @@ pub fn without_engine() -> RequestCheck {
 }
 
 /// Loads a model whose file may be opened again.
-pub fn loader_of(name: &str, mut open: Open) -> Loader {
+pub fn loader_of(name: &str, mut open: CheckpointOpener) -> Loader {
     let id = name.to_owned();
     Box::new(move |attempt| {
         let checkpoint = open();
@@ -111,27 +111,27 @@ pub fn config() -> ServerConfig {
 }
 
 /// A server that is ready.
-pub fn start(config: ServerConfig) -> Running {
+pub fn start(config: ServerConfig) -> TestServer {
     start_with(config, Extras::default())
 }
 
-pub fn start_with(config: ServerConfig, extras: Extras) -> Running {
+pub fn start_with(config: ServerConfig, extras: Extras) -> TestServer {
     let server = Server::start(config, vec![source("demo", loader())], extras).unwrap();
     server.wait_loaded(Duration::from_secs(60)).expect("it loads in time").unwrap();
-    Running { address: server.address(), server: Some(server) }
+    TestServer { address: server.address(), server: Some(server) }
 }
 
 /// A server with all defaults.
-pub fn demo() -> Running {
+pub fn demo() -> TestServer {
     start(config())
 }
 
 /// A server that may still be loading.
-pub fn wrap(server: Server) -> Running {
-    Running { address: server.address(), server: Some(server) }
+pub fn wrap(server: Server) -> TestServer {
+    TestServer { address: server.address(), server: Some(server) }
 }
 
-impl Running {
+impl TestServer {
     pub fn server(&self) -> &Server {
         self.server.as_ref().unwrap()
     }

@@ -1,7 +1,7 @@
 //! HTTPS, with the certificate in the folder `tls`.
 
 use crate::client::{Reply, connect, receive, request};
-use crate::support::{CHAT, Running, ask, config, loader, source, start, until};
+use crate::support::{CHAT, TestServer, ask, config, loader, source, start, until};
 use latent_server::{Extras, Limits, ServeError, Server, ServerConfig};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -17,12 +17,12 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server/tls").join(name)
 }
 
-fn secure(limits: Limits) -> Running {
+fn secure(limits: Limits) -> TestServer {
     start(ServerConfig { tls: Some((file("certificate.pem"), file("key.pem"))), limits, ..config() })
 }
 
 /// A connection of a client that trusts these.
-fn encrypted(server: &Running, roots: RootCertStore) -> StreamOwned<ClientConnection, TcpStream> {
+fn encrypted(server: &TestServer, roots: RootCertStore) -> StreamOwned<ClientConnection, TcpStream> {
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -39,14 +39,14 @@ fn trusted() -> RootCertStore {
 }
 
 /// Asks over TLS.
-fn over_tls(server: &Running, method: &str, path: &str, body: &Value) -> Reply {
+fn over_tls(server: &TestServer, method: &str, path: &str, body: &Value) -> Reply {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let mut stream = encrypted(server, trusted());
     stream.write_all(&request(server.address, method, path, &[], body.as_bytes())).unwrap();
     receive(stream)
 }
 
-fn assert_serves(server: &Running) {
+fn assert_serves(server: &TestServer) {
     assert_eq!(over_tls(server, "GET", "/health", &Value::Null).ok(), json!({"status": "ok"}));
 }
 

@@ -1,6 +1,6 @@
 //! Tool calls that end inside their arguments: by `max_tokens`, by a stop string, in streams and whole.
 
-use crate::support::{CHAT, Running, demo, merge, question};
+use crate::support::{CHAT, TestServer, demo, merge, question};
 use serde_json::{Value, json};
 
 fn schema() -> Value {
@@ -37,7 +37,7 @@ fn request(dialect: &str, more: Value) -> Value {
 }
 
 /// The arguments of the whole call, and the text of the call as the model writes it.
-fn whole_call(server: &Running) -> (Value, String) {
+fn whole_call(server: &TestServer) -> (Value, String) {
     let whole = server.post(CHAT, &request(CHAT, json!({"max_tokens": 250}))).ok();
     let choice = &whole["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls", "{whole}");
@@ -50,7 +50,7 @@ fn is_part_of(part: &Value, whole: &Value) -> bool {
 }
 
 /// The data of a stream's events.
-fn events(server: &Running, path: &str, body: &Value) -> Vec<Value> {
+fn events(server: &TestServer, path: &str, body: &Value) -> Vec<Value> {
     let events = server.post(path, body).events().into_iter();
     events
         .filter(|(_, data)| data != "[DONE]")

@@ -4,7 +4,7 @@ use latent_types::TensorType;
 
 /// How a model is quantized to four bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FourBit {
+pub struct FourBitRecipe {
     /// Which program's layout.
     pub layout: FourBitLayout,
     /// Whether all zero points are the middle.
@@ -36,10 +36,17 @@ pub enum FourBitLayout {
     Mxfp4,
 }
 
-impl FourBit {
+impl FourBitRecipe {
     /// Symmetric or not, groups of 32 inputs in order, f16 scales.
-    pub fn new(layout: FourBitLayout, symmetric: bool) -> FourBit {
-        FourBit { layout, symmetric, group: Some(32), ordered: false, scales: TensorType::F16, ignored: &[] }
+    pub fn new(layout: FourBitLayout, symmetric: bool) -> FourBitRecipe {
+        FourBitRecipe {
+            layout,
+            symmetric,
+            group: Some(32),
+            ordered: false,
+            scales: TensorType::F16,
+            ignored: &[],
+        }
     }
 
     pub(super) fn takes(&self, name: &str, shape: &[usize]) -> bool {
@@ -49,7 +56,7 @@ impl FourBit {
 }
 
 /// A tensor in memory.
-pub(super) struct Held {
+pub(super) struct TensorData {
     pub(super) name: String,
     pub(super) ty: TensorType,
     pub(super) shape: Vec<usize>,

@@ -5,24 +5,24 @@ mod form;
 mod packers;
 mod quantize;
 
-pub use form::{FourBit, FourBitLayout};
+pub use form::{FourBitLayout, FourBitRecipe};
 
 use crate::error::TestingError;
 use crate::folder::config_of;
 use crate::gguf::tensors;
-use crate::random::{Random, Spread, rows};
-use crate::{Recipe, Written};
-use form::Held;
+use crate::random::{NumberSpread, Random, rows};
+use crate::{ModelRecipe, WrittenModel};
+use form::TensorData;
 use latent_formats::safetensors::Writer;
 use latent_formats::{CompleteFile, OutputFile, OutputFolder};
-use latent_graph::circuit::Naming;
+use latent_graph::circuit::TensorNaming;
 use latent_graph::config::KvForm;
 use latent_types::TensorType;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 
-impl Recipe {
+impl ModelRecipe {
     /// Writes the model into the folder `packed` with 4-bit weights, and into `plain` with what they stand for in f32. The recipe's own type is
     /// that of all other matrices in `packed`.
     ///
@@ -30,21 +30,21 @@ impl Recipe {
     /// A shape or type that is not known, or has no place in safetensors; what the file system says.
     pub fn write_four_bit(
         &self,
-        form: &FourBit,
+        form: &FourBitRecipe,
         packed: &Path,
         plain: &Path,
-    ) -> Result<Written, TestingError> {
+    ) -> Result<WrittenModel, TestingError> {
         let shape = self.shape()?;
         if self.kind.base.is_quantized() {
             return Err(TestingError::NoFolder { kind: self.kind.base });
         }
         let config = self.config(shape, KvForm::Combined);
         let (mut small, mut whole) = (Vec::new(), Vec::new());
-        for (name, ty, shape) in tensors(self, &config, Naming::HuggingFace)? {
+        for (name, ty, shape) in tensors(self, &config, TensorNaming::HuggingFace)? {
             let mut random = Random::of_tensor(self.seed, &name);
             let cols = shape.last().copied().unwrap_or(1);
             let outputs: usize = shape[..shape.len() - 1].iter().product();
-            let spread = Spread::of(&name, &shape);
+            let spread = NumberSpread::of(&name, &shape);
             let encoded = |error| TestingError::Encode { tensor: name.clone(), error };
             let bytes = rows(&mut random, ty, outputs, cols, spread).map_err(encoded)?;
             let mut numbers = vec![0.0; outputs * cols];
@@ -54,10 +54,10 @@ impl Recipe {
                 small.extend(parts);
                 numbers = values;
             } else {
-                small.push(Held { name: name.clone(), ty, shape: shape.clone(), bytes });
+                small.push(TensorData { name: name.clone(), ty, shape: shape.clone(), bytes });
             }
             let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-            whole.push(Held { name, ty: TensorType::F32, shape, bytes });
+            whole.push(TensorData { name, ty: TensorType::F32, shape, bytes });
         }
         let mut config = config_of(shape, &config);
         write(plain, &config, &whole)?;
@@ -66,7 +66,7 @@ impl Recipe {
     }
 }
 
-fn write(folder: &Path, config: &Value, tensors: &[Held]) -> Result<Written, TestingError> {
+fn write(folder: &Path, config: &Value, tensors: &[TensorData]) -> Result<WrittenModel, TestingError> {
     let made = OutputFolder::create(folder)?;
     let mut out = OutputFile::create(&folder.join("config.json"))?;
     out.write_all(config.to_string().as_bytes()).map_err(|error| out.failed(error))?;
@@ -79,14 +79,14 @@ fn write(folder: &Path, config: &Value, tensors: &[Held]) -> Result<Written, Tes
     let written = writer.write(&mut out, |i, out| out.write_all(&tensors[i].bytes));
     written.map_err(|error| out.failed(error))?;
     let weights = out.complete()?;
-    let written = Written { bytes: weights.bytes(), tensors: tensors.len(), first: folder.to_owned() };
+    let written = WrittenModel { bytes: weights.bytes(), tensors: tensors.len(), first: folder.to_owned() };
     CompleteFile::publish_all(vec![weights, config])?;
     made.keep();
     Ok(written)
 }
 
 /// `quantization_config` as the programs write it.
-fn settings(form: &FourBit) -> Value {
+fn settings(form: &FourBitRecipe) -> Value {
     let group = form.group.map_or(-1, |group| group as i64);
     match form.layout {
         FourBitLayout::Gptq | FourBitLayout::GptqV2 => json!({
@@ -113,7 +113,7 @@ fn settings(form: &FourBit) -> Value {
     }
 }
 
-fn compressed(form: &FourBit, format: &str, ty: &str, group: Option<usize>) -> Value {
+fn compressed(form: &FourBitRecipe, format: &str, ty: &str, group: Option<usize>) -> Value {
     let mut ignored = vec!["lm_head".to_owned()];
     ignored.extend(form.ignored.iter().map(|part| format!("re:.*{part}.*")));
     json!({

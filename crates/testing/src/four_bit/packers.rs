@@ -1,18 +1,18 @@
 //! The layouts of packed weights. Where eight integers share a word, the first is in its lowest bits.
 
-use super::form::{FourBit, FourBitLayout, Held};
-use super::quantize::{Quantized, e2m1, e2m1_value, encoded, integers, through};
+use super::form::{FourBitLayout, FourBitRecipe, TensorData};
+use super::quantize::{QuantizedMatrix, e2m1, e2m1_value, encoded, integers, through};
 use crate::random::Random;
 use latent_types::TensorType;
 
 /// The tensors that stand for the weight `name`, and its values after rounding.
 pub(super) fn pack(
-    form: &FourBit,
+    form: &FourBitRecipe,
     name: &str,
     numbers: &[f32],
     inputs: usize,
     random: &mut Random,
-) -> (Vec<Held>, Vec<f32>) {
+) -> (Vec<TensorData>, Vec<f32>) {
     let stem = name.strip_suffix(".weight").unwrap_or(name);
     match form.layout {
         FourBitLayout::Nvfp4 => return nvfp4(stem, numbers, inputs),
@@ -29,8 +29,8 @@ pub(super) fn pack(
     (tensors, q.values())
 }
 
-fn held(stem: &str, end: &str, ty: TensorType, shape: &[usize], bytes: Vec<u8>) -> Held {
-    Held { name: format!("{stem}.{end}"), ty, shape: shape.to_vec(), bytes }
+fn held(stem: &str, end: &str, ty: TensorType, shape: &[usize], bytes: Vec<u8>) -> TensorData {
+    TensorData { name: format!("{stem}.{end}"), ty, shape: shape.to_vec(), bytes }
 }
 
 /// A matrix of words, each of eight integers; `at` gives the integer of a row and column of words at a place in the word.
@@ -46,7 +46,7 @@ fn transposed<T: Copy>(numbers: &[T], cols: usize) -> Vec<T> {
     (0..numbers.len()).map(|i| numbers[i % rows * cols + i / rows]).collect()
 }
 
-fn gptq(stem: &str, q: &Quantized, form: &FourBit) -> Vec<Held> {
+fn gptq(stem: &str, q: &QuantizedMatrix, form: &FourBitRecipe) -> Vec<TensorData> {
     let (words_in, words_out) = (q.inputs / 8, q.outputs / 8);
     let quants = words(words_in, q.outputs, |row, output, i| q.quants[output * q.inputs + row * 8 + i]);
     let mut zeros = words(q.groups, words_out, |group, col, i| q.zeros[(col * 8 + i) * q.groups + group]);
@@ -64,19 +64,19 @@ fn gptq(stem: &str, q: &Quantized, form: &FourBit) -> Vec<Held> {
     ]
 }
 
-fn scales_by_group(stem: &str, q: &Quantized, ty: TensorType) -> Held {
+fn scales_by_group(stem: &str, q: &QuantizedMatrix, ty: TensorType) -> TensorData {
     let scales = encoded(ty, &transposed(&q.scales, q.groups));
     held(stem, "scales", ty, &[q.groups, q.outputs], scales)
 }
 
-fn order(q: &Quantized) -> Vec<u8> {
+fn order(q: &QuantizedMatrix) -> Vec<u8> {
     q.group_of.iter().flat_map(|group| (*group as i32).to_le_bytes()).collect()
 }
 
 /// Which of eight neighbouring outputs stands at each place of a word.
 const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-fn awq(stem: &str, q: &Quantized, ty: TensorType) -> Vec<Held> {
+fn awq(stem: &str, q: &QuantizedMatrix, ty: TensorType) -> Vec<TensorData> {
     let across = q.outputs / 8;
     let quants =
         words(q.inputs, across, |input, col, i| q.quants[(col * 8 + AWQ_ORDER[i]) * q.inputs + input]);
@@ -89,7 +89,7 @@ fn awq(stem: &str, q: &Quantized, ty: TensorType) -> Vec<Held> {
 }
 
 /// Its integers are signed, and packed after 8 was added: the same bits as unsigned ones around 8.
-fn pack_quantized(stem: &str, q: &Quantized, form: &FourBit) -> Vec<Held> {
+fn pack_quantized(stem: &str, q: &QuantizedMatrix, form: &FourBitRecipe) -> Vec<TensorData> {
     let across = q.inputs / 8;
     let quants = words(q.outputs, across, |output, col, i| q.quants[output * q.inputs + col * 8 + i]);
     let mut tensors = vec![
@@ -109,7 +109,7 @@ fn pack_quantized(stem: &str, q: &Quantized, form: &FourBit) -> Vec<Held> {
     tensors
 }
 
-fn stated_shape(stem: &str, outputs: usize, inputs: usize) -> Held {
+fn stated_shape(stem: &str, outputs: usize, inputs: usize) -> TensorData {
     let bytes = [outputs, inputs].iter().flat_map(|side| (*side as i64).to_le_bytes()).collect();
     held(stem, "weight_shape", TensorType::I64, &[2], bytes)
 }
@@ -123,7 +123,7 @@ fn largest(numbers: &[f32]) -> f32 {
     numbers.iter().fold(0.0f32, |m, n| m.max(n.abs()))
 }
 
-fn nvfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<Held>, Vec<f32>) {
+fn nvfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec<f32>) {
     // the largest scale of E4M3 goes with the largest value of E2M1
     let global = 448.0 * 6.0 / largest(numbers).max(1e-6);
     let (mut scales, mut codes, mut values) = (Vec::new(), Vec::new(), Vec::new());
@@ -147,7 +147,7 @@ fn nvfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<Held>, Vec<f32>) {
     (tensors, values)
 }
 
-fn mxfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<Held>, Vec<f32>) {
+fn mxfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec<f32>) {
     let (mut scales, mut codes, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for group in numbers.chunks_exact(32) {
         let exponent = largest(group).max(1e-6).log2().floor() as i32 - 2;

@@ -4,7 +4,7 @@ use crate::random::Random;
 use latent_types::TensorType;
 
 /// A quantized matrix: unsigned quants in rows, a scale and a zero point per output and group.
-pub(super) struct Quantized {
+pub(super) struct QuantizedMatrix {
     pub(super) outputs: usize,
     pub(super) inputs: usize,
     pub(super) groups: usize,
@@ -18,7 +18,7 @@ pub(super) struct Quantized {
     pub(super) group_of: Vec<usize>,
 }
 
-impl Quantized {
+impl QuantizedMatrix {
     /// What the quants stand for.
     pub(super) fn values(&self) -> Vec<f32> {
         let value = |i: usize| {
@@ -38,7 +38,7 @@ pub(super) fn integers(
     ordered: bool,
     ty: TensorType,
     random: &mut Random,
-) -> Quantized {
+) -> QuantizedMatrix {
     let (outputs, groups) = (numbers.len() / inputs, inputs / group);
     let mut columns: Vec<usize> = (0..inputs).collect();
     if ordered {
@@ -64,7 +64,7 @@ pub(super) fn integers(
         ((number / scales[place]).round() + zeros[place] as f32).clamp(0.0, 15.0) as u32
     };
     let quants = numbers.iter().enumerate().map(quant).collect();
-    Quantized { outputs, inputs, groups, quants, scales, zeros, group_of }
+    QuantizedMatrix { outputs, inputs, groups, quants, scales, zeros, group_of }
 }
 
 /// A number as the type `ty` holds it.

@@ -4,16 +4,16 @@ use super::interpret::{Interpreter, internal};
 use super::kv::HostKvStore;
 use super::recurrent::{self, ToyRecurrence};
 use latent_backend::{
-    Backend, BackendError, Batch, CancelToken, DraftStep, KvLayout, KvStore, LayerState, Limits, Links,
-    LoadRequest, MemoryEstimate, Model, ModelOptions, PlanTimes, Rotation, Step, Trace, WeightBytes,
-    WeightRows, WeightSource,
+    ActivationTrace, Backend, BackendError, BackendModel, Batch, CancelToken, CheckpointRows, DraftStep,
+    KvLayout, KvStore, LayerState, LoadRequest, MemoryEstimate, ModelOptions, ModelStep, PeakRates,
+    PlanTimes, RankLinks, Rotation, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
-use latent_graph::activations::{Activations, Probe, Source};
+use latent_graph::activations::{ActivationSource, Activations, Probe};
 use latent_graph::ir::Node;
 use latent_graph::passes::BatchBucket;
 use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
-use latent_graph::{ModelConfig, Stage, Target, distinct_weights};
+use latent_graph::{BackendTarget, ModelConfig, Stage, distinct_weights};
 use latent_threads::Placement;
 use latent_types::{CacheType, Tier};
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use std::time::Instant;
 
 /// Computes every operation from its definition, on one thread.
 pub struct ReferenceBackend {
-    target: Target,
+    target: BackendTarget,
     recurrences: Vec<ToyRecurrence>,
 }
 
@@ -36,7 +36,7 @@ impl ReferenceBackend {
 
 impl Default for ReferenceBackend {
     fn default() -> ReferenceBackend {
-        ReferenceBackend { target: Target::unfused("reference"), recurrences: Vec::new() }
+        ReferenceBackend { target: BackendTarget::unfused("reference"), recurrences: Vec::new() }
     }
 }
 
@@ -45,7 +45,7 @@ impl Backend for ReferenceBackend {
         self.target.name
     }
 
-    fn target(&self) -> &Target {
+    fn target(&self) -> &BackendTarget {
         &self.target
     }
 
@@ -79,7 +79,7 @@ impl Backend for ReferenceBackend {
         MemoryEstimate { arena, ..MemoryEstimate::default() }
     }
 
-    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
+    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn BackendModel>, BackendError> {
         let LoadRequest { checkpoint, config, stages, options, progress, communicator, .. } = request;
         let cache = options.stages.bind.cache;
         if cache != CacheType::F32 {
@@ -92,14 +92,14 @@ impl Backend for ReferenceBackend {
         progress(1, 1);
         let checkpoint = Arc::clone(checkpoint);
         let recurrences = self.recurrences.clone();
-        let links = Links::of(communicator, &config);
+        let links = RankLinks::of(communicator, &config);
         let (clocks, trace) = (None, None);
         let model =
             ReferenceModel { checkpoint, config, stages, rotation, recurrences, links, clocks, trace };
         Ok(Box::new(model))
     }
 
-    fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<Limits, BackendError> {
+    fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<PeakRates, BackendError> {
         Err(BackendError::Unsupported("the reference backend is for reading, not for measuring".into()))
     }
 }
@@ -111,11 +111,11 @@ struct ReferenceModel {
     rotation: Rotation,
     recurrences: Vec<ToyRecurrence>,
     /// The ranks that it shares the model with.
-    links: Option<Links>,
+    links: Option<RankLinks>,
     /// Nanoseconds of each node of each plan.
     clocks: Option<Vec<Vec<u64>>>,
     /// What is recorded, and where each plan makes it.
-    trace: Option<(Trace, Vec<Vec<Probe>>)>,
+    trace: Option<(ActivationTrace, Vec<Vec<Probe>>)>,
 }
 
 impl ReferenceModel {
@@ -124,7 +124,7 @@ impl ReferenceModel {
         &mut self,
         stage: usize,
         rows: usize,
-        step: &mut Step<'_>,
+        step: &mut ModelStep<'_>,
         batch: &Batch,
         hidden: &mut Vec<f32>,
     ) -> Result<Vec<f32>, BackendError> {
@@ -136,7 +136,7 @@ impl ReferenceModel {
         let mut interpreter = Interpreter {
             plan,
             config: &self.config,
-            weights: WeightRows { checkpoint: &self.checkpoint },
+            weights: CheckpointRows { checkpoint: &self.checkpoint },
             rotation: &self.rotation,
             batch,
             kv,
@@ -151,7 +151,7 @@ impl ReferenceModel {
         for (n, node) in plan.ir.nodes.iter().enumerate() {
             let start = Instant::now();
             interpreter.execute(node)?;
-            self.links.iter().for_each(Links::beat);
+            self.links.iter().for_each(RankLinks::beat);
             if let Some(clocks) = &mut self.clocks {
                 clocks[number][n] += start.elapsed().as_nanos() as u64;
             }
@@ -174,7 +174,7 @@ impl ReferenceModel {
     fn logits(
         &mut self,
         head: usize,
-        step: &mut Step<'_>,
+        step: &mut ModelStep<'_>,
         hidden: &mut Vec<f32>,
     ) -> Result<(), BackendError> {
         if step.batch.wanted.is_empty() {
@@ -195,7 +195,7 @@ fn record(
     interpreter: &Interpreter<'_>,
     node: &Node,
     probe: &Probe,
-    trace: &mut Trace,
+    trace: &mut ActivationTrace,
 ) -> Result<(), BackendError> {
     let span = interpreter.batch.spans.first();
     if !trace.wants(probe.activation) || span.is_some_and(|span| !probe.path.meets(span.path)) {
@@ -206,19 +206,19 @@ fn record(
         let position = interpreter.batch.positions[row];
         let out = trace.row(probe.activation, position, &made_by);
         match &probe.source {
-            Source::Value { value, columns } => {
+            ActivationSource::Value { value, columns } => {
                 let shape = interpreter.ir().value(*value);
                 let Some(elements) = interpreter.values.get(value) else { continue };
                 let elements = &elements[row * shape.row_width()..(row + 1) * shape.row_width()];
                 let heads = elements.chunks_exact(shape.width).flat_map(|head| &head[columns.clone()]);
                 out.iter_mut().zip(heads).for_each(|(out, element)| *out = *element);
             }
-            Source::Cache { kv_layer, columns } => {
+            ActivationSource::Cache { kv_layer, columns } => {
                 let Some(span) = span else { return Ok(()) };
                 let slot = latent_backend::slot(&span.block_table, position);
                 out.copy_from_slice(&interpreter.kv.row(kv_layer.0, slot)[columns.clone()]);
             }
-            Source::Routing { topk_ids, topk_weights } => {
+            ActivationSource::Routing { topk_ids, topk_weights } => {
                 let (Some(ids), Some(weights)) =
                     (interpreter.ids.get(topk_ids), interpreter.values.get(topk_weights))
                 else {
@@ -237,7 +237,7 @@ fn record(
     Ok(())
 }
 
-impl Model for ReferenceModel {
+impl BackendModel for ReferenceModel {
     fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -252,7 +252,7 @@ impl Model for ReferenceModel {
         Ok(Box::new(HostKvStore::of_model(layout, self.rotation.clone())))
     }
 
-    fn step(&mut self, mut step: Step<'_>) -> Result<(), BackendError> {
+    fn step(&mut self, mut step: ModelStep<'_>) -> Result<(), BackendError> {
         let batch = step.batch;
         let mut hidden = Vec::new();
         hidden = self.run(LAYERS, batch.rows(), &mut step, batch, &mut hidden)?;
@@ -263,26 +263,26 @@ impl Model for ReferenceModel {
     }
 
     fn steps_in_flight(&self) -> usize {
-        self.links.as_ref().map_or(1, Links::steps_in_flight)
+        self.links.as_ref().map_or(1, RankLinks::steps_in_flight)
     }
 
     fn submit(&mut self, batch: &Batch, kv: &mut dyn KvStore) -> Result<(), BackendError> {
         let (cancel, on_logits) = (CancelToken::new(), &mut |_: usize, _: &[f32]| {});
-        let mut step = Step { batch, kv, cancel: &cancel, on_logits, on_hidden: None };
+        let mut step = ModelStep { batch, kv, cancel: &cancel, on_logits, on_hidden: None };
         self.links.iter().for_each(|links| links.leave_returned(true));
         let ran = self.run(LAYERS, batch.rows(), &mut step, batch, &mut Vec::new());
         self.links.iter().for_each(|links| links.leave_returned(false));
         ran.map(drop)
     }
 
-    fn collect(&mut self, step: Step<'_>) -> Result<(), BackendError> {
-        let (cancel, Step { batch, kv, on_logits, on_hidden, .. }) = (CancelToken::new(), step);
+    fn collect(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
+        let (cancel, ModelStep { batch, kv, on_logits, on_hidden, .. }) = (CancelToken::new(), step);
         let mut hidden = vec![0.0; batch.rows() * self.config.hidden_size];
         self.links.as_ref().map_or(Ok(()), |links| links.receive_rows(&mut hidden))?;
         if let Some(on_hidden) = on_hidden {
             on_hidden(&hidden);
         }
-        let mut step = Step { batch, kv, cancel: &cancel, on_logits, on_hidden: None };
+        let mut step = ModelStep { batch, kv, cancel: &cancel, on_logits, on_hidden: None };
         self.logits(LM_HEAD, &mut step, &mut hidden)
     }
 
@@ -292,7 +292,7 @@ impl Model for ReferenceModel {
         }
         let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
         let mut hidden = hidden.concat();
-        let mut step = Step { batch, kv, cancel, on_logits, on_hidden: None };
+        let mut step = ModelStep { batch, kv, cancel, on_logits, on_hidden: None };
         hidden = self.run(MTP, batch.rows(), &mut step, batch, &mut hidden)?;
         self.logits(MTP_HEAD, &mut step, &mut hidden)
     }
@@ -307,13 +307,13 @@ impl Model for ReferenceModel {
         clocks.into_iter().map(|phases| PlanTimes { phases, nodes: Vec::new() }).collect()
     }
 
-    fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError> {
+    fn start_trace(&mut self, activations: &Activations, trace: ActivationTrace) -> Result<(), BackendError> {
         let plans = self.stages.iter().flat_map(|stage| &stage.plans);
         self.trace = Some((trace, plans.map(|plan| activations.probes(plan)).collect()));
         Ok(())
     }
 
-    fn stop_trace(&mut self) -> Option<Trace> {
+    fn stop_trace(&mut self) -> Option<ActivationTrace> {
         self.trace.take().map(|(trace, _)| trace)
     }
 }

@@ -3,8 +3,8 @@
 use super::kv::HostKvStore;
 use super::products::product;
 use super::recurrent::ToyRecurrence;
-use latent_backend::{BackendError, Batch, Links, Rotation, SeqSpan, WeightRows};
-use latent_graph::ir::{AttentionPath, Ir, Node, Op, Storage, ValueId};
+use latent_backend::{BackendError, Batch, CheckpointRows, RankLinks, Rotation, SeqSpan};
+use latent_graph::ir::{AttentionPath, Ir, Node, Op, ValueId, ValueStorage};
 use latent_graph::{GraphError, ModelConfig, Plan};
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 pub(super) struct Interpreter<'a> {
     pub plan: &'a Plan,
     pub config: &'a ModelConfig,
-    pub weights: WeightRows<'a>,
+    pub weights: CheckpointRows<'a>,
     pub rotation: &'a Rotation,
     pub batch: &'a Batch,
     pub kv: &'a mut HostKvStore,
@@ -23,7 +23,7 @@ pub(super) struct Interpreter<'a> {
     /// Rows that the stage works on: the batch's, or those whose logits are wanted.
     pub rows: usize,
     /// The other ranks, where several share the model.
-    pub links: Option<&'a Links>,
+    pub links: Option<&'a RankLinks>,
     /// The residual stream between the stages, one row for each row of the batch.
     pub hidden: &'a mut Vec<f32>,
     /// Every value so far, rows × heads × width.
@@ -48,7 +48,7 @@ impl Interpreter<'_> {
         match self.values.get(&id) {
             Some(value) => Ok(value),
             // residual rows that come from the stage before
-            None if self.ir().value(id).storage == Storage::Hidden => Ok(self.hidden),
+            None if self.ir().value(id).storage == ValueStorage::Hidden => Ok(self.hidden),
             None => internal(format!(
                 "{} reads {}, which was not computed",
                 node.op.word(),
@@ -57,7 +57,7 @@ impl Interpreter<'_> {
         }
     }
 
-    fn links(&self) -> Result<&Links, BackendError> {
+    fn links(&self) -> Result<&RankLinks, BackendError> {
         self.links.map_or_else(|| internal("a collective, and no other ranks".into()), Ok)
     }
 

@@ -1,12 +1,12 @@
 //! Products with rows of a weight.
 
-use latent_backend::{BackendError, WeightRows};
+use latent_backend::{BackendError, CheckpointRows};
 use latent_graph::circuit::Weight;
 use std::ops::Range;
 
 /// x · Wᵀ for every row of `x`: `rows` of one matrix of the weight.
 pub(super) fn product(
-    weights: WeightRows<'_>,
+    weights: CheckpointRows<'_>,
     weight: &Weight,
     matrix: usize,
     rows: Range<usize>,

@@ -3,12 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A graph of named nodes: each with the nodes that it needs.
-pub type Graph = BTreeMap<String, BTreeSet<String>>;
+pub type DependencyGraph = BTreeMap<String, BTreeSet<String>>;
 
 /// The strongly connected components of more than one node, by Tarjan's algorithm.
-pub fn circles(graph: &Graph) -> Vec<Vec<String>> {
-    let mut search =
-        Search { graph, index: BTreeMap::new(), low: BTreeMap::new(), stack: Vec::new(), found: Vec::new() };
+pub fn circles(graph: &DependencyGraph) -> Vec<Vec<String>> {
+    let mut search = ComponentSearch {
+        graph,
+        index: BTreeMap::new(),
+        low: BTreeMap::new(),
+        stack: Vec::new(),
+        found: Vec::new(),
+    };
     for node in graph.keys() {
         if !search.index.contains_key(node.as_str()) {
             search.visit(node);
@@ -20,15 +25,15 @@ pub fn circles(graph: &Graph) -> Vec<Vec<String>> {
     found
 }
 
-struct Search<'a> {
-    graph: &'a Graph,
+struct ComponentSearch<'a> {
+    graph: &'a DependencyGraph,
     index: BTreeMap<&'a str, usize>,
     low: BTreeMap<&'a str, usize>,
     stack: Vec<&'a str>,
     found: Vec<Vec<String>>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> ComponentSearch<'a> {
     fn visit(&mut self, node: &'a str) {
         let index = self.index.len();
         self.index.insert(node, index);
@@ -57,8 +62,8 @@ impl<'a> Search<'a> {
 }
 
 /// The graph between the parts of its nodes.
-pub fn quotient(graph: &Graph, part: impl Fn(&str) -> String) -> Graph {
-    let mut parts = Graph::new();
+pub fn quotient(graph: &DependencyGraph, part: impl Fn(&str) -> String) -> DependencyGraph {
+    let mut parts = DependencyGraph::new();
     for (node, needs) in graph {
         let own = part(node);
         let others = needs.iter().map(|need| part(need)).filter(|other| *other != own);

@@ -1,44 +1,44 @@
 //! Dependencies between the files of a crate: paths in the code, resolved to the defining files.
 
-use super::graph::Graph;
+use super::graph::DependencyGraph;
 use super::lexer::{Token, after_group, tokens};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Segments of a path from the root of the crate.
-type Segments = Vec<String>;
+type PathSegments = Vec<String>;
 
 /// A module: a file, or a block within one.
 #[derive(Default)]
-struct Module {
+struct CrateModule {
     /// Its file, relative to the sources.
     file: String,
     /// What its `use` items bring in: a name, and the path behind it.
-    imports: BTreeMap<String, Segments>,
+    imports: BTreeMap<String, PathSegments>,
     /// Modules whose names it takes as its own.
-    globs: Vec<Segments>,
+    globs: Vec<PathSegments>,
     /// Names of its items.
     items: BTreeSet<String>,
     /// Paths in its code, and in its imports except re-exports.
-    paths: Vec<Segments>,
+    paths: Vec<PathSegments>,
     /// Re-exported paths by name: used by the module itself only if the name occurs in its code.
-    exported: Vec<(String, Segments)>,
+    exported: Vec<(String, PathSegments)>,
     words: BTreeSet<String>,
 }
 
 /// The modules of a crate.
 #[derive(Default)]
-pub struct Modules(BTreeMap<Segments, Module>);
+pub struct CrateModules(BTreeMap<PathSegments, CrateModule>);
 
-impl Modules {
+impl CrateModules {
     /// Reads the crate whose library is `lib.rs` in this folder.
-    pub fn read(sources: &Path) -> Modules {
-        let mut modules = Modules::default();
+    pub fn read(sources: &Path) -> CrateModules {
+        let mut modules = CrateModules::default();
         modules.file(sources, &sources.join("lib.rs"), Vec::new());
         modules
     }
 
-    fn file(&mut self, sources: &Path, path: &Path, module: Segments) {
+    fn file(&mut self, sources: &Path, path: &Path, module: PathSegments) {
         let text =
             std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let name = path.strip_prefix(sources).unwrap().display().to_string().replace('\\', "/");
@@ -51,8 +51,8 @@ impl Modules {
     }
 
     /// Reads a block of a module; `folder` is where the files of its modules are.
-    fn block(&mut self, sources: &Path, folder: &Path, file: &str, tokens: &[Token], path: Segments) {
-        let mut module = Module { file: file.to_owned(), ..Module::default() };
+    fn block(&mut self, sources: &Path, folder: &Path, file: &str, tokens: &[Token], path: PathSegments) {
+        let mut module = CrateModule { file: file.to_owned(), ..CrateModule::default() };
         let mut at = 0;
         while at < tokens.len() {
             let word = tokens[at].word().unwrap_or_default();
@@ -93,8 +93,8 @@ impl Modules {
     }
 
     /// The files, each with those that it needs.
-    pub fn graph(&self) -> Graph {
-        let mut graph = Graph::new();
+    pub fn graph(&self) -> DependencyGraph {
+        let mut graph = DependencyGraph::new();
         for (path, module) in &self.0 {
             let own = module.exported.iter().filter(|(name, _)| module.words.contains(name));
             let needs = module.paths.iter().chain(own.map(|(_, path)| path));
@@ -106,7 +106,7 @@ impl Modules {
     }
 
     /// The file that defines what a path in the module `from` names; none for other crates.
-    fn resolve(&self, from: &Segments, path: &[String], depth: usize) -> Option<String> {
+    fn resolve(&self, from: &PathSegments, path: &[String], depth: usize) -> Option<String> {
         let (first, rest) = path.split_first()?;
         if depth > 8 {
             return None;
@@ -123,7 +123,7 @@ impl Modules {
         self.resolve(from, &[&import[..], rest].concat(), depth + 1)
     }
 
-    fn absolute(&self, module: &Segments, rest: &[String], depth: usize) -> Option<String> {
+    fn absolute(&self, module: &PathSegments, rest: &[String], depth: usize) -> Option<String> {
         let Some((first, after)) = rest.split_first() else { return Some(self.0.get(module)?.file.clone()) };
         let child = [&module[..], std::slice::from_ref(first)].concat();
         if self.0.contains_key(&child) {
@@ -146,8 +146,8 @@ impl Modules {
     }
 
     /// The file of an item that a module takes over with `use path::*`.
-    fn through(&self, from: &Segments, glob: &Segments, item: &str) -> Option<String> {
-        let target: Segments = match glob.split_first()? {
+    fn through(&self, from: &PathSegments, glob: &PathSegments, item: &str) -> Option<String> {
+        let target: PathSegments = match glob.split_first()? {
             (first, rest) if first == "crate" => rest.to_vec(),
             _ => [&from[..], glob].concat(),
         };
@@ -165,7 +165,7 @@ fn is_public(before: &[Token]) -> bool {
 }
 
 /// `self`, `super` and `crate` as segments from the root of the crate, behind `crate`; other paths as they are.
-fn absolute_form(path: &[String], module: &Segments) -> Segments {
+fn absolute_form(path: &[String], module: &PathSegments) -> PathSegments {
     let ups = path.iter().take_while(|segment| *segment == "super" || *segment == "self").count();
     if ups == 0 {
         return path.to_vec();
@@ -176,7 +176,13 @@ fn absolute_form(path: &[String], module: &Segments) -> Segments {
 }
 
 /// Reads a tree of `use`.
-fn read_use(tree: &[Token], prefix: &mut Segments, public: bool, module: &Segments, into: &mut Module) {
+fn read_use(
+    tree: &[Token],
+    prefix: &mut PathSegments,
+    public: bool,
+    module: &PathSegments,
+    into: &mut CrateModule,
+) {
     let depth = prefix.len();
     let mut at = 0;
     while at < tree.len() {
@@ -219,7 +225,7 @@ fn read_use(tree: &[Token], prefix: &mut Segments, public: bool, module: &Segmen
 }
 
 /// One imported name; `name` is empty where it keeps its own.
-fn leaf(path: &[String], name: String, public: bool, module: &Segments, into: &mut Module) {
+fn leaf(path: &[String], name: String, public: bool, module: &PathSegments, into: &mut CrateModule) {
     let mut path = path.to_vec();
     if path.len() > 1 && path.last().is_some_and(|last| last == "self") {
         path.pop();
@@ -235,7 +241,7 @@ fn leaf(path: &[String], name: String, public: bool, module: &Segments, into: &m
 }
 
 /// Reads a path that begins here, and gives the place behind it.
-fn read_path(tokens: &[Token], start: usize, module: &Segments, into: &mut Module) -> usize {
+fn read_path(tokens: &[Token], start: usize, module: &PathSegments, into: &mut CrateModule) -> usize {
     let mut path = vec![tokens[start].word().unwrap_or_default().to_owned()];
     into.words.insert(path[0].clone());
     let mut at = start + 1;

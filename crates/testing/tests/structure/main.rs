@@ -53,7 +53,7 @@ fn no_files_or_folders_need_each_other_in_a_circle() {
     let allowed = list("circles-left.txt");
     let (mut problems, mut clean) = (Vec::new(), Vec::new());
     for (name, sources) in imports::crates() {
-        let files = imports::Modules::read(&sources).graph();
+        let files = imports::CrateModules::read(&sources).graph();
         let mut found: Vec<String> =
             graph::circles(&files).iter().map(|circle| format!("files {}", circle.join(", "))).collect();
         let parts = graph::quotient(&files, part);
@@ -145,7 +145,7 @@ fn paths_are_read_as_rust_reads_them() {
         "c/d.rs",
         "pub struct Deep;\npub fn h() -> bool { self::i::j() }\nmod i { pub fn j() -> bool { crate::b::B; true } }\n",
     );
-    let files = imports::Modules::read(folder.path()).graph();
+    let files = imports::CrateModules::read(folder.path()).graph();
     let needs = |file: &str| files[file].iter().map(String::as_str).collect::<Vec<_>>();
     assert_eq!(needs("a.rs"), ["b.rs", "c/d.rs"]);
     assert_eq!(needs("b.rs"), ["c/d.rs"]);

@@ -4,11 +4,11 @@ use super::call::is_name;
 use super::event::{CallEnding, ResponseEvent, append};
 use super::format::Body;
 use super::parser::ResponseParser;
-use super::state::{Call, Flow, State, Step};
-use super::watch::{Found, Role};
+use super::state::{CallStep, OpenCall, ParserFlow, ParserState};
+use super::watch::{MarkerRole, WatchMatch};
 
 /// What a step finds at the end of what it reads.
-pub(super) enum End {
+pub(super) enum CallBoundary {
     /// The call's end; it is read.
     Close,
     /// Something else begins.
@@ -21,7 +21,7 @@ impl ResponseParser {
     /// Announces a call, unless its name cannot be one. Later text of `raw` is not needed then.
     pub(super) fn announce(
         &mut self,
-        call: &mut Call,
+        call: &mut OpenCall,
         name: String,
         id: Option<String>,
         events: &mut Vec<ResponseEvent>,
@@ -35,7 +35,7 @@ impl ResponseParser {
         true
     }
 
-    pub(super) fn end_call(&mut self, call: &mut Call, whole: bool, events: &mut Vec<ResponseEvent>) {
+    pub(super) fn end_call(&mut self, call: &mut OpenCall, whole: bool, events: &mut Vec<ResponseEvent>) {
         let ending = if whole && !call.malformed { CallEnding::Complete } else { CallEnding::Malformed };
         if let Some(index) = call.index.take() {
             append(events, ResponseEvent::ToolCallEnd { index, ending });
@@ -43,27 +43,37 @@ impl ResponseParser {
         self.content.marker(false, events);
     }
 
-    pub(super) fn ended(&mut self, mut call: Call, whole: bool, events: &mut Vec<ResponseEvent>) -> Step {
+    pub(super) fn ended(
+        &mut self,
+        mut call: OpenCall,
+        whole: bool,
+        events: &mut Vec<ResponseEvent>,
+    ) -> CallStep {
         self.end_call(&mut call, whole, events);
-        (State::Outside { first: true }, Flow::Continue)
+        (ParserState::Outside { first: true }, ParserFlow::Continue)
     }
 
     /// The call was none: what it seemed to begin with is content.
-    pub(super) fn no_call(&mut self, call: &Call, more: &str, events: &mut Vec<ResponseEvent>) -> Step {
+    pub(super) fn no_call(
+        &mut self,
+        call: &OpenCall,
+        more: &str,
+        events: &mut Vec<ResponseEvent>,
+    ) -> CallStep {
         self.give_up(&format!("{}{more}", call.raw), events);
-        (State::Outside { first: false }, Flow::Continue)
+        (ParserState::Outside { first: false }, ParserFlow::Continue)
     }
 
     /// What stands where parsing is, of what can end a call. Reads it, if it is the call's own end.
-    pub(super) fn at_end(&mut self, call: &Call) -> End {
+    pub(super) fn at_end(&mut self, call: &OpenCall) -> CallBoundary {
         match self.watches.fields[call.field].end.at(&self.input, self.input.at, None) {
-            Found::Marker(Role::Close, _, end) => {
+            WatchMatch::Marker(MarkerRole::Close, _, end) => {
                 self.input.at = end;
-                End::Close
+                CallBoundary::Close
             }
-            Found::Marker(..) => End::Before,
-            Found::Hold(_) => End::Hold,
-            Found::Nothing => End::Nothing,
+            WatchMatch::Marker(..) => CallBoundary::Before,
+            WatchMatch::Hold(_) => CallBoundary::Hold,
+            WatchMatch::Nothing => CallBoundary::Nothing,
         }
     }
 

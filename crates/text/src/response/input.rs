@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Where text came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum TextOrigin {
     /// Ordinary tokens.
     Text,
     /// A token that the vocabulary sets apart from text.
@@ -17,7 +17,7 @@ pub(super) enum Origin {
 
 /// How an output ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum OutputEnd {
     /// By the model, or by a stop string.
     Whole,
     /// By a limit, before the model ended it.
@@ -26,10 +26,10 @@ pub(super) enum Ended {
 
 /// A window on the stream: what is still needed of it.
 #[derive(Default)]
-pub(super) struct Input {
+pub(super) struct StreamWindow {
     text: String,
     /// Ends of runs of bytes of one origin, in `text`.
-    runs: Vec<(usize, Origin)>,
+    runs: Vec<(usize, TextOrigin)>,
     /// Where parsing has come to, in `text`.
     pub at: usize,
     /// Bytes of the stream before `text`.
@@ -37,11 +37,11 @@ pub(super) struct Input {
     /// The byte before `text`.
     before: Option<u8>,
     /// Nothing more will come.
-    pub ended: Option<Ended>,
+    pub ended: Option<OutputEnd>,
 }
 
-impl Input {
-    pub fn push(&mut self, text: &str, origin: Origin) {
+impl StreamWindow {
+    pub fn push(&mut self, text: &str, origin: TextOrigin) {
         self.text.push_str(text);
         match self.runs.last_mut() {
             Some((end, last)) if *last == origin => *end = self.text.len(),
@@ -86,12 +86,12 @@ impl Input {
         self.runs.partition_point(|(end, _)| *end <= at)
     }
 
-    pub fn origin(&self, at: usize) -> Origin {
-        self.runs.get(self.run(at)).map_or(Origin::Text, |(_, origin)| *origin)
+    pub fn origin(&self, at: usize) -> TextOrigin {
+        self.runs.get(self.run(at)).map_or(TextOrigin::Text, |(_, origin)| *origin)
     }
 
     /// Whether all bytes of a range (as far as they have arrived) have one of the origins.
-    pub fn all(&self, range: Range<usize>, allowed: impl Fn(Origin) -> bool) -> bool {
+    pub fn all(&self, range: Range<usize>, allowed: impl Fn(TextOrigin) -> bool) -> bool {
         let mut at = range.start;
         for (end, origin) in self.runs.get(self.run(at)..).unwrap_or_default() {
             if at >= range.end.min(self.len()) {
@@ -109,7 +109,7 @@ impl Input {
     pub fn next_control(&self, from: usize) -> usize {
         let mut begin = from;
         for (end, origin) in self.runs.get(self.run(from)..).unwrap_or_default() {
-            if matches!(origin, Origin::Control | Origin::Template) {
+            if matches!(origin, TextOrigin::Control | TextOrigin::Template) {
                 return begin;
             }
             begin = *end;

@@ -1,12 +1,12 @@
 //! Calls whose arguments are JSON, or which are JSON objects as a whole.
 
-use super::call::{JsonArguments, ObjectCalls, ObjectEvent, ObjectKeys, Progress};
-use super::call_events::End;
+use super::call::{JsonArguments, ObjectCalls, ObjectEvent, ObjectKeys, ReadProgress};
+use super::call_events::CallBoundary;
 use super::event::ResponseEvent;
-use super::format::{Arguments, Body};
+use super::format::{ArgumentsShape, Body};
 use super::input::floor;
 use super::parser::ResponseParser;
-use super::state::{Call, JsonReader, MAX_REGION_BYTES, Phase, Step};
+use super::state::{CallPhase, CallStep, JsonReader, MAX_REGION_BYTES, OpenCall};
 
 impl ResponseParser {
     /// Text that JSON can be read from, up to the next control token. At a control token: its first character, so that what it may begin
@@ -25,16 +25,16 @@ impl ResponseParser {
 
     pub(super) fn json(
         &mut self,
-        mut call: Call,
+        mut call: OpenCall,
         mut reader: JsonReader,
         events: &mut Vec<ResponseEvent>,
-    ) -> Step {
+    ) -> CallStep {
         if call.index.is_none() && matches!(reader, JsonReader::Arguments(_)) {
             return self.no_call(&call, "", events);
         }
         if self.at_control() {
             match self.at_end(&call) {
-                End::Nothing => {}
+                CallBoundary::Nothing => {}
                 end => return self.json_ends(call, reader, &end, events),
             }
         }
@@ -59,20 +59,20 @@ impl ResponseParser {
             }
         };
         match progress {
-            Progress::More => {
+            ReadProgress::More => {
                 self.input.at += length;
-                call.phase = Phase::Json(reader);
+                call.phase = CallPhase::Json(reader);
                 call.goes_on()
             }
-            Progress::Done(read) => {
+            ReadProgress::Done(read) => {
                 self.input.at += read;
                 if self.closes_itself(&call) {
                     return self.ended(call, true, events);
                 }
-                call.phase = Phase::After;
+                call.phase = CallPhase::After;
                 call.goes_on()
             }
-            Progress::Stuck(read) => {
+            ReadProgress::Stuck(read) => {
                 self.input.at += read;
                 let end = self.at_end(&call);
                 self.json_ends(call, reader, &end, events)
@@ -81,20 +81,20 @@ impl ResponseParser {
     }
 
     /// A format whose calls end with their JSON.
-    fn closes_itself(&self, call: &Call) -> bool {
+    fn closes_itself(&self, call: &OpenCall) -> bool {
         self.format.inner.fields[call.field].close.is_none()
     }
 
     /// The JSON ends, or cannot go on.
     fn json_ends(
         &mut self,
-        mut call: Call,
+        mut call: OpenCall,
         reader: JsonReader,
-        end: &End,
+        end: &CallBoundary,
         events: &mut Vec<ResponseEvent>,
-    ) -> Step {
-        if matches!(end, End::Hold) {
-            call.phase = Phase::Json(reader);
+    ) -> CallStep {
+        if matches!(end, CallBoundary::Hold) {
+            call.phase = CallPhase::Json(reader);
             return call.waits();
         }
         match reader {
@@ -105,18 +105,19 @@ impl ResponseParser {
 
     fn arguments_end(
         &mut self,
-        mut call: Call,
+        mut call: OpenCall,
         mut arguments: JsonArguments,
-        end: &End,
+        end: &CallBoundary,
         events: &mut Vec<ResponseEvent>,
-    ) -> Step {
+    ) -> CallStep {
         let mut out = String::new();
         let nothing = arguments.is_empty();
-        let whole = if matches!(end, End::Nothing) && nothing { false } else { arguments.finish(&mut out) };
+        let whole =
+            if matches!(end, CallBoundary::Nothing) && nothing { false } else { arguments.finish(&mut out) };
         call.emit(out, events);
-        if matches!(end, End::Nothing) {
+        if matches!(end, CallBoundary::Nothing) {
             call.malformed = true;
-            call.phase = Phase::Raw;
+            call.phase = CallPhase::Raw;
             return call.goes_on();
         }
         self.ended(call, whole, events)
@@ -125,20 +126,20 @@ impl ResponseParser {
     /// Reads objects and gives out what they tell.
     fn read_objects(
         &mut self,
-        call: &mut Call,
+        call: &mut OpenCall,
         objects: &mut ObjectCalls,
         text: &str,
         events: &mut Vec<ResponseEvent>,
-    ) -> Progress {
+    ) -> ReadProgress {
         let format = self.format.clone();
         let Some(keys) = object_keys(&format.inner.fields[call.field].body) else {
-            return Progress::Stuck(0);
+            return ReadProgress::Stuck(0);
         };
         let mut found = Vec::new();
         let progress = objects.read(text, keys, &mut found);
         let read = match progress {
-            Progress::More => text.len(),
-            Progress::Done(read) | Progress::Stuck(read) => read,
+            ReadProgress::More => text.len(),
+            ReadProgress::Done(read) | ReadProgress::Stuck(read) => read,
         };
         // what comes behind a call may turn out to be none
         let mut from = 0;
@@ -163,21 +164,21 @@ impl ResponseParser {
 
     fn objects_end(
         &mut self,
-        mut call: Call,
+        mut call: OpenCall,
         mut objects: ObjectCalls,
-        end: &End,
+        end: &CallBoundary,
         events: &mut Vec<ResponseEvent>,
-    ) -> Step {
+    ) -> CallStep {
         if call.index.is_some() && objects.started() {
             call.emit(objects.finish(), events);
             call.malformed = true;
-            if matches!(end, End::Nothing) {
-                call.phase = Phase::Raw;
+            if matches!(end, CallBoundary::Nothing) {
+                call.phase = CallPhase::Raw;
                 return call.goes_on();
             }
             return self.ended(call, false, events);
         }
-        if objects.is_between() && !matches!(end, End::Nothing) && call.raw.trim().is_empty() {
+        if objects.is_between() && !matches!(end, CallBoundary::Nothing) && call.raw.trim().is_empty() {
             return self.ended(call, true, events);
         }
         self.no_call(&call, "", events)
@@ -188,7 +189,7 @@ impl ResponseParser {
 fn object_keys(body: &Body) -> Option<&ObjectKeys> {
     let Body::Call(shape) = body else { return None };
     match &shape.arguments {
-        Arguments::Object(keys) => Some(keys),
+        ArgumentsShape::Object(keys) => Some(keys),
         _ => shape.or_object.as_ref(),
     }
 }

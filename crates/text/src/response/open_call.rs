@@ -1,29 +1,34 @@
 //! Parsing of a tool call while it streams: name, arguments and end, including malformed arguments.
 
 use super::call::{MAX_NAME_BYTES, unescape};
-use super::call_events::End;
+use super::call_events::CallBoundary;
 use super::event::{CallEnding, ResponseEvent, append};
-use super::format::{Arguments, Body, CallShape};
+use super::format::{ArgumentsShape, Body, CallShape};
 use super::input::floor;
 use super::parser::ResponseParser;
 use super::pattern;
-use super::state::{Call, JsonReader, Part, Phase, Step};
-use super::watch::{Found, Role};
+use super::state::{CallPhase, CallStep, JsonReader, OpenCall, TaggedPosition};
+use super::watch::{MarkerRole, WatchMatch};
 
 impl ResponseParser {
     /// One step of a call.
-    pub(super) fn call(&mut self, mut call: Call, events: &mut Vec<ResponseEvent>) -> Step {
-        let phase = std::mem::replace(&mut call.phase, Phase::Raw);
+    pub(super) fn call(&mut self, mut call: OpenCall, events: &mut Vec<ResponseEvent>) -> CallStep {
+        let phase = std::mem::replace(&mut call.phase, CallPhase::Raw);
         match phase {
-            Phase::Header(header) => self.header(call, header, events),
-            Phase::Json(reader) => self.json(call, reader, events),
-            Phase::Raw => self.raw_arguments(call, events),
-            Phase::Tagged(part) => self.tagged(call, part, events),
-            Phase::After => self.after(call, events),
+            CallPhase::Header(header) => self.header(call, header, events),
+            CallPhase::Json(reader) => self.json(call, reader, events),
+            CallPhase::Raw => self.raw_arguments(call, events),
+            CallPhase::Tagged(part) => self.tagged(call, part, events),
+            CallPhase::After => self.after(call, events),
         }
     }
 
-    fn header(&mut self, mut call: Call, mut header: String, events: &mut Vec<ResponseEvent>) -> Step {
+    fn header(
+        &mut self,
+        mut call: OpenCall,
+        mut header: String,
+        events: &mut Vec<ResponseEvent>,
+    ) -> CallStep {
         let format = self.format.clone();
         let Body::Call(shape) = &format.inner.fields[call.field].body else { return call.waits() };
         if shape.or_object.is_some() && header.trim().is_empty() {
@@ -33,15 +38,15 @@ impl ResponseParser {
             self.input.at = end;
             if matches!(self.input.bytes().get(end), Some(b'{' | b'[')) && self.opens_object(&call) {
                 call.raw.push_str(&header);
-                call.phase = Phase::Json(JsonReader::objects());
+                call.phase = CallPhase::Json(JsonReader::objects());
                 return call.goes_on();
             }
         }
         let found = self.watches.fields[call.field].header.scan(&self.input, None);
         let until = match found {
-            Found::Marker(_, start, _) => start,
-            Found::Hold(at) => at,
-            Found::Nothing => self.input.len(),
+            WatchMatch::Marker(_, start, _) => start,
+            WatchMatch::Hold(at) => at,
+            WatchMatch::Nothing => self.input.len(),
         };
         let plain = shape.name_patterns.is_empty();
         let room = name_room(&header, self.input.upto(until), plain);
@@ -50,16 +55,16 @@ impl ResponseParser {
         if self.input.at < until {
             return self.no_call(&call, &header, events);
         }
-        let Found::Marker(role, _, end) = found else {
-            call.phase = Phase::Header(header);
+        let WatchMatch::Marker(role, _, end) = found else {
+            call.phase = CallPhase::Header(header);
             return call.waits();
         };
         let marker = self.input.upto(end).to_owned();
-        if role == Role::NameOpen {
+        if role == MarkerRole::NameOpen {
             call.raw.push_str(&header);
             call.raw.push_str(&marker);
             self.input.at = end;
-            call.phase = Phase::Header(String::new());
+            call.phase = CallPhase::Header(String::new());
             return call.goes_on();
         }
         let announced =
@@ -67,90 +72,92 @@ impl ResponseParser {
         if !announced {
             return self.no_call(&call, &header, events);
         }
-        if role != Role::Before {
+        if role != MarkerRole::Before {
             self.input.at = end;
         }
-        if role == Role::Close {
+        if role == MarkerRole::Close {
             call.emit("{}".to_owned(), events);
             return self.ended(call, true, events);
         }
         call.phase = match shape.arguments {
-            Arguments::Tagged(_) => Phase::Tagged(Part::begin()),
-            _ => Phase::Json(JsonReader::arguments()),
+            ArgumentsShape::Tagged(_) => CallPhase::Tagged(TaggedPosition::begin()),
+            _ => CallPhase::Json(JsonReader::arguments()),
         };
         call.goes_on()
     }
 
     /// Whether the bracket here begins calls written as objects, and not one of the header's markers.
-    fn opens_object(&self, call: &Call) -> bool {
-        self.watches.fields[call.field].header.at(&self.input, self.input.at, None) == Found::Nothing
+    fn opens_object(&self, call: &OpenCall) -> bool {
+        self.watches.fields[call.field].header.at(&self.input, self.input.at, None) == WatchMatch::Nothing
     }
 
-    fn raw_arguments(&mut self, call: Call, events: &mut Vec<ResponseEvent>) -> Step {
+    fn raw_arguments(&mut self, call: OpenCall, events: &mut Vec<ResponseEvent>) -> CallStep {
         let found = self.watches.fields[call.field].end.scan(&self.input, None);
         let until = match found {
-            Found::Marker(_, start, _) => start,
-            Found::Hold(at) => at,
-            Found::Nothing => self.input.len(),
+            WatchMatch::Marker(_, start, _) => start,
+            WatchMatch::Hold(at) => at,
+            WatchMatch::Nothing => self.input.len(),
         };
         call.emit(self.input.upto(until).to_owned(), events);
         self.input.at = until;
-        let Found::Marker(role, _, end) = found else {
-            return Call { phase: Phase::Raw, ..call }.waits();
+        let WatchMatch::Marker(role, _, end) = found else {
+            return OpenCall { phase: CallPhase::Raw, ..call }.waits();
         };
-        if role == Role::Close {
+        if role == MarkerRole::Close {
             self.input.at = end;
         }
         self.ended(call, false, events)
     }
 
-    fn after(&mut self, mut call: Call, events: &mut Vec<ResponseEvent>) -> Step {
+    fn after(&mut self, mut call: OpenCall, events: &mut Vec<ResponseEvent>) -> CallStep {
         let rest = self.input.rest();
         self.input.at += rest.len() - rest.trim_start().len();
         if self.input.rest().is_empty() {
-            call.phase = Phase::After;
+            call.phase = CallPhase::After;
             return call.waits();
         }
         match self.at_end(&call) {
-            End::Hold => {
-                call.phase = Phase::After;
+            CallBoundary::Hold => {
+                call.phase = CallPhase::After;
                 call.waits()
             }
-            End::Close | End::Before | End::Nothing => self.ended(call, true, events),
+            CallBoundary::Close | CallBoundary::Before | CallBoundary::Nothing => {
+                self.ended(call, true, events)
+            }
         }
     }
 
     /// The output is over inside a call.
-    pub(super) fn finish_call(&mut self, mut call: Call, events: &mut Vec<ResponseEvent>) {
+    pub(super) fn finish_call(&mut self, mut call: OpenCall, events: &mut Vec<ResponseEvent>) {
         let Some(index) = call.index else {
             let header = match &call.phase {
-                Phase::Header(header) => header.as_str(),
+                CallPhase::Header(header) => header.as_str(),
                 _ => "",
             };
-            if !matches!(call.phase, Phase::After) {
+            if !matches!(call.phase, CallPhase::After) {
                 self.give_up(&format!("{}{header}", call.raw), events);
             }
             return;
         };
         let mut rest = String::new();
         let ending = match &mut call.phase {
-            Phase::After => CallEnding::Complete,
-            Phase::Json(JsonReader::Arguments(arguments)) if !arguments.is_empty() => {
+            CallPhase::After => CallEnding::Complete,
+            CallPhase::Json(JsonReader::Arguments(arguments)) if !arguments.is_empty() => {
                 match arguments.finish(&mut rest) {
                     true => CallEnding::Complete,
                     false => CallEnding::Cut,
                 }
             }
-            Phase::Json(JsonReader::Objects(objects)) => {
+            CallPhase::Json(JsonReader::Objects(objects)) => {
                 rest = objects.finish();
                 CallEnding::Cut
             }
-            Phase::Tagged(part) => {
+            CallPhase::Tagged(part) => {
                 rest = part.finish();
                 CallEnding::Cut
             }
-            Phase::Raw => CallEnding::Malformed,
-            Phase::Header(_) | Phase::Json(_) => CallEnding::Cut,
+            CallPhase::Raw => CallEnding::Malformed,
+            CallPhase::Header(_) | CallPhase::Json(_) => CallEnding::Cut,
         };
         call.emit(rest, events);
         append(events, ResponseEvent::ToolCallEnd { index, ending });

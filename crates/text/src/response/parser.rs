@@ -2,10 +2,10 @@
 
 use super::call::ToolTypes;
 use super::event::ResponseEvent;
-use super::format::{Body, FieldKind, Format, ResponseFormat, Strip};
-use super::input::Input;
+use super::format::{Body, FieldKind, FormatRules, ResponseFormat, StripRule};
+use super::input::StreamWindow;
 use super::options::ParserOptions;
-use super::state::State;
+use super::state::ParserState;
 use super::text_out::TextOut;
 use super::watches::Watches;
 use serde_json::Value;
@@ -32,8 +32,8 @@ pub struct ResponseParser {
     pub(super) format: ResponseFormat,
     pub(super) watches: Watches,
     pub(super) types: ToolTypes,
-    pub(super) input: Input,
-    pub(super) state: State,
+    pub(super) input: StreamWindow,
+    pub(super) state: ParserState,
     pub(super) reasoning: TextOut,
     pub(super) content: TextOut,
     /// Text outside all fields, where the field that it belongs to is parsed as a whole.
@@ -49,23 +49,23 @@ impl ResponseParser {
     /// A parser for one response. `tools` are those of the request, as clients send them: a list of objects with `name` and `parameters`,
     /// each perhaps in `function`; null or empty if there are none.
     pub fn new(format: &ResponseFormat, tools: &Value, options: &ParserOptions) -> ResponseParser {
-        let inner: &Format = &format.inner;
+        let inner: &FormatRules = &format.inner;
         let out = |kind, event| {
             let field = inner.fields.iter().find(|field| field.kind == kind);
-            let strip = field.map_or(Strip::AtMarkers, |field| field.strip);
+            let strip = field.map_or(StripRule::AtMarkers, |field| field.strip);
             TextOut::new(event, strip, field.and_then(|field| field.join.as_ref()))
         };
         let reasoning = inner.fields.iter().position(|field| field.kind == FieldKind::Reasoning);
         let state = match reasoning.filter(|_| options.starts_in_reasoning && options.parse_reasoning) {
             Some(field) if matches!(inner.fields[field].body, Body::Text) => {
-                State::Text { field, first: true }
+                ParserState::Text { field, first: true }
             }
-            _ => State::Outside { first: true },
+            _ => ParserState::Outside { first: true },
         };
         ResponseParser {
             watches: Watches::new(inner, options),
             types: ToolTypes::new(tools),
-            input: Input::default(),
+            input: StreamWindow::default(),
             state,
             reasoning: out(FieldKind::Reasoning, ResponseEvent::Reasoning),
             content: out(FieldKind::Content, ResponseEvent::Content),
@@ -81,21 +81,21 @@ impl ResponseParser {
     /// Whether what comes next is reasoning.
     pub fn in_reasoning(&self) -> bool {
         let field = match &self.state {
-            State::Text { field, .. } => Some(*field),
-            State::Outside { .. } => self.format.inner.implicit,
+            ParserState::Text { field, .. } => Some(*field),
+            ParserState::Outside { .. } => self.format.inner.implicit,
             _ => None,
         };
         field.is_some_and(|field| self.format.inner.fields[field].kind == FieldKind::Reasoning)
     }
 
-    pub(super) fn take_state(&mut self) -> State {
-        std::mem::replace(&mut self.state, State::Outside { first: true })
+    pub(super) fn take_state(&mut self) -> ParserState {
+        std::mem::replace(&mut self.state, ParserState::Outside { first: true })
     }
 
     /// What looked like the beginning of something was content.
     pub(super) fn give_up(&mut self, raw: &str, events: &mut Vec<ResponseEvent>) {
         self.content.undo_marker(events);
         self.content.text(raw, events);
-        self.state = State::Outside { first: false };
+        self.state = ParserState::Outside { first: false };
     }
 }

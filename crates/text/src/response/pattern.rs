@@ -1,7 +1,7 @@
 //! Regular expressions as markers, matched incrementally: a lazy DFA tells when more text could still change a match.
 
 use super::error::ResponseFormatError;
-use super::input::{Input, Origin};
+use super::input::{StreamWindow, TextOrigin};
 use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::util::{start, syntax};
 use regex_automata::{Anchored, meta};
@@ -14,17 +14,17 @@ const MAX_MATCH_BYTES: usize = 1024;
 
 /// A compiled expression.
 #[derive(Clone)]
-pub(super) struct Pattern {
-    compiled: Arc<Compiled>,
+pub(super) struct ResponsePattern {
+    compiled: Arc<CompiledPattern>,
 }
 
 /// An expression with the scratch memory of one parser.
-pub(super) struct Search {
-    pattern: Pattern,
+pub(super) struct PatternSearch {
+    pattern: ResponsePattern,
     cache: RefCell<Cache>,
 }
 
-struct Compiled {
+struct CompiledPattern {
     dfa: DFA,
     regex: meta::Regex,
 }
@@ -54,14 +54,14 @@ fn refused(place: &str, pattern: &str, problem: &impl std::error::Error) -> Resp
     ResponseFormatError::Pattern { place: place.to_owned(), pattern: pattern.to_owned(), problem }
 }
 
-impl Pattern {
-    pub fn new(place: &str, pattern: &str) -> Result<Pattern, ResponseFormatError> {
+impl ResponsePattern {
+    pub fn new(place: &str, pattern: &str) -> Result<ResponsePattern, ResponseFormatError> {
         let regex = regex(place, pattern)?;
         let dfa = DFA::builder()
             .syntax(syntax::Config::new().dot_matches_new_line(true))
             .build(&translated(pattern))
             .map_err(|e| refused(place, pattern, &e))?;
-        Ok(Pattern { compiled: Arc::new(Compiled { dfa, regex }) })
+        Ok(ResponsePattern { compiled: Arc::new(CompiledPattern { dfa, regex }) })
     }
 
     /// Named groups of a match.
@@ -74,24 +74,24 @@ impl Pattern {
     }
 }
 
-impl Search {
-    pub fn new(pattern: &Pattern) -> Search {
-        Search { pattern: pattern.clone(), cache: RefCell::new(pattern.compiled.dfa.create_cache()) }
+impl PatternSearch {
+    pub fn new(pattern: &ResponsePattern) -> PatternSearch {
+        PatternSearch { pattern: pattern.clone(), cache: RefCell::new(pattern.compiled.dfa.create_cache()) }
     }
 
     /// Whether it matches from a position on.
-    pub fn fit(&self, input: &Input, at: usize) -> PatternFit {
+    pub fn fit(&self, input: &StreamWindow, at: usize) -> PatternFit {
         self.run(input, at).unwrap_or(PatternFit::No)
     }
 
-    fn run(&self, input: &Input, at: usize) -> Option<PatternFit> {
+    fn run(&self, input: &StreamWindow, at: usize) -> Option<PatternFit> {
         let (dfa, cache) = (&self.pattern.compiled.dfa, &mut *self.cache.borrow_mut());
         let config = start::Config::new().anchored(Anchored::Yes).look_behind(input.byte_before(at));
         let mut state = dfa.start_state(cache, &config).ok()?;
         let mut last = None;
         let done = |last: Option<usize>| Some(last.map_or(PatternFit::No, PatternFit::Full));
         for (i, byte) in input.bytes().get(at..)?.iter().enumerate() {
-            if i == MAX_MATCH_BYTES || input.origin(at + i) == Origin::Message {
+            if i == MAX_MATCH_BYTES || input.origin(at + i) == TextOrigin::Message {
                 return done(last);
             }
             state = dfa.next_state(cache, state, *byte).ok()?;

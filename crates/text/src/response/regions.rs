@@ -4,8 +4,8 @@ use super::event::{CallEnding, ResponseEvent, append};
 use super::format::{Body, FieldKind};
 use super::input::floor;
 use super::parser::ResponseParser;
-use super::state::{Flow, MAX_REGION_BYTES, State};
-use super::watch::Found;
+use super::state::{MAX_REGION_BYTES, ParserFlow, ParserState};
+use super::watch::WatchMatch;
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -17,12 +17,12 @@ impl ResponseParser {
         captures: HashMap<String, String>,
         mut body: String,
         events: &mut Vec<ResponseEvent>,
-    ) -> Flow {
+    ) -> ParserFlow {
         let found = self.watches.fields[field].inside.scan(&self.input, self.last_empty);
         let until = match found {
-            Found::Marker(_, start, _) => start,
-            Found::Hold(at) => at,
-            Found::Nothing => self.input.len(),
+            WatchMatch::Marker(_, start, _) => start,
+            WatchMatch::Hold(at) => at,
+            WatchMatch::Nothing => self.input.len(),
         };
         let text = self.input.upto(until);
         let room = floor(text, MAX_REGION_BYTES.saturating_sub(body.len()));
@@ -30,9 +30,9 @@ impl ResponseParser {
         self.input.at += room;
         if self.input.at < until {
             self.give_up(&(open + &body), events);
-            return Flow::Continue;
+            return ParserFlow::Continue;
         }
-        if let Found::Marker(_, start, end) = found {
+        if let WatchMatch::Marker(_, start, end) = found {
             if start == end {
                 self.last_empty = Some(self.input.absolute(end));
             }
@@ -41,10 +41,10 @@ impl ResponseParser {
             if !self.end_region(field, &captures, &body, events) {
                 self.give_up(&format!("{open}{body}{close}"), events);
             }
-            return Flow::Continue;
+            return ParserFlow::Continue;
         }
-        self.state = State::Region { field, open, captures, body };
-        Flow::Wait
+        self.state = ParserState::Region { field, open, captures, body };
+        ParserFlow::Wait
     }
 
     /// Gives out what a region was parsed to. False if it cannot be parsed.
@@ -109,7 +109,7 @@ impl ResponseParser {
             serde_json::from_str(&text).ok()
         };
         match value {
-            Value::Array(values) if !kinds.contains(&super::call::Kind::Array) => {
+            Value::Array(values) if !kinds.contains(&super::call::ParameterType::Array) => {
                 for value in values {
                     *value = typed(value).unwrap_or_else(|| value.take());
                 }

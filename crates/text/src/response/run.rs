@@ -2,18 +2,18 @@
 
 use super::event::ResponseEvent;
 use super::format::{Body, Delimiter, FieldKind, ResponseFormat};
-use super::input::{Ended, Origin};
+use super::input::{OutputEnd, TextOrigin};
 use super::options::ParserOptions;
 use super::parser::ResponseParser;
-use super::state::{Call, Flow, JsonReader, Phase, State};
-use super::watch::{Found, Role};
-use latent_jinja::Rendered;
+use super::state::{CallPhase, JsonReader, OpenCall, ParserFlow, ParserState};
+use super::watch::{MarkerRole, WatchMatch};
+use latent_jinja::RenderedText;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
 impl ResponseFormat {
     /// Whether the prompt's end has opened the reasoning, as templates do that end with `<think>`.
-    pub fn opens_reasoning(&self, prompt: &Rendered) -> bool {
+    pub fn opens_reasoning(&self, prompt: &RenderedText) -> bool {
         let mut parser = ResponseParser::new(self, &Value::Null, &ParserOptions::default());
         parser.continue_prompt(prompt);
         parser.in_reasoning()
@@ -23,12 +23,14 @@ impl ResponseFormat {
 impl ResponseParser {
     /// Takes over the state in which a prompt leaves the response: templates open the reasoning, and callers may have begun the answer.
     /// Nothing of the prompt is given out. To be called before anything is pushed.
-    pub fn continue_prompt(&mut self, prompt: &Rendered) {
+    pub fn continue_prompt(&mut self, prompt: &RenderedText) {
         let mut at = self.format.assistant_turn(prompt);
         let mut events = Vec::new();
         let content = prompt.content.iter().filter(|range| range.end > at).cloned().collect::<Vec<_>>();
         for range in content.into_iter().chain(std::iter::once(prompt.text.len()..prompt.text.len())) {
-            for (until, origin) in [(range.start.max(at), Origin::Template), (range.end, Origin::Message)] {
+            for (until, origin) in
+                [(range.start.max(at), TextOrigin::Template), (range.end, TextOrigin::Message)]
+            {
                 if let Some(text) = prompt.text.get(at..until).filter(|text| !text.is_empty()) {
                     self.input.push(text, origin);
                     self.run(&mut events);
@@ -40,8 +42,8 @@ impl ResponseParser {
         self.content.forget();
         self.loose.clear();
         (self.calls, self.ids) = (0, HashSet::new());
-        if matches!(self.state, State::Call(_) | State::Region { .. }) {
-            self.state = State::Outside { first: true };
+        if matches!(self.state, ParserState::Call(_) | ParserState::Region { .. }) {
+            self.state = ParserState::Outside { first: true };
         }
     }
 
@@ -49,42 +51,42 @@ impl ResponseParser {
     /// ([`ParserOptions::control_tokens`]).
     pub fn push(&mut self, piece: &str, special: bool, events: &mut Vec<ResponseEvent>) {
         if !piece.is_empty() && self.input.ended.is_none() {
-            self.input.push(piece, if special { Origin::Control } else { Origin::Text });
+            self.input.push(piece, if special { TextOrigin::Control } else { TextOrigin::Text });
             self.run(events);
         }
     }
 
     /// The output is over: gives out what was held back, and ends what is open. A marker that ends behind one of its control tokens is dropped.
     pub fn finish(&mut self, events: &mut Vec<ResponseEvent>) {
-        self.end(Ended::Whole, events);
+        self.end(OutputEnd::Whole, events);
     }
 
     /// The output was cut off by a limit: as [`ResponseParser::finish`], but the beginning of a marker, and of a call that has no name yet, is
     /// dropped, so that what is given out is the beginning of what the model would have come to.
     pub fn cut(&mut self, events: &mut Vec<ResponseEvent>) {
-        self.end(Ended::Cut, events);
+        self.end(OutputEnd::Cut, events);
     }
 
-    fn end(&mut self, how: Ended, events: &mut Vec<ResponseEvent>) {
+    fn end(&mut self, how: OutputEnd, events: &mut Vec<ResponseEvent>) {
         if self.input.ended.is_some() {
             return;
         }
         self.input.ended = Some(how);
         self.run(events);
         match self.take_state() {
-            State::Outside { .. } | State::Text { .. } => {}
-            State::Region { field, open, captures, body } => {
+            ParserState::Outside { .. } | ParserState::Text { .. } => {}
+            ParserState::Region { field, open, captures, body } => {
                 let read = self.end_region(field, &captures, &body, events);
                 let text =
                     matches!(self.format.inner.fields[field].kind, FieldKind::Reasoning | FieldKind::Content);
-                if !read && (text || how == Ended::Whole) {
+                if !read && (text || how == OutputEnd::Whole) {
                     self.give_up(&(open + &body), events);
                 }
             }
-            State::Call(call) if call.index.is_some() || how == Ended::Whole => {
+            ParserState::Call(call) if call.index.is_some() || how == OutputEnd::Whole => {
                 self.finish_call(*call, events);
             }
-            State::Call(_) => {}
+            ParserState::Call(_) => {}
         }
         self.end_loose(events);
         self.reasoning.finish(events);
@@ -92,16 +94,18 @@ impl ResponseParser {
     }
 
     fn run(&mut self, events: &mut Vec<ResponseEvent>) {
-        while self.input.at < self.input.len() && self.step(events) == Flow::Continue {}
+        while self.input.at < self.input.len() && self.step(events) == ParserFlow::Continue {}
         self.input.compact();
     }
 
-    fn step(&mut self, events: &mut Vec<ResponseEvent>) -> Flow {
+    fn step(&mut self, events: &mut Vec<ResponseEvent>) -> ParserFlow {
         match self.take_state() {
-            State::Outside { first } => self.outside(first, events),
-            State::Text { field, first } => self.text(field, first, events),
-            State::Region { field, open, captures, body } => self.region(field, open, captures, body, events),
-            State::Call(call) => {
+            ParserState::Outside { first } => self.outside(first, events),
+            ParserState::Text { field, first } => self.text(field, first, events),
+            ParserState::Region { field, open, captures, body } => {
+                self.region(field, open, captures, body, events)
+            }
+            ParserState::Call(call) => {
                 let (next, flow) = self.call(*call, events);
                 self.state = next;
                 flow
@@ -128,7 +132,12 @@ impl ResponseParser {
     }
 
     /// Passes white space on while nothing else has come; returns what is found where it ends.
-    fn lead(&mut self, field: Option<usize>, inside: bool, events: &mut Vec<ResponseEvent>) -> Option<Found> {
+    fn lead(
+        &mut self,
+        field: Option<usize>,
+        inside: bool,
+        events: &mut Vec<ResponseEvent>,
+    ) -> Option<WatchMatch> {
         let rest = self.input.rest();
         let end = self.input.at + rest.len() - rest.trim_start().len();
         self.pass(field, end, events);
@@ -142,41 +151,41 @@ impl ResponseParser {
         Some(watch.at(&self.input, end, self.last_empty))
     }
 
-    fn outside(&mut self, first: bool, events: &mut Vec<ResponseEvent>) -> Flow {
+    fn outside(&mut self, first: bool, events: &mut Vec<ResponseEvent>) -> ParserFlow {
         let implicit = self.format.inner.implicit;
         let first = first && self.tells_first();
         let found = if first {
             match self.lead(implicit, false, events) {
                 Some(found) => found,
-                None => return Flow::Wait,
+                None => return ParserFlow::Wait,
             }
         } else {
             self.watches.outside.scan(&self.input, self.last_empty)
         };
-        self.state = State::Outside { first };
+        self.state = ParserState::Outside { first };
         match found {
-            Found::Marker(role, start, end) => {
+            WatchMatch::Marker(role, start, end) => {
                 self.pass(implicit, start, events);
                 self.marker(role, end, events);
-                Flow::Continue
+                ParserFlow::Continue
             }
-            Found::Hold(at) => {
+            WatchMatch::Hold(at) => {
                 self.pass(implicit, at, events);
-                Flow::Wait
+                ParserFlow::Wait
             }
-            Found::Nothing if first => {
-                self.state = State::Outside { first: false };
-                Flow::Continue
+            WatchMatch::Nothing if first => {
+                self.state = ParserState::Outside { first: false };
+                ParserFlow::Continue
             }
-            Found::Nothing => {
+            WatchMatch::Nothing => {
                 self.pass(implicit, self.input.len(), events);
-                Flow::Wait
+                ParserFlow::Wait
             }
         }
     }
 
     /// A marker outside all fields, from where parsing is to `end`.
-    fn marker(&mut self, role: Role, end: usize, events: &mut Vec<ResponseEvent>) {
+    fn marker(&mut self, role: MarkerRole, end: usize, events: &mut Vec<ResponseEvent>) {
         let open = self.input.upto(end).to_owned();
         if open.is_empty() {
             self.last_empty = Some(self.input.absolute(end));
@@ -186,79 +195,79 @@ impl ResponseParser {
         let calls = self.begins_calls(role, &open);
         self.content.marker(calls, events);
         self.reasoning.marker(calls, events);
-        let Role::Open(field) = role else { return };
+        let MarkerRole::Open(field) = role else { return };
         let opened = &self.format.inner.fields[field];
         let captures = match &opened.open {
             Delimiter::Pattern(pattern) => pattern.captures(&open),
             _ => HashMap::new(),
         };
         self.state = match &opened.body {
-            Body::Text => State::Text { field, first: true },
-            Body::Region(_) => State::Region { field, open, captures, body: String::new() },
+            Body::Text => ParserState::Text { field, first: true },
+            Body::Region(_) => ParserState::Region { field, open, captures, body: String::new() },
             Body::Call(shape) => {
-                let call = Call::new(field, shape, open, &captures);
-                State::Call(Box::new(self.announce_captured(call, events)))
+                let call = OpenCall::new(field, shape, open, &captures);
+                ParserState::Call(Box::new(self.announce_captured(call, events)))
             }
         };
     }
 
-    fn begins_calls(&self, role: Role, marker: &str) -> bool {
+    fn begins_calls(&self, role: MarkerRole, marker: &str) -> bool {
         match role {
-            Role::Open(field) => self.format.inner.fields[field].kind == FieldKind::Tools,
+            MarkerRole::Open(field) => self.format.inner.fields[field].kind == FieldKind::Tools,
             _ => self.format.inner.grammar.as_ref().is_some_and(|g| g.section_open.trim() == marker),
         }
     }
 
     /// A call whose name is in its opening begins at once.
-    fn announce_captured(&mut self, mut call: Call, events: &mut Vec<ResponseEvent>) -> Call {
-        if matches!(call.phase, Phase::Json(JsonReader::Arguments(_))) {
+    fn announce_captured(&mut self, mut call: OpenCall, events: &mut Vec<ResponseEvent>) -> OpenCall {
+        if matches!(call.phase, CallPhase::Json(JsonReader::Arguments(_))) {
             let name = std::mem::take(&mut call.name);
             self.announce(&mut call, name, None, events);
         }
         call
     }
 
-    fn text(&mut self, field: usize, first: bool, events: &mut Vec<ResponseEvent>) -> Flow {
+    fn text(&mut self, field: usize, first: bool, events: &mut Vec<ResponseEvent>) -> ParserFlow {
         let first = first && self.format.inner.fields[field].first;
         let found = if first {
             match self.lead(Some(field), true, events) {
                 Some(found) => found,
                 None => {
-                    self.state = State::Text { field, first };
-                    return Flow::Wait;
+                    self.state = ParserState::Text { field, first };
+                    return ParserFlow::Wait;
                 }
             }
         } else {
             self.watches.fields[field].inside.scan(&self.input, self.last_empty)
         };
-        self.state = State::Text { field, first };
+        self.state = ParserState::Text { field, first };
         match found {
-            Found::Marker(role, start, end) => {
+            WatchMatch::Marker(role, start, end) => {
                 self.pass(Some(field), start, events);
                 if end == start {
                     self.last_empty = Some(self.input.absolute(end));
                 }
                 match role {
-                    Role::Ignore => self.input.at = end,
-                    Role::Before => self.close_text(field, events),
+                    MarkerRole::Ignore => self.input.at = end,
+                    MarkerRole::Before => self.close_text(field, events),
                     _ => {
                         self.input.at = end;
                         self.close_text(field, events);
                     }
                 }
-                Flow::Continue
+                ParserFlow::Continue
             }
-            Found::Hold(at) => {
+            WatchMatch::Hold(at) => {
                 self.pass(Some(field), at, events);
-                Flow::Wait
+                ParserFlow::Wait
             }
-            Found::Nothing if first => {
-                self.state = State::Text { field, first: false };
-                Flow::Continue
+            WatchMatch::Nothing if first => {
+                self.state = ParserState::Text { field, first: false };
+                ParserFlow::Continue
             }
-            Found::Nothing => {
+            WatchMatch::Nothing => {
                 self.pass(Some(field), self.input.len(), events);
-                Flow::Wait
+                ParserFlow::Wait
             }
         }
     }
@@ -268,6 +277,6 @@ impl ResponseParser {
         if self.format.inner.fields[field].kind == FieldKind::Content {
             self.content.marker(false, events);
         }
-        self.state = State::Outside { first: true };
+        self.state = ParserState::Outside { first: true };
     }
 }

@@ -1,15 +1,15 @@
 //! States of the parser: outside all fields, in a field, or in a part of a tool call.
 
-use super::call::{JsonArguments, Kind, ObjectCalls, escape_into, quoted};
+use super::call::{JsonArguments, ObjectCalls, ParameterType, escape_into, quoted};
 use super::event::{ResponseEvent, append};
-use super::format::{Arguments, CallShape};
+use super::format::{ArgumentsShape, CallShape};
 use std::collections::HashMap;
 
 /// Bytes of a region that is parsed as a whole, or of a call before its name is known. What is longer is content.
 pub(super) const MAX_REGION_BYTES: usize = 4 << 20;
 
 /// Where the parser is.
-pub(super) enum State {
+pub(super) enum ParserState {
     /// Outside all fields. `first`: nothing but white space has come since the last of them.
     Outside { first: bool },
     /// In a field whose text goes out as it comes.
@@ -17,34 +17,34 @@ pub(super) enum State {
     /// In a field that is parsed when it closes: its opening, the opening's groups, and the text so far.
     Region { field: usize, open: String, captures: HashMap<String, String>, body: String },
     /// In a tool call.
-    Call(Box<Call>),
+    Call(Box<OpenCall>),
 }
 
 /// Whether the parser can go on with what it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+pub(super) enum ParserFlow {
     Continue,
     Wait,
 }
 
 /// What a step of a call leads to.
-pub(super) type Step = (State, Flow);
+pub(super) type CallStep = (ParserState, ParserFlow);
 
 /// A call that has begun.
-pub(super) struct Call {
+pub(super) struct OpenCall {
     pub field: usize,
     /// Everything since its opening, until it is announced.
     pub raw: String,
     /// Once it is announced.
     pub index: Option<usize>,
     pub name: String,
-    pub phase: Phase,
+    pub phase: CallPhase,
     /// The model broke its format.
     pub malformed: bool,
 }
 
 /// What of a call comes next.
-pub(super) enum Phase {
+pub(super) enum CallPhase {
     /// What stands where the name is.
     Header(String),
     /// JSON, of which the arguments are a part or the whole.
@@ -52,7 +52,7 @@ pub(super) enum Phase {
     /// Malformed JSON, up to the call's end.
     Raw,
     /// Arguments between markers.
-    Tagged(Part),
+    Tagged(TaggedPosition),
     /// The call's end.
     After,
 }
@@ -76,7 +76,7 @@ impl JsonReader {
 }
 
 /// What of the arguments comes next. `any`: some argument went out already.
-pub(super) enum Part {
+pub(super) enum TaggedPosition {
     /// `words`: text that is not an argument precedes the next one.
     Between {
         any: bool,
@@ -101,42 +101,47 @@ pub(super) enum Part {
     /// A value that goes out when it is whole.
     Held {
         text: String,
-        reading: Reading,
+        reading: ValueReading,
     },
     /// All arguments as one JSON text.
     Block(JsonArguments),
 }
 
 /// How a held value is read.
-pub(super) enum Reading {
+pub(super) enum ValueReading {
     /// Of the declared types, else a string.
-    Typed(Vec<Kind>),
+    Typed(Vec<ParameterType>),
     /// As JSON, else of the declared types, else a string.
-    Json(Vec<Kind>),
+    Json(Vec<ParameterType>),
     /// As JSON where it is any, else a string: nothing is declared.
     Undeclared,
 }
 
-impl Call {
-    pub fn new(field: usize, shape: &CallShape, open: String, captures: &HashMap<String, String>) -> Call {
+impl OpenCall {
+    pub fn new(
+        field: usize,
+        shape: &CallShape,
+        open: String,
+        captures: &HashMap<String, String>,
+    ) -> OpenCall {
         let mut name = String::new();
         let phase = match (&shape.arguments, &shape.name_group) {
-            (Arguments::Json, Some(group)) => {
+            (ArgumentsShape::Json, Some(group)) => {
                 name = captures.get(group).cloned().unwrap_or_default();
-                Phase::Json(JsonReader::arguments())
+                CallPhase::Json(JsonReader::arguments())
             }
-            (Arguments::Object(_), _) => Phase::Json(JsonReader::objects()),
-            _ => Phase::Header(String::new()),
+            (ArgumentsShape::Object(_), _) => CallPhase::Json(JsonReader::objects()),
+            _ => CallPhase::Header(String::new()),
         };
-        Call { field, raw: open, index: None, name, phase, malformed: false }
+        OpenCall { field, raw: open, index: None, name, phase, malformed: false }
     }
 
-    pub fn waits(self) -> Step {
-        (State::Call(Box::new(self)), Flow::Wait)
+    pub fn waits(self) -> CallStep {
+        (ParserState::Call(Box::new(self)), ParserFlow::Wait)
     }
 
-    pub fn goes_on(self) -> Step {
-        (State::Call(Box::new(self)), Flow::Continue)
+    pub fn goes_on(self) -> CallStep {
+        (ParserState::Call(Box::new(self)), ParserFlow::Continue)
     }
 
     /// Appends to the arguments.
@@ -147,36 +152,36 @@ impl Call {
     }
 
     /// In this part of its tagged arguments.
-    pub fn with(self, part: Part) -> Call {
-        Call { phase: Phase::Tagged(part), ..self }
+    pub fn with(self, part: TaggedPosition) -> OpenCall {
+        OpenCall { phase: CallPhase::Tagged(part), ..self }
     }
 }
 
-impl Part {
-    pub fn begin() -> Part {
-        Part::Between { any: false, words: false }
+impl TaggedPosition {
+    pub fn begin() -> TaggedPosition {
+        TaggedPosition::Between { any: false, words: false }
     }
 
     /// What was not given out when the output is over, as far as it belongs to the arguments: a prefix of JSON, as the rest is.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         match self {
-            Part::Held { text, .. } => {
+            TaggedPosition::Held { text, .. } => {
                 out.push('"');
                 escape_into(&mut out, text);
             }
-            Part::Key { any, key } => {
+            TaggedPosition::Key { any, key } => {
                 out.push_str(if *any { ",\"" } else { "{\"" });
                 escape_into(&mut out, key);
             }
-            Part::Kind { any, key, .. } | Part::ValueOpen { any, key, .. } => {
+            TaggedPosition::Kind { any, key, .. } | TaggedPosition::ValueOpen { any, key, .. } => {
                 out.push(if *any { ',' } else { '{' });
                 out.push_str(&quoted(key));
             }
-            Part::Block(arguments) if !arguments.is_empty() => {
+            TaggedPosition::Block(arguments) if !arguments.is_empty() => {
                 arguments.finish(&mut out);
             }
-            Part::Between { .. } | Part::Text | Part::Block(_) => {}
+            TaggedPosition::Between { .. } | TaggedPosition::Text | TaggedPosition::Block(_) => {}
         }
         out
     }

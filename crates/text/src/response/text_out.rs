@@ -2,14 +2,14 @@
 //! following text is known.
 
 use super::event::{ResponseEvent, append};
-use super::format::Strip;
+use super::format::StripRule;
 
 /// Bytes of white space that are held back. A longer run is text.
 const MAX_RUN_BYTES: usize = 1024;
 
 pub(super) struct TextOut {
     event: fn(String) -> ResponseEvent,
-    strip: Strip,
+    strip: StripRule,
     join: String,
     /// White space that comes now is at the beginning.
     lead: bool,
@@ -25,12 +25,12 @@ pub(super) struct TextOut {
 }
 
 impl TextOut {
-    pub fn new(event: fn(String) -> ResponseEvent, strip: Strip, join: Option<&String>) -> TextOut {
+    pub fn new(event: fn(String) -> ResponseEvent, strip: StripRule, join: Option<&String>) -> TextOut {
         TextOut {
             event,
             strip,
             join: join.cloned().unwrap_or_default(),
-            lead: strip == Strip::Both,
+            lead: strip == StripRule::Both,
             held: String::new(),
             flooding: false,
             wrote: false,
@@ -40,7 +40,7 @@ impl TextOut {
     }
 
     pub fn text(&mut self, text: &str, events: &mut Vec<ResponseEvent>) {
-        if self.strip == Strip::None {
+        if self.strip == StripRule::None {
             return self.emit(text, events);
         }
         let text = if self.lead { text.trim_start() } else { text };
@@ -80,13 +80,13 @@ impl TextOut {
 
     /// A marker: what comes next is another piece. `calls`: it begins tool calls.
     pub fn marker(&mut self, calls: bool, events: &mut Vec<ResponseEvent>) {
-        if self.strip == Strip::BeforeCalls && !calls {
+        if self.strip == StripRule::BeforeCalls && !calls {
             self.release(events);
         }
         let dropped = std::mem::take(&mut self.held);
         self.undo = (self.lead, self.apart, dropped);
         self.flooding = false;
-        self.lead = matches!(self.strip, Strip::AtMarkers | Strip::Both);
+        self.lead = matches!(self.strip, StripRule::AtMarkers | StripRule::Both);
         self.apart = true;
     }
 
@@ -99,7 +99,7 @@ impl TextOut {
 
     /// The output is over.
     pub fn finish(&mut self, events: &mut Vec<ResponseEvent>) {
-        if self.strip != Strip::Both {
+        if self.strip != StripRule::Both {
             self.release(events);
         }
         self.held.clear();

@@ -1,11 +1,11 @@
 //! Searching for a template's markers in a stream.
 
-use super::input::{Ended, Input, Origin};
-use super::pattern::{Pattern, PatternFit, Search};
+use super::input::{OutputEnd, StreamWindow, TextOrigin};
+use super::pattern::{PatternFit, PatternSearch, ResponsePattern};
 
 /// What a marker means where it was searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum MarkerRole {
     /// Opens the field with this index.
     Open(usize),
     /// Closes what is open.
@@ -33,19 +33,19 @@ struct Literal {
     control: Vec<std::ops::Range<usize>>,
 }
 
-enum Matcher {
+enum MarkerMatcher {
     Literal(Literal),
-    Pattern(Box<Search>),
+    Pattern(Box<PatternSearch>),
 }
 
-struct Watched {
-    role: Role,
-    matcher: Matcher,
+struct WatchedMarker {
+    role: MarkerRole,
+    matcher: MarkerMatcher,
     /// Counts only if control tokens show that it is not text.
     verified: bool,
 }
 
-enum Fit {
+enum MarkerFit {
     No,
     Partial,
     /// Up to this end.
@@ -54,8 +54,8 @@ enum Fit {
 
 /// What is searched at one time.
 #[derive(Default)]
-pub(super) struct Watch {
-    watched: Vec<Watched>,
+pub(super) struct MarkerWatch {
+    watched: Vec<WatchedMarker>,
     /// Bytes that a literal begins with.
     first: Vec<u8>,
     patterns: bool,
@@ -63,9 +63,9 @@ pub(super) struct Watch {
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum WatchMatch {
     /// A marker, from one position to another. Text before it is of no marker.
-    Marker(Role, usize, usize),
+    Marker(MarkerRole, usize, usize),
     /// From this position on there may be one, once more has arrived.
     Hold(usize),
     /// None up to the end.
@@ -90,30 +90,30 @@ impl Literal {
         Literal { text: text.to_owned(), control }
     }
 
-    fn fit(&self, input: &Input, at: usize, verified: bool) -> Fit {
+    fn fit(&self, input: &StreamWindow, at: usize, verified: bool) -> MarkerFit {
         let here = input.bytes().get(at..).unwrap_or_default();
         let length = here.len().min(self.text.len());
         if here[..length] != self.text.as_bytes()[..length] {
-            return Fit::No;
+            return MarkerFit::No;
         }
-        let own = |origin| matches!(origin, Origin::Control | Origin::Template);
-        if !input.all(at..at + length, |origin| origin != Origin::Message) {
-            return Fit::No;
+        let own = |origin| matches!(origin, TextOrigin::Control | TextOrigin::Template);
+        if !input.all(at..at + length, |origin| origin != TextOrigin::Message) {
+            return MarkerFit::No;
         }
         let known =
             self.control.iter().all(|c| input.all(at + c.start..at + c.end.min(length).max(c.start), own));
-        let unmarked = self.control.is_empty() && !input.all(at..at + length, |o| o == Origin::Template);
+        let unmarked = self.control.is_empty() && !input.all(at..at + length, |o| o == TextOrigin::Template);
         if !known || (verified && unmarked) {
-            return Fit::No;
+            return MarkerFit::No;
         }
-        if length < self.text.len() { Fit::Partial } else { Fit::Full(at + length) }
+        if length < self.text.len() { MarkerFit::Partial } else { MarkerFit::Full(at + length) }
     }
 }
 
-impl Watch {
+impl MarkerWatch {
     pub fn literals<'a>(
         &mut self,
-        role: Role,
+        role: MarkerRole,
         texts: impl IntoIterator<Item = &'a String>,
         control_tokens: &[String],
         verified: bool,
@@ -121,71 +121,73 @@ impl Watch {
         for text in texts {
             let literal = Literal::new(text, control_tokens);
             self.first.extend(text.bytes().next().filter(|byte| !self.first.contains(byte)));
-            self.watched.push(Watched { role, matcher: Matcher::Literal(literal), verified });
+            self.watched.push(WatchedMarker { role, matcher: MarkerMatcher::Literal(literal), verified });
         }
     }
 
-    pub fn pattern(&mut self, role: Role, pattern: &Pattern) {
+    pub fn pattern(&mut self, role: MarkerRole, pattern: &ResponsePattern) {
         self.patterns = true;
-        self.watched.push(Watched {
+        self.watched.push(WatchedMarker {
             role,
-            matcher: Matcher::Pattern(Box::new(Search::new(pattern))),
+            matcher: MarkerMatcher::Pattern(Box::new(PatternSearch::new(pattern))),
             verified: false,
         });
     }
 
     /// The marker that begins exactly here: the longest; of equally long ones the first. Where a longer one is cut off, it ends the output.
-    pub fn at(&self, input: &Input, at: usize, skip_empty: Option<usize>) -> Found {
+    pub fn at(&self, input: &StreamWindow, at: usize, skip_empty: Option<usize>) -> WatchMatch {
         let byte = input.bytes().get(at);
         if !self.patterns && byte.is_none_or(|byte| !self.first.contains(byte)) {
-            return Found::Nothing;
+            return WatchMatch::Nothing;
         }
-        let mut found = Found::Nothing;
+        let mut found = WatchMatch::Nothing;
         let (mut longest, mut begun) = (None, false);
         for watched in &self.watched {
             let fit = match &watched.matcher {
-                Matcher::Literal(literal) if at < input.len() => literal.fit(input, at, watched.verified),
-                Matcher::Literal(_) => Fit::No,
-                Matcher::Pattern(pattern) => match pattern.fit(input, at) {
-                    PatternFit::No => Fit::No,
-                    PatternFit::Partial => Fit::Partial,
-                    PatternFit::Full(end) => Fit::Full(end),
+                MarkerMatcher::Literal(literal) if at < input.len() => {
+                    literal.fit(input, at, watched.verified)
+                }
+                MarkerMatcher::Literal(_) => MarkerFit::No,
+                MarkerMatcher::Pattern(pattern) => match pattern.fit(input, at) {
+                    PatternFit::No => MarkerFit::No,
+                    PatternFit::Partial => MarkerFit::Partial,
+                    PatternFit::Full(end) => MarkerFit::Full(end),
                 },
             };
             match fit {
-                Fit::Partial => match input.ended {
-                    None => return Found::Hold(at),
-                    Some(Ended::Cut) => begun = true,
+                MarkerFit::Partial => match input.ended {
+                    None => return WatchMatch::Hold(at),
+                    Some(OutputEnd::Cut) => begun = true,
                     // a control token never matches as text, even if it would complete a marker
-                    Some(Ended::Whole) => begun |= input.next_control(at) < input.len(),
+                    Some(OutputEnd::Whole) => begun |= input.next_control(at) < input.len(),
                 },
-                Fit::Full(end) if end == at && skip_empty == Some(input.absolute(at)) => {}
-                Fit::Full(end) if longest.is_none_or(|longest| end > longest) => {
+                MarkerFit::Full(end) if end == at && skip_empty == Some(input.absolute(at)) => {}
+                MarkerFit::Full(end) if longest.is_none_or(|longest| end > longest) => {
                     longest = Some(end);
-                    found = Found::Marker(watched.role, at, end);
+                    found = WatchMatch::Marker(watched.role, at, end);
                 }
                 _ => {}
             }
         }
         match found {
-            Found::Marker(role, at, _) if begun => Found::Marker(role, at, input.len()),
-            Found::Nothing if begun => Found::Hold(at),
+            WatchMatch::Marker(role, at, _) if begun => WatchMatch::Marker(role, at, input.len()),
+            WatchMatch::Nothing if begun => WatchMatch::Hold(at),
             found => found,
         }
     }
 
     /// The first marker from where parsing is.
-    pub fn scan(&self, input: &Input, skip_empty: Option<usize>) -> Found {
+    pub fn scan(&self, input: &StreamWindow, skip_empty: Option<usize>) -> WatchMatch {
         let bytes = input.bytes();
         for at in input.at..bytes.len() {
             let candidate = self.patterns || self.first.contains(&bytes[at]);
             if candidate && bytes[at] & 0xc0 != 0x80 {
                 match self.at(input, at, skip_empty) {
-                    Found::Nothing => {}
+                    WatchMatch::Nothing => {}
                     found => return found,
                 }
             }
         }
-        Found::Nothing
+        WatchMatch::Nothing
     }
 }

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
 /// Token texts and their ids.
-pub(super) type Vocabulary = HashMap<Box<str>, u32, RandomState>;
+pub(super) type VocabularyMap = HashMap<Box<str>, u32, RandomState>;
 
 /// Options of a BPE model other than vocabulary and merges.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub(super) struct Bpe {
     /// The last symbol of a merge's left part and the first one of its right part. None where parts are not made of characters.
     joins: Option<HashSet<(u32, u32), RandomState>>,
     /// All tokens, where whole pieces are looked up, and the length of the longest.
-    words: Option<(Vocabulary, usize)>,
+    words: Option<(VocabularyMap, usize)>,
     bytes: Option<Box<[u32; 256]>>,
     unknown: Option<u32>,
     fuse_unknown: bool,
@@ -49,7 +49,7 @@ const SHORT: usize = 64;
 
 /// A symbol of a word, in a doubly linked list.
 #[derive(Clone, Copy)]
-struct Symbol {
+struct BpeSymbol {
     /// Its token; [`NONE`] once it is merged into the one on its left.
     id: u32,
     previous: u32,
@@ -59,7 +59,7 @@ struct Symbol {
 /// Scratch memory, reused from word to word.
 #[derive(Default)]
 pub(super) struct Workspace {
-    symbols: Vec<Symbol>,
+    symbols: Vec<BpeSymbol>,
     /// Rank and index of pairs, the lowest rank first, then the leftmost.
     queue: BinaryHeap<Reverse<u64>>,
 }
@@ -67,7 +67,7 @@ pub(super) struct Workspace {
 impl Bpe {
     /// A model whose ids are ranks: any two parts that make a token merge, the token of the lowest id first. A piece that is a token as a
     /// whole is taken without merging. Tokens are bytes written as characters.
-    pub(super) fn ranked(vocabulary: Vocabulary) -> Bpe {
+    pub(super) fn ranked(vocabulary: VocabularyMap) -> Bpe {
         let mut model = Bpe::characters(&vocabulary, None, None, false);
         let mut joins = HashSet::default();
         for (text, rank) in &vocabulary {
@@ -86,7 +86,7 @@ impl Bpe {
 
     /// A model without merges.
     fn characters(
-        vocabulary: &Vocabulary,
+        vocabulary: &VocabularyMap,
         bytes: Option<Box<[u32; 256]>>,
         unknown: Option<u32>,
         fuse: bool,
@@ -115,7 +115,7 @@ impl Bpe {
     }
 
     /// Takes pieces that are tokens as a whole without merging.
-    fn look_up_words(&mut self, vocabulary: Vocabulary) {
+    fn look_up_words(&mut self, vocabulary: VocabularyMap) {
         let longest = vocabulary.keys().map(|text| text.len()).max().unwrap_or(0);
         self.words = Some((vocabulary, longest));
     }
@@ -126,7 +126,7 @@ impl Bpe {
     /// # Errors
     /// A merge whose parts or result are not tokens; a missing token.
     pub(super) fn new(
-        mut vocabulary: Vocabulary,
+        mut vocabulary: VocabularyMap,
         pairs: impl IntoIterator<Item = (String, String)>,
         control: &HashSet<u32>,
         options: &BpeOptions,
@@ -151,7 +151,7 @@ impl Bpe {
 
     fn add_merges(
         &mut self,
-        vocabulary: &Vocabulary,
+        vocabulary: &VocabularyMap,
         pairs: impl IntoIterator<Item = (String, String)>,
         control: &HashSet<u32>,
     ) -> Result<(), String> {
@@ -242,7 +242,7 @@ impl Bpe {
                 failed = self.merge(symbols, &mut workspace.queue, push);
                 symbols.clear();
             }
-            symbols.push(Symbol { id, previous: NONE, next: NONE });
+            symbols.push(BpeSymbol { id, previous: NONE, next: NONE });
             failed.is_ok()
         });
         failed?;
@@ -295,7 +295,7 @@ impl Bpe {
     /// Merges a word and appends its tokens.
     fn merge(
         &self,
-        symbols: &mut [Symbol],
+        symbols: &mut [BpeSymbol],
         queue: &mut BinaryHeap<Reverse<u64>>,
         push: &mut dyn FnMut(u32) -> Result<(), TextError>,
     ) -> Result<(), TextError> {
@@ -319,7 +319,7 @@ impl Bpe {
         while let Some(Reverse(entry)) = queue.pop() {
             let place = entry as u32;
             let Some((_, id)) = self.valid(symbols, entry) else { continue };
-            let Symbol { previous, next, .. } = symbols[place as usize];
+            let BpeSymbol { previous, next, .. } = symbols[place as usize];
             let after = symbols[next as usize].next;
             symbols[next as usize].id = NONE;
             symbols[place as usize].id = id;
@@ -340,21 +340,21 @@ impl Bpe {
     }
 
     /// Queues the pair that begins at a place, if it merges.
-    fn offer(&self, symbols: &[Symbol], queue: &mut BinaryHeap<Reverse<u64>>, place: u32) {
+    fn offer(&self, symbols: &[BpeSymbol], queue: &mut BinaryHeap<Reverse<u64>>, place: u32) {
         if let Some((rank, _)) = self.pair_at(symbols, place) {
             queue.push(Reverse(u64::from(rank) << 32 | u64::from(place)));
         }
     }
 
     /// Rank and result of the pair that begins at a place.
-    fn pair_at(&self, symbols: &[Symbol], place: u32) -> Option<(u32, u32)> {
+    fn pair_at(&self, symbols: &[BpeSymbol], place: u32) -> Option<(u32, u32)> {
         let left = symbols[place as usize];
         let right = symbols.get(left.next as usize)?;
         self.merges.get(&(left.id, right.id)).copied()
     }
 
     /// The pair of a queue's entry, if it is not stale: a part that has grown makes another pair of another rank.
-    fn valid(&self, symbols: &[Symbol], entry: u64) -> Option<(u32, u32)> {
+    fn valid(&self, symbols: &[BpeSymbol], entry: u64) -> Option<(u32, u32)> {
         let place = entry as u32;
         if symbols[place as usize].id == NONE {
             return None;
@@ -364,7 +364,7 @@ impl Bpe {
 }
 
 /// Ids of `<0x00>` to `<0xFF>`; none if none of them exists.
-fn byte_ids(vocabulary: &Vocabulary) -> Option<Box<[u32; 256]>> {
+fn byte_ids(vocabulary: &VocabularyMap) -> Option<Box<[u32; 256]>> {
     let mut ids = Box::new([NONE; 256]);
     for (byte, id) in ids.iter_mut().enumerate() {
         *id = vocabulary.get(format!("<0x{byte:02X}>").as_str()).copied().unwrap_or(NONE);

@@ -1,14 +1,16 @@
 //! Tokenizers from the vocabulary of a GGUF file.
 
-use super::bpe::{Bpe, BpeOptions, Vocabulary};
-use super::pattern::Pattern;
-use super::pipeline::Pipeline;
+use super::bpe::{Bpe, BpeOptions, VocabularyMap};
+use super::pattern::SplitPattern;
+use super::pipeline::BpePipeline;
 use super::special::looks_special;
-use super::split::{Behavior, Matcher, PreTokenizer};
-use super::{FimTokens, Kind, Model, Parts, Token, Tokenizer, bytes, guarded, pre, spm};
+use super::split::{Behavior, PreTokenizer, SplitMatcher};
+use super::{
+    FimTokens, Token, TokenClass, Tokenizer, TokenizerModel, TokenizerParts, bytes, guarded, pre, spm,
+};
 use crate::error::TextError;
 use latent_formats::gguf::Metadata;
-use latent_formats::{Checkpoint, HfSource, Source, TokenizerKind};
+use latent_formats::{Checkpoint, CheckpointSource, HfSource, TokenizerKind};
 use std::collections::HashSet;
 
 /// The `tokenizer.ggml.*` keys of a file.
@@ -99,10 +101,12 @@ impl Tokenizer {
     ///
     /// # Errors
     /// When the model has none, or one that is not known or malformed.
-    pub fn from_source(source: &Source) -> Result<Tokenizer, TextError> {
+    pub fn from_source(source: &CheckpointSource) -> Result<Tokenizer, TextError> {
         match source {
-            Source::Gguf(source) => Tokenizer::from_gguf(&GgufVocab::from_metadata(&source.metadata)?),
-            Source::HuggingFace(source) => Tokenizer::from_source_folder(source),
+            CheckpointSource::Gguf(source) => {
+                Tokenizer::from_gguf(&GgufVocab::from_metadata(&source.metadata)?)
+            }
+            CheckpointSource::HuggingFace(source) => Tokenizer::from_source_folder(source),
         }
     }
 
@@ -148,13 +152,13 @@ impl Tokenizer {
     }
 }
 
-fn kind(vocab: &GgufVocab<'_>, id: usize) -> Kind {
+fn kind(vocab: &GgufVocab<'_>, id: usize) -> TokenClass {
     match vocab.token_types.as_ref().map_or(1, |types| types[id]) {
-        2 | 3 => Kind::Control,
+        2 | 3 => TokenClass::Control,
         // some converters declare DeepSeek's control tokens so
-        4 if looks_special(&String::from_utf8_lossy(vocab.tokens[id])) => Kind::Control,
-        4 => Kind::UserDefined,
-        _ => Kind::Plain,
+        4 if looks_special(&String::from_utf8_lossy(vocab.tokens[id])) => TokenClass::Control,
+        4 => TokenClass::UserDefined,
+        _ => TokenClass::Plain,
     }
 }
 
@@ -165,15 +169,16 @@ fn end_of(vocab: &GgufVocab<'_>) -> Vec<u32> {
 fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
     let pre = pre::named(vocab.pre.unwrap_or("(none)"))?;
     let mut tokens = Vec::with_capacity(vocab.tokens.len());
-    let mut ids = Vocabulary::default();
+    let mut ids = VocabularyMap::default();
     let mut control = HashSet::new();
     for (id, text) in vocab.tokens.iter().enumerate() {
         let text = String::from_utf8_lossy(text).into_owned();
         let kind = kind(vocab, id);
-        if kind == Kind::Control {
+        if kind == TokenClass::Control {
             control.insert(id as u32);
         }
-        let bytes = if kind == Kind::Plain { bytes::unmapped(&text) } else { text.clone().into_bytes() };
+        let bytes =
+            if kind == TokenClass::Plain { bytes::unmapped(&text) } else { text.clone().into_bytes() };
         ids.entry(text.clone().into_boxed_str()).or_insert(id as u32);
         tokens.push(Token { text, bytes, kind, ..Token::default() });
     }
@@ -187,9 +192,9 @@ fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
         merges.into_iter().filter(|(a, b)| known(a) && known(b) && known(&format!("{a}{b}"))).collect();
     let options = BpeOptions { ignore_merges: pre.ignore_merges, ..BpeOptions::default() };
     let bpe = Bpe::new(ids, merges, &control, &options).map_err(TextError::Malformed)?;
-    let pipeline = Pipeline { normalizers: Vec::new(), pre_tokenizers: splitter(pre.patterns)?, bpe };
-    Parts {
-        model: Model::Bpe(Box::new(pipeline)),
+    let pipeline = BpePipeline { normalizers: Vec::new(), pre_tokenizers: splitter(pre.patterns)?, bpe };
+    TokenizerParts {
+        model: TokenizerModel::Bpe(Box::new(pipeline)),
         tokens,
         bos: vocab.bos,
         eos: vocab.eos,
@@ -206,8 +211,8 @@ fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
 pub(super) fn splitter(patterns: &[&str]) -> Result<Vec<PreTokenizer>, TextError> {
     let mut steps = Vec::with_capacity(patterns.len() + 1);
     for pattern in patterns {
-        let pattern = Pattern::new(pattern).map_err(TextError::Malformed)?;
-        let pattern = Matcher::Pattern(pattern);
+        let pattern = SplitPattern::new(pattern).map_err(TextError::Malformed)?;
+        let pattern = SplitMatcher::Pattern(pattern);
         steps.push(PreTokenizer::Split { pattern, behavior: Behavior::Isolated, invert: false });
     }
     steps.push(PreTokenizer::ByteLevel { prefix_space: false, pattern: None });
@@ -229,7 +234,7 @@ pub(super) fn pair(merge: &[u8]) -> Result<(String, String), TextError> {
 const MAX_RANKED: usize = 1024;
 
 /// Merges of a vocabulary whose ids are ranks (tiktoken): every split of a token into two of lower rank, in the order of ranks.
-pub(super) fn derived_merges(ids: &Vocabulary) -> Vec<(String, String)> {
+pub(super) fn derived_merges(ids: &VocabularyMap) -> Vec<(String, String)> {
     let mut ranked: Vec<(u32, u32, String, String)> = Vec::new();
     // longer tokens are not text, and every split of them would be looked up
     for (text, id) in ids.iter().filter(|(text, _)| text.len() <= MAX_RANKED) {
@@ -263,16 +268,17 @@ pub(super) fn sentence_piece(vocab: &GgufVocab<'_>, end: Vec<u32>) -> Result<Tok
         let kind = kind(vocab, id);
         let piece = match byte {
             Some(byte) => vec![byte],
-            None if kind == Kind::Control => text.clone().into_bytes(),
+            None if kind == TokenClass::Control => text.clone().into_bytes(),
             None => spm::spaces(&text).into_bytes(),
         };
-        let spaced = kind == Kind::UserDefined;
+        let spaced = kind == TokenClass::UserDefined;
         tokens.push(Token { text, bytes: piece, kind, spaced, ..Token::default() });
     }
-    let texts = tokens.iter().filter(|token| token.kind != Kind::Control).map(|token| token.text.as_str());
+    let texts =
+        tokens.iter().filter(|token| token.kind != TokenClass::Control).map(|token| token.text.as_str());
     let model = spm::Spm::new(scores, bytes, vocab.unknown, texts);
-    Parts {
-        model: Model::Spm(Box::new(model)),
+    TokenizerParts {
+        model: TokenizerModel::Spm(Box::new(model)),
         tokens,
         bos: vocab.bos,
         eos: vocab.eos,

@@ -30,7 +30,7 @@ use std::collections::HashMap;
 
 /// Options of encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Encode {
+pub struct EncodeOptions {
     /// Add the tokens that begin (and end) a prompt.
     pub add_special: bool,
     /// Read the names of control tokens in the text as those tokens. Not for text that a user may have written.
@@ -38,16 +38,16 @@ pub struct Encode {
 }
 
 /// The model that splits plain text into tokens.
-enum Model {
+enum TokenizerModel {
     /// Byte-pair encoding.
-    Bpe(Box<pipeline::Pipeline>),
+    Bpe(Box<pipeline::BpePipeline>),
     /// SentencePiece by scores, with byte fallback.
     Spm(Box<spm::Spm>),
 }
 
 /// A tokenizer with its vocabulary.
 pub struct Tokenizer {
-    model: Model,
+    model: TokenizerModel,
     special: SpecialTokens,
     /// Concatenated texts of all tokens, as in the vocabulary.
     texts: String,
@@ -103,7 +103,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// When the text cannot be encoded.
-    pub fn encode(&self, text: &str, how: Encode) -> Result<Vec<u32>, TextError> {
+    pub fn encode(&self, text: &str, how: EncodeOptions) -> Result<Vec<u32>, TextError> {
         self.encode_within(text, how, usize::MAX)
     }
 
@@ -112,9 +112,9 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TextError::TooLong`], or when the text cannot be encoded.
-    pub fn encode_within(&self, text: &str, how: Encode, limit: usize) -> Result<Vec<u32>, TextError> {
+    pub fn encode_within(&self, text: &str, how: EncodeOptions, limit: usize) -> Result<Vec<u32>, TextError> {
         let mut prefixed = self.prefixed(text);
-        if matches!(self.model, Model::Spm(_)) && !how.parse_special && text.contains(spm::SPACE) {
+        if matches!(self.model, TokenizerModel::Spm(_)) && !how.parse_special && text.contains(spm::SPACE) {
             // the character is a space in any text, and only in a control token's name itself
             prefixed = Cow::Owned(spm::spaces(&prefixed));
         }
@@ -129,7 +129,7 @@ impl Tokenizer {
     }
 
     fn prepends(&self, text: &str) -> bool {
-        matches!(self.model, Model::Spm(_)) && self.space_prefix && !text.is_empty()
+        matches!(self.model, TokenizerModel::Spm(_)) && self.space_prefix && !text.is_empty()
     }
 
     /// Tokens of the fragments of a text of `bytes` bytes; see [`Tokenizer::encode_within`].
@@ -160,7 +160,7 @@ impl Tokenizer {
                     Fragment::Text(" ")
                         if first
                             && self.space_prefix
-                            && matches!(self.model, Model::Spm(_))
+                            && matches!(self.model, TokenizerModel::Spm(_))
                             && matches!(fragments.peek(), Some(Fragment::Token(id)) if self.is_control(*id)) =>
                         {}
                     Fragment::Token(id) => ids.push(id),
@@ -203,8 +203,8 @@ impl Tokenizer {
             if tokens > limit { Err(TextError::TooLong { bytes: text.len(), limit, tokens }) } else { Ok(()) }
         };
         match &self.model {
-            Model::Bpe(pipeline) => pipeline.encode(text, first, &mut push),
-            Model::Spm(spm) => spm.encode(text, |text| self.text_token(text), &mut push),
+            TokenizerModel::Bpe(pipeline) => pipeline.encode(text, first, &mut push),
+            TokenizerModel::Spm(spm) => spm.encode(text, |text| self.text_token(text), &mut push),
         }
     }
 
@@ -282,8 +282,8 @@ impl Tokenizer {
 }
 
 /// The parts of a tokenizer.
-struct Parts {
-    model: Model,
+struct TokenizerParts {
+    model: TokenizerModel,
     tokens: Vec<Token>,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -301,7 +301,7 @@ struct Token {
     text: String,
     /// The bytes that it stands for.
     bytes: Vec<u8>,
-    kind: Kind,
+    kind: TokenClass,
     /// Whether it swallows white space before it.
     strips_left: bool,
     /// Whether it swallows white space after it.
@@ -320,7 +320,7 @@ impl Token {
 
 /// Kinds of tokens.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Kind {
+enum TokenClass {
     #[default]
     Plain,
     /// Matched as a whole in any text.
@@ -329,7 +329,7 @@ enum Kind {
     Control,
 }
 
-impl Parts {
+impl TokenizerParts {
     fn build(self) -> Result<Tokenizer, TextError> {
         let count = self.tokens.len() as u32;
         for (what, id) in [("beginning", self.bos), ("end", self.eos)] {
@@ -363,17 +363,17 @@ impl Parts {
             tokenizer.ends.push(tokenizer.texts.len());
             tokenizer.pieces.extend_from_slice(&bytes);
             tokenizer.piece_ends.push(tokenizer.pieces.len());
-            if kind != Kind::Plain {
+            if kind != TokenClass::Plain {
                 let strips = (strips_left, strips_right);
                 let mut add = |text: &str| {
-                    tokenizer.special.add(text, id as u32, kind == Kind::Control, strips);
+                    tokenizer.special.add(text, id as u32, kind == TokenClass::Control, strips);
                 };
                 add(&text);
                 if spaced {
                     add(&spm::spaces(&text));
                     add(&text.replace(' ', spm::SPACE.encode_utf8(&mut [0; 4])));
                 }
-                if kind == Kind::Control && END_TEXTS.contains(&text.as_str()) {
+                if kind == TokenClass::Control && END_TEXTS.contains(&text.as_str()) {
                     tokenizer.end.push(id as u32);
                 }
             }
@@ -396,9 +396,9 @@ impl Parts {
         }
         let longest = self.tokens.iter().map(|token| token.bytes.len()).max()?.max(1);
         match &self.model {
-            Model::Bpe(pipeline) => longest.checked_mul(pipeline.shrinks()?),
+            TokenizerModel::Bpe(pipeline) => longest.checked_mul(pipeline.shrinks()?),
             // a text may hold the character that stands for a space, which is longer than one
-            Model::Spm(spm) => spm
+            TokenizerModel::Spm(spm) => spm
                 .keeps_text()
                 .then(|| self.tokens.iter().map(Token::longest_text).fold(longest, usize::max)),
         }

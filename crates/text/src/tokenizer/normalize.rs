@@ -1,7 +1,7 @@
 //! Normalizers: transform a text before it is split.
 
 use super::bytes;
-use super::pattern::Pattern;
+use super::pattern::SplitPattern;
 use crate::error::TextError;
 use std::borrow::Cow;
 use unicode_normalization_alignments::{
@@ -24,7 +24,7 @@ pub(super) enum Normalizer {
     Prepend(String),
     /// `shrinks` as in [`Normalizer::shrinks`].
     Replace {
-        pattern: Pattern,
+        pattern: SplitPattern,
         content: String,
         shrinks: Option<usize>,
     },
@@ -146,7 +146,7 @@ fn collect(chars: impl Iterator<Item = char>, bytes: usize, limit: usize) -> Res
     Ok(text)
 }
 
-fn replaced(pattern: &Pattern, content: &str, text: &str, limit: usize) -> Result<String, TextError> {
+fn replaced(pattern: &SplitPattern, content: &str, text: &str, limit: usize) -> Result<String, TextError> {
     let mut whole = String::with_capacity(text.len());
     pattern.cover(text, &mut |range, matched| {
         whole.push_str(if matched { content } else { &text[range] });

@@ -1,9 +1,9 @@
 //! A tokenizer for models without one.
 
-use super::hf::Roles;
+use super::hf::TokenRoles;
 use super::{GgufVocab, Tokenizer, gguf};
 use crate::error::TextError;
-use latent_formats::Source;
+use latent_formats::CheckpointSource;
 
 impl Tokenizer {
     /// A tokenizer for a model without one: the text of a token is its id and a space. It encodes nothing. The tokens that end an
@@ -11,13 +11,15 @@ impl Tokenizer {
     ///
     /// # Errors
     /// No tokens.
-    pub fn of_numbers(source: &Source, vocab_size: usize) -> Result<Tokenizer, TextError> {
+    pub fn of_numbers(source: &CheckpointSource, vocab_size: usize) -> Result<Tokenizer, TextError> {
         let end = match source {
-            Source::Gguf(source) => {
+            CheckpointSource::Gguf(source) => {
                 let id = source.metadata.u64("tokenizer.ggml.eos_token_id")?;
                 id.and_then(|id| u32::try_from(id).ok()).into_iter().collect()
             }
-            Source::HuggingFace(source) => Roles::new(None, source.generation_config.as_ref()).listed(),
+            CheckpointSource::HuggingFace(source) => {
+                TokenRoles::new(None, source.generation_config.as_ref()).listed()
+            }
         };
         let texts: Vec<String> = (0..vocab_size).map(|id| format!("{id} ")).collect();
         let tokens = texts.iter().map(String::as_bytes).collect();

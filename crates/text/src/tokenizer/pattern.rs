@@ -29,9 +29,9 @@ const POSSESSIVE: [(&str, &str); 2] = [
 ];
 
 /// A compiled pattern.
-pub(super) struct Pattern(Engine);
+pub(super) struct SplitPattern(PatternEngine);
 
-enum Engine {
+enum PatternEngine {
     /// An automaton. With `tail`, a match of its second pattern is a run of spaces of which the last may belong to a word.
     Automaton {
         regex: Box<meta::Regex>,
@@ -40,12 +40,12 @@ enum Engine {
     Backtracking(Box<fancy_regex::Regex>),
 }
 
-impl Pattern {
+impl SplitPattern {
     /// Compiles a pattern.
     ///
     /// # Errors
     /// A pattern that is invalid or too large.
-    pub(super) fn new(source: &str) -> Result<Pattern, String> {
+    pub(super) fn new(source: &str) -> Result<SplitPattern, String> {
         if source.len() > MAX_SOURCE {
             return Err(format!("it has {} bytes; the limit is {MAX_SOURCE}", source.len()));
         }
@@ -59,23 +59,23 @@ impl Pattern {
                     None => e.to_string(),
                 }
             })?;
-            Ok(Pattern(Engine::Automaton { regex: Box::new(regex), tail }))
+            Ok(SplitPattern(PatternEngine::Automaton { regex: Box::new(regex), tail }))
         };
         match plain.strip_suffix(TAIL) {
-            Some(head) if dialect(head) == Dialect::Plain => return automaton(&[head, r"\s+"], true),
-            _ if dialect(&plain) != Dialect::Backtracking => return automaton(&[&plain], false),
+            Some(head) if dialect(head) == PatternDialect::Plain => return automaton(&[head, r"\s+"], true),
+            _ if dialect(&plain) != PatternDialect::Backtracking => return automaton(&[&plain], false),
             _ => {}
         }
         let mut builder = fancy_regex::RegexBuilder::new(source);
         builder.backtrack_limit(MAX_STEPS).delegate_size_limit(SIZE_LIMIT);
         let regex = builder.build().map_err(|e| e.to_string())?;
-        Ok(Pattern(Engine::Backtracking(Box::new(regex))))
+        Ok(SplitPattern(PatternEngine::Backtracking(Box::new(regex))))
     }
 
     /// The next match in `text` at or after the byte `at`.
     fn find(&self, text: &str, at: usize) -> Result<Option<Range<usize>>, TextError> {
         match &self.0 {
-            Engine::Automaton { regex, tail } => {
+            PatternEngine::Automaton { regex, tail } => {
                 let Some(found) = regex.find(Input::new(text).range(at..)) else { return Ok(None) };
                 let mut range = found.range();
                 if *tail && found.pattern().as_usize() == 1 && range.end < text.len() {
@@ -87,7 +87,7 @@ impl Pattern {
                 }
                 Ok(Some(range))
             }
-            Engine::Backtracking(regex) => match regex.find_from_pos(text, at) {
+            PatternEngine::Backtracking(regex) => match regex.find_from_pos(text, at) {
                 Ok(found) => Ok(found.map(|found| found.range())),
                 Err(error) => Err(TextError::Encode(format!(
                     "a pattern of the tokenizer fails at byte {at} of a piece of {} bytes: {error}",
@@ -133,7 +133,7 @@ impl Pattern {
 
 /// Length of the shortest match, for patterns without backtracking.
 pub(super) fn shortest_match(source: &str) -> Option<usize> {
-    if source.len() > MAX_SOURCE || dialect(source) == Dialect::Backtracking {
+    if source.len() > MAX_SOURCE || dialect(source) == PatternDialect::Backtracking {
         return None;
     }
     syntax::parse(source).ok()?.properties().minimum_len()
@@ -141,7 +141,7 @@ pub(super) fn shortest_match(source: &str) -> Option<usize> {
 
 /// The engine that a pattern needs.
 #[derive(PartialEq, Eq, Debug)]
-enum Dialect {
+enum PatternDialect {
     /// An automaton; flags apply to groups only.
     Plain,
     /// An automaton, with flags for the rest of the pattern.
@@ -151,8 +151,8 @@ enum Dialect {
 }
 
 /// Scans a pattern far enough to recognize repetitions.
-fn dialect(source: &str) -> Dialect {
-    let mut dialect = Dialect::Plain;
+fn dialect(source: &str) -> PatternDialect {
+    let mut dialect = PatternDialect::Plain;
     let mut chars = source.chars().peekable();
     let mut class_depth = 0usize;
     // whether the last thing read was a repetition, which a plus would make possessive
@@ -170,7 +170,7 @@ fn dialect(source: &str) -> Dialect {
                 }
                 // back-references, and assertions and classes that automata do not support
                 Some('0'..='9' | 'k' | 'g' | 'G' | 'K' | 'Z' | 'h' | 'H' | 'e' | 'R' | 'X' | 'O' | 'N') => {
-                    return Dialect::Backtracking;
+                    return PatternDialect::Backtracking;
                 }
                 _ => {}
             },
@@ -188,12 +188,12 @@ fn dialect(source: &str) -> Dialect {
             '(' if chars.peek() == Some(&'?') => {
                 chars.next();
                 match group(&mut chars) {
-                    Dialect::Plain => {}
-                    Dialect::Flagged => dialect = Dialect::Flagged,
-                    Dialect::Backtracking => return Dialect::Backtracking,
+                    PatternDialect::Plain => {}
+                    PatternDialect::Flagged => dialect = PatternDialect::Flagged,
+                    PatternDialect::Backtracking => return PatternDialect::Backtracking,
                 }
             }
-            '+' if repeated => return Dialect::Backtracking,
+            '+' if repeated => return PatternDialect::Backtracking,
             // after a repetition it makes that one lazy
             '?' if repeated => {}
             '*' | '+' | '?' => repeats = true,
@@ -213,24 +213,26 @@ fn dialect(source: &str) -> Dialect {
 }
 
 /// The engine needed by a group, from its beginning behind `(?`.
-fn group(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Dialect {
+fn group(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> PatternDialect {
     match chars.next() {
-        Some(':') => Dialect::Plain,
-        Some('P' | '<') if matches!(chars.peek(), Some('<' | 'a'..='z' | 'A'..='Z' | '_')) => Dialect::Plain,
+        Some(':') => PatternDialect::Plain,
+        Some('P' | '<') if matches!(chars.peek(), Some('<' | 'a'..='z' | 'A'..='Z' | '_')) => {
+            PatternDialect::Plain
+        }
         Some(mut flag) => loop {
             match flag {
                 'i' | 'm' | 's' | 'R' | 'U' | 'u' | 'x' | '-' => {}
                 // only these flags do not change the meaning of the text and the ending
-                ':' => return Dialect::Plain,
-                ')' => return Dialect::Flagged,
-                _ => return Dialect::Backtracking,
+                ':' => return PatternDialect::Plain,
+                ')' => return PatternDialect::Flagged,
+                _ => return PatternDialect::Backtracking,
             }
             match chars.next() {
                 Some(next) => flag = next,
-                None => return Dialect::Backtracking,
+                None => return PatternDialect::Backtracking,
             }
         },
-        None => Dialect::Backtracking,
+        None => PatternDialect::Backtracking,
     }
 }
 
@@ -238,7 +240,7 @@ fn group(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Dialect {
 mod tests {
     use super::*;
 
-    fn cuts<'a>(pattern: &Pattern, text: &'a str) -> Vec<(&'a str, bool)> {
+    fn cuts<'a>(pattern: &SplitPattern, text: &'a str) -> Vec<(&'a str, bool)> {
         let mut cuts = Vec::new();
         let each = &mut |range: Range<usize>, matched| {
             cuts.push((&text[range], matched));
@@ -251,18 +253,18 @@ mod tests {
     #[test]
     fn dialects_are_told_apart() {
         for (source, expected) in [
-            (r"\p{N}{1,3}|[^\r\n\p{L}]?\p{L}+| ?[^\s\p{L}]+[\r\n]*|a+?b*?", Dialect::Plain),
-            (r"[+*?+++(?!)]+", Dialect::Plain),
-            (r"[]+]+|[^]+]+|[[:alpha:]+&&[^b]]+", Dialect::Plain),
-            (r"(?i:'s|'t)|\++|\x{41}+", Dialect::Plain),
-            (r"(?i)'s", Dialect::Flagged),
-            (r"a++", Dialect::Backtracking),
-            (r"a?+b", Dialect::Backtracking),
-            (r"\p{L}{1,3}+", Dialect::Backtracking),
-            (r"\s+(?!\S)", Dialect::Backtracking),
-            (r"(?<=a)b", Dialect::Backtracking),
-            (r"(?>a)b", Dialect::Backtracking),
-            (r"(a)\1", Dialect::Backtracking),
+            (r"\p{N}{1,3}|[^\r\n\p{L}]?\p{L}+| ?[^\s\p{L}]+[\r\n]*|a+?b*?", PatternDialect::Plain),
+            (r"[+*?+++(?!)]+", PatternDialect::Plain),
+            (r"[]+]+|[^]+]+|[[:alpha:]+&&[^b]]+", PatternDialect::Plain),
+            (r"(?i:'s|'t)|\++|\x{41}+", PatternDialect::Plain),
+            (r"(?i)'s", PatternDialect::Flagged),
+            (r"a++", PatternDialect::Backtracking),
+            (r"a?+b", PatternDialect::Backtracking),
+            (r"\p{L}{1,3}+", PatternDialect::Backtracking),
+            (r"\s+(?!\S)", PatternDialect::Backtracking),
+            (r"(?<=a)b", PatternDialect::Backtracking),
+            (r"(?>a)b", PatternDialect::Backtracking),
+            (r"(a)\1", PatternDialect::Backtracking),
         ] {
             assert_eq!(dialect(source), expected, "{source}");
         }
@@ -282,9 +284,10 @@ mod tests {
         ];
         let ling = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
         for source in super::super::pre::patterns().filter(|source| source.ends_with(TAIL)).chain([ling]) {
-            let fast = Pattern::new(source).unwrap();
-            assert!(matches!(fast.0, Engine::Automaton { tail: true, .. }), "{source}");
-            let slow = Pattern(Engine::Backtracking(Box::new(fancy_regex::Regex::new(source).unwrap())));
+            let fast = SplitPattern::new(source).unwrap();
+            assert!(matches!(fast.0, PatternEngine::Automaton { tail: true, .. }), "{source}");
+            let slow =
+                SplitPattern(PatternEngine::Backtracking(Box::new(fancy_regex::Regex::new(source).unwrap())));
             for text in texts {
                 assert_eq!(cuts(&fast, text), cuts(&slow, text), "{source} {text:?}");
             }
@@ -293,7 +296,7 @@ mod tests {
 
     #[test]
     fn empty_matches_end() {
-        let pattern = Pattern::new("a*").unwrap();
+        let pattern = SplitPattern::new("a*").unwrap();
         assert_eq!(
             cuts(&pattern, "éaab"),
             [("", true), ("é", false), ("aa", true), ("b", false), ("", true)]
@@ -302,12 +305,12 @@ mod tests {
 
     #[test]
     fn too_much_is_an_error() {
-        assert!(Pattern::new(&"a".repeat(MAX_SOURCE + 1)).is_err());
-        assert!(Pattern::new("(((((a{100}){100}){100}){100}){100})").is_err());
-        assert!(Pattern::new(&"(".repeat(60_000)).is_err());
-        assert!(Pattern::new(&format!("{}a{}", "(?:".repeat(8_000), ")".repeat(8_000))).is_err());
-        assert!(Pattern::new(&format!("(?=a){}a{}", "(?:".repeat(8_000), ")".repeat(8_000))).is_err());
-        let catastrophic = Pattern::new(r"(?:(?=a)a+)+b").unwrap();
+        assert!(SplitPattern::new(&"a".repeat(MAX_SOURCE + 1)).is_err());
+        assert!(SplitPattern::new("(((((a{100}){100}){100}){100}){100})").is_err());
+        assert!(SplitPattern::new(&"(".repeat(60_000)).is_err());
+        assert!(SplitPattern::new(&format!("{}a{}", "(?:".repeat(8_000), ")".repeat(8_000))).is_err());
+        assert!(SplitPattern::new(&format!("(?=a){}a{}", "(?:".repeat(8_000), ")".repeat(8_000))).is_err());
+        let catastrophic = SplitPattern::new(r"(?:(?=a)a+)+b").unwrap();
         let mut nothing = |_, _| Ok(());
         assert!(catastrophic.cover(&"a".repeat(64), &mut nothing).is_err());
         assert_eq!(shortest_match("ab|c+"), Some(1));

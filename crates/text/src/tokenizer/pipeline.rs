@@ -9,13 +9,13 @@ use super::split::{PreTokenizer, cut};
 use crate::error::TextError;
 
 /// The steps of a byte-pair tokenizer.
-pub(super) struct Pipeline {
+pub(super) struct BpePipeline {
     pub(super) normalizers: Vec<Normalizer>,
     pub(super) pre_tokenizers: Vec<PreTokenizer>,
     pub(super) bpe: Bpe,
 }
 
-impl Pipeline {
+impl BpePipeline {
     /// Appends the tokens of a text through `push`; `begins`: it begins the whole text.
     pub(super) fn encode(
         &self,

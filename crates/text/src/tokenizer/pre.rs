@@ -6,7 +6,7 @@
 use crate::error::TextError;
 
 /// The rules of one pre-tokenizer.
-pub(super) struct Pre {
+pub(super) struct PreTokenizerRules {
     /// Its names in files.
     pub(super) names: &'static [&'static str],
     /// Patterns, in order.
@@ -27,20 +27,20 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 /// Cased letters, as deepseek-llm's tokenizer lists them.
 const LETTERS: &str = r"\s?[\x{41}-\x{5A}\x{61}-\x{7A}\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}\x{370}-\x{373}\x{376}-\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1}\x{3A3}-\x{3F5}\x{3F7}-\x{481}\x{48A}-\x{52F}\x{531}-\x{556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}\x{1FD0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\x{2102}\x{2107}\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}-\x{2184}\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}-\x{2CF3}\x{A640}-\x{A66D}\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787}\x{A78B}-\x{A78E}\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}]+";
 
-const TABLE: [Pre; 12] = [
-    Pre {
+const TABLE: [PreTokenizerRules; 12] = [
+    PreTokenizerRules {
         names: &["deepseek-llm"],
         patterns: &["[\r\n]", LETTERS, "\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+", "\\s+$", CJK, r"\p{N}+"],
         ignore_merges: false,
         add_bos: false,
     },
-    Pre {
+    PreTokenizerRules {
         names: &["deepseek-coder"],
         patterns: &["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, r"\p{N}"],
         ignore_merges: false,
         add_bos: false,
     },
-    Pre {
+    PreTokenizerRules {
         names: &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
         patterns: &[
             r"\p{N}{1,3}",
@@ -50,15 +50,15 @@ const TABLE: [Pre; 12] = [
         ignore_merges: false,
         add_bos: false,
     },
-    Pre { names: &["glm4", "glm5"], patterns: &[LLAMA3], ignore_merges: true, add_bos: false },
-    Pre { names: &["chatglm-bpe"], patterns: &[LLAMA3], ignore_merges: false, add_bos: false },
-    Pre {
+    PreTokenizerRules { names: &["glm4", "glm5"], patterns: &[LLAMA3], ignore_merges: true, add_bos: false },
+    PreTokenizerRules { names: &["chatglm-bpe"], patterns: &[LLAMA3], ignore_merges: false, add_bos: false },
+    PreTokenizerRules {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"],
         patterns: &[LLAMA3],
         ignore_merges: true,
         add_bos: true,
     },
-    Pre {
+    PreTokenizerRules {
         names: &["kimi-k2"],
         patterns: &[
             r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -66,7 +66,7 @@ const TABLE: [Pre; 12] = [
         ignore_merges: false,
         add_bos: false,
     },
-    Pre {
+    PreTokenizerRules {
         names: &["youtu"],
         patterns: &[
             "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u{3040}-ゟ゠-ヿ]+",
@@ -75,7 +75,7 @@ const TABLE: [Pre; 12] = [
         ignore_merges: true,
         add_bos: false,
     },
-    Pre {
+    PreTokenizerRules {
         names: &["gpt-4o", "llama4", "kanana2"],
         patterns: &[
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -83,7 +83,7 @@ const TABLE: [Pre; 12] = [
         ignore_merges: false,
         add_bos: false,
     },
-    Pre {
+    PreTokenizerRules {
         names: &["tekken"],
         patterns: &[
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -91,7 +91,7 @@ const TABLE: [Pre; 12] = [
         ignore_merges: true,
         add_bos: true,
     },
-    Pre {
+    PreTokenizerRules {
         names: &["qwen2", "deepseek-r1-qwen"],
         patterns: &[
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -99,14 +99,19 @@ const TABLE: [Pre; 12] = [
         ignore_merges: false,
         add_bos: false,
     },
-    Pre { names: &["gpt-2", "gpt2", "gigachat"], patterns: &[GPT_2], ignore_merges: false, add_bos: false },
+    PreTokenizerRules {
+        names: &["gpt-2", "gpt2", "gigachat"],
+        patterns: &[GPT_2],
+        ignore_merges: false,
+        add_bos: false,
+    },
 ];
 
 /// The rules of a name.
 ///
 /// # Errors
 /// For a name without rules, `default` included: text would silently be split wrongly.
-pub(super) fn named(name: &str) -> Result<&'static Pre, TextError> {
+pub(super) fn named(name: &str) -> Result<&'static PreTokenizerRules, TextError> {
     TABLE.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| TextError::UnknownPre {
         found: name.to_owned(),
         known: TABLE.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", "),

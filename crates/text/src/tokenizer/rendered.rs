@@ -2,7 +2,7 @@
 
 use super::{Tokenizer, spm};
 use crate::error::TextError;
-use latent_jinja::Rendered;
+use latent_jinja::RenderedText;
 use std::ops::Range;
 
 impl Tokenizer {
@@ -17,7 +17,11 @@ impl Tokenizer {
     ///
     /// # Errors
     /// When the text cannot be encoded.
-    pub fn encode_rendered(&self, rendered: &Rendered, allow_special: bool) -> Result<Vec<u32>, TextError> {
+    pub fn encode_rendered(
+        &self,
+        rendered: &RenderedText,
+        allow_special: bool,
+    ) -> Result<Vec<u32>, TextError> {
         self.encode_rendered_within(rendered, allow_special, usize::MAX)
     }
 
@@ -27,7 +31,7 @@ impl Tokenizer {
     /// [`TextError::TooLong`], or when the text cannot be encoded.
     pub fn encode_rendered_within(
         &self,
-        rendered: &Rendered,
+        rendered: &RenderedText,
         allow_special: bool,
         limit: usize,
     ) -> Result<Vec<u32>, TextError> {

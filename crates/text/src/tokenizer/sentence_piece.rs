@@ -3,7 +3,7 @@
 //! The file is a protobuf message (sentencepiece_model.proto): pieces with scores and kinds, how they were trained, and how text is normalized. Models
 //! of byte-pair encoding are read whose normalizer changes nothing but spaces: those that a GGUF file holds as tokenizer model `llama`.
 
-use super::hf::{Roles, max_ids};
+use super::hf::{TokenRoles, max_ids};
 use super::special::looks_special;
 use super::{GgufVocab, Tokenizer, gguf, guarded, spm};
 use crate::error::TextError;
@@ -28,7 +28,7 @@ const BPE: u64 = 2;
 
 /// A parsed tokenizer.model with the tokens of tokenizer_config.json.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
+pub(super) struct SentencePieces {
     pub(super) tokens: Vec<String>,
     pub(super) scores: Vec<f32>,
     pub(super) types: Vec<i32>,
@@ -54,8 +54,8 @@ impl Tokenizer {
         generation_config: Option<&Value>,
     ) -> Result<Tokenizer, TextError> {
         guarded("tokenizer.model", || {
-            let pieces = Pieces::read(model, tokenizer_config)?;
-            let listed = Roles::new(None, generation_config).listed();
+            let pieces = SentencePieces::read(model, tokenizer_config)?;
+            let listed = TokenRoles::new(None, generation_config).listed();
             let eos = pieces.eos.or(listed.first().copied());
             gguf::sentence_piece(&GgufVocab { eos, ..pieces.vocab() }, listed)
         })
@@ -66,16 +66,16 @@ fn malformed(problem: impl Into<String>) -> TextError {
     TextError::Malformed(format!("tokenizer.model: {}", problem.into()))
 }
 
-impl Pieces {
+impl SentencePieces {
     /// The pieces of a file.
-    pub(super) fn read(model: &[u8], config: Option<&Value>) -> Result<Pieces, TextError> {
-        let mut pieces = Pieces::default();
-        let mut rules = Rules::default();
-        for field in Fields(model) {
+    pub(super) fn read(model: &[u8], config: Option<&Value>) -> Result<SentencePieces, TextError> {
+        let mut pieces = SentencePieces::default();
+        let mut rules = SentencePieceSpec::default();
+        for field in ProtobufFields(model) {
             match field? {
-                (1, Wire::Bytes(piece)) => pieces.add(piece)?,
-                (2, Wire::Bytes(trainer)) => rules.trainer(trainer)?,
-                (3, Wire::Bytes(normalizer)) => rules.normalizer(normalizer)?,
+                (1, ProtobufValue::Bytes(piece)) => pieces.add(piece)?,
+                (2, ProtobufValue::Bytes(trainer)) => rules.trainer(trainer)?,
+                (3, ProtobufValue::Bytes(normalizer)) => rules.normalizer(normalizer)?,
                 _ => {}
             }
         }
@@ -117,11 +117,11 @@ impl Pieces {
     /// Adds a message `SentencePiece`.
     fn add(&mut self, message: &[u8]) -> Result<(), TextError> {
         let (mut text, mut score, mut kind) = (None, 0.0, NORMAL);
-        for field in Fields(message) {
+        for field in ProtobufFields(message) {
             match field? {
-                (1, Wire::Bytes(piece)) => text = Some(piece),
-                (2, Wire::Four(bytes)) => score = f32::from_le_bytes(bytes),
-                (3, Wire::Number(number)) => kind = i32::try_from(number).unwrap_or(0),
+                (1, ProtobufValue::Bytes(piece)) => text = Some(piece),
+                (2, ProtobufValue::Four(bytes)) => score = f32::from_le_bytes(bytes),
+                (3, ProtobufValue::Number(number)) => kind = i32::try_from(number).unwrap_or(0),
                 _ => {}
             }
         }
@@ -169,7 +169,7 @@ impl Pieces {
             };
             self.scores[id] = ADDED;
         }
-        let roles = Roles::new(config, None);
+        let roles = TokenRoles::new(config, None);
         let find = |text: &str| self.tokens.iter().position(|token| token == text).map(|id| id as u32);
         let (bos, eos) = (roles.bos.and_then(find), roles.eos.and_then(find));
         (self.bos, self.eos) = (bos.or(self.bos), eos.or(self.eos));
@@ -179,7 +179,7 @@ impl Pieces {
 }
 
 /// How a model was trained, and how text is normalized for it.
-struct Rules {
+struct SentencePieceSpec {
     model_type: u64,
     /// Of the unknown token, BOS, EOS and the padding.
     ids: [i32; 4],
@@ -191,10 +191,10 @@ struct Rules {
     escapes_spaces: bool,
 }
 
-impl Default for Rules {
+impl Default for SentencePieceSpec {
     /// What the messages mean where they say nothing.
-    fn default() -> Rules {
-        Rules {
+    fn default() -> SentencePieceSpec {
+        SentencePieceSpec {
             model_type: 1,
             ids: [0, 1, 2, -1],
             suffixes: false,
@@ -207,14 +207,14 @@ impl Default for Rules {
     }
 }
 
-impl Rules {
+impl SentencePieceSpec {
     fn trainer(&mut self, message: &[u8]) -> Result<(), TextError> {
-        for field in Fields(message) {
+        for field in ProtobufFields(message) {
             match field? {
-                (3, Wire::Number(number)) => self.model_type = number,
-                (24, Wire::Number(flag)) => self.suffixes = flag != 0,
+                (3, ProtobufValue::Number(number)) => self.model_type = number,
+                (24, ProtobufValue::Number(flag)) => self.suffixes = flag != 0,
                 // negative numbers have all 64 bits
-                (field @ 40..=43, Wire::Number(id)) => self.ids[(field - 40) as usize] = id as i32,
+                (field @ 40..=43, ProtobufValue::Number(id)) => self.ids[(field - 40) as usize] = id as i32,
                 _ => {}
             }
         }
@@ -222,13 +222,15 @@ impl Rules {
     }
 
     fn normalizer(&mut self, message: &[u8]) -> Result<(), TextError> {
-        for field in Fields(message) {
+        for field in ProtobufFields(message) {
             match field? {
-                (1, Wire::Bytes(name)) => self.normalizer = String::from_utf8_lossy(name).into_owned(),
-                (2, Wire::Bytes(map)) => self.charsmap = !map.is_empty(),
-                (3, Wire::Number(flag)) => self.space_prefix = flag != 0,
-                (4, Wire::Number(flag)) => self.joins_spaces = flag != 0,
-                (5, Wire::Number(flag)) => self.escapes_spaces = flag != 0,
+                (1, ProtobufValue::Bytes(name)) => {
+                    self.normalizer = String::from_utf8_lossy(name).into_owned()
+                }
+                (2, ProtobufValue::Bytes(map)) => self.charsmap = !map.is_empty(),
+                (3, ProtobufValue::Number(flag)) => self.space_prefix = flag != 0,
+                (4, ProtobufValue::Number(flag)) => self.joins_spaces = flag != 0,
+                (5, ProtobufValue::Number(flag)) => self.escapes_spaces = flag != 0,
                 _ => {}
             }
         }
@@ -257,7 +259,7 @@ impl Rules {
 }
 
 /// A value of a protobuf message.
-enum Wire<'a> {
+enum ProtobufValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
     Four([u8; 4]),
@@ -265,9 +267,9 @@ enum Wire<'a> {
 }
 
 /// The fields of a protobuf message, in order.
-struct Fields<'a>(&'a [u8]);
+struct ProtobufFields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> ProtobufFields<'a> {
     fn number(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -287,24 +289,24 @@ impl<'a> Fields<'a> {
         Some(bytes)
     }
 
-    fn field(&mut self) -> Option<(u64, Wire<'a>)> {
+    fn field(&mut self) -> Option<(u64, ProtobufValue<'a>)> {
         let tag = self.number()?;
         let value = match tag & 7 {
-            0 => Wire::Number(self.number()?),
-            1 => self.bytes(8).map(|_| Wire::Eight)?,
+            0 => ProtobufValue::Number(self.number()?),
+            1 => self.bytes(8).map(|_| ProtobufValue::Eight)?,
             2 => {
                 let count = self.number()?;
-                Wire::Bytes(self.bytes(count)?)
+                ProtobufValue::Bytes(self.bytes(count)?)
             }
-            5 => Wire::Four(self.bytes(4)?.try_into().ok()?),
+            5 => ProtobufValue::Four(self.bytes(4)?.try_into().ok()?),
             _ => return None,
         };
         Some((tag >> 3, value))
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Wire<'a>), TextError>;
+impl<'a> Iterator for ProtobufFields<'a> {
+    type Item = Result<(u64, ProtobufValue<'a>), TextError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {

@@ -13,7 +13,7 @@ pub(super) enum Fragment<'a> {
 }
 
 /// A control or user-defined token.
-struct Special {
+struct SpecialEntry {
     text: Box<str>,
     id: u32,
     control: bool,
@@ -29,7 +29,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// Control and user-defined tokens. At each place of a text the longest one wins; among equal texts, the lowest id.
 #[derive(Default)]
 pub(super) struct SpecialTokens {
-    tokens: Vec<Special>,
+    tokens: Vec<SpecialEntry>,
     control: HashSet<u32>,
     user_defined: HashSet<u32>,
     /// All tokens; the automaton's pattern numbers index `tokens`.
@@ -47,7 +47,7 @@ impl SpecialTokens {
             self.user_defined.insert(id);
         }
         if !text.is_empty() {
-            self.tokens.push(Special { text: text.into(), id, control, strips, shorter: None });
+            self.tokens.push(SpecialEntry { text: text.into(), id, control, strips, shorter: None });
         }
     }
 
@@ -142,7 +142,7 @@ impl SpecialTokens {
             }
             match next(start) {
                 Some((range, index)) => {
-                    let Special { id, strips, .. } = self.tokens[index];
+                    let SpecialEntry { id, strips, .. } = self.tokens[index];
                     let before = &text[start..range.start];
                     let before = if strips.0 { before.trim_end() } else { before };
                     let behind = &text[range.end..];
@@ -164,7 +164,7 @@ impl SpecialTokens {
 }
 
 /// An automaton that finds the leftmost longest of some tokens; `None` without tokens.
-fn automaton<'a>(tokens: impl Iterator<Item = &'a Special>) -> Result<Option<AhoCorasick>, TextError> {
+fn automaton<'a>(tokens: impl Iterator<Item = &'a SpecialEntry>) -> Result<Option<AhoCorasick>, TextError> {
     let mut tokens = tokens.map(|token| token.text.as_bytes()).peekable();
     if tokens.peek().is_none() {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! Pre-tokenizers: split a text into the pieces whose characters are merged. Pieces are passed on one by one; nothing is collected.
 
 use super::bytes;
-use super::pattern::Pattern;
+use super::pattern::SplitPattern;
 use crate::error::TextError;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,16 +9,16 @@ use std::ops::Range;
 /// A step that splits pieces.
 pub(super) enum PreTokenizer {
     /// Splits at the matches of a pattern, or with `invert` at the text between them.
-    Split { pattern: Matcher, behavior: Behavior, invert: bool },
+    Split { pattern: SplitMatcher, behavior: Behavior, invert: bool },
     /// Maps bytes to characters, after splitting by GPT-2's pattern, if given.
-    ByteLevel { prefix_space: bool, pattern: Option<Pattern> },
+    ByteLevel { prefix_space: bool, pattern: Option<SplitPattern> },
     /// Replaces spaces by this character.
     Metaspace { replacement: char, prepend: Prepend, split: bool },
 }
 
 /// What a text is split at.
-pub(super) enum Matcher {
-    Pattern(Pattern),
+pub(super) enum SplitMatcher {
+    Pattern(SplitPattern),
     /// Each character that has this property.
     Characters(fn(char) -> bool),
 }
@@ -44,7 +44,7 @@ pub(super) enum Prepend {
 }
 
 /// Receives the pieces one by one: a piece, and whether it begins a text.
-pub(super) type Take<'a> = dyn FnMut(&str, bool) -> Result<(), TextError> + 'a;
+pub(super) type PieceSink<'a> = dyn FnMut(&str, bool) -> Result<(), TextError> + 'a;
 
 /// Splits a piece by the steps in order and passes on non-empty pieces.
 ///
@@ -54,7 +54,7 @@ pub(super) fn cut(
     steps: &[PreTokenizer],
     piece: &str,
     begins: bool,
-    take: &mut Take<'_>,
+    take: &mut PieceSink<'_>,
 ) -> Result<(), TextError> {
     if piece.is_empty() {
         return Ok(());
@@ -79,12 +79,12 @@ impl PreTokenizer {
         matches!(self, PreTokenizer::Metaspace { prepend: Prepend::First, .. })
     }
 
-    fn cut(&self, piece: &str, begins: bool, take: &mut Take<'_>) -> Result<(), TextError> {
+    fn cut(&self, piece: &str, begins: bool, take: &mut PieceSink<'_>) -> Result<(), TextError> {
         match self {
             PreTokenizer::Split { pattern, behavior, invert } => {
                 let mut hand_on =
                     |range: Range<usize>| take(&piece[range.clone()], begins && range.start == 0);
-                let mut merging = Merging::new(*behavior, &mut hand_on);
+                let mut merging = MatchMerger::new(*behavior, &mut hand_on);
                 pattern.cover(piece, &mut |range, matched| merging.next(range, matched != *invert))?;
                 merging.finish()
             }
@@ -121,7 +121,7 @@ impl PreTokenizer {
     }
 }
 
-impl Matcher {
+impl SplitMatcher {
     /// See [`Pattern::cover`].
     fn cover(
         &self,
@@ -129,8 +129,8 @@ impl Matcher {
         each: &mut dyn FnMut(Range<usize>, bool) -> Result<(), TextError>,
     ) -> Result<(), TextError> {
         let is_match = match self {
-            Matcher::Pattern(pattern) => return pattern.cover(text, each),
-            Matcher::Characters(is_match) => is_match,
+            SplitMatcher::Pattern(pattern) => return pattern.cover(text, each),
+            SplitMatcher::Characters(is_match) => is_match,
         };
         let mut done = 0;
         for (at, c) in text.char_indices().filter(|(_, c)| is_match(*c)) {
@@ -145,19 +145,19 @@ impl Matcher {
 }
 
 /// Merges matches with adjacent text.
-struct Merging<'a> {
+struct MatchMerger<'a> {
     behavior: Behavior,
     /// The range not yet passed on, and whether it ends in a match.
     pending: Option<(Range<usize>, bool)>,
     hand_on: &'a mut dyn FnMut(Range<usize>) -> Result<(), TextError>,
 }
 
-impl<'a> Merging<'a> {
+impl<'a> MatchMerger<'a> {
     fn new(
         behavior: Behavior,
         hand_on: &'a mut dyn FnMut(Range<usize>) -> Result<(), TextError>,
-    ) -> Merging<'a> {
-        Merging { behavior, pending: None, hand_on }
+    ) -> MatchMerger<'a> {
+        MatchMerger { behavior, pending: None, hand_on }
     }
 
     fn next(&mut self, range: Range<usize>, matched: bool) -> Result<(), TextError> {
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn matches_are_merged_as_they_are_in_the_library() {
         let dashes = |behavior, invert| {
-            let pattern = Matcher::Characters(|c| c == '-');
+            let pattern = SplitMatcher::Characters(|c| c == '-');
             pieces(PreTokenizer::Split { pattern, behavior, invert }, "the-final--countdown")
         };
         assert_eq!(dashes(Behavior::Removed, false), ["the", "final", "countdown"]);

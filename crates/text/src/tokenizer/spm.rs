@@ -26,7 +26,7 @@ pub(super) fn spaces(text: &str) -> String {
 
 /// A run of text: where it begins and ends in its word, and its neighbours.
 #[derive(Clone, Copy)]
-struct Symbol {
+struct SpmSymbol {
     start: u32,
     /// [`NONE`] once it is merged into the one on its left.
     end: u32,
@@ -37,13 +37,13 @@ struct Symbol {
 const NONE: u32 = u32::MAX;
 
 /// Pairs by score and place: the best score first, of equal ones the leftmost.
-type Queue = BinaryHeap<Reverse<u64>>;
+type PairQueue = BinaryHeap<Reverse<u64>>;
 
 /// What `encode` asks for a piece's id.
-type IdOf<'a> = dyn Fn(&str) -> Option<u32> + 'a;
+type PieceLookup<'a> = dyn Fn(&str) -> Option<u32> + 'a;
 
 /// What takes the tokens.
-type Push<'a> = dyn FnMut(u32) -> Result<(), TextError> + 'a;
+type TokenSink<'a> = dyn FnMut(u32) -> Result<(), TextError> + 'a;
 
 impl Spm {
     /// A model of these pieces; `texts` are those that text may become.
@@ -70,12 +70,12 @@ impl Spm {
         &self,
         text: &str,
         id_of: impl Fn(&str) -> Option<u32>,
-        push: &mut Push<'_>,
+        push: &mut TokenSink<'_>,
     ) -> Result<(), TextError> {
         let mut spaced = String::with_capacity(text.len() + 2 * text.matches(' ').count());
         spaced.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
         let (mut start, mut last) = (0, None);
-        let (mut symbols, mut queue) = (Vec::new(), Queue::new());
+        let (mut symbols, mut queue) = (Vec::new(), PairQueue::new());
         for (at, c) in spaced.char_indices() {
             if last.is_some_and(|last| !self.neighbours.contains(&(last, c))) {
                 self.word(&spaced[start..at], &id_of, (&mut symbols, &mut queue), push)?;
@@ -89,9 +89,9 @@ impl Spm {
     fn word(
         &self,
         word: &str,
-        id_of: &IdOf<'_>,
-        (symbols, queue): (&mut Vec<Symbol>, &mut Queue),
-        push: &mut Push<'_>,
+        id_of: &PieceLookup<'_>,
+        (symbols, queue): (&mut Vec<SpmSymbol>, &mut PairQueue),
+        push: &mut TokenSink<'_>,
     ) -> Result<(), TextError> {
         if word.len() >= NONE as usize {
             return Err(TextError::Encode(format!("a word has {} bytes; the limit is {NONE}", word.len())));
@@ -99,7 +99,7 @@ impl Spm {
         let count = word.chars().count();
         symbols.clear();
         symbols.reserve_exact(count);
-        symbols.extend(word.char_indices().enumerate().map(|(i, (start, c))| Symbol {
+        symbols.extend(word.char_indices().enumerate().map(|(i, (start, c))| SpmSymbol {
             start: start as u32,
             end: (start + c.len_utf8()) as u32,
             previous: (i as u32).wrapping_sub(1),
@@ -125,11 +125,11 @@ impl Spm {
 struct Word<'a> {
     text: &'a str,
     scores: &'a [f32],
-    id_of: &'a IdOf<'a>,
+    id_of: &'a PieceLookup<'a>,
 }
 
 impl Word<'_> {
-    fn merge(&self, symbols: &mut [Symbol], queue: &mut Queue) {
+    fn merge(&self, symbols: &mut [SpmSymbol], queue: &mut PairQueue) {
         let count = symbols.len();
         let room = count + count / 4 + 4;
         queue.clear();
@@ -142,7 +142,7 @@ impl Word<'_> {
             if !self.valid(symbols, entry) {
                 continue;
             }
-            let Symbol { previous, next, .. } = symbols[place as usize];
+            let SpmSymbol { previous, next, .. } = symbols[place as usize];
             let right = symbols[next as usize];
             symbols[next as usize].end = NONE;
             symbols[place as usize].end = right.end;
@@ -161,20 +161,20 @@ impl Word<'_> {
         }
     }
 
-    fn offer(&self, symbols: &[Symbol], queue: &mut Queue, place: u32) {
+    fn offer(&self, symbols: &[SpmSymbol], queue: &mut PairQueue, place: u32) {
         if let Some(order) = self.order(symbols, place) {
             queue.push(Reverse(u64::from(order) << 32 | u64::from(place)));
         }
     }
 
     /// Whether the pair of a queue's entry still stands there, or another one of the same score.
-    fn valid(&self, symbols: &[Symbol], entry: u64) -> bool {
+    fn valid(&self, symbols: &[SpmSymbol], entry: u64) -> bool {
         symbols[entry as u32 as usize].end != NONE
             && self.order(symbols, entry as u32).is_some_and(|order| u64::from(order) == entry >> 32)
     }
 
     /// The order of the pair that begins at a place, if it makes a piece: the lower, the sooner it is merged.
-    fn order(&self, symbols: &[Symbol], place: u32) -> Option<u32> {
+    fn order(&self, symbols: &[SpmSymbol], place: u32) -> Option<u32> {
         let left = symbols[place as usize];
         let right = symbols.get(left.next as usize)?;
         let id = (self.id_of)(&self.text[left.start as usize..right.end as usize])?;

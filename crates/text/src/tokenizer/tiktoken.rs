@@ -5,11 +5,13 @@
 //! Of all pairs of neighbours that form a token, the one of the lowest rank merges first.
 //! Behind the ranks follow 256 ids for control tokens, with the names that tokenizer_config.json gives some of them.
 
-use super::bpe::{Bpe, Vocabulary};
-use super::hf::Roles;
-use super::pipeline::Pipeline;
+use super::bpe::{Bpe, VocabularyMap};
+use super::hf::TokenRoles;
+use super::pipeline::BpePipeline;
 use super::special::looks_special;
-use super::{FimTokens, Kind, Model, Parts, Token, Tokenizer, bytes, gguf, guarded, pre};
+use super::{
+    FimTokens, Token, TokenClass, Tokenizer, TokenizerModel, TokenizerParts, bytes, gguf, guarded, pre,
+};
 use crate::error::TextError;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -42,7 +44,7 @@ impl Tokenizer {
             let ranks = ranks(model)?;
             let vocabulary = vocabulary(&ranks)?;
             let special = special_tokens(tokenizer_config, ranks.len())?;
-            build(ranks, vocabulary, special, &Roles::new(tokenizer_config, generation_config))
+            build(ranks, vocabulary, special, &TokenRoles::new(tokenizer_config, generation_config))
         })
     }
 }
@@ -108,9 +110,12 @@ pub(super) fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
 }
 
 /// The tokens behind the ranks, in the order of their ids, and whether each is a control token.
-pub(super) fn special_tokens(config: Option<&Value>, base: usize) -> Result<Vec<(String, Kind)>, TextError> {
-    let mut special: Vec<(String, Kind)> =
-        (base..base + RESERVED).map(|id| (format!("<|reserved_token_{id}|>"), Kind::Control)).collect();
+pub(super) fn special_tokens(
+    config: Option<&Value>,
+    base: usize,
+) -> Result<Vec<(String, TokenClass)>, TextError> {
+    let mut special: Vec<(String, TokenClass)> =
+        (base..base + RESERVED).map(|id| (format!("<|reserved_token_{id}|>"), TokenClass::Control)).collect();
     let named = config.and_then(|config| config.get("added_tokens_decoder")).and_then(Value::as_object);
     for (id, token) in named.into_iter().flatten() {
         let wrong = |problem: String| {
@@ -123,14 +128,14 @@ pub(super) fn special_tokens(config: Option<&Value>, base: usize) -> Result<Vec<
         let content = content.ok_or_else(|| wrong("it has no content".into()))?;
         let special = token.get("special").and_then(Value::as_bool).unwrap_or(true);
         let control = special || looks_special(content);
-        *slot = (content.to_owned(), if control { Kind::Control } else { Kind::UserDefined });
+        *slot = (content.to_owned(), if control { TokenClass::Control } else { TokenClass::UserDefined });
     }
     Ok(special)
 }
 
 /// The byte strings written as characters, with their ranks: every byte must be there, and no string twice.
-fn vocabulary(ranks: &[Vec<u8>]) -> Result<Vocabulary, TextError> {
-    let mut vocabulary = Vocabulary::default();
+fn vocabulary(ranks: &[Vec<u8>]) -> Result<VocabularyMap, TextError> {
+    let mut vocabulary = VocabularyMap::default();
     for (rank, token) in ranks.iter().enumerate() {
         let text = bytes::mapped(token).into_boxed_str();
         if let Some(other) = vocabulary.insert(text, rank as u32) {
@@ -149,9 +154,9 @@ fn vocabulary(ranks: &[Vec<u8>]) -> Result<Vocabulary, TextError> {
 
 fn build(
     ranks: Vec<Vec<u8>>,
-    vocabulary: Vocabulary,
-    special: Vec<(String, Kind)>,
-    roles: &Roles<'_>,
+    vocabulary: VocabularyMap,
+    special: Vec<(String, TokenClass)>,
+    roles: &TokenRoles<'_>,
 ) -> Result<Tokenizer, TextError> {
     let mut tokens: Vec<Token> = ranks
         .into_iter()
@@ -169,13 +174,13 @@ fn build(
         kind,
         ..Token::default()
     }));
-    let pipeline = Pipeline {
+    let pipeline = BpePipeline {
         normalizers: Vec::new(),
         pre_tokenizers: gguf::splitter(pre::named("kimi-k2")?.patterns)?,
         bpe: Bpe::ranked(vocabulary),
     };
-    Parts {
-        model: Model::Bpe(Box::new(pipeline)),
+    TokenizerParts {
+        model: TokenizerModel::Bpe(Box::new(pipeline)),
         tokens,
         bos,
         eos,

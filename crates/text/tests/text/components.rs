@@ -1,6 +1,6 @@
 //! Every admitted component of tokenizer.json against the ids of Python's tokenizers.
 
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -45,7 +45,8 @@ fn ids_are_those_of_pythons_tokenizers() {
         let tokenizer =
             Tokenizer::from_hf(&bytes, None, None).unwrap_or_else(|e| panic!("{}: {e}", case["change"]));
         for (text, expected) in texts.iter().zip(case["ids"].as_array().unwrap()) {
-            let found = tokenizer.encode(text, Encode { add_special: false, parse_special: false }).unwrap();
+            let found =
+                tokenizer.encode(text, EncodeOptions { add_special: false, parse_special: false }).unwrap();
             if json!(found) != *expected {
                 let options = &case["options"];
                 wrong.push(format!(

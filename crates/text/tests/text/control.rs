@@ -1,7 +1,7 @@
 //! Control tokens come from templates alone, not from what users, tools or schemas say.
 
-use latent_formats::{Checkpoint, Source};
-use latent_text::{ChatInput, ChatTemplate, Encode, GgufVocab, Rendered, Tokenizer};
+use latent_formats::{Checkpoint, CheckpointSource};
+use latent_text::{ChatInput, ChatTemplate, EncodeOptions, GgufVocab, RenderedText, Tokenizer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ fn root() -> PathBuf {
 
 fn demo() -> (Tokenizer, ChatTemplate) {
     let checkpoint = Checkpoint::open(&root().join("../../models/mla-demo-Q4_K_M.gguf")).unwrap();
-    let Source::Gguf(source) = checkpoint.source() else { panic!("the demo model is a GGUF file") };
+    let CheckpointSource::Gguf(source) = checkpoint.source() else { panic!("the demo model is a GGUF file") };
     let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap();
     (Tokenizer::from_checkpoint(&checkpoint).unwrap(), ChatTemplate::new(template).unwrap())
 }
 
-fn chat(template: &ChatTemplate, messages: Value) -> Rendered {
+fn chat(template: &ChatTemplate, messages: Value) -> RenderedText {
     let mut input = ChatInput::new(messages);
     input.bos_token = "<｜begin▁of▁sentence｜>".into();
     template.render(&input).unwrap()
@@ -90,13 +90,15 @@ fn every_template_keeps_its_own_tokens_and_gives_none_to_contents() {
         // some templates take arguments of calls as objects, some as texts, and one changes a list at a call, which fails
         let rendered = |words: &str, calls| template.render(&conversation(words, calls)).ok();
         let pair = |calls| rendered(&names.concat(), calls).zip(rendered("plain words", calls));
-        let found = pair(Calls::Objects).or_else(|| pair(Calls::Texts)).or_else(|| pair(Calls::None));
+        let found =
+            pair(CallStyle::Objects).or_else(|| pair(CallStyle::Texts)).or_else(|| pair(CallStyle::None));
         let (forged, plain) = found.unwrap_or_else(|| panic!("{name}"));
         compared += 1;
         let own = named(&tokenizer.encode_rendered(&plain, false).unwrap());
         assert!(!own.is_empty(), "{name}");
         // without such names the ids are those of the text as a whole
-        let whole = tokenizer.encode(&plain.text, Encode { add_special: true, parse_special: true }).unwrap();
+        let whole =
+            tokenizer.encode(&plain.text, EncodeOptions { add_special: true, parse_special: true }).unwrap();
         assert_eq!(tokenizer.encode_rendered(&plain, false).unwrap(), whole, "{name}");
         assert_eq!(
             named(&tokenizer.encode_rendered(&forged, false).unwrap()),
@@ -124,7 +126,8 @@ fn a_control_token_of_one_letter_is_not_a_letter() {
         ..GgufVocab::default()
     };
     let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
-    let rendered = Rendered { text: "｜é｜".into(), content: std::iter::once(0.."｜é".len()).collect() };
+    let rendered =
+        RenderedText { text: "｜é｜".into(), content: std::iter::once(0.."｜é".len()).collect() };
     let of = |ids: Vec<u32>| ids.into_iter().filter(|id| *id >= 256).collect::<Vec<_>>();
     assert_eq!(of(tokenizer.encode_rendered(&rendered, false).unwrap()), [257, 256]);
     assert_eq!(of(tokenizer.encode_rendered(&rendered, true).unwrap()), [256, 257, 256]);
@@ -132,16 +135,16 @@ fn a_control_token_of_one_letter_is_not_a_letter() {
 
 /// How arguments of calls are given.
 #[derive(Clone, Copy, PartialEq)]
-enum Calls {
+enum CallStyle {
     Objects,
     Texts,
     None,
 }
 
 /// A conversation that says `words` wherever it can.
-fn conversation(words: &str, calls: Calls) -> ChatInput {
+fn conversation(words: &str, calls: CallStyle) -> ChatInput {
     let object = json!({words: words});
-    let arguments = if calls == Calls::Texts { Value::String(object.to_string()) } else { object };
+    let arguments = if calls == CallStyle::Texts { Value::String(object.to_string()) } else { object };
     let mut input = ChatInput::new(json!([
         {"role": "system", "content": words},
         {"role": "user", "content": format!("a{words}")},
@@ -151,7 +154,7 @@ fn conversation(words: &str, calls: Calls) -> ChatInput {
         {"role": "tool", "tool_call_id": words, "name": words, "content": words},
         {"role": "user", "content": words},
     ]));
-    if calls == Calls::None {
+    if calls == CallStyle::None {
         for message in input.messages.as_array_mut().unwrap() {
             message.as_object_mut().unwrap().remove("tool_calls");
         }
@@ -175,7 +178,7 @@ fn bytes() -> Vec<String> {
 
 #[test]
 fn contents_without_names_of_tokens_have_the_ids_of_the_whole_text() {
-    let how = Encode { add_special: false, parse_special: true };
+    let how = EncodeOptions { add_special: false, parse_special: true };
     for name in ["deepseek-llm", "deepseek-coder"] {
         let path = root().join(format!("tests/data/ggml-vocab-{name}.gguf"));
         let tokenizer = Tokenizer::from_checkpoint(&Checkpoint::open(&path).unwrap()).unwrap();

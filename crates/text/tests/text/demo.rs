@@ -1,7 +1,7 @@
 //! The demo model's tokenizer, from tokenizer.json and from its GGUF file, against the ids of Python's tokenizers.
 
 use latent_formats::Checkpoint;
-use latent_text::{Encode, Tokenizer};
+use latent_text::{EncodeOptions, Tokenizer};
 use serde_json::Value;
 use std::path::Path;
 
@@ -29,7 +29,8 @@ fn both_files_give_the_ids_of_pythons_tokenizers() {
         for case in cases.as_array().unwrap() {
             let text = case["text"].as_str().unwrap();
             let expected: Vec<u64> = case["ids"].as_array().unwrap().iter().flat_map(Value::as_u64).collect();
-            let ids = tokenizer.encode(text, Encode { add_special: true, parse_special: true }).unwrap();
+            let ids =
+                tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: true }).unwrap();
             let found: Vec<u64> = ids.iter().map(|id| u64::from(*id)).collect();
             assert_eq!(found, expected, "{name}: {text:?}");
             assert_eq!(tokenizer.decode(&ids[1..], true), text, "{name}");
@@ -56,7 +57,8 @@ fn long_runs_of_one_character_come_back_whole() {
     let tokenizer = from_gguf();
     for unit in [" ", "a", "\n", "!", "é", "1"] {
         let text = unit.repeat((1 << 20) / unit.len());
-        let ids = tokenizer.encode(&text, Encode { add_special: false, parse_special: false }).unwrap();
+        let ids =
+            tokenizer.encode(&text, EncodeOptions { add_special: false, parse_special: false }).unwrap();
         assert!(tokenizer.decode(&ids, false) == text, "{unit:?}");
     }
 }

@@ -1,8 +1,10 @@
 //! Tokenizers written in the form of another kind of file.
 
 use crate::support;
-use latent_formats::{Checkpoint, HfSource, Outline, Source, TokenizerFile, TokenizerKind, TokenizerPlace};
-use latent_text::{Encode, GgufTokenizer, HfTokenizer, TextError, Tokenizer};
+use latent_formats::{
+    Checkpoint, CheckpointSource, HfSource, Outline, TokenizerFile, TokenizerKind, TokenizerPlace,
+};
+use latent_text::{EncodeOptions, GgufTokenizer, HfTokenizer, TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -26,7 +28,7 @@ fn folder(kind: TokenizerKind, bytes: Vec<u8>, config: Value) -> HfSource {
 fn published_vocabularies_come_back_under_the_name_of_their_rules() {
     for name in ["deepseek-llm", "deepseek-coder"] {
         let outline = Outline::open(&data(&format!("ggml-vocab-{name}.gguf"))).unwrap();
-        let Source::Gguf(source) = outline.source() else { panic!("a GGUF file was expected") };
+        let CheckpointSource::Gguf(source) = outline.source() else { panic!("a GGUF file was expected") };
         let hf = HfTokenizer::new(&source.metadata).unwrap();
         let mut json = hf.tokenizer;
         // a pattern that no table has, so that the hash alone can tell
@@ -59,7 +61,7 @@ fn demo_json() -> Value {
 }
 
 fn ids(tokenizer: &Tokenizer, text: &str, parse_special: bool) -> Vec<u32> {
-    tokenizer.encode(text, Encode { add_special: true, parse_special }).unwrap()
+    tokenizer.encode(text, EncodeOptions { add_special: true, parse_special }).unwrap()
 }
 
 /// DeepSeek's published tokenizer.json says `"special": false` of `<｜User｜>`.
@@ -108,7 +110,7 @@ fn tokens_do_not_depend_on_the_container() {
     ];
     for source in sources {
         let kind = source.tokenizer.as_ref().unwrap().kind;
-        let own = Tokenizer::from_source(&Source::HuggingFace(source.clone())).unwrap();
+        let own = Tokenizer::from_source(&CheckpointSource::HuggingFace(source.clone())).unwrap();
         let written = GgufTokenizer::new(&source, own.vocab_size(), None).unwrap().unwrap();
         let gguf = support::read(&written);
         for parse_special in [false, true] {
@@ -288,7 +290,7 @@ fn a_vocabulary_of_sentence_piece_goes_both_ways() {
         Tokenizer::from_hf(back.tokenizer.to_string().as_bytes(), Some(&Value::Object(back.config)), None)
             .unwrap();
     for text in ["the then", " the  éthe\n", ""] {
-        let how = Encode { add_special: true, parse_special: true };
+        let how = EncodeOptions { add_special: true, parse_special: true };
         assert_eq!(back.encode(text, how).unwrap(), own.encode(text, how).unwrap(), "{text:?}");
     }
 }

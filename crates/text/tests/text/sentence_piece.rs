@@ -2,7 +2,7 @@
 
 use crate::support;
 use latent_formats::{Checkpoint, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
-use latent_text::{Encode, GgufTokenizer, GgufVocab, TextError, Tokenizer};
+use latent_text::{EncodeOptions, GgufTokenizer, GgufVocab, TextError, Tokenizer};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn model() -> Vec<u8> {
     std::fs::read(data("tokenizer.model")).unwrap()
 }
 
-const PLAIN: Encode = Encode { add_special: false, parse_special: false };
+const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
 /// A message with the model's own behind it: of a field that stands twice the last one counts, so that `rules` stand behind.
 fn with_rules(field: u8, rules: &[u8]) -> Vec<u8> {
@@ -71,7 +71,7 @@ fn user_defined_pieces_are_cut_out_first_as_by_sentencepiece() {
             assert_eq!(tokenizer.decode(&ids, true), text.replace('▁', " "), "{text:?}");
             // a name that a user wrote in a message is text; spaces are spaces
             let content = std::iter::once(0..text.len()).collect();
-            let rendered = latent_text::Rendered { text: text.into(), content };
+            let rendered = latent_text::RenderedText { text: text.into(), content };
             let inside = tokenizer.encode_rendered(&rendered, false).unwrap();
             let named = |id: &u32| (7..=11).contains(id);
             assert!(!inside.iter().any(named), "{text:?}: {inside:?}");

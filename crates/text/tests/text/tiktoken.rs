@@ -1,7 +1,7 @@
 //! tiktoken.model, the vocabulary of Kimi-K2's and Moonlight's folders, against the ids of Python's tiktoken.
 
-use latent_formats::{Checkpoint, Source};
-use latent_text::{Encode, TextError, Tokenizer};
+use latent_formats::{Checkpoint, CheckpointSource};
+use latent_text::{EncodeOptions, TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -31,8 +31,9 @@ fn ids_are_those_of_tiktoken() {
     assert!(cases.as_array().unwrap().len() >= 18);
     for case in cases.as_array().unwrap() {
         let text = case["text"].as_str().unwrap();
-        let encode =
-            |parse_special| tokenizer.encode(text, Encode { add_special: false, parse_special }).unwrap();
+        let encode = |parse_special| {
+            tokenizer.encode(text, EncodeOptions { add_special: false, parse_special }).unwrap()
+        };
         let special = encode(true);
         assert_eq!(special, ids(&case["special"]), "{text:?}");
         assert_eq!(tokenizer.decode(&special, true), text);
@@ -65,9 +66,11 @@ fn a_folder_with_tiktoken_model_has_a_tokenizer() {
         std::fs::copy(data(name), folder.path().join(name)).unwrap();
     }
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    assert!(matches!(checkpoint.source(), Source::HuggingFace(source) if source.tokenizer.is_some()));
+    assert!(
+        matches!(checkpoint.source(), CheckpointSource::HuggingFace(source) if source.tokenizer.is_some())
+    );
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).unwrap();
-    let how = Encode { add_special: false, parse_special: false };
+    let how = EncodeOptions { add_special: false, parse_special: false };
     assert_eq!(tokenizer.encode("Hello 模型", how).unwrap(), open().encode("Hello 模型", how).unwrap());
 }
 

@@ -1,10 +1,10 @@
 //! tokenizer.json files that are odd or hostile: each is refused with an error that names the place, or does what it says within bounds.
 
-use latent_text::{Encode, TextError, Tokenizer};
+use latent_text::{EncodeOptions, TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::path::Path;
 
-const PLAIN: Encode = Encode { add_special: false, parse_special: false };
+const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
 /// The demo model's tokenizer.json: byte-level, as DeepSeek-V3's.
 fn demo() -> Value {
@@ -405,7 +405,8 @@ fn sentence_piece_as_byte_pairs() {
     let config = json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}});
     let tokenizer = Tokenizer::from_hf(&serde_json::to_vec(&file).unwrap(), Some(&config), None).unwrap();
     assert!(tokenizer.adds_bos());
-    let ids = tokenizer.encode("hey  hey é", Encode { add_special: true, parse_special: false }).unwrap();
+    let ids =
+        tokenizer.encode("hey  hey é", EncodeOptions { add_special: true, parse_special: false }).unwrap();
     let texts: Vec<&str> = ids.iter().map(|id| tokenizer.token_text(*id).unwrap()).collect();
     assert_eq!(texts, ["<s>", "▁hey", "▁", "▁hey", "▁", "<0xC3>", "<0xA9>"]);
     assert_eq!(tokenizer.decode(&ids, false), "hey  hey é");
@@ -420,7 +421,10 @@ fn text_never_becomes_a_control_token_by_merging() {
         file["model"]["ignore_merges"] = json!(ignore_merges);
         let tokenizer = open(&file).unwrap();
         assert_eq!(tokenizer.encode("<s>", PLAIN).unwrap(), [3, 2]);
-        assert_eq!(tokenizer.encode("<s>", Encode { add_special: false, parse_special: true }).unwrap(), [4]);
+        assert_eq!(
+            tokenizer.encode("<s>", EncodeOptions { add_special: false, parse_special: true }).unwrap(),
+            [4]
+        );
     }
 }
 
@@ -432,7 +436,7 @@ fn tokens_that_strip_white_space_take_it() {
         .unwrap()
         .push(json!({"id": 2000, "content": "<r>", "rstrip": true, "special": true}));
     let tokenizer = open(&file).unwrap();
-    let with_control = Encode { add_special: false, parse_special: true };
+    let with_control = EncodeOptions { add_special: false, parse_special: true };
     assert_eq!(tokenizer.encode("<r>  a", with_control).unwrap()[1..], tokenizer.encode("a", PLAIN).unwrap());
     // a token may then stand for any amount of text
     assert_eq!(tokenizer.longest_text(10), None);

@@ -1,10 +1,10 @@
 //! Two real vocabularies against the ids of the models' own tokenizers.
 
 use latent_formats::Checkpoint;
-use latent_text::{Detokenizer, Encode, FimTokens, GgufVocab, Tokenizer};
+use latent_text::{Detokenizer, EncodeOptions, FimTokens, GgufVocab, Tokenizer};
 use std::path::{Path, PathBuf};
 
-const PLAIN: Encode = Encode { add_special: false, parse_special: false };
+const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -57,7 +57,7 @@ fn control_tokens_are_parsed_only_when_asked() {
     let (tokenizer, _, _) = vocabulary("deepseek-llm");
     let bos = tokenizer.token_text(tokenizer.bos().unwrap()).unwrap().to_owned();
     let text = format!("{bos}Hello");
-    let parsed = tokenizer.encode(&text, Encode { add_special: false, parse_special: true }).unwrap();
+    let parsed = tokenizer.encode(&text, EncodeOptions { add_special: false, parse_special: true }).unwrap();
     assert_eq!(parsed[0], tokenizer.bos().unwrap());
     let plain = tokenizer.encode(&text, PLAIN).unwrap();
     assert!(!plain.contains(&tokenizer.bos().unwrap()));
@@ -211,7 +211,7 @@ fn sentence_piece_merges_by_score_and_falls_back_to_bytes() {
     assert_eq!(texts("abc"), ["▁a", "bc"]);
     assert_eq!(texts("ab"), ["▁ab"]);
     assert_eq!(texts("é"), ["▁", "<0xC3>", "<0xA9>"]);
-    let ids = tokenizer.encode("ab é c", Encode { add_special: true, parse_special: false }).unwrap();
+    let ids = tokenizer.encode("ab é c", EncodeOptions { add_special: true, parse_special: false }).unwrap();
     assert_eq!(ids[0], 1);
     assert_eq!(tokenizer.decode(&ids, false), "ab é c");
 }

@@ -1,6 +1,6 @@
 //! Arranges blocks in a view, joined by the residual stream.
 
-use crate::data::{Block, PlacedBlock, View};
+use crate::data::{DrawingBlock, DrawingView, PlacedBlock};
 use crate::layout::RESIDUAL_X;
 use crate::scene::{Primitive, round};
 
@@ -9,7 +9,7 @@ const BETWEEN: f64 = 56.0;
 
 /// Arranges `blocks` (indices into `all`, with their first phases) in columns: a run of layers each, with the embedding above the
 /// first and the head below the last.
-pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
+pub(crate) fn view(all: &[DrawingBlock], blocks: &[(usize, usize)]) -> DrawingView {
     let layered = |index: &usize| !all[*index].layers.is_empty();
     let mut columns: Vec<Vec<(usize, usize)>> = vec![Vec::new()];
     let mut with_layer = false;
@@ -47,7 +47,7 @@ pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
         height = height.max(y - BETWEEN + MARGIN);
         x += width + BETWEEN;
     }
-    View {
+    DrawingView {
         stage: "",
         pass: None,
         formulation: None,
@@ -62,7 +62,13 @@ pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
 }
 
 /// The residual stream from one block to the next: down, or over to the next column.
-fn join(all: &[Block], before: &PlacedBlock, (x, y): (f64, f64), aside: bool, scene: &mut Vec<Primitive>) {
+fn join(
+    all: &[DrawingBlock],
+    before: &PlacedBlock,
+    (x, y): (f64, f64),
+    aside: bool,
+    scene: &mut Vec<Primitive>,
+) {
     let block = &all[before.block];
     let (from_x, bottom) = (before.x + RESIDUAL_X, before.y + block.height);
     let to_x = x + RESIDUAL_X;

@@ -1,14 +1,17 @@
 //! The blocks of a view: runs of equal layers, laid out and rendered.
 
 use crate::build::builder::{Builder, ViewInput};
-use crate::build::fold::{LayerRun, Section, list, runs, spans};
+use crate::build::fold::{DrawnLayers, Section, list, runs, spans};
 use crate::build::ir_graph::ir_graph;
 use crate::build::operations::operation;
-use crate::data::{Block, Operation};
+use crate::data::{DrawingBlock, DrawingOperation};
 use crate::render;
 
 /// The blocks of a view, with the runs that they draw: index, run, first phase.
-pub(crate) fn blocks_of(builder: &mut Builder<'_>, input: &ViewInput<'_>) -> Vec<(usize, LayerRun, usize)> {
+pub(crate) fn blocks_of(
+    builder: &mut Builder<'_>,
+    input: &ViewInput<'_>,
+) -> Vec<(usize, DrawnLayers, usize)> {
     let zero = vec![0; input.ir.nodes.len()];
     let phases = input.phases.unwrap_or(&zero);
     let runs = runs(input.ir, phases);
@@ -21,23 +24,24 @@ pub(crate) fn blocks_of(builder: &mut Builder<'_>, input: &ViewInput<'_>) -> Vec
 }
 
 /// The index of the block that draws `run`.
-fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first_phase: usize) -> usize {
+fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &DrawnLayers, first_phase: usize) -> usize {
     let count = run.nodes.len();
     let (title, subtitle, layers) = heading(builder, run);
-    let operations: Vec<Operation> =
+    let operations: Vec<DrawingOperation> =
         (0..run.nodes[0].len()).map(|at| operation(builder, input, run, at, first_phase)).collect();
     let phases = input
         .phases
         .map_or(0, |phases| run.nodes[0].iter().map(|n| phases[*n] - first_phase + 1).max().unwrap_or(0));
     // layout takes most of the time, and the scene follows from what is compared here
-    let same =
-        |b: &Block| b.phases == phases && b.count == count && b.title == title && b.operations == operations;
+    let same = |b: &DrawingBlock| {
+        b.phases == phases && b.count == count && b.title == title && b.operations == operations
+    };
     if let Some(found) = builder.blocks.iter().position(same) {
         return found;
     }
     let graph = ir_graph(builder, input, &run.nodes[0], &operations, phases);
     let rendered = render::block(&graph, &title, &subtitle, count);
-    builder.intern_block(Block {
+    builder.intern_block(DrawingBlock {
         title,
         subtitle,
         layers,
@@ -51,7 +55,7 @@ fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first
 }
 
 /// Title, subtitle, and the spans of layers.
-fn heading(builder: &Builder<'_>, run: &LayerRun) -> (String, String, Vec<(usize, usize)>) {
+fn heading(builder: &Builder<'_>, run: &DrawnLayers) -> (String, String, Vec<(usize, usize)>) {
     match &run.section {
         Section::Embed => ("Embedding".into(), "from token ids to the residual stream".into(), Vec::new()),
         Section::Arrival => {

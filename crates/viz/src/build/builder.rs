@@ -1,13 +1,13 @@
 //! Data shared by the views of a drawing: weights, kernel bindings and blocks, each stored once.
 
-use crate::data::{Binding, Block, RejectedKernel, WeightInfo};
+use crate::data::{DrawingBlock, KernelBinding, RejectedKernel, WeightInfo};
 use crate::device::DeviceRuns;
 use crate::options::Options;
 use latent_graph::GraphError;
 use latent_graph::circuit::{Circuit, LayerSpec};
 use latent_graph::config::ModelConfig;
-use latent_graph::ir::{Ir, Node, Step};
-use latent_graph::passes::{BatchBucket, Request, binding_bucket};
+use latent_graph::ir::{Ir, Node, StepWorkload};
+use latent_graph::passes::{BatchBucket, KernelRequest, binding_bucket};
 use latent_types::{KernelContract, OpKind, TensorType, WeightLayout};
 use std::collections::HashMap;
 
@@ -22,9 +22,9 @@ pub(crate) struct Builder<'a> {
     /// What operations become on a device.
     pub(crate) runs: &'a DeviceRuns,
     pub(crate) weights: Vec<WeightInfo>,
-    pub(crate) bindings: Vec<Binding>,
+    pub(crate) bindings: Vec<KernelBinding>,
     requests: HashMap<(OpKind, Option<TensorType>, BatchBucket), usize>,
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<DrawingBlock>,
 }
 
 /// The input of one view: an IR, and for a plan its phases, step and bucket.
@@ -33,7 +33,7 @@ pub(crate) struct ViewInput<'a> {
     /// The phase of each node.
     pub(crate) phases: Option<&'a [usize]>,
     /// The step that costs are counted for.
-    pub(crate) step: Option<Step>,
+    pub(crate) step: Option<StepWorkload>,
     pub(crate) bucket: Option<BatchBucket>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The index of `block`; views that draw equal blocks share one.
-    pub(crate) fn intern_block(&mut self, block: Block) -> usize {
+    pub(crate) fn intern_block(&mut self, block: DrawingBlock) -> usize {
         intern(&mut self.blocks, block)
     }
 
@@ -85,7 +85,7 @@ impl<'a> Builder<'a> {
             return Some(*found);
         }
         let bind = &self.options.bind;
-        let request = Request::new(self.kernels, (op, ty), bind, bucket);
+        let request = KernelRequest::new(self.kernels, (op, ty), bind, bucket);
         let chosen = request.best(self.kernels)?;
         let of_this = |k: &&KernelContract| k.op == op && k.weight.is_none_or(|w| Some(w) == ty);
         let others = self.kernels.iter().filter(of_this).filter(|k| k.name != chosen.name).map(|k| {
@@ -100,7 +100,7 @@ impl<'a> Builder<'a> {
             });
             RejectedKernel { kernel: k.name, why, matches }
         });
-        let binding = Binding {
+        let binding = KernelBinding {
             operation: op.name(),
             format: ty.map(TensorType::name),
             kernel: chosen.name,

@@ -3,28 +3,30 @@
 use crate::build::builder::Builder;
 use crate::build::fold::{list, spans};
 use crate::build::labels::family_of;
-use crate::data::{Block, FormatInfo, Operation, Port, WeightInfo, WeightUse};
-use crate::layout::{Edge, Endpoint, LayoutGraph, Vertex, VertexKind};
+use crate::data::{DrawingBlock, DrawingOperation, FormatInfo, OperationPort, OperationWeight, WeightInfo};
+use crate::layout::{Endpoint, LayoutEdge, LayoutGraph, Vertex, VertexKind};
 use crate::render;
 use latent_graph::GraphError;
-use latent_graph::circuit::{self, BlockKind, Circuit, ConfigVars, Naming, OP_WORDS, OpSpec, StagePart};
+use latent_graph::circuit::{
+    self, BlockKind, Circuit, ConfigVars, OP_WORDS, OpSpec, StagePart, TensorNaming,
+};
 use std::collections::HashMap;
 
 /// A block of the circuit, and the layers of the model that have it.
-struct Part<'a> {
+struct CircuitBlock<'a> {
     name: &'a str,
     block: &'a circuit::Block,
     layers: Vec<usize>,
 }
 
 /// The blocks of the circuit, in the order in which stages run them, with conditions evaluated for the config.
-pub(crate) fn blocks(builder: &mut Builder<'_>, naming: Naming) -> Result<Vec<usize>, GraphError> {
+pub(crate) fn blocks(builder: &mut Builder<'_>, naming: TensorNaming) -> Result<Vec<usize>, GraphError> {
     let circuit = builder.circuit;
     let mut made = Vec::new();
     for name in names(circuit) {
         let Some(block) = circuit.blocks.get(name) else { continue };
         let has = |layer: &usize| builder.layers[*layer].blocks().contains(&name);
-        let part = Part { name, block, layers: (0..builder.config.layers).filter(has).collect() };
+        let part = CircuitBlock { name, block, layers: (0..builder.config.layers).filter(has).collect() };
         let operations = block
             .ops
             .iter()
@@ -49,7 +51,7 @@ pub(crate) fn blocks(builder: &mut Builder<'_>, naming: Naming) -> Result<Vec<us
         };
         let count = part.layers.len().max(1);
         let rendered = render::block(&graph, &title, &subtitle, count);
-        let block = Block {
+        let block = DrawingBlock {
             title,
             subtitle,
             layers: spans(&part.layers),
@@ -86,10 +88,10 @@ fn names(circuit: &Circuit) -> Vec<&str> {
 
 fn operation(
     builder: &mut Builder<'_>,
-    part: &Part<'_>,
-    naming: Naming,
+    part: &CircuitBlock<'_>,
+    naming: TensorNaming,
     spec: &OpSpec,
-) -> Result<Operation, GraphError> {
+) -> Result<DrawingOperation, GraphError> {
     let (circuit, config) = (builder.circuit, builder.config);
     let mut places: Vec<Option<usize>> = part.layers.iter().copied().map(Some).collect();
     if !part.block.kind.of_layer() {
@@ -103,8 +105,8 @@ fn operation(
     for slot in &spec.weights {
         let Some((found, _)) = circuit.slot(part.name, slot) else { continue };
         let tensor = match naming {
-            Naming::Gguf => found.gguf.clone(),
-            Naming::HuggingFace => found.hf.clone(),
+            TensorNaming::Gguf => found.gguf.clone(),
+            TensorNaming::HuggingFace => found.hf.clone(),
         };
         let info = WeightInfo {
             slot: slot.clone(),
@@ -113,12 +115,13 @@ fn operation(
             formats: vec![FormatInfo { format: "", layers: found.shape.join(" × "), count: 0, bytes: 0 }],
         };
         let index = builder.intern_weight(info);
-        weights.push(WeightUse { weight: index, kernels: Vec::new() });
+        weights.push(OperationWeight { weight: index, kernels: Vec::new() });
     }
-    let port = |name: &String| Port { name: name.clone(), shape: String::new(), place: String::new() };
+    let port =
+        |name: &String| OperationPort { name: name.clone(), shape: String::new(), place: String::new() };
     let op = OP_WORDS.iter().copied().find(|word| *word == spec.op).unwrap_or("linear");
     let slots = spec.weights.first().map_or("", String::as_str);
-    Ok(Operation {
+    Ok(DrawingOperation {
         op,
         title: match spec.weights.len() {
             0 => spec.op.clone(),
@@ -153,7 +156,7 @@ fn is_residual(block: &circuit::Block, name: &str) -> bool {
     (enters && has(&block.inputs)) || (leaves && has(&block.outputs))
 }
 
-fn graph(builder: &Builder<'_>, block: &circuit::Block, operations: &[Operation]) -> LayoutGraph {
+fn graph(builder: &Builder<'_>, block: &circuit::Block, operations: &[DrawingOperation]) -> LayoutGraph {
     let mut graph = LayoutGraph::default();
     // the producers of each name; alternatives under opposite conditions are all kept
     let mut producers: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -166,19 +169,19 @@ fn graph(builder: &Builder<'_>, block: &circuit::Block, operations: &[Operation]
         for name in &spec.inputs {
             if is_residual(block, name) {
                 if !onto_residual {
-                    graph.edges.push(Edge::plain(Endpoint::Residual, Endpoint::Vertex(at), pale));
+                    graph.edges.push(LayoutEdge::plain(Endpoint::Residual, Endpoint::Vertex(at), pale));
                 }
                 continue;
             }
             for &from in producers.get(name.as_str()).into_iter().flatten() {
                 let pale = pale || !operations[from].taken;
-                let edge = Edge::plain(Endpoint::Vertex(from), Endpoint::Vertex(at), pale);
-                graph.edges.push(Edge { label: name.clone(), ..edge });
+                let edge = LayoutEdge::plain(Endpoint::Vertex(from), Endpoint::Vertex(at), pale);
+                graph.edges.push(LayoutEdge { label: name.clone(), ..edge });
             }
         }
         for name in &spec.outputs {
             if is_residual(block, name) && !onto_residual {
-                graph.edges.push(Edge::plain(Endpoint::Vertex(at), Endpoint::Residual, pale));
+                graph.edges.push(LayoutEdge::plain(Endpoint::Vertex(at), Endpoint::Residual, pale));
             }
             let known = producers.entry(name).or_default();
             // an unconditional or in-place operation replaces earlier producers
@@ -192,7 +195,12 @@ fn graph(builder: &Builder<'_>, block: &circuit::Block, operations: &[Operation]
     graph
 }
 
-fn vertex(builder: &Builder<'_>, block: &circuit::Block, spec: &OpSpec, operation: &Operation) -> Vertex {
+fn vertex(
+    builder: &Builder<'_>,
+    block: &circuit::Block,
+    spec: &OpSpec,
+    operation: &DrawingOperation,
+) -> Vertex {
     let kind = match spec.op.as_str() {
         "split" => VertexKind::Split,
         "add" if spec.outputs.first().is_some_and(|name| is_residual(block, name)) => VertexKind::Sum,

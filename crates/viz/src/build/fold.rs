@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Layers that are drawn as one block.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LayerRun {
+pub(crate) struct DrawnLayers {
     /// Which part of the model it draws.
     pub(crate) section: Section,
     /// Indices of the nodes, per layer.
@@ -28,7 +28,7 @@ pub(crate) enum Section {
 const MOST: usize = 8;
 
 /// The runs of `ir`, where `phases` has the phase of each node (all 0 for an IR).
-pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<LayerRun> {
+pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<DrawnLayers> {
     let mut groups: Vec<(Section, Vec<usize>)> = Vec::new();
     let mut seen_layer = false;
     for (n, node) in ir.nodes.iter().enumerate() {
@@ -68,8 +68,8 @@ fn node_is_first(node: &Node) -> bool {
     matches!(node.op, latent_graph::ir::Op::Embed { .. } | latent_graph::ir::Op::Scale { .. })
 }
 
-fn join(groups: &[(Section, Vec<usize>)], shapes: &[String], neighbours: bool) -> Vec<LayerRun> {
-    let mut runs: Vec<(LayerRun, &String)> = Vec::new();
+fn join(groups: &[(Section, Vec<usize>)], shapes: &[String], neighbours: bool) -> Vec<DrawnLayers> {
+    let mut runs: Vec<(DrawnLayers, &String)> = Vec::new();
     for ((section, nodes), shape) in groups.iter().zip(shapes) {
         let twin = if neighbours {
             runs.last_mut().filter(|(_, other)| *other == shape)
@@ -78,13 +78,13 @@ fn join(groups: &[(Section, Vec<usize>)], shapes: &[String], neighbours: bool) -
         };
         match (twin, section) {
             (
-                Some((LayerRun { section: Section::Layers(layers), nodes: all }, _)),
+                Some((DrawnLayers { section: Section::Layers(layers), nodes: all }, _)),
                 Section::Layers(layer),
             ) => {
                 layers.extend(layer);
                 all.push(nodes.clone());
             }
-            _ => runs.push((LayerRun { section: section.clone(), nodes: vec![nodes.clone()] }, shape)),
+            _ => runs.push((DrawnLayers { section: section.clone(), nodes: vec![nodes.clone()] }, shape)),
         }
     }
     runs.into_iter().map(|(run, _)| run).collect()

@@ -2,16 +2,16 @@
 
 use crate::build::builder::{Builder, ViewInput};
 use crate::build::labels::{edge_label, kv_layer_word, shape, weight_line};
-use crate::data::Operation;
-use crate::layout::{Edge, EdgeKind, Endpoint, LayoutGraph, Vertex, VertexKind};
-use latent_graph::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
+use crate::data::DrawingOperation;
+use crate::layout::{EdgeKind, Endpoint, LayoutEdge, LayoutGraph, Vertex, VertexKind};
+use latent_graph::ir::{Epilogue, Ir, Node, Op, ValueId, ValueStorage};
 
 /// The layout graph of a block: a vertex for each of its operations, its inputs and outputs, and its KV layers.
 pub(crate) fn ir_graph(
     builder: &Builder<'_>,
     input: &ViewInput<'_>,
     nodes: &[usize],
-    operations: &[Operation],
+    operations: &[DrawingOperation],
     phases: usize,
 ) -> LayoutGraph {
     let ir = input.ir;
@@ -32,8 +32,8 @@ pub(crate) fn ir_graph(
     graph
 }
 
-fn vertex(builder: &Builder<'_>, ir: &Ir, node: &Node, operation: &Operation) -> Vertex {
-    let in_place = |id: &ValueId| ir.value(ir.root(*id)).storage == Storage::Hidden;
+fn vertex(builder: &Builder<'_>, ir: &Ir, node: &Node, operation: &DrawingOperation) -> Vertex {
+    let in_place = |id: &ValueId| ir.value(ir.root(*id)).storage == ValueStorage::Hidden;
     let kind = match node.op {
         Op::Split => VertexKind::Split,
         Op::Add { .. } if node.outputs.first().is_some_and(in_place) => VertexKind::Sum,
@@ -85,24 +85,24 @@ fn vertex(builder: &Builder<'_>, ir: &Ir, node: &Node, operation: &Operation) ->
 }
 
 /// Vertices for token ids and logits.
-fn terminals(ir: &Ir, nodes: &[usize], operations: &[Operation], graph: &mut LayoutGraph) {
+fn terminals(ir: &Ir, nodes: &[usize], operations: &[DrawingOperation], graph: &mut LayoutGraph) {
     for (at, &n) in nodes.iter().enumerate() {
         let node = &ir.nodes[n];
         for id in &node.inputs {
-            if ir.value(*id).storage == Storage::Tokens {
+            if ir.value(*id).storage == ValueStorage::Tokens {
                 let pill = Vertex::new(VertexKind::Pill, "io", format!("tokens {}", shape(ir, *id)));
                 graph.vertices.push(pill);
                 let from = Endpoint::Vertex(graph.vertices.len() - 1);
-                graph.edges.push(Edge::plain(from, Endpoint::Vertex(at), false));
+                graph.edges.push(LayoutEdge::plain(from, Endpoint::Vertex(at), false));
             }
         }
         for id in &node.outputs {
-            if ir.value(ir.root(*id)).storage == Storage::Logits && ir.readers(*id).is_empty() {
+            if ir.value(ir.root(*id)).storage == ValueStorage::Logits && ir.readers(*id).is_empty() {
                 let mut pill = Vertex::new(VertexKind::Pill, "io", format!("logits {}", shape(ir, *id)));
                 pill.phase = operations[at].phase.unwrap_or(0);
                 graph.vertices.push(pill);
                 let to = Endpoint::Vertex(graph.vertices.len() - 1);
-                graph.edges.push(Edge::plain(Endpoint::Vertex(at), to, false));
+                graph.edges.push(LayoutEdge::plain(Endpoint::Vertex(at), to, false));
             }
         }
     }
@@ -131,7 +131,7 @@ fn kv_layers(builder: &Builder<'_>, ir: &Ir, nodes: &[usize], graph: &mut Layout
             let (from, to) =
                 if writes { (Endpoint::Vertex(at), cylinder) } else { (cylinder, Endpoint::Vertex(at)) };
             let pale = graph.vertices[at].pale;
-            graph.edges.push(Edge { from, to, label: String::new(), kind: EdgeKind::Cache, pale });
+            graph.edges.push(LayoutEdge { from, to, label: String::new(), kind: EdgeKind::Cache, pale });
         }
     }
 }
@@ -142,10 +142,10 @@ fn edges_into(
     nodes: &[usize],
     at: usize,
     node: &Node,
-    operations: &[Operation],
+    operations: &[DrawingOperation],
     graph: &mut LayoutGraph,
 ) {
-    let hidden = |id: ValueId| ir.value(ir.root(id)).storage == Storage::Hidden;
+    let hidden = |id: ValueId| ir.value(ir.root(id)).storage == ValueStorage::Hidden;
     let onto_residual = graph.vertices[at].kind == VertexKind::Sum;
     let adds = matches!(node.epilogue, Epilogue::AddTo(_));
     let read = &node.inputs[..node.inputs.len() - usize::from(adds)];
@@ -158,7 +158,7 @@ fn edges_into(
         let pale = !operations[at].taken;
         if hidden(*id) {
             let to = Endpoint::Vertex(at);
-            graph.edges.push(Edge::plain(Endpoint::Residual, to, pale));
+            graph.edges.push(LayoutEdge::plain(Endpoint::Residual, to, pale));
             continue;
         }
         for (from, &m) in nodes.iter().enumerate().take(at) {
@@ -170,7 +170,7 @@ fn edges_into(
                 if later {
                     continue;
                 }
-                graph.edges.push(Edge {
+                graph.edges.push(LayoutEdge {
                     from: Endpoint::Vertex(from),
                     to: Endpoint::Vertex(at),
                     label: edge_label(ir, *id),
@@ -184,6 +184,6 @@ fn edges_into(
     if writes && !onto_residual {
         let pale = !operations[at].taken;
         let from = Endpoint::Vertex(at);
-        graph.edges.push(Edge::plain(from, Endpoint::Residual, pale));
+        graph.edges.push(LayoutEdge::plain(from, Endpoint::Residual, pale));
     }
 }

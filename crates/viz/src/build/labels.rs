@@ -1,7 +1,7 @@
 //! Labels of values, weights and operations.
 
-use crate::data::{Port, WeightInfo};
-use latent_graph::ir::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
+use crate::data::{OperationPort, WeightInfo};
+use latent_graph::ir::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, ValueId, ValueStorage};
 
 pub(crate) fn weight_line(card: &WeightInfo) -> String {
     let shape = match card.shape[..] {
@@ -31,7 +31,7 @@ pub(crate) fn shape(ir: &Ir, id: ValueId) -> String {
     format!("[{}]", parts.join("×"))
 }
 
-pub(crate) fn port(ir: &Ir, id: ValueId) -> Port {
+pub(crate) fn port(ir: &Ir, id: ValueId) -> OperationPort {
     let value = ir.value(id);
     let rows = match value.rows {
         RowCount::Rows => "rows".to_owned(),
@@ -40,17 +40,17 @@ pub(crate) fn port(ir: &Ir, id: ValueId) -> Port {
     };
     let heads = if value.heads > 1 { format!(" × {}", value.heads) } else { String::new() };
     let place = match value.storage {
-        Storage::Tokens => "the batch".to_owned(),
-        Storage::Hidden => "residual stream".to_owned(),
-        Storage::Logits => "logits".to_owned(),
-        Storage::Own => "arena".to_owned(),
-        Storage::View { of, offset: 0 } => match ir.value(ir.root(of)).storage {
-            Storage::Hidden => "residual stream".to_owned(),
+        ValueStorage::Tokens => "the batch".to_owned(),
+        ValueStorage::Hidden => "residual stream".to_owned(),
+        ValueStorage::Logits => "logits".to_owned(),
+        ValueStorage::Own => "arena".to_owned(),
+        ValueStorage::View { of, offset: 0 } => match ir.value(ir.root(of)).storage {
+            ValueStorage::Hidden => "residual stream".to_owned(),
             _ => format!("in {}", ir.value(of).name),
         },
-        Storage::View { of, offset } => format!("in {}, from {offset} of each head", ir.value(of).name),
+        ValueStorage::View { of, offset } => format!("in {}, from {offset} of each head", ir.value(of).name),
     };
-    Port { name: value.name.clone(), shape: format!("{rows}{heads} × {}", value.width), place }
+    OperationPort { name: value.name.clone(), shape: format!("{rows}{heads} × {}", value.width), place }
 }
 
 pub(crate) fn port_shape(ir: &Ir, id: ValueId) -> String {

@@ -1,16 +1,16 @@
 //! The arena of a plan over its phases, for the first layer of each block.
 
-use crate::build::fold::LayerRun;
+use crate::build::fold::DrawnLayers;
 use crate::build::labels::port_shape;
-use crate::data::{Buffer, Memory};
+use crate::data::{ArenaChart, Buffer};
 use latent_graph::Plan;
 use latent_graph::ir::ValueId;
 use latent_graph::passes::lifetimes;
 
 /// The arena of `plan`, whose blocks draw `runs`.
-pub(crate) fn of(plan: &Plan, runs: &[(usize, LayerRun, usize)]) -> Memory {
+pub(crate) fn of(plan: &Plan, runs: &[(usize, DrawnLayers, usize)]) -> ArenaChart {
     let lives = lifetimes(&plan.ir, &plan.phases, plan.max_rows);
-    let mut memory = Memory {
+    let mut memory = ArenaChart {
         arena_bytes: plan.arena.bytes,
         max_rows: plan.max_rows,
         columns: 0,

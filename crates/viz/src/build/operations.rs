@@ -1,10 +1,10 @@
 //! Operations with everything that is known of them: values, weights, kernels, KV layer, cost.
 
 use crate::build::builder::{Builder, ViewInput};
-use crate::build::fold::{LayerRun, list};
+use crate::build::fold::{DrawnLayers, list};
 use crate::build::labels::{epilogue_lines, family, kv_layer_word, path_word, port, prologue_lines};
-use crate::data::{FormatInfo, KvAccess, Operation, OperationCost, WeightInfo, WeightUse};
-use latent_graph::ir::{Epilogue, Ir, Step};
+use crate::data::{DrawingOperation, FormatInfo, KvAccess, OperationCost, OperationWeight, WeightInfo};
+use latent_graph::ir::{Epilogue, Ir, StepWorkload};
 use latent_graph::passes::required_kernels;
 use latent_types::TensorType;
 
@@ -12,10 +12,10 @@ use latent_types::TensorType;
 pub(crate) fn operation(
     builder: &mut Builder<'_>,
     input: &ViewInput<'_>,
-    run: &LayerRun,
+    run: &DrawnLayers,
     at: usize,
     first_phase: usize,
-) -> Operation {
+) -> DrawingOperation {
     let ir = input.ir;
     let n = run.nodes[0][at];
     let node = &ir.nodes[n];
@@ -29,7 +29,7 @@ pub(crate) fn operation(
     let weights = (0..node.weights.len()).map(|w| weight_use(builder, input, run, at, w)).collect();
     let slots: Vec<&str> = node.weights.iter().map(|(slot, _)| slot.as_str()).collect();
     let word = node.op.word();
-    Operation {
+    DrawingOperation {
         op: word,
         title: if slots.is_empty() { word.to_owned() } else { format!("{word} {}", slots.join(" + ")) },
         family: family(node),
@@ -59,10 +59,10 @@ pub(crate) fn operation(
 fn weight_use(
     builder: &mut Builder<'_>,
     input: &ViewInput<'_>,
-    run: &LayerRun,
+    run: &DrawnLayers,
     at: usize,
     w: usize,
-) -> WeightUse {
+) -> OperationWeight {
     let ir = input.ir;
     let mut formats: Vec<(TensorType, Vec<usize>, usize)> = Vec::new();
     for nodes in &run.nodes {
@@ -105,17 +105,17 @@ fn weight_use(
             kernels.extend(request.and_then(|(op, _)| builder.binding((op, Some(*ty)), bucket)));
         }
     }
-    WeightUse { weight: index, kernels }
+    OperationWeight { weight: index, kernels }
 }
 
 /// The mean cost over the layers of a run. Cost is linear in the cached rows: two samples determine it.
-fn cost(ir: &Ir, run: &LayerRun, at: usize, step: Step) -> OperationCost {
+fn cost(ir: &Ir, run: &DrawnLayers, at: usize, step: StepWorkload) -> OperationCost {
     const FAR: usize = 1024;
     let mut sum = OperationCost::default();
     for nodes in &run.nodes {
         let node = &ir.nodes[nodes[at]];
-        let near = node.cost(ir, Step { past_len: 0, path: node.path, ..step });
-        let far = node.cost(ir, Step { past_len: FAR, path: node.path, ..step });
+        let near = node.cost(ir, StepWorkload { past_len: 0, path: node.path, ..step });
+        let far = node.cost(ir, StepWorkload { past_len: FAR, path: node.path, ..step });
         sum.weight_bytes += near.weight_bytes;
         sum.cache_bytes += near.cache_bytes;
         sum.cache_bytes_per_cached += (far.cache_bytes - near.cache_bytes) / FAR as f64;

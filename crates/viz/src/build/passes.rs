@@ -1,6 +1,6 @@
 //! The IR after each pass, before kernels are selected, and what each pass changed.
 
-use crate::build::fold::{LayerRun, Section, runs};
+use crate::build::fold::{DrawnLayers, Section, runs};
 use crate::data::PassInfo;
 use latent_graph::GraphError;
 use latent_graph::ir::Ir;
@@ -72,7 +72,7 @@ pub(crate) fn after_each(ir: Ir, config: &ModelConfig, options: &PlanOptions) ->
 }
 
 /// What a pass changed in one part of the model.
-pub(crate) struct Changes {
+pub(crate) struct PassChanges {
     /// Indices of the operations that it added or rewrote.
     pub(crate) changed: Vec<usize>,
     /// The lines that it removed or rewrote.
@@ -80,9 +80,9 @@ pub(crate) struct Changes {
 }
 
 /// What the pass from `before` to `after` changed in each of `parts`, the runs of `after`; of a run of layers, in its first layer.
-pub(crate) fn changes(before: &Ir, after: &Ir, parts: &[LayerRun]) -> Vec<Changes> {
+pub(crate) fn changes(before: &Ir, after: &Ir, parts: &[DrawnLayers]) -> Vec<PassChanges> {
     let old_parts = runs(before, &vec![0; before.nodes.len()]);
-    let of_part = |part: &LayerRun| {
+    let of_part = |part: &DrawnLayers| {
         let new: Vec<String> = part.nodes[0].iter().map(|n| after.line(&after.nodes[*n])).collect();
         let old: Vec<String> = match &part.section {
             Section::Layers(layers) => {
@@ -95,7 +95,7 @@ pub(crate) fn changes(before: &Ir, after: &Ir, parts: &[LayerRun]) -> Vec<Change
                 nodes.map(|n| before.line(&before.nodes[*n])).collect()
             }
         };
-        Changes {
+        PassChanges {
             changed: (0..new.len()).filter(|at| !old.contains(&new[*at])).collect(),
             removed: old.into_iter().filter(|line| !new.contains(line)).collect(),
         }

@@ -6,9 +6,12 @@ mod view;
 mod weight;
 
 pub use file_info::{FileInfo, SpecialToken};
-pub use operation::{Block, KernelCall, KvAccess, Operation, OperationCost, OperationRun, Port, WeightUse};
-pub use view::{Buffer, Memory, PlacedBlock, View};
-pub use weight::{Binding, FormatInfo, RejectedKernel, WeightInfo};
+pub use operation::{
+    DrawingBlock, DrawingOperation, KernelCall, KvAccess, OperationCost, OperationPort, OperationRun,
+    OperationWeight,
+};
+pub use view::{ArenaChart, Buffer, DrawingView, PlacedBlock};
+pub use weight::{FormatInfo, KernelBinding, RejectedKernel, WeightInfo};
 
 use latent_graph::config::ModelConfig;
 use serde::Serialize;
@@ -42,11 +45,11 @@ pub struct Drawing {
     /// Weights, each with the formats that its layers store it in.
     pub weights: Vec<WeightInfo>,
     /// Which kernel was selected for each request, and why.
-    pub bindings: Vec<Binding>,
+    pub bindings: Vec<KernelBinding>,
     /// Blocks: a run of layers of one structure, or what stands before and after them.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<DrawingBlock>,
     /// The views: circuit and IR; per formulation and bucket the IR after each pass, and the plan.
-    pub views: Vec<View>,
+    pub views: Vec<DrawingView>,
 }
 
 /// The model.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// A run of layers of equal structure, or the part before or after the layers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Block {
+pub struct DrawingBlock {
     /// `Layers 3–60`.
     pub title: String,
     /// `mixture of experts`.
@@ -21,14 +21,14 @@ pub struct Block {
     /// Height.
     pub height: f64,
     /// Its operations, in order.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<DrawingOperation>,
     /// The rendered block.
     pub scene: Vec<Primitive>,
 }
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Operation {
+pub struct DrawingOperation {
     /// The word of the operation.
     pub op: &'static str,
     /// The word with the slots of its weights: `linear q_a + kv_a`.
@@ -50,9 +50,9 @@ pub struct Operation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<String>,
     /// Values read.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<OperationPort>,
     /// Values written.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<OperationPort>,
     /// Operations fused before it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prologue: Vec<String>,
@@ -61,7 +61,7 @@ pub struct Operation {
     pub epilogue: Vec<String>,
     /// Weights.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub weights: Vec<WeightUse>,
+    pub weights: Vec<OperationWeight>,
     /// Bindings that read no weight.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<usize>,
@@ -117,7 +117,7 @@ pub struct KernelCall {
 
 /// A value that an operation reads or writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Port {
+pub struct OperationPort {
     /// Its name.
     pub name: String,
     /// `rows × 128 × 192`.
@@ -129,7 +129,7 @@ pub struct Port {
 
 /// A weight of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct WeightUse {
+pub struct OperationWeight {
     /// Index into the drawing's weights.
     pub weight: usize,
     /// Indices into the drawing's bindings, one per format of the weight; empty for circuit and IR.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// One stage of the model; for a plan, of one formulation and batch bucket.
 #[derive(Clone, Debug, Serialize)]
-pub struct View {
+pub struct DrawingView {
     /// `circuit`, `ir` or `plan`.
     pub stage: &'static str,
     /// The last pass that ran; none for a circuit, an IR before all passes, and a plan.
@@ -30,7 +30,7 @@ pub struct View {
     pub phases: Option<usize>,
     /// The arena of a plan.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Memory>,
+    pub memory: Option<ArenaChart>,
 }
 
 /// A block with its position.
@@ -54,7 +54,7 @@ pub struct PlacedBlock {
 
 /// The arena of a plan, for the first layer of each block.
 #[derive(Clone, Debug, Serialize)]
-pub struct Memory {
+pub struct ArenaChart {
     /// Bytes of the whole arena.
     pub arena_bytes: usize,
     /// The maximum number of rows.

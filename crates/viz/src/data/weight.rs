@@ -30,7 +30,7 @@ pub struct FormatInfo {
 
 /// A request for a kernel, and the one selected.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Binding {
+pub struct KernelBinding {
     /// The requested operation.
     pub operation: &'static str,
     /// The format of the weight, if it reads one.

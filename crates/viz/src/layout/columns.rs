@@ -1,16 +1,16 @@
 //! Horizontal coordinates: the centre of every slot of a rank.
 
 use crate::layout::graph::{Endpoint, LayoutGraph};
-use crate::layout::ranks::{Ranks, Slot};
+use crate::layout::ranks::{RankSlot, Ranks};
 
 /// The gap between the boxes of a rank.
 const BETWEEN: f64 = 30.0;
 
 /// The centres of the slots of each rank, the leftmost edge of all at 0.
 pub(crate) fn columns(graph: &LayoutGraph, ranks: &Ranks, sizes: &[(f64, f64)]) -> Vec<Vec<f64>> {
-    let width = |slot: &Slot| match slot {
-        Slot::Vertex(i) => sizes[*i].0,
-        Slot::Bend(_) => 12.0,
+    let width = |slot: &RankSlot| match slot {
+        RankSlot::Vertex(i) => sizes[*i].0,
+        RankSlot::Bend(_) => 12.0,
     };
     let mut centres: Vec<Vec<f64>> = ranks
         .rows
@@ -66,12 +66,17 @@ pub(crate) fn columns(graph: &LayoutGraph, ranks: &Ranks, sizes: &[(f64, f64)]) 
 }
 
 /// Aligns the bends of a long edge vertically: below its start or above its end, if there is room.
-fn straighten(graph: &LayoutGraph, ranks: &Ranks, centres: &mut [Vec<f64>], width: &dyn Fn(&Slot) -> f64) {
+fn straighten(
+    graph: &LayoutGraph,
+    ranks: &Ranks,
+    centres: &mut [Vec<f64>],
+    width: &dyn Fn(&RankSlot) -> f64,
+) {
     for (w, edge) in graph.edges.iter().enumerate() {
         let (Endpoint::Vertex(a), Endpoint::Vertex(b)) = (edge.from, edge.to) else { continue };
-        let at = |rank: usize, slot: Slot| ranks.rows[rank].iter().position(|s| *s == slot);
+        let at = |rank: usize, slot: RankSlot| ranks.rows[rank].iter().position(|s| *s == slot);
         let bends: Vec<(usize, usize)> = (ranks.of[a] + 1..ranks.of[b])
-            .filter_map(|rank| Some((rank, at(rank, Slot::Bend(w))?)))
+            .filter_map(|rank| Some((rank, at(rank, RankSlot::Bend(w))?)))
             .collect();
         if bends.is_empty() {
             continue;
@@ -90,8 +95,9 @@ fn straighten(graph: &LayoutGraph, ranks: &Ranks, centres: &mut [Vec<f64>], widt
         if low > high {
             continue;
         }
-        let end =
-            |vertex: usize| at(ranks.of[vertex], Slot::Vertex(vertex)).map(|p| centres[ranks.of[vertex]][p]);
+        let end = |vertex: usize| {
+            at(ranks.of[vertex], RankSlot::Vertex(vertex)).map(|p| centres[ranks.of[vertex]][p])
+        };
         let near = |x: f64| (x - x.clamp(low, high)).abs();
         let ends: Vec<f64> = [end(b), end(a)].into_iter().flatten().collect();
         let Some(best) = ends.into_iter().min_by(|x, y| near(*x).total_cmp(&near(*y))) else { continue };

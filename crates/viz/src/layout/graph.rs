@@ -4,7 +4,7 @@
 #[derive(Default)]
 pub(crate) struct LayoutGraph {
     pub(crate) vertices: Vec<Vertex>,
-    pub(crate) edges: Vec<Edge>,
+    pub(crate) edges: Vec<LayoutEdge>,
     /// Whether the residual stream is drawn at its left.
     pub(crate) has_residual: bool,
     /// The number of phases, drawn as bands.
@@ -144,7 +144,7 @@ pub(crate) enum EdgeKind {
 }
 
 /// An edge from the producer of a value to a consumer.
-pub(crate) struct Edge {
+pub(crate) struct LayoutEdge {
     pub(crate) from: Endpoint,
     pub(crate) to: Endpoint,
     pub(crate) label: String,
@@ -152,10 +152,10 @@ pub(crate) struct Edge {
     pub(crate) pale: bool,
 }
 
-impl Edge {
+impl LayoutEdge {
     /// An edge without a label: an input, an output, or the residual stream.
-    pub(crate) fn plain(from: Endpoint, to: Endpoint, pale: bool) -> Edge {
-        Edge { from, to, label: String::new(), kind: EdgeKind::Value, pale }
+    pub(crate) fn plain(from: Endpoint, to: Endpoint, pale: bool) -> LayoutEdge {
+        LayoutEdge { from, to, label: String::new(), kind: EdgeKind::Value, pale }
     }
 }
 

@@ -7,11 +7,11 @@ mod routing;
 mod rows;
 
 pub(crate) use graph::{
-    Edge, EdgeKind, Endpoint, LINE, LayoutGraph, RESIDUAL_X, STRIP, SUM_RADIUS, Vertex, VertexKind,
+    EdgeKind, Endpoint, LINE, LayoutEdge, LayoutGraph, RESIDUAL_X, STRIP, SUM_RADIUS, Vertex, VertexKind,
 };
 
 use columns::columns;
-use ranks::{Ranks, Slot};
+use ranks::{RankSlot, Ranks};
 use rows::{bands, kv_layers, rows};
 
 /// Left margin, with a residual stream and without.
@@ -19,7 +19,7 @@ const LEFT: f64 = 96.0;
 const LEFT_ALONE: f64 = 28.0;
 
 /// The coordinates of a layout graph.
-pub(crate) struct Layout {
+pub(crate) struct LayoutCoordinates {
     pub(crate) width: f64,
     pub(crate) height: f64,
     /// Left, top, width and height per vertex.
@@ -32,8 +32,8 @@ pub(crate) struct Layout {
     pub(crate) sums: Vec<f64>,
 }
 
-impl Layout {
-    pub(crate) fn new(graph: &LayoutGraph) -> Layout {
+impl LayoutCoordinates {
+    pub(crate) fn new(graph: &LayoutGraph) -> LayoutCoordinates {
         let ranks = Ranks::new(graph);
         let sizes: Vec<(f64, f64)> = graph.vertices.iter().map(Vertex::size).collect();
         let centres = columns(graph, &ranks, &sizes);
@@ -47,12 +47,12 @@ impl Layout {
                 let x = left + centres[rank][at];
                 let middle = tops[rank] + heights[rank] / 2.0;
                 match *slot {
-                    Slot::Vertex(i) => {
+                    RankSlot::Vertex(i) => {
                         let (w, h) = sizes[i];
                         boxes[i] = (x - w / 2.0, middle - h / 2.0, w, h);
                         right = right.max(x + w / 2.0);
                     }
-                    Slot::Bend(edge) => {
+                    RankSlot::Bend(edge) => {
                         bends[edge].push((x, tops[rank]));
                         bends[edge].push((x, tops[rank] + heights[rank]));
                     }
@@ -69,6 +69,6 @@ impl Layout {
         right = kv_layers(graph, &ranks, &tops, &mut boxes, right);
         let bands = bands(graph, &ranks, &tops, &heights, bottom);
         let (edges, sums) = routing::route(graph, &boxes, bends);
-        Layout { width: right + 78.0, height: bottom + 26.0, boxes, edges, bands, sums }
+        LayoutCoordinates { width: right + 78.0, height: bottom + 26.0, boxes, edges, bands, sums }
     }
 }

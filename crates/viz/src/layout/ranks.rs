@@ -4,7 +4,7 @@ use crate::layout::graph::{EdgeKind, Endpoint, LayoutGraph, Vertex, VertexKind};
 
 /// A slot of a rank: a vertex, or the bend of an edge that passes through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Slot {
+pub(crate) enum RankSlot {
     Vertex(usize),
     /// Index of the edge.
     Bend(usize),
@@ -15,7 +15,7 @@ pub(crate) struct Ranks {
     /// The rank of each vertex.
     pub(crate) of: Vec<usize>,
     /// The slots of each rank, from left to right, without sums and KV layers: their columns are fixed.
-    pub(crate) rows: Vec<Vec<Slot>>,
+    pub(crate) rows: Vec<Vec<RankSlot>>,
 }
 
 impl Ranks {
@@ -26,7 +26,7 @@ impl Ranks {
         let mut rows = vec![Vec::new(); count];
         for (i, vertex) in graph.vertices.iter().enumerate() {
             if vertex.stands() {
-                rows[of[i]].push(Slot::Vertex(i));
+                rows[of[i]].push(RankSlot::Vertex(i));
             }
         }
         for (w, edge) in graph.edges.iter().enumerate() {
@@ -34,7 +34,7 @@ impl Ranks {
                 (edge.from, edge.to, edge.kind)
             {
                 for row in rows.iter_mut().take(of[b]).skip(of[a] + 1) {
-                    row.push(Slot::Bend(w));
+                    row.push(RankSlot::Bend(w));
                 }
             }
         }
@@ -47,10 +47,10 @@ impl Ranks {
     pub(crate) fn neighbours(
         &self,
         graph: &LayoutGraph,
-        slot: Slot,
+        slot: RankSlot,
         rank: usize,
         above: bool,
-    ) -> Vec<(Slot, f64)> {
+    ) -> Vec<(RankSlot, f64)> {
         let mut found = Vec::new();
         for (w, edge) in graph.edges.iter().enumerate() {
             let (Endpoint::Vertex(a), Endpoint::Vertex(b), EdgeKind::Value) = (edge.from, edge.to, edge.kind)
@@ -58,18 +58,18 @@ impl Ranks {
                 continue;
             };
             let touches = match slot {
-                Slot::Vertex(i) => i == if above { b } else { a },
-                Slot::Bend(bend) => bend == w,
+                RankSlot::Vertex(i) => i == if above { b } else { a },
+                RankSlot::Bend(bend) => bend == w,
             };
             if !touches {
                 continue;
             }
             let (end, next) = if above { (a, rank.wrapping_sub(1)) } else { (b, rank + 1) };
-            let other = if self.of[end] == next { Slot::Vertex(end) } else { Slot::Bend(w) };
+            let other = if self.of[end] == next { RankSlot::Vertex(end) } else { RankSlot::Bend(w) };
             if self.rows.get(next).is_some_and(|row| row.contains(&other)) {
                 found.push((
                     other,
-                    if other == Slot::Vertex(a) { part(&graph.vertices[a], &edge.label) } else { 0.5 },
+                    if other == RankSlot::Vertex(a) { part(&graph.vertices[a], &edge.label) } else { 0.5 },
                 ));
             }
         }
@@ -85,7 +85,7 @@ impl Ranks {
             }
             for rank in order {
                 let row = &self.rows[rank];
-                let place = |slot: &Slot, at: usize| -> f64 {
+                let place = |slot: &RankSlot, at: usize| -> f64 {
                     let joined = self.neighbours(graph, *slot, rank, down);
                     let next = if down { rank.wrapping_sub(1) } else { rank + 1 };
                     let places: Vec<f64> = joined
@@ -102,7 +102,7 @@ impl Ranks {
                     let mean = places.iter().sum::<f64>() / places.len().max(1) as f64;
                     aside + if places.is_empty() { own } else { mean }
                 };
-                let mut keyed: Vec<(f64, Slot)> =
+                let mut keyed: Vec<(f64, RankSlot)> =
                     row.iter().enumerate().map(|(at, slot)| (place(slot, at), *slot)).collect();
                 keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
                 self.rows[rank] = keyed.into_iter().map(|(_, slot)| slot).collect();
@@ -117,8 +117,8 @@ fn part(vertex: &Vertex, label: &str) -> f64 {
     at.map_or(0.5, |at| (at as f64 + 0.5) / vertex.parts.len() as f64)
 }
 
-fn touches_cache(graph: &LayoutGraph, slot: Slot) -> bool {
-    let Slot::Vertex(i) = slot else { return false };
+fn touches_cache(graph: &LayoutGraph, slot: RankSlot) -> bool {
+    let RankSlot::Vertex(i) = slot else { return false };
     graph
         .edges
         .iter()

@@ -1,7 +1,7 @@
 //! Edges as polylines: through the bends of their ranks, or along channels at the sides of a rank.
 
 use crate::layout::graph::{
-    CACHE_CHANNEL, Edge, EdgeKind, Endpoint, LayoutGraph, RESIDUAL_X, VertexKind, WRITE_CHANNEL,
+    CACHE_CHANNEL, EdgeKind, Endpoint, LayoutEdge, LayoutGraph, RESIDUAL_X, VertexKind, WRITE_CHANNEL,
 };
 
 /// From the channel of the edges that read the residual stream down to their rank.
@@ -13,18 +13,18 @@ pub(crate) fn route(
     boxes: &[(f64, f64, f64, f64)],
     bends: Vec<Vec<(f64, f64)>>,
 ) -> (Vec<Vec<(f64, f64)>>, Vec<f64>) {
-    let router = Router { graph, boxes };
+    let router = EdgeRouter { graph, boxes };
     let mut sums = Vec::new();
     let edges = bends.into_iter().enumerate().map(|(e, bends)| router.edge(e, bends, &mut sums)).collect();
     (edges, sums)
 }
 
-struct Router<'a> {
+struct EdgeRouter<'a> {
     graph: &'a LayoutGraph,
     boxes: &'a [(f64, f64, f64, f64)],
 }
 
-impl Router<'_> {
+impl EdgeRouter<'_> {
     fn edge(&self, w: usize, bends: Vec<(f64, f64)>, sums: &mut Vec<f64>) -> Vec<(f64, f64)> {
         let edge = &self.graph.edges[w];
         match (edge.from, edge.to) {
@@ -94,7 +94,7 @@ impl Router<'_> {
                 self.graph.vertices[vertex].parts.iter().position(|part| *part == self.graph.edges[w].label);
             return part.map_or(x + width / 2.0, |p| x + f64::midpoint(ends[p].0, ends[p].1));
         }
-        let other = |edge: &Edge| -> Option<f64> {
+        let other = |edge: &LayoutEdge| -> Option<f64> {
             let (here, there) = if incoming { (edge.to, edge.from) } else { (edge.from, edge.to) };
             if here != Endpoint::Vertex(vertex) || edge.kind == EdgeKind::Cache {
                 return None;

@@ -3,7 +3,7 @@
 use crate::layout::graph::{
     CACHE_CHANNEL, EdgeKind, Endpoint, HEADER, LayoutGraph, VertexKind, WRITE_CHANNEL,
 };
-use crate::layout::ranks::{Ranks, Slot};
+use crate::layout::ranks::{RankSlot, Ranks};
 
 /// The gap between two ranks; narrower above a rank of small boxes, wider where the residual stream is written and read in it.
 const GAP: f64 = 50.0;
@@ -28,8 +28,8 @@ pub(crate) fn rows(graph: &LayoutGraph, ranks: &Ranks, sizes: &[(f64, f64)]) -> 
     };
     let tiny = |rank: usize| {
         ranks.rows[rank].iter().all(|s| match s {
-            Slot::Vertex(i) => graph.vertices[*i].kind != VertexKind::Card,
-            Slot::Bend(_) => true,
+            RankSlot::Vertex(i) => graph.vertices[*i].kind != VertexKind::Card,
+            RankSlot::Bend(_) => true,
         })
     };
     let mut tops = Vec::with_capacity(count);

@@ -1,6 +1,6 @@
 //! Labels of edges, placed where they overlap no edge, box or other label.
 
-use crate::layout::{Edge, EdgeKind, Endpoint, Layout, LayoutGraph, VertexKind};
+use crate::layout::{EdgeKind, Endpoint, LayoutCoordinates, LayoutEdge, LayoutGraph, VertexKind};
 use crate::render::edges::straight;
 use crate::scene::Primitive;
 
@@ -35,7 +35,7 @@ impl Area {
 }
 
 /// A candidate position: anchor, alignment, and penalty against the preferred position.
-struct Candidate {
+struct LabelCandidate {
     x: f64,
     y: f64,
     ends: bool,
@@ -47,7 +47,12 @@ struct Candidate {
 /// Places the name and shape of each value next to the start of its edge. The first of several
 /// outputs of a vertex goes left of its edge and the others right, one per line, unless another
 /// candidate position overlaps less. A split labels its outputs itself.
-pub(crate) fn place(graph: &LayoutGraph, layout: &Layout, width: f64, primitives: &mut Vec<Primitive>) {
+pub(crate) fn place(
+    graph: &LayoutGraph,
+    layout: &LayoutCoordinates,
+    width: f64,
+    primitives: &mut Vec<Primitive>,
+) {
     let edges: Vec<Vec<(f64, f64)>> =
         graph.edges.iter().zip(&layout.edges).map(|(edge, points)| samples(edge, points)).collect();
     let mut taken: Vec<Area> = layout.boxes.iter().map(|b| Area(b.0, b.1, b.0 + b.2, b.1 + b.3)).collect();
@@ -62,12 +67,12 @@ pub(crate) fn place(graph: &LayoutGraph, layout: &Layout, width: f64, primitives
             let reach =
                 candidates.iter().map(|candidate| area(candidate, long)).fold(Area(x, y, x, y), Area::around);
             // the nearby samples of each edge, and whether it carries the same value
-            let near = |(other, points): (&Edge, &Vec<(f64, f64)>)| -> (bool, Vec<(f64, f64)>) {
+            let near = |(other, points): (&LayoutEdge, &Vec<(f64, f64)>)| -> (bool, Vec<(f64, f64)>) {
                 let same = other.from == edge.from && other.label == edge.label;
                 (same, points.iter().copied().filter(|point| reach.has(*point)).collect())
             };
             let edges: Vec<_> = graph.edges.iter().zip(&edges).map(near).collect();
-            let cost = |candidate: &Candidate| {
+            let cost = |candidate: &LabelCandidate| {
                 let area = area(candidate, long);
                 // an edge between a label and its own edge would seem to have that label
                 let between =
@@ -92,8 +97,12 @@ pub(crate) fn place(graph: &LayoutGraph, layout: &Layout, width: f64, primitives
 }
 
 /// The labelled values that leave a vertex, from left to right.
-fn ports<'a>(graph: &'a LayoutGraph, layout: &'a Layout, vertex: usize) -> Vec<(&'a [(f64, f64)], &'a Edge)> {
-    let mut ports: Vec<(&[(f64, f64)], &Edge)> = Vec::new();
+fn ports<'a>(
+    graph: &'a LayoutGraph,
+    layout: &'a LayoutCoordinates,
+    vertex: usize,
+) -> Vec<(&'a [(f64, f64)], &'a LayoutEdge)> {
+    let mut ports: Vec<(&[(f64, f64)], &LayoutEdge)> = Vec::new();
     for (edge, points) in graph.edges.iter().zip(&layout.edges) {
         let known = ports.iter().any(|(_, other)| other.label == edge.label);
         if edge.from == Endpoint::Vertex(vertex)
@@ -110,7 +119,7 @@ fn ports<'a>(graph: &'a LayoutGraph, layout: &'a Layout, vertex: usize) -> Vec<(
 
 /// Candidates by preference: the preferred side, the other side, farther away, a line up or down,
 /// and next to vertical pieces after a bend.
-fn candidates(points: &[(f64, f64)], ends: bool, line: usize) -> Vec<Candidate> {
+fn candidates(points: &[(f64, f64)], ends: bool, line: usize) -> Vec<LabelCandidate> {
     let (x, y) = points[0];
     let mut candidates = Vec::new();
     for (other, side) in [ends, !ends].into_iter().enumerate() {
@@ -119,7 +128,7 @@ fn candidates(points: &[(f64, f64)], ends: bool, line: usize) -> Vec<Candidate> 
                 let edge_x = x;
                 let x = if side { x - away } else { x + away };
                 let penalty = other as f64 * 0.5 + step as f64 * 0.4 + rank as f64 * 0.6;
-                candidates.push(Candidate {
+                candidates.push(LabelCandidate {
                     x,
                     y: y + FIRST + LINE * at as f64,
                     ends: side,
@@ -134,20 +143,26 @@ fn candidates(points: &[(f64, f64)], ends: bool, line: usize) -> Vec<Candidate> 
             let x = if side { pair[0].0 - NEAR } else { pair[0].0 + NEAR };
             for (rank, down) in [FIRST, FIRST + LINE].into_iter().enumerate() {
                 let penalty = 1.0 + other as f64 * 0.5 + rank as f64 * 0.6;
-                candidates.push(Candidate { x, y: pair[0].1 + down, ends: side, edge_x: pair[0].0, penalty });
+                candidates.push(LabelCandidate {
+                    x,
+                    y: pair[0].1 + down,
+                    ends: side,
+                    edge_x: pair[0].0,
+                    penalty,
+                });
             }
         }
     }
     candidates
 }
 
-fn area(candidate: &Candidate, long: f64) -> Area {
+fn area(candidate: &LabelCandidate, long: f64) -> Area {
     let left = if candidate.ends { candidate.x - long } else { candidate.x };
     Area(left - 1.0, candidate.y - ABOVE, left + long + 1.0, candidate.y + BELOW)
 }
 
 /// Samples along an edge as it is rendered.
-fn samples(edge: &Edge, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+fn samples(edge: &LayoutEdge, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let level = straight(edge, points);
     let mut found = Vec::new();
     for pair in points.windows(2) {

@@ -1,10 +1,10 @@
 //! Edges as paths: straight with round corners, or curves.
 
-use crate::layout::{Edge, EdgeKind, Endpoint};
+use crate::layout::{EdgeKind, Endpoint, LayoutEdge};
 use crate::scene::{Primitive, round};
 use std::fmt::Write;
 
-pub(crate) fn render_edge(edge: &Edge, points: &[(f64, f64)], primitives: &mut Vec<Primitive>) {
+pub(crate) fn render_edge(edge: &LayoutEdge, points: &[(f64, f64)], primitives: &mut Vec<Primitive>) {
     if points.len() < 2 {
         return;
     }
@@ -38,7 +38,7 @@ pub(crate) fn render_edge(edge: &Edge, points: &[(f64, f64)], primitives: &mut V
 }
 
 /// Whether an edge is drawn as straight pieces instead of curves.
-pub(crate) fn straight(edge: &Edge, points: &[(f64, f64)]) -> bool {
+pub(crate) fn straight(edge: &LayoutEdge, points: &[(f64, f64)]) -> bool {
     edge.kind == EdgeKind::Cache
         || matches!((edge.from, edge.to), (Endpoint::Residual, _) | (_, Endpoint::Residual))
         || points.windows(2).any(|p| p[0].1 == p[1].1)

@@ -4,21 +4,21 @@ mod edge_labels;
 mod edges;
 mod vertices;
 
-use crate::layout::{Endpoint, Layout, LayoutGraph, RESIDUAL_X, VertexKind};
+use crate::layout::{Endpoint, LayoutCoordinates, LayoutGraph, RESIDUAL_X, VertexKind};
 use crate::scene::{Primitive, round};
 use edges::render_edge;
 use vertices::{plus, render_vertex};
 
 /// A rendered block.
-pub(crate) struct Rendered {
+pub(crate) struct RenderedBlock {
     pub(crate) width: f64,
     pub(crate) height: f64,
     pub(crate) primitives: Vec<Primitive>,
 }
 
 /// Lays out `graph` and renders it under a header.
-pub(crate) fn block(graph: &LayoutGraph, title: &str, subtitle: &str, count: usize) -> Rendered {
-    let layout = Layout::new(graph);
+pub(crate) fn block(graph: &LayoutGraph, title: &str, subtitle: &str, count: usize) -> RenderedBlock {
+    let layout = LayoutCoordinates::new(graph);
     let badge = if count > 1 { format!("{count} ×") } else { String::new() };
     let header = title.chars().count() as f64 * 10.5 + badge.chars().count() as f64 * 11.0 + 130.0;
     let width = layout.width.max(header).max(subtitle.chars().count() as f64 * 6.9 + 100.0);
@@ -72,10 +72,10 @@ pub(crate) fn block(graph: &LayoutGraph, title: &str, subtitle: &str, count: usi
         }
     }
     let stack = if count > 1 { 12.0 } else { 0.0 };
-    Rendered { width: round(width + stack), height: round(layout.height + stack), primitives }
+    RenderedBlock { width: round(width + stack), height: round(layout.height + stack), primitives }
 }
 
-fn bands(layout: &Layout, width: f64, primitives: &mut Vec<Primitive>) {
+fn bands(layout: &LayoutCoordinates, width: f64, primitives: &mut Vec<Primitive>) {
     for (i, (top, bottom)) in layout.bands.iter().enumerate() {
         let class = if i % 2 == 0 { "band" } else { "band odd" };
         primitives.push(Primitive::rect((1.0, *top, width - 2.0, bottom - top), 0.0, class));
@@ -88,7 +88,7 @@ fn bands(layout: &Layout, width: f64, primitives: &mut Vec<Primitive>) {
 }
 
 /// The residual stream, from its first write (or the top) to its last read (or the bottom).
-fn residual_stream(graph: &LayoutGraph, layout: &Layout, primitives: &mut Vec<Primitive>) {
+fn residual_stream(graph: &LayoutGraph, layout: &LayoutCoordinates, primitives: &mut Vec<Primitive>) {
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     for (edge, points) in graph.edges.iter().zip(&layout.edges) {
         match (edge.from, edge.to) {

@@ -4,26 +4,26 @@ use super::Random;
 use crate::buffers::{Buffer, floats, word_bytes};
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::layout::{LAYOUTS, Layout};
-use crate::matmul::product::{Place, gather};
-use crate::matmul::weight::{Weight, WeightShape};
+use crate::matmul::layout::{BlockLayout, LAYOUTS};
+use crate::matmul::product::{RowAddress, gather};
+use crate::matmul::weight::{DeviceWeight, DeviceWeightShape};
 use crate::testing::device;
 use std::sync::Arc;
 
 /// The device's weights of some rows.
-fn decoded(device: &Arc<Device>, layout: &Layout, bytes: &[u8], rows: usize, cols: usize) -> Vec<f32> {
-    let shape = WeightShape { inputs: cols, outputs: rows, matrices: 1 };
-    let weight = Weight::upload(device, "w", (layout.ty, shape), bytes, None).unwrap();
+fn decoded(device: &Arc<Device>, layout: &BlockLayout, bytes: &[u8], rows: usize, cols: usize) -> Vec<f32> {
+    let shape = DeviceWeightShape { inputs: cols, outputs: rows, matrices: 1 };
+    let weight = DeviceWeight::upload(device, "w", (layout.ty, shape), bytes, None).unwrap();
     let ids: Vec<u32> = (0..rows as u32).collect();
     let ids = Buffer::with(device, "ids", &word_bytes(&ids)).unwrap();
     let out = Buffer::new(device, "out", 4 * (rows * cols) as u64).unwrap();
     let mut commands = Commands::new(device);
-    gather(&mut commands, &weight, (&(&ids).into(), 0), rows, &Place::rows(&out, 1, cols)).unwrap();
+    gather(&mut commands, &weight, (&(&ids).into(), 0), rows, &RowAddress::rows(&out, 1, cols)).unwrap();
     commands.submit(&[]).unwrap();
     floats(&out.read("out", 0..4 * (rows * cols) as u64).unwrap())
 }
 
-fn check(layout: &Layout, found: &[f32], bytes: &[u8]) {
+fn check(layout: &BlockLayout, found: &[f32], bytes: &[u8]) {
     let mut truth = vec![0.0; found.len()];
     latent_quant::decode(layout.ty, bytes, &mut truth).unwrap();
     // of all terms, none is larger than twice the largest weight and its minimum together

@@ -4,48 +4,51 @@ use super::Random;
 use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::matmul::product::{Items, Keep, Matrices, Part, Place, gather, multiply, multiply_sorted_into};
-use crate::matmul::products::Products;
-use crate::matmul::rows::{Matrix, pairs, sort_by_expert};
+use crate::matmul::product::{
+    ProductEpilogue, ProductItems, RowAddress, SlotMatrix, WeightSlice, gather, multiply,
+    multiply_sorted_into,
+};
+use crate::matmul::products::ProductContext;
+use crate::matmul::rows::{BufferRows, pairs, sort_by_expert};
 use crate::matmul::sort::{SortMemory, sort_items};
-use crate::matmul::weight::{BlockScales, Weight, WeightShape};
+use crate::matmul::weight::{DeviceWeight, DeviceWeightShape, HostScales};
 use crate::testing::device;
 use latent_graph::passes::Precision;
 use latent_types::TensorType;
 use std::sync::Arc;
 
 /// A weight of a format with its elements.
-struct Made {
-    shape: WeightShape,
+struct ExpertWeight {
+    shape: DeviceWeightShape,
     format: TensorType,
     bytes: Vec<u8>,
     elements: Vec<f32>,
 }
 
-fn make(format: TensorType, shape: WeightShape) -> Made {
-    let WeightShape { inputs, outputs, matrices } = shape;
+fn make(format: TensorType, shape: DeviceWeightShape) -> ExpertWeight {
+    let DeviceWeightShape { inputs, outputs, matrices } = shape;
     let elements = Random(3).numbers(inputs * outputs * matrices);
     let mut bytes = vec![0; outputs * matrices * format.row_bytes(inputs).unwrap()];
     latent_quant::quantize(format, &elements, None, &mut bytes).unwrap();
     let mut elements = vec![0.0; elements.len()];
     latent_quant::decode(format, &bytes, &mut elements).unwrap();
-    Made { shape, format, bytes, elements }
+    ExpertWeight { shape, format, bytes, elements }
 }
 
-impl Made {
+impl ExpertWeight {
     /// Uploads the weight in buffers of at most `most` bytes.
-    fn upload(&self, device: &Arc<Device>, most: u64) -> Weight {
-        let products = Products::new(device, Precision::Exact);
-        Weight::upload_in(most, &products, "w", (self.format, self.shape), &self.bytes, None).unwrap()
+    fn upload(&self, device: &Arc<Device>, most: u64) -> DeviceWeight {
+        let products = ProductContext::new(device, Precision::Exact);
+        DeviceWeight::upload_in(most, &products, "w", (self.format, self.shape), &self.bytes, None).unwrap()
     }
 
-    fn whole(&self) -> Part {
-        Part { rows: 0..self.shape.outputs, transposed: false }
+    fn whole(&self) -> WeightSlice {
+        WeightSlice { rows: 0..self.shape.outputs, transposed: false }
     }
 
     /// Fails unless results are those of a matrix.
-    fn check(&self, part: &Part, matrix: usize, x: &[f32], y: &[f32]) {
-        let WeightShape { inputs, outputs, .. } = self.shape;
+    fn check(&self, part: &WeightSlice, matrix: usize, x: &[f32], y: &[f32]) {
+        let DeviceWeightShape { inputs, outputs, .. } = self.shape;
         let element =
             |row: usize, col: usize| f64::from(self.elements[(matrix * outputs + row) * inputs + col]);
         for (o, found) in y.iter().enumerate() {
@@ -77,17 +80,17 @@ const FORMATS: [TensorType; 4] = [TensorType::Q4_0, TensorType::Q6_K, TensorType
 fn many_rows_of_many_heads_take_several_calls() {
     let Some(device) = device() else { return };
     let (rows, heads) = (300, 1024);
-    let shape = WeightShape { inputs: 8, outputs: 1, matrices: heads };
+    let shape = DeviceWeightShape { inputs: 8, outputs: 1, matrices: heads };
     let made = make(TensorType::F32, shape);
     let weight = made.upload(&device, 1 << 20);
     let x = Random(5).numbers(rows * heads);
     let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
     let y = Buffer::new(&device, "y", 4 * (rows * heads * shape.inputs) as u64).unwrap();
-    let part = Part { transposed: true, ..made.whole() };
-    let (from, to) = (Place::rows(&input, heads, 1), Place::rows(&y, heads, shape.inputs));
-    let items = Items { rows: 0..rows, slots: heads, x: from, y: to };
+    let part = WeightSlice { transposed: true, ..made.whole() };
+    let (from, to) = (RowAddress::rows(&input, heads, 1), RowAddress::rows(&y, heads, shape.inputs));
+    let items = ProductItems { rows: 0..rows, slots: heads, x: from, y: to };
     let found = run(&device, &y, |commands| {
-        multiply(commands, (&weight, &part), &items, &Matrices::PerSlot(0)).unwrap();
+        multiply(commands, (&weight, &part), &items, &SlotMatrix::PerSlot(0)).unwrap();
     });
     for (item, y) in found.chunks_exact(shape.inputs).enumerate() {
         made.check(&part, item % heads, &x[item..=item], y);
@@ -98,7 +101,7 @@ fn many_rows_of_many_heads_take_several_calls() {
 fn each_item_gets_its_expert() {
     let Some(device) = device() else { return };
     for format in FORMATS {
-        let shape = WeightShape { inputs: 512, outputs: 45, matrices: 7 };
+        let shape = DeviceWeightShape { inputs: 512, outputs: 45, matrices: 7 };
         let made = make(format, shape);
         let (tokens, slots) = (19, 3);
         let pairs = tokens * slots;
@@ -113,10 +116,10 @@ fn each_item_gets_its_expert() {
             let weight = made.upload(&device, (made.bytes.len() / 7 * experts) as u64);
             let y = Buffer::new(&device, "y", 4 * (pairs * shape.outputs) as u64).unwrap();
             // every slot of a token reads the same input
-            let mut from = Place::rows(&input, 1, shape.inputs);
+            let mut from = RowAddress::rows(&input, 1, shape.inputs);
             from.address[2] = 0;
-            let to = Place::rows(&y, slots, shape.outputs);
-            let items = Items { rows: first..tokens, slots, x: from, y: to };
+            let to = RowAddress::rows(&y, slots, shape.outputs);
+            let items = ProductItems { rows: first..tokens, slots, x: from, y: to };
             let check = |found: &[f32]| {
                 for (pair, y) in found.chunks_exact(shape.outputs).enumerate() {
                     if pair < first * slots {
@@ -128,7 +131,7 @@ fn each_item_gets_its_expert() {
                 }
             };
             check(&run(&device, &y, |commands| {
-                let by = Matrices::ByIds { ids: (&stored).into(), offset: 2 };
+                let by = SlotMatrix::ByIds { ids: (&stored).into(), offset: 2 };
                 multiply(commands, (&weight, &made.whole()), &items, &by).unwrap();
             }));
             y.write("y", 0, &float_bytes(&vec![0.0; pairs * shape.outputs])).unwrap();
@@ -136,7 +139,7 @@ fn each_item_gets_its_expert() {
                 let rows = (&items.rows, slots);
                 let memory = SortMemory::new(&device, SortMemory::bytes(pairs, 7)).unwrap();
                 let sorted = sort_items(commands, &memory, (&ids, 2), rows, shape.matrices).unwrap();
-                let keep = (Keep::Store, 0.0);
+                let keep = (ProductEpilogue::Store, 0.0);
                 multiply_sorted_into(commands, (&weight, &made.whole()), &items, &sorted, keep).unwrap();
             }));
         }
@@ -147,26 +150,26 @@ fn each_item_gets_its_expert() {
 #[test]
 fn pairs_are_slots_of_the_rows_that_they_share() {
     let Some(device) = device() else { return };
-    let shape = WeightShape { inputs: 96, outputs: 30, matrices: 4 };
+    let shape = DeviceWeightShape { inputs: 96, outputs: 30, matrices: 4 };
     let made = make(TensorType::Q5_0, shape);
     let weight = made.upload(&device, 1 << 20);
-    let (chosen, part): (Vec<u32>, Part) = ((0..42).map(|i| i * 3 % 4).collect(), made.whole());
+    let (chosen, part): (Vec<u32>, WeightSlice) = ((0..42).map(|i| i * 3 % 4).collect(), made.whole());
     let ids = Buffer::with(&device, "ids", &word_bytes(&chosen)).unwrap();
     for share in [1, 3] {
         let x = Random(8).numbers(42 / share * 96);
         let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
         for sorts in [false, true] {
             let y = Buffer::new(&device, "y", 4 * 42 * 30).unwrap();
-            let (from, to) = (Matrix::new(&input, 96), Matrix::new(&y, 30));
+            let (from, to) = (BufferRows::new(&input, 96), BufferRows::new(&y, 30));
             let found = run(&device, &y, |commands| {
                 let items = pairs(commands, (&from, share), 42, &to).unwrap();
                 if sorts {
                     let memory = SortMemory::new(&device, SortMemory::bytes(42, 4)).unwrap();
                     let sorted = sort_by_expert(commands, &memory, (&(&ids).into(), 0, 42), 4).unwrap();
-                    let keep = (Keep::Store, 0.0);
+                    let keep = (ProductEpilogue::Store, 0.0);
                     multiply_sorted_into(commands, (&weight, &part), &items, &sorted, keep).unwrap();
                 } else {
-                    let matrices = Matrices::ByIds { ids: (&ids).into(), offset: 0 };
+                    let matrices = SlotMatrix::ByIds { ids: (&ids).into(), offset: 0 };
                     multiply(commands, (&weight, &part), &items, &matrices).unwrap();
                 }
             });
@@ -182,12 +185,12 @@ fn pairs_are_slots_of_the_rows_that_they_share() {
 fn each_slot_gets_its_matrix() {
     let Some(device) = device() else { return };
     for format in [TensorType::Q8_0, TensorType::F16] {
-        let shape = WeightShape { inputs: 64, outputs: 40, matrices: 5 };
+        let shape = DeviceWeightShape { inputs: 64, outputs: 40, matrices: 5 };
         let made = make(format, shape);
         for part in [
-            Part { rows: 0..24, transposed: true },
-            Part { rows: 24..40, transposed: false },
-            Part { rows: 3..27, transposed: false },
+            WeightSlice { rows: 0..24, transposed: true },
+            WeightSlice { rows: 24..40, transposed: false },
+            WeightSlice { rows: 3..27, transposed: false },
         ] {
             let (wide, high) = if part.transposed { (part.rows.len(), 64) } else { (64, part.rows.len()) };
             for (rows, first, buffers) in [(1, 0, 1), (3, 1, 1), (11, 1, 1), (3, 1, 5), (20, 0, 3)] {
@@ -196,10 +199,10 @@ fn each_slot_gets_its_matrix() {
                 let x = Random(rows as u64).numbers(rows * slots * wide);
                 let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
                 let y = Buffer::new(&device, "y", 4 * (rows * slots * high) as u64).unwrap();
-                let (from, to) = (Place::rows(&input, slots, wide), Place::rows(&y, slots, high));
-                let items = Items { rows: 0..rows, slots, x: from, y: to };
+                let (from, to) = (RowAddress::rows(&input, slots, wide), RowAddress::rows(&y, slots, high));
+                let items = ProductItems { rows: 0..rows, slots, x: from, y: to };
                 let found = run(&device, &y, |commands| {
-                    multiply(commands, (&weight, &part), &items, &Matrices::PerSlot(first)).unwrap();
+                    multiply(commands, (&weight, &part), &items, &SlotMatrix::PerSlot(first)).unwrap();
                 });
                 for (i, (x, y)) in x.chunks_exact(wide).zip(found.chunks_exact(high)).enumerate() {
                     made.check(&part, first + i % slots, x, y);
@@ -214,9 +217,9 @@ fn each_slot_gets_its_matrix() {
 fn weights_may_be_in_several_buffers() {
     let Some(device) = device() else { return };
     for format in FORMATS {
-        let shape = WeightShape { inputs: 256, outputs: 101, matrices: 1 };
+        let shape = DeviceWeightShape { inputs: 256, outputs: 101, matrices: 1 };
         let made = make(format, shape);
-        let part = Part { rows: 5..100, transposed: false };
+        let part = WeightSlice { rows: 5..100, transposed: false };
         for rows in [1, 3, 21] {
             let x = Random(5).numbers(rows * shape.inputs);
             let results = [1 << 20, 4096].map(|most| {
@@ -228,11 +231,11 @@ fn weights_may_be_in_several_buffers() {
                     input.write("x", 4 * (row * stride) as u64, &float_bytes(x)).unwrap();
                 }
                 let y = Buffer::new(&device, "y", 4 * (3 + rows * 95) as u64).unwrap();
-                let (from, mut to) = (Place::rows(&input, 1, stride), Place::rows(&y, 1, 95));
+                let (from, mut to) = (RowAddress::rows(&input, 1, stride), RowAddress::rows(&y, 1, 95));
                 to.address[0] = 3;
-                let items = Items { rows: 0..rows, slots: 1, x: from, y: to };
+                let items = ProductItems { rows: 0..rows, slots: 1, x: from, y: to };
                 let found = run(&device, &y, |commands| {
-                    multiply(commands, (&weight, &part), &items, &Matrices::One).unwrap();
+                    multiply(commands, (&weight, &part), &items, &SlotMatrix::One).unwrap();
                 });
                 assert_eq!(found[..3], [0.0; 3]);
                 found[3..].to_vec()
@@ -247,7 +250,7 @@ fn weights_may_be_in_several_buffers() {
             let weight = made.upload(&device, most);
             let y = Buffer::new(&device, "y", 4 * (5 * shape.inputs) as u64).unwrap();
             run(&device, &y, |commands| {
-                let to = Place::rows(&y, 1, shape.inputs);
+                let to = RowAddress::rows(&y, 1, shape.inputs);
                 gather(commands, &weight, (&(&ids).into(), 1), 5, &to).unwrap();
             })
         });
@@ -262,28 +265,29 @@ fn weights_may_be_in_several_buffers() {
 #[test]
 fn several_matrices_have_block_scales() {
     let Some(device) = device() else { return };
-    let shape = WeightShape { inputs: 256, outputs: 40, matrices: 3 };
+    let shape = DeviceWeightShape { inputs: 256, outputs: 40, matrices: 3 };
     let made = make(TensorType::F8_E4M3, shape);
     for (per_matrix, down) in [(true, 9), (false, 8)] {
         let (rows, across) = (16, 128);
         let scales = Random(9).numbers(down * 2);
-        let block = BlockScales { numbers: &scales, rows, inputs: across, per_matrix };
-        let weight = Weight::upload(&device, "w", (made.format, shape), &made.bytes, Some(block)).unwrap();
+        let block = HostScales { numbers: &scales, rows, inputs: across, per_matrix };
+        let weight =
+            DeviceWeight::upload(&device, "w", (made.format, shape), &made.bytes, Some(block)).unwrap();
         let scaled = |i: usize| {
             let (row, col) = (i / shape.inputs, i % shape.inputs);
             let line = if per_matrix { row / 40 * 3 + row % 40 / rows } else { row / rows };
             made.elements[i] * scales[line * 2 + col / across]
         };
         let elements = (0..made.elements.len()).map(scaled).collect();
-        let scaled = Made { shape, format: made.format, bytes: Vec::new(), elements };
-        let part = Part { rows: 7..40, transposed: false };
+        let scaled = ExpertWeight { shape, format: made.format, bytes: Vec::new(), elements };
+        let part = WeightSlice { rows: 7..40, transposed: false };
         let x = Random(2).numbers(2 * shape.inputs);
         let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
         let y = Buffer::new(&device, "y", 4 * 2 * 33).unwrap();
-        let (from, to) = (Place::rows(&input, 2, shape.inputs), Place::rows(&y, 2, 33));
-        let items = Items { rows: 0..1, slots: 2, x: from, y: to };
+        let (from, to) = (RowAddress::rows(&input, 2, shape.inputs), RowAddress::rows(&y, 2, 33));
+        let items = ProductItems { rows: 0..1, slots: 2, x: from, y: to };
         let found = run(&device, &y, |commands| {
-            multiply(commands, (&weight, &part), &items, &Matrices::PerSlot(1)).unwrap();
+            multiply(commands, (&weight, &part), &items, &SlotMatrix::PerSlot(1)).unwrap();
         });
         for slot in 0..2 {
             scaled.check(
@@ -299,23 +303,25 @@ fn several_matrices_have_block_scales() {
 #[test]
 fn what_does_not_fit_is_an_error() {
     let Some(device) = device() else { return };
-    let shape = WeightShape { inputs: 64, outputs: 2, matrices: 2 };
-    let upload = |format, shape, bytes: &[u8]| Weight::upload(&device, "w", (format, shape), bytes, None);
-    let problem = |made: Result<Weight, crate::GpuError>| made.err().unwrap().to_string();
+    let shape = DeviceWeightShape { inputs: 64, outputs: 2, matrices: 2 };
+    let upload =
+        |format, shape, bytes: &[u8]| DeviceWeight::upload(&device, "w", (format, shape), bytes, None);
+    let problem = |made: Result<DeviceWeight, crate::GpuError>| made.err().unwrap().to_string();
     assert!(problem(upload(TensorType::I32, shape, &[0; 1024])).contains("no shader multiplies I32"));
     assert!(problem(upload(TensorType::Q4_0, shape, &[0; 143])).contains("143 bytes"));
     let weight = upload(TensorType::Q4_0, shape, &[0; 144]).unwrap();
     let (x, y) = (Buffer::new(&device, "x", 4096).unwrap(), Buffer::new(&device, "y", 4096).unwrap());
-    let items = Items { rows: 0..1, slots: 2, x: Place::rows(&x, 2, 64), y: Place::rows(&y, 2, 2) };
+    let items =
+        ProductItems { rows: 0..1, slots: 2, x: RowAddress::rows(&x, 2, 64), y: RowAddress::rows(&y, 2, 2) };
     let mut commands = Commands::new(&device);
-    let mut refused = |part: Part, matrices: Matrices| {
+    let mut refused = |part: WeightSlice, matrices: SlotMatrix| {
         multiply(&mut commands, (&weight, &part), &items, &matrices).unwrap_err().to_string()
     };
-    let part = Part { rows: 0..2, transposed: false };
-    assert!(refused(part.clone(), Matrices::PerSlot(1)).contains("matrices 1..3 of 2"));
-    assert!(refused(Part { rows: 0..3, ..part.clone() }, Matrices::One).contains("rows 0..3 of 2"));
-    let ids = Matrices::ByIds { ids: (&x).into(), offset: 0 };
-    assert!(refused(Part { transposed: true, ..part }, ids).contains("transposed"));
+    let part = WeightSlice { rows: 0..2, transposed: false };
+    assert!(refused(part.clone(), SlotMatrix::PerSlot(1)).contains("matrices 1..3 of 2"));
+    assert!(refused(WeightSlice { rows: 0..3, ..part.clone() }, SlotMatrix::One).contains("rows 0..3 of 2"));
+    let ids = SlotMatrix::ByIds { ids: (&x).into(), offset: 0 };
+    assert!(refused(WeightSlice { transposed: true, ..part }, ids).contains("transposed"));
     let memory = SortMemory::new(&device, SortMemory::bytes(8, 4)).unwrap();
     let mut sort = |rows, experts| {
         sort_items(&mut commands, &memory, (&(&x).into(), 0), (&(0..rows), 1), experts).is_err()
@@ -324,7 +330,7 @@ fn what_does_not_fit_is_an_error() {
         sort(8, 1025) && sort(9, 4) && !sort(8, 4),
         "more experts, and more pairs than there is memory for"
     );
-    let scales = BlockScales { numbers: &[1.0; 3], rows: 16, inputs: 16, per_matrix: true };
-    let scaled = Weight::upload(&device, "w", (TensorType::F8_E4M3, shape), &[0; 256], Some(scales));
+    let scales = HostScales { numbers: &[1.0; 3], rows: 16, inputs: 16, per_matrix: true };
+    let scaled = DeviceWeight::upload(&device, "w", (TensorType::F8_E4M3, shape), &[0; 256], Some(scales));
     assert!(problem(scaled).contains("3 block scales"));
 }

@@ -3,37 +3,38 @@
 use crate::coop_matrix::CoopMatrix;
 use crate::f16_values::F16Values;
 use crate::matmul::gemm::GemmForm;
-use crate::matmul::layout::{LAYOUTS, Quants, Storage, layout};
-use crate::matmul::product::Keep;
+use crate::matmul::layout::{BlockQuants, BlockStorage, LAYOUTS, layout};
+use crate::matmul::product::ProductEpilogue;
 use crate::matmul::products::quantize_source;
-use crate::matmul::shader::{Inputs, Kernel, ProductShader};
+use crate::matmul::shader::{InputAccess, ProductShader, ProductShaderKind};
 use crate::matmul::sort::sort_source;
 use crate::matmul::tiles::{GEMM, GEMV_NARROW, GEMV_ROWS, GEMV_WIDE, GemmTile};
-use crate::matmul::w4::{Entry, ScaleKind, W4_GEMM, W4Codes, W4Shader, reduce_source};
+use crate::matmul::w4::{ScaleKind, W4_GEMM, W4CodeKind, W4Shader, W4ShaderKind, reduce_source};
 use latent_types::TensorType;
 use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 
 /// Every kernel of f32 in what every device has.
-fn kernels() -> Vec<Kernel> {
-    let mut all = vec![Kernel::Gather];
-    all.extend([1, 2, 4].map(|rows| Kernel::Transposed { rows }));
+fn kernels() -> Vec<ProductShaderKind> {
+    let mut all = vec![ProductShaderKind::Gather];
+    all.extend([1, 2, 4].map(|rows| ProductShaderKind::Transposed { rows }));
     all.extend(gemvs(None));
     all.extend(gemms(GemmForm::F32));
     all
 }
 
-fn gemvs(subgroup: Option<usize>) -> Vec<Kernel> {
+fn gemvs(subgroup: Option<usize>) -> Vec<ProductShaderKind> {
     let mut all = Vec::new();
     for tile in [GEMV_WIDE, GEMV_NARROW] {
-        all.extend(GEMV_ROWS.map(|rows| Kernel::Gemv { rows, tile, by_ids: false, subgroup }));
-        all.push(Kernel::Gemv { rows: 1, tile, by_ids: true, subgroup });
+        all.extend(GEMV_ROWS.map(|rows| ProductShaderKind::Gemv { rows, tile, by_ids: false, subgroup }));
+        all.push(ProductShaderKind::Gemv { rows: 1, tile, by_ids: true, subgroup });
     }
     all
 }
 
-fn gemms(form: GemmForm) -> impl Iterator<Item = Kernel> {
-    GEMM.into_iter().flat_map(move |tile| [false, true].map(|sorted| Kernel::Gemm { tile, sorted, form }))
+fn gemms(form: GemmForm) -> impl Iterator<Item = ProductShaderKind> {
+    GEMM.into_iter()
+        .flat_map(move |tile| [false, true].map(|sorted| ProductShaderKind::Gemm { tile, sorted, form }))
 }
 
 /// Every shader of a format that needs nothing that a device may lack.
@@ -42,13 +43,17 @@ fn shaders(format: TensorType) -> Vec<ProductShader> {
         if matches!(format, TensorType::F8_E4M3 | TensorType::NVFP4) { &[false, true] } else { &[false] };
     let mut all = Vec::new();
     for kernel in kernels() {
-        let elements_only = matches!(kernel, Kernel::Gather | Kernel::Transposed { .. });
-        let inputs: &[Inputs] =
-            if elements_only { &[Inputs::Elements] } else { &[Inputs::Elements, Inputs::Vectors] };
+        let elements_only =
+            matches!(kernel, ProductShaderKind::Gather | ProductShaderKind::Transposed { .. });
+        let inputs: &[InputAccess] = if elements_only {
+            &[InputAccess::Elements]
+        } else {
+            &[InputAccess::Elements, InputAccess::Vectors]
+        };
         for inputs in inputs.iter().copied() {
             let with = |block_scales: &bool| {
-                let (storage, block_scales) = (Storage::File, *block_scales);
-                ProductShader { format, kernel, storage, inputs, block_scales, keep: Keep::Store }
+                let (storage, block_scales) = (BlockStorage::File, *block_scales);
+                ProductShader { format, kernel, storage, inputs, block_scales, keep: ProductEpilogue::Store }
             };
             all.extend(scaled.iter().map(with));
         }
@@ -60,11 +65,11 @@ fn shaders(format: TensorType) -> Vec<ProductShader> {
 fn variants(format: TensorType) -> Vec<ProductShader> {
     let base = ProductShader {
         format,
-        kernel: Kernel::Gather,
-        storage: Storage::File,
-        inputs: Inputs::Vectors,
+        kernel: ProductShaderKind::Gather,
+        storage: BlockStorage::File,
+        inputs: InputAccess::Vectors,
         block_scales: false,
-        keep: Keep::Store,
+        keep: ProductEpilogue::Store,
     };
     let mut kernels = kernels();
     kernels.extend([8, 64].into_iter().flat_map(|smallest| gemvs(Some(smallest))));
@@ -72,27 +77,27 @@ fn variants(format: TensorType) -> Vec<ProductShader> {
     kernels.extend(forms.flat_map(gemms));
     let mut all: Vec<_> = kernels.into_iter().map(|kernel| ProductShader { kernel, ..base }).collect();
     for shader in &mut all {
-        if matches!(shader.kernel, Kernel::Gather | Kernel::Transposed { .. }) {
-            shader.inputs = Inputs::Elements;
+        if matches!(shader.kernel, ProductShaderKind::Gather | ProductShaderKind::Transposed { .. }) {
+            shader.inputs = InputAccess::Elements;
         }
     }
     if layout(format).unwrap().has_integers() {
         let kernels = [None, Some(8)].into_iter().flat_map(gemvs).chain(gemms(GemmForm::Integers));
-        all.extend(kernels.map(|kernel| ProductShader { kernel, inputs: Inputs::Integers, ..base }));
+        all.extend(kernels.map(|kernel| ProductShader { kernel, inputs: InputAccess::Integers, ..base }));
     }
     // sums are kept alike whatever the format
     if format == TensorType::Q8_0 {
-        let keeps = [Keep::Add, Keep::SiluMul, Keep::Relu2];
+        let keeps = [ProductEpilogue::Add, ProductEpilogue::SiluMul, ProductEpilogue::Relu2];
         all.extend(
             all.clone().into_iter().flat_map(|shader| keeps.map(|keep| ProductShader { keep, ..shader })),
         );
     }
-    let storages = [Storage::File, Storage::Planes];
+    let storages = [BlockStorage::File, BlockStorage::Planes];
     all.into_iter().flat_map(|shader| storages.map(|storage| ProductShader { storage, ..shader })).collect()
 }
 
 /// What naga checks a shader against, and which languages it is written in.
-struct Translation {
+struct ShaderTranslation {
     capabilities: Capabilities,
     /// Metal's language of this version.
     metal: (u8, u8),
@@ -102,11 +107,11 @@ struct Translation {
 
 /// In both languages, with the capabilities that the shader says it uses; where it says nothing, with those of every WebGPU device (`unpack2x16float`).
 pub(crate) fn translate(name: &str, source: &str) -> [String; 2] {
-    Translation::of(source).write(name, source)
+    ShaderTranslation::of(source).write(name, source)
 }
 
-impl Translation {
-    fn of(source: &str) -> Translation {
+impl ShaderTranslation {
+    fn of(source: &str) -> ShaderTranslation {
         let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
         let [f16, matrices, subgroups] = ["enable f16;", "enable wgpu_cooperative_matrix;", "subgroup_id"]
             .map(|word| source.contains(word));
@@ -119,7 +124,7 @@ impl Translation {
             (false, false) => hlsl::ShaderModel::V5_1,
         };
         let metal = if matrices || subgroups { (2, 3) } else { (2, 0) };
-        Translation { capabilities, metal, direct3d: (!matrices).then_some(model) }
+        ShaderTranslation { capabilities, metal, direct3d: (!matrices).then_some(model) }
     }
 
     /// Parses, validates and writes.
@@ -153,7 +158,7 @@ fn every_variant_translates() {
     for format in [BF16, Q4_0, Q4_K, Q6_K, MXFP4, IQ2_XS, Q8_0] {
         for shader in variants(format) {
             let (name, source) = (shader.name(), shader.wgsl(F16Values::ByIntegers).unwrap());
-            let how = Translation::of(&source);
+            let how = ShaderTranslation::of(&source);
             let [metal, direct3d] = how.write(&name, &source);
             assert!(metal.contains("kernel void main_"), "{name}");
             assert_eq!(direct3d.contains("numthreads"), how.direct3d.is_some(), "{name}");
@@ -162,9 +167,9 @@ fn every_variant_translates() {
                 metal.contains("simd_shuffle_xor"),
                 source.contains("dot4I8Packed"),
                 metal.contains("half "),
-                shader.keep == Keep::Add,
-                shader.keep == Keep::SiluMul,
-                shader.keep == Keep::Relu2,
+                shader.keep == ProductEpilogue::Add,
+                shader.keep == ProductEpilogue::SiluMul,
+                shader.keep == ProductEpilogue::Relu2,
             ];
             found.iter_mut().zip(used).for_each(|(count, used)| *count += usize::from(used));
         }
@@ -200,15 +205,15 @@ fn the_sort_translates_for_every_tile() {
 
 #[test]
 fn entries_for_4_bit_weights_translate() {
-    let mut entries = vec![Entry::DequantF32, Entry::DequantF16];
-    entries.extend(GEMV_ROWS.map(|rows| Entry::Fused { rows }));
-    entries.extend(W4_GEMM.map(|tile| Entry::Gemm { tile }));
+    let mut entries = vec![W4ShaderKind::DequantF32, W4ShaderKind::DequantF16];
+    entries.extend(GEMV_ROWS.map(|rows| W4ShaderKind::Fused { rows }));
+    entries.extend(W4_GEMM.map(|tile| W4ShaderKind::Gemm { tile }));
     for (side, subgroup) in [(8, 8), (8, 64), (16, 32)] {
         let matrix = CoopMatrix { side, f16: true, subgroup };
-        entries.extend(W4_GEMM.map(|tile| Entry::Matrices { tile, matrix }));
+        entries.extend(W4_GEMM.map(|tile| W4ShaderKind::Matrices { tile, matrix }));
     }
     for entry in entries {
-        for codes in [W4Codes::Fp4, W4Codes::Int4, W4Codes::Int4Sym] {
+        for codes in [W4CodeKind::Fp4, W4CodeKind::Int4, W4CodeKind::Int4Sym] {
             for scales in [ScaleKind::F16, ScaleKind::E8m0, ScaleKind::E4m3] {
                 for (whole_groups, f16) in [(false, false), (true, false), (false, true), (true, true)] {
                     let shader = W4Shader { entry, codes, scales, whole_groups, f16 };
@@ -229,7 +234,7 @@ fn no_shader_binds_more_than_the_smallest_device_has() {
         for shader in shaders(layout.ty) {
             let slots = shader.slots();
             assert!(slots.len() <= 1 + 8, "{}: {slots:?}", shader.name());
-            let codebook = matches!(layout.quants, Quants::Grid(_));
+            let codebook = matches!(layout.quants, BlockQuants::Grid(_));
             assert_eq!(
                 shader.wgsl(F16Values::ByIntegers).unwrap().contains("codebook: array"),
                 codebook,
@@ -246,16 +251,16 @@ fn workgroup_memory_is_that_of_the_table() {
     for (tile, form) in GEMM.into_iter().flat_map(|tile| GemmForm::all().into_iter().map(move |f| (tile, f)))
     {
         let GemmTile { rows, outputs, inputs } = tile;
-        let kernel = Kernel::Gemm { tile, sorted: false, form };
+        let kernel = ProductShaderKind::Gemm { tile, sorted: false, form };
         let integers = form == GemmForm::Integers;
         let shader = ProductShader {
             // with minimums
             format: TensorType::Q4_1,
             kernel,
-            storage: Storage::File,
-            inputs: if integers { Inputs::Integers } else { Inputs::Vectors },
+            storage: BlockStorage::File,
+            inputs: if integers { InputAccess::Integers } else { InputAccess::Vectors },
             block_scales: false,
-            keep: Keep::Store,
+            keep: ProductEpilogue::Store,
         };
         let module = naga::front::wgsl::parse_str(&shader.wgsl(F16Values::ByIntegers).unwrap()).unwrap();
         let mut layouter = naga::proc::Layouter::default();

@@ -2,16 +2,18 @@
 
 use super::Random;
 use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
-use crate::commands::{Binding, Commands, grid};
+use crate::commands::{Commands, ShaderBinding, grid};
 use crate::device::Device;
 use crate::matmul::layout::LAYOUTS;
-use crate::matmul::product::{Items, Keep, Matrices, Part, Place, multiply, multiply_sorted_into};
-use crate::matmul::products::Products;
+use crate::matmul::product::{
+    ProductEpilogue, ProductItems, RowAddress, SlotMatrix, WeightSlice, multiply, multiply_sorted_into,
+};
+use crate::matmul::products::ProductContext;
 use crate::matmul::sort::{SortMemory, sort_items};
-use crate::matmul::weight::{Weight, WeightShape};
+use crate::matmul::weight::{DeviceWeight, DeviceWeightShape};
 use crate::shader::Shader;
 use crate::testing::{checking_device, device_with, plain_device};
-use crate::variants::Variant;
+use crate::variants::KernelVariant;
 use latent_graph::passes::Precision;
 use latent_kernels::{Q8Block, quantize_q8};
 use latent_types::TensorType;
@@ -25,30 +27,32 @@ const FORMATS: [TensorType; 5] =
 const SIZES: [(usize, usize); 4] = [(1, 45), (7, 66), (9, 3), (70, 130)];
 
 /// Matrices of a weight, with their elements.
-struct Made {
+struct TestMatrices {
     format: TensorType,
-    shape: WeightShape,
+    shape: DeviceWeightShape,
     bytes: Vec<u8>,
     elements: Vec<f32>,
 }
 
-fn make(format: TensorType, (inputs, outputs, matrices): (usize, usize, usize)) -> Made {
+fn make(format: TensorType, (inputs, outputs, matrices): (usize, usize, usize)) -> TestMatrices {
     let elements = Random(inputs as u64).numbers(inputs * outputs * matrices);
     let mut bytes = vec![0; outputs * matrices * format.row_bytes(inputs).unwrap()];
     latent_quant::quantize(format, &elements, None, &mut bytes).unwrap();
     let mut elements = vec![0.0; elements.len()];
     latent_quant::decode(format, &bytes, &mut elements).unwrap();
-    Made { format, shape: WeightShape { inputs, outputs, matrices }, bytes, elements }
+    TestMatrices { format, shape: DeviceWeightShape { inputs, outputs, matrices }, bytes, elements }
 }
 
 /// How inputs and weights are seen by a variant, and how much its sums may be off, as a part of the sum of all terms' sizes.
-fn seen(variant: Option<Variant>, format: TensorType, x: &[f32]) -> (Vec<f32>, f64) {
+fn seen(variant: Option<KernelVariant>, format: TensorType, x: &[f32]) -> (Vec<f32>, f64) {
     let floats = (x.to_vec(), 1e-6);
     let Some(layout) = crate::matmul::layout::layout(format) else { return floats };
     match variant {
         // both factors are rounded by at most 2^-11
-        Some(Variant::F16Tiles | Variant::MatricesF16) if format.is_quantized() => (x.to_vec(), 1e-3),
-        Some(Variant::Integers) if layout.has_integers() => {
+        Some(KernelVariant::F16Tiles | KernelVariant::MatricesF16) if format.is_quantized() => {
+            (x.to_vec(), 1e-3)
+        }
+        Some(KernelVariant::Integers) if layout.has_integers() => {
             let mut blocks = vec![Q8Block::ZERO; x.len() / 32];
             quantize_q8(x, &mut blocks);
             let values = blocks.iter().flat_map(|b| b.quants.map(|quant| f32::from(quant) * b.scale));
@@ -59,14 +63,14 @@ fn seen(variant: Option<Variant>, format: TensorType, x: &[f32]) -> (Vec<f32>, f
     }
 }
 
-impl Made {
-    fn upload(&self, device: &Arc<Device>) -> Weight {
-        let products = Products::new(device, Precision::Exact);
-        Weight::upload_for(&products, "w", (self.format, self.shape), &self.bytes, None).unwrap()
+impl TestMatrices {
+    fn upload(&self, device: &Arc<Device>) -> DeviceWeight {
+        let products = ProductContext::new(device, Precision::Exact);
+        DeviceWeight::upload_for(&products, "w", (self.format, self.shape), &self.bytes, None).unwrap()
     }
 
-    fn check(&self, variant: Option<Variant>, matrix: usize, x: &[f32], y: &[f32]) {
-        let WeightShape { inputs, outputs, .. } = self.shape;
+    fn check(&self, variant: Option<KernelVariant>, matrix: usize, x: &[f32], y: &[f32]) {
+        let DeviceWeightShape { inputs, outputs, .. } = self.shape;
         let (x, allowed) = seen(variant, self.format, x);
         for (o, found) in y.iter().enumerate() {
             let weights = &self.elements[(matrix * outputs + o) * inputs..][..inputs];
@@ -83,19 +87,24 @@ impl Made {
 }
 
 /// Rows times all outputs, twice with the same bits.
-fn product(device: &Arc<Device>, weight: &Weight, x: &[f32], (rows, outputs): (usize, usize)) -> Vec<f32> {
+fn product(
+    device: &Arc<Device>,
+    weight: &DeviceWeight,
+    x: &[f32],
+    (rows, outputs): (usize, usize),
+) -> Vec<f32> {
     let input = Buffer::with(device, "x", &float_bytes(x)).unwrap();
     let y = Buffer::new(device, "y", 4 * (rows * outputs) as u64).unwrap();
-    let items = Items {
+    let items = ProductItems {
         rows: 0..rows,
         slots: 1,
-        x: Place::rows(&input, 1, x.len() / rows),
-        y: Place::rows(&y, 1, outputs),
+        x: RowAddress::rows(&input, 1, x.len() / rows),
+        y: RowAddress::rows(&y, 1, outputs),
     };
-    let part = Part { rows: 0..outputs, transposed: false };
+    let part = WeightSlice { rows: 0..outputs, transposed: false };
     let [first, second] = [(); 2].map(|()| {
         let mut commands = Commands::new(device);
-        multiply(&mut commands, (weight, &part), &items, &Matrices::One).unwrap();
+        multiply(&mut commands, (weight, &part), &items, &SlotMatrix::One).unwrap();
         commands.submit(&[]).unwrap();
         floats(&y.read("y", 0..4 * (rows * outputs) as u64).unwrap())
     });
@@ -104,7 +113,7 @@ fn product(device: &Arc<Device>, weight: &Weight, x: &[f32], (rows, outputs): (u
 }
 
 /// Products of plain rows on a device with a variant, or without any.
-fn products(device: &Arc<Device>, variant: Option<Variant>) -> Vec<Vec<f32>> {
+fn products(device: &Arc<Device>, variant: Option<KernelVariant>) -> Vec<Vec<f32>> {
     let mut all = Vec::new();
     for format in FORMATS {
         for (rows, outputs) in SIZES.into_iter().filter(|(rows, _)| multiplies(variant, *rows)) {
@@ -123,10 +132,10 @@ fn products(device: &Arc<Device>, variant: Option<Variant>) -> Vec<Vec<f32>> {
 }
 
 /// Whether a variant changes products of `rows` rows.
-fn multiplies(variant: Option<Variant>, rows: usize) -> bool {
+fn multiplies(variant: Option<KernelVariant>, rows: usize) -> bool {
     match variant {
-        Some(Variant::Subgroups) => rows <= 8,
-        Some(Variant::F16Tiles | Variant::MatricesF16 | Variant::MatricesF32) => rows > 8,
+        Some(KernelVariant::Subgroups) => rows <= 8,
+        Some(KernelVariant::F16Tiles | KernelVariant::MatricesF16 | KernelVariant::MatricesF32) => rows > 8,
         _ => true,
     }
 }
@@ -136,7 +145,7 @@ fn every_variant_multiplies() {
     let Some(plain) = plain_device() else { return };
     // a place for each size of each format
     let expected = products(&plain, None);
-    for variant in Variant::ALL {
+    for variant in KernelVariant::ALL {
         let Some(device) = device_with(variant) else { continue };
         let found = products(&device, Some(variant));
         let same = |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
@@ -144,16 +153,16 @@ fn every_variant_multiplies() {
         let expected = (0..expected.len()).filter(of_variant).map(|place| &expected[place]);
         let all_same = found.iter().zip(expected).all(same);
         // other bits than without it show that it is used
-        let keeps_bits = matches!(variant, Variant::Planes | Variant::Subgroups);
+        let keeps_bits = matches!(variant, KernelVariant::Planes | KernelVariant::Subgroups);
         assert_eq!(all_same, keeps_bits, "{variant}");
         let pipelines = device.pipelines.lock().unwrap();
         let uses = |word: &str| pipelines.keys().any(|text| text.contains(word));
         let used = match variant {
-            Variant::Planes => uses("p.d_first + block"),
-            Variant::Subgroups => uses("subgroupShuffleXor"),
-            Variant::Integers => uses("dot4I8Packed"),
-            Variant::F16Tiles => uses("enable f16"),
-            Variant::MatricesF16 | Variant::MatricesF32 => uses("coopMultiplyAdd"),
+            KernelVariant::Planes => uses("p.d_first + block"),
+            KernelVariant::Subgroups => uses("subgroupShuffleXor"),
+            KernelVariant::Integers => uses("dot4I8Packed"),
+            KernelVariant::F16Tiles => uses("enable f16"),
+            KernelVariant::MatricesF16 | KernelVariant::MatricesF32 => uses("coopMultiplyAdd"),
         };
         assert!(used, "{variant}");
     }
@@ -162,7 +171,7 @@ fn every_variant_multiplies() {
 /// An index beyond its array is bounded where shaders check, so that results would be others.
 #[test]
 fn shaders_without_checks_have_the_same_bits() {
-    let all = Variant::ALL.map(Some).into_iter().chain([None]);
+    let all = KernelVariant::ALL.map(Some).into_iter().chain([None]);
     for variant in all {
         let Some(trusted) = variant.map_or_else(plain_device, device_with) else { continue };
         let Some(checking) = checking_device(trusted.variants) else { return };
@@ -174,7 +183,7 @@ fn shaders_without_checks_have_the_same_bits() {
 
 #[test]
 fn every_variant_multiplies_with_experts() {
-    for variant in Variant::ALL {
+    for variant in KernelVariant::ALL {
         let Some(device) = device_with(variant) else { continue };
         for format in [TensorType::Q4_0, TensorType::Q6_K] {
             let made = make(format, (512, 45, 5));
@@ -184,13 +193,17 @@ fn every_variant_multiplies_with_experts() {
             let ids = Buffer::with(&device, "ids", &word_bytes(&chosen)).unwrap();
             let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
             let y = Buffer::new(&device, "y", 4 * (chosen.len() * 45) as u64).unwrap();
-            let mut from = Place::rows(&input, 1, 512);
+            let mut from = RowAddress::rows(&input, 1, 512);
             from.address[2] = 0;
             // all rows, and those from the third on
             for first in [0, 3] {
-                let items =
-                    Items { rows: first..tokens, slots, x: from.clone(), y: Place::rows(&y, slots, 45) };
-                let part = Part { rows: 0..45, transposed: false };
+                let items = ProductItems {
+                    rows: first..tokens,
+                    slots,
+                    x: from.clone(),
+                    y: RowAddress::rows(&y, slots, 45),
+                };
+                let part = WeightSlice { rows: 0..45, transposed: false };
                 for sorts in [false, true] {
                     y.write("y", 0, &float_bytes(&vec![0.0; chosen.len() * 45])).unwrap();
                     let mut commands = Commands::new(&device);
@@ -199,10 +212,10 @@ fn every_variant_multiplies_with_experts() {
                         let memory = SortMemory::new(&device, SortMemory::bytes(chosen.len(), 5)).unwrap();
                         let sorted =
                             sort_items(&mut commands, &memory, (&(&ids).into(), 0), rows, 5).unwrap();
-                        let keep = (Keep::Store, 0.0);
+                        let keep = (ProductEpilogue::Store, 0.0);
                         multiply_sorted_into(&mut commands, (&weight, &part), &items, &sorted, keep).unwrap();
                     } else {
-                        let by = Matrices::ByIds { ids: (&ids).into(), offset: 0 };
+                        let by = SlotMatrix::ByIds { ids: (&ids).into(), offset: 0 };
                         multiply(&mut commands, (&weight, &part), &items, &by).unwrap();
                     }
                     commands.submit(&[]).unwrap();
@@ -220,12 +233,17 @@ fn every_variant_multiplies_with_experts() {
 /// Every format whose inputs are quantized decodes its integers in a way of its own.
 #[test]
 fn integers_of_every_format_are_multiplied() {
-    let Some(device) = device_with(Variant::Integers) else { return };
+    let Some(device) = device_with(KernelVariant::Integers) else { return };
     let mut formats = 0;
     for layout in LAYOUTS.iter().filter(|layout| layout.has_integers() && !FORMATS.contains(&layout.ty)) {
         let made = make(layout.ty, (512, 5, 1));
         let x = Random(1).numbers(512);
-        made.check(Some(Variant::Integers), 0, &x, &product(&device, &made.upload(&device), &x, (1, 5)));
+        made.check(
+            Some(KernelVariant::Integers),
+            0,
+            &x,
+            &product(&device, &made.upload(&device), &x, (1, 5)),
+        );
         formats += 1;
     }
     assert!(formats >= 8, "{formats}");
@@ -234,7 +252,7 @@ fn integers_of_every_format_are_multiplied() {
 /// Scales, and quants unless they are between two; blocks of zeros, and those that have no scale.
 #[test]
 fn inputs_are_quantized_as_on_the_cpu() {
-    let Some(device) = device_with(Variant::Integers) else { return };
+    let Some(device) = device_with(KernelVariant::Integers) else { return };
     let mut x = Random(2).numbers(6 * 64);
     x[64..96].fill(0.0);
     x[130] = f32::NAN;
@@ -242,10 +260,10 @@ fn inputs_are_quantized_as_on_the_cpu() {
     x[192..224].iter_mut().for_each(|x| *x *= 1e-20);
     x[224..256].iter_mut().for_each(|x| *x *= 1e30);
     let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
-    let products = Products::new(&device, Precision::Exact);
+    let products = ProductContext::new(&device, Precision::Exact);
     // rows 1 and 2 of two slots each
-    let place = Place::rows(&input, 2, 64);
-    let items = Items { rows: 1..3, slots: 2, x: place.clone(), y: place };
+    let place = RowAddress::rows(&input, 2, 64);
+    let items = ProductItems { rows: 1..3, slots: 2, x: place.clone(), y: place };
     let mut commands = Commands::new(&device);
     let quantized = products.quantize(&mut commands, &items, 64).unwrap().unwrap();
     let found = Buffer::new(&device, "blocks", 4 * 9 * 8).unwrap();
@@ -270,20 +288,21 @@ fn inputs_are_quantized_as_on_the_cpu() {
 /// Products that follow one another quantize their common inputs once; a call between them, another list, and other rows make it necessary again.
 #[test]
 fn common_inputs_are_quantized_once() {
-    let Some(device) = device_with(Variant::Integers) else { return };
-    let products = Products::new(&device, Precision::Exact);
+    let Some(device) = device_with(KernelVariant::Integers) else { return };
+    let products = ProductContext::new(&device, Precision::Exact);
     let made = make(TensorType::Q8_0, (64, 9, 1));
-    let weights = [(); 2]
-        .map(|()| Weight::upload_for(&products, "w", (made.format, made.shape), &made.bytes, None).unwrap());
+    let weights = [(); 2].map(|()| {
+        DeviceWeight::upload_for(&products, "w", (made.format, made.shape), &made.bytes, None).unwrap()
+    });
     let x = Random(3).numbers(4 * 64);
     let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
     let y = [(); 2].map(|()| Buffer::new(&device, "y", 4 * 4 * 9).unwrap());
-    let part = Part { rows: 0..9, transposed: false };
+    let part = WeightSlice { rows: 0..9, transposed: false };
     let multiply_rows = |commands: &mut Commands, which: usize, rows: usize| {
-        let (x, y) = (Place::rows(&input, 1, 64), Place::rows(&y[which], 1, 9));
-        let items = Items { rows: 0..rows, slots: 1, x, y };
+        let (x, y) = (RowAddress::rows(&input, 1, 64), RowAddress::rows(&y[which], 1, 9));
+        let items = ProductItems { rows: 0..rows, slots: 1, x, y };
         let before = commands.len();
-        multiply(commands, (&weights[which], &part), &items, &Matrices::One).unwrap();
+        multiply(commands, (&weights[which], &part), &items, &SlotMatrix::One).unwrap();
         commands.len() - before
     };
     let mut commands = Commands::new(&device);
@@ -298,13 +317,13 @@ fn common_inputs_are_quantized_once() {
     for y in &y {
         let found = floats(&y.read("y", 0..4 * 4 * 9).unwrap());
         assert_eq!(found[..9], found[9..18]);
-        made.check(Some(Variant::Integers), 0, &x[64..128], &found[..9]);
-        made.check(Some(Variant::Integers), 0, &x[192..], &found[27..]);
+        made.check(Some(KernelVariant::Integers), 0, &x[64..128], &found[..9]);
+        made.check(Some(KernelVariant::Integers), 0, &x[192..], &found[27..]);
     }
 }
 
 /// Words of what is bound.
-fn read_blocks(device: &Arc<Device>, from: &Binding, to: &Buffer) -> Vec<u32> {
+fn read_blocks(device: &Arc<Device>, from: &ShaderBinding, to: &Buffer) -> Vec<u32> {
     const COPY: &str = "
 @group(0) @binding(0) var<uniform> words: vec4<u32>;
 @group(0) @binding(1) var<storage, read> x: array<u32>;
@@ -323,23 +342,27 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) { if id.x < words.x { y[id
 /// A weight is repacked in several pieces, and begins with any row.
 #[test]
 fn repacked_weights_have_the_same_bits_in_parts_and_pieces() {
-    let (Some(plain), Some(planes)) = (plain_device(), device_with(Variant::Planes)) else { return };
+    let (Some(plain), Some(planes)) = (plain_device(), device_with(KernelVariant::Planes)) else { return };
     // three pieces of blocks; heads with parts of their matrices
     for (format, shape) in [(TensorType::Q8_0, (96, 12_000, 1)), (TensorType::Q4_0, (64, 40, 5))] {
         let made = make(format, shape);
         let (inputs, outputs, matrices) = shape;
         let x = Random(4).numbers(3 * matrices * inputs.max(24));
-        for part in [Part { rows: 5..outputs, transposed: false }, Part { rows: 3..27, transposed: true }] {
+        for part in [
+            WeightSlice { rows: 5..outputs, transposed: false },
+            WeightSlice { rows: 3..27, transposed: true },
+        ] {
             let (wide, high) =
                 if part.transposed { (part.rows.len(), inputs) } else { (inputs, part.rows.len()) };
             let [a, b] = [&plain, &planes].map(|device| {
                 let (weight, input) =
                     (made.upload(device), Buffer::with(device, "x", &float_bytes(&x)).unwrap());
                 let y = Buffer::new(device, "y", 4 * (3 * matrices * high) as u64).unwrap();
-                let (x, to) = (Place::rows(&input, matrices, wide), Place::rows(&y, matrices, high));
-                let items = Items { rows: 0..3, slots: matrices, x, y: to };
+                let (x, to) =
+                    (RowAddress::rows(&input, matrices, wide), RowAddress::rows(&y, matrices, high));
+                let items = ProductItems { rows: 0..3, slots: matrices, x, y: to };
                 let mut commands = Commands::new(device);
-                multiply(&mut commands, (&weight, &part), &items, &Matrices::PerSlot(0)).unwrap();
+                multiply(&mut commands, (&weight, &part), &items, &SlotMatrix::PerSlot(0)).unwrap();
                 commands.submit(&[]).unwrap();
                 floats(&y.read("y", 0..y.bytes()).unwrap())
             });

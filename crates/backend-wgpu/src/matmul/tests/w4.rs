@@ -4,29 +4,31 @@
 use super::Random;
 use crate::buffers::{Buffer, float_bytes, floats};
 use crate::commands::Commands;
-use crate::matmul::rows::Matrix;
+use crate::matmul::rows::BufferRows;
 use crate::matmul::w4::{
-    GroupScales, W4Codes, W4Inputs, W4Operand, W4Shape, W4Weight, fused, gemm, reduce, striped,
+    GroupScales, W4CodeKind, W4Inputs, W4Operand, W4Weight, W4WeightShape, fused, gemm, reduce, striped,
 };
 use crate::testing::{device, device_with, plain_device};
-use crate::variants::Variant;
+use crate::variants::KernelVariant;
 use latent_kernels::half::f16;
 
 #[test]
 fn what_does_not_agree_is_an_error() {
     let Some(device) = device() else { return };
-    let shape = W4Shape { k: 16, n: 3, group: 8 };
+    let shape = W4WeightShape { k: 16, n: 3, group: 8 };
     let scales = GroupScales::E8m0(&[127; 6]);
-    let operand = W4Operand { shape, words: &[0; 6], scales, codes: W4Codes::Fp4, zeros: &[] };
+    let operand = W4Operand { shape, words: &[0; 6], scales, codes: W4CodeKind::Fp4, zeros: &[] };
     let problem =
         |operand: W4Operand<'_>| W4Weight::upload(&device, "w", &operand).err().unwrap().to_string();
     assert!(problem(W4Operand { words: &[0; 5], ..operand }).contains("5 words"));
-    assert!(problem(W4Operand { codes: W4Codes::Int4, ..operand }).contains("0 zero points"));
-    assert!(problem(W4Operand { shape: W4Shape { group: 0, ..shape }, ..operand }).contains("groups of 0"));
+    assert!(problem(W4Operand { codes: W4CodeKind::Int4, ..operand }).contains("0 zero points"));
+    assert!(
+        problem(W4Operand { shape: W4WeightShape { group: 0, ..shape }, ..operand }).contains("groups of 0")
+    );
     let weight = W4Weight::upload(&device, "w", &operand).unwrap();
     let buffer = Buffer::new(&device, "x", 4096).unwrap();
     let mut commands = Commands::new(&device);
-    let (odd, rows) = (Matrix { first: 1, ..Matrix::new(&buffer, 16) }, Matrix::new(&buffer, 16));
+    let (odd, rows) = (BufferRows { first: 1, ..BufferRows::new(&buffer, 16) }, BufferRows::new(&buffer, 16));
     assert!(
         fused(&mut commands, &weight, &odd, &rows, 1).unwrap_err().to_string().contains("multiples of 4")
     );
@@ -39,13 +41,13 @@ fn what_does_not_agree_is_an_error() {
 fn f16_inputs_have_the_bits_of_the_same_numbers_in_f32() {
     let Some(device) = plain_device() else { return };
     // whole groups, and groups that cut words
-    for (codes, group) in [(W4Codes::Fp4, 32), (W4Codes::Int4, 12), (W4Codes::Int4Sym, 96)] {
-        let shape = W4Shape { k: 96, n: 51, group };
+    for (codes, group) in [(W4CodeKind::Fp4, 32), (W4CodeKind::Int4, 12), (W4CodeKind::Int4Sym, 96)] {
+        let shape = W4WeightShape { k: 96, n: 51, group };
         let mut random = Random(9);
         let words: Vec<u32> = (0..12 * 51).map(|_| random.next() | random.next() << 1).collect();
         let groups = 96 / group * 51;
         let scales: Vec<u16> = (0..groups).map(|i| f16::from_f32(0.01 * (i % 37) as f32).to_bits()).collect();
-        let zeros = vec![7; if codes == W4Codes::Int4 { groups } else { 0 }];
+        let zeros = vec![7; if codes == W4CodeKind::Int4 { groups } else { 0 }];
         let scales = GroupScales::F16(&scales);
         let operand = W4Operand { shape, words: &words, scales, codes, zeros: &zeros };
         let weight = W4Weight::upload(&device, "w", &operand).unwrap();
@@ -57,11 +59,11 @@ fn f16_inputs_have_the_bits_of_the_same_numbers_in_f32() {
             let narrow = Buffer::with(&device, "x", &narrow).unwrap();
             assert!(narrow.bytes() * 2 <= wide.bytes() + 16);
             let results = [(&wide, false), (&narrow, true)].map(|(x, f16)| {
-                let rows_of = Matrix::new(x, 96);
+                let rows_of = BufferRows::new(x, 96);
                 let x = W4Inputs { rows: &rows_of, f16 };
                 let y = [(); 3].map(|()| Buffer::new(&device, "y", 4 * (rows * 51) as u64).unwrap());
                 let partials = Buffer::new(&device, "partial sums", 4 * (3 * rows * 51) as u64).unwrap();
-                let to = y.each_ref().map(|y| Matrix::new(y, 51));
+                let to = y.each_ref().map(|y| BufferRows::new(y, 51));
                 let mut commands = Commands::new(&device);
                 fused(&mut commands, &weight, x, &to[0], rows).unwrap();
                 gemm(&mut commands, &weight, x, &to[1], rows).unwrap();
@@ -81,9 +83,11 @@ fn f16_inputs_have_the_bits_of_the_same_numbers_in_f32() {
 /// f16 inputs as cooperative matrices: weights are rounded to f16, sums are f32. Slices have words that do not fill a step.
 #[test]
 fn f16_inputs_are_multiplied_as_cooperative_matrices() {
-    let (Some(plain), Some(device)) = (plain_device(), device_with(Variant::MatricesF16)) else { return };
-    for (codes, group) in [(W4Codes::Fp4, 8), (W4Codes::Int4Sym, 40)] {
-        let shape = W4Shape { k: 40, n: 83, group };
+    let (Some(plain), Some(device)) = (plain_device(), device_with(KernelVariant::MatricesF16)) else {
+        return;
+    };
+    for (codes, group) in [(W4CodeKind::Fp4, 8), (W4CodeKind::Int4Sym, 40)] {
+        let shape = W4WeightShape { k: 40, n: 83, group };
         let mut random = Random(5);
         let words: Vec<u32> = (0..5 * 83).map(|_| random.next() | random.next() << 1).collect();
         let scales: Vec<u16> =
@@ -96,13 +100,14 @@ fn f16_inputs_are_multiplied_as_cooperative_matrices() {
             let [expected, found] = [&plain, &device].map(|device| {
                 let weight = W4Weight::upload(device, "w", &operand).unwrap();
                 let x = Buffer::with(device, "x", &x).unwrap();
-                let rows_of = Matrix::new(&x, 40);
+                let rows_of = BufferRows::new(&x, 40);
                 let x = W4Inputs { rows: &rows_of, f16: true };
                 let y = [(); 2].map(|()| Buffer::new(device, "y", 4 * (rows * 83) as u64).unwrap());
                 let partials = Buffer::new(device, "partial sums", 4 * (3 * rows * 83) as u64).unwrap();
                 let mut commands = Commands::new(device);
-                gemm(&mut commands, &weight, x, &Matrix::new(&y[0], 83), rows).unwrap();
-                striped(&mut commands, &weight, (x, rows), (&partials, 3), &Matrix::new(&y[1], 83)).unwrap();
+                gemm(&mut commands, &weight, x, &BufferRows::new(&y[0], 83), rows).unwrap();
+                striped(&mut commands, &weight, (x, rows), (&partials, 3), &BufferRows::new(&y[1], 83))
+                    .unwrap();
                 commands.submit(&[]).unwrap();
                 y.map(|y| floats(&y.read("y", 0..4 * (rows * 83) as u64).unwrap())).concat()
             });

@@ -1,16 +1,16 @@
 //! Calls of the entries.
 
 use super::format::ScaleKind;
-use super::shader::{Entry, W4Shader, reduce_source};
+use super::shader::{W4Shader, W4ShaderKind, reduce_source};
 use super::tiles::{W4_FUSED, W4Tile};
-use super::weight::{W4Shape, W4Weight};
+use super::weight::{W4Weight, W4WeightShape};
 use crate::buffers::Buffer;
-use crate::commands::{Binding, Commands};
+use crate::commands::{Commands, ShaderBinding};
 use crate::coop_matrix::CoopMatrix;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::matmul::limits::{folded, too_large};
-use crate::matmul::rows::Matrix;
+use crate::matmul::rows::BufferRows;
 use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS};
 use crate::matrix_trial;
 use latent_graph::passes::Precision;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The numbers of `wgsl/head.wgsl`.
 #[derive(Clone, Copy, Default)]
-struct Params {
+struct W4Params {
     rows: usize,
     inputs: usize,
     columns: usize,
@@ -29,7 +29,7 @@ struct Params {
     tensor_scale: f32,
 }
 
-impl Params {
+impl W4Params {
     fn words(&self, commands: &Commands) -> Result<[u32; 12], GpuError> {
         let sizes = [
             self.rows,
@@ -54,12 +54,12 @@ impl Params {
 /// Rows of inputs: f32, or f16, whose elements are counted so in `rows` and are packed two to a word.
 #[derive(Clone, Copy)]
 pub(crate) struct W4Inputs<'m> {
-    pub(crate) rows: &'m Matrix,
+    pub(crate) rows: &'m BufferRows,
     pub(crate) f16: bool,
 }
 
-impl<'m> From<&'m Matrix> for W4Inputs<'m> {
-    fn from(rows: &'m Matrix) -> W4Inputs<'m> {
+impl<'m> From<&'m BufferRows> for W4Inputs<'m> {
+    fn from(rows: &'m BufferRows) -> W4Inputs<'m> {
         W4Inputs { rows, f16: false }
     }
 }
@@ -68,18 +68,18 @@ impl<'m> From<&'m Matrix> for W4Inputs<'m> {
 fn call(
     commands: &mut Commands,
     weight: &W4Weight,
-    (entry, params, f16): (Entry, Params, bool),
-    operands: impl IntoIterator<Item = Binding>,
+    (entry, params, f16): (W4ShaderKind, W4Params, bool),
+    operands: impl IntoIterator<Item = ShaderBinding>,
     groups: [u32; 3],
 ) -> Result<(), GpuError> {
-    let W4Shape { k, n, group } = weight.shape;
+    let W4WeightShape { k, n, group } = weight.shape;
     let whole_groups = group.is_multiple_of(8);
     let shader = W4Shader { entry, codes: weight.codes, scales: weight.kind, whole_groups, f16 };
     let pipeline = weight.pipeline(&Arc::clone(commands.device()), &shader)?;
-    let params = Params { inputs: k, columns: n, group, tensor_scale: weight.tensor_scale, ..params };
+    let params = W4Params { inputs: k, columns: n, group, tensor_scale: weight.tensor_scale, ..params };
     let words = params.words(commands)?;
     let own = [Some(&weight.words), Some(&weight.scales), weight.zeros.as_ref()];
-    let bindings = own.into_iter().flatten().map(Binding::from).chain(operands);
+    let bindings = own.into_iter().flatten().map(ShaderBinding::from).chain(operands);
     commands.call(&pipeline, bindings, &words, groups);
     Ok(())
 }
@@ -104,7 +104,7 @@ pub(crate) fn fused<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
     x: impl Into<W4Inputs<'m>>,
-    y: &Matrix,
+    y: &BufferRows,
     rows: usize,
 ) -> Result<(), GpuError> {
     let x = x.into();
@@ -114,7 +114,7 @@ pub(crate) fn fused<'m>(
     check(commands, x)?;
     let most = GEMV_ROWS.into_iter().find(|most| *most >= rows).unwrap_or(GEMV_ROWS[GEMV_ROWS.len() - 1]);
     let params =
-        Params { rows, x: (x.rows.first, x.rows.stride), y: (y.first, y.stride), ..Params::default() };
+        W4Params { rows, x: (x.rows.first, x.rows.stride), y: (y.first, y.stride), ..W4Params::default() };
     // columns are within one dimension: a weight of 65535 · 16 of them and eight inputs has 4 MiB
     let across = weight.shape.n.div_ceil(W4_FUSED.columns);
     let [columns, down, rest] = folded(across, rows.div_ceil(most), commands.device())?;
@@ -122,7 +122,7 @@ pub(crate) fn fused<'m>(
         return Err(too_large(commands.device(), weight.shape.n));
     }
     let operands = [x.rows.binding.clone(), y.binding.clone()];
-    call(commands, weight, (Entry::Fused { rows: most }, params, x.f16), operands, [columns, down, 1])
+    call(commands, weight, (W4ShaderKind::Fused { rows: most }, params, x.f16), operands, [columns, down, 1])
 }
 
 /// Cooperative matrices that multiply f16 inputs. Exponents as scales reach beyond f16, so that such weights keep f32.
@@ -137,20 +137,20 @@ fn tiles(
     weight: &W4Weight,
     (x, rows): (W4Inputs<'_>, usize),
     slices: usize,
-    y: &Matrix,
+    y: &BufferRows,
 ) -> Result<(), GpuError> {
     check(commands, x)?;
     let tile = W4Tile::of(rows);
     let entry = match matrix(commands.device(), weight, x.f16) {
-        Some(matrix) => Entry::Matrices { tile, matrix },
-        None => Entry::Gemm { tile },
+        Some(matrix) => W4ShaderKind::Matrices { tile, matrix },
+        None => W4ShaderKind::Gemm { tile },
     };
-    let params = Params {
+    let params = W4Params {
         rows,
         x: (x.rows.first, x.rows.stride),
         y: (y.first, y.stride),
         slices,
-        ..Params::default()
+        ..W4Params::default()
     };
     let [columns, down, rest] =
         folded(weight.shape.n.div_ceil(tile.columns), rows.div_ceil(tile.rows), commands.device())?;
@@ -168,7 +168,7 @@ pub(crate) fn gemm<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
     x: impl Into<W4Inputs<'m>>,
-    y: &Matrix,
+    y: &BufferRows,
     rows: usize,
 ) -> Result<(), GpuError> {
     if rows == 0 { Ok(()) } else { tiles(commands, weight, (x.into(), rows), 1, y) }
@@ -183,13 +183,13 @@ pub(crate) fn striped<'m>(
     weight: &W4Weight,
     (x, rows): (impl Into<W4Inputs<'m>>, usize),
     (partials, slices): (&Buffer, usize),
-    y: &Matrix,
+    y: &BufferRows,
 ) -> Result<(), GpuError> {
     if rows == 0 {
         return Ok(());
     }
     let n = weight.shape.n;
-    tiles(commands, weight, (x.into(), rows), slices, &Matrix::new(partials, n))?;
+    tiles(commands, weight, (x.into(), rows), slices, &BufferRows::new(partials, n))?;
     reduce(commands, (partials, slices), (rows, n), y)
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn reduce(
     commands: &mut Commands,
     (partials, slices): (&Buffer, usize),
     (rows, columns): (usize, usize),
-    y: &Matrix,
+    y: &BufferRows,
 ) -> Result<(), GpuError> {
     let count = rows.saturating_mul(columns);
     let needed = slices.saturating_mul(count).saturating_mul(4);
@@ -215,9 +215,9 @@ pub(crate) fn reduce(
     }
     let pipeline = commands.device().compiled("w4_reduce", reduce_source())?;
     let params =
-        Params { rows, columns, slices, y: (y.first, y.stride), ..Params::default() }.words(commands)?;
+        W4Params { rows, columns, slices, y: (y.first, y.stride), ..W4Params::default() }.words(commands)?;
     let groups = folded(count.div_ceil(GATHER_THREADS), 1, commands.device())?;
-    commands.call(&pipeline, [Binding::from(partials), y.binding.clone()], &params, groups);
+    commands.call(&pipeline, [ShaderBinding::from(partials), y.binding.clone()], &params, groups);
     Ok(())
 }
 
@@ -229,12 +229,13 @@ pub(crate) fn dequant(
     commands: &mut Commands,
     weight: &W4Weight,
     halves: bool,
-    out: &Matrix,
+    out: &BufferRows,
 ) -> Result<(), GpuError> {
-    let W4Shape { k, n, .. } = weight.shape;
-    let (entry, columns) = if halves { (Entry::DequantF16, n.div_ceil(2)) } else { (Entry::DequantF32, n) };
+    let W4WeightShape { k, n, .. } = weight.shape;
+    let (entry, columns) =
+        if halves { (W4ShaderKind::DequantF16, n.div_ceil(2)) } else { (W4ShaderKind::DequantF32, n) };
     let threads = (k / 8).saturating_mul(columns);
     let groups = folded(threads.div_ceil(GATHER_THREADS), 1, commands.device())?;
-    let params = Params { y: (out.first, out.stride), ..Params::default() };
+    let params = W4Params { y: (out.first, out.stride), ..W4Params::default() };
     call(commands, weight, (entry, params, false), [out.binding.clone()], groups)
 }

@@ -2,7 +2,7 @@
 
 /// What the sixteen codes mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum W4Codes {
+pub(crate) enum W4CodeKind {
     /// E2M1 floats.
     Fp4,
     /// Unsigned integers less the zero point of their group.

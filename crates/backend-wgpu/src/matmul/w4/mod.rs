@@ -16,12 +16,12 @@ mod weight;
 #[cfg(test)]
 pub(super) use call::W4Inputs;
 pub(crate) use call::{dequant, fused, gemm, reduce, striped};
-pub(crate) use format::W4Codes;
-pub(crate) use weight::{GroupScales, W4Operand, W4Shape, W4Weight};
+pub(crate) use format::W4CodeKind;
+pub(crate) use weight::{GroupScales, W4Operand, W4Weight, W4WeightShape};
 
 #[cfg(test)]
 pub(super) use format::ScaleKind;
 #[cfg(test)]
-pub(super) use shader::{Entry, W4Shader, reduce_source};
+pub(super) use shader::{W4Shader, W4ShaderKind, reduce_source};
 #[cfg(test)]
 pub(super) use tiles::W4_GEMM;

@@ -1,6 +1,6 @@
 //! Shaders of 4-bit weights.
 
-use super::format::{ScaleKind, W4Codes};
+use super::format::{ScaleKind, W4CodeKind};
 use super::tiles::{W4_FUSED, W4Tile};
 use crate::coop_matrix::CoopMatrix;
 use crate::f16_values::F16Values;
@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 /// What a shader computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Entry {
+pub(crate) enum W4ShaderKind {
     /// `rows` rows per workgroup, codes decoded in registers.
     Fused {
         /// Rows.
@@ -41,9 +41,9 @@ pub(crate) enum Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct W4Shader {
     /// What is computed.
-    pub(crate) entry: Entry,
+    pub(crate) entry: W4ShaderKind,
     /// What codes mean.
-    pub(crate) codes: W4Codes,
+    pub(crate) codes: W4CodeKind,
     /// How scales are stored.
     pub(crate) scales: ScaleKind,
     /// Whether groups are whole words.
@@ -63,11 +63,11 @@ impl W4Shader {
     /// A name for logs and profiles.
     pub(crate) fn name(&self) -> String {
         let entry = match self.entry {
-            Entry::Fused { rows } => format!("w4_fused{rows}"),
-            Entry::Gemm { tile } => format!("w4_gemm{}", tile.rows),
-            Entry::Matrices { tile, .. } => format!("w4_gemm{}_matrices", tile.rows),
-            Entry::DequantF32 => "w4_dequant_f32".to_owned(),
-            Entry::DequantF16 => "w4_dequant_f16".to_owned(),
+            W4ShaderKind::Fused { rows } => format!("w4_fused{rows}"),
+            W4ShaderKind::Gemm { tile } => format!("w4_gemm{}", tile.rows),
+            W4ShaderKind::Matrices { tile, .. } => format!("w4_gemm{}_matrices", tile.rows),
+            W4ShaderKind::DequantF32 => "w4_dequant_f32".to_owned(),
+            W4ShaderKind::DequantF16 => "w4_dequant_f16".to_owned(),
         };
         let inputs = if self.f16 { "_f16" } else { "" };
         format!("{entry}{inputs}_{:?}_{:?}", self.codes, self.scales).to_lowercase()
@@ -75,19 +75,19 @@ impl W4Shader {
 
     /// Whether it reads rows of inputs.
     pub(super) fn multiplies(&self) -> bool {
-        !matches!(self.entry, Entry::DequantF32 | Entry::DequantF16)
+        !matches!(self.entry, W4ShaderKind::DequantF32 | W4ShaderKind::DequantF16)
     }
 
     /// Its source in WGSL. Bindings: parameters, words, scales, zero points if codes have them, inputs if it multiplies, results.
     pub(crate) fn wgsl(&self, f16_values: F16Values) -> String {
         let mut source = String::new();
-        if let Entry::Matrices { matrix, .. } = self.entry {
+        if let W4ShaderKind::Matrices { matrix, .. } = self.entry {
             source.push_str(matrix.directives());
         }
         source.push_str(HEAD);
         let mut declarations = vec!["var<uniform> p: Params", "var<storage, read> words: array<u32>"];
         declarations.push("var<storage, read> scales: array<u32>");
-        if self.codes == W4Codes::Int4 {
+        if self.codes == W4CodeKind::Int4 {
             declarations.push("var<storage, read> zeros: array<u32>");
         }
         if self.multiplies() {
@@ -97,7 +97,7 @@ impl W4Shader {
             });
         }
         declarations.push(match self.entry {
-            Entry::DequantF16 => "var<storage, read_write> y: array<u32>",
+            W4ShaderKind::DequantF16 => "var<storage, read_write> y: array<u32>",
             _ => "var<storage, read_write> y: array<f32>",
         });
         for (binding, declaration) in declarations.into_iter().enumerate() {
@@ -109,9 +109,9 @@ impl W4Shader {
             ScaleKind::E4m3 => "e4m3",
         };
         let (codes, zeros) = match self.codes {
-            W4Codes::Fp4 => ("fp4", "no_zeros"),
-            W4Codes::Int4 => ("int4", "zeros"),
-            W4Codes::Int4Sym => ("int4_sym", "no_zeros"),
+            W4CodeKind::Fp4 => ("fp4", "no_zeros"),
+            W4CodeKind::Int4 => ("int4", "zeros"),
+            W4CodeKind::Int4Sym => ("int4_sym", "no_zeros"),
         };
         let groups = if self.whole_groups { "whole_groups" } else { "cut_groups" };
         match self.scales {
@@ -126,17 +126,19 @@ impl W4Shader {
             source.push_str(section(DECODE, if self.f16 { "inputs_f16" } else { "inputs_f32" }));
         }
         match self.entry {
-            Entry::Fused { rows } => fused(&mut source, rows, groups),
-            Entry::Gemm { tile } => gemm(&mut source, tile),
-            Entry::Matrices { tile, matrix } => matrices(&mut source, tile, matrix),
-            Entry::DequantF32 | Entry::DequantF16 => {
+            W4ShaderKind::Fused { rows } => fused(&mut source, rows, groups),
+            W4ShaderKind::Gemm { tile } => gemm(&mut source, tile),
+            W4ShaderKind::Matrices { tile, matrix } => matrices(&mut source, tile, matrix),
+            W4ShaderKind::DequantF32 | W4ShaderKind::DequantF16 => {
                 constants(&mut source, [("THREADS", GATHER_THREADS)]);
                 source.push_str(section(DEQUANT, "decoded"));
-                if self.entry == Entry::DequantF16 {
+                if self.entry == W4ShaderKind::DequantF16 {
                     source.push_str(section(DEQUANT, "round"));
                 }
-                source
-                    .push_str(section(DEQUANT, if self.entry == Entry::DequantF16 { "f16" } else { "f32" }));
+                source.push_str(section(
+                    DEQUANT,
+                    if self.entry == W4ShaderKind::DequantF16 { "f16" } else { "f32" },
+                ));
             }
         }
         source

@@ -1,12 +1,12 @@
 //! A 4-bit weight in the device's memory.
 
-use super::format::{ScaleKind, W4Codes};
+use super::format::{ScaleKind, W4CodeKind};
 use super::shader::W4Shader;
 use crate::buffers::{Buffer, word_bytes};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::f16_values::F16Values;
-use crate::pipeline::Pipeline;
+use crate::pipeline::ShaderPipeline;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Group scales, row-major `[K / group, N]`.
@@ -22,7 +22,7 @@ pub(crate) enum GroupScales<'a> {
 
 /// Sizes of a weight: K inputs, a multiple of eight; N columns; inputs that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct W4Shape {
+pub(crate) struct W4WeightShape {
     /// Inputs.
     pub(crate) k: usize,
     /// Columns.
@@ -35,27 +35,27 @@ pub(crate) struct W4Shape {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct W4Operand<'a> {
     /// Its sizes.
-    pub(crate) shape: W4Shape,
+    pub(crate) shape: W4WeightShape,
     /// `[K / 8, N]`: eight codes along K, the first in the lowest bits.
     pub(crate) words: &'a [u32],
     /// Its scales.
     pub(crate) scales: GroupScales<'a>,
     /// What its codes mean.
-    pub(crate) codes: W4Codes,
+    pub(crate) codes: W4CodeKind,
     /// Zero points `[K / group, N]` of [`W4Codes::Int4`]; else none.
     pub(crate) zeros: &'a [u8],
 }
 
 /// A weight on the device.
 pub(crate) struct W4Weight {
-    pub(super) shape: W4Shape,
-    pub(super) codes: W4Codes,
+    pub(super) shape: W4WeightShape,
+    pub(super) codes: W4CodeKind,
     pub(super) kind: ScaleKind,
     pub(super) tensor_scale: f32,
     pub(super) words: Buffer,
     pub(super) scales: Buffer,
     pub(super) zeros: Option<Buffer>,
-    pipelines: Mutex<Vec<(W4Shader, Arc<Pipeline>)>>,
+    pipelines: Mutex<Vec<(W4Shader, Arc<ShaderPipeline>)>>,
 }
 
 impl W4Weight {
@@ -69,7 +69,7 @@ impl W4Weight {
         from: &W4Operand<'_>,
     ) -> Result<W4Weight, GpuError> {
         let W4Operand { shape, words, scales, codes, zeros } = *from;
-        let W4Shape { k, n, group } = shape;
+        let W4WeightShape { k, n, group } = shape;
         let (kind, scale_bytes, count, tensor_scale) = match scales {
             GroupScales::F16(bits) => {
                 let bytes: Vec<u8> = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
@@ -79,7 +79,7 @@ impl W4Weight {
             GroupScales::E4m3(codes, tensor) => (ScaleKind::E4m3, codes.to_vec(), codes.len(), tensor),
         };
         let groups = k.checked_div(group).and_then(|groups| groups.checked_mul(n));
-        let needed_zeros = if codes == W4Codes::Int4 { groups } else { Some(0) };
+        let needed_zeros = if codes == W4CodeKind::Int4 { groups } else { Some(0) };
         let whole = k > 0 && n > 0 && k.is_multiple_of(8) && group > 0 && k.is_multiple_of(group);
         let agrees = (k / 8).checked_mul(n) == Some(words.len()) && groups == Some(count);
         if !whole || !agrees || needed_zeros != Some(zeros.len()) {
@@ -94,7 +94,7 @@ impl W4Weight {
         }
         let bytes = word_bytes(words);
         let zeros =
-            (codes == W4Codes::Int4).then(|| Buffer::with(device, "zero points", zeros)).transpose()?;
+            (codes == W4CodeKind::Int4).then(|| Buffer::with(device, "zero points", zeros)).transpose()?;
         Ok(W4Weight {
             shape,
             codes,
@@ -112,7 +112,7 @@ impl W4Weight {
         &self,
         device: &Arc<Device>,
         shader: &W4Shader,
-    ) -> Result<Arc<Pipeline>, GpuError> {
+    ) -> Result<Arc<ShaderPipeline>, GpuError> {
         let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, pipeline)) = known.iter().find(|(one, _)| one == shader) {
             return Ok(Arc::clone(pipeline));

@@ -7,15 +7,15 @@ pub(crate) struct CompatFlag {
     pub(super) names: &'static str,
     /// The variable that sets it, if any; after a `!` one that sets it where its value means "off".
     pub(super) variable: &'static str,
-    pub(super) takes: Takes,
-    pub(super) meaning: Meaning,
+    pub(super) takes: FlagOperand,
+    pub(super) meaning: FlagMeaning,
     /// What Latent does instead, or why the flag has no effect or is refused.
     pub(super) text: &'static str,
 }
 
 /// What follows a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Takes {
+pub(super) enum FlagOperand {
     /// Nothing.
     Nothing,
     /// A value.
@@ -28,13 +28,13 @@ pub(super) enum Takes {
 
 /// What a flag means here.
 #[derive(Clone, Copy)]
-pub(super) enum Meaning {
+pub(super) enum FlagMeaning {
     /// `latent serve` has the flag under the same name, the first of the row that begins with two dashes.
     Own,
     /// These words, and the value after them if the flag takes one.
     Becomes(&'static str),
     /// The value decides.
-    ByValue(fn(&str) -> Outcome),
+    ByValue(fn(&str) -> FlagOutcome),
     /// Accepted without an effect.
     Ignored,
     /// An error says why, and what to use instead.
@@ -43,7 +43,7 @@ pub(super) enum Meaning {
 
 /// What a value of a flag means here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum FlagOutcome {
     /// These words.
     Words(Vec<String>),
     /// No effect, for this reason.
@@ -52,18 +52,18 @@ pub(super) enum Outcome {
     Refused(String),
 }
 
-impl Outcome {
+impl FlagOutcome {
     /// A flag with its value.
-    pub(super) fn flag(flag: &str, value: impl Into<String>) -> Outcome {
-        Outcome::Words(vec![flag.to_owned(), value.into()])
+    pub(super) fn flag(flag: &str, value: impl Into<String>) -> FlagOutcome {
+        FlagOutcome::Words(vec![flag.to_owned(), value.into()])
     }
 }
 
 pub(super) const fn row(
     names: &'static str,
     variable: &'static str,
-    takes: Takes,
-    meaning: Meaning,
+    takes: FlagOperand,
+    meaning: FlagMeaning,
     text: &'static str,
 ) -> CompatFlag {
     CompatFlag { names, variable, takes, meaning, text }

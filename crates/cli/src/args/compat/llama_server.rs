@@ -1,7 +1,7 @@
 //! The flags of llama.cpp's `llama-server`.
 
-use super::flag::Meaning::{Becomes, ByValue, Ignored, Own, Refused};
-use super::flag::Takes::{Nothing, Switch, Value};
+use super::flag::FlagMeaning::{Becomes, ByValue, Ignored, Own, Refused};
+use super::flag::FlagOperand::{Nothing, Switch, Value};
 use super::flag::{CompatFlag, row};
 use super::values;
 

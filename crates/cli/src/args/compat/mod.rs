@@ -12,4 +12,4 @@ mod vllm;
 
 pub(crate) use preset::{Preset, PresetOption, sections as preset_sections};
 pub use table::{CompatRow, rows};
-pub(super) use translate::{Environment, FromVariable, translate, with_environment};
+pub(super) use translate::{Environment, VariableFlag, translate, with_environment};

@@ -1,6 +1,6 @@
 //! Presets of models in INI files, as `llama-server --models-preset` reads them.
 
-use super::flag::{CompatFlag, Takes};
+use super::flag::{CompatFlag, FlagOperand};
 use super::table::flags;
 use super::translate::{OFF, ON, Translation, apply, join};
 use clap::Command;
@@ -253,7 +253,7 @@ impl Flag<'_> {
 
     fn takes_value(&self) -> bool {
         match self {
-            Flag::Compat(flag) => flag.takes != Takes::Nothing,
+            Flag::Compat(flag) => flag.takes != FlagOperand::Nothing,
             Flag::Own(arg) => arg.get_action().takes_values(),
         }
     }

@@ -1,8 +1,8 @@
 //! The tables of all servers.
 
 use super::flag::CompatFlag;
-use super::flag::Meaning::{Becomes, ByValue, Ignored, Own, Refused};
-use super::flag::Takes;
+use super::flag::FlagMeaning::{Becomes, ByValue, Ignored, Own, Refused};
+use super::flag::FlagOperand;
 use super::{llama_server, vllm};
 
 /// The servers, and their flags.
@@ -41,7 +41,7 @@ pub fn rows() -> Vec<(&'static str, Vec<CompatRow>)> {
         names: flag.names().collect(),
         variable: flag.variable().map(|(name, _)| name),
         variable_is_inverted: flag.variable().is_some_and(|(_, inverted)| inverted),
-        takes_value: matches!(flag.takes, Takes::Value | Takes::Values),
+        takes_value: matches!(flag.takes, FlagOperand::Value | FlagOperand::Values),
         kind: match flag.meaning {
             Own => "same",
             Becomes(_) => "becomes",

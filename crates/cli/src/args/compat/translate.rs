@@ -1,6 +1,6 @@
 //! Reads the flags and variables of other servers as those of `latent serve`.
 
-use super::flag::{CompatFlag, Meaning, Outcome, Takes};
+use super::flag::{CompatFlag, FlagMeaning, FlagOperand, FlagOutcome};
 use super::table::flags;
 use crate::args::words::is_model;
 use std::ffi::{OsStr, OsString};
@@ -45,12 +45,12 @@ pub(crate) fn translate(words: &[OsString]) -> Result<Translation, String> {
         };
         let value = match (flag.takes, inline) {
             (_, Some(inline)) => Some(inline),
-            (Takes::Nothing, None) => None,
-            (Takes::Switch, None) => rest.next_if(|word| is_switch(word)).cloned(),
-            (Takes::Value, None) => {
+            (FlagOperand::Nothing, None) => None,
+            (FlagOperand::Switch, None) => rest.next_if(|word| is_switch(word)).cloned(),
+            (FlagOperand::Value, None) => {
                 Some(rest.next().cloned().ok_or_else(|| format!("a value is required for '{name}'"))?)
             }
-            (Takes::Values, None) => {
+            (FlagOperand::Values, None) => {
                 let mut values = Vec::new();
                 while let Some(word) = rest.next_if(|word| flag_word(word).is_none() && !is_model(word)) {
                     values.push(word.clone());
@@ -67,7 +67,7 @@ pub(crate) fn translate(words: &[OsString]) -> Result<Translation, String> {
 }
 
 /// A variable that has become words.
-pub(crate) struct FromVariable {
+pub(crate) struct VariableFlag {
     pub(crate) variable: &'static str,
     /// The flag that it sets.
     pub(crate) flag: String,
@@ -88,7 +88,7 @@ pub(crate) struct Environment<'a> {
 pub(crate) fn with_environment(
     own: &Translation,
     environment: &Environment<'_>,
-) -> Result<(Translation, Vec<FromVariable>), String> {
+) -> Result<(Translation, Vec<VariableFlag>), String> {
     let mut found = Translation { words: Vec::new(), notes: own.notes.clone() };
     let mut from = Vec::new();
     for flag in flags() {
@@ -101,7 +101,7 @@ pub(crate) fn with_environment(
         let value = match read(variable) {
             _ if negated => None,
             None => continue,
-            Some(value) if flag.takes != Takes::Nothing => Some(value),
+            Some(value) if flag.takes != FlagOperand::Nothing => Some(value),
             Some(value) => {
                 let words = if inverted { &OFF } else { &ON };
                 if !words.iter().any(|word| value.eq_ignore_ascii_case(word)) {
@@ -119,7 +119,7 @@ pub(crate) fn with_environment(
         }
         found.notes.append(&mut one.notes);
         found.words.append(&mut one.words);
-        from.extend(target.map(|flag| FromVariable { variable, flag }));
+        from.extend(target.map(|flag| VariableFlag { variable, flag }));
     }
     // behind the command, so that words after a `--` stay the last ones
     let (command, rest) = own.words.split_at(own.words.len().min(2));
@@ -162,8 +162,8 @@ pub(super) fn apply(
 ) -> Result<(), String> {
     let ignored = |reason: &str| format!("note: {name} has no effect: {reason}");
     match flag.meaning {
-        Meaning::Own => made.words.push(join(flag.long(), value)),
-        Meaning::Becomes(words) => {
+        FlagMeaning::Own => made.words.push(join(flag.long(), value)),
+        FlagMeaning::Becomes(words) => {
             let mut words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
             if let (Some(last), Some(value)) = (words.last_mut(), value) {
                 last.push("=");
@@ -171,20 +171,20 @@ pub(super) fn apply(
             }
             made.words.append(&mut words);
         }
-        Meaning::ByValue(read) => {
+        FlagMeaning::ByValue(read) => {
             let value = value.unwrap_or_default().to_string_lossy();
             match read(&value) {
-                Outcome::Words(words) => match words.as_slice() {
+                FlagOutcome::Words(words) => match words.as_slice() {
                     // a value that begins with a dash stays one
                     [flag, value] => made.words.push(join(flag, Some(OsStr::new(value)))),
                     _ => made.words.extend(words.into_iter().map(OsString::from)),
                 },
-                Outcome::Ignored(reason) => made.notes.push(ignored(reason)),
-                Outcome::Refused(problem) => return Err(format!("{name} {value}: {problem}")),
+                FlagOutcome::Ignored(reason) => made.notes.push(ignored(reason)),
+                FlagOutcome::Refused(problem) => return Err(format!("{name} {value}: {problem}")),
             }
         }
-        Meaning::Ignored => made.notes.push(ignored(flag.text)),
-        Meaning::Refused => return Err(format!("{name} is not available: {}", flag.text)),
+        FlagMeaning::Ignored => made.notes.push(ignored(flag.text)),
+        FlagMeaning::Refused => return Err(format!("{name} is not available: {}", flag.text)),
     }
     Ok(())
 }

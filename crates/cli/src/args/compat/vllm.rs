@@ -1,7 +1,7 @@
 //! The flags of `vllm serve`, except those that llama-server has under the same name.
 
-use super::flag::Meaning::{Becomes, ByValue, Ignored, Refused};
-use super::flag::Takes::{Nothing, Value, Values};
+use super::flag::FlagMeaning::{Becomes, ByValue, Ignored, Refused};
+use super::flag::FlagOperand::{Nothing, Value, Values};
 use super::flag::{CompatFlag, row};
 use super::values;
 

@@ -1,6 +1,6 @@
 //! What a streamed answer consists of: server-sent events with OpenAI's chunks.
 
-use super::partner::Figures;
+use super::partner::ReplyFigures;
 use crate::server::message;
 use serde_json::Value;
 use std::time::Instant;
@@ -13,7 +13,7 @@ const MAX_ANSWER: usize = 256 << 20;
 
 /// A piece of an answer.
 #[derive(Debug, PartialEq)]
-pub(super) enum Chunk {
+pub(super) enum ReplyChunk {
     Reasoning(String),
     Content(String),
     /// More of a tool call; the first of a call has its name.
@@ -28,7 +28,7 @@ pub(super) enum Chunk {
 
 /// Reads a stream line by line.
 #[derive(Default)]
-pub(super) struct Chunks {
+pub(super) struct ReplyChunks {
     /// The data of the present event.
     data: String,
     read: usize,
@@ -40,12 +40,12 @@ pub(super) struct Chunks {
     first: Option<Instant>,
 }
 
-impl Chunks {
+impl ReplyChunks {
     /// Takes a line of the stream.
     ///
     /// # Errors
     /// What the server says went wrong, and what cannot be read.
-    pub(super) fn push(&mut self, line: &str) -> Result<Vec<Chunk>, String> {
+    pub(super) fn push(&mut self, line: &str) -> Result<Vec<ReplyChunk>, String> {
         self.read += line.len();
         if self.data.len() + line.len() > MAX_EVENT || self.read > MAX_ANSWER {
             return Err("the answer is larger than any answer is".into());
@@ -72,7 +72,7 @@ impl Chunks {
         let data = std::mem::take(&mut self.data);
         match data.trim() {
             "" => Ok(Vec::new()),
-            "[DONE]" => Ok(vec![Chunk::Over]),
+            "[DONE]" => Ok(vec![ReplyChunk::Over]),
             text => self.event(
                 &serde_json::from_str(text)
                     .map_err(|error| format!("an event is not valid JSON: {error}"))?,
@@ -80,7 +80,7 @@ impl Chunks {
         }
     }
 
-    fn event(&mut self, event: &Value) -> Result<Vec<Chunk>, String> {
+    fn event(&mut self, event: &Value) -> Result<Vec<ReplyChunk>, String> {
         if let Some(said) = message(event).filter(|_| !event["error"].is_null()) {
             return Err(said);
         }
@@ -97,12 +97,12 @@ impl Chunks {
         let text = |name: &str| delta[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         let mut chunks = Vec::new();
         // one server has both names, another only one
-        chunks.extend(text("reasoning_content").or_else(|| text("reasoning")).map(Chunk::Reasoning));
-        chunks.extend(text("content").map(Chunk::Content));
+        chunks.extend(text("reasoning_content").or_else(|| text("reasoning")).map(ReplyChunk::Reasoning));
+        chunks.extend(text("content").map(ReplyChunk::Content));
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
             let part = |name: &str| call["function"][name].as_str().unwrap_or_default().to_owned();
             let index = call["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
-            chunks.push(Chunk::Call { index, name: part("name"), arguments: part("arguments") });
+            chunks.push(ReplyChunk::Call { index, name: part("name"), arguments: part("arguments") });
         }
         if !chunks.is_empty() {
             self.pieces += 1;
@@ -127,7 +127,7 @@ impl Chunks {
     }
 
     /// What the answer took: by the server's count and clock, else by what was seen of it since `start`.
-    pub(super) fn figures(&self, start: Instant) -> Figures {
+    pub(super) fn figures(&self, start: Instant) -> ReplyFigures {
         let seconds = |name: &str| {
             self.timings[name].as_f64().filter(|ms| ms.is_finite() && *ms >= 0.0).map(|ms| ms / 1e3)
         };
@@ -136,7 +136,7 @@ impl Chunks {
             .or_else(|| count(&self.timings["cache_n"]));
         let prompt = count(&self.usage["prompt_tokens"])
             .or_else(|| Some(count(&self.timings["prompt_n"])?.saturating_add(cached.unwrap_or(0))));
-        Figures {
+        ReplyFigures {
             prompt: prompt.unwrap_or(0),
             cached: cached.unwrap_or(0).min(prompt.unwrap_or(0)),
             tokens: self.tokens().unwrap_or(self.pieces),
@@ -159,8 +159,8 @@ fn count(value: &Value) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> (Vec<Chunk>, Chunks) {
-        let mut chunks = Chunks::default();
+    fn read(text: &str) -> (Vec<ReplyChunk>, ReplyChunks) {
+        let mut chunks = ReplyChunks::default();
         let mut found = Vec::new();
         for line in text.lines() {
             found.extend(chunks.push(line).unwrap());
@@ -179,10 +179,13 @@ mod tests {
              data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4,\"prompt_tokens_details\":{\"cached_tokens\":5}}}\n\n\
              data: [DONE]\n\n",
         );
-        let call = Chunk::Call { index: 0, name: "f".into(), arguments: "{".into() };
-        let (reasoning, hi, end) =
-            (Chunk::Reasoning("Hm".into()), Chunk::Content("Hi".into()), Chunk::Content("!".into()));
-        assert_eq!(found, [reasoning, hi, end, call, Chunk::Over]);
+        let call = ReplyChunk::Call { index: 0, name: "f".into(), arguments: "{".into() };
+        let (reasoning, hi, end) = (
+            ReplyChunk::Reasoning("Hm".into()),
+            ReplyChunk::Content("Hi".into()),
+            ReplyChunk::Content("!".into()),
+        );
+        assert_eq!(found, [reasoning, hi, end, call, ReplyChunk::Over]);
         let figures = chunks.figures(Instant::now());
         assert_eq!((figures.prompt, figures.cached, figures.tokens), (9, 5, 4));
         assert_eq!(figures.seconds.to_bits(), 0.5f64.to_bits());
@@ -191,10 +194,10 @@ mod tests {
 
     #[test]
     fn errors_in_a_stream_are_told_and_hostile_ones_refused() {
-        let error = |line: &str| Chunks::default().push(line).unwrap_err();
+        let error = |line: &str| ReplyChunks::default().push(line).unwrap_err();
         assert_eq!(error("data: {\"error\":{\"message\":\"out of blocks\"}}"), "out of blocks");
         assert_eq!(error("{\"error\":\"gone\"}"), "gone");
-        let mut endless = Chunks::default();
+        let mut endless = ReplyChunks::default();
         let line = format!("data: \"{}", "x".repeat(1 << 20));
         assert!((0..20).any(|_| endless.push(&line).is_err()));
         let (found, chunks) =

@@ -42,24 +42,24 @@ const KEYS: &str = "Alt-Enter or Ctrl-J, or \\ and Enter, begin a new line. Ctrl
                     prompt leaves when it is pressed twice.";
 
 /// What a line asks for.
-pub(super) enum Asked<'l> {
+pub(super) enum LineRequest<'l> {
     Nothing,
     Message(&'l str),
     Command(&'l str, &'l str),
 }
 
-impl Asked<'_> {
+impl LineRequest<'_> {
     /// A slash at the very beginning makes a command; two slashes, or a blank before it, a message that begins with one.
-    pub(super) fn of(line: &str) -> Asked<'_> {
+    pub(super) fn of(line: &str) -> LineRequest<'_> {
         let text = line.trim();
         match line.strip_prefix('/') {
-            _ if text.is_empty() => Asked::Nothing,
-            Some(rest) if rest.starts_with('/') => Asked::Message(&text[1..]),
+            _ if text.is_empty() => LineRequest::Nothing,
+            Some(rest) if rest.starts_with('/') => LineRequest::Message(&text[1..]),
             Some(_) => {
                 let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-                Asked::Command(name, rest.trim())
+                LineRequest::Command(name, rest.trim())
             }
-            None => Asked::Message(text),
+            None => LineRequest::Message(text),
         }
     }
 }
@@ -78,16 +78,16 @@ mod tests {
 
     #[test]
     fn a_slash_makes_a_command_and_two_a_message() {
-        let message = |line| match Asked::of(line) {
-            Asked::Message(text) => Some(text),
+        let message = |line| match LineRequest::of(line) {
+            LineRequest::Message(text) => Some(text),
             _ => None,
         };
         assert_eq!(message("//usr is a folder "), Some("/usr is a folder"));
         assert_eq!(message(" /usr is a folder"), Some("/usr is a folder"));
         assert_eq!(message("and/or"), Some("and/or"));
         assert_eq!(message("/usr"), None);
-        assert!(matches!(Asked::of("/save  a b.kv "), Asked::Command("/save", "a b.kv")));
-        assert!(matches!(Asked::of(" \n "), Asked::Nothing));
+        assert!(matches!(LineRequest::of("/save  a b.kv "), LineRequest::Command("/save", "a b.kv")));
+        assert!(matches!(LineRequest::of(" \n "), LineRequest::Nothing));
     }
 
     #[test]

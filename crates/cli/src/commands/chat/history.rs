@@ -11,16 +11,16 @@ use std::path::{Path, PathBuf};
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The history's file.
-pub(super) struct History {
+pub(super) struct ChatHistory {
     path: PathBuf,
 }
 
-impl History {
+impl ChatHistory {
     /// Reads the history; none without a folder for it. Problems are reported once and are not fatal.
-    pub(super) fn open(entries: &mut FileHistory) -> Option<History> {
+    pub(super) fn open(entries: &mut FileHistory) -> Option<ChatHistory> {
         let path = place(&|name| std::env::var_os(name))?;
         match read(&path, entries) {
-            Ok(()) => Some(History { path }),
+            Ok(()) => Some(ChatHistory { path }),
             Err(problem) => {
                 say(&format!("(no history is kept: {}: {problem})", path.display()));
                 None
@@ -93,7 +93,7 @@ mod tests {
         let path = folder.path().join("latent").join("history");
         let mut first = entries();
         assert_eq!(read(&path, &mut first), Ok(()));
-        let history = History { path: path.clone() };
+        let history = ChatHistory { path: path.clone() };
         for i in 0..1200 {
             first.add(&format!("message {i}\nwith a second line")).unwrap();
             if i % 100 == 0 || i == 1199 {

@@ -1,6 +1,6 @@
 //! Sources of messages: a line editor on a terminal, or lines of standard input.
 
-use super::history::History;
+use super::history::ChatHistory;
 use crate::interrupt;
 use anyhow::{Result, bail};
 use rustyline::completion::Completer;
@@ -19,7 +19,7 @@ use std::io::{BufRead, IsTerminal, Read, StdinLock, stdin, stdout};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An input event.
-pub(super) enum Entered {
+pub(super) enum InputEvent {
     /// A message or command.
     Line(String),
     /// Ctrl-C; a line being typed is discarded.
@@ -38,24 +38,24 @@ const MAX_LINE: u64 = 16 << 20;
 pub(super) const HISTORY: usize = 1000;
 
 /// The source of lines.
-pub(super) enum Input {
-    Terminal(Box<Terminal>),
+pub(super) enum LineSource {
+    Terminal(Box<TerminalInput>),
     Pipe(StdinLock<'static>),
 }
 
-impl Input {
+impl LineSource {
     /// A line editor that completes `commands`, where standard input is a terminal; `history`: whether it keeps a history.
-    pub(super) fn open(history: bool, commands: &'static [&'static str]) -> Result<Input> {
+    pub(super) fn open(history: bool, commands: &'static [&'static str]) -> Result<LineSource> {
         if !stdin().is_terminal() {
-            return Ok(Input::Pipe(stdin().lock()));
+            return Ok(LineSource::Pipe(stdin().lock()));
         }
         // lines are edited on the terminal even if answers go to a file
         let behavior = if stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().max_history_size(HISTORY)?.history_ignore_dups(true)?;
         let config = config.behavior(behavior).build();
         let mut editor = Editor::with_config(config)?;
-        editor.set_helper(Some(Help { commands, empty: Cell::new(true) }));
-        let ended = Ended::default();
+        editor.set_helper(Some(LineHelper { commands, empty: Cell::new(true) }));
+        let ended = EndedLines::default();
         let newline = |code, modifiers| (KeyEvent(code, modifiers), EventHandler::from(Cmd::Newline));
         for (key, handler) in [
             newline(KeyCode::Enter, Modifiers::ALT),
@@ -67,8 +67,8 @@ impl Input {
         ] {
             editor.bind_sequence(key, handler);
         }
-        let history = if history { History::open(editor.history_mut()) } else { None };
-        Ok(Input::Terminal(Box::new(Terminal { editor, history, ended })))
+        let history = if history { ChatHistory::open(editor.history_mut()) } else { None };
+        Ok(LineSource::Terminal(Box::new(TerminalInput { editor, history, ended })))
     }
 
     /// A text as the user edits it; none if the user cancels, or without a terminal.
@@ -78,42 +78,42 @@ impl Input {
     pub(super) fn edit(&mut self, text: &str) -> Result<Option<String>> {
         let _at_once = interrupt::at_once();
         match self {
-            Input::Terminal(terminal) => match terminal.read(text)? {
-                Entered::Line(line) => Ok(Some(line)),
-                Entered::Interrupted { .. } | Entered::End => Ok(None),
+            LineSource::Terminal(terminal) => match terminal.read(text)? {
+                InputEvent::Line(line) => Ok(Some(line)),
+                InputEvent::Interrupted { .. } | InputEvent::End => Ok(None),
             },
-            Input::Pipe(_) => bail!("without a terminal, /edit needs the new text: /edit TEXT"),
+            LineSource::Pipe(_) => bail!("without a terminal, /edit needs the new text: /edit TEXT"),
         }
     }
 
     pub(super) fn is_terminal(&self) -> bool {
-        matches!(self, Input::Terminal(_))
+        matches!(self, LineSource::Terminal(_))
     }
 
     /// The next line.
     ///
     /// # Errors
     /// When standard input cannot be read, or is not text.
-    pub(super) fn next(&mut self) -> Result<Entered> {
+    pub(super) fn next(&mut self) -> Result<InputEvent> {
         // there is nothing to clean up meanwhile; in the line editor Ctrl-C is a key, not a signal
         let _at_once = interrupt::at_once();
         match self {
-            Input::Terminal(terminal) => terminal.read(""),
-            Input::Pipe(lines) => piped(lines),
+            LineSource::Terminal(terminal) => terminal.read(""),
+            LineSource::Pipe(lines) => piped(lines),
         }
     }
 }
 
 /// A line editor.
-pub(super) struct Terminal {
-    editor: Editor<Help, FileHistory>,
-    history: Option<History>,
-    ended: Ended,
+pub(super) struct TerminalInput {
+    editor: Editor<LineHelper, FileHistory>,
+    history: Option<ChatHistory>,
+    ended: EndedLines,
 }
 
-impl Terminal {
+impl TerminalInput {
     /// The next line; `text` stands in it already.
-    fn read(&mut self, text: &str) -> Result<Entered> {
+    fn read(&mut self, text: &str) -> Result<InputEvent> {
         if let Some(help) = self.editor.helper() {
             help.empty.set(true);
         }
@@ -125,20 +125,20 @@ impl Terminal {
                 if let Some(history) = self.history.as_ref().filter(|_| kept) {
                     history.append(self.editor.history_mut());
                 }
-                Ok(Entered::Line(line))
+                Ok(InputEvent::Line(line))
             }
             Err(ReadlineError::Interrupted) => {
                 let empty = self.editor.helper().is_none_or(|help| help.empty.get());
-                Ok(Entered::Interrupted { empty })
+                Ok(InputEvent::Interrupted { empty })
             }
-            Err(ReadlineError::Eof) => Ok(Entered::End),
+            Err(ReadlineError::Eof) => Ok(InputEvent::End),
             Err(error) => Err(error.into()),
         }
     }
 }
 
 /// A line of standard input; one that ends with a backslash goes on in the next.
-fn piped(lines: &mut impl BufRead) -> Result<Entered> {
+fn piped(lines: &mut impl BufRead) -> Result<InputEvent> {
     let mut bytes = Vec::new();
     loop {
         let left = MAX_LINE - bytes.len() as u64;
@@ -149,7 +149,7 @@ fn piped(lines: &mut impl BufRead) -> Result<Entered> {
         if read == 0 {
             // end of input, also behind a backslash
             if bytes.is_empty() {
-                return Ok(Entered::End);
+                return Ok(InputEvent::End);
             }
             break;
         }
@@ -169,19 +169,19 @@ fn piped(lines: &mut impl BufRead) -> Result<Entered> {
     }
     match String::from_utf8(bytes) {
         // a file that is piped in may begin with a byte-order mark
-        Ok(line) => Ok(Entered::Line(line.strip_prefix('\u{feff}').map_or(line.clone(), str::to_owned))),
+        Ok(line) => Ok(InputEvent::Line(line.strip_prefix('\u{feff}').map_or(line.clone(), str::to_owned))),
         Err(_) => bail!("standard input is not UTF-8 text"),
     }
 }
 
 /// Enter behind a backslash begins a new line. The backslash stays while the message is edited, since a command of the editor cannot replace it by
 /// a new line and put the cursor behind that; it is taken out of the lines that were ended so, and not of those that were pasted.
-struct Backslash(Ended);
+struct Backslash(EndedLines);
 
 /// Lines that were ended by a backslash and Enter.
-type Ended = Arc<Mutex<HashSet<String>>>;
+type EndedLines = Arc<Mutex<HashSet<String>>>;
 
-fn lock(ended: &Ended) -> MutexGuard<'_, HashSet<String>> {
+fn lock(ended: &EndedLines) -> MutexGuard<'_, HashSet<String>> {
     ended.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -207,12 +207,12 @@ fn joined(message: &str, ended: &HashSet<String>) -> String {
 }
 
 /// Completes commands, and notes whether something is typed.
-struct Help {
+struct LineHelper {
     commands: &'static [&'static str],
     empty: Cell<bool>,
 }
 
-impl Hinter for Help {
+impl Hinter for LineHelper {
     type Hint = String;
 
     fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
@@ -221,7 +221,7 @@ impl Hinter for Help {
     }
 }
 
-impl Completer for Help {
+impl Completer for LineHelper {
     type Candidate = String;
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
@@ -234,9 +234,9 @@ impl Completer for Help {
     }
 }
 
-impl Highlighter for Help {}
-impl Validator for Help {}
-impl Helper for Help {}
+impl Highlighter for LineHelper {}
+impl Validator for LineHelper {}
+impl Helper for LineHelper {}
 
 #[cfg(test)]
 mod tests {
@@ -246,12 +246,14 @@ mod tests {
     fn piped_lines_are_messages_and_a_backslash_joins_them() {
         let mut lines = &b"one\r\n\ntwo \\\nlines\\\\\n \\\n\nlast"[..];
         let mut found = Vec::new();
-        while let Entered::Line(line) = piped(&mut lines).unwrap() {
+        while let InputEvent::Line(line) = piped(&mut lines).unwrap() {
             found.push(line);
         }
         assert_eq!(found, ["one", "", "two \nlines\\\n \n", "last"]);
         assert!(piped(&mut &b"\xff\n"[..]).is_err());
-        assert!(matches!(piped(&mut &b"open \\\n"[..]).unwrap(), Entered::Line(line) if line == "open \n"));
+        assert!(
+            matches!(piped(&mut &b"open \\\n"[..]).unwrap(), InputEvent::Line(line) if line == "open \n")
+        );
     }
 
     #[test]

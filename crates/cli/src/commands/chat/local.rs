@@ -1,28 +1,28 @@
 //! A model of this process.
 
 use super::file;
-use super::partner::{Answered, Attempt, Ending, Figures, Partner, Question};
+use super::partner::{AnswerAttempt, ChatAnswer, ChatQuestion, Partner, ReplyEnding, ReplyFigures};
 use super::reply::Reply;
 use crate::args::ChatArgs;
-use crate::commands::chat_options::ChatOptions;
+use crate::commands::chat_options::TemplateOptions;
 use crate::commands::constraint::{AnswerConstraint, processors};
-use crate::commands::conversation::{self, Conversation};
+use crate::commands::conversation::{self, MessageList};
 use crate::commands::prompt::ChatFormatter;
 use crate::commands::prompt::RUN_AGAIN;
 use crate::commands::sampling::Sampling;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::output::say;
 use crate::progress::LateBar;
 use crate::{interrupt, model, output, ranks};
 use anyhow::{Context, Result, anyhow};
-use latent_engine::{Answer, ContextShift, Engine, Event, Listener, Request, Session, StopReason};
+use latent_engine::{Answer, ContextShift, Engine, Listener, Request, Session, StopReason, TokenEvent};
 use latent_formats::Checkpoint;
 use latent_text::{ModelHints, ParserOptions, ResponseEvent, ResponseFormat, ResponseParser, Tokenizer};
 use std::collections::HashSet;
 use std::path::Path;
 
 /// An engine with the state of one conversation.
-pub(super) struct Local<'a> {
+pub(super) struct LocalPartner<'a> {
     engine: Engine,
     formatter: ChatFormatter,
     format: ResponseFormat,
@@ -36,9 +36,9 @@ pub(super) struct Local<'a> {
     args: &'a ChatArgs,
 }
 
-impl Local<'_> {
+impl LocalPartner<'_> {
     /// Loads the model that `args` name.
-    pub(super) fn open<'a>(args: &'a ChatArgs, conversation: &Conversation) -> Result<Local<'a>> {
+    pub(super) fn open<'a>(args: &'a ChatArgs, conversation: &MessageList) -> Result<LocalPartner<'a>> {
         let checkpoint = model::open_shared(&args.model)?;
         if ranks::follows(args.model.engine.partition.as_ref())? {
             // the conversation is rank 0's
@@ -47,10 +47,10 @@ impl Local<'_> {
         let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
         if latent_text::chat_template(&checkpoint)?.is_none() {
             let problem = "the model has no chat template, which a conversation needs; `latent run --raw` continues a text with it";
-            return Err(Usage(problem.into()).into());
+            return Err(UsageError(problem.into()).into());
         }
         let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.engine.ctx_size)?;
-        formatter.options = ChatOptions::new(&args.template, &checkpoint)?;
+        formatter.options = TemplateOptions::new(&args.template, &checkpoint)?;
         // a template that is missing or fails is found before the model is loaded
         let keep = conversation::kept_tokens(&formatter, conversation)?;
         let sampling = Sampling::new(&args.sampling, &checkpoint)?;
@@ -64,13 +64,13 @@ impl Local<'_> {
         let shift = args.shift.shift(&args.sampling, keep, keep);
         let markers = format.marker_tokens(&formatter.tokenizer);
         let session = Session::default();
-        Ok(Local { engine, formatter, format, markers, session, sampling, constraint, shift, args })
+        Ok(LocalPartner { engine, formatter, format, markers, session, sampling, constraint, shift, args })
     }
 
     /// Tokens of the conversation. With a context shift, the oldest turns are left out where it and an answer would not fit otherwise.
-    fn fit(&mut self, conversation: &mut Conversation, note: &dyn Fn(&str)) -> Result<Vec<u32>> {
+    fn fit(&mut self, conversation: &mut MessageList, note: &dyn Fn(&str)) -> Result<Vec<u32>> {
         let context = self.engine.context();
-        let render = |conversation: &Conversation| -> Result<Option<Vec<u32>>> {
+        let render = |conversation: &MessageList| -> Result<Option<Vec<u32>>> {
             let tokens = self.formatter.chat_if_fits(conversation.messages())?;
             Ok(tokens.ok().filter(|tokens| tokens.len() < context))
         };
@@ -104,7 +104,7 @@ impl Local<'_> {
         Ok(tokens)
     }
 
-    fn too_long(&self, conversation: &Conversation) -> anyhow::Error {
+    fn too_long(&self, conversation: &MessageList) -> anyhow::Error {
         let context = self.engine.context();
         if conversation.len() <= 1 || self.shift.is_some() {
             let ctx = self.larger().map_or_else(String::new, |larger| format!(", or {larger}"));
@@ -125,7 +125,7 @@ impl Local<'_> {
         ways.join("; ")
     }
 
-    fn parser(&self, conversation: &Conversation) -> Result<ResponseParser> {
+    fn parser(&self, conversation: &MessageList) -> Result<ResponseParser> {
         let name = |id: &u32| self.formatter.tokenizer.token_text(*id).map(str::to_owned);
         let options = ParserOptions {
             control_tokens: self.markers.iter().filter_map(name).collect(),
@@ -136,23 +136,23 @@ impl Local<'_> {
         Ok(parser)
     }
 
-    fn ending(&self, answer: &Answer) -> Ending {
+    fn ending(&self, answer: &Answer) -> ReplyEnding {
         match answer.stop {
-            StopReason::Context => Ending::Full(self.ways_out()),
-            StopReason::Length => Ending::Length,
-            StopReason::Interrupted => Ending::Stopped,
-            StopReason::End | StopReason::StopString => Ending::Whole,
+            StopReason::Context => ReplyEnding::Full(self.ways_out()),
+            StopReason::Length => ReplyEnding::Length,
+            StopReason::Interrupted => ReplyEnding::Stopped,
+            StopReason::End | StopReason::StopString => ReplyEnding::Whole,
         }
     }
 }
 
-impl Partner for Local<'_> {
-    fn answer(&mut self, question: Question<'_>) -> Result<Attempt> {
-        let Question { conversation, again, screen, note } = question;
+impl Partner for LocalPartner<'_> {
+    fn answer(&mut self, question: ChatQuestion<'_>) -> Result<AnswerAttempt> {
+        let ChatQuestion { conversation, again, screen, note } = question;
         let ready = self.fit(conversation, note).and_then(|prompt| Ok((prompt, self.parser(conversation)?)));
         let (prompt, parser) = match ready {
             Ok(ready) => ready,
-            Err(error) => return Ok(Attempt::Failed(format!("{error:#}"))),
+            Err(error) => return Ok(AnswerAttempt::Failed(format!("{error:#}"))),
         };
         let mut sampling = self.sampling.params.clone();
         sampling.seed = sampling.seed.wrapping_add(again);
@@ -167,7 +167,7 @@ impl Partner for Local<'_> {
         };
         let processors = processors(self.constraint.as_ref(), &request.prompt)?;
         let tokenizer = &self.formatter.tokenizer;
-        let mut listener = Shown {
+        let mut listener = ShownAnswer {
             bar: LateBar::new(!self.args.quiet, "prompt", request.prompt.len()),
             parser,
             events: Vec::new(),
@@ -180,7 +180,7 @@ impl Partner for Local<'_> {
             self.engine.generate_with(&mut self.session, &request, tokenizer, processors, &mut listener);
         listener.bar.finish();
         let cut = answer.as_ref().map_or(true, |answer| answer.stop.is_cut());
-        let Shown { mut reply, failed, .. } = listener.finished(cut);
+        let ShownAnswer { mut reply, failed, .. } = listener.finished(cut);
         if let Some(error) = failed {
             return Err(error);
         }
@@ -190,11 +190,11 @@ impl Partner for Local<'_> {
                 if !reply.is_empty() {
                     reply.finish()?;
                 }
-                return Ok(Attempt::Failed(error.to_string()));
+                return Ok(AnswerAttempt::Failed(error.to_string()));
             }
         };
         if answer.stop == StopReason::Interrupted && answer.tokens.is_empty() {
-            return Ok(Attempt::Stopped);
+            return Ok(AnswerAttempt::Stopped);
         }
         reply.finish()?;
         // where nothing was taken out, the text stands in the cache as it is
@@ -202,7 +202,7 @@ impl Partner for Local<'_> {
         let text = if plain { answer.text.clone() } else { reply.text() };
         let reasoning = if plain { String::new() } else { reply.reasoning };
         let (drafted, accepted) = (answer.drafts.drafted, answer.drafts.accepted);
-        let figures = Figures {
+        let figures = ReplyFigures {
             prompt: answer.prompt_tokens,
             cached: answer.cached_tokens,
             tokens: answer.tokens.len(),
@@ -212,7 +212,7 @@ impl Partner for Local<'_> {
             drafted,
             accepted,
         };
-        Ok(Attempt::Answered(Answered { text, reasoning, ending: self.ending(&answer), figures }))
+        Ok(AnswerAttempt::Answered(ChatAnswer { text, reasoning, ending: self.ending(&answer), figures }))
     }
 
     fn context(&self) -> Option<(usize, usize)> {
@@ -224,7 +224,7 @@ impl Partner for Local<'_> {
         (largest > self.engine.context()).then(|| format!("--ctx-size can be up to {largest}"))
     }
 
-    fn save(&mut self, conversation: &Conversation, path: &Path) -> Result<String> {
+    fn save(&mut self, conversation: &MessageList, path: &Path) -> Result<String> {
         if file::is_text(path) {
             return file::save(conversation, path);
         }
@@ -236,14 +236,14 @@ impl Partner for Local<'_> {
 
     /// Takes a saved conversation in the place of this one. Where that fails, this one stays; its next prompt is computed anew, since the cache has
     /// room for one.
-    fn load(&mut self, path: &Path, note: &dyn Fn(&str)) -> Result<(Conversation, String)> {
+    fn load(&mut self, path: &Path, note: &dyn Fn(&str)) -> Result<(MessageList, String)> {
         if let Some(loaded) = file::load(path)? {
             return Ok(loaded);
         }
         let old = std::mem::take(&mut self.session);
         self.engine.release(old.sequence);
         let (session, attachment) = self.engine.restore_session(path)?;
-        let conversation = attachment.map(|bytes| Conversation::from_bytes(&bytes)).transpose();
+        let conversation = attachment.map(|bytes| MessageList::from_bytes(&bytes)).transpose();
         let conversation = match conversation {
             Ok(conversation) => conversation,
             Err(error) => {
@@ -262,7 +262,7 @@ impl Partner for Local<'_> {
                 "restored {tokens} tokens from {path}; it holds no conversation, which begins anew: what a prompt shares with \
                  these tokens is not computed again"
             );
-            return Ok((Conversation::default(), said));
+            return Ok((MessageList::default(), said));
         };
         let messages = conversation.messages().len();
         let said = format!("restored {tokens} tokens, {messages} messages from {path}");
@@ -284,7 +284,7 @@ fn response_format(checkpoint: &Checkpoint, config: &latent_graph::ModelConfig) 
 }
 
 /// Shows an answer, and follows Ctrl-C.
-struct Shown<'a> {
+struct ShownAnswer<'a> {
     bar: LateBar,
     parser: ResponseParser,
     events: Vec<ResponseEvent>,
@@ -295,7 +295,7 @@ struct Shown<'a> {
     failed: Option<anyhow::Error>,
 }
 
-impl Shown<'_> {
+impl ShownAnswer<'_> {
     /// Shows what the parser has found.
     fn show(&mut self) -> Result<()> {
         for event in self.events.drain(..) {
@@ -323,13 +323,13 @@ impl Shown<'_> {
     }
 }
 
-impl Listener for Shown<'_> {
+impl Listener for ShownAnswer<'_> {
     fn prompt(&mut self, done: usize, total: usize) -> bool {
         self.bar.advance(done, total);
         !interrupt::asked()
     }
 
-    fn token(&mut self, event: &Event<'_>) -> bool {
+    fn token(&mut self, event: &TokenEvent<'_>) -> bool {
         if event.text.is_empty() && self.markers.contains(&event.token) {
             let name = self.tokenizer.token_text(event.token).unwrap_or_default();
             self.parser.push(name, true, &mut self.events);

@@ -13,19 +13,19 @@ mod reply;
 mod screen;
 mod stats;
 
-use super::conversation::Conversation;
+use super::conversation::MessageList;
 use super::printer::{answer_speed, speed};
 use crate::args::ChatArgs;
-use crate::exit::{Found, Usage};
+use crate::exit::{ReportedProblems, UsageError};
 use crate::interrupt;
 use crate::output::say;
 use anyhow::{Result, anyhow};
-use commands::{Asked, COMMANDS, GREETING};
-use input::{Entered, Input};
+use commands::{COMMANDS, GREETING, LineRequest};
+use input::{InputEvent, LineSource};
 use latent_formats::OutputFile;
 use latent_types::printable_lines;
-use partner::{Answered, Attempt, Ending, Figures, Partner, Question};
-use screen::Screen;
+use partner::{AnswerAttempt, ChatAnswer, ChatQuestion, Partner, ReplyEnding, ReplyFigures};
+use screen::ChatScreen;
 use stats::Stats;
 use std::borrow::Cow;
 use std::path::Path;
@@ -36,20 +36,20 @@ const LINE: usize = 600;
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
     // clap does not look at what a flag requires if that excludes another one
     if args.server.url.is_none() && args.server.api_key_file.is_some() {
-        return Err(Usage("--api-key-file is for the server of --url: give --url".into()).into());
+        return Err(UsageError("--api-key-file is for the server of --url: give --url".into()).into());
     }
     if let Some(path) = args.prompt_cache.written() {
         OutputFile::check(path)?;
     }
-    let conversation = Conversation::new(args.template.system_prompt.as_deref());
+    let conversation = MessageList::new(args.template.system_prompt.as_deref());
     let partner: Box<dyn Partner + '_> = match &args.server.url {
-        Some(url) => Box::new(remote::Remote::open(url, args)?),
-        None => Box::new(local::Local::open(args, &conversation)?),
+        Some(url) => Box::new(remote::RemotePartner::open(url, args)?),
+        None => Box::new(local::LocalPartner::open(args, &conversation)?),
     };
     let mut chat = Chat {
         partner,
         conversation,
-        screen: Screen::new(args.plain),
+        screen: ChatScreen::new(args.plain),
         stats: Stats::default(),
         unanswered: None,
         again: 0,
@@ -62,7 +62,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
             chat.conversation.set_system(system);
         }
     }
-    let mut input = Input::open(!args.no_history, &COMMANDS)?;
+    let mut input = LineSource::open(!args.no_history, &COMMANDS)?;
     if input.is_terminal() {
         chat.note(GREETING);
     }
@@ -76,8 +76,8 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
 
 struct Chat<'a> {
     partner: Box<dyn Partner + 'a>,
-    conversation: Conversation,
-    screen: Screen,
+    conversation: MessageList,
+    screen: ChatScreen,
     stats: Stats,
     /// The last question, if nothing came of it: /regen asks it again.
     unanswered: Option<String>,
@@ -88,7 +88,7 @@ struct Chat<'a> {
 
 impl Chat<'_> {
     /// Reads and answers until the end. Where no terminal is there to correct anything, what failed is counted.
-    fn talk(&mut self, input: &mut Input) -> Result<()> {
+    fn talk(&mut self, input: &mut LineSource) -> Result<()> {
         let (mut pressed, mut asked, mut failed) = (false, 0, 0);
         let args = self.args;
         if let Some(first) = &args.prompt {
@@ -100,23 +100,23 @@ impl Chat<'_> {
         }
         loop {
             let line = match input.next()? {
-                Entered::Line(line) => line,
-                Entered::Interrupted { empty: true } if pressed => return Ok(()),
-                Entered::Interrupted { empty } => {
+                InputEvent::Line(line) => line,
+                InputEvent::Interrupted { empty: true } if pressed => return Ok(()),
+                InputEvent::Interrupted { empty } => {
                     pressed = empty;
                     if empty {
                         say("(press Ctrl-C again to leave)");
                     }
                     continue;
                 }
-                Entered::End => break,
+                InputEvent::End => break,
             };
             pressed = false;
-            let done = match Asked::of(&line) {
-                Asked::Nothing => continue,
-                Asked::Command("/quit" | "/exit" | "/bye", _) => break,
-                Asked::Command(name, rest) => self.command(name, rest, input)?,
-                Asked::Message(text) => self.ask(text)?,
+            let done = match LineRequest::of(&line) {
+                LineRequest::Nothing => continue,
+                LineRequest::Command("/quit" | "/exit" | "/bye", _) => break,
+                LineRequest::Command(name, rest) => self.command(name, rest, input)?,
+                LineRequest::Message(text) => self.ask(text)?,
             };
             asked += 1;
             failed += usize::from(!done);
@@ -127,7 +127,7 @@ impl Chat<'_> {
             }
         }
         if failed > 0 && !input.is_terminal() {
-            return Err(Found(format!("{failed} of {asked} messages and commands failed")).into());
+            return Err(ReportedProblems(format!("{failed} of {asked} messages and commands failed")).into());
         }
         Ok(())
     }
@@ -159,24 +159,24 @@ impl Chat<'_> {
                 say(text);
             }
         };
-        let question = Question {
+        let question = ChatQuestion {
             conversation: &mut self.conversation,
             again: self.again,
             screen: &mut self.screen,
             note: &note,
         };
         match self.partner.answer(question)? {
-            Attempt::Answered(answered) => {
+            AnswerAttempt::Answered(answered) => {
                 self.conversation.push_answer(&answered.text, &answered.reasoning);
                 self.after(&answered);
                 Ok(true)
             }
-            Attempt::Failed(problem) => {
+            AnswerAttempt::Failed(problem) => {
                 say(&format!("error: {problem}"));
                 self.note("(the conversation is as it was; /regen asks again)");
                 Ok(false)
             }
-            Attempt::Stopped => {
+            AnswerAttempt::Stopped => {
                 self.note("(stopped before the answer began: the conversation is as it was)");
                 Ok(false)
             }
@@ -184,16 +184,18 @@ impl Chat<'_> {
     }
 
     /// What is said after an answer: why it ended, where that is not plain, and its figures.
-    fn after(&mut self, answered: &Answered) {
+    fn after(&mut self, answered: &ChatAnswer) {
         match &answered.ending {
-            Ending::Full(ways) => say(&format!("(the context is full, the answer is cut short: {ways})")),
-            Ending::Broken(problem) => {
+            ReplyEnding::Full(ways) => {
+                say(&format!("(the context is full, the answer is cut short: {ways})"))
+            }
+            ReplyEnding::Broken(problem) => {
                 say(&format!("error: {problem}"));
                 self.note("(what came of the answer is kept; /regen asks again)");
             }
-            Ending::Length => self.note("(ended by -n)"),
-            Ending::Stopped => self.note("(stopped)"),
-            Ending::Whole => {}
+            ReplyEnding::Length => self.note("(ended by -n)"),
+            ReplyEnding::Stopped => self.note("(stopped)"),
+            ReplyEnding::Whole => {}
         }
         let figures = &answered.figures;
         if figures.discarded > 0 {
@@ -204,8 +206,9 @@ impl Chat<'_> {
         self.note(&self.figures(figures));
     }
 
-    fn figures(&self, figures: &Figures) -> String {
-        let &Figures { prompt, cached, tokens, prompt_seconds, seconds, drafted, accepted, .. } = figures;
+    fn figures(&self, figures: &ReplyFigures) -> String {
+        let &ReplyFigures { prompt, cached, tokens, prompt_seconds, seconds, drafted, accepted, .. } =
+            figures;
         let new = prompt.saturating_sub(cached);
         let drafts =
             if drafted == 0 { String::new() } else { format!(", {accepted} of {drafted} drafts accepted") };
@@ -222,7 +225,7 @@ impl Chat<'_> {
     }
 
     /// Follows a command; whether it could. What it did, or why not, is said.
-    fn command(&mut self, name: &str, rest: &str, input: &mut Input) -> Result<bool> {
+    fn command(&mut self, name: &str, rest: &str, input: &mut LineSource) -> Result<bool> {
         let done = match (name, rest) {
             ("/help" | "/?", _) => {
                 commands::help();
@@ -279,7 +282,7 @@ impl Chat<'_> {
     }
 
     /// The last question as the user wants it; none if it is to stay. `text` replaces it at once.
-    fn edited(&self, text: &str, input: &mut Input) -> Result<Option<String>> {
+    fn edited(&self, text: &str, input: &mut LineSource) -> Result<Option<String>> {
         if !text.is_empty() {
             return Ok(Some(text.to_owned()));
         }
@@ -354,7 +357,7 @@ impl Chat<'_> {
         let (conversation, said) = self.partner.load(path, &note)?;
         // a file without a conversation begins a new one, with the present system message
         let empty = conversation.messages().is_empty();
-        self.conversation = if empty { Conversation::new(system.as_deref()) } else { conversation };
+        self.conversation = if empty { MessageList::new(system.as_deref()) } else { conversation };
         self.unanswered = None;
         Ok(said)
     }

@@ -1,13 +1,13 @@
 //! Who answers: a model of this process, or a server's.
 
-use super::screen::Screen;
-use crate::commands::conversation::Conversation;
+use super::screen::ChatScreen;
+use crate::commands::conversation::MessageList;
 use anyhow::Result;
 use std::path::Path;
 
 /// How an answer ended.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Ending {
+pub(super) enum ReplyEnding {
     /// As the model wanted.
     Whole,
     /// By -n.
@@ -22,7 +22,7 @@ pub(super) enum Ending {
 
 /// What an answer took.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Figures {
+pub(super) struct ReplyFigures {
     /// Tokens of the prompt.
     pub(super) prompt: usize,
     /// Those of them that were in the cache.
@@ -38,28 +38,28 @@ pub(super) struct Figures {
 }
 
 /// What is to be answered.
-pub(super) struct Question<'a> {
+pub(super) struct ChatQuestion<'a> {
     /// Its oldest turns may be left out if its context is full.
-    pub(super) conversation: &'a mut Conversation,
+    pub(super) conversation: &'a mut MessageList,
     /// How often questions were answered again, each time with another seed.
     pub(super) again: u64,
     /// Shows the answer as it comes.
-    pub(super) screen: &'a mut Screen,
+    pub(super) screen: &'a mut ChatScreen,
     /// Says what else there is to say.
     pub(super) note: &'a dyn Fn(&str),
 }
 
 /// An answer.
-pub(super) struct Answered {
+pub(super) struct ChatAnswer {
     pub(super) text: String,
     pub(super) reasoning: String,
-    pub(super) ending: Ending,
-    pub(super) figures: Figures,
+    pub(super) ending: ReplyEnding,
+    pub(super) figures: ReplyFigures,
 }
 
 /// What became of a question.
-pub(super) enum Attempt {
-    Answered(Answered),
+pub(super) enum AnswerAttempt {
+    Answered(ChatAnswer),
     /// Nothing came: why, and what to do.
     Failed(String),
     /// It was stopped before anything came.
@@ -72,7 +72,7 @@ pub(super) trait Partner {
     ///
     /// # Errors
     /// When standard output is gone.
-    fn answer(&mut self, question: Question<'_>) -> Result<Attempt>;
+    fn answer(&mut self, question: ChatQuestion<'_>) -> Result<AnswerAttempt>;
 
     /// How full the context is: tokens in use and all, where that is known.
     fn context(&self) -> Option<(usize, usize)>;
@@ -81,8 +81,8 @@ pub(super) trait Partner {
     fn larger(&self) -> Option<String>;
 
     /// Saves a conversation; what was saved.
-    fn save(&mut self, conversation: &Conversation, path: &Path) -> Result<String>;
+    fn save(&mut self, conversation: &MessageList, path: &Path) -> Result<String>;
 
     /// Reads a saved conversation; what was read.
-    fn load(&mut self, path: &Path, note: &dyn Fn(&str)) -> Result<(Conversation, String)>;
+    fn load(&mut self, path: &Path, note: &dyn Fn(&str)) -> Result<(MessageList, String)>;
 }

@@ -1,21 +1,21 @@
 //! A server's model, over OpenAI's protocol.
 
-use super::chunks::{Chunk, Chunks};
+use super::chunks::{ReplyChunk, ReplyChunks};
 use super::file;
-use super::partner::{Answered, Attempt, Ending, Partner, Question};
+use super::partner::{AnswerAttempt, ChatAnswer, ChatQuestion, Partner, ReplyEnding};
 use super::reply::Reply;
 use crate::args::ChatArgs;
 use crate::commands::chat_options::read_tools;
 use crate::commands::constraint;
-use crate::commands::conversation::Conversation;
-use crate::exit::Usage;
+use crate::commands::conversation::MessageList;
+use crate::exit::UsageError;
 use crate::interrupt;
 use crate::output::say;
-use crate::server::{PATIENCE, Piece, Server, Trouble, of_model};
+use crate::server::{PATIENCE, ServerClient, StreamLine, Trouble, of_model};
 use anyhow::Result;
 use latent_engine::sampling::SamplerKind;
 use latent_formats::input_file;
-use latent_grammar::Source;
+use latent_grammar::GrammarSource;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,8 +30,8 @@ const MAX_IDLE: usize = 1 << 20;
 const MAX_ABOUT: u64 = 4 << 20;
 
 /// A server, and how it is asked.
-pub(super) struct Remote<'a> {
-    server: Server,
+pub(super) struct RemotePartner<'a> {
+    server: ServerClient,
     /// The parameters of every request.
     parameters: Map<String, Value>,
     /// Tokens of context, where the server tells.
@@ -41,19 +41,19 @@ pub(super) struct Remote<'a> {
     args: &'a ChatArgs,
 }
 
-impl Remote<'_> {
+impl RemotePartner<'_> {
     /// Asks the server for its models. A server that still loads is not an error.
-    pub(super) fn open<'a>(url: &str, args: &'a ChatArgs) -> Result<Remote<'a>> {
+    pub(super) fn open<'a>(url: &str, args: &'a ChatArgs) -> Result<RemotePartner<'a>> {
         // there is nothing to clean up yet
         let _at_once = interrupt::at_once();
-        let server = Server::new(url, args.server.api_key_file.as_deref())?;
+        let server = ServerClient::new(url, args.server.api_key_file.as_deref())?;
         if server.exposes_key() && !args.quiet {
             say(&format!("(the key can be read on the way to {}: it has no TLS)", server.url()));
         }
         let mut parameters = parameters(args)?;
         match server.get("/v1/models", MAX_ABOUT, PATIENCE) {
             Ok(list) => {
-                let Choice { model, others } = chosen(&list, args)?;
+                let ModelSelection { model, others } = chosen(&list, args)?;
                 if !args.quiet {
                     let others = match others.as_slice() {
                         [] => String::new(),
@@ -67,7 +67,7 @@ impl Remote<'_> {
             Err(trouble @ (Trouble::NotReady { .. } | Trouble::Full { .. })) => say(&format!("({trouble})")),
             Err(trouble) => return Err(trouble.into()),
         }
-        let mut remote = Remote { server, parameters, context: None, used: 0, args };
+        let mut remote = RemotePartner { server, parameters, context: None, used: 0, args };
         remote.context = remote.ask_context();
         Ok(remote)
     }
@@ -80,7 +80,7 @@ impl Remote<'_> {
         usize::try_from(context).ok().filter(|context| *context > 0)
     }
 
-    fn request(&self, conversation: &Conversation, again: u64) -> Value {
+    fn request(&self, conversation: &MessageList, again: u64) -> Value {
         let mut body = self.parameters.clone();
         // of earlier answers, servers take the text alone: some refuse a message with its reasoning
         let plain = |message: &Value| json!({"role": message["role"], "content": message["content"]});
@@ -94,19 +94,19 @@ impl Remote<'_> {
     }
 
     /// Follows a stream to its end.
-    fn follow(&mut self, body: &Value, reply: &mut Reply<'_>) -> Result<(Result<(), Trouble>, Chunks)> {
+    fn follow(&mut self, body: &Value, reply: &mut Reply<'_>) -> Result<(Result<(), Trouble>, ReplyChunks)> {
         let lines = self.server.post(CHAT, body);
-        let mut chunks = Chunks::default();
+        let mut chunks = ReplyChunks::default();
         let patience = Duration::from_secs_f64(self.args.server.timeout);
         let (mut length, mut grown, mut idle) = (reply.len(), Instant::now(), 0);
         loop {
             let line = match lines.next(grown + patience) {
-                Ok(Some(Piece::Line(line))) => line,
+                Ok(Some(StreamLine::Line(line))) => line,
                 Ok(None) => {
                     let (url, seconds) = (self.server.url().to_owned(), self.args.server.timeout);
                     return Ok((Err(Trouble::Stalled { url, seconds }), chunks));
                 }
-                Ok(Some(Piece::End)) => {
+                Ok(Some(StreamLine::End)) => {
                     let problem = "it ended before the answer did".to_owned();
                     let lost = Trouble::Lost { url: self.server.url().to_owned(), problem };
                     return Ok((if chunks.is_over() { Ok(()) } else { Err(lost) }, chunks));
@@ -124,10 +124,10 @@ impl Remote<'_> {
             };
             for chunk in found {
                 match chunk {
-                    Chunk::Reasoning(text) => reply.reasoning(&text)?,
-                    Chunk::Content(text) => reply.content(&text)?,
-                    Chunk::Call { index, name, arguments } => reply.call(index, &name, &arguments)?,
-                    Chunk::Over => return Ok((Ok(()), chunks)),
+                    ReplyChunk::Reasoning(text) => reply.reasoning(&text)?,
+                    ReplyChunk::Content(text) => reply.content(&text)?,
+                    ReplyChunk::Call { index, name, arguments } => reply.call(index, &name, &arguments)?,
+                    ReplyChunk::Over => return Ok((Ok(()), chunks)),
                 }
             }
             // comments, empty events and calls outside of the answer do not count as progress
@@ -145,25 +145,25 @@ impl Remote<'_> {
     }
 }
 
-impl Partner for Remote<'_> {
-    fn answer(&mut self, question: Question<'_>) -> Result<Attempt> {
+impl Partner for RemotePartner<'_> {
+    fn answer(&mut self, question: ChatQuestion<'_>) -> Result<AnswerAttempt> {
         let body = self.request(question.conversation, question.again);
         let mut reply = Reply::new(question.screen);
         let start = Instant::now();
         let (ended, chunks) = self.follow(&body, &mut reply)?;
         if reply.is_empty() {
             match ended {
-                Err(Trouble::Stopped) => return Ok(Attempt::Stopped),
-                Err(trouble) => return Ok(Attempt::Failed(trouble.to_string())),
+                Err(Trouble::Stopped) => return Ok(AnswerAttempt::Stopped),
+                Err(trouble) => return Ok(AnswerAttempt::Failed(trouble.to_string())),
                 Ok(()) => {}
             }
         }
         reply.finish()?;
         let ending = match ended {
-            Err(Trouble::Stopped) => Ending::Stopped,
-            Err(trouble) => Ending::Broken(trouble.to_string()),
+            Err(Trouble::Stopped) => ReplyEnding::Stopped,
+            Err(trouble) => ReplyEnding::Broken(trouble.to_string()),
             Ok(()) if chunks.finish() == Some("length") => self.cut(&chunks),
-            Ok(()) => Ending::Whole,
+            Ok(()) => ReplyEnding::Whole,
         };
         let figures = chunks.figures(start);
         // the first answer has its model loaded
@@ -173,7 +173,12 @@ impl Partner for Remote<'_> {
         if figures.prompt > 0 {
             self.used = figures.prompt + figures.tokens;
         }
-        Ok(Attempt::Answered(Answered { text: reply.text(), reasoning: reply.reasoning, ending, figures }))
+        Ok(AnswerAttempt::Answered(ChatAnswer {
+            text: reply.text(),
+            reasoning: reply.reasoning,
+            ending,
+            figures,
+        }))
     }
 
     fn context(&self) -> Option<(usize, usize)> {
@@ -184,11 +189,11 @@ impl Partner for Remote<'_> {
         None
     }
 
-    fn save(&mut self, conversation: &Conversation, path: &Path) -> Result<String> {
+    fn save(&mut self, conversation: &MessageList, path: &Path) -> Result<String> {
         file::save(conversation, path)
     }
 
-    fn load(&mut self, path: &Path, _note: &dyn Fn(&str)) -> Result<(Conversation, String)> {
+    fn load(&mut self, path: &Path, _note: &dyn Fn(&str)) -> Result<(MessageList, String)> {
         if let Some(loaded) = file::load(path)? {
             return Ok(loaded);
         }
@@ -201,20 +206,20 @@ impl Partner for Remote<'_> {
     }
 }
 
-impl Remote<'_> {
+impl RemotePartner<'_> {
     /// Why an answer was cut: by -n, or because the context is full.
-    fn cut(&self, chunks: &Chunks) -> Ending {
+    fn cut(&self, chunks: &ReplyChunks) -> ReplyEnding {
         let asked = self.args.sampling.max_tokens();
         match asked {
-            Some(limit) if chunks.tokens().is_none_or(|tokens| tokens >= limit) => Ending::Length,
-            _ => Ending::Full("/clear or /undo makes room".into()),
+            Some(limit) if chunks.tokens().is_none_or(|tokens| tokens >= limit) => ReplyEnding::Length,
+            _ => ReplyEnding::Full("/clear or /undo makes room".into()),
         }
     }
 }
 
 /// The requested model, and the server's other models if the user did not name one.
 #[derive(Default)]
-struct Choice {
+struct ModelSelection {
     model: Option<String>,
     others: Vec<String>,
 }
@@ -228,7 +233,7 @@ fn shortened(name: &str) -> String {
 }
 
 /// The model that was named, or the server's first.
-fn chosen(list: &str, args: &ChatArgs) -> Result<Choice> {
+fn chosen(list: &str, args: &ChatArgs) -> Result<ModelSelection> {
     let list: Value = serde_json::from_str(list).unwrap_or_default();
     let ids = list["data"].as_array().into_iter().flatten();
     let ids: Vec<&str> = ids.filter_map(|model| model["id"].as_str()).collect();
@@ -239,15 +244,17 @@ fn chosen(list: &str, args: &ChatArgs) -> Result<Choice> {
     let Some(named) = named.map(|name| name.to_string_lossy().into_owned()) else {
         let mut ids = ids.into_iter();
         let model = ids.next().map(str::to_owned);
-        return Ok(Choice { model, others: ids.take(MAX_NAMES).map(shortened).collect() });
+        return Ok(ModelSelection { model, others: ids.take(MAX_NAMES).map(shortened).collect() });
     };
     if !ids.is_empty() && !ids.contains(&named.as_str()) {
         let known: Vec<String> = ids.into_iter().take(MAX_NAMES).map(shortened).collect();
-        return Err(
-            Usage(format!("-m {named}: the server has no such model; it has {}", known.join(", "))).into()
-        );
+        return Err(UsageError(format!(
+            "-m {named}: the server has no such model; it has {}",
+            known.join(", ")
+        ))
+        .into());
     }
-    Ok(Choice { model: Some(named), ..Choice::default() })
+    Ok(ModelSelection { model: Some(named), ..ModelSelection::default() })
 }
 
 /// What is asked for in every request: only what flags say, so that the server's own defaults hold.
@@ -303,11 +310,13 @@ fn parameters(args: &ChatArgs) -> Result<Map<String, Value>> {
     }
     put("tools", template.tools.as_deref().map(read_tools).transpose()?);
     match constraint::asked(&args.constraint)?.map(|(_, source)| source) {
-        Some(Source::JsonSchema(schema)) => {
+        Some(GrammarSource::JsonSchema(schema)) => {
             let schema = json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}});
             put("response_format", Some(schema));
         }
-        Some(Source::Gbnf(grammar) | Source::Lark(grammar)) => put("grammar", Some(grammar.into())),
+        Some(GrammarSource::Gbnf(grammar) | GrammarSource::Lark(grammar)) => {
+            put("grammar", Some(grammar.into()))
+        }
         _ => {}
     }
     Ok(all)

@@ -1,6 +1,6 @@
 //! An answer as it comes: what is shown of it, and what is kept.
 
-use super::screen::Screen;
+use super::screen::ChatScreen;
 use anyhow::Result;
 
 /// Most tool calls of one answer.
@@ -8,7 +8,7 @@ const MAX_CALLS: usize = 1024;
 
 /// A tool call.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Call {
+pub(super) struct ReplyCall {
     pub(super) name: String,
     /// JSON text.
     pub(super) arguments: String,
@@ -16,14 +16,14 @@ pub(super) struct Call {
 
 /// An answer that is shown as it grows.
 pub(super) struct Reply<'s> {
-    screen: &'s mut Screen,
+    screen: &'s mut ChatScreen,
     pub(super) reasoning: String,
     pub(super) content: String,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<ReplyCall>,
 }
 
 impl Reply<'_> {
-    pub(super) fn new(screen: &mut Screen) -> Reply<'_> {
+    pub(super) fn new(screen: &mut ChatScreen) -> Reply<'_> {
         Reply { screen, reasoning: String::new(), content: String::new(), calls: Vec::new() }
     }
 
@@ -40,7 +40,7 @@ impl Reply<'_> {
     /// More of the call of this number, which begins with its name. What belongs to no call is left out.
     pub(super) fn call(&mut self, index: usize, name: &str, arguments: &str) -> Result<()> {
         if index == self.calls.len() && index < MAX_CALLS {
-            self.calls.push(Call { name: name.to_owned(), arguments: String::new() });
+            self.calls.push(ReplyCall { name: name.to_owned(), arguments: String::new() });
             self.screen.call(name)?;
         }
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };

@@ -8,13 +8,13 @@ use std::io::{IsTerminal, stdout};
 
 /// What a piece of an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum ReplyPart {
     Reasoning,
     Content,
     Call,
 }
 
-enum How {
+enum ScreenMode {
     /// On a terminal: Markdown laid out, reasoning dimmed.
     Styled(Markdown),
     /// On a terminal, without any sequence that styles.
@@ -24,33 +24,33 @@ enum How {
 }
 
 /// Shows one answer after the other.
-pub(super) struct Screen {
-    how: How,
-    part: Option<Part>,
+pub(super) struct ChatScreen {
+    how: ScreenMode,
+    part: Option<ReplyPart>,
     /// Whether the cursor stands at the beginning of a row.
     fresh: bool,
 }
 
-impl Screen {
+impl ChatScreen {
     /// `plain`: `--plain` was given.
-    pub(super) fn new(plain: bool) -> Screen {
+    pub(super) fn new(plain: bool) -> ChatScreen {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
         let how = if !stdout().is_terminal() {
-            How::Piped
+            ScreenMode::Piped
         } else if plain || dumb {
-            How::Plain
+            ScreenMode::Plain
         } else {
-            How::Styled(Markdown::new(set("NO_COLOR").is_none()))
+            ScreenMode::Styled(Markdown::new(set("NO_COLOR").is_none()))
         };
-        Screen { how, part: None, fresh: true }
+        ChatScreen { how, part: None, fresh: true }
     }
 
     pub(super) fn reasoning(&mut self, text: &str) -> Result<()> {
-        if text.is_empty() || matches!(self.how, How::Piped) {
+        if text.is_empty() || matches!(self.how, ScreenMode::Piped) {
             return Ok(());
         }
-        self.turn(Part::Reasoning)?;
+        self.turn(ReplyPart::Reasoning)?;
         self.dim(text)
     }
 
@@ -58,17 +58,17 @@ impl Screen {
         if text.is_empty() {
             return Ok(());
         }
-        self.turn(Part::Content)?;
+        self.turn(ReplyPart::Content)?;
         self.fresh = text.ends_with('\n');
         match &mut self.how {
-            How::Styled(markdown) => output::controls(&markdown.push(text, output::size())),
-            How::Plain | How::Piped => output::stream(text),
+            ScreenMode::Styled(markdown) => output::controls(&markdown.push(text, output::size())),
+            ScreenMode::Plain | ScreenMode::Piped => output::stream(text),
         }
     }
 
     /// A tool call begins.
     pub(super) fn call(&mut self, name: &str) -> Result<()> {
-        self.turn(Part::Call)?;
+        self.turn(ReplyPart::Call)?;
         if !self.fresh {
             self.line()?;
         }
@@ -88,23 +88,23 @@ impl Screen {
     }
 
     /// Ends what another part has begun.
-    fn turn(&mut self, part: Part) -> Result<()> {
+    fn turn(&mut self, part: ReplyPart) -> Result<()> {
         if self.part == Some(part) {
             return Ok(());
         }
         self.leave()?;
         let before = self.part.replace(part);
-        let plain = matches!(self.how, How::Plain);
+        let plain = matches!(self.how, ScreenMode::Plain);
         match before {
             // an answer is told apart from its reasoning also where nothing is dim
-            Some(Part::Reasoning) if plain => output::stream("\n[the answer]\n")?,
+            Some(ReplyPart::Reasoning) if plain => output::stream("\n[the answer]\n")?,
             Some(_) => {
                 self.line()?;
-                if part != Part::Call && !matches!(self.how, How::Piped) {
+                if part != ReplyPart::Call && !matches!(self.how, ScreenMode::Piped) {
                     self.line()?;
                 }
             }
-            None if plain && part == Part::Reasoning => output::stream("[the model thinks]\n")?,
+            None if plain && part == ReplyPart::Reasoning => output::stream("[the model thinks]\n")?,
             None => {}
         }
         self.fresh = true;
@@ -114,7 +114,9 @@ impl Screen {
     /// Lets Markdown end what it holds open.
     fn leave(&mut self) -> Result<()> {
         match &mut self.how {
-            How::Styled(markdown) if self.part == Some(Part::Content) => output::controls(&markdown.finish()),
+            ScreenMode::Styled(markdown) if self.part == Some(ReplyPart::Content) => {
+                output::controls(&markdown.finish())
+            }
             _ => Ok(()),
         }
     }
@@ -130,8 +132,10 @@ impl Screen {
         }
         self.fresh = text.ends_with('\n');
         match self.how {
-            How::Styled(_) => output::controls(&format!("\u{1b}[2m{}\u{1b}[0m", printable_stream(text))),
-            How::Plain | How::Piped => output::stream(text),
+            ScreenMode::Styled(_) => {
+                output::controls(&format!("\u{1b}[2m{}\u{1b}[0m", printable_stream(text)))
+            }
+            ScreenMode::Plain | ScreenMode::Piped => output::stream(text),
         }
     }
 }

@@ -1,20 +1,20 @@
 //! What a conversation took so far.
 
-use super::partner::Figures;
+use super::partner::ReplyFigures;
 use crate::commands::printer::speed;
 
 /// Sums over the answers of this run.
 #[derive(Default)]
 pub(super) struct Stats {
     answers: usize,
-    sum: Figures,
+    sum: ReplyFigures,
     /// Tokens but for the first of each answer, which its prompt's step has given.
     stepped: usize,
     slowest_start: f64,
 }
 
 impl Stats {
-    pub(super) fn add(&mut self, figures: &Figures) {
+    pub(super) fn add(&mut self, figures: &ReplyFigures) {
         self.answers += 1;
         self.sum.prompt += figures.prompt;
         self.sum.cached += figures.cached;
@@ -29,7 +29,8 @@ impl Stats {
 
     /// Lines for `/stats`.
     pub(super) fn text(&self) -> String {
-        let Figures { prompt, cached, tokens, prompt_seconds, seconds, drafted, accepted, .. } = self.sum;
+        let ReplyFigures { prompt, cached, tokens, prompt_seconds, seconds, drafted, accepted, .. } =
+            self.sum;
         if self.answers == 0 {
             return "nothing is answered yet".into();
         }

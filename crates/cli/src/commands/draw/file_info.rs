@@ -1,7 +1,7 @@
 //! What the page of a drawing says about a model file besides its tensors: tokenizer, chat template, metadata.
 
 use latent_formats::gguf::Value as GgufValue;
-use latent_formats::{Outline, Source, TokenizerPlace};
+use latent_formats::{CheckpointSource, Outline, TokenizerPlace};
 use latent_text::Tokenizer;
 use latent_viz::{FileInfo, SpecialToken};
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub(super) fn file_info(outline: &Outline) -> FileInfo {
     let mut tokenizer: Vec<(String, String)> = Vec::new();
     let mut say = |what: &str, value: String| tokenizer.push((what.to_owned(), cut(&value, VALUE)));
     let template = match source {
-        Source::Gguf(gguf) => {
+        CheckpointSource::Gguf(gguf) => {
             let text = |key: &str| gguf.metadata.str(key).ok().flatten().map(str::to_owned);
             if let Some(model) = text("tokenizer.ggml.model") {
                 say("model", model);
@@ -28,7 +28,7 @@ pub(super) fn file_info(outline: &Outline) -> FileInfo {
             }
             text("tokenizer.chat_template")
         }
-        Source::HuggingFace(hf) => {
+        CheckpointSource::HuggingFace(hf) => {
             if let Some(file) = &hf.tokenizer {
                 say(
                     "file",
@@ -94,16 +94,16 @@ fn special_tokens(tokenizer: &Tokenizer) -> Vec<SpecialToken> {
 }
 
 /// Every metadata key with its value, cut.
-fn metadata(source: &Source) -> Vec<(String, String)> {
+fn metadata(source: &CheckpointSource) -> Vec<(String, String)> {
     match source {
-        Source::Gguf(gguf) => {
+        CheckpointSource::Gguf(gguf) => {
             let value = |value: &GgufValue| match value {
                 GgufValue::String(text) => cut(text, VALUE),
                 other => other.describe(),
             };
             gguf.metadata.entries().iter().map(|(key, v)| (cut(key, VALUE), value(v))).collect()
         }
-        Source::HuggingFace(hf) => {
+        CheckpointSource::HuggingFace(hf) => {
             hf.config.iter().map(|(key, value)| (cut(key, VALUE), cut(&plain(value), VALUE))).collect()
         }
     }

@@ -1,31 +1,31 @@
 //! Questions through the chat template.
 
 use crate::args::TemplateArgs;
-use crate::commands::chat_options::ChatOptions;
-use crate::commands::conversation::Conversation;
+use crate::commands::chat_options::TemplateOptions;
+use crate::commands::conversation::MessageList;
 use crate::commands::prompt::ChatFormatter;
 use crate::interrupt;
 use anyhow::Result;
-use latent_engine::{Event, Listener};
+use latent_engine::{Listener, TokenEvent};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 
 /// Makes prompts of questions, each a conversation of its own.
-pub(super) struct Asker {
+pub(super) struct QuestionPrompter {
     pub(super) formatter: ChatFormatter,
     system: Option<String>,
 }
 
-impl Asker {
+impl QuestionPrompter {
     pub(super) fn open(
         checkpoint: &Checkpoint,
         config: &ModelConfig,
         template: &TemplateArgs,
         context: Option<usize>,
-    ) -> Result<Asker> {
+    ) -> Result<QuestionPrompter> {
         let mut formatter = ChatFormatter::open(checkpoint, config, context)?;
-        formatter.options = ChatOptions::new(template, checkpoint)?;
-        Ok(Asker { formatter, system: template.system_prompt.clone() })
+        formatter.options = TemplateOptions::new(template, checkpoint)?;
+        Ok(QuestionPrompter { formatter, system: template.system_prompt.clone() })
     }
 
     /// The tokens of a question.
@@ -38,22 +38,22 @@ impl Asker {
         Ok(self.formatter.chat_if_fits(self.conversation(question).messages())?.ok())
     }
 
-    fn conversation(&self, question: &str) -> Conversation {
-        let mut conversation = Conversation::new(self.system.as_deref());
+    fn conversation(&self, question: &str) -> MessageList {
+        let mut conversation = MessageList::new(self.system.as_deref());
         conversation.push("user", question);
         conversation
     }
 }
 
 /// Stops on a signal.
-pub(super) struct UntilAsked;
+pub(super) struct SignalListener;
 
-impl Listener for UntilAsked {
+impl Listener for SignalListener {
     fn prompt(&mut self, _done: usize, _total: usize) -> bool {
         !interrupt::asked()
     }
 
-    fn token(&mut self, _event: &Event<'_>) -> bool {
+    fn token(&mut self, _event: &TokenEvent<'_>) -> bool {
         !interrupt::asked()
     }
 }

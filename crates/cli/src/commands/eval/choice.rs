@@ -4,17 +4,17 @@ use super::asking::check_interrupt;
 use super::failed;
 use super::results::{self, evaluation, measured, percent};
 use crate::args::ChoiceArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{model, progress};
 use anyhow::{Context, Result};
-use latent_evaluate::{Choice, ChoiceCount, Choices, Found};
+use latent_evaluate::{ChoiceAccuracy, ChoiceCount, ChoiceQuestion, EvaluationResult};
 use latent_text::Tokenizer;
 
 pub(super) fn run(args: &ChoiceArgs) -> Result<()> {
     results::check(&args.result, args.model.engine.force)?;
     let checkpoint = model::open_shared(&args.model)?;
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
-    let choices = Choice::read(&args.file, args.limit).map_err(failed)?;
+    let choices = ChoiceQuestion::read(&args.file, args.limit).map_err(failed)?;
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
     let mut longest = (0, 0);
     for choice in &choices {
@@ -25,7 +25,7 @@ pub(super) fn run(args: &ChoiceArgs) -> Result<()> {
     let mut engine_args = model::with_context(&args.model.engine, config.context_length).into_owned();
     let context = *engine_args.ctx_size.get_or_insert(longest.0.min(config.context_length));
     if longest.0 > context {
-        return Err(Usage(format!(
+        return Err(UsageError(format!(
             "{}, line {}: the text has {} tokens with an ending, but the context holds {context}",
             args.file.display(),
             longest.1,
@@ -47,11 +47,12 @@ pub(super) fn run(args: &ChoiceArgs) -> Result<()> {
     bar.finish_and_clear();
     let found = count.finish();
     let lines = lines(&found);
-    let result = evaluation(measured(&checkpoint, &engine), Some(&args.file), Found::Choice(found));
+    let result =
+        evaluation(measured(&checkpoint, &engine), Some(&args.file), EvaluationResult::Choice(found));
     results::show(&args.result, &result, &lines)
 }
 
-fn lines(found: &Choices) -> Vec<String> {
+fn lines(found: &ChoiceAccuracy) -> Vec<String> {
     vec![
         format!("right by the sum of ln p   {}", percent(found.accuracy, 2)),
         format!("right by ln p per token    {} (llama.cpp's HellaSwag score)", percent(found.per_token, 2)),

@@ -2,13 +2,13 @@
 
 use super::failed;
 use crate::args::EngineArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{input, interrupt, model};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
-use latent_evaluate::Chunks;
+use latent_evaluate::TokenChunks;
 use latent_formats::Checkpoint;
-use latent_text::{Encode, TextError, Tokenizer};
+use latent_text::{EncodeOptions, TextError, Tokenizer};
 use std::path::Path;
 
 /// Tokens of a chunk, if --ctx-size does not say: those of llama-perplexity.
@@ -28,7 +28,7 @@ pub(crate) fn bos(checkpoint: &Checkpoint) -> Result<Option<u32>> {
 pub(super) fn read(path: &Path) -> Result<String> {
     let text = input::file_text(path)?;
     if text.trim().is_empty() {
-        return Err(Usage(format!("{}: the file is empty; give one with text", path.display())).into());
+        return Err(UsageError(format!("{}: the file is empty; give one with text", path.display())).into());
     }
     Ok(text)
 }
@@ -39,17 +39,17 @@ pub(super) fn chunks(
     checkpoint: &Checkpoint,
     engine: &EngineArgs,
     most: Option<usize>,
-) -> Result<Chunks> {
+) -> Result<TokenChunks> {
     let text = read(path)?;
     let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
-    let tokens = tokenizer.encode(&text, Encode { add_special: true, parse_special: false })?;
+    let tokens = tokenizer.encode(&text, EncodeOptions { add_special: true, parse_special: false })?;
     let limit = latent_graph::ModelConfig::before_loading(checkpoint)?.context_length;
     let context = model::with_context(engine, limit).ctx_size.unwrap_or(CONTEXT);
-    Chunks::cut(tokens, context, most).map_err(failed).with_context(|| path.display().to_string())
+    TokenChunks::cut(tokens, context, most).map_err(failed).with_context(|| path.display().to_string())
 }
 
 /// Shows on a bar how many tokens are done, and stops on a signal.
-pub(super) fn show(bar: &ProgressBar, chunks: &Chunks) -> impl FnMut(usize) -> bool {
+pub(super) fn show(bar: &ProgressBar, chunks: &TokenChunks) -> impl FnMut(usize) -> bool {
     bar.set_length(chunks.tokens().len() as u64);
     move |done| {
         bar.set_position(done as u64);

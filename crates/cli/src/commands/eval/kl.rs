@@ -5,16 +5,16 @@ use super::results::{self, evaluation, measured, percent, with_error};
 use super::{corpus, failed};
 use crate::args::KlArgs;
 use crate::commands::diff;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{model, progress, ranks};
 use anyhow::{Context, Result};
-use latent_evaluate::{Divergence, EvalError, Found, LogitsReader, Measured};
+use latent_evaluate::{Divergence, EvalError, EvaluatedModel, EvaluationResult, LogitsReader};
 use latent_formats::{Checkpoint, output_file};
 use latent_graph::ModelConfig;
 use std::path::{Path, PathBuf};
 
 /// The base: its file of log-probabilities, the exact −ln p of the text where it ran here, and what it is.
-struct Base {
+struct KlBase {
     path: PathBuf,
     token_nll: Option<Vec<f32>>,
     what: String,
@@ -30,9 +30,9 @@ pub(super) fn run(args: &KlArgs) -> Result<()> {
     let parent = std::env::temp_dir();
     let folder = output_file::temporary_folder(&parent).with_context(|| parent.display().to_string())?;
     let base = match (&args.kl_divergence_base, &args.text) {
-        (Some(path), _) => Base { path: path.clone(), token_nll: None, what: path.display().to_string() },
+        (Some(path), _) => KlBase { path: path.clone(), token_nll: None, what: path.display().to_string() },
         (None, Some(text)) => run_base(args, text, &checkpoint, vocab, folder.path())?,
-        (None, None) => return Err(Usage("give a text, or --kl-divergence-base FILE".into()).into()),
+        (None, None) => return Err(UsageError("give a text, or --kl-divergence-base FILE".into()).into()),
     };
     let mut reader = LogitsReader::open(&base.path, vocab).map_err(failed)?;
     let mut engine_args = args.model.engine.clone();
@@ -46,8 +46,8 @@ pub(super) fn run(args: &KlArgs) -> Result<()> {
     bar.finish_and_clear();
     let found = found.map_err(failed)?;
     let lines = lines(&found);
-    let model = Measured { base: base.what, ..measured(&checkpoint, &engine) };
-    results::show(&args.result, &evaluation(model, args.text.as_deref(), Found::Kl(found)), &lines)
+    let model = EvaluatedModel { base: base.what, ..measured(&checkpoint, &engine) };
+    results::show(&args.result, &evaluation(model, args.text.as_deref(), EvaluationResult::Kl(found)), &lines)
 }
 
 /// Runs the base and leaves its log-probabilities in a file in `folder`: the two models need not fit into memory together.
@@ -57,11 +57,11 @@ fn run_base(
     checkpoint: &Checkpoint,
     vocab: usize,
     folder: &Path,
-) -> Result<Base> {
+) -> Result<KlBase> {
     if ranks::hosts(args.model.engine.partition.as_ref())?.is_some() {
         let problem = "several ranks load one model, and not a base before it: write its logits with `latent eval perplexity --kl-divergence-base FILE`, and \
                        give that FILE with --kl-divergence-base";
-        return Err(Usage(problem.into()).into());
+        return Err(UsageError(problem.into()).into());
     }
     let mut settings = args.model.engine.clone();
     if args.base.is_empty() && args.base_model.is_none() {
@@ -79,9 +79,9 @@ fn run_base(
     let (bos, path) = (corpus::bos(&other)?, folder.join("base.kld"));
     let mut engine = model::load(&other, &settings, args.result.json)?;
     let found = measure(&mut engine, &chunks, bos, Some(&path), !args.result.json)?;
-    let Measured { file, precision, cache, .. } = measured(&other, &engine);
+    let EvaluatedModel { file, precision, cache, .. } = measured(&other, &engine);
     let what = format!("{file}, precision {precision}, {cache} cache");
-    Ok(Base { path, token_nll: Some(found.token_nll), what })
+    Ok(KlBase { path, token_nll: Some(found.token_nll), what })
 }
 
 fn lines(found: &Divergence) -> Vec<String> {

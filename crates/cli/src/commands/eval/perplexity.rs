@@ -6,7 +6,7 @@ use crate::args::PerplexityArgs;
 use crate::{model, progress, target};
 use anyhow::Result;
 use latent_engine::Engine;
-use latent_evaluate::{Chunks, Found, LogitsWriter, Perplexity};
+use latent_evaluate::{EvaluationResult, LogitsWriter, Perplexity, TokenChunks};
 use std::path::Path;
 
 pub(super) fn run(args: &PerplexityArgs) -> Result<()> {
@@ -23,14 +23,15 @@ pub(super) fn run(args: &PerplexityArgs) -> Result<()> {
     let mut engine = model::load(&checkpoint, &engine_args, args.result.json)?;
     let found = measure(&mut engine, &chunks, bos, args.kl_divergence_base.as_deref(), !args.result.json)?;
     let lines = lines(&found);
-    let result = evaluation(measured(&checkpoint, &engine), Some(&args.text), Found::Perplexity(found));
+    let result =
+        evaluation(measured(&checkpoint, &engine), Some(&args.text), EvaluationResult::Perplexity(found));
     results::show(&args.result, &result, &lines)
 }
 
 /// Runs the chunks; writes their log-probabilities where a path is given.
 pub(super) fn measure(
     engine: &mut Engine,
-    chunks: &Chunks,
+    chunks: &TokenChunks,
     bos: Option<u32>,
     write: Option<&Path>,
     show: bool,

@@ -1,13 +1,13 @@
 //! `latent eval questions`.
 
-use super::asking::{Asker, UntilAsked, check_interrupt};
+use super::asking::{QuestionPrompter, SignalListener, check_interrupt};
 use super::failed;
 use super::results::{self, evaluation, measured, percent};
 use crate::args::QuestionsArgs;
 use crate::{model, progress};
 use anyhow::{Context, Result};
 use latent_engine::Session;
-use latent_evaluate::{Estimate, Found, Question, Questions};
+use latent_evaluate::{Estimate, EvaluationResult, Question, QuestionAccuracy};
 
 /// Wrong answers that are shown.
 const SHOWN: usize = 5;
@@ -18,7 +18,7 @@ pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     let questions = Question::read(&args.file, args.limit).map_err(failed)?;
     let mut engine_args = model::with_context(&args.model.engine, config.context_length).into_owned();
-    let asker = Asker::open(&checkpoint, &config, &args.template, engine_args.ctx_size)?;
+    let asker = QuestionPrompter::open(&checkpoint, &config, &args.template, engine_args.ctx_size)?;
     let mut prompts = Vec::with_capacity(questions.len());
     for question in &questions {
         let place = || format!("{}, line {}", args.file.display(), question.line);
@@ -30,22 +30,23 @@ pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
     let mut engine = model::load(&checkpoint, &engine_args, quiet)?;
     let bar = progress::bar(!quiet, "asking");
     bar.set_length(questions.len() as u64);
-    let (mut session, mut found) = (Session::default(), Questions::default());
+    let (mut session, mut found) = (Session::default(), QuestionAccuracy::default());
     for (question, prompt) in questions.iter().zip(prompts) {
         let tokenizer = &asker.formatter.tokenizer;
         let ask = (prompt, args.n_predict);
-        let answer = latent_evaluate::answer(&mut engine, &mut session, tokenizer, ask, &mut UntilAsked)?;
+        let answer = latent_evaluate::answer(&mut engine, &mut session, tokenizer, ask, &mut SignalListener)?;
         check_interrupt()?;
         found.add(question, &answer.text);
         bar.inc(1);
     }
     bar.finish_and_clear();
     let lines = lines(&found);
-    let result = evaluation(measured(&checkpoint, &engine), Some(&args.file), Found::Questions(found));
+    let result =
+        evaluation(measured(&checkpoint, &engine), Some(&args.file), EvaluationResult::Questions(found));
     results::show(&args.result, &result, &lines)
 }
 
-fn lines(found: &Questions) -> Vec<String> {
+fn lines(found: &QuestionAccuracy) -> Vec<String> {
     let right = found.questions - found.wrong.len();
     let mut lines =
         vec![format!("exactly right  {right} of {}: {}", found.questions, percent(found.exact, 1))];

@@ -2,7 +2,7 @@
 
 use super::results;
 use crate::args::ReportArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use anyhow::Result;
 use latent_evaluate::Evaluation;
 use latent_formats::input_file;
@@ -16,7 +16,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<()> {
     for path in &args.results {
         let text = input_file::read_text(path, MAX_RESULT)?;
         let evaluation = serde_json::from_str(&text).map_err(|error| {
-            Usage(format!("{}: not a result of `latent eval --json`: {error}", path.display()))
+            UsageError(format!("{}: not a result of `latent eval --json`: {error}", path.display()))
         })?;
         evaluations.push(evaluation);
     }

@@ -4,7 +4,7 @@ use crate::args::ResultArgs;
 use crate::{output, target};
 use anyhow::Result;
 use latent_engine::Engine;
-use latent_evaluate::{Estimate, Evaluation, Found, Measured};
+use latent_evaluate::{Estimate, EvaluatedModel, Evaluation, EvaluationResult};
 use latent_formats::{Checkpoint, OutputFile};
 use std::io::Write;
 use std::path::Path;
@@ -25,9 +25,9 @@ pub(super) fn check(args: &ResultArgs, replace: bool) -> Result<()> {
 }
 
 /// A model that was run, with the settings that change its numbers.
-pub(super) fn measured(checkpoint: &Checkpoint, engine: &Engine) -> Measured {
+pub(super) fn measured(checkpoint: &Checkpoint, engine: &Engine) -> EvaluatedModel {
     let summary = engine.summary();
-    Measured {
+    EvaluatedModel {
         name: summary.name.clone(),
         precision: engine.bind().precision.to_string(),
         isa: summary.tier.name().to_owned(),
@@ -37,11 +37,11 @@ pub(super) fn measured(checkpoint: &Checkpoint, engine: &Engine) -> Measured {
 }
 
 /// A model that was not run.
-pub(super) fn unmeasured(checkpoint: &Checkpoint) -> Measured {
-    Measured {
+pub(super) fn unmeasured(checkpoint: &Checkpoint) -> EvaluatedModel {
+    EvaluatedModel {
         file: checkpoint.display_name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        ..Measured::default()
+        ..EvaluatedModel::default()
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) fn write_page(path: &Path, evaluations: &[Evaluation]) -> Result<()> 
 }
 
 /// A result with the file that it was measured with.
-pub(super) fn evaluation(model: Measured, input: Option<&Path>, found: Found) -> Evaluation {
+pub(super) fn evaluation(model: EvaluatedModel, input: Option<&Path>, found: EvaluationResult) -> Evaluation {
     let input = input.map(|path| path.display().to_string()).unwrap_or_default();
     Evaluation { model, input, found }
 }

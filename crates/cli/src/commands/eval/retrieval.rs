@@ -1,14 +1,16 @@
 //! `latent eval retrieval`.
 
-use super::asking::{Asker, UntilAsked, check_interrupt};
+use super::asking::{QuestionPrompter, SignalListener, check_interrupt};
 use super::corpus;
 use super::results::{self, evaluation, measured, percent};
 use crate::args::RetrievalArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{model, progress};
 use anyhow::Result;
 use latent_engine::{Engine, Session};
-use latent_evaluate::{Case, Estimate, Found, Haystack, Needle, Retrieval, RetrievalCell};
+use latent_evaluate::{
+    Estimate, EvaluationResult, Haystack, Needle, Retrieval, RetrievalCase, RetrievalCell,
+};
 use std::path::Path;
 
 pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
@@ -23,11 +25,11 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
             "prompts of {longest} tokens and answers of {} do not fit into a context of {room} tokens: give other --lengths",
             args.n_predict
         );
-        return Err(Usage(problem).into());
+        return Err(UsageError(problem).into());
     }
     let haystack = haystack(args.haystack.as_deref())?;
     let context = *engine_args.ctx_size.get_or_insert(longest + args.n_predict);
-    let asker = Asker::open(&checkpoint, &config, &args.template, Some(context))?;
+    let asker = QuestionPrompter::open(&checkpoint, &config, &args.template, Some(context))?;
     let quiet = args.result.json;
     let mut engine = model::load(&checkpoint, &engine_args, quiet)?;
     let bar = progress::bar(!quiet, "looking");
@@ -39,7 +41,7 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
             let mut cell = RetrievalCell { length, depth, ..RetrievalCell::default() };
             let mut here = 0;
             for trial in 0..args.trials {
-                let needle = hide(&haystack, Case { length, depth, trial }, &asker)?;
+                let needle = hide(&haystack, RetrievalCase { length, depth, trial }, &asker)?;
                 cell.tokens += needle.tokens.len() as f64 / args.trials as f64;
                 here += usize::from(finds(&mut engine, &asker, needle, args.n_predict)?);
                 bar.inc(1);
@@ -55,7 +57,7 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
     let found =
         Retrieval { haystack: hidden, trials: args.trials, found: Estimate::share(right, all), cells };
     let lines = lines(&found, args);
-    let result = evaluation(measured(&checkpoint, &engine), None, Found::Retrieval(found));
+    let result = evaluation(measured(&checkpoint, &engine), None, EvaluationResult::Retrieval(found));
     results::show(&args.result, &result, &lines)
 }
 
@@ -63,24 +65,24 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
 fn haystack(path: Option<&Path>) -> Result<Haystack> {
     let Some(path) = path else { return Ok(Haystack::SimilarFacts) };
     Haystack::of_text(&corpus::read(path)?)
-        .ok_or_else(|| Usage(format!("{}: the text has no sentence", path.display())).into())
+        .ok_or_else(|| UsageError(format!("{}: the text has no sentence", path.display())).into())
 }
 
 /// The prompt of a case.
-fn hide(haystack: &Haystack, case: Case, asker: &Asker) -> Result<Needle> {
+fn hide(haystack: &Haystack, case: RetrievalCase, asker: &QuestionPrompter) -> Result<Needle> {
     let tokens = &mut |text: &str| asker.prompt_if_fits(text);
-    haystack
-        .hide(case, tokens)?
-        .ok_or_else(|| Usage(format!("--lengths {}: the question alone has more tokens", case.length)).into())
+    haystack.hide(case, tokens)?.ok_or_else(|| {
+        UsageError(format!("--lengths {}: the question alone has more tokens", case.length)).into()
+    })
 }
 
 /// Whether the answer to a prompt has the code in it.
-fn finds(engine: &mut Engine, asker: &Asker, needle: Needle, most: usize) -> Result<bool> {
+fn finds(engine: &mut Engine, asker: &QuestionPrompter, needle: Needle, most: usize) -> Result<bool> {
     // prompts of one length and depth begin alike: none may profit from another's rows, so that each is an ordinary prompt
     let mut session = Session::default();
     let ask = (needle.tokens, most);
     let answer =
-        latent_evaluate::answer(engine, &mut session, &asker.formatter.tokenizer, ask, &mut UntilAsked)?;
+        latent_evaluate::answer(engine, &mut session, &asker.formatter.tokenizer, ask, &mut SignalListener)?;
     engine.release(session.sequence);
     check_interrupt()?;
     Ok(latent_evaluate::found(&answer.text, &needle.expected))

@@ -5,7 +5,7 @@ use super::{corpus, failed};
 use crate::args::RoutingArgs;
 use crate::{model, progress};
 use anyhow::Result;
-use latent_evaluate::{EvalError, Found, Routing};
+use latent_evaluate::{EvalError, EvaluationResult, RoutingStatistics};
 
 pub(super) fn run(args: &RoutingArgs) -> Result<()> {
     results::check(&args.result, args.model.engine.force)?;
@@ -28,11 +28,12 @@ pub(super) fn run(args: &RoutingArgs) -> Result<()> {
     bar.finish_and_clear();
     let found = found?;
     let lines = lines(&found);
-    let result = evaluation(measured(&checkpoint, &engine), Some(&args.text), Found::Routing(found));
+    let result =
+        evaluation(measured(&checkpoint, &engine), Some(&args.text), EvaluationResult::Routing(found));
     results::show(&args.result, &result, &lines)
 }
 
-fn lines(found: &Routing) -> Vec<String> {
+fn lines(found: &RoutingStatistics) -> Vec<String> {
     let mut lines = vec![format!("{} tokens", found.tokens)];
     lines.push(format!("{:>5}{:>9}{:>11}{:>11}{:>8}", "layer", "experts", "entropy", "imbalance", "unused"));
     for layer in &found.layers {

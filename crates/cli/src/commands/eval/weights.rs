@@ -5,7 +5,7 @@ use super::results::{self, evaluation, unmeasured};
 use crate::args::WeightsArgs;
 use crate::{interrupt, model, progress};
 use anyhow::Result;
-use latent_evaluate::{Found, Measured, WeightErrors, WeightGroup};
+use latent_evaluate::{EvaluatedModel, EvaluationResult, WeightErrors, WeightGroup};
 use latent_threads::Topology;
 
 pub(super) fn run(args: &WeightsArgs) -> Result<()> {
@@ -25,8 +25,8 @@ pub(super) fn run(args: &WeightsArgs) -> Result<()> {
     bar.finish_and_clear();
     let found = found.map_err(failed)?;
     let lines = lines(&found);
-    let model = Measured { base: base.display_name(), ..unmeasured(&checkpoint) };
-    results::show(&args.result, &evaluation(model, None, Found::Weights(found)), &lines)
+    let model = EvaluatedModel { base: base.display_name(), ..unmeasured(&checkpoint) };
+    results::show(&args.result, &evaluation(model, None, EvaluationResult::Weights(found)), &lines)
 }
 
 fn lines(found: &WeightErrors) -> Vec<String> {

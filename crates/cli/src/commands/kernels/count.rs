@@ -2,11 +2,11 @@
 
 use super::device::{device_name, filter, nothing};
 use crate::args::KernelsCountArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use latent_backends::DeviceKernels;
-use latent_conformance::{Count, CountedCall};
+use latent_conformance::{CaseCount, CountedCall};
 use serde_json::json;
 
 /// What a multiprocessor of a GPU holds at a time: the tables of NVIDIA's CUDA programming guide.
@@ -37,7 +37,7 @@ impl Multiprocessor {
 pub(super) fn run(device: &DeviceKernels, args: &KernelsCountArgs) -> Result<()> {
     if device.gpu.is_none() {
         let problem = "kernels of the CPU are functions: `latent kernels count` is for --device gpu or gpu:N; `latent kernels perf` times them";
-        return Err(Usage(problem.into()).into());
+        return Err(UsageError(problem.into()).into());
     }
     let filter = filter(device, &args.filter, None)?;
     let (mut found, mut problems, mut printed) = (Vec::new(), Vec::new(), Ok(()));
@@ -81,7 +81,7 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsCountArgs) -> Result<()>
 }
 
 /// Prints a line for each shader of a case.
-fn print(count: &Count, first: bool) -> Result<()> {
+fn print(count: &CaseCount, first: bool) -> Result<()> {
     if first {
         let occupancy = MULTIPROCESSORS.map(|unit| format!("{:>6}", unit.name)).concat();
         let driver = driver(["instr.", "cycles", "regs", "spilled", "fit"].map(str::to_owned));

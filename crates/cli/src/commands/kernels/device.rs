@@ -1,19 +1,19 @@
 //! The device whose kernels are looked at, and which of them.
 
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use anyhow::Result;
 use latent_backends::DeviceKernels;
-use latent_conformance::Filter;
+use latent_conformance::KernelFilter;
 use latent_types::Tier;
 
 /// The cases and kernels of these words; instruction sets are those of the CPU.
-pub(super) fn filter(device: &DeviceKernels, words: &[String], tier: Option<Tier>) -> Result<Filter> {
-    let filter = Filter::new(words);
+pub(super) fn filter(device: &DeviceKernels, words: &[String], tier: Option<Tier>) -> Result<KernelFilter> {
+    let filter = KernelFilter::new(words);
     match tier {
         None => Ok(filter),
         Some(tier) if device.gpu.is_none() => Ok(filter.level(tier.name())),
         Some(tier) => {
-            Err(Usage(format!("--isa {tier} is an instruction set of the CPU: a GPU has none of them"))
+            Err(UsageError(format!("--isa {tier} is an instruction set of the CPU: a GPU has none of them"))
                 .into())
         }
     }
@@ -25,7 +25,7 @@ pub(super) fn nothing(words: &[String]) -> Result<()> {
         "no kernel and case has all of {:?} in its name: see the names with `latent kernels support` or `latent kernels test --cases`",
         words.join(" ")
     );
-    Err(Usage(problem).into())
+    Err(UsageError(problem).into())
 }
 
 /// What runs the kernels.

@@ -2,11 +2,11 @@
 
 use super::device::{device_name, filter, nothing};
 use crate::args::KernelsPerfArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use latent_backends::DeviceKernels;
-use latent_conformance::{FusedSpeedup, Limits, Measurement, PerfOptions};
+use latent_conformance::{FusedSpeedup, MachinePeaks, Measurement, PerfOptions};
 use latent_threads::Placement;
 use latent_types::{Tier, format_bytes};
 use serde_json::json;
@@ -23,7 +23,7 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
     if device.gpu.is_some() && args.threads > 1 {
         let problem =
             format!("--threads {} is for the CPU: a GPU runs one kernel after the other", args.threads);
-        return Err(Usage(problem).into());
+        return Err(UsageError(problem).into());
     }
     // a software adapter keeps copies in addition to the buffers
     let copies = 1 + u64::from(device.gpu.as_ref().is_some_and(|gpu| gpu.software));
@@ -95,20 +95,20 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
 /// The machine's limits, measured again when they are old.
 struct MeasuredLimits<'d> {
     device: &'d DeviceKernels,
-    known: Vec<(Tier, usize, Instant, Limits)>,
+    known: Vec<(Tier, usize, Instant, MachinePeaks)>,
     /// Why a measurement failed; its limits are NaN.
     failure: Option<latent_backend::BackendError>,
 }
 
 impl MeasuredLimits<'_> {
-    fn of(&mut self, level: &str, threads: usize) -> Limits {
+    fn of(&mut self, level: &str, threads: usize) -> MachinePeaks {
         let tier = level.parse().unwrap_or(Tier::Portable);
         self.known.retain(|(.., at, _)| at.elapsed() < LIMITS_STAND);
         if let Some((.., limits)) = self.known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
             return *limits;
         }
         let limits = match self.device.backend.limits(&Placement::anywhere(threads), tier) {
-            Ok(found) => Limits {
+            Ok(found) => MachinePeaks {
                 read_bandwidth: found.read_bandwidth,
                 int8_macs: found.int8_macs,
                 f32_macs: found.f32_macs,
@@ -118,7 +118,7 @@ impl MeasuredLimits<'_> {
             Err(error) => {
                 self.failure = Some(error);
                 let none = f64::NAN;
-                Limits {
+                MachinePeaks {
                     read_bandwidth: none,
                     int8_macs: none,
                     f32_macs: none,

@@ -5,7 +5,7 @@ use crate::args::KernelsSupportArgs;
 use crate::output;
 use anyhow::Result;
 use latent_backends::DeviceKernels;
-use latent_conformance::Support;
+use latent_conformance::OperationSupport;
 use serde_json::{Map, Value, json};
 
 pub(super) fn run(device: &DeviceKernels, args: &KernelsSupportArgs) -> Result<()> {
@@ -56,7 +56,7 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsSupportArgs) -> Result<(
         columns(levels.iter().map(|level| level.name.to_owned()).collect())
     ))?;
     for row in &found {
-        let cell = |level: &latent_conformance::Level| {
+        let cell = |level: &latent_conformance::KernelLevel| {
             let mut there = row.kernels.iter().filter(|kernel| kernel.level == level.name);
             there.next().map_or("–", |kernel| words(kernel.missing.is_none())).to_owned()
         };
@@ -73,8 +73,9 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsSupportArgs) -> Result<(
 }
 
 /// What shaders compute, and with which variants.
-fn by_shaders(found: &[Support]) -> Result<()> {
-    let (there, others): (Vec<&Support>, Vec<_>) = found.iter().partition(|row| !row.kernels.is_empty());
+fn by_shaders(found: &[OperationSupport]) -> Result<()> {
+    let (there, others): (Vec<&OperationSupport>, Vec<_>) =
+        found.iter().partition(|row| !row.kernels.is_empty());
     output::line("")?;
     output::line(&format!("{:<16}{:<10}{:<7}{:<6}kernels", "operation", "format", "layout", "input"))?;
     for row in there {

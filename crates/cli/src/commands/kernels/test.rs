@@ -5,13 +5,13 @@ use crate::args::KernelsTestArgs;
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use latent_backends::DeviceKernels;
-use latent_conformance::{Backend, Outcome, Verdict};
+use latent_conformance::{CaseBackend, CaseOutcome, CaseVerdict};
 use serde_json::json;
 use std::collections::BTreeMap;
 
 /// Results of the cases of one kernel.
 #[derive(Default)]
-struct Sum {
+struct KernelTally {
     passed: usize,
     failed: usize,
     skipped: Option<String>,
@@ -24,19 +24,19 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsTestArgs) -> Result<()> 
     let (backend, filter) = (&*device.kernels, filter(device, &args.filter, args.isa)?);
     let (mut outcomes, mut failed) = (Vec::new(), 0);
     // in the order of the table of kernels
-    let mut sums: Vec<(String, Sum)> =
-        backend.kernels().into_iter().map(|k| (k.name, Sum::default())).collect();
+    let mut sums: Vec<(String, KernelTally)> =
+        backend.kernels().into_iter().map(|k| (k.name, KernelTally::default())).collect();
     let place: BTreeMap<String, usize> =
         sums.iter().enumerate().map(|(i, (name, _))| (name.clone(), i)).collect();
     latent_conformance::test(backend, &latent_conformance::cases(), &filter, &mut |outcome| {
         let sum = &mut sums[place[&outcome.kernel]].1;
         match &outcome.verdict {
-            Verdict::Passed { of_bound } => {
+            CaseVerdict::Passed { of_bound } => {
                 sum.passed += 1;
                 sum.worst = sum.worst.max(*of_bound);
             }
-            Verdict::Skipped { missing } => sum.skipped = Some(missing.clone()),
-            Verdict::Failed { problem } => {
+            CaseVerdict::Skipped { missing } => sum.skipped = Some(missing.clone()),
+            CaseVerdict::Failed { problem } => {
                 failed += 1;
                 sum.failed += 1;
                 sum.problems.push(format!("{}: {problem}", outcome.case));
@@ -70,14 +70,14 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsTestArgs) -> Result<()> 
     Ok(())
 }
 
-fn count_skipped(outcomes: &[Outcome]) -> usize {
-    outcomes.iter().filter(|outcome| matches!(outcome.verdict, Verdict::Skipped { .. })).count()
+fn count_skipped(outcomes: &[CaseOutcome]) -> usize {
+    outcomes.iter().filter(|outcome| matches!(outcome.verdict, CaseVerdict::Skipped { .. })).count()
 }
 
 fn print_test(
-    backend: &dyn Backend,
-    sums: &[(String, Sum)],
-    outcomes: &[Outcome],
+    backend: &dyn CaseBackend,
+    sums: &[(String, KernelTally)],
+    outcomes: &[CaseOutcome],
     cases: bool,
 ) -> Result<()> {
     output::line(&format!("{:<36}{:>6}  {:<8}{:>24}", "kernel", "cases", "", "worst error of its bound"))?;

@@ -12,7 +12,7 @@ use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::config::LayerKind;
 use latent_hosts::agree::on_least;
-use latent_hosts::predict::{Host, Link, Speed};
+use latent_hosts::predict::{Host, HostSpeed, NetworkLink};
 use latent_hosts::slowest_link;
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,8 +49,12 @@ pub(super) fn all_ranks(args: &PlanHostsArgs) -> Result<Option<HostsFile>> {
 }
 
 /// Rank 0 hears what the others have measured.
-fn collect(communicator: &dyn Communicator, own: Host, link: Option<Link>) -> Result<Option<HostsFile>> {
-    let of = |speed: Speed| [speed.bandwidth, speed.flops.unwrap_or_default()];
+fn collect(
+    communicator: &dyn Communicator,
+    own: Host,
+    link: Option<NetworkLink>,
+) -> Result<Option<HostsFile>> {
+    let of = |speed: HostSpeed| [speed.bandwidth, speed.flops.unwrap_or_default()];
     // none is sent as zero
     let at_once = own.at_once.map_or([0.0; 2], of);
     let numbers = [&[own.memory], of(own.speed).as_slice(), &at_once].concat();
@@ -68,7 +72,7 @@ fn collect(communicator: &dyn Communicator, own: Host, link: Option<Link>) -> Re
         let [memory, bandwidth, flops, read_at_once, flops_at_once] = numbers[..] else {
             anyhow::bail!("rank {from} sent {} bytes of measurements, expected 40", message.len());
         };
-        let speed = |bandwidth, flops| Speed { bandwidth, flops: Some(flops) };
+        let speed = |bandwidth, flops| HostSpeed { bandwidth, flops: Some(flops) };
         let at_once = (read_at_once > 0.0).then(|| speed(read_at_once, flops_at_once));
         file.hosts.push(Host {
             name: communicator.host(from),
@@ -98,7 +102,7 @@ fn this_host(
     let mut engine = Engine::load(&*args.model.engine.backend()?, checkpoint, &options, &mut |_, _| {})?;
     engine.wait_for_weights();
     let (bandwidth, flops) = speeds(&mut engine, prompt, barrier)?;
-    Ok(Host { name, memory, speed: Speed { bandwidth, flops: Some(flops) }, at_once: None })
+    Ok(Host { name, memory, speed: HostSpeed { bandwidth, flops: Some(flops) }, at_once: None })
 }
 
 /// The layers that are run: those without experts, and some with; fewer where they would take half of the memory.

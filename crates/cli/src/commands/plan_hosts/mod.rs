@@ -10,7 +10,7 @@ use crate::{output, prediction, ranks, target};
 use anyhow::Result;
 use latent_engine::DEFAULT_BATCH_TOKENS;
 use latent_formats::OutputFile;
-use latent_hosts::predict::{self, Case, Proposal};
+use latent_hosts::predict::{self, PredictionCase, Proposal};
 use std::io::Write;
 
 pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
@@ -29,7 +29,7 @@ pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
     }
     let file = HostsFile::read(&args.hosts)?;
     prediction::planned(&args.model, |model, context, outline| {
-        let case = Case {
+        let case = PredictionCase {
             context,
             // half of the context is what a long conversation attends to on the way
             past: args.past.unwrap_or(context / 2).min(context),

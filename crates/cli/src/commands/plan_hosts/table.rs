@@ -3,11 +3,11 @@
 use super::files::RankFiles;
 use crate::output;
 use anyhow::Result;
-use latent_hosts::predict::{Case, Prediction, Proposal, RankPrediction};
+use latent_hosts::predict::{Prediction, PredictionCase, Proposal, RankPrediction};
 use serde_json::{Value, json};
 
 /// The best proposal in full, and the others in one table.
-pub(super) fn print(proposals: &[Proposal], case: &Case, files: &RankFiles) -> Result<()> {
+pub(super) fn print(proposals: &[Proposal], case: &PredictionCase, files: &RankFiles) -> Result<()> {
     let best = best(proposals)?;
     output::line("| rank | host | layers | memory | ms per step |")?;
     output::line("|---|---|---|---|---|")?;
@@ -37,7 +37,7 @@ pub(super) fn print(proposals: &[Proposal], case: &Case, files: &RankFiles) -> R
     output::line(&format!("mpirun -n {ranks} latent run -m MODEL --partition {}", best.partition))
 }
 
-fn sequences(case: &Case) -> String {
+fn sequences(case: &PredictionCase) -> String {
     match (case.rows, case.in_flight) {
         (1, 1) => String::new(),
         (rows, 1) => format!(" of {rows} sequences"),
@@ -50,7 +50,7 @@ pub(super) fn best(proposals: &[Proposal]) -> Result<&Prediction> {
     match proposals.first().map(|proposal| &proposal.best) {
         Some(Ok(best)) => Ok(best),
         Some(Err(error)) => Err(error.clone().into()),
-        None => Err(crate::exit::Usage("the hosts file lists no hosts".into()).into()),
+        None => Err(crate::exit::UsageError("the hosts file lists no hosts".into()).into()),
     }
 }
 
@@ -93,7 +93,7 @@ fn why(found: &Prediction, best: &Prediction) -> String {
 }
 
 /// All proposals; the fields of the best one are at the top level.
-pub(super) fn json(proposals: &[Proposal], case: &Case, files: &RankFiles) -> Result<()> {
+pub(super) fn json(proposals: &[Proposal], case: &PredictionCase, files: &RankFiles) -> Result<()> {
     let mut value = object(best(proposals)?);
     for (rank, needed) in files.needed.iter().enumerate() {
         value["ranks"][rank]["files"] = json!(needed);

@@ -2,7 +2,7 @@
 
 use crate::args::{AnswerArgs, ConstraintArgs, ReasoningPlace, ReasoningSwitch};
 use crate::commands::constraint::{self, AnswerConstraint};
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use anyhow::Result;
 use latent_formats::{input_file, json};
 use latent_server::{ReasoningLimit, RequestDefaults};
@@ -62,9 +62,9 @@ impl AnswerDefaults {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn check(&self, tokenizer: &Arc<Tokenizer>) -> Result<(), Usage> {
+    pub(super) fn check(&self, tokenizer: &Arc<Tokenizer>) -> Result<(), UsageError> {
         if let Some(args) = &self.constraint {
-            AnswerConstraint::new(args, tokenizer, None).map_err(|error| Usage(format!("{error:#}")))?;
+            AnswerConstraint::new(args, tokenizer, None).map_err(|error| UsageError(format!("{error:#}")))?;
         }
         Ok(())
     }
@@ -76,12 +76,12 @@ fn template(given: &str) -> Result<String> {
         "chatml" => CHATML.to_owned(),
         given if given.contains('{') => given.to_owned(),
         path => input_file::read_text(Path::new(path), MAX_TEMPLATE).map_err(|error| {
-            Usage(format!(
+            UsageError(format!(
                 "--chat-template: {error}; of llama.cpp's built-in templates only chatml is known by its name: give a file with the template"
             ))
         })?,
     };
-    ChatTemplate::new(&source).map_err(|error| Usage(format!("--chat-template: {error}")))?;
+    ChatTemplate::new(&source).map_err(|error| UsageError(format!("--chat-template: {error}")))?;
     Ok(source)
 }
 
@@ -112,9 +112,9 @@ fn variables(args: &AnswerArgs) -> Result<Map<String, Value>> {
         Ok(_) => {
             let problem =
                 "--chat-template-kwargs: expected a JSON object such as {\"enable_thinking\": false}";
-            return Err(Usage(problem.into()).into());
+            return Err(UsageError(problem.into()).into());
         }
-        Err(problem) => return Err(Usage(format!("--chat-template-kwargs: {problem}")).into()),
+        Err(problem) => return Err(UsageError(format!("--chat-template-kwargs: {problem}")).into()),
     }
     Ok(variables)
 }

@@ -2,11 +2,11 @@
 
 use super::load::Setup;
 use super::read_config;
-use super::sources::{self, Wanted};
+use super::sources::{self, WantedModel};
 use crate::args::ServeArgs;
 use crate::hub;
 use anyhow::Result;
-use latent_hub::{Choice, ModelRef, PullEvent};
+use latent_hub::{ModelRef, ModelSelector, PullEvent};
 use latent_server::{DownloadProgress, FileConfig, ModelCatalog, ModelSource};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) fn changes(args: &ServeArgs, file: &FileConfig) -> bool {
 }
 
 /// Adds the models that were pulled, under the names of the hub.
-pub(super) fn add_pulled(wanted: &mut Vec<Wanted>) -> Result<()> {
+pub(super) fn add_pulled(wanted: &mut Vec<WantedModel>) -> Result<()> {
     for listed in latent_hub::list(&hub::settings()?).into_iter().filter(|listed| listed.complete) {
         let name = listed.reference.trim_start_matches(latent_hub::PREFIX).to_owned();
         // those that draft or read images are no models of their own
@@ -39,7 +39,7 @@ pub(super) fn add_pulled(wanted: &mut Vec<Wanted>) -> Result<()> {
             continue;
         }
         let path = Some(PathBuf::from(listed.reference));
-        wanted.push(Wanted { name: Some(name), path, pulled: true, ..Wanted::default() });
+        wanted.push(WantedModel { name: Some(name), path, pulled: true, ..WantedModel::default() });
     }
     Ok(())
 }
@@ -100,7 +100,7 @@ impl ModelCatalog for Catalog {
 
     fn delete(&self, name: &str, in_use: &[String]) -> Result<(), String> {
         let (model, settings) = (reference(name)?, hub::settings().map_err(text)?);
-        if model.choice == Choice::Usual {
+        if model.choice == ModelSelector::Usual {
             return Err("expected OWNER/NAME:QUANT, which names one model".into());
         }
         let path = hub::found(Path::new(&model.to_string()));

@@ -1,6 +1,6 @@
 //! The models of a folder, as `--models-dir` serves them.
 
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::hub::file_set_name;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ const MAX_MODELS: usize = 4096;
 /// # Errors
 /// A folder that cannot be read, or that has no model.
 pub(super) fn models(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
-    let wrong = |problem: String| Usage(format!("--models-dir {}: {problem}", folder.display()));
+    let wrong = |problem: String| UsageError(format!("--models-dir {}: {problem}", folder.display()));
     let mut found = BTreeMap::new();
     for path in entries(folder).map_err(|error| wrong(error.to_string()))? {
         if found.len() >= MAX_MODELS {

@@ -9,11 +9,11 @@ use crate::{model, output, ranks};
 use anyhow::{Context, Result};
 use latent_backend::BackendError;
 use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions};
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use latent_quantize::Mix;
 use latent_server::{
-    AboutModel, Attempt, Drawing, Fallback, LoadError, LoadedModel, Loader, ModelSettings, ModelSource,
-    RequestDefaults,
+    DrawingSource, Fallback, LoadAttempt, LoadError, LoadedModel, Loader, ModelFacts, ModelSettings,
+    ModelSource, RequestDefaults,
 };
 use latent_text::Tokenizer;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl Setup {
 
 /// What a model is called, and what lists say about it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Naming {
+pub(super) struct ModelNaming {
     pub(super) name: String,
     /// Further names.
     pub(super) aliases: Vec<String>,
@@ -66,12 +66,12 @@ pub(super) struct Naming {
 /// A model that was opened already, and whose first load needs not do it again.
 pub(super) fn opened(
     setup: &Arc<Setup>,
-    naming: Naming,
+    naming: ModelNaming,
     path: Option<PathBuf>,
     checkpoint: Arc<Checkpoint>,
 ) -> Result<ModelSource> {
     // what is wrong with its tokenizer or template is said at once, too
-    let Naming { name, aliases, tags, definition, settings } = naming;
+    let ModelNaming { name, aliases, tags, definition, settings } = naming;
     let about = about(setup, &checkpoint, &name)?;
     let (shown, bytes) = (about.path, about.bytes);
     Ok(ModelSource {
@@ -88,8 +88,8 @@ pub(super) fn opened(
 }
 
 /// A model that is opened when it is needed.
-pub(super) fn unopened(setup: &Arc<Setup>, naming: Naming, path: PathBuf) -> ModelSource {
-    let Naming { name, aliases, tags, definition, settings } = naming;
+pub(super) fn unopened(setup: &Arc<Setup>, naming: ModelNaming, path: PathBuf) -> ModelSource {
+    let ModelNaming { name, aliases, tags, definition, settings } = naming;
     let (shown, path) = (path.display().to_string(), Some(path));
     ModelSource {
         aliases,
@@ -114,11 +114,11 @@ pub(super) fn name(path: Option<&Path>, checkpoint: &Checkpoint) -> String {
 }
 
 /// What requests and answers say about the model.
-fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutModel> {
+fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<ModelFacts> {
     let sampling = Sampling::new(&setup.sampling, checkpoint)?.params;
     let vocab = latent_graph::ModelConfig::before_loading(checkpoint)?.vocab_size;
     sampling.validate(vocab).map_err(usage_of)?;
-    Ok(AboutModel {
+    Ok(ModelFacts {
         id: name.to_owned(),
         path: checkpoint.display_name(),
         chat_template: match &setup.answers.template {
@@ -145,7 +145,7 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutMode
 /// The file type that a GGUF file states, or the type of most of the weights.
 fn quantization(checkpoint: &Checkpoint) -> String {
     let stated = match checkpoint.source() {
-        Source::Gguf(source) => source.metadata.u64("general.file_type").ok().flatten(),
+        CheckpointSource::Gguf(source) => source.metadata.u64("general.file_type").ok().flatten(),
         _ => None,
     };
     if let Some(mix) = stated.and_then(|id| Mix::from_id(u32::try_from(id).ok()?)) {
@@ -191,7 +191,7 @@ fn loader(
 fn load_or_fall_back(
     checkpoint: &Arc<Checkpoint>,
     setup: &Setup,
-    attempt: &mut Attempt<'_>,
+    attempt: &mut LoadAttempt<'_>,
     on_cpu: &mut bool,
 ) -> Result<Engine, LoadError> {
     *on_cpu |= setup.falls_back() && attempt.lost.is_some();
@@ -223,7 +223,11 @@ fn is_of_device(error: &(dyn std::error::Error + Send + Sync + 'static), alone: 
 
 /// Loads the model with room for several contexts if memory allows, else with one; a smaller one only if no other
 /// model could make room.
-fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) -> Result<Engine, LoadError> {
+fn load(
+    checkpoint: &Arc<Checkpoint>,
+    setup: &Setup,
+    attempt: &mut LoadAttempt<'_>,
+) -> Result<Engine, LoadError> {
     let config = latent_graph::ModelConfig::before_loading(checkpoint)?;
     let limit = config.context_length;
     let args = with_cpu_layers(&setup.engine, setup.cpu_layers, config.layers);
@@ -299,7 +303,7 @@ pub(super) fn follow(setup: &Setup, checkpoint: &Arc<Checkpoint>) -> Result<()> 
 }
 
 /// The drawing of `latent graph --html`.
-fn drawing(setup: &Setup, model: Option<PathBuf>) -> Drawing {
+fn drawing(setup: &Setup, model: Option<PathBuf>) -> DrawingSource {
     let args = ModelArgs { model, engine: setup.engine.clone() };
     Arc::new(move || draw::page_of(&args).map_err(|error| format!("{error:#}")))
 }
@@ -310,7 +314,7 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct EngineFlags {
         #[command(flatten)]
         engine: EngineArgs,
     }
@@ -318,7 +322,7 @@ mod tests {
     #[test]
     fn first_layers_stay_on_the_cpu() {
         let count = |words: &str, on_cpu: usize| {
-            let line = Line::parse_from(["latent"].into_iter().chain(words.split_whitespace()));
+            let line = EngineFlags::parse_from(["latent"].into_iter().chain(words.split_whitespace()));
             with_cpu_layers(&line.engine, on_cpu, 27).n_gpu_layers
         };
         // of 27 layers and the output

@@ -10,7 +10,7 @@ mod sources;
 mod wait;
 
 use crate::args::{ServeArgs, ServerArgs};
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{output, ranks};
 use answers::AnswerDefaults;
 use anyhow::Result;
@@ -18,7 +18,7 @@ use catalog::Catalog;
 use latent_engine::cache::DiskCache;
 use latent_formats::input_file;
 use latent_server::{
-    DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, Limits, ModelCatalog, Otlp, ServeError, Server,
+    ApiKeys, DEFAULT_DISK_BYTES, Extras, FileConfig, Limits, ModelCatalog, Otlp, ServeError, Server,
     ServerConfig,
 };
 use load::Setup;
@@ -34,7 +34,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         return restart::run(args);
     }
     if args.server.launch.is_some() {
-        return Err(Usage("--launch says how --restart starts the ranks: give --restart".into()).into());
+        return Err(UsageError("--launch says how --restart starts the ranks: give --restart".into()).into());
     }
     if args.server.offline {
         crate::hub::stay_offline();
@@ -72,7 +72,7 @@ fn setup(args: &ServeArgs, file: &FileConfig) -> Result<Setup> {
     engine.n_gpu_layers = engine.n_gpu_layers.or(file.n_gpu_layers);
     if let Some(device) = file.device.as_ref().filter(|_| engine.device.is_none()) {
         engine.device =
-            Some(crate::args::device(device).map_err(|problem| Usage(format!("`device`: {problem}")))?);
+            Some(crate::args::device(device).map_err(|problem| UsageError(format!("`device`: {problem}")))?);
     }
     let parallel = args.server.parallel.or(file.parallel);
     Ok(Setup {
@@ -91,7 +91,7 @@ fn setup(args: &ServeArgs, file: &FileConfig) -> Result<Setup> {
 fn start_error(error: ServeError) -> anyhow::Error {
     match error {
         ServeError::Unauthenticated(_) | ServeError::Cors(_) | ServeError::Tls(_) | ServeError::Otlp(_) => {
-            Usage(error.to_string()).into()
+            UsageError(error.to_string()).into()
         }
         other => other.into(),
     }
@@ -99,9 +99,9 @@ fn start_error(error: ServeError) -> anyhow::Error {
 
 fn read_config(path: Option<&Path>) -> Result<FileConfig> {
     let Some(path) = path else { return Ok(FileConfig::default()) };
-    let text =
-        input_file::read_text(path, MAX_FILE_BYTES).map_err(|error| Usage(format!("--config: {error}")))?;
-    let wrong = |error| Usage(format!("--config {}: {error}", path.display()));
+    let text = input_file::read_text(path, MAX_FILE_BYTES)
+        .map_err(|error| UsageError(format!("--config: {error}")))?;
+    let wrong = |error| UsageError(format!("--config {}: {error}", path.display()));
     Ok(FileConfig::parse(&text).map_err(wrong)?)
 }
 
@@ -110,7 +110,7 @@ fn log(args: &ServeArgs, file: &FileConfig) -> Result<()> {
     let word = args.server.log.as_deref().or(file.log.as_deref()).unwrap_or("warn");
     let level: LevelFilter = word
         .parse()
-        .map_err(|_| Usage(format!("--log {word}: expected off, error, warn, info, debug or trace")))?;
+        .map_err(|_| UsageError(format!("--log {word}: expected off, error, warn, info, debug or trace")))?;
     let subscriber =
         tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(|| output::Log);
     // a second server of one process keeps the first one's
@@ -138,9 +138,10 @@ fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
         _ => {
-            return Err(
-                Usage("TLS needs both a certificate and its key: --tls-cert and --tls-key".into()).into()
-            );
+            return Err(UsageError(
+                "TLS needs both a certificate and its key: --tls-cert and --tls-key".into(),
+            )
+            .into());
         }
     };
     Ok(ServerConfig {
@@ -178,7 +179,7 @@ fn limits(args: &ServerArgs, file: &FileConfig) -> Limits {
 /// The folder of `--slot-save-path`, which is made where it is missing.
 fn slot_folder(path: &Path) -> Result<PathBuf> {
     std::fs::create_dir_all(path)
-        .map_err(|error| Usage(format!("--slot-save-path {}: {error}", path.display())))?;
+        .map_err(|error| UsageError(format!("--slot-save-path {}: {error}", path.display())))?;
     // it stays the same where the working directory changes
     Ok(std::path::absolute(path)?)
 }
@@ -192,7 +193,7 @@ fn prefix(given: &str) -> Result<String> {
     }
     let problem =
         format!("--api-prefix {given}: expected a path such as /llm, of letters, digits, - _ . ~ and /");
-    Err(Usage(problem).into())
+    Err(UsageError(problem).into())
 }
 
 /// Where spans go: to the endpoint that is named, or to where OpenTelemetry's own variables say.
@@ -203,27 +204,27 @@ fn otlp(endpoint: Option<&String>) -> Option<Otlp> {
 }
 
 /// Keys from arguments and a file, else from the environment.
-fn keys(arguments: &[String], path: Option<&Path>) -> Result<Keys> {
+fn keys(arguments: &[String], path: Option<&Path>) -> Result<ApiKeys> {
     let mut text = String::new();
     if !arguments.is_empty() {
         output::note(
             "warning: --api-key: other users of this machine can read arguments: give --api-key-file FILE, or set LATENT_API_KEY",
         );
         text = arguments.join("\n");
-        Keys::parse(&text).map_err(|error| Usage(format!("--api-key: {error}")))?;
+        ApiKeys::parse(&text).map_err(|error| UsageError(format!("--api-key: {error}")))?;
     }
     if let Some(path) = path {
         let file = input_file::read_text(path, MAX_FILE_BYTES)
-            .map_err(|error| Usage(format!("--api-key-file: {error}")))?;
-        let wrong = |error| Usage(format!("--api-key-file {}: {error}", path.display()));
-        let keys = Keys::parse(&file).map_err(wrong)?;
+            .map_err(|error| UsageError(format!("--api-key-file: {error}")))?;
+        let wrong = |error| UsageError(format!("--api-key-file {}: {error}", path.display()));
+        let keys = ApiKeys::parse(&file).map_err(wrong)?;
         if text.is_empty() {
             return Ok(keys);
         }
         text = format!("{text}\n{file}");
     }
     if !text.is_empty() {
-        return Ok(Keys::parse(&text).map_err(|error| Usage(format!("--api-key: {error}")))?);
+        return Ok(ApiKeys::parse(&text).map_err(|error| UsageError(format!("--api-key: {error}")))?);
     }
     for name in ["LATENT_API_KEY", "LLAMA_API_KEY"] {
         let text = match std::env::var(name) {
@@ -232,12 +233,12 @@ fn keys(arguments: &[String], path: Option<&Path>) -> Result<Keys> {
             Ok(text) => text,
             Err(std::env::VarError::NotPresent) => continue,
             Err(_) => {
-                return Err(Usage(format!("{name}: a key consists of visible ASCII characters")).into());
+                return Err(UsageError(format!("{name}: a key consists of visible ASCII characters")).into());
             }
         };
-        return Ok(Keys::parse(&text).map_err(|error| Usage(format!("{name}: {error}")))?);
+        return Ok(ApiKeys::parse(&text).map_err(|error| UsageError(format!("{name}: {error}")))?);
     }
-    Ok(Keys::default())
+    Ok(ApiKeys::default())
 }
 
 #[cfg(test)]
@@ -246,7 +247,7 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct ServerFlags {
         #[command(flatten)]
         server: ServerArgs,
     }
@@ -254,7 +255,7 @@ mod tests {
     #[test]
     fn timeout_bounds_both_directions() {
         let limits = |words: &[&str]| {
-            let line = Line::parse_from(["latent"].iter().chain(words));
+            let line = ServerFlags::parse_from(["latent"].iter().chain(words));
             let limits = limits(&line.server, &FileConfig::default());
             (limits.body_seconds, limits.write_seconds)
         };

@@ -1,8 +1,8 @@
 //! The models of `--models-preset`.
 
-use super::sources::{OwnSettings, Wanted};
+use super::sources::{OwnSettings, WantedModel};
 use crate::args::{Preset, ServeArgs, hub_model, of_serve, preset_sections};
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{hub, output};
 use anyhow::Result;
 use latent_formats::input_file;
@@ -16,10 +16,10 @@ const MAX_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// What is wrong with the file, and in which line.
-pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<Wanted>) -> Result<()> {
-    let wrong = |problem: String| Usage(format!("--models-preset {}: {problem}", path.display()));
-    let text =
-        input_file::read_text(path, MAX_BYTES).map_err(|error| Usage(format!("--models-preset: {error}")))?;
+pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>) -> Result<()> {
+    let wrong = |problem: String| UsageError(format!("--models-preset {}: {problem}", path.display()));
+    let text = input_file::read_text(path, MAX_BYTES)
+        .map_err(|error| UsageError(format!("--models-preset: {error}")))?;
     let sections = preset_sections(&text).map_err(wrong)?;
     let (defaults, named): (Vec<_>, Vec<_>) = sections.iter().partition(|section| section.is_defaults());
     let (defaults, serve) = (defaults.first().copied(), of_serve());
@@ -53,7 +53,7 @@ pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<Wanted>) -> 
                 }
                 let name = existing.and_then(|at| wanted[at].name.take());
                 let name = name.or_else(|| Some(section.name.clone()));
-                let made = Wanted { name, path: Some(model), ..Wanted::default() };
+                let made = WantedModel { name, path: Some(model), ..WantedModel::default() };
                 match existing {
                     Some(at) => wanted[at] = made,
                     None => wanted.push(made),
@@ -114,7 +114,7 @@ fn reference(name: &str) -> Option<PathBuf> {
 }
 
 /// Whether a section is that of a model; a quant's letters may be small ones.
-fn is_called(wanted: &Wanted, section: &str) -> bool {
+fn is_called(wanted: &WantedModel, section: &str) -> bool {
     let Some(name) = wanted.name.as_deref() else { return false };
     let quant =
         |name: &str| name.rsplit_once(':').map(|(repo, quant)| (repo.to_owned(), quant.to_ascii_uppercase()));

@@ -4,7 +4,7 @@
 //! standard input ends (`--stop-at-eof`), which is a pipe from here.
 
 use crate::args::ServeArgs;
-use crate::exit::{self, Usage};
+use crate::exit::{self, UsageError};
 use crate::{interrupt, job, output};
 use anyhow::Result;
 use std::ffi::OsString;
@@ -31,14 +31,14 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         }
         let code = status.code().and_then(|code| u8::try_from(code).ok());
         if let Some(code) = code.filter(|code| exit::is_final(*code)) {
-            return Err(exit::Said(code).into());
+            return Err(exit::ReportedExit(code).into());
         }
         soon = if began.elapsed() < SOON { soon + 1 } else { 0 };
         let Some(pause) = PAUSES.get(soon) else {
             let problem = format!(
                 "the ranks ended {soon} times soon after their start ({status}): see what they said above"
             );
-            return Err(exit::Found(problem).into());
+            return Err(exit::ReportedProblems(problem).into());
         };
         output::note(&format!("the ranks have ended ({status}): starting them again"));
         let until = Instant::now() + Duration::from_millis(*pause);
@@ -55,7 +55,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
 fn launch(args: &ServeArgs) -> Result<Vec<OsString>> {
     if job::launched() {
         let problem = "--restart starts mpirun itself: give it to `latent serve`, and how to start the ranks as --launch \"mpirun …\"";
-        return Err(Usage(problem.into()).into());
+        return Err(UsageError(problem.into()).into());
     }
     let mut command: Vec<OsString> = match (&args.server.launch, &args.engine.partition) {
         (Some(launch), _) => launch.split_whitespace().map(Into::into).collect(),
@@ -64,14 +64,14 @@ fn launch(args: &ServeArgs) -> Result<Vec<OsString>> {
         }
         (None, None) => {
             let problem = "--restart is for ranks: give --partition, or --launch with how to start them";
-            return Err(Usage(problem.into()).into());
+            return Err(UsageError(problem.into()).into());
         }
     };
     if command.is_empty() {
-        return Err(Usage("--launch: no command is given".into()).into());
+        return Err(UsageError("--launch: no command is given".into()).into());
     }
     if !cfg!(feature = "mpi") {
-        return Err(Usage(format!("--restart: {}", job::WITHOUT_MPI)).into());
+        return Err(UsageError(format!("--restart: {}", job::WITHOUT_MPI)).into());
     }
     command.push(std::env::current_exe()?.into_os_string());
     command.extend(of_ranks(std::env::args_os().skip(1)));
@@ -102,7 +102,7 @@ fn start(launch: &[OsString]) -> Result<Child> {
     // Ctrl-C is for this process, which lets rank 0 end its requests
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let wrong = |error| Usage(format!("--launch: {} cannot be started: {error}", launch[0].display()));
+    let wrong = |error| UsageError(format!("--launch: {} cannot be started: {error}", launch[0].display()));
     Ok(command.spawn().map_err(wrong)?)
 }
 

@@ -1,9 +1,9 @@
 //! Which models are served: from flags, the environment, or the file of settings.
 
-use super::load::{self, Naming, Setup};
+use super::load::{self, ModelNaming, Setup};
 use super::{catalog, folder, presets};
 use crate::args::ServeArgs;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 use crate::{hub, model, ranks};
 use anyhow::Result;
 use latent_server::{FileConfig, FileModel, ModelSettings, ModelSource};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A model that is wanted: none for the demo model.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct WantedModel {
     pub(super) name: Option<String>,
     pub(super) path: Option<PathBuf>,
     pub(super) ctx_size: Option<usize>,
@@ -39,7 +39,7 @@ pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -
     let mut wanted = wanted(args, file)?;
     let shared = ranks::hosts(args.engine.partition.as_ref())?.is_some();
     if shared && (wanted.len() > 1 || catalog::is_router(args)) {
-        return Err(Usage("ranks share one model: give one --model".into()).into());
+        return Err(UsageError("ranks share one model: give one --model".into()).into());
     }
     if wanted.len() == 1 && !catalog::is_router(args) {
         let only = wanted.remove(0);
@@ -70,12 +70,12 @@ pub(super) fn sources_again(
 }
 
 /// What a model that is alone is called; `own`: its own name.
-fn naming(args: &ServeArgs, file: &FileConfig, only: &Wanted, own: impl Fn() -> String) -> Naming {
+fn naming(args: &ServeArgs, file: &FileConfig, only: &WantedModel, own: impl Fn() -> String) -> ModelNaming {
     let mut aliases =
         args.server.alias.as_ref().or(file.alias.as_ref()).map(|alias| names(alias)).unwrap_or_default();
     let name = if aliases.is_empty() { own() } else { aliases.remove(0) };
     let tags = args.server.tags.clone();
-    Naming { name, aliases, tags, definition: definition(only), ..Naming::default() }
+    ModelNaming { name, aliases, tags, definition: definition(only), ..ModelNaming::default() }
 }
 
 /// Names with commas between.
@@ -84,7 +84,7 @@ fn names(text: &str) -> Vec<String> {
 }
 
 /// Everything that a model is made from.
-fn definition(wanted: &Wanted) -> String {
+fn definition(wanted: &WantedModel) -> String {
     let path = wanted.path.as_deref().unwrap_or(Path::new(""));
     let file = std::fs::metadata(path).ok().map(|file| (file.len(), file.modified().ok()));
     let settings = wanted.own.as_ref().map_or("", |own| &own.text);
@@ -96,20 +96,20 @@ fn unopened(
     args: &ServeArgs,
     file: &FileConfig,
     setup: &Arc<Setup>,
-    all: Vec<Wanted>,
+    all: Vec<WantedModel>,
 ) -> Result<Vec<ModelSource>> {
     if !args.server.tags.is_empty() {
-        return Err(Usage("--tags are those of a model that is alone".into()).into());
+        return Err(UsageError("--tags are those of a model that is alone".into()).into());
     }
     if args.server.alias.is_some() || file.alias.is_some() {
         let problem = "--alias names a model that is alone: give each of several as NAME=MODEL";
-        return Err(Usage(problem.into()).into());
+        return Err(UsageError(problem.into()).into());
     }
     let mut known = HashSet::new();
     let mut sources = Vec::new();
     for wanted in all {
         let definition = definition(&wanted);
-        let Wanted { name, path, ctx_size, pulled, own } = wanted;
+        let WantedModel { name, path, ctx_size, pulled, own } = wanted;
         let path = path.unwrap_or_default();
         let name = name.or_else(|| stem(&path)).unwrap_or_default();
         if name.is_empty() || !known.insert(name.clone()) {
@@ -117,10 +117,10 @@ fn unopened(
                 "--model {}: each of several models needs a name of its own: NAME=MODEL",
                 path.display()
             );
-            return Err(Usage(problem).into());
+            return Err(UsageError(problem).into());
         }
         if !hub::is_reference(&path)? && !path.exists() {
-            return Err(Usage(format!("--model {name}={}: file not found", path.display())).into());
+            return Err(UsageError(format!("--model {name}={}: file not found", path.display())).into());
         }
         let OwnSettings { args: own, load_on_startup, hidden, .. } = own.unwrap_or_default();
         let settings = ModelSettings {
@@ -136,7 +136,7 @@ fn unopened(
             Some(own) => Arc::new(super::setup(own, file)?),
             None => Arc::clone(setup),
         };
-        let naming = Naming { name, aliases, tags, definition, settings };
+        let naming = ModelNaming { name, aliases, tags, definition, settings };
         sources.push(load::unopened(&with_context(&setup, ctx_size), naming, path));
     }
     Ok(sources)
@@ -162,21 +162,21 @@ fn with_context(setup: &Arc<Setup>, ctx_size: Option<usize>) -> Arc<Setup> {
 
 /// Flags and environment before the file; without any of them the demo model. A router has the models that were pulled and those of the presets
 /// as well.
-fn wanted(args: &ServeArgs, file: &FileConfig) -> Result<Vec<Wanted>> {
-    let mut given: Vec<Wanted> = args.models.iter().flat_map(|text| listed(text)).collect();
+fn wanted(args: &ServeArgs, file: &FileConfig) -> Result<Vec<WantedModel>> {
+    let mut given: Vec<WantedModel> = args.models.iter().flat_map(|text| listed(text)).collect();
     if let Some(folder) = &args.server.models_dir {
         let models = folder::models(folder)?.into_iter();
-        given.extend(models.map(|(name, path)| Wanted {
+        given.extend(models.map(|(name, path)| WantedModel {
             name: Some(name),
             path: Some(path),
-            ..Wanted::default()
+            ..WantedModel::default()
         }));
     }
     if given.is_empty() {
         given = file.models.iter().map(of_file).collect();
     }
     if given.is_empty() && (file.model.is_some() || !catalog::is_router(args)) {
-        given = vec![Wanted { path: file.model.clone(), ..Wanted::default() }];
+        given = vec![WantedModel { path: file.model.clone(), ..WantedModel::default() }];
     }
     if catalog::is_router(args) {
         for one in &mut given {
@@ -190,32 +190,32 @@ fn wanted(args: &ServeArgs, file: &FileConfig) -> Result<Vec<Wanted>> {
     Ok(given)
 }
 
-fn of_file(model: &FileModel) -> Wanted {
-    Wanted {
+fn of_file(model: &FileModel) -> WantedModel {
+    WantedModel {
         name: Some(model.name.clone()),
         path: Some(model.model.clone()),
         ctx_size: model.ctx_size,
-        ..Wanted::default()
+        ..WantedModel::default()
     }
 }
 
 /// One model, or several with names between commas, as an environment variable has them.
-fn listed(text: &str) -> Vec<Wanted> {
-    let parts: Vec<Wanted> = text.split(',').map(|part| named(part.trim())).collect();
+fn listed(text: &str) -> Vec<WantedModel> {
+    let parts: Vec<WantedModel> = text.split(',').map(|part| named(part.trim())).collect();
     if parts.iter().all(|part| part.name.is_some()) { parts } else { vec![named(text)] }
 }
 
 /// `NAME=MODEL`, or a model alone: a path may hold `=`, too. A name may be that of a repository, `OWNER/NAME:QUANT`.
-fn named(text: &str) -> Wanted {
+fn named(text: &str) -> WantedModel {
     let part =
         |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_.:".contains(c));
     let relative = |name: &str| name.starts_with('.') || name.contains("/.");
     let plain = |name: &str| name.split('/').count() <= 2 && name.split('/').all(part) && !relative(name);
     match text.split_once('=').filter(|(name, path)| plain(name) && !path.is_empty()) {
         Some((name, path)) if !Path::new(text).exists() => {
-            Wanted { name: Some(name.to_owned()), path: Some(path.into()), ..Wanted::default() }
+            WantedModel { name: Some(name.to_owned()), path: Some(path.into()), ..WantedModel::default() }
         }
-        _ => Wanted { path: Some(text.into()), ..Wanted::default() },
+        _ => WantedModel { path: Some(text.into()), ..WantedModel::default() },
     }
 }
 

@@ -1,6 +1,6 @@
 //! The table of figures as lines of text.
 
-use super::view::{Model, View};
+use super::view::{ModelRow, TopView};
 use latent_types::{format_bytes, printable};
 use std::collections::VecDeque;
 use unicode_width::UnicodeWidthChar;
@@ -10,7 +10,7 @@ const LABEL: usize = 11;
 
 /// Speeds of the last readings.
 #[derive(Default)]
-pub(super) struct History {
+pub(super) struct SpeedHistory {
     pub(super) tokens: VecDeque<f64>,
     pub(super) prompt: VecDeque<f64>,
 }
@@ -18,8 +18,8 @@ pub(super) struct History {
 /// Readings that the widest terminal can show.
 const KEPT: usize = 400;
 
-impl History {
-    pub(super) fn add(&mut self, view: &View) {
+impl SpeedHistory {
+    pub(super) fn add(&mut self, view: &TopView) {
         for (kept, value) in [(&mut self.tokens, view.token_rate), (&mut self.prompt, view.prompt_rate)] {
             kept.extend(value);
             while kept.len() > KEPT {
@@ -30,7 +30,7 @@ impl History {
 }
 
 /// Lines of a view for `columns` columns, the most important first.
-pub(super) fn lines(view: &View, history: &History, columns: usize) -> Vec<String> {
+pub(super) fn lines(view: &TopView, history: &SpeedHistory, columns: usize) -> Vec<String> {
     let mut lines = vec![requests(view), batch(view)];
     let spark = |values: &VecDeque<f64>| sparkline(values, columns.saturating_sub(LABEL + 18));
     lines.push(row(
@@ -91,7 +91,7 @@ pub(super) fn lines(view: &View, history: &History, columns: usize) -> Vec<Strin
 }
 
 /// The first line: where, how long, whether ready.
-pub(super) fn title(view: Option<&View>, url: &str) -> String {
+pub(super) fn title(view: Option<&TopView>, url: &str) -> String {
     let mut title = format!("latent top  {}", printable(url));
     let Some(view) = view else { return title };
     title += &of(view.uptime, |seconds| format!("  up {}", duration(seconds)));
@@ -101,7 +101,7 @@ pub(super) fn title(view: Option<&View>, url: &str) -> String {
     title
 }
 
-fn requests(view: &View) -> String {
+fn requests(view: &TopView) -> String {
     let prompt =
         of(view.in_prompt.filter(|count| *count > 0.0), |count| format!(" ({count} read their prompt)"));
     let tokens =
@@ -113,7 +113,7 @@ fn requests(view: &View) -> String {
 }
 
 /// A line of a model: the name takes what is left.
-fn model(model: &Model, columns: usize) -> String {
+fn model(model: &ModelRow, columns: usize) -> String {
     let room = columns.saturating_sub(48).clamp(12, 40);
     let name = printable(&model.name).to_string();
     let name = if width(&name) > room { format!("{}…", cut(&name, room - 1)) } else { name };
@@ -131,7 +131,7 @@ fn model(model: &Model, columns: usize) -> String {
     }
 }
 
-fn batch(view: &View) -> String {
+fn batch(view: &TopView) -> String {
     if view.running == Some(0.0) && view.steps_rate == Some(0.0) {
         return row("batch", "idle");
     }
@@ -142,7 +142,7 @@ fn batch(view: &View) -> String {
 }
 
 /// Blocks as a bar and as numbers.
-fn cache(view: &View, blocks: [f64; 3], columns: usize) -> Vec<String> {
+fn cache(view: &TopView, blocks: [f64; 3], columns: usize) -> Vec<String> {
     let total: f64 = blocks.iter().sum();
     if total == 0.0 {
         return vec![row("KV cache", "no model is loaded")];

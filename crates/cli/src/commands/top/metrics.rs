@@ -20,7 +20,7 @@ const LONGEST: usize = 200;
 
 /// Figures by name and the labels `state` and `model`; those with other labels are added up.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Metrics {
+pub(super) struct ScrapedMetrics {
     figures: BTreeMap<(String, Labels), f64>,
     /// As the page has them in order.
     models: Vec<String>,
@@ -33,10 +33,10 @@ struct Labels {
     model: String,
 }
 
-impl Metrics {
+impl ScrapedMetrics {
     /// Reads a page; lines in another format are skipped.
-    pub(super) fn parse(text: &str) -> Metrics {
-        let mut metrics = Metrics::default();
+    pub(super) fn parse(text: &str) -> ScrapedMetrics {
+        let mut metrics = ScrapedMetrics::default();
         for line in text.lines().take(MAX_LINES) {
             let Some((name, labels, value)) = sample(line) else { continue };
             if !labels.model.is_empty() && !metrics.models.contains(&labels.model) {
@@ -165,7 +165,7 @@ mod tests {
                     latent_kv_blocks{ a=\"x,}\\\"\\n\", state = \"free\" , } 3.5 1700000000\n\
                     latent_http_requests_total{path=\"/a\",status=\"200\"} 2\nlatent_http_requests_total{path=\"/b\"} 3\n\
                     llamacpp:requests_processing\t4\ngo_threads 7\n";
-        let metrics = Metrics::parse(page);
+        let metrics = ScrapedMetrics::parse(page);
         assert_eq!(metrics.of("latent_kv_blocks", "used"), Some(12.0));
         assert_eq!(metrics.of("latent_kv_blocks", "free"), Some(3.5));
         assert_eq!(metrics.get("latent_http_requests_total"), Some(5.0));
@@ -178,7 +178,7 @@ mod tests {
         let page = "latent_steps_total{model=\"b\"} 3\nlatent_steps_total{model=\"a\"} 4\nlatent_steps 9\n\
                     latent_kv_blocks{model=\"b\",state=\"used\"} 1\nlatent_kv_blocks{model=\"b\",state=\"free\"} 8\n\
                     latent_kv_blocks{model=\"a\",state=\"used\"} 5\nlatent_steps_total{model=\"c\"} NaN\n";
-        let metrics = Metrics::parse(page);
+        let metrics = ScrapedMetrics::parse(page);
         assert_eq!(metrics.models(), ["b", "a", "c"]);
         assert_eq!(
             (metrics.get("latent_steps_total"), metrics.largest("latent_steps_total")),
@@ -189,12 +189,12 @@ mod tests {
         assert_eq!(metrics.of_model("latent_steps_total", "c"), None);
         assert_eq!(metrics.busiest(), Some("b"));
         let loaded = "latent_model_loaded{model=\"c\"} 1\n";
-        assert_eq!(Metrics::parse(&format!("{page}{loaded}")).busiest(), Some("c"));
+        assert_eq!(ScrapedMetrics::parse(&format!("{page}{loaded}")).busiest(), Some("c"));
         let running = "latent_requests_running{model=\"a\"} 2\n";
-        assert_eq!(Metrics::parse(&format!("{page}{loaded}{running}")).busiest(), Some("a"));
-        assert_eq!(Metrics::parse("latent_steps_total{model=\"b\"} 3\n").busiest(), None);
+        assert_eq!(ScrapedMetrics::parse(&format!("{page}{loaded}{running}")).busiest(), Some("a"));
+        assert_eq!(ScrapedMetrics::parse("latent_steps_total{model=\"b\"} 3\n").busiest(), None);
         let many: String = (0..1000).map(|i| format!("latent_x{{model=\"{i}\"}} 1\n")).collect();
-        assert_eq!(Metrics::parse(&many).models().len(), MAX_MODELS);
+        assert_eq!(ScrapedMetrics::parse(&many).models().len(), MAX_MODELS);
     }
 
     #[test]
@@ -216,13 +216,13 @@ mod tests {
             "latent_a \u{1b}[2J",
             "{} 1",
         ] {
-            assert_eq!(Metrics::parse(line).get("latent_a"), None, "{line:?}");
+            assert_eq!(ScrapedMetrics::parse(line).get("latent_a"), None, "{line:?}");
         }
         for value in ["NaN", "+Inf", "-Inf", "1e999"] {
-            assert_eq!(Metrics::parse(&format!("latent_a {value}")).get("latent_a"), None, "{value}");
+            assert_eq!(ScrapedMetrics::parse(&format!("latent_a {value}")).get("latent_a"), None, "{value}");
         }
         let many: String = (0..100_000).map(|i| format!("latent_{i} 1\n")).collect();
-        assert_eq!(Metrics::parse(&many).figures.len(), MAX_FIGURES);
-        assert!(Metrics::parse(&"latent_a{a=\"b\",".repeat(100_000)).is_empty());
+        assert_eq!(ScrapedMetrics::parse(&many).figures.len(), MAX_FIGURES);
+        assert!(ScrapedMetrics::parse(&"latent_a{a=\"b\",".repeat(100_000)).is_empty());
     }
 }

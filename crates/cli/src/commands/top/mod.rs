@@ -8,19 +8,19 @@ mod tests;
 mod view;
 
 use crate::args::TopArgs;
-use crate::exit::Found;
-use crate::server::{Server, Trouble, of_model};
+use crate::exit::ReportedProblems;
+use crate::server::{ServerClient, Trouble, of_model};
 use crate::{interrupt, output};
 use anyhow::Result;
-use draw::History;
-use metrics::Metrics;
-use screen::Screen;
+use draw::SpeedHistory;
+use metrics::ScrapedMetrics;
+use screen::TopScreen;
 use std::io::{IsTerminal, stdout};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use view::{Phase, View};
+use view::{PhaseFigures, TopView};
 
 /// Most bytes of the metrics.
 const MAX_METRICS: u64 = 8 << 20;
@@ -29,23 +29,23 @@ const MAX_METRICS: u64 = 8 << 20;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What a server says at one moment.
-struct Reading {
-    metrics: Metrics,
+struct ServerReading {
+    metrics: ScrapedMetrics,
     /// Of several models the one whose phases these are.
     model: Option<String>,
-    phases: Vec<Phase>,
+    phases: Vec<PhaseFigures>,
     at: Instant,
 }
 
 /// A server, and how long a reading of it may take.
-struct Source {
-    server: Server,
+struct ServerSource {
+    server: ServerClient,
     patience: Duration,
 }
 
 pub(super) fn run(args: &TopArgs) -> Result<()> {
-    let server = Server::new(&args.url, args.api_key_file.as_deref())?;
-    let source = Source { server, patience: Duration::from_secs_f64(args.timeout) };
+    let server = ServerClient::new(&args.url, args.api_key_file.as_deref())?;
+    let source = ServerSource { server, patience: Duration::from_secs_f64(args.timeout) };
     let interval = Duration::from_secs_f64(args.interval);
     if args.once || args.json || !stdout().is_terminal() {
         return snapshot(&source, interval, args.json);
@@ -54,7 +54,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
 }
 
 /// Prints one view.
-fn snapshot(source: &Source, interval: Duration, json: bool) -> Result<()> {
+fn snapshot(source: &ServerSource, interval: Duration, json: bool) -> Result<()> {
     let _at_once = interrupt::at_once();
     let before = read(source)?;
     thread::sleep(interval);
@@ -65,40 +65,44 @@ fn snapshot(source: &Source, interval: Duration, json: bool) -> Result<()> {
         return output::json(&view.json(server.url()));
     }
     let title = draw::title(Some(&view), server.url());
-    let lines = draw::lines(&view, &History::default(), output::width());
+    let lines = draw::lines(&view, &SpeedHistory::default(), output::width());
     output::now(&format!("{title}\n{}\n", lines.join("\n")))
 }
 
-fn view(now: &Reading, before: Option<&Reading>) -> View {
+fn view(now: &ServerReading, before: Option<&ServerReading>) -> TopView {
     let before = before.map(|before| (&before.metrics, now.at.duration_since(before.at)));
-    let mut view = View::new(&now.metrics, before);
+    let mut view = TopView::new(&now.metrics, before);
     view.phases.clone_from(&now.phases);
     view.phases_of.clone_from(&now.model);
     view
 }
 
-fn read(source: &Source) -> Result<Reading> {
-    let Source { server, patience } = source;
+fn read(source: &ServerSource) -> Result<ServerReading> {
+    let ServerSource { server, patience } = source;
     let metrics = server.get("/metrics", MAX_METRICS, *patience).map_err(|trouble| match trouble {
-        Trouble::NotFound { url, .. } => anyhow::Error::from(Found(format!(
+        Trouble::NotFound { url, .. } => anyhow::Error::from(ReportedProblems(format!(
             "{url} has no /metrics: is it the address of a server? (llama-server needs --metrics)"
         ))),
         other => other.into(),
     })?;
     let at = Instant::now();
-    let metrics = Metrics::parse(&metrics);
+    let metrics = ScrapedMetrics::parse(&metrics);
     if metrics.is_empty() {
-        return Err(Found(format!("{}/metrics has no figures of Latent or llama.cpp", server.url())).into());
+        return Err(ReportedProblems(format!(
+            "{}/metrics has no figures of Latent or llama.cpp",
+            server.url()
+        ))
+        .into());
     }
     // only our own server has them, and not always
     let model = metrics.busiest().map(str::to_owned);
     let profile = server.get(&of_model("/latent/profile", model.as_deref()), MAX_METRICS, *patience);
     let phases = profile.map(|text| view::phases(&text)).unwrap_or_default();
-    Ok(Reading { metrics, model, phases, at })
+    Ok(ServerReading { metrics, model, phases, at })
 }
 
 /// Readings, made by a thread so that keys are followed while a server is slow.
-fn readings(source: Arc<Source>, interval: Duration) -> Receiver<Result<Reading>> {
+fn readings(source: Arc<ServerSource>, interval: Duration) -> Receiver<Result<ServerReading>> {
     let (sender, readings) = sync_channel(1);
     let make = move || {
         loop {
@@ -115,14 +119,14 @@ fn readings(source: Arc<Source>, interval: Duration) -> Receiver<Result<Reading>
 }
 
 /// Shows views until q or a signal.
-fn watch(source: Source, interval: Duration) -> Result<()> {
+fn watch(source: ServerSource, interval: Duration) -> Result<()> {
     let source = Arc::new(source);
     let readings = readings(Arc::clone(&source), interval);
     let server = &source.server;
-    let screen = Screen::enter()?;
+    let screen = TopScreen::enter()?;
     let keys = screen::keys();
-    let mut history = History::default();
-    let (mut last, mut shown, mut trouble): (Option<Reading>, Option<View>, Option<String>) =
+    let mut history = SpeedHistory::default();
+    let (mut last, mut shown, mut trouble): (Option<ServerReading>, Option<TopView>, Option<String>) =
         (None, None, None);
     let mut size = (0, 0);
     while !interrupt::asked() {
@@ -152,10 +156,10 @@ fn watch(source: Source, interval: Duration) -> Result<()> {
 
 /// All lines of the screen.
 fn page(
-    view: Option<&View>,
+    view: Option<&TopView>,
     trouble: Option<&str>,
     url: &str,
-    history: &History,
+    history: &SpeedHistory,
     (columns, rows): (usize, usize),
 ) -> Vec<String> {
     let mut lines = vec![draw::title(view, url)];

@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 /// While this lives, the terminal shows the program's own screen.
-pub(super) struct Screen(());
+pub(super) struct TopScreen(());
 
-impl Screen {
-    pub(super) fn enter() -> Result<Screen> {
+impl TopScreen {
+    pub(super) fn enter() -> Result<TopScreen> {
         interrupt::full_screen();
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |about| {
@@ -18,7 +18,7 @@ impl Screen {
             interrupt::restore_terminal();
             before(about);
         }));
-        let screen = Screen(());
+        let screen = TopScreen(());
         output::controls("\u{1b}[?1049h\u{1b}[?25l")?;
         keys_at_once();
         Ok(screen)
@@ -44,7 +44,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for TopScreen {
     fn drop(&mut self) {
         interrupt::restore_terminal();
     }

@@ -1,9 +1,9 @@
 //! Pages of given figures.
 
-use super::draw::{History, cut, sparkline};
-use super::metrics::Metrics;
+use super::draw::{SpeedHistory, cut, sparkline};
+use super::metrics::ScrapedMetrics;
 use super::page;
-use super::view::{View, phases};
+use super::view::{TopView, phases};
 use std::time::Duration;
 
 const BEFORE: &str = "latent_generated_tokens_total 100\nlatent_prompt_tokens_total 1000\nlatent_steps_total 10\n\
@@ -18,8 +18,8 @@ latent_prefix_hits_total 8\nlatent_prefix_lookups_total 10\nlatent_prefix_tokens
 latent_jobs_total{state=\"finished\"} 100\nlatent_jobs_total{state=\"refused\"} 2\nlatent_jobs_total{state=\"cancelled\"} 1\n\
 latent_jobs_total{state=\"failed\"} 0\nlatent_preemptions_total 3\n";
 
-fn view() -> View {
-    View::new(&Metrics::parse(NOW), Some((&Metrics::parse(BEFORE), Duration::from_secs(2))))
+fn view() -> TopView {
+    TopView::new(&ScrapedMetrics::parse(NOW), Some((&ScrapedMetrics::parse(BEFORE), Duration::from_secs(2))))
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn the_page_says_what_the_metrics_say() {
     view.phases = phases(
         r#"{"phases": [{"name": "small", "share": 0.1, "microseconds": 10}, {"name": "attend\u001b[2J", "share": 0.9, "microseconds": 90.4}, {"name": 7}]}"#,
     );
-    let lines = page(Some(&view), None, "http://h:1", &History::default(), (80, 24));
+    let lines = page(Some(&view), None, "http://h:1", &SpeedHistory::default(), (80, 24));
     assert_eq!(lines.len(), 24);
     let text = lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n");
     let expected = "\
@@ -70,9 +70,9 @@ fn several_models_have_a_line_each_and_nothing_is_counted_twice() {
         [model("small", 1, 2, tokens, steps, 8), model(long, 1, 0, 0, 0, 4), model("big", 0, 0, 0, 0, 0)]
             .concat()
     };
-    let (before, now) = (Metrics::parse(&page_of(100, 10)), Metrics::parse(&page_of(350, 60)));
-    let view = View::new(&now, Some((&before, Duration::from_secs(2))));
-    let lines = page(Some(&view), None, "http://h", &History::default(), (80, 24));
+    let (before, now) = (ScrapedMetrics::parse(&page_of(100, 10)), ScrapedMetrics::parse(&page_of(350, 60)));
+    let view = TopView::new(&now, Some((&before, Duration::from_secs(2))));
+    let lines = page(Some(&view), None, "http://h", &SpeedHistory::default(), (80, 24));
     let text = lines.join("\n");
     for said in [
         "20.0 ms a step, 25.0 steps/s",
@@ -87,36 +87,40 @@ fn several_models_have_a_line_each_and_nothing_is_counted_twice() {
     assert_eq!(view.json("u")["models"][0]["per_second"]["generated_tokens"], 125.0);
     // nothing runs, and before anything is loaded
     let nothing = page_of(0, 0).replace(" 2\n", " 0\n").replace(" 8\n", " 0\n").replace(" 4\n", " 0\n");
-    let nothing = Metrics::parse(&nothing);
-    let view = View::new(&nothing, Some((&nothing, Duration::from_secs(1))));
-    let text = page(Some(&view), None, "http://h", &History::default(), (80, 24)).join("\n");
+    let nothing = ScrapedMetrics::parse(&nothing);
+    let view = TopView::new(&nothing, Some((&nothing, Duration::from_secs(1))));
+    let text = page(Some(&view), None, "http://h", &SpeedHistory::default(), (80, 24)).join("\n");
     assert!(text.contains("batch      idle\n") && text.contains("KV cache   no model is loaded\n"), "{text}");
 }
 
 #[test]
 fn every_size_and_every_lack_has_a_page() {
     for text in ["latent_x 1", "llamacpp:requests_processing 2", NOW] {
-        let view = View::new(&Metrics::parse(text), None);
+        let view = TopView::new(&ScrapedMetrics::parse(text), None);
         for columns in [1, 7, 20, 79, 80, 300] {
             for rows in [1, 2, 3, 10, 24] {
                 let trouble = (rows == 10).then_some("cannot reach\u{1b} it");
-                let lines = page(Some(&view), trouble, "http://h", &History::default(), (columns, rows));
+                let lines = page(Some(&view), trouble, "http://h", &SpeedHistory::default(), (columns, rows));
                 assert!(rows <= 2 || lines.len() == rows);
                 assert!(lines.iter().all(|line| !line.contains('\u{1b}') && cut(line, columns).chars().count() <= columns));
             }
         }
     }
-    let llama =
-        View::new(&Metrics::parse("llamacpp:requests_processing 2\nllamacpp:requests_deferred 1\n"), None);
-    assert!(page(Some(&llama), None, "u", &History::default(), (80, 24))[2].contains("2 running, 1 waiting"));
+    let llama = TopView::new(
+        &ScrapedMetrics::parse("llamacpp:requests_processing 2\nllamacpp:requests_deferred 1\n"),
+        None,
+    );
+    assert!(
+        page(Some(&llama), None, "u", &SpeedHistory::default(), (80, 24))[2].contains("2 running, 1 waiting")
+    );
 }
 
 #[test]
 fn a_server_that_was_started_anew_has_no_negative_speed() {
-    let (before, now) = (Metrics::parse(NOW), Metrics::parse(BEFORE));
-    let view = View::new(&now, Some((&before, Duration::from_secs(1))));
+    let (before, now) = (ScrapedMetrics::parse(NOW), ScrapedMetrics::parse(BEFORE));
+    let view = TopView::new(&now, Some((&before, Duration::from_secs(1))));
     assert_eq!((view.token_rate, view.gap, view.first_token), (None, None, None));
-    let view = View::new(&before, Some((&before, Duration::ZERO)));
+    let view = TopView::new(&before, Some((&before, Duration::ZERO)));
     assert_eq!(view.token_rate, None);
 }
 

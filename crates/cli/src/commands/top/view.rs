@@ -1,6 +1,6 @@
 //! What two readings of a server say.
 
-use super::metrics::Metrics;
+use super::metrics::ScrapedMetrics;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const MAX_PHASES: usize = 64;
 
 /// A phase of a step.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Phase {
+pub(super) struct PhaseFigures {
     pub(super) name: String,
     /// Of the step's time, 0 to 1.
     pub(super) share: f64,
@@ -18,7 +18,7 @@ pub(super) struct Phase {
 
 /// One of several models.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Model {
+pub(super) struct ModelRow {
     pub(super) name: String,
     pub(super) loaded: Option<bool>,
     pub(super) running: Option<f64>,
@@ -28,7 +28,7 @@ pub(super) struct Model {
 
 /// Figures of one moment. What the server does not tell is none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct View {
+pub(super) struct TopView {
     pub(super) ready: Option<bool>,
     pub(super) uptime: Option<f64>,
     pub(super) running: Option<f64>,
@@ -60,15 +60,15 @@ pub(super) struct View {
     pub(super) drafted: Option<f64>,
     pub(super) accepted: Option<f64>,
     /// If the server has several models.
-    pub(super) models: Vec<Model>,
-    pub(super) phases: Vec<Phase>,
+    pub(super) models: Vec<ModelRow>,
+    pub(super) phases: Vec<PhaseFigures>,
     /// The model, if the server has several.
     pub(super) phases_of: Option<String>,
 }
 
-impl View {
+impl TopView {
     /// Of a reading, and the one before it with the time between them.
-    pub(super) fn new(now: &Metrics, before: Option<(&Metrics, Duration)>) -> View {
+    pub(super) fn new(now: &ScrapedMetrics, before: Option<(&ScrapedMetrics, Duration)>) -> TopView {
         let first = |names: [&str; 2]| now.get(names[0]).or_else(|| now.get(names[1]));
         // counters that go back are those of a server that was started anew
         let grown = |name: &str| {
@@ -85,11 +85,11 @@ impl View {
             (count > 0.0).then(|| sum / count)
         };
         let models = match now.models() {
-            [_, _, ..] => now.models().iter().map(|name| Model::new(name, now, before)).collect(),
+            [_, _, ..] => now.models().iter().map(|name| ModelRow::new(name, now, before)).collect(),
             _ => Vec::new(),
         };
         let states = |name: &str, states: [&str; 3]| states.map(|state| now.of(name, state));
-        View {
+        TopView {
             ready: now.get("latent_ready").map(|ready| ready > 0.0),
             uptime: now.get("latent_uptime_seconds"),
             running: first(["latent_requests_running", "llamacpp:requests_processing"]),
@@ -124,7 +124,7 @@ impl View {
     }
 
     pub(super) fn json(&self, url: &str) -> Value {
-        let phase = |phase: &Phase| json!({"name": phase.name, "share": phase.share, "microseconds": phase.microseconds});
+        let phase = |phase: &PhaseFigures| json!({"name": phase.name, "share": phase.share, "microseconds": phase.microseconds});
         json!({
             "url": url,
             "ready": self.ready,
@@ -137,22 +137,22 @@ impl View {
             "prefixes": {"hits": self.hits, "lookups": self.lookups, "tokens_saved": self.saved, "evicted": self.evicted, "disk_bytes": self.disk_bytes},
             "jobs": {"finished": self.jobs[0], "refused": self.jobs[1], "cancelled": self.jobs[2], "failed": self.jobs[3], "preempted": self.preemptions},
             "drafts": {"drafted": self.drafted, "accepted": self.accepted},
-            "models": self.models.iter().map(Model::json).collect::<Vec<_>>(),
+            "models": self.models.iter().map(ModelRow::json).collect::<Vec<_>>(),
             "phases": self.phases.iter().map(phase).collect::<Vec<_>>(),
             "phases_of": self.phases_of,
         })
     }
 }
 
-impl Model {
-    fn new(name: &str, now: &Metrics, before: Option<(&Metrics, Duration)>) -> Model {
+impl ModelRow {
+    fn new(name: &str, now: &ScrapedMetrics, before: Option<(&ScrapedMetrics, Duration)>) -> ModelRow {
         let rate = || {
             let (before, time) = before?;
-            let tokens = |metrics: &Metrics| metrics.of_model("latent_generated_tokens_total", name);
+            let tokens = |metrics: &ScrapedMetrics| metrics.of_model("latent_generated_tokens_total", name);
             let more = tokens(now)? - tokens(before)?;
             (more >= 0.0 && !time.is_zero()).then(|| more / time.as_secs_f64())
         };
-        Model {
+        ModelRow {
             name: name.to_owned(),
             loaded: now.of_model("latent_model_loaded", name).map(|loaded| loaded > 0.0),
             running: now.of_model("latent_requests_running", name),
@@ -170,14 +170,15 @@ impl Model {
 }
 
 /// Phases of a step, the longest first, where a server tells them.
-pub(super) fn phases(text: &str) -> Vec<Phase> {
+pub(super) fn phases(text: &str) -> Vec<PhaseFigures> {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let one = |phase: &Value| {
         let number = |name: &str| phase[name].as_f64().filter(|number| number.is_finite() && *number >= 0.0);
         let name: String = phase["name"].as_str()?.chars().take(60).collect();
-        Some(Phase { name, share: number("share")?.min(1.0), microseconds: number("microseconds")? })
+        Some(PhaseFigures { name, share: number("share")?.min(1.0), microseconds: number("microseconds")? })
     };
-    let mut phases: Vec<Phase> = value["phases"].as_array().into_iter().flatten().filter_map(one).collect();
+    let mut phases: Vec<PhaseFigures> =
+        value["phases"].as_array().into_iter().flatten().filter_map(one).collect();
     phases.sort_by(|a, b| b.share.total_cmp(&a.share));
     phases.truncate(MAX_PHASES);
     phases

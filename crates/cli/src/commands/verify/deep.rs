@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const PIECE: usize = 1 << 20;
 
 /// A tensor and its statistics.
-pub(super) struct Looked {
+pub(super) struct DeepTensor {
     pub(super) name: String,
     pub(super) ty: TensorType,
     pub(super) shape: Vec<usize>,
@@ -23,8 +23,8 @@ pub(super) struct Looked {
 }
 
 /// All tensors of a file.
-pub(super) struct Deep {
-    pub(super) tensors: Vec<Looked>,
+pub(super) struct DeepReport {
+    pub(super) tensors: Vec<DeepTensor>,
     pub(super) bytes: u64,
     pub(super) numbers: u64,
     pub(super) threads: usize,
@@ -32,14 +32,14 @@ pub(super) struct Deep {
 }
 
 /// Some rows of one tensor.
-struct Piece {
+struct RowRange {
     tensor: usize,
     first: usize,
     rows: usize,
 }
 
 /// Reads all tensors of `checkpoint` with `threads` threads. Pages of the file are dropped as soon as a tensor has been read.
-pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
+pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<DeepReport> {
     let tensors = checkpoint.tensors();
     let pieces = pieces(tensors);
     let mut left: Vec<AtomicUsize> = Vec::new();
@@ -83,29 +83,29 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
     if stop.into_inner() {
         bail!(EngineError::Stopped);
     }
-    let looked = tensors.iter().zip(found).map(|(info, statistics)| Looked {
+    let looked = tensors.iter().zip(found).map(|(info, statistics)| DeepTensor {
         name: info.name.clone(),
         ty: info.ty,
         shape: info.shape.clone(),
         statistics: latent_quant::can_decode(info.ty)
             .then(|| statistics.into_inner().unwrap_or_else(PoisonError::into_inner)),
     });
-    let tensors: Vec<Looked> = looked.collect();
-    let read = |tensor: &&Looked| tensor.statistics.is_some();
+    let tensors: Vec<DeepTensor> = looked.collect();
+    let read = |tensor: &&DeepTensor| tensor.statistics.is_some();
     let bytes =
         checkpoint.tensors().iter().filter(|t| latent_quant::can_decode(t.ty)).map(|t| t.bytes as u64).sum();
     let numbers = tensors.iter().filter(read).filter_map(|t| t.statistics.as_ref()).map(|s| s.numbers).sum();
-    Ok(Deep { tensors, bytes, numbers, threads, took })
+    Ok(DeepReport { tensors, bytes, numbers, threads, took })
 }
 
 /// Work items: runs of whole rows of every tensor that can be dequantized.
-fn pieces(tensors: &[TensorInfo]) -> Vec<Piece> {
+fn pieces(tensors: &[TensorInfo]) -> Vec<RowRange> {
     let mut pieces = Vec::new();
     for (tensor, info) in tensors.iter().enumerate().filter(|(_, info)| latent_quant::can_decode(info.ty)) {
         let (rows, row) = rows(info);
         let each = (PIECE / row.max(1)).max(1);
         let starts = (0..rows).step_by(each);
-        pieces.extend(starts.map(|first| Piece { tensor, first, rows: each.min(rows - first) }));
+        pieces.extend(starts.map(|first| RowRange { tensor, first, rows: each.min(rows - first) }));
     }
     pieces
 }
@@ -121,7 +121,7 @@ fn rows(info: &TensorInfo) -> (usize, usize) {
 fn read(
     checkpoint: &Checkpoint,
     info: &TensorInfo,
-    piece: &Piece,
+    piece: &RowRange,
     numbers: &mut Vec<f32>,
 ) -> Result<Statistics, FormatError> {
     let mut statistics = Statistics::default();

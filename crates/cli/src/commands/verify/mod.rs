@@ -5,14 +5,14 @@ mod rules;
 mod table;
 
 use crate::args::VerifyArgs;
-use crate::exit::Found;
+use crate::exit::ReportedProblems;
 use crate::model::{self, ModelInfo};
 use crate::output;
 use anyhow::Result;
 use latent_backend::Backend;
-use latent_engine::{EngineOptions, Resolved};
+use latent_engine::{EngineOptions, ResolvedOptions};
 use latent_formats::Outline;
-use latent_graph::audit::{self, Finding, Unused};
+use latent_graph::audit::{self, Finding, UnusedTensor};
 use latent_graph::circuit::TensorIndex;
 use latent_graph::ir::Ir;
 use latent_graph::passes::{CacheForm, FORMS, Precision};
@@ -38,7 +38,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<()> {
     if args.edges {
         return edges(&subject, args);
     }
-    let report = Report::new(model.outline.display_name(), &subject, args)?;
+    let report = AuditReport::new(model.outline.display_name(), &subject, args)?;
     if args.json {
         output::json(&report.json())?;
     } else {
@@ -46,7 +46,10 @@ pub(super) fn run(args: &VerifyArgs) -> Result<()> {
     }
     match report.findings.len() {
         0 => Ok(()),
-        n => Err(Found(format!("{n} finding{} in {}", if n == 1 { "" } else { "s" }, report.file)).into()),
+        n => {
+            Err(ReportedProblems(format!("{n} finding{} in {}", if n == 1 { "" } else { "s" }, report.file))
+                .into())
+        }
     }
 }
 
@@ -66,10 +69,11 @@ fn weights(outline: &Outline, args: &VerifyArgs) -> Result<()> {
     let wrong = |s: &latent_quant::Statistics| !table::judge(s).wrong.is_empty();
     match deep.tensors.iter().filter_map(|t| t.statistics.as_ref()).filter(|s| wrong(s)).count() {
         0 => Ok(()),
-        n => {
-            Err(Found(format!("{n} tensor{} of {file} with wrong values", if n == 1 { "" } else { "s" }))
-                .into())
-        }
+        n => Err(ReportedProblems(format!(
+            "{n} tensor{} of {file} with wrong values",
+            if n == 1 { "" } else { "s" }
+        ))
+        .into()),
     }
 }
 
@@ -81,9 +85,9 @@ struct Subject<'a> {
 }
 
 /// The plans that are audited together.
-struct Session<'b> {
+struct AuditSession<'b> {
     name: String,
-    resolved: Resolved<'b>,
+    resolved: ResolvedOptions<'b>,
     stages: Vec<Stage>,
 }
 
@@ -92,7 +96,7 @@ fn sessions<'b>(
     subject: &Subject<'_>,
     args: &VerifyArgs,
     backend: &'b dyn Backend,
-) -> Result<Vec<Session<'b>>> {
+) -> Result<Vec<AuditSession<'b>>> {
     let Subject { circuit, config, tensors } = *subject;
     let given = args.model.engine.options();
     let mut sessions = Vec::new();
@@ -106,14 +110,14 @@ fn sessions<'b>(
             let stages = resolved.stages(config, tensors)?;
             let expanded = if form == CacheForm::Expanded { ", expanded cache" } else { "" };
             let name = format!("{mla}{expanded}, {precision} precision");
-            sessions.push(Session { name, resolved, stages });
+            sessions.push(AuditSession { name, resolved, stages });
         }
     }
     Ok(sessions)
 }
 
 /// Counts and findings.
-struct Report {
+struct AuditReport {
     file: String,
     circuit: String,
     sessions: Vec<String>,
@@ -121,14 +125,14 @@ struct Report {
     nodes: usize,
     edges: usize,
     tensors: usize,
-    unused: Vec<Unused>,
+    unused: Vec<UnusedTensor>,
     findings: Vec<Finding>,
     /// Median time per session: the cost at each load.
     middle: Duration,
 }
 
-impl Report {
-    fn new(file: String, subject: &Subject<'_>, args: &VerifyArgs) -> Result<Report> {
+impl AuditReport {
+    fn new(file: String, subject: &Subject<'_>, args: &VerifyArgs) -> Result<AuditReport> {
         let Subject { circuit, config, tensors } = *subject;
         let backend = args.model.engine.backend()?;
         let sessions = sessions(subject, args, &*backend)?;
@@ -153,7 +157,7 @@ impl Report {
         let stages = sessions.iter().flat_map(|session| &session.stages);
         let plans: Vec<&Plan> = stages.flat_map(|stage| &stage.plans).collect();
         let irs: Vec<&Ir> = plans.iter().map(|plan| &plan.ir).collect();
-        Ok(Report {
+        Ok(AuditReport {
             file,
             circuit: model::circuit_name(&args.model.engine, config),
             plans: plans.len(),
@@ -239,11 +243,12 @@ fn edges(subject: &Subject<'_>, args: &VerifyArgs) -> Result<()> {
     let backend = args.model.engine.backend()?;
     let sessions = sessions(subject, args, &*backend)?;
     let wanted = (args.model.engine.mla, args.model.engine.form());
-    let form =
-        |session: &Session<'_>| (session.resolved.options.stages.mla, session.resolved.options.stages.form);
+    let form = |session: &AuditSession<'_>| {
+        (session.resolved.options.stages.mla, session.resolved.options.stages.form)
+    };
     let chosen = sessions.iter().find(|session| form(session) == wanted);
     let Some(session) = chosen else {
-        return Err(crate::exit::Usage("an expanded cache goes with --mla naive".into()).into());
+        return Err(crate::exit::UsageError("an expanded cache goes with --mla naive".into()).into());
     };
     let plan = &session.stages[0].plans[0];
     if args.json {

@@ -1,6 +1,6 @@
 //! The table of `--weights`: a line per tensor, and what is wrong or odd about it.
 
-use super::deep::{Deep, Looked};
+use super::deep::{DeepReport, DeepTensor};
 use crate::output;
 use latent_quant::Statistics;
 use latent_types::format_bytes;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 const NAME: usize = 26;
 
 /// Problems of a tensor, which are findings, and oddities.
-pub(super) struct Judged {
+pub(super) struct TensorVerdict {
     pub(super) wrong: Vec<String>,
     pub(super) odd: Vec<String>,
 }
 
 /// Judges the statistics of a tensor.
-pub(super) fn judge(s: &Statistics) -> Judged {
+pub(super) fn judge(s: &Statistics) -> TensorVerdict {
     let (mut wrong, mut odd) = (Vec::new(), Vec::new());
     let at = s
         .first_bad
@@ -39,11 +39,11 @@ pub(super) fn judge(s: &Statistics) -> Judged {
     if let Some((count, largest, row)) = s.wild_scales() {
         odd.push(format!("{count} wild scales, up to {largest:.3e} in row {row}"));
     }
-    Judged { wrong, odd }
+    TensorVerdict { wrong, odd }
 }
 
 /// Name of a tensor's line: the experts of a layer share one.
-fn group(tensor: &Looked) -> String {
+fn group(tensor: &DeepTensor) -> String {
     let mut parts: Vec<&str> = tensor.name.split('.').collect();
     if let Some(at) = parts.iter().position(|part| *part == "experts")
         && parts.get(at + 1).is_some_and(|part| part.bytes().all(|b| b.is_ascii_digit()))
@@ -54,8 +54,8 @@ fn group(tensor: &Looked) -> String {
 }
 
 /// The lines of the table: name, first tensor, and statistics of the whole group.
-fn grouped(deep: &Deep) -> Vec<(String, &Looked, Option<Statistics>)> {
-    let mut groups: Vec<(String, &Looked, Option<Statistics>)> = Vec::new();
+fn grouped(deep: &DeepReport) -> Vec<(String, &DeepTensor, Option<Statistics>)> {
+    let mut groups: Vec<(String, &DeepTensor, Option<Statistics>)> = Vec::new();
     let mut places = std::collections::HashMap::new();
     for tensor in &deep.tensors {
         let name = group(tensor);
@@ -69,7 +69,7 @@ fn grouped(deep: &Deep) -> Vec<(String, &Looked, Option<Statistics>)> {
     groups
 }
 
-pub(super) fn text(deep: &Deep, file: &str) -> String {
+pub(super) fn text(deep: &DeepReport, file: &str) -> String {
     let groups = grouped(deep);
     let mut lines = vec![format!("{file}: {} tensors", deep.tensors.len())];
     lines.push(format!(
@@ -94,10 +94,10 @@ pub(super) fn text(deep: &Deep, file: &str) -> String {
             s.largest.1
         ));
     }
-    let judged: Vec<(&Looked, Judged)> =
+    let judged: Vec<(&DeepTensor, TensorVerdict)> =
         deep.tensors.iter().filter_map(|t| Some((t, judge(t.statistics.as_ref()?)))).collect();
     for (title, odd) in [("wrong", false), ("odd, and perhaps meant so", true)] {
-        let of = |j: &Judged| if odd { j.odd.join("; ") } else { j.wrong.join("; ") };
+        let of = |j: &TensorVerdict| if odd { j.odd.join("; ") } else { j.wrong.join("; ") };
         let said: Vec<String> = judged
             .iter()
             .map(|(t, j)| (t, of(j)))
@@ -123,8 +123,8 @@ pub(super) fn text(deep: &Deep, file: &str) -> String {
     output::joined(&lines)
 }
 
-pub(super) fn json(deep: &Deep, file: &str) -> Value {
-    let tensor = |t: &Looked| match &t.statistics {
+pub(super) fn json(deep: &DeepReport, file: &str) -> Value {
+    let tensor = |t: &DeepTensor| match &t.statistics {
         None => json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "decoded": false}),
         Some(s) => {
             let judged = judge(s);

@@ -25,7 +25,7 @@ pub fn metadata(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-struct Locked {
+struct LockedPackage {
     version: String,
     /// Whether it is a package of others.
     others: bool,
@@ -33,9 +33,9 @@ struct Locked {
 }
 
 /// All packages by name.
-fn read() -> HashMap<String, Vec<Locked>> {
+fn read() -> HashMap<String, Vec<LockedPackage>> {
     let text = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
-    let mut all: HashMap<String, Vec<Locked>> = HashMap::new();
+    let mut all: HashMap<String, Vec<LockedPackage>> = HashMap::new();
     for block in text.split("[[package]]").skip(1) {
         let value = |key: &str| {
             let line = block.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
@@ -45,7 +45,7 @@ fn read() -> HashMap<String, Vec<Locked>> {
             block.split_once("dependencies = [").map_or("", |(_, rest)| rest.split(']').next().unwrap());
         let dependencies =
             list.lines().map(|line| line.trim().trim_matches(['"', ','])).filter(|l| !l.is_empty());
-        all.entry(value("name").unwrap()).or_default().push(Locked {
+        all.entry(value("name").unwrap()).or_default().push(LockedPackage {
             version: value("version").unwrap(),
             others: value("source").is_some(),
             dependencies: dependencies.map(str::to_owned).collect(),

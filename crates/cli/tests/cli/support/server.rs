@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What was asked: the first line, the headers in lower case, the body.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct MockRequest {
     pub line: String,
     pub headers: Vec<String>,
     pub body: Value,
@@ -17,7 +17,7 @@ pub struct Asked {
 
 /// An answer.
 #[derive(Clone)]
-pub enum Answer {
+pub enum MockAnswer {
     /// Status with its reason and further headers, and a body.
     Plain(&'static str, String),
     /// A stream of events that ends with the connection, as given.
@@ -30,13 +30,13 @@ pub enum Answer {
 
 pub struct MockServer {
     pub url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<MockRequest>>>,
     closed: Arc<Mutex<usize>>,
 }
 
 impl MockServer {
     /// `answer` is asked with the path, and how often this path was asked for before.
-    pub fn new(answer: impl Fn(&str, usize) -> Answer + Send + Sync + 'static) -> MockServer {
+    pub fn new(answer: impl Fn(&str, usize) -> MockAnswer + Send + Sync + 'static) -> MockServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (asked, closed) = (Arc::default(), Arc::default());
@@ -51,12 +51,12 @@ impl MockServer {
     }
 
     /// Requests for questions.
-    pub fn questions(&self) -> Vec<Asked> {
+    pub fn questions(&self) -> Vec<MockRequest> {
         let all = self.asked.lock().unwrap();
         all.iter().filter(|asked| asked.line.starts_with("POST")).cloned().collect()
     }
 
-    pub fn all(&self) -> Vec<Asked> {
+    pub fn all(&self) -> Vec<MockRequest> {
         self.asked.lock().unwrap().clone()
     }
 
@@ -71,9 +71,9 @@ pub const EVENTS: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n
 
 fn serve(
     mut stream: TcpStream,
-    log: &Mutex<Vec<Asked>>,
+    log: &Mutex<Vec<MockRequest>>,
     closed: &Mutex<usize>,
-    answer: &dyn Fn(&str, usize) -> Answer,
+    answer: &dyn Fn(&str, usize) -> MockAnswer,
 ) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut line = String::new();
@@ -95,12 +95,12 @@ fn serve(
     let before = {
         let mut log = log.lock().unwrap();
         let before = log.iter().filter(|asked| asked.line.contains(&format!(" {path} "))).count();
-        log.push(Asked { line, headers, body: serde_json::from_slice(&body).unwrap_or_default() });
+        log.push(MockRequest { line, headers, body: serde_json::from_slice(&body).unwrap_or_default() });
         before
     };
     let events = EVENTS;
     match answer(&path, before) {
-        Answer::Plain(head, body) => {
+        MockAnswer::Plain(head, body) => {
             write!(
                 stream,
                 "HTTP/1.1 {head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -108,7 +108,7 @@ fn serve(
             )
             .ok()?;
         }
-        Answer::Stream(text) => {
+        MockAnswer::Stream(text) => {
             // in small pieces, as from a model
             write!(stream, "{events}").ok()?;
             for piece in text.as_bytes().chunks(37) {
@@ -116,14 +116,14 @@ fn serve(
                 stream.flush().ok()?;
             }
         }
-        Answer::Endless(start, more, pause) => {
+        MockAnswer::Endless(start, more, pause) => {
             stream.write_all(start.as_bytes()).ok()?;
             loop {
                 std::thread::sleep(pause);
                 stream.write_all(more.as_bytes()).ok()?;
             }
         }
-        Answer::Hanging(text) => {
+        MockAnswer::Hanging(text) => {
             write!(stream, "{events}{text}").ok()?;
             stream.flush().ok()?;
             stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;

@@ -4,7 +4,7 @@
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::gguf::Metadata;
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use latent_quantize::{Mix, Options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,8 +51,8 @@ pub fn margin(case: &str) -> Vec<f64> {
 
 pub fn metadata(checkpoint: &Checkpoint) -> &Metadata {
     match checkpoint.source() {
-        Source::Gguf(source) => &source.metadata,
-        Source::HuggingFace(_) => panic!("a GGUF file was expected"),
+        CheckpointSource::Gguf(source) => &source.metadata,
+        CheckpointSource::HuggingFace(_) => panic!("a GGUF file was expected"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Changes of the in-memory prefix cache, for an external index of cached prefixes.
 
-use super::node::{Node, Tree};
+use super::node::{Node, PrefixTree};
 use super::salt::CacheSalt;
 use crate::cache::block_hash::BlockHash;
 
@@ -29,11 +29,11 @@ pub enum PrefixChange {
 
 /// Changes since the last call, recorded once a watcher is registered.
 #[derive(Debug, Default)]
-pub(super) struct Changes(Option<Vec<PrefixChange>>);
+pub(super) struct PrefixChanges(Option<Vec<PrefixChange>>);
 
-impl Changes {
+impl PrefixChanges {
     /// Begins to note changes, with what is there already.
-    pub(super) fn watch(&mut self, tree: &Tree) {
+    pub(super) fn watch(&mut self, tree: &PrefixTree) {
         if self.0.is_some() {
             return;
         }
@@ -46,7 +46,7 @@ impl Changes {
         }
     }
 
-    pub(super) fn kept(&mut self, tree: &Tree, node: &Node) {
+    pub(super) fn kept(&mut self, tree: &PrefixTree, node: &Node) {
         let (Some(changes), Some(name)) = (&mut self.0, node.name) else { return };
         let parent = node.parent.and_then(|id| tree.get(id).name);
         changes.push(PrefixChange::Kept { name, parent, tokens: node.tokens.clone(), salt: node.salt });
@@ -63,6 +63,6 @@ impl Changes {
 }
 
 /// Blocks before this one.
-fn depth(tree: &Tree, id: usize) -> usize {
+fn depth(tree: &PrefixTree, id: usize) -> usize {
     std::iter::successors(tree.get(id).parent, |parent| tree.get(*parent).parent).count()
 }

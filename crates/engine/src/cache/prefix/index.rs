@@ -3,9 +3,9 @@
 //! A cached block stays in the pool with one user more, the cache itself. Where it is the only one, the block is *idle*: as good as free, since
 //! [`PrefixIndex::evict`] gives it up. Rows are never copied: a prompt shares the blocks, the last of them in part, and copies on write.
 
-use super::changes::{Changes, PrefixChange};
+use super::changes::{PrefixChange, PrefixChanges};
 use super::disk::{Disk, StoredBlock, WantedBlocks};
-use super::node::{Node, Tree};
+use super::node::{Node, PrefixTree};
 use super::stats::{DiskStats, PrefixStats};
 use crate::cache::block_hash::{BlockHash, HashChain};
 use crate::cache::block_pool::BlockPool;
@@ -21,15 +21,15 @@ use std::sync::Arc;
 pub(crate) struct PrefixIndex {
     pool: Arc<BlockPool>,
     states: Option<Arc<StatePool>>,
-    tree: Tree,
+    tree: PrefixTree,
     disk: Option<Disk>,
     stats: PrefixStats,
-    changes: Changes,
+    changes: PrefixChanges,
 }
 
 /// A cached beginning of some tokens.
 #[derive(Debug, Default)]
-struct Found {
+struct PrefixMatch {
     /// Its blocks; the last may be wanted in part.
     nodes: Vec<usize>,
     rows: usize,
@@ -37,7 +37,7 @@ struct Found {
 
 /// What [`PrefixIndex::load`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Loaded {
+pub(crate) struct PrefixLoad {
     /// Blocks that were read.
     pub blocks: usize,
     /// Whether the disk has more of the prompt.
@@ -50,10 +50,10 @@ impl PrefixIndex {
         PrefixIndex {
             pool,
             states,
-            tree: Tree::default(),
+            tree: PrefixTree::default(),
             disk,
             stats: PrefixStats::default(),
-            changes: Changes::default(),
+            changes: PrefixChanges::default(),
         }
     }
 
@@ -76,8 +76,8 @@ impl PrefixIndex {
     }
 
     /// The cached beginning of `tokens`.
-    fn find(&self, chain: &HashChain, tokens: &[u32]) -> Found {
-        let mut found = Found::default();
+    fn find(&self, chain: &HashChain, tokens: &[u32]) -> PrefixMatch {
+        let mut found = PrefixMatch::default();
         for (name, block) in chain.names().iter().zip(tokens.chunks_exact(KV_BLOCK)) {
             let Some(node) = self.tree.full(*name, found.nodes.last().copied(), block) else { break };
             found.nodes.push(node);
@@ -101,7 +101,7 @@ impl PrefixIndex {
 
     /// How many of the rows that were found can be used: all but that of the last token, whose logits are needed; for drafts, those whose MTP rows
     /// have read the tokens that come here; in a model with recurrent state, those before a state.
-    fn usable(&self, found: &Found, tokens: usize, drafts: bool) -> usize {
+    fn usable(&self, found: &PrefixMatch, tokens: usize, drafts: bool) -> usize {
         let mut rows = found.rows.min(tokens.saturating_sub(1));
         if drafts {
             let mut drafted = 0;
@@ -360,11 +360,11 @@ impl PrefixIndex {
         chain: &HashChain,
         tokens: &[u32],
         budget: usize,
-    ) -> Loaded {
-        let mut loaded = Loaded::default();
+    ) -> PrefixLoad {
+        let mut loaded = PrefixLoad::default();
         let Some(mut disk) = self.disk.take() else { return loaded };
         let start = self.tree.now();
-        let Found { mut nodes, rows } = self.find(chain, tokens);
+        let PrefixMatch { mut nodes, rows } = self.find(chain, tokens);
         nodes.truncate(rows / KV_BLOCK);
         nodes.iter().for_each(|id| self.tree.touch(*id));
         let mut bytes = 0;
@@ -388,7 +388,7 @@ impl PrefixIndex {
                 let Some(id) = self.place(cache, chain, nodes.last().copied(), name, tokens, &block, start)
                 else {
                     self.disk = Some(disk);
-                    return Loaded { more: false, ..loaded };
+                    return PrefixLoad { more: false, ..loaded };
                 };
                 nodes.push(id);
                 loaded.blocks += 1;

@@ -28,7 +28,7 @@ pub(super) struct Node {
 
 /// All cached blocks: a tree per salt, whose leaves are given up first.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
+pub(super) struct PrefixTree {
     nodes: Vec<Option<Node>>,
     spare: Vec<usize>,
     by_name: HashMap<BlockHash, usize>,
@@ -40,7 +40,7 @@ pub(super) struct Tree {
     now: u64,
 }
 
-impl Tree {
+impl PrefixTree {
     pub fn len(&self) -> usize {
         self.nodes.len() - self.spare.len()
     }

@@ -4,17 +4,17 @@
 use latent_backend::Backend;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Answer, Engine, EngineOptions, Listener, Request, Session};
-use latent_formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, CheckpointSource};
 use latent_text::{ChatInput, ChatTemplate, Tokenizer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub struct Quiet;
+pub struct DemoListener;
 
-impl Listener for Quiet {}
+impl Listener for DemoListener {}
 
-pub struct Demo {
+pub struct DemoEngine {
     pub engine: Engine,
     pub tokenizer: Arc<Tokenizer>,
     pub template: ChatTemplate,
@@ -24,22 +24,22 @@ pub fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models")
 }
 
-pub fn demo(options: &EngineOptions) -> Demo {
+pub fn demo(options: &EngineOptions) -> DemoEngine {
     demo_on(&*latent_backends::cpu(), options)
 }
 
-pub fn demo_on(backend: &dyn Backend, options: &EngineOptions) -> Demo {
+pub fn demo_on(backend: &dyn Backend, options: &EngineOptions) -> DemoEngine {
     let checkpoint = Arc::new(Checkpoint::open(&models().join("mla-demo-Q4_K_M.gguf")).unwrap());
-    let Source::Gguf(source) = checkpoint.source() else { panic!("the demo model is a GGUF file") };
+    let CheckpointSource::Gguf(source) = checkpoint.source() else { panic!("the demo model is a GGUF file") };
     let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap();
-    Demo {
+    DemoEngine {
         template: ChatTemplate::new(template).unwrap(),
         tokenizer: Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap()),
         engine: Engine::load(backend, &checkpoint, options, &mut |_, _| {}).unwrap(),
     }
 }
 
-impl Demo {
+impl DemoEngine {
     pub fn prompt(&self, question: &str) -> Vec<u32> {
         let mut input = ChatInput::new(json!([{"role": "user", "content": question}]));
         input.bos_token = self.tokenizer.token_text(self.tokenizer.bos().unwrap()).unwrap().to_owned();
@@ -61,6 +61,6 @@ impl Demo {
             max_tokens: Some(most),
             ..Request::default()
         };
-        self.engine.generate(session, &request, &self.tokenizer, &mut Quiet).unwrap()
+        self.engine.generate(session, &request, &self.tokenizer, &mut DemoListener).unwrap()
     }
 }

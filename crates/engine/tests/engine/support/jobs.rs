@@ -4,9 +4,9 @@
 use super::demo;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::scheduler::{
-    Clock, Job, JobError, JobEvent, JobId, Scheduler, SchedulerOptions, SchedulerStats, Usage,
+    Job, JobError, JobEvent, JobId, JobUsage, Scheduler, SchedulerClock, SchedulerOptions, SchedulerStats,
 };
-use latent_engine::{Answer, Chosen, Engine, EngineOptions, Request, Session, StopReason};
+use latent_engine::{Answer, ChosenToken, Engine, EngineOptions, Request, Session, StopReason};
 use latent_graph::passes::{MlaChoice, Precision};
 use latent_text::Tokenizer;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ pub fn options(context: usize, cache: usize) -> EngineOptions {
 }
 
 pub fn engine(context: usize, cache: usize) -> (Engine, Arc<Tokenizer>) {
-    let demo::Demo { engine, tokenizer, .. } = demo::demo(&options(context, cache));
+    let demo::DemoEngine { engine, tokenizer, .. } = demo::demo(&options(context, cache));
     (engine, tokenizer)
 }
 
@@ -38,7 +38,7 @@ pub fn scheduler(context: usize, cache: usize, options: SchedulerOptions) -> Sch
 }
 
 /// A clock that moves by `micros` whenever it is read.
-pub fn ticking(micros: u64) -> (Clock, Arc<AtomicU64>) {
+pub fn ticking(micros: u64) -> (SchedulerClock, Arc<AtomicU64>) {
     let (start, passed) = (Instant::now(), Arc::new(AtomicU64::new(0)));
     let read = Arc::clone(&passed);
     let clock = move || start + Duration::from_micros(read.fetch_add(micros, Ordering::Relaxed));
@@ -69,14 +69,14 @@ pub fn job(tokenizer: &Tokenizer, prompt: Vec<u32>, tokens: usize) -> Job {
 
 /// What the engine answers alone.
 pub fn alone(engine: &mut Engine, tokenizer: &Arc<Tokenizer>, request: &Request) -> Answer {
-    engine.generate(&mut Session::default(), request, tokenizer, &mut demo::Quiet).unwrap()
+    engine.generate(&mut Session::default(), request, tokenizer, &mut demo::DemoListener).unwrap()
 }
 
 /// What jobs have heard.
 #[derive(Default)]
-pub struct Heard(pub HashMap<JobId, Vec<JobEvent>>);
+pub struct HeardEvents(pub HashMap<JobId, Vec<JobEvent>>);
 
-impl Heard {
+impl HeardEvents {
     /// Runs one step, and checks that every block is accounted for.
     pub fn step(&mut self, scheduler: &mut Scheduler) -> bool {
         // events are handled after the step, since a panic in the listener would end the job, not
@@ -116,7 +116,7 @@ impl Heard {
         self.0.get(&id).is_some_and(|events| events.last().is_some_and(JobEvent::is_last))
     }
 
-    pub fn chosen(&self, id: JobId) -> Vec<Chosen> {
+    pub fn chosen(&self, id: JobId) -> Vec<ChosenToken> {
         let chosen = |event: &JobEvent| match event {
             JobEvent::Token(chosen) => Some(chosen.clone()),
             _ => None,
@@ -133,7 +133,7 @@ impl Heard {
         self.chosen(id).iter().map(|chosen| chosen.text.as_str()).chain([rest.as_str()]).collect()
     }
 
-    pub fn finished(&self, id: JobId) -> (StopReason, String, Usage) {
+    pub fn finished(&self, id: JobId) -> (StopReason, String, JobUsage) {
         match self.0[&id].last() {
             Some(JobEvent::Finished { reason, rest, usage }) => (*reason, rest.clone(), *usage),
             other => panic!("{id:?}: {other:?}"),

@@ -14,7 +14,7 @@ use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::Checkpoint;
 use latent_graph::passes::Precision;
-use latent_testing::{Kind, Recipe};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::{TensorType, Tier};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,7 +103,7 @@ pub fn model_of_each_weight_type(folder: &Path) -> impl Iterator<Item = (String,
     weight_types().enumerate().map(move |(n, ty)| {
         let shape = shapes[n % shapes.len()];
         let path = folder.join(format!("{n}.gguf"));
-        Recipe::new(shape, Kind::from(ty)).write_gguf(&path).unwrap();
+        ModelRecipe::new(shape, RandomWeightTypes::from(ty)).write_gguf(&path).unwrap();
         (format!("{shape} of {ty}"), checkpoint(&path))
     })
 }

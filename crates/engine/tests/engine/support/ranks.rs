@@ -7,35 +7,35 @@ use latent_formats::Checkpoint;
 use latent_hosts::{LocalRank, local_ranks};
 use std::sync::Arc;
 
-type Sends = dyn Fn(usize, Channel, &[u8]) -> Result<(), RankError> + Send + Sync;
-type Received = dyn Fn(usize, Channel) -> Result<(), RankError> + Send + Sync;
+type SendHook = dyn Fn(usize, Channel, &[u8]) -> Result<(), RankError> + Send + Sync;
+type ReceiveHook = dyn Fn(usize, Channel) -> Result<(), RankError> + Send + Sync;
 
 /// A rank whose messages a test sees as they go and come, and whose links fail where it says so.
-pub struct Tapped {
+pub struct TappedRank {
     rank: LocalRank,
     /// Before a message is sent.
-    sends: Box<Sends>,
+    sends: Box<SendHook>,
     /// After one was received.
-    received: Box<Received>,
+    received: Box<ReceiveHook>,
 }
 
-impl Tapped {
+impl TappedRank {
     pub fn sends(
         rank: LocalRank,
         sends: impl Fn(usize, Channel, &[u8]) -> Result<(), RankError> + Send + Sync + 'static,
     ) -> Arc<dyn Communicator> {
-        Arc::new(Tapped { rank, sends: Box::new(sends), received: Box::new(|_, _| Ok(())) })
+        Arc::new(TappedRank { rank, sends: Box::new(sends), received: Box::new(|_, _| Ok(())) })
     }
 
     pub fn received(
         rank: LocalRank,
         received: impl Fn(usize, Channel) -> Result<(), RankError> + Send + Sync + 'static,
     ) -> Arc<dyn Communicator> {
-        Arc::new(Tapped { rank, sends: Box::new(|_, _, _| Ok(())), received: Box::new(received) })
+        Arc::new(TappedRank { rank, sends: Box::new(|_, _, _| Ok(())), received: Box::new(received) })
     }
 }
 
-impl Communicator for Tapped {
+impl Communicator for TappedRank {
     fn rank(&self) -> usize {
         self.rank.rank()
     }

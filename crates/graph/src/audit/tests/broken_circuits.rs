@@ -121,8 +121,8 @@ fn each_break_is_found() {
 #[test]
 fn a_cache_that_is_not_as_stated_is_found() {
     let config = config();
-    let bind = Session::whole().bind;
-    let target = Target::new("test", table());
+    let bind = AuditedSession::whole().bind;
+    let target = BackendTarget::new("test", table());
     let row =
         r#"{"value": "latent", "width": "kv_lora"}, {"value": "k_rope", "width": "rope", "rotated": true}"#;
     let misstated = [
@@ -144,14 +144,14 @@ fn a_cache_that_is_not_as_stated_is_found() {
     ];
     for (code, from, words, to) in misstated {
         let circuit = replaced("mla", from, to);
-        let tensors = DeclaredTensors::of(&circuit, &config, Naming::Gguf, TensorType::BF16).unwrap();
-        let span = Span::backbone(&config);
+        let tensors = DeclaredTensors::of(&circuit, &config, TensorNaming::Gguf, TensorType::BF16).unwrap();
+        let span = ModelSpan::backbone(&config);
         let ir = Ir::build_with(&circuit, &config, &span, &tensors).unwrap();
         for (mla, form) in [(MlaChoice::Auto, CacheForm::Latent), (MlaChoice::Naive, CacheForm::Latent)] {
             let bucket = BatchBucket::Decode;
             let options = PlanOptions { span: span.clone(), bucket, max_batch_tokens: 1, mla, form, bind };
             let made = Plan::from_ir(ir.clone(), &config, &target, &options).unwrap();
-            let bound = Bound { target: &target, options: bind };
+            let bound = BindContext { target: &target, options: bind };
             let findings = plan(&made, &circuit, &config, bound);
             expect(&format!("{from} → {to}"), code, &findings);
             let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();

@@ -3,7 +3,8 @@
 use super::*;
 use crate::circuit::Weight;
 use crate::ir::{
-    AttentionPath, Epilogue, KvLayerId, KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId, WeightId,
+    AttentionPath, Epilogue, KvLayerId, KvLayerKind, Node, Op, RowCount, Value, ValueId, ValueStorage,
+    WeightId,
 };
 
 /// Index of the first node of `op` in a layer.
@@ -57,16 +58,16 @@ fn slot_of_norm(plan: &Plan) -> (String, WeightId) {
 
 /// A new value like another.
 fn alike(plan: &mut Plan, id: ValueId, name: &str) -> ValueId {
-    let value = Value { name: name.into(), storage: Storage::Own, ..plan.ir.value(id).clone() };
+    let value = Value { name: name.into(), storage: ValueStorage::Own, ..plan.ir.value(id).clone() };
     plan.arena.offsets.push(Some(plan.arena.bytes));
     plan.arena.bytes += 1 << 18;
     plan.ir.add_value(value)
 }
 
-type Break = (Code, &'static str, fn(&mut Plan));
+type PlanBreak = (Code, &'static str, fn(&mut Plan));
 
 /// Each breaks the decode plan of the layers.
-const BREAKS: &[Break] = &[
+const BREAKS: &[PlanBreak] = &[
     (Code::A10, "an input that does not exist", |p| at(p, 0, "linear").inputs[0] = ValueId(99_999)),
     (Code::A10, "a weight that does not exist", |p| at(p, 0, "linear").weights[0].1 = WeightId(99_999)),
     (Code::A10, "a KV layer that does not exist", |p| {
@@ -148,13 +149,13 @@ const BREAKS: &[Break] = &[
     (Code::A23, "a norm of another width", |p| weight(p, 0, "kv_a_norm").shape[0] += 1),
     (Code::A24, "a view past its parent", |p| {
         let key = p.ir.nodes[node(p, 0, "latent_store")].inputs[1];
-        if let Storage::View { offset, .. } = &mut value(p, key).storage {
+        if let ValueStorage::View { offset, .. } = &mut value(p, key).storage {
             *offset += 1;
         }
     }),
     (Code::A24, "a view of itself", |p| {
         let key = p.ir.nodes[node(p, 0, "latent_store")].inputs[1];
-        value(p, key).storage = Storage::View { of: key, offset: 0 };
+        value(p, key).storage = ValueStorage::View { of: key, offset: 0 };
     }),
     (Code::A25, "activations of too few experts", |p| {
         let out = p.ir.nodes[node(p, 1, "expert_gate_up")].outputs[0];
@@ -419,8 +420,8 @@ fn weight_id(plan: &Plan, layer: usize, slot: &str) -> WeightId {
 
 #[test]
 fn each_break_is_found() {
-    let whole = Session::whole();
-    let bound = Bound { target: &whole.target, options: whole.bind };
+    let whole = AuditedSession::whole();
+    let bound = BindContext { target: &whole.target, options: whole.bind };
     for (code, what, change) in BREAKS {
         let mut broken = whole.layers[0].clone();
         change(&mut broken);
@@ -431,8 +432,8 @@ fn each_break_is_found() {
 /// Breaks of the prefill plan, where norms are nodes of their own.
 #[test]
 fn breaks_are_found_in_every_class() {
-    let whole = Session::whole();
-    let bound = Bound { target: &whole.target, options: whole.bind };
+    let whole = AuditedSession::whole();
+    let bound = BindContext { target: &whole.target, options: whole.bind };
     let (mut found, mut all) = (0, 0);
     for (code, what, change) in BREAKS {
         let Ok(broken) = std::panic::catch_unwind(|| {
@@ -451,10 +452,10 @@ fn breaks_are_found_in_every_class() {
 }
 
 /// The index in [`gated`] of the model whose decode plan is broken, and the break.
-type BreakOfGated = (usize, Code, &'static str, fn(&mut Plan));
+type GatedPlanBreak = (usize, Code, &'static str, fn(&mut Plan));
 
 /// Breaks of plans with gates, and with other kinds of shared keys.
-const BREAKS_OF_GATED: &[BreakOfGated] = &[
+const BREAKS_OF_GATED: &[GatedPlanBreak] = &[
     (0, Code::A22, "a gate too few", |p| {
         let gate = p.ir.nodes[node(p, 0, "sigmoid_mul")].inputs[1];
         value(p, gate).width -= 1;
@@ -493,11 +494,11 @@ const BREAKS_OF_GATED: &[BreakOfGated] = &[
 
 #[test]
 fn each_break_of_a_gate_or_of_attention_without_rope_is_found() {
-    let sessions =
-        gated().map(|config| Session::new(config, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent));
+    let sessions = gated()
+        .map(|config| AuditedSession::new(config, TensorNaming::Gguf, MlaChoice::Auto, CacheForm::Latent));
     for (which, code, what, change) in BREAKS_OF_GATED {
         let whole = &sessions[*which];
-        let bound = Bound { target: &whole.target, options: whole.bind };
+        let bound = BindContext { target: &whole.target, options: whole.bind };
         let mut broken = whole.layers[0].clone();
         change(&mut broken);
         expect(what, *code, &plan(&broken, whole.circuit(), &whole.config, bound));

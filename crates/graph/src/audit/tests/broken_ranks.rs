@@ -8,11 +8,11 @@ use crate::ir::{Node, Op};
 fn of_rank(config: &ModelConfig, partition: &str, rank: usize, mla: MlaChoice) -> (ModelConfig, Vec<Plan>) {
     let partition: Partition = partition.parse().unwrap();
     let part = partition.part(config, rank, partition.ranks()).unwrap();
-    let tensors = DeclaredTensors::new(config, Naming::Gguf, TensorType::BF16).unwrap();
+    let tensors = DeclaredTensors::new(config, TensorNaming::Gguf, TensorType::BF16).unwrap();
     let config = config.of_part(part);
     let bind = BindOptions { precision: Precision::Default, tier: Tier::Avx2, cache: CacheType::F16 };
     let make = |bucket| {
-        let (span, form) = (Span::backbone(&config), CacheForm::Latent);
+        let (span, form) = (ModelSpan::backbone(&config), CacheForm::Latent);
         let options = PlanOptions { span, bucket, max_batch_tokens: 64, mla, form, bind };
         Plan::make(&config, &tensors, &target(), &options).unwrap()
     };
@@ -23,7 +23,7 @@ fn of_rank(config: &ModelConfig, partition: &str, rank: usize, mla: MlaChoice) -
 fn audited(config: &ModelConfig, plans: &[Plan]) -> Vec<Finding> {
     let target = target();
     let options = BindOptions { precision: Precision::Default, tier: Tier::Avx2, cache: CacheType::F16 };
-    let bound = Bound { target: &target, options };
+    let bound = BindContext { target: &target, options };
     let circuit = Circuit::named(&config.circuit).unwrap();
     plans.iter().flat_map(|each| plan(each, circuit, config, bound)).collect()
 }
@@ -140,7 +140,7 @@ fn rows_that_cross_at_no_end_are_found() {
     });
     expect("sends what it received", Code::A92, &found);
     // one host says nothing
-    let mut whole = Session::whole();
+    let mut whole = AuditedSession::whole();
     let (_, id) = whole.layers[0].ir.outputs[0];
     let end = whole.layers[0].ir.nodes.len();
     put(&mut whole.layers[0], end, Node::new(Op::SendRows, None, vec![id], Vec::new()));

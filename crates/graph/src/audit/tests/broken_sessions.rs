@@ -1,14 +1,14 @@
 //! Files and plans of several buckets, broken.
 
 use super::*;
-use crate::circuit::{Part, TensorIndex};
+use crate::circuit::{TensorIndex, WeightPart};
 use crate::ir::{KvLayerKind, Op};
 
 /// Tensors with some added.
-struct More<'a>(&'a DeclaredTensors, &'a [&'a str]);
+struct ExtendedTensors<'a>(&'a DeclaredTensors, &'a [&'a str]);
 
-impl TensorIndex for More<'_> {
-    fn naming(&self) -> Naming {
+impl TensorIndex for ExtendedTensors<'_> {
+    fn naming(&self) -> TensorNaming {
         self.0.naming()
     }
 
@@ -26,21 +26,21 @@ impl TensorIndex for More<'_> {
     }
 }
 
-fn with(whole: &Session, more: &[&str]) -> Vec<Finding> {
-    let bound = Bound { target: &whole.target, options: whole.bind };
-    session(whole.circuit(), &whole.config, &More(&whole.tensors, more), &whole.stages(), bound)
+fn with(whole: &AuditedSession, more: &[&str]) -> Vec<Finding> {
+    let bound = BindContext { target: &whole.target, options: whole.bind };
+    session(whole.circuit(), &whole.config, &ExtendedTensors(&whole.tensors, more), &whole.stages(), bound)
 }
 
 #[test]
 fn a_tensor_that_nothing_reads_is_found_unless_it_is_declared() {
-    let whole = Session::whole();
+    let whole = AuditedSession::whole();
     expect("an unknown tensor", Code::A30, &with(&whole, &["blk.0.attn_q_norm.weight"]));
     expect("an unknown layer", Code::A30, &with(&whole, &["blk.2.attn_norm.weight"]));
     let declared = ["rope_freqs.weight", "blk.1.attn_kv_b.weight", "blk.0.ffn_up.input_scale"];
     clean("declared", &with(&whole, &declared));
     let irs = [&whole.layers[0].ir, &whole.lm_head[0].ir];
     let circuit = Circuit::named("deepseek2").unwrap();
-    let (unused, unread) = unused(circuit, &whole.config, &More(&whole.tensors, &declared), &irs);
+    let (unused, unread) = unused(circuit, &whole.config, &ExtendedTensors(&whole.tensors, &declared), &irs);
     assert!(unread.is_empty());
     assert_eq!(unused.len(), 3);
     assert!(unused[1].tensor == "blk.1.attn_kv_b.weight" && unused[1].why.contains("attn_k_b"));
@@ -49,21 +49,21 @@ fn a_tensor_that_nothing_reads_is_found_unless_it_is_declared() {
 #[test]
 fn tensors_of_prediction_layers_and_of_eyes_are_declared() {
     let config = configs().pop().unwrap();
-    let whole = Session::new(config, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent);
+    let whole = AuditedSession::new(config, TensorNaming::Gguf, MlaChoice::Auto, CacheForm::Latent);
     clean("a prediction layer", &whole.audit());
     expect("beyond it", Code::A30, &with(&whole, &["blk.3.nextn.enorm.weight"]));
     let dense = configs().remove(1);
-    let whole = Session::new(dense, Naming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
+    let whole = AuditedSession::new(dense, TensorNaming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
     clean("vision", &with(&whole, &["vision_tower.blocks.0.wqkv.weight", "language_model.lm_head.weight"]));
 }
 
-type Break = (Code, &'static str, fn(&mut Session));
+type SessionBreak = (Code, &'static str, fn(&mut AuditedSession));
 
-const BREAKS: &[Break] = &[
+const BREAKS: &[SessionBreak] = &[
     (Code::A31, "two slots of one tensor", |s| {
         for plan in &mut s.layers {
             let name = plan.ir.weights[1].parts[0].tensor.clone();
-            plan.ir.weights[2].parts = vec![Part { tensor: name, scale: None }];
+            plan.ir.weights[2].parts = vec![WeightPart { tensor: name, scale: None }];
         }
     }),
     (Code::A36, "a tensor that is not in the file", |s| {
@@ -110,7 +110,7 @@ fn rebind(plan: &mut Plan, from: &str, (index, name): (usize, &str), activation:
 #[test]
 fn each_break_is_found() {
     for (code, what, change) in BREAKS {
-        let mut broken = Session::whole();
+        let mut broken = AuditedSession::whole();
         change(&mut broken);
         expect(what, *code, &broken.audit());
     }
@@ -144,7 +144,7 @@ fn a_plan_of_61_layers_is_clean() {
         }),
         ..small
     };
-    let whole = Session::new(config, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent);
+    let whole = AuditedSession::new(config, TensorNaming::Gguf, MlaChoice::Auto, CacheForm::Latent);
     let start = std::time::Instant::now();
     let findings = whole.audit();
     println!("61 layers, six plans: {:?}", start.elapsed());

@@ -6,23 +6,23 @@ mod broken_ranks;
 mod broken_sessions;
 
 use super::*;
-use crate::circuit::{DeclaredTensors, Naming};
+use crate::circuit::{DeclaredTensors, TensorNaming};
 use crate::config::*;
 use crate::passes::snapshots::config;
 use crate::passes::{BatchBucket, BindOptions, CacheForm, FORMS, MlaChoice, Precision};
 use crate::plan::PlanOptions;
-use crate::target::{KvSplits, Target};
+use crate::target::{BackendTarget, KvSplits};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// The plans of a session, and what they were made from.
-struct Session {
+struct AuditedSession {
     config: ModelConfig,
     tensors: DeclaredTensors,
     layers: Vec<Plan>,
     lm_head: Vec<Plan>,
     /// The plans of the MTP layer's two stages, where the config has one.
     mtp: Vec<Vec<Plan>>,
-    target: Target,
+    target: BackendTarget,
     bind: BindOptions,
 }
 
@@ -59,17 +59,17 @@ fn table() -> Vec<KernelContract> {
 }
 
 /// A backend with these kernels, two workers of which share KV splits.
-fn target() -> Target {
+fn target() -> BackendTarget {
     let kv_splits = Some(KvSplits { most: 8, head_group: 2, groups_per_worker: 4, rows_together: 0 });
-    Target { kv_splits, workers: 2, ..Target::new("test", table()) }
+    BackendTarget { kv_splits, workers: 2, ..BackendTarget::new("test", table()) }
 }
 
-impl Session {
-    fn new(config: ModelConfig, naming: Naming, mla: MlaChoice, form: CacheForm) -> Session {
+impl AuditedSession {
+    fn new(config: ModelConfig, naming: TensorNaming, mla: MlaChoice, form: CacheForm) -> AuditedSession {
         let tensors = DeclaredTensors::new(&config, naming, TensorType::BF16).unwrap();
         let bind = BindOptions { precision: Precision::Default, tier: Tier::Avx2, cache: CacheType::F16 };
         let target = target();
-        let make = |span: Span| -> Vec<Plan> {
+        let make = |span: ModelSpan| -> Vec<Plan> {
             [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill]
                 .into_iter()
                 .map(|bucket| {
@@ -79,17 +79,17 @@ impl Session {
                 })
                 .collect()
         };
-        let (layers, lm_head) = (make(Span::backbone(&config)), make(Span::lm_head(&config)));
+        let (layers, lm_head) = (make(ModelSpan::backbone(&config)), make(ModelSpan::lm_head(&config)));
         let mtp = match config.mtp_layers {
             0 => Vec::new(),
-            _ => vec![make(Span::mtp(&config)), make(Span::mtp_head(&config))],
+            _ => vec![make(ModelSpan::mtp(&config)), make(ModelSpan::mtp_head(&config))],
         };
-        Session { config, tensors, layers, lm_head, mtp, target, bind }
+        AuditedSession { config, tensors, layers, lm_head, mtp, target, bind }
     }
 
     /// The session that is broken in the tests.
-    fn whole() -> Session {
-        Session::new(config(), Naming::Gguf, MlaChoice::Auto, CacheForm::Latent)
+    fn whole() -> AuditedSession {
+        AuditedSession::new(config(), TensorNaming::Gguf, MlaChoice::Auto, CacheForm::Latent)
     }
 
     fn stages(&self) -> Vec<Stage> {
@@ -104,7 +104,7 @@ impl Session {
     }
 
     fn audit(&self) -> Vec<Finding> {
-        let bound = Bound { target: &self.target, options: self.bind };
+        let bound = BindContext { target: &self.target, options: self.bind };
         session(self.circuit(), &self.config, &self.tensors, &self.stages(), bound)
     }
 }
@@ -186,10 +186,11 @@ fn whole_sessions_are_clean_in_every_formulation() {
     for config in configs() {
         for (mla, form) in FORMS {
             let what = format!("{} {:?} {mla} {form:?}", config.circuit, config.kv_form);
-            clean(&what, &Session::new(config.clone(), Naming::Gguf, mla, form).audit());
+            clean(&what, &AuditedSession::new(config.clone(), TensorNaming::Gguf, mla, form).audit());
         }
         if config.kv_form == KvForm::Combined {
-            let session = Session::new(config, Naming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
+            let session =
+                AuditedSession::new(config, TensorNaming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
             clean("names of Hugging Face", &session.audit());
         }
     }
@@ -201,8 +202,8 @@ fn every_pass_keeps_the_rules() {
     use crate::passes::*;
     let config = config();
     let circuit = Circuit::named(&config.circuit).unwrap();
-    let span = Span::backbone(&config);
-    let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
+    let span = ModelSpan::backbone(&config);
+    let tensors = DeclaredTensors::new(&config, TensorNaming::Gguf, TensorType::BF16).unwrap();
     for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
         for (mla, form) in FORMS {
             let mut ir = Ir::build(&config, &span, &tensors).unwrap();
@@ -244,8 +245,8 @@ fn every_rule_is_broken_somewhere() {
 /// A part of the layers, as a pipeline stage would have it.
 #[test]
 fn a_span_of_layers_is_clean() {
-    let whole = Session::whole();
-    let span = Span { embed: false, layers: 1..2, head: true, mtp: false };
+    let whole = AuditedSession::whole();
+    let span = ModelSpan { embed: false, layers: 1..2, head: true, mtp: false };
     let options = PlanOptions {
         span,
         bucket: BatchBucket::Decode,
@@ -257,13 +258,18 @@ fn a_span_of_layers_is_clean() {
     let made = Plan::make(&whole.config, &whole.tensors, &whole.target, &options).unwrap();
     clean(
         "layer 1 and head",
-        &plan(&made, whole.circuit(), &whole.config, Bound { target: &whole.target, options: whole.bind }),
+        &plan(
+            &made,
+            whole.circuit(),
+            &whole.config,
+            BindContext { target: &whole.target, options: whole.bind },
+        ),
     );
 }
 
 #[test]
 fn edges_are_named_from_producer_to_consumer() {
-    let whole = Session::whole();
+    let whole = AuditedSession::whole();
     let ir = &whole.layers[0].ir;
     let edges = ir.named_edges();
     assert!(edges.iter().all(|edge| edge.slot != "?"));

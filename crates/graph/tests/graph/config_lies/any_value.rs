@@ -1,27 +1,27 @@
 //! Any value of any key, and any shape of any tensor: refused or computed with, never a panic.
 
 use super::refused::small;
-use crate::config_support::{Gguf, deepseek_v3};
-use latent_graph::config::Field;
+use crate::config_support::{GgufFixture, deepseek_v3};
+use latent_graph::config::MetadataValue;
 use serde_json::{Value, json};
 
 /// Values that no key should have, and some that are merely unusual.
-fn hostile() -> Vec<Field> {
+fn hostile() -> Vec<MetadataValue> {
     let numbers =
         [0, 1, -1, 2, 7, 512, 1024, 65_536, i128::from(u32::MAX), i128::from(u64::MAX), i128::from(i64::MIN)];
     let reals = [0.0, -0.0, 1.0, -1.0, 1e-300, 1e300, f64::NAN, f64::INFINITY];
-    let mut values: Vec<Field> = numbers.map(Field::Integer).into();
-    values.extend(reals.map(Field::Real));
+    let mut values: Vec<MetadataValue> = numbers.map(MetadataValue::Integer).into();
+    values.extend(reals.map(MetadataValue::Real));
     values.extend([
-        Field::Flag(true),
-        Field::Text(String::new()),
-        Field::Object(Vec::new()),
-        Field::Count(usize::MAX),
+        MetadataValue::Flag(true),
+        MetadataValue::Text(String::new()),
+        MetadataValue::Object(Vec::new()),
+        MetadataValue::Count(usize::MAX),
     ]);
     values.extend([
-        Field::List(Vec::new()),
-        Field::List(vec![Field::Integer(4); 4]),
-        Field::List(vec![Field::Object(Vec::new()); 4]),
+        MetadataValue::List(Vec::new()),
+        MetadataValue::List(vec![MetadataValue::Integer(4); 4]),
+        MetadataValue::List(vec![MetadataValue::Object(Vec::new()); 4]),
     ]);
     values
 }
@@ -31,7 +31,7 @@ fn no_value_of_any_key_and_no_shape_of_any_tensor_makes_the_reader_panic() {
     let start =
         small().yarn(8.0, 128, Some(0.1)).int("expert_group_count", 4).int("expert_group_used_count", 2);
     let (mut accepted, mut refused) = (0, 0);
-    let mut count = |file: &Gguf| match file.read() {
+    let mut count = |file: &GgufFixture| match file.read() {
         Ok(config) => {
             // whatever is accepted can be computed with
             let frequencies = config.rope.inverse_frequencies(config.context_length);

@@ -1,7 +1,7 @@
 //! Sizes of attention and its rope part that no tensor or model has.
 
 use super::refused::{SMALL, config, config_key, config_key_shape, gguf, small};
-use crate::config_support::{Gguf, Sizes, deepseek_v3};
+use crate::config_support::{GgufFixture, GgufSizes, deepseek_v3};
 use serde_json::{Value, json};
 
 #[test]
@@ -43,7 +43,7 @@ fn a_query_head_without_room_for_its_rope_part() {
         let file = small().int("attention.key_length_mla", length);
         gguf(file, &["attention.key_length_mla", &length.to_string(), "more than 8", "rope.dimension_count"]);
     }
-    let legacy = Gguf::deepseek2(Sizes { legacy: true, ..SMALL });
+    let legacy = GgufFixture::deepseek2(GgufSizes { legacy: true, ..SMALL });
     gguf(legacy.int("attention.key_length", 8), &["attention.key_length is 8", "more than 8"]);
 }
 
@@ -80,14 +80,15 @@ fn a_value_width_that_its_tensor_does_not_have() {
         small().int("attention.value_length_mla", 25),
         &["blk.0.attn_v_b.weight", "[4, 24, 32]", "[4, 25, 32]"],
     );
-    let legacy = Gguf::deepseek2(Sizes { legacy: true, ..SMALL });
+    let legacy = GgufFixture::deepseek2(GgufSizes { legacy: true, ..SMALL });
     gguf(legacy.int("attention.value_length", 25), &["blk.0.attn_kv_b.weight", "[160, 32]", "[164, 32]"]);
     config_key_shape("v_head_dim", json!(127), "kv_b_proj.weight", "[32768, 512]");
 }
 
 #[test]
 fn no_expansion_of_the_latent() {
-    let file = Gguf::deepseek2(Sizes { legacy: true, ..SMALL }).without_tensor("blk.0.attn_kv_b.weight");
+    let file =
+        GgufFixture::deepseek2(GgufSizes { legacy: true, ..SMALL }).without_tensor("blk.0.attn_kv_b.weight");
     gguf(file, &["tensor blk.0.attn_kv_b.weight", "missing"]);
     gguf(small().without_tensor("blk.0.attn_v_b.weight"), &["tensor blk.0.attn_v_b.weight", "missing"]);
 }

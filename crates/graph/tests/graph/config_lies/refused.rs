@@ -1,23 +1,23 @@
 //! What a refusal says.
 
-use crate::config_support::{self, Folder, Gguf, Sizes, deepseek_v3, names};
+use crate::config_support::{self, GgufFixture, GgufSizes, HfFixture, deepseek_v3, names};
 use serde_json::Value;
 
-pub(crate) const SMALL: Sizes = Sizes { q_lora: 48, ..config_support::SMALL };
+pub(crate) const SMALL: GgufSizes = GgufSizes { q_lora: 48, ..config_support::SMALL };
 
-pub(crate) fn small() -> Gguf {
-    Gguf::deepseek2(SMALL)
+pub(crate) fn small() -> GgufFixture {
+    GgufFixture::deepseek2(SMALL)
 }
 
 #[track_caller]
-pub(crate) fn gguf(file: Gguf, parts: &[&str]) {
+pub(crate) fn gguf(file: GgufFixture, parts: &[&str]) {
     let error = file.error();
     names(&error, &["model.gguf"]);
     names(&error, parts);
 }
 
 #[track_caller]
-pub(crate) fn config(folder: Folder, parts: &[&str]) {
+pub(crate) fn config(folder: HfFixture, parts: &[&str]) {
     let error = folder.error();
     names(&error, &["model/config.json"]);
     names(&error, parts);

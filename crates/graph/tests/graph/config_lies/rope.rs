@@ -1,7 +1,7 @@
 //! Bases, scalings and temperatures that make no sense.
 
 use super::refused::{SMALL, config, config_key, gguf, small};
-use crate::config_support::{Gguf, Sizes, deepseek_v3};
+use crate::config_support::{GgufFixture, GgufSizes, deepseek_v3};
 use serde_json::{Value, json};
 
 #[test]
@@ -33,7 +33,7 @@ fn scalings_that_make_no_sense() {
 
 #[test]
 fn long_factors_that_make_no_sense() {
-    let mut file = Gguf::new("minicpm3", Sizes { experts: 0, ..SMALL });
+    let mut file = GgufFixture::new("minicpm3", GgufSizes { experts: 0, ..SMALL });
     file.tensors.put_numbers("rope_factors_short.weight", &[1.0, 1.0, 1.0, 1.0]);
     gguf(file.clone(), &["tensor rope_factors_long.weight", "missing"]);
     file.tensors.put_numbers("rope_factors_long.weight", &[1.0, 1.0, 0.0, 1.0]);

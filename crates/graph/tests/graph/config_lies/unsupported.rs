@@ -1,7 +1,7 @@
 //! What the circuits do not compute.
 
 use super::refused::{SMALL, config, config_key, gguf};
-use crate::config_support::{Folder, Gguf, deepseek_v3};
+use crate::config_support::{GgufFixture, HfFixture, deepseek_v3};
 use serde_json::{Value, json};
 
 #[test]
@@ -51,7 +51,7 @@ fn keys_that_change_what_is_computed() {
 }
 
 /// A config of Kimi-Linear whose layers all have latent attention, with the tensors of layer 0 that it needs.
-fn all_latent() -> Folder {
+fn all_latent() -> HfFixture {
     let types = vec!["full_attention"; 61];
     deepseek_v3().set("model_type", json!("kimi_linear")).set("layer_types", json!(types))
 }
@@ -80,7 +80,7 @@ fn what_known_architectures_lack_is_said() {
         config(other, &[name, "not supported: it needs", lacks, "supported: "]);
     }
     gguf(
-        Gguf::new("bailingmoe3", SMALL),
+        GgufFixture::new("bailingmoe3", SMALL),
         &["\"bailingmoe3\" is not supported: it needs linear attention (KDA)"],
     );
 }

@@ -1,8 +1,8 @@
 //! What concerns the whole model: vocabulary, hidden size, layers, and values of no key's kind.
 
 use super::refused::{config, config_key, gguf, small};
-use crate::config_support::{Gguf, V3, deepseek_v3};
-use latent_graph::config::Field;
+use crate::config_support::{GgufFixture, V3, deepseek_v3};
+use latent_graph::config::MetadataValue;
 use serde_json::json;
 
 #[test]
@@ -11,9 +11,11 @@ fn a_vocabulary_that_differs_from_the_embedding() {
         small().int("vocab_size", 101),
         &["deepseek2.vocab_size", "101 tokens", "100 tokens", "token_embd.weight"],
     );
-    let file = small().set("tokenizer.ggml.tokens", Field::Count(99));
+    let file = small().set("tokenizer.ggml.tokens", MetadataValue::Count(99));
     gguf(file, &["key tokenizer.ggml.tokens", "99 tokens", "100 tokens"]);
-    assert!(small().set("tokenizer.ggml.tokens", Field::Count(100)).int("vocab_size", 100).read().is_ok());
+    assert!(
+        small().set("tokenizer.ggml.tokens", MetadataValue::Count(100)).int("vocab_size", 100).read().is_ok()
+    );
     config_key("vocab_size", json!(129_281), "129280, the rows of tensor model.embed_tokens.weight");
 }
 
@@ -97,7 +99,8 @@ fn an_epsilon_of_zero_or_none() {
 
 #[test]
 fn lists_of_the_wrong_length_or_whose_layers_disagree() {
-    let list = |values: &[i128]| Field::List(values.iter().map(|v| Field::Integer(*v)).collect());
+    let list =
+        |values: &[i128]| MetadataValue::List(values.iter().map(|v| MetadataValue::Integer(*v)).collect());
     let file = small().set("attention.head_count", list(&[4, 4, 4]));
     gguf(file, &["attention.head_count", "[4, 4, 4]", "a list of 4 integers"]);
     let file = small().set("attention.head_count", list(&[4, 4, 8, 4]));
@@ -127,7 +130,7 @@ fn every_key_that_a_gguf_needs_is_asked_for() {
         "expert_used_count",
         "expert_feed_forward_length",
     ] {
-        gguf(Gguf::deepseek2(V3).without(key), &[key, "missing"]);
+        gguf(GgufFixture::deepseek2(V3).without(key), &[key, "missing"]);
     }
 }
 

@@ -14,10 +14,10 @@
 use super::driver::{self, DecodeKernel, KvBlock};
 use crate::attention::args::{AttendArgs, HEADS};
 use crate::attention::scratch;
-use crate::attention::softmax::bf16::{MASKED, Rows16, Weights16, softmax_block};
+use crate::attention::softmax::bf16::{MASKED, ScoreRows, SoftmaxWeights, softmax_block};
 use crate::attention::split_kv::PartialSoftmax;
-use crate::bf16::dot::{Bf16Dot, Block, KV_BLOCK, LoadedKv, TILE_ACC_LEN, TILE_LEN, queries_len};
-use crate::bf16::layout::{Matrix, aligned, below, transpose};
+use crate::bf16::dot::{Bf16Dot, CachedRows, KV_BLOCK, LoadedKv, TILE_ACC_LEN, TILE_LEN, queries_len};
+use crate::bf16::layout::{F32Matrix, aligned, below, transpose};
 use crate::bf16_layout::K_STEP;
 use crate::kv_cache::KvPrefetch;
 use half::bf16;
@@ -109,7 +109,7 @@ impl<'a, D: Bf16Dot> Bf16Decode<'a, D> {
         let loaded = LoadedKv { rows, pairs, latent };
         let mut dot = D::new();
         let (start, stride) = args.q.raw();
-        let content = Matrix { start, stride, rows: heads, cols: width };
+        let content = F32Matrix { start, stride, rows: heads, cols: width };
         // SAFETY: `heads` rows of `width` elements, and room for `queries_len`. Scores are then exponents of
         // 2.
         unsafe { dot.pack_queries(content, args.scale * std::f32::consts::LOG2_E, queries) }
@@ -123,7 +123,7 @@ impl<D: Bf16Dot> DecodeKernel for Bf16Decode<'_, D> {
     // rows are loaded while they are scored
     #[inline(always)]
     unsafe fn qk(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
-        let block = Block { start: block.address(), stored: self.stored, count: block.count };
+        let block = CachedRows { start: block.address(), stored: self.stored, count: block.count };
         let queries = (self.queries.cast_const(), self.heads);
         // SAFETY: the block's rows are contiguous, of a type that `D` reads; scratch has room for a
         // block.
@@ -138,11 +138,12 @@ impl<D: Bf16Dot> DecodeKernel for Bf16Decode<'_, D> {
             let weights = self.weights.wrapping_add(group * steps * TILE_LEN);
             let (max, sum) = (&mut self.max[lanes.clone()], &mut self.sum[lanes]);
             scores[block.count * HEADS..].fill(MASKED);
-            let rows = Rows16 { start: scores.as_ptr(), stride: HEADS, count: steps * K_STEP };
+            let rows = ScoreRows { start: scores.as_ptr(), stride: HEADS, count: steps * K_STEP };
             // SAFETY: the CPU has the instructions of `D`, AVX512-BF16 among them; a block of scores has at
             // least `steps` · 32 rows, and `weights` has a tile per step for each group.
             unsafe {
-                let factors = softmax_block(&rows, max, sum, Weights16 { start: weights, step: TILE_LEN });
+                let factors =
+                    softmax_block(&rows, max, sum, SoftmaxWeights { start: weights, step: TILE_LEN });
                 for tile in 0..steps {
                     transpose_weights(weights.add(tile * TILE_LEN));
                 }

@@ -14,10 +14,11 @@
 use super::driver::{self, DecodeKernel, KvBlock};
 use crate::attention::args::{AttendArgs, HEADS};
 use crate::attention::gemm_f16::{
-    F16_CHAIN, F16_LANES, Left, Old, Product, load, load_some, multiply, prefetch, scale_to_f16,
+    Accumulation, F16_CHAIN, F16_LANES, F16Gemm, LeftFactor, load, load_some, multiply, prefetch,
+    scale_to_f16,
 };
 use crate::attention::scratch::{self, words};
-use crate::attention::softmax::f16::{MAX_WEIGHT, RunningSoftmax};
+use crate::attention::softmax::f16::{F16Softmax, MAX_WEIGHT};
 use crate::attention::split_kv::PartialSoftmax;
 use crate::kv_cache::KvPrefetch;
 use latent_types::CacheType;
@@ -71,7 +72,7 @@ unsafe fn attend_checked(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, m
     }
     let (out, out_row) = if apart == 0 { part.o.raw_mut() } else { (sums.as_mut_ptr(), columns) };
     // SAFETY: the caller is compiled for AVX512-FP16.
-    let running = unsafe { RunningSoftmax::new() };
+    let running = unsafe { F16Softmax::new() };
     let mut kernel =
         F16Decode { heads, tiled, width, latent, queries, factors, scores, weights, out, out_row, running };
     // SAFETY: the caller is compiled for AVX512-FP16; the kernel was made for this cache, which is f16 as the
@@ -102,7 +103,7 @@ struct F16Decode<'a> {
     /// Sums: whole vectors per head, `out_row` elements apart.
     out: *mut f32,
     out_row: usize,
-    running: RunningSoftmax,
+    running: F16Softmax,
 }
 
 impl DecodeKernel for F16Decode<'_> {
@@ -133,8 +134,8 @@ impl DecodeKernel for F16Decode<'_> {
 
     #[inline(always)]
     unsafe fn pv(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
-        let left = Left { start: self.weights.as_ptr(), row: 1, column: HEADS };
-        let product = Product {
+        let left = LeftFactor { start: self.weights.as_ptr(), row: 1, column: HEADS };
+        let product = F16Gemm {
             rows: self.heads,
             k: block.count,
             columns: self.latent,
@@ -143,8 +144,8 @@ impl DecodeKernel for F16Decode<'_> {
             out: self.out,
             out_row: self.out_row,
         };
-        let RunningSoftmax { alpha, beta, .. } = &self.running;
-        let old = if block.is_first { Old::First(beta) } else { Old::Scale(alpha, beta) };
+        let F16Softmax { alpha, beta, .. } = &self.running;
+        let old = if block.is_first { Accumulation::First(beta) } else { Accumulation::Scale(alpha, beta) };
         // SAFETY: the block has `count` rows of `width` ≥ `latent` f16, `weights` a line per row, and `out`
         // whole vectors per head; the caller is compiled for AVX512-FP16.
         unsafe { multiply(left, &product, old, &mut Some(prefetch.next)) };

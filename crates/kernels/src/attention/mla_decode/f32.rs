@@ -5,12 +5,12 @@
 use super::driver::{self, DecodeKernel, KvBlock};
 use crate::attention::args::{AttendArgs, HEADS};
 use crate::attention::scratch;
-use crate::attention::softmax::f32::RunningSoftmax;
+use crate::attention::softmax::f32::F32Softmax;
 use crate::attention::split_kv::PartialSoftmax;
-use crate::gemm::{Left, gemm, gemm_eight, gemm_prefetch};
+use crate::gemm::{LeftOperand, gemm, gemm_eight, gemm_prefetch};
 use crate::kv_cache::{KvPrefetch, widen};
 use crate::simd::Simd;
-use crate::{Rows, RowsMut};
+use crate::{MatrixView, MatrixViewMut};
 use latent_types::CacheRow;
 use std::marker::PhantomData;
 
@@ -47,7 +47,7 @@ pub(in crate::attention) unsafe fn attend<S: Simd, const SEPARATE: bool>(
         scores,
         rope_scores,
         o: &mut part.o,
-        running: RunningSoftmax::new(),
+        running: F32Softmax::new(),
         factors: [1.0; HEADS],
         isa: PhantomData,
     };
@@ -68,8 +68,8 @@ struct F32Decode<'a, 'o, S, const SEPARATE: bool> {
     /// Scores of the RoPE parts, where they are separate.
     rope_scores: &'a mut [f32],
     /// Weighted sums, a row per head.
-    o: &'a mut RowsMut<'o>,
-    running: RunningSoftmax,
+    o: &'a mut MatrixViewMut<'o>,
+    running: F32Softmax,
     /// What earlier sums are rescaled by.
     factors: [f32; HEADS],
     isa: PhantomData<S>,
@@ -87,15 +87,15 @@ impl<S: Simd, const SEPARATE: bool> DecodeKernel for F32Decode<'_, '_, S, SEPARA
     #[inline(always)]
     unsafe fn qk(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
         let (latent, width) = (self.stored.content, self.stored.width());
-        let keys = |from: usize| Left::Rows(&self.lines[from..], width);
-        let mut scores = RowsMut::new(self.scores, block.count, HEADS, HEADS);
+        let keys = |from: usize| LeftOperand::Rows(&self.lines[from..], width);
+        let mut scores = MatrixViewMut::new(self.scores, block.count, HEADS, HEADS);
         let queries = (self.queries, HEADS);
         // SAFETY: the caller is compiled for `S`.
         unsafe {
             if SEPARATE {
                 gemm::<S>(latent, keys(0), queries, &mut scores, false);
                 let queries = (&self.queries[latent * HEADS..], HEADS);
-                let mut rope = RowsMut::new(self.rope_scores, block.count, HEADS, HEADS);
+                let mut rope = MatrixViewMut::new(self.rope_scores, block.count, HEADS, HEADS);
                 gemm::<S>(width - latent, keys(latent), queries, &mut rope, false);
                 self.scores.iter_mut().zip(self.rope_scores.iter()).for_each(|(s, r)| *s += r);
             } else {
@@ -120,7 +120,8 @@ impl<S: Simd, const SEPARATE: bool> DecodeKernel for F32Decode<'_, '_, S, SEPARA
     #[inline(always)]
     unsafe fn pv(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
         rescale(self.o, &self.factors, self.heads);
-        let (weights, values) = (Left::Columns(self.scores, HEADS), (&*self.lines, self.stored.width()));
+        let (weights, values) =
+            (LeftOperand::Columns(self.scores, HEADS), (&*self.lines, self.stored.width()));
         // SAFETY: the caller is compiled for `S`.
         unsafe { gemm_prefetch::<S, 4>(block.count, weights, values, self.o, true, &mut prefetch.next) }
     }
@@ -140,7 +141,7 @@ pub(super) unsafe fn widen_block<S: Simd>(stored: CacheRow, block: &KvBlock<'_>,
 
 /// Multiplies the sums of each head by its factor.
 #[inline(always)]
-pub(super) fn rescale(sums: &mut RowsMut<'_>, factors: &[f32; HEADS], heads: usize) {
+pub(super) fn rescale(sums: &mut MatrixViewMut<'_>, factors: &[f32; HEADS], heads: usize) {
     for (head, factor) in factors.iter().enumerate().take(heads) {
         if *factor != 1.0 {
             sums.row_mut(head).iter_mut().for_each(|o| *o *= factor);
@@ -150,7 +151,7 @@ pub(super) fn rescale(sums: &mut RowsMut<'_>, factors: &[f32; HEADS], heads: usi
 
 /// Transposes queries from the column `first` on, times `scale`: a line of heads per element.
 #[inline(always)]
-pub(super) fn transpose_queries(q: &Rows<'_>, first: usize, scale: f32, out: &mut [f32]) {
+pub(super) fn transpose_queries(q: &MatrixView<'_>, first: usize, scale: f32, out: &mut [f32]) {
     let width = q.cols() - first;
     for from in (0..width).step_by(HEADS) {
         let count = HEADS.min(width - from);

@@ -4,13 +4,13 @@
 
 use super::driver::{self, DecodeKernel, KvBlock};
 use super::f32::{KV_BLOCK, rescale, transpose_queries, widen_block};
-use super::int8_queries::{Queries, queries_len};
-use crate::RowsMut;
+use super::int8_queries::{QuantizedQueries, queries_len};
+use crate::MatrixViewMut;
 use crate::attention::args::{AttendArgs, HEADS};
 use crate::attention::scratch;
-use crate::attention::softmax::f32::RunningSoftmax;
+use crate::attention::softmax::f32::F32Softmax;
 use crate::attention::split_kv::PartialSoftmax;
-use crate::gemm::{Left, gemm};
+use crate::gemm::{LeftOperand, gemm};
 use crate::kv_cache::{KvPrefetch, scale_of};
 use crate::simd::Simd;
 use latent_types::{CacheRow, CacheType};
@@ -47,7 +47,7 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
         KV_BLOCK * HEADS,
     ];
     let [quants, rope_queries, lines, scores, rope_scores] = scratch::resize(memory, lengths);
-    let queries = Queries::new(&args.q, latent, args.scale, quants);
+    let queries = QuantizedQueries::new(&args.q, latent, args.scale, quants);
     transpose_queries(&args.q, latent, args.scale, rope_queries);
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
     let mut kernel = Int8Decode::<S> {
@@ -59,7 +59,7 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
         scores,
         rope_scores,
         o: &mut part.o,
-        running: RunningSoftmax::new(),
+        running: F32Softmax::new(),
         factors: [1.0; HEADS],
         isa: PhantomData,
     };
@@ -73,7 +73,7 @@ struct Int8Decode<'a, 'o, S> {
     stored: CacheRow,
     heads: usize,
     /// The content of queries, quantized.
-    queries: Queries<'a>,
+    queries: QuantizedQueries<'a>,
     /// Their RoPE parts, a line of heads per element.
     rope_queries: &'a [f32],
     /// The block's rows in f32.
@@ -82,8 +82,8 @@ struct Int8Decode<'a, 'o, S> {
     scores: &'a mut [f32],
     rope_scores: &'a mut [f32],
     /// Weighted sums, a row per head.
-    o: &'a mut RowsMut<'o>,
-    running: RunningSoftmax,
+    o: &'a mut MatrixViewMut<'o>,
+    running: F32Softmax,
     /// What earlier sums are rescaled by.
     factors: [f32; HEADS],
     isa: PhantomData<S>,
@@ -102,8 +102,8 @@ impl<S: Simd> DecodeKernel for Int8Decode<'_, '_, S> {
     unsafe fn qk(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
         let (count, width) = (block.count, self.stored.width());
         let scores = &mut self.scores[..count * HEADS];
-        let mut rope = RowsMut::new(self.rope_scores, count, HEADS, HEADS);
-        let keys = Left::Rows(&self.lines[self.stored.content..], width);
+        let mut rope = MatrixViewMut::new(self.rope_scores, count, HEADS, HEADS);
+        let keys = LeftOperand::Rows(&self.lines[self.stored.content..], width);
         // SAFETY: the caller is compiled for `S`. The block's rows are contiguous, and behind the
         // quants of each come at least the four bytes of its scale, so that whole fours may be read.
         unsafe {
@@ -124,7 +124,7 @@ impl<S: Simd> DecodeKernel for Int8Decode<'_, '_, S> {
     #[inline(always)]
     unsafe fn pv(&mut self, block: &KvBlock<'_>, _prefetch: &mut KvPrefetch) {
         rescale(self.o, &self.factors, self.heads);
-        let weights = Left::Columns(&self.scores[..block.count * HEADS], HEADS);
+        let weights = LeftOperand::Columns(&self.scores[..block.count * HEADS], HEADS);
         // SAFETY: the caller is compiled for `S`.
         unsafe { gemm::<S>(block.count, weights, (self.lines, self.stored.width()), self.o, true) }
     }

@@ -12,11 +12,11 @@
 
 use super::driver::{self, DecodeKernel, KvBlock};
 use super::int8::row_of;
-use super::int8_queries::{LATENT_ROW, Queries, queries_len, transpose_words};
+use super::int8_queries::{LATENT_ROW, QuantizedQueries, queries_len, transpose_words};
 use crate::attention::args::{AttendArgs, HEADS};
 use crate::attention::gemm_f16::{F16_CHAIN, prefetch, scale_to_f16};
 use crate::attention::scratch::{self, words};
-use crate::attention::softmax::f16::RunningSoftmax;
+use crate::attention::softmax::f16::F16Softmax;
 use crate::attention::split_kv::PartialSoftmax;
 use crate::attention::unroll::unrolled;
 use crate::kv_cache::{KvPrefetch, scale_of};
@@ -87,7 +87,7 @@ unsafe fn attend_checked(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, m
     let [quants, by_head, rope_queries, scores, weights, sums] = scratch::resize(memory, lengths);
     let (by_head, rope_queries, weights) = (words(by_head), words(rope_queries), words(weights));
     let scale = args.scale * std::f32::consts::LOG2_E;
-    let queries = Queries::new(&args.q, latent, scale, quants);
+    let queries = QuantizedQueries::new(&args.q, latent, scale, quants);
     let mut factors = [0.0; HEADS];
     by_head.fill(0);
     for (head, factor) in factors.iter_mut().enumerate().take(heads) {
@@ -97,7 +97,7 @@ unsafe fn attend_checked(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, m
     }
     transpose_words(by_head, pairs, rope_queries);
     // SAFETY: the caller is compiled for AVX512-FP16.
-    let running = unsafe { RunningSoftmax::new() };
+    let running = unsafe { F16Softmax::new() };
     let scales = [0.0; KV_BLOCK];
     let mut kernel = Int8F16Decode {
         heads,
@@ -129,7 +129,7 @@ struct Int8F16Decode<'a> {
     /// Elements of the RoPE part.
     rope: usize,
     /// The content of queries, quantized.
-    queries: Queries<'a>,
+    queries: QuantizedQueries<'a>,
     /// Their RoPE parts, a line of heads per pair of f16.
     rope_queries: &'a [u32],
     /// What undoes the scaling of each head's RoPE part, times the factor on scores, for exponents of 2.
@@ -142,7 +142,7 @@ struct Int8F16Decode<'a> {
     weights: &'a mut [u32],
     /// Sums, a line per head; its columns are permuted, see [`unpermute`].
     sums: &'a mut [f32],
-    running: RunningSoftmax,
+    running: F16Softmax,
 }
 
 impl DecodeKernel for Int8F16Decode<'_> {
@@ -181,11 +181,11 @@ impl DecodeKernel for Int8F16Decode<'_> {
 
     #[inline(always)]
     unsafe fn pv(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
-        let RunningSoftmax { alpha, beta, .. } = &self.running;
+        let F16Softmax { alpha, beta, .. } = &self.running;
         let (from, stride) = (block.address(), block.stride());
         let weights = self.weights.as_ptr();
         let weighted =
-            Weighted { from, stride, count: block.count, weights, first: block.is_first, alpha, beta };
+            WeightedRows { from, stride, count: block.count, weights, first: block.is_first, alpha, beta };
         // SAFETY: the block's rows have `latent` quants each and `weights` a line per row; the caller is
         // compiled for AVX512-FP16.
         unsafe { pv(&weighted, self.heads, self.latent, self.sums, &mut prefetch.next) }
@@ -252,7 +252,7 @@ impl Int8F16Decode<'_> {
 }
 
 /// Rows of a block with their weights, and the factors of earlier sums and of the block's sums per head.
-struct Weighted<'a> {
+struct WeightedRows<'a> {
     from: *const u8,
     stride: usize,
     count: usize,
@@ -269,7 +269,7 @@ struct Weighted<'a> {
 /// The block has `count` rows of `latent` quants and a line of weights per row; the caller is compiled for
 /// AVX512-FP16.
 #[inline(always)]
-unsafe fn pv(block: &Weighted<'_>, heads: usize, latent: usize, sums: &mut [f32], ahead: &mut *const u8) {
+unsafe fn pv(block: &WeightedRows<'_>, heads: usize, latent: usize, sums: &mut [f32], ahead: &mut *const u8) {
     let columns = latent.next_multiple_of(COLUMNS);
     assert!(sums.len() >= heads * columns && heads <= HEADS, "a line of whole vectors per head");
     let mut head = 0;
@@ -283,7 +283,7 @@ unsafe fn pv(block: &Weighted<'_>, heads: usize, latent: usize, sums: &mut [f32]
                         // SAFETY: heads and columns of `sums`, as asserted; rows by the caller's promise.
                         unsafe {
                             let out = sums.as_mut_ptr().add(head * columns + column + half * COLUMNS / 2);
-                            let tile = Tile { head, column, mask, columns };
+                            let tile = StripTile { head, column, mask, columns };
                             if half == 0 {
                                 strip::<$heads, false>(block, tile, out, ahead);
                             } else {
@@ -306,7 +306,7 @@ unsafe fn pv(block: &Weighted<'_>, heads: usize, latent: usize, sums: &mut [f32]
 
 /// The register tile of [`strip`]: its first head, its first column, the mask of its quants, and the elements
 /// of a line of sums.
-struct Tile {
+struct StripTile {
     head: usize,
     column: usize,
     mask: __mmask64,
@@ -320,8 +320,8 @@ struct Tile {
 /// As for [`pv`]; heads and columns of the tile are inside, with sums at `out`.
 #[inline(always)]
 unsafe fn strip<const H: usize, const UPPER: bool>(
-    block: &Weighted<'_>,
-    tile: Tile,
+    block: &WeightedRows<'_>,
+    tile: StripTile,
     out: *mut f32,
     ahead: &mut *const u8,
 ) {

@@ -5,7 +5,7 @@
 //! magnitude / 127.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
-use crate::Rows;
+use crate::MatrixView;
 use crate::activation::code_scale;
 use crate::attention::args::HEADS;
 use crate::attention::scratch::words;
@@ -20,7 +20,7 @@ const GROUP: usize = 128;
 pub(super) const LATENT_ROW: usize = 644;
 
 /// Quantized queries of all heads.
-pub(super) struct Queries<'a> {
+pub(super) struct QuantizedQueries<'a> {
     /// Per four elements a line of four quants of each head.
     quants: &'a [u32],
     /// Per group a line of −128 · Σ quants of each head: see [`Simd::load_init_acc`].
@@ -36,11 +36,16 @@ pub(super) fn queries_len(width: usize) -> usize {
     HEADS * (2 * width.next_multiple_of(GROUP) / 4 + 2 * width.div_ceil(GROUP))
 }
 
-impl<'a> Queries<'a> {
+impl<'a> QuantizedQueries<'a> {
     /// Quantizes the first `width` elements of each query, times `scale`, into `memory` of [`queries_len`]
     /// elements.
     #[inline(always)]
-    pub(super) fn new(q: &Rows<'_>, width: usize, scale: f32, memory: &'a mut [f32]) -> Queries<'a> {
+    pub(super) fn new(
+        q: &MatrixView<'_>,
+        width: usize,
+        scale: f32,
+        memory: &'a mut [f32],
+    ) -> QuantizedQueries<'a> {
         let (padded, groups) = (width.next_multiple_of(GROUP), width.div_ceil(GROUP));
         let (scales, rest) = memory.split_at_mut(HEADS * groups);
         let (biases, rest) = words(rest).split_at_mut(HEADS * groups);
@@ -57,7 +62,7 @@ impl<'a> Queries<'a> {
             }
         }
         transpose_words(by_head, padded / 4, quants);
-        Queries { quants, biases: signed(biases), scales, width }
+        QuantizedQueries { quants, biases: signed(biases), scales, width }
     }
 
     /// Dot products of `count` rows, `stride` bytes apart, with all heads, a line of heads per row; the

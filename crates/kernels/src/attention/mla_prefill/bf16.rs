@@ -10,15 +10,15 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::driver::{self, PrefillKernel, Tile};
+use super::driver::{self, PrefillKernel, PrefillTile};
 use crate::attention::args::{AttendExpandedArgs, ExpandArgs};
-use crate::attention::expanded::{Expanded, HeadWidths, KeyOrder};
+use crate::attention::expanded::{ExpandedKv, HeadWidths, KeyOrder};
 use crate::attention::scratch;
-use crate::attention::softmax::bf16::{MASKED, Rows16, Weights16, softmax_block};
+use crate::attention::softmax::bf16::{MASKED, ScoreRows, SoftmaxWeights, softmax_block};
 use crate::bf16::dot::Bf16Dot;
-use crate::bf16::layout::{Matrix, aligned, pair, right_panel, right_panel_of_columns, transpose};
+use crate::bf16::layout::{F32Matrix, aligned, pair, right_panel, right_panel_of_columns, transpose};
 use crate::bf16_layout::{K_STEP, KV_BLOCK, PANEL, STEP_LEN, steps};
-use crate::{Rows, RowsMut};
+use crate::{MatrixView, MatrixViewMut};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -31,7 +31,7 @@ const SQUARE: usize = PANEL * PANEL;
 /// When shapes differ, or the CPU lacks the instructions of `D`.
 pub(in crate::attention) fn attend<D: Bf16Dot>(
     args: &AttendExpandedArgs<'_, bf16>,
-    out: &mut RowsMut<'_>,
+    out: &mut MatrixViewMut<'_>,
     memory: &mut Vec<f32>,
 ) {
     args.check(out);
@@ -50,13 +50,13 @@ pub(in crate::attention) fn attend<D: Bf16Dot>(
 
 /// K-steps of keys and of their RoPE part, and panels of values.
 #[derive(Clone, Copy)]
-struct Shape {
+struct PrefillShape {
     nope: usize,
     rope: usize,
     values: usize,
 }
 
-impl Shape {
+impl PrefillShape {
     /// Elements of the panels of 32 queries.
     fn query(self) -> usize {
         (self.nope + self.rope) * STEP_LEN
@@ -66,8 +66,8 @@ impl Shape {
 /// Queries are in sets of 32, the last one padded.
 struct Bf16Prefill<'a, D> {
     dot: D,
-    expanded: &'a Expanded<'a, bf16>,
-    shape: Shape,
+    expanded: &'a ExpandedKv<'a, bf16>,
+    shape: PrefillShape,
     /// Per set right panels of scaled queries.
     queries: *mut bf16,
     /// Scores of one set: a row of 32 queries per key.
@@ -84,7 +84,7 @@ struct Bf16Prefill<'a, D> {
 impl<'a, D: Bf16Dot> Bf16Prefill<'a, D> {
     fn new(args: &AttendExpandedArgs<'a, bf16>, memory: &'a mut Vec<f32>) -> Bf16Prefill<'a, D> {
         let HeadWidths { nope, rope, value } = args.expanded.widths;
-        let shape = Shape { nope: steps(nope), rope: steps(rope), values: steps(value) };
+        let shape = PrefillShape { nope: steps(nope), rope: steps(rope), values: steps(value) };
         let sets = args.q.rows().div_ceil(PANEL);
         let lengths = [
             sets * shape.query() / 2,
@@ -115,8 +115,8 @@ impl<D: Bf16Dot> PrefillKernel for Bf16Prefill<'_, D> {
     const Q_TILE: usize = PANEL;
 
     #[inline(always)]
-    unsafe fn qk(&mut self, tile: &Tile) {
-        let (Shape { nope, rope, .. }, expanded) = (self.shape, self.expanded);
+    unsafe fn qk(&mut self, tile: &PrefillTile) {
+        let (PrefillShape { nope, rope, .. }, expanded) = (self.shape, self.expanded);
         let queries = self.queries.wrapping_add(tile.queries.start / PANEL * self.shape.query());
         let keys = expanded.keys.as_ptr().wrapping_add(tile.block * nope * PANEL * KV_BLOCK);
         let rope_keys = expanded.rope_keys.as_ptr().wrapping_add(tile.block * expanded.rope_stride);
@@ -133,7 +133,7 @@ impl<D: Bf16Dot> PrefillKernel for Bf16Prefill<'_, D> {
     }
 
     #[inline(always)]
-    unsafe fn softmax(&mut self, tile: &Tile) {
+    unsafe fn softmax(&mut self, tile: &PrefillTile) {
         let (first, values) = (tile.queries.start, self.shape.values);
         let panels = tile.keys.div_ceil(PANEL);
         let scores = &mut self.scores[..panels * SQUARE];
@@ -152,7 +152,7 @@ impl<D: Bf16Dot> PrefillKernel for Bf16Prefill<'_, D> {
     }
 
     #[inline(always)]
-    unsafe fn pv(&mut self, tile: &Tile) {
+    unsafe fn pv(&mut self, tile: &PrefillTile) {
         let (panels, count) = (tile.keys.div_ceil(PANEL), self.shape.values);
         let values = self.expanded.values.as_ptr().wrapping_add(tile.block * count * PANEL * KV_BLOCK);
         let sums = &mut self.sums[tile.queries.start / PANEL * count * SQUARE..][..count * SQUARE];
@@ -175,8 +175,8 @@ unsafe fn softmax_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights
     let halves = max.chunks_exact_mut(16).zip(sum.chunks_exact_mut(16));
     for (half, ((max, sum), factors)) in halves.zip(factors.chunks_exact_mut(16)).enumerate() {
         let start = scores[half * 16..].as_ptr();
-        let rows = Rows16 { start, stride: PANEL, count: scores.len() / PANEL };
-        let weights = Weights16 { start: weights.wrapping_add(half * STEP_LEN / 2), step: STEP_LEN };
+        let rows = ScoreRows { start, stride: PANEL, count: scores.len() / PANEL };
+        let weights = SoftmaxWeights { start: weights.wrapping_add(half * STEP_LEN / 2), step: STEP_LEN };
         // SAFETY: half of each row of 32 scores, and one of the two tiles of each k-step of weights.
         factors.copy_from_slice(&unsafe { softmax_block(&rows, max, sum, weights) });
     }
@@ -188,14 +188,14 @@ unsafe fn softmax_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights
 ///
 /// # Safety
 /// There is room for as many k-steps; the CPU has AVX512-BF16.
-unsafe fn pack_queries(rows: Rows<'_>, nope: usize, scales: &[f32], out: *mut bf16) {
+unsafe fn pack_queries(rows: MatrixView<'_>, nope: usize, scales: &[f32], out: *mut bf16) {
     let mut factors = [0.0; PANEL];
     for (factor, scale) in factors.iter_mut().zip(scales) {
         *factor = scale * std::f32::consts::LOG2_E;
     }
     let (start, stride) = rows.raw();
-    let content = Matrix { start, stride, rows: rows.rows(), cols: nope };
-    let rope = Matrix { start: start.wrapping_add(nope), cols: rows.cols() - nope, ..content };
+    let content = F32Matrix { start, stride, rows: rows.rows(), cols: nope };
+    let rope = F32Matrix { start: start.wrapping_add(nope), cols: rows.cols() - nope, ..content };
     // SAFETY: rows of `nope` elements and those of the RoPE part; room by the caller's promise.
     unsafe {
         right_panel(content, &factors, out);
@@ -250,7 +250,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 ///
 /// # Safety
 /// The CPU has AVX512-BF16.
-unsafe fn finish(sums: &[f32], sum: &[f32], first: usize, out: &mut RowsMut<'_>) {
+unsafe fn finish(sums: &[f32], sum: &[f32], first: usize, out: &mut MatrixViewMut<'_>) {
     let width = out.cols();
     for half in 0..2 {
         let from = first + 16 * half;
@@ -303,12 +303,12 @@ pub(in crate::attention) fn expand_keys<D: Bf16Dot>(
             match order {
                 KeyOrder::Keys => {
                     let start = weights[from * blocks.latent..].as_ptr();
-                    let rows = Matrix { start, stride: blocks.latent, rows: count, cols: blocks.latent };
+                    let rows = F32Matrix { start, stride: blocks.latent, rows: count, cols: blocks.latent };
                     right_panel(rows, &[1.0; PANEL], out);
                 }
                 KeyOrder::Latents => {
                     let start = weights[from..].as_ptr();
-                    let columns = Matrix { start, stride: blocks.nope, rows: blocks.latent, cols: count };
+                    let columns = F32Matrix { start, stride: blocks.nope, rows: blocks.latent, cols: count };
                     right_panel_of_columns(columns, out);
                 }
             }

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 /// Some queries and a block of keys.
-pub(super) struct Tile {
+pub(super) struct PrefillTile {
     /// Index of the block.
     pub block: usize,
     /// Position of its first key.
@@ -22,7 +22,7 @@ pub(super) struct Tile {
     pub position: usize,
 }
 
-impl Tile {
+impl PrefillTile {
     /// Position of a query.
     #[inline(always)]
     pub fn position_of(&self, query: usize) -> usize {
@@ -50,13 +50,13 @@ pub(super) trait PrefillKernel {
     const Q_TILE: usize;
 
     /// Scores of the tile's queries with its keys.
-    unsafe fn qk(&mut self, tile: &Tile);
+    unsafe fn qk(&mut self, tile: &PrefillTile);
 
     /// Masks keys that a query does not see, turns scores into weights, and updates the running max and sum.
-    unsafe fn softmax(&mut self, tile: &Tile);
+    unsafe fn softmax(&mut self, tile: &PrefillTile);
 
     /// Rescales earlier sums and adds the weighted values.
-    unsafe fn pv(&mut self, tile: &Tile);
+    unsafe fn pv(&mut self, tile: &PrefillTile);
 }
 
 /// Runs a kernel for queries, the first at `position`, over all blocks that any of them sees.
@@ -73,7 +73,7 @@ pub(super) unsafe fn run<K: PrefillKernel>(kernel: &mut K, position: usize, quer
         while first < queries {
             let end = if K::Q_TILE > 1 { queries.min(first + K::Q_TILE) } else { queries };
             let keys = K::KV_BLOCK.min(position + end - start);
-            let tile = Tile { block, start, queries: first..end, keys, position };
+            let tile = PrefillTile { block, start, queries: first..end, keys, position };
             // SAFETY: the caller is compiled for the kernel's instruction set, and the kernel has the tile's
             // queries and keys.
             unsafe {

@@ -7,11 +7,13 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::driver::{self, PrefillKernel, Tile};
-use crate::RowsMut;
+use super::driver::{self, PrefillKernel, PrefillTile};
+use crate::MatrixViewMut;
 use crate::attention::args::{AttendExpandedArgs, ExpandArgs};
-use crate::attention::expanded::{Expanded, HeadWidths, KeyOrder};
-use crate::attention::gemm_f16::{F16_CHAIN, F16_LANES, Left, Old, Product, factor_row, multiply};
+use crate::attention::expanded::{ExpandedKv, HeadWidths, KeyOrder};
+use crate::attention::gemm_f16::{
+    Accumulation, F16_CHAIN, F16_LANES, F16Gemm, LeftFactor, factor_row, multiply,
+};
 use crate::attention::kv_element::KEYS;
 use crate::attention::scratch::{self, words};
 use crate::attention::softmax::f16::{QueryState, softmax_row};
@@ -27,7 +29,7 @@ const _: () =
 /// When shapes differ, or the CPU has no AVX512-FP16.
 pub(in crate::attention) fn attend(
     args: &AttendExpandedArgs<'_, f16>,
-    out: &mut RowsMut<'_>,
+    out: &mut MatrixViewMut<'_>,
     memory: &mut Vec<f32>,
 ) {
     args.check(out);
@@ -37,7 +39,7 @@ pub(in crate::attention) fn attend(
 }
 
 crate::isa::isa_fn! { Avx512Fp16;
-unsafe fn attend_inner(args: &AttendExpandedArgs<'_, f16>, out: &mut RowsMut<'_>, memory: &mut Vec<f32>) {
+unsafe fn attend_inner(args: &AttendExpandedArgs<'_, f16>, out: &mut MatrixViewMut<'_>, memory: &mut Vec<f32>) {
     // SAFETY: compiled for AVX512-FP16; the caller has checked shapes.
     unsafe { attend_checked(args, out, memory) }
 }
@@ -46,7 +48,11 @@ unsafe fn attend_inner(args: &AttendExpandedArgs<'_, f16>, out: &mut RowsMut<'_>
 /// # Safety
 /// The caller is compiled for AVX512-FP16, and has checked shapes.
 #[inline(always)]
-unsafe fn attend_checked(args: &AttendExpandedArgs<'_, f16>, out: &mut RowsMut<'_>, memory: &mut Vec<f32>) {
+unsafe fn attend_checked(
+    args: &AttendExpandedArgs<'_, f16>,
+    out: &mut MatrixViewMut<'_>,
+    memory: &mut Vec<f32>,
+) {
     let (queries, HeadWidths { nope, rope, value }) = (args.q.rows(), args.expanded.widths);
     let (line, columns) = ((nope + rope).next_multiple_of(16), value.next_multiple_of(F16_LANES));
     let [scaled, scores, weights, sums, factors, rest] = scratch::resize(
@@ -77,7 +83,7 @@ unsafe fn attend_checked(args: &AttendExpandedArgs<'_, f16>, out: &mut RowsMut<'
 }
 
 struct F16Prefill<'a> {
-    expanded: &'a Expanded<'a, f16>,
+    expanded: &'a ExpandedKv<'a, f16>,
     /// Scaled queries as left factors, `line` elements each.
     scaled: &'a [u32],
     line: usize,
@@ -98,10 +104,10 @@ impl PrefillKernel for F16Prefill<'_> {
     const Q_TILE: usize = 1;
 
     #[inline(always)]
-    unsafe fn qk(&mut self, tile: &Tile) {
+    unsafe fn qk(&mut self, tile: &PrefillTile) {
         let HeadWidths { nope, rope, .. } = self.expanded.widths;
         let (first, line) = (tile.queries.start, self.line);
-        let mut product = Product {
+        let mut product = F16Gemm {
             rows: tile.queries.len(),
             k: nope,
             columns: KEYS,
@@ -111,23 +117,23 @@ impl PrefillKernel for F16Prefill<'_> {
             out_row: KEYS,
         };
         let scaled = &self.scaled[first * line..];
-        let mut left = Left { start: scaled.as_ptr(), row: line, column: 1 };
+        let mut left = LeftFactor { start: scaled.as_ptr(), row: line, column: 1 };
         // SAFETY: `nope` and `rope` lines of keys of the block, as checked on entry; a line of elements and
         // of scores per query; the caller is compiled for AVX512-FP16.
         unsafe {
-            multiply(left, &product, Old::Replace, &mut None);
+            multiply(left, &product, Accumulation::Replace, &mut None);
             if rope > 0 {
                 product.k = rope;
                 product.right =
                     self.expanded.rope_keys[tile.block * self.expanded.rope_stride..].as_ptr().cast();
                 left.start = scaled[nope..].as_ptr();
-                multiply(left, &product, Old::Add, &mut None);
+                multiply(left, &product, Accumulation::Add, &mut None);
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn softmax(&mut self, tile: &Tile) {
+    unsafe fn softmax(&mut self, tile: &PrefillTile) {
         for i in tile.queries.clone() {
             let (scores, weights) = (&self.scores[i * KEYS..][..KEYS], &mut self.weights[i * KEYS..][..KEYS]);
             // SAFETY: the caller is compiled for AVX512-FP16.
@@ -139,10 +145,10 @@ impl PrefillKernel for F16Prefill<'_> {
     }
 
     #[inline(always)]
-    unsafe fn pv(&mut self, tile: &Tile) {
+    unsafe fn pv(&mut self, tile: &PrefillTile) {
         let (first, value) = (tile.queries.start, self.expanded.widths.value);
-        let left = Left { start: self.weights[first * KEYS..].as_ptr(), row: KEYS, column: 1 };
-        let product = Product {
+        let left = LeftFactor { start: self.weights[first * KEYS..].as_ptr(), row: KEYS, column: 1 };
+        let product = F16Gemm {
             rows: tile.queries.len(),
             k: tile.keys,
             columns: value,
@@ -151,7 +157,7 @@ impl PrefillKernel for F16Prefill<'_> {
             out: self.sums[first * self.columns..].as_mut_ptr(),
             out_row: self.columns,
         };
-        let old = Old::Scale(&self.state.alpha[first..], &self.state.beta[first..]);
+        let old = Accumulation::Scale(&self.state.alpha[first..], &self.state.beta[first..]);
         // SAFETY: `keys` rows of values, as checked on entry; a line of weights and of sums per query; the
         // caller is compiled for AVX512-FP16.
         unsafe { multiply(left, &product, old, &mut None) };
@@ -190,9 +196,9 @@ unsafe fn expand_checked(args: &ExpandArgs<'_, f16>, keys: &mut [f16], memory: &
         KeyOrder::Keys => (latent, 1),
         KeyOrder::Latents => (1, nope),
     };
-    let left = Left { start: factors.as_ptr(), row, column };
+    let left = LeftFactor { start: factors.as_ptr(), row, column };
     for (block, keys) in keys.chunks_exact_mut(nope * KEYS).enumerate() {
-        let product = Product {
+        let product = F16Gemm {
             rows: nope,
             k: latent,
             columns: KEYS,
@@ -204,7 +210,7 @@ unsafe fn expand_checked(args: &ExpandArgs<'_, f16>, keys: &mut [f16], memory: &
         // SAFETY: `latent` lines of latents, as checked on entry, and `nope` lines of products; sixteen
         // elements per chunk; the caller is compiled for AVX512-FP16.
         unsafe {
-            multiply(left, &product, Old::Replace, &mut None);
+            multiply(left, &product, Accumulation::Replace, &mut None);
             let max = _mm512_set1_ps(f16::MAX.to_f32_const());
             let min = _mm512_sub_ps(_mm512_setzero_ps(), max);
             for (out, line) in keys.chunks_exact_mut(16).zip(products.chunks_exact(16)) {

@@ -1,14 +1,14 @@
 //! Prefill attention in f32, and its keys.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
-use super::driver::{self, PrefillKernel, Tile};
-use crate::RowsMut;
+use super::driver::{self, PrefillKernel, PrefillTile};
+use crate::MatrixViewMut;
 use crate::attention::args::{AttendExpandedArgs, ExpandArgs};
-use crate::attention::expanded::{Expanded, HeadWidths, KeyOrder};
+use crate::attention::expanded::{ExpandedKv, HeadWidths, KeyOrder};
 use crate::attention::kv_element::KEYS;
 use crate::attention::scratch;
 use crate::attention::softmax::f32::softmax_row;
-use crate::gemm::{Left, gemm};
+use crate::gemm::{LeftOperand, gemm};
 use crate::simd::Simd;
 use std::marker::PhantomData;
 
@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 #[inline(always)]
 pub(in crate::attention) unsafe fn attend<S: Simd>(
     args: &AttendExpandedArgs<'_>,
-    out: &mut RowsMut<'_>,
+    out: &mut MatrixViewMut<'_>,
     memory: &mut Vec<f32>,
 ) {
     args.check(out);
@@ -52,7 +52,7 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
 }
 
 struct F32Prefill<'a, 'o, S> {
-    expanded: &'a Expanded<'a>,
+    expanded: &'a ExpandedKv<'a>,
     /// Queries times their factor on scores.
     scaled: &'a [f32],
     /// Per query a line of keys: scores, then weights.
@@ -61,7 +61,7 @@ struct F32Prefill<'a, 'o, S> {
     max: &'a mut [f32],
     sum: &'a mut [f32],
     /// Weighted sums.
-    out: &'a mut RowsMut<'o>,
+    out: &'a mut MatrixViewMut<'o>,
     isa: PhantomData<S>,
 }
 
@@ -70,14 +70,14 @@ impl<S: Simd> PrefillKernel for F32Prefill<'_, '_, S> {
     const Q_TILE: usize = 1;
 
     #[inline(always)]
-    unsafe fn qk(&mut self, tile: &Tile) {
-        let Expanded { keys, rope_keys, rope_stride, widths, .. } = *self.expanded;
+    unsafe fn qk(&mut self, tile: &PrefillTile) {
+        let ExpandedKv { keys, rope_keys, rope_stride, widths, .. } = *self.expanded;
         let HeadWidths { nope, rope, .. } = widths;
         let (block, first, width) = (tile.block, tile.queries.start, nope + rope);
         let keys = &keys[block * nope * KEYS..(block + 1) * nope * KEYS];
         let rope_keys = if rope > 0 { &rope_keys[block * rope_stride..][..rope * KEYS] } else { &[][..] };
-        let queries = |column| Left::Rows(&self.scaled[first * width + column..], width);
-        let mut scores = RowsMut::new(&mut self.scores[first * KEYS..], tile.queries.len(), KEYS, KEYS);
+        let queries = |column| LeftOperand::Rows(&self.scaled[first * width + column..], width);
+        let mut scores = MatrixViewMut::new(&mut self.scores[first * KEYS..], tile.queries.len(), KEYS, KEYS);
         // SAFETY: the caller is compiled for `S`.
         unsafe {
             gemm::<S>(nope, queries(0), (keys, KEYS), &mut scores, false);
@@ -88,7 +88,7 @@ impl<S: Simd> PrefillKernel for F32Prefill<'_, '_, S> {
     }
 
     #[inline(always)]
-    unsafe fn softmax(&mut self, tile: &Tile) {
+    unsafe fn softmax(&mut self, tile: &PrefillTile) {
         let lines = self.scores[tile.queries.start * KEYS..].chunks_exact_mut(KEYS);
         for (i, line) in tile.queries.clone().zip(lines) {
             let factor = softmax_row(line, tile.visible(i, KEYS), &mut self.max[i], &mut self.sum[i]);
@@ -99,10 +99,10 @@ impl<S: Simd> PrefillKernel for F32Prefill<'_, '_, S> {
     }
 
     #[inline(always)]
-    unsafe fn pv(&mut self, tile: &Tile) {
+    unsafe fn pv(&mut self, tile: &PrefillTile) {
         let value = self.expanded.widths.value;
         let values = (&self.expanded.values[tile.start * value..], value);
-        let weights = Left::Rows(&self.scores[tile.queries.start * KEYS..], KEYS);
+        let weights = LeftOperand::Rows(&self.scores[tile.queries.start * KEYS..], KEYS);
         let mut out = self.out.slice_rows(tile.queries.clone());
         // SAFETY: the caller is compiled for `S`.
         unsafe { gemm::<S>(tile.keys, weights, values, &mut out, true) }
@@ -122,12 +122,12 @@ pub(in crate::attention) unsafe fn expand_keys<S: Simd>(
     args.check(keys);
     let (nope, latent) = (args.blocks.nope, args.blocks.latent);
     let weights = match args.order {
-        KeyOrder::Keys => Left::Rows(args.weights, latent),
-        KeyOrder::Latents => Left::Columns(args.weights, nope),
+        KeyOrder::Keys => LeftOperand::Rows(args.weights, latent),
+        KeyOrder::Latents => LeftOperand::Columns(args.weights, nope),
     };
     for (block, keys) in keys.chunks_exact_mut(nope * KEYS).enumerate() {
         let latents = &args.blocks.latents[block * args.blocks.stride..];
-        let mut keys = RowsMut::new(keys, nope, KEYS, KEYS);
+        let mut keys = MatrixViewMut::new(keys, nope, KEYS, KEYS);
         // SAFETY: the caller is compiled for `S`.
         unsafe { gemm::<S>(latent, weights, (latents, KEYS), &mut keys, false) }
     }

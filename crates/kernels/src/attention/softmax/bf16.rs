@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 pub(in crate::attention) const MASKED: f32 = -1e30;
 
 /// Rows of sixteen scores, in exponents of 2.
-pub(in crate::attention) struct Rows16 {
+pub(in crate::attention) struct ScoreRows {
     pub start: *const f32,
     /// Elements from one row to the next.
     pub stride: usize,
@@ -21,7 +21,7 @@ pub(in crate::attention) struct Rows16 {
 }
 
 /// Where weights are stored as a right factor: two rows per line of bf16 pairs, sixteen lines per k-step.
-pub(in crate::attention) struct Weights16 {
+pub(in crate::attention) struct SoftmaxWeights {
     pub start: *mut bf16,
     /// Elements from one k-step to the next.
     pub step: usize,
@@ -34,10 +34,10 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// # Safety
 /// The addresses are valid for `rows.count` rows; the CPU has AVX512-BF16.
 pub(in crate::attention) unsafe fn softmax_block(
-    rows: &Rows16,
+    rows: &ScoreRows,
     max: &mut [f32],
     sum: &mut [f32],
-    weights: Weights16,
+    weights: SoftmaxWeights,
 ) -> [f32; 16] {
     let count = rows.count;
     assert!(max.len() == 16 && sum.len() == 16 && count.is_multiple_of(4), "lanes and rows");

@@ -15,7 +15,7 @@ use std::arch::x86_64::*;
 pub(in crate::attention) const MAX_WEIGHT: f32 = 1.0 / F16_CHAIN as f32;
 
 /// Running max and sum of decode, heads as lanes.
-pub(in crate::attention) struct RunningSoftmax {
+pub(in crate::attention) struct F16Softmax {
     max: __m512,
     sum: __m512,
     /// Factor of earlier sums of each head, after [`softmax_block`].
@@ -24,16 +24,16 @@ pub(in crate::attention) struct RunningSoftmax {
     pub(in crate::attention) beta: [f32; HEADS],
 }
 
-impl RunningSoftmax {
+impl F16Softmax {
     /// Before the first block.
     ///
     /// # Safety
     /// The caller is compiled for AVX512-FP16, and the CPU has it.
     #[inline(always)]
-    pub(in crate::attention) unsafe fn new() -> RunningSoftmax {
+    pub(in crate::attention) unsafe fn new() -> F16Softmax {
         // SAFETY: registers only, in a caller compiled for AVX512-FP16.
         let (max, sum) = unsafe { (_mm512_set1_ps(f32::NEG_INFINITY), _mm512_setzero_ps()) };
-        RunningSoftmax { max, sum, alpha: [0.0; HEADS], beta: [0.0; HEADS] }
+        F16Softmax { max, sum, alpha: [0.0; HEADS], beta: [0.0; HEADS] }
     }
 
     /// Joins the max of a block and the sum of its weights relative to it. `undo` is the factor that turns

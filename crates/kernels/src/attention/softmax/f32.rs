@@ -6,16 +6,16 @@ use crate::math::exp;
 use crate::reduce::{fold_lanes, sum_lanes};
 
 /// Running max and sum of decode, heads as lanes.
-pub(in crate::attention) struct RunningSoftmax {
+pub(in crate::attention) struct F32Softmax {
     max: [f32; HEADS],
     sum: [f32; HEADS],
 }
 
-impl RunningSoftmax {
+impl F32Softmax {
     /// Before the first block.
     #[inline(always)]
-    pub(in crate::attention) fn new() -> RunningSoftmax {
-        RunningSoftmax { max: [f32::NEG_INFINITY; HEADS], sum: [0.0; HEADS] }
+    pub(in crate::attention) fn new() -> F32Softmax {
+        F32Softmax { max: [f32::NEG_INFINITY; HEADS], sum: [0.0; HEADS] }
     }
 
     /// Turns the scores of a block, a line of heads per cached row, into weights. Returns the factor that

@@ -2,8 +2,8 @@
 //! of products is one `asm!`, since the compiler does not know what tile registers hold between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
-use super::{Bf16Dot, Block, KV_BLOCK, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, TILE_ROWS, store_pairs};
-use crate::bf16::layout::{Matrix, right_panel};
+use super::{Bf16Dot, CachedRows, KV_BLOCK, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, TILE_ROWS, store_pairs};
+use crate::bf16::layout::{F32Matrix, right_panel};
 use crate::bf16_layout::{K_STEP, PANEL, steps};
 use crate::kv_cache::KvPrefetch;
 use crate::simd::avx512::Avx512;
@@ -19,9 +19,9 @@ pub(crate) const NR: usize = 32;
 
 /// Eight tiles of sixteen rows of 64 bytes.
 #[repr(C, align(64))]
-struct Config([u8; 64]);
+struct AmxTileConfig([u8; 64]);
 
-static CONFIG: Config = {
+static CONFIG: AmxTileConfig = {
     let mut config = [0; 64];
     config[0] = 1; // the palette of eight tiles
     let mut tile = 0;
@@ -30,7 +30,7 @@ static CONFIG: Config = {
         config[48 + tile] = TILE_ROWS as u8;
         tile += 1;
     }
-    Config(config)
+    AmxTileConfig(config)
 };
 
 /// The configured tiles of this thread. Dropping it releases them, so that the OS need not save their state
@@ -228,9 +228,9 @@ impl Bf16Dot for AmxTiles {
         }
     }
 
-    unsafe fn pack_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16) {
+    unsafe fn pack_queries(&mut self, queries: F32Matrix, factor: f32, to: *mut bf16) {
         for head in (0..queries.rows).step_by(PANEL) {
-            let rows = Matrix {
+            let rows = F32Matrix {
                 start: queries.start.wrapping_add(head * queries.stride),
                 rows: (queries.rows - head).min(PANEL),
                 ..queries
@@ -244,7 +244,7 @@ impl Bf16Dot for AmxTiles {
 
     unsafe fn qk(
         &mut self,
-        block: &Block,
+        block: &CachedRows,
         loaded: LoadedKv,
         (right, heads): (*const bf16, usize),
         ahead: &mut KvPrefetch,
@@ -411,7 +411,7 @@ impl AmxTiles {
 /// # Safety
 /// The block's rows are bf16, and `copied` has room for a block of whole k-steps.
 unsafe fn left(
-    block: &Block,
+    block: &CachedRows,
     steps: usize,
     copied: *mut bf16,
 ) -> ([*const bf16; KV_BLOCK / TILE_ROWS], usize) {
@@ -440,7 +440,7 @@ crate::isa::isa_fn! { Avx512;
 ///
 /// # Safety
 /// The block's rows are bf16, and `loaded` has room for the tiles; the CPU has AVX-512.
-unsafe fn interleave(block: &Block, loaded: LoadedKv) {
+unsafe fn interleave(block: &CachedRows, loaded: LoadedKv) {
     for row in (0..block.count.next_multiple_of(K_STEP)).step_by(2) {
         for step in 0..steps(loaded.latent) {
             let cols = (loaded.latent - step * K_STEP).min(K_STEP);

@@ -8,8 +8,8 @@
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::vectors::{as_bf16, line};
-use super::{Bf16Dot, Block, K_STEP, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, qk};
-use crate::bf16::layout::Matrix;
+use super::{Bf16Dot, CachedRows, K_STEP, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, qk};
+use crate::bf16::layout::F32Matrix;
 use crate::bf16_layout::{PANEL, STEP_LEN};
 use crate::kv_cache::KvPrefetch;
 use crate::simd::avx512::Avx512;
@@ -18,13 +18,13 @@ use latent_types::CacheType;
 use std::arch::x86_64::*;
 
 /// AVX512-BF16 of this CPU.
-pub(crate) struct Avx512Bf16 {
+pub(crate) struct Avx512Bf16Dot {
     _proof: crate::isa::Avx512Bf16,
 }
 
-impl Bf16Dot for Avx512Bf16 {
-    fn new() -> Avx512Bf16 {
-        Avx512Bf16 { _proof: crate::isa::Avx512Bf16::expect() }
+impl Bf16Dot for Avx512Bf16Dot {
+    fn new() -> Avx512Bf16Dot {
+        Avx512Bf16Dot { _proof: crate::isa::Avx512Bf16::expect() }
     }
 
     fn reads(cache: CacheType) -> bool {
@@ -42,14 +42,14 @@ impl Bf16Dot for Avx512Bf16 {
         unsafe { panels(left, right, add, to) }
     }
 
-    unsafe fn pack_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16) {
+    unsafe fn pack_queries(&mut self, queries: F32Matrix, factor: f32, to: *mut bf16) {
         // SAFETY: the promise is the same, and the token in `self` proves the instructions.
         unsafe { qk::pack_queries(queries, factor, to) }
     }
 
     unsafe fn qk(
         &mut self,
-        block: &Block,
+        block: &CachedRows,
         loaded: LoadedKv,
         right: (*const bf16, usize),
         ahead: &mut KvPrefetch,

@@ -2,7 +2,7 @@
 //! interleaves them in pairs in the same pass.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::{Block, K_STEP, LoadedKv, store_pairs};
+use super::{CachedRows, K_STEP, LoadedKv, store_pairs};
 use crate::bf16::layout::pair;
 use crate::kv_cache::{dequantize16, load_part, scale_of};
 use crate::simd::avx512::Avx512;
@@ -16,7 +16,7 @@ use std::arch::x86_64::*;
 /// As for [`Bf16Dot::qk`](super::Bf16Dot::qk).
 #[inline(always)]
 pub(super) unsafe fn load_block<N: KvFormat, const R: usize>(
-    block: &Block,
+    block: &CachedRows,
     first: usize,
     loaded: LoadedKv,
     step: usize,
@@ -47,7 +47,7 @@ pub(super) unsafe fn load_block<N: KvFormat, const R: usize>(
 /// As for [`Bf16Dot::qk`](super::Bf16Dot::qk); rows and k-step are such.
 #[inline(always)]
 pub(super) unsafe fn load_block_whole<N: KvFormat, const R: usize>(
-    block: &Block,
+    block: &CachedRows,
     first: usize,
     loaded: LoadedKv,
     step: usize,
@@ -129,9 +129,9 @@ unsafe fn load_f16(from: *const u8, mask: __mmask32) -> __m512i {
 }
 
 /// Rows of f16.
-pub(super) struct F16;
+pub(super) struct F16Kv;
 
-impl KvFormat for F16 {
+impl KvFormat for F16Kv {
     const BYTES: usize = 2 * K_STEP;
 
     #[inline(always)]
@@ -142,9 +142,9 @@ impl KvFormat for F16 {
 }
 
 /// Rows of bf16.
-pub(super) struct Bf16;
+pub(super) struct Bf16Kv;
 
-impl KvFormat for Bf16 {
+impl KvFormat for Bf16Kv {
     const BYTES: usize = 2 * K_STEP;
 
     #[inline(always)]
@@ -155,9 +155,9 @@ impl KvFormat for Bf16 {
 }
 
 /// Rows of int8: quants of the latent, then a RoPE part of f16 and the scale.
-pub(super) struct Int8;
+pub(super) struct Int8Kv;
 
-impl KvFormat for Int8 {
+impl KvFormat for Int8Kv {
     const BYTES: usize = K_STEP;
 
     fn whole_steps(stored: &CacheRow) -> usize {

@@ -9,11 +9,11 @@ mod qk;
 mod vectors;
 
 pub(crate) use amx::{AmxTiles, NR, bf16_peak, integer_peak};
-pub(crate) use avx512_bf16::Avx512Bf16;
+pub(crate) use avx512_bf16::Avx512Bf16Dot;
 
 pub(crate) use crate::bf16_layout::K_STEP;
 
-use super::layout::Matrix;
+use super::layout::F32Matrix;
 use crate::bf16_layout::PANEL;
 use crate::kv_cache::KvPrefetch;
 use half::bf16;
@@ -40,7 +40,7 @@ pub(crate) const TILE_ACC_LEN: usize = TILE_ROWS * LANES;
 
 /// Cached rows that follow one another in memory, at most [`KV_BLOCK`].
 #[derive(Clone, Copy)]
-pub(crate) struct Block {
+pub(crate) struct CachedRows {
     /// Address of the first.
     pub start: *const u8,
     /// Their format.
@@ -48,7 +48,7 @@ pub(crate) struct Block {
     pub count: usize,
 }
 
-impl Block {
+impl CachedRows {
     /// Address of a row.
     #[inline(always)]
     fn row(&self, row: usize) -> *const u8 {
@@ -120,7 +120,7 @@ pub(crate) trait Bf16Dot {
     ///
     /// # Safety
     /// The matrix is valid, and there is room for [`queries_len`] elements.
-    unsafe fn pack_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16);
+    unsafe fn pack_queries(&mut self, queries: F32Matrix, factor: f32, to: *mut bf16);
 
     /// Scores of the rows of a block with `right` = (queries, heads): per sixteen heads [`KV_BLOCK`] rows of
     /// sixteen. The rows are loaded too, up to a multiple of 32 with zeros for missing ones. Lanes of missing
@@ -134,7 +134,7 @@ pub(crate) trait Bf16Dot {
     /// * `to` is the address of 64 × 16 elements per sixteen heads.
     unsafe fn qk(
         &mut self,
-        block: &Block,
+        block: &CachedRows,
         loaded: LoadedKv,
         right: (*const bf16, usize),
         ahead: &mut KvPrefetch,

@@ -5,10 +5,10 @@
 //! multiple of four only.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::load_kv::{Bf16, F16, Int8, KvFormat, load_block, load_block_whole};
+use super::load_kv::{Bf16Kv, F16Kv, Int8Kv, KvFormat, load_block, load_block_whole};
 use super::vectors::{as_bf16, line};
-use super::{Block, K_STEP, KV_BLOCK, LANES, LoadedKv};
-use crate::bf16::layout::{Matrix, below, pair};
+use super::{CachedRows, K_STEP, KV_BLOCK, LANES, LoadedKv};
+use crate::bf16::layout::{F32Matrix, below, pair};
 use crate::bf16_layout::steps;
 use crate::kv_cache::{CACHE_LINE, KvPrefetch};
 use crate::simd::avx512::Avx512;
@@ -45,7 +45,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 ///
 /// # Safety
 /// As there; the CPU has AVX512-BF16.
-pub(super) unsafe fn pack_queries(queries: Matrix, factor: f32, to: *mut bf16) {
+pub(super) unsafe fn pack_queries(queries: F32Matrix, factor: f32, to: *mut bf16) {
     let steps = steps(queries.cols);
     let (mut to, mut first) = (to, 0);
     for vectors in pass_sizes(queries.rows.div_ceil(FOUR)) {
@@ -85,19 +85,19 @@ pub(super) unsafe fn pack_queries(queries: Matrix, factor: f32, to: *mut bf16) {
 crate::isa::isa_fn! { Avx512Bf16;
 /// As [`Bf16Dot::qk`](super::Bf16Dot::qk).
 pub(super) unsafe fn qk(
-    block: &Block,
+    block: &CachedRows,
     loaded: LoadedKv,
     right: (*const bf16, usize),
     ahead: &mut KvPrefetch,
     to: *mut f32,
 ) {
-    let qk = Qk { block, loaded, right };
+    let qk = BlockScores { block, loaded, right };
     // SAFETY: the block's rows are of the type that is matched on, by the caller's promise.
     unsafe {
         match block.stored.ty {
-            CacheType::F16 => qk.begin::<F16>(ahead, to),
-            CacheType::Bf16 => qk.begin::<Bf16>(ahead, to),
-            CacheType::Int8 => qk.begin::<Int8>(ahead, to),
+            CacheType::F16 => qk.begin::<F16Kv>(ahead, to),
+            CacheType::Bf16 => qk.begin::<Bf16Kv>(ahead, to),
+            CacheType::Int8 => qk.begin::<Int8Kv>(ahead, to),
             // not read: see `Bf16Dot::reads`
             CacheType::F32 => {}
         }
@@ -106,15 +106,15 @@ pub(super) unsafe fn qk(
 }
 
 /// Scores of one block.
-struct Qk<'a> {
-    block: &'a Block,
+struct BlockScores<'a> {
+    block: &'a CachedRows,
     loaded: LoadedKv,
     /// Packed queries, and their heads.
     right: (*const bf16, usize),
 }
 
 /// Rows to load while others are multiplied.
-struct Next {
+struct NextKvRows {
     /// The first.
     row: usize,
     loaded: LoadedKv,
@@ -126,7 +126,7 @@ struct Next {
 
 // No closures here: they would not be compiled with the target features of the function that this is inlined
 // into.
-impl Qk<'_> {
+impl BlockScores<'_> {
     /// # Safety
     /// As for [`qk`].
     #[inline(always)]
@@ -160,7 +160,7 @@ impl Qk<'_> {
                 let row = first + R;
                 let whole = if row + R <= count { N::whole_steps(&self.block.stored) } else { 0 };
                 let mut next =
-                    Next { row, loaded: self.place::<R>(row, steps), steps: whole, prefetch: true };
+                    NextKvRows { row, loaded: self.place::<R>(row, steps), steps: whole, prefetch: true };
                 let left = self.place::<R>(first, steps).rows.cast_const();
                 let (mut right, mut vector) = (self.right.0, 0);
                 for vectors in pass_sizes(vectors) {
@@ -217,7 +217,7 @@ impl Qk<'_> {
         &self,
         (mut left, mut right): (*const bf16, *const bf16),
         steps: usize,
-        next: &Next,
+        next: &NextKvRows,
         ahead: &mut KvPrefetch,
         (to, vector): (*mut f32, usize),
     ) {

@@ -7,7 +7,7 @@
 
 use crate::bf16::dot::{K_STEP, TILE_BYTES};
 use crate::isa::isa_fn;
-use crate::matmul::quantized::formats::{Format, Planes, two};
+use crate::matmul::quantized::formats::{PlaneAddresses, QuantFormat, two};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
@@ -42,7 +42,7 @@ isa_fn! { Avx512Bf16;
 /// # Safety
 /// The CPU has [`Avx512Bf16`](crate::isa::Avx512Bf16). The planes are those of a tile of the format with at least `blocks.end` blocks, and
 /// there is memory for their k-steps from `out` on.
-pub(super) unsafe fn dequantize<F: Format>(planes: &Planes, blocks: Range<usize>, out: *mut u8) {
+pub(super) unsafe fn dequantize<F: QuantFormat>(planes: &PlaneAddresses, blocks: Range<usize>, out: *mut u8) {
     // SAFETY: tile and memory have the blocks, and the CPU the ISA, by this function's contract; a prefetch never faults.
     unsafe {
         let ahead = blocks.len() * F::QUANT_VECTORS * 64;
@@ -73,7 +73,12 @@ pub(super) unsafe fn dequantize<F: Format>(planes: &Planes, blocks: Range<usize>
 /// # Safety
 /// As for [`dequantize`], of sub-block `g · UNROLL + S` of block `b`.
 #[inline(always)]
-unsafe fn sub_block<F: Format, const S: usize>(planes: &Planes, b: usize, g: usize, out: *mut u8) {
+unsafe fn sub_block<F: QuantFormat, const S: usize>(
+    planes: &PlaneAddresses,
+    b: usize,
+    g: usize,
+    out: *mut u8,
+) {
     const { assert!(K_STEP == 32, "a sub-block is a k-step") }
     // SAFETY: the tile has the sub-block and `out` room for a k-step by this function's contract.
     unsafe {

@@ -8,10 +8,10 @@
 use super::dequant_block;
 use crate::bf16::dot::{AmxTiles, Bf16Dot, K_STEP, NR, TILE_BYTES, TILE_ROWS};
 use crate::matmul::args::{MatmulArgs, input_row};
-use crate::matmul::quantized::formats::Format;
-use crate::matmul::quantized::operands::Operands;
-use crate::matmul::scratch::{CacheLine, Scratch, grow};
-use crate::{Bf16Rows, QuantizedInput, RowsMut};
+use crate::matmul::quantized::formats::QuantFormat;
+use crate::matmul::quantized::operands::TileOperands;
+use crate::matmul::scratch::{CacheLine, MatmulScratch, grow};
+use crate::{Bf16Rows, MatrixViewMut, QuantizedInput};
 use std::ops::Range;
 
 /// Input rows that are multiplied with all weights before the next ones.
@@ -33,15 +33,15 @@ fn bytes_of(lines: &mut Vec<CacheLine>, bytes: usize) -> *mut u8 {
 /// # Panics
 /// When the shapes differ, the number of inputs is not a multiple of the k-step, or the CPU lacks
 /// AMX.
-pub(super) fn multiply<F: Format>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+pub(super) fn multiply<F: QuantFormat>(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
     let MatmulArgs { weight, input, row_ids, outputs, y } = args;
     let QuantizedInput::Bf16(x) = *input else { return };
     let cols = x.cols();
-    let Some(operands) = Operands::new::<F>(weight, cols, outputs, y) else { return };
+    let Some(operands) = TileOperands::new::<F>(weight, cols, outputs, y) else { return };
     assert!(cols.is_multiple_of(K_STEP), "{cols} inputs: not a multiple of the k-step ({K_STEP})");
     let buffers = &mut scratch.amx;
     let mut dot = AmxTiles::new();
-    let inputs = Inputs::new(x, row_ids, y.rows(), &mut buffers.inputs);
+    let inputs = AmxInputs::new(x, row_ids, y.rows(), &mut buffers.inputs);
     let (rows, tiles) = (y.rows(), operands.tiles());
     for from_row in (0..rows).step_by(BLOCK_ROWS) {
         let block_rows = from_row..rows.min(from_row + BLOCK_ROWS);
@@ -72,8 +72,8 @@ pub(super) fn multiply<F: Format>(args: MatmulArgs<'_, '_>, scratch: &mut Scratc
 }
 
 /// Dequantizes some inputs of some weight tiles to bf16, in pairs of tiles: for each k-step the two tiles of a pair.
-fn dequantize<F: Format>(
-    operands: &Operands<'_>,
+fn dequantize<F: QuantFormat>(
+    operands: &TileOperands<'_>,
     tiles: Range<usize>,
     inputs: Range<usize>,
     memory: &mut Vec<CacheLine>,
@@ -93,7 +93,7 @@ fn dequantize<F: Format>(
 }
 
 /// Input rows as AMX tiles of sixteen rows.
-struct Inputs {
+struct AmxInputs {
     /// How many tiles are read in place.
     direct: usize,
     start: *const u8,
@@ -103,8 +103,8 @@ struct Inputs {
     stride: usize,
 }
 
-impl Inputs {
-    fn new(x: Bf16Rows<'_>, row_ids: Option<&[u32]>, rows: usize, memory: &mut Vec<CacheLine>) -> Inputs {
+impl AmxInputs {
+    fn new(x: Bf16Rows<'_>, row_ids: Option<&[u32]>, rows: usize, memory: &mut Vec<CacheLine>) -> AmxInputs {
         let (bits, cols, stride) = (x.bits(), x.cols(), x.stride());
         let direct = if row_ids.is_none() { rows / TILE_ROWS } else { 0 };
         let row = |i: usize| &bits[input_row(row_ids, i) * stride..][..cols];
@@ -127,7 +127,7 @@ impl Inputs {
                 }
             }
         }
-        Inputs { direct, start: bits.as_ptr().cast(), gathered, stride: row_bytes }
+        AmxInputs { direct, start: bits.as_ptr().cast(), gathered, stride: row_bytes }
     }
 
     /// Address of input `from` in the first row of a tile.
@@ -161,10 +161,10 @@ struct WeightBlock<'a> {
 /// The block's address holds as many tile pairs and k-steps as it says, and `inputs` has the rows.
 unsafe fn multiply_block(
     dot: &mut AmxTiles,
-    inputs: &Inputs,
+    inputs: &AmxInputs,
     rows: Range<usize>,
     block: &WeightBlock<'_>,
-    y: &mut RowsMut<'_>,
+    y: &mut MatrixViewMut<'_>,
     sums: &mut Vec<CacheLine>,
 ) {
     const ACC_LEN: usize = 2 * TILE_ROWS * NR;

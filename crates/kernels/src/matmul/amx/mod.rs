@@ -20,7 +20,7 @@ use latent_types::TensorType;
 pub(super) fn kernels() -> Vec<(TensorType, MatmulFn)> {
     macro_rules! formats {
         ($($format:ident)*) => {
-            vec![$((<$format as Format>::TY, gemm::multiply::<$format> as MatmulFn)),*]
+            vec![$((<$format as QuantFormat>::TY, gemm::multiply::<$format> as MatmulFn)),*]
         };
     }
     formats!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4 Nvfp4)

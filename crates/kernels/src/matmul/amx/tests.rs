@@ -10,9 +10,9 @@ const INPUTS: usize = 2048;
 const PRODUCTS: usize = 300;
 
 /// Approximately normal random values: sums of twelve uniform ones.
-struct Normal(u64);
+struct NormalRandom(u64);
 
-impl Normal {
+impl NormalRandom {
     fn next(&mut self) -> f32 {
         let mut sum = -6.0;
         for _ in 0..12 {
@@ -48,7 +48,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 
 /// Root mean square error of dot products of rounded weights and inputs, relative to the root mean square of the exact ones.
 fn error(ty: TensorType, round: impl Fn(&[f32], &[f32]) -> f64) -> f64 {
-    let normal = &mut Normal(7);
+    let normal = &mut NormalRandom(7);
     let (mut error, mut size) = (0.0, 0.0);
     for _ in 0..PRODUCTS {
         let mut file = vec![0; ty.row_bytes(INPUTS).unwrap()];

@@ -21,8 +21,8 @@ pub(super) trait FloatFormat {
     unsafe fn load<L: Simd>(from: *const u8) -> [L::F32x16; 4];
 }
 
-pub(super) struct Bf16;
-impl FloatFormat for Bf16 {
+pub(super) struct Bf16Format;
+impl FloatFormat for Bf16Format {
     const TY: TensorType = TensorType::BF16;
     const INPUTS: usize = 2;
     #[inline(always)]
@@ -33,8 +33,8 @@ impl FloatFormat for Bf16 {
     }
 }
 
-pub(super) struct F16;
-impl FloatFormat for F16 {
+pub(super) struct F16Format;
+impl FloatFormat for F16Format {
     const TY: TensorType = TensorType::F16;
     const INPUTS: usize = 2;
     #[inline(always)]
@@ -45,8 +45,8 @@ impl FloatFormat for F16 {
     }
 }
 
-pub(super) struct F8E4M3;
-impl FloatFormat for F8E4M3 {
+pub(super) struct F8E4M3Format;
+impl FloatFormat for F8E4M3Format {
     const TY: TensorType = TensorType::F8_E4M3;
     const INPUTS: usize = 4;
     const SCALE: f32 = 256.0;

@@ -1,7 +1,7 @@
 //! Sums over one group of inputs.
 
 use super::formats::FloatFormat;
-use super::tile::{Matrix, Tile};
+use super::tile::{FloatMatrix, FloatTile};
 use crate::simd::Simd;
 use latent_quant::tiles::ROWS;
 use std::ops::Range;
@@ -12,8 +12,8 @@ use std::ops::Range;
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The tiles have the group, and `out` has room for it.
 #[inline(always)]
 pub(super) unsafe fn unpack<L: Simd, F: FloatFormat, const V: usize>(
-    matrix: &Matrix<'_, '_>,
-    tiles: &[Tile<'_>; V],
+    matrix: &FloatMatrix<'_, '_>,
+    tiles: &[FloatTile<'_>; V],
     group: &Range<usize>,
     out: &mut [f32],
 ) {
@@ -63,8 +63,8 @@ pub(super) unsafe fn unpacked_group<L: Simd, const R: usize, const V: usize>(
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The tiles have the group, and there are as many inputs of `R` rows at `x`.
 #[inline(always)]
 pub(super) unsafe fn packed_group<L: Simd, F: FloatFormat, const R: usize, const V: usize>(
-    matrix: &Matrix<'_, '_>,
-    tiles: &[Tile<'_>; V],
+    matrix: &FloatMatrix<'_, '_>,
+    tiles: &[FloatTile<'_>; V],
     x: *const f32,
     group: &Range<usize>,
 ) -> [[L::F32x16; R]; V] {

@@ -7,11 +7,11 @@
 use super::formats::FloatFormat;
 use super::groups::{packed_group, unpack, unpacked_group};
 use super::panels::{Panels, block_size};
-use super::tile::{Matrix, Tile};
+use super::tile::{FloatMatrix, FloatTile};
 use crate::matmul::args::{MatmulArgs, input_row};
-use crate::matmul::scratch::Scratch;
+use crate::matmul::scratch::MatmulScratch;
 use crate::simd::Simd;
-use crate::{Rows, RowsMut};
+use crate::{MatrixView, MatrixViewMut};
 use latent_quant::tiles::ROWS;
 use std::ops::Range;
 
@@ -24,12 +24,12 @@ const ACCUMULATORS: usize = 4;
 /// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
-    x: &Rows<'_>,
+    x: &MatrixView<'_>,
     args: MatmulArgs<'_, '_>,
-    scratch: &mut Scratch,
+    scratch: &mut MatmulScratch,
 ) {
     let MatmulArgs { weight: w, row_ids, outputs: outs, y, .. } = args;
-    let Some((matrix, first)) = Matrix::new::<F>(w) else { return };
+    let Some((matrix, first)) = FloatMatrix::new::<F>(w) else { return };
     assert!(x.cols() == w.cols(), "{} inputs for {}", x.cols(), w.cols());
     let range = outs.start <= outs.end && outs.end <= w.rows();
     assert!(range && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows());
@@ -51,7 +51,7 @@ pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
         let rows = top..(top + block_rows).min(y.rows());
         for left in (0..w.cols()).step_by(block_cols) {
             let block =
-                Block { rows: rows.clone(), cols: left..(left + block_cols).min(w.cols()), outs: &outs };
+                InputBlock { rows: rows.clone(), cols: left..(left + block_cols).min(w.cols()), outs: &outs };
             let extra = (rows.len() + matrix.group) * L::NR_VECTORS * ROWS;
             let (panels, memory) =
                 Panels::new::<L>((x, row_ids), rows.clone(), &block.cols, extra, &mut scratch.floats);
@@ -99,8 +99,8 @@ fn load_outputs(t: usize, outs: &Range<usize>, row: &[f32]) -> [f32; ROWS] {
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile is one of the matrix, whose rows are as long as `x`.
 #[inline(always)]
 unsafe fn gemv_tile<L: Simd, F: FloatFormat>(
-    matrix: &Matrix<'_, '_>,
-    tile: &Tile<'_>,
+    matrix: &FloatMatrix<'_, '_>,
+    tile: &FloatTile<'_>,
     x: &[f32],
 ) -> [f32; ROWS] {
     let (group, next) = (matrix.group, matrix.layout.tile_bytes());
@@ -144,7 +144,7 @@ unsafe fn gemv_tile<L: Simd, F: FloatFormat>(
 }
 
 /// A block of the input (rows × columns), and the outputs.
-struct Block<'a> {
+struct InputBlock<'a> {
     rows: Range<usize>,
     cols: Range<usize>,
     outs: &'a Range<usize>,
@@ -158,15 +158,15 @@ struct Block<'a> {
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The matrix has the tiles; the panels hold the block, whose columns begin with a group.
 #[inline(always)]
 unsafe fn gemm_tiles<L: Simd, F: FloatFormat, const V: usize>(
-    matrix: &Matrix<'_, '_>,
+    matrix: &FloatMatrix<'_, '_>,
     t: usize,
     panels: &Panels<'_>,
-    block: &Block<'_>,
+    block: &InputBlock<'_>,
     memory: &mut [f32],
-    y: &mut RowsMut<'_>,
+    y: &mut MatrixViewMut<'_>,
 ) {
-    let Block { rows, cols, outs } = block;
-    let tiles: [Tile<'_>; V] = std::array::from_fn(|v| matrix.tile(t + v));
+    let InputBlock { rows, cols, outs } = block;
+    let tiles: [FloatTile<'_>; V] = std::array::from_fn(|v| matrix.tile(t + v));
     let (totals, unpacked) = memory.split_at_mut(rows.len() * V * ROWS);
     for (row, totals) in rows.clone().zip(totals.chunks_exact_mut(V * ROWS)) {
         for (v, total) in totals.chunks_exact_mut(ROWS).enumerate() {

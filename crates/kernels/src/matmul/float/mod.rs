@@ -13,12 +13,12 @@ mod transposed;
 
 use super::args::{MatmulArgs, MatmulFn};
 use super::compiled::compiled;
-use super::scratch::Scratch;
+use super::scratch::MatmulScratch;
 use crate::QuantizedInput;
 use crate::simd::{Simd, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2, avx512};
-use formats::{Bf16, F8E4M3, F16, FloatFormat};
+use formats::{Bf16Format, F8E4M3Format, F16Format, FloatFormat};
 use latent_types::{OpKind, TensorType, Tier};
 
 /// y = x · Wᵀ.
@@ -26,7 +26,7 @@ use latent_types::{OpKind, TensorType, Tier};
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-unsafe fn linear<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+unsafe fn linear<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
     let QuantizedInput::F32(x) = args.input else { return };
     // SAFETY: the ISA by this function's contract.
     unsafe { matmul::multiply::<L, F>(x, args, scratch) }
@@ -37,7 +37,7 @@ unsafe fn linear<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mu
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-unsafe fn transposed<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+unsafe fn transposed<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
     let MatmulArgs { weight, input, row_ids, outputs, y } = args;
     let QuantizedInput::F32(rows) = input else { return };
     // SAFETY: the ISA by this function's contract.
@@ -50,7 +50,7 @@ unsafe fn transposed<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch:
 macro_rules! format {
     ($op:expr, $body:ident, $format:ty) => {
         [
-            ($op, <$format>::TY, Tier::Portable, compiled!($body::<portable::Portable, $format>)),
+            ($op, <$format>::TY, Tier::Portable, compiled!($body::<portable::PortableSimd, $format>)),
             #[cfg(target_arch = "x86_64")]
             ($op, <$format>::TY, Tier::Avx2, compiled!(Avx2: $body::<avx2::Avx2<false>, $format>)),
             #[cfg(target_arch = "x86_64")]
@@ -62,17 +62,17 @@ macro_rules! format {
 /// The kernels of all float formats.
 pub(super) fn kernels() -> Vec<(OpKind, TensorType, Tier, MatmulFn)> {
     [
-        format!(OpKind::Linear, linear, Bf16),
-        format!(OpKind::Linear, linear, F16),
-        format!(OpKind::Linear, linear, F8E4M3),
-        format!(OpKind::LinearT, transposed, Bf16),
-        format!(OpKind::LinearT, transposed, F16),
-        format!(OpKind::LinearT, transposed, F8E4M3),
+        format!(OpKind::Linear, linear, Bf16Format),
+        format!(OpKind::Linear, linear, F16Format),
+        format!(OpKind::Linear, linear, F8E4M3Format),
+        format!(OpKind::LinearT, transposed, Bf16Format),
+        format!(OpKind::LinearT, transposed, F16Format),
+        format!(OpKind::LinearT, transposed, F8E4M3Format),
     ]
     .concat()
 }
 
 /// Whether a format has kernels here.
 pub(super) fn has(ty: TensorType) -> bool {
-    matches!(ty, Bf16::TY | F16::TY | F8E4M3::TY)
+    matches!(ty, Bf16Format::TY | F16Format::TY | F8E4M3Format::TY)
 }

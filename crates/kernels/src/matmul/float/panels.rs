@@ -1,6 +1,6 @@
 //! Input rows packed for GEMM: panels of eight rows (or four), column by column.
 
-use crate::Rows;
+use crate::MatrixView;
 use crate::matmul::args::input_row;
 use crate::matmul::scratch::grow;
 use crate::simd::Simd;
@@ -45,7 +45,7 @@ impl<'a> Panels<'a> {
     /// Packs columns `cols` of rows `rows`, in panels as high as the ISA has registers for. Also returns `extra` more floats of the same memory.
     #[inline(always)]
     pub(super) fn new<L: Simd>(
-        (x, row_ids): (&Rows<'_>, Option<&[u32]>),
+        (x, row_ids): (&MatrixView<'_>, Option<&[u32]>),
         rows: Range<usize>,
         cols: &Range<usize>,
         extra: usize,

@@ -3,13 +3,13 @@
 use super::formats::FloatFormat;
 use crate::WeightMatrix;
 use crate::simd::Simd;
-use latent_quant::tiles::{Plane, ROWS, TileLayout};
+use latent_quant::tiles::{ROWS, TileLayout, TilePlane};
 
 /// Inputs per group where the weight has no block scales.
 const GROUP: usize = 128;
 
 /// A weight in tiles of a float format.
-pub(super) struct Matrix<'a, 'w> {
+pub(super) struct FloatMatrix<'a, 'w> {
     w: &'a WeightMatrix<'w>,
     pub layout: TileLayout,
     /// Inputs per group: those that share a scale.
@@ -18,7 +18,7 @@ pub(super) struct Matrix<'a, 'w> {
 
 /// Sixteen weight rows.
 #[derive(Clone, Copy)]
-pub(super) struct Tile<'a> {
+pub(super) struct FloatTile<'a> {
     /// Their vectors, of 64 bytes.
     pub quants: *const u8,
     /// Initial value of each row's accumulator, where the format has NaN flags.
@@ -27,28 +27,28 @@ pub(super) struct Tile<'a> {
     scales: Option<&'a [f32]>,
 }
 
-impl<'a, 'w> Matrix<'a, 'w> {
+impl<'a, 'w> FloatMatrix<'a, 'w> {
     /// The weight, and the index of its first row within the tiles; none where it has no tiles.
     #[inline(always)]
-    pub(super) fn new<F: FloatFormat>(w: &'a WeightMatrix<'w>) -> Option<(Matrix<'a, 'w>, usize)> {
+    pub(super) fn new<F: FloatFormat>(w: &'a WeightMatrix<'w>) -> Option<(FloatMatrix<'a, 'w>, usize)> {
         let (layout, first) = w.tile_layout()?;
         assert!(w.ty() == F::TY, "{} for {}", w.ty(), F::TY);
-        Some((Matrix { w, layout, group: w.scales().map_or(GROUP, |scales| scales.cols) }, first))
+        Some((FloatMatrix { w, layout, group: w.scales().map_or(GROUP, |scales| scales.cols) }, first))
     }
 
     /// Tile `index`.
     #[inline(always)]
-    pub(super) fn tile(&self, index: usize) -> Tile<'_> {
+    pub(super) fn tile(&self, index: usize) -> FloatTile<'_> {
         let bytes = &self.w.bytes()[index * self.layout.tile_bytes()..][..self.layout.tile_bytes()];
-        Tile {
+        FloatTile {
             quants: bytes.as_ptr(),
-            nan_flags: bytes[self.layout.start(Plane::SuperScales).min(bytes.len())..].as_ptr().cast(),
+            nan_flags: bytes[self.layout.start(TilePlane::SuperScales).min(bytes.len())..].as_ptr().cast(),
             scales: self.w.scales().map(|scales| scales.of_row(index * ROWS, self.w.cols())),
         }
     }
 }
 
-impl Tile<'_> {
+impl FloatTile<'_> {
     /// What sums over group `g` are multiplied with.
     #[inline(always)]
     pub(super) fn scale<F: FloatFormat>(&self, g: usize) -> f32 {

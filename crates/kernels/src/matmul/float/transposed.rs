@@ -2,11 +2,11 @@
 //! row of all tiles in order, then lanes are folded in pairs.
 
 use super::formats::FloatFormat;
-use super::tile::Matrix;
+use super::tile::FloatMatrix;
 use crate::matmul::args::input_row;
 use crate::reduce::sum_lanes;
 use crate::simd::Simd;
-use crate::{Rows, RowsMut, WeightMatrix};
+use crate::{MatrixView, MatrixViewMut, WeightMatrix};
 use latent_quant::tiles::ROWS;
 use std::ops::Range;
 
@@ -20,12 +20,12 @@ const COLUMNS: usize = 8;
 #[inline(always)]
 pub(super) unsafe fn transposed<L: Simd, F: FloatFormat>(
     w: &WeightMatrix<'_>,
-    x: &Rows<'_>,
+    x: &MatrixView<'_>,
     row_ids: Option<&[u32]>,
     outputs: Range<usize>,
-    y: &mut RowsMut<'_>,
+    y: &mut MatrixViewMut<'_>,
 ) -> bool {
-    let Some((matrix, first)) = Matrix::new::<F>(w) else { return false };
+    let Some((matrix, first)) = FloatMatrix::new::<F>(w) else { return false };
     let tiles = first / ROWS..(first + w.rows()) / ROWS;
     let whole = first.is_multiple_of(ROWS) && w.rows().is_multiple_of(ROWS);
     if !whole || (F::NAN_FLAGS && tiles.clone().any(|t| matrix.tile(t).holds_nan())) {
@@ -56,7 +56,7 @@ pub(super) unsafe fn transposed<L: Simd, F: FloatFormat>(
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The matrix has the tiles and the column, and `x` an element per row of the tiles.
 #[inline(always)]
 unsafe fn columns<L: Simd, F: FloatFormat>(
-    matrix: &Matrix<'_, '_>,
+    matrix: &FloatMatrix<'_, '_>,
     tiles: &Range<usize>,
     x: &[f32],
     column: usize,

@@ -1,6 +1,6 @@
 //! Integer sums of the products of a sub-block, one instruction's worth after the other.
 
-use super::formats::{Format, QuantKind};
+use super::formats::{QuantFormat, QuantKind};
 use crate::activation::Q8_BLOCK;
 use crate::simd::Simd;
 use std::hint::black_box;
@@ -11,7 +11,7 @@ use std::hint::black_box;
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-pub(super) unsafe fn dots<L: Simd, F: Format, const N: usize>(
+pub(super) unsafe fn dots<L: Simd, F: QuantFormat, const N: usize>(
     quants: &[L::I8x64; 8],
     part: usize,
     bias: i32,

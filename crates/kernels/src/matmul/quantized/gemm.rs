@@ -5,16 +5,16 @@
 //! between two such stretches of inputs the accumulators are kept in memory. Input rows are blocked for L2 or L3. Terms and their order are those
 //! of small batches, so the bits are the same.
 
-use super::formats::{Format, Planes, QuantKind};
+use super::formats::{PlaneAddresses, QuantFormat, QuantKind};
 use super::microkernel::{QuantGemm, TileGroup, lines_per_sub_block};
 use super::narrow;
-use super::operands::Operands;
+use super::operands::TileOperands;
 use super::prefetch_queue::PrefetchQueue;
 use super::stretch::{AFFINE, CONST_ZERO, MR, SYMMETRIC};
 use crate::activation::Q8Block;
-use crate::cpu_vendor::Vendor;
+use crate::cpu_vendor::CpuVendor;
 use crate::matmul::scratch::{CacheLine, grow};
-use crate::{Q8Rows, RowsMut};
+use crate::{MatrixViewMut, Q8Rows};
 use std::ops::Range;
 
 /// Sub-blocks of 32 inputs that are unpacked at a time: whole blocks of every format.
@@ -23,11 +23,11 @@ const K_SUB_BLOCKS: usize = 16;
 /// Bytes of input rows per row block. Each row block unpacks the weights again, and rereads its rows for every tile group, so they should
 /// come from a near cache.
 fn row_block_bytes() -> usize {
-    match Vendor::detect() {
+    match CpuVendor::detect() {
         // L3, shared by eight cores: its prefetchers deliver the next four rows long before they are needed
-        Vendor::AmdZen5 | Vendor::Amd => 4 << 20,
+        CpuVendor::AmdZen5 | CpuVendor::Amd => 4 << 20,
         // half of L2
-        Vendor::Other => 1 << 20,
+        CpuVendor::Other => 1 << 20,
     }
 }
 
@@ -36,10 +36,10 @@ fn row_block_bytes() -> usize {
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The operands were checked against `x` and `y`.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
-    operands: &Operands<'_>,
+pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
+    operands: &TileOperands<'_>,
     (x, row_ids): (&Q8Rows<'_>, Option<&[u32]>),
-    y: &mut RowsMut<'_>,
+    y: &mut MatrixViewMut<'_>,
     memory: &mut Vec<CacheLine>,
 ) {
     let (tiles, blocks) = (operands.tiles(), operands.layout.blocks());
@@ -143,8 +143,8 @@ fn next_group_size<L: QuantGemm>(left: usize) -> usize {
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` has the blocks.
 #[inline(always)]
-unsafe fn unpack<L: QuantGemm, F: Format>(
-    planes: &Planes,
+unsafe fn unpack<L: QuantGemm, F: QuantFormat>(
+    planes: &PlaneAddresses,
     blocks: Range<usize>,
     to: &mut [CacheLine],
     step: usize,

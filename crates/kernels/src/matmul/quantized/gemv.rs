@@ -3,10 +3,10 @@
 //! Two tiles are processed together: they share the loads of the input, and give two address streams to CPUs that read faster with several
 //! (see [`Order`]).
 
-use super::formats::{Format, Planes};
+use super::formats::{PlaneAddresses, QuantFormat};
 use super::microkernel::QuantGemm;
-use super::operands::Operands;
-use super::prefetch::{Order, PrefetchPolicy};
+use super::operands::TileOperands;
+use super::prefetch::{PrefetchOrder, PrefetchPolicy};
 use super::sub_block::{sub_block, to_arrays};
 use crate::activation::Q8Block;
 use std::ops::Range;
@@ -17,9 +17,9 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. `tiles` are tiles of the operands, and `x` is a row of as many elements as they have inputs.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
-    order: Order,
-    operands: &Operands<'_>,
+pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
+    order: PrefetchOrder,
+    operands: &TileOperands<'_>,
     tiles: Range<usize>,
     x: *const Q8Block,
     y: &mut [f32],
@@ -43,21 +43,22 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
 /// # Safety
 /// As for [`multiply`]; there is at least one tile.
 #[inline(always)]
-unsafe fn group<L: QuantGemm, F: Format, const T: usize>(
-    order: Order,
-    operands: &Operands<'_>,
+unsafe fn group<L: QuantGemm, F: QuantFormat, const T: usize>(
+    order: PrefetchOrder,
+    operands: &TileOperands<'_>,
     tiles: Range<usize>,
     x: *const Q8Block,
     y: &mut [f32],
 ) -> usize {
-    let planes: [Planes; T] = std::array::from_fn(|i| operands.planes((tiles.start + i).min(tiles.end - 1)));
+    let planes: [PlaneAddresses; T] =
+        std::array::from_fn(|i| operands.planes((tiles.start + i).min(tiles.end - 1)));
     // SAFETY: the planes are those of tiles of the operands, whose rows have as many blocks as `x`.
     let sums = unsafe {
         match order {
-            Order::Streams if L::PREFETCHES => {
+            PrefetchOrder::Streams if L::PREFETCHES => {
                 interleaved_tiles::<L, F, T, STREAMS>(&planes, operands.layout.blocks(), x)
             }
-            Order::AddressesToL2 if L::PREFETCHES => {
+            PrefetchOrder::AddressesToL2 if L::PREFETCHES => {
                 interleaved_tiles::<L, F, T, TO_L2>(&planes, operands.layout.blocks(), x)
             }
             _ => interleaved_tiles::<L, F, T, TO_L1>(&planes, operands.layout.blocks(), x),
@@ -78,15 +79,15 @@ const TO_L2: u8 = 2;
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of tiles of `blocks` blocks, and `x` is as long.
 #[inline(always)]
-unsafe fn interleaved_tiles<L: QuantGemm, F: Format, const T: usize, const ORDER: u8>(
-    planes: &[Planes; T],
+unsafe fn interleaved_tiles<L: QuantGemm, F: QuantFormat, const T: usize, const ORDER: u8>(
+    planes: &[PlaneAddresses; T],
     blocks: usize,
     x: *const Q8Block,
 ) -> [[f32; 16]; T] {
     let order = match ORDER {
-        STREAMS => Order::Streams,
-        TO_L1 => Order::Addresses,
-        _ => Order::AddressesToL2,
+        STREAMS => PrefetchOrder::Streams,
+        TO_L1 => PrefetchOrder::Addresses,
+        _ => PrefetchOrder::AddressesToL2,
     };
     let mut prefetch = PrefetchPolicy::new::<F>(order, &planes[0], blocks, T);
     // SAFETY: `b`, `g` and the unrolled index stay below what tiles and `x` have; the ISA by this function's contract.

@@ -1,21 +1,21 @@
 //! The GEMM microkernel: a block of input rows × unpacked tiles in registers, compiled once for all formats of one [`QuantKind`](super::formats::QuantKind).
 
 use super::dots::dots;
-use super::formats::Format;
-use super::operands::Operands;
+use super::formats::QuantFormat;
+use super::operands::TileOperands;
 use super::prefetch_queue::PrefetchQueue;
-use super::stretch::{AFFINE, MR, SYMMETRIC, Stretch};
+use super::stretch::{AFFINE, MR, MicrokernelBlock, SYMMETRIC};
 #[cfg(target_arch = "x86_64")]
 use super::{narrow, narrow_avx2};
 use crate::activation::{Q8_BLOCK, Q8Block};
 #[cfg(target_arch = "x86_64")]
-use crate::cpu_vendor::Vendor;
+use crate::cpu_vendor::CpuVendor;
 use crate::matmul::args::input_row;
 use crate::matmul::scratch::CacheLine;
 use crate::simd::{Simd, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2, avx512};
-use crate::{Q8Rows, RowsMut};
+use crate::{MatrixViewMut, Q8Rows};
 use std::ops::Range;
 
 /// GEMM of one ISA.
@@ -27,7 +27,7 @@ pub(super) trait QuantGemm: Simd + Sized {
     const NARROW: bool = false;
 
     /// Smallest batch for which unpacking to memory pays.
-    fn min_rows<F: Format>() -> usize;
+    fn min_rows<F: QuantFormat>() -> usize;
 
     /// Signed quants of a small range with the constant zero point of the [`NARROW`](Self::NARROW) kernel.
     ///
@@ -51,7 +51,7 @@ pub(super) trait QuantGemm: Simd + Sized {
     /// # Safety
     /// The CPU has the ISA, and the caller is compiled for it.
     #[inline(always)]
-    unsafe fn dots<F: Format, const N: usize>(
+    unsafe fn dots<F: QuantFormat, const N: usize>(
         quants: &[Self::I8x64; 8],
         part: usize,
         bias: i32,
@@ -70,7 +70,7 @@ pub(super) trait QuantGemm: Simd + Sized {
 
 /// Some unpacked sub-blocks of adjacent tiles, and the input rows to multiply them with.
 pub(super) struct TileGroup<'a, 'y> {
-    pub operands: &'a Operands<'a>,
+    pub operands: &'a TileOperands<'a>,
     pub tiles: Range<usize>,
     /// The unpacked sub-blocks: for each, the lines of `size` tiles.
     pub lines: &'a [CacheLine],
@@ -88,7 +88,7 @@ pub(super) struct TileGroup<'a, 'y> {
     /// Accumulators: a line per row and tile.
     pub sums: &'a mut [CacheLine],
     /// Where results go; set with the last sub-blocks.
-    pub y: Option<&'a mut RowsMut<'y>>,
+    pub y: Option<&'a mut MatrixViewMut<'y>>,
     /// What is unpacked next.
     pub prefetch: PrefetchQueue,
 }
@@ -125,7 +125,7 @@ unsafe fn multiply_tiles<
         let sums = &mut group.sums[i * MR * T..][..MR * T];
         // SAFETY: the lines are as many as just asserted, `sums` was cut to a line per row and tile, and `blocks` checks the input rows.
         unsafe {
-            let stretch = Stretch {
+            let stretch = MicrokernelBlock {
                 lines: lines.as_ptr(),
                 lines_per_sub_block: per_sub_block,
                 sub_blocks: group.sub_blocks.len(),
@@ -172,9 +172,10 @@ impl TileGroup<'_, '_> {
 /// accumulator per row and tile. `next` is only prefetched.
 #[inline(always)]
 unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SCALE: bool>(
-    stretch: &Stretch<'_>,
+    stretch: &MicrokernelBlock<'_>,
 ) {
-    let &Stretch { lines, lines_per_sub_block: per_sub_block, sub_blocks, shift, x, next, sums } = stretch;
+    let &MicrokernelBlock { lines, lines_per_sub_block: per_sub_block, sub_blocks, shift, x, next, sums } =
+        stretch;
     let halves = 1 + usize::from(SPLIT_SCALE);
     // SAFETY: all indices stay below the sizes in this function's contract, which also promises the ISA.
     unsafe {
@@ -240,10 +241,10 @@ unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SC
     }
 }
 
-impl QuantGemm for portable::Portable {
+impl QuantGemm for portable::PortableSimd {
     const TILES: usize = 1;
 
-    fn min_rows<F: Format>() -> usize {
+    fn min_rows<F: QuantFormat>() -> usize {
         4
     }
 
@@ -258,7 +259,7 @@ impl QuantGemm for avx2::Avx2<false> {
     const TILES: usize = 1;
     const NARROW: bool = true;
 
-    fn min_rows<F: Format>() -> usize {
+    fn min_rows<F: QuantFormat>() -> usize {
         // the kernel for full bytes gains less over the one that unpacks in registers
         if narrow::full_bytes::<F>() { 16 } else { 8 }
     }
@@ -276,7 +277,7 @@ impl QuantGemm for avx2::Avx2<false> {
     }
 
     #[inline(always)]
-    unsafe fn dots<F: Format, const N: usize>(
+    unsafe fn dots<F: QuantFormat, const N: usize>(
         quants: &[Self::I8x64; 8],
         part: usize,
         bias: i32,
@@ -317,7 +318,7 @@ impl QuantGemm for avx2::Avx2<false> {
 impl QuantGemm for avx2::Avx2<true> {
     const TILES: usize = 1;
 
-    fn min_rows<F: Format>() -> usize {
+    fn min_rows<F: QuantFormat>() -> usize {
         16
     }
 
@@ -337,11 +338,11 @@ impl QuantGemm for avx2::Avx2<true> {
 impl QuantGemm for avx512::Avx512 {
     const TILES: usize = 3;
 
-    fn min_rows<F: Format>() -> usize {
+    fn min_rows<F: QuantFormat>() -> usize {
         // small batches are fast on AMD, which prefetches in address order: there 16 rows take 72 to 88 % of the time that GEMM takes
-        match Vendor::detect() {
-            Vendor::AmdZen5 | Vendor::Amd => 24,
-            Vendor::Other => 16,
+        match CpuVendor::detect() {
+            CpuVendor::AmdZen5 | CpuVendor::Amd => 24,
+            CpuVendor::Other => 16,
         }
     }
 

@@ -27,7 +27,7 @@ use super::args::MatmulArgs;
 use super::args::MatmulFn;
 use super::compiled::compiled;
 #[cfg(target_arch = "x86_64")]
-use super::scratch::Scratch;
+use super::scratch::MatmulScratch;
 use crate::simd::portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2, avx512};
@@ -38,7 +38,7 @@ use latent_types::{TensorType, Tier};
 macro_rules! format {
     ($format:ident) => {{
         #[cfg(target_arch = "x86_64")]
-        fn avx2(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+        fn avx2(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
             let kernel = if crate::isa::Avx2Vnni::detect().is_some() && crate::matmul::vnni::avx_vnni_allowed() {
                 compiled!(Avx2Vnni: small_batch::multiply::<avx2::Avx2<true>, $format>)
             } else {
@@ -47,9 +47,9 @@ macro_rules! format {
             kernel(args, scratch);
         }
 
-        let ty = <$format as Format>::TY;
+        let ty = <$format as QuantFormat>::TY;
         [
-            (ty, Tier::Portable, compiled!(small_batch::multiply::<portable::Portable, $format>)),
+            (ty, Tier::Portable, compiled!(small_batch::multiply::<portable::PortableSimd, $format>)),
             #[cfg(target_arch = "x86_64")]
             (ty, Tier::Avx2, avx2 as MatmulFn),
             #[cfg(target_arch = "x86_64")]

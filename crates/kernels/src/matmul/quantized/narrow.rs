@@ -4,7 +4,7 @@
 //! 32 767 / (2 · 127 · `most`) such sums can be added before a lane may overflow: 8 of 4-bit quants, 4 of 5-bit quants, 2 of 6-bit quants
 //! ([`depth`]). So a product costs two instructions in place of three. Sums are exact, and the bits those of every other ISA.
 
-use super::formats::Format;
+use super::formats::QuantFormat;
 
 /// Largest magnitude of an input quant.
 const MAX_INPUT: i32 = 127;
@@ -24,12 +24,12 @@ pub(super) const fn depth(most: i32) -> usize {
 pub(super) const SMALL_ZERO_POINT: i32 = 16;
 
 /// Whether a format's signed quants are moved to [`SMALL_ZERO_POINT`]: where at least four sums of the results fit 16 bits.
-pub(super) const fn moves<F: Format>() -> bool {
+pub(super) const fn moves<F: QuantFormat>() -> bool {
     F::SIGNED && F::MOST < SMALL_ZERO_POINT
 }
 
 /// [`depth`] of a format's quants as they are unpacked.
-pub(super) const fn depth_of<F: Format>() -> usize {
+pub(super) const fn depth_of<F: QuantFormat>() -> usize {
     if moves::<F>() { depth(SMALL_ZERO_POINT + F::MOST) } else { depth(F::MOST) }
 }
 
@@ -37,7 +37,7 @@ pub(super) const fn depth_of<F: Format>() -> usize {
 pub(super) const MOVED_SHIFT: u32 = 128u32.ilog2() - SMALL_ZERO_POINT.ilog2();
 
 /// Whether a format's signed quants are full bytes, of which not even two sums fit 16 bits.
-pub(super) const fn full_bytes<F: Format>() -> bool {
+pub(super) const fn full_bytes<F: QuantFormat>() -> bool {
     F::SIGNED && !moves::<F>()
 }
 

@@ -1,9 +1,9 @@
 //! The code of AVX2 without VNNI: see `narrow` for what is added in 16 bits.
 
 use super::dots::zero_point_term;
-use super::formats::{Format, QuantKind};
+use super::formats::{QuantFormat, QuantKind};
 use super::narrow::{MOVED_SHIFT, SMALL_ZERO_POINT, depth_of, moves};
-use super::stretch::{AFFINE, CONST_ZERO, MR, Stretch};
+use super::stretch::{AFFINE, CONST_ZERO, MR, MicrokernelBlock};
 use crate::activation::{Q8_BLOCK, Q8Block};
 use crate::matmul::scratch::CacheLine;
 use std::arch::asm;
@@ -28,7 +28,7 @@ pub(super) unsafe fn move_quants(quants: [__m256i; 2]) -> [__m256i; 2] {
 /// # Safety
 /// The CPU has AVX2, and the caller is compiled for it.
 #[inline(always)]
-pub(super) unsafe fn dots<F: Format, const N: usize>(
+pub(super) unsafe fn dots<F: QuantFormat, const N: usize>(
     quants: &[[__m256i; 2]; 8],
     part: usize,
     bias: i32,
@@ -62,7 +62,7 @@ pub(super) unsafe fn dots<F: Format, const N: usize>(
 }
 
 /// Integer sums of a microkernel block: a row's sixteen outputs are two vectors.
-type Ints = [[__m256i; 2]; MR];
+type BlockSums = [[__m256i; 2]; MR];
 
 /// A vector on the stack.
 #[repr(align(32))]
@@ -111,7 +111,7 @@ crate::isa::isa_fn! { Avx2;
         lines: *const CacheLine,
         (first, n): (usize, usize),
         x: &[*const Q8Block; MR],
-    ) -> Ints {
+    ) -> BlockSums {
         // SAFETY: indices stay below eight, which a sub-block has; the ISA by this function's contract.
         unsafe {
             let ones = _mm256_set1_epi16(1);
@@ -156,7 +156,7 @@ crate::isa::isa_fn! { Avx2;
         lines: *const CacheLine,
         (first, n): (usize, usize),
         x: &[*const Q8Block; MR],
-    ) -> Ints {
+    ) -> BlockSums {
         // SAFETY: indices stay below eight, which a sub-block has; the ISA by this function's contract.
         unsafe {
             let ones = _mm256_set1_epi16(1);
@@ -222,7 +222,7 @@ crate::isa::isa_fn! { Avx2;
     /// # Safety
     /// The CPU has AVX2. The stretch is of one tile, and has what its fields say.
     pub(super) unsafe fn multiply_block<const KIND: u8, const SPLIT_SCALE: bool, const DEPTH: usize>(
-        stretch: &Stretch<'_>,
+        stretch: &MicrokernelBlock<'_>,
     ) {
         let halves = 1 + usize::from(SPLIT_SCALE);
         let vectors = 8 / halves;

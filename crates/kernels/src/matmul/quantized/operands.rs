@@ -1,12 +1,12 @@
 //! A tiled weight and a range of its outputs, with all shapes checked once.
 
-use super::formats::{Format, Planes};
-use crate::{RowsMut, WeightMatrix};
-use latent_quant::tiles::{Plane, ROWS, TileLayout};
+use super::formats::{PlaneAddresses, QuantFormat};
+use crate::{MatrixViewMut, WeightMatrix};
+use latent_quant::tiles::{ROWS, TileLayout, TilePlane};
 use std::ops::Range;
 
 /// The part of a weight that a kernel call reads.
-pub(crate) struct Operands<'a> {
+pub(crate) struct TileOperands<'a> {
     bytes: &'a [u8],
     /// Offsets and sizes within a tile.
     pub layout: TileLayout,
@@ -14,17 +14,17 @@ pub(crate) struct Operands<'a> {
     pub outs: Range<usize>,
 }
 
-impl<'a> Operands<'a> {
+impl<'a> TileOperands<'a> {
     /// Checks outputs `outs` of `w` against `inputs` input features and `y`; none where the weight has no tiles.
     ///
     /// # Panics
     /// When the shapes do not fit.
-    pub fn new<F: Format>(
+    pub fn new<F: QuantFormat>(
         w: &WeightMatrix<'a>,
         inputs: usize,
         outs: Range<usize>,
-        y: &RowsMut<'_>,
-    ) -> Option<Operands<'a>> {
+        y: &MatrixViewMut<'_>,
+    ) -> Option<TileOperands<'a>> {
         let (layout, first) = w.tile_layout()?;
         let (ty, cols, bytes) = (w.ty(), w.cols(), w.bytes());
         assert!(ty == F::TY && inputs == cols, "{inputs} inputs of {ty} for {cols} of {}", F::TY);
@@ -32,7 +32,7 @@ impl<'a> Operands<'a> {
         assert!(range && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows());
         let outs = first + outs.start..first + outs.end;
         assert!(bytes.len() >= outs.end.div_ceil(ROWS) * layout.tile_bytes(), "tiles");
-        Some(Operands { bytes, layout, outs })
+        Some(TileOperands { bytes, layout, outs })
     }
 
     /// The tiles that hold the outputs.
@@ -41,14 +41,14 @@ impl<'a> Operands<'a> {
     }
 
     /// Addresses of a tile's planes, inside the weight's bytes.
-    pub fn planes(&self, tile: usize) -> Planes {
+    pub fn planes(&self, tile: usize) -> PlaneAddresses {
         let tile_bytes = self.layout.tile_bytes();
         let start = |plane| self.bytes[tile * tile_bytes + self.layout.start(plane)..].as_ptr();
-        Planes {
-            quants: start(Plane::Quants),
-            high: start(Plane::High),
-            scales: start(Plane::Scales),
-            super_scales: start(Plane::SuperScales),
+        PlaneAddresses {
+            quants: start(TilePlane::Quants),
+            high: start(TilePlane::High),
+            scales: start(TilePlane::Scales),
+            super_scales: start(TilePlane::SuperScales),
             tile_bytes,
         }
     }
@@ -57,7 +57,7 @@ impl<'a> Operands<'a> {
     pub fn plane_ranges(&self, tile: usize, blocks: Range<usize>) -> [(*const u8, usize); 4] {
         let tile = &self.bytes[tile * self.layout.tile_bytes()..][..self.layout.tile_bytes()];
         let [quants, high, scales, super_scales] =
-            [Plane::Quants, Plane::High, Plane::Scales, Plane::SuperScales]
+            [TilePlane::Quants, TilePlane::High, TilePlane::Scales, TilePlane::SuperScales]
                 .map(|plane| self.layout.start(plane));
         [(quants, high), (high, scales), (scales, super_scales), (super_scales, tile.len())].map(
             |(start, end)| {

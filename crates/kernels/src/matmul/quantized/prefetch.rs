@@ -1,7 +1,7 @@
 //! Prefetch order and distance of GEMV and small batches.
 
-use super::formats::{Format, Planes};
-use crate::cpu_vendor::Vendor;
+use super::formats::{PlaneAddresses, QuantFormat};
+use crate::cpu_vendor::CpuVendor;
 use crate::simd::Simd;
 
 /// Prefetch distance in bytes.
@@ -9,7 +9,7 @@ const PREFETCH_DISTANCE: usize = 2048;
 
 /// In which order cache lines are prefetched; the better one depends on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum PrefetchOrder {
     /// One stream of quants per tile, 2 kB ahead, and one of the next tiles' scales, which GEMV prefetches to L2. Intel cores keep more
     /// requests in flight with several address streams than with one, and few of them to L1.
     Streams,
@@ -21,13 +21,13 @@ pub(super) enum Order {
     AddressesToL2,
 }
 
-impl Order {
+impl PrefetchOrder {
     /// The order for this CPU.
-    pub fn for_cpu() -> Order {
-        match Vendor::detect() {
-            Vendor::AmdZen5 => Order::Addresses,
-            Vendor::Amd => Order::AddressesToL2,
-            Vendor::Other => Order::Streams,
+    pub fn for_cpu() -> PrefetchOrder {
+        match CpuVendor::detect() {
+            CpuVendor::AmdZen5 => PrefetchOrder::Addresses,
+            CpuVendor::Amd => PrefetchOrder::AddressesToL2,
+            CpuVendor::Other => PrefetchOrder::Streams,
         }
     }
 }
@@ -49,7 +49,12 @@ pub(super) struct PrefetchPolicy {
 impl PrefetchPolicy {
     /// For `tiles` adjacent tiles of `blocks` blocks, the first at `planes`.
     #[inline(always)]
-    pub fn new<F: Format>(order: Order, planes: &Planes, blocks: usize, tiles: usize) -> PrefetchPolicy {
+    pub fn new<F: QuantFormat>(
+        order: PrefetchOrder,
+        planes: &PlaneAddresses,
+        blocks: usize,
+        tiles: usize,
+    ) -> PrefetchPolicy {
         const {
             assert!(
                 (F::QUANT_VECTORS * 64).is_multiple_of(F::SUB_BLOCKS)
@@ -60,7 +65,7 @@ impl PrefetchPolicy {
         let start = planes.quants;
         let next = start.wrapping_add(tiles * planes.tile_bytes);
         let (at, sub_block_steps, tile_step, jump) = match order {
-            Order::Streams => {
+            PrefetchOrder::Streams => {
                 let end = start.wrapping_add(blocks * quants * F::SUB_BLOCKS);
                 let ahead = PREFETCH_DISTANCE.next_multiple_of(quants * F::SUB_BLOCKS);
                 let from = start.wrapping_add(ahead);
@@ -73,7 +78,7 @@ impl PrefetchPolicy {
                 let rest = next.wrapping_add(blocks * quants * F::SUB_BLOCKS);
                 ([from, rest], [quants, rest_bytes], planes.tile_bytes, [end, next])
             }
-            Order::Addresses | Order::AddressesToL2 => {
+            PrefetchOrder::Addresses | PrefetchOrder::AddressesToL2 => {
                 let from = next.wrapping_add(PREFETCH_DISTANCE);
                 let step = quants + rest_bytes;
                 ([from, from.wrapping_add(quants)], [tiles * step; 2], step, [std::ptr::null(); 2])
@@ -88,7 +93,7 @@ impl PrefetchPolicy {
     /// # Safety
     /// The caller is compiled for the ISA of `L`, and the CPU has it.
     #[inline(always)]
-    pub unsafe fn prefetch<L: Simd, F: Format, const QUANTS_TO_L2: bool, const REST_TO_L2: bool>(
+    pub unsafe fn prefetch<L: Simd, F: QuantFormat, const QUANTS_TO_L2: bool, const REST_TO_L2: bool>(
         &self,
         sub_block: usize,
         tile: usize,

@@ -1,6 +1,6 @@
 //! The memory that GEMM unpacks next, prefetched while the current sub-blocks are multiplied.
 
-use super::operands::Operands;
+use super::operands::TileOperands;
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub(super) struct PrefetchQueue {
 
 impl PrefetchQueue {
     /// Blocks `blocks` of some tiles, of which there are at most [`MAX_TILES`].
-    pub fn new(operands: &Operands<'_>, tiles: Range<usize>, blocks: Range<usize>) -> PrefetchQueue {
+    pub fn new(operands: &TileOperands<'_>, tiles: Range<usize>, blocks: Range<usize>) -> PrefetchQueue {
         let mut queue =
             PrefetchQueue { ranges: [(std::ptr::null(), 0); 4 * MAX_TILES], lines: 0, range: 0, offset: 0 };
         for (tile, ranges) in tiles.zip(queue.ranges.chunks_exact_mut(4)) {

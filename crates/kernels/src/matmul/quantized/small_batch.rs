@@ -6,16 +6,16 @@
 //! have two terms of each kind per sub-block. The bits of the result therefore depend only on the
 //! operands, not on batch size or ISA.
 
-use super::formats::{Format, Planes};
+use super::formats::{PlaneAddresses, QuantFormat};
 use super::gemm;
 use super::gemv;
 use super::microkernel::QuantGemm;
-use super::operands::Operands;
-use super::prefetch::{Order, PrefetchPolicy};
+use super::operands::TileOperands;
+use super::prefetch::{PrefetchOrder, PrefetchPolicy};
 use super::sub_block::{sub_block, to_arrays};
 use crate::activation::Q8Block;
 use crate::matmul::args::{MatmulArgs, input_row};
-use crate::{QuantizedInput, Scratch};
+use crate::{MatmulScratch, QuantizedInput};
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of tiles that are multiplied with all rows before the next tiles: a part of L2.
@@ -26,10 +26,13 @@ const TILE_BLOCK_BYTES: usize = 384 << 10;
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
+    args: MatmulArgs<'_, '_>,
+    scratch: &mut MatmulScratch,
+) {
     let MatmulArgs { weight, input, row_ids, outputs, y } = args;
     let QuantizedInput::A8(x) = input else { return };
-    let Some(operands) = Operands::new::<F>(weight, x.cols(), outputs, y) else { return };
+    let Some(operands) = TileOperands::new::<F>(weight, x.cols(), outputs, y) else { return };
     if y.rows() >= L::min_rows::<F>() {
         // SAFETY: the operands were just checked; the ISA by this function's contract.
         return unsafe { gemm::multiply::<L, F>(&operands, (x, row_ids), y, &mut scratch.lines) };
@@ -38,7 +41,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(args: MatmulArgs<'_, '_>,
     // even, since tiles are processed in pairs that prefetch the next pair
     let block_tiles = (TILE_BLOCK_BYTES / layout.tile_bytes()).max(1).next_multiple_of(2);
     let rows = y.rows();
-    let order = Order::for_cpu();
+    let order = PrefetchOrder::for_cpu();
     let mut from = tiles.start;
     while from < tiles.end {
         let to = (from + block_tiles).min(tiles.end);
@@ -85,9 +88,9 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(args: MatmulArgs<'_, '_>,
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of a tile of `blocks` blocks, and each row of `x` is as long.
 #[inline(always)]
-unsafe fn tile_rows<L: QuantGemm, F: Format, const M: usize>(
-    order: Order,
-    planes: &Planes,
+unsafe fn tile_rows<L: QuantGemm, F: QuantFormat, const M: usize>(
+    order: PrefetchOrder,
+    planes: &PlaneAddresses,
     blocks: usize,
     x: &[*const Q8Block; M],
 ) -> [[f32; 16]; M] {

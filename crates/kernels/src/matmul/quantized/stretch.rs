@@ -12,7 +12,7 @@ pub(super) const SYMMETRIC: u8 = 1;
 pub(super) const CONST_ZERO: u8 = 2;
 
 /// What one microkernel block multiplies: unpacked sub-blocks, and as many input blocks of [`MR`] rows.
-pub(super) struct Stretch<'a> {
+pub(super) struct MicrokernelBlock<'a> {
     /// Lines of the first sub-block.
     pub lines: *const CacheLine,
     pub lines_per_sub_block: usize,

@@ -1,6 +1,6 @@
 //! The dot product of one sub-block of 32 inputs, dequantized in registers.
 
-use super::formats::{Format, Planes};
+use super::formats::{PlaneAddresses, QuantFormat};
 use super::microkernel::QuantGemm;
 use crate::activation::Q8Block;
 use crate::simd::Simd;
@@ -10,8 +10,8 @@ use crate::simd::Simd;
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` and each row of `x` have the sub-block.
 #[inline(always)]
-pub(super) unsafe fn sub_block<L: QuantGemm, F: Format, const M: usize, const S: usize>(
-    planes: &Planes,
+pub(super) unsafe fn sub_block<L: QuantGemm, F: QuantFormat, const M: usize, const S: usize>(
+    planes: &PlaneAddresses,
     b: usize,
     g: usize,
     x: &[*const Q8Block; M],

@@ -4,7 +4,7 @@ mod request;
 mod stream;
 mod whole;
 
-use crate::app::{Asker, Received};
+use crate::app::{ReceivedBody, RequestContext};
 use crate::dialect::{Dialect, json_response};
 use crate::error::ApiError;
 use crate::stream::stream as streamed;
@@ -14,11 +14,11 @@ use serde_json::json;
 use std::sync::Arc;
 
 /// `POST /v1/messages`.
-pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
+pub(crate) async fn handle(asker: RequestContext, body: Body) -> Response {
     asker.answer(Dialect::Anthropic, body, answer).await
 }
 
-async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
+async fn answer(asker: RequestContext, received: ReceivedBody) -> Result<Response, ApiError> {
     let (prepared, about) = asker
         .prepare(received, |app, served, fields| {
             request::read(fields, served, &app.config.limits)?.prepare(served, &app.config.limits)
@@ -33,7 +33,7 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
 }
 
 /// `POST /v1/messages/count_tokens`.
-pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
+pub(crate) async fn count_tokens(asker: RequestContext, body: Body) -> Response {
     let charge = Arc::clone(&asker.charge);
     let counted = asker.read(body, move |app, served, fields| {
         let (conversation, _) = request::read_conversation(fields, &app.config.limits)?;

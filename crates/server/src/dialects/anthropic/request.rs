@@ -5,29 +5,29 @@ use crate::dialects::openai_chat::{left_out, read_kwargs};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::ApiError;
 use crate::items::{
-    Conversation, Item, MessageText, ReasoningLimitChoice, Role, ToolChoice, read_function_tool,
+    Conversation, ConversationItem, MessageText, ReasoningLimitChoice, Role, ToolChoice, read_function_tool,
 };
-use crate::json::{Fields, kind};
+use crate::json::{ObjectFields, kind};
 use crate::limits::Limits;
-use crate::model::Served;
-use crate::params::{self, Params, Shape};
+use crate::model::ServedModel;
+use crate::params::{self, AnswerParams, OutputConstraint};
 use crate::reasoning::ReasoningLimit;
 use serde_json::Value;
 
 /// How the answer is to be written.
 #[derive(Clone, Debug)]
-pub(super) struct About {
+pub(super) struct MessageSettings {
     pub(super) model: String,
     pub(super) stream: bool,
 }
 
 pub(super) fn read(
-    fields: &Fields<'_>,
-    served: &Served,
+    fields: &ObjectFields<'_>,
+    served: &ServedModel,
     limits: &Limits,
-) -> Result<ChatRequest<About>, ApiError> {
+) -> Result<ChatRequest<MessageSettings>, ApiError> {
     let (conversation, _) = read_conversation(fields, limits)?;
-    let mut params = Params::read(fields, served, limits)?;
+    let mut params = AnswerParams::read(fields, served, limits)?;
     params.n = 1;
     let most = params::max_tokens(fields, &["max_tokens"])?;
     params.max_tokens = Some(most.ok_or_else(|| fields.missing("max_tokens"))?);
@@ -37,33 +37,33 @@ pub(super) fn read(
     params.stop.clone_from(&served.about.defaults.stop);
     params.read_stop(fields, "stop_sequences", limits)?;
     params.shape = read_shape(fields, limits)?;
-    let about = About {
+    let about = MessageSettings {
         model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
         stream: fields.bool("stream")?.unwrap_or(false),
     };
     Ok(ChatRequest { conversation, params, about })
 }
 
-fn read_shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiError> {
+fn read_shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstraint, ApiError> {
     let config = fields.object("output_config")?;
     let format = match &config {
         Some(config) => config.object("format")?,
         None => fields.object("output_format")?,
     };
-    let Some(format) = format else { return Ok(Shape::Free) };
+    let Some(format) = format else { return Ok(OutputConstraint::Free) };
     match format.require_str("type")? {
         "json_schema" => {
             let schema = format.get("schema").ok_or_else(|| format.missing("schema"))?;
-            Shape::schema(schema, "output_config.format.schema", limits)
+            OutputConstraint::schema(schema, "output_config.format.schema", limits)
         }
-        "text" => Ok(Shape::Free),
+        "text" => Ok(OutputConstraint::Free),
         other => Err(format.error("type", format!("{other:?} is not \"json_schema\""))),
     }
 }
 
 /// Reads system text, messages, tools and thinking. Also whether anything is marked for the cache.
 pub(super) fn read_conversation(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     limits: &Limits,
 ) -> Result<(Conversation, bool), ApiError> {
     let list = fields.array("messages")?.ok_or_else(|| fields.missing("messages"))?;
@@ -106,7 +106,7 @@ pub(super) fn read_conversation(
 }
 
 fn read_thinking(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     limits: &Limits,
     conversation: &mut Conversation,
 ) -> Result<(), ApiError> {
@@ -145,16 +145,16 @@ const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 
 #[derive(Default)]
 struct Reader {
-    items: Vec<Item>,
+    items: Vec<ConversationItem>,
     cached: bool,
 }
 
 impl Reader {
     fn push(&mut self, role: Role, text: impl Into<MessageText>) {
-        self.items.push(Item::Message { role, name: None, text: text.into() });
+        self.items.push(ConversationItem::Message { role, name: None, text: text.into() });
     }
 
-    fn system(&mut self, fields: &Fields<'_>) -> Result<(), ApiError> {
+    fn system(&mut self, fields: &ObjectFields<'_>) -> Result<(), ApiError> {
         let text = match fields.get("system") {
             None => return Ok(()),
             Some(Value::String(text)) => MessageText::from(text.as_str()),
@@ -183,7 +183,7 @@ impl Reader {
         Ok(())
     }
 
-    fn message(&mut self, message: &Fields<'_>) -> Result<(), ApiError> {
+    fn message(&mut self, message: &ObjectFields<'_>) -> Result<(), ApiError> {
         let role = match message.require_str("role")? {
             "user" => Role::User,
             "assistant" => Role::Assistant,
@@ -210,20 +210,22 @@ impl Reader {
         }
     }
 
-    fn blocks(&mut self, role: Role, blocks: &[Fields<'_>]) -> Result<(), ApiError> {
+    fn blocks(&mut self, role: Role, blocks: &[ObjectFields<'_>]) -> Result<(), ApiError> {
         let mut texts = Vec::new();
         for block in blocks {
             self.cached |= block.get("cache_control").is_some();
             match block.require_str("type")? {
                 "text" => texts.push(block.require_str("text")?.to_owned()),
-                "thinking" => self.items.push(Item::Reasoning(block.require_str("thinking")?.to_owned())),
+                "thinking" => {
+                    self.items.push(ConversationItem::Reasoning(block.require_str("thinking")?.to_owned()))
+                }
                 "redacted_thinking" => {}
                 "tool_use" => {
                     self.push_texts(role, &mut texts);
                     let input = block.get("input").map_or_else(|| "{}".to_owned(), Value::to_string);
                     let (id, name) =
                         (block.require_str("id")?.to_owned(), block.require_str("name")?.to_owned());
-                    self.items.push(Item::ToolCall { id, name, arguments: input });
+                    self.items.push(ConversationItem::ToolCall { id, name, arguments: input });
                 }
                 // texts come after the results: templates want these next to their calls
                 "tool_result" => self.result(block)?,
@@ -242,13 +244,13 @@ impl Reader {
         }
     }
 
-    fn result(&mut self, block: &Fields<'_>) -> Result<(), ApiError> {
+    fn result(&mut self, block: &ObjectFields<'_>) -> Result<(), ApiError> {
         let id = block.require_str("tool_use_id")?.to_owned();
         let mut text = result_text(block, "content")?;
         if block.bool("is_error")?.unwrap_or(false) {
             text = text.prefixed("Error: ");
         }
-        self.items.push(Item::ToolResult { id, name: None, text });
+        self.items.push(ConversationItem::ToolResult { id, name: None, text });
         Ok(())
     }
 }
@@ -277,12 +279,12 @@ mod tests {
             "thinking": {"type": "enabled", "budget_tokens": 1024},
         });
         let (conversation, cached) =
-            read_conversation(&Fields::of(&value, "").unwrap(), &Limits::default()).unwrap();
+            read_conversation(&ObjectFields::of(&value, "").unwrap(), &Limits::default()).unwrap();
         assert!(cached && !conversation.parallel && !conversation.prefill);
         assert_eq!(conversation.items.len(), 7);
         assert_eq!(
             conversation.items[5],
-            Item::ToolResult { id: "t1".into(), name: None, text: "Error: sun".into() }
+            ConversationItem::ToolResult { id: "t1".into(), name: None, text: "Error: sun".into() }
         );
         assert_eq!(conversation.tools.len(), 1);
         assert_eq!(conversation.tool_choice, ToolChoice::Required);

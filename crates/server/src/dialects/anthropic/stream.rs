@@ -1,28 +1,28 @@
 //! Messages as server-sent events: blocks begin, grow and end one after the other.
 
-use super::request::About;
+use super::request::MessageSettings;
 use super::whole::{stop_reason, usage};
-use crate::answer::{PartialArguments, Piece, Update, What};
+use crate::answer::{AnswerDelta, AnswerEvent, AnswerUpdate, PartialArguments};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::ids;
 use crate::stream::Encoder;
-use latent_engine::scheduler::Usage;
+use latent_engine::scheduler::JobUsage;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// The block that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum OpenBlock {
     Thinking,
     Text,
     Tool,
 }
 
 pub(super) struct MessageStream {
-    about: About,
+    about: MessageSettings,
     request: String,
-    open: Option<Open>,
+    open: Option<OpenBlock>,
     /// Blocks that were begun.
     blocks: usize,
     begun: bool,
@@ -36,7 +36,7 @@ fn send(out: &mut String, value: &Value) {
 }
 
 impl MessageStream {
-    pub(super) fn new(about: About, request: String) -> MessageStream {
+    pub(super) fn new(about: MessageSettings, request: String) -> MessageStream {
         MessageStream {
             about,
             request,
@@ -49,7 +49,7 @@ impl MessageStream {
 
     fn start(&mut self, prompt: usize, cached: usize, out: &mut String) {
         self.begun = true;
-        let usage = usage(&Usage { prompt, cached, ..Usage::default() });
+        let usage = usage(&JobUsage { prompt, cached, ..JobUsage::default() });
         send(
             out,
             &json!({"type": "message_start", "message": {
@@ -63,21 +63,21 @@ impl MessageStream {
     fn close(&mut self, out: &mut String) {
         let Some(open) = self.open.take() else { return };
         let index = self.blocks - 1;
-        if open == Open::Tool {
+        if open == OpenBlock::Tool {
             let rest = std::mem::take(&mut self.arguments).finish();
             if !rest.is_empty() {
                 send(out, &delta(index, &json!({"type": "input_json_delta", "partial_json": rest})));
             }
         }
-        if open == Open::Thinking {
+        if open == OpenBlock::Thinking {
             send(out, &delta(index, &json!({"type": "signature_delta", "signature": ""})));
         }
         send(out, &json!({"type": "content_block_stop", "index": index}));
     }
 
     /// The index of the open block of this kind, which is begun where another or none is open.
-    fn block(&mut self, kind: Open, block: &Value, out: &mut String) -> usize {
-        if self.open != Some(kind) || kind == Open::Tool {
+    fn block(&mut self, kind: OpenBlock, block: &Value, out: &mut String) -> usize {
+        if self.open != Some(kind) || kind == OpenBlock::Tool {
             self.close(out);
             send(out, &json!({"type": "content_block_start", "index": self.blocks, "content_block": block}));
             self.open = Some(kind);
@@ -86,31 +86,31 @@ impl MessageStream {
         self.blocks - 1
     }
 
-    fn piece(&mut self, piece: Piece, out: &mut String) {
+    fn piece(&mut self, piece: AnswerDelta, out: &mut String) {
         match piece {
-            Piece::Reasoning(text) => {
+            AnswerDelta::Reasoning(text) => {
                 let block = json!({"type": "thinking", "thinking": "", "signature": ""});
-                let index = self.block(Open::Thinking, &block, out);
+                let index = self.block(OpenBlock::Thinking, &block, out);
                 send(out, &delta(index, &json!({"type": "thinking_delta", "thinking": text})));
             }
-            Piece::Content(text) => {
-                let index = self.block(Open::Text, &json!({"type": "text", "text": ""}), out);
+            AnswerDelta::Content(text) => {
+                let index = self.block(OpenBlock::Text, &json!({"type": "text", "text": ""}), out);
                 send(out, &delta(index, &json!({"type": "text_delta", "text": text})));
             }
-            Piece::CallStart { id, name, .. } => {
+            AnswerDelta::CallStart { id, name, .. } => {
                 self.block(
-                    Open::Tool,
+                    OpenBlock::Tool,
                     &json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
                     out,
                 );
             }
-            Piece::CallArguments { delta: text, .. } => {
+            AnswerDelta::CallArguments { delta: text, .. } => {
                 let members = self.arguments.push(&text);
                 if let Some(index) = self.blocks.checked_sub(1).filter(|_| !members.is_empty()) {
                     send(out, &delta(index, &json!({"type": "input_json_delta", "partial_json": members})));
                 }
             }
-            Piece::CallEnd { .. } => self.close(out),
+            AnswerDelta::CallEnd { .. } => self.close(out),
         }
     }
 }
@@ -120,18 +120,18 @@ fn delta(index: usize, delta: &Value) -> Value {
 }
 
 impl Encoder for MessageStream {
-    fn update(&mut self, update: Update, out: &mut String) {
+    fn update(&mut self, update: AnswerUpdate, out: &mut String) {
         match update.what {
             // the first event counts the prompt's tokens, which are known when it runs
-            What::Started { prompt, cached, .. } => {
+            AnswerEvent::Started { prompt, cached, .. } => {
                 if !self.begun {
                     self.start(prompt, cached, out);
                 }
             }
-            What::Piece(piece) => self.piece(piece, out),
-            What::Finished(finish) => {
+            AnswerEvent::Piece(piece) => self.piece(piece, out),
+            AnswerEvent::Finished(finish) => {
                 if self.blocks == 0 {
-                    self.block(Open::Text, &json!({"type": "text", "text": ""}), out);
+                    self.block(OpenBlock::Text, &json!({"type": "text", "text": ""}), out);
                 }
                 self.close(out);
                 send(
@@ -143,7 +143,7 @@ impl Encoder for MessageStream {
                     }),
                 );
             }
-            What::Prompt { .. } | What::Token(_) => {}
+            AnswerEvent::Prompt { .. } | AnswerEvent::Token(_) => {}
         }
     }
 

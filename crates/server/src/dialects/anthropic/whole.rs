@@ -1,13 +1,13 @@
 //! Whole messages.
 
-use super::request::About;
-use crate::answer::{Finish, Outcome, Reason, complete_members};
+use super::request::MessageSettings;
+use crate::answer::{AnswerFinish, AnswerOutcome, EndReason, complete_members};
 use crate::ids;
-use latent_engine::scheduler::Usage;
+use latent_engine::scheduler::JobUsage;
 use serde_json::{Value, json};
 
-pub(super) fn message(about: &About, outcome: &Outcome) -> Value {
-    let Outcome { reasoning, content, calls, finish, .. } = outcome;
+pub(super) fn message(about: &MessageSettings, outcome: &AnswerOutcome) -> Value {
+    let AnswerOutcome { reasoning, content, calls, finish, .. } = outcome;
     let mut blocks = Vec::new();
     if !reasoning.is_empty() {
         blocks.push(json!({"type": "thinking", "thinking": reasoning, "signature": ""}));
@@ -31,18 +31,18 @@ pub(super) fn message(about: &About, outcome: &Outcome) -> Value {
     })
 }
 
-pub(super) fn stop_reason(finish: &Finish) -> &'static str {
+pub(super) fn stop_reason(finish: &AnswerFinish) -> &'static str {
     match finish.reason {
-        Reason::End => "end_turn",
-        Reason::Stop => "stop_sequence",
-        Reason::Length => "max_tokens",
-        Reason::Context => "model_context_window_exceeded",
-        Reason::Tools => "tool_use",
+        EndReason::End => "end_turn",
+        EndReason::Stop => "stop_sequence",
+        EndReason::Length => "max_tokens",
+        EndReason::Context => "model_context_window_exceeded",
+        EndReason::Tools => "tool_use",
     }
 }
 
 /// Anthropic counts tokens from the cache apart from the others.
-pub(super) fn usage(usage: &Usage) -> Value {
+pub(super) fn usage(usage: &JobUsage) -> Value {
     json!({
         "input_tokens": usage.prompt.saturating_sub(usage.cached),
         "cache_creation_input_tokens": 0,

@@ -1,18 +1,21 @@
 //! `POST /completion` and `POST /infill`.
 
 use super::status::settings;
-use crate::answer::{Finish, Outcome, Piece, Reason, Running, Token, Update, What};
-use crate::app::{Asker, Received};
+use crate::answer::{
+    AnswerDelta, AnswerEvent, AnswerFinish, AnswerOutcome, AnswerTimings, AnswerUpdate, EndReason,
+    TokenUpdate,
+};
+use crate::app::{ReceivedBody, RequestContext};
 use crate::dialect::Dialect;
 use crate::dialects::prepare::{PromptInput, prompts};
 use crate::dialects::{infill, prepare};
 use crate::document::{Document, write};
 use crate::error::ApiError;
-use crate::json::Fields;
+use crate::json::ObjectFields;
 use crate::limits::Limits;
-use crate::model::{Prompt, Served};
+use crate::model::{PreparedPrompt, ServedModel};
 use crate::models::Lease;
-use crate::params::{self, Params};
+use crate::params::{self, AnswerParams};
 use crate::stream::{Encoder, stream_all};
 use axum::body::Body;
 use axum::response::Response;
@@ -23,7 +26,7 @@ use std::sync::Arc;
 
 /// How the answer is to be written.
 #[derive(Clone, Debug)]
-struct About {
+struct LlamaSettings {
     stream: bool,
     return_tokens: bool,
     n_probs: usize,
@@ -38,25 +41,30 @@ struct About {
 }
 
 /// Reads the prompts of a request. `max_tokens` bounds its answer.
-type ReadPrompts = fn(&Served, &Fields<'_>, &Limits, Option<usize>) -> Result<Vec<Prompt>, ApiError>;
+type PromptReader =
+    fn(&ServedModel, &ObjectFields<'_>, &Limits, Option<usize>) -> Result<Vec<PreparedPrompt>, ApiError>;
 
-pub(crate) async fn completion(asker: Asker, body: Body) -> Response {
-    let read: ReadPrompts =
+pub(crate) async fn completion(asker: RequestContext, body: Body) -> Response {
+    let read: PromptReader =
         |served, fields, limits, _| prompts(served, fields, "prompt", limits, PromptInput::Raw);
     asker.answer(Dialect::LlamaCpp, body, move |asker, received| answer(asker, received, read)).await
 }
 
 /// `POST /infill`: the text in a gap.
-pub(crate) async fn infill(asker: Asker, body: Body) -> Response {
+pub(crate) async fn infill(asker: RequestContext, body: Body) -> Response {
     let answer = move |asker, received| answer(asker, received, infill::editor_prompt);
     asker.answer(Dialect::LlamaCpp, body, answer).await
 }
 
-async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<Response, ApiError> {
+async fn answer(
+    asker: RequestContext,
+    received: ReceivedBody,
+    read: PromptReader,
+) -> Result<Response, ApiError> {
     let (prepared, about) = asker
         .prepare(received, move |app, served, fields| {
             let limits = &app.config.limits;
-            let mut params = Params::read(fields, served, limits)?;
+            let mut params = AnswerParams::read(fields, served, limits)?;
             let asked = params::max_tokens(fields, &["n_predict", "max_tokens"])?;
             params.max_tokens = served.about.defaults.bounded(asked);
             params.shape = params::shape(fields, limits)?;
@@ -69,7 +77,7 @@ async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<R
             let stream = fields.bool("stream")?.unwrap_or(false);
             let prompts = read(served, fields, limits, params.max_tokens)?;
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
-            let text = |prompt: &Prompt| served.tokenizer.decode(&prompt.tokens, true);
+            let text = |prompt: &PreparedPrompt| served.tokenizer.decode(&prompt.tokens, true);
             let progress = fields.bool("return_progress")?.unwrap_or(false);
             let timings = fields.bool("timings_per_token")?.unwrap_or(false);
             let mut settings =
@@ -78,7 +86,7 @@ async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<R
             settings["timings_per_token"] = timings.into();
             let response_fields = params::texts(fields, "response_fields")?;
             limits.check("response_fields", "inputs", response_fields.len(), limits.inputs)?;
-            let about = About {
+            let about = LlamaSettings {
                 stream,
                 return_tokens,
                 n_probs,
@@ -96,7 +104,7 @@ async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<R
         .await?;
     let (served, answers) = asker.begin_all(prepared).await?;
     if about.stream {
-        return Ok(stream_all(answers, Box::new(CompletionStream { served, about, choices: Vec::new() })));
+        return Ok(stream_all(answers, Box::new(LlamaStream { served, about, choices: Vec::new() })));
     }
     let mut outcomes = Vec::new();
     for answer in answers {
@@ -111,11 +119,11 @@ async fn answer(asker: Asker, received: Received, read: ReadPrompts) -> Result<R
 }
 
 /// The probabilities of tokens, as far as they are known.
-fn probabilities(tokenizer: &Tokenizer, tokens: &[Token]) -> Value {
+fn probabilities(tokenizer: &Tokenizer, tokens: &[TokenUpdate]) -> Value {
     tokens.iter().filter_map(|token| probability(tokenizer, token)).collect()
 }
 
-fn probability(tokenizer: &Tokenizer, token: &Token) -> Option<Value> {
+fn probability(tokenizer: &Tokenizer, token: &TokenUpdate) -> Option<Value> {
     let (own_name, list_name) = token.probability_names();
     let one = |id: u32, logprob: f32| {
         let bytes = tokenizer.piece(id).unwrap_or_default();
@@ -145,12 +153,12 @@ fn slot_number(slot: Option<usize>) -> Value {
 }
 
 /// Fields of the last event, or of the whole answer, in addition to the text.
-fn ending(served: &Served, about: &About, index: usize, finish: &Finish) -> Value {
+fn ending(served: &ServedModel, about: &LlamaSettings, index: usize, finish: &AnswerFinish) -> Value {
     let prompt = about.prompts.get(index / about.n.max(1)).cloned().unwrap_or_default();
     let stop_type = match finish.reason {
-        Reason::End | Reason::Tools => "eos",
-        Reason::Stop => "word",
-        Reason::Length | Reason::Context => "limit",
+        EndReason::End | EndReason::Tools => "eos",
+        EndReason::Stop => "word",
+        EndReason::Length | EndReason::Context => "limit",
     };
     json!({
         "index": index,
@@ -163,7 +171,7 @@ fn ending(served: &Served, about: &About, index: usize, finish: &Finish) -> Valu
         "tokens_evaluated": finish.usage.prompt,
         "generation_settings": about.settings,
         "prompt": prompt,
-        "truncated": finish.reason == Reason::Context || finish.usage.discarded > 0,
+        "truncated": finish.reason == EndReason::Context || finish.usage.discarded > 0,
         "stop_type": stop_type,
         "stopping_word": finish.stop.as_deref().unwrap_or_default(),
         "tokens_cached": finish.usage.cached,
@@ -171,8 +179,8 @@ fn ending(served: &Served, about: &About, index: usize, finish: &Finish) -> Valu
     })
 }
 
-fn whole(served: &Lease, about: &About, index: usize, outcome: Outcome) -> Document {
-    let Outcome { content, tokens, finish, .. } = outcome;
+fn whole(served: &Lease, about: &LlamaSettings, index: usize, outcome: AnswerOutcome) -> Document {
+    let AnswerOutcome { content, tokens, finish, .. } = outcome;
     let mut value = ending(served, about, index, &finish);
     value["has_new_line"] = content.contains('\n').into();
     if !about.response_fields.is_empty() {
@@ -200,23 +208,23 @@ fn whole(served: &Lease, about: &About, index: usize, outcome: Outcome) -> Docum
 
 /// Tokens of a choice that have not been written, and its figures.
 #[derive(Clone, Default)]
-struct Choice {
-    tokens: Vec<Token>,
+struct LlamaChoice {
+    tokens: Vec<TokenUpdate>,
     has_new_line: bool,
-    running: Running,
+    running: AnswerTimings,
     slot: Option<usize>,
 }
 
-struct CompletionStream {
+struct LlamaStream {
     served: Arc<Lease>,
-    about: About,
-    choices: Vec<Choice>,
+    about: LlamaSettings,
+    choices: Vec<LlamaChoice>,
 }
 
-impl CompletionStream {
-    fn choice(&mut self, index: usize) -> &mut Choice {
+impl LlamaStream {
+    fn choice(&mut self, index: usize) -> &mut LlamaChoice {
         if self.choices.len() <= index {
-            self.choices.resize(index + 1, Choice::default());
+            self.choices.resize(index + 1, LlamaChoice::default());
         }
         &mut self.choices[index]
     }
@@ -256,27 +264,27 @@ fn send(out: &mut String, value: &Value) {
     let _ = write!(out, "data: {value}\n\n");
 }
 
-impl Encoder for CompletionStream {
-    fn update(&mut self, update: Update, out: &mut String) {
-        let Update { choice, what } = update;
+impl Encoder for LlamaStream {
+    fn update(&mut self, update: AnswerUpdate, out: &mut String) {
+        let AnswerUpdate { choice, what } = update;
         self.choice(choice).running.follow(&what);
         match what {
-            What::Token(token) => self.choice(choice).tokens.push(token),
-            What::Piece(Piece::Content(text)) => {
+            AnswerEvent::Token(token) => self.choice(choice).tokens.push(token),
+            AnswerEvent::Piece(AnswerDelta::Content(text)) => {
                 self.choice(choice).has_new_line |= text.contains('\n');
                 let value = self.text(choice, &text);
                 send(out, &value);
             }
-            What::Started { prompt, cached, slot } => {
+            AnswerEvent::Started { prompt, cached, slot } => {
                 self.choice(choice).slot = slot;
                 if self.about.progress {
                     self.progress(choice, cached, prompt, out);
                 }
             }
-            What::Prompt { done, total, cached } if self.about.progress && done > cached => {
+            AnswerEvent::Prompt { done, total, cached } if self.about.progress && done > cached => {
                 self.progress(choice, done, total, out);
             }
-            What::Finished(finish) => {
+            AnswerEvent::Finished(finish) => {
                 let mut value = ending(&self.served, &self.about, choice, &finish);
                 value["has_new_line"] = self.choice(choice).has_new_line.into();
                 if !self.about.response_fields.is_empty() {

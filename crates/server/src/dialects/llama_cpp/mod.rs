@@ -11,20 +11,20 @@ pub(crate) use status::{health, metrics, props};
 pub(crate) use unavailable::{change_props, cors_proxy, lora_adapters, rerank, tools};
 
 use super::openai_chat::read_conversation;
-use crate::app::Asker;
+use crate::app::RequestContext;
 use crate::dialect::Dialect;
 use crate::document::{Document, write};
 use crate::error::ApiError;
 use axum::body::Body;
 use axum::response::Response;
-use latent_text::{Detokenizer, Encode};
+use latent_text::{Detokenizer, EncodeOptions};
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
 
 /// A token and its text, or its bytes if they are not UTF-8.
 #[derive(Serialize)]
-struct Piece<'a> {
+struct TokenPiece<'a> {
     id: u32,
     piece: PieceText<'a>,
 }
@@ -37,11 +37,11 @@ enum PieceText<'a> {
 }
 
 /// `POST /tokenize`.
-pub(crate) async fn tokenize(asker: Asker, body: Body) -> Response {
+pub(crate) async fn tokenize(asker: RequestContext, body: Body) -> Response {
     let charge = Arc::clone(&asker.charge);
     let document = asker.read(body, move |_, served, fields| {
         let text = fields.str("content")?.ok_or_else(|| fields.missing("content"))?;
-        let encode = Encode {
+        let encode = EncodeOptions {
             add_special: fields.bool("add_special")?.unwrap_or(false),
             parse_special: fields.bool("parse_special")?.unwrap_or(true),
         };
@@ -56,7 +56,7 @@ pub(crate) async fn tokenize(asker: Asker, body: Body) -> Response {
             }
             let bytes = tokenizer.piece(id).unwrap_or_default();
             let piece = std::str::from_utf8(bytes).map_or(PieceText::Bytes(bytes), PieceText::Text);
-            write(out, &Piece { id, piece });
+            write(out, &TokenPiece { id, piece });
         };
         Ok(Document::default().raw("{\"tokens\":").list(tokens.into_iter(), element).close())
     });
@@ -64,7 +64,7 @@ pub(crate) async fn tokenize(asker: Asker, body: Body) -> Response {
 }
 
 /// `POST /detokenize`.
-pub(crate) async fn detokenize(asker: Asker, body: Body) -> Response {
+pub(crate) async fn detokenize(asker: RequestContext, body: Body) -> Response {
     let charge = Arc::clone(&asker.charge);
     let document = asker.read(body, move |_, served, fields| {
         let list = fields.array("tokens")?.ok_or_else(|| fields.missing("tokens"))?;
@@ -90,7 +90,7 @@ pub(crate) async fn detokenize(asker: Asker, body: Body) -> Response {
 }
 
 /// `POST /apply-template`.
-pub(crate) async fn apply_template(asker: Asker, body: Body) -> Response {
+pub(crate) async fn apply_template(asker: RequestContext, body: Body) -> Response {
     let charge = Arc::clone(&asker.charge);
     let document = asker.read(body, move |app, served, fields| {
         let conversation = read_conversation(fields, &app.config.limits)?;

@@ -1,7 +1,7 @@
 //! `GET /slots`, and `POST /slots/{id}`: the cached text of a slot in a file.
 
 use super::status::settings;
-use crate::app::{Asker, Name, parameter};
+use crate::app::{RequestContext, RouteName, parameter};
 use crate::dialect::Dialect;
 use crate::error::{ApiError, ErrorKind};
 use crate::models::Lease;
@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// `GET /slots`: what runs, without any text. What requests ask and hear stays between them and their clients.
-pub(crate) async fn slots(asker: Asker, uri: Uri) -> Response {
+pub(crate) async fn slots(asker: RequestContext, uri: Uri) -> Response {
     asker.reply_json(Dialect::LlamaCpp, slot_list(&asker, &uri))
 }
 
-fn slot_list(asker: &Asker, uri: &Uri) -> Result<Value, ApiError> {
+fn slot_list(asker: &RequestContext, uri: &Uri) -> Result<Value, ApiError> {
     if !asker.app.config.slots {
         let problem = "this server does not show its slots: start it without --no-slots";
         return Err(ApiError::new(ErrorKind::NotImplemented, problem));
@@ -71,12 +71,17 @@ fn slot(id: usize, context: usize, task: Option<&SlotTask>) -> Value {
 const MAX_NAME: usize = 255;
 
 /// `POST /slots/{id}?action=save|restore|erase`.
-pub(crate) async fn slot_action(asker: Asker, Name(id): Name, uri: Uri, body: Body) -> Response {
+pub(crate) async fn slot_action(
+    asker: RequestContext,
+    RouteName(id): RouteName,
+    uri: Uri,
+    body: Body,
+) -> Response {
     let result = act(&asker, &id, &uri, body).await;
     asker.reply_json(Dialect::LlamaCpp, result)
 }
 
-async fn act(asker: &Asker, id: &str, uri: &Uri, body: Body) -> Result<Value, ApiError> {
+async fn act(asker: &RequestContext, id: &str, uri: &Uri, body: Body) -> Result<Value, ApiError> {
     let config = &asker.app.config;
     let Some(folder) = config.slot_save_path.clone() else {
         let problem = "this server keeps no texts of slots: start it with --slot-save-path FOLDER. Cached prompts stay \
@@ -102,7 +107,7 @@ async fn act(asker: &Asker, id: &str, uri: &Uri, body: Body) -> Result<Value, Ap
 }
 
 /// The file that a body names, which is in the folder itself.
-async fn file_name(asker: &Asker, body: Body) -> Result<(Arc<Lease>, String), ApiError> {
+async fn file_name(asker: &RequestContext, body: Body) -> Result<(Arc<Lease>, String), ApiError> {
     let read = asker.read(body, |_, model, fields| {
         let name = fields.str("filename")?.ok_or_else(|| fields.missing("filename"))?;
         let plain = |c: char| !c.is_control() && !"/\\:*?\"<>|".contains(c);
@@ -117,7 +122,7 @@ async fn file_name(asker: &Asker, body: Body) -> Result<(Arc<Lease>, String), Ap
 }
 
 async fn save(
-    asker: &Asker,
+    asker: &RequestContext,
     model: &Lease,
     slot: usize,
     name: &str,
@@ -142,7 +147,7 @@ async fn save(
 }
 
 async fn restore(
-    asker: &Asker,
+    asker: &RequestContext,
     model: &Lease,
     slot: usize,
     name: &str,
@@ -164,7 +169,7 @@ async fn restore(
     }))
 }
 
-async fn erase(asker: &Asker, slot: usize) -> Result<Value, ApiError> {
+async fn erase(asker: &RequestContext, slot: usize) -> Result<Value, ApiError> {
     let model = asker.model()?;
     let Some(engineering) = model.engineering else {
         // a model that is not loaded has nothing in its slots
@@ -183,7 +188,7 @@ async fn erase(asker: &Asker, slot: usize) -> Result<Value, ApiError> {
 }
 
 /// The text of a slot for this client.
-fn text(asker: &Asker, slots: &crate::worker::Slots, slot: usize) -> Result<SlotText, ApiError> {
+fn text(asker: &RequestContext, slots: &crate::worker::Slots, slot: usize) -> Result<SlotText, ApiError> {
     slots.text(slot, asker.tenant.salt).map_err(|problem| match problem {
         NoText::Busy => busy(slot),
         NoText::Foreign => foreign(slot),

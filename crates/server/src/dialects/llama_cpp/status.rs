@@ -1,11 +1,11 @@
 //! What the server runs and does.
 
-use crate::app::Asker;
+use crate::app::RequestContext;
 use crate::config::ServerConfig;
 use crate::dialect::{Dialect, json_response};
-use crate::model::Served;
-use crate::models::Status;
-use crate::params::{MAX_TOKENS, Params};
+use crate::model::ServedModel;
+use crate::models::ModelStatus;
+use crate::params::{AnswerParams, MAX_TOKENS};
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// `GET /health`: answered by the HTTP thread alone, whatever the engine does.
-pub(crate) async fn health(asker: Asker) -> Response {
+pub(crate) async fn health(asker: RequestContext) -> Response {
     let models = &asker.app.models;
     let Err(error) = models.health() else { return json_response(&json!({"status": "ok"})) };
     let mut value = Dialect::LlamaCpp.error_value(&error, "");
@@ -30,7 +30,7 @@ pub(crate) async fn health(asker: Asker) -> Response {
 }
 
 /// `GET /metrics`.
-pub(crate) async fn metrics(asker: Asker) -> Response {
+pub(crate) async fn metrics(asker: RequestContext) -> Response {
     let page = asker.app.metrics.page(&asker.app.models);
     let mut response = Response::new(Body::from(page));
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -41,7 +41,7 @@ pub(crate) async fn metrics(asker: Asker) -> Response {
 
 /// Settings of an answer under llama.cpp's names. Without a seed each request draws one.
 /// `ends` are the tokens that `ignore_eos` bans.
-pub(super) fn settings(answer: &Params, ends: &[u32], seed: Option<u64>) -> Value {
+pub(super) fn settings(answer: &AnswerParams, ends: &[u32], seed: Option<u64>) -> Value {
     let params = &answer.sampling;
     // the shortest decimal that parses to the same f32
     let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
@@ -119,7 +119,7 @@ fn milliseconds(limit: Option<Duration>) -> Value {
     limit.map_or_else(|| json!(-1), |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).into())
 }
 
-fn token_text(served: &Served, id: Option<u32>) -> &str {
+fn token_text(served: &ServedModel, id: Option<u32>) -> &str {
     id.and_then(|id| served.tokenizer.token_text(id)).unwrap_or_default()
 }
 
@@ -127,7 +127,7 @@ fn token_text(served: &Served, id: Option<u32>) -> &str {
 const BUILD: &str = concat!("b", env!("CARGO_PKG_VERSION"), "-latent");
 
 /// `GET /props`. A model that is not loaded is not loaded for it.
-pub(crate) async fn props(asker: Asker) -> Response {
+pub(crate) async fn props(asker: RequestContext) -> Response {
     let app = Arc::clone(&asker.app);
     if !app.models.is_single() && asker.model.is_none() {
         return asker.reply_json(Dialect::LlamaCpp, app.models.open().map(|()| of_all_models(&app.config)));
@@ -153,7 +153,7 @@ fn of_all_models(config: &ServerConfig) -> Value {
     })
 }
 
-fn properties(model: &Status, config: &ServerConfig) -> Value {
+fn properties(model: &ModelStatus, config: &ServerConfig) -> Value {
     let served = model.served.as_deref();
     json!({
         "default_generation_settings": {
@@ -171,7 +171,7 @@ fn properties(model: &Status, config: &ServerConfig) -> Value {
         "endpoint_metrics": true,
         "ui": config.page,
         "chat_template": served.and_then(|served| served.about.chat_template.as_deref()),
-        "chat_template_caps": served.map(Served::template_caps),
+        "chat_template_caps": served.map(ServedModel::template_caps),
         "bos_token": served.map_or("", |served| token_text(served, served.tokenizer.bos())),
         "eos_token": served.map_or("", |served| token_text(served, served.tokenizer.eos())),
         "build_info": BUILD,
@@ -181,8 +181,8 @@ fn properties(model: &Status, config: &ServerConfig) -> Value {
 }
 
 /// Settings of a request that says nothing.
-fn default_settings(served: &Served) -> Value {
+fn default_settings(served: &ServedModel) -> Value {
     let defaults = &served.about.defaults;
-    let params = Params { logprobs: defaults.logprobs, ..Params::new(&served.about) };
+    let params = AnswerParams { logprobs: defaults.logprobs, ..AnswerParams::new(&served.about) };
     settings(&params, served.tokenizer.end_of_generation(), defaults.seed)
 }

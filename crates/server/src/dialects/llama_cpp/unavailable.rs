@@ -1,42 +1,42 @@
 //! Addresses of llama.cpp's server for what no model or setting of this one can do: each says why, and what to use.
 
-use crate::app::Asker;
+use crate::app::RequestContext;
 use crate::dialect::Dialect;
 use crate::error::{ApiError, ErrorKind};
 use axum::response::Response;
 
-fn refused(asker: &Asker, kind: ErrorKind, problem: &str) -> Response {
+fn refused(asker: &RequestContext, kind: ErrorKind, problem: &str) -> Response {
     asker.reply(Dialect::LlamaCpp, Err(ApiError::new(kind, problem)))
 }
 
 /// `POST /rerank` and its other names.
-pub(crate) async fn rerank(asker: Asker) -> Response {
+pub(crate) async fn rerank(asker: RequestContext) -> Response {
     let problem = "reranking needs a model that was trained to score pairs of texts, and no model family of this server is; compare \
                    embeddings of /v1/embeddings, or run a reranker in a separate llama-server";
     refused(&asker, ErrorKind::NotImplemented, problem)
 }
 
 /// `/lora-adapters`.
-pub(crate) async fn lora_adapters(asker: Asker) -> Response {
+pub(crate) async fn lora_adapters(asker: RequestContext) -> Response {
     let problem = "LoRA adapters are not applied while a model runs; merge the adapter into the weights with \
                    llama-export-lora, and serve the merged file";
     refused(&asker, ErrorKind::NotImplemented, problem)
 }
 
 /// `/cors-proxy`.
-pub(crate) async fn cors_proxy(asker: Asker) -> Response {
+pub(crate) async fn cors_proxy(asker: RequestContext) -> Response {
     let problem = "this server forwards no requests to other servers; ask them directly";
     refused(&asker, ErrorKind::Forbidden, problem)
 }
 
 /// `/tools`.
-pub(crate) async fn tools(asker: Asker) -> Response {
+pub(crate) async fn tools(asker: RequestContext) -> Response {
     let problem = "this server runs no tools; send them as `tools` of a request, and run what the model calls in the client";
     refused(&asker, ErrorKind::Forbidden, problem)
 }
 
 /// `POST /props`.
-pub(crate) async fn change_props(asker: Asker) -> Response {
+pub(crate) async fn change_props(asker: RequestContext) -> Response {
     let problem = "properties do not change while the server runs; set them with the flags of `latent serve`, or in each request";
     refused(&asker, ErrorKind::NotImplemented, problem)
 }

@@ -1,15 +1,17 @@
 //! Answers in Ollama's form.
 
 use super::request::{check_generate, read_chat, read_generate, read_keep_alive, read_params};
-use crate::answer::{Call, Finish, Outcome, Piece, Reason, Update, What};
-use crate::app::{Asker, Received};
+use crate::answer::{
+    AnswerCall, AnswerDelta, AnswerEvent, AnswerFinish, AnswerOutcome, AnswerUpdate, EndReason,
+};
+use crate::app::{ReceivedBody, RequestContext};
 use crate::dialect::{Dialect, json_response};
 use crate::dialects::infill::gap_prompt;
 use crate::dialects::prepare;
 use crate::dialects::prepare::{PromptInput, prompts};
 use crate::error::ApiError;
 use crate::ids;
-use crate::json::Fields;
+use crate::json::ObjectFields;
 use crate::stream::{Encoder, stream};
 use axum::body::Body;
 use axum::response::Response;
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// How the answer is to be written.
 #[derive(Clone, Debug)]
-struct About {
+struct OllamaSettings {
     model: String,
     /// `message` of `/api/chat`, else `response` of `/api/generate`.
     chat: bool,
@@ -29,17 +31,17 @@ struct About {
 }
 
 /// `POST /api/chat`.
-pub(crate) async fn chat(asker: Asker, body: Body) -> Response {
+pub(crate) async fn chat(asker: RequestContext, body: Body) -> Response {
     asker.answer(Dialect::Ollama, body, |asker, received| answer(asker, received, true)).await
 }
 
 /// `POST /api/generate`.
-pub(crate) async fn generate(asker: Asker, body: Body) -> Response {
+pub(crate) async fn generate(asker: RequestContext, body: Body) -> Response {
     asker.answer(Dialect::Ollama, body, |asker, received| answer(asker, received, false)).await
 }
 
-async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response, ApiError> {
-    let unload = move |fields: &Fields<'_>| {
+async fn answer(asker: RequestContext, received: ReceivedBody, chat: bool) -> Result<Response, ApiError> {
+    let unload = move |fields: &ObjectFields<'_>| {
         let unload = asks_nothing(fields, chat)? && read_keep_alive(fields)? == Some(Some(Duration::ZERO));
         Ok((unload, fields.str("model")?.map(str::to_owned)))
     };
@@ -48,7 +50,7 @@ async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response
         let models = &asker.app.models;
         models.unload(received.model());
         let model = model.unwrap_or_else(|| models.status(received.model()).name);
-        let about = About { model, chat, stream: false, started: Instant::now() };
+        let about = OllamaSettings { model, chat, stream: false, started: Instant::now() };
         return Ok(json_response(&about.without_answer("unload")));
     }
     let (prepared, about) = asker
@@ -59,7 +61,7 @@ async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response
             if let Some(time) = keep.filter(|_| !app.models.is_single()) {
                 served.keep_for(time);
             }
-            let about = About {
+            let about = OllamaSettings {
                 model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
                 chat,
                 stream: fields.bool("stream")?.unwrap_or(true),
@@ -92,10 +94,10 @@ async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response
     };
     let answer = asker.begin(prepared).await?;
     if about.stream {
-        return Ok(stream(answer, Box::new(Lines { about, calls: Vec::new() })));
+        return Ok(stream(answer, Box::new(OllamaLines { about, calls: Vec::new() })));
     }
     let outcome = answer.collect().await?.swap_remove(0);
-    let Outcome { reasoning, content, calls, finish, .. } = &outcome;
+    let AnswerOutcome { reasoning, content, calls, finish, .. } = &outcome;
     let calls: Vec<WholeCall<'_>> = calls.iter().enumerate().filter_map(whole_call).collect();
     let mut value = about.part(content, reasoning, &calls);
     about.end(&mut value, finish);
@@ -103,7 +105,7 @@ async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response
 }
 
 /// Without anything to answer, Ollama's clients only want the model loaded, or unloaded.
-fn asks_nothing(fields: &Fields<'_>, chat: bool) -> Result<bool, ApiError> {
+fn asks_nothing(fields: &ObjectFields<'_>, chat: bool) -> Result<bool, ApiError> {
     Ok(if chat {
         fields.array("messages")?.is_none_or(Vec::is_empty)
     } else {
@@ -112,11 +114,11 @@ fn asks_nothing(fields: &Fields<'_>, chat: bool) -> Result<bool, ApiError> {
 }
 
 /// The text after the gap that is to be filled.
-fn suffix<'v>(fields: &Fields<'v>) -> Result<Option<&'v str>, ApiError> {
+fn suffix<'v>(fields: &ObjectFields<'v>) -> Result<Option<&'v str>, ApiError> {
     Ok(fields.str("suffix")?.filter(|suffix| !suffix.is_empty()))
 }
 
-impl About {
+impl OllamaSettings {
     fn without_answer(&self, reason: &str) -> Value {
         let mut value = self.part("", "", &[]);
         value["done"] = true.into();
@@ -146,11 +148,11 @@ impl About {
         value
     }
 
-    fn end(&self, value: &mut Value, finish: &Finish) {
+    fn end(&self, value: &mut Value, finish: &AnswerFinish) {
         let usage = &finish.usage;
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let reason =
-            if matches!(finish.reason, Reason::Length | Reason::Context) { "length" } else { "stop" };
+            if matches!(finish.reason, EndReason::Length | EndReason::Context) { "length" } else { "stop" };
         value["done"] = true.into();
         value["done_reason"] = reason.into();
         value["total_duration"] = nanos(self.started.elapsed()).into();
@@ -165,24 +167,24 @@ impl About {
 /// A call whose arguments are an object, as Ollama's clients expect it, and its number.
 struct WholeCall<'a> {
     index: usize,
-    call: &'a Call,
+    call: &'a AnswerCall,
     arguments: Value,
 }
 
 /// A call that is whole. Ollama has no form for one that was cut off.
-fn whole_call((index, call): (usize, &Call)) -> Option<WholeCall<'_>> {
+fn whole_call((index, call): (usize, &AnswerCall)) -> Option<WholeCall<'_>> {
     let arguments: Value = serde_json::from_str(&call.arguments).ok().filter(Value::is_object)?;
     call.complete.then_some(WholeCall { index, call, arguments })
 }
 
 fn call(whole: &WholeCall<'_>) -> Value {
-    let WholeCall { index, call: Call { id, name, .. }, arguments } = whole;
+    let WholeCall { index, call: AnswerCall { id, name, .. }, arguments } = whole;
     json!({"id": id, "function": {"index": index, "name": name, "arguments": arguments}})
 }
 
-struct Lines {
-    about: About,
-    calls: Vec<Call>,
+struct OllamaLines {
+    about: OllamaSettings,
+    calls: Vec<AnswerCall>,
 }
 
 fn send(out: &mut String, value: &Value) {
@@ -190,21 +192,21 @@ fn send(out: &mut String, value: &Value) {
     let _ = writeln!(out, "{value}");
 }
 
-impl Encoder for Lines {
-    fn update(&mut self, update: Update, out: &mut String) {
+impl Encoder for OllamaLines {
+    fn update(&mut self, update: AnswerUpdate, out: &mut String) {
         match update.what {
-            What::Piece(Piece::Content(text)) => send(out, &self.about.part(&text, "", &[])),
-            What::Piece(Piece::Reasoning(text)) => send(out, &self.about.part("", &text, &[])),
-            What::Piece(Piece::CallStart { id, name, .. }) => {
-                self.calls.push(Call { id, name, ..Call::default() });
+            AnswerEvent::Piece(AnswerDelta::Content(text)) => send(out, &self.about.part(&text, "", &[])),
+            AnswerEvent::Piece(AnswerDelta::Reasoning(text)) => send(out, &self.about.part("", &text, &[])),
+            AnswerEvent::Piece(AnswerDelta::CallStart { id, name, .. }) => {
+                self.calls.push(AnswerCall { id, name, ..AnswerCall::default() });
             }
-            What::Piece(Piece::CallArguments { delta, .. }) => {
+            AnswerEvent::Piece(AnswerDelta::CallArguments { delta, .. }) => {
                 if let Some(call) = self.calls.last_mut() {
                     call.arguments.push_str(&delta);
                 }
             }
             // a call is sent whole
-            What::Piece(Piece::CallEnd { ending, .. }) => {
+            AnswerEvent::Piece(AnswerDelta::CallEnd { ending, .. }) => {
                 if let Some(call) = self.calls.last_mut() {
                     call.complete = ending == CallEnding::Complete;
                 }
@@ -212,12 +214,12 @@ impl Encoder for Lines {
                     send(out, &self.about.part("", "", &[whole]));
                 }
             }
-            What::Finished(finish) => {
+            AnswerEvent::Finished(finish) => {
                 let mut value = self.about.part("", "", &[]);
                 self.about.end(&mut value, &finish);
                 send(out, &value);
             }
-            What::Started { .. } | What::Prompt { .. } | What::Token(_) => {}
+            AnswerEvent::Started { .. } | AnswerEvent::Prompt { .. } | AnswerEvent::Token(_) => {}
         }
     }
 
@@ -240,15 +242,15 @@ impl Encoder for Lines {
 mod tests {
     use super::*;
 
-    fn piece(piece: Piece) -> Update {
-        Update { choice: 0, what: What::Piece(piece) }
+    fn piece(piece: AnswerDelta) -> AnswerUpdate {
+        AnswerUpdate { choice: 0, what: AnswerEvent::Piece(piece) }
     }
 
     #[test]
     fn whole_calls_are_numbered_and_others_left_out() {
-        let about = About { model: "m".into(), chat: true, stream: true, started: Instant::now() };
-        let mut lines = Lines { about: about.clone(), calls: Vec::new() };
-        let (mut out, mut outcome) = (String::new(), Outcome::default());
+        let about = OllamaSettings { model: "m".into(), chat: true, stream: true, started: Instant::now() };
+        let mut lines = OllamaLines { about: about.clone(), calls: Vec::new() };
+        let (mut out, mut outcome) = (String::new(), AnswerOutcome::default());
         let calls = [
             (r#"{"a": 1}"#, CallEnding::Complete),
             ("{}", CallEnding::Complete),
@@ -257,11 +259,11 @@ mod tests {
         ];
         for (index, (arguments, ending)) in calls.into_iter().enumerate() {
             for piece_of_call in [
-                Piece::CallStart { index, id: format!("call_{index}"), name: "f".into() },
-                Piece::CallArguments { index, delta: arguments.into() },
-                Piece::CallEnd { index, ending },
+                AnswerDelta::CallStart { index, id: format!("call_{index}"), name: "f".into() },
+                AnswerDelta::CallArguments { index, delta: arguments.into() },
+                AnswerDelta::CallEnd { index, ending },
             ] {
-                outcome.add(What::Piece(piece_of_call.clone()));
+                outcome.add(AnswerEvent::Piece(piece_of_call.clone()));
                 lines.update(piece(piece_of_call), &mut out);
             }
         }

@@ -1,31 +1,31 @@
 //! Embeddings in Ollama's forms.
 
-use crate::app::Asker;
+use crate::app::RequestContext;
 use crate::dialect::Dialect;
 use crate::dialects::openai_embeddings::{EUCLIDEAN, Embeddings, check_dimensions, numbers};
 use crate::document::{Document, write};
 use crate::error::ApiError;
-use crate::json::{Fields, kind};
+use crate::json::{ObjectFields, kind};
 use crate::limits::Limits;
-use crate::model::{Prompt, Served};
+use crate::model::{PreparedPrompt, ServedModel};
 use axum::body::Body;
 use axum::response::Response;
-use latent_text::Encode;
+use latent_text::EncodeOptions;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// `POST /api/embed`.
-pub(crate) async fn embed(asker: Asker, body: Body) -> Response {
+pub(crate) async fn embed(asker: RequestContext, body: Body) -> Response {
     asker.reply_document(Dialect::Ollama, many(&asker, body).await)
 }
 
 /// `POST /api/embeddings`: the older form, with one text.
-pub(crate) async fn embed_one(asker: Asker, body: Body) -> Response {
+pub(crate) async fn embed_one(asker: RequestContext, body: Body) -> Response {
     asker.reply_document(Dialect::Ollama, one(&asker, body).await)
 }
 
-async fn many(asker: &Asker, body: Body) -> Result<Document, ApiError> {
+async fn many(asker: &RequestContext, body: Body) -> Result<Document, ApiError> {
     let (started, charge) = (Instant::now(), Arc::clone(&asker.charge));
     let (served, prompts, model) = asker
         .read(body, move |app, served, fields| {
@@ -49,7 +49,7 @@ async fn many(asker: &Asker, body: Body) -> Result<Document, ApiError> {
     Ok(Document::open(&value).field("embeddings").documents(values.into_iter().map(numbers)).close())
 }
 
-async fn one(asker: &Asker, body: Body) -> Result<Document, ApiError> {
+async fn one(asker: &RequestContext, body: Body) -> Result<Document, ApiError> {
     let charge = Arc::clone(&asker.charge);
     let (served, prompts) = asker
         .read(body, move |_, served, fields| {
@@ -69,7 +69,7 @@ async fn one(asker: &Asker, body: Body) -> Result<Document, ApiError> {
 }
 
 /// A text or a list of texts.
-fn texts<'v>(fields: &Fields<'v>, limits: &Limits) -> Result<Vec<&'v str>, ApiError> {
+fn texts<'v>(fields: &ObjectFields<'v>, limits: &Limits) -> Result<Vec<&'v str>, ApiError> {
     match fields.get("input") {
         None => Err(fields.missing("input")),
         Some(Value::String(text)) => Ok(vec![text]),
@@ -85,8 +85,8 @@ fn texts<'v>(fields: &Fields<'v>, limits: &Limits) -> Result<Vec<&'v str>, ApiEr
 }
 
 /// The prompt of a text: its beginning where it is too long, unless that is an error.
-fn prompt(served: &Served, text: &str, truncate: bool) -> Result<Prompt, ApiError> {
-    let how = Encode { add_special: true, parse_special: false };
+fn prompt(served: &ServedModel, text: &str, truncate: bool) -> Result<PreparedPrompt, ApiError> {
+    let how = EncodeOptions { add_special: true, parse_special: false };
     if !truncate {
         let prompt = served.text_prompt(text, how)?;
         served.check_length(&prompt)?;
@@ -97,5 +97,5 @@ fn prompt(served: &Served, text: &str, truncate: bool) -> Result<Prompt, ApiErro
     if tokens.is_empty() {
         return Err(ApiError::field("input", "the text has no tokens"));
     }
-    Ok(Prompt { tokens, rendered: None })
+    Ok(PreparedPrompt { tokens, rendered: None })
 }

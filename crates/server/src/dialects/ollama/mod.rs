@@ -7,11 +7,11 @@ mod request;
 pub(crate) use answer::{chat, generate};
 pub(crate) use embeddings::{embed, embed_one};
 
-use crate::app::Asker;
+use crate::app::RequestContext;
 use crate::dialect::{Dialect, json_response};
 use crate::ids;
-use crate::model::Served;
-use crate::models::Status;
+use crate::model::ServedModel;
+use crate::models::ModelStatus;
 use axum::body::Body;
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use std::time::UNIX_EPOCH;
 /// The version of Ollama whose interface this is.
 const VERSION: &str = "0.12.0";
 
-fn details(served: &Served) -> Value {
+fn details(served: &ServedModel) -> Value {
     let billions = served.parameters as f64 / 1e9;
     let size = if billions >= 1.0 { format!("{billions:.1}B") } else { format!("{:.1}M", billions * 1e3) };
     json!({
@@ -30,7 +30,7 @@ fn details(served: &Served) -> Value {
     })
 }
 
-fn entry(model: &Status, created: u64) -> Value {
+fn entry(model: &ModelStatus, created: u64) -> Value {
     let details = model.served.as_deref().map_or_else(
         || json!({"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": "unknown"}),
         details,
@@ -44,7 +44,7 @@ fn entry(model: &Status, created: u64) -> Value {
 
 /// 64 hexadecimal digits that name a model's file. Ollama hashes the whole file, which would take minutes here: the digest is of its path, size
 /// and time of modification.
-fn digest(model: &Status, modified: Option<u64>) -> String {
+fn digest(model: &ModelStatus, modified: Option<u64>) -> String {
     let identity = format!("{}\n{}\n{}", model.path, model.bytes, modified.unwrap_or_default());
     Sha256::digest(identity.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -56,7 +56,7 @@ fn modified_seconds(path: &str) -> Option<u64> {
 }
 
 /// When an idle model is unloaded; a far day if only another model's need unloads it.
-fn expires(model: &Status) -> String {
+fn expires(model: &ModelStatus) -> String {
     match model.stays {
         Some(time) => ids::rfc3339(ids::now().saturating_add(time.as_secs()), 0),
         None => "2318-01-01T00:00:00Z".to_owned(),
@@ -64,7 +64,7 @@ fn expires(model: &Status) -> String {
 }
 
 /// `GET /api/tags`.
-pub(crate) async fn tags(asker: Asker) -> Response {
+pub(crate) async fn tags(asker: RequestContext) -> Response {
     let created = asker.app.models.created;
     let value = asker.models().map(|models| {
         let entries: Value = models.iter().map(|model| entry(model, created)).collect();
@@ -74,9 +74,9 @@ pub(crate) async fn tags(asker: Asker) -> Response {
 }
 
 /// `GET /api/ps`.
-pub(crate) async fn ps(asker: Asker) -> Response {
+pub(crate) async fn ps(asker: RequestContext) -> Response {
     let created = asker.app.models.created;
-    let loaded = |model: &Status| {
+    let loaded = |model: &ModelStatus| {
         let served = model.served.as_ref()?;
         let mut entry = entry(model, created);
         entry["expires_at"] = expires(model).into();
@@ -92,7 +92,7 @@ pub(crate) async fn ps(asker: Asker) -> Response {
 }
 
 /// `POST /api/show`.
-pub(crate) async fn show(asker: Asker, body: Body) -> Response {
+pub(crate) async fn show(asker: RequestContext, body: Body) -> Response {
     let value = asker.read(body, |_, served, fields| {
         // either name
         let _ = (fields.str("model")?, fields.str("name")?);

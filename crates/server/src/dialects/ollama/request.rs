@@ -3,20 +3,24 @@
 use crate::dialects::content::no_media;
 use crate::duration::parse_duration;
 use crate::error::ApiError;
-use crate::items::{Conversation, Item, MessageText, Role, read_function_tool};
-use crate::json::{Fields, kind};
+use crate::items::{Conversation, ConversationItem, MessageText, Role, read_function_tool};
+use crate::json::{ObjectFields, kind};
 use crate::limits::Limits;
-use crate::model::Served;
-use crate::params::{self, Params, Shape};
+use crate::model::ServedModel;
+use crate::params::{self, AnswerParams, OutputConstraint};
 use serde_json::Value;
 use std::time::Duration;
 
 /// Samplers and bounds in `options`, the shape in `format`.
-pub(super) fn read_params(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<Params, ApiError> {
+pub(super) fn read_params(
+    fields: &ObjectFields<'_>,
+    served: &ServedModel,
+    limits: &Limits,
+) -> Result<AnswerParams, ApiError> {
     let mut params = match fields.object("options")? {
-        None => Params::new(&served.about),
+        None => AnswerParams::new(&served.about),
         Some(options) => {
-            let mut params = Params::read(&options, served, limits)?;
+            let mut params = AnswerParams::read(&options, served, limits)?;
             params.n = 1;
             // −2 fills the context, as −1 does here
             if let Some(count) = options.i64("num_predict")? {
@@ -27,10 +31,10 @@ pub(super) fn read_params(fields: &Fields<'_>, served: &Served, limits: &Limits)
         }
     };
     params.shape = match fields.get("format") {
-        None => Shape::Free,
-        Some(Value::String(word)) if word.is_empty() => Shape::Free,
-        Some(Value::String(word)) if word == "json" => Shape::Json,
-        Some(schema @ Value::Object(_)) => Shape::schema(schema, "format", limits)?,
+        None => OutputConstraint::Free,
+        Some(Value::String(word)) if word.is_empty() => OutputConstraint::Free,
+        Some(Value::String(word)) if word == "json" => OutputConstraint::Json,
+        Some(schema @ Value::Object(_)) => OutputConstraint::schema(schema, "format", limits)?,
         Some(other) => {
             return Err(
                 fields.error("format", format!("expected \"json\" or a schema, found {}", kind(other)))
@@ -41,7 +45,7 @@ pub(super) fn read_params(fields: &Fields<'_>, served: &Served, limits: &Limits)
 }
 
 /// `think`: a switch, or how much.
-fn read_think(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<(), ApiError> {
+fn read_think(fields: &ObjectFields<'_>, conversation: &mut Conversation) -> Result<(), ApiError> {
     match fields.get("think") {
         None => {}
         Some(Value::Bool(on)) => conversation.think(*on),
@@ -55,7 +59,7 @@ fn read_think(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<()
     Ok(())
 }
 
-fn no_images(fields: &Fields<'_>) -> Result<(), ApiError> {
+fn no_images(fields: &ObjectFields<'_>) -> Result<(), ApiError> {
     match fields.array("images")? {
         Some(images) if !images.is_empty() => Err(fields.error("images", no_media("image"))),
         _ => Ok(()),
@@ -63,7 +67,7 @@ fn no_images(fields: &Fields<'_>) -> Result<(), ApiError> {
 }
 
 /// The conversation of `/api/chat`.
-pub(super) fn read_chat(fields: &Fields<'_>, limits: &Limits) -> Result<Conversation, ApiError> {
+pub(super) fn read_chat(fields: &ObjectFields<'_>, limits: &Limits) -> Result<Conversation, ApiError> {
     let messages = fields.objects("messages")?;
     limits.check("messages", "messages", messages.len(), limits.messages)?;
     let mut items = Vec::with_capacity(messages.len());
@@ -82,24 +86,24 @@ pub(super) fn read_chat(fields: &Fields<'_>, limits: &Limits) -> Result<Conversa
     Ok(conversation)
 }
 
-fn read_message(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
+fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Result<(), ApiError> {
     let text = MessageText::from(message.str("content")?.unwrap_or_default());
     match message.require_str("role")? {
-        "system" => items.push(Item::Message { role: Role::System, name: None, text }),
-        "user" => items.push(Item::Message { role: Role::User, name: None, text }),
+        "system" => items.push(ConversationItem::Message { role: Role::System, name: None, text }),
+        "user" => items.push(ConversationItem::Message { role: Role::User, name: None, text }),
         "tool" => {
             let name = message.str("tool_name")?.or(message.str("name")?).map(str::to_owned);
             let id =
                 message.str("tool_call_id")?.map_or_else(|| last_call(items, name.as_deref()), str::to_owned);
-            items.push(Item::ToolResult { id, name, text });
+            items.push(ConversationItem::ToolResult { id, name, text });
         }
         "assistant" => {
             if let Some(thinking) = message.str("thinking")?.filter(|text| !text.is_empty()) {
-                items.push(Item::Reasoning(thinking.to_owned()));
+                items.push(ConversationItem::Reasoning(thinking.to_owned()));
             }
             let calls = message.objects("tool_calls")?;
             if !text.is_empty() || calls.is_empty() {
-                items.push(Item::Message { role: Role::Assistant, name: None, text });
+                items.push(ConversationItem::Message { role: Role::Assistant, name: None, text });
             }
             for call in calls {
                 let function = call.object("function")?.ok_or_else(|| call.missing("function"))?;
@@ -109,7 +113,11 @@ fn read_message(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiEr
                     Some(value) => value.to_string(),
                 };
                 let id = call.str("id")?.map_or_else(|| format!("call_{}", items.len()), str::to_owned);
-                items.push(Item::ToolCall { id, name: function.require_str("name")?.to_owned(), arguments });
+                items.push(ConversationItem::ToolCall {
+                    id,
+                    name: function.require_str("name")?.to_owned(),
+                    arguments,
+                });
             }
         }
         other => {
@@ -121,31 +129,33 @@ fn read_message(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiEr
 }
 
 /// The call that a result without an id belongs to: the last of its name.
-fn last_call(items: &[Item], name: Option<&str>) -> String {
+fn last_call(items: &[ConversationItem], name: Option<&str>) -> String {
     let id = items.iter().rev().find_map(|item| match item {
-        Item::ToolCall { id, name: called, .. } if name.is_none_or(|name| name == called) => Some(id.clone()),
+        ConversationItem::ToolCall { id, name: called, .. } if name.is_none_or(|name| name == called) => {
+            Some(id.clone())
+        }
         _ => None,
     });
     id.unwrap_or_default()
 }
 
 /// The conversation of `/api/generate` where it is not raw.
-pub(super) fn read_generate(fields: &Fields<'_>) -> Result<Conversation, ApiError> {
+pub(super) fn read_generate(fields: &ObjectFields<'_>) -> Result<Conversation, ApiError> {
     no_images(fields)?;
     let prompt = fields.str("prompt")?.unwrap_or_default().to_owned();
     let system = fields.str("system")?.filter(|text| !text.is_empty());
     let mut items = Vec::new();
     if let Some(system) = system {
-        items.push(Item::Message { role: Role::System, name: None, text: system.into() });
+        items.push(ConversationItem::Message { role: Role::System, name: None, text: system.into() });
     }
-    items.push(Item::Message { role: Role::User, name: None, text: prompt.into() });
+    items.push(ConversationItem::Message { role: Role::User, name: None, text: prompt.into() });
     let mut conversation = Conversation::new(items);
     read_think(fields, &mut conversation)?;
     Ok(conversation)
 }
 
 /// What this server does not do and must not pretend to.
-pub(super) fn check_generate(fields: &Fields<'_>) -> Result<(), ApiError> {
+pub(super) fn check_generate(fields: &ObjectFields<'_>) -> Result<(), ApiError> {
     if fields.str("template")?.is_some_and(|text| !text.is_empty()) {
         return Err(fields.error(
             "template",
@@ -156,7 +166,7 @@ pub(super) fn check_generate(fields: &Fields<'_>) -> Result<(), ApiError> {
 }
 
 /// How long the model is to stay loaded after the request: none if nothing is said, and none within if for ever.
-pub(super) fn read_keep_alive(fields: &Fields<'_>) -> Result<Option<Option<Duration>>, ApiError> {
+pub(super) fn read_keep_alive(fields: &ObjectFields<'_>) -> Result<Option<Option<Duration>>, ApiError> {
     let Some(value) = fields.get("keep_alive") else { return Ok(None) };
     let time = match value {
         Value::Number(number) => number.as_f64().map(|seconds| Duration::try_from_secs_f64(seconds).ok()),

@@ -7,7 +7,7 @@ mod whole;
 pub(crate) use request::{left_out, read_conversation, read_kwargs, read_switches, read_tool_choice};
 pub(super) use whole::{FINGERPRINT, logprob, usage_of};
 
-use crate::app::{Asker, Received};
+use crate::app::{ReceivedBody, RequestContext};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::stream::stream as streamed;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// `POST /v1/chat/completions`.
-pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
+pub(crate) async fn handle(asker: RequestContext, body: Body) -> Response {
     asker.answer(Dialect::OpenAi, body, answer).await
 }
 
@@ -27,7 +27,7 @@ pub(super) fn input_tokens(tokens: usize) -> Value {
 }
 
 /// `POST /v1/chat/completions/input_tokens`.
-pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
+pub(crate) async fn count_tokens(asker: RequestContext, body: Body) -> Response {
     let charge = Arc::clone(&asker.charge);
     let counted = asker.read(body, move |app, served, fields| {
         let conversation = read_conversation(fields, &app.config.limits)?;
@@ -36,7 +36,7 @@ pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
     asker.reply_json(Dialect::OpenAi, counted.await)
 }
 
-async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
+async fn answer(asker: RequestContext, received: ReceivedBody) -> Result<Response, ApiError> {
     let charge = Arc::clone(&asker.charge);
     let (mut prepared, about) = asker
         .prepare(received, move |app, served, fields| {

@@ -4,19 +4,19 @@ use crate::dialects::content::{content_text, result_text};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, shortened};
 use crate::items::{
-    AllowedTools, Conversation, Item, ReasoningLimitChoice, Role, ToolChoice, read_function_tool,
+    AllowedTools, Conversation, ConversationItem, ReasoningLimitChoice, Role, ToolChoice, read_function_tool,
     refuse_custom_tool,
 };
-use crate::json::{Fields, kind, text_len};
+use crate::json::{ObjectFields, kind, text_len};
 use crate::limits::Limits;
-use crate::model::Served;
-use crate::params::{self, Params};
+use crate::model::ServedModel;
+use crate::params::{self, AnswerParams};
 use crate::reasoning::ReasoningLimit;
 use serde_json::{Value, json};
 
 /// How the answer is to be written.
 #[derive(Clone, Debug, Default)]
-pub(super) struct About {
+pub(super) struct ChatSettings {
     pub(super) model: String,
     pub(super) n: usize,
     pub(super) stream: bool,
@@ -30,12 +30,12 @@ pub(super) struct About {
 }
 
 pub(super) fn read(
-    fields: &Fields<'_>,
-    served: &Served,
+    fields: &ObjectFields<'_>,
+    served: &ServedModel,
     limits: &Limits,
-) -> Result<ChatRequest<About>, ApiError> {
+) -> Result<ChatRequest<ChatSettings>, ApiError> {
     let conversation = read_conversation(fields, limits)?;
-    let mut params = Params::read(fields, served, limits)?;
+    let mut params = AnswerParams::read(fields, served, limits)?;
     params.max_tokens = params::max_tokens(fields, &["max_completion_tokens", "max_tokens", "n_predict"])?;
     if params.max_tokens == Some(0) {
         return Err(fields.error("max_tokens", "expected at least 1"));
@@ -58,7 +58,7 @@ pub(super) fn read(
     params.logprobs = logprobs.then(|| top.or(n_probs).or(default).unwrap_or(0));
     let options = fields.object("stream_options")?;
     let include_usage = options.as_ref().map(|options| options.bool("include_usage")).transpose()?.flatten();
-    let about = About {
+    let about = ChatSettings {
         model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
         n: params.n,
         stream: fields.bool("stream")?.unwrap_or(false),
@@ -73,7 +73,10 @@ pub(super) fn read(
 }
 
 /// Reads messages, tools and what else the chat template hears of.
-pub(crate) fn read_conversation(fields: &Fields<'_>, limits: &Limits) -> Result<Conversation, ApiError> {
+pub(crate) fn read_conversation(
+    fields: &ObjectFields<'_>,
+    limits: &Limits,
+) -> Result<Conversation, ApiError> {
     let list = fields.array("messages")?.ok_or_else(|| fields.missing("messages"))?;
     if list.is_empty() {
         return Err(fields.error("messages", "at least one message is needed"));
@@ -99,7 +102,7 @@ pub(crate) fn left_out(what: &str, kind: &str) {
 
 /// What both of OpenAI's interfaces say about calls in parallel and about thinking.
 pub(crate) fn read_switches(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     limits: &Limits,
     conversation: &mut Conversation,
 ) -> Result<(), ApiError> {
@@ -116,7 +119,7 @@ pub(crate) fn read_switches(
 
 /// llama.cpp's fields about reasoning: where it is written, and how long it may be.
 fn read_reasoning(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     limits: &Limits,
     conversation: &mut Conversation,
 ) -> Result<(), ApiError> {
@@ -154,7 +157,7 @@ fn read_reasoning(
 
 /// `chat_template_kwargs`: variables of the chat template.
 pub(crate) fn read_kwargs(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     limits: &Limits,
     conversation: &mut Conversation,
 ) -> Result<(), ApiError> {
@@ -168,8 +171,8 @@ pub(crate) fn read_kwargs(
 
 /// `tool_choice`: a word, or an object, which `named` reads.
 pub(crate) fn read_tool_choice(
-    fields: &Fields<'_>,
-    named: impl FnOnce(&Fields<'_>) -> Result<ToolChoice, ApiError>,
+    fields: &ObjectFields<'_>,
+    named: impl FnOnce(&ObjectFields<'_>) -> Result<ToolChoice, ApiError>,
 ) -> Result<ToolChoice, ApiError> {
     match fields.get("tool_choice") {
         None => Ok(ToolChoice::Auto),
@@ -181,7 +184,7 @@ pub(crate) fn read_tool_choice(
                 Err(fields.error("tool_choice", format!("{other:?} is none of auto, none and required")))
             }
         },
-        Some(choice @ Value::Object(_)) => named(&Fields::of(choice, fields.path("tool_choice"))?),
+        Some(choice @ Value::Object(_)) => named(&ObjectFields::of(choice, fields.path("tool_choice"))?),
         Some(other) => {
             Err(fields.error("tool_choice", format!("expected a string or an object, found {}", kind(other))))
         }
@@ -189,7 +192,7 @@ pub(crate) fn read_tool_choice(
 }
 
 /// Whether the assistant's last message is continued: as llama.cpp does it, unless vLLM's fields say otherwise.
-fn read_prefill(fields: &Fields<'_>, last_is_own: bool) -> Result<bool, ApiError> {
+fn read_prefill(fields: &ObjectFields<'_>, last_is_own: bool) -> Result<bool, ApiError> {
     let go_on = fields.bool("continue_final_message")?;
     let fresh = fields.bool("add_generation_prompt")?;
     match (go_on, fresh) {
@@ -204,19 +207,25 @@ fn read_prefill(fields: &Fields<'_>, last_is_own: bool) -> Result<bool, ApiError
     }
 }
 
-fn read_message(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
+fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Result<(), ApiError> {
     let name = message.str("name")?.map(str::to_owned);
     match message.require_str("role")? {
         "system" | "developer" => {
-            items.push(Item::Message { role: Role::System, name, text: content_text(message, "content")? });
+            items.push(ConversationItem::Message {
+                role: Role::System,
+                name,
+                text: content_text(message, "content")?,
+            });
         }
-        "user" => {
-            items.push(Item::Message { role: Role::User, name, text: content_text(message, "content")? })
-        }
+        "user" => items.push(ConversationItem::Message {
+            role: Role::User,
+            name,
+            text: content_text(message, "content")?,
+        }),
         "assistant" => read_assistant(message, items)?,
         "tool" | "function" => {
             let id = message.str("tool_call_id")?.unwrap_or_default().to_owned();
-            items.push(Item::ToolResult { id, name, text: result_text(message, "content")? });
+            items.push(ConversationItem::ToolResult { id, name, text: result_text(message, "content")? });
         }
         other => {
             let problem = format!("{other:?} is none of system, developer, user, assistant and tool");
@@ -226,22 +235,26 @@ fn read_message(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiEr
     Ok(())
 }
 
-fn read_assistant(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
+fn read_assistant(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Result<(), ApiError> {
     let reasoning = message.str("reasoning_content")?.or(message.str("reasoning")?);
     if let Some(reasoning) = reasoning.filter(|text| !text.is_empty()) {
-        items.push(Item::Reasoning(reasoning.to_owned()));
+        items.push(ConversationItem::Reasoning(reasoning.to_owned()));
     }
     let calls = message.objects("tool_calls")?;
     let text = content_text(message, "content")?;
     if !text.is_empty() || calls.is_empty() {
-        items.push(Item::Message { role: Role::Assistant, name: None, text });
+        items.push(ConversationItem::Message { role: Role::Assistant, name: None, text });
     }
     for (i, call) in calls.iter().enumerate() {
         if let Some(custom) = call.object("custom")? {
             // a tool of free text, called by another model
             let arguments = json!({"input": custom.str("input")?.unwrap_or_default()}).to_string();
             let id = call.str("id")?.map_or_else(|| format!("call_{i}"), str::to_owned);
-            items.push(Item::ToolCall { id, name: custom.require_str("name")?.to_owned(), arguments });
+            items.push(ConversationItem::ToolCall {
+                id,
+                name: custom.require_str("name")?.to_owned(),
+                arguments,
+            });
             continue;
         }
         let function = call.object("function")?.ok_or_else(|| call.missing("function"))?;
@@ -254,18 +267,26 @@ fn read_assistant(message: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), Api
             }
         };
         let id = call.str("id")?.map_or_else(|| format!("call_{i}"), str::to_owned);
-        items.push(Item::ToolCall { id, name: function.require_str("name")?.to_owned(), arguments });
+        items.push(ConversationItem::ToolCall {
+            id,
+            name: function.require_str("name")?.to_owned(),
+            arguments,
+        });
     }
     Ok(())
 }
 
 /// The name in `{"type": "function", "function": {"name": …}}`.
-fn function_name(fields: &Fields<'_>) -> Result<String, ApiError> {
+fn function_name(fields: &ObjectFields<'_>) -> Result<String, ApiError> {
     let function = fields.object("function")?.ok_or_else(|| fields.missing("function"))?;
     Ok(function.require_str("name")?.to_owned())
 }
 
-fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversation) -> Result<(), ApiError> {
+fn read_tools(
+    fields: &ObjectFields<'_>,
+    limits: &Limits,
+    conversation: &mut Conversation,
+) -> Result<(), ApiError> {
     let tools = fields.objects("tools")?;
     limits.check("tools", "tools", tools.len(), limits.tools)?;
     for tool in &tools {
@@ -308,7 +329,7 @@ mod tests {
     }
 
     fn read(value: Value) -> Result<Conversation, ApiError> {
-        read_conversation(&Fields::of(&value, "").unwrap(), &Limits::default())
+        read_conversation(&ObjectFields::of(&value, "").unwrap(), &Limits::default())
     }
 
     #[test]
@@ -330,7 +351,7 @@ mod tests {
         assert_eq!(conversation.items.len(), 5);
         assert_eq!(
             conversation.items[0],
-            Item::Message {
+            ConversationItem::Message {
                 role: Role::System,
                 name: None,
                 text: MessageText::of_parts(vec!["Be ".into(), "brief.".into()])

@@ -1,8 +1,8 @@
 //! Chat completions as server-sent events.
 
-use super::request::About;
+use super::request::ChatSettings;
 use super::whole::{FINGERPRINT, logprobs, usage_of, verbose};
-use crate::answer::{Finish, Piece, Running, Token, Update, What};
+use crate::answer::{AnswerDelta, AnswerEvent, AnswerFinish, AnswerTimings, AnswerUpdate, TokenUpdate};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::ids;
@@ -15,22 +15,22 @@ use std::sync::Arc;
 /// Writes `chat.completion.chunk`s.
 pub(super) struct ChatStream {
     served: Arc<Lease>,
-    about: About,
+    about: ChatSettings,
     id: String,
     created: u64,
     /// Tokens whose log-probabilities have not been written, of each answer.
-    tokens: Vec<Vec<Token>>,
-    finishes: Vec<Finish>,
+    tokens: Vec<Vec<TokenUpdate>>,
+    finishes: Vec<AnswerFinish>,
     /// Of each answer: whether its role has been written.
     begun: Vec<bool>,
     /// Figures of each answer.
-    running: Vec<Running>,
+    running: Vec<AnswerTimings>,
 }
 
 impl ChatStream {
-    pub(super) fn new(served: Arc<Lease>, about: About) -> ChatStream {
+    pub(super) fn new(served: Arc<Lease>, about: ChatSettings) -> ChatStream {
         let (tokens, begun) = (vec![Vec::new(); about.n], vec![false; about.n]);
-        let running = vec![Running::default(); about.n];
+        let running = vec![AnswerTimings::default(); about.n];
         let (id, created) = (ids::unique("chatcmpl-"), ids::now());
         ChatStream { served, about, id, created, tokens, finishes: Vec::new(), begun, running }
     }
@@ -84,17 +84,17 @@ impl ChatStream {
         send(out, &chunk);
     }
 
-    fn piece(&mut self, choice: usize, piece: Piece) -> Option<Value> {
+    fn piece(&mut self, choice: usize, piece: AnswerDelta) -> Option<Value> {
         let delta = match piece {
-            Piece::Reasoning(text) => json!({"reasoning_content": text, "reasoning": text}),
-            Piece::Content(text) => json!({"content": text}),
-            Piece::CallStart { index, id, name } => json!({"tool_calls": [{
+            AnswerDelta::Reasoning(text) => json!({"reasoning_content": text, "reasoning": text}),
+            AnswerDelta::Content(text) => json!({"content": text}),
+            AnswerDelta::CallStart { index, id, name } => json!({"tool_calls": [{
                 "index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""},
             }]}),
-            Piece::CallArguments { index, delta } => {
+            AnswerDelta::CallArguments { index, delta } => {
                 json!({"tool_calls": [{"index": index, "function": {"arguments": delta}}]})
             }
-            Piece::CallEnd { .. } => return None,
+            AnswerDelta::CallEnd { .. } => return None,
         };
         Some(self.delta(choice, delta, None))
     }
@@ -106,24 +106,24 @@ fn send(out: &mut String, value: &Value) {
 }
 
 impl Encoder for ChatStream {
-    fn update(&mut self, update: Update, out: &mut String) {
-        let Update { choice, what } = update;
+    fn update(&mut self, update: AnswerUpdate, out: &mut String) {
+        let AnswerUpdate { choice, what } = update;
         if let Some(running) = self.running.get_mut(choice) {
             running.follow(&what);
         }
         match what {
-            What::Started { prompt, cached, .. } => self.progress(choice, cached, prompt, out),
-            What::Prompt { done, total, cached } => {
+            AnswerEvent::Started { prompt, cached, .. } => self.progress(choice, cached, prompt, out),
+            AnswerEvent::Prompt { done, total, cached } => {
                 if done > cached {
                     self.progress(choice, done, total, out);
                 }
             }
-            What::Token(token) => {
+            AnswerEvent::Token(token) => {
                 if let Some(tokens) = self.tokens.get_mut(choice).filter(|_| self.about.logprobs) {
                     tokens.push(token);
                 }
             }
-            What::Piece(piece) => {
+            AnswerEvent::Piece(piece) => {
                 self.role(choice, out);
                 if let Some(mut chunk) = self.piece(choice, piece) {
                     if let Some(running) = self.running.get(choice).filter(|_| self.about.stream_timings) {
@@ -132,7 +132,7 @@ impl Encoder for ChatStream {
                     send(out, &chunk);
                 }
             }
-            What::Finished(finish) => {
+            AnswerEvent::Finished(finish) => {
                 self.role(choice, out);
                 let mut chunk = self.delta(choice, json!({}), Some(finish.reason.word()));
                 // llama.cpp's clients look for timings in the last chunk with a choice
@@ -153,7 +153,7 @@ impl Encoder for ChatStream {
     fn end(&mut self, out: &mut String) {
         if self.about.include_usage {
             let mut chunk = self.chunk(json!([]));
-            let finishes: Vec<&Finish> = self.finishes.iter().collect();
+            let finishes: Vec<&AnswerFinish> = self.finishes.iter().collect();
             chunk["usage"] = usage_of(&finishes);
             if let Some(first) = self.finishes.first() {
                 chunk["timings"] = first.timings();

@@ -1,7 +1,7 @@
 //! Whole chat completions.
 
-use super::request::About;
-use crate::answer::{Call, Finish, Outcome, Token};
+use super::request::ChatSettings;
+use crate::answer::{AnswerCall, AnswerFinish, AnswerOutcome, TokenUpdate};
 use crate::document::{Document, write};
 use crate::ids;
 use crate::models::Lease;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub(crate) const FINGERPRINT: &str = concat!("latent-", env!("CARGO_PKG_VERSION"));
 
 /// The whole completion.
-pub(super) fn completion(served: &Lease, about: &About, outcomes: Vec<Outcome>) -> Document {
-    let finishes: Vec<&Finish> = outcomes.iter().map(|outcome| &outcome.finish).collect();
+pub(super) fn completion(served: &Lease, about: &ChatSettings, outcomes: Vec<AnswerOutcome>) -> Document {
+    let finishes: Vec<&AnswerFinish> = outcomes.iter().map(|outcome| &outcome.finish).collect();
     let mut value = json!({
         "id": ids::unique("chatcmpl-"),
         "object": "chat.completion",
@@ -38,7 +38,7 @@ pub(super) fn completion(served: &Lease, about: &About, outcomes: Vec<Outcome>) 
 }
 
 /// What llama.cpp adds to a verbose answer: the prompt, and its own form of the answer.
-pub(super) fn verbose(about: &About, content: &str, finish: &Finish) -> Value {
+pub(super) fn verbose(about: &ChatSettings, content: &str, finish: &AnswerFinish) -> Value {
     json!({
         "prompt": about.prompt,
         "content": content,
@@ -50,8 +50,8 @@ pub(super) fn verbose(about: &About, content: &str, finish: &Finish) -> Value {
     })
 }
 
-fn choice(tokenizer: &Arc<Tokenizer>, with_logprobs: bool, index: usize, outcome: Outcome) -> Document {
-    let Outcome { reasoning, content, calls, tokens, finish } = outcome;
+fn choice(tokenizer: &Arc<Tokenizer>, with_logprobs: bool, index: usize, outcome: AnswerOutcome) -> Document {
+    let AnswerOutcome { reasoning, content, calls, tokens, finish } = outcome;
     let mut message = Map::new();
     message.insert("role".into(), "assistant".into());
     let text = if content.is_empty() && !calls.is_empty() { Value::Null } else { content.as_str().into() };
@@ -76,14 +76,14 @@ fn choice(tokenizer: &Arc<Tokenizer>, with_logprobs: bool, index: usize, outcome
     content.close().close()
 }
 
-fn call(call: &Call) -> Value {
+fn call(call: &AnswerCall) -> Value {
     json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
 }
 
 /// The usage of all answers to one prompt.
-pub(crate) fn usage_of(finishes: &[&Finish]) -> Value {
+pub(crate) fn usage_of(finishes: &[&AnswerFinish]) -> Value {
     let first = finishes.first().map(|finish| finish.usage).unwrap_or_default();
-    let sum = |of: &dyn Fn(&Finish) -> usize| finishes.iter().map(|finish| of(finish)).sum::<usize>();
+    let sum = |of: &dyn Fn(&AnswerFinish) -> usize| finishes.iter().map(|finish| of(finish)).sum::<usize>();
     let completion = sum(&|finish| finish.usage.completion);
     json!({
         "prompt_tokens": first.prompt,
@@ -100,13 +100,13 @@ pub(crate) fn usage_of(finishes: &[&Finish]) -> Value {
 }
 
 /// Log-probabilities in the form of chat completions. The token that ends an answer has no text and is left out.
-pub(crate) fn logprobs(tokenizer: &Tokenizer, tokens: &[Token]) -> Value {
+pub(crate) fn logprobs(tokenizer: &Tokenizer, tokens: &[TokenUpdate]) -> Value {
     let content: Vec<Value> = tokens.iter().filter_map(|token| logprob(tokenizer, token)).collect();
     json!({"content": content, "refusal": null})
 }
 
 /// One entry of them.
-pub(crate) fn logprob(tokenizer: &Tokenizer, token: &Token) -> Option<Value> {
+pub(crate) fn logprob(tokenizer: &Tokenizer, token: &TokenUpdate) -> Option<Value> {
     let (own_name, list_name) = token.probability_names();
     let one = |id: u32, logprob: f32| {
         let bytes = tokenizer.piece(id).unwrap_or_default();

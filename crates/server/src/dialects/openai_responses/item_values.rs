@@ -1,7 +1,7 @@
 //! Items in the form of the Responses interface, as JSON text: log-probabilities take many times as much memory as values.
 
 use crate::ids;
-use crate::items::{Item, Role};
+use crate::items::{ConversationItem, Role};
 use serde_json::{Value, json};
 
 /// The text of a JSON object that is not empty, with one more field whose value is JSON text.
@@ -53,29 +53,29 @@ pub(super) fn function_call(
 }
 
 /// A new id for an item of the input.
-pub(super) fn input_id(item: &Item) -> String {
+pub(super) fn input_id(item: &ConversationItem) -> String {
     ids::unique(match item {
-        Item::Message { .. } => "msg_",
-        Item::Reasoning(_) => "rs_",
-        Item::ToolCall { .. } => "fc_",
-        Item::ToolResult { .. } => "fco_",
+        ConversationItem::Message { .. } => "msg_",
+        ConversationItem::Reasoning(_) => "rs_",
+        ConversationItem::ToolCall { .. } => "fc_",
+        ConversationItem::ToolResult { .. } => "fco_",
     })
 }
 
 /// An item of the input.
-pub(super) fn input_item(id: &str, item: &Item) -> String {
+pub(super) fn input_item(id: &str, item: &ConversationItem) -> String {
     match item {
-        Item::Message { role: Role::Assistant, text, .. } => message(id, &text.joined(), "[]", "completed"),
-        Item::Message { role, text, .. } => json!({
+        ConversationItem::Message { role: Role::Assistant, text, .. } => message(id, &text.joined(), "[]", "completed"),
+        ConversationItem::Message { role, text, .. } => json!({
             "id": id, "type": "message", "status": "completed", "role": role.name(),
             "content": [{"type": "input_text", "text": text.joined()}],
         })
         .to_string(),
-        Item::Reasoning(text) => reasoning(id, text, "completed"),
-        Item::ToolCall { id: call_id, name, arguments } => {
+        ConversationItem::Reasoning(text) => reasoning(id, text, "completed"),
+        ConversationItem::ToolCall { id: call_id, name, arguments } => {
             function_call(id, call_id, CallName { namespace: None, name }, arguments, "completed")
         }
-        Item::ToolResult { id: call_id, text, .. } => json!({
+        ConversationItem::ToolResult { id: call_id, text, .. } => json!({
             "id": id, "type": "function_call_output", "call_id": call_id, "output": text.joined(), "status": "completed",
         })
         .to_string(),

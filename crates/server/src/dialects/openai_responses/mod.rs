@@ -5,13 +5,13 @@ mod request;
 mod stream;
 mod whole;
 
-use crate::app::{App, Asker, Name, Received};
+use crate::app::{App, ReceivedBody, RequestContext, RouteName};
 use crate::dialect::{Dialect, json_text};
 use crate::dialects::openai_chat::input_tokens;
 use crate::document::Document;
 use crate::error::{ApiError, ErrorKind};
-use crate::items::Item;
-use crate::store::Stored;
+use crate::items::ConversationItem;
+use crate::store::StoredResponse;
 use crate::stream::stream as streamed;
 use axum::body::Body;
 use axum::response::Response;
@@ -19,21 +19,21 @@ use bytes::Bytes;
 use latent_engine::scheduler::FairnessKey;
 use serde_json::json;
 use std::sync::{Arc, PoisonError};
-use whole::Written;
+use whole::ResponseWriter;
 
 /// `POST /v1/responses`.
-pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
+pub(crate) async fn handle(asker: RequestContext, body: Body) -> Response {
     asker.answer(Dialect::Responses, body, answer).await
 }
 
 /// The items of one of the asker's stored responses.
-fn earlier(app: &App, owner: FairnessKey, id: &str) -> Option<Vec<Item>> {
+fn earlier(app: &App, owner: FairnessKey, id: &str) -> Option<Vec<ConversationItem>> {
     let store = app.store.lock().unwrap_or_else(PoisonError::into_inner);
     store.get(owner, id).map(|stored| stored.items.to_vec())
 }
 
 /// `POST /v1/responses/input_tokens`.
-pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
+pub(crate) async fn count_tokens(asker: RequestContext, body: Body) -> Response {
     let (owner, charge) = (asker.tenant.key, Arc::clone(&asker.charge));
     let counted = asker.read(body, move |app, served, fields| {
         let conversation =
@@ -43,7 +43,7 @@ pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
     asker.reply_json(Dialect::Responses, counted.await)
 }
 
-async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
+async fn answer(asker: RequestContext, received: ReceivedBody) -> Result<Response, ApiError> {
     let owner = asker.tenant.key;
     let (prepared, about) = asker
         .prepare(received, move |app, served, fields| {
@@ -56,7 +56,7 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
         })
         .await?;
     let answer = asker.begin(prepared).await?;
-    let mut written = Written::new(Arc::clone(&answer.served), about, owner);
+    let mut written = ResponseWriter::new(Arc::clone(&answer.served), about, owner);
     if written.about.stream {
         return Ok(streamed(answer, Box::new(stream::ResponseStream::new(Arc::clone(&asker.app), written))));
     }
@@ -75,7 +75,7 @@ fn unknown(id: &str) -> ApiError {
 }
 
 /// Answers with what `of` makes of one of the asker's stored responses.
-fn stored(asker: &Asker, id: &str, of: impl FnOnce(&Stored) -> Response) -> Response {
+fn stored(asker: &RequestContext, id: &str, of: impl FnOnce(&StoredResponse) -> Response) -> Response {
     let store = asker.app.store.lock().unwrap_or_else(PoisonError::into_inner);
     let found = store.get(asker.tenant.key, id).ok_or_else(|| unknown(id));
     // a slow reader keeps it when the store has dropped it
@@ -84,12 +84,12 @@ fn stored(asker: &Asker, id: &str, of: impl FnOnce(&Stored) -> Response) -> Resp
 }
 
 /// `GET /v1/responses/ID`.
-pub(crate) async fn retrieve(asker: Asker, Name(id): Name) -> Response {
+pub(crate) async fn retrieve(asker: RequestContext, RouteName(id): RouteName) -> Response {
     stored(&asker, &id, |stored| json_text(stored.text.clone()))
 }
 
 /// `DELETE /v1/responses/ID`.
-pub(crate) async fn remove(asker: Asker, Name(id): Name) -> Response {
+pub(crate) async fn remove(asker: RequestContext, RouteName(id): RouteName) -> Response {
     let removed =
         asker.app.store.lock().unwrap_or_else(PoisonError::into_inner).remove(asker.tenant.key, &id);
     let value = json!({"id": id, "object": "response", "deleted": true});
@@ -97,7 +97,7 @@ pub(crate) async fn remove(asker: Asker, Name(id): Name) -> Response {
 }
 
 /// `GET /v1/responses/ID/input_items`.
-pub(crate) async fn input_items(asker: Asker, Name(id): Name) -> Response {
+pub(crate) async fn input_items(asker: RequestContext, RouteName(id): RouteName) -> Response {
     stored(&asker, &id, |stored| {
         let (items, input) = (Arc::clone(&stored.items), stored.input);
         let ids: Vec<String> = items[..input].iter().rev().map(item_values::input_id).collect();
@@ -112,7 +112,7 @@ pub(crate) async fn input_items(asker: Asker, Name(id): Name) -> Response {
 }
 
 /// `POST /v1/responses/ID/cancel`.
-pub(crate) async fn cancel(asker: Asker) -> Response {
+pub(crate) async fn cancel(asker: RequestContext) -> Response {
     let problem = "only responses in the background can be cancelled, and there are none: close the connection to cancel an answer";
     asker.reply(Dialect::Responses, Err(ApiError::invalid(problem)))
 }

@@ -5,20 +5,20 @@ use crate::dialects::openai_chat::{left_out, read_switches, read_tool_choice};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, ErrorKind};
 use crate::items::{
-    AllowedTools, Conversation, Item, MAX_TOOL_NAME, MessageText, NamespacedTool, Role, Tool, ToolChoice,
-    qualified_name, read_function_tool, refuse_custom_tool,
+    AllowedTools, Conversation, ConversationItem, MAX_TOOL_NAME, MessageText, NamespacedTool, Role, Tool,
+    ToolChoice, qualified_name, read_function_tool, refuse_custom_tool,
 };
-use crate::json::{Fields, kind};
+use crate::json::{ObjectFields, kind};
 use crate::limits::Limits;
-use crate::model::Served;
-use crate::params::{self, Params, Shape};
+use crate::model::ServedModel;
+use crate::params::{self, AnswerParams, OutputConstraint};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt::Write;
 
 /// How the answer is to be written, and what it repeats of the request.
 #[derive(Clone, Debug, Default)]
-pub(super) struct About {
+pub(super) struct ResponseSettings {
     pub(super) stream: bool,
     pub(super) store: bool,
     pub(super) logprobs: bool,
@@ -29,23 +29,23 @@ pub(super) struct About {
     /// Fields of the request that the response repeats, as the text of a JSON object.
     pub(super) repeated: String,
     /// The conversation, where the response is to be stored.
-    pub(super) items: Vec<Item>,
+    pub(super) items: Vec<ConversationItem>,
     /// Tools in namespaces, by the names under which the model calls them.
     pub(super) namespaced: HashMap<String, NamespacedTool>,
 }
 
 /// The conversation of a stored response.
-type Earlier<'a> = &'a dyn Fn(&str) -> Option<Vec<Item>>;
+type ConversationLookup<'a> = &'a dyn Fn(&str) -> Option<Vec<ConversationItem>>;
 
 pub(super) fn read(
-    fields: &Fields<'_>,
-    served: &Served,
+    fields: &ObjectFields<'_>,
+    served: &ServedModel,
     limits: &Limits,
-    earlier: Earlier<'_>,
-) -> Result<ChatRequest<About>, ApiError> {
+    earlier: ConversationLookup<'_>,
+) -> Result<ChatRequest<ResponseSettings>, ApiError> {
     refuse(fields)?;
     let conversation = read_conversation(fields, limits, earlier)?;
-    let mut params = Params::read(fields, served, limits)?;
+    let mut params = AnswerParams::read(fields, served, limits)?;
     params.n = 1;
     params.max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     if params.max_tokens == Some(0) {
@@ -59,7 +59,7 @@ pub(super) fn read(
     let unset = fields.get("include").is_none() && top.is_none();
     let logprobs = wanted || top.is_some_and(|top| top > 0) || (unset && default.is_some());
     params.logprobs = logprobs.then(|| top.or(default).unwrap_or(0));
-    let about = About {
+    let about = ResponseSettings {
         stream: fields.bool("stream")?.unwrap_or(false),
         store: fields.bool("store")?.unwrap_or(true),
         logprobs,
@@ -77,7 +77,7 @@ pub(super) fn read(
 }
 
 /// What this server does not do and must not pretend to.
-fn refuse(fields: &Fields<'_>) -> Result<(), ApiError> {
+fn refuse(fields: &ObjectFields<'_>) -> Result<(), ApiError> {
     if fields.bool("background")?.unwrap_or(false) {
         return Err(
             fields.error("background", "nothing runs in the background here: stream the response instead")
@@ -98,7 +98,11 @@ fn refuse(fields: &Fields<'_>) -> Result<(), ApiError> {
 }
 
 /// What a response repeats of its request, with the defaults of what the request leaves out.
-fn repeated(fields: &Fields<'_>, served: &Served, params: &Params) -> Result<String, ApiError> {
+fn repeated(
+    fields: &ObjectFields<'_>,
+    served: &ServedModel,
+    params: &AnswerParams,
+) -> Result<String, ApiError> {
     let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
     let mut text = json!({
         "model": fields.str("model")?.unwrap_or(&served.about.id),
@@ -136,17 +140,17 @@ fn repeated(fields: &Fields<'_>, served: &Served, params: &Params) -> Result<Str
     Ok(text)
 }
 
-fn read_shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiError> {
+fn read_shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstraint, ApiError> {
     let Some(text) = fields.object("text")? else { return params::shape(fields, limits) };
-    let Some(format) = text.object("format")? else { return Ok(Shape::Free) };
+    let Some(format) = text.object("format")? else { return Ok(OutputConstraint::Free) };
     let shape = match format.require_str("type")? {
-        "text" => Shape::Free,
-        "json_object" => Shape::Json,
+        "text" => OutputConstraint::Free,
+        "json_object" => OutputConstraint::Json,
         "json_schema" => {
             let schema = format.get("schema").ok_or_else(|| format.missing("schema"))?;
-            Shape::schema(schema, "text.format", limits)?
+            OutputConstraint::schema(schema, "text.format", limits)?
         }
-        "grammar" => Shape::Grammar(format.require_str("grammar")?.to_owned()),
+        "grammar" => OutputConstraint::Grammar(format.require_str("grammar")?.to_owned()),
         other => {
             let problem = format!("{other:?} is none of text, json_object, json_schema and grammar");
             return Err(format.error("type", problem));
@@ -157,13 +161,13 @@ fn read_shape(fields: &Fields<'_>, limits: &Limits) -> Result<Shape, ApiError> {
 }
 
 pub(super) fn read_conversation(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     limits: &Limits,
-    earlier: Earlier<'_>,
+    earlier: ConversationLookup<'_>,
 ) -> Result<Conversation, ApiError> {
     let mut items = Vec::new();
     if let Some(instructions) = fields.str("instructions")? {
-        items.push(Item::Message { role: Role::System, name: None, text: instructions.into() });
+        items.push(ConversationItem::Message { role: Role::System, name: None, text: instructions.into() });
     }
     if let Some(previous) = fields.str("previous_response_id")? {
         let Some(before) = earlier(previous) else {
@@ -177,14 +181,16 @@ pub(super) fn read_conversation(
             .with_code("previous_response_not_found"));
         };
         // the instructions of earlier responses do not carry over
-        let system = |item: &Item| matches!(item, Item::Message { role: Role::System, .. });
+        let system =
+            |item: &ConversationItem| matches!(item, ConversationItem::Message { role: Role::System, .. });
         items.extend(before.into_iter().skip_while(system));
     }
     read_input(fields, limits, &mut items)?;
     // a probe with an empty input still gets an answer
-    let asked = |item: &Item| !matches!(item, Item::Message { role: Role::System, .. });
+    let asked =
+        |item: &ConversationItem| !matches!(item, ConversationItem::Message { role: Role::System, .. });
     if !items.iter().any(asked) {
-        items.push(Item::Message { role: Role::User, name: None, text: MessageText::default() });
+        items.push(ConversationItem::Message { role: Role::User, name: None, text: MessageText::default() });
     }
     limits.check("input", "messages", items.len(), limits.messages)?;
     let mut conversation = Conversation::new(items);
@@ -193,11 +199,19 @@ pub(super) fn read_conversation(
     Ok(conversation)
 }
 
-fn read_input(fields: &Fields<'_>, limits: &Limits, items: &mut Vec<Item>) -> Result<(), ApiError> {
+fn read_input(
+    fields: &ObjectFields<'_>,
+    limits: &Limits,
+    items: &mut Vec<ConversationItem>,
+) -> Result<(), ApiError> {
     match fields.get("input") {
         None => Ok(()),
         Some(Value::String(text)) => {
-            items.push(Item::Message { role: Role::User, name: None, text: text.as_str().into() });
+            items.push(ConversationItem::Message {
+                role: Role::User,
+                name: None,
+                text: text.as_str().into(),
+            });
             Ok(())
         }
         Some(Value::Array(list)) => {
@@ -210,7 +224,7 @@ fn read_input(fields: &Fields<'_>, limits: &Limits, items: &mut Vec<Item>) -> Re
     }
 }
 
-fn read_item(item: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
+fn read_item(item: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Result<(), ApiError> {
     match item.str("type")? {
         None | Some("message") => {
             let role = match item.require_str("role")? {
@@ -222,30 +236,32 @@ fn read_item(item: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
                     return Err(item.error("role", problem));
                 }
             };
-            items.push(Item::Message { role, name: None, text: content_text(item, "content")? });
+            items.push(ConversationItem::Message { role, name: None, text: content_text(item, "content")? });
         }
         Some("reasoning") => {
             let text = reasoning_text(item)?;
             if !text.is_empty() {
-                items.push(Item::Reasoning(text));
+                items.push(ConversationItem::Reasoning(text));
             }
         }
-        Some("function_call") => items.push(Item::ToolCall {
+        Some("function_call") => items.push(ConversationItem::ToolCall {
             id: item.require_str("call_id")?.to_owned(),
             name: tool_name(item)?,
             arguments: item.str("arguments")?.unwrap_or_default().to_owned(),
         }),
         // a call of free text by another model, as a call of a function with one parameter
-        Some("custom_tool_call") => items.push(Item::ToolCall {
+        Some("custom_tool_call") => items.push(ConversationItem::ToolCall {
             id: item.require_str("call_id")?.to_owned(),
             name: tool_name(item)?,
             arguments: json!({"input": item.str("input")?.unwrap_or_default()}).to_string(),
         }),
-        Some("function_call_output" | "custom_tool_call_output") => items.push(Item::ToolResult {
-            id: item.require_str("call_id")?.to_owned(),
-            name: None,
-            text: result_text(item, "output")?,
-        }),
+        Some("function_call_output" | "custom_tool_call_output") => {
+            items.push(ConversationItem::ToolResult {
+                id: item.require_str("call_id")?.to_owned(),
+                name: None,
+                text: result_text(item, "output")?,
+            })
+        }
         Some("item_reference") => {
             return Err(item.error(
                 "type",
@@ -261,12 +277,12 @@ fn read_item(item: &Fields<'_>, items: &mut Vec<Item>) -> Result<(), ApiError> {
 }
 
 /// The name of a tool, under which the model calls it.
-fn tool_name(fields: &Fields<'_>) -> Result<String, ApiError> {
+fn tool_name(fields: &ObjectFields<'_>) -> Result<String, ApiError> {
     Ok(qualified_name(fields.str("namespace")?, fields.require_str("name")?))
 }
 
 /// The text of a reasoning item: what was thought, or where that is hidden its summary.
-fn reasoning_text(item: &Fields<'_>) -> Result<String, ApiError> {
+fn reasoning_text(item: &ObjectFields<'_>) -> Result<String, ApiError> {
     for name in ["content", "summary"] {
         let mut texts = Vec::new();
         for part in item.objects(name)? {
@@ -280,7 +296,11 @@ fn reasoning_text(item: &Fields<'_>) -> Result<String, ApiError> {
     Ok(String::new())
 }
 
-fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversation) -> Result<(), ApiError> {
+fn read_tools(
+    fields: &ObjectFields<'_>,
+    limits: &Limits,
+    conversation: &mut Conversation,
+) -> Result<(), ApiError> {
     let tools = fields.objects("tools")?;
     limits.check("tools", "tools", tools.len(), limits.tools)?;
     for tool in &tools {
@@ -309,7 +329,11 @@ fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversat
 }
 
 /// The functions in a namespace, as Codex groups those of an MCP server. The model knows each by a name made of both.
-fn read_namespace(namespace: &Fields<'_>, limits: &Limits, tools: &mut Vec<Tool>) -> Result<(), ApiError> {
+fn read_namespace(
+    namespace: &ObjectFields<'_>,
+    limits: &Limits,
+    tools: &mut Vec<Tool>,
+) -> Result<(), ApiError> {
     for tool in namespace.objects("tools")? {
         let name = namespace.require_str("name")?;
         match tool.require_str("type")? {

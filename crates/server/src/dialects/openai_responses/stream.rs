@@ -1,8 +1,8 @@
 //! Responses as typed server-sent events.
 
 use super::item_values::{function_call, object_with, output_text};
-use super::whole::{Written, status};
-use crate::answer::{Call, Piece, Running, Token, Update, What};
+use super::whole::{ResponseWriter, status};
+use crate::answer::{AnswerCall, AnswerDelta, AnswerEvent, AnswerTimings, AnswerUpdate, TokenUpdate};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::ids;
@@ -13,31 +13,31 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 /// The item that is open.
-enum Open {
+enum OpenItem {
     Reasoning { id: String, text: String },
-    Text { id: String, text: String, tokens: Vec<Token> },
-    Call { id: String, call: Call },
+    Text { id: String, text: String, tokens: Vec<TokenUpdate> },
+    Call { id: String, call: AnswerCall },
 }
 
 pub(super) struct ResponseStream {
     app: Arc<App>,
-    written: Written,
-    open: Option<Open>,
+    written: ResponseWriter,
+    open: Option<OpenItem>,
     sequence: u64,
     /// Tokens whose text has not been written.
-    tokens: Vec<Token>,
-    running: Running,
+    tokens: Vec<TokenUpdate>,
+    running: AnswerTimings,
 }
 
 impl ResponseStream {
-    pub(super) fn new(app: Arc<App>, written: Written) -> ResponseStream {
+    pub(super) fn new(app: Arc<App>, written: ResponseWriter) -> ResponseStream {
         ResponseStream {
             app,
             written,
             open: None,
             sequence: 0,
             tokens: Vec::new(),
-            running: Running::default(),
+            running: AnswerTimings::default(),
         }
     }
 
@@ -87,7 +87,7 @@ impl ResponseStream {
     }
 
     fn reasoning(&mut self, more: &str, out: &mut String) {
-        if !matches!(self.open, Some(Open::Reasoning { .. })) {
+        if !matches!(self.open, Some(OpenItem::Reasoning { .. })) {
             self.close(out);
             let id = ids::unique("rs_");
             let item = json!({
@@ -97,11 +97,11 @@ impl ResponseStream {
             self.added(out, &item.to_string());
             let part = json!({"type": "reasoning_text", "text": ""});
             self.part(out, "response.content_part.added", &id, &part.to_string());
-            self.open = Some(Open::Reasoning { id, text: String::new() });
+            self.open = Some(OpenItem::Reasoning { id, text: String::new() });
         }
         self.tokens.clear();
         let index = self.index();
-        if let Some(Open::Reasoning { id, text }) = &mut self.open {
+        if let Some(OpenItem::Reasoning { id, text }) = &mut self.open {
             text.push_str(more);
             let value = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": more});
             self.send(out, "response.reasoning_text.delta", &value);
@@ -109,12 +109,12 @@ impl ResponseStream {
     }
 
     fn text(&mut self, more: &str, out: &mut String) {
-        if !matches!(self.open, Some(Open::Text { .. })) {
+        if !matches!(self.open, Some(OpenItem::Text { .. })) {
             self.begin_text(out);
         }
         let fresh = std::mem::take(&mut self.tokens);
         let (index, logprobs) = (self.index(), self.written.logprobs(&fresh));
-        if let Some(Open::Text { id, text, tokens }) = &mut self.open {
+        if let Some(OpenItem::Text { id, text, tokens }) = &mut self.open {
             text.push_str(more);
             tokens.extend(fresh);
             let mut value = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": more});
@@ -133,12 +133,12 @@ impl ResponseStream {
         });
         self.added(out, &item.to_string());
         self.part(out, "response.content_part.added", &id, &output_text("", "[]"));
-        self.open = Some(Open::Text { id, text: String::new(), tokens: Vec::new() });
+        self.open = Some(OpenItem::Text { id, text: String::new(), tokens: Vec::new() });
     }
 
     fn arguments(&mut self, more: &str, out: &mut String) {
         let index = self.index();
-        if let Some(Open::Call { id, call }) = &mut self.open {
+        if let Some(OpenItem::Call { id, call }) = &mut self.open {
             call.arguments.push_str(more);
             let value = json!({"item_id": id, "output_index": index, "delta": more});
             self.send(out, "response.function_call_arguments.delta", &value);
@@ -154,21 +154,21 @@ impl ResponseStream {
         let Some(open) = self.open.take() else { return };
         let index = self.index();
         let item = match open {
-            Open::Reasoning { id, text } => {
+            OpenItem::Reasoning { id, text } => {
                 let value = json!({"item_id": id, "output_index": index, "content_index": 0, "text": text});
                 self.send(out, "response.reasoning_text.done", &value);
                 let part = json!({"type": "reasoning_text", "text": text});
                 self.part(out, "response.content_part.done", &id, &part.to_string());
                 self.written.add_reasoning(&id, &text, status)
             }
-            Open::Text { id, text, tokens } => {
+            OpenItem::Text { id, text, tokens } => {
                 let logprobs = self.written.logprobs(&tokens);
                 let value = json!({"item_id": id, "output_index": index, "content_index": 0, "text": text});
                 self.send_text(out, "response.output_text.done", &object_with(&value, "logprobs", &logprobs));
                 self.part(out, "response.content_part.done", &id, &output_text(&text, &logprobs));
                 self.written.add_text(&id, &text, &logprobs, status)
             }
-            Open::Call { id, call } => {
+            OpenItem::Call { id, call } => {
                 let value = json!({
                     "item_id": id, "output_index": index, "name": self.written.call_name(&call.name).name,
                     "arguments": call.arguments,
@@ -189,28 +189,31 @@ impl Encoder for ResponseStream {
         self.send_response(out, "response.in_progress", &response);
     }
 
-    fn update(&mut self, update: Update, out: &mut String) {
+    fn update(&mut self, update: AnswerUpdate, out: &mut String) {
         self.running.follow(&update.what);
         match update.what {
-            What::Token(token) => self.tokens.push(token),
-            What::Piece(Piece::Reasoning(text)) => self.reasoning(&text, out),
-            What::Piece(Piece::Content(text)) => self.text(&text, out),
-            What::Piece(Piece::CallStart { id: call_id, name, .. }) => {
+            AnswerEvent::Token(token) => self.tokens.push(token),
+            AnswerEvent::Piece(AnswerDelta::Reasoning(text)) => self.reasoning(&text, out),
+            AnswerEvent::Piece(AnswerDelta::Content(text)) => self.text(&text, out),
+            AnswerEvent::Piece(AnswerDelta::CallStart { id: call_id, name, .. }) => {
                 self.close(out);
                 self.tokens.clear();
                 let id = ids::unique("fc_");
                 let item = function_call(&id, &call_id, self.written.call_name(&name), "", "in_progress");
                 self.added(out, &item);
-                self.open = Some(Open::Call { id, call: Call { id: call_id, name, ..Call::default() } });
+                self.open = Some(OpenItem::Call {
+                    id,
+                    call: AnswerCall { id: call_id, name, ..AnswerCall::default() },
+                });
             }
-            What::Piece(Piece::CallArguments { delta, .. }) => self.arguments(&delta, out),
-            What::Piece(Piece::CallEnd { ending, .. }) => {
-                if let Some(Open::Call { call, .. }) = &mut self.open {
+            AnswerEvent::Piece(AnswerDelta::CallArguments { delta, .. }) => self.arguments(&delta, out),
+            AnswerEvent::Piece(AnswerDelta::CallEnd { ending, .. }) => {
+                if let Some(OpenItem::Call { call, .. }) = &mut self.open {
                     call.complete = ending == CallEnding::Complete;
                 }
                 self.close(out);
             }
-            What::Finished(finish) => {
+            AnswerEvent::Finished(finish) => {
                 if self.open.is_none() && self.written.output.is_empty() {
                     self.begin_text(out);
                 }
@@ -221,8 +224,8 @@ impl Encoder for ResponseStream {
                 self.send_text(out, &kind, &object_with(&timings, "response", &response));
                 self.written.keep(&self.app, &response.into());
             }
-            What::Started { prompt, cached, .. } => self.progress(cached, prompt, out),
-            What::Prompt { done, total, cached } => {
+            AnswerEvent::Started { prompt, cached, .. } => self.progress(cached, prompt, out),
+            AnswerEvent::Prompt { done, total, cached } => {
                 if done > cached {
                     self.progress(done, total, out);
                 }

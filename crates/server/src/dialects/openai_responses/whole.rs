@@ -1,14 +1,14 @@
 //! A response in the making, and as a whole.
 
 use super::item_values::{CallName, function_call, message, object_with, reasoning};
-use super::request::About;
-use crate::answer::{Call, Finish, Outcome, Reason, Token};
+use super::request::ResponseSettings;
+use crate::answer::{AnswerCall, AnswerFinish, AnswerOutcome, EndReason, TokenUpdate};
 use crate::app::App;
 use crate::dialect::Dialect;
 use crate::dialects::openai_chat::logprob;
 use crate::error::ApiError;
 use crate::ids;
-use crate::items::{Item, Role};
+use crate::items::{ConversationItem, Role};
 use crate::models::Lease;
 use bytes::Bytes;
 use latent_engine::scheduler::FairnessKey;
@@ -17,26 +17,26 @@ use std::fmt::Write;
 use std::sync::{Arc, PoisonError};
 
 /// What has been written of a response.
-pub(super) struct Written {
+pub(super) struct ResponseWriter {
     pub(super) served: Arc<Lease>,
-    pub(super) about: About,
+    pub(super) about: ResponseSettings,
     pub(super) id: String,
     created: u64,
     owner: FairnessKey,
     /// Items of the output, as they are sent.
     pub(super) output: Vec<String>,
     /// The same for the store.
-    items: Vec<Item>,
+    items: Vec<ConversationItem>,
 }
 
-impl Written {
-    pub(super) fn new(served: Arc<Lease>, about: About, owner: FairnessKey) -> Written {
+impl ResponseWriter {
+    pub(super) fn new(served: Arc<Lease>, about: ResponseSettings, owner: FairnessKey) -> ResponseWriter {
         let (id, created) = (ids::unique("resp_"), ids::now());
-        Written { served, about, id, created, owner, output: Vec::new(), items: Vec::new() }
+        ResponseWriter { served, about, id, created, owner, output: Vec::new(), items: Vec::new() }
     }
 
     /// A list of log-probabilities.
-    pub(super) fn logprobs(&self, tokens: &[Token]) -> String {
+    pub(super) fn logprobs(&self, tokens: &[TokenUpdate]) -> String {
         let shown = if self.about.logprobs { tokens } else { &[] };
         let mut text = String::from("[");
         for value in shown.iter().filter_map(|token| logprob(&self.served.tokenizer, token)) {
@@ -48,23 +48,23 @@ impl Written {
     }
 
     pub(super) fn add_reasoning(&mut self, id: &str, text: &str, status: &str) -> &str {
-        self.items.push(Item::Reasoning(text.to_owned()));
+        self.items.push(ConversationItem::Reasoning(text.to_owned()));
         self.output.push(reasoning(id, text, status));
         &self.output[self.output.len() - 1]
     }
 
     pub(super) fn add_text(&mut self, id: &str, text: &str, logprobs: &str, status: &str) -> &str {
-        self.items.push(Item::Message { role: Role::Assistant, name: None, text: text.into() });
+        self.items.push(ConversationItem::Message { role: Role::Assistant, name: None, text: text.into() });
         self.output.push(message(id, text, logprobs, status));
         &self.output[self.output.len() - 1]
     }
 
-    pub(super) fn add_call(&mut self, id: &str, call: &Call) -> &str {
-        let Call { id: call_id, name, arguments, complete } = call.clone();
+    pub(super) fn add_call(&mut self, id: &str, call: &AnswerCall) -> &str {
+        let AnswerCall { id: call_id, name, arguments, complete } = call.clone();
         let status = if complete { "completed" } else { "incomplete" };
         let text = function_call(id, &call_id, self.call_name(&name), &arguments, status);
         self.output.push(text);
-        self.items.push(Item::ToolCall { id: call_id, name, arguments });
+        self.items.push(ConversationItem::ToolCall { id: call_id, name, arguments });
         &self.output[self.output.len() - 1]
     }
 
@@ -76,8 +76,8 @@ impl Written {
         }
     }
 
-    pub(super) fn add_outcome(&mut self, outcome: &Outcome) {
-        let Outcome { reasoning, content, calls, tokens, finish } = outcome;
+    pub(super) fn add_outcome(&mut self, outcome: &AnswerOutcome) {
+        let AnswerOutcome { reasoning, content, calls, tokens, finish } = outcome;
         let has_text = !content.is_empty() || calls.is_empty();
         if !reasoning.is_empty() {
             let last = content.is_empty() && calls.is_empty();
@@ -93,7 +93,7 @@ impl Written {
     }
 
     /// The response as JSON text: in progress without a finish, failed with an error.
-    pub(super) fn text(&self, finish: Option<&Finish>, error: Option<&ApiError>) -> String {
+    pub(super) fn text(&self, finish: Option<&AnswerFinish>, error: Option<&ApiError>) -> String {
         let status = match finish {
             _ if error.is_some() => "failed",
             None => "in_progress",
@@ -135,19 +135,19 @@ impl Written {
 }
 
 /// The status of a response that has ended.
-pub(super) fn status(finish: &Finish) -> &'static str {
+pub(super) fn status(finish: &AnswerFinish) -> &'static str {
     match finish.reason {
-        Reason::Length | Reason::Context => "incomplete",
+        EndReason::Length | EndReason::Context => "incomplete",
         _ => "completed",
     }
 }
 
 /// The status of an item of text: the last one of a response that was cut off is incomplete.
-pub(super) fn item_status(finish: &Finish, last: bool) -> &'static str {
+pub(super) fn item_status(finish: &AnswerFinish, last: bool) -> &'static str {
     if last { status(finish) } else { "completed" }
 }
 
-fn usage(finish: &Finish) -> Value {
+fn usage(finish: &AnswerFinish) -> Value {
     let usage = &finish.usage;
     json!({
         "input_tokens": usage.prompt,

@@ -23,15 +23,15 @@ pub struct Span {
 }
 
 /// Listens at loopback until the test ends.
-pub struct Collector {
+pub struct SpanListener {
     pub url: String,
     spans: Arc<Mutex<Vec<Span>>>,
     /// Held, it keeps the collector from answering.
     hold: Arc<Mutex<()>>,
 }
 
-impl Collector {
-    pub fn start() -> Collector {
+impl SpanListener {
+    pub fn start() -> SpanListener {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (spans, hold) = (Arc::<Mutex<Vec<Span>>>::default(), Arc::<Mutex<()>>::default());
@@ -42,7 +42,7 @@ impl Collector {
                 std::thread::spawn(move || answer(stream.unwrap(), &taken, &held));
             }
         });
-        Collector { url, spans, hold }
+        SpanListener { url, spans, hold }
     }
 
     /// Until it is dropped, requests are not answered.
@@ -83,23 +83,23 @@ fn answer(stream: TcpStream, spans: &Mutex<Vec<Span>>, hold: &Mutex<()>) {
 }
 
 /// The value of a field in protobuf's wire format.
-enum Wire<'a> {
+enum WireValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-impl<'a> Wire<'a> {
+impl<'a> WireValue<'a> {
     fn bytes(&self) -> &'a [u8] {
         match self {
-            Wire::Bytes(bytes) => bytes,
-            Wire::Number(number) => panic!("a message is wanted, found {number}"),
+            WireValue::Bytes(bytes) => bytes,
+            WireValue::Number(number) => panic!("a message is wanted, found {number}"),
         }
     }
 
     fn number(&self) -> u64 {
         match self {
-            Wire::Number(number) => *number,
-            Wire::Bytes(bytes) => panic!("a number is wanted, found {bytes:?}"),
+            WireValue::Number(number) => *number,
+            WireValue::Bytes(bytes) => panic!("a number is wanted, found {bytes:?}"),
         }
     }
 
@@ -126,13 +126,13 @@ fn varint(bytes: &mut &[u8]) -> u64 {
 }
 
 /// The fields of a message, with their numbers.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, Wire<'_>)> {
+fn fields(mut bytes: &[u8]) -> Vec<(u64, WireValue<'_>)> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
         let key = varint(&mut bytes);
         let length = match key & 7 {
             0 => {
-                found.push((key >> 3, Wire::Number(varint(&mut bytes))));
+                found.push((key >> 3, WireValue::Number(varint(&mut bytes))));
                 continue;
             }
             1 => 8,
@@ -143,8 +143,8 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Wire<'_>)> {
         let (value, rest) = bytes.split_at(length);
         bytes = rest;
         let value = match (key & 7, <[u8; 8]>::try_from(value)) {
-            (1, Ok(fixed)) => Wire::Number(u64::from_le_bytes(fixed)),
-            _ => Wire::Bytes(value),
+            (1, Ok(fixed)) => WireValue::Number(u64::from_le_bytes(fixed)),
+            _ => WireValue::Bytes(value),
         };
         found.push((key >> 3, value));
     }

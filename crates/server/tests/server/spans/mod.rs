@@ -2,14 +2,14 @@
 
 mod collector;
 
-use crate::support::{CHAT, Running, ask, config, loader, source, start};
-use collector::{Collector, Span};
+use crate::support::{CHAT, TestServer, ask, config, loader, source, start};
+use collector::{Span, SpanListener};
 use latent_server::{Otlp, ServeError, Server, ServerConfig};
 use serde_json::json;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-fn server(url: &str) -> Running {
+fn server(url: &str) -> TestServer {
     start(ServerConfig { otlp: Some(Otlp::Endpoint(url.to_owned())), ..config() })
 }
 
@@ -24,7 +24,7 @@ fn one<'a>(spans: &'a [Span], name: &str) -> &'a Span {
 #[test]
 fn a_request_is_a_span_with_its_phases_below_it() {
     let (trace, caller) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
-    let collector = Collector::start();
+    let collector = SpanListener::start();
     let mut server = server(&collector.url);
     let body = ask(json!({"model": "whatever", "max_tokens": 5, "ignore_eos": true}));
     let parent = format!("00-{trace}-{caller}-01");
@@ -67,7 +67,7 @@ fn a_request_is_a_span_with_its_phases_below_it() {
 
 #[test]
 fn streams_and_embeddings_and_failures_have_spans_and_watchers_none() {
-    let collector = Collector::start();
+    let collector = SpanListener::start();
     let mut server = server(&collector.url);
     server.post(CHAT, &ask(json!({"stream": true, "n": 2}))).chunks();
     server.post("/v1/embeddings", &json!({"input": ["a", "b"]})).ok();
@@ -122,7 +122,7 @@ fn spans_that_cannot_be_sent_are_dropped_beyond_a_few_thousand() {
     const ASKED: usize = 4000;
     // what a batch and the queue hold, and a batch more if sending the first takes too long
     const MOST: usize = 2048 + 2 * 512;
-    let collector = Collector::start();
+    let collector = SpanListener::start();
     let held = collector.hold();
     let mut server = server(&collector.url);
     for _ in 0..ASKED {

@@ -1,12 +1,12 @@
 //! A call's arguments where the model writes them as JSON.
 
-use super::json::{Json, Step, escape_into};
+use super::json::{ByteStep, Json, escape_into};
 use serde::de::IgnoredAny;
 use serde_json::Map;
 
 /// How far a reader came in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum ReadProgress {
     /// All of it is read, and more may follow.
     More,
     /// What was read for is whole; it ended before this byte.
@@ -17,7 +17,7 @@ pub(crate) enum Progress {
 
 /// Where the arguments are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum ArgumentsPlace {
     /// Nothing but white space yet.
     None,
     /// An object or a list, which goes out as it comes in.
@@ -31,68 +31,69 @@ enum Form {
 #[derive(Debug)]
 pub(crate) struct JsonArguments {
     json: Json,
-    form: Form,
+    form: ArgumentsPlace,
     held: String,
     done: bool,
 }
 
 impl JsonArguments {
     pub fn new() -> JsonArguments {
-        JsonArguments { json: Json::new(), form: Form::None, held: String::new(), done: false }
+        JsonArguments { json: Json::new(), form: ArgumentsPlace::None, held: String::new(), done: false }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.form == Form::None
+        self.form == ArgumentsPlace::None
     }
 
     /// Reads text, and appends what is certain to `out`.
-    pub fn read(&mut self, text: &str, out: &mut String) -> Progress {
+    pub fn read(&mut self, text: &str, out: &mut String) -> ReadProgress {
         if self.done {
-            return Progress::Done(0);
+            return ReadProgress::Done(0);
         }
         let mut from = 0;
         for (i, byte) in text.bytes().enumerate() {
-            if self.form == Form::None {
+            if self.form == ArgumentsPlace::None {
                 if byte.is_ascii_whitespace() {
                     from = i + 1;
                     continue;
                 }
-                self.form = if matches!(byte, b'{' | b'[') { Form::Direct } else { Form::Held };
-                if Json::new().step(byte) == Step::Bad {
-                    self.form = Form::None;
-                    return Progress::Stuck(i);
+                self.form =
+                    if matches!(byte, b'{' | b'[') { ArgumentsPlace::Direct } else { ArgumentsPlace::Held };
+                if Json::new().step(byte) == ByteStep::Bad {
+                    self.form = ArgumentsPlace::None;
+                    return ReadProgress::Stuck(i);
                 }
             }
             let step = self.json.step(byte);
-            if step != Step::Take {
+            if step != ByteStep::Take {
                 self.pass(text.get(from..i), out);
                 from = i;
             }
             match step {
-                Step::Take => {}
-                Step::Escape => {
-                    let sink = if self.form == Form::Direct { &mut *out } else { &mut self.held };
+                ByteStep::Take => {}
+                ByteStep::Escape => {
+                    let sink = if self.form == ArgumentsPlace::Direct { &mut *out } else { &mut self.held };
                     escape_into(sink, text.get(i..=i).unwrap_or_default());
                     from = i + 1;
                 }
-                Step::Bad => return Progress::Stuck(i),
-                Step::Ended => {
+                ByteStep::Bad => return ReadProgress::Stuck(i),
+                ByteStep::Ended => {
                     self.settle(out);
-                    return Progress::Done(i);
+                    return ReadProgress::Done(i);
                 }
             }
             if self.json.is_done() {
                 self.pass(text.get(from..=i), out);
                 self.settle(out);
-                return Progress::Done(i + 1);
+                return ReadProgress::Done(i + 1);
             }
         }
         self.pass(text.get(from..), out);
-        Progress::More
+        ReadProgress::More
     }
 
     fn pass(&mut self, text: Option<&str>, out: &mut String) {
-        let sink = if self.form == Form::Direct { out } else { &mut self.held };
+        let sink = if self.form == ArgumentsPlace::Direct { out } else { &mut self.held };
         sink.push_str(text.unwrap_or_default());
     }
 

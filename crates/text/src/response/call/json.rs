@@ -5,7 +5,7 @@ const MAX_DEPTH: usize = 120;
 
 /// What a byte is to the text so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ByteStep {
     /// It continues it.
     Take,
     /// It continues it, but is a control character in a string and must be escaped.
@@ -17,7 +17,7 @@ pub(crate) enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Number {
+enum NumberState {
     Minus,
     Zero,
     Integer,
@@ -29,7 +29,7 @@ enum Number {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum JsonState {
     Value,
     /// Behind `[`: a value or `]`.
     First,
@@ -49,7 +49,7 @@ enum State {
     PairU(bool),
     /// … and then the digits of a low one.
     Low(bool, u8, u16),
-    Number(Number),
+    Number(NumberState),
     /// What is left of `true`, `false` or `null`.
     Word(&'static [u8]),
     Done,
@@ -59,143 +59,147 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Json {
     stack: Vec<u8>,
-    state: State,
+    state: JsonState,
 }
 
 impl Json {
     pub fn new() -> Json {
-        Json { stack: Vec::new(), state: State::Value }
+        Json { stack: Vec::new(), state: JsonState::Value }
     }
 
     /// The value is whole. (A number is only once something follows it.)
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == JsonState::Done
     }
 
     /// A value that is whole if nothing follows.
     pub fn may_end(&self) -> bool {
         match self.state {
-            State::Done => true,
-            State::Number(number) => self.stack.is_empty() && ends(number),
+            JsonState::Done => true,
+            JsonState::Number(number) => self.stack.is_empty() && ends(number),
             _ => false,
         }
     }
 
     fn up(&mut self) {
-        self.state = if self.stack.is_empty() { State::Done } else { State::CommaOrEnd };
+        self.state = if self.stack.is_empty() { JsonState::Done } else { JsonState::CommaOrEnd };
     }
 
-    fn open(&mut self, bracket: u8) -> Step {
+    fn open(&mut self, bracket: u8) -> ByteStep {
         if self.stack.len() == MAX_DEPTH {
-            return Step::Bad;
+            return ByteStep::Bad;
         }
         self.stack.push(bracket);
-        self.state = if bracket == b'{' { State::KeyOrEnd } else { State::First };
-        Step::Take
+        self.state = if bracket == b'{' { JsonState::KeyOrEnd } else { JsonState::First };
+        ByteStep::Take
     }
 
-    fn close(&mut self, bracket: u8) -> Step {
+    fn close(&mut self, bracket: u8) -> ByteStep {
         if self.stack.last() != Some(&bracket) {
-            return Step::Bad;
+            return ByteStep::Bad;
         }
         self.stack.pop();
         self.up();
-        Step::Take
+        ByteStep::Take
     }
 
-    fn become_(&mut self, state: State) -> Step {
+    fn become_(&mut self, state: JsonState) -> ByteStep {
         self.state = state;
-        Step::Take
+        ByteStep::Take
     }
 
     /// Takes the next byte, unless it is bad or belongs to what follows.
-    pub fn step(&mut self, byte: u8) -> Step {
+    pub fn step(&mut self, byte: u8) -> ByteStep {
         match self.state {
-            State::String(_) | State::Backslash(_) | State::Hex(..) | State::Pair(_) | State::PairU(_) => {
-                self.in_string(byte)
-            }
-            State::Low(..) => self.in_string(byte),
-            State::Number(number) => self.number(number, byte),
-            State::Word(rest) => match rest {
+            JsonState::String(_)
+            | JsonState::Backslash(_)
+            | JsonState::Hex(..)
+            | JsonState::Pair(_)
+            | JsonState::PairU(_) => self.in_string(byte),
+            JsonState::Low(..) => self.in_string(byte),
+            JsonState::Number(number) => self.number(number, byte),
+            JsonState::Word(rest) => match rest {
                 [next, rest @ ..] if *next == byte => {
                     if rest.is_empty() {
                         self.up()
                     } else {
-                        self.state = State::Word(rest)
+                        self.state = JsonState::Word(rest)
                     }
-                    Step::Take
+                    ByteStep::Take
                 }
-                _ => Step::Bad,
+                _ => ByteStep::Bad,
             },
-            State::Done => Step::Ended,
-            _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => Step::Take,
-            State::First if byte == b']' => self.close(b'['),
-            State::Value | State::First => self.value(byte),
-            State::KeyOrEnd if byte == b'}' => self.close(b'{'),
-            State::KeyOrEnd | State::Key if byte == b'"' => self.become_(State::String(true)),
-            State::Colon if byte == b':' => self.become_(State::Value),
-            State::CommaOrEnd => match byte {
+            JsonState::Done => ByteStep::Ended,
+            _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => ByteStep::Take,
+            JsonState::First if byte == b']' => self.close(b'['),
+            JsonState::Value | JsonState::First => self.value(byte),
+            JsonState::KeyOrEnd if byte == b'}' => self.close(b'{'),
+            JsonState::KeyOrEnd | JsonState::Key if byte == b'"' => self.become_(JsonState::String(true)),
+            JsonState::Colon if byte == b':' => self.become_(JsonState::Value),
+            JsonState::CommaOrEnd => match byte {
                 b'}' => self.close(b'{'),
                 b']' => self.close(b'['),
-                b',' if self.stack.last() == Some(&b'{') => self.become_(State::Key),
-                b',' => self.become_(State::Value),
-                _ => Step::Bad,
+                b',' if self.stack.last() == Some(&b'{') => self.become_(JsonState::Key),
+                b',' => self.become_(JsonState::Value),
+                _ => ByteStep::Bad,
             },
-            _ => Step::Bad,
+            _ => ByteStep::Bad,
         }
     }
 
-    fn value(&mut self, byte: u8) -> Step {
+    fn value(&mut self, byte: u8) -> ByteStep {
         match byte {
             b'{' | b'[' => self.open(byte),
-            b'"' => self.become_(State::String(false)),
-            b'-' => self.become_(State::Number(Number::Minus)),
-            b'0' => self.become_(State::Number(Number::Zero)),
-            b'1'..=b'9' => self.become_(State::Number(Number::Integer)),
-            b't' => self.become_(State::Word(b"rue")),
-            b'f' => self.become_(State::Word(b"alse")),
-            b'n' => self.become_(State::Word(b"ull")),
-            _ => Step::Bad,
+            b'"' => self.become_(JsonState::String(false)),
+            b'-' => self.become_(JsonState::Number(NumberState::Minus)),
+            b'0' => self.become_(JsonState::Number(NumberState::Zero)),
+            b'1'..=b'9' => self.become_(JsonState::Number(NumberState::Integer)),
+            b't' => self.become_(JsonState::Word(b"rue")),
+            b'f' => self.become_(JsonState::Word(b"alse")),
+            b'n' => self.become_(JsonState::Word(b"ull")),
+            _ => ByteStep::Bad,
         }
     }
 
-    fn in_string(&mut self, byte: u8) -> Step {
+    fn in_string(&mut self, byte: u8) -> ByteStep {
         let digit = (byte as char).to_digit(16).and_then(|digit| u16::try_from(digit).ok());
         match self.state {
-            State::String(key) => match byte {
-                b'"' if key => self.become_(State::Colon),
+            JsonState::String(key) => match byte {
+                b'"' if key => self.become_(JsonState::Colon),
                 b'"' => {
                     self.up();
-                    Step::Take
+                    ByteStep::Take
                 }
-                b'\\' => self.become_(State::Backslash(key)),
-                0..0x20 => Step::Escape,
-                _ => Step::Take,
+                b'\\' => self.become_(JsonState::Backslash(key)),
+                0..0x20 => ByteStep::Escape,
+                _ => ByteStep::Take,
             },
-            State::Backslash(key) => match byte {
-                b'u' => self.become_(State::Hex(key, 4, 0)),
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.become_(State::String(key)),
-                _ => Step::Bad,
+            JsonState::Backslash(key) => match byte {
+                b'u' => self.become_(JsonState::Hex(key, 4, 0)),
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
+                    self.become_(JsonState::String(key))
+                }
+                _ => ByteStep::Bad,
             },
-            State::Hex(key, left, value) => match digit.map(|digit| (value << 4) | digit) {
-                Some(value) if left > 1 => self.become_(State::Hex(key, left - 1, value)),
-                Some(0xd800..=0xdbff) => self.become_(State::Pair(key)),
-                Some(0xdc00..=0xdfff) | None => Step::Bad,
-                Some(_) => self.become_(State::String(key)),
+            JsonState::Hex(key, left, value) => match digit.map(|digit| (value << 4) | digit) {
+                Some(value) if left > 1 => self.become_(JsonState::Hex(key, left - 1, value)),
+                Some(0xd800..=0xdbff) => self.become_(JsonState::Pair(key)),
+                Some(0xdc00..=0xdfff) | None => ByteStep::Bad,
+                Some(_) => self.become_(JsonState::String(key)),
             },
-            State::Pair(key) if byte == b'\\' => self.become_(State::PairU(key)),
-            State::PairU(key) if byte == b'u' => self.become_(State::Low(key, 4, 0)),
-            State::Low(key, left, value) => match digit.map(|digit| (value << 4) | digit) {
-                Some(value) if left > 1 => self.become_(State::Low(key, left - 1, value)),
-                Some(0xdc00..=0xdfff) => self.become_(State::String(key)),
-                _ => Step::Bad,
+            JsonState::Pair(key) if byte == b'\\' => self.become_(JsonState::PairU(key)),
+            JsonState::PairU(key) if byte == b'u' => self.become_(JsonState::Low(key, 4, 0)),
+            JsonState::Low(key, left, value) => match digit.map(|digit| (value << 4) | digit) {
+                Some(value) if left > 1 => self.become_(JsonState::Low(key, left - 1, value)),
+                Some(0xdc00..=0xdfff) => self.become_(JsonState::String(key)),
+                _ => ByteStep::Bad,
             },
-            _ => Step::Bad,
+            _ => ByteStep::Bad,
         }
     }
 
-    fn number(&mut self, number: Number, byte: u8) -> Step {
-        use Number::{Exponent, Fraction, Integer, Minus, Point, Power, Sign, Zero};
+    fn number(&mut self, number: NumberState, byte: u8) -> ByteStep {
+        use NumberState::{Exponent, Fraction, Integer, Minus, Point, Power, Sign, Zero};
         let next = match (number, byte) {
             (Minus, b'0') => Zero,
             (Minus, b'1'..=b'9') | (Integer, b'0'..=b'9') => Integer,
@@ -206,17 +210,17 @@ impl Json {
             (Exponent | Sign | Power, b'0'..=b'9') => Power,
             _ if ends(number) => {
                 self.up();
-                return if self.is_done() { Step::Ended } else { self.step(byte) };
+                return if self.is_done() { ByteStep::Ended } else { self.step(byte) };
             }
-            _ => return Step::Bad,
+            _ => return ByteStep::Bad,
         };
-        self.become_(State::Number(next))
+        self.become_(JsonState::Number(next))
     }
 }
 
 /// Whether a number may end here.
-fn ends(number: Number) -> bool {
-    matches!(number, Number::Zero | Number::Integer | Number::Fraction | Number::Power)
+fn ends(number: NumberState) -> bool {
+    matches!(number, NumberState::Zero | NumberState::Integer | NumberState::Fraction | NumberState::Power)
 }
 
 /// A text as a JSON string.
@@ -255,8 +259,8 @@ mod tests {
         let mut json = Json::new();
         for (i, byte) in text.bytes().enumerate() {
             match json.step(byte) {
-                Step::Take => {}
-                Step::Ended if byte.is_ascii_whitespace() => {}
+                ByteStep::Take => {}
+                ByteStep::Ended if byte.is_ascii_whitespace() => {}
                 _ => return Err(i),
             }
         }

@@ -6,9 +6,9 @@ mod name;
 mod object;
 mod schema;
 
-pub(super) use arguments::{JsonArguments, Progress};
+pub(super) use arguments::{JsonArguments, ReadProgress};
 pub(super) use json::{escape_into, quoted};
 pub(super) use name::{MAX_NAME_BYTES, is_name, unescape};
 pub use object::ObjectKeys;
 pub(super) use object::{ObjectCalls, ObjectEvent};
-pub(super) use schema::{Kind, ToolTypes, typed, undeclared};
+pub(super) use schema::{ParameterType, ToolTypes, typed, undeclared};

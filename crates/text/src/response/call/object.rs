@@ -1,7 +1,7 @@
 //! Calls that are JSON objects holding name and arguments: `{"name": …, "arguments": …}`, or a list of them.
 
-use super::arguments::{JsonArguments, Progress};
-use super::json::{Json, Step};
+use super::arguments::{JsonArguments, ReadProgress};
+use super::json::{ByteStep, Json};
 use super::name::is_name;
 
 /// The keys of such an object.
@@ -30,7 +30,7 @@ pub(crate) enum ObjectEvent {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum ObjectPosition {
     /// Before `{` or `[`.
     Begin,
     /// In a list, before an object, or its end.
@@ -58,7 +58,7 @@ enum At {
 /// Reads them.
 #[derive(Debug)]
 pub(crate) struct ObjectCalls {
-    at: At,
+    at: ObjectPosition,
     list: bool,
     json: Json,
     /// The raw text of the key or value being read.
@@ -76,7 +76,7 @@ pub(crate) struct ObjectCalls {
 impl ObjectCalls {
     pub fn new() -> ObjectCalls {
         ObjectCalls {
-            at: At::Begin,
+            at: ObjectPosition::Begin,
             list: false,
             json: Json::new(),
             raw: String::new(),
@@ -96,30 +96,36 @@ impl ObjectCalls {
 
     /// Between two calls, or behind them.
     pub fn is_between(&self) -> bool {
-        matches!(self.at, At::Begin | At::Item { .. } | At::NextItem | At::Done)
+        matches!(
+            self.at,
+            ObjectPosition::Begin
+                | ObjectPosition::Item { .. }
+                | ObjectPosition::NextItem
+                | ObjectPosition::Done
+        )
     }
 
     /// Reads text.
-    pub fn read(&mut self, text: &str, keys: &ObjectKeys, events: &mut Vec<ObjectEvent>) -> Progress {
+    pub fn read(&mut self, text: &str, keys: &ObjectKeys, events: &mut Vec<ObjectEvent>) -> ReadProgress {
         let mut at = 0;
         while let Some(byte) = text.as_bytes().get(at).copied() {
-            if self.at == At::Done {
-                return Progress::Done(at);
+            if self.at == ObjectPosition::Done {
+                return ReadProgress::Done(at);
             }
-            if self.at == At::Arguments {
+            if self.at == ObjectPosition::Arguments {
                 match self.read_arguments(text.get(at..).unwrap_or_default(), events) {
-                    Progress::More => return Progress::More,
-                    Progress::Stuck(read) => return Progress::Stuck(at + read),
-                    Progress::Done(read) => at += read,
+                    ReadProgress::More => return ReadProgress::More,
+                    ReadProgress::Stuck(read) => return ReadProgress::Stuck(at + read),
+                    ReadProgress::Done(read) => at += read,
                 }
                 continue;
             }
             match self.step(byte, text.get(at..).unwrap_or_default(), keys, events) {
                 Ok(read) => at += read,
-                Err(read) => return Progress::Stuck(at + read),
+                Err(read) => return ReadProgress::Stuck(at + read),
             }
         }
-        if self.at == At::Done { Progress::Done(at) } else { Progress::More }
+        if self.at == ObjectPosition::Done { ReadProgress::Done(at) } else { ReadProgress::More }
     }
 
     /// Reads what begins with a byte; returns how much, or as an error how much there is before what cannot be here.
@@ -132,27 +138,31 @@ impl ObjectCalls {
     ) -> Result<usize, usize> {
         let space = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
         match (self.at, byte) {
-            (At::InKey | At::Other, _) => return self.raw_value(rest, keys, events),
+            (ObjectPosition::InKey | ObjectPosition::Other, _) => return self.raw_value(rest, keys, events),
             (_, _) if space => {}
-            (At::Begin, b'[') => {
+            (ObjectPosition::Begin, b'[') => {
                 self.list = true;
-                self.at = At::Item { first: true };
+                self.at = ObjectPosition::Item { first: true };
             }
-            (At::Begin | At::Item { .. }, b'{') => self.at = At::Key { first: true },
-            (At::Item { first: true } | At::NextItem, b']') => self.at = At::Done,
-            (At::NextItem, b',') => self.at = At::Item { first: false },
-            (At::Key { .. }, b'"') => {
-                (self.at, self.json) = (At::InKey, Json::new());
+            (ObjectPosition::Begin | ObjectPosition::Item { .. }, b'{') => {
+                self.at = ObjectPosition::Key { first: true }
+            }
+            (ObjectPosition::Item { first: true } | ObjectPosition::NextItem, b']') => {
+                self.at = ObjectPosition::Done
+            }
+            (ObjectPosition::NextItem, b',') => self.at = ObjectPosition::Item { first: false },
+            (ObjectPosition::Key { .. }, b'"') => {
+                (self.at, self.json) = (ObjectPosition::InKey, Json::new());
                 return Ok(0);
             }
-            (At::Key { first: true } | At::Comma, b'}') => {
+            (ObjectPosition::Key { first: true } | ObjectPosition::Comma, b'}') => {
                 return self.end_object(rest.len() - 1, events).then_some(1).ok_or(0);
             }
-            (At::Comma, b',') => self.at = At::Key { first: false },
-            (At::Colon, b':') => self.at = At::Value,
-            (At::Value, _) => {
+            (ObjectPosition::Comma, b',') => self.at = ObjectPosition::Key { first: false },
+            (ObjectPosition::Colon, b':') => self.at = ObjectPosition::Value,
+            (ObjectPosition::Value, _) => {
                 self.begin_value(byte, keys);
-                return Ok(usize::from(byte == b'{' && matches!(self.at, At::Key { .. })));
+                return Ok(usize::from(byte == b'{' && matches!(self.at, ObjectPosition::Key { .. })));
             }
             _ => return Err(0),
         }
@@ -171,12 +181,12 @@ impl ObjectCalls {
                     && path.split('.').zip(&self.path).all(|(part, key)| part == key)
             });
         if inside {
-            self.at = At::Key { first: true };
+            self.at = ObjectPosition::Key { first: true };
         } else if self.is(&keys.arguments) && self.arguments.is_none() {
             self.arguments = Some(JsonArguments::new());
-            self.at = At::Arguments;
+            self.at = ObjectPosition::Arguments;
         } else {
-            (self.at, self.json) = (At::Other, Json::new());
+            (self.at, self.json) = (ObjectPosition::Other, Json::new());
         }
     }
 
@@ -190,19 +200,19 @@ impl ObjectCalls {
         for (i, byte) in rest.bytes().enumerate() {
             let step = self.json.step(byte);
             let read = match step {
-                Step::Take if self.json.is_done() => i + 1,
-                Step::Take => continue,
-                Step::Bad | Step::Ended | Step::Escape => i,
+                ByteStep::Take if self.json.is_done() => i + 1,
+                ByteStep::Take => continue,
+                ByteStep::Bad | ByteStep::Ended | ByteStep::Escape => i,
             };
             self.raw.push_str(rest.get(..read).unwrap_or_default());
             return match step {
-                Step::Bad => Err(i),
-                Step::Escape => {
+                ByteStep::Bad => Err(i),
+                ByteStep::Escape => {
                     super::json::escape_into(&mut self.raw, rest.get(i..=i).unwrap_or_default());
                     Ok(i + 1)
                 }
-                Step::Take | Step::Ended if self.end_raw(keys, events) => Ok(read),
-                Step::Take | Step::Ended => Err(read),
+                ByteStep::Take | ByteStep::Ended if self.end_raw(keys, events) => Ok(read),
+                ByteStep::Take | ByteStep::Ended => Err(read),
             };
         }
         self.raw.push_str(rest);
@@ -213,9 +223,9 @@ impl ObjectCalls {
     fn end_raw(&mut self, keys: &ObjectKeys, events: &mut Vec<ObjectEvent>) -> bool {
         let raw = std::mem::take(&mut self.raw);
         let text = serde_json::from_str::<String>(&raw).ok();
-        if self.at == At::InKey {
+        if self.at == ObjectPosition::InKey {
             self.path.extend(text);
-            self.at = At::Colon;
+            self.at = ObjectPosition::Colon;
             return true;
         }
         if self.is(&keys.name) && !self.started {
@@ -227,7 +237,7 @@ impl ObjectCalls {
             self.id = text;
         }
         self.path.pop();
-        self.at = At::Comma;
+        self.at = ObjectPosition::Comma;
         // an id may follow the name: the call is announced when its arguments are known, or it ends
         if self.arguments.is_some() {
             self.announce(events);
@@ -246,7 +256,7 @@ impl ObjectCalls {
         }
     }
 
-    fn read_arguments(&mut self, text: &str, events: &mut Vec<ObjectEvent>) -> Progress {
+    fn read_arguments(&mut self, text: &str, events: &mut Vec<ObjectEvent>) -> ReadProgress {
         self.announce(events);
         let mut out = String::new();
         let arguments = self.arguments.get_or_insert_with(JsonArguments::new);
@@ -256,9 +266,9 @@ impl ObjectCalls {
         } else {
             self.early.push_str(&out);
         }
-        if matches!(progress, Progress::Done(_)) {
+        if matches!(progress, ReadProgress::Done(_)) {
             self.path.pop();
-            self.at = At::Comma;
+            self.at = ObjectPosition::Comma;
         }
         progress
     }
@@ -266,7 +276,7 @@ impl ObjectCalls {
     /// At `}`, behind which `left` bytes of the text are left. False if the call has no name.
     fn end_object(&mut self, left: usize, events: &mut Vec<ObjectEvent>) -> bool {
         if self.path.pop().is_some() {
-            self.at = At::Comma;
+            self.at = ObjectPosition::Comma;
             return true;
         }
         self.announce(events);
@@ -278,7 +288,7 @@ impl ObjectCalls {
         }
         events.push(ObjectEvent::End(left));
         (self.started, self.name, self.id) = (false, None, None);
-        self.at = if self.list { At::NextItem } else { At::Done };
+        self.at = if self.list { ObjectPosition::NextItem } else { ObjectPosition::Done };
         true
     }
 
@@ -286,7 +296,7 @@ impl ObjectCalls {
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         match &mut self.arguments {
-            Some(arguments) if self.at == At::Arguments => {
+            Some(arguments) if self.at == ObjectPosition::Arguments => {
                 arguments.finish(&mut out);
             }
             _ => {}

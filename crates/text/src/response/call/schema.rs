@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// What a parameter may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ParameterType {
     String,
     Integer,
     Number,
@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 8;
 /// The types that tools declare for their parameters.
 #[derive(Debug, Default)]
 pub(crate) struct ToolTypes {
-    tools: HashMap<String, HashMap<String, Vec<Kind>>>,
+    tools: HashMap<String, HashMap<String, Vec<ParameterType>>>,
 }
 
 impl ToolTypes {
@@ -44,42 +44,42 @@ impl ToolTypes {
     }
 
     /// What a tool's parameter may be; empty if nothing is declared.
-    pub fn of(&self, tool: &str, parameter: &str) -> &[Kind] {
+    pub fn of(&self, tool: &str, parameter: &str) -> &[ParameterType] {
         self.tools.get(tool).and_then(|tool| tool.get(parameter)).map_or(&[], Vec::as_slice)
     }
 }
 
-fn named(name: &str) -> Option<Kind> {
+fn named(name: &str) -> Option<ParameterType> {
     Some(match name {
-        "string" | "str" => Kind::String,
-        "integer" | "int" => Kind::Integer,
-        "number" | "float" => Kind::Number,
-        "boolean" | "bool" => Kind::Boolean,
-        "null" => Kind::Null,
-        "object" | "dict" => Kind::Object,
-        "array" | "list" => Kind::Array,
+        "string" | "str" => ParameterType::String,
+        "integer" | "int" => ParameterType::Integer,
+        "number" | "float" => ParameterType::Number,
+        "boolean" | "bool" => ParameterType::Boolean,
+        "null" => ParameterType::Null,
+        "object" | "dict" => ParameterType::Object,
+        "array" | "list" => ParameterType::Array,
         _ => return None,
     })
 }
 
-fn of_value(value: &Value) -> Kind {
+fn of_value(value: &Value) -> ParameterType {
     match value {
-        Value::Null => Kind::Null,
-        Value::Bool(_) => Kind::Boolean,
-        Value::Number(number) if number.is_f64() => Kind::Number,
-        Value::Number(_) => Kind::Integer,
-        Value::String(_) => Kind::String,
-        Value::Array(_) => Kind::Array,
-        Value::Object(_) => Kind::Object,
+        Value::Null => ParameterType::Null,
+        Value::Bool(_) => ParameterType::Boolean,
+        Value::Number(number) if number.is_f64() => ParameterType::Number,
+        Value::Number(_) => ParameterType::Integer,
+        Value::String(_) => ParameterType::String,
+        Value::Array(_) => ParameterType::Array,
+        Value::Object(_) => ParameterType::Object,
     }
 }
 
 /// The types that a schema admits, in its order.
-fn kinds(schema: &Value, root: &Value, depth: usize) -> Vec<Kind> {
+fn kinds(schema: &Value, root: &Value, depth: usize) -> Vec<ParameterType> {
     if depth == MAX_DEPTH {
         return Vec::new();
     }
-    let mut found: Vec<Kind> = match schema.get("type") {
+    let mut found: Vec<ParameterType> = match schema.get("type") {
         Some(Value::String(name)) => named(name).into_iter().collect(),
         Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).filter_map(named).collect(),
         _ => Vec::new(),
@@ -98,7 +98,7 @@ fn kinds(schema: &Value, root: &Value, depth: usize) -> Vec<Kind> {
         found.extend(values.chain(schema.get("const")).map(of_value));
     }
     if schema.get("nullable") == Some(&Value::Bool(true)) {
-        found.push(Kind::Null);
+        found.push(ParameterType::Null);
     }
     let mut seen = Vec::new();
     found.retain(|kind| {
@@ -111,7 +111,7 @@ fn kinds(schema: &Value, root: &Value, depth: usize) -> Vec<Kind> {
 }
 
 /// JSON text of a raw value as the first declared type that it fits; none if it stays a string.
-pub(crate) fn typed(raw: &str, kinds: &[Kind]) -> Option<String> {
+pub(crate) fn typed(raw: &str, kinds: &[ParameterType]) -> Option<String> {
     kinds.iter().find_map(|kind| as_kind(raw.trim(), *kind))
 }
 
@@ -121,20 +121,20 @@ pub(crate) fn undeclared(raw: &str) -> Option<String> {
     (!raw.starts_with('"') && is_json(raw)).then(|| raw.to_owned())
 }
 
-fn as_kind(raw: &str, kind: Kind) -> Option<String> {
+fn as_kind(raw: &str, kind: ParameterType) -> Option<String> {
     let keyword = raw.to_ascii_lowercase();
     match kind {
-        Kind::String => None,
-        Kind::Integer => integer(raw).or_else(|| whole(raw)),
-        Kind::Number => number(raw).or_else(|| integer(raw)),
-        Kind::Boolean => match keyword.as_str() {
+        ParameterType::String => None,
+        ParameterType::Integer => integer(raw).or_else(|| whole(raw)),
+        ParameterType::Number => number(raw).or_else(|| integer(raw)),
+        ParameterType::Boolean => match keyword.as_str() {
             "true" | "1" => Some("true".to_owned()),
             "false" | "0" => Some("false".to_owned()),
             _ => None,
         },
-        Kind::Null => matches!(raw, "null" | "None").then(|| "null".to_owned()),
-        Kind::Object => (raw.starts_with('{') && is_json(raw)).then(|| raw.to_owned()),
-        Kind::Array => (raw.starts_with('[') && is_json(raw)).then(|| raw.to_owned()),
+        ParameterType::Null => matches!(raw, "null" | "None").then(|| "null".to_owned()),
+        ParameterType::Object => (raw.starts_with('{') && is_json(raw)).then(|| raw.to_owned()),
+        ParameterType::Array => (raw.starts_with('[') && is_json(raw)).then(|| raw.to_owned()),
     }
 }
 
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn values_take_the_first_declared_type_that_they_fit() {
-        use Kind::{Array, Boolean, Integer, Null, Number, Object, String};
-        let cases: &[(&str, &[Kind], Option<&str>)] = &[
+        use ParameterType::{Array, Boolean, Integer, Null, Number, Object, String};
+        let cases: &[(&str, &[ParameterType], Option<&str>)] = &[
             ("5", &[Integer, Null], Some("5")),
             ("null", &[Integer, Null], Some("null")),
             ("not-a-number", &[Integer], None),
@@ -228,8 +228,8 @@ mod tests {
             }
         }}}, {"name": "g", "input_schema": {"properties": {"x": {"type": "array"}}}}, 5]);
         let types = ToolTypes::new(&tools);
-        use Kind::{Array, Boolean, Integer, Null, String};
-        let expected: &[(&str, &[Kind])] = &[
+        use ParameterType::{Array, Boolean, Integer, Null, String};
+        let expected: &[(&str, &[ParameterType])] = &[
             ("a", &[Integer]),
             ("b", &[Integer, String]),
             ("c", &[Boolean, String]),

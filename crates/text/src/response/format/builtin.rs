@@ -1,7 +1,7 @@
 //! Built-in response templates, and the choice of one for a model.
 
 use super::compile::compile;
-use super::shape::{Format, FormatSource};
+use super::shape::{FormatRules, FormatSource};
 use super::spec::OwnFile;
 use crate::response::error::ResponseFormatError;
 use std::sync::OnceLock;
@@ -38,7 +38,7 @@ pub(super) fn names() -> Vec<&'static str> {
     files().iter().map(|file| file.name.as_str()).collect()
 }
 
-pub(super) fn named(name: &str, source: FormatSource) -> Result<Format, ResponseFormatError> {
+pub(super) fn named(name: &str, source: FormatSource) -> Result<FormatRules, ResponseFormatError> {
     let file = files()
         .iter()
         .find(|file| file.name == name)
@@ -50,7 +50,7 @@ pub(super) fn named(name: &str, source: FormatSource) -> Result<Format, Response
 pub(super) fn choose(
     chat_template: Option<&str>,
     architecture: Option<&str>,
-) -> Result<Format, ResponseFormatError> {
+) -> Result<FormatRules, ResponseFormatError> {
     let signed = |file: &&OwnFile| {
         let template = chat_template.unwrap_or_default();
         let occurs = |text: &String| template.contains(text.as_str());

@@ -3,34 +3,39 @@
 use super::super::call::ObjectKeys;
 use super::super::error::ResponseFormatError;
 use super::super::grammar::{ArgumentsGrammar, KindGrammar, TaggedGrammar, ToolGrammar};
-use super::super::pattern::{self, Pattern};
+use super::super::pattern::{self, ResponsePattern};
 use super::region::{Region, placeholder};
 use super::shape::{
-    Anchor, Arguments, Body, CallShape, Delimiter, Field, FieldKind, Format, FormatSource, Strip, Tagged,
+    Anchor, ArgumentsShape, Body, CallShape, Delimiter, FieldKind, FormatField, FormatRules, FormatSource,
+    StripRule, TaggedShape,
 };
-use super::spec::{ArgumentsSpec, CallSpec, FieldSpec, Literals, Spec, TaggedSpec};
+use super::spec::{ArgumentsSpec, CallSpec, FieldSpec, Literals, TaggedSpec, TemplateSpec};
 use serde_json::Value;
 
 /// Fields of a template.
 const MAX_FIELDS: usize = 64;
 
-type Refused = ResponseFormatError;
+type FormatRefusal = ResponseFormatError;
 
-pub(super) fn compile(name: &str, source: FormatSource, template: &Value) -> Result<Format, Refused> {
-    let spec: Spec =
-        serde_json::from_value(template.clone()).map_err(|e| Refused::malformed("response_template", e))?;
+pub(super) fn compile(
+    name: &str,
+    source: FormatSource,
+    template: &Value,
+) -> Result<FormatRules, FormatRefusal> {
+    let spec: TemplateSpec = serde_json::from_value(template.clone())
+        .map_err(|e| FormatRefusal::malformed("response_template", e))?;
     if let Some(version) = spec.version.as_ref().filter(|version| **version != 1) {
-        return Err(Refused::Version(version.to_string()));
+        return Err(FormatRefusal::Version(version.to_string()));
     }
     if spec.fields.is_empty() || spec.fields.len() > MAX_FIELDS {
         let problem = format!("{} fields; admitted are 1 to {MAX_FIELDS}", spec.fields.len());
-        return Err(Refused::malformed("fields", problem));
+        return Err(FormatRefusal::malformed("fields", problem));
     }
     let (mut fields, mut grammar) = (Vec::new(), None);
     for (name, value) in &spec.fields {
         let place = format!("fields.{name}");
         let field: FieldSpec =
-            serde_json::from_value(value.clone()).map_err(|e| Refused::malformed(&place, e))?;
+            serde_json::from_value(value.clone()).map_err(|e| FormatRefusal::malformed(&place, e))?;
         if let Some(call) = &field.call {
             grammar = Some(call_grammar(&place, &field, call)?);
         }
@@ -41,7 +46,7 @@ pub(super) fn compile(name: &str, source: FormatSource, template: &Value) -> Res
     if let Some((second, _)) = open.next() {
         let problem =
             format!("only one field may have no opening; {:?} has none either", fields[second].name);
-        return Err(Refused::malformed("fields", problem));
+        return Err(FormatRefusal::malformed("fields", problem));
     }
     let ignore = spec.ignore.map(|list| list.list("ignore")).transpose()?.unwrap_or_default();
     let calls = fields.iter().filter_map(|field| match &field.body {
@@ -54,19 +59,19 @@ pub(super) fn compile(name: &str, source: FormatSource, template: &Value) -> Res
     // a call's end that is written twice, or behind a call that was given up
     let call_ends = calls.flatten().filter(|_| grammar.is_some()).cloned().collect();
     if implicit.is_some_and(|i| matches!(fields[i].body, Body::Call(_))) {
-        return Err(Refused::malformed("fields.tool_calls", "tool calls need an opening"));
+        return Err(FormatRefusal::malformed("fields.tool_calls", "tool calls need an opening"));
     }
     let anchor = match (&spec.start_anchor, &spec.start_anchor_pattern) {
         (Some(list), None) => Anchor::Literals(list.list("start_anchor")?),
         (None, Some(pattern)) => Anchor::Pattern(pattern::regex("start_anchor_pattern", pattern)?),
         _ => {
-            return Err(Refused::malformed(
+            return Err(FormatRefusal::malformed(
                 "start_anchor",
                 "exactly one of start_anchor and start_anchor_pattern",
             ));
         }
     };
-    Ok(Format {
+    Ok(FormatRules {
         name: name.to_owned(),
         source,
         fields,
@@ -83,25 +88,28 @@ fn delimiter(
     place: &str,
     literals: Option<&Literals>,
     expression: Option<&String>,
-) -> Result<Delimiter, Refused> {
+) -> Result<Delimiter, FormatRefusal> {
     match (literals, expression) {
-        (Some(_), Some(_)) => Err(Refused::malformed(place, "a literal and a pattern")),
+        (Some(_), Some(_)) => Err(FormatRefusal::malformed(place, "a literal and a pattern")),
         (Some(list), None) => Ok(Delimiter::Literals(list.list(place)?)),
-        (None, Some(expression)) => Ok(Delimiter::Pattern(Pattern::new(place, expression)?)),
+        (None, Some(expression)) => Ok(Delimiter::Pattern(ResponsePattern::new(place, expression)?)),
         (None, None) => Ok(Delimiter::None),
     }
 }
 
-fn compile_field(name: &str, place: &str, spec: &FieldSpec) -> Result<Field, Refused> {
+fn compile_field(name: &str, place: &str, spec: &FieldSpec) -> Result<FormatField, FormatRefusal> {
     let open = delimiter(&format!("{place}.open"), spec.open.as_ref(), spec.open_pattern.as_ref())?;
     let close = delimiter(&format!("{place}.close"), spec.close.as_ref(), spec.close_pattern.as_ref())?;
     if spec.join.is_some() && !spec.repeats {
-        return Err(Refused::malformed(place, "'join' requires 'repeats': true"));
+        return Err(FormatRefusal::malformed(place, "'join' requires 'repeats': true"));
     }
     let named =
         |delimiter: &Delimiter| matches!(delimiter, Delimiter::Pattern(pattern) if pattern.has_names());
     if spec.transform.is_none() && (named(&open) || named(&close)) {
-        return Err(Refused::malformed(place, "named groups reach the result only through a 'transform'"));
+        return Err(FormatRefusal::malformed(
+            place,
+            "named groups reach the result only through a 'transform'",
+        ));
     }
     let kind = match name {
         "content" => FieldKind::Content,
@@ -110,13 +118,13 @@ fn compile_field(name: &str, place: &str, spec: &FieldSpec) -> Result<Field, Ref
         _ => FieldKind::Other,
     };
     let strip = match spec.content_args.get("strip") {
-        Some(Value::Bool(false)) => Strip::None,
-        Some(Value::String(text)) if text == "at_markers" => Strip::AtMarkers,
-        Some(Value::String(text)) if text == "before_calls" => Strip::BeforeCalls,
-        _ => Strip::Both,
+        Some(Value::Bool(false)) => StripRule::None,
+        Some(Value::String(text)) if text == "at_markers" => StripRule::AtMarkers,
+        Some(Value::String(text)) if text == "before_calls" => StripRule::BeforeCalls,
+        _ => StripRule::Both,
     };
     let interrupted_by = spec.interrupted_by.as_ref().map(|list| list.list(place)).transpose()?;
-    Ok(Field {
+    Ok(FormatField {
         name: name.to_owned(),
         kind,
         open,
@@ -129,7 +137,7 @@ fn compile_field(name: &str, place: &str, spec: &FieldSpec) -> Result<Field, Ref
     })
 }
 
-fn body(place: &str, kind: FieldKind, spec: &FieldSpec) -> Result<Body, Refused> {
+fn body(place: &str, kind: FieldKind, spec: &FieldSpec) -> Result<Body, FormatRefusal> {
     if let Some(call) = &spec.call {
         return Ok(Body::Call(Box::new(call_shape(place, call)?)));
     }
@@ -169,23 +177,23 @@ fn streamed_call(spec: &FieldSpec) -> Option<CallShape> {
         id: Vec::new(),
     };
     if function.as_str() == Some("{content}") && !spec.transform_each {
-        return Some(shape(Arguments::Object(keys("name", "arguments")), None));
+        return Some(shape(ArgumentsShape::Object(keys("name", "arguments")), None));
     }
     let path = |key: &str| function.get(key).and_then(Value::as_str).and_then(placeholder);
     let (name, arguments) = (path("name")?, path("arguments")?);
     if spec.transform_each {
-        return Some(shape(Arguments::Object(keys(name, arguments)), None));
+        return Some(shape(ArgumentsShape::Object(keys(name, arguments)), None));
     }
     match (name.strip_prefix("content."), arguments.strip_prefix("content.")) {
-        (Some(name), Some(arguments)) => Some(shape(Arguments::Object(keys(name, arguments)), None)),
+        (Some(name), Some(arguments)) => Some(shape(ArgumentsShape::Object(keys(name, arguments)), None)),
         (None, None) if arguments == "content" && name != "content" => {
-            Some(shape(Arguments::Json, Some(name.to_owned())))
+            Some(shape(ArgumentsShape::Json, Some(name.to_owned())))
         }
         _ => None,
     }
 }
 
-fn call_shape(place: &str, spec: &CallSpec) -> Result<CallShape, Refused> {
+fn call_shape(place: &str, spec: &CallSpec) -> Result<CallShape, FormatRefusal> {
     let list = |key: &str, literals: &Option<Literals>| {
         let lists =
             literals.as_ref().map(|literals| literals.list(&format!("{place}.call.{key}"))).transpose();
@@ -202,24 +210,24 @@ fn call_shape(place: &str, spec: &CallSpec) -> Result<CallShape, Refused> {
         id_prefix: spec.id.prefix.clone(),
         id_length: spec.id.length.min(64),
         arguments: match &spec.arguments {
-            ArgumentsSpec::Json {} => Arguments::Json,
-            ArgumentsSpec::Object(keys) => Arguments::Object(keys.clone()),
-            ArgumentsSpec::Tagged(tagged) => Arguments::Tagged(tagged_shape(place, tagged)?),
+            ArgumentsSpec::Json {} => ArgumentsShape::Json,
+            ArgumentsSpec::Object(keys) => ArgumentsShape::Object(keys.clone()),
+            ArgumentsSpec::Tagged(tagged) => ArgumentsShape::Tagged(tagged_shape(place, tagged)?),
         },
         or_object: spec.or_object.clone(),
     })
 }
 
-fn tagged_shape(place: &str, spec: &TaggedSpec) -> Result<Tagged, Refused> {
+fn tagged_shape(place: &str, spec: &TaggedSpec) -> Result<TaggedShape, FormatRefusal> {
     let block = spec.block.as_ref().map(|block| (block.open.clone(), block.close.clone()));
     let parts = [&spec.open, &spec.key_close, &spec.close]
         .into_iter()
         .chain(&spec.kind_close)
         .chain(&spec.value_open);
     if parts.chain(block.iter().flat_map(|(open, close)| [open, close])).any(String::is_empty) {
-        return Err(Refused::malformed(format!("{place}.call.arguments"), "markers must not be empty"));
+        return Err(FormatRefusal::malformed(format!("{place}.call.arguments"), "markers must not be empty"));
     }
-    Ok(Tagged {
+    Ok(TaggedShape {
         open: spec.open.clone(),
         key_close: spec.key_close.clone(),
         kind_close: spec.kind_close.clone(),
@@ -230,8 +238,8 @@ fn tagged_shape(place: &str, spec: &TaggedSpec) -> Result<Tagged, Refused> {
     })
 }
 
-fn call_grammar(place: &str, field: &FieldSpec, spec: &CallSpec) -> Result<ToolGrammar, Refused> {
-    let first = |literals: Option<&Literals>, key: &str| -> Result<String, Refused> {
+fn call_grammar(place: &str, field: &FieldSpec, spec: &CallSpec) -> Result<ToolGrammar, FormatRefusal> {
+    let first = |literals: Option<&Literals>, key: &str| -> Result<String, FormatRefusal> {
         let list = literals.map(|literals| literals.list(&format!("{place}.{key}"))).transpose()?;
         Ok(list.and_then(|list| list.into_iter().next()).unwrap_or_default())
     };

@@ -8,17 +8,19 @@ mod spec;
 
 use super::error::ResponseFormatError;
 use super::grammar::ToolGrammar;
-use latent_jinja::Rendered;
+use latent_jinja::RenderedText;
 use serde_json::Value;
 use shape::Anchor;
 pub use shape::FormatSource;
-pub(super) use shape::{Arguments, Body, CallShape, Delimiter, Field, FieldKind, Format, Strip, Tagged};
+pub(super) use shape::{
+    ArgumentsShape, Body, CallShape, Delimiter, FieldKind, FormatField, FormatRules, StripRule, TaggedShape,
+};
 use std::sync::Arc;
 
 /// How a model writes reasoning, answer and tool calls. Cheap to clone.
 #[derive(Clone)]
 pub struct ResponseFormat {
-    pub(super) inner: Arc<Format>,
+    pub(super) inner: Arc<FormatRules>,
 }
 
 /// What is known of a model when its format is chosen.
@@ -32,8 +34,8 @@ pub struct ModelHints<'a> {
     pub architecture: Option<&'a str>,
 }
 
-impl From<Format> for ResponseFormat {
-    fn from(format: Format) -> ResponseFormat {
+impl From<FormatRules> for ResponseFormat {
+    fn from(format: FormatRules) -> ResponseFormat {
         ResponseFormat { inner: Arc::new(format) }
     }
 }
@@ -161,7 +163,7 @@ impl ResponseFormat {
 
     /// Where the assistant's present turn begins in a rendered prompt: after the last anchor that the template itself wrote; if there is none, after
     /// the last message.
-    pub fn assistant_turn(&self, prompt: &Rendered) -> usize {
+    pub fn assistant_turn(&self, prompt: &RenderedText) -> usize {
         let own = |range: &std::ops::Range<usize>| {
             let before = prompt.content.partition_point(|content| content.end <= range.start);
             prompt.content.get(before).is_none_or(|content| content.start >= range.end)

@@ -3,7 +3,7 @@
 use super::region::Region;
 use crate::response::call::ObjectKeys;
 use crate::response::grammar::ToolGrammar;
-use crate::response::pattern::Pattern;
+use crate::response::pattern::ResponsePattern;
 use regex_automata::meta;
 
 /// Where a format came from.
@@ -21,10 +21,10 @@ pub enum FormatSource {
     Generic,
 }
 
-pub(in crate::response) struct Format {
+pub(in crate::response) struct FormatRules {
     pub name: String,
     pub source: FormatSource,
-    pub fields: Vec<Field>,
+    pub fields: Vec<FormatField>,
     /// The field that text outside the others belongs to.
     pub implicit: Option<usize>,
     pub anchor: Anchor,
@@ -43,7 +43,7 @@ pub(in crate::response) enum Anchor {
     Pattern(meta::Regex),
 }
 
-pub(in crate::response) struct Field {
+pub(in crate::response) struct FormatField {
     pub name: String,
     pub kind: FieldKind,
     pub open: Delimiter,
@@ -51,7 +51,7 @@ pub(in crate::response) struct Field {
     /// See `FieldSpec::first`.
     pub first: bool,
     pub interrupted_by: Vec<String>,
-    pub strip: Strip,
+    pub strip: StripRule,
     /// Put between two pieces of text that something else stood between.
     pub join: Option<String>,
     pub body: Body,
@@ -68,7 +68,7 @@ pub(in crate::response) enum FieldKind {
 
 /// Which white space around text is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::response) enum Strip {
+pub(in crate::response) enum StripRule {
     None,
     /// Before tool calls.
     BeforeCalls,
@@ -81,7 +81,7 @@ pub(in crate::response) enum Strip {
 pub(in crate::response) enum Delimiter {
     None,
     Literals(Vec<String>),
-    Pattern(Pattern),
+    Pattern(ResponsePattern),
 }
 
 /// How a field's text is read.
@@ -105,17 +105,17 @@ pub(in crate::response) struct CallShape {
     pub unescape: bool,
     pub id_prefix: String,
     pub id_length: usize,
-    pub arguments: Arguments,
+    pub arguments: ArgumentsShape,
     pub or_object: Option<ObjectKeys>,
 }
 
-pub(in crate::response) enum Arguments {
+pub(in crate::response) enum ArgumentsShape {
     Json,
     Object(ObjectKeys),
-    Tagged(Tagged),
+    Tagged(TaggedShape),
 }
 
-pub(in crate::response) struct Tagged {
+pub(in crate::response) struct TaggedShape {
     pub open: String,
     pub key_close: String,
     pub kind_close: Option<String>,
@@ -141,7 +141,7 @@ impl Delimiter {
 impl CallShape {
     pub fn markers(&self) -> impl Iterator<Item = &str> {
         let tagged = match &self.arguments {
-            Arguments::Tagged(tagged) => Some(tagged),
+            ArgumentsShape::Tagged(tagged) => Some(tagged),
             _ => None,
         };
         let parts = tagged.into_iter().flat_map(|tagged| {

@@ -35,14 +35,14 @@ pub(super) struct OwnFile {
     #[serde(rename = "source")]
     pub _source: String,
     #[serde(default)]
-    pub chosen_by: ChosenBy,
+    pub chosen_by: FormatSelector,
     pub response_template: Value,
 }
 
 /// What makes a file of ours the one for a model.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct ChosenBy {
+pub(super) struct FormatSelector {
     /// Strings that all occur in the chat template.
     pub all: Vec<String>,
     /// Strings none of which does.
@@ -54,7 +54,7 @@ pub(super) struct ChosenBy {
 /// The template itself.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Spec {
+pub(super) struct TemplateSpec {
     pub version: Option<Value>,
     #[serde(default, rename = "defaults")]
     pub _defaults: Map<String, Value>,

@@ -13,7 +13,7 @@ impl Numbers {
 }
 
 /// A vocabulary of a few letters, and merges of whatever came before.
-fn vocabulary(numbers: &mut Numbers) -> (Vocabulary, Vec<(String, String)>) {
+fn vocabulary(numbers: &mut Numbers) -> (VocabularyMap, Vec<(String, String)>) {
     let mut texts: Vec<String> = ["a", "b", "é", "▁", "c"].map(str::to_owned).to_vec();
     let mut merges = Vec::new();
     for _ in 0..numbers.below(60) {
@@ -103,7 +103,7 @@ fn ids_are_those_of_the_definition_wherever_a_piece_is_cut() {
 
 #[test]
 fn unknown_characters_fall_back_on_bytes_or_become_one_token() {
-    let ids = |tokens: &[&str]| -> Vocabulary {
+    let ids = |tokens: &[&str]| -> VocabularyMap {
         tokens.iter().enumerate().map(|(id, text)| ((*text).into(), id as u32)).collect()
     };
     let encode = |tokens: &[&str], options: &BpeOptions, text: &str| {
@@ -124,7 +124,7 @@ fn unknown_characters_fall_back_on_bytes_or_become_one_token() {
 
 #[test]
 fn a_model_whose_merges_reach_nothing_is_refused() {
-    let ids: Vocabulary = [("a", 0), ("b", 1)].into_iter().map(|(text, id)| (text.into(), id)).collect();
+    let ids: VocabularyMap = [("a", 0), ("b", 1)].into_iter().map(|(text, id)| (text.into(), id)).collect();
     let pair = [("a".to_owned(), "b".to_owned())];
     let error = Bpe::new(ids, pair, &HashSet::new(), &BpeOptions::default()).err().unwrap();
     assert!(error.contains("merge 0") && error.contains("\"ab\""), "{error}");

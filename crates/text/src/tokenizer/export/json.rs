@@ -47,7 +47,7 @@ impl HfTokenizer {
             }
         }
         config.insert("clean_up_tokenization_spaces".into(), false.into());
-        let parts = Parts { vocab: &vocab, own: &own, texts: &texts, types: &types };
+        let parts = ExportParts { vocab: &vocab, own: &own, texts: &texts, types: &types };
         let tokenizer = parts.tokenizer()?;
         let read =
             Tokenizer::from_hf(tokenizer.to_string().as_bytes(), Some(&Value::Object(config.clone())), None)?;
@@ -59,14 +59,14 @@ impl HfTokenizer {
     }
 }
 
-struct Parts<'a> {
+struct ExportParts<'a> {
     vocab: &'a GgufVocab<'a>,
     own: &'a Tokenizer,
     texts: &'a [String],
     types: &'a [i32],
 }
 
-impl Parts<'_> {
+impl ExportParts<'_> {
     fn tokenizer(&self) -> Result<Value, TextError> {
         let outside = outside_the_model(self.types);
         let bytes = self.vocab.model == "gpt2";

@@ -6,7 +6,7 @@
 use super::pre_name::CHECK_TEXT;
 use crate::error::TextError;
 use crate::tokenizer::gguf::splitter;
-use crate::tokenizer::hf::{Admitted, ComponentValues, components_of};
+use crate::tokenizer::hf::{AdmittedFile, ComponentValues, components_of};
 use crate::tokenizer::normalize::{Normalizer, normalize};
 use crate::tokenizer::split::{PreTokenizer, cut};
 use crate::tokenizer::{Tokenizer, bytes, gguf::byte_token, pre, spm};
@@ -22,7 +22,7 @@ const MAX_LISTED: usize = 5;
 /// The rules of a tokenizer.json that a GGUF file with the rules `pre` lacks, one sentence for each.
 pub(super) fn of_json(
     json: &[u8],
-    admitted: &Admitted,
+    admitted: &AdmittedFile,
     own: &Tokenizer,
     pre: &str,
 ) -> Result<Vec<String>, TextError> {
@@ -125,7 +125,7 @@ fn prefix(component: &str, step: &Value) -> String {
     )
 }
 
-fn pre_tokenizer_step(step: &Value, admitted: &Admitted) -> Option<String> {
+fn pre_tokenizer_step(step: &Value, admitted: &AdmittedFile) -> Option<String> {
     if kind(step) != "Metaspace" {
         return Some(format!("pre_tokenizer {}: the file does not split text beforehand", shown(step)));
     }
@@ -140,7 +140,7 @@ fn pre_tokenizer_step(step: &Value, admitted: &Admitted) -> Option<String> {
 }
 
 /// What GGUF's rules of a name make of text otherwise than the folder's pre-tokenizer.
-fn pieces(admitted: &Admitted, component: &Value, pre: &str) -> Result<Option<String>, TextError> {
+fn pieces(admitted: &AdmittedFile, component: &Value, pre: &str) -> Result<Option<String>, TextError> {
     let theirs = splitter(pre::named(pre)?.patterns)?;
     let mapped = admitted.normalizers.iter().any(|step| matches!(step, Normalizer::ByteLevel));
     let levels: &[Normalizer] = if mapped { &[Normalizer::ByteLevel] } else { &[] };
@@ -206,7 +206,7 @@ fn probes(patterns: &[&str]) -> Vec<String> {
 }
 
 /// Rules of the model that `gpt2` has no keys for.
-fn byte_level_model(admitted: &Admitted, pre: &str) -> Result<Vec<String>, TextError> {
+fn byte_level_model(admitted: &AdmittedFile, pre: &str) -> Result<Vec<String>, TextError> {
     let options = &admitted.options;
     let mut lost = Vec::new();
     let theirs = pre::named(pre)?.ignore_merges;
@@ -226,8 +226,8 @@ fn byte_level_model(admitted: &Admitted, pre: &str) -> Result<Vec<String>, TextE
 }
 
 /// Rules of the model that `llama`, which joins the two neighbours of the best score, has no keys for.
-fn merged_model(admitted: &Admitted) -> Vec<String> {
-    let Admitted { options, vocabulary, merges, .. } = admitted;
+fn merged_model(admitted: &AdmittedFile) -> Vec<String> {
+    let AdmittedFile { options, vocabulary, merges, .. } = admitted;
     let mut lost = Vec::new();
     if options.ignore_merges {
         lost.push("model.ignore_merges is true: the file merges every word".into());

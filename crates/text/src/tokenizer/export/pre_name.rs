@@ -4,7 +4,7 @@
 //! hashes of the vocabularies whose rules [`pre`](super::super::pre) has are facts of its script. Rules that are not among them have the name
 //! of those with the same patterns.
 
-use super::super::Encode;
+use super::super::EncodeOptions;
 use super::super::{Tokenizer, pre};
 use crate::error::TextError;
 use serde_json::Value;
@@ -44,7 +44,7 @@ const HASHES: [(&str, &str); 25] = [
 
 /// The tokens of the text, without those that begin and end a prompt.
 pub(super) fn check_tokens(tokenizer: &Tokenizer) -> Result<Vec<u32>, TextError> {
-    tokenizer.encode(CHECK_TEXT, Encode { add_special: false, parse_special: true })
+    tokenizer.encode(CHECK_TEXT, EncodeOptions { add_special: false, parse_special: true })
 }
 
 /// The name by the tokens of the text, which may be counted with BOS or without.

@@ -3,9 +3,11 @@
 use super::{lost_rules, pre_name};
 use crate::error::TextError;
 use crate::tokenizer::bpe::BpeOptions;
-use crate::tokenizer::hf::{Admitted, Roles, admitted, components_of};
-use crate::tokenizer::sentence_piece::{BYTE, CONTROL, NORMAL, Pieces, UNKNOWN, UNUSED, USER_DEFINED};
-use crate::tokenizer::{GgufVocab, Kind, Tokenizer, bytes, gguf::byte_token, spm, tiktoken};
+use crate::tokenizer::hf::{AdmittedFile, TokenRoles, admitted, components_of};
+use crate::tokenizer::sentence_piece::{
+    BYTE, CONTROL, NORMAL, SentencePieces, UNKNOWN, UNUSED, USER_DEFINED,
+};
+use crate::tokenizer::{GgufVocab, TokenClass, Tokenizer, bytes, gguf::byte_token, spm, tiktoken};
 use latent_formats::{HfSource, TokenizerKind};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -60,7 +62,7 @@ impl GgufTokenizer {
         let mut written = match file.kind {
             TokenizerKind::Json => from_json(&bytes, &own, pre)?,
             TokenizerKind::Tiktoken => from_tiktoken(&bytes, config, &own, pre)?,
-            TokenizerKind::SentencePiece => from_sentence_piece(Pieces::read(&bytes, config)?),
+            TokenizerKind::SentencePiece => from_sentence_piece(SentencePieces::read(&bytes, config)?),
         };
         if file.kind != TokenizerKind::Json {
             written.lost_rules = lost_rules::of_config(config);
@@ -131,7 +133,7 @@ impl GgufTokenizer {
         let mut ids = Vec::new();
         ids.extend(own.bos().or_else(|| numbered("bos")).or_else(glm).map(|id| ("bos_token_id", id)));
         ids.extend(own.eos().or_else(|| numbered("eos")).map(|id| ("eos_token_id", id)));
-        let listed = Roles::new(None, source.generation_config.as_ref()).listed();
+        let listed = TokenRoles::new(None, source.generation_config.as_ref()).listed();
         let further =
             listed.iter().filter(|id| Some(**id) != own.eos() && (**id as usize) < self.tokens.len());
         ids.extend(["eot_token_id", "eom_token_id"].into_iter().zip(further.copied()));
@@ -172,7 +174,7 @@ fn rules(pre: Option<&str>, own: &Tokenizer, by_patterns: Option<&'static str>) 
 
 fn from_json(json: &[u8], own: &Tokenizer, pre: Option<&str>) -> Result<GgufTokenizer, TextError> {
     let read = admitted(json)?;
-    let Admitted { added, byte_level, space_prefix, options, vocabulary, merges, .. } = &read;
+    let AdmittedFile { added, byte_level, space_prefix, options, vocabulary, merges, .. } = &read;
     let byte_level = *byte_level;
     let mut texts = vec![None; own.vocab_size()];
     for (text, id) in vocabulary {
@@ -213,7 +215,7 @@ fn from_json(json: &[u8], own: &Tokenizer, pre: Option<&str>) -> Result<GgufToke
     Ok(written)
 }
 
-fn from_sentence_piece(pieces: Pieces) -> GgufTokenizer {
+fn from_sentence_piece(pieces: SentencePieces) -> GgufTokenizer {
     let ids = [("unknown_token_id", pieces.unknown), ("padding_token_id", pieces.padding)];
     GgufTokenizer {
         model: "llama",
@@ -268,7 +270,7 @@ fn from_tiktoken(
     }
     written.merges = Some(merges);
     for (text, kind) in tiktoken::special_tokens(config, ranks.len())? {
-        written.push(&text, if kind == Kind::Control { CONTROL } else { USER_DEFINED });
+        written.push(&text, if kind == TokenClass::Control { CONTROL } else { USER_DEFINED });
     }
     Ok(written)
 }

@@ -1,12 +1,12 @@
 //! The components of tokenizer.json that are admitted, with the values that their parameters may have. What is not listed here is
 //! refused: without a component, text would silently be split wrongly.
 
-use super::json_at::JsonAt;
+use super::json_at::LocatedValue;
 use crate::error::TextError;
 use crate::tokenizer::normalize::Normalizer;
-use crate::tokenizer::pattern::{Pattern, shortest_match};
+use crate::tokenizer::pattern::{SplitPattern, shortest_match};
 use crate::tokenizer::pre;
-use crate::tokenizer::split::{Behavior, Matcher, PreTokenizer, Prepend};
+use crate::tokenizer::split::{Behavior, PreTokenizer, Prepend, SplitMatcher};
 
 /// Steps of a normalizer or a pre-tokenizer, with those of sequences within it.
 const MAX_STEPS: usize = 32;
@@ -26,14 +26,14 @@ const DECODERS: &str =
 const POST_PROCESSORS: &str = "Sequence, ByteLevel, TemplateProcessing";
 
 /// The steps of `normalizer`.
-pub(super) fn normalizers(place: &JsonAt<'_>) -> Result<Vec<Normalizer>, TextError> {
+pub(super) fn normalizers(place: &LocatedValue<'_>) -> Result<Vec<Normalizer>, TextError> {
     let mut steps = Vec::new();
     add_normalizers(place, &mut steps, &mut 1.0)?;
     Ok(steps)
 }
 
 fn add_normalizers(
-    place: &JsonAt<'_>,
+    place: &LocatedValue<'_>,
     steps: &mut Vec<Normalizer>,
     growth: &mut f64,
 ) -> Result<(), TextError> {
@@ -76,17 +76,17 @@ fn add_normalizers(
     counted(place, steps.len())
 }
 
-fn counted(place: &JsonAt<'_>, steps: usize) -> Result<(), TextError> {
+fn counted(place: &LocatedValue<'_>, steps: usize) -> Result<(), TextError> {
     if steps > MAX_STEPS { Err(place.refused(&format!("at most {MAX_STEPS} steps"))) } else { Ok(()) }
 }
 
 /// Refuses a second `ByteLevel`: each makes two bytes of every one that is not ASCII, so that thirty of them fill any memory.
-fn once(place: &JsonAt<'_>, before: bool) -> Result<(), TextError> {
+fn once(place: &LocatedValue<'_>, before: bool) -> Result<(), TextError> {
     if before { Err(place.refused("one ByteLevel, as its letters stand for bytes already")) } else { Ok(()) }
 }
 
 /// `pattern` by `content`. Growth is bounded over all replacements, as each multiplies what the ones before it made.
-fn replace(place: &JsonAt<'_>, growth: &mut f64) -> Result<Normalizer, TextError> {
+fn replace(place: &LocatedValue<'_>, growth: &mut f64) -> Result<Normalizer, TextError> {
     let (pattern, source, shortest) = pattern(&place.at("pattern")?)?;
     let Some(shortest) = shortest.filter(|shortest| *shortest > 0) else {
         return Err(place.at("pattern")?.refused("a pattern without look-around that matches no empty text"));
@@ -104,9 +104,11 @@ fn replace(place: &JsonAt<'_>, growth: &mut f64) -> Result<Normalizer, TextError
 }
 
 /// `{"String": …}` or `{"Regex": …}`: the pattern, its text where that is meant literally, and the fewest bytes that it matches.
-fn pattern<'a>(place: &JsonAt<'a>) -> Result<(Pattern, Option<&'a str>, Option<usize>), TextError> {
-    let compile = |place: &JsonAt<'_>, source: &str| {
-        Pattern::new(source)
+fn pattern<'a>(
+    place: &LocatedValue<'a>,
+) -> Result<(SplitPattern, Option<&'a str>, Option<usize>), TextError> {
+    let compile = |place: &LocatedValue<'_>, source: &str| {
+        SplitPattern::new(source)
             .map_err(|problem| place.problem(&format!("the pattern cannot be used: {problem}")))
     };
     if let Some(literal) = place.get("String") {
@@ -134,13 +136,13 @@ fn escaped(text: &str) -> String {
 }
 
 /// The steps of `pre_tokenizer`.
-pub(super) fn pre_tokenizers(place: &JsonAt<'_>) -> Result<Vec<PreTokenizer>, TextError> {
+pub(super) fn pre_tokenizers(place: &LocatedValue<'_>) -> Result<Vec<PreTokenizer>, TextError> {
     let mut steps = Vec::new();
     add_pre_tokenizers(place, &mut steps)?;
     Ok(steps)
 }
 
-fn add_pre_tokenizers(place: &JsonAt<'_>, steps: &mut Vec<PreTokenizer>) -> Result<(), TextError> {
+fn add_pre_tokenizers(place: &LocatedValue<'_>, steps: &mut Vec<PreTokenizer>) -> Result<(), TextError> {
     if place.is_null() {
         return Ok(());
     }
@@ -155,7 +157,7 @@ fn add_pre_tokenizers(place: &JsonAt<'_>, steps: &mut Vec<PreTokenizer>) -> Resu
         "Split" => {
             let (pattern, ..) = pattern(&place.at("pattern")?)?;
             split(
-                Matcher::Pattern(pattern),
+                SplitMatcher::Pattern(pattern),
                 behavior(&place.at("behavior")?)?,
                 place.flag("invert", Some(false))?,
             )
@@ -163,7 +165,7 @@ fn add_pre_tokenizers(place: &JsonAt<'_>, steps: &mut Vec<PreTokenizer>) -> Resu
         "ByteLevel" => {
             once(place, steps.iter().any(|step| matches!(step, PreTokenizer::ByteLevel { .. })))?;
             let pattern = match place.flag("use_regex", Some(true))? {
-                true => Some(Pattern::new(pre::GPT_2).map_err(|problem| place.problem(&problem))?),
+                true => Some(SplitPattern::new(pre::GPT_2).map_err(|problem| place.problem(&problem))?),
                 false => None,
             };
             PreTokenizer::ByteLevel { prefix_space: place.flag("add_prefix_space", None)?, pattern }
@@ -174,26 +176,27 @@ fn add_pre_tokenizers(place: &JsonAt<'_>, steps: &mut Vec<PreTokenizer>) -> Resu
             } else {
                 Behavior::Contiguous
             };
-            split(Matcher::Characters(char::is_numeric), behavior, false)
+            split(SplitMatcher::Characters(char::is_numeric), behavior, false)
         }
         "Punctuation" => {
             let behavior = place.get("behavior").map_or(Ok(Behavior::Isolated), |place| behavior(&place))?;
-            let pattern = Pattern::new(r"[!-/:-@\[-`{-~\p{P}]").map_err(|problem| place.problem(&problem))?;
-            split(Matcher::Pattern(pattern), behavior, false)
+            let pattern =
+                SplitPattern::new(r"[!-/:-@\[-`{-~\p{P}]").map_err(|problem| place.problem(&problem))?;
+            split(SplitMatcher::Pattern(pattern), behavior, false)
         }
         "Metaspace" => metaspace(place)?,
         "Whitespace" => {
-            let pattern = Pattern::new(r"\w+|[^\w\s]+").map_err(|problem| place.problem(&problem))?;
-            split(Matcher::Pattern(pattern), Behavior::Removed, true)
+            let pattern = SplitPattern::new(r"\w+|[^\w\s]+").map_err(|problem| place.problem(&problem))?;
+            split(SplitMatcher::Pattern(pattern), Behavior::Removed, true)
         }
-        "WhitespaceSplit" => split(Matcher::Characters(char::is_whitespace), Behavior::Removed, false),
+        "WhitespaceSplit" => split(SplitMatcher::Characters(char::is_whitespace), Behavior::Removed, false),
         _ => return Err(place.unknown(PRE_TOKENIZERS)),
     };
     steps.push(step);
     counted(place, steps.len())
 }
 
-fn behavior(place: &JsonAt<'_>) -> Result<Behavior, TextError> {
+fn behavior(place: &LocatedValue<'_>) -> Result<Behavior, TextError> {
     Ok(match place.text()? {
         "Removed" => Behavior::Removed,
         "Isolated" => Behavior::Isolated,
@@ -204,7 +207,7 @@ fn behavior(place: &JsonAt<'_>) -> Result<Behavior, TextError> {
     })
 }
 
-fn metaspace(place: &JsonAt<'_>) -> Result<PreTokenizer, TextError> {
+fn metaspace(place: &LocatedValue<'_>) -> Result<PreTokenizer, TextError> {
     let replacement = place.at("replacement")?;
     let mut characters = replacement.text()?.chars();
     let (Some(character), None) = (characters.next(), characters.next()) else {
@@ -228,7 +231,7 @@ fn metaspace(place: &JsonAt<'_>) -> Result<PreTokenizer, TextError> {
 
 /// Whether `decoder` reads characters as bytes. Tokens are turned into text by [`crate::Detokenizer`], for which other decoders than
 /// these would be wrong.
-pub(super) fn reads_bytes(place: &JsonAt<'_>) -> Result<bool, TextError> {
+pub(super) fn reads_bytes(place: &LocatedValue<'_>) -> Result<bool, TextError> {
     if place.is_null() {
         return Ok(false);
     }
@@ -255,7 +258,7 @@ pub(super) fn reads_bytes(place: &JsonAt<'_>) -> Result<bool, TextError> {
 }
 
 /// The token that `post_processor` prepends.
-pub(super) fn first_token<'a>(place: &JsonAt<'a>) -> Result<Option<&'a str>, TextError> {
+pub(super) fn first_token<'a>(place: &LocatedValue<'a>) -> Result<Option<&'a str>, TextError> {
     if place.is_null() {
         return Ok(None);
     }

@@ -1,9 +1,9 @@
 //! Parsing tokenizer.json: components stay JSON, vocabulary and merges are parsed directly.
 
 use super::components;
-use super::json_at::JsonAt;
+use super::json_at::LocatedValue;
 use crate::error::TextError;
-use crate::tokenizer::bpe::{BpeOptions, Vocabulary};
+use crate::tokenizer::bpe::{BpeOptions, VocabularyMap};
 use crate::tokenizer::normalize::Normalizer;
 use crate::tokenizer::special::looks_special;
 use crate::tokenizer::split::PreTokenizer;
@@ -20,7 +20,7 @@ const MAX_FILE: usize = 128 << 20;
 
 /// What is read; padding and truncation are for training, and nothing here cuts or fills a prompt.
 #[derive(serde::Deserialize)]
-struct File<'a> {
+struct HfTokenizerFile<'a> {
     #[serde(default)]
     added_tokens: Option<Vec<AddedToken>>,
     #[serde(borrow)]
@@ -88,7 +88,7 @@ struct ModelHead {
 /// The tokens of `model`.
 #[derive(serde::Deserialize)]
 struct ModelBody {
-    vocab: Vocabulary,
+    vocab: VocabularyMap,
     merges: Vec<Merge>,
 }
 
@@ -128,7 +128,7 @@ impl<'de> Visitor<'de> for MergeVisitor {
 }
 
 /// The parsed and admitted file.
-pub(in crate::tokenizer) struct Admitted {
+pub(in crate::tokenizer) struct AdmittedFile {
     pub(in crate::tokenizer) added: Vec<AddedToken>,
     pub(in crate::tokenizer) normalizers: Vec<Normalizer>,
     pub(in crate::tokenizer) pre_tokenizers: Vec<PreTokenizer>,
@@ -139,18 +139,18 @@ pub(in crate::tokenizer) struct Admitted {
     /// Whether a space is prepended to texts, which decoding removes.
     pub(in crate::tokenizer) space_prefix: bool,
     pub(in crate::tokenizer) options: BpeOptions,
-    pub(in crate::tokenizer) vocabulary: Vocabulary,
+    pub(in crate::tokenizer) vocabulary: VocabularyMap,
     pub(in crate::tokenizer) merges: Vec<(String, String)>,
 }
 
-impl Admitted {
+impl AdmittedFile {
     /// Reads the file and admits its components.
-    pub(super) fn read(bytes: &[u8]) -> Result<Admitted, TextError> {
+    pub(super) fn read(bytes: &[u8]) -> Result<AdmittedFile, TextError> {
         if bytes.len() > MAX_FILE {
             let problem = format!("tokenizer.json has {} bytes; the limit is {MAX_FILE}", bytes.len());
             return Err(TextError::Malformed(problem));
         }
-        let file: File<'_> = serde_json::from_slice(bytes)
+        let file: HfTokenizerFile<'_> = serde_json::from_slice(bytes)
             .map_err(|e| TextError::Malformed(format!("tokenizer.json: {e}")))?;
         let added = file.added_tokens.unwrap_or_default();
         if let Some((i, token)) = added.iter().enumerate().find(|(_, token)| token.single_word) {
@@ -164,11 +164,11 @@ impl Admitted {
         let pre_tokenizer = component("pre_tokenizer", file.pre_tokenizer)?;
         let decoder = component("decoder", file.decoder)?;
         let post_processor = component("post_processor", file.post_processor)?;
-        let normalizers = components::normalizers(&JsonAt::new("normalizer", &normalizer))?;
-        let pre_tokenizers = components::pre_tokenizers(&JsonAt::new("pre_tokenizer", &pre_tokenizer))?;
-        let reads_bytes = components::reads_bytes(&JsonAt::new("decoder", &decoder))?;
-        let first =
-            components::first_token(&JsonAt::new("post_processor", &post_processor))?.map(str::to_owned);
+        let normalizers = components::normalizers(&LocatedValue::new("normalizer", &normalizer))?;
+        let pre_tokenizers = components::pre_tokenizers(&LocatedValue::new("pre_tokenizer", &pre_tokenizer))?;
+        let reads_bytes = components::reads_bytes(&LocatedValue::new("decoder", &decoder))?;
+        let first = components::first_token(&LocatedValue::new("post_processor", &post_processor))?
+            .map(str::to_owned);
         let writes_bytes = normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
             || pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));
         // without a decoder, the pre-tokenizer is inverted
@@ -176,7 +176,7 @@ impl Admitted {
         let prefixed = normalizers.iter().any(|n| matches!(n, Normalizer::Prepend(_)))
             || pre_tokenizers.iter().any(PreTokenizer::prepends_space);
         let (options, body) = model(file.model)?;
-        Ok(Admitted {
+        Ok(AdmittedFile {
             added,
             normalizers,
             pre_tokenizers,
@@ -199,7 +199,7 @@ pub(in crate::tokenizer) struct ComponentValues {
 
 /// The components of a file.
 pub(super) fn components_of(bytes: &[u8]) -> Result<ComponentValues, TextError> {
-    let file: File<'_> =
+    let file: HfTokenizerFile<'_> =
         serde_json::from_slice(bytes).map_err(|e| TextError::Malformed(format!("tokenizer.json: {e}")))?;
     Ok(ComponentValues {
         normalizer: component("normalizer", file.normalizer)?,
@@ -224,7 +224,7 @@ fn model(raw: Option<&RawValue>) -> Result<(BpeOptions, ModelBody), TextError> {
     let raw = raw.ok_or_else(|| TextError::Malformed("tokenizer.json has no model".into()))?.get();
     let head: ModelHead = serde_json::from_str(raw).map_err(malformed)?;
     let refuse = |key: &str, value: &Value, accepted: &str| {
-        JsonAt::new(&format!("model.{key}"), value).refused(accepted)
+        LocatedValue::new(&format!("model.{key}"), value).refused(accepted)
     };
     // files before 2021 have no type
     if !head.ty.is_null() && head.ty != "BPE" {

@@ -7,14 +7,14 @@ use serde_json::Value;
 const SHOWN: usize = 80;
 
 /// A value and its path, such as `normalizer.normalizers[2].pattern`.
-pub(super) struct JsonAt<'a> {
+pub(super) struct LocatedValue<'a> {
     path: String,
     value: &'a Value,
 }
 
-impl<'a> JsonAt<'a> {
-    pub(super) fn new(path: &str, value: &'a Value) -> JsonAt<'a> {
-        JsonAt { path: path.to_owned(), value }
+impl<'a> LocatedValue<'a> {
+    pub(super) fn new(path: &str, value: &'a Value) -> LocatedValue<'a> {
+        LocatedValue { path: path.to_owned(), value }
     }
 
     pub(super) fn is_null(&self) -> bool {
@@ -22,13 +22,13 @@ impl<'a> JsonAt<'a> {
     }
 
     /// The value of a key, unless it is absent or null.
-    pub(super) fn get(&self, key: &str) -> Option<JsonAt<'a>> {
+    pub(super) fn get(&self, key: &str) -> Option<LocatedValue<'a>> {
         let value = self.value.get(key).filter(|value| !value.is_null())?;
-        Some(JsonAt { path: format!("{}.{key}", self.path), value })
+        Some(LocatedValue { path: format!("{}.{key}", self.path), value })
     }
 
     /// The value of a required key.
-    pub(super) fn at(&self, key: &str) -> Result<JsonAt<'a>, TextError> {
+    pub(super) fn at(&self, key: &str) -> Result<LocatedValue<'a>, TextError> {
         self.get(key).ok_or_else(|| self.refused(&format!("an object with {key}")))
     }
 
@@ -39,10 +39,10 @@ impl<'a> JsonAt<'a> {
     }
 
     /// The components of a list.
-    pub(super) fn list(&self, key: &str) -> Result<Vec<JsonAt<'a>>, TextError> {
+    pub(super) fn list(&self, key: &str) -> Result<Vec<LocatedValue<'a>>, TextError> {
         let list = self.at(key)?;
         let Some(values) = list.value.as_array() else { return Err(list.refused("a list")) };
-        let place = |(i, value)| JsonAt { path: format!("{}[{i}]", list.path), value };
+        let place = |(i, value)| LocatedValue { path: format!("{}[{i}]", list.path), value };
         Ok(values.iter().enumerate().map(place).collect())
     }
 

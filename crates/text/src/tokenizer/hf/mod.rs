@@ -5,10 +5,13 @@ mod file;
 mod json_at;
 
 use super::bpe::Bpe;
-use super::pipeline::Pipeline;
-use super::{FimTokens, Kind, Model, Parts, Token, Tokenizer, bytes, gguf::byte_token, guarded, spm};
+use super::pipeline::BpePipeline;
+use super::{
+    FimTokens, Token, TokenClass, Tokenizer, TokenizerModel, TokenizerParts, bytes, gguf::byte_token,
+    guarded, spm,
+};
 use crate::error::TextError;
-pub(super) use file::{AddedToken, Admitted, ComponentValues};
+pub(super) use file::{AddedToken, AdmittedFile, ComponentValues};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
@@ -24,16 +27,16 @@ impl Tokenizer {
         generation_config: Option<&Value>,
     ) -> Result<Tokenizer, TextError> {
         guarded("tokenizer.json", || {
-            let admitted = Admitted::read(tokenizer_json)?;
-            let roles = Roles::new(tokenizer_config, generation_config);
+            let admitted = AdmittedFile::read(tokenizer_json)?;
+            let roles = TokenRoles::new(tokenizer_config, generation_config);
             build(admitted, &roles)
         })
     }
 }
 
 /// A parsed and admitted tokenizer.json.
-pub(super) fn admitted(tokenizer_json: &[u8]) -> Result<Admitted, TextError> {
-    guarded("tokenizer.json", || Admitted::read(tokenizer_json))
+pub(super) fn admitted(tokenizer_json: &[u8]) -> Result<AdmittedFile, TextError> {
+    guarded("tokenizer.json", || AdmittedFile::read(tokenizer_json))
 }
 
 /// The components of a tokenizer.json as they are written.
@@ -41,7 +44,7 @@ pub(super) fn components_of(tokenizer_json: &[u8]) -> Result<ComponentValues, Te
     file::components_of(tokenizer_json)
 }
 
-fn build(admitted: Admitted, roles: &Roles<'_>) -> Result<Tokenizer, TextError> {
+fn build(admitted: AdmittedFile, roles: &TokenRoles<'_>) -> Result<Tokenizer, TextError> {
     let tokens = tokens(&admitted)?;
     let control: HashSet<u32> =
         admitted.added.iter().filter(|token| token.is_control()).map(|token| token.id).collect();
@@ -56,9 +59,9 @@ fn build(admitted: Admitted, roles: &Roles<'_>) -> Result<Tokenizer, TextError> 
     let bpe = Bpe::new(admitted.vocabulary, admitted.merges, &control, &admitted.options)
         .map_err(|problem| TextError::Malformed(format!("tokenizer.json: model: {problem}")))?;
     let pipeline =
-        Pipeline { normalizers: admitted.normalizers, pre_tokenizers: admitted.pre_tokenizers, bpe };
-    Parts {
-        model: Model::Bpe(Box::new(pipeline)),
+        BpePipeline { normalizers: admitted.normalizers, pre_tokenizers: admitted.pre_tokenizers, bpe };
+    TokenizerParts {
+        model: TokenizerModel::Bpe(Box::new(pipeline)),
         tokens,
         bos,
         eos,
@@ -72,7 +75,7 @@ fn build(admitted: Admitted, roles: &Roles<'_>) -> Result<Tokenizer, TextError> 
 }
 
 /// BOS and EOS tokens from tokenizer_config.json and generation_config.json.
-pub(in crate::tokenizer) struct Roles<'a> {
+pub(in crate::tokenizer) struct TokenRoles<'a> {
     pub(super) bos: Option<&'a str>,
     pub(super) eos: Option<&'a str>,
     pub(super) add_bos: Option<bool>,
@@ -81,15 +84,15 @@ pub(in crate::tokenizer) struct Roles<'a> {
     pub(super) listed: Vec<u32>,
 }
 
-impl<'a> Roles<'a> {
+impl<'a> TokenRoles<'a> {
     pub(in crate::tokenizer) fn new(
         tokenizer_config: Option<&'a Value>,
         generation_config: Option<&Value>,
-    ) -> Roles<'a> {
+    ) -> TokenRoles<'a> {
         let config = tokenizer_config.unwrap_or(&Value::Null);
         let named = |key: &str| config.get(key).and_then(token_name);
         let flag = |key: &str| config.get(key).and_then(Value::as_bool);
-        Roles {
+        TokenRoles {
             bos: named("bos_token"),
             eos: named("eos_token"),
             add_bos: flag("add_bos_token"),
@@ -99,7 +102,7 @@ impl<'a> Roles<'a> {
     }
 }
 
-impl Roles<'_> {
+impl TokenRoles<'_> {
     /// The tokens that generation_config.json says end an answer.
     pub(in crate::tokenizer) fn listed(self) -> Vec<u32> {
         self.listed
@@ -118,9 +121,9 @@ pub(super) fn max_ids(tokens: usize) -> usize {
 }
 
 /// All tokens by id; holes become empty ones.
-fn tokens(admitted: &Admitted) -> Result<Vec<Token>, TextError> {
+fn tokens(admitted: &AdmittedFile) -> Result<Vec<Token>, TextError> {
     let malformed = |problem: String| TextError::Malformed(format!("tokenizer.json: {problem}"));
-    let Admitted { vocabulary, added, byte_level, .. } = admitted;
+    let AdmittedFile { vocabulary, added, byte_level, .. } = admitted;
     let listed = vocabulary.values().chain(added.iter().map(|token| &token.id));
     let Some(largest) = listed.max().map(|id| *id as usize) else {
         return Err(malformed("it has no tokens".into()));
@@ -142,7 +145,7 @@ fn tokens(admitted: &Admitted) -> Result<Vec<Token>, TextError> {
             Some(byte) => vec![byte],
             None => spm::spaces(text).into_bytes(),
         };
-        *token = Token { text: text.to_string(), bytes, kind: Kind::Plain, ..Token::default() };
+        *token = Token { text: text.to_string(), bytes, kind: TokenClass::Plain, ..Token::default() };
     }
     add(&mut tokens, vocabulary, added, *byte_level)?;
     Ok(tokens)
@@ -151,7 +154,7 @@ fn tokens(admitted: &Admitted) -> Result<Vec<Token>, TextError> {
 /// Overrides the vocabulary with the added tokens.
 fn add(
     tokens: &mut [Token],
-    vocabulary: &super::bpe::Vocabulary,
+    vocabulary: &super::bpe::VocabularyMap,
     added: &[AddedToken],
     byte_level: bool,
 ) -> Result<(), TextError> {
@@ -166,8 +169,8 @@ fn add(
             return Err(TextError::Malformed(format!("tokenizer.json: {problem}")));
         }
         ids.insert(content.as_str(), *id);
-        let kind = if token.is_control() { Kind::Control } else { Kind::UserDefined };
-        let spaced = kind == Kind::UserDefined && !byte_level && token.is_normalized();
+        let kind = if token.is_control() { TokenClass::Control } else { TokenClass::UserDefined };
+        let spaced = kind == TokenClass::UserDefined && !byte_level && token.is_normalized();
         tokens[*id as usize] = Token {
             text: content.clone(),
             bytes: if spaced { spm::spaces(content) } else { content.clone() }.into_bytes(),

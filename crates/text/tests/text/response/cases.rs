@@ -1,6 +1,6 @@
 //! cases.json: outputs as models write them, also broken and cut ones, and what they are parsed to.
 
-use super::support::{Message, Piece, events, fold, whole};
+use super::support::{FoldedMessage, OutputPiece, events, fold, whole};
 use latent_text::{CallEnding, ParserOptions, ResponseFormat};
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ fn format(case: &Value, templates: &Value) -> ResponseFormat {
 }
 
 /// Pieces of a case: text, or in a list tokens of which `{"special": …}` are control tokens.
-fn pieces(output: &Value) -> Vec<Piece> {
+fn pieces(output: &Value) -> Vec<OutputPiece> {
     match output {
         Value::String(text) => vec![(text.clone(), false)],
         Value::Array(list) => list
@@ -33,7 +33,7 @@ fn pieces(output: &Value) -> Vec<Piece> {
     }
 }
 
-fn check(case: &Value, found: &Message) {
+fn check(case: &Value, found: &FoldedMessage) {
     let name = &case["name"];
     let text = |key: &str| case[key].as_str().unwrap_or_default();
     assert_eq!(found.reasoning, text("reasoning"), "{name}: reasoning of {found:#?}");
@@ -89,7 +89,7 @@ fn outputs_are_parsed_as_they_should_be_in_any_pieces() {
             let cut = pieces.iter().flat_map(|(text, special)| {
                 let characters: Vec<char> = text.chars().collect();
                 let step = if *special { characters.len() } else { step };
-                let parts: Vec<Piece> =
+                let parts: Vec<OutputPiece> =
                     characters.chunks(step).map(|part| (part.iter().collect(), *special)).collect();
                 parts
             });

@@ -1,7 +1,7 @@
 //! Property tests: a response split into any pieces parses like the whole, calls written by a
 //! grammar are parsed back, and text outside the format stays text.
 
-use super::support::{Piece, control_tokens, ended, events, fold, tools_for, write_calls};
+use super::support::{OutputPiece, control_tokens, ended, events, fold, tools_for, write_calls};
 use latent_text::{ArgumentsGrammar, CallEnding, ParserOptions, ResponseFormat, ResponseParser};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -105,8 +105,8 @@ fn noise(format: &ResponseFormat, seeds: &[(u8, u16)], text: &str) -> String {
 }
 
 /// Control tokens of a text as pieces of their own.
-fn tokens(output: &str, control: &[String], as_text: &[bool]) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+fn tokens(output: &str, control: &[String], as_text: &[bool]) -> Vec<OutputPiece> {
+    let mut pieces: Vec<OutputPiece> = Vec::new();
     let (mut rest, mut n) = (output, 0);
     while !rest.is_empty() {
         let token =
@@ -126,7 +126,7 @@ fn tokens(output: &str, control: &[String], as_text: &[bool]) -> Vec<Piece> {
 }
 
 /// Cuts the text among pieces; control tokens stay whole.
-fn cut(pieces: &[Piece], cuts: &[prop::sample::Index]) -> Vec<Piece> {
+fn cut(pieces: &[OutputPiece], cuts: &[prop::sample::Index]) -> Vec<OutputPiece> {
     let mut out = Vec::new();
     for (text, special) in pieces {
         if *special {
@@ -193,7 +193,7 @@ proptest! {
         fold(&whole);
         let parts = events(&format, &tools, &options, None, cut(&pieces, &cuts));
         prop_assert_eq!(&parts, &whole, "{} {:?}", format.name(), output);
-        let characters = pieces.iter().flat_map(|(text, special)| -> Vec<Piece> {
+        let characters = pieces.iter().flat_map(|(text, special)| -> Vec<OutputPiece> {
             if *special { vec![(text.clone(), true)] } else { text.chars().map(|c| (c.to_string(), false)).collect() }
         });
         prop_assert_eq!(&events(&format, &tools, &options, None, characters), &whole, "{} {:?}", format.name(), output);
@@ -218,7 +218,7 @@ proptest! {
             options.control_tokens = control_tokens(&format);
             pieces = tokens(&output, &options.control_tokens, &[]);
         }
-        let mut characters: Vec<Piece> = pieces.iter().flat_map(|(text, special)| match special {
+        let mut characters: Vec<OutputPiece> = pieces.iter().flat_map(|(text, special)| match special {
             true => vec![(text.clone(), true)],
             false => text.chars().map(|c| (c.to_string(), false)).collect(),
         }).collect();
@@ -285,7 +285,7 @@ fn half_a_marker_at_a_limit_is_no_text() {
     for name in ResponseFormat::names() {
         let format = ResponseFormat::named(name).unwrap();
         let parse =
-            |pieces: Vec<Piece>, options: &ParserOptions, end: fn(&mut ResponseParser, &mut Vec<_>)| {
+            |pieces: Vec<OutputPiece>, options: &ParserOptions, end: fn(&mut ResponseParser, &mut Vec<_>)| {
                 fold(&ended(&format, &Value::Null, options, None, pieces, end))
             };
         for (thinks, marker) in [
@@ -361,7 +361,7 @@ fn what_follows_a_call_and_is_none_stays_text_in_any_pieces() {
     let call = r#"[TOOL_CALLS] [{"name": "f", "arguments": {}}"#;
     for rest in [r#", {"name": "g", "argu" x"#, r#", {"a": 1 "b""#, ", ]", " x", ", {\"name\": 1}"] {
         let output = format!("{call}{rest}");
-        let parse = |pieces: Vec<Piece>| {
+        let parse = |pieces: Vec<OutputPiece>| {
             fold(&events(&format, &Value::Null, &ParserOptions::default(), None, pieces))
         };
         let whole = parse(vec![(output.clone(), false)]);

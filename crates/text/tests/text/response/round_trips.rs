@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// A template: the type of its arguments, the number of calls, and whether it also writes content
 /// or reasoning.
-struct Real {
+struct RealTemplate {
     file: &'static str,
     strings: bool,
     calls: usize,
@@ -15,27 +15,45 @@ struct Real {
 }
 
 /// (The templates of Kimi-K2-Instruct and K2-Thinking change a list while they render calls, which Jinja's sandbox refuses.)
-const REAL: [Real; 8] = [
-    Real { file: "GLM-4.6.jinja", strings: false, calls: 3, content: true, reasoning: true },
-    Real { file: "GLM-4.7-Flash.jinja", strings: false, calls: 3, content: true, reasoning: true },
-    Real { file: "GigaChat3-10B-A1.8B.jinja", strings: false, calls: 1, content: true, reasoning: false },
-    Real { file: "moonshotai-Kimi-K2.jinja", strings: false, calls: 3, content: true, reasoning: false },
-    Real {
+const REAL: [RealTemplate; 8] = [
+    RealTemplate { file: "GLM-4.6.jinja", strings: false, calls: 3, content: true, reasoning: true },
+    RealTemplate { file: "GLM-4.7-Flash.jinja", strings: false, calls: 3, content: true, reasoning: true },
+    RealTemplate {
+        file: "GigaChat3-10B-A1.8B.jinja",
+        strings: false,
+        calls: 1,
+        content: true,
+        reasoning: false,
+    },
+    RealTemplate {
+        file: "moonshotai-Kimi-K2.jinja",
+        strings: false,
+        calls: 3,
+        content: true,
+        reasoning: false,
+    },
+    RealTemplate {
         file: "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja",
         strings: true,
         calls: 2,
         content: false,
         reasoning: false,
     },
-    Real { file: "llama-cpp-deepseek-r1.jinja", strings: false, calls: 3, content: false, reasoning: false },
-    Real {
+    RealTemplate {
+        file: "llama-cpp-deepseek-r1.jinja",
+        strings: false,
+        calls: 3,
+        content: false,
+        reasoning: false,
+    },
+    RealTemplate {
         file: "deepseek-ai-DeepSeek-V3.1.jinja",
         strings: false,
         calls: 3,
         content: true,
         reasoning: false,
     },
-    Real {
+    RealTemplate {
         file: "deepseek-ai-DeepSeek-V3.2.jinja",
         strings: false,
         calls: 3,
@@ -68,7 +86,7 @@ fn arguments() -> [(&'static str, Value); 3] {
     ]
 }
 
-fn turn(real: &Real, content: &str) -> (ResponseFormat, String, Vec<(&'static str, Value)>) {
+fn turn(real: &RealTemplate, content: &str) -> (ResponseFormat, String, Vec<(&'static str, Value)>) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/templates").join(real.file);
     let source = std::fs::read_to_string(path).unwrap();
     let calls: Vec<(&str, Value)> = arguments().into_iter().take(real.calls).collect();
@@ -93,7 +111,7 @@ fn turn(real: &Real, content: &str) -> (ResponseFormat, String, Vec<(&'static st
             .unwrap();
     let begin =
         rendered.text.rfind("</b> 5").map_or(0, |at| rendered.text[..at].rfind("Weather?").unwrap_or(0));
-    let prompt = latent_text::Rendered { text: rendered.text, content: rendered.content };
+    let prompt = latent_text::RenderedText { text: rendered.text, content: rendered.content };
     // the assistant's turn begins at the first anchor behind the user's words
     let anchors = ["<|assistant|>", "<|im_middle|>", "<｜Assistant｜>", "assistant<|role_sep|>\n"];
     let found = anchors

@@ -1,25 +1,25 @@
 //! Parsing in one go or in pieces, and writing calls by a format's grammar.
 
 use latent_text::{
-    ArgumentsGrammar, CallEnding, ParserOptions, Rendered, ResponseEvent, ResponseFormat, ResponseParser,
+    ArgumentsGrammar, CallEnding, ParserOptions, RenderedText, ResponseEvent, ResponseFormat, ResponseParser,
     ToolGrammar,
 };
 use serde_json::{Map, Value, json};
 
 /// A piece of output, and whether it is a control token.
-pub type Piece = (String, bool);
+pub type OutputPiece = (String, bool);
 
 /// A response, folded.
 #[derive(Debug, Default, PartialEq)]
-pub struct Message {
+pub struct FoldedMessage {
     pub reasoning: String,
     pub content: String,
-    pub calls: Vec<Call>,
+    pub calls: Vec<FoldedCall>,
     pub fields: Vec<(String, Value)>,
 }
 
 #[derive(Debug, PartialEq)]
-pub struct Call {
+pub struct FoldedCall {
     pub id: String,
     pub name: String,
     pub arguments: String,
@@ -31,7 +31,7 @@ pub fn events(
     tools: &Value,
     options: &ParserOptions,
     prompt: Option<&str>,
-    pieces: impl IntoIterator<Item = Piece>,
+    pieces: impl IntoIterator<Item = OutputPiece>,
 ) -> Vec<ResponseEvent> {
     ended(format, tools, options, prompt, pieces, ResponseParser::finish)
 }
@@ -42,12 +42,12 @@ pub fn ended(
     tools: &Value,
     options: &ParserOptions,
     prompt: Option<&str>,
-    pieces: impl IntoIterator<Item = Piece>,
+    pieces: impl IntoIterator<Item = OutputPiece>,
     end: fn(&mut ResponseParser, &mut Vec<ResponseEvent>),
 ) -> Vec<ResponseEvent> {
     let mut parser = ResponseParser::new(format, tools, options);
     if let Some(prompt) = prompt {
-        parser.continue_prompt(&Rendered { text: prompt.to_owned(), content: Vec::new() });
+        parser.continue_prompt(&RenderedText { text: prompt.to_owned(), content: Vec::new() });
     }
     let mut events = Vec::new();
     for (piece, special) in pieces {
@@ -58,8 +58,8 @@ pub fn ended(
 }
 
 /// Folds events, and checks that they are in order: calls do not overlap, and are numbered.
-pub fn fold(events: &[ResponseEvent]) -> Message {
-    let mut message = Message::default();
+pub fn fold(events: &[ResponseEvent]) -> FoldedMessage {
+    let mut message = FoldedMessage::default();
     for event in events {
         let open = message.calls.last().is_some_and(|call| call.ending.is_none());
         let last = message.calls.len().wrapping_sub(1);
@@ -69,7 +69,7 @@ pub fn fold(events: &[ResponseEvent]) -> Message {
             ResponseEvent::ToolCallStart { index, id, name } => {
                 assert!(!open && *index == message.calls.len(), "{event:?}");
                 assert!(!message.calls.iter().any(|call| call.id == *id), "the id {id:?} comes twice");
-                message.calls.push(Call {
+                message.calls.push(FoldedCall {
                     id: id.clone(),
                     name: name.clone(),
                     arguments: String::new(),
@@ -99,7 +99,7 @@ pub fn fold(events: &[ResponseEvent]) -> Message {
     message
 }
 
-pub fn whole(format: &ResponseFormat, tools: &Value, prompt: Option<&str>, output: &str) -> Message {
+pub fn whole(format: &ResponseFormat, tools: &Value, prompt: Option<&str>, output: &str) -> FoldedMessage {
     fold(&events(format, tools, &ParserOptions::default(), prompt, [(output.to_owned(), false)]))
 }
 

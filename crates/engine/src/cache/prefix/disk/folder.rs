@@ -1,7 +1,7 @@
 //! The files of a prefix cache on disk: which there are, what they hold, and which go first. Several processes may use one folder: files appear
 //! when they are whole, are never changed, and may vanish at any time.
 
-use super::segment::{Header, START, Start};
+use super::segment::{Header, START, SegmentStart};
 use crate::cache::block_hash::BlockHash;
 use latent_formats::{InputError, input_file, output_file};
 use std::collections::{HashMap, HashSet};
@@ -27,7 +27,7 @@ const SETTLED: Duration = Duration::from_millis(100);
 
 /// One file.
 #[derive(Debug)]
-struct Known {
+struct KnownSegment {
     bytes: u64,
     /// The index of its first block.
     first: usize,
@@ -38,11 +38,11 @@ struct Known {
 
 /// What is known of the folder.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct SegmentFolder {
     path: PathBuf,
     id: u64,
     max_bytes: u64,
-    files: HashMap<String, Known>,
+    files: HashMap<String, KnownSegment>,
     by_name: HashMap<BlockHash, String>,
     /// Of all files, however long they say that they are.
     bytes: u128,
@@ -56,12 +56,12 @@ pub(super) struct Folder {
     pub removed: u64,
 }
 
-impl Folder {
+impl SegmentFolder {
     /// Creates the folder if needed, and reads the names of its files.
-    pub(super) fn open(path: &Path, id: u64, max_bytes: u64) -> io::Result<Folder> {
+    pub(super) fn open(path: &Path, id: u64, max_bytes: u64) -> io::Result<SegmentFolder> {
         // cached rows tell what was asked
         output_file::make_private_folder(path)?;
-        let mut folder = Folder {
+        let mut folder = SegmentFolder {
             path: path.to_owned(),
             id,
             max_bytes,
@@ -175,7 +175,7 @@ impl Folder {
             self.by_name.insert(*block, file.clone());
         }
         self.bytes += u128::from(bytes);
-        self.files.insert(file, Known { bytes, first, used, blocks });
+        self.files.insert(file, KnownSegment { bytes, first, used, blocks });
     }
 
     fn forget(&mut self, file: &str) {
@@ -275,7 +275,7 @@ pub(super) fn read_header(path: &Path, id: u64) -> io::Result<(Header, File)> {
     })?;
     let mut bytes = vec![0; START];
     file.read_exact(&mut bytes)?;
-    let start = Start::parse(&bytes, id, metadata.len()).ok_or_else(damaged)?;
+    let start = SegmentStart::parse(&bytes, id, metadata.len()).ok_or_else(damaged)?;
     bytes.resize(start.header, 0);
     file.read_exact(&mut bytes[START..])?;
     let header = Header::parse(&bytes, id, metadata.len()).ok_or_else(damaged)?;
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn files_that_are_longer_than_any_disk_are_the_first_to_go() {
         let place = tempfile::tempdir().unwrap();
-        let mut folder = Folder::open(place.path(), 9, 1000).unwrap();
+        let mut folder = SegmentFolder::open(place.path(), 9, 1000).unwrap();
         for (index, bytes) in [u64::MAX, u64::MAX, 600].into_iter().enumerate() {
             let name = folder.name(index, BlockHash([index as u8; 16]));
             let age = Duration::from_secs(3600 * (10 - index as u64));

@@ -8,13 +8,13 @@ use super::stats::{DiskCache, DiskStats};
 use crate::cache::block_hash::BlockHash;
 use crate::cache::kv_cache::KvCache;
 use crate::cache::recurrent::Snapshot;
-use folder::{Folder, read_header};
+use folder::{SegmentFolder, read_header};
 use latent_backend::KV_BLOCK;
-use segment::{BlockRun, Entry, MAX_BLOCKS, NewBlock, checksum};
+use segment::{BlockRun, MAX_BLOCKS, NewBlock, SegmentEntry, checksum};
 use std::collections::{HashSet, VecDeque};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::{Arc, Mutex};
-use writer::{Shared, Writer, lock};
+use writer::{DiskStatus, Writer, lock};
 
 /// A file has about as many bytes: large enough to be read at the disk's full speed, small enough to be read between two steps.
 const SEGMENT_BYTES: usize = 8 << 20;
@@ -23,11 +23,11 @@ const SEGMENT_BYTES: usize = 8 << 20;
 const MAX_WANTED: usize = 256;
 
 /// A block of memory for the writer: its number in the pool, rows of the MTP layer, tokens, recurrent states.
-pub(super) type InMemory<'a> = (u32, usize, &'a [u32], &'a [Snapshot]);
+pub(super) type MemoryBlock<'a> = (u32, usize, &'a [u32], &'a [Snapshot]);
 
 /// The prefix cache on disk.
 pub(crate) struct Disk {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<DiskStatus>>,
     writer: Writer,
     id: u64,
     /// Runs of blocks that are to be written, each with the index of its first block.
@@ -60,8 +60,8 @@ impl Disk {
     /// # Errors
     /// When the folder cannot be made or read, or no thread started.
     pub(crate) fn open(options: &DiskCache, id: u64) -> io::Result<Disk> {
-        let folder = Folder::open(&options.path, id, options.max_bytes)?;
-        let shared = Shared { folder, queued: HashSet::new(), written: 0, dropped: 0 };
+        let folder = SegmentFolder::open(&options.path, id, options.max_bytes)?;
+        let shared = DiskStatus { folder, queued: HashSet::new(), written: 0, dropped: 0 };
         let shared = Arc::new(Mutex::new(shared));
         let writer = Writer::start(&shared, id)?;
         Ok(Disk { shared, writer, id, wanted: VecDeque::new(), blocks_read: 0, saved: 0, dropped: 0 })
@@ -154,7 +154,7 @@ impl Disk {
         cache: &KvCache,
         budget: usize,
         wait: bool,
-        in_memory: &dyn Fn(BlockHash) -> Option<InMemory<'a>>,
+        in_memory: &dyn Fn(BlockHash) -> Option<MemoryBlock<'a>>,
     ) -> bool {
         let mut bytes = 0;
         while bytes < budget
@@ -211,7 +211,7 @@ impl Disk {
 /// byte of its input.
 pub fn whole_blocks(file: &[u8], id: u64) -> Option<usize> {
     let header = segment::Header::parse(file, id, file.len() as u64)?;
-    let payload = |entry: &&Entry| {
+    let payload = |entry: &&SegmentEntry| {
         let start = usize::try_from(entry.start).ok()?;
         file.get(start..start.checked_add(entry.bytes)?).filter(|bytes| checksum(bytes) == entry.sum)
     };
@@ -222,7 +222,7 @@ pub fn whole_blocks(file: &[u8], id: u64) -> Option<usize> {
 fn copy(
     cache: &KvCache,
     name: BlockHash,
-    (block, drafted, tokens, states): InMemory<'_>,
+    (block, drafted, tokens, states): MemoryBlock<'_>,
 ) -> Option<NewBlock> {
     let mut payload = Vec::with_capacity(cache.block_bytes());
     cache.read_block(block, &mut payload).ok()?;
@@ -252,7 +252,7 @@ fn read_blocks(
         return damaged("a block has another place in its text than its name says");
     }
     let wanted = names.iter().zip(tokens.chunks_exact(KV_BLOCK)).zip(&header.entries[at..]);
-    let wanted: Vec<&Entry> = wanted
+    let wanted: Vec<&SegmentEntry> = wanted
         .take_while(|((name, tokens), entry)| **name == entry.name && **tokens == *entry.tokens)
         .map(|(_, entry)| entry)
         .collect();

@@ -47,7 +47,7 @@ pub(super) struct BlockRun {
 
 /// What a header says of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct SegmentEntry {
     pub name: BlockHash,
     pub tokens: Vec<u32>,
     pub drafted: usize,
@@ -62,12 +62,12 @@ pub(super) struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub first: usize,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<SegmentEntry>,
 }
 
 /// The start of a file, checked: how many blocks it has, and bytes of its header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Start {
+pub(super) struct SegmentStart {
     pub first: usize,
     pub blocks: usize,
     pub header: usize,
@@ -120,9 +120,9 @@ impl BlockRun {
 }
 
 /// Reads numbers one after the other; none where the bytes end.
-struct Bytes<'a>(&'a [u8]);
+struct SegmentReader<'a>(&'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> SegmentReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -142,10 +142,10 @@ impl<'a> Bytes<'a> {
     }
 }
 
-impl Start {
+impl SegmentStart {
     /// Checks the first [`START`] bytes of a file of `size` bytes.
-    pub(super) fn parse(bytes: &[u8], id: u64, size: u64) -> Option<Start> {
-        let mut bytes = Bytes(bytes);
+    pub(super) fn parse(bytes: &[u8], id: u64, size: u64) -> Option<SegmentStart> {
+        let mut bytes = SegmentReader(bytes);
         if bytes.take(8)? != MAGIC || bytes.u64()? != id {
             return None;
         }
@@ -153,19 +153,23 @@ impl Start {
         let fits = (1..=MAX_BLOCKS).contains(&blocks)
             && first.checked_add(blocks)?.checked_mul(KV_BLOCK).is_some()
             && (START + blocks * ENTRY + 8..=MAX_HEADER).contains(&header);
-        (fits && bytes.u64()? == size && size >= header as u64).then_some(Start { first, blocks, header })
+        (fits && bytes.u64()? == size && size >= header as u64).then_some(SegmentStart {
+            first,
+            blocks,
+            header,
+        })
     }
 }
 
 impl Header {
     /// Checks a whole header, of a file of `size` bytes.
     pub(super) fn parse(bytes: &[u8], id: u64, size: u64) -> Option<Header> {
-        let Start { first, blocks, header } = Start::parse(bytes.get(..START)?, id, size)?;
+        let SegmentStart { first, blocks, header } = SegmentStart::parse(bytes.get(..START)?, id, size)?;
         let (content, sum) = bytes.get(..header)?.split_at(header - 8);
-        if Bytes(sum).u64()? != checksum(content) {
+        if SegmentReader(sum).u64()? != checksum(content) {
             return None;
         }
-        let mut input = Bytes(&content[START..]);
+        let mut input = SegmentReader(&content[START..]);
         let (mut entries, mut start) = (Vec::with_capacity(blocks), header as u64);
         for index in first..first + blocks {
             let name = BlockHash(input.take(16)?.try_into().ok()?);
@@ -187,7 +191,7 @@ impl Header {
             if drafted > KV_BLOCK {
                 return None;
             }
-            entries.push(Entry { name, tokens, drafted, states: positions, start, bytes, sum });
+            entries.push(SegmentEntry { name, tokens, drafted, states: positions, start, bytes, sum });
             start = start.checked_add(bytes as u64)?;
         }
         (input.0.is_empty() && start == size).then_some(Header { first, entries })
@@ -240,7 +244,8 @@ mod tests {
         for at in header..file.len() {
             let mut wrong = file.clone();
             wrong[at] ^= 1;
-            let bad = |entry: &Entry| checksum(&wrong[entry.start as usize..][..entry.bytes]) != entry.sum;
+            let bad =
+                |entry: &SegmentEntry| checksum(&wrong[entry.start as usize..][..entry.bytes]) != entry.sum;
             assert_eq!(whole.entries.iter().filter(|entry| bad(entry)).count(), 1, "byte {at}");
             assert_eq!(super::super::whole_blocks(&wrong, 9), Some(2), "byte {at}");
         }

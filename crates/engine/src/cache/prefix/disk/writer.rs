@@ -1,6 +1,6 @@
 //! The thread that writes files of the prefix cache, so that no step waits for the disk.
 
-use super::folder::Folder;
+use super::folder::SegmentFolder;
 use super::segment::BlockRun;
 use crate::cache::block_hash::BlockHash;
 use latent_formats::{OutputError, OutputFile};
@@ -19,15 +19,15 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// What scheduler and writer both know.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub folder: Folder,
+pub(super) struct DiskStatus {
+    pub folder: SegmentFolder,
     /// Blocks that are on their way to the disk.
     pub queued: HashSet<BlockHash>,
     pub written: u64,
     pub dropped: u64,
 }
 
-impl Shared {
+impl DiskStatus {
     /// These blocks are not on their way any more.
     pub(super) fn forget_queued(&mut self, names: &[BlockHash]) {
         for name in names {
@@ -37,7 +37,7 @@ impl Shared {
 }
 
 /// What the thread is asked.
-enum Order {
+enum DiskOrder {
     Write(BlockRun),
     /// Says when all before is done.
     Flush(SyncSender<()>),
@@ -45,17 +45,17 @@ enum Order {
 
 /// A handle of the thread, which ends with it when it has written what it was given.
 pub(super) struct Writer {
-    orders: Option<SyncSender<Order>>,
+    orders: Option<SyncSender<DiskOrder>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// For both threads: every change is whole before anything can panic.
-pub(super) fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+pub(super) fn lock(shared: &Mutex<DiskStatus>) -> MutexGuard<'_, DiskStatus> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Writer {
-    pub(super) fn start(shared: &Arc<Mutex<Shared>>, id: u64) -> io::Result<Writer> {
+    pub(super) fn start(shared: &Arc<Mutex<DiskStatus>>, id: u64) -> io::Result<Writer> {
         let (orders, received) = sync_channel(QUEUE);
         let shared = Arc::clone(shared);
         let thread = std::thread::Builder::new()
@@ -67,11 +67,11 @@ impl Writer {
     /// Submits a segment; returns it if the queue is full or the thread has ended.
     pub(super) fn write(&self, segment: BlockRun, wait: bool) -> Result<(), BlockRun> {
         let back = |order| match order {
-            Order::Write(segment) => Err(segment),
-            Order::Flush(_) => Ok(()),
+            DiskOrder::Write(segment) => Err(segment),
+            DiskOrder::Flush(_) => Ok(()),
         };
         let Some(orders) = &self.orders else { return Err(segment) };
-        let order = Order::Write(segment);
+        let order = DiskOrder::Write(segment);
         if wait {
             return orders.send(order).or_else(|error| back(error.0));
         }
@@ -83,7 +83,7 @@ impl Writer {
     /// Waits until every submitted segment is on disk or has failed.
     pub(super) fn flush(&self) {
         let (done, wait) = sync_channel(1);
-        if self.orders.as_ref().is_some_and(|orders| orders.send(Order::Flush(done)).is_ok()) {
+        if self.orders.as_ref().is_some_and(|orders| orders.send(DiskOrder::Flush(done)).is_ok()) {
             // an error says that the thread has ended: nothing is left to wait for
             let _ = wait.recv();
         }
@@ -100,12 +100,12 @@ impl Drop for Writer {
     }
 }
 
-fn work(orders: &Receiver<Order>, shared: &Mutex<Shared>, id: u64) {
+fn work(orders: &Receiver<DiskOrder>, shared: &Mutex<DiskStatus>, id: u64) {
     let mut paused: Option<Instant> = None;
     for order in orders {
         let segment = match order {
-            Order::Write(segment) => segment,
-            Order::Flush(done) => {
+            DiskOrder::Write(segment) => segment,
+            DiskOrder::Flush(done) => {
                 let _ = done.send(());
                 continue;
             }
@@ -129,7 +129,7 @@ fn work(orders: &Receiver<Order>, shared: &Mutex<Shared>, id: u64) {
 }
 
 /// Writes a file; false where the budget has no room for it.
-fn write(segment: &BlockRun, shared: &Mutex<Shared>, id: u64) -> Result<bool, OutputError> {
+fn write(segment: &BlockRun, shared: &Mutex<DiskStatus>, id: u64) -> Result<bool, OutputError> {
     let bytes = segment.encode(id);
     let Some(last) = segment.blocks.last() else { return Ok(true) };
     let (name, path) = {

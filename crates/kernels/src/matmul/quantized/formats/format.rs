@@ -6,7 +6,7 @@ use latent_types::TensorType;
 
 /// Addresses of a tile's planes.
 #[derive(Clone, Copy)]
-pub(crate) struct Planes {
+pub(crate) struct PlaneAddresses {
     pub quants: *const u8,
     /// Upper bits of quants.
     pub high: *const u8,
@@ -25,7 +25,7 @@ pub(crate) struct Planes {
 /// # Safety
 /// Methods are called in code that is compiled for the ISA of `L`, on a CPU that has it. `p` holds the planes of a tile of this format with
 /// more than `b` blocks, `S` is below `UNROLL`, and `g` below `SUB_BLOCKS / UNROLL`.
-pub(crate) trait Format {
+pub(crate) trait QuantFormat {
     /// The format's type.
     const TY: TensorType;
     /// Sub-blocks per block.
@@ -50,12 +50,12 @@ pub(crate) trait Format {
 
     /// Quants of a sub-block: vector j has inputs 4j to 4j + 3 of each row. With a [constant zero point](QuantKind::ConstZero), they are
     /// [shifted left](QuantKind::left_shift) on ISAs that multiply full bytes.
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8];
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8];
     /// Scales of the sub-block's two halves, or its one scale twice.
-    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2];
+    unsafe fn scales<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::F32x16; 2];
     /// Mins in the same form; from `scales` where the zero point is constant.
     unsafe fn mins<L: Simd, const S: usize>(
-        p: &Planes,
+        p: &PlaneAddresses,
         b: usize,
         g: usize,
         scales: [L::F32x16; 2],
@@ -106,7 +106,12 @@ impl QuantKind {
 /// # Safety
 /// As for [`Format`]: block `b` of the tile has `count` of them.
 #[inline(always)]
-pub(super) unsafe fn super_scale<L: Simd>(p: &Planes, b: usize, count: usize, index: usize) -> L::F32x16 {
+pub(super) unsafe fn super_scale<L: Simd>(
+    p: &PlaneAddresses,
+    b: usize,
+    count: usize,
+    index: usize,
+) -> L::F32x16 {
     // SAFETY: 32 bytes per scale inside the plane, by this function's contract.
     unsafe { L::load_f16(p.super_scales.add((b * count + index) * 32)) }
 }
@@ -116,7 +121,7 @@ pub(super) unsafe fn super_scale<L: Simd>(p: &Planes, b: usize, count: usize, in
 /// # Safety
 /// As for [`Format`]: block `b` of the tile has `count` of them.
 #[inline(always)]
-pub(super) unsafe fn quants_at(p: &Planes, b: usize, count: usize, v: usize) -> *const u8 {
+pub(super) unsafe fn quants_at(p: &PlaneAddresses, b: usize, count: usize, v: usize) -> *const u8 {
     // SAFETY: 64 bytes per vector inside the plane, by this function's contract.
     unsafe { p.quants.add((b * count + v) * 64) }
 }
@@ -126,7 +131,7 @@ pub(super) unsafe fn quants_at(p: &Planes, b: usize, count: usize, v: usize) -> 
 /// # Safety
 /// As for [`Format`]: block `b` of the tile has `count` of them.
 #[inline(always)]
-pub(super) unsafe fn high_at(p: &Planes, b: usize, count: usize, v: usize) -> *const u8 {
+pub(super) unsafe fn high_at(p: &PlaneAddresses, b: usize, count: usize, v: usize) -> *const u8 {
     // SAFETY: 64 bytes per vector inside the plane, by this function's contract.
     unsafe { p.high.add((b * count + v) * 64) }
 }
@@ -136,7 +141,7 @@ pub(super) unsafe fn high_at(p: &Planes, b: usize, count: usize, v: usize) -> *c
 /// # Safety
 /// As for [`Format`]: block `b` of the tile has `count` of them.
 #[inline(always)]
-pub(super) unsafe fn scale_at(p: &Planes, b: usize, count: usize, index: usize) -> *const u8 {
+pub(super) unsafe fn scale_at(p: &PlaneAddresses, b: usize, count: usize, index: usize) -> *const u8 {
     // SAFETY: sixteen bytes per scale inside the plane, by this function's contract.
     unsafe { p.scales.add((b * count + index) * 16) }
 }
@@ -201,7 +206,7 @@ macro_rules! constant_min {
         const KIND: QuantKind = QuantKind::ConstZero($zero_point);
         #[inline(always)]
         unsafe fn mins<L: Simd, const S: usize>(
-            _p: &Planes,
+            _p: &PlaneAddresses,
             _b: usize,
             _g: usize,
             scales: [L::F32x16; 2],
@@ -221,7 +226,7 @@ macro_rules! no_min {
     () => {
         #[inline(always)]
         unsafe fn mins<L: Simd, const S: usize>(
-            _p: &Planes,
+            _p: &PlaneAddresses,
             _b: usize,
             _g: usize,
             scales: [L::F32x16; 2],
@@ -235,7 +240,7 @@ macro_rules! no_min {
 macro_rules! one_scale {
     ($count:expr) => {
         #[inline(always)]
-        unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::F32x16; 2] {
+        unsafe fn scales<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::F32x16; 2] {
             unsafe { [Self::scale_for_quants::<L>(super_scale::<L>(p, b, $count, 0)); 2] }
         }
     };
@@ -245,7 +250,7 @@ macro_rules! one_scale {
 macro_rules! signed_scales {
     () => {
         #[inline(always)]
-        unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2] {
+        unsafe fn scales<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::F32x16; 2] {
             unsafe {
                 let d = Self::scale_for_quants::<L>(super_scale::<L>(p, b, 1, 0));
                 two!(|half| L::mul(d, L::load_i8(scale_at(p, b, 16, 2 * (g * Self::UNROLL + S) + half))))
@@ -260,7 +265,7 @@ macro_rules! second_scale_is_min {
         // weight = d · quant + m, so the min that is subtracted is −m
         #[inline(always)]
         unsafe fn mins<L: Simd, const S: usize>(
-            p: &Planes,
+            p: &PlaneAddresses,
             b: usize,
             _g: usize,
             _scales: [L::F32x16; 2],

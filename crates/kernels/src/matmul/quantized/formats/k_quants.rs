@@ -8,7 +8,7 @@ use latent_types::TensorType;
 macro_rules! k_scales {
     () => {
         #[inline(always)]
-        unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2] {
+        unsafe fn scales<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::F32x16; 2] {
             unsafe {
                 [L::mul(
                     super_scale::<L>(p, b, 2, 0),
@@ -18,7 +18,7 @@ macro_rules! k_scales {
         }
         #[inline(always)]
         unsafe fn mins<L: Simd, const S: usize>(
-            p: &Planes,
+            p: &PlaneAddresses,
             b: usize,
             g: usize,
             _scales: [L::F32x16; 2],
@@ -38,7 +38,7 @@ pub(crate) struct Q4K;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q4K {
+impl QuantFormat for Q4K {
     const TY: TensorType = TensorType::Q4_K;
     const SUB_BLOCKS: usize = 8;
     const UNROLL: usize = 2;
@@ -46,7 +46,7 @@ impl Format for Q4K {
     const REST_BYTES: usize = 320;
     const MOST: i32 = 15;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(quants_at(p, b, 32, g * 8 + j));
@@ -78,14 +78,14 @@ pub(crate) struct Q5K;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q5K {
+impl QuantFormat for Q5K {
     const TY: TensorType = TensorType::Q5_K;
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 32;
     const REST_BYTES: usize = 832;
     const MOST: i32 = 31;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(quants_at(p, b, 32, (2 * g + S / 2) * 8 + j));
@@ -106,7 +106,7 @@ pub(crate) struct Q6K;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q6K {
+impl QuantFormat for Q6K {
     const TY: TensorType = TensorType::Q6_K;
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 32;
@@ -114,7 +114,7 @@ impl Format for Q6K {
     const MOST: i32 = 63;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(quants_at(p, b, 32, g * 16 + S % 2 * 8 + j));
@@ -146,7 +146,7 @@ pub(crate) struct Q2K;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q2K {
+impl QuantFormat for Q2K {
     const TY: TensorType = TensorType::Q2_K;
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 16;
@@ -154,11 +154,11 @@ impl Format for Q2K {
     const MOST: i32 = 3;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe { eight!(|j| bit_pair!(L::load(quants_at(p, b, 16, g * 8 + j)), S, 0)) }
     }
     #[inline(always)]
-    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2] {
+    unsafe fn scales<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::F32x16; 2] {
         unsafe {
             let d = super_scale::<L>(p, b, 2, 0);
             two!(|half| L::mul(d, L::load_u8(scale_at(p, b, 16, 2 * (g * Self::UNROLL + S) + half), 0, 15)))
@@ -166,7 +166,7 @@ impl Format for Q2K {
     }
     #[inline(always)]
     unsafe fn mins<L: Simd, const S: usize>(
-        p: &Planes,
+        p: &PlaneAddresses,
         b: usize,
         g: usize,
         _scales: [L::F32x16; 2],
@@ -183,7 +183,7 @@ pub(crate) struct Q3K;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q3K {
+impl QuantFormat for Q3K {
     const TY: TensorType = TensorType::Q3_K;
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 16;
@@ -191,7 +191,7 @@ impl Format for Q3K {
     const MOST: i32 = 7;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
             eight!(|j| {
                 let (lower, upper) = (L::load(quants_at(p, b, 16, g * 8 + j)), L::load(high_at(p, b, 8, j)));

@@ -9,14 +9,14 @@ pub(crate) struct Q4_0;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q4_0 {
+impl QuantFormat for Q4_0 {
     const TY: TensorType = TensorType::Q4_0;
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 32;
     const MOST: i32 = 15;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { nibbles_shifted!(p, b, 4, 4) }
     }
     one_scale!(1);
@@ -28,14 +28,14 @@ pub(crate) struct Q4_1;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q4_1 {
+impl QuantFormat for Q4_1 {
     const TY: TensorType = TensorType::Q4_1;
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 64;
     const MOST: i32 = 15;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { nibbles!(p, b, 4, 0) }
     }
     one_scale!(2);
@@ -55,14 +55,14 @@ pub(crate) struct Q5_0;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q5_0 {
+impl QuantFormat for Q5_0 {
     const TY: TensorType = TensorType::Q5_0;
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 96;
     const MOST: i32 = 31;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { fifth_bits!(p, b, nibbles_shifted!(p, b, 4, 3), 16 << Self::KIND.left_shift::<L>()) }
     }
     one_scale!(1);
@@ -74,14 +74,14 @@ pub(crate) struct Q5_1;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q5_1 {
+impl QuantFormat for Q5_1 {
     const TY: TensorType = TensorType::Q5_1;
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 128;
     const MOST: i32 = 31;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { fifth_bits!(p, b, nibbles!(p, b, 4, 0), 16) }
     }
     one_scale!(2);
@@ -93,7 +93,7 @@ pub(crate) struct Q8_0;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Q8_0 {
+impl QuantFormat for Q8_0 {
     const TY: TensorType = TensorType::Q8_0;
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 8;
@@ -101,7 +101,7 @@ impl Format for Q8_0 {
     const MOST: i32 = 128;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { eight!(|j| L::load(quants_at(p, b, 8, j))) }
     }
     one_scale!(1);

@@ -10,7 +10,7 @@ pub(crate) struct Iq4Nl;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Iq4Nl {
+impl QuantFormat for Iq4Nl {
     const TY: TensorType = TensorType::IQ4_NL;
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
@@ -18,7 +18,7 @@ impl Format for Iq4Nl {
     const MOST: i32 = 127;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe {
             let quants: [L::I8x64; 8] = nibbles!(p, b, 4, 0);
             eight!(|j| L::shuffle(&iq4_nl::VALUES, quants[j]))
@@ -33,7 +33,7 @@ pub(crate) struct Iq4Xs;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Iq4Xs {
+impl QuantFormat for Iq4Xs {
     const TY: TensorType = TensorType::IQ4_XS;
     const SUB_BLOCKS: usize = 8;
     const UNROLL: usize = 2;
@@ -42,14 +42,14 @@ impl Format for Iq4Xs {
     const MOST: i32 = 127;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
             let quants: [L::I8x64; 8] = nibbles!(p, b, 32, 4 * (g * Self::UNROLL + S));
             eight!(|j| L::shuffle(&iq4_nl::VALUES, quants[j]))
         }
     }
     #[inline(always)]
-    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2] {
+    unsafe fn scales<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::F32x16; 2] {
         unsafe {
             [L::mul(super_scale::<L>(p, b, 1, 0), L::load_i8(scale_at(p, b, 8, g * Self::UNROLL + S))); 2]
         }
@@ -79,7 +79,7 @@ pub(crate) struct Mxfp4;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Mxfp4 {
+impl QuantFormat for Mxfp4 {
     const TY: TensorType = TensorType::MXFP4;
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
@@ -87,14 +87,14 @@ impl Format for Mxfp4 {
     const MOST: i32 = 12;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe {
             let quants: [L::I8x64; 8] = nibbles!(p, b, 4, 0);
             eight!(|j| L::shuffle(&e2m1::DOUBLED, quants[j]))
         }
     }
     #[inline(always)]
-    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::F32x16; 2] {
+    unsafe fn scales<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::F32x16; 2] {
         unsafe { [table_scales::<L>(p.super_scales.add(b * 16), mxfp4::half_scale); 2] }
     }
     no_min!();
@@ -105,7 +105,7 @@ pub(crate) struct Nvfp4;
     clippy::undocumented_unsafe_blocks,
     reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
 )]
-impl Format for Nvfp4 {
+impl QuantFormat for Nvfp4 {
     const TY: TensorType = TensorType::NVFP4;
     const SUB_BLOCKS: usize = 2;
     const QUANT_VECTORS: usize = 8;
@@ -114,7 +114,7 @@ impl Format for Nvfp4 {
     const KIND: QuantKind = QuantKind::Symmetric;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
-    unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+    unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe {
             // 16 inputs are two vectors: their low nibbles, then their high nibbles
             eight!(|j| {
@@ -129,7 +129,7 @@ impl Format for Nvfp4 {
         }
     }
     #[inline(always)]
-    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::F32x16; 2] {
+    unsafe fn scales<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::F32x16; 2] {
         unsafe {
             two!(|half| table_scales::<L>(p.super_scales.add((b * 4 + 2 * S + half) * 16), nvfp4::half_scale))
         }

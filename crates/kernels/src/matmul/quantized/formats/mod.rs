@@ -5,7 +5,7 @@ mod k_quants;
 mod legacy;
 mod lookup;
 
-pub(crate) use format::{Format, Planes, QuantKind, two};
+pub(crate) use format::{PlaneAddresses, QuantFormat, QuantKind, two};
 pub(crate) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 pub(crate) use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(crate) use lookup::{Iq4Nl, Iq4Xs, Mxfp4, Nvfp4};
