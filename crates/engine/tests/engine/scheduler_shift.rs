@@ -21,7 +21,7 @@ fn jobs_shift_in_any_company_as_they_do_alone() {
         let DemoEngine { mut engine, tokenizer, .. } =
             demo::demo(&EngineOptions { draft, ..options(128, 2048) });
         let shift = |keep, discard| ContextShift { keep, discard };
-        let mut requests = vec![
+        let mut requests = [
             shifting(&tokenizer, prompt(0, 40), 300, shift(0, 0)),
             shifting(&tokenizer, prompt(0, 100), 250, shift(4, 10)),
             shifting(&tokenizer, prompt(1, 127), 200, shift(70, 0)),
