@@ -34,12 +34,12 @@ const GENERATE: [&str; 17] = [
 pub(crate) type Keywords<'a, 'py> = Option<&'a Bound<'py, PyDict>>;
 
 /// A value of an option.
-pub(crate) struct Given<'a, 'py> {
+pub(crate) struct KeywordValue<'a, 'py> {
     pub(crate) name: &'a str,
     pub(crate) value: Bound<'py, PyAny>,
 }
 
-impl Given<'_, '_> {
+impl KeywordValue<'_, '_> {
     pub(crate) fn extract<T: for<'x> FromPyObjectOwned<'x>>(&self, expected: &str) -> PyResult<T> {
         self.value.extract().map_err(|_| self.unexpected(expected))
     }
@@ -85,7 +85,7 @@ pub(crate) fn unknown(py: Python<'_>, name: &str, known: &[&str]) -> PyErr {
 pub(crate) fn load(py: Python<'_>, keywords: Keywords<'_, '_>) -> PyResult<LoadOptions> {
     let mut options = LoadOptions::default();
     for (name, value) in given(keywords)? {
-        let given = Given { name: &name, value };
+        let given = KeywordValue { name: &name, value };
         let engine = &mut options.engine;
         match name.as_str() {
             "ctx_size" => engine.context = Some(given.at_least_one()?),
@@ -113,12 +113,12 @@ pub(crate) fn generate(
 ) -> PyResult<GenerateOptions> {
     let mut options = model.generate_options();
     for (name, value) in given(keywords)? {
-        set(py, &mut options, &Given { name: &name, value })?;
+        set(py, &mut options, &KeywordValue { name: &name, value })?;
     }
     Ok(options)
 }
 
-fn set(py: Python<'_>, options: &mut GenerateOptions, given: &Given<'_, '_>) -> PyResult<()> {
+fn set(py: Python<'_>, options: &mut GenerateOptions, given: &KeywordValue<'_, '_>) -> PyResult<()> {
     let sampling = &mut options.sampling;
     match given.name {
         "max_tokens" => options.max_tokens = Some(given.count()?),

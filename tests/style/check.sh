@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Searches the texts of the repository for the patterns of docs/style.md. Usage: check.sh [LATENT] [PATH…]; LATENT is the program whose
+# Searches the texts of the repository for the patterns of docs/style.md, and counts names of types that are defined more than once. Usage: check.sh [LATENT] [PATH…]; LATENT is the program whose
 # help is searched too, or - for none.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -15,5 +15,17 @@ if [ "$latent" != - ]; then
         # shellcheck disable=SC2086 # no command is the whole program's help
         if "$latent" help $command | grep -nPi "$patterns" | sed "s/^/latent help $command: /" | grep .; then hits=1; fi
     done
+fi
+# Names of types that several crates may define: Error, Options, Builder, the operations that each backend has, and the like.
+most=60
+names=$(git grep -hoP '^\s*(pub(\(\w+\))? )?((struct|enum|trait|union)|(?<!\s)type) \K[A-Z]\w*' -- '*.rs' ':!**/tests/**' ':!fuzz/**')
+twice=$(sort <<<"$names" | uniq -d)
+if [ "$(wc -l <<<"$twice")" -gt $most ]; then
+    echo "more than $most names of types are defined more than once:" $twice
+    hits=1
+fi
+if grep -xE 'Part|Place|Piece|Choice|Found|About|Shared|Kind|What|Took|Asked|Kept|Said|Made|Given' <<<"$names"; then
+    echo 'a type needs a noun that can be found with grep (docs/style.md)'
+    hits=1
 fi
 exit $hits

@@ -1,7 +1,7 @@
 //! Keyword arguments of products.
 
 use crate::errors::{argument, exception};
-use crate::options::{Given, Keywords, given, unknown};
+use crate::options::{KeywordValue, Keywords, given, unknown};
 use latent_bindings::{GemmOptions, quant_type};
 use latent_marlin::QuantType;
 use pyo3::prelude::*;
@@ -46,7 +46,7 @@ pub(crate) enum Decoded {
 
 impl<'py> WeightKeywords<'py> {
     /// Takes one; false if it is none of these.
-    fn take(&mut self, given: &Given<'_, 'py>) -> PyResult<bool> {
+    fn take(&mut self, given: &KeywordValue<'_, 'py>) -> PyResult<bool> {
         let py = given.value.py();
         match given.name {
             "zeros" => self.zeros = Some(given.value.clone()),
@@ -79,7 +79,7 @@ impl<'py> WeightKeywords<'py> {
     ) -> PyResult<(WeightKeywords<'py>, Decoded)> {
         let (mut weight, mut decoded) = (WeightKeywords::default(), Decoded::default());
         for (name, value) in given(keywords)? {
-            let given = Given { name: &name, value };
+            let given = KeywordValue { name: &name, value };
             if weight.take(&given)? {
                 continue;
             }
@@ -104,7 +104,7 @@ impl<'py> ProductKeywords<'py> {
             GemmOptions::WORDS.into_iter().filter(|word| kernel || *word != "kernel").collect();
         let mut all = ProductKeywords::default();
         for (name, value) in given(keywords)? {
-            let given = Given { name: &name, value };
+            let given = KeywordValue { name: &name, value };
             if all.weight.take(&given)? {
                 continue;
             }

@@ -245,7 +245,7 @@ impl EngineWorker {
                     took = CommandIntake::Jobs;
                 }
                 Ok(Command::Work(work)) => {
-                    // whoever waits for it hears that nothing comes
+                    // the caller that waits learns that no result comes
                     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(scheduler))) {
                         tracing::error!("work between two steps panicked: {}", panic_text(&*panic));
                     }

@@ -31,7 +31,7 @@ pub(super) fn changes(args: &ServeArgs, file: &FileConfig) -> bool {
 pub(super) fn add_pulled(wanted: &mut Vec<WantedModel>) -> Result<()> {
     for listed in latent_hub::list(&hub::settings()?).into_iter().filter(|listed| listed.complete) {
         let name = listed.reference.trim_start_matches(latent_hub::PREFIX).to_owned();
-        // those that draft or read images are no models of their own
+        // files of drafters and projectors cannot be served alone
         let file = listed.model.path.file_name().map(|name| name.to_string_lossy().to_lowercase());
         let is_companion =
             file.is_some_and(|file| ["mmproj", "mtp-"].iter().any(|begin| file.starts_with(begin)));
