@@ -17,7 +17,7 @@ pub(crate) struct TraceRecorder {
     trace: Mutex<ActivationTrace>,
 }
 
-/// The part of a [`Recorder`] that one program needs.
+/// The part of a [`TraceRecorder`] that one program needs.
 #[derive(Clone, Copy)]
 pub(crate) struct ProgramProbes<'a> {
     probes: &'a [Vec<TraceProbe>],

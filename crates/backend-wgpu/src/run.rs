@@ -130,7 +130,7 @@ pub(crate) trait MultiPass: Send {
         pass: Self::ExpansionPass<'_>,
     ) -> Result<(), GpuError>;
 
-    /// See [`Operation::arithmetic`].
+    /// See [`GpuOperation::arithmetic`].
     fn arithmetic(&self, _rows: usize) -> Arithmetic {
         Arithmetic::F32
     }

@@ -1,7 +1,7 @@
 //! The backend interface. The engine uses only these traits; `latent-backends` lists the backends
 //! of a build.
 //!
-//! * [`Backend`]: a kind of device. It defines the [`Target`](latent_graph::BackendTarget) of plans and
+//! * [`Backend`]: a kind of device. It defines the [`BackendTarget`](latent_graph::BackendTarget) of plans and
 //!   loads models.
 //! * [`BackendModel`]: the weights of one model in a backend's memory, with its compiled plans. It runs steps.
 //! * [`KvStore`]: the memory of the KV cache. The engine assigns blocks to sequences; [`slot`] maps

@@ -41,7 +41,7 @@ pub struct EngineOptions {
     pub cache_tokens: Option<usize>,
     /// Threads; none: one for each core that this process may use.
     pub threads: Option<usize>,
-    /// Whether threads are bound to CPUs; not unless said so. `Pin::Auto`, which the program uses, is faster
+    /// Whether threads are bound to CPUs; not unless said so. `PinPolicy::Auto`, which the program uses, is faster
     /// on machines with several memory nodes.
     pub pin: PinPolicy,
     /// Where the threads are, in place of `threads` and `pin`.

@@ -1,7 +1,7 @@
 //! One model on several ranks: rank 0 schedules steps, and every rank runs them on its part.
 //!
 //! * [`Hosts`]: a rank's view of the job: the partition and the communicator.
-//! * [`Leader`]: a [`Model`](latent_backend::BackendModel) that runs rank 0's part and forwards each step
+//! * [`Leader`]: a [`BackendModel`](latent_backend::BackendModel) that runs rank 0's part and forwards each step
 //!   and each KV cache operation to the other ranks. To its caller it looks like a local model.
 //! * [`follow`]: the loop of the other ranks until rank 0 ends.
 //! * [`agree`]: checks facts that must be equal on all ranks, and takes the minimum of others.

@@ -10,7 +10,7 @@ pub enum ErrorKind {
     Syntax,
     /// A statement, filter, test or method that this dialect does not have.
     Unsupported,
-    /// One of the [`Limits`](crate::TemplateLimits) was reached.
+    /// One of the [`TemplateLimits`](crate::TemplateLimits) was reached.
     Limit,
     /// A name or attribute that does not exist was used as a value.
     Undefined,

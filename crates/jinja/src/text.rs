@@ -72,7 +72,7 @@ impl TemplateString {
         }
     }
 
-    /// The part that `part` is, which must be a slice of [`Text::as_str`].
+    /// The part that `part` is, which must be a slice of [`TemplateString::as_str`].
     pub(crate) fn part(&self, part: &str) -> TemplateString {
         let offset = (part.as_ptr() as usize).saturating_sub(self.as_str().as_ptr() as usize);
         self.slice(offset..offset + part.len())

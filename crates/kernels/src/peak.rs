@@ -103,7 +103,7 @@ pub fn peak(tier: Tier) -> CorePeak {
         },
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512 | Tier::Amx => measure_on!(Avx512, ACCUMULATORS)(Avx512::expect()),
-        // SAFETY: `Portable` is plain Rust and runs on any CPU.
+        // SAFETY: `PortableSimd` is plain Rust and runs on any CPU.
         _ => unsafe { measure::<crate::simd::portable::PortableSimd, ACCUMULATORS>() },
     };
     let mut best = CorePeak::NONE;

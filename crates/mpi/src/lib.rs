@@ -2,7 +2,7 @@
 //!
 //! One thread of each process speaks to MPI, and to nothing else: it sends what others want to send, takes in what arrives, and tells the other ranks four times
 //! a second that it is there. So a process that is stopped or gone is noticed by all others, whatever they wait for. That the threads which compute do so, it sees
-//! by their [`Pulse`](latent_backend::ThreadPulse): where they are in a step and nothing is done for too long, it tells the others that this rank hangs.
+//! by their [`ThreadPulse`](latent_backend::ThreadPulse): where they are in a step and nothing is done for too long, it tells the others that this rank hangs.
 //!
 //! Without the feature `mpi` there is only [`launched`].
 #![forbid(unsafe_code)]

@@ -56,9 +56,9 @@ pub(crate) struct MixRules<'a> {
     pub mix: Mix,
     pub shape: &'a ModelShape,
     pub has_importance: bool,
-    /// What [`Role::Output`] gets instead of the mix's choice.
+    /// What [`TensorRole::Output`] gets instead of the mix's choice.
     pub output: Option<TensorType>,
-    /// All tensors of [`Role::Value`].
+    /// All tensors of [`TensorRole::Value`].
     pub values: u64,
     values_before: u64,
     downs_before: u64,

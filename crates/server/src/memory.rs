@@ -127,7 +127,7 @@ impl RequestCharge {
     /// Replaces the charge.
     ///
     /// # Errors
-    /// As [`Charge::grow`].
+    /// As [`RequestCharge::grow`].
     pub(crate) fn set(&self, bytes: usize) -> Result<(), ApiError> {
         let now = self.bytes.load(Ordering::Relaxed);
         if bytes > now {

@@ -1,4 +1,4 @@
-//! The operations: one worker's part of each, given a [`Context`](crate::context::Context).
+//! The operations: one worker's part of each, given a [`WorkerContext`](crate::context::WorkerContext).
 //!
 //! Several operations share `matmul` (one product, and inputs that workers convert together), `kv_splits`
 //! (flash decoding), and `expanded_layout` and `expand` (keys and values of naive MLA).

@@ -1,7 +1,7 @@
 //! The table of block layouts: what every dialect of shaders knows about a weight format, as numbers and a few kinds.
 //!
 //! A shader decodes weights by *octets*: eight consecutive elements of a row, the first at a multiple of eight. A dialect gets a layout's numbers as named
-//! constants ([`Layout::constants`]) and brings one piece of text per kind of quants and of scales, so that a second dialect shares all of the numbers.
+//! constants ([`BlockLayout::constants`]) and brings one piece of text per kind of quants and of scales, so that a second dialect shares all of the numbers.
 
 use latent_quant::{e2m1, iq4_nl};
 use latent_types::TensorType;

@@ -304,7 +304,7 @@ fn calls(rows: &Range<usize>, slots: usize, each: usize) -> impl Iterator<Item =
     rows.clone().step_by(most).map(move |first| first..end.min(first + most))
 }
 
-/// Multiplies items with a part of a weight. With [`Matrices::ByIds`], an item reads the part by itself: for few rows; for more, see [`multiply_sorted_into`].
+/// Multiplies items with a part of a weight. With [`SlotMatrix::ByIds`], an item reads the part by itself: for few rows; for more, see [`multiply_sorted_into`].
 ///
 /// # Errors
 /// Matrices that the weight does not have; transposed products by ids; sizes beyond 32 bits; what the device refuses.

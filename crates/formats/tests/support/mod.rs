@@ -25,7 +25,7 @@ pub struct RawGguf {
     pub data: Vec<u8>,
 }
 
-/// A tensor of a [`Raw`] file; dimensions innermost first, as the file has them.
+/// A tensor of a [`RawGguf`] file; dimensions innermost first, as the file has them.
 #[derive(Clone)]
 pub struct RawTensor {
     pub name: Vec<u8>,

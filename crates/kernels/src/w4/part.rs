@@ -37,7 +37,7 @@ pub(super) struct GroupRange {
     pub end: usize,
 }
 
-/// See [`Part::runs`].
+/// See [`W4ColumnBlock::runs`].
 pub(super) struct GroupRanges {
     group: usize,
     at: usize,

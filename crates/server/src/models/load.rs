@@ -64,7 +64,7 @@ impl ModelLoader {
         self.table.drain();
     }
 
-    /// Loads a model whose phase is [`Phase::Loading`] already. A failure is logged unless the caller reports it.
+    /// Loads a model whose phase is [`ModelPhase::Loading`] already. A failure is logged unless the caller reports it.
     pub(super) async fn run(self: Arc<Self>, index: usize, reported: bool) -> Result<(), LoadError> {
         let result = self.load(index).await;
         match &result {

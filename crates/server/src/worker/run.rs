@@ -22,7 +22,7 @@ pub type StepHook = Arc<dyn Fn() + Send + Sync>;
 pub(crate) struct EngineWorker {
     engineering: Arc<WorkerHandle>,
     loader: Arc<Mutex<Loader>>,
-    /// See [`Attempt::alone`].
+    /// See [`LoadAttempt::alone`].
     alone: bool,
     commands: Receiver<Command>,
     options: SchedulerOptions,
@@ -30,7 +30,7 @@ pub(crate) struct EngineWorker {
     routes: HashMap<JobId, (NoticeSender, usize)>,
     /// No more jobs come.
     stopping: bool,
-    /// See [`AboutModel::falls_back`](crate::AboutModel::falls_back).
+    /// See [`ModelFacts::falls_back`](crate::ModelFacts::falls_back).
     falls_back: bool,
 }
 

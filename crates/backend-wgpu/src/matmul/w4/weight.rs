@@ -42,7 +42,7 @@ pub(crate) struct W4Operand<'a> {
     pub(crate) scales: GroupScales<'a>,
     /// What its codes mean.
     pub(crate) codes: W4CodeKind,
-    /// Zero points `[K / group, N]` of [`W4Codes::Int4`]; else none.
+    /// Zero points `[K / group, N]` of [`W4CodeKind::Int4`]; else none.
     pub(crate) zeros: &'a [u8],
 }
 

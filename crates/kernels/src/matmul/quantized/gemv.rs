@@ -1,7 +1,7 @@
 //! GEMV: one input row, as in decode. Bound by memory bandwidth, so prefetching decides its speed.
 //!
 //! Two tiles are processed together: they share the loads of the input, and give two address streams to CPUs that read faster with several
-//! (see [`Order`]).
+//! (see [`PrefetchOrder`]).
 
 use super::formats::{PlaneAddresses, QuantFormat};
 use super::microkernel::QuantGemm;
@@ -68,7 +68,7 @@ unsafe fn group<L: QuantGemm, F: QuantFormat, const T: usize>(
     T
 }
 
-/// [`Order`] as a const generic argument.
+/// [`PrefetchOrder`] as a const generic argument.
 const STREAMS: u8 = 0;
 const TO_L1: u8 = 1;
 const TO_L2: u8 = 2;

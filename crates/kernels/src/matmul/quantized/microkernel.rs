@@ -249,7 +249,7 @@ impl QuantGemm for portable::PortableSimd {
     }
 
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
-        // SAFETY: `Portable` is plain Rust and runs on any CPU.
+        // SAFETY: `PortableSimd` is plain Rust and runs on any CPU.
         unsafe { multiply_tiles::<Self, 1, KIND, SPLIT_SCALE, 1>(group) }
     }
 }

@@ -16,7 +16,7 @@ pub(super) enum PrefetchOrder {
     /// The next tile group in address order, 2 kB ahead. A Zen 5 core then reads at 91 to 94 % of the speed of a loop that only reads; with
     /// streams at 75 %.
     Addresses,
-    /// The same, in GEMV to L2. Zen 4 keeps few requests to L1 in flight: with [`Order::Addresses`] it reads at 50 to 60 % of that speed, so
+    /// The same, in GEMV to L2. Zen 4 keeps few requests to L1 in flight: with [`PrefetchOrder::Addresses`] it reads at 50 to 60 % of that speed, so
     /// at 75 to 90 %.
     AddressesToL2,
 }

@@ -53,7 +53,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
                     let blocks: [*const Q8Block; $m] =
                         std::array::from_fn(|i| x.row(input_row(row_ids, (row + i).min(rows - 1))).as_ptr());
                     for tile in from..to {
-                        // SAFETY: `Operands::new` has checked that the tile and the input rows have the layout's blocks.
+                        // SAFETY: `TileOperands::new` has checked that the tile and the input rows have the layout's blocks.
                         let sums = unsafe {
                             tile_rows::<L, F, $m>(order, &operands.planes(tile), layout.blocks(), &blocks)
                         };
@@ -73,7 +73,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
                 2 => rows!(2),
                 _ => {
                     let x = x.row(input_row(row_ids, row)).as_ptr();
-                    // SAFETY: `Operands::new` has checked that the input rows have the layout's blocks.
+                    // SAFETY: `TileOperands::new` has checked that the input rows have the layout's blocks.
                     unsafe { gemv::multiply::<L, F>(order, &operands, from..to, x, y.row_mut(row)) };
                     row += 1;
                 }

@@ -104,7 +104,7 @@ impl QuantKind {
 /// f16 super-block scale `index` of `count` per block, for sixteen rows.
 ///
 /// # Safety
-/// As for [`Format`]: block `b` of the tile has `count` of them.
+/// As for [`QuantFormat`]: block `b` of the tile has `count` of them.
 #[inline(always)]
 pub(super) unsafe fn super_scale<L: Simd>(
     p: &PlaneAddresses,
@@ -119,7 +119,7 @@ pub(super) unsafe fn super_scale<L: Simd>(
 /// Address of vector `v` of the `count` vectors of quants per block.
 ///
 /// # Safety
-/// As for [`Format`]: block `b` of the tile has `count` of them.
+/// As for [`QuantFormat`]: block `b` of the tile has `count` of them.
 #[inline(always)]
 pub(super) unsafe fn quants_at(p: &PlaneAddresses, b: usize, count: usize, v: usize) -> *const u8 {
     // SAFETY: 64 bytes per vector inside the plane, by this function's contract.
@@ -129,7 +129,7 @@ pub(super) unsafe fn quants_at(p: &PlaneAddresses, b: usize, count: usize, v: us
 /// Address of vector `v` of the `count` vectors of upper bits per block.
 ///
 /// # Safety
-/// As for [`Format`]: block `b` of the tile has `count` of them.
+/// As for [`QuantFormat`]: block `b` of the tile has `count` of them.
 #[inline(always)]
 pub(super) unsafe fn high_at(p: &PlaneAddresses, b: usize, count: usize, v: usize) -> *const u8 {
     // SAFETY: 64 bytes per vector inside the plane, by this function's contract.
@@ -139,7 +139,7 @@ pub(super) unsafe fn high_at(p: &PlaneAddresses, b: usize, count: usize, v: usiz
 /// Address of sixteen rows' sub-block scale `index` of `count` per block.
 ///
 /// # Safety
-/// As for [`Format`]: block `b` of the tile has `count` of them.
+/// As for [`QuantFormat`]: block `b` of the tile has `count` of them.
 #[inline(always)]
 pub(super) unsafe fn scale_at(p: &PlaneAddresses, b: usize, count: usize, index: usize) -> *const u8 {
     // SAFETY: sixteen bytes per scale inside the plane, by this function's contract.
