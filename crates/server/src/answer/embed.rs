@@ -38,7 +38,7 @@ pub(crate) async fn embed(
         ..Job::default()
     };
     let (sender, mut listening) = events(usize::MAX / 2);
-    model.engineering().submit(JobSubmission { job, choices: Vec::new(), events: sender })?;
+    model.worker_handle().submit(JobSubmission { job, choices: Vec::new(), events: sender })?;
     loop {
         match poll_fn(|context| listening.poll(context)).await {
             None => return Err(ApiError::internal("the engine has gone away")),

@@ -133,7 +133,7 @@ impl RequestAnswers {
             JobEvent::Started { cached_tokens, .. } => {
                 state.cached = cached_tokens;
                 if state.slot.is_none() {
-                    let slots = &self.served.engineering().slots;
+                    let slots = &self.served.worker_handle().slots;
                     let figures = (self.prompt, cached_tokens);
                     state.slot = Some(slots.take(&self.params, figures, self.slots, self.text.clone()));
                 }

@@ -123,7 +123,7 @@ pub(crate) async fn begin(
     };
     let (sender, listening) = events(outbound);
     let submitted = SystemTime::now();
-    served.engineering().submit(JobSubmission { job, choices, events: sender })?;
+    served.worker_handle().submit(JobSubmission { job, choices, events: sender })?;
     let open = parsers.len();
     let choice = |parser| ChoiceState {
         parser,

@@ -106,7 +106,7 @@ impl Watcher {
     /// How far a model is loaded, if that has changed.
     fn loading_progress(&mut self) -> Option<String> {
         let (name, done, total) = self.app.models.list().into_iter().find_map(|model| {
-            match model.engineering.as_ref().filter(|_| model.state == "loading")?.state() {
+            match model.worker_handle.as_ref().filter(|_| model.state == "loading")?.state() {
                 ModelState::Loading { done, total: total @ 1.. } => Some((model.name, done, total)),
                 _ => None,
             }

@@ -62,9 +62,9 @@ impl RequestCheck {
         limits: Limits,
     ) -> Result<RequestCheck, CheckError> {
         let served = Arc::new(ServedModel::without_engine(tokenizer, about, figures)?);
-        let (engineering, engine, jobs) = stand_in(served)?;
+        let (worker_handle, engine, jobs) = stand_in(served)?;
         let config = ServerConfig { limits, ..ServerConfig::default() };
-        let models = Models::of(&about.id, engineering, &config);
+        let models = Models::of(&about.id, worker_handle, &config);
         Ok(RequestCheck {
             app: Arc::new(App::with(config, models, Spans::none())),
             router: router::router(),

@@ -96,7 +96,7 @@ pub(super) async fn stats(asker: RequestContext) -> Response {
 }
 
 fn figures(model: &ModelStatus, slots: usize) -> Value {
-    let live = model.engineering.as_ref().map(|engineering| &engineering.live);
+    let live = model.worker_handle.as_ref().map(|worker_handle| &worker_handle.live);
     let (stats, rates) = live.map(|live| (live.stats(), live.rates())).unwrap_or_default();
     json!({
         "running": stats.running,
@@ -121,7 +121,7 @@ pub(super) async fn profile(asker: RequestContext) -> Response {
 }
 
 fn phases(model: &ModelStatus) -> Value {
-    let profile = model.engineering.as_ref().map(|engineering| engineering.watched.look());
+    let profile = model.worker_handle.as_ref().map(|worker_handle| worker_handle.watched.look());
     let Some(profile) = profile.filter(|profile| profile.steps > 0) else { return json!({"phases": []}) };
     let per_step = |micros: f64| micros / profile.steps as f64;
     let step = per_step(profile.time.as_secs_f64() * 1e6);

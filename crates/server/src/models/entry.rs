@@ -112,23 +112,23 @@ impl ModelEntry {
     }
 
     /// Its worker, if it has one.
-    pub(super) fn engineering(&self) -> Option<&Arc<WorkerHandle>> {
+    pub(super) fn worker_handle(&self) -> Option<&Arc<WorkerHandle>> {
         match &self.phase {
-            ModelPhase::Loading(engineering) => engineering.as_ref(),
-            ModelPhase::Loaded(engineering) | ModelPhase::Unloading(engineering) => Some(engineering),
+            ModelPhase::Loading(worker_handle) => worker_handle.as_ref(),
+            ModelPhase::Loaded(worker_handle) | ModelPhase::Unloading(worker_handle) => Some(worker_handle),
             ModelPhase::Unloaded | ModelPhase::Failed { .. } => None,
         }
     }
 
     /// What its schedulers have done since the server started; the present state is that of the one that it has.
     pub(super) fn stats(&self) -> SchedulerStats {
-        let now = self.engineering().map(|engineering| engineering.live.stats()).unwrap_or_default();
+        let now = self.worker_handle().map(|worker_handle| worker_handle.live.stats()).unwrap_or_default();
         now.after(&self.past)
     }
 
     /// Faults after which it was loaded again, since the server started.
     pub(super) fn reloads(&self) -> u64 {
-        self.past_reloads + self.engineering().map_or(0, |engineering| engineering.live.reloads())
+        self.past_reloads + self.worker_handle().map_or(0, |worker_handle| worker_handle.live.reloads())
     }
 
     pub(super) fn is_loaded(&self) -> bool {
@@ -137,8 +137,8 @@ impl ModelEntry {
 
     /// It is loaded, which took `took`; `idle`: idle time after which it is unloaded.
     pub(super) fn loaded(&mut self, time: Duration, idle: Option<Duration>) {
-        if let ModelPhase::Loading(Some(engineering)) = &self.phase {
-            self.phase = ModelPhase::Loaded(Arc::clone(engineering));
+        if let ModelPhase::Loading(Some(worker_handle)) = &self.phase {
+            self.phase = ModelPhase::Loaded(Arc::clone(worker_handle));
         }
         self.used = Instant::now();
         // a waiting request comes first and clears this
@@ -157,12 +157,12 @@ impl ModelEntry {
 
     /// Lets its users end, and then its worker.
     pub(super) fn unload(&mut self) {
-        if let ModelPhase::Loaded(engineering) = &self.phase {
-            let engineering = Arc::clone(engineering);
+        if let ModelPhase::Loaded(worker_handle) = &self.phase {
+            let worker_handle = Arc::clone(worker_handle);
             if self.users == 0 {
-                engineering.drain();
+                worker_handle.drain();
             }
-            self.phase = ModelPhase::Unloading(engineering);
+            self.phase = ModelPhase::Unloading(worker_handle);
             self.expires = None;
         }
     }
@@ -205,7 +205,7 @@ impl ModelEntry {
         }
         let keep = self.keep.take().unwrap_or(self.idle.unwrap_or(idle));
         match &self.phase {
-            ModelPhase::Unloading(engineering) => engineering.drain(),
+            ModelPhase::Unloading(worker_handle) => worker_handle.drain(),
             _ => self.expires = keep.and_then(|keep| self.used.checked_add(keep)),
         }
     }
@@ -214,7 +214,7 @@ impl ModelEntry {
     pub(super) fn ended(&mut self) {
         (self.past, self.past_reloads) = (self.stats(), self.reloads());
         let problem = match &self.phase {
-            ModelPhase::Loaded(engineering) => engineering.failure(),
+            ModelPhase::Loaded(worker_handle) => worker_handle.failure(),
             _ => None,
         };
         self.counts.unloads += 1;

@@ -11,15 +11,15 @@ use std::time::Duration;
 /// A loaded model that a request uses, and which is not unloaded until the last clone is dropped.
 pub(crate) struct Lease {
     pub(super) served: Arc<ServedModel>,
-    pub(super) engineering: Arc<WorkerHandle>,
+    pub(super) worker_handle: Arc<WorkerHandle>,
     pub(super) table: Arc<ModelTable>,
     pub(super) index: usize,
 }
 
 impl Lease {
     /// What runs the model.
-    pub(crate) fn engineering(&self) -> &WorkerHandle {
-        &self.engineering
+    pub(crate) fn worker_handle(&self) -> &WorkerHandle {
+        &self.worker_handle
     }
 
     /// Keeps the model so long after this request; none: for ever.

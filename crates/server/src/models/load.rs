@@ -92,9 +92,9 @@ impl ModelLoader {
             let (start, others) = (Instant::now(), self.table.others(index));
             let (loader, options) = self.lock()[index].clone();
             let started = EngineWorker::start(&loader, others == 0, options, self.before_step.clone())?;
-            let StartedWorker { engineering, loaded, ended, thread } = started;
+            let StartedWorker { worker_handle, loaded, ended, thread } = started;
             self.table.keep_thread(thread);
-            self.table.change(index, |entry| entry.phase = ModelPhase::Loading(Some(engineering)));
+            self.table.change(index, |entry| entry.phase = ModelPhase::Loading(Some(worker_handle)));
             if self.is_draining() {
                 self.table.drain();
             }

@@ -88,7 +88,7 @@ pub(crate) struct ModelStatus {
     /// Why it could not be loaded.
     pub(crate) problem: Option<String>,
     pub(crate) served: Option<Arc<ServedModel>>,
-    pub(crate) engineering: Option<Arc<WorkerHandle>>,
+    pub(crate) worker_handle: Option<Arc<WorkerHandle>>,
     /// Idle time after which it is unloaded; none: when another model needs its memory.
     pub(crate) stays: Option<Duration>,
     pub(crate) counts: LoadCounts,
@@ -126,7 +126,7 @@ impl Models {
     }
 
     /// One model that is there already.
-    pub(crate) fn of(name: &str, engineering: Arc<WorkerHandle>, config: &ServerConfig) -> Models {
+    pub(crate) fn of(name: &str, worker_handle: Arc<WorkerHandle>, config: &ServerConfig) -> Models {
         let loader: Loader = Box::new(|_| Err("it cannot be loaded again".into()));
         let source = ModelSource {
             name: name.to_owned(),
@@ -140,7 +140,7 @@ impl Models {
             settings: ModelSettings::default(),
         };
         let models = Models::new(vec![source], config, Extras::default());
-        models.table.change(0, |entry| entry.phase = ModelPhase::Loaded(engineering));
+        models.table.change(0, |entry| entry.phase = ModelPhase::Loaded(worker_handle));
         models
     }
 
@@ -308,8 +308,8 @@ impl Models {
         }
         if self.starting.load(Ordering::SeqCst) {
             let entries = self.table.lock();
-            if let Some(engineering) = entries[0].engineering() {
-                engineering.ready()?;
+            if let Some(worker_handle) = entries[0].worker_handle() {
+                worker_handle.ready()?;
             }
             if !entries[0].is_loaded() {
                 return Err(
@@ -327,7 +327,7 @@ impl Models {
             return Ok(());
         }
         match &self.table.lock()[0].phase {
-            ModelPhase::Loaded(engineering) => engineering.ready().map(|_| ()),
+            ModelPhase::Loaded(worker_handle) => worker_handle.ready().map(|_| ()),
             ModelPhase::Failed { problem, .. } => Err(cannot_load(problem)),
             ModelPhase::Unloaded | ModelPhase::Loading(_) | ModelPhase::Unloading(_) => Ok(()),
         }
@@ -336,7 +336,7 @@ impl Models {
     /// How far the loading of the only model is: bytes read, of how many.
     pub(crate) fn progress(&self) -> Option<(u64, u64)> {
         let entries = self.table.lock();
-        match entries.first().filter(|_| self.is_single())?.engineering()?.state() {
+        match entries.first().filter(|_| self.is_single())?.worker_handle()?.state() {
             ModelState::Loading { done, total } => Some((done, total)),
             ModelState::Ready(_) | ModelState::Failed(_) => None,
         }
@@ -382,11 +382,11 @@ impl Models {
             return Err(ApiError::new(ErrorKind::NotFound, problem).with_code("model_not_found"));
         }
         match &entry.phase {
-            ModelPhase::Loaded(engineering) => {
-                let (served, engineering) = (engineering.ready()?, Arc::clone(engineering));
+            ModelPhase::Loaded(worker_handle) => {
+                let (served, worker_handle) = (worker_handle.ready()?, Arc::clone(worker_handle));
                 entry.users += 1;
                 (entry.used, entry.expires) = (Instant::now(), None);
-                return Ok(Some(Lease { served, engineering, table: Arc::clone(&self.table), index }));
+                return Ok(Some(Lease { served, worker_handle, table: Arc::clone(&self.table), index }));
             }
             ModelPhase::Failed { problem, at } if waiting.is_some() || at.elapsed() < RETRY => {
                 return Err(cannot_load(problem));
@@ -502,8 +502,8 @@ fn cannot_load(problem: &str) -> ApiError {
 }
 
 fn status(entry: &ModelEntry, known: &KnownModel) -> ModelStatus {
-    let engineering = entry.engineering().cloned();
-    let served = match engineering.as_ref().filter(|_| entry.is_loaded()).map(|own| own.state()) {
+    let worker_handle = entry.worker_handle().cloned();
+    let served = match worker_handle.as_ref().filter(|_| entry.is_loaded()).map(|own| own.state()) {
         Some(ModelState::Ready(served)) => Some(served),
         _ => None,
     };
@@ -523,7 +523,7 @@ fn status(entry: &ModelEntry, known: &KnownModel) -> ModelStatus {
         state,
         problem,
         served,
-        engineering,
+        worker_handle,
         stays: entry.expires.map(|at| at.saturating_duration_since(Instant::now())),
         counts: entry.counts,
         stats: entry.stats(),

@@ -139,12 +139,15 @@ impl ModelTable {
     /// How many models other than this one have workers.
     pub(super) fn others(&self, index: usize) -> usize {
         let entries = self.lock();
-        entries.iter().enumerate().filter(|(i, entry)| *i != index && entry.engineering().is_some()).count()
+        entries.iter().enumerate().filter(|(i, entry)| *i != index && entry.worker_handle().is_some()).count()
     }
 
     /// Ends all workers, once their jobs have ended.
     pub(super) fn drain(&self) {
-        self.lock().iter().filter_map(ModelEntry::engineering).for_each(|engineering| engineering.drain());
+        self.lock()
+            .iter()
+            .filter_map(ModelEntry::worker_handle)
+            .for_each(|worker_handle| worker_handle.drain());
         self.events.send("*", ModelChange::Draining);
         self.tell();
     }

@@ -20,7 +20,7 @@ pub type StepHook = Arc<dyn Fn() + Send + Sync>;
 
 /// The engine's thread.
 pub(crate) struct EngineWorker {
-    engineering: Arc<WorkerHandle>,
+    worker_handle: Arc<WorkerHandle>,
     loader: Arc<Mutex<Loader>>,
     /// See [`LoadAttempt::alone`].
     alone: bool,
@@ -36,7 +36,7 @@ pub(crate) struct EngineWorker {
 
 /// A worker's thread that has been started.
 pub(crate) struct StartedWorker {
-    pub(crate) engineering: Arc<WorkerHandle>,
+    pub(crate) worker_handle: Arc<WorkerHandle>,
     /// Hears whether the model was loaded.
     pub(crate) loaded: oneshot::Receiver<Result<(), LoadError>>,
     /// Hears, by the end of the channel, that all memory of the model has been given back.
@@ -67,11 +67,11 @@ impl EngineWorker {
         before_step: Option<StepHook>,
     ) -> std::io::Result<StartedWorker> {
         let (sender, commands) = channel();
-        let engineering = Arc::new(WorkerHandle::new(sender));
+        let worker_handle = Arc::new(WorkerHandle::new(sender));
         let (first, loaded) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         let worker = EngineWorker {
-            engineering: Arc::clone(&engineering),
+            worker_handle: Arc::clone(&worker_handle),
             loader: Arc::clone(loader),
             alone,
             commands,
@@ -86,14 +86,14 @@ impl EngineWorker {
             drop(end);
         };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(run)?;
-        Ok(StartedWorker { engineering, loaded, ended, thread })
+        Ok(StartedWorker { worker_handle, loaded, ended, thread })
     }
 
     fn run(mut self, first: oneshot::Sender<Result<(), LoadError>>) {
         let mut scheduler = match self.load(None) {
             Ok(loaded) => self.scheduler(loaded, None),
             Err(error) => {
-                self.engineering.set_state(ModelState::Failed(error.to_string()));
+                self.worker_handle.set_state(ModelState::Failed(error.to_string()));
                 // the receiver may have been dropped
                 let _ = first.send(Err(error));
                 return;
@@ -106,7 +106,7 @@ impl EngineWorker {
                 WorkerEnd::Reload => None,
                 WorkerEnd::Lost(problem) => Some(problem),
             };
-            self.engineering.live.reloaded();
+            self.worker_handle.live.reloaded();
             let jobs = self.take_apart(scheduler, lost.as_deref());
             match self.reload(lost.as_deref(), jobs) {
                 Some(next) => scheduler = next,
@@ -130,8 +130,8 @@ impl EngineWorker {
     }
 
     fn load(&mut self, lost: Option<&str>) -> Result<(LoadedModel, Arc<ServedModel>), LoadError> {
-        let engineering = Arc::clone(&self.engineering);
-        let mut progress = |done, total| engineering.set_state(ModelState::Loading { done, total });
+        let worker_handle = Arc::clone(&self.worker_handle);
+        let mut progress = |done, total| worker_handle.set_state(ModelState::Loading { done, total });
         let mut attempt = LoadAttempt { progress: &mut progress, alone: self.alone, lost };
         let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = catch_unwind(AssertUnwindSafe(|| (*loader)(&mut attempt)))
@@ -153,8 +153,8 @@ impl EngineWorker {
             Some(jobs) => Scheduler::resume(engine, tokenizer, options, jobs),
             None => Scheduler::new(engine, tokenizer, options),
         };
-        self.engineering.live.publish(scheduler.stats());
-        self.engineering.set_state(ModelState::Ready(served));
+        self.worker_handle.live.publish(scheduler.stats());
+        self.worker_handle.set_state(ModelState::Ready(served));
         scheduler
     }
 
@@ -168,7 +168,7 @@ impl EngineWorker {
                 }
                 Err(error) => {
                     tracing::error!("the model cannot be loaded again: {error}");
-                    self.engineering.set_state(ModelState::Failed(error.to_string()));
+                    self.worker_handle.set_state(ModelState::Failed(error.to_string()));
                     self.end_routes(&error.to_string());
                 }
             }
@@ -185,7 +185,7 @@ impl EngineWorker {
                 CommandIntake::Nothing => {}
                 CommandIntake::Jobs => {
                     busy = true;
-                    self.engineering.live.publish(scheduler.stats());
+                    self.worker_handle.live.publish(scheduler.stats());
                 }
                 CommandIntake::Stop => self.stopping = true,
             }
@@ -195,11 +195,11 @@ impl EngineWorker {
                 }
                 continue;
             }
-            clocks.before(scheduler, &self.engineering.watched);
+            clocks.before(scheduler, &self.worker_handle.watched);
             match self.step(scheduler) {
                 Ok(more) => (busy, failures) = (more, 0),
                 Err(StepFault::Lost(problem)) => {
-                    self.engineering.set_state(ModelState::Loading { done: 0, total: 0 });
+                    self.worker_handle.set_state(ModelState::Loading { done: 0, total: 0 });
                     if !self.falls_back {
                         tracing::error!("a step failed: {problem}");
                         self.fail_all(&problem);
@@ -220,8 +220,8 @@ impl EngineWorker {
                     return WorkerEnd::Reload;
                 }
             }
-            clocks.after(scheduler, &self.engineering.watched, !busy);
-            self.engineering.live.publish(scheduler.stats());
+            clocks.after(scheduler, &self.worker_handle.watched, !busy);
+            self.worker_handle.live.publish(scheduler.stats());
         }
     }
 
@@ -235,12 +235,12 @@ impl EngineWorker {
                 let wait =
                     scheduler.next_deadline().map_or(Duration::from_secs(3600), |at| at - Instant::now());
                 let received = self.commands.recv_timeout(wait);
-                self.engineering.live.wake();
+                self.worker_handle.live.wake();
                 received.map_err(|error| error == RecvTimeoutError::Disconnected)
             };
             match command {
                 Ok(Command::Submit(submission)) => {
-                    self.engineering.queued.fetch_sub(1, Ordering::SeqCst);
+                    self.worker_handle.queued.fetch_sub(1, Ordering::SeqCst);
                     self.accept(scheduler, *submission);
                     took = CommandIntake::Jobs;
                 }
@@ -249,7 +249,7 @@ impl EngineWorker {
                     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(scheduler))) {
                         tracing::error!("work between two steps panicked: {}", panic_text(&*panic));
                     }
-                    self.engineering.live.publish(scheduler.stats());
+                    self.worker_handle.live.publish(scheduler.stats());
                 }
                 Ok(Command::Stop) | Err(true) => {
                     scheduler.close();
@@ -307,7 +307,7 @@ impl EngineWorker {
 
     /// Ends all jobs after a fault. Who hears of it must not find the model ready.
     fn fail_all(&mut self, problem: &str) {
-        self.engineering.set_state(ModelState::Loading { done: 0, total: 0 });
+        self.worker_handle.set_state(ModelState::Loading { done: 0, total: 0 });
         self.end_routes(problem);
     }
 

@@ -25,10 +25,10 @@ pub(crate) fn stand_in(
     served: Arc<ServedModel>,
 ) -> std::io::Result<(Arc<WorkerHandle>, JoinHandle<()>, Receiver<TakenJob>)> {
     let (sender, commands) = channel();
-    let engineering = Arc::new(WorkerHandle::new(sender));
-    engineering.set_state(ModelState::Ready(Arc::clone(&served)));
+    let worker_handle = Arc::new(WorkerHandle::new(sender));
+    worker_handle.set_state(ModelState::Ready(Arc::clone(&served)));
     let (taken, jobs) = channel();
-    let own = Arc::clone(&engineering);
+    let own = Arc::clone(&worker_handle);
     let run = move || {
         while let Ok(command) = commands.recv() {
             match command {
@@ -43,7 +43,7 @@ pub(crate) fn stand_in(
         }
     };
     let thread = std::thread::Builder::new().name("engine".into()).spawn(run)?;
-    Ok((engineering, thread, jobs))
+    Ok((worker_handle, thread, jobs))
 }
 
 /// Why a scheduler would not take a request, as far as it does not depend on the engine's state.

@@ -27,7 +27,8 @@ fn slot_list(asker: &RequestContext, uri: &Uri) -> Result<Value, ApiError> {
         return Err(ApiError::new(ErrorKind::NotImplemented, problem));
     }
     let model = asker.model()?;
-    let tasks = model.engineering.as_ref().map(|engineering| engineering.slots.list()).unwrap_or_default();
+    let tasks =
+        model.worker_handle.as_ref().map(|worker_handle| worker_handle.slots.list()).unwrap_or_default();
     let count = asker.app.config.scheduler.max_running;
     let wanted = parameter(uri, "fail_on_no_slot").is_some_and(|value| !value.is_empty());
     let running = tasks.iter().flatten().filter(|task| task.is_running).count();
@@ -128,9 +129,9 @@ async fn save(
     name: &str,
     path: PathBuf,
 ) -> Result<Value, ApiError> {
-    let text = text(asker, &model.engineering().slots, slot)?;
+    let text = text(asker, &model.worker_handle().slots, slot)?;
     let (start, target) = (Instant::now(), path.clone());
-    let saved = model.engineering().with_scheduler(move |scheduler| {
+    let saved = model.worker_handle().with_scheduler(move |scheduler| {
         let SlotText { salt, tokens } = text;
         scheduler.save_prefix(salt, &tokens, &target)
     });
@@ -153,13 +154,13 @@ async fn restore(
     name: &str,
     path: PathBuf,
 ) -> Result<Value, ApiError> {
-    let (slots, salt) = (&model.engineering().slots, asker.tenant.salt);
+    let (slots, salt) = (&model.worker_handle().slots, asker.tenant.salt);
     if slots.text(slot, salt) == Err(NoText::Busy) {
         return Err(busy(slot));
     }
     let (start, source) = (Instant::now(), path.clone());
     let restored =
-        model.engineering().with_scheduler(move |scheduler| scheduler.restore_prefix(salt, &source));
+        model.worker_handle().with_scheduler(move |scheduler| scheduler.restore_prefix(salt, &source));
     let tokens = restored.await?.map_err(|error| failed(&error, name, &path))?;
     let count = tokens.len();
     slots.set_text(slot, Some(SlotText { salt, tokens }));
@@ -171,19 +172,19 @@ async fn restore(
 
 async fn erase(asker: &RequestContext, slot: usize) -> Result<Value, ApiError> {
     let model = asker.model()?;
-    let Some(engineering) = model.engineering else {
+    let Some(worker_handle) = model.worker_handle else {
         // a model that is not loaded has nothing in its slots
         return Ok(json!({"id_slot": slot, "n_erased": 0}));
     };
-    let erased = match engineering.slots.text(slot, asker.tenant.salt) {
+    let erased = match worker_handle.slots.text(slot, asker.tenant.salt) {
         Err(NoText::Empty) => 0,
         Err(NoText::Busy) => return Err(busy(slot)),
         Err(NoText::Foreign) => return Err(foreign(slot)),
         Ok(SlotText { salt, tokens }) => {
-            engineering.with_scheduler(move |scheduler| scheduler.forget_prefix(salt, &tokens)).await?
+            worker_handle.with_scheduler(move |scheduler| scheduler.forget_prefix(salt, &tokens)).await?
         }
     };
-    engineering.slots.set_text(slot, None);
+    worker_handle.slots.set_text(slot, None);
     Ok(json!({"id_slot": slot, "n_erased": erased}))
 }
 
