@@ -18,7 +18,7 @@ const STARTED: &str = "started the threads for products";
 ///
 /// ```
 /// fn shared<T: Send + Sync + 'static>() {}
-/// shared::<latent_bindings::Gemm>();
+/// shared::<latent_bindings::GemmHandle>();
 /// ```
 pub struct GemmHandle {
     process: Process,

@@ -7,10 +7,10 @@
 //! * [`CpuCaseBackend`]: the CPU as a backend. Another one brings a [`CaseBackend`] and [`KernelJob`]s, and runs the same table.
 //!
 //! ```
-//! use latent_conformance::{Backend, Cpu, Filter, Verdict, cases, test};
+//! use latent_conformance::{CaseBackend, CpuCaseBackend, KernelFilter, CaseVerdict, cases, test};
 //! let mut failed = 0;
-//! test(&Cpu::new(), &cases(), &Filter::new(&["rms_norm".into()]), &mut |outcome| {
-//!     failed += usize::from(matches!(outcome.verdict, Verdict::Failed { .. }));
+//! test(&CpuCaseBackend::new(), &cases(), &KernelFilter::new(&["rms_norm".into()]), &mut |outcome| {
+//!     failed += usize::from(matches!(outcome.verdict, CaseVerdict::Failed { .. }));
 //!     true
 //! });
 //! assert_eq!(failed, 0);

@@ -15,7 +15,7 @@
 //! use latent_formats::Checkpoint;
 //! let temporary = tempfile::tempdir()?;
 //! let (folder, file) = (temporary.path().join("model"), temporary.path().join("model.gguf"));
-//! latent_testing::Recipe::new("tiny-v3", "BF16".parse()?).write_folder(&folder)?;
+//! latent_testing::ModelRecipe::new("tiny-v3", "BF16".parse()?).write_folder(&folder)?;
 //! let report = to_gguf(&Checkpoint::open(&folder)?, &file, &GgufOptions::default(), &mut |_, _| true)?;
 //! assert!(Checkpoint::open(&report.files[0])?.tensor("blk.0.attn_k_b.weight").is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -14,12 +14,12 @@
 //! A model is embedded in five lines:
 //!
 //! ```
-//! # use latent_engine::{Engine, EngineOptions, Event, Listener, Request, Session};
-//! # use latent_text::{Encode, Tokenizer};
+//! # use latent_engine::{Engine, EngineOptions, TokenEvent, Listener, Request, Session};
+//! # use latent_text::{EncodeOptions, Tokenizer};
 //! # use std::{path::Path, sync::Arc};
 //! # struct Terminal;
-//! # impl Listener for Terminal { fn token(&mut self, event: &Event<'_>) -> bool { print!("{}", event.text); true } }
-//! # let (path, how) = (concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf"), Encode { add_special: true, parse_special: false });
+//! # impl Listener for Terminal { fn token(&mut self, event: &TokenEvent<'_>) -> bool { print!("{}", event.text); true } }
+//! # let (path, how) = (concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf"), EncodeOptions { add_special: true, parse_special: false });
 //! let checkpoint = Arc::new(latent_formats::Checkpoint::open(Path::new(path))?);
 //! let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
 //! let mut engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &EngineOptions::default(), &mut |_, _| {})?;

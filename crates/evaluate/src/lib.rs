@@ -12,16 +12,16 @@
 //!
 //! ```
 //! use latent_engine::{Engine, EngineOptions};
-//! use latent_evaluate::{Chunks, perplexity};
-//! use latent_text::{Encode, Tokenizer};
+//! use latent_evaluate::{TokenChunks, perplexity};
+//! use latent_text::{EncodeOptions, Tokenizer};
 //! # use std::{path::Path, sync::Arc};
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 //! let checkpoint = Arc::new(latent_formats::Checkpoint::open(Path::new(path))?);
 //! let tokenizer = Tokenizer::from_checkpoint(&checkpoint)?;
 //! let mut engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &EngineOptions::default(), &mut |_, _| {})?;
 //! let text = "Once there was a fox who lived at the edge of a forest. ".repeat(20);
-//! let tokens = tokenizer.encode(&text, Encode { add_special: true, parse_special: false })?;
-//! let chunks = Chunks::cut(tokens, 64, None)?;
+//! let tokens = tokenizer.encode(&text, EncodeOptions { add_special: true, parse_special: false })?;
+//! let chunks = TokenChunks::cut(tokens, 64, None)?;
 //! let found = perplexity(&mut engine, &chunks, tokenizer.bos(), None, &mut |_| true)?;
 //! assert!(found.perplexity.value > 1.0 && found.perplexity.value < 20.0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -5,18 +5,18 @@
 //! * [`ToolCalls`]: calls in a model's own format, for each choice of tools.
 //!
 //! ```
-//! use latent_grammar::{GrammarError, GrammarLimits, Grammars, Source};
+//! use latent_grammar::{GrammarError, GrammarLimits, Grammars, GrammarSource};
 //! # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 //! # let checkpoint = latent_formats::Checkpoint::open(data.as_ref()).unwrap();
 //! # let tokenizer = latent_text::Tokenizer::from_checkpoint(&checkpoint).unwrap();
 //! let grammars = Grammars::new(&tokenizer, GrammarLimits::default())?;
-//! let grammar = grammars.compile(&Source::Choice(vec!["yes".into(), "no".into()]), None)?;
+//! let grammar = grammars.compile(&GrammarSource::Choice(vec!["yes".into(), "no".into()]), None)?;
 //! let (mut constraint, mut logits) = (grammar.constraint(), vec![0.0; tokenizer.vocab_size()]);
 //! constraint.process(&[], &mut logits);
 //! let allowed = |logits: &[f32], text: &str| logits[tokenizer.token_id(text).unwrap() as usize] == 0.0;
 //! assert!(allowed(&logits, "y") && !allowed(&logits, "x"));
 //!
-//! let error = grammars.compile(&Source::Gbnf("root ::= [a-z".into()), None).err().unwrap();
+//! let error = grammars.compile(&GrammarSource::Gbnf("root ::= [a-z".into()), None).err().unwrap();
 //! assert_eq!(error.to_string(), "the GBNF grammar is malformed at line 1, column 10: this `[` is not closed");
 //! # Ok::<(), GrammarError>(())
 //! ```

@@ -8,10 +8,10 @@
 //! * [`HubError`]: errors, each with advice.
 //!
 //! ```
-//! use latent_hub::{Choice, ModelRef};
+//! use latent_hub::{ModelSelector, ModelRef};
 //! let model: ModelRef = "hf:bartowski/DeepSeek-V2-Lite-Chat-GGUF:q4_k_m".parse()?;
 //! assert_eq!(model.repo.owner, "bartowski");
-//! assert_eq!(model.choice, Choice::Quant("q4_k_m".into()));
+//! assert_eq!(model.choice, ModelSelector::Quant("q4_k_m".into()));
 //! assert_eq!(model.revision(), "main");
 //! # Ok::<(), latent_hub::HubError>(())
 //! ```

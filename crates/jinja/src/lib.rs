@@ -6,11 +6,11 @@
 //! control tokens in a user's message can be told from those that the template writes ([`RenderedText::content`]).
 //!
 //! ```
-//! use latent_jinja::{Limits, Origin, Render, Template};
-//! let template = Template::parse("<|user|>{{ text }}", &Limits::DEFAULT)?;
+//! use latent_jinja::{TemplateLimits, StringTrust, RenderRequest, Template};
+//! let template = Template::parse("<|user|>{{ text }}", &TemplateLimits::DEFAULT)?;
 //! let text = serde_json::json!("Hi <|user|>");
-//! let mut render = Render::new(&template, Limits::DEFAULT);
-//! render.define("text", &text, Origin::Content)?;
+//! let mut render = RenderRequest::new(&template, TemplateLimits::DEFAULT);
+//! render.define("text", &text, StringTrust::Content)?;
 //! let rendered = render.finish()?;
 //! assert_eq!(rendered.text, "<|user|>Hi <|user|>");
 //! assert_eq!(rendered.content, [8..19]);

@@ -5,7 +5,7 @@
 //! ```
 //! let folder = tempfile::tempdir()?;
 //! let path = folder.path().join("tiny.gguf");
-//! latent_testing::Recipe::new("tiny-v3", "Q4_K_M".parse()?).write_gguf(&path)?;
+//! latent_testing::ModelRecipe::new("tiny-v3", "Q4_K_M".parse()?).write_gguf(&path)?;
 //! assert!(latent_formats::Checkpoint::open(&path)?.tensor("blk.1.ffn_gate_exps.weight").is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -10,7 +10,7 @@ use crate::{MatrixView, MatrixViewMut};
 ///
 /// ```compile_fail
 /// let widths = latent_kernels::HeadWidths { nope: 4, rope: 0, value: 4 };
-/// let mut expanded = latent_kernels::Expanded::new(&[0.0; 256], (&[], 0), &[0.0; 256], widths).unwrap();
+/// let mut expanded = latent_kernels::ExpandedKv::new(&[0.0; 256], (&[], 0), &[0.0; 256], widths).unwrap();
 /// expanded.widths.nope = 1 << 20;
 /// ```
 #[derive(Clone, Copy)]

@@ -52,7 +52,7 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(config: ServerConfig, sources: Vec<ModelSource>, extras: Extras, spans: Spans) -> App {
-        let models = Models::new(sources, &config, extras);
+        let models = Models::new(sources, &config, extras.catalog, extras.before_step);
         App::with(config, models, spans)
     }
 

@@ -1,42 +1,25 @@
 //! Downloading and deleting models while the server runs.
 
+use super::download_list::RunningDownload;
 use super::events::ModelChange;
 use super::{ListTurn, Models};
 use crate::catalog::{DownloadProgress, ModelCatalog};
 use crate::error::{ApiError, ErrorKind};
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Maximum number of downloads at the same time.
 const MAX_DOWNLOADS: usize = 2;
 
-/// The downloads that run, by the names of their models.
-#[derive(Default)]
-pub(super) struct Downloads(Mutex<BTreeMap<String, Download>>);
-
-#[derive(Default)]
-struct Download {
-    progress: Option<DownloadProgress>,
-    /// Whether it is to end.
-    stopped: Arc<AtomicBool>,
-}
-
-impl Downloads {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Download>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Forgets a download when it ends, however that happens.
-struct Running {
+struct DownloadGuard {
     models: Arc<Models>,
     name: String,
     stopped: Arc<AtomicBool>,
 }
 
-impl Running {
+impl DownloadGuard {
     /// Downloads the model, and lists it.
     fn run(self, catalog: &dyn ModelCatalog) {
         let result = catalog.download(&self.name, &mut |progress| self.report(progress));
@@ -67,7 +50,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for DownloadGuard {
     fn drop(&mut self) {
         self.models.downloads.lock().remove(&self.name);
     }
@@ -102,9 +85,9 @@ impl Models {
             let problem = format!("{MAX_DOWNLOADS} models are being downloaded: try again later");
             return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(30)));
         }
-        downloads.insert(name.clone(), Download { progress: None, stopped: Arc::clone(&stopped) });
+        downloads.insert(name.clone(), RunningDownload { progress: None, stopped: Arc::clone(&stopped) });
         drop(downloads);
-        let running = Running { models: Arc::clone(self), name, stopped };
+        let running = DownloadGuard { models: Arc::clone(self), name, stopped };
         // a thread that does not start drops what would run
         let thread = std::thread::Builder::new().name("download".into());
         match thread.spawn(move || running.run(&*catalog)) {

@@ -1,5 +1,6 @@
 //! The models of a server: loaded when they are first asked for, unloaded when idle or when another model needs their memory.
 
+mod download_list;
 mod downloads;
 mod entry;
 mod events;
@@ -11,14 +12,13 @@ pub(crate) use entry::LoadCounts;
 pub(crate) use events::{ModelChange, ModelEvent};
 pub(crate) use lease::Lease;
 
-use crate::app::Extras;
 use crate::catalog::ModelCatalog;
 use crate::config::ServerConfig;
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;
 use crate::model::{DrawingSource, LoadError, Loader, ModelSettings, ModelSource, ServedModel};
-use crate::worker::{ModelState, WorkerHandle};
-use downloads::Downloads;
+use crate::worker::{ModelState, StepHook, WorkerHandle};
+use download_list::DownloadList;
 use entry::{ModelEntry, ModelPhase};
 use latent_engine::scheduler::SchedulerStats;
 use lease::LeaseWaiter;
@@ -40,7 +40,7 @@ pub(crate) struct Models {
     /// As the entries of the table. A model that the list no longer has keeps its number.
     known: RwLock<Arc<Vec<Arc<KnownModel>>>>,
     catalog: Option<Arc<dyn ModelCatalog>>,
-    downloads: Downloads,
+    downloads: DownloadList,
     /// Held while the list changes.
     changing: Arc<tokio::sync::Mutex<()>>,
     /// Whether the server has one model and has had no other.
@@ -104,15 +104,20 @@ pub(crate) struct ListTurn {
 }
 
 impl Models {
-    pub(crate) fn new(sources: Vec<ModelSource>, config: &ServerConfig, extras: Extras) -> Models {
+    pub(crate) fn new(
+        sources: Vec<ModelSource>,
+        config: &ServerConfig,
+        catalog: Option<Arc<dyn ModelCatalog>>,
+        before_step: Option<StepHook>,
+    ) -> Models {
         let table = Arc::new(ModelTable::new(config.unload_idle));
         let (max, own) = (config.models_max, Arc::clone(&table));
         let models = Models {
-            loading: Arc::new(ModelLoader::new(own, max, &config.scheduler, extras.before_step)),
+            loading: Arc::new(ModelLoader::new(own, max, &config.scheduler, before_step)),
             table,
             known: RwLock::default(),
-            catalog: extras.catalog,
-            downloads: Downloads::default(),
+            catalog,
+            downloads: DownloadList::default(),
             changing: Arc::default(),
             single: AtomicBool::new(sources.len() == 1 && !config.router),
             starting: AtomicBool::new(false),
@@ -139,7 +144,7 @@ impl Models {
             definition: String::new(),
             settings: ModelSettings::default(),
         };
-        let models = Models::new(vec![source], config, Extras::default());
+        let models = Models::new(vec![source], config, None, None);
         models.table.change(0, |entry| entry.phase = ModelPhase::Loaded(worker_handle));
         models
     }

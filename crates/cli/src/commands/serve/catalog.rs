@@ -1,14 +1,14 @@
 //! A list of models that can change while the server runs.
 
 use super::load::Setup;
-use super::read_config;
-use super::sources::{self, WantedModel};
+use super::sources;
+use super::wanted::is_router;
 use crate::args::ServeArgs;
 use crate::hub;
 use anyhow::Result;
 use latent_hub::{ModelRef, ModelSelector, PullEvent};
 use latent_server::{DownloadProgress, FileConfig, ModelCatalog, ModelSource};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The models of the arguments, which are read again when they may have changed.
@@ -17,31 +17,9 @@ pub(super) struct Catalog {
     setup: Arc<Setup>,
 }
 
-/// Whether the list of models can grow, so that even a model that is alone is loaded when a request names it.
-pub(super) fn is_router(args: &ServeArgs) -> bool {
-    args.server.models_cache || args.server.models_preset.is_some()
-}
-
 /// Whether the list of models can change.
 pub(super) fn changes(args: &ServeArgs, file: &FileConfig) -> bool {
     is_router(args) || args.server.models_dir.is_some() || !file.models.is_empty()
-}
-
-/// Adds the models that were pulled, under the names of the hub.
-pub(super) fn add_pulled(wanted: &mut Vec<WantedModel>) -> Result<()> {
-    for listed in latent_hub::list(&hub::settings()?).into_iter().filter(|listed| listed.complete) {
-        let name = listed.reference.trim_start_matches(latent_hub::PREFIX).to_owned();
-        // files of drafters and projectors cannot be served alone
-        let file = listed.model.path.file_name().map(|name| name.to_string_lossy().to_lowercase());
-        let is_companion =
-            file.is_some_and(|file| ["mmproj", "mtp-"].iter().any(|begin| file.starts_with(begin)));
-        if is_companion || wanted.iter().any(|one| one.name.as_ref() == Some(&name)) {
-            continue;
-        }
-        let path = Some(PathBuf::from(listed.reference));
-        wanted.push(WantedModel { name: Some(name), path, pulled: true, ..WantedModel::default() });
-    }
-    Ok(())
 }
 
 impl Catalog {
@@ -65,7 +43,7 @@ fn text(error: impl Into<anyhow::Error>) -> String {
 
 impl ModelCatalog for Catalog {
     fn sources(&self) -> Result<Vec<ModelSource>, String> {
-        let file = read_config(self.args.server.config.as_deref()).map_err(text)?;
+        let file = sources::read_config(self.args.server.config.as_deref()).map_err(text)?;
         sources::sources_again(&self.args, &file, &self.setup).map_err(text)
     }
 

@@ -1,10 +1,10 @@
 //! Loading a model for the server, the first time and again.
 
 use super::answers::AnswerDefaults;
-use crate::args::{EngineArgs, ModelArgs, SamplingArgs};
+use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ServeArgs};
 use crate::commands::draw;
 use crate::commands::sampling::Sampling;
-use crate::exit::usage_of;
+use crate::exit::{UsageError, usage_of};
 use crate::{model, output, ranks};
 use anyhow::{Context, Result};
 use latent_backend::BackendError;
@@ -12,8 +12,8 @@ use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions};
 use latent_formats::{Checkpoint, CheckpointSource};
 use latent_quantize::Mix;
 use latent_server::{
-    DrawingSource, Fallback, LoadAttempt, LoadError, LoadedModel, Loader, ModelFacts, ModelSettings,
-    ModelSource, RequestDefaults,
+    DrawingSource, Fallback, FileConfig, LoadAttempt, LoadError, LoadedModel, Loader, ModelFacts,
+    ModelSettings, ModelSource, RequestDefaults, ServerConfig,
 };
 use latent_text::Tokenizer;
 use std::collections::BTreeMap;
@@ -46,6 +46,34 @@ pub(super) struct Setup {
 }
 
 impl Setup {
+    /// How the models of these arguments are loaded.
+    pub(super) fn new(args: &ServeArgs, file: &FileConfig) -> Result<Setup> {
+        let mut engine = args.engine.clone();
+        engine.ctx_size = engine.ctx_size.or(file.ctx_size);
+        engine.threads = engine.threads.or(file.threads);
+        engine.n_gpu_layers = engine.n_gpu_layers.or(file.n_gpu_layers);
+        if let Some(device) = file.device.as_ref().filter(|_| engine.device.is_none()) {
+            engine.device = Some(
+                crate::args::device(device).map_err(|problem| UsageError(format!("`device`: {problem}")))?,
+            );
+        }
+        let parallel = args.server.parallel.or(file.parallel);
+        Ok(Setup {
+            engine,
+            sampling: args.sampling.clone(),
+            answers: AnswerDefaults::new(&args.answers, args.engine.verbose)?,
+            cpu_layers: if args.placement.cpu_moe {
+                usize::MAX
+            } else {
+                args.placement.n_cpu_moe.unwrap_or(0)
+            },
+            cache_tokens: args.server.cache_tokens,
+            parallel: parallel.unwrap_or(ServerConfig::default().scheduler.max_running).max(1),
+            fallback: args.server.gpu_fallback.or(file.gpu_fallback).unwrap_or_default(),
+            quiet: args.quiet,
+        })
+    }
+
     fn falls_back(&self) -> bool {
         self.fallback == Fallback::Cpu && self.engine.wants_gpu()
     }

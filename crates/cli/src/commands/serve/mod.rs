@@ -8,11 +8,11 @@ mod presets;
 mod restart;
 mod sources;
 mod wait;
+mod wanted;
 
 use crate::args::{ServeArgs, ServerArgs};
 use crate::exit::UsageError;
 use crate::{output, ranks};
-use answers::AnswerDefaults;
 use anyhow::Result;
 use catalog::Catalog;
 use latent_engine::cache::DiskCache;
@@ -26,9 +26,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Most bytes of a configuration file or a file of keys.
-const MAX_FILE_BYTES: u64 = 1 << 20;
-
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
     if args.server.restart {
         return restart::run(args);
@@ -39,13 +36,13 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     if args.server.offline {
         crate::hub::stay_offline();
     }
-    let file = read_config(args.server.config.as_deref())?;
+    let file = sources::read_config(args.server.config.as_deref())?;
     log(args, &file)?;
     if args.engine.verbose {
         args.without_effect.iter().for_each(|line| output::note(line));
     }
     let config = server_config(args, &file)?;
-    let setup = Arc::new(setup(args, &file)?);
+    let setup = Arc::new(Setup::new(args, &file)?);
     if ranks::follows(args.engine.partition.as_ref())? {
         return sources::follow(args, &file, &setup);
     }
@@ -64,29 +61,6 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     wait::ended(server, args)
 }
 
-/// How the models of these arguments are loaded.
-fn setup(args: &ServeArgs, file: &FileConfig) -> Result<Setup> {
-    let mut engine = args.engine.clone();
-    engine.ctx_size = engine.ctx_size.or(file.ctx_size);
-    engine.threads = engine.threads.or(file.threads);
-    engine.n_gpu_layers = engine.n_gpu_layers.or(file.n_gpu_layers);
-    if let Some(device) = file.device.as_ref().filter(|_| engine.device.is_none()) {
-        engine.device =
-            Some(crate::args::device(device).map_err(|problem| UsageError(format!("`device`: {problem}")))?);
-    }
-    let parallel = args.server.parallel.or(file.parallel);
-    Ok(Setup {
-        engine,
-        sampling: args.sampling.clone(),
-        answers: AnswerDefaults::new(&args.answers, args.engine.verbose)?,
-        cpu_layers: if args.placement.cpu_moe { usize::MAX } else { args.placement.n_cpu_moe.unwrap_or(0) },
-        cache_tokens: args.server.cache_tokens,
-        parallel: parallel.unwrap_or(ServerConfig::default().scheduler.max_running).max(1),
-        fallback: args.server.gpu_fallback.or(file.gpu_fallback).unwrap_or_default(),
-        quiet: args.quiet,
-    })
-}
-
 /// What is wrong with the flags is wrong usage.
 fn start_error(error: ServeError) -> anyhow::Error {
     match error {
@@ -95,14 +69,6 @@ fn start_error(error: ServeError) -> anyhow::Error {
         }
         other => other.into(),
     }
-}
-
-fn read_config(path: Option<&Path>) -> Result<FileConfig> {
-    let Some(path) = path else { return Ok(FileConfig::default()) };
-    let text = input_file::read_text(path, MAX_FILE_BYTES)
-        .map_err(|error| UsageError(format!("--config: {error}")))?;
-    let wrong = |error| UsageError(format!("--config {}: {error}", path.display()));
-    Ok(FileConfig::parse(&text).map_err(wrong)?)
 }
 
 /// Logs go to standard error, a line each.
@@ -160,7 +126,7 @@ fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
         scheduler,
         models_max: args.models_max.or(file.models_max).unwrap_or(defaults.models_max),
         unload_idle: args.unload_idle.map_or(file.unload_idle, |idle| idle.0),
-        router: catalog::is_router(all),
+        router: wanted::is_router(all),
         autoload: !args.no_models_autoload,
         api_prefix: args.api_prefix.as_deref().map(prefix).transpose()?.unwrap_or_default(),
         page: !args.no_ui,
@@ -214,7 +180,7 @@ fn keys(arguments: &[String], path: Option<&Path>) -> Result<ApiKeys> {
         ApiKeys::parse(&text).map_err(|error| UsageError(format!("--api-key: {error}")))?;
     }
     if let Some(path) = path {
-        let file = input_file::read_text(path, MAX_FILE_BYTES)
+        let file = input_file::read_text(path, sources::MAX_FILE_BYTES)
             .map_err(|error| UsageError(format!("--api-key-file: {error}")))?;
         let wrong = |error| UsageError(format!("--api-key-file {}: {error}", path.display()));
         let keys = ApiKeys::parse(&file).map_err(wrong)?;

@@ -1,6 +1,6 @@
 //! The models of `--models-preset`.
 
-use super::sources::{OwnSettings, WantedModel};
+use super::wanted::{OwnSettings, WantedModel};
 use crate::args::{Preset, ServeArgs, hub_model, of_serve, preset_sections};
 use crate::exit::UsageError;
 use crate::{hub, output};

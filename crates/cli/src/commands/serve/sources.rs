@@ -1,47 +1,37 @@
 //! Which models are served: from flags, the environment, or the file of settings.
 
 use super::load::{self, ModelNaming, Setup};
-use super::{catalog, folder, presets};
+use super::wanted::{OwnSettings, WantedModel, add_pulled, is_router};
+use super::{folder, presets};
 use crate::args::ServeArgs;
 use crate::exit::UsageError;
 use crate::{hub, model, ranks};
 use anyhow::Result;
+use latent_formats::input_file;
 use latent_server::{FileConfig, FileModel, ModelSettings, ModelSource};
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-/// A model that is wanted: none for the demo model.
-#[derive(Debug, Default)]
-pub(super) struct WantedModel {
-    pub(super) name: Option<String>,
-    pub(super) path: Option<PathBuf>,
-    pub(super) ctx_size: Option<usize>,
-    /// Whether `latent pull` has downloaded it.
-    pub(super) pulled: bool,
-    /// Its own settings, if it has some.
-    pub(super) own: Option<OwnSettings>,
-}
+/// Maximum bytes of a configuration file or a file of keys.
+pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Settings that one model has of its own.
-#[derive(Clone, Debug, Default)]
-pub(super) struct OwnSettings {
-    pub(super) args: Option<Box<ServeArgs>>,
-    /// The settings as text, to find out whether they have changed.
-    pub(super) text: String,
-    pub(super) load_on_startup: bool,
-    /// Whether another model of the list is the same.
-    pub(super) hidden: bool,
+pub(super) fn read_config(path: Option<&Path>) -> Result<FileConfig> {
+    let Some(path) = path else { return Ok(FileConfig::default()) };
+    let text = input_file::read_text(path, MAX_FILE_BYTES)
+        .map_err(|error| UsageError(format!("--config: {error}")))?;
+    let wrong = |error| UsageError(format!("--config {}: {error}", path.display()));
+    Ok(FileConfig::parse(&text).map_err(wrong)?)
 }
 
 /// The models to serve at the start. One that is alone is opened here, so that what is wrong with it is said at once.
 pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -> Result<Vec<ModelSource>> {
     let mut wanted = wanted(args, file)?;
     let shared = ranks::hosts(args.engine.partition.as_ref())?.is_some();
-    if shared && (wanted.len() > 1 || catalog::is_router(args)) {
+    if shared && (wanted.len() > 1 || is_router(args)) {
         return Err(UsageError("ranks share one model: give one --model".into()).into());
     }
-    if wanted.len() == 1 && !catalog::is_router(args) {
+    if wanted.len() == 1 && !is_router(args) {
         let only = wanted.remove(0);
         let setup = with_context(setup, only.ctx_size);
         let checkpoint = model::open_for_rank(only.path.as_deref(), args.engine.partition.as_ref())?;
@@ -59,7 +49,7 @@ pub(super) fn sources_again(
     setup: &Arc<Setup>,
 ) -> Result<Vec<ModelSource>> {
     let mut wanted = wanted(args, file)?;
-    if wanted.len() == 1 && !catalog::is_router(args) {
+    if wanted.len() == 1 && !is_router(args) {
         let only = wanted.remove(0);
         let own = || only.name.clone().or_else(|| stem(only.path.as_deref()?)).unwrap_or_default();
         let naming = naming(args, file, &only, own);
@@ -133,7 +123,7 @@ fn unopened(
         let tags = own.as_ref().map(|own| own.server.tags.clone()).unwrap_or_default();
         let aliases = own.as_ref().and_then(|own| own.server.alias.as_deref()).map(names).unwrap_or_default();
         let setup = match &own {
-            Some(own) => Arc::new(super::setup(own, file)?),
+            Some(own) => Arc::new(Setup::new(own, file)?),
             None => Arc::clone(setup),
         };
         let naming = ModelNaming { name, aliases, tags, definition, settings };
@@ -175,14 +165,14 @@ fn wanted(args: &ServeArgs, file: &FileConfig) -> Result<Vec<WantedModel>> {
     if given.is_empty() {
         given = file.models.iter().map(of_file).collect();
     }
-    if given.is_empty() && (file.model.is_some() || !catalog::is_router(args)) {
+    if given.is_empty() && (file.model.is_some() || !is_router(args)) {
         given = vec![WantedModel { path: file.model.clone(), ..WantedModel::default() }];
     }
-    if catalog::is_router(args) {
+    if is_router(args) {
         for one in &mut given {
             one.name = one.name.take().or_else(|| stem(one.path.as_deref()?));
         }
-        catalog::add_pulled(&mut given)?;
+        add_pulled(&mut given)?;
         if let Some(path) = &args.server.models_preset {
             presets::apply(args, path, &mut given)?;
         }

@@ -1,0 +1,51 @@
+//! The models that a server is asked to have, before they are looked for.
+
+use crate::args::ServeArgs;
+use crate::hub;
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// A model that is wanted: none for the demo model.
+#[derive(Debug, Default)]
+pub(super) struct WantedModel {
+    pub(super) name: Option<String>,
+    pub(super) path: Option<PathBuf>,
+    pub(super) ctx_size: Option<usize>,
+    /// Whether `latent pull` has downloaded it.
+    pub(super) pulled: bool,
+    /// Its own settings, if it has some.
+    pub(super) own: Option<OwnSettings>,
+}
+
+/// Settings that one model has of its own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnSettings {
+    pub(super) args: Option<Box<ServeArgs>>,
+    /// The settings as text, to find out whether they have changed.
+    pub(super) text: String,
+    pub(super) load_on_startup: bool,
+    /// Whether another model of the list is the same.
+    pub(super) hidden: bool,
+}
+
+/// Whether the list of models can grow, so that even a model that is alone is loaded when a request names it.
+pub(super) fn is_router(args: &ServeArgs) -> bool {
+    args.server.models_cache || args.server.models_preset.is_some()
+}
+
+/// Adds the models that were pulled, under the names of the hub.
+pub(super) fn add_pulled(wanted: &mut Vec<WantedModel>) -> Result<()> {
+    for listed in latent_hub::list(&hub::settings()?).into_iter().filter(|listed| listed.complete) {
+        let name = listed.reference.trim_start_matches(latent_hub::PREFIX).to_owned();
+        // files of drafters and projectors cannot be served alone
+        let file = listed.model.path.file_name().map(|name| name.to_string_lossy().to_lowercase());
+        let is_companion =
+            file.is_some_and(|file| ["mmproj", "mtp-"].iter().any(|begin| file.starts_with(begin)));
+        if is_companion || wanted.iter().any(|one| one.name.as_ref() == Some(&name)) {
+            continue;
+        }
+        let path = Some(PathBuf::from(listed.reference));
+        wanted.push(WantedModel { name: Some(name), path, pulled: true, ..WantedModel::default() });
+    }
+    Ok(())
+}
