@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use latent_bindings::{GenerateOptions, LoadOptions, Model};
-//! let model = Model::load(None, LoadOptions::default(), &mut || true)?;
+//! let model = ModelHandle::load(None, LoadOptions::default(), &mut || true)?;
 //! let options = GenerateOptions { max_tokens: Some(8), ..model.generate_options() };
 //! let answer = model.generate(model.encode("Once upon a time", true, false)?, &options)?.finish(&mut || true)?;
 //! assert_eq!(answer.tokens.len(), 8);
