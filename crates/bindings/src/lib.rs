@@ -13,7 +13,7 @@
 //! [`ErrorKind::Forked`].
 //!
 //! ```
-//! use latent_bindings::{GenerateOptions, LoadOptions, Model};
+//! use latent_bindings::{GenerateOptions, LoadOptions, ModelHandle};
 //! let model = ModelHandle::load(None, LoadOptions::default(), &mut || true)?;
 //! let options = GenerateOptions { max_tokens: Some(8), ..model.generate_options() };
 //! let answer = model.generate(model.encode("Once upon a time", true, false)?, &options)?.finish(&mut || true)?;

@@ -26,7 +26,7 @@ use std::sync::mpsc::channel;
 ///
 /// ```
 /// fn shared<T: Send + Sync + Clone + 'static>() {}
-/// shared::<latent_bindings::Model>();
+/// shared::<latent_bindings::ModelHandle>();
 /// ```
 #[derive(Clone)]
 pub struct ModelHandle {
