@@ -3,54 +3,22 @@
 #![allow(missing_docs, clippy::print_stderr, reason = "tests")]
 #![cfg(unix)]
 
+mod meter;
 mod support;
 
 use latent_grammar::{
     CallableTool, Grammar, GrammarError, GrammarLimits, GrammarSource, Grammars, ToolCalls, ToolRequirement,
 };
 use latent_text::ToolGrammar;
-use rustix::time::{ClockId, clock_gettime};
+use meter::{NOW, PEAK, cpu};
 use serde_json::{Map, Value, json};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use support::small;
 
 const MAX_CPU: Duration = Duration::from_secs(2);
 const MAX_BYTES: usize = 256 << 20;
-
-/// Counts what is allocated.
-struct CostAllocator;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-#[allow(unsafe_code, reason = "an allocator")]
-// SAFETY: every call is passed on as it is
-unsafe impl GlobalAlloc for CostAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: as the caller promises
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: CostAllocator = CostAllocator;
-
-/// CPU time of all threads.
-fn cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
 
 /// What a source costs: compiled, followed for some tokens, until nothing runs any more.
 struct SourceCost {

@@ -3,48 +3,16 @@
 #![allow(missing_docs, reason = "tests")]
 #![cfg(unix)]
 
+mod meter;
 mod support;
 
 use latent_grammar::{GrammarLimits, GrammarSource, Grammars};
-use rustix::time::{ClockId, clock_gettime};
+use meter::{NOW, PEAK, cpu};
 use serde_json::{Value, json};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use support::small;
-
-/// Counts what is allocated.
-struct HostileAllocator;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-#[allow(unsafe_code, reason = "an allocator")]
-// SAFETY: every call is passed on as it is
-unsafe impl GlobalAlloc for HostileAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: as the caller promises
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: HostileAllocator = HostileAllocator;
-
-/// CPU time of all threads.
-fn cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
 
 fn cases() -> Vec<(String, GrammarSource)> {
     let gbnf = |text: String| GrammarSource::Gbnf(text);
